@@ -1,0 +1,122 @@
+"""The dataclasses. A field's metadata holds its help text; `flags` turns fields into command-line flags."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from jaxserve.errors import ConfigError
+
+DType = Literal["auto", "bfloat16", "float16", "float32"]
+
+
+def setting(default: Any, help: str, **extra: Any) -> Any:
+    """A dataclass field with its help text."""
+    return field(default=default, metadata={"help": help, **extra})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelConfig:
+    """Which model, and how its numbers are held."""
+
+    model: str = setting(
+        "pico", "checkpoint directory in Hugging Face format, or 'pico' for the bundled model", positional=True
+    )
+    served_model_name: str | None = setting(None, "name clients ask for; the directory's name by default")
+    tokenizer: str | None = setting(None, "directory or file of the tokenizer; the checkpoint's own by default")
+    dtype: DType = setting("auto", "dtype of weights, activations and KV cache; 'auto' takes the checkpoint's")
+    max_model_len: int | None = setting(None, "longest prompt plus output in tokens; the model's own limit by default")
+    load_format: Literal["safetensors", "dummy"] = setting(
+        "safetensors", "'dummy' makes seeded random weights from config.json"
+    )
+    seed: int = setting(0, "seed of dummy weights and of requests without a seed")
+    chat_template: str | None = setting(None, "file with a Jinja chat template that replaces the checkpoint's own")
+
+    def __post_init__(self) -> None:
+        if self.max_model_len is not None:
+            require_at_least("max_model_len", self.max_model_len, 2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheConfig:
+    """The paged KV cache."""
+
+    page_size: int = setting(16, "tokens a page")
+    num_pages: int | None = setting(None, "pages in the KV cache, one of them the null page; from memory by default")
+    kv_cache_memory_gib: float | None = setting(
+        None, "memory for the KV cache in GiB; what is left on a GPU, or enough on a CPU"
+    )
+    gpu_memory_fraction: float = setting(0.9, "share of GPU memory that weights, workspace and KV cache may take")
+    prefix_caching: bool = setting(True, "share full pages of equal prompt prefixes between requests")
+
+    def __post_init__(self) -> None:
+        require_at_least("page_size", self.page_size, 1)
+        if self.num_pages is not None:
+            require_at_least("num_pages", self.num_pages, 2)
+        if not 0.0 < self.gpu_memory_fraction <= 1.0:
+            raise ConfigError(
+                f"gpu_memory_fraction must be in (0, 1], got {self.gpu_memory_fraction}", param="gpu_memory_fraction"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerConfig:
+    """How requests share a step."""
+
+    max_num_seqs: int = setting(32, "sequences in one step")
+    max_num_batched_tokens: int = setting(512, "tokens in one step, prompts and decodes together")
+    long_prefill_token_threshold: int = setting(
+        0, "tokens of one prompt in one step at most; 0 for no limit of its own"
+    )
+    max_waiting: int = setting(1024, "requests in the waiting queue; more are refused")
+    overlap: bool = setting(True, "plan and submit the next step while the last one runs")
+
+    def __post_init__(self) -> None:
+        require_at_least("max_num_seqs", self.max_num_seqs, 1)
+        require_at_least("max_num_batched_tokens", self.max_num_batched_tokens, self.max_num_seqs)
+        require_at_least("long_prefill_token_threshold", self.long_prefill_token_threshold, 0)
+        require_at_least("max_waiting", self.max_waiting, 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParallelConfig:
+    """The device mesh."""
+
+    tensor_parallel_size: int = setting(1, "devices that share every layer")
+
+    def __post_init__(self) -> None:
+        require_at_least("tensor_parallel_size", self.tensor_parallel_size, 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """Everything an engine needs to start."""
+
+    model: ModelConfig = field(default_factory=ModelConfig)
+    cache: CacheConfig = field(default_factory=CacheConfig)
+    scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+    parallel: ParallelConfig = field(default_factory=ParallelConfig)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerConfig:
+    """Where and how the servers listen."""
+
+    host: str = setting("127.0.0.1", "address to listen on")
+    port: int = setting(8000, "HTTP port; 0 picks a free one")
+    grpc_port: int = setting(8001, "gRPC port; 0 picks a free one")
+    drain_timeout: float = setting(30.0, "seconds that running requests get to finish after SIGTERM")
+    log_level: Literal["debug", "info", "warning", "error"] = setting("info", "least severe message to log")
+
+    def __post_init__(self) -> None:
+        for name in ("port", "grpc_port"):
+            if not 0 <= getattr(self, name) <= 65535:
+                raise ConfigError(f"{name} must be between 0 and 65535, got {getattr(self, name)}", param=name)
+        if self.drain_timeout < 0:
+            raise ConfigError(f"drain_timeout must be at least 0, got {self.drain_timeout}", param="drain_timeout")
+
+
+def require_at_least(name: str, value: float, low: float) -> None:
+    """Raise ConfigError naming the field unless value >= low."""
+    if value < low:
+        raise ConfigError(f"{name} must be at least {low}, got {value}", param=name)

@@ -1,0 +1,92 @@
+"""EngineClient: the one door through which servers reach an engine, whichever process or thread it lives in."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from jaxserve.engine.events import Event
+from jaxserve.sampling.params import SamplingParams
+from jaxserve.tokenizer.base import Tokenizer
+from jaxserve.types import ChatMessage, Prompt
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """What clients may know of the served model.
+
+    Attributes:
+        name: the name requests use.
+        architecture: the Hugging Face architecture name.
+        max_model_len: longest prompt plus output in tokens.
+        vocab_size: number of token ids the model scores.
+        dtype: dtype of weights and KV cache.
+        parameters: number of parameters.
+        created: Unix time at which the engine was started.
+    """
+
+    name: str
+    architecture: str
+    max_model_len: int
+    vocab_size: int
+    dtype: str
+    parameters: int
+    created: int
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStats:
+    """Load at one instant, and totals since the start: received == finished + aborted + rejected + active."""
+
+    running: int
+    waiting: int
+    pages_total: int
+    pages_free: int
+    received: int
+    finished: int
+    aborted: int
+    rejected: int
+
+
+class EngineClient(Protocol):
+    """An engine as an asyncio program sees it. Every method raises only JaxserveError."""
+
+    @property
+    def model(self) -> ModelInfo:
+        """The served model."""
+        ...
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The served model's tokenizer (thread-safe)."""
+        ...
+
+    def generate(self, prompt: Prompt, params: SamplingParams, *, request_id: str | None = None) -> AsyncIterator[Event]:
+        """Run one request: yields Started, Deltas, and one Finished per sequence (params.n of them), then ends.
+
+        Raises InvalidRequestError, ContextLengthError, QueueFullError, DrainingError or EngineDeadError before the first
+        event or, for a failure inside the engine, in mid-stream. Closing the iterator (aclose, or cancelling the task that
+        reads it) aborts the request and frees its pages at the next step.
+        """
+        ...
+
+    async def render_chat(self, messages: Sequence[ChatMessage], template_arguments: Mapping[str, Any]) -> Prompt:
+        """Apply the checkpoint's chat template. Raises InvalidRequestError if there is none or it refuses the messages."""
+        ...
+
+    async def abort(self, request_id: str) -> bool:
+        """Abort a request by id; False if it is not active."""
+        ...
+
+    def stats(self) -> EngineStats:
+        """The load now."""
+        ...
+
+    def check_health(self) -> None:
+        """Raise EngineDeadError or DrainingError unless requests are accepted."""
+        ...
+
+    async def drain(self, timeout: float) -> None:
+        """Accept nothing new, let what runs finish, abort the rest after `timeout` seconds."""
+        ...

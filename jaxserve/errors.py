@@ -1,0 +1,113 @@
+"""Exceptions of jaxserve. Each has a stable code; `server` maps codes to HTTP and gRPC statuses in one table."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class ErrorCode(StrEnum):
+    """Stable, machine-readable error codes, part of the public API."""
+
+    INVALID_REQUEST = "invalid_request"
+    CONTEXT_LENGTH_EXCEEDED = "context_length_exceeded"
+    MODEL_NOT_FOUND = "model_not_found"
+    QUEUE_FULL = "queue_full"
+    DEADLINE_EXCEEDED = "deadline_exceeded"
+    DRAINING = "draining"
+    CANCELLED = "cancelled"
+    ENGINE_DEAD = "engine_dead"
+    INTERNAL = "internal_error"
+    CONFIG = "invalid_config"
+    CHECKPOINT = "invalid_checkpoint"
+    UNSUPPORTED_MODEL = "unsupported_model"
+
+
+class JaxserveError(Exception):
+    """Base of every error raised on purpose.
+
+    Attributes:
+        code: the stable code.
+        message: one sentence for people; names the field and the limit.
+        param: the request or config field at fault, if one is.
+        retry_after: seconds after which the same request may succeed, if it may.
+    """
+
+    code = ErrorCode.INTERNAL
+
+    def __init__(self, message: str, *, param: str | None = None, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.retry_after = retry_after
+
+
+class InvalidRequestError(JaxserveError, ValueError):
+    """A request field is missing, of the wrong type, or out of its range."""
+
+    code = ErrorCode.INVALID_REQUEST
+
+
+class ContextLengthError(InvalidRequestError):
+    """Prompt plus requested output cannot fit the model's context or the whole KV cache."""
+
+    code = ErrorCode.CONTEXT_LENGTH_EXCEEDED
+
+
+class ModelNotFoundError(JaxserveError):
+    """The request names a model that is not served here."""
+
+    code = ErrorCode.MODEL_NOT_FOUND
+
+
+class QueueFullError(JaxserveError):
+    """The bounded waiting queue is full; try again after `retry_after` seconds."""
+
+    code = ErrorCode.QUEUE_FULL
+
+
+class DeadlineError(JaxserveError):
+    """The request's deadline passed before it was done."""
+
+    code = ErrorCode.DEADLINE_EXCEEDED
+
+
+class DrainingError(JaxserveError):
+    """The engine finishes what runs and accepts nothing new."""
+
+    code = ErrorCode.DRAINING
+
+
+class CancelledRequestError(JaxserveError):
+    """The request was aborted by its client."""
+
+    code = ErrorCode.CANCELLED
+
+
+class EngineDeadError(JaxserveError):
+    """The engine loop ended by an unexpected exception; nothing can be served."""
+
+    code = ErrorCode.ENGINE_DEAD
+
+
+class InternalError(JaxserveError):
+    """This request failed inside the engine; others go on."""
+
+    code = ErrorCode.INTERNAL
+
+
+class ConfigError(JaxserveError, ValueError):
+    """An impossible or contradictory engine configuration."""
+
+    code = ErrorCode.CONFIG
+
+
+class CheckpointError(JaxserveError):
+    """A checkpoint is missing, damaged, or does not fit the model."""
+
+    code = ErrorCode.CHECKPOINT
+
+
+class UnsupportedModelError(CheckpointError):
+    """An architecture or a config value that jaxserve does not implement."""
+
+    code = ErrorCode.UNSUPPORTED_MODEL

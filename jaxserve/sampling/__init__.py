@@ -1,0 +1,1 @@
+"""What a request asks of the sampler, and the sampler itself."""

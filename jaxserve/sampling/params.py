@@ -1,0 +1,150 @@
+"""SamplingParams: how the next token is chosen and when a sequence ends. Names and defaults follow vLLM's."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from jaxserve.errors import InvalidRequestError
+
+MAX_STOP_STRINGS = 16
+MAX_STOP_TOKEN_IDS = 64
+MAX_SEQUENCES = 128
+MAX_LOGPROBS = 20
+MAX_LOGIT_BIAS = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """How to choose tokens for one request.
+
+    Attributes:
+        n: independent sequences for the prompt.
+        max_tokens: tokens to generate at most; None means up to the context limit.
+        min_tokens: end-of-sequence and stop tokens are suppressed before this many tokens.
+        temperature: 0 is greedy; larger is more random.
+        top_k: keep the k likeliest tokens; 0 or -1 keeps all.
+        top_p: keep the smallest set of likeliest tokens whose probability reaches this.
+        min_p: drop tokens less likely than this times the likeliest one.
+        presence_penalty: subtracted from the logit of every token generated so far.
+        frequency_penalty: subtracted once for each time a token was generated.
+        repetition_penalty: logits of tokens in prompt or output are divided (positive) or multiplied (negative) by this.
+        logit_bias: token id -> added to its logit.
+        allowed_token_ids: only these tokens may be generated; None allows all.
+        seed: makes the request's samples reproducible; None draws one.
+        stop: strings that end the text; not included in it unless `include_stop_str_in_output`.
+        stop_token_ids: tokens that end the sequence.
+        ignore_eos: go on after the model's end-of-sequence token.
+        include_stop_str_in_output: keep the matched stop string in the text.
+        skip_special_tokens: leave special tokens out of the text.
+        logprobs: log-probabilities of this many likeliest tokens (and the chosen one) per position; None for none.
+        prompt_logprobs: the same for prompt positions.
+    """
+
+    n: int = 1
+    max_tokens: int | None = None
+    min_tokens: int = 0
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    allowed_token_ids: tuple[int, ...] | None = None
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    include_stop_str_in_output: bool = False
+    skip_special_tokens: bool = True
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("stop", "stop_token_ids", "allowed_token_ids"):
+            value = getattr(self, name)
+            if isinstance(value, str):
+                object.__setattr__(self, name, (value,))
+            elif value is not None and not isinstance(value, tuple):
+                object.__setattr__(self, name, tuple(value))
+        self._check_types()
+        self._check_ranges()
+        self._check_lists()
+
+    def _check_types(self) -> None:
+        for name in ("n", "min_tokens", "top_k"):
+            _require(
+                name, isinstance(getattr(self, name), int) and not isinstance(getattr(self, name), bool), "an integer"
+            )
+        for name in ("max_tokens", "seed", "logprobs", "prompt_logprobs"):
+            value = getattr(self, name)
+            _require(
+                name, value is None or (isinstance(value, int) and not isinstance(value, bool)), "an integer or null"
+            )
+        for name in ("temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty"):
+            value = getattr(self, name)
+            number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+            _require(name, number, "a finite number")
+
+    def _check_ranges(self) -> None:
+        _in_range("n", self.n, 1, MAX_SEQUENCES)
+        if self.max_tokens is not None:
+            _in_range("max_tokens", self.max_tokens, 1, None)
+        _in_range("min_tokens", self.min_tokens, 0, self.max_tokens)
+        _in_range("temperature", self.temperature, 0.0, 100.0)
+        _in_range("top_k", self.top_k, -1, None)
+        _require("top_p", 0.0 < self.top_p <= 1.0, f"in (0, 1], got {self.top_p}")
+        _in_range("min_p", self.min_p, 0.0, 1.0)
+        _in_range("presence_penalty", self.presence_penalty, -2.0, 2.0)
+        _in_range("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
+        _require("repetition_penalty", self.repetition_penalty > 0.0, f"above 0, got {self.repetition_penalty}")
+        if self.seed is not None:
+            _in_range("seed", self.seed, -(2**63), 2**64 - 1)
+        for name in ("logprobs", "prompt_logprobs"):
+            value = getattr(self, name)
+            if value is not None:
+                _in_range(name, value, 0, MAX_LOGPROBS)
+
+    def _check_lists(self) -> None:
+        _require(
+            "stop", len(self.stop) <= MAX_STOP_STRINGS, f"at most {MAX_STOP_STRINGS} strings, got {len(self.stop)}"
+        )
+        _require("stop", all(isinstance(s, str) and s for s in self.stop), "a list of non-empty strings")
+        _require(
+            "stop_token_ids",
+            len(self.stop_token_ids) <= MAX_STOP_TOKEN_IDS,
+            f"at most {MAX_STOP_TOKEN_IDS} ids, got {len(self.stop_token_ids)}",
+        )
+        _require("logit_bias", len(self.logit_bias) <= MAX_LOGIT_BIAS, f"at most {MAX_LOGIT_BIAS} entries")
+        for token, bias in self.logit_bias.items():
+            _require("logit_bias", isinstance(token, int) and token >= 0, f"keyed by token ids, got {token!r}")
+            _require("logit_bias", math.isfinite(bias) and abs(bias) <= 100.0, f"in [-100, 100], got {bias}")
+        if self.allowed_token_ids is not None:
+            _require("allowed_token_ids", len(self.allowed_token_ids) > 0, "a non-empty list or null")
+        for name in ("stop_token_ids", "allowed_token_ids"):
+            ids = getattr(self, name) or ()
+            _require(name, all(isinstance(i, int) and i >= 0 for i in ids), "a list of token ids")
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the likeliest token is always taken."""
+        return self.temperature == 0.0
+
+    @property
+    def penalized(self) -> bool:
+        """Whether logits depend on the tokens so far."""
+        return self.presence_penalty != 0.0 or self.frequency_penalty != 0.0 or self.repetition_penalty != 1.0
+
+
+def _require(name: str, holds: bool, what: str) -> None:
+    if not holds:
+        raise InvalidRequestError(f"{name} must be {what}", param=name)
+
+
+def _in_range(name: str, value: float, low: float, high: float | None) -> None:
+    if value < low or (high is not None and value > high):
+        limit = f"at least {low}" if high is None else f"between {low} and {high}"
+        raise InvalidRequestError(f"{name} must be {limit}, got {value}", param=name)
