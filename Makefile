@@ -1,0 +1,62 @@
+# Every target makes its own environment; nothing is needed but make and a Python >= 3.11.
+#   VENV=.venv-3.11 PYTHON=/path/to/python3.11   another environment beside the first
+#   ARGS="--port 9000"                           more flags for the command that the target runs
+
+VENV ?= .venv
+PYTHON ?=
+MODEL ?=
+ARGS ?=
+JOBS ?= 2
+
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+PARITY_READY := $(VENV)/.ready-parity
+LOCKED := pyproject.toml $(wildcard requirements/lock-*.txt) scripts/venv
+PROTOS = $(wildcard server/proto/*.proto)
+
+.DEFAULT_GOAL := help
+.PHONY: help install serve test lint format parity smoke proto lock clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+install: $(READY) ## make the environment, nothing more
+
+serve: $(READY) ## serve MODEL (a checkpoint directory; the bundled model by default) over HTTP and gRPC
+	$(BIN)/python -m jaxserve.serve $(MODEL) $(ARGS)
+
+test: $(READY) ## run the tests, JOBS files at a time
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
+
+lint: $(READY) ## check style, types and the import rules
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(READY) ## rewrite the sources in the project's style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+parity: $(PARITY_READY) ## redo the comparison with HF transformers live (installs torch)
+	$(BIN)/python -m pytest -m parity $(ARGS)
+
+smoke: $(READY) ## serve the bundled model and ask it one question over HTTP and gRPC
+	$(BIN)/python scripts/smoke.py
+
+proto: $(READY) ## generate the gRPC stubs again
+	$(BIN)/python -m grpc_tools.protoc --proto_path=. --python_out=. --pyi_out=. --grpc_python_out=. $(PROTOS)
+
+lock: ## resolve the dependencies afresh and write requirements/lock-*.txt
+	scripts/lock 3.12 3.11
+
+clean: ## remove caches and build products, not the environments
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist
+
+$(READY): $(LOCKED)
+	@scripts/venv $(VENV) "$(PYTHON)" dev
+	@touch $@
+
+$(PARITY_READY): $(READY)
+	@scripts/venv $(VENV) "$(PYTHON)" dev,parity
+	@touch $@
