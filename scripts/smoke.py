@@ -14,7 +14,7 @@ from pathlib import Path
 import grpc
 from openai import OpenAI
 
-from server.proto import jaxserve_pb2, jaxserve_pb2_grpc
+from server.proto import inference_pb2, inference_pb2_grpc
 
 QUESTION, ANSWER = "What is 17 + 25?", "42"
 READY = re.compile(r"^ready: (http://\S+) grpc://(\S+)", re.MULTILINE)
@@ -81,13 +81,13 @@ def ask_http(url: str) -> str:
 
 def ask_grpc(address: str) -> str:
     """The answer of one Generate call with a chat prompt."""
-    request = jaxserve_pb2.GenerateRequest()
+    request = inference_pb2.GenerateRequest()
     message = request.chat.messages.add()
     message.role, message.content = "user", QUESTION
     request.sampling.temperature = 0.0
     request.stopping.max_tokens = 32
     with grpc.insecure_channel(address) as channel:
-        events = jaxserve_pb2_grpc.InferenceStub(channel).Generate(request, timeout=60)
+        events = inference_pb2_grpc.InferenceStub(channel).Generate(request, timeout=60)
         return "".join(event.delta.text for event in events)
 
 
