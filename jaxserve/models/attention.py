@@ -1,0 +1,85 @@
+"""Self-attention up to the attention itself: projections, per-head normalisation and rotation.
+
+Scores, softmax and the KV cache belong to the caller's `attend`: the model knows nothing of pages or requests.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from jaxserve.models.config import DecoderConfig
+from jaxserve.models.norm import RMSNorm
+from jaxserve.models.parameter import declare, project_columns, project_rows
+from jaxserve.models.rope import Rotation, rotate
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionSpec:
+    """What the model asks of an attention.
+
+    Attributes:
+        scale: multiplies the scores.
+        window: how many of the latest positions a token sees, itself included; None for all.
+        soft_cap: scores become soft_cap * tanh(score / soft_cap); None for no cap.
+    """
+
+    scale: float
+    window: int | None
+    soft_cap: float | None = None
+
+
+class Attend(Protocol):
+    """Causal attention of a step's tokens over their own sequences, past positions included."""
+
+    def __call__(self, layer: int, q: jax.Array, k: jax.Array, v: jax.Array, spec: AttentionSpec) -> jax.Array:
+        """Attend with q[T, H, D] over what is cached and the step's own k[T, K, D], v[T, K, D]; returns [T, H, D].
+
+        The implementation also stores k and v where later steps will find them.
+        """
+
+
+class Attention(nnx.Module):
+    """Grouped-query attention (Ainslie et al. 2023): query head h reads kv head h // (H / K).
+
+    `qkv` [E, s, (H + 2K)/s * D] holds for each shard its query heads, its key heads, its value heads; `out` is
+    [s, H*D/s, E].
+    """
+
+    def __init__(self, config: DecoderConfig, layer: int, shards: int, dtype: jnp.dtype) -> None:
+        self.layer = layer
+        self.heads, self.kv_heads, self.head_dim = config.num_heads, config.num_kv_heads, config.head_dim
+        self.spec = AttentionSpec(scale=config.head_dim**-0.5, window=config.windows[layer])
+        embed, columns = config.hidden_size, (self.heads + 2 * self.kv_heads) // shards * self.head_dim
+        rows = self.heads // shards * self.head_dim
+        self.qkv = declare((embed, shards, columns), ("embed", "heads", None), dtype)
+        self.qkv_bias = declare((shards, columns), ("heads", None), dtype) if config.qkv_bias else None
+        self.out = declare((shards, rows, embed), ("heads", None, "embed"), dtype)
+        self.out_bias = declare((embed,), ("embed",), dtype) if config.output_bias else None
+        self.q_norm = RMSNorm(self.head_dim, "head_dim", config.norm_eps, dtype) if config.qk_norm else None
+        self.k_norm = RMSNorm(self.head_dim, "head_dim", config.norm_eps, dtype) if config.qk_norm else None
+
+    def __call__(self, x: jax.Array, by: Rotation, attend: Attend) -> jax.Array:
+        """x[T, E] of normalised activations to [T, E], before the residual sum."""
+        q, k, v = self._heads(x)
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k = self.q_norm(q), self.k_norm(k)
+        attended = attend(self.layer, rotate(q, by), rotate(k, by), v, self.spec)
+        shards = self.out.shape[0]
+        return project_rows(attended.reshape(x.shape[0], shards, -1), self.out, self.out_bias)
+
+    def _heads(self, x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """x[T, E] to q[T, H, D], k[T, K, D], v[T, K, D]."""
+        tokens, shards = x.shape[0], self.qkv.shape[1]
+        query, key = self.heads // shards, self.kv_heads // shards
+        packed = project_columns(x, self.qkv, self.qkv_bias).reshape(tokens, shards, -1, self.head_dim)
+        q, k, v = jnp.split(packed, (query, query + key), axis=2)
+        return (
+            q.reshape(tokens, self.heads, self.head_dim),
+            k.reshape(tokens, self.kv_heads, self.head_dim),
+            v.reshape(tokens, self.kv_heads, self.head_dim),
+        )

@@ -1,0 +1,73 @@
+"""Parameters are a plain nested dict of arrays; this turns one into a decoder inside a jitted function.
+
+A jitted call costs host time for every leaf, and much more for an NNX module or state than for a dict, so the dict is
+what crosses the boundary; the module exists while the function is traced.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import jax.numpy as jnp
+from flax import nnx
+from jax.sharding import Mesh, NamedSharding
+from jax.typing import DTypeLike
+
+from jaxserve.errors import ConfigError
+from jaxserve.models.config import DecoderConfig
+from jaxserve.models.decoder import Decoder
+from sharding import LogicalAxes, named_sharding
+
+Params = dict[str, Any]
+"""Nested dict of arrays: params["layers"]["0"]["attention"]["qkv"] and so on."""
+
+
+def bind(config: DecoderConfig, params: Params) -> Decoder:
+    """The decoder with these parameters; cheap enough to call in every traced function.
+
+    Args:
+        config: what the parameters belong to.
+        params: arrays (or tracers) in the tree of `abstract_params`.
+    """
+    packed = params["layers"]["0"]["attention"]["qkv"]
+    graphdef, _ = _split_skeleton(config, packed.shape[1], packed.dtype.name)
+    return nnx.merge(graphdef, params)
+
+
+def abstract_params(config: DecoderConfig, dtype: DTypeLike, shards: int = 1) -> Params:
+    """The parameter tree with a jax.ShapeDtypeStruct at every leaf. Allocates nothing.
+
+    Args:
+        config: the decoder.
+        dtype: of the parameters.
+        shards: tensor-parallel devices that projections are packed for.
+
+    Raises:
+        ConfigError: kv heads or MLP columns cannot be divided evenly over the shards.
+    """
+    _, state = _split_skeleton(config, shards, jnp.dtype(dtype).name)
+    return dict(nnx.to_pure_dict(state))
+
+
+def param_axes(config: DecoderConfig) -> dict[tuple[str, ...], LogicalAxes]:
+    """The logical axes of every parameter, by path, as its module declares them."""
+    _, state = _split_skeleton(config, 1, "float32")
+    return {tuple(map(str, path)): variable.get_metadata("axes") for path, variable in nnx.to_flat_state(state)}
+
+
+def param_shardings(config: DecoderConfig, mesh: Mesh) -> dict[tuple[str, ...], NamedSharding]:
+    """The sharding of every parameter on a mesh, by path."""
+    return {path: named_sharding(mesh, axes) for path, axes in param_axes(config).items()}
+
+
+@lru_cache(maxsize=8)
+def _split_skeleton(config: DecoderConfig, shards: int, dtype: str) -> tuple[nnx.GraphDef[Decoder], nnx.State[Any, Any]]:
+    for name, size in (("num_key_value_heads", config.num_kv_heads), ("intermediate_size", config.ffn_size)):
+        if size % shards:
+            raise ConfigError(
+                f"tensor_parallel_size {shards} does not divide the model's {name} {size}", param="tensor_parallel_size"
+            )
+    skeleton = nnx.eval_shape(lambda: Decoder(config, shards, jnp.dtype(dtype)))
+    graphdef, state = nnx.split(skeleton)
+    return graphdef, state

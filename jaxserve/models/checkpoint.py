@@ -1,0 +1,48 @@
+"""Reads the description of a model from a checkpoint directory in Hugging Face format."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from jaxserve.errors import CheckpointError
+
+
+def read_hf_config(model_dir: str | Path) -> dict[str, Any]:
+    """The parsed config.json of a checkpoint directory.
+
+    `eos_token_id` of generation_config.json, where that file has one, replaces config.json's: it is what generation
+    stops at (chat models list their end-of-turn tokens only there).
+
+    Raises:
+        CheckpointError: no such directory, no config.json, or a file that is not a JSON object.
+    """
+    directory = Path(model_dir)
+    if not directory.is_dir():
+        raise CheckpointError(f"there is no checkpoint directory {directory}", param="model")
+    path = directory / "config.json"
+    if not path.is_file():
+        raise CheckpointError(f"{directory} has no config.json: not a checkpoint in Hugging Face format", param="model")
+    config = read_json_object(path)
+    generation = directory / "generation_config.json"
+    if generation.is_file():
+        eos = read_json_object(generation).get("eos_token_id")
+        if eos is not None:
+            config["eos_token_id"] = eos
+    return config
+
+
+def read_json_object(path: Path) -> dict[str, Any]:
+    """The JSON object in a file of a checkpoint.
+
+    Raises:
+        CheckpointError: the file cannot be read, or holds something else.
+    """
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error}", param="model") from error
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path} must hold a JSON object, not {type(value).__name__}", param="model")
+    return value

@@ -1,0 +1,51 @@
+"""From tokens to activations and from activations to logits.
+
+Both tables are divided over the vocabulary, which is padded with zeros to a multiple of the shards; no token has a
+padded row, and padded columns never leave this file.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from jaxserve.models.config import DecoderConfig
+from jaxserve.models.parameter import declare
+
+
+def padded_vocab(vocab_size: int, shards: int) -> int:
+    """The smallest multiple of `shards` that holds the vocabulary."""
+    return -(-vocab_size // shards) * shards
+
+
+class Embedding(nnx.Module):
+    """The embedding table [V, E], padded."""
+
+    def __init__(self, config: DecoderConfig, shards: int, dtype: jnp.dtype) -> None:
+        self.vocab_size = config.vocab_size
+        rows = padded_vocab(config.vocab_size, shards)
+        self.table = declare((rows, config.hidden_size), ("vocab", "embed"), dtype)
+
+    def __call__(self, tokens: jax.Array) -> jax.Array:
+        """tokens[T] int32 below vocab_size to their rows [T, E]."""
+        return self.table[...].at[tokens].get(mode="clip")
+
+    def logits(self, hidden: jax.Array) -> jax.Array:
+        """hidden[R, E] to float32[R, V] by the table itself (tied embeddings, Press and Wolf 2017)."""
+        logits = jnp.einsum("re,ve->rv", hidden, self.table[...], preferred_element_type=jnp.float32)
+        return logits[:, : self.vocab_size]
+
+
+class Head(nnx.Module):
+    """A matrix of its own for the logits: [E, V], padded."""
+
+    def __init__(self, config: DecoderConfig, shards: int, dtype: jnp.dtype) -> None:
+        self.vocab_size = config.vocab_size
+        columns = padded_vocab(config.vocab_size, shards)
+        self.kernel = declare((config.hidden_size, columns), ("embed", "vocab"), dtype)
+
+    def logits(self, hidden: jax.Array) -> jax.Array:
+        """hidden[R, E] to float32[R, V]."""
+        logits = jnp.einsum("re,ev->rv", hidden, self.kernel[...], preferred_element_type=jnp.float32)
+        return logits[:, : self.vocab_size]

@@ -1,0 +1,122 @@
+"""What the Llama-like families share: the fields of config.json that mean the same in all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from jaxserve.errors import CheckpointError
+from jaxserve.models.config import DecoderConfig
+from jaxserve.models.fields import HfFields
+from jaxserve.models.rope_config import rope_from_hf
+
+DTYPES = ("float32", "bfloat16", "float16")
+
+
+def common_config(
+    hf: Mapping[str, Any],
+    *,
+    model_type: str,
+    qkv_bias: bool,
+    output_bias: bool,
+    windows: tuple[int | None, ...],
+    max_position_embeddings: int,
+    num_kv_heads: int | None = None,
+    head_dim: int | None = None,
+    mlp_bias: bool = False,
+    qk_norm: bool = False,
+) -> DecoderConfig:
+    """A DecoderConfig from the fields all families share plus what the family decides.
+
+    Args:
+        hf: the parsed config.json.
+        model_type: the family's `model_type`.
+        qkv_bias: as in DecoderConfig.
+        output_bias: as in DecoderConfig.
+        windows: as in DecoderConfig.
+        max_position_embeddings: the family's default.
+        num_kv_heads: the family's default; the number of heads if None.
+        head_dim: the family's default; hidden_size / num_attention_heads if None.
+        mlp_bias: as in DecoderConfig.
+        qk_norm: as in DecoderConfig.
+
+    Raises:
+        UnsupportedModelError: a value that jaxserve does not implement.
+        CheckpointError: a field that is missing or impossible.
+    """
+    fields = HfFields(hf)
+    fields.refuse_unimplemented()
+    if hf.get("model_type", model_type) != model_type:
+        raise fields.unsupported("model_type", f"this architecture goes with {model_type!r}")
+    dtype = hf.get("dtype") or hf.get("torch_dtype") or "float32"
+    if dtype not in DTYPES:
+        raise fields.unsupported("dtype" if hf.get("dtype") else "torch_dtype", f"supported are {', '.join(DTYPES)}")
+    heads, hidden = fields.integer("num_attention_heads"), fields.integer("hidden_size")
+    kv_heads = fields.integer("num_key_value_heads", num_kv_heads or heads)
+    if heads % kv_heads:
+        raise CheckpointError(f"config.json: num_attention_heads={heads} is no multiple of {kv_heads} kv heads")
+    width = fields.integer("head_dim", head_dim or max(hidden // heads, 1))
+    if width % 2:
+        raise CheckpointError(f"config.json: head_dim must be even for rotary embedding, got {width}")
+    limit = fields.integer("max_position_embeddings", max_position_embeddings)
+    return DecoderConfig(
+        architecture=hf["architectures"][0],
+        vocab_size=fields.integer("vocab_size"),
+        hidden_size=hidden,
+        num_layers=fields.integer("num_hidden_layers"),
+        num_heads=heads,
+        num_kv_heads=kv_heads,
+        head_dim=width,
+        ffn_size=fields.integer("intermediate_size"),
+        norm_eps=fields.number("rms_norm_eps", 1e-6),
+        rope=rope_from_hf(hf, limit),
+        tie_embeddings=fields.flag("tie_word_embeddings", False),
+        qkv_bias=qkv_bias,
+        output_bias=output_bias,
+        mlp_bias=mlp_bias,
+        qk_norm=qk_norm,
+        activation="silu",
+        windows=windows,
+        max_position_embeddings=limit,
+        dtype=dtype,
+        eos_token_ids=fields.token_ids("eos_token_id"),
+        bos_token_id=next(iter(fields.token_ids("bos_token_id")), None),
+    )
+
+
+def uniform_windows(fields: HfFields, window: int | None) -> tuple[int | None, ...]:
+    """The same window in every layer.
+
+    Raises:
+        UnsupportedModelError: `layer_types` says that layers differ from that.
+    """
+    kind = "full_attention" if window is None else "sliding_attention"
+    if any(layer != kind for layer in fields.strings("layer_types") or ()):
+        raise fields.unsupported("layer_types", f"every layer of this architecture is {kind}")
+    return (window,) * fields.integer("num_hidden_layers")
+
+
+def layered_windows(fields: HfFields) -> tuple[int | None, ...]:
+    """Windows of the Qwen families: only with `use_sliding_window`, and only in the layers that `layer_types` or
+    `max_window_layers` names.
+
+    Raises:
+        UnsupportedModelError: a layer type other than full or sliding attention.
+        CheckpointError: a list of another length, or a sliding layer without a window.
+    """
+    layers = fields.integer("num_hidden_layers")
+    slides = fields.flag("use_sliding_window", False)
+    kinds = fields.strings("layer_types")
+    if kinds is None:
+        first = fields.hf.get("max_window_layers", 28)
+        kinds = tuple("sliding_attention" if slides and i >= first else "full_attention" for i in range(layers))
+    if len(kinds) != layers:
+        raise CheckpointError(f"config.json: layer_types has {len(kinds)} entries for {layers} layers")
+    if not set(kinds) <= {"full_attention", "sliding_attention"}:
+        raise fields.unsupported("layer_types", "supported are full_attention and sliding_attention")
+    if "sliding_attention" not in kinds:
+        return (None,) * layers
+    if not slides:
+        raise CheckpointError("config.json: layer_types has sliding_attention, but use_sliding_window is false")
+    window = fields.integer("sliding_window", 4096)
+    return tuple(window if kind == "sliding_attention" else None for kind in kinds)

@@ -1,0 +1,115 @@
+"""Typed reading of config.json: every complaint names the field and the value."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from jaxserve.errors import CheckpointError, UnsupportedModelError
+
+# Fields that change what a model computes, with the values under which they change nothing. A checkpoint that sets one
+# otherwise was made for code that jaxserve does not have, so it is refused rather than served wrongly.
+NEUTRAL_VALUES: Mapping[str, tuple[object, ...]] = MappingProxyType(
+    {
+        "hidden_act": ("silu", "swish"),
+        "quantization_config": (None,),
+        "compression_config": (None,),
+        "partial_rotary_factor": (None, 1.0),
+        "attn_logit_softcapping": (None,),
+        "final_logit_softcapping": (None,),
+        "query_pre_attn_scalar": (None,),
+        "attention_multiplier": (None, 1.0),
+        "embedding_multiplier": (None, 1.0),
+        "residual_multiplier": (None, 1.0),
+        "logits_scaling": (None, 1.0),
+        "logit_scale": (None, 1.0),
+        "clip_qkv": (None,),
+        "attn_temperature_tuning": (None, False),
+        "attention_chunk_size": (None,),
+        "no_rope_layers": (None, []),
+        "num_local_experts": (None, 0),
+        "num_experts": (None, 0),
+        "add_cross_attention": (None, False),
+        "cross_attention_hidden_size": (None,),
+        "per_layer_config": (None,),
+        "auto_map": (None,),
+    }
+)
+
+
+class HfFields:
+    """Typed access to the fields of one config.json.
+
+    A field that is null counts as absent, as in transformers.
+    """
+
+    def __init__(self, hf: Mapping[str, Any], where: str = "config.json") -> None:
+        self.hf = hf
+        self.where = where
+
+    def has(self, name: str) -> bool:
+        """Whether the field is present and not null."""
+        return self.hf.get(name) is not None
+
+    def integer(self, name: str, default: int | None = None) -> int:
+        """A positive integer; required if `default` is None."""
+        value = self._value(name, default)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise self._wrong(name, "a positive integer", value)
+        return value
+
+    def number(self, name: str, default: float | None = None) -> float:
+        """A positive number; required if `default` is None."""
+        value = self._value(name, default)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+            raise self._wrong(name, "a positive number", value)
+        return float(value)
+
+    def flag(self, name: str, default: bool) -> bool:
+        """True or false."""
+        value = self._value(name, default)
+        if not isinstance(value, bool):
+            raise self._wrong(name, "true or false", value)
+        return value
+
+    def token_ids(self, name: str) -> tuple[int, ...]:
+        """Zero, one or several token ids: null, an integer or a list."""
+        value = self.hf.get(name)
+        ids = [] if value is None else value if isinstance(value, list) else [value]
+        if any(isinstance(i, bool) or not isinstance(i, int) for i in ids):
+            raise self._wrong(name, "a token id or a list of them", value)
+        return tuple(ids)
+
+    def strings(self, name: str) -> tuple[str, ...] | None:
+        """A list of strings, or None if absent."""
+        value = self.hf.get(name)
+        if value is None:
+            return None
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            raise self._wrong(name, "a list of strings", value)
+        return tuple(value)
+
+    def refuse_unimplemented(self) -> None:
+        """Raise UnsupportedModelError naming each field whose value changes results in a way not implemented."""
+        wrong = [
+            f"{name}={self.hf[name]!r:.80}"
+            for name, neutral in NEUTRAL_VALUES.items()
+            if name in self.hf and self.hf[name] not in neutral
+        ]
+        if wrong:
+            raise UnsupportedModelError(f"{self.where} has values that jaxserve does not implement: {', '.join(wrong)}")
+
+    def unsupported(self, name: str, supported: str) -> UnsupportedModelError:
+        """The error for a field whose value is understood but not implemented."""
+        return UnsupportedModelError(f"{self.where}: {name}={self.hf.get(name)!r} is not supported; {supported}")
+
+    def _value(self, name: str, default: object) -> object:
+        value = self.hf.get(name)
+        value = default if value is None else value
+        if value is None:
+            raise CheckpointError(f"{self.where} lacks {name}")
+        return value
+
+    def _wrong(self, name: str, expected: str, value: object) -> CheckpointError:
+        return CheckpointError(f"{self.where}: {name} must be {expected}, got {value!r:.80}")

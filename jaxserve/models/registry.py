@@ -1,0 +1,67 @@
+"""The architectures that jaxserve serves, by the name that config.json gives them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from jaxserve.errors import UnsupportedModelError
+from jaxserve.models.config import DecoderConfig
+from jaxserve.models.families import llama, mistral, qwen2, qwen3
+from jaxserve.models.fields import HfFields
+from jaxserve.models.rules import WeightRule
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """How the checkpoints of one architecture are read.
+
+    Attributes:
+        architecture: the name in `architectures` of config.json.
+        config_from_hf: parsed config.json to DecoderConfig.
+        weight_rules: DecoderConfig to the place of every tensor.
+    """
+
+    architecture: str
+    config_from_hf: Callable[[Mapping[str, Any]], DecoderConfig]
+    weight_rules: Callable[[DecoderConfig], list[WeightRule]]
+
+
+FAMILIES: Mapping[str, Family] = MappingProxyType(
+    {
+        module.ARCHITECTURE: Family(module.ARCHITECTURE, module.config_from_hf, module.weight_rules)
+        for module in (llama, mistral, qwen2, qwen3)
+    }
+)
+
+
+def family(hf: Mapping[str, Any]) -> Family:
+    """The family of a parsed config.json.
+
+    Raises:
+        UnsupportedModelError: config.json names no architecture, several, or one that jaxserve does not have.
+    """
+    names = HfFields(hf).strings("architectures") or ()
+    if len(names) != 1 or names[0] not in FAMILIES:
+        named = ", ".join(names) if names else "none"
+        raise UnsupportedModelError(
+            f"architecture {named} in config.json is not supported; supported are {', '.join(FAMILIES)}", param="model"
+        )
+    return FAMILIES[names[0]]
+
+
+def decoder_config(hf: Mapping[str, Any]) -> DecoderConfig:
+    """The decoder that a parsed config.json describes.
+
+    Raises:
+        UnsupportedModelError: an architecture or a value that jaxserve does not implement, named.
+        CheckpointError: a field that is missing or impossible, named.
+    """
+    return family(hf).config_from_hf(hf)
+
+
+def weight_rules(config: DecoderConfig) -> list[WeightRule]:
+    """Where each tensor of a checkpoint of this decoder goes."""
+    return FAMILIES[config.architecture].weight_rules(config)

@@ -1,0 +1,88 @@
+"""Rotary position embedding (Su et al. 2021) and the ways its frequencies are scaled for longer contexts.
+
+The rotation pairs dimension i with dimension i + D/2, the layout of Hugging Face checkpoints.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpy.typing as npt
+
+from jaxserve.models.config import RopeConfig
+
+Frequencies = npt.NDArray[np.float32]
+
+
+class Rotation(NamedTuple):
+    """Cosine and sine of every token's angles, each float32[T, D/2]."""
+
+    cos: jax.Array
+    sin: jax.Array
+
+
+def inverse_frequencies(rope: RopeConfig, head_dim: int) -> Frequencies:
+    """Radians a position for each pair of dimensions: float32[D/2].
+
+    Computed in float32 step by step as the checkpoints' own code does: at position 100,000 a rounding difference in a
+    frequency is a visible angle.
+    """
+    exponents = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
+    periods = np.power(np.float32(rope.theta), exponents)
+    inverse: Frequencies = np.float32(1.0) / periods
+    match rope.kind:
+        case "default" | "dynamic":
+            return inverse
+        case "linear":
+            return np.divide(inverse, np.float32(rope.factor))
+        case "llama3":
+            return _llama3(rope, inverse)
+        case "yarn":
+            return _yarn(rope, periods, head_dim)
+
+
+def rotation(rope: RopeConfig, head_dim: int, positions: jax.Array) -> Rotation:
+    """Cosines and sines for positions[T] int32."""
+    angles = positions.astype(jnp.float32)[:, None] * inverse_frequencies(rope, head_dim)[None, :]
+    return Rotation(jnp.cos(angles) * rope.attention_factor, jnp.sin(angles) * rope.attention_factor)
+
+
+def rotate(x: jax.Array, by: Rotation) -> jax.Array:
+    """Rotate queries or keys x[T, heads, D], computing in float32; the result has x's dtype."""
+    first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
+    cos, sin = by.cos[:, None, :], by.sin[:, None, :]
+    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1).astype(x.dtype)
+
+
+def _llama3(rope: RopeConfig, inverse: Frequencies) -> Frequencies:
+    """Llama 3.1: long wavelengths are stretched by `factor`, short ones kept, those between interpolated smoothly."""
+    low, high, factor = (np.float32(v) for v in (rope.low_freq_factor, rope.high_freq_factor, rope.factor))
+    # Rotations within the original context: below `low` the wavelength is long, above `high` it is short.
+    rotations = np.float32(rope.original_max_position_embeddings) * inverse / np.float32(2 * math.pi)
+    kept = np.clip((rotations - low) / (high - low), np.float32(0), np.float32(1))
+    smoothed: Frequencies = (np.float32(1) - kept) * (inverse / factor) + kept * inverse
+    return smoothed
+
+
+def _yarn(rope: RopeConfig, periods: Frequencies, head_dim: int) -> Frequencies:
+    """YaRN (Peng et al. 2023): dimensions that rotate often are kept, rare ones interpolated, a linear ramp between."""
+
+    def dimension(rotations: float) -> float:
+        wavelength = rope.original_max_position_embeddings / (rotations * 2 * math.pi)
+        return head_dim * math.log(wavelength) / (2 * math.log(rope.theta))
+
+    low, high = dimension(rope.beta_fast), dimension(rope.beta_slow)
+    if rope.truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, head_dim - 1)
+    if low == high:
+        high += 0.001  # the ramp is a step
+    steps = np.arange(head_dim // 2, dtype=np.float32)
+    interpolated = np.clip((steps - np.float32(low)) / np.float32(high - low), np.float32(0), np.float32(1))
+    stretched = np.float32(1) / (np.float32(rope.factor) * periods)
+    inverse: Frequencies = stretched * interpolated + (np.float32(1) / periods) * (np.float32(1) - interpolated)
+    return inverse

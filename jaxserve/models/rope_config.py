@@ -1,0 +1,106 @@
+"""Reads the rotary embedding of config.json, in the layouts of transformers 4 (`rope_scaling`) and 5."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from jaxserve.errors import UnsupportedModelError
+from jaxserve.models.config import RopeConfig
+from jaxserve.models.fields import HfFields
+
+DEFAULT_THETA = 10000.0
+
+# The keys each kind reads besides its name and theta. A key beyond them would be ignored, so it is refused instead.
+KNOWN_KEYS: Mapping[str, frozenset[str]] = MappingProxyType(
+    {
+        "default": frozenset(),
+        "linear": frozenset({"factor"}),
+        "dynamic": frozenset({"factor"}),
+        "llama3": frozenset({"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"}),
+        "yarn": frozenset(
+            {
+                "factor",
+                "original_max_position_embeddings",
+                "attention_factor",
+                "beta_fast",
+                "beta_slow",
+                "mscale",
+                "mscale_all_dim",
+                "truncate",
+            }
+        ),
+    }
+)
+COMMON_KEYS = frozenset({"rope_type", "type", "rope_theta", "partial_rotary_factor"})
+
+
+def rope_from_hf(hf: Mapping[str, Any], max_position_embeddings: int) -> RopeConfig:
+    """The rotary embedding that config.json describes.
+
+    Transformers 4 writes `rope_theta` beside an optional `rope_scaling`; transformers 5 writes both into
+    `rope_parameters`. Defaults are those of transformers 5.
+
+    Args:
+        hf: the parsed config.json.
+        max_position_embeddings: the model's, which stands in for a missing `original_max_position_embeddings`.
+
+    Raises:
+        UnsupportedModelError: an unknown kind, an unknown key, or a partial rotation.
+        CheckpointError: a key that is missing or of the wrong type.
+    """
+    table = hf.get("rope_scaling") or hf.get("rope_parameters") or {}
+    fields = HfFields(table, "config.json, rope parameters")
+    kind: Any = table.get("rope_type") or table.get("type") or "default"
+    if kind not in KNOWN_KEYS:
+        raise UnsupportedModelError(
+            f"rope type {kind!r} in config.json is not supported; supported are {', '.join(sorted(KNOWN_KEYS))}"
+        )
+    unknown = sorted(key for key in set(table) - KNOWN_KEYS[kind] - COMMON_KEYS if table[key] is not None)
+    if unknown:
+        raise UnsupportedModelError(f"rope parameters in config.json not supported for type {kind!r}: {unknown}")
+    if table.get("partial_rotary_factor") not in (None, 1.0):
+        raise fields.unsupported("partial_rotary_factor", "every dimension of a head is rotated")
+    theta = fields.number("rope_theta", HfFields(hf).number("rope_theta", DEFAULT_THETA))
+    if kind == "default":
+        return RopeConfig(theta=theta)
+    if kind in ("linear", "dynamic"):
+        return RopeConfig(kind=kind, theta=theta, factor=fields.number("factor"))
+    original = fields.integer("original_max_position_embeddings", max_position_embeddings)
+    if HfFields(hf).has("original_max_position_embeddings"):
+        original = HfFields(hf).integer("original_max_position_embeddings")
+    if kind == "llama3":
+        return RopeConfig(
+            kind="llama3",
+            theta=theta,
+            factor=fields.number("factor"),
+            original_max_position_embeddings=original,
+            low_freq_factor=fields.number("low_freq_factor"),
+            high_freq_factor=fields.number("high_freq_factor"),
+        )
+    factor = fields.number("factor", max_position_embeddings / original)
+    return RopeConfig(
+        kind="yarn",
+        theta=theta,
+        factor=factor,
+        original_max_position_embeddings=original,
+        beta_fast=fields.number("beta_fast", 32.0),
+        beta_slow=fields.number("beta_slow", 1.0),
+        truncate=fields.flag("truncate", True),
+        attention_factor=_yarn_attention_factor(fields, factor),
+    )
+
+
+def _yarn_attention_factor(fields: HfFields, factor: float) -> float:
+    """Temperature of YaRN as a factor on cosine and sine: sqrt(1/t) = 0.1 ln(s) + 1, or a ratio of two such terms."""
+    if fields.has("attention_factor"):
+        return fields.number("attention_factor")
+
+    def term(mscale: float) -> float:
+        return 1.0 if factor <= 1 else 0.1 * mscale * math.log(factor) + 1.0
+
+    if fields.hf.get("mscale") and fields.hf.get("mscale_all_dim"):
+        return term(fields.number("mscale")) / term(fields.number("mscale_all_dim"))
+    return term(1.0)

@@ -1,0 +1,48 @@
+"""Compares what a checkpoint has with what the model needs, in both directions, before anything is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from jaxserve.errors import CheckpointError
+from jaxserve.models.config import DecoderConfig
+from jaxserve.models.rules import WeightRule
+
+LISTED = 12
+"""How many names a complaint lists before it only counts."""
+
+
+def check_tensors(config: DecoderConfig, rules: Iterable[WeightRule], shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Raise unless the checkpoint has exactly the rules' tensors in their shapes.
+
+    Ignored beyond them: inverse frequencies of the rotary embedding, which old checkpoints store and the config
+    determines, and a copy of the embedding table as `lm_head.weight` where the two are tied.
+
+    Raises:
+        CheckpointError: one error that lists the missing, the unexpected and the mis-shaped tensors.
+    """
+    expected = {source.name: source.shape for rule in rules for source in rule.sources}
+    missing = [f"{name} {list(shape)}" for name, shape in expected.items() if name not in shapes]
+    unexpected = [f"{name} {list(shapes[name])}" for name in sorted(shapes) if name not in expected]
+    unexpected = [line for line in unexpected if not _ignorable(config, line.split()[0])]
+    wrong = [
+        f"{name} is {list(shapes[name])}, needs {list(shape)}"
+        for name, shape in expected.items()
+        if name in shapes and shapes[name] != shape
+    ]
+    problems = [
+        _listed(f"{len(found)} {kind}", found)
+        for kind, found in (("missing", missing), ("unexpected", unexpected), ("of the wrong shape", wrong))
+        if found
+    ]
+    if problems:
+        raise CheckpointError(f"the checkpoint does not fit {config.architecture}: {'; '.join(problems)}", param="model")
+
+
+def _ignorable(config: DecoderConfig, name: str) -> bool:
+    return name.endswith("rotary_emb.inv_freq") or (config.tie_embeddings and name == "lm_head.weight")
+
+
+def _listed(title: str, lines: list[str]) -> str:
+    more = f" and {len(lines) - LISTED} more" if len(lines) > LISTED else ""
+    return f"{title}: {', '.join(lines[:LISTED])}{more}"

@@ -1,0 +1,91 @@
+"""Seeded random weights for any decoder, made on the devices that will hold them.
+
+Each tensor of the rules gets its own key, so the model a seed gives does not depend on the number of devices.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpy.typing as npt
+from jax.sharding import NamedSharding
+
+from jaxserve.models.rules import Packing, WeightRule
+
+Shapes = tuple[tuple[int, ...], ...]
+Fill = Callable[[npt.NDArray[np.uint32]], jax.Array]
+
+
+class DummyWeights:
+    """Makes the parameters of a decoder from a seed.
+
+    Matrices are uniform with variance 1 / inputs, which keeps activations and logits near unit size at any depth;
+    biases are uniform with a deviation of 0.02; scales of norms are one.
+    """
+
+    def __init__(self, seed: int, dtype: str) -> None:
+        self._seed = seed
+        self._dtype = jnp.dtype(dtype)
+        self._programs: dict[tuple[Shapes, Packing, tuple[int, ...], bool], Fill] = {}
+
+    def make(self, rule: WeightRule, shape: tuple[int, ...], sharding: NamedSharding) -> jax.Array:
+        """One parameter of the given packed shape on its devices."""
+        sources = tuple(source.shape for source in rule.sources)
+        ones = rule.path[-1] == "scale"
+        signature = (sources, rule.packing, shape, ones)
+        if signature not in self._programs:  # one compilation for the same parameter of all layers
+            fill = partial(_fill, sources=sources, packing=rule.packing, shape=shape, ones=ones, dtype=self._dtype)
+            self._programs[signature] = jax.jit(fill, out_shardings=sharding)
+        keys = [zlib.crc32(f"{self._seed} {source.name}".encode()) for source in rule.sources]
+        return self._programs[signature](np.array(keys, np.uint32))
+
+
+def _fill(
+    keys: jax.Array,
+    *,
+    sources: Shapes,
+    packing: Packing,
+    shape: tuple[int, ...],
+    ones: bool,
+    dtype: jnp.dtype,
+) -> jax.Array:
+    if ones:
+        return jnp.ones(shape, dtype)
+    parts = [_tensor(keys[i], size, dtype) for i, size in enumerate(sources)]
+    match packing:
+        case Packing.WHOLE:
+            return _pad(parts[0], shape)
+        case Packing.TRANSPOSED:
+            return _pad(parts[0].T, shape)
+        case Packing.ROWS:
+            return parts[0].T.reshape(shape)
+        case Packing.COLUMNS:
+            lead = shape[:-1]
+            return jnp.concatenate([part.T.reshape(*lead, -1) for part in parts], axis=-1)
+
+
+def _tensor(key: jax.Array, size: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:
+    """Uniform numbers, each a hash of its own place and the key: 50 times faster on a CPU than jax.random."""
+    place = jnp.zeros(size, jnp.uint32)
+    for axis in range(len(size)):
+        place = place * jnp.uint32(size[axis]) + jax.lax.broadcasted_iota(jnp.uint32, size, axis)
+    bits = _mix(_mix(place) ^ key)
+    deviation = size[-1] ** -0.5 if len(size) > 1 else 0.02
+    unit = (bits >> 8).astype(jnp.float32) * 2.0**-23 - 1.0  # in [-1, 1), with a deviation of 3 ** -0.5
+    return (unit * (3**0.5 * deviation)).astype(dtype)
+
+
+def _mix(x: jax.Array) -> jax.Array:
+    """A bijective hash of uint32 with low bias (the constants are those of Wellons's lowbias32)."""
+    x = (x ^ (x >> 16)) * jnp.uint32(0x7FEB352D)
+    x = (x ^ (x >> 15)) * jnp.uint32(0x846CA68B)
+    return x ^ (x >> 16)
+
+
+def _pad(x: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    return jnp.pad(x, [(0, whole - part) for whole, part in zip(shape, x.shape, strict=True)])
