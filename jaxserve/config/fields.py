@@ -19,16 +19,12 @@ def setting(default: Any, help: str, **extra: Any) -> Any:
 class ModelConfig:
     """Which model, and how its numbers are held."""
 
-    model: str = setting(
-        "pico", "checkpoint directory in Hugging Face format, or 'pico' for the bundled model", positional=True
-    )
+    model: str = setting("pico", "checkpoint directory in Hugging Face format, or 'pico' for the bundled model", positional=True)
     served_model_name: str | None = setting(None, "name clients ask for; the directory's name by default")
     tokenizer: str | None = setting(None, "directory or file of the tokenizer; the checkpoint's own by default")
     dtype: DType = setting("auto", "dtype of weights, activations and KV cache; 'auto' takes the checkpoint's")
     max_model_len: int | None = setting(None, "longest prompt plus output in tokens; the model's own limit by default")
-    load_format: Literal["safetensors", "dummy"] = setting(
-        "safetensors", "'dummy' makes seeded random weights from config.json"
-    )
+    load_format: Literal["safetensors", "dummy"] = setting("safetensors", "'dummy': seeded random weights for config.json")
     seed: int = setting(0, "seed of dummy weights and of requests without a seed")
     chat_template: str | None = setting(None, "file with a Jinja chat template that replaces the checkpoint's own")
 
@@ -43,9 +39,7 @@ class CacheConfig:
 
     page_size: int = setting(16, "tokens a page")
     num_pages: int | None = setting(None, "pages in the KV cache, one of them the null page; from memory by default")
-    kv_cache_memory_gib: float | None = setting(
-        None, "memory for the KV cache in GiB; what is left on a GPU, or enough on a CPU"
-    )
+    kv_cache_memory_gib: float | None = setting(None, "memory for the KV cache in GiB; what is left on a GPU, or enough on a CPU")
     gpu_memory_fraction: float = setting(0.9, "share of GPU memory that weights, workspace and KV cache may take")
     prefix_caching: bool = setting(True, "share full pages of equal prompt prefixes between requests")
 
@@ -65,9 +59,7 @@ class SchedulerConfig:
 
     max_num_seqs: int = setting(32, "sequences in one step")
     max_num_batched_tokens: int = setting(512, "tokens in one step, prompts and decodes together")
-    long_prefill_token_threshold: int = setting(
-        0, "tokens of one prompt in one step at most; 0 for no limit of its own"
-    )
+    long_prefill_token_threshold: int = setting(0, "tokens of one prompt in one step at most; 0 for no limit of its own")
     max_waiting: int = setting(1024, "requests in the waiting queue; more are refused")
     overlap: bool = setting(True, "plan and submit the next step while the last one runs")
 

@@ -36,9 +36,7 @@ def _add_flag(group: argparse._ArgumentGroup, item: dataclasses.Field[Any], hint
     flag = "--" + item.name.replace("_", "-")
     if hint is bool:
         state = "on" if item.default else "off"
-        group.add_argument(
-            flag, action=argparse.BooleanOptionalAction, default=item.default, help=f"{text} (default: {state})"
-        )
+        group.add_argument(flag, action=argparse.BooleanOptionalAction, default=item.default, help=f"{text} (default: {state})")
         return
     choices: Sequence[Any] | None = get_args(hint) if get_origin(hint) is Literal else None
     kind = type(choices[0]) if choices else _scalar(hint)
@@ -48,6 +46,6 @@ def _add_flag(group: argparse._ArgumentGroup, item: dataclasses.Field[Any], hint
 def _scalar(hint: Any) -> type[Any]:
     """The type to parse: int for `int | None`."""
     if get_origin(hint) in (Union, types.UnionType):
-        return next(part for part in get_args(hint) if part is not type(None))
+        hint = next(part for part in get_args(hint) if part is not type(None))
     assert isinstance(hint, type)
     return hint

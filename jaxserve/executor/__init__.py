@@ -1,1 +1,1 @@
-"""Placeholder."""
+"""Runs plans: pads them to a bucket, runs one compiled step with the KV cache donated, and hands back a handle."""

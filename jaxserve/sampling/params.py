@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from jaxserve.errors import InvalidRequestError
 
 MAX_STOP_STRINGS = 16
-MAX_STOP_TOKEN_IDS = 64
+MAX_STOP_TOKEN_IDS = 16
 MAX_SEQUENCES = 128
 MAX_LOGPROBS = 20
 MAX_LOGIT_BIAS = 1024
@@ -76,14 +76,10 @@ class SamplingParams:
 
     def _check_types(self) -> None:
         for name in ("n", "min_tokens", "top_k"):
-            _require(
-                name, isinstance(getattr(self, name), int) and not isinstance(getattr(self, name), bool), "an integer"
-            )
+            _require(name, isinstance(getattr(self, name), int) and not isinstance(getattr(self, name), bool), "an integer")
         for name in ("max_tokens", "seed", "logprobs", "prompt_logprobs"):
             value = getattr(self, name)
-            _require(
-                name, value is None or (isinstance(value, int) and not isinstance(value, bool)), "an integer or null"
-            )
+            _require(name, value is None or (isinstance(value, int) and not isinstance(value, bool)), "an integer or null")
         for name in ("temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty"):
             value = getattr(self, name)
             number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
@@ -109,9 +105,7 @@ class SamplingParams:
                 _in_range(name, value, 0, MAX_LOGPROBS)
 
     def _check_lists(self) -> None:
-        _require(
-            "stop", len(self.stop) <= MAX_STOP_STRINGS, f"at most {MAX_STOP_STRINGS} strings, got {len(self.stop)}"
-        )
+        _require("stop", len(self.stop) <= MAX_STOP_STRINGS, f"at most {MAX_STOP_STRINGS} strings, got {len(self.stop)}")
         _require("stop", all(isinstance(s, str) and s for s in self.stop), "a list of non-empty strings")
         _require(
             "stop_token_ids",

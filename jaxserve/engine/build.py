@@ -1,0 +1,200 @@
+"""Builds an engine from its configuration: model, weights, cache, programs, tokenizer; and reports what it built."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+
+import jax
+
+from jaxserve.cache.kv_cache import KVCache
+from jaxserve.cache.prefix_hash import CacheNamespace
+from jaxserve.clock import Clock
+from jaxserve.config.fields import EngineConfig
+from jaxserve.config.resolve import DeviceFacts, ModelFacts, ResolvedConfig, resolve
+from jaxserve.engine.client import ModelInfo
+from jaxserve.engine.core import EngineCore
+from jaxserve.engine.intake import Intake, IntakeLimits
+from jaxserve.errors import ConfigError
+from jaxserve.executor.local import ExecutorOptions, LocalExecutor
+from jaxserve.executor.programs import Progress
+from jaxserve.models.checkpoint import read_hf_config
+from jaxserve.models.config import DecoderConfig
+from jaxserve.models.registry import decoder_config
+from jaxserve.scheduler.scheduler import Scheduler
+from jaxserve.tokenizer.base import Tokenizer
+from jaxserve.tokenizer.chat import ChatTemplate
+from jaxserve.tokenizer.load import load_tokenizer
+from jaxserve.weights.load import load_params
+from sharding.mesh import make_mesh
+
+BUNDLED_MODEL = "pico"
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryLedger:
+    """Where the memory of one device goes, bytes. `temporary` is XLA's workspace for the largest step."""
+
+    weights: int
+    kv_cache: int
+    temporary: int
+    kv_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class EngineReport:
+    """What was built, for people."""
+
+    model: ModelInfo
+    kv_dtype: str
+    mesh: str
+    page_size: int
+    memory: MemoryLedger
+    buckets: tuple[str, ...]
+    load_seconds: float
+    compile_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltEngine:
+    """The parts that a client puts together."""
+
+    core: EngineCore
+    intake: Intake
+    tokenizer: Tokenizer
+    chat_template: ChatTemplate | None
+    report: EngineReport
+    clock: Clock
+
+
+def build_engine(config: EngineConfig, *, strict_length: bool, clock: Clock, progress: Progress) -> BuiltEngine:
+    """Load and compile everything. Raises CheckpointError, UnsupportedModelError or ConfigError.
+
+    Args:
+        config: the configuration.
+        strict_length: whether a request for more output than the context holds is refused, not cut short.
+        clock: time for requests.
+        progress: told about loading and compiling.
+    """
+    directory = model_directory(config.model.model)
+    decoder = decoder_config(read_hf_config(directory))
+    tokenizer_path = Path(config.model.tokenizer) if config.model.tokenizer else directory
+    tokenizer = load_tokenizer(tokenizer_path)
+    mesh = make_mesh(tensor=config.parallel.tensor_parallel_size)
+    resolved = resolve(config, _model_facts(config, directory, decoder), _device_facts(mesh.devices.flat[0], mesh.devices.size))
+    started = time.monotonic()
+    params = load_params(
+        directory,
+        decoder,
+        mesh,
+        resolved.dtype,
+        config.model.load_format,
+        config.model.seed,
+        lambda done, total: progress("loading weights", done, total),
+    )
+    loaded = time.monotonic()
+    executor = LocalExecutor(decoder, params, mesh, _options(config, resolved), progress)
+    compiled = time.monotonic()
+    cache = KVCache(resolved.num_pages, config.cache.page_size, prefix_caching=config.cache.prefix_caching)
+    scheduler = Scheduler(config.scheduler, cache, resolved.max_model_len, clock)
+    limits = IntakeLimits(
+        max_model_len=resolved.max_model_len,
+        vocab_size=decoder.vocab_size,
+        eos_token_ids=_eos_token_ids(decoder, tokenizer),
+        seed=config.model.seed,
+        strict=strict_length,
+    )
+    model = ModelInfo(
+        name=resolved.served_model_name,
+        architecture=decoder.architecture,
+        max_model_len=resolved.max_model_len,
+        vocab_size=decoder.vocab_size,
+        dtype=resolved.dtype,
+        parameters=decoder.num_parameters,
+        created=int(time.time()),
+    )
+    devices = mesh.devices.size
+    report = EngineReport(
+        model=model,
+        kv_dtype=resolved.kv_dtype,
+        mesh=f"{mesh.devices.flat[0].device_kind} x{devices}",
+        page_size=config.cache.page_size,
+        memory=MemoryLedger(
+            weights=resolved.weight_bytes // devices,
+            kv_cache=resolved.cache_bytes // devices,
+            temporary=executor.temporary_bytes,
+            kv_tokens=(resolved.num_pages - 1) * config.cache.page_size,
+        ),
+        buckets=tuple(f"{bucket.tokens}x{bucket.rows}" for bucket in executor.grid.buckets),
+        load_seconds=loaded - started,
+        compile_seconds=compiled - loaded,
+    )
+    return BuiltEngine(
+        core=EngineCore(scheduler, executor, overlap=config.scheduler.overlap),
+        intake=Intake(tokenizer, limits, _namespace(directory, decoder, resolved), clock),
+        tokenizer=tokenizer,
+        chat_template=ChatTemplate.load(tokenizer_path, config.model.chat_template),
+        report=report,
+        clock=clock,
+    )
+
+
+def model_directory(model: str) -> Path:
+    """The checkpoint directory for a model argument. Raises ConfigError if there is none."""
+    if model == BUNDLED_MODEL:
+        return Path(str(files("jaxserve") / "assets" / BUNDLED_MODEL))
+    path = Path(model)
+    if not path.is_dir():
+        raise ConfigError(f"model: no checkpoint directory at {model!r}", param="model")
+    return path
+
+
+def _options(config: EngineConfig, resolved: ResolvedConfig) -> ExecutorOptions:
+    return ExecutorOptions(
+        max_num_seqs=config.scheduler.max_num_seqs,
+        max_num_batched_tokens=config.scheduler.max_num_batched_tokens,
+        max_model_len=resolved.max_model_len,
+        num_pages=resolved.num_pages,
+        page_size=config.cache.page_size,
+        kv_dtype=resolved.kv_dtype,
+    )
+
+
+def _model_facts(config: EngineConfig, directory: Path, decoder: DecoderConfig) -> ModelFacts:
+    name = config.model.model if config.model.model == BUNDLED_MODEL else directory.resolve().name
+    return ModelFacts(
+        name=name,
+        dtype=decoder.dtype,
+        max_position_embeddings=decoder.max_position_embeddings,
+        num_parameters=decoder.num_parameters,
+        kv_values=decoder.num_layers * 2 * decoder.num_kv_heads * decoder.head_dim,
+    )
+
+
+def _device_facts(device: jax.Device, count: int) -> DeviceFacts:
+    if device.platform == "cpu":
+        memory = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    else:
+        memory = int((device.memory_stats() or {}).get("bytes_limit", 0))
+    slow = device.platform == "cpu" and jax.__version_info__ < (0, 11)
+    return DeviceFacts(device.platform, count, memory, slow_bfloat16_scatter=slow)
+
+
+def _eos_token_ids(decoder: DecoderConfig, tokenizer: Tokenizer) -> frozenset[int]:
+    """The checkpoint's own list (generation_config.json before config.json), else the tokenizer's."""
+    if decoder.eos_token_ids:
+        return frozenset(decoder.eos_token_ids)
+    return frozenset(() if tokenizer.eos_token_id is None else (tokenizer.eos_token_id,))
+
+
+def _namespace(directory: Path, decoder: DecoderConfig, resolved: ResolvedConfig) -> CacheNamespace:
+    """What cached keys and values of this model depend on."""
+    state = hashlib.blake2b(repr(decoder).encode(), digest_size=16)
+    for file in sorted(directory.glob("*.safetensors")):
+        facts = file.stat()
+        state.update(f"{file.name}/{facts.st_size}/{facts.st_mtime_ns}".encode())
+    return CacheNamespace(state.hexdigest(), resolved.kv_dtype, repr(decoder.rope))

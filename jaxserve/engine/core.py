@@ -1,0 +1,51 @@
+"""One turn of the engine: plan and submit the next step, then take in the one before it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from jaxserve.executor.base import Executor, StepHandle
+from jaxserve.scheduler.plan import Plan
+from jaxserve.scheduler.request import EngineRequest
+from jaxserve.scheduler.scheduler import Scheduler, Update
+
+
+class EngineCore:
+    """Scheduler and executor, driven by one thread.
+
+    Args:
+        scheduler: owns sequences and pages.
+        executor: runs plans.
+        overlap: whether a step is planned and submitted while the one before it runs. A sequence that ends is then noticed one
+            step late and its extra token discarded; the tokens are the same either way.
+    """
+
+    def __init__(self, scheduler: Scheduler, executor: Executor, *, overlap: bool) -> None:
+        self.scheduler = scheduler
+        self._executor = executor
+        self._overlap = overlap
+        self._in_flight: tuple[Plan, StepHandle] | None = None
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a turn would do anything."""
+        return self.scheduler.has_work or self._in_flight is not None
+
+    def add(self, requests: Iterable[EngineRequest]) -> None:
+        """Queue the sequences of one request. Raises QueueFullError."""
+        self.scheduler.add(requests)
+
+    def abort(self, ids: Iterable[str]) -> list[str]:
+        """End sequences now; their pages are free for the next plan. Returns those that were active."""
+        return self.scheduler.abort(ids)
+
+    def step(self) -> list[Update]:
+        """One turn. Returns what the collected step did; empty while the first step of a busy period runs."""
+        plan = self.scheduler.schedule()
+        submitted = (plan, self._executor.submit(plan)) if plan is not None else None
+        if self._overlap:
+            submitted, self._in_flight = self._in_flight, submitted
+        if submitted is None:
+            return []
+        plan, handle = submitted
+        return self.scheduler.apply(plan, handle.result())

@@ -1,0 +1,127 @@
+"""From a prompt and parameters to the sequences the engine runs: tokenize, validate, resolve limits and seeds."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from jaxserve.cache.prefix_hash import CacheNamespace
+from jaxserve.clock import Clock
+from jaxserve.errors import ContextLengthError, InvalidRequestError
+from jaxserve.sampling.params import SamplingParams
+from jaxserve.scheduler.request import EngineRequest
+from jaxserve.tokenizer.base import Tokenizer
+from jaxserve.types import Prompt
+
+
+@dataclass(frozen=True, slots=True)
+class IntakeLimits:
+    """What a prompt must fit.
+
+    Attributes:
+        max_model_len: prompt plus output, tokens.
+        vocab_size: token ids that the model knows.
+        eos_token_ids: ids that end a sequence.
+        seed: where the seeds of requests without one come from.
+        strict: whether prompt + max_tokens beyond the context is an error (servers) or ends the output early (offline).
+    """
+
+    max_model_len: int
+    vocab_size: int
+    eos_token_ids: frozenset[int]
+    seed: int
+    strict: bool
+
+
+class Intake:
+    """Prepares requests; `prepare` may be called from several threads."""
+
+    def __init__(self, tokenizer: Tokenizer | None, limits: IntakeLimits, namespace: CacheNamespace, clock: Clock) -> None:
+        self._tokenizer = tokenizer
+        self._limits = limits
+        self._root = namespace.root()
+        self._clock = clock
+        self._counter = itertools.count()
+
+    def prepare(self, prompt: Prompt, params: SamplingParams, request_id: str) -> list[EngineRequest]:
+        """The `n` sequences of a request, named request_id/0, request_id/1, ...
+
+        Raises InvalidRequestError or ContextLengthError naming the field and the limit.
+        """
+        arrival = self._clock.now()
+        tokens = self._tokens(prompt)
+        self._check_ids("logit_bias", params.logit_bias)
+        self._check_ids("stop_token_ids", params.stop_token_ids)
+        self._check_ids("allowed_token_ids", params.allowed_token_ids or ())
+        if params.stop and self._tokenizer is None:
+            raise InvalidRequestError("stop strings need a tokenizer, and none is loaded", param="stop")
+        max_tokens = self._max_tokens(len(tokens), params)
+        others = replace(params, prompt_logprobs=None)  # the first sequence scores the prompt for all
+        seed = params.seed if params.seed is not None else _mix(self._limits.seed, next(self._counter))
+        return [
+            EngineRequest(
+                id=f"{request_id}/{index}",
+                prompt=tuple(tokens),
+                params=params if index == 0 else others,
+                max_tokens=max_tokens,
+                seed=seed if index == 0 else _mix(seed, index),
+                eos_token_ids=self._limits.eos_token_ids,
+                cache_root=self._root,
+                arrival=arrival,
+            )
+            for index in range(params.n)
+        ]
+
+    def _tokens(self, prompt: Prompt) -> Sequence[int]:
+        if isinstance(prompt, dict) and "prompt_token_ids" in prompt:
+            tokens: Sequence[int] = prompt["prompt_token_ids"]
+            self._check_ids("prompt", tokens)
+        else:
+            text = prompt if isinstance(prompt, str) else prompt.get("prompt")
+            if not isinstance(text, str):
+                raise InvalidRequestError("prompt must be a string or a dict with prompt or prompt_token_ids", param="prompt")
+            if self._tokenizer is None:
+                raise InvalidRequestError("a text prompt needs a tokenizer, and none is loaded", param="prompt")
+            if not text:
+                raise InvalidRequestError("prompt must not be empty", param="prompt")
+            tokens = self._tokenizer.encode(text)
+            self._check_ids("prompt", tokens)
+        if not tokens:
+            raise InvalidRequestError("prompt must not be empty", param="prompt")
+        return tokens
+
+    def _max_tokens(self, prompt: int, params: SamplingParams) -> int:
+        """Output tokens at most."""
+        limit = self._limits.max_model_len
+        if prompt >= limit:
+            raise ContextLengthError(
+                f"prompt has {prompt} tokens, but the context holds {limit} (max_model_len) and one must be left for output",
+                param="prompt",
+            )
+        left = limit - prompt
+        if params.max_tokens is None:
+            return left
+        if params.max_tokens > left and self._limits.strict:
+            raise ContextLengthError(
+                f"max_tokens is {params.max_tokens}, but after a prompt of {prompt} tokens the context "
+                f"(max_model_len {limit}) holds {left} more",
+                param="max_tokens",
+            )
+        return min(params.max_tokens, left)
+
+    def _check_ids(self, name: str, ids: object) -> None:
+        """Every id must be one that the model scores."""
+        assert hasattr(ids, "__iter__")
+        for token in ids:
+            if not isinstance(token, int) or isinstance(token, bool) or not 0 <= token < self._limits.vocab_size:
+                raise InvalidRequestError(
+                    f"{name} has {token!r}: token ids are integers from 0 to {self._limits.vocab_size - 1}", param=name
+                )
+
+
+def _mix(seed: int, index: int) -> int:
+    """A 64-bit seed derived from another."""
+    digest = hashlib.blake2b(f"{seed}/{index}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little")

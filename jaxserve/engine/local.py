@@ -1,0 +1,221 @@
+"""LocalEngine: the EngineClient whose engine runs in a thread of this process."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import AsyncIterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from jaxserve.clock import RealClock
+from jaxserve.config.fields import EngineConfig
+from jaxserve.engine.build import BuiltEngine, EngineReport, build_engine
+from jaxserve.engine.client import EngineStats, ModelInfo
+from jaxserve.engine.events import Event
+from jaxserve.engine.loop import EngineLoop, Outcome, Refusal
+from jaxserve.engine.outputs import RequestOutputs
+from jaxserve.errors import DrainingError, EngineDeadError, InvalidRequestError, JaxserveError
+from jaxserve.executor.programs import Progress
+from jaxserve.sampling.params import SamplingParams
+from jaxserve.scheduler.request import EngineRequest
+from jaxserve.tokenizer.base import Tokenizer
+from jaxserve.types import ChatMessage, Prompt
+
+TOKENIZER_THREADS = 2
+DRAIN_POLL = 0.02  # seconds
+
+
+@dataclass(slots=True, eq=False)
+class _Stream:
+    """One active request: its outputs, and the events its reader has not taken yet."""
+
+    outputs: RequestOutputs
+    events: asyncio.Queue[Event | JaxserveError] = field(default_factory=asyncio.Queue)
+
+
+@dataclass(slots=True)
+class _Counters:
+    received: int = 0
+    finished: int = 0
+    aborted: int = 0
+    rejected: int = 0
+
+
+class LocalEngine:
+    """Belongs to the event loop it was started in; see EngineClient for what the methods promise."""
+
+    def __init__(self, built: BuiltEngine, loop: asyncio.AbstractEventLoop) -> None:
+        self._built = built
+        self._loop = loop
+        self._engine = EngineLoop(built.core, self._from_engine, self._engine_died)
+        self._streams: dict[str, _Stream] = {}  # sequence id -> the stream of its request
+        self._requests: dict[str, _Stream] = {}
+        self._counters = _Counters()
+        self._pool = ThreadPoolExecutor(TOKENIZER_THREADS, thread_name_prefix="jaxserve-tokenizer")
+        self._draining = False
+        self._death: BaseException | None = None
+
+    @classmethod
+    async def start(cls, config: EngineConfig, progress: Progress) -> LocalEngine:
+        """Build the engine (off the event loop) and start it. Raises what build_engine raises."""
+        built = await asyncio.to_thread(build_engine, config, strict_length=True, clock=RealClock(), progress=progress)
+        engine = cls(built, asyncio.get_running_loop())
+        engine._engine.start()
+        return engine
+
+    @property
+    def report(self) -> EngineReport:
+        """What was built."""
+        return self._built.report
+
+    @property
+    def model(self) -> ModelInfo:
+        """The served model."""
+        return self._built.report.model
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The served model's tokenizer."""
+        return self._built.tokenizer
+
+    async def generate(
+        self, prompt: Prompt, params: SamplingParams, *, request_id: str | None = None
+    ) -> AsyncIterator[Event]:
+        """Run one request; see EngineClient.generate."""
+        self._counters.received += 1
+        name = request_id or uuid.uuid4().hex
+        try:
+            requests = await self._prepare(prompt, params, name)
+        except BaseException:
+            self._counters.rejected += 1
+            raise
+        stream = _Stream(RequestOutputs(name, requests, self.tokenizer, self._built.clock))
+        self._requests[name] = stream
+        self._streams.update((request.id, stream) for request in requests)
+        self._engine.add(requests)
+        refused = False
+        try:
+            while not (stream.outputs.done and stream.events.empty()):
+                event = await stream.events.get()
+                if isinstance(event, JaxserveError):
+                    refused = not stream.outputs.started
+                    raise event
+                yield event
+        finally:
+            self._close(name, stream, refused=refused)
+
+    async def render_chat(self, messages: Sequence[ChatMessage], template_arguments: Mapping[str, Any]) -> Prompt:
+        """Apply the chat template and tokenize; see EngineClient.render_chat."""
+        template = self._built.chat_template
+        if template is None:
+            raise InvalidRequestError(
+                "the model has no chat template; use /v1/completions or give one with --chat-template", param="messages"
+            )
+        render = template.render
+        return await self._loop.run_in_executor(
+            self._pool, lambda: {"prompt_token_ids": self._encode(render(messages, **template_arguments))}
+        )
+
+    async def abort(self, request_id: str) -> bool:
+        """Abort a request; its stream ends with Finished events."""
+        stream = self._requests.get(request_id)
+        if stream is None or stream.outputs.done:
+            return False
+        self._engine.abort(stream.outputs.active_ids)
+        for event in stream.outputs.abort():
+            stream.events.put_nowait(event)
+        return True
+
+    def stats(self) -> EngineStats:
+        """The load now."""
+        scheduler, counters = self._built.core.scheduler, self._counters
+        return EngineStats(
+            running=scheduler.num_running,
+            waiting=scheduler.num_waiting,
+            pages_total=scheduler.cache.num_usable,
+            pages_free=scheduler.cache.num_free,
+            received=counters.received,
+            finished=counters.finished,
+            aborted=counters.aborted,
+            rejected=counters.rejected,
+        )
+
+    def check_health(self) -> None:
+        """Raise unless requests are accepted."""
+        if self._death is not None:
+            raise EngineDeadError(f"the engine died: {self._death!r}")
+        if self._draining:
+            raise DrainingError("the server is shutting down", retry_after=1.0)
+
+    async def drain(self, timeout: float) -> None:
+        """Accept nothing new, let what runs finish, then end the engine."""
+        self._draining = True
+        deadline = time.monotonic() + timeout
+        while self._requests and self._death is None and time.monotonic() < deadline:
+            await asyncio.sleep(DRAIN_POLL)
+        self._fail_all(DrainingError("the server shut down before the request was done", retry_after=1.0))
+        await asyncio.to_thread(self._engine.stop)
+        self._pool.shutdown()
+
+    async def _prepare(self, prompt: Prompt, params: SamplingParams, name: str) -> list[EngineRequest]:
+        """Tokenize and validate off the event loop."""
+        self.check_health()
+        if name in self._requests:
+            raise InvalidRequestError(f"request_id {name!r} is active already", param="request_id")
+        requests = await self._loop.run_in_executor(self._pool, self._built.intake.prepare, prompt, params, name)
+        self.check_health()
+        return requests
+
+    def _encode(self, text: str) -> list[int]:
+        """Tokens of a rendered conversation: the template wrote the special tokens itself."""
+        return self.tokenizer.encode(text, add_special_tokens=False)
+
+    def _close(self, name: str, stream: _Stream, *, refused: bool) -> None:
+        """The one place a request ends: whatever of it is still active is aborted."""
+        active = stream.outputs.active_ids
+        if active:
+            self._engine.abort(active)
+        for sequence in stream.outputs.ids:
+            del self._streams[sequence]
+        del self._requests[name]
+        if refused:
+            self._counters.rejected += 1
+        elif active or stream.outputs.was_aborted:
+            self._counters.aborted += 1
+        else:
+            self._counters.finished += 1
+
+    def _from_engine(self, outcomes: list[Outcome]) -> None:
+        """In the engine thread: hand a turn's outcomes to the event loop in one call."""
+        self._loop.call_soon_threadsafe(self._deliver, outcomes)
+
+    def _deliver(self, outcomes: list[Outcome]) -> None:
+        ended: list[str] = []
+        for outcome in outcomes:
+            if isinstance(outcome, Refusal):
+                if (stream := self._streams.get(outcome.ids[0])) is not None:
+                    stream.events.put_nowait(outcome.error)
+                continue
+            stream = self._streams.get(outcome.id)
+            if stream is None:  # its reader went away
+                continue
+            pushed = stream.outputs.push(outcome)
+            ended += pushed.end
+            for event in pushed.events:
+                stream.events.put_nowait(event)
+        if ended:
+            self._engine.abort(ended)
+
+    def _engine_died(self, error: BaseException) -> None:
+        """In the engine thread: every stream ends with an error."""
+        self._death = error
+        dead = EngineDeadError(f"the engine died: {error!r}")
+        self._loop.call_soon_threadsafe(self._fail_all, dead)
+
+    def _fail_all(self, error: JaxserveError) -> None:
+        for stream in self._requests.values():
+            if not stream.outputs.done:
+                stream.events.put_nowait(error)

@@ -1,0 +1,185 @@
+"""From the engine's updates to a client's events: tokens to text, stop strings, log-probabilities, usage."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from jaxserve.clock import Clock
+from jaxserve.engine.events import Delta, Event, Finished, PositionLogprobs, Started, Timing, TokenLogprob, Usage
+from jaxserve.sampling.params import SamplingParams
+from jaxserve.scheduler.plan import LogprobRows
+from jaxserve.scheduler.request import EngineRequest
+from jaxserve.scheduler.scheduler import Update
+from jaxserve.tokenizer.base import Tokenizer
+from jaxserve.tokenizer.detokenizer import Detokenizer
+from jaxserve.tokenizer.stop_strings import StopStrings
+from jaxserve.types import FinishReason
+
+
+@dataclass(slots=True)
+class _SequenceText:
+    """Text of one sequence as it grows."""
+
+    id: str
+    index: int
+    detokenizer: Detokenizer | None
+    stop: StopStrings
+    num_tokens: int = 0
+    first_token: float | None = None
+    finished: bool = False
+
+
+@dataclass(slots=True)
+class Pushed:
+    """What an update gave: events for the client, and sequences the engine must end (a stop string matched)."""
+
+    events: list[Event] = field(default_factory=list)
+    end: list[str] = field(default_factory=list)
+
+
+class RequestOutputs:
+    """Events of one request, its `n` sequences together.
+
+    Attributes:
+        started: whether Started was given out.
+        was_aborted: whether a sequence was cut off by `abort`.
+
+    Args:
+        request_id: the client's name of the request.
+        requests: its sequences.
+        tokenizer: None gives tokens without text.
+        clock: the clock of the requests' arrival.
+    """
+
+    def __init__(self, request_id: str, requests: Sequence[EngineRequest], tokenizer: Tokenizer | None, clock: Clock) -> None:
+        self._request_id = request_id
+        self._prompt = requests[0].prompt
+        self._params: SamplingParams = requests[0].params
+        self._arrival = requests[0].arrival
+        self._tokenizer = tokenizer
+        self._clock = clock
+        self.started = False
+        self.was_aborted = False
+        self._queue_time = 0.0
+        self._num_cached = 0
+        self._scores: list[PositionLogprobs | None] = [None]
+        self._sequences = {
+            request.id: _SequenceText(request.id, index, self._detokenizer(), self._stop_strings())
+            for index, request in enumerate(requests)
+        }
+
+    @property
+    def done(self) -> bool:
+        """Whether every sequence finished."""
+        return all(sequence.finished for sequence in self._sequences.values())
+
+    @property
+    def ids(self) -> list[str]:
+        """Every sequence."""
+        return list(self._sequences)
+
+    @property
+    def active_ids(self) -> list[str]:
+        """Sequences that have not finished."""
+        return [sequence.id for sequence in self._sequences.values() if not sequence.finished]
+
+    def push(self, update: Update) -> Pushed:
+        """Take in one update of one of the sequences."""
+        pushed = Pushed()
+        sequence = self._sequences[update.id]
+        if sequence.finished:
+            return pushed
+        if update.score is not None and sequence.index == 0:
+            self._take_scores(update.score)
+        if update.token is None:
+            return pushed
+        if not self.started:
+            pushed.events.append(self._start(update))
+        self._take_token(sequence, update, update.token, pushed)
+        return pushed
+
+    def abort(self) -> list[Event]:
+        """Finish every sequence that has not."""
+        events: list[Event] = []
+        self.was_aborted = True
+        for sequence in self._sequences.values():
+            if not sequence.finished:
+                events.append(self._finish(sequence, FinishReason.ABORT, None))
+        return events
+
+    def _start(self, update: Update) -> Started:
+        self.started = True
+        self._queue_time, self._num_cached = update.queue_time, update.num_cached
+        scores = tuple(self._scores) if self._params.prompt_logprobs is not None else None
+        return Started(self._request_id, self._prompt, update.num_cached, update.queue_time, scores)
+
+    def _take_token(self, sequence: _SequenceText, update: Update, token: int, pushed: Pushed) -> None:
+        first_index = sequence.num_tokens
+        sequence.num_tokens += 1
+        if sequence.first_token is None:
+            sequence.first_token = self._clock.now()
+        reason, matched = update.reason, update.matched
+        text = self._text(sequence, token, reason)
+        pieces = [sequence.stop.push(text)]
+        if reason is not None:
+            pieces.append(sequence.stop.flush())
+        released = "".join(piece.text for piece in pieces)
+        stopped = next((piece.matched for piece in pieces if piece.matched is not None), None)
+        if stopped is not None:
+            if reason is None:
+                pushed.end.append(sequence.id)
+            reason = FinishReason.STOP
+        logprobs = None
+        if update.logprobs is not None:
+            logprobs = (self._position(update.logprobs, update.index, token, self._params.logprobs or 0),)
+        pushed.events.append(Delta(self._request_id, sequence.index, released, (token,), first_index, logprobs))
+        if reason is not None:
+            pushed.events.append(self._finish(sequence, reason, stopped if stopped is not None else matched))
+
+    def _text(self, sequence: _SequenceText, token: int, reason: FinishReason | None) -> str:
+        """Text that became certain with this token; a stop token's own text is left out unless asked for."""
+        if sequence.detokenizer is None:
+            return ""
+        hidden = reason is FinishReason.STOP and not self._params.include_stop_str_in_output
+        text = "" if hidden else sequence.detokenizer.push((token,))
+        return text if reason is None else text + sequence.detokenizer.flush()
+
+    def _finish(self, sequence: _SequenceText, reason: FinishReason, matched: str | int | None) -> Finished:
+        sequence.finished = True
+        now = self._clock.now()
+        first = sequence.first_token if sequence.first_token is not None else now
+        return Finished(
+            self._request_id,
+            sequence.index,
+            reason,
+            matched,
+            Usage(len(self._prompt), sequence.num_tokens, self._num_cached),
+            Timing(self._queue_time, first - self._arrival, now - self._arrival),
+        )
+
+    def _take_scores(self, rows: LogprobRows) -> None:
+        """Log-probabilities of the next prompt tokens."""
+        for row in range(len(rows.rank)):
+            token = self._prompt[len(self._scores)]
+            self._scores.append(self._position(rows, row, token, self._params.prompt_logprobs or 0))
+
+    def _position(self, rows: LogprobRows, row: int, token: int, count: int) -> PositionLogprobs:
+        """The chosen token and the `count` likeliest ones of one row."""
+        top = zip(rows.top_ids[row, :count].tolist(), rows.top[row, :count].tolist(), strict=True)
+        chosen = self._token_logprob(token, float(rows.chosen[row]), int(rows.rank[row]))
+        return PositionLogprobs(
+            chosen, tuple(self._token_logprob(other, value, rank) for rank, (other, value) in enumerate(top, 1))
+        )
+
+    def _token_logprob(self, token: int, logprob: float, rank: int) -> TokenLogprob:
+        raw = b"" if self._tokenizer is None or token >= self._tokenizer.vocab_size else self._tokenizer.token_bytes(token)
+        return TokenLogprob(token, logprob, rank, raw.decode(errors="replace"), raw)
+
+    def _detokenizer(self) -> Detokenizer | None:
+        if self._tokenizer is None:
+            return None
+        return Detokenizer(self._tokenizer, self._prompt, skip_special_tokens=self._params.skip_special_tokens)
+
+    def _stop_strings(self) -> StopStrings:
+        return StopStrings(self._params.stop, include_in_output=self._params.include_stop_str_in_output)

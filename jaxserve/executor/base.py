@@ -1,0 +1,46 @@
+"""What the engine needs of an executor, whichever way it runs plans."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from jaxserve.scheduler.plan import Plan, StepResult
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """Limits of an executor.
+
+    Attributes:
+        max_num_seqs: rows in a step and slots in all.
+        max_num_batched_tokens: tokens in a step.
+        max_model_len: tokens of a sequence.
+        num_pages, page_size: the KV cache.
+    """
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    max_model_len: int
+    num_pages: int
+    page_size: int
+
+
+class StepHandle(Protocol):
+    """A step that was submitted."""
+
+    def result(self) -> StepResult:
+        """Wait for the step and fetch what it produced."""
+        ...
+
+
+class Executor(Protocol):
+    """Runs plans one after another, in the order they were submitted."""
+
+    def submit(self, plan: Plan) -> StepHandle:
+        """Start a step and return at once; earlier steps may still be running."""
+        ...
+
+    def capabilities(self) -> Capabilities:
+        """The limits."""
+        ...

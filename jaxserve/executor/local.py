@@ -1,0 +1,176 @@
+"""The executor that runs plans on this process's devices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from jaxserve.executor.base import Capabilities
+from jaxserve.executor.batch import DeviceBatch, make_batch
+from jaxserve.executor.buckets import Bucket, BucketGrid
+from jaxserve.executor.programs import Programs, Progress, compile_programs
+from jaxserve.executor.result import LocalHandle
+from jaxserve.executor.step import Params, StepState
+from jaxserve.models.config import DecoderConfig
+from jaxserve.sampling.sampler import SamplerState
+from jaxserve.scheduler.plan import Plan, RowStart, SamplingRows
+from jaxserve.scheduler.rows import SUPPRESS_WIDTH
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutorOptions:
+    """Shapes of an executor: rows, tokens and pages; `kv_dtype` names the cache's dtype."""
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    max_model_len: int
+    num_pages: int
+    page_size: int
+    kv_dtype: str
+
+
+class LocalExecutor:
+    """Owns weights, KV cache and compiled programs.
+
+    Args:
+        config: the model.
+        params: its weights, on the devices of `mesh`.
+        mesh: with the axis "tensor", over which KV heads are sharded.
+        options: shapes.
+        progress: told about compilation.
+    """
+
+    def __init__(
+        self, config: DecoderConfig, params: Params, mesh: Mesh, options: ExecutorOptions, progress: Progress
+    ) -> None:
+        self._config = config
+        self._params = params
+        self._options = options
+        self._max_pages = -(-options.max_model_len // options.page_size)
+        platform = mesh.devices.flat[0].platform
+        self.grid = BucketGrid.make(
+            max_rows=options.max_num_seqs,
+            max_tokens=options.max_num_batched_tokens,
+            min_rows=2 if platform == "cpu" else 1,  # XLA's CPU dots leave the fast path at one row
+        )
+        self._state = self._initial_state(mesh)
+        self._programs: Programs = compile_programs(config, self.grid, params, self._state, self._example, progress)
+
+    @property
+    def temporary_bytes(self) -> int:
+        """Workspace of the largest program, bytes per device."""
+        return self._programs.temporary_bytes
+
+    def capabilities(self) -> Capabilities:
+        """The limits."""
+        options = self._options
+        return Capabilities(
+            max_num_seqs=options.max_num_seqs,
+            max_num_batched_tokens=options.max_num_batched_tokens,
+            max_model_len=options.max_model_len,
+            num_pages=options.num_pages,
+            page_size=options.page_size,
+        )
+
+    def submit(self, plan: Plan) -> LocalHandle:
+        """Pad the plan to its bucket and start the step."""
+        for start in plan.starts:
+            self._load(start)
+        bucket = self.grid.choose(plan.num_tokens, plan.num_rows)
+        batch = self._batch(plan, bucket)
+        self._state, packed = self._programs.steps[bucket](self._params, self._state, batch)
+        return LocalHandle(plan, packed, self._score(plan))
+
+    def _batch(self, plan: Plan, bucket: Bucket) -> DeviceBatch:
+        options = self._options
+        return make_batch(
+            plan, bucket, max_pages=self._max_pages, page_size=options.page_size, spare_slot=options.max_num_seqs
+        )
+
+    def _score(self, plan: Plan) -> jax.Array | None:
+        """Score prompt tokens from the step's hidden states."""
+        if not plan.scores:
+            return None
+        targets = np.zeros(self._state.hidden.shape[0], np.int32)
+        end = 0
+        for score in plan.scores:
+            start = int(plan.query_start[score.row]) + score.offset
+            end = start + len(score.targets)
+            targets[start:end] = score.targets
+        return self._programs.score(self._params, self._state.hidden, targets, np.array(end, np.int32))
+
+    def _load(self, start: RowStart) -> None:
+        """Load a slot's sampling state."""
+        vocabulary = self._config.vocab_size
+        counts = np.bincount(np.array(start.output, np.int64), minlength=vocabulary).astype(np.int32)
+        in_prompt = np.zeros(vocabulary, np.bool_)
+        in_prompt[list(start.prompt)] = True
+        bias = np.zeros(vocabulary, np.float32)
+        if start.allowed is not None:
+            bias[:] = -np.inf
+            bias[list(start.allowed)] = 0.0
+        for token, value in start.logit_bias.items():
+            bias[token] += value
+        slot = np.array(start.slot, np.int32)
+        sampler = self._programs.load_row(self._state.sampler, slot, counts, in_prompt, bias)
+        self._state = StepState(self._state.kv_pages, sampler, self._state.last_tokens, self._state.hidden)
+
+    def _initial_state(self, mesh: Mesh) -> StepState:
+        """Zeros on the devices: the cache sharded over KV heads, the rest replicated."""
+        config, options = self._config, self._options
+        everywhere = NamedSharding(mesh, PartitionSpec())
+        by_head = NamedSharding(mesh, PartitionSpec(None, None, None, "tensor"))
+        slots, vocabulary = options.max_num_seqs + 1, config.vocab_size
+        pages = (config.num_layers, options.num_pages, 2, config.num_kv_heads, options.page_size, config.head_dim)
+        largest = max(bucket.tokens for bucket in self.grid.buckets)
+        zeros: Callable[..., jax.Array] = jnp.zeros
+        return StepState(
+            kv_pages=zeros(pages, jnp.dtype(options.kv_dtype), device=by_head),
+            sampler=SamplerState(
+                output_counts=zeros((slots, vocabulary), jnp.int32, device=everywhere),
+                in_prompt=zeros((slots, vocabulary), jnp.bool_, device=everywhere),
+                bias=zeros((slots, vocabulary), jnp.float32, device=everywhere),
+            ),
+            last_tokens=zeros((slots,), jnp.int32, device=everywhere),
+            hidden=zeros((largest, config.hidden_size), jnp.dtype(self._activation_dtype()), device=everywhere),
+        )
+
+    def _activation_dtype(self) -> str:
+        return str(jax.tree.leaves(self._params)[0].dtype)
+
+    def _example(self, bucket: Bucket) -> DeviceBatch:
+        """A batch of the bucket's shape, made as every batch is: one row with one token."""
+        return self._batch(_example_plan(), bucket)
+
+
+def _example_plan() -> Plan:
+    """One greedy row that decodes its first token."""
+    numbers = {
+        name: np.zeros(1, np.float32) for name in ("temperature", "min_p", "presence", "frequency", "repetition", "top_p")
+    }
+    sampling = SamplingRows(
+        top_k=np.zeros(1, np.int32),
+        key=np.zeros((1, 2), np.uint32),
+        suppress=np.full((1, SUPPRESS_WIDTH), -1, np.int32),
+        num_logprobs=np.full(1, -1, np.int32),
+        has_bias=np.zeros(1, np.bool_),
+        **numbers,
+    )
+    one = np.ones(1, np.int32)
+    return Plan(
+        step=0,
+        ids=("example",),
+        slots=np.zeros(1, np.int32),
+        tokens=np.zeros(1, np.int32),
+        query_start=np.array([0, 1], np.int32),
+        kv_length=one,
+        page_table=np.zeros((1, 1), np.int32),
+        samples=np.ones(1, np.bool_),
+        sampling=sampling,
+    )
+

@@ -1,0 +1,77 @@
+"""Compiles every program ahead of serving, so that no request ever waits for a compilation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxserve.executor.batch import DeviceBatch
+from jaxserve.executor.buckets import Bucket, BucketGrid
+from jaxserve.executor.step import Params, StepState, make_score, make_step
+from jaxserve.models.config import DecoderConfig
+from jaxserve.sampling.sampler import load_row
+
+COMPILE_THREADS = 2  # XLA's own compiler threads fill the other cores
+
+Progress = Callable[[str, int, int], None]  # what, done, of how many
+
+
+@dataclass(frozen=True, slots=True)
+class Programs:
+    """Compiled programs: a step per bucket, prompt scoring, and loading a slot's sampling state.
+
+    `temporary_bytes` is the largest workspace any of them takes per device.
+    """
+
+    steps: dict[Bucket, Any]
+    score: Any
+    load_row: Any
+    temporary_bytes: int
+
+
+def compile_programs(
+    config: DecoderConfig,
+    grid: BucketGrid,
+    params: Params,
+    state: StepState,
+    example: Callable[[Bucket], DeviceBatch],
+    progress: Progress,
+) -> Programs:
+    """Lower and compile everything from the shapes and shardings of `params` and `state`.
+
+    Args:
+        config: the model.
+        grid: the buckets.
+        params, state: arrays, or shapes with shardings.
+        example: a batch of a bucket's shape.
+        progress: told after every program.
+    """
+    placed = jax.tree.map(lambda array: array.sharding, state)
+    shapes = jax.tree.map(lambda array: jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=array.sharding), (params, state))
+    params, state = shapes
+    step = jax.jit(make_step(config), donate_argnums=1, out_shardings=(placed, None))
+    vocabulary = state.sampler.bias.shape[1]
+    row = [np.zeros(vocabulary, dtype) for dtype in (np.int32, np.bool_, np.float32)]
+    slot, count = np.zeros((), np.int32), np.zeros((), np.int32)
+    targets = np.zeros(state.hidden.shape[0], np.int32)
+    jobs: dict[Any, Callable[[], Any]] = {
+        bucket: lambda bucket=bucket: step.lower(params, state, example(bucket)).compile() for bucket in grid.buckets
+    }
+    jobs["score"] = lambda: jax.jit(make_score(config)).lower(params, state.hidden, targets, count).compile()
+    load = jax.jit(load_row, donate_argnums=0, out_shardings=placed.sampler)
+    jobs["load_row"] = lambda: load.lower(state.sampler, slot, *row).compile()
+    done: dict[Any, Any] = {}
+    with ThreadPoolExecutor(COMPILE_THREADS) as pool:
+        futures = {pool.submit(job): name for name, job in jobs.items()}
+        for future in as_completed(futures):
+            done[futures[future]] = future.result()
+            progress("compiling", len(done), len(jobs))
+    score, load_compiled = done.pop("score"), done.pop("load_row")
+    temporary = max(int(program.memory_analysis().temp_size_in_bytes) for program in (*done.values(), score))
+    return Programs(done, score, load_compiled, temporary)
+

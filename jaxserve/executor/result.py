@@ -1,0 +1,46 @@
+"""From the packed array of a step to its StepResult: the only device-to-host copy of a step."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+
+from jaxserve.sampling.params import MAX_LOGPROBS
+from jaxserve.scheduler.plan import Ints, LogprobRows, Plan, StepResult
+
+
+class LocalHandle:
+    """A step running on this process's devices."""
+
+    def __init__(self, plan: Plan, packed: jax.Array, scored: jax.Array | None) -> None:
+        self._plan = plan
+        self._packed = packed
+        self._scored = scored
+        for array in (packed, scored):
+            if array is not None:
+                array.copy_to_host_async()
+
+    def result(self) -> StepResult:
+        """Wait for the step and unpack its tokens and log-probabilities."""
+        plan = self._plan
+        packed = np.asarray(self._packed)[: plan.num_rows]
+        wanted = bool((plan.samples & (plan.sampling.num_logprobs >= 0)).any())
+        logprobs = unpack_logprobs(packed[:, 1:]) if wanted else None
+        return StepResult(plan.step, packed[:, 0], logprobs, self._scores())
+
+    def _scores(self) -> tuple[LogprobRows, ...]:
+        if self._scored is None:
+            return ()
+        packed = np.asarray(self._scored)
+        scores = []
+        for score in self._plan.scores:
+            start = int(self._plan.query_start[score.row]) + score.offset
+            scores.append(unpack_logprobs(packed[start : start + len(score.targets)]))
+        return tuple(scores)
+
+
+def unpack_logprobs(packed: Ints) -> LogprobRows:
+    """int32[N,2+2*MAX_LOGPROBS] -> log-probabilities of N tokens."""
+    floats = packed.view(np.float32)
+    ids = slice(2, 2 + MAX_LOGPROBS)
+    return LogprobRows(floats[:, 0], packed[:, 1], packed[:, ids], floats[:, 2 + MAX_LOGPROBS :])

@@ -1,0 +1,137 @@
+"""The jitted step: embed, layers with paged attention, logits of each row's last token, sample. One program a bucket."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxserve.executor.batch import DeviceBatch
+from jaxserve.models.config import DecoderConfig
+from jaxserve.models.decoder import AttentionSpec, bind
+from jaxserve.sampling.logprobs import token_logprobs
+from jaxserve.sampling.params import MAX_LOGPROBS
+from jaxserve.sampling.sampler import SamplerState, count_tokens, sample
+from pallas_kernels.kv_write import kv_write
+from pallas_kernels.ragged_paged_attention import ragged_paged_attention
+
+SCORE_CHUNK = 64  # prompt positions whose logits are held at once
+PACKED_WIDTH = 3 + 2 * MAX_LOGPROBS
+
+Params = Mapping[str, Any]
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, slots=True)
+class StepState:
+    """What lives on the device from step to step; donated to each.
+
+    Attributes:
+        kv_pages: [L,P,2,K,S,D], sharded over K.
+        sampler: counts and biases of each slot.
+        last_tokens: int32[slots+1], the token last sampled in each slot.
+        hidden: [T,E] of the largest bucket, final hidden states of the last step, for prompt scoring.
+    """
+
+    kv_pages: jax.Array
+    sampler: SamplerState
+    last_tokens: jax.Array
+    hidden: jax.Array
+
+
+class PagedAttend:
+    """Attention over pages as the decoder's layers call it: writes the layer's new keys and values, then attends."""
+
+    def __init__(self, kv_pages: jax.Array, batch: DeviceBatch) -> None:
+        self.kv_pages = kv_pages
+        self._batch = batch
+
+    def __call__(self, layer: int, q: jax.Array, k: jax.Array, v: jax.Array, spec: AttentionSpec) -> jax.Array:
+        """q[T,H,D], k[T,K,D], v[T,K,D] -> [T,H,D]."""
+        batch = self._batch
+        dtype = self.kv_pages.dtype
+        self.kv_pages = kv_write(self.kv_pages, k.astype(dtype), v.astype(dtype), batch.kv_slots, layer=layer)
+        attended = ragged_paged_attention(
+            q.astype(dtype),
+            self.kv_pages,
+            batch.page_table,
+            batch.query_start,
+            batch.kv_length,
+            layer=layer,
+            scale=spec.scale,
+            window=spec.window,
+            soft_cap=spec.soft_cap,
+        )
+        return attended.astype(q.dtype)
+
+
+def make_step(config: DecoderConfig) -> Callable[[Params, StepState, DeviceBatch], tuple[StepState, jax.Array]]:
+    """The step of a model: (params, state, batch) -> (state, packed int32[R,PACKED_WIDTH]).
+
+    A packed row is the chosen token, then, if any row wants log-probabilities, as bits of float32: its log-probability, its
+    rank, MAX_LOGPROBS likeliest ids and their log-probabilities. One array is one copy to the host.
+    """
+
+    def step(params: Params, state: StepState, batch: DeviceBatch) -> tuple[StepState, jax.Array]:
+        decoder = bind(config, params)
+        sampled = state.last_tokens[jnp.maximum(-1 - batch.tokens, 0)]
+        tokens = jnp.where(batch.tokens < 0, sampled, batch.tokens)
+        attend = PagedAttend(state.kv_pages, batch)
+        hidden = decoder.hidden(tokens, batch.positions, attend)
+        last = jnp.maximum(batch.query_start[1:] - 1, 0)
+        logits = decoder.logits(hidden[last])
+        chosen = sample(logits, batch.sampling, state.sampler)
+        slot = batch.sampling.slot
+        new_state = StepState(
+            kv_pages=attend.kv_pages,
+            sampler=count_tokens(state.sampler, slot, chosen),
+            last_tokens=state.last_tokens.at[slot].set(chosen),
+            hidden=jax.lax.dynamic_update_slice(state.hidden, hidden, (0, 0)),
+        )
+        packed = jax.lax.cond(
+            batch.sampling.any_logprobs,
+            lambda: _pack_logprobs(logits, chosen),
+            lambda: jnp.zeros((chosen.shape[0], PACKED_WIDTH - 1), jnp.int32),
+        )
+        return new_state, jnp.concatenate([chosen[:, None], packed], axis=1)
+
+    return step
+
+
+def make_score(config: DecoderConfig) -> Callable[[Params, jax.Array, jax.Array, jax.Array], jax.Array]:
+    """Prompt scoring: (params, hidden[T,E], targets int32[T], count int32[]) -> packed int32[T,PACKED_WIDTH-1].
+
+    Row t holds the log-probabilities of token targets[t] after hidden state t, for t < count. The work follows count.
+    """
+
+    def score(params: Params, hidden: jax.Array, targets: jax.Array, count: jax.Array) -> jax.Array:
+        decoder = bind(config, params)
+        chunk = min(SCORE_CHUNK, hidden.shape[0])
+        out = jnp.zeros((hidden.shape[0], PACKED_WIDTH - 1), jnp.int32)
+
+        def body(index: jax.Array, out: jax.Array) -> jax.Array:
+            start = jnp.minimum(index * chunk, hidden.shape[0] - chunk)
+            logits = decoder.logits(jax.lax.dynamic_slice_in_dim(hidden, start, chunk))
+            packed = _pack_logprobs(logits, jax.lax.dynamic_slice_in_dim(targets, start, chunk))
+            return jax.lax.dynamic_update_slice_in_dim(out, packed, start, 0)
+
+        return jax.lax.fori_loop(0, (count + chunk - 1) // chunk, body, out)
+
+    return score
+
+
+def _pack_logprobs(logits: jax.Array, tokens: jax.Array) -> jax.Array:
+    """Log-probabilities of tokens int32[R] under logits f32[R,V] as int32[R,PACKED_WIDTH-1]."""
+    columns = min(MAX_LOGPROBS, logits.shape[-1])
+    chosen, rank, top_ids, top = token_logprobs(logits, tokens, columns)
+    spare = ((0, 0), (0, MAX_LOGPROBS - columns))
+    parts = (_bits(chosen)[:, None], rank[:, None], jnp.pad(top_ids, spare), jnp.pad(_bits(top), spare))
+    return jnp.concatenate(parts, axis=1)
+
+
+def _bits(values: jax.Array) -> jax.Array:
+    """float32 as the int32 of the same bits."""
+    return jax.lax.bitcast_convert_type(values, jnp.int32)

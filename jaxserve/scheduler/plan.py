@@ -1,0 +1,147 @@
+"""The plan of one step: the only message from scheduler to executor, and the result that comes back.
+
+Frozen, complete and made of plain arrays, so that steps can be recorded, replayed, simulated and sent to other hosts. Arrays are
+fresh copies: nothing else writes to them, whatever is still in flight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int32]
+Floats = npt.NDArray[np.float32]
+Bools = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingRows:
+    """Sampling parameters of the rows of a step.
+
+    Attributes:
+        temperature: float32[R]; 0 is greedy.
+        top_k: int32[R]; 0 keeps all.
+        top_p, min_p, presence, frequency, repetition: float32[R].
+        key: uint32[R,2], the seed's two halves.
+        suppress: int32[R,N], tokens that may not be chosen now, padded with -1.
+        num_logprobs: int32[R], alternatives wanted per token; -1 for no log-probabilities at all.
+        has_bias: bool[R], whether the row's slot holds a logit bias or a list of allowed tokens.
+    """
+
+    temperature: Floats
+    top_k: Ints
+    top_p: Floats
+    min_p: Floats
+    presence: Floats
+    frequency: Floats
+    repetition: Floats
+    key: npt.NDArray[np.uint32]
+    suppress: Ints
+    num_logprobs: Ints
+    has_bias: Bools
+
+
+@dataclass(frozen=True, slots=True)
+class RowStart:
+    """State to load into a slot before the step: only for sequences whose sampling needs more than the row's numbers.
+
+    Attributes:
+        slot: the slot.
+        prompt, output: tokens so far, for penalties.
+        logit_bias: token id -> bias.
+        allowed: the only tokens that may be chosen, or None.
+    """
+
+    slot: int
+    prompt: tuple[int, ...]
+    output: tuple[int, ...]
+    logit_bias: Mapping[int, float]
+    allowed: tuple[int, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class PromptScore:
+    """Log-probabilities wanted for prompt tokens in this step.
+
+    Attributes:
+        row: the row.
+        offset: the first of the row's tokens whose successor is scored.
+        targets: the prompt tokens that follow it and the next ones; may be empty.
+        count: alternatives a position.
+    """
+
+    row: int
+    offset: int
+    targets: tuple[int, ...]
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What one step computes: R rows of T tokens in all.
+
+    Attributes:
+        step: number of the step, counted from 0.
+        ids: the sequence of each row.
+        slots: int32[R], each row's slot in the executor's per-sequence state.
+        tokens: int32[T], input tokens row after row; a negative value -1-s stands for the token last sampled in slot s.
+        query_start: int32[R+1], row r computes tokens query_start[r]:query_start[r+1].
+        kv_length: int32[R], tokens of the row in the cache after the step.
+        page_table: int32[R,M], pages of each row, padded with the null page; M covers the longest row.
+        samples: bool[R], whether the row chooses a next token.
+        sampling: parameters of every row.
+        starts: slots to load before the step.
+        scores: prompt log-probabilities wanted.
+    """
+
+    step: int
+    ids: tuple[str, ...]
+    slots: Ints
+    tokens: Ints
+    query_start: Ints
+    kv_length: Ints
+    page_table: Ints
+    samples: Bools
+    sampling: SamplingRows
+    starts: tuple[RowStart, ...] = ()
+    scores: tuple[PromptScore, ...] = ()
+
+    @property
+    def num_rows(self) -> int:
+        """R."""
+        return len(self.ids)
+
+    @property
+    def num_tokens(self) -> int:
+        """T."""
+        return len(self.tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class LogprobRows:
+    """Log-probabilities of chosen tokens: chosen float32[N], rank int32[N] (1 is likeliest), top_ids and top [N,C]."""
+
+    chosen: Floats
+    rank: Ints
+    top_ids: Ints
+    top: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What a step produced.
+
+    Attributes:
+        step: number of the plan.
+        tokens: int32[R], the token each row chose (meaningless where the plan's row does not sample).
+        logprobs: of those tokens, if any row wanted them.
+        scores: of prompt tokens, in the order of the plan's `scores`.
+    """
+
+    step: int
+    tokens: Ints
+    logprobs: LogprobRows | None = None
+    scores: tuple[LogprobRows, ...] = ()

@@ -1,0 +1,77 @@
+"""Turns the scheduler's choice for a step into a plan."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+
+from jaxserve.scheduler.plan import Plan, PromptScore, RowStart
+from jaxserve.scheduler.request import Sequence
+from jaxserve.scheduler.rows import RowTable
+
+
+class Planner:
+    """Builds plans from (sequence, tokens to compute) pairs whose `num_computed` has already moved ahead.
+
+    A row that reaches the end of its sequence samples: its token becomes pending, and the next step may name it as its input
+    before the host knows it.
+    """
+
+    def __init__(self, rows: RowTable) -> None:
+        self._rows = rows
+        self._step = itertools.count()
+
+    def plan(self, chosen: list[tuple[Sequence, int]]) -> Plan:
+        """The plan of the next step, R = len(chosen) rows."""
+        tokens: list[int] = []
+        starts: list[RowStart] = []
+        scores: list[PromptScore] = []
+        samples: list[bool] = []
+        for row, (sequence, count) in enumerate(chosen):
+            start, end = sequence.num_computed - count, sequence.num_computed
+            if sequence.wants_scores:
+                scores.append(_score(row, sequence, start, end))
+            tokens += sequence.tokens[start:end]
+            if end > len(sequence.tokens):  # the last sampled token is still on the device
+                tokens.append(-1 - sequence.slot)
+            sample = end == sequence.num_tokens
+            samples.append(sample)
+            if sample:
+                if not sequence.state_loaded:
+                    starts += _row_starts(sequence)
+                    sequence.state_loaded = True
+                sequence.num_pending += 1
+        slots = np.array([sequence.slot for sequence, _ in chosen], np.int32)
+        counts = np.array([count for _, count in chosen], np.int32)
+        kv_length = np.array([sequence.num_computed for sequence, _ in chosen], np.int32)
+        return Plan(
+            step=next(self._step),
+            ids=tuple(sequence.request.id for sequence, _ in chosen),
+            slots=slots,
+            tokens=np.array(tokens, np.int32),
+            query_start=np.concatenate((np.zeros(1, np.int32), np.cumsum(counts, dtype=np.int32))),
+            kv_length=kv_length,
+            page_table=self._rows.pages(slots),
+            samples=np.array(samples, np.bool_),
+            sampling=self._rows.sampling(slots, kv_length),
+            starts=tuple(starts),
+            scores=tuple(scores),
+        )
+
+
+def _score(row: int, sequence: Sequence, start: int, end: int) -> PromptScore:
+    """Score the prompt tokens that follow computed tokens start:end and were not scored before a preemption."""
+    first = max(start, sequence.num_scored)
+    targets = sequence.request.prompt[first + 1 : end + 1]
+    sequence.num_scored = first + len(targets)
+    return PromptScore(row, first - start, targets, sequence.request.params.prompt_logprobs or 0)
+
+
+def _row_starts(sequence: Sequence) -> list[RowStart]:
+    """The state to load before the sequence's first sample in its slot, if it needs any."""
+    params = sequence.request.params
+    if not (params.penalized or params.logit_bias or params.allowed_token_ids is not None):
+        return []
+    prompt, output = sequence.request.prompt, tuple(sequence.tokens[sequence.num_prompt :])
+    return [RowStart(sequence.slot, prompt, output, params.logit_bias, params.allowed_token_ids)]

@@ -1,0 +1,91 @@
+"""Per-slot arrays of everything the executor needs about running sequences, so that a plan is a few fancy-indexed copies."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import numpy as np
+
+from jaxserve.cache.page_pool import NULL_PAGE
+from jaxserve.scheduler.plan import Bools, Ints, SamplingRows
+from jaxserve.scheduler.request import Sequence
+
+SUPPRESS_WIDTH = 24  # room for MAX_STOP_TOKEN_IDS and a model's end-of-sequence tokens
+
+
+class RowTable:
+    """Slots 0..num_slots-1, one a running sequence.
+
+    Args:
+        num_slots: sequences that can run at once.
+        max_pages: pages of the longest sequence.
+    """
+
+    def __init__(self, num_slots: int, max_pages: int) -> None:
+        self._free = list(range(num_slots - 1, -1, -1))
+        self._pages = np.full((num_slots, max_pages), NULL_PAGE, np.int32)
+        self._num_pages = np.zeros(num_slots, np.int32)
+        self._min_length = np.zeros(num_slots, np.int32)
+        self._sampling = SamplingRows(
+            temperature=np.zeros(num_slots, np.float32),
+            top_k=np.zeros(num_slots, np.int32),
+            top_p=np.ones(num_slots, np.float32),
+            min_p=np.zeros(num_slots, np.float32),
+            presence=np.zeros(num_slots, np.float32),
+            frequency=np.zeros(num_slots, np.float32),
+            repetition=np.ones(num_slots, np.float32),
+            key=np.zeros((num_slots, 2), np.uint32),
+            suppress=np.full((num_slots, SUPPRESS_WIDTH), -1, np.int32),
+            num_logprobs=np.full(num_slots, -1, np.int32),
+            has_bias=np.zeros(num_slots, np.bool_),
+        )
+
+    @property
+    def num_free(self) -> int:
+        """Free slots."""
+        return len(self._free)
+
+    def take(self, sequence: Sequence) -> int:
+        """Give the sequence a slot and write its parameters there."""
+        slot = self._free.pop()
+        params, table = sequence.request.params, self._sampling
+        table.temperature[slot] = params.temperature
+        table.top_k[slot] = max(params.top_k, 0)
+        table.top_p[slot] = params.top_p
+        table.min_p[slot] = params.min_p
+        table.presence[slot] = params.presence_penalty
+        table.frequency[slot] = params.frequency_penalty
+        table.repetition[slot] = params.repetition_penalty
+        seed = sequence.request.seed % 2**64
+        table.key[slot] = (seed >> 32, seed & 0xFFFFFFFF)
+        table.suppress[slot] = -1
+        stops = sorted(sequence.stop_token_ids)
+        table.suppress[slot, : len(stops)] = stops
+        table.num_logprobs[slot] = -1 if params.logprobs is None else params.logprobs
+        table.has_bias[slot] = bool(params.logit_bias) or params.allowed_token_ids is not None
+        self._min_length[slot] = sequence.num_prompt + params.min_tokens
+        self._num_pages[slot] = 0
+        self._pages[slot] = NULL_PAGE
+        return slot
+
+    def give_back(self, slot: int) -> None:
+        """The slot's sequence stopped running."""
+        self._free.append(slot)
+
+    def set_pages(self, slot: int, pages: list[int]) -> None:
+        """Record the sequence's pages; pages are only ever appended while a sequence runs."""
+        known = self._num_pages[slot]
+        if known < len(pages):
+            self._pages[slot, known : len(pages)] = pages[known:]
+            self._num_pages[slot] = len(pages)
+
+    def pages(self, slots: Ints) -> Ints:
+        """int32[R,M]: a copy of the rows' pages, M covering the longest."""
+        return self._pages[slots, : int(self._num_pages[slots].max())]
+
+    def sampling(self, slots: Ints, lengths: Ints) -> SamplingRows:
+        """Copies of the rows' parameters; stop tokens are suppressed where `lengths` is short of prompt + min_tokens."""
+        rows = {item.name: getattr(self._sampling, item.name)[slots] for item in fields(SamplingRows)}
+        long_enough: Bools = lengths >= self._min_length[slots]
+        rows["suppress"][long_enough] = -1
+        return SamplingRows(**rows)
