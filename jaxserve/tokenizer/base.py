@@ -11,7 +11,7 @@ class Tokenizer(Protocol):
 
     @property
     def vocab_size(self) -> int:
-        """Number of ids the tokenizer knows (a model's embedding may be larger)."""
+        """One more than the largest id the tokenizer knows (a model's embedding may be larger)."""
         ...
 
     @property
@@ -29,14 +29,35 @@ class Tokenizer(Protocol):
         """Ids that are markup, not text: left out of text unless asked for."""
         ...
 
+    @property
+    def marks_each_invalid_byte(self) -> bool:
+        """Whether bytes that are not UTF-8 become one U+FFFD a byte, or else one a broken sequence (Unicode's practice)."""
+        ...
+
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """Token ids of a text, with BOS and the like as the checkpoint's tokenizer adds them if asked to."""
+        """Token ids of a text, with BOS and the like as the checkpoint's tokenizer adds them if asked to.
+
+        Raises InvalidRequestError for a text that is not valid Unicode (it holds a lone surrogate).
+        """
         ...
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
-        """The text of a whole sequence; bytes that are not UTF-8 become U+FFFD."""
+        """The text of a whole sequence; bytes that are not UTF-8 become U+FFFD, unknown ids become nothing."""
         ...
 
     def token_bytes(self, token_id: int) -> bytes:
-        """The bytes one token stands for (special tokens: their name). Raises ValueError for an unknown id."""
+        """The bytes a token stands for inside a text (special tokens: their name). Raises ValueError for an unknown id."""
         ...
+
+    def leading_bytes(self, token_id: int) -> tuple[bytes, bool]:
+        """The bytes a token stands for where no text precedes it, and whether the next token is still such a first one.
+
+        SentencePiece vocabularies write a word with the space before it, and drop that space from the first word.
+        Raises ValueError for an unknown id.
+        """
+        ...
+
+
+def token_text(tokenizer: Tokenizer, token_id: int) -> str:
+    """A token's own text, special tokens written out, incomplete UTF-8 as U+FFFD. Raises ValueError for an unknown id."""
+    return tokenizer.token_bytes(token_id).decode("utf-8", errors="replace")

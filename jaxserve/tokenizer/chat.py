@@ -1,0 +1,183 @@
+"""Chat templates: Jinja, sandboxed, as Hugging Face checkpoints bring them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NoReturn
+
+from jinja2 import TemplateError, nodes
+from jinja2.ext import Extension, LoopControlExtension
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from jaxserve.errors import CheckpointError, InvalidRequestError
+from jaxserve.tokenizer.config_files import read_tokenizer_config
+
+# Marks where the final message ends in the rendered text. The space after it tells whether the template trims.
+_END_MARK = "\ue0cdend-of-final-message\ue0ce"
+_RESERVED = frozenset({"messages", "add_generation_prompt", "continue_final_message"})
+_MAX_ERROR_LENGTH = 400
+
+
+class ChatTemplate:
+    """A checkpoint's way to write a conversation as one prompt, compiled once. Thread-safe."""
+
+    def __init__(self, source: str, *, special_tokens: Mapping[str, str], now: Callable[[], datetime] = datetime.now) -> None:
+        """Compile a template.
+
+        Args:
+            source: the Jinja template.
+            special_tokens: role -> text, such as ``bos_token``; variables of the template.
+            now: what the template's ``strftime_now`` reads.
+
+        Raises CheckpointError if the template is not valid Jinja.
+        """
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=[LoopControlExtension, _GenerationBlock]
+        )
+        environment.filters["tojson"] = _to_json
+        environment.globals["raise_exception"] = _raise_exception
+        environment.globals["strftime_now"] = lambda form: now().strftime(form)
+        try:
+            self._template = environment.from_string(source)
+        except TemplateError as error:
+            raise CheckpointError(f"the chat template is not valid Jinja: {_one_line(error)}") from error
+        self._special_tokens = dict(special_tokens)
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        arguments: Mapping[str, Any] | None = None,
+    ) -> str:
+        """The prompt of a conversation; it already has BOS and the like, so encode it without special tokens.
+
+        Args:
+            messages: each with a ``role`` and a ``content``: a string, or a list of ``{"type": "text", "text": ...}``
+                parts, which are joined by newlines.
+            add_generation_prompt: end with the start of the assistant's turn.
+            continue_final_message: end inside the final message, for the model to go on with it.
+            arguments: further variables of the template (``chat_template_kwargs``).
+
+        Raises InvalidRequestError if a message has another shape or the template refuses the conversation.
+        """
+        arguments = arguments or {}
+        if taken := sorted(_RESERVED & arguments.keys()):
+            raise InvalidRequestError(f"chat_template_kwargs must not contain {taken[0]}", param="chat_template_kwargs")
+        if add_generation_prompt and continue_final_message:
+            raise InvalidRequestError(
+                "add_generation_prompt and continue_final_message exclude each other", param="continue_final_message"
+            )
+        conversation = [_plain_message(message, index) for index, message in enumerate(messages)]
+        if not conversation:
+            raise _refused("messages must not be empty")
+        if continue_final_message:
+            conversation[-1]["content"] += f"{_END_MARK} "
+        # Templates ask "is not none" of tools and documents, which an undefined variable would pass.
+        variables = {"tools": None, "documents": None, **self._special_tokens, **arguments}
+        variables |= {"messages": conversation, "add_generation_prompt": add_generation_prompt}
+        try:
+            text = self._template.render(variables)
+        except Exception as error:  # a template is a program: it can fail in any way
+            raise _refused(f"the chat template refuses these messages: {_one_line(error)}") from error
+        return _cut_at_mark(text) if continue_final_message else text
+
+
+def load_chat_template(path: str | Path, *, override: str | Path | None = None) -> ChatTemplate | None:
+    """The chat template of a checkpoint directory (or of the directory of a tokenizer file); None if it has none.
+
+    Taken from, in this order: the file `override`, ``chat_template.jinja``, ``chat_template`` in tokenizer_config.json
+    (of several named ones, ``default``). Raises CheckpointError if a file is missing, damaged or not valid Jinja.
+    """
+    path = Path(path)
+    directory = path if path.is_dir() else path.parent
+    config = read_tokenizer_config(directory)
+    file = Path(override) if override is not None else directory / "chat_template.jinja"
+    if file.is_file():
+        source: str | None = file.read_text(encoding="utf-8")
+    elif override is not None:
+        raise CheckpointError(f"chat template {file} does not exist")
+    else:
+        source = _configured_template(config.chat_template, directory / "tokenizer_config.json")
+    return None if source is None else ChatTemplate(source, special_tokens=config.names)
+
+
+def _configured_template(value: object, file: Path) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    try:
+        named = {entry["name"]: entry["template"] for entry in value}  # type: ignore[attr-defined]
+        return str(named["default"])
+    except (TypeError, KeyError) as error:
+        raise CheckpointError(f"{file}: chat_template is neither a text nor a list of named ones with a default") from error
+
+
+def _plain_message(message: Mapping[str, Any], index: int) -> dict[str, Any]:
+    if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+        raise _refused(f"messages[{index}] must be an object with a role")
+    content = message.get("content")
+    if isinstance(content, list):
+        content = "\n".join(_part_text(part, index) for part in content)
+    if not isinstance(content, str):
+        raise _refused(f"messages[{index}].content must be a string or a list of text parts")
+    return {**message, "content": content}
+
+
+def _part_text(part: Any, index: int) -> str:
+    kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
+    if kind != "text":
+        raise _refused(f"messages[{index}].content has a part of type {kind!r}; only 'text' is supported")
+    if not isinstance(part.get("text"), str):
+        raise _refused(f"messages[{index}].content has a text part without a text")
+    return str(part["text"])
+
+
+def _cut_at_mark(text: str) -> str:
+    end = text.rfind(_END_MARK)
+    if end < 0:
+        raise _refused("the chat template leaves out the final message, so it cannot be continued")
+    if text.startswith(f"{_END_MARK} ", end):
+        return text[:end]
+    # The template trims contents: without the mark it would have trimmed the message itself.
+    return text[:end].rstrip()
+
+
+def _refused(message: str) -> InvalidRequestError:
+    return InvalidRequestError(message, param="messages")
+
+
+def _one_line(error: Exception) -> str:
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= _MAX_ERROR_LENGTH else f"{text[:_MAX_ERROR_LENGTH]}..."
+
+
+def _raise_exception(message: object) -> NoReturn:
+    raise TemplateError(str(message))
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    # Jinja's own filter escapes for HTML.
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+class _GenerationBlock(Extension):
+    """``{% generation %}`` marks the assistant's words for training; here it only groups."""
+
+    tags = {"generation"}  # noqa: RUF012 - the attribute's type is Jinja's
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        """Read the block and keep its body."""
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.Scope(body).set_lineno(line)

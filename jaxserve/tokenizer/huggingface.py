@@ -1,0 +1,111 @@
+"""Tokenizers in Hugging Face's ``tokenizer.json`` format."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import tokenizers
+
+from jaxserve.errors import CheckpointError
+from jaxserve.tokenizer import detokenizer
+from jaxserve.tokenizer.config_files import TokenizerConfig, read_tokenizer_config
+from jaxserve.tokenizer.decoder_rules import DecoderRules, decoder_rules
+from jaxserve.tokenizer.pieces import PieceTable, check_unicode
+
+
+class HuggingFaceTokenizer:
+    """A ``tokenizer.json``, with the special tokens that the files beside it add.
+
+    Encoding is the `tokenizers` library's own. So is decoding for every text that is valid; a run of byte-fallback
+    tokens that is partly valid keeps its valid characters, where the library replaces the whole run (which could not
+    be streamed: each character would depend on all bytes after it). Decoded text is never "cleaned up".
+    """
+
+    def __init__(self, tokenizer: tokenizers.Tokenizer, config: TokenizerConfig) -> None:
+        """Use `tokenizer`, which becomes this object's own. Raises CheckpointError for an unsupported decoder."""
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        _add_tokens(tokenizer, config)
+        self._tokenizer = tokenizer
+        self._special = frozenset(i for i, token in tokenizer.get_added_tokens_decoder().items() if token.special)
+        self._bos = _named_id(tokenizer, config, "bos_token", config.bos_token_id)
+        self._eos = _named_id(tokenizer, config, "eos_token", config.eos_token_id)
+        rules = decoder_rules(json.loads(tokenizer.to_str())["decoder"])
+        self._each_byte = rules.byte_fallback
+        self._pieces = _piece_table(tokenizer, rules)
+
+    @classmethod
+    def from_file(cls, file: Path) -> HuggingFaceTokenizer:
+        """Read a ``tokenizer.json`` and the files beside it. Raises CheckpointError if one is missing or damaged."""
+        if not file.is_file():
+            raise CheckpointError(f"{file} does not exist")
+        try:
+            tokenizer = tokenizers.Tokenizer.from_file(str(file))
+        except Exception as error:  # the library raises plain Exception
+            raise CheckpointError(f"{file} is not a tokenizer.json that can be read: {error}") from error
+        return cls(tokenizer, read_tokenizer_config(file.parent))
+
+    @property
+    def vocab_size(self) -> int:
+        """One more than the largest id."""
+        return len(self._pieces.pieces)
+
+    @property
+    def eos_token_id(self) -> int | None:
+        """The end-of-sequence token: tokenizer_config.json's, or else generation_config.json's first."""
+        return self._eos
+
+    @property
+    def bos_token_id(self) -> int | None:
+        """The beginning-of-sequence token: tokenizer_config.json's, or else generation_config.json's."""
+        return self._bos
+
+    @property
+    def special_token_ids(self) -> frozenset[int]:
+        """Ids of the special tokens."""
+        return self._special
+
+    @property
+    def marks_each_invalid_byte(self) -> bool:
+        """True with byte fallback, False for byte-level BPE, as the library decodes."""
+        return self._each_byte
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Token ids of a text; the file's post-processor adds special tokens if asked to.
+
+        Special tokens written in the text are recognised. Raises InvalidRequestError for lone surrogates.
+        """
+        check_unicode(text)
+        return self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """The text of a whole sequence."""
+        return detokenizer.decode(self, token_ids, skip_special_tokens=skip_special_tokens)
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes a token stands for inside a text. Raises ValueError for an unknown id."""
+        return self._pieces.token_bytes(token_id)
+
+    def leading_bytes(self, token_id: int) -> tuple[bytes, bool]:
+        """The bytes at the start of a text, and whether the start lasts. Raises ValueError for an unknown id."""
+        return self._pieces.leading_bytes(token_id)
+
+
+def _add_tokens(tokenizer: tokenizers.Tokenizer, config: TokenizerConfig) -> None:
+    known = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
+    tokenizer.add_tokens([token for token in config.added.values() if token.content not in known])
+    tokenizer.add_special_tokens([*config.named.values(), *config.extra])
+
+
+def _named_id(tokenizer: tokenizers.Tokenizer, config: TokenizerConfig, role: str, default: int | None) -> int | None:
+    token = config.named.get(role)
+    return tokenizer.token_to_id(token.content) if token else default
+
+
+def _piece_table(tokenizer: tokenizers.Tokenizer, rules: DecoderRules) -> PieceTable:
+    size = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+    names = [tokenizer.id_to_token(token_id) for token_id in range(size)]
+    pieces = tuple(None if name is None else rules.piece(name, first=False) for name in names)
+    return PieceTable(pieces, lambda token_id: rules.piece(names[token_id] or "", first=True), start_needs_text=False)
