@@ -1,0 +1,40 @@
+"""Checks made while tracing, from shapes and dtypes alone; messages name the argument and both shapes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+FLOAT_DTYPES = (jnp.bfloat16, jnp.float16, jnp.float32)
+
+
+def require_shape(name: str, array: jax.Array, expected: tuple[int | None, ...], axes: str) -> None:
+    """Raise ValueError unless `array` has the expected shape; None matches any size. `axes` is its description."""
+    same = len(array.shape) == len(expected) and all(
+        want is None or have == want for have, want in zip(array.shape, expected, strict=True)
+    )
+    if not same:
+        wanted = ", ".join("any" if size is None else str(size) for size in expected)
+        raise ValueError(f"{name} must be {axes} = [{wanted}], got {list(array.shape)}")
+
+
+def require_dtype(name: str, array: jax.Array, allowed: tuple[Any, ...]) -> None:
+    """Raise TypeError unless the dtype of `array` is one of `allowed`."""
+    dtypes = [jnp.dtype(dtype) for dtype in allowed]
+    if array.dtype not in dtypes:
+        raise TypeError(f"{name} must be {' or '.join(d.name for d in dtypes)}, got {array.dtype.name}")
+
+
+def require_pages(kv_pages: jax.Array, layer: int) -> None:
+    """Check a paged cache and that it has this layer.
+
+    Raises:
+        ValueError: `kv_pages` is not [L, P, 2, K, S, D] or `layer` is outside it.
+        TypeError: the cache's dtype is not supported.
+    """
+    require_shape("kv_pages", kv_pages, (None, None, 2, None, None, None), "[L, P, 2, K, S, D]")
+    require_dtype("kv_pages", kv_pages, FLOAT_DTYPES)
+    if not 0 <= layer < kv_pages.shape[0]:
+        raise ValueError(f"layer must be between 0 and {kv_pages.shape[0] - 1}, got {layer}")

@@ -1,0 +1,21 @@
+"""The implementations of kv_write, preferred first."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import jax
+
+from pallas_kernels.kv_write import xla
+from pallas_kernels.registry import Implementation
+
+
+class KvWrite(Protocol):
+    """The operation after its arguments were checked; see api.py."""
+
+    def __call__(self, kv_pages: jax.Array, k: jax.Array, v: jax.Array, slots: jax.Array, *, layer: int) -> jax.Array:
+        """Write."""
+        ...
+
+
+IMPLEMENTATIONS: tuple[Implementation[KvWrite], ...] = (Implementation("xla", xla.kv_write),)

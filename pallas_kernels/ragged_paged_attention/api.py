@@ -1,0 +1,130 @@
+"""ragged_paged_attention: causal attention of one step's tokens over the pages of their rows."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pallas_kernels import checks
+from pallas_kernels.ragged_paged_attention.implementations import IMPLEMENTATIONS
+from pallas_kernels.registry import choose
+
+
+def ragged_paged_attention(
+    q: jax.Array,
+    kv_pages: jax.Array,
+    page_table: jax.Array,
+    query_start: jax.Array,
+    kv_length: jax.Array,
+    *,
+    layer: int,
+    scale: float,
+    window: int | None = None,
+    soft_cap: float | None = None,
+    sinks: jax.Array | None = None,
+    implementation: str | None = None,
+) -> jax.Array:
+    """Attend from every token to the keys of its own row, up to and including itself.
+
+    Row r owns tokens query_start[r] : query_start[r + 1]. They are the last ones of its kv_length[r] keys, which
+    `kv_write` has already put into pages page_table[r, 0], page_table[r, 1], ... (key j is at offset j % S of page
+    j // S). So a decode is a row of one token, a prefill chunk a row of many, and both may share a call. Softmax is
+    computed in float32.
+
+    Args:
+        q: [T, H, D] bf16, f16 or f32, rotated already. H is a multiple of K; query head h reads KV head h // (H // K).
+        kv_pages: [L, P, 2, K, S, D] bf16, f16 or f32; axis 2 is key, value. Page 0 is the null page. Whatever no row
+            uses (other pages, slots at or after a row's length, the null page) may hold anything, NaN included.
+        page_table: int32 [R, M]; entries past a row's last page are ignored and must be valid page ids (0 will do).
+        query_start: int32 [R + 1], non-decreasing from 0. Padding rows repeat the last value.
+        kv_length: int32 [R], keys of the row with this step's; 0 for padding rows.
+        layer: static index into L.
+        scale: multiplies the scores.
+        window: a token attends to this many keys at most, itself included; None for all.
+        soft_cap: scores become soft_cap * tanh(score / soft_cap), after `scale`; None for none.
+        sinks: [H] float, for each head the logit of a key without value that every token attends to; None for none.
+        implementation: a name from `implementations.py`, or None to pick by backend.
+
+    Returns:
+        [T, H, D] in q's dtype; 0 for padding tokens, those at or after query_start[R].
+
+    Raises:
+        ValueError: a shape, a static argument or the implementation's name is wrong. Values inside arrays are not
+            looked at: `check_inputs` does that on concrete arrays.
+        TypeError: a dtype is not supported.
+    """
+    checks.require_pages(kv_pages, layer)
+    _check_queries(q, kv_pages, sinks)
+    _check_rows(page_table, query_start, kv_length)
+    if window is not None and window < 1:
+        raise ValueError(f"window must be at least 1, got {window}")
+    if soft_cap is not None and not soft_cap > 0.0:
+        raise ValueError(f"soft_cap must be above 0, got {soft_cap}")
+    attend = choose("ragged_paged_attention", IMPLEMENTATIONS, implementation)
+    return attend(
+        q,
+        kv_pages,
+        page_table,
+        query_start,
+        kv_length,
+        layer=layer,
+        scale=scale,
+        window=window,
+        soft_cap=soft_cap,
+        sinks=sinks,
+    )
+
+
+def _check_queries(q: jax.Array, kv_pages: jax.Array, sinks: jax.Array | None) -> None:
+    kv_heads, dim = kv_pages.shape[3], kv_pages.shape[5]
+    checks.require_shape("q", q, (None, None, dim), "[T, H, D]")
+    checks.require_dtype("q", q, checks.FLOAT_DTYPES)
+    tokens, heads = q.shape[:2]
+    if tokens == 0:
+        raise ValueError("q must have at least one token")
+    if heads == 0 or heads % kv_heads:
+        raise ValueError(f"q must have a multiple of the cache's {kv_heads} KV heads, got {heads} heads")
+    if sinks is not None:
+        checks.require_shape("sinks", sinks, (heads,), "[H]")
+        checks.require_dtype("sinks", sinks, checks.FLOAT_DTYPES)
+
+
+def _check_rows(page_table: jax.Array, query_start: jax.Array, kv_length: jax.Array) -> None:
+    checks.require_shape("page_table", page_table, (None, None), "[R, M]")
+    rows = page_table.shape[0]
+    if 0 in page_table.shape:
+        raise ValueError(f"page_table must not be empty, got {list(page_table.shape)}")
+    checks.require_shape("query_start", query_start, (rows + 1,), "[R + 1]")
+    checks.require_shape("kv_length", kv_length, (rows,), "[R]")
+    for name, array in (("page_table", page_table), ("query_start", query_start), ("kv_length", kv_length)):
+        checks.require_dtype(name, array, (jnp.int32,))
+
+
+def check_inputs(
+    tokens: int,
+    kv_pages: jax.Array,
+    page_table: np.ndarray,
+    query_start: np.ndarray,
+    kv_length: np.ndarray,
+) -> None:
+    """Check the values that tracing cannot see, on concrete arrays; `tokens` is T.
+
+    Raises:
+        ValueError: query_start does not ascend from 0 to at most T, a row has more queries than keys or keys than
+            pages, a row that uses a page names none (0), or a page id is outside the cache.
+    """
+    page_table, query_start, kv_length = (np.asarray(array) for array in (page_table, query_start, kv_length))
+    counts = np.diff(query_start)
+    if query_start[0] != 0 or (counts < 0).any() or query_start[-1] > tokens:
+        raise ValueError(f"query_start must ascend from 0 to at most {tokens}, got {query_start.tolist()}")
+    size = kv_pages.shape[4]
+    if (page_table < 0).any() or (page_table >= kv_pages.shape[1]).any():
+        raise ValueError(f"page_table entries must be between 0 and {kv_pages.shape[1] - 1}")
+    for row, (count, length) in enumerate(zip(counts, kv_length, strict=True)):
+        if count > length:
+            raise ValueError(f"row {row} has {count} queries but only {length} keys")
+        if length > page_table.shape[1] * size:
+            raise ValueError(f"row {row} has {length} keys, more than {page_table.shape[1]} pages of {size} hold")
+        if count and (page_table[row, : -(-length // size)] == 0).any():
+            raise ValueError(f"row {row} uses the null page")

@@ -1,0 +1,237 @@
+"""ragged_paged_attention in plain XLA: online softmax over blocks of pages, with loops that run only as far as the batch needs.
+
+Two parts, because their shapes differ: rows with one query are computed together, a block of keys of all rows at a
+time; rows with more are cut into blocks of queries and computed one after another. A part without work runs no trip.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+DECODE_KEYS = 128  # keys a trip of the decode loop: measured on CPU, flat between 64 and 256
+CHUNK_KEYS = 128  # keys a trip of the chunk loop
+CHUNK_QUERIES = 128  # queries a work item
+
+# The most negative float32: unlike -inf it can be subtracted from itself.
+LOWEST = float(np.finfo(np.float32).min)
+
+
+class Softmax(NamedTuple):
+    """The state of an online softmax: largest score, sum of weights, weighted sum of values; all f32."""
+
+    largest: jax.Array
+    total: jax.Array
+    values: jax.Array
+
+
+class Problem(NamedTuple):
+    """What both parts need of the arguments.
+
+    Attributes:
+        pages: [L * P * 2 * K, S, D], the cache as a list of one head's halves of pages, so that one gather of whole entries
+            yields [..., K, C, S, D] with no transpose.
+        page_table: [R, M + padding], so that a block starting inside the table never ends outside.
+        query_start: [R + 1].
+        kv_length: [R].
+        layer_start: where the layer begins in `pages`.
+        sink: the state before any key, [K, G].
+    """
+
+    pages: jax.Array
+    page_table: jax.Array
+    query_start: jax.Array
+    kv_length: jax.Array
+    layer_start: int
+    kv_heads: int
+    scale: float
+    window: int | None
+    soft_cap: float | None
+    sink: Softmax
+
+    @property
+    def page_size(self) -> int:
+        """S."""
+        return int(self.pages.shape[1])
+
+
+class Item(NamedTuple):
+    """A block of BQ queries of one row, as positions in the row: it starts `at`, and `first` to `last` count."""
+
+    row: jax.Array
+    at: jax.Array
+    first: jax.Array
+    last: jax.Array
+
+
+def ragged_paged_attention(
+    q: jax.Array,
+    kv_pages: jax.Array,
+    page_table: jax.Array,
+    query_start: jax.Array,
+    kv_length: jax.Array,
+    *,
+    layer: int,
+    scale: float,
+    window: int | None,
+    soft_cap: float | None,
+    sinks: jax.Array | None,
+) -> jax.Array:
+    """See api.py."""
+    _, num_pages, _, kv_heads, size, dim = kv_pages.shape
+    padding = max(_block_pages(DECODE_KEYS, size), _block_pages(CHUNK_KEYS, size))
+    shape = (kv_heads, q.shape[1] // kv_heads)  # [K, G]
+    sink = Softmax(
+        largest=jnp.full(shape, LOWEST, jnp.float32) if sinks is None else sinks.astype(jnp.float32).reshape(shape),
+        total=jnp.full(shape, 0.0 if sinks is None else 1.0, jnp.float32),
+        values=jnp.zeros((*shape, dim), jnp.float32),
+    )
+    problem = Problem(
+        pages=kv_pages.reshape(-1, size, dim),
+        page_table=jnp.pad(page_table, ((0, 0), (0, padding))),
+        query_start=query_start,
+        kv_length=kv_length,
+        layer_start=layer * num_pages * 2 * kv_heads,
+        kv_heads=kv_heads,
+        scale=scale,
+        window=window,
+        soft_cap=soft_cap,
+        sink=sink,
+    )
+    out = _decode(problem, q)
+    return _chunks(problem, q, out) if q.shape[0] > 1 else out
+
+
+def _decode(problem: Problem, q: jax.Array) -> jax.Array:
+    """Attend for the rows with exactly one query, all rows together; other tokens get 0. Returns [T, H, D]."""
+    tokens, heads, dim = q.shape
+    query_start, size = problem.query_start, problem.page_size
+    block_pages = _block_pages(DECODE_KEYS, size)
+    rows = query_start.shape[0] - 1
+    single = query_start[1:] - query_start[:-1] == 1
+    length = jnp.where(single, problem.kv_length, 0)
+    row_q = q[jnp.minimum(query_start[:-1], tokens - 1)]
+    row_q = row_q.astype(jnp.float32).reshape(rows, problem.kv_heads, -1, dim)
+    start = jnp.zeros_like(length) if problem.window is None else jnp.maximum(length - problem.window, 0)
+    first_page = start // size  # [R]
+    trips = jnp.max(-(-(length - first_page * size) // (block_pages * size)))
+
+    def trip(carry: tuple[jax.Array, Softmax]) -> tuple[jax.Array, Softmax]:
+        block, state = carry
+        # Rows that ended before the longest one stay in the padding at the end of the table.
+        page = jnp.minimum(first_page + block * block_pages, problem.page_table.shape[1] - block_pages)
+        ids = jax.vmap(lambda table, at: lax.dynamic_slice(table, (at,), (block_pages,)))(problem.page_table, page)
+        key = page[:, None] * size + jnp.arange(block_pages * size, dtype=jnp.int32)[None, :]  # [R, C * S]
+        live = key < length[:, None]
+        k, v = _gather(problem, ids, live)
+        scores = _scores(problem, "rkgd,rksd->rkgs", row_q, k)
+        seen = live & (key >= start[:, None])
+        return block + 1, _absorb(state, scores, seen[:, None, None, :], v)
+
+    state = Softmax(*(jnp.broadcast_to(part[None], (rows, *part.shape)) for part in problem.sink))
+    _, state = lax.while_loop(lambda carry: carry[0] < trips, trip, (jnp.int32(0), state))
+    attended = _normalize(state).reshape(rows, heads, dim).astype(q.dtype)
+    token = jnp.arange(tokens, dtype=jnp.int32)
+    row = jnp.minimum(jnp.sum((query_start[None, 1:] <= token[:, None]).astype(jnp.int32), axis=1), rows - 1)
+    alone = single[row] & (token < query_start[-1])
+    return jnp.where(alone[:, None, None], attended[row], jnp.zeros((), q.dtype))
+
+
+def _chunks(problem: Problem, q: jax.Array, out: jax.Array) -> jax.Array:
+    """Attend for the rows with several queries, a block of queries of one row a trip, and write into `out`."""
+    tokens, heads, dim = q.shape
+    query_start, kv_heads = problem.query_start, problem.kv_heads
+    queries = min(CHUNK_QUERIES, tokens)
+    counts = query_start[1:] - query_start[:-1]
+    blocks = jnp.where(counts > 1, -(-counts // queries), 0)
+    ends = jnp.cumsum(blocks)
+
+    def work(carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        number, out = carry
+        row = jnp.sum((ends <= number).astype(jnp.int32))
+        first = query_start[row] + (number - ends[row] + blocks[row]) * queries
+        last = jnp.minimum(first + queries, query_start[row + 1])
+        at = jnp.minimum(first, tokens - queries)  # the slice may start early; tokens before `first` are not ours
+        shift = problem.kv_length[row] - query_start[row + 1]  # from token to position
+        block = lax.dynamic_slice_in_dim(q, at, queries).astype(jnp.float32)
+        block = block.reshape(queries, kv_heads, -1, dim).transpose(1, 0, 2, 3)  # [K, BQ, G, D]
+        state = _attend_chunk(problem, block, Item(row, at + shift, first + shift, last + shift))
+        attended = _normalize(state).transpose(1, 0, 2, 3).reshape(queries, heads, dim).astype(q.dtype)
+        token = at + jnp.arange(queries, dtype=jnp.int32)
+        ours = ((token >= first) & (token < last))[:, None, None]
+        old = lax.dynamic_slice_in_dim(out, at, queries)
+        return number + 1, lax.dynamic_update_slice_in_dim(out, jnp.where(ours, attended, old), at, 0)
+
+    return lax.while_loop(lambda carry: carry[0] < ends[-1], work, (jnp.int32(0), out))[1]
+
+
+def _attend_chunk(problem: Problem, q: jax.Array, item: Item) -> Softmax:
+    """Attend from q [K, BQ, G, D] to the keys of the item's row; returns [K, BQ, G]."""
+    size, window = problem.page_size, problem.window
+    block_pages = _block_pages(CHUNK_KEYS, size)
+    kv_heads, queries, group, dim = q.shape
+    flat_q = q.reshape(kv_heads, queries * group, dim)
+    position = item.at + jnp.arange(queries, dtype=jnp.int32)
+    start = jnp.int32(0) if window is None else jnp.maximum(item.first - window + 1, 0)
+    length = problem.kv_length[item.row]
+
+    def trip(carry: tuple[jax.Array, Softmax]) -> tuple[jax.Array, Softmax]:
+        page, state = carry
+        ids = lax.dynamic_slice(problem.page_table, (item.row, page), (1, block_pages))[0]
+        key = page * size + jnp.arange(block_pages * size, dtype=jnp.int32)  # [C * S]
+        live = key < length
+        k, v = _gather(problem, ids, live)
+        scores = _scores(problem, "kqd,ksd->kqs", flat_q, k).reshape(kv_heads, queries, group, -1)
+        seen = (key[None, :] <= position[:, None]) & live[None, :]  # [BQ, C * S]
+        if window is not None:
+            seen &= key[None, :] > position[:, None] - window
+        return page + block_pages, _absorb(state, scores, seen[None, :, None, :], v)
+
+    state = Softmax(*(jnp.broadcast_to(x[:, None], (kv_heads, queries, *x.shape[1:])) for x in problem.sink))
+    return lax.while_loop(lambda carry: carry[0] * size < item.last, trip, (start // size, state))[1]
+
+
+def _gather(problem: Problem, ids: jax.Array, live: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Fetch keys and values of pages `ids` [..., C] as f32 [..., K, C * S, D].
+
+    Values where `live` [..., C * S] is false become 0: a weight of 0 does not cancel a NaN.
+    """
+    head = jnp.arange(problem.kv_heads, dtype=jnp.int32)[:, None]
+    entry = problem.layer_start + ids[..., None, :] * (2 * problem.kv_heads)
+    entry = entry + jnp.expand_dims(head, tuple(range(ids.ndim - 1)))  # [..., K, C]
+
+    def fetch(index: jax.Array) -> jax.Array:
+        pages = problem.pages.at[index].get(mode="promise_in_bounds")  # [..., K, C, S, D]
+        return pages.reshape(*pages.shape[:-3], -1, pages.shape[-1]).astype(jnp.float32)
+
+    values = fetch(entry + problem.kv_heads)
+    return fetch(entry), jnp.where(live[..., None, :, None], values, 0.0)
+
+
+def _scores(problem: Problem, axes: str, q: jax.Array, k: jax.Array) -> jax.Array:
+    scores = jnp.einsum(axes, q, k, preferred_element_type=jnp.float32) * problem.scale
+    return scores if problem.soft_cap is None else problem.soft_cap * jnp.tanh(scores / problem.soft_cap)
+
+
+def _absorb(state: Softmax, scores: jax.Array, seen: jax.Array, v: jax.Array) -> Softmax:
+    """Take a block of scores [..., g, s] and values [..., s, d] into the state; only `seen` keys count."""
+    scores = jnp.where(seen, scores, LOWEST)
+    largest = jnp.maximum(state.largest, jnp.max(scores, axis=-1))
+    weights = jnp.exp(scores - largest[..., None])
+    fade = jnp.exp(state.largest - largest)
+    flat = weights.reshape(*v.shape[:-2], -1, v.shape[-2])
+    added = jnp.einsum("...qs,...sd->...qd", flat, v, preferred_element_type=jnp.float32).reshape(state.values.shape)
+    return Softmax(largest, state.total * fade + jnp.sum(weights, axis=-1), state.values * fade[..., None] + added)
+
+
+def _normalize(state: Softmax) -> jax.Array:
+    # Rows without keys have total 0 and values 0.
+    return state.values / jnp.maximum(state.total, float(np.finfo(np.float32).tiny))[..., None]
+
+
+def _block_pages(keys: int, page_size: int) -> int:
+    return max(1, keys // page_size)

@@ -1,0 +1,12 @@
+"""The XLA implementations under the shared suites."""
+
+from .attention_suite import AttentionSuite
+from .kv_write_suite import KvWriteSuite
+
+
+class TestAttention(AttentionSuite):
+    implementation = "xla"
+
+
+class TestKvWrite(KvWriteSuite):
+    implementation = "xla"
