@@ -1,0 +1,1 @@
+"""HTTP and gRPC servers in front of any EngineClient."""

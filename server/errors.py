@@ -1,0 +1,115 @@
+"""The one table from error codes to what clients of either server see."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import grpc
+from google.protobuf.any_pb2 import Any as AnyMessage
+from google.rpc import error_details_pb2, status_pb2
+from grpc_status import rpc_status
+from typing_extensions import TypedDict
+
+from jaxserve.errors import ErrorCode, JaxserveError
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How one error code looks from outside.
+
+    Attributes:
+        http: HTTP status.
+        kind: `type` in OpenAI's error body.
+        grpc: gRPC status.
+        retryable: whether the same request may succeed later.
+    """
+
+    http: int
+    kind: str
+    grpc: grpc.StatusCode
+    retryable: bool
+
+
+_STATUS = grpc.StatusCode
+_AT_START = Outcome(500, "server_error", _STATUS.FAILED_PRECONDITION, retryable=False)
+
+OUTCOMES: Mapping[ErrorCode, Outcome] = MappingProxyType(
+    {
+        ErrorCode.INVALID_REQUEST: Outcome(400, "invalid_request_error", _STATUS.INVALID_ARGUMENT, retryable=False),
+        ErrorCode.CONTEXT_LENGTH_EXCEEDED: Outcome(400, "invalid_request_error", _STATUS.INVALID_ARGUMENT, retryable=False),
+        ErrorCode.MODEL_NOT_FOUND: Outcome(404, "invalid_request_error", _STATUS.NOT_FOUND, retryable=False),
+        ErrorCode.QUEUE_FULL: Outcome(429, "rate_limit_error", _STATUS.RESOURCE_EXHAUSTED, retryable=True),
+        ErrorCode.DEADLINE_EXCEEDED: Outcome(504, "timeout_error", _STATUS.DEADLINE_EXCEEDED, retryable=True),
+        ErrorCode.DRAINING: Outcome(503, "service_unavailable_error", _STATUS.UNAVAILABLE, retryable=True),
+        ErrorCode.CANCELLED: Outcome(499, "cancelled_error", _STATUS.CANCELLED, retryable=False),
+        ErrorCode.ENGINE_DEAD: Outcome(503, "service_unavailable_error", _STATUS.UNAVAILABLE, retryable=True),
+        ErrorCode.INTERNAL: Outcome(500, "server_error", _STATUS.INTERNAL, retryable=False),
+        ErrorCode.CONFIG: _AT_START,
+        ErrorCode.CHECKPOINT: _AT_START,
+        ErrorCode.UNSUPPORTED_MODEL: _AT_START,
+    }
+)
+
+# For retryable errors that do not know when: soon enough for a person, late enough for a busy server.
+DEFAULT_RETRY_SECONDS = 5.0
+
+
+class ErrorDetail(TypedDict):
+    """What went wrong, in OpenAI's shape."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorBody(TypedDict):
+    """Body of every HTTP error, and of an error event in a stream."""
+
+    error: ErrorDetail
+
+
+def retry_after(error: JaxserveError) -> float | None:
+    """Seconds after which to try again; None if that would not help."""
+    if error.retry_after is not None:
+        return error.retry_after
+    return DEFAULT_RETRY_SECONDS if OUTCOMES[error.code].retryable else None
+
+
+def http_body(error: JaxserveError) -> ErrorBody:
+    """The error in OpenAI's shape."""
+    kind = OUTCOMES[error.code].kind
+    return {"error": {"message": error.message, "type": kind, "param": error.param, "code": error.code.value}}
+
+
+def http_headers(error: JaxserveError) -> dict[str, str]:
+    """Retry-After, in whole seconds and never too early, where trying again may help."""
+    seconds = retry_after(error)
+    return {} if seconds is None else {"Retry-After": str(math.ceil(seconds))}
+
+
+def grpc_status(error: JaxserveError) -> grpc.Status:
+    """The error as a gRPC status with BadRequest and RetryInfo details."""
+    details: list[AnyMessage] = []
+    if error.param is not None:
+        violation = error_details_pb2.BadRequest.FieldViolation(
+            field=error.param, description=error.message, reason=error.code.value.upper()
+        )
+        details.append(_packed(error_details_pb2.BadRequest(field_violations=[violation])))
+    seconds = retry_after(error)
+    if seconds is not None:
+        info = error_details_pb2.RetryInfo()
+        info.retry_delay.FromMilliseconds(round(seconds * 1000))
+        details.append(_packed(info))
+    code: int = OUTCOMES[error.code].grpc.value[0]
+    status: grpc.Status = rpc_status.to_status(status_pb2.Status(code=code, message=error.message, details=details))
+    return status
+
+
+def _packed(detail: error_details_pb2.BadRequest | error_details_pb2.RetryInfo) -> AnyMessage:
+    packed = AnyMessage()
+    packed.Pack(detail)
+    return packed

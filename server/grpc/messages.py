@@ -1,0 +1,182 @@
+"""Between protobuf messages and the engine's own types."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from google.protobuf.json_format import MessageToDict
+from google.protobuf.message import Message
+
+from jaxserve.engine.client import EngineClient, ModelInfo
+from jaxserve.engine.events import Delta, Event, Finished, PositionLogprobs, Started, TokenLogprob
+from jaxserve.errors import InvalidRequestError
+from jaxserve.types import ChatMessage, FinishReason, Prompt
+from server.proto import inference_pb2 as pb
+from server.requests import Job, check_not_empty, new_id, sampling_params
+
+_SAMPLING = (
+    "n",
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+    "seed",
+)
+_STOPPING = ("max_tokens", "min_tokens", "ignore_eos")
+_STOPPING_LISTS = ("stop", "stop_token_ids")
+_OUTPUT = ("logprobs", "prompt_logprobs", "skip_special_tokens", "include_stop_str_in_output")
+
+_NAMES = {
+    **{name: f"sampling.{name}" for name in (*_SAMPLING, "logit_bias", "allowed_token_ids")},
+    **{name: f"stopping.{name}" for name in (*_STOPPING, *_STOPPING_LISTS)},
+    **{name: f"output.{name}" for name in _OUTPUT},
+}
+
+_REASONS = {FinishReason.STOP: pb.FINISH_REASON_STOP, FinishReason.LENGTH: pb.FINISH_REASON_LENGTH}
+
+
+async def job_of(client: EngineClient, request: pb.GenerateRequest) -> Job:
+    """The request as the engine takes it. Raises InvalidRequestError naming the proto's field."""
+    params = sampling_params(_fields(request), _NAMES)
+    kind = request.WhichOneof("prompt")
+    if kind is None:
+        raise InvalidRequestError("prompt is required: one of text, tokens and chat", param="prompt")
+    prompt = await _prompt(client, request, kind)
+    return Job(
+        request_id=request.request_id or new_id("gen"),
+        prompts=(prompt,),
+        params=params,
+        names={**_NAMES, "prompt": kind},
+    )
+
+
+def event_of(event: Event, request_id: str) -> pb.GenerateEvent:
+    """The engine's event as a message."""
+    if isinstance(event, Started):
+        return pb.GenerateEvent(request_id=request_id, started=_started(event))
+    if isinstance(event, Delta):
+        return pb.GenerateEvent(request_id=request_id, index=event.index, delta=_delta(event))
+    return pb.GenerateEvent(request_id=request_id, index=event.index, finished=_finished(event))
+
+
+def model_info_of(info: ModelInfo) -> pb.ModelInfo:
+    """What clients may know of the model, as a message."""
+    return pb.ModelInfo(
+        name=info.name,
+        architecture=info.architecture,
+        max_model_len=info.max_model_len,
+        vocab_size=info.vocab_size,
+        dtype=info.dtype,
+        parameters=info.parameters,
+        created=info.created,
+    )
+
+
+def _fields(request: pb.GenerateRequest) -> dict[str, Any]:
+    """SamplingParams' arguments that the request sets."""
+    fields = {
+        **_present(request.sampling, _SAMPLING),
+        **_present(request.stopping, _STOPPING),
+        **_present(request.output, _OUTPUT),
+        "stop": tuple(request.stopping.stop),
+        "stop_token_ids": tuple(request.stopping.stop_token_ids),
+        "logit_bias": dict(request.sampling.logit_bias),
+    }
+    if request.sampling.HasField("allowed_token_ids"):
+        fields["allowed_token_ids"] = tuple(request.sampling.allowed_token_ids.ids)
+    return fields
+
+
+def _present(message: Message, names: Iterable[str]) -> dict[str, Any]:
+    """The fields that are set; a plain bool counts as set, since its zero is its default."""
+    descriptors = message.DESCRIPTOR.fields_by_name
+    return {name: getattr(message, name) for name in names if not descriptors[name].has_presence or message.HasField(name)}
+
+
+async def _prompt(client: EngineClient, request: pb.GenerateRequest, kind: str) -> Prompt:
+    if kind == "text":
+        check_not_empty(request.text, "text")
+        return request.text
+    if kind == "tokens":
+        ids = list(request.tokens.ids)
+        check_not_empty(ids, "tokens")
+        return {"prompt_token_ids": ids}
+    return await _chat(client, request.chat)
+
+
+async def _chat(client: EngineClient, chat: pb.Chat) -> Prompt:
+    if not chat.messages:
+        raise InvalidRequestError("chat.messages must not be empty", param="chat.messages")
+    opens = not chat.continue_final_message
+    if chat.HasField("add_generation_prompt"):
+        if chat.add_generation_prompt and chat.continue_final_message:
+            raise InvalidRequestError(
+                "chat.add_generation_prompt cannot be true together with continue_final_message",
+                param="chat.add_generation_prompt",
+            )
+        opens = chat.add_generation_prompt
+    arguments = {
+        **MessageToDict(chat.template_arguments),
+        "add_generation_prompt": opens,
+        "continue_final_message": chat.continue_final_message,
+    }
+    return await client.render_chat([_message(message) for message in chat.messages], arguments)
+
+
+def _message(message: pb.ChatMessage) -> ChatMessage:
+    plain: ChatMessage = {"role": message.role, "content": message.content}
+    if message.HasField("name"):
+        plain["name"] = message.name
+    return plain
+
+
+def _started(event: Started) -> pb.Started:
+    return pb.Started(
+        prompt_tokens=len(event.prompt_token_ids),
+        cached_tokens=event.cached_tokens,
+        queue_time=event.queue_time,
+        prompt_logprobs=_positions(event.prompt_logprobs),
+    )
+
+
+def _delta(event: Delta) -> pb.Delta:
+    return pb.Delta(
+        text=event.text,
+        token_ids=event.token_ids,
+        logprobs=_positions(event.logprobs),
+        first_token_index=event.first_token_index,
+    )
+
+
+def _finished(event: Finished) -> pb.Finished:
+    message = pb.Finished(
+        reason=_REASONS[event.reason],
+        usage=pb.Usage(
+            prompt_tokens=event.usage.prompt_tokens,
+            completion_tokens=event.usage.completion_tokens,
+            cached_tokens=event.usage.cached_tokens,
+        ),
+        timing=pb.Timing(queue=event.timing.queue, first_token=event.timing.first_token, total=event.timing.total),
+    )
+    if isinstance(event.matched, str):
+        message.stop_string = event.matched
+    elif event.matched is not None:
+        message.stop_token_id = event.matched
+    return message
+
+
+def _positions(positions: Iterable[PositionLogprobs | None] | None) -> list[pb.PositionLogprobs]:
+    return [
+        pb.PositionLogprobs()
+        if position is None
+        else pb.PositionLogprobs(chosen=_token(position.chosen), top=[_token(token) for token in position.top])
+        for position in positions or ()
+    ]
+
+
+def _token(token: TokenLogprob) -> pb.TokenLogprob:
+    return pb.TokenLogprob(token_id=token.token_id, logprob=token.logprob, rank=token.rank, raw=token.raw)

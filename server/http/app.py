@@ -1,0 +1,21 @@
+"""The HTTP application over an engine."""
+
+from __future__ import annotations
+
+from fastapi import FastAPI
+
+from jaxserve.engine.client import EngineClient
+from server.http import about, chat, completions, failures
+from server.http.middleware import Envelope
+from server.version import server_version
+
+
+def create_app(client: EngineClient) -> FastAPI:
+    """Build the application. It holds no state but the client."""
+    app = FastAPI(title="jaxserve", version=server_version(), redirect_slashes=False)
+    app.state.client = client
+    for part in (chat, completions, about):
+        app.include_router(part.router)
+    failures.install(app)
+    app.add_middleware(Envelope)
+    return app

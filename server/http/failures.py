@@ -1,0 +1,86 @@
+"""Every failure becomes OpenAI's error body with the status that the table gives it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+
+from jaxserve.errors import InvalidRequestError, JaxserveError
+from server.errors import OUTCOMES, ErrorBody, http_body, http_headers
+
+_encode = msgspec.json.Encoder().encode
+
+
+def json_response(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """A JSON answer."""
+    return Response(_encode(content), status, headers, media_type="application/json")
+
+
+def error_response(error: JaxserveError) -> Response:
+    """The answer to a request that failed."""
+    return json_response(http_body(error), OUTCOMES[error.code].http, http_headers(error))
+
+
+def install(app: FastAPI) -> None:
+    """Let the app answer every failure in this shape."""
+    app.add_exception_handler(JaxserveError, _on_error)
+    app.add_exception_handler(RequestValidationError, _on_invalid_body)
+    app.add_exception_handler(HTTPException, _on_http_error)
+
+
+async def _on_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, JaxserveError)
+    return error_response(error)
+
+
+async def _on_invalid_body(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    return error_response(from_validation(error.errors(), error.body))
+
+
+async def _on_http_error(request: Request, error: Exception) -> Response:
+    """Failures found by the framework: no such path, wrong method."""
+    assert isinstance(error, HTTPException)
+    status = HTTPStatus(error.status_code)
+    message = {
+        HTTPStatus.NOT_FOUND: f"there is nothing at {request.url.path}",
+        HTTPStatus.METHOD_NOT_ALLOWED: f"{request.url.path} does not take {request.method}",
+    }.get(status, error.detail)
+    body: ErrorBody = {"error": {"message": message, "type": "invalid_request_error", "param": None, "code": status.name.lower()}}
+    return json_response(body, status, dict(error.headers or {}))
+
+
+def from_validation(errors: Iterable[Any], body: Any) -> InvalidRequestError:
+    """Pydantic's first complaint, as an error that names the field."""
+    first = next(iter(errors))
+    if first["type"] == "json_invalid":
+        return InvalidRequestError(f"the body is not valid JSON: {first['ctx']['error']}")
+    path = _path(first["loc"][1:], body, missing=first["type"] == "missing")
+    named = first.get("ctx", {}).get("param")
+    if named is not None:
+        path = f"{path}.{named}" if path else named
+    if not path:
+        return InvalidRequestError("the body must be a JSON object, sent as content-type application/json")
+    reason = first["msg"].replace("Input should be", "must be").replace("Field required", "is required")
+    if not reason.startswith(("must", "is", "cannot")):
+        reason = f"is not valid: {reason}"
+    return InvalidRequestError(f"{path} {reason}", param=path)
+
+
+def _path(location: Iterable[str | int], body: Any, *, missing: bool) -> str:
+    """The field's name as a client writes it: pydantic's location without the union members it tried."""
+    path = ""
+    for step in location:
+        if isinstance(step, int) and isinstance(body, list):
+            path += f"[{step}]"
+            body = body[step] if step < len(body) else None
+        elif isinstance(body, dict) and (step in body or missing):
+            path += f".{step}" if path else str(step)
+            body = body.get(step)
+    return path

@@ -1,0 +1,98 @@
+"""What chat and text completions share: gathering events into whole sequences, streaming them, counting tokens."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from jaxserve.engine.events import Delta, Event, Finished, PositionLogprobs, Started
+from server.http.protocol import StreamOptions
+from server.http.replies import Reason, UsageReply
+from server.http.sse import DONE, frame
+from server.streams import Events
+
+
+@dataclass(slots=True)
+class Tally:
+    """Token counts of a request so far. A prompt counts once, however many sequences it has."""
+
+    prompt: int = 0
+    cached: int = 0
+    completion: int = 0
+
+    def add(self, event: Event) -> None:
+        """Count one event."""
+        if isinstance(event, Delta):
+            self.completion += len(event.token_ids)
+        elif isinstance(event, Started):
+            self.prompt += len(event.prompt_token_ids)
+            self.cached += event.cached_tokens
+
+    def reply(self) -> UsageReply:
+        """The counts in OpenAI's shape."""
+        return {
+            "prompt_tokens": self.prompt,
+            "completion_tokens": self.completion,
+            "total_tokens": self.prompt + self.completion,
+            "prompt_tokens_details": {"cached_tokens": self.cached},
+        }
+
+
+@dataclass(slots=True)
+class Gathered:
+    """One whole sequence."""
+
+    started: Started
+    text: list[str] = field(default_factory=list)
+    logprobs: list[PositionLogprobs] = field(default_factory=list)
+    reason: Reason = "stop"
+
+
+def reason_of(event: Finished) -> Reason:
+    """finish_reason; what did not end by itself has become an error before it gets here."""
+    return cast(Reason, event.reason.value)
+
+
+async def gather(events: Events, sequences: int) -> tuple[list[Gathered], Tally]:
+    """Every sequence of the job, ordered by prompt, then by index; `sequences` is how many a prompt has."""
+    tally = Tally()
+    gathered: dict[int, Gathered] = {}
+    async with aclosing(events):
+        async for which, event in events:
+            tally.add(event)
+            if isinstance(event, Started):
+                for index in range(sequences):
+                    gathered[which * sequences + index] = Gathered(event)
+                continue
+            one = gathered[which * sequences + event.index]
+            if isinstance(event, Delta):
+                one.text.append(event.text)
+                one.logprobs.extend(event.logprobs or ())
+            else:
+                one.reason = reason_of(event)
+    return [gathered[index] for index in sorted(gathered)], tally
+
+
+async def stream_frames(
+    events: Events,
+    choices: Callable[[int, Event], Sequence[Mapping[str, Any]]],
+    head: Mapping[str, Any],
+    options: StreamOptions | None,
+) -> AsyncGenerator[bytes, None]:
+    """The SSE frames of a stream: one for each choice that `choices` makes of an event, usage if wanted, the end."""
+    include_usage = options is not None and bool(options.include_usage)
+    continuous = include_usage and options is not None and bool(options.continuous_usage_stats)
+    tally = Tally()
+    async with aclosing(events):
+        async for which, event in events:
+            tally.add(event)
+            for choice in choices(which, event):
+                chunk = {**head, "choices": [choice]}
+                if include_usage:
+                    chunk["usage"] = tally.reply() if continuous else None
+                yield frame(chunk)
+    if include_usage:
+        yield frame({**head, "choices": [], "usage": tally.reply()})
+    yield DONE

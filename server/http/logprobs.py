@@ -1,0 +1,119 @@
+"""Log-probabilities in the shapes of chat, of text completions, and of prompts."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterable, Sequence
+
+from jaxserve.engine.events import PositionLogprobs, Started, TokenLogprob
+from jaxserve.tokenizer.base import Tokenizer, token_text
+from server.http.replies import (
+    AlternativeReply,
+    ChatLogprobsReply,
+    CompletionLogprobsReply,
+    PromptLogprobsReply,
+    PromptTokenReply,
+)
+
+# JSON has no -inf; OpenAI's own value for "very unlikely".
+_LEAST = -9999.0
+
+
+def chat_logprobs(positions: Iterable[PositionLogprobs]) -> ChatLogprobsReply:
+    """Chat's shape."""
+    return {
+        "content": [
+            {**_alternative(position.chosen), "top_logprobs": [_alternative(token) for token in position.top]}
+            for position in positions
+        ]
+    }
+
+
+def prompt_logprobs(positions: Iterable[PositionLogprobs | None]) -> PromptLogprobsReply:
+    """The prompt's own, in vLLM's shape: the prompt's token first, then the likeliest."""
+    return [None if position is None else _prompt_position(position) for position in positions]
+
+
+class TextLogprobs:
+    """Text completions' shape, piece by piece: it needs to know how much text came before."""
+
+    def __init__(self, tokenizer: Tokenizer, *, skip_special_tokens: bool) -> None:
+        self._tokenizer = tokenizer
+        self._without_text = tokenizer.special_token_ids if skip_special_tokens else frozenset[int]()
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._offset = 0
+
+    def prompt(self, started: Started) -> CompletionLogprobsReply:
+        """The echoed prompt's. Its first token has no log-probability, as nothing precedes it."""
+        first, *_ = started.prompt_token_ids
+        reply: CompletionLogprobsReply = {
+            "tokens": [token_text(self._tokenizer, first)],
+            "token_logprobs": [None],
+            "top_logprobs": [None],
+            "text_offset": self._prompt_offsets(started.prompt_token_ids),
+        }
+        assert started.prompt_logprobs is not None
+        _append(reply, [position for position in started.prompt_logprobs if position is not None])
+        return reply
+
+    def output(self, positions: Sequence[PositionLogprobs]) -> CompletionLogprobsReply:
+        """That of new tokens."""
+        reply: CompletionLogprobsReply = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
+        _append(reply, positions)
+        reply["text_offset"] = [self._place(position.chosen.token_id, position.chosen.raw) for position in positions]
+        return reply
+
+    def _prompt_offsets(self, token_ids: Sequence[int]) -> list[int]:
+        """Where each token of an echoed prompt starts: the first word may lose the space that its token carries."""
+        offsets, leading = [], True
+        for token in token_ids:
+            if leading:
+                raw, leading = self._tokenizer.leading_bytes(token)
+            else:
+                raw = self._tokenizer.token_bytes(token)
+            offsets.append(self._place(token, raw))
+        return offsets
+
+    def _place(self, token_id: int, raw: bytes) -> int:
+        """Where the token's text starts, counted in characters; moves behind it."""
+        start = self._offset
+        if token_id not in self._without_text:
+            self._offset += len(self._decoder.decode(raw))
+        return start
+
+
+def _append(reply: CompletionLogprobsReply, positions: Iterable[PositionLogprobs]) -> None:
+    """Tokens and their values, without offsets."""
+    for position in positions:
+        chosen = position.chosen
+        top: dict[str, float] = {}
+        for token in (*position.top, chosen):  # of tokens that look the same, the likeliest counts
+            top.setdefault(token.text, _finite(token.logprob))
+        reply["tokens"].append(chosen.text)
+        reply["token_logprobs"].append(_finite(chosen.logprob))
+        reply["top_logprobs"].append(top)
+
+
+def joined(first: CompletionLogprobsReply, second: CompletionLogprobsReply) -> CompletionLogprobsReply:
+    """Prompt and output together."""
+    return {
+        "tokens": first["tokens"] + second["tokens"],
+        "token_logprobs": first["token_logprobs"] + second["token_logprobs"],
+        "top_logprobs": first["top_logprobs"] + second["top_logprobs"],
+        "text_offset": first["text_offset"] + second["text_offset"],
+    }
+
+
+def _alternative(token: TokenLogprob) -> AlternativeReply:
+    return {"token": token.text, "logprob": _finite(token.logprob), "bytes": list(token.raw)}
+
+
+def _prompt_position(position: PositionLogprobs) -> dict[str, PromptTokenReply]:
+    return {
+        str(token.token_id): {"logprob": _finite(token.logprob), "rank": token.rank, "decoded_token": token.text}
+        for token in (position.chosen, *position.top)
+    }
+
+
+def _finite(logprob: float) -> float:
+    return max(logprob, _LEAST)

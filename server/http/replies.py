@@ -1,0 +1,161 @@
+"""Shapes of what the HTTP surface answers: plain dicts, so that a streamed token costs one dict and one encode."""
+
+from __future__ import annotations
+
+from typing import Literal, NotRequired
+
+from typing_extensions import TypedDict
+
+Reason = Literal["stop", "length"]
+
+
+class PromptTokensDetails(TypedDict):
+    """More about the prompt's tokens."""
+
+    cached_tokens: int
+
+
+class UsageReply(TypedDict):
+    """Token counts of a request."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
+
+
+class AlternativeReply(TypedDict):
+    """A token that could stand at a position."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class ChatPositionReply(AlternativeReply):
+    """The token that stands at a position, and its likeliest alternatives."""
+
+    top_logprobs: list[AlternativeReply]
+
+
+class ChatLogprobsReply(TypedDict):
+    """Log-probabilities of a chat choice."""
+
+    content: list[ChatPositionReply]
+
+
+class CompletionLogprobsReply(TypedDict):
+    """Log-probabilities of a text choice: one entry a token in each list."""
+
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
+    text_offset: list[int]
+
+
+class PromptTokenReply(TypedDict):
+    """A token at a prompt position."""
+
+    logprob: float
+    rank: int
+    decoded_token: str
+
+
+# One entry a prompt position (none for the first): token id, as a string, to what is known of it.
+PromptLogprobsReply = list[dict[str, PromptTokenReply] | None]
+
+
+class MessageReply(TypedDict):
+    """The assistant's message."""
+
+    role: Literal["assistant"]
+    content: str
+    refusal: None
+
+
+class ChatChoiceReply(TypedDict):
+    """One of the n answers."""
+
+    index: int
+    message: MessageReply
+    logprobs: ChatLogprobsReply | None
+    finish_reason: Reason
+
+
+class ChatReply(TypedDict):
+    """A whole chat completion."""
+
+    id: str
+    object: Literal["chat.completion"]
+    created: int
+    model: str
+    choices: list[ChatChoiceReply]
+    usage: UsageReply
+    prompt_logprobs: NotRequired[PromptLogprobsReply]
+
+
+class ChatDeltaReply(TypedDict):
+    """What a chunk adds to the message."""
+
+    role: NotRequired[Literal["assistant"]]
+    content: NotRequired[str]
+
+
+class ChatChunkChoiceReply(TypedDict):
+    """What a chunk adds to one of the n answers."""
+
+    index: int
+    delta: ChatDeltaReply
+    logprobs: ChatLogprobsReply | None
+    finish_reason: Reason | None
+    prompt_logprobs: NotRequired[PromptLogprobsReply]
+
+
+class CompletionChoiceReply(TypedDict):
+    """One of the n texts of one of the prompts, or what a chunk adds to it."""
+
+    index: int
+    text: str
+    logprobs: CompletionLogprobsReply | None
+    finish_reason: Reason | None
+    prompt_logprobs: NotRequired[PromptLogprobsReply]
+
+
+class CompletionReply(TypedDict):
+    """A whole text completion, or a chunk of one."""
+
+    id: str
+    object: Literal["text_completion"]
+    created: int
+    model: str
+    choices: list[CompletionChoiceReply]
+    usage: NotRequired[UsageReply | None]
+
+
+class ModelReply(TypedDict):
+    """A served model."""
+
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+    max_model_len: int
+
+
+class ModelListReply(TypedDict):
+    """The served models."""
+
+    object: Literal["list"]
+    data: list[ModelReply]
+
+
+class HealthReply(TypedDict):
+    """The server accepts requests."""
+
+    status: Literal["ok"]
+
+
+class VersionReply(TypedDict):
+    """The server's version."""
+
+    version: str

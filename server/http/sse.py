@@ -1,0 +1,77 @@
+"""Server-sent events: frames, and a response that ends its work when the client goes away."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+import msgspec
+from fastapi import Request, Response
+from starlette.types import Receive, Scope, Send
+
+from jaxserve.errors import CancelledRequestError, InternalError, JaxserveError
+from server.errors import http_body
+from server.http.disconnect import until_gone
+
+_LOG = logging.getLogger(__name__)
+_encode = msgspec.json.Encoder().encode
+
+DONE = b"data: [DONE]\n\n"
+
+
+def frame(content: Any) -> bytes:
+    """One event."""
+    return b"data: " + _encode(content) + b"\n\n"
+
+
+async def stream(request: Request, frames: AsyncGenerator[bytes, None]) -> Response:
+    """Answer with the frames as they come.
+
+    Waits for the first, so that a request refused at once gets a proper status. Raises what comes instead of it.
+    """
+    try:
+        first = await until_gone(request.receive, _first(frames))
+    except BaseException:
+        await frames.aclose()
+        raise
+    return EventStream(first, frames)
+
+
+async def _first(frames: AsyncGenerator[bytes, None]) -> bytes:
+    return await anext(frames)
+
+
+class EventStream(Response):
+    """A stream that has begun. An error from here on is an error event, then the end."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, first: bytes, frames: AsyncGenerator[bytes, None]) -> None:
+        super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
+        del self.headers["content-length"]
+        self._first = first
+        self._frames = frames
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the stream; close the frames whatever happens."""
+        async with aclosing(self._frames):
+            try:
+                await until_gone(receive, self._send(send))
+            except CancelledRequestError:
+                return  # nobody is left to tell
+
+    async def _send(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        await send({"type": "http.response.body", "body": self._first, "more_body": True})
+        try:
+            async for item in self._frames:
+                await send({"type": "http.response.body", "body": item, "more_body": True})
+        except JaxserveError as error:
+            await send({"type": "http.response.body", "body": frame(http_body(error)), "more_body": True})
+        except Exception:
+            _LOG.exception("a stream failed")
+            body = frame(http_body(InternalError("the server failed in the middle of this stream")))
+            await send({"type": "http.response.body", "body": body, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})

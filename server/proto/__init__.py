@@ -1,0 +1,1 @@
+"""The gRPC surface: inference.proto and the stubs that `make proto` writes from it."""

@@ -1,0 +1,66 @@
+"""What both surfaces turn a request into: a Job for the engine."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jaxserve.engine.client import EngineClient
+from jaxserve.errors import InvalidRequestError, JaxserveError, ModelNotFoundError
+from jaxserve.sampling.params import SamplingParams
+from jaxserve.types import Prompt
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One client request: prompts that share sampling parameters.
+
+    Attributes:
+        request_id: the engine's name for the request; with several prompts, the prefix of their names.
+        prompts: at least one.
+        params: how to sample each.
+        names: for errors, what the client calls the parameters that it does not call as the engine does.
+    """
+
+    request_id: str
+    prompts: tuple[Prompt, ...]
+    params: SamplingParams
+    names: Mapping[str, str]
+
+
+def new_id(prefix: str) -> str:
+    """A request id nobody else has."""
+    return f"{prefix}-{uuid.uuid4().hex}"
+
+
+def sampling_params(fields: Mapping[str, Any], names: Mapping[str, str]) -> SamplingParams:
+    """Build the parameters; None means the default. Raises InvalidRequestError in the client's words."""
+    try:
+        return SamplingParams(**{name: value for name, value in fields.items() if value is not None})
+    except InvalidRequestError as error:
+        raise in_words_of_client(error, names) from error
+
+
+def in_words_of_client(error: JaxserveError, names: Mapping[str, str]) -> JaxserveError:
+    """The same error, naming the parameter as the client does."""
+    if error.param is None or error.param not in names:
+        return error
+    param = names[error.param]
+    message = error.message
+    if message.startswith(error.param):
+        message = param + message.removeprefix(error.param)
+    return type(error)(message, param=param, retry_after=error.retry_after)
+
+
+def check_model(client: EngineClient, name: str | None) -> None:
+    """Raise ModelNotFoundError unless `name` is served here; none means the only one."""
+    if name and name != client.model.name:
+        raise ModelNotFoundError(f"the model {name!r} is not served here; this server has {client.model.name!r}", param="model")
+
+
+def check_not_empty(prompt: str | Sequence[object], param: str) -> None:
+    """Raise InvalidRequestError for a prompt without content, which no position could be sampled from."""
+    if not prompt:
+        raise InvalidRequestError(f"{param} must not be empty", param=param)

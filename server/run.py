@@ -1,0 +1,159 @@
+"""Both servers on one event loop: start, serve, drain."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import uvicorn
+
+from jaxserve.config.fields import ServerConfig
+from jaxserve.engine.client import EngineClient
+from jaxserve.errors import ConfigError
+from server.grpc.server import GrpcServer
+from server.http.app import create_app
+
+# After the drain nothing runs in the engine: what is left is the last bytes on their way to clients.
+_CLOSE_SECONDS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """Where the servers listen, as URLs."""
+
+    http: str
+    grpc: str
+
+
+async def serve(client: EngineClient, config: ServerConfig, on_ready: Callable[[Addresses], None]) -> None:
+    """Serve until SIGTERM or SIGINT, then drain. A second signal aborts what still runs.
+
+    Raises ConfigError if a port is taken.
+    """
+    servers = Servers(client, config)
+    first, second = asyncio.Event(), asyncio.Event()
+
+    def on_signal() -> None:
+        (second if first.is_set() else first).set()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal)
+    try:
+        on_ready(await servers.start())
+        await first.wait()
+        await servers.stop(hurry=second)
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+
+
+def check_ports(config: ServerConfig) -> None:
+    """Raise ConfigError if a port is taken: better known before a model is loaded than after."""
+    for port, flag in ((config.port, "port"), (config.grpc_port, "grpc_port")):
+        _bind(config.host, port, flag).close()
+    if config.port == config.grpc_port != 0:
+        raise ConfigError(f"port and grpc_port are both {config.port}: choose another --grpc-port", param="grpc_port")
+
+
+class Servers:
+    """The HTTP and the gRPC server of one engine."""
+
+    def __init__(self, client: EngineClient, config: ServerConfig) -> None:
+        self._client = client
+        self._config = config
+        self._grpc = GrpcServer(client)
+        self._http = _HttpServer(
+            uvicorn.Config(
+                create_app(client),
+                lifespan="off",
+                ws="none",
+                log_config=None,
+                log_level="warning",
+                access_log=False,
+                server_header=False,
+                timeout_graceful_shutdown=_CLOSE_SECONDS,
+            )
+        )
+        self._http_task: asyncio.Task[None] | None = None
+
+    async def start(self) -> Addresses:
+        """Listen on both ports. Raises ConfigError if one is taken."""
+        config = self._config
+        listener = _bind(config.host, config.port, "port")
+        try:
+            grpc_port = await self._grpc.start(_authority(config.host, config.grpc_port))
+        except OSError as error:
+            listener.close()
+            raise _taken(config.host, config.grpc_port, "grpc_port", error) from error
+        http_port = listener.getsockname()[1]
+        self._http_task = asyncio.create_task(self._http.serve(sockets=[listener]))
+        await self._http.listening.wait()
+        return Addresses(http=f"http://{_authority(config.host, http_port)}", grpc=f"grpc://{_authority(config.host, grpc_port)}")
+
+    async def stop(self, hurry: asyncio.Event | None = None) -> None:
+        """Drain the engine, then close both servers. Setting `hurry` aborts what still runs."""
+        await self._grpc.not_serving()
+        await self._drain(hurry or asyncio.Event())
+        self._http.should_exit = True
+        await self._grpc.stop(_CLOSE_SECONDS)
+        if self._http_task is not None:
+            await self._http_task
+
+    async def _drain(self, hurry: asyncio.Event) -> None:
+        draining = asyncio.create_task(self._client.drain(self._config.drain_timeout))
+        hurrying = asyncio.create_task(hurry.wait())
+        await asyncio.wait((draining, hurrying), return_when=asyncio.FIRST_COMPLETED)
+        hurrying.cancel()
+        if not draining.done():
+            draining.cancel()
+            await asyncio.wait((draining,))
+            await self._client.drain(0.0)
+        else:
+            draining.result()
+
+
+class _HttpServer(uvicorn.Server):
+    """uvicorn that leaves signals to us and says when it listens."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.listening = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.listening.set()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def _bind(host: str, port: int, name: str) -> socket.socket:
+    """A bound TCP socket. Raises ConfigError naming host, port and flag."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise ConfigError(f"cannot listen on host {host!r} ({error}): choose another --host", param="host") from error
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except OSError as error:
+        listener.close()
+        raise _taken(host, port, name, error) from error
+    return listener
+
+
+def _taken(host: str, port: int, name: str, error: OSError) -> ConfigError:
+    flag = "--" + name.replace("_", "-")
+    reason = error.strerror or str(error)
+    return ConfigError(f"cannot listen on {_authority(host, port)} ({reason}): choose another {flag}", param=name)
+
+
+def _authority(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

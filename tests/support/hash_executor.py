@@ -1,0 +1,77 @@
+"""An executor whose output can be worked out by hand: the "cache" holds token ids, the next token is a hash of all before it.
+
+It reads the sequence back from the pages it was told of, as attention would: a wrong page table, a page shared too early or
+reused too soon, a token computed twice or never, all change the output. `expected` is the oracle.
+"""
+
+import zlib
+from collections import deque
+from dataclasses import dataclass
+
+import numpy as np
+
+from jaxserve.executor.base import Capabilities
+from jaxserve.scheduler.plan import Plan, StepResult
+
+VOCAB = 50
+UNWRITTEN = -7
+
+
+def next_token(tokens: list[int], vocab: int = VOCAB) -> int:
+    return zlib.crc32(np.array(tokens, np.int32).tobytes()) % vocab
+
+
+def expected(prompt: list[int], count: int, stops: frozenset[int] = frozenset(), vocab: int = VOCAB) -> list[int]:
+    tokens = list(prompt)
+    for _ in range(count):
+        tokens.append(next_token(tokens, vocab))
+        if tokens[-1] in stops:
+            break
+    return tokens[len(prompt) :]
+
+
+@dataclass
+class HashHandle:
+    executor: "HashExecutor"
+    value: StepResult
+
+    def result(self) -> StepResult:
+        assert self.executor.in_flight.popleft() == self.value.step, "results are collected in order"
+        return self.value
+
+
+class HashExecutor:
+    def __init__(self, num_pages: int, page_size: int, max_num_seqs: int, max_model_len: int = 64, vocab: int = VOCAB) -> None:
+        self.pages = np.full((num_pages, page_size), UNWRITTEN, np.int32)
+        self.last = np.full(max_num_seqs, UNWRITTEN, np.int32)
+        self.page_size = page_size
+        self.max_model_len = max_model_len
+        self.vocab = vocab
+        self.in_flight: deque[int] = deque()
+        self.plans: list[Plan] = []
+
+    def capabilities(self) -> Capabilities:
+        return Capabilities(len(self.last), 10**6, self.max_model_len, len(self.pages), self.page_size)
+
+    def submit(self, plan: Plan) -> HashHandle:
+        self.plans.append(plan)
+        self.in_flight.append(plan.step)
+        assert plan.num_rows == len(set(plan.ids)) == len(set(plan.slots.tolist()))
+        tokens = [int(self.last[-1 - token]) if token < 0 else int(token) for token in plan.tokens]
+        spans = [range(plan.query_start[row], plan.query_start[row + 1]) for row in range(plan.num_rows)]
+        for row, span in enumerate(spans):  # all writes before all reads, as in a layer
+            start = int(plan.kv_length[row]) - len(span)
+            for offset, index in enumerate(span):
+                page, place = divmod(start + offset, self.page_size)
+                assert plan.page_table[row, page] > 0, "a token goes to the null page"
+                self.pages[plan.page_table[row, page], place] = tokens[index]
+        out = np.full(plan.num_rows, UNWRITTEN, np.int32)
+        for row in range(plan.num_rows):
+            assert len(spans[row]) > 0
+            length = int(plan.kv_length[row])
+            content = self.pages[plan.page_table[row]].reshape(-1)[:length].tolist()
+            assert UNWRITTEN not in content, "a page is read before it is written"
+            out[row] = next_token(content, self.vocab)
+            if plan.samples[row]:
+                self.last[plan.slots[row]] = out[row]
+        return HashHandle(self, StepResult(plan.step, out))

@@ -1,0 +1,153 @@
+"""A scripted EngineClient: bytes for tokens, and it says back what it was told. For tests of protocol detail only."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
+
+from jaxserve.engine.client import EngineStats, ModelInfo
+from jaxserve.engine.events import Delta, Event, Finished, PositionLogprobs, Started, Timing, TokenLogprob, Usage
+from jaxserve.errors import (
+    ContextLengthError,
+    DrainingError,
+    InvalidRequestError,
+)
+from jaxserve.sampling.params import SamplingParams
+from jaxserve.types import ChatMessage, FinishReason, Prompt
+
+BOS, EOS, VOCAB = 256, 257, 258
+MAX_MODEL_LEN = 512
+
+
+class ByteTokenizer:
+    """A token a byte; no BOS is added."""
+
+    vocab_size = VOCAB
+    eos_token_id = EOS
+    bos_token_id = BOS
+    special_token_ids = frozenset({BOS, EOS})
+    marks_each_invalid_byte = False
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        return list(text.encode())
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        return b"".join(self.token_bytes(i) for i in token_ids if i < BOS or not skip_special_tokens).decode("utf-8", "replace")
+
+    def token_bytes(self, token_id: int) -> bytes:
+        return {BOS: b"<s>", EOS: b"</s>"}.get(token_id) or bytes([token_id])
+
+    def leading_bytes(self, token_id: int) -> tuple[bytes, bool]:
+        return self.token_bytes(token_id), False
+
+
+class ScriptedClient:
+    """Says the prompt back token by token, `delay` seconds apart.
+
+    `failure` is raised once `fail_after` tokens are out; `active` and `aborted` hold request ids; `arguments` is what the
+    chat template last got.
+    """
+
+    def __init__(self, *, delay: float = 0.0, failure: Exception | None = None, fail_after: int = 0) -> None:
+        self.model = ModelInfo("echo", "EchoForCausalLM", MAX_MODEL_LEN, VOCAB, "float32", 0, 1_700_000_000)
+        self.tokenizer = ByteTokenizer()
+        self.delay = delay
+        self.failure = failure
+        self.fail_after = fail_after
+        self.active: set[str] = set()
+        self.aborted: list[str] = []
+        self.seen: list[SamplingParams] = []
+        self.arguments: Mapping[str, Any] = {}
+        self.draining = False
+        self.killed = False
+
+    async def generate(self, prompt: Prompt, params: SamplingParams, *, request_id: str | None = None) -> AsyncIterator[Event]:
+        assert request_id is not None
+        self.check_health()
+        ids = self._ids(prompt, params)
+        self.seen.append(params)
+        self.active.add(request_id)
+        try:
+            async for event in self._events(request_id, ids, params):
+                yield event
+        except (asyncio.CancelledError, GeneratorExit):
+            self.aborted.append(request_id)
+            raise
+        finally:
+            self.active.discard(request_id)
+
+    def _ids(self, prompt: Prompt, params: SamplingParams) -> list[int]:
+        if isinstance(prompt, dict) and "prompt_token_ids" in prompt:
+            ids = prompt["prompt_token_ids"]
+        else:
+            ids = self.tokenizer.encode(prompt if isinstance(prompt, str) else prompt["prompt"])
+        if any(not 0 <= token < VOCAB for token in ids):
+            raise InvalidRequestError(f"prompt has token ids outside [0, {VOCAB})", param="prompt")
+        if len(ids) + (params.max_tokens or 1) > MAX_MODEL_LEN:
+            raise ContextLengthError(f"prompt has {len(ids)} tokens, but at most {MAX_MODEL_LEN} fit", param="prompt")
+        return list(ids)
+
+    async def _events(self, request_id: str, ids: list[int], params: SamplingParams) -> AsyncIterator[Event]:
+        prompt_logprobs = None
+        if params.prompt_logprobs is not None:
+            prompt_logprobs = (None, *(self._position(i, params.prompt_logprobs) for i in ids[1:]))
+        yield Started(request_id, tuple(ids), len(ids) // 2, 0.25, prompt_logprobs)
+        output, reason, matched = self._output(ids, params)
+        for position, token in enumerate(output):
+            await asyncio.sleep(self.delay)
+            if self.failure is not None and position == self.fail_after:
+                raise self.failure
+            if self.killed:
+                reason, output = FinishReason.ABORT, output[:position]
+                break
+            for index in range(params.n):
+                text = self.tokenizer.decode([token], skip_special_tokens=params.skip_special_tokens)
+                logprobs = None if params.logprobs is None else (self._position(token, params.logprobs),)
+                yield Delta(request_id, index, text, (token,), position, logprobs)
+        usage = Usage(len(ids), len(output), len(ids) // 2)
+        for index in range(params.n):
+            yield Finished(request_id, index, reason, matched, usage, Timing(0.25, 0.5, 1.0))
+
+    def _output(self, ids: list[int], params: SamplingParams) -> tuple[list[int], FinishReason, str | None]:
+        limit = params.max_tokens or MAX_MODEL_LEN - len(ids)
+        text = self.tokenizer.decode(ids)
+        for stop in params.stop:
+            if stop in text[:limit]:
+                return ids[: text.index(stop)], FinishReason.STOP, stop
+        if limit <= len(ids):
+            return ids[:limit], FinishReason.LENGTH, None
+        return ids, FinishReason.STOP, None
+
+    def _position(self, token: int, count: int) -> PositionLogprobs:
+        top = [self._logprob(token, -0.5, 1), *(self._logprob(65 + i, -2.0 - i, 2 + i) for i in range(count))]
+        return PositionLogprobs(top[0], tuple(top[:count]))
+
+    def _logprob(self, token: int, logprob: float, rank: int) -> TokenLogprob:
+        raw = self.tokenizer.token_bytes(token)
+        return TokenLogprob(token, logprob, rank, raw.decode("utf-8", "replace"), raw)
+
+    async def render_chat(self, messages: Sequence[ChatMessage], template_arguments: Mapping[str, Any]) -> Prompt:
+        self.arguments = template_arguments
+        return messages[-1]["content"]
+
+    async def abort(self, request_id: str) -> bool:
+        return request_id in self.active
+
+    def stats(self) -> EngineStats:
+        return EngineStats(len(self.active), 0, 1, 1, 0, 0, len(self.aborted), 0)
+
+    def check_health(self) -> None:
+        if self.draining:
+            raise DrainingError("the server is shutting down")
+
+    async def drain(self, timeout: float) -> None:
+        self.draining = True
+        try:
+            async with asyncio.timeout(timeout):
+                while self.active:
+                    await asyncio.sleep(0.01)
+        except TimeoutError:
+            self.killed = True
+            while self.active:
+                await asyncio.sleep(0.01)

@@ -1,0 +1,31 @@
+"""Servers on free loopback ports."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from jaxserve.config.fields import ServerConfig
+from jaxserve.engine.client import EngineClient
+from server.run import Servers
+
+
+@dataclass(frozen=True)
+class Serving:
+    """Where the servers are: a base URL, and a target for grpc channels."""
+
+    http: str
+    grpc: str
+    servers: Servers
+
+
+@asynccontextmanager
+async def serving(client: EngineClient, *, drain_timeout: float = 5.0) -> AsyncIterator[Serving]:
+    """Both servers in front of the client, stopped at the end."""
+    servers = Servers(client, ServerConfig(port=0, grpc_port=0, drain_timeout=drain_timeout))
+    addresses = await servers.start()
+    try:
+        yield Serving(addresses.http, addresses.grpc.removeprefix("grpc://"), servers)
+    finally:
+        await servers.stop()
