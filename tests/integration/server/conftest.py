@@ -1,0 +1,42 @@
+"""Real servers on loopback in front of a scripted engine."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import grpc.aio
+import httpx
+import openai
+import pytest
+
+from tests.support.scripted import ScriptedClient
+from tests.support.serving import Serving, serving
+
+
+@pytest.fixture
+def engine() -> ScriptedClient:
+    return ScriptedClient()
+
+
+@pytest.fixture
+async def servers(engine: ScriptedClient) -> AsyncIterator[Serving]:
+    async with serving(engine) as running:
+        yield running
+
+
+@pytest.fixture
+async def sdk(servers: Serving) -> AsyncIterator[openai.AsyncOpenAI]:
+    async with openai.AsyncOpenAI(base_url=f"{servers.http}/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+@pytest.fixture
+async def http(servers: Serving) -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(base_url=servers.http) as client:
+        yield client
+
+
+@pytest.fixture
+async def channel(servers: Serving) -> AsyncIterator[grpc.aio.Channel]:
+    async with grpc.aio.insecure_channel(servers.grpc) as channel:
+        yield channel

@@ -1,0 +1,165 @@
+"""Request bodies: types are strict, null is the default, what cannot be honoured is refused by name."""
+
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, ValidationError
+
+from jaxserve.errors import InvalidRequestError
+from jaxserve.sampling.params import SamplingParams
+from server.http import unsupported
+from server.http.failures import from_validation
+from server.http.protocol import ChatRequest, CompletionRequest
+from server.requests import in_words_of_client, sampling_params
+
+CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}]}
+TEXT: dict[str, Any] = {"prompt": "hi"}
+
+
+def refusal(model: type[BaseModel], body: Any) -> InvalidRequestError:
+    with pytest.raises(ValidationError) as info:
+        model.model_validate(body)
+    errors = [{**error, "loc": ("body", *error["loc"])} for error in info.value.errors()]
+    return from_validation(errors, body)
+
+
+@pytest.mark.parametrize(("model", "body"), [(ChatRequest, CHAT), (CompletionRequest, TEXT)])
+def test_unknown_fields_are_ignored_and_null_is_the_default(model: type[ChatRequest], body: dict[str, Any]) -> None:
+    nulls = dict.fromkeys(name for name in model.model_fields if name not in body)
+    request = model.model_validate({**body, **nulls, "no_such_field": {"x": [1]}})
+    assert sampling_params(request.sampling(), {}) == SamplingParams()
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("temperature", "1"),
+        ("temperature", True),
+        ("top_p", []),
+        ("max_tokens", 1.5),
+        ("max_tokens", "8"),
+        ("n", "2"),
+        ("seed", 0.5),
+        ("stop", 3),
+        ("stop", ["a", 3]),
+        ("stream", "true"),
+        ("stream_options", [1]),
+        ("logit_bias", [1]),
+        ("stop_token_ids", ["a"]),
+        ("allowed_token_ids", 7),
+        ("ignore_eos", 1),
+        ("user", 5),
+        ("model", 5),
+    ],
+)
+@pytest.mark.parametrize(("model", "body"), [(ChatRequest, CHAT), (CompletionRequest, TEXT)])
+def test_wrong_types_name_the_field(model: type[BaseModel], body: dict[str, Any], field: str, value: Any) -> None:
+    error = refusal(model, {**body, field: value})
+    assert error.param is not None
+    assert error.param.startswith(field)
+    assert error.message.startswith(error.param)
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({}, "messages"),
+        ({"messages": "hi"}, "messages"),
+        ({"messages": [1]}, "messages[0]"),
+        ({"messages": [{"role": "user"}]}, "messages[0].content"),
+        ({"messages": [{"content": "hi"}]}, "messages[0].role"),
+        ({"messages": [{"role": "tool", "content": "hi"}]}, "messages[0].role"),
+        ({"messages": [*CHAT["messages"], {"role": "user", "content": [{"type": "image_url"}]}]}, "messages[1].content"),
+        ({"messages": [{"role": "assistant", "content": "", "tool_calls": [{}]}]}, "messages[0].tool_calls"),
+        ({**CHAT, "stream_options": {"include_usage": True}}, "stream_options"),
+        ({**CHAT, "top_logprobs": 2}, "top_logprobs"),
+        ({**CHAT, "max_tokens": 1, "max_completion_tokens": 2}, "max_tokens"),
+        ({**CHAT, "add_generation_prompt": True, "continue_final_message": True}, "add_generation_prompt"),
+        ([], None),
+        ("hi", None),
+        (None, None),
+    ],
+)
+def test_chat_refusals_name_the_place(body: Any, param: str | None) -> None:
+    assert refusal(ChatRequest, body).param == param
+
+
+@pytest.mark.parametrize("prompt", [1, {"a": 1}, [1, "a"], ["a", 1], [[1], "a"], [[1], [1.5]], [None], None])
+def test_prompt_has_one_message_for_all_its_shapes(prompt: Any) -> None:
+    error = refusal(CompletionRequest, {"prompt": prompt})
+    assert (error.param, "list of token ids" in error.message) == ("prompt", True)
+
+
+@pytest.mark.parametrize("prompt", ["a", ["a", "b"], [1, 2], [[1], [2, 3]]])
+def test_prompt_shapes(prompt: Any) -> None:
+    assert CompletionRequest.model_validate({"prompt": prompt}).prompt == prompt
+
+
+@pytest.mark.parametrize("name", unsupported.CHAT)
+def test_chat_refuses_by_name_what_it_cannot_honour(name: str) -> None:
+    error = refusal(ChatRequest, {**CHAT, name: "something"})
+    assert error.param == name
+    assert "not supported" in error.message
+    ChatRequest.model_validate({**CHAT, name: None})
+    for harmless in unsupported.CHAT[name]:
+        ChatRequest.model_validate({**CHAT, name: harmless})
+
+
+@pytest.mark.parametrize("name", unsupported.COMPLETIONS)
+def test_completions_refuse_by_name_what_they_cannot_honour(name: str) -> None:
+    assert refusal(CompletionRequest, {**TEXT, name: "something"}).param == name
+    CompletionRequest.model_validate({**TEXT, name: None})
+
+
+def test_best_of_may_say_what_n_says() -> None:
+    CompletionRequest.model_validate({**TEXT, "best_of": 1})
+    CompletionRequest.model_validate({**TEXT, "n": 3, "best_of": 3})
+    assert refusal(CompletionRequest, {**TEXT, "best_of": 3}).param == "best_of"
+
+
+def test_text_parts_are_joined() -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    request = ChatRequest.model_validate({"messages": [{"role": "user", "content": parts}]})
+    assert request.messages[0].text() == "a\nb"
+
+
+def test_every_sampling_field_reaches_the_engine() -> None:
+    fields: dict[str, Any] = {
+        "n": 2,
+        "max_tokens": 9,
+        "min_tokens": 1,
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "top_k": 5,
+        "min_p": 0.1,
+        "seed": 3,
+        "frequency_penalty": 0.25,
+        "presence_penalty": -0.25,
+        "repetition_penalty": 1.5,
+        "logit_bias": {"7": -1.0},
+        "allowed_token_ids": [7, 8],
+        "stop": ["x"],
+        "stop_token_ids": [4],
+        "ignore_eos": True,
+        "include_stop_str_in_output": True,
+        "skip_special_tokens": False,
+        "prompt_logprobs": 1,
+    }
+    params = sampling_params(CompletionRequest.model_validate({**TEXT, **fields}).sampling(), {})
+    expected = {**fields, "logit_bias": {7: -1.0}, "allowed_token_ids": (7, 8), "stop": ("x",), "stop_token_ids": (4,)}
+    assert {name: getattr(params, name) for name in fields} == expected
+
+
+@pytest.mark.parametrize("key", ["x", "-1", "1.0", "¹", ""])
+def test_logit_bias_keys_are_token_ids(key: str) -> None:
+    request = CompletionRequest.model_validate({**TEXT, "logit_bias": {key: 1.0}})
+    with pytest.raises(InvalidRequestError, match="logit_bias"):
+        sampling_params(request.sampling(), {})
+
+
+def test_errors_speak_the_words_of_the_client() -> None:
+    error = in_words_of_client(
+        InvalidRequestError("max_tokens must be at least 1", param="max_tokens"), {"max_tokens": "max_completion_tokens"}
+    )
+    assert isinstance(error, InvalidRequestError)
+    assert (error.param, error.message) == ("max_completion_tokens", "max_completion_tokens must be at least 1")

@@ -1,0 +1,17 @@
+"""The checked-in stubs are what `make proto` writes."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def test_stubs_are_up_to_date(tmp_path: Path) -> None:
+    out = [f"--{kind}_out={tmp_path}" for kind in ("python", "pyi", "grpc_python")]
+    command = [sys.executable, "-m", "grpc_tools.protoc", "--proto_path=.", *out, "server/proto/inference.proto"]
+    subprocess.run(command, cwd=ROOT, check=True)
+    written = sorted(path.name for path in (tmp_path / "server/proto").iterdir())
+    assert written == ["inference_pb2.py", "inference_pb2.pyi", "inference_pb2_grpc.py"]
+    for name in written:
+        assert (tmp_path / "server/proto" / name).read_text() == (ROOT / "server/proto" / name).read_text(), name
