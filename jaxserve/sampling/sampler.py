@@ -1,0 +1,90 @@
+"""sample: choose the next token of every row. Pure jax, part of the jitted step.
+
+A row's token depends on its own logits, parameters and `fold_in(key, position)` alone: neighbours, batching and bucket
+do not matter. Work that no row needs is skipped at run time.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaxserve.sampling.batch import SamplingBatch
+from jaxserve.sampling.state import SamplerState
+from jaxserve.sampling.truncation import kept_tokens
+
+LARGEST = float(np.finfo(np.float32).max)
+
+
+def sample(logits: jax.Array, batch: SamplingBatch, state: SamplerState) -> jax.Array:
+    """Choose one token a row.
+
+    Order: penalties, bias, suppressed tokens, temperature, top-k, top-p, min-p, then Gumbel-max. Greedy rows take the
+    largest logit before temperature, of several the lowest id. `record_tokens` enters the result into the state.
+
+    Args:
+        logits: f32 [R, V].
+        batch: what each row asks for.
+        state: what each sequence has seen so far.
+
+    Returns:
+        int32 [R].
+    """
+    logits = _adjusted(logits, batch, state)
+    greedy = jnp.argmax(logits, axis=1).astype(jnp.int32)
+    tokens: jax.Array = lax.cond(batch.any_random, lambda: _random(logits, greedy, batch), lambda: greedy)
+    return tokens
+
+
+def _adjusted(logits: jax.Array, batch: SamplingBatch, state: SamplerState) -> jax.Array:
+    penalized: jax.Array = lax.cond(batch.any_penalty, lambda: _penalized(logits, batch, state), lambda: logits)
+    biased: jax.Array = lax.cond(batch.any_bias, lambda: penalized + state.bias[batch.slot], lambda: penalized)
+    allowed: jax.Array = lax.cond(batch.any_suppressed, lambda: _suppressed(biased, batch.suppress), lambda: biased)
+    return allowed
+
+
+def _penalized(logits: jax.Array, batch: SamplingBatch, state: SamplerState) -> jax.Array:
+    counts = state.output_counts[batch.slot]
+    generated = counts > 0
+    factor = batch.repetition[:, None]
+    repeated = jnp.where(logits > 0.0, logits / factor, logits * factor)
+    logits = jnp.where(generated | state.in_prompt[batch.slot], repeated, logits)
+    logits -= batch.frequency[:, None] * counts.astype(jnp.float32)
+    logits -= batch.presence[:, None] * generated.astype(jnp.float32)
+    return jnp.clip(logits, -LARGEST, LARGEST)  # a factor may have overflowed
+
+
+def _suppressed(logits: jax.Array, suppress: jax.Array) -> jax.Array:
+    rows, vocab = logits.shape
+    row = jnp.arange(rows, dtype=jnp.int32)[:, None]
+    # A negative index would wrap around; one past the end is dropped.
+    token = jnp.where(suppress < 0, vocab, suppress)
+    return logits.at[row, token].set(-jnp.inf, mode="drop")
+
+
+def _random(logits: jax.Array, greedy: jax.Array, batch: SamplingBatch) -> jax.Array:
+    largest = jnp.max(logits, axis=1, keepdims=True)
+    # A row may forbid every token: then all deficits are infinite rather than NaN.
+    largest = jnp.maximum(largest, -LARGEST)
+    is_greedy = batch.temperature <= 0.0
+    temperature = jnp.where(is_greedy, 1.0, batch.temperature)[:, None]
+    deficit = (largest - logits) / temperature
+    scores: jax.Array = lax.cond(
+        batch.any_truncated,
+        lambda: jnp.where(kept_tokens(deficit, batch.top_k, batch.top_p, batch.min_p), -deficit, -jnp.inf),
+        lambda: -deficit,
+    )
+    chosen = jnp.argmax(scores + _noise(batch, logits.shape[1]), axis=1).astype(jnp.int32)
+    return jnp.where(is_greedy, greedy, chosen)
+
+
+def _noise(batch: SamplingBatch, vocab: int) -> jax.Array:
+    """Gumbel noise [R, V], a function of each row's key and position."""
+
+    def row(key: jax.Array, position: jax.Array) -> jax.Array:
+        wrapped = jax.random.wrap_key_data(key, impl="threefry2x32")
+        return jax.random.gumbel(jax.random.fold_in(wrapped, position), (vocab,), jnp.float32)
+
+    return jax.vmap(row)(batch.key, batch.position)

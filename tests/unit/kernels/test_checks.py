@@ -1,0 +1,115 @@
+"""Errors name the argument, and values are checked on concrete arrays."""
+
+from __future__ import annotations
+
+import re
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pallas_kernels import kv_write as write
+from pallas_kernels import ragged_paged_attention as attention
+from pallas_kernels.registry import Implementation, choose
+
+
+def attention_arguments(**changes):
+    arguments = {
+        "q": jnp.zeros((5, 4, 16)),
+        "kv_pages": jnp.zeros((2, 6, 2, 2, 8, 16)),
+        "page_table": jnp.zeros((3, 4), jnp.int32),
+        "query_start": jnp.zeros(4, jnp.int32),
+        "kv_length": jnp.zeros(3, jnp.int32),
+        "layer": 0,
+        "scale": 1.0,
+    }
+    return arguments | changes
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"q": jnp.zeros((5, 4, 8))}, ValueError, "q must be [T, H, D] = [any, any, 16], got [5, 4, 8]"),
+        ({"q": jnp.zeros((5, 3, 16))}, ValueError, "q must have a multiple of the cache's 2 KV heads, got 3 heads"),
+        ({"q": jnp.zeros((0, 4, 16))}, ValueError, "q must have at least one token"),
+        ({"q": jnp.zeros((5, 4, 16), jnp.int32)}, TypeError, "q must be bfloat16 or float16 or float32, got int32"),
+        ({"kv_pages": jnp.zeros((2, 6, 2, 8, 16))}, ValueError, "kv_pages must be [L, P, 2, K, S, D]"),
+        ({"page_table": jnp.zeros((3, 0), jnp.int32)}, ValueError, "page_table must not be empty, got [3, 0]"),
+        ({"query_start": jnp.zeros(3, jnp.int32)}, ValueError, "query_start must be [R + 1] = [4], got [3]"),
+        ({"kv_length": jnp.zeros(4, jnp.int32)}, ValueError, "kv_length must be [R] = [3], got [4]"),
+        ({"kv_length": jnp.zeros(3, jnp.float32)}, TypeError, "kv_length must be int32, got float32"),
+        ({"sinks": jnp.zeros(3)}, ValueError, "sinks must be [H] = [4], got [3]"),
+        ({"layer": 2}, ValueError, "layer must be between 0 and 1, got 2"),
+        ({"window": 0}, ValueError, "window must be at least 1, got 0"),
+        ({"soft_cap": 0.0}, ValueError, "soft_cap must be above 0, got 0.0"),
+        (
+            {"implementation": "abacus"},
+            ValueError,
+            "ragged_paged_attention has no implementation 'abacus'; it has: xla",
+        ),
+    ],
+)
+def test_attention_arguments(changes, error, message):
+    with pytest.raises(error, match=re.escape(message)):
+        attention.ragged_paged_attention(**attention_arguments(**changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"k": jnp.zeros((3, 2, 8))}, ValueError, "k must be [T, K, D] = [3, 2, 16], got [3, 2, 8]"),
+        ({"v": jnp.zeros((4, 2, 16))}, ValueError, "v must be [T, K, D] = [3, 2, 16], got [4, 2, 16]"),
+        ({"slots": jnp.zeros((3, 1), jnp.int32)}, ValueError, "slots must be [T]"),
+        ({"slots": jnp.zeros(3, jnp.uint32)}, TypeError, "slots must be int32, got uint32"),
+        ({"layer": -1}, ValueError, "layer must be between 0 and 1, got -1"),
+        ({"implementation": "abacus"}, ValueError, "kv_write has no implementation 'abacus'; it has: xla"),
+    ],
+)
+def test_write_arguments(changes, error, message):
+    arguments = {
+        "kv_pages": jnp.zeros((2, 6, 2, 2, 8, 16)),
+        "k": jnp.zeros((3, 2, 16)),
+        "v": jnp.zeros((3, 2, 16)),
+        "slots": jnp.zeros(3, jnp.int32),
+        "layer": 0,
+    }
+    with pytest.raises(error, match=re.escape(message)):
+        write.kv_write(**arguments | changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"query_start": [0, 2, 1, 3]}, "query_start must ascend"),
+        ({"query_start": [0, 2, 3, 6]}, "query_start must ascend from 0 to at most 5"),
+        ({"page_table": np.full((3, 4), 6)}, "page_table entries must be between 0 and 5"),
+        ({"kv_length": [1, 1, 1]}, "row 0 has 2 queries but only 1 keys"),
+        ({"kv_length": [2, 33, 1]}, "row 1 has 33 keys, more than 4 pages of 8 hold"),
+        ({"page_table": np.zeros((3, 4), int)}, "row 0 uses the null page"),
+    ],
+)
+def test_attention_values(changes, message):
+    values = {"page_table": np.ones((3, 4), int), "query_start": [0, 2, 3, 4], "kv_length": [2, 9, 1]}
+    cache = jnp.zeros((2, 6, 2, 2, 8, 16))
+    attention.check_inputs(5, cache, **{name: np.asarray(x) for name, x in values.items()})
+    with pytest.raises(ValueError, match=re.escape(message)):
+        attention.check_inputs(5, cache, **{name: np.asarray(x) for name, x in (values | changes).items()})
+
+
+@pytest.mark.parametrize(
+    ("slots", "message"), [([8, -1], "got -1"), ([48], "between 0 and 47"), ([9, 0, 9], "slot 9 is written twice")]
+)
+def test_write_values(slots, message):
+    cache = jnp.zeros((2, 6, 2, 2, 8, 16))
+    write.check_inputs(cache, np.asarray([0, 0, 8, 47]))
+    with pytest.raises(ValueError, match=message):
+        write.check_inputs(cache, np.asarray(slots))
+
+
+def test_choice_by_platform():
+    elsewhere = Implementation("fast", "fast", frozenset({"not a platform"}))
+    anywhere = Implementation("slow", "slow")
+    assert choose("op", (elsewhere, anywhere), None) == "slow"
+    assert choose("op", (elsewhere, anywhere), "fast") == "fast"
+    with pytest.raises(ValueError, match="op has no implementation for platform 'cpu'; it has: fast"):
+        choose("op", (elsewhere,), None)

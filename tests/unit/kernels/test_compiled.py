@@ -1,0 +1,60 @@
+"""What XLA makes of the two operations together: the donated cache is updated in place, and nothing recompiles."""
+
+from __future__ import annotations
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pallas_kernels.kv_write import kv_write
+from pallas_kernels.ragged_paged_attention import ragged_paged_attention
+
+LAYERS, PAGES, KV_HEADS, SIZE, DIM = 3, 211, 2, 16, 32
+BF16_SCATTER_FIXED = tuple(int(part) for part in jax.__version__.split(".")[:2]) >= (0, 11)
+
+
+def step(q, kv_pages, page_table, query_start, kv_length, slots):
+    """Layers that depend on each other like those of a model."""
+    for layer in range(LAYERS):
+        k = q[:, :KV_HEADS] * jnp.asarray(layer, q.dtype)
+        kv_pages = kv_write(kv_pages, k, k, slots, layer=layer)
+        q += ragged_paged_attention(q, kv_pages, page_table, query_start, kv_length, layer=layer, scale=0.2)
+    return q, kv_pages
+
+
+def arguments(dtype, tokens, rows):
+    return (
+        jnp.ones((tokens, 4, DIM), dtype),
+        jnp.zeros((LAYERS, PAGES, 2, KV_HEADS, SIZE, DIM), dtype),
+        jnp.asarray(np.arange(1, rows * 8 + 1, dtype=np.int32).reshape(rows, 8)),
+        jnp.arange(rows + 1, dtype=jnp.int32),
+        jnp.full(rows, 5, jnp.int32),
+        jnp.arange(tokens, dtype=jnp.int32),
+    )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(("tokens", "rows"), [(8, 8), (64, 8)], ids=["decode", "mixed"])
+def test_no_copy_of_the_cache(dtype, tokens, rows):
+    if dtype == "bfloat16" and not BF16_SCATTER_FIXED:
+        pytest.skip("jax 0.10 scatters bf16 on CPU through a converted copy")
+    compiled = jax.jit(step, donate_argnums=1).lower(*arguments(dtype, tokens, rows)).compile()
+    elements = LAYERS * PAGES * 2 * KV_HEADS * SIZE * DIM
+    made = re.findall(r"= (\w+)\[([\d,]+)\]\S* (copy|convert|transpose|copy-start)\(", compiled.as_text())
+    whole = [entry for entry in made if np.prod([int(size) for size in entry[1].split(",")]) >= elements // LAYERS]
+    assert not whole
+    memory = compiled.memory_analysis()
+    cache_bytes = elements * jnp.dtype(dtype).itemsize
+    assert memory.alias_size_in_bytes >= cache_bytes
+    assert memory.temp_size_in_bytes < cache_bytes // LAYERS
+
+
+def test_contexts_grow_without_recompiling():
+    call = jax.jit(step, donate_argnums=1)
+    for length in (5, 100, 128):
+        q, cache, table, start, lengths, slots = arguments("float32", 8, 8)
+        call(q, cache, table, start, jnp.full_like(lengths, length), slots)
+    assert call._cache_size() == 1

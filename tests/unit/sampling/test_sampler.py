@@ -1,0 +1,205 @@
+"""The sampler against enumerated distributions and a plain numpy reference."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxserve.sampling.batch import key_of_seed
+from jaxserve.sampling.sampler import sample
+from jaxserve.sampling.state import empty_state, load_row, record_tokens
+from jaxserve.sampling.truncation import kept_tokens
+
+from .builders import make_batch, penalized, probabilities
+
+VOCAB = 40
+DRAWS = 20_000
+run = jax.jit(sample)
+
+
+def random_logits(rows: int, vocab: int = VOCAB, seed: int = 0, scale: float = 2.0) -> np.ndarray:
+    return (np.random.default_rng(seed).standard_normal((rows, vocab)) * scale).astype(np.float32)
+
+
+def draw(logits: np.ndarray, count: int = DRAWS, **params) -> np.ndarray:
+    """Shares of the tokens among draws of one row at consecutive positions."""
+    repeated = jnp.broadcast_to(jnp.asarray(logits)[None, :], (count, len(logits)))
+    batch = make_batch(count, slots=0, positions=np.arange(count), **params)
+    tokens = np.asarray(run(repeated, batch, empty_state(0, len(logits))))
+    return np.bincount(tokens, minlength=len(logits)) / count
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {},
+        {"temperature": 0.5},
+        {"temperature": 3.0},
+        {"top_k": 5},
+        {"top_p": 0.7},
+        {"min_p": 0.1},
+        {"top_k": 7, "top_p": 0.8},
+        {"top_k": 10, "top_p": 0.9, "min_p": 0.05, "temperature": 1.5},
+        {"top_k": 1000},
+        {"top_p": 1e-6},
+        {"min_p": 1.0},
+    ],
+    ids=str,
+)
+def test_distribution(params):
+    logits = random_logits(1, seed=3)[0]
+    want = probabilities(logits, **params)
+    got = draw(logits, **params)
+    assert (got[want == 0] == 0).all()
+    kept = want > 0
+    chi_square = DRAWS * ((got[kept] - want[kept]) ** 2 / want[kept]).sum()
+    freedom = kept.sum() - 1
+    # Five standard deviations of a chi-square distribution; seeds are fixed, so this never flickers.
+    assert chi_square <= freedom + 5 * np.sqrt(2 * freedom) + 1e-9
+
+
+def test_truncation_matches_sorting():
+    rng = np.random.default_rng(0)
+    rows, vocab = 64, 97
+    logits = random_logits(rows, vocab, seed=1, scale=3.0)
+    logits[::4] = np.round(logits[::4])  # many ties
+    top_k = rng.integers(0, vocab + 5, rows).astype(np.int32)
+    top_p = np.where(rng.random(rows) < 0.3, 1.0, rng.uniform(0.01, 1.0, rows)).astype(np.float32)
+    min_p = np.where(rng.random(rows) < 0.5, 0.0, rng.uniform(0.0, 0.3, rows)).astype(np.float32)
+    deficit = logits.max(axis=1, keepdims=True) - logits
+    got = np.asarray(jax.jit(kept_tokens)(*(jnp.asarray(x) for x in (deficit, top_k, top_p, min_p))))
+    for row in range(rows):
+        want = probabilities(-deficit[row], 1.0, int(top_k[row]), float(top_p[row]), float(min_p[row])) > 0
+        np.testing.assert_array_equal(got[row], want, err_msg=f"row {row}")
+
+
+def test_ties_are_cut_by_id():
+    deficit = jnp.asarray([[1.0, 0.0, 1.0, 0.0, 1.0, 1.0]])
+    ones, zeros = jnp.ones(1, jnp.float32), jnp.zeros(1, jnp.float32)
+    assert np.asarray(kept_tokens(deficit, jnp.asarray([4], jnp.int32), ones, zeros)).tolist() == [
+        [True, True, True, True, False, False]
+    ]
+    assert np.asarray(kept_tokens(jnp.zeros((1, 6)), jnp.zeros(1, jnp.int32), ones * 0.5, zeros)).tolist() == [
+        [True, True, True, False, False, False]
+    ]
+
+
+def test_greedy_takes_the_lowest_of_equals():
+    logits = np.zeros((2, VOCAB), np.float32)
+    logits[0, [7, 9]] = 3.0
+    assert np.asarray(run(jnp.asarray(logits), make_batch(2, temperature=0.0), empty_state(2, VOCAB))).tolist() == [7, 0]
+
+
+def test_greedy_among_random_rows():
+    logits = random_logits(8)
+    temperature = np.where(np.arange(8) % 2 == 0, 0.0, 2.0)
+    got = np.asarray(run(jnp.asarray(logits), make_batch(8, temperature=temperature), empty_state(8, VOCAB)))
+    assert (got[::2] == logits[::2].argmax(axis=1)).all()
+
+
+@pytest.mark.parametrize("params", [{"top_k": 1}, {"top_p": 1e-9}, {"min_p": 1.0}, {"temperature": 1e-6}], ids=str)
+def test_narrow_sampling_equals_greedy(params):
+    logits = random_logits(64)
+    got = run(jnp.asarray(logits), make_batch(64, positions=np.arange(64), **params), empty_state(64, VOCAB))
+    np.testing.assert_array_equal(np.asarray(got), logits.argmax(axis=1))
+
+
+def test_top_k_one_with_ties_equals_greedy():
+    got = run(jnp.zeros((64, VOCAB)), make_batch(64, positions=np.arange(64), top_k=1), empty_state(64, VOCAB))
+    assert (np.asarray(got) == 0).all()
+
+
+@pytest.mark.parametrize("params", [{}, {"top_p": 0.9}, {"repetition": 2.0}, {"temperature": 0.01}], ids=str)
+def test_huge_logits(params):
+    logits = np.full((4, VOCAB), -3e38, np.float32)
+    logits[0, 5] = 3e38
+    logits[1, [5, 6]] = 3e38
+    logits[2, 5] = -np.inf
+    logits[3] = -np.inf
+    state = load_row(empty_state(4, VOCAB), jnp.int32(0), jnp.ones(VOCAB, jnp.int32), jnp.ones(VOCAB, bool), jnp.zeros(VOCAB))
+    got = np.asarray(run(jnp.asarray(logits), make_batch(4, **params), state))
+    assert got[0] == 5
+    assert got[1] in (5, 6)
+    assert got[2] != 5 or "repetition" in params
+    assert ((got >= 0) & (got < VOCAB)).all()
+
+
+def test_a_row_does_not_depend_on_its_neighbours():
+    logits = random_logits(16)
+    params = {
+        "temperature": np.linspace(0.0, 2.0, 16),
+        "top_k": np.arange(16),
+        "top_p": np.linspace(0.5, 1.0, 16),
+        "seeds": np.arange(16) + 5,
+        "positions": np.arange(16) * 3,
+    }
+    together = np.asarray(run(jnp.asarray(logits), make_batch(16, **params), empty_state(16, VOCAB)))
+    for row in range(16):
+        alone = make_batch(1, slots=0, **{name: values[row] for name, values in params.items()})
+        assert np.asarray(run(jnp.asarray(logits[row : row + 1]), alone, empty_state(0, VOCAB)))[0] == together[row]
+    order = np.random.default_rng(0).permutation(16)
+    shuffled = make_batch(16, slots=order, **{name: values[order] for name, values in params.items()})
+    got = np.asarray(run(jnp.asarray(logits[order]), shuffled, empty_state(16, VOCAB)))
+    np.testing.assert_array_equal(got, together[order])
+
+
+def test_seeds_and_positions_differ():
+    logits = jnp.zeros((200, VOCAB))
+    state = empty_state(200, VOCAB)
+    by_seed = np.asarray(run(logits, make_batch(200, seeds=np.arange(200)), state))
+    by_position = np.asarray(run(logits, make_batch(200, positions=np.arange(200)), state))
+    assert len(set(by_seed.tolist())) > 30
+    assert len(set(by_position.tolist())) > 30
+    assert (by_seed == by_position).mean() < 0.2
+
+
+@pytest.mark.parametrize("seed", [0, 42, 2**31 - 1])
+def test_key_of_seed_is_the_threefry_key(seed):
+    key = np.asarray(jax.random.key_data(jax.random.key(seed, impl="threefry2x32")))
+    assert tuple(key.tolist()) == key_of_seed(seed)
+
+
+def test_key_of_seed_uses_all_bits():
+    assert len({key_of_seed(seed) for seed in (0, 1, -1, 2**32, 2**64 - 2, -(2**63))}) == 6
+
+
+def test_suppressed_tokens_are_never_chosen():
+    logits = np.zeros((4, VOCAB), np.float32)
+    logits[:, 3] = 50.0
+    logits[:, VOCAB - 1] = 40.0
+    suppress = [[-1, -1, -1], [3, -1, -1], [3, VOCAB - 1, -1], [VOCAB - 1, -1, 0]]
+    got = np.asarray(run(jnp.asarray(logits), make_batch(4, temperature=0.0, suppress=suppress), empty_state(4, VOCAB)))
+    assert got.tolist() == [3, VOCAB - 1, 0, 3]
+
+
+def test_bias_and_allowed_tokens():
+    bias = np.full(VOCAB, -np.inf, np.float32)
+    bias[[4, 8]] = [0.0, np.log(3.0)]
+    zeros = jnp.zeros(VOCAB, jnp.int32)
+    state = load_row(empty_state(1, VOCAB), jnp.int32(0), zeros, zeros > 0, jnp.asarray(bias))
+    batch = make_batch(DRAWS, slots=0, positions=np.arange(DRAWS))
+    tokens = np.asarray(run(jnp.zeros((DRAWS, VOCAB)), batch, state))
+    assert set(tokens.tolist()) == {4, 8}
+    assert (tokens == 8).mean() == pytest.approx(0.75, abs=0.02)
+
+
+@pytest.mark.parametrize(("presence", "frequency", "repetition"), [(1.5, 0, 1), (0, 0.7, 1), (0, 0, 1.3), (1, 0.5, 2)])
+def test_greedy_generation_with_penalties(presence, frequency, repetition):
+    rows, steps = 3, 25
+    logits = random_logits(rows, seed=9)
+    prompts = [[1, 2, 3], [int(logits[1].argmax())], []]
+    state = empty_state(rows, VOCAB)
+    for row, prompt in enumerate(prompts):
+        seen = np.isin(np.arange(VOCAB), prompt)
+        state = load_row(state, jnp.int32(row), jnp.zeros(VOCAB, jnp.int32), jnp.asarray(seen), jnp.zeros(VOCAB, jnp.float32))
+    batch = make_batch(rows, temperature=0.0, presence=presence, frequency=frequency, repetition=repetition)
+    outputs: list[list[int]] = [[] for _ in range(rows)]
+    for _ in range(steps):
+        tokens = run(jnp.asarray(logits), batch, state)
+        state = record_tokens(state, batch.slot, tokens)
+        for row, token in enumerate(np.asarray(tokens).tolist()):
+            want = penalized(logits[row], outputs[row], prompts[row], presence, frequency, repetition)
+            assert token == int(want.argmax())
+            outputs[row].append(token)
