@@ -1,0 +1,118 @@
+"""The golden checkpoints: one tiny random model for every choice that a family makes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Case:
+    """One checkpoint.
+
+    Attributes:
+        name: its directory.
+        model_type: Hugging Face's name of the family.
+        seed: of weights and prompts.
+        config: arguments of the family's config class, beyond BASE.
+        layout: transformers' major version in whose layout config.json is written.
+        dtype: of the stored weights; goldens are computed in float32 from them in any case.
+        shard_size: largest safetensors file; smaller than the model for a sharded index.
+    """
+
+    name: str
+    model_type: str
+    seed: int
+    config: dict[str, Any] = field(default_factory=dict)
+    layout: int = 5
+    dtype: str = "float32"
+    shard_size: str = "1GB"
+
+
+BASE: dict[str, Any] = {
+    "vocab_size": 272,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 2048,
+    "rms_norm_eps": 1e-5,
+    "tie_word_embeddings": False,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": None,
+}
+
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 10000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 10000.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+
+CASES = (
+    Case("llama-tied", "llama", 1, {"tie_word_embeddings": True, "vocab_size": 257}),
+    Case(
+        "llama-biases",
+        "llama",
+        2,
+        {"attention_bias": True, "mlp_bias": True, "head_dim": 16, "rope_parameters": LLAMA3, "vocab_size": 301},
+    ),
+    Case(
+        "llama-linear",
+        "llama",
+        3,
+        {"num_key_value_heads": 4, "rope_parameters": {"rope_type": "linear", "rope_theta": 5000.0, "factor": 2.0}},
+        shard_size="50KB",
+    ),
+    Case(
+        "llama-dynamic",
+        "llama",
+        4,
+        {
+            "num_hidden_layers": 3,
+            "rope_parameters": {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0},
+            "max_position_embeddings": 256,
+        },
+        dtype="bfloat16",
+    ),
+    Case("llama3-layout4", "llama", 5, {"rope_parameters": LLAMA3, "tie_word_embeddings": True}, layout=4),
+    Case("mistral-window", "mistral", 6, {"sliding_window": 16, "num_key_value_heads": 1}),
+    Case("mistral-full", "mistral", 7, {"sliding_window": None, "head_dim": 12, "vocab_size": 263}, layout=4),
+    Case(
+        "qwen2-gqa7",
+        "qwen2",
+        8,
+        {"hidden_size": 56, "num_attention_heads": 14, "num_key_value_heads": 2, "tie_word_embeddings": True},
+        layout=4,
+        dtype="bfloat16",
+    ),
+    Case(
+        "qwen2-window",
+        "qwen2",
+        9,
+        {"num_hidden_layers": 3, "use_sliding_window": True, "sliding_window": 20, "max_window_layers": 1},
+    ),
+    Case("qwen2-yarn", "qwen2", 10, {"rope_parameters": YARN, "max_position_embeddings": 256}, layout=4),
+    Case("qwen3-tied", "qwen3", 13, {"head_dim": 16, "tie_word_embeddings": True, "vocab_size": 281}),
+    Case(
+        "qwen3-yarn",
+        "qwen3",
+        12,
+        {
+            "head_dim": 10,
+            "attention_bias": True,
+            "max_position_embeddings": 256,
+            "rope_parameters": {**YARN, "beta_fast": 16.0, "beta_slow": 2.0, "mscale": 1.2, "mscale_all_dim": 0.7},
+        },
+    ),
+)

@@ -1,0 +1,153 @@
+"""Makes the golden checkpoints and what transformers computes from them: python -m tests.golden.make [NAME ...]
+
+Needs the `parity` extra. Each case of cases.py becomes data/NAME/: config.json, safetensors, tokenizer.json (so that
+the directory is a whole checkpoint), greedy.json and logits.npz. Prompts whose greedy continuation comes near a tie are
+drawn again: float32 sums in another order must not change an argmax.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from tests.golden.cases import BASE, CASES, Case
+
+DATA = Path(__file__).parent / "data"
+LENGTHS = (1, 2, 3, 5, 7, 11, 15, 16, 17, 23, 31, 32, 33, 47, 60, 64, 90)
+FULL = LENGTHS.index(60)  # the prompt whose logits are kept at every position
+NEW_TOKENS = 64
+CLEAR = 5e-3  # smallest gap between the best two logits of any greedy step
+
+
+def make(case: Case) -> None:
+    """Write one case's directory."""
+    directory = DATA / case.name
+    shutil.rmtree(directory, ignore_errors=True)
+    config = AutoConfig.for_model(case.model_type, **{**BASE, **case.config})
+    config.initializer_range = 0.2
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager", dtype=torch.float32)
+    randomize(model, case.seed)
+    model.to(getattr(torch, case.dtype))
+    model.save_pretrained(directory, max_shard_size=case.shard_size)
+    (directory / "generation_config.json").unlink(missing_ok=True)
+    for file in directory.glob("*.safetensors"):
+        file.chmod(0o644)
+    write_config(directory / "config.json", case)
+    write_tokenizer(directory, config.vocab_size)
+
+    model = reference_model(directory)
+    rng = np.random.default_rng(case.seed)
+    prompts, greedy, last, gaps = [], [], [], []
+    for length in LENGTHS:
+        prompt, tokens, logits, gap = clear_prompt(model, rng, length)
+        prompts.append(prompt)
+        greedy.append(tokens)
+        last.append(logits)
+        gaps.append(gap)
+    (directory / "greedy.json").write_text(
+        json.dumps({"prompts": prompts, "greedy": greedy, "full": FULL}, separators=(",", ":")) + "\n"
+    )
+    full = prompt_logits(model, prompts[FULL])
+    np.savez_compressed(directory / "logits.npz", last=np.stack(last), full=full)
+    kinds = len({token for tokens in greedy for token in tokens})
+    print(f"{case.name}: logits deviate {full.std():.2f}, least gap {min(gaps):.4f}, {kinds} tokens in use")
+
+
+def randomize(model: Any, seed: int) -> None:
+    """Weights that make every part matter: also biases and norms differ from their neutral values."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            if name.endswith("norm.weight"):
+                parameter.copy_(1 + 0.2 * noise)
+            elif parameter.ndim == 1:
+                parameter.copy_(0.3 * noise)
+            elif "lm_head" in name or "embed" in name:
+                parameter.copy_(0.6 * noise)
+            else:
+                parameter.copy_(1.5 * noise * parameter.shape[1] ** -0.5)
+
+
+def write_config(path: Path, case: Case) -> None:
+    """Rewrite config.json in the layout of the case's transformers version."""
+    config = json.loads(path.read_text())
+    if case.layout == 4:
+        rope = config.pop("rope_parameters")
+        config["rope_theta"] = rope.pop("rope_theta")
+        config["rope_scaling"] = None if rope["rope_type"] == "default" else rope
+        config["torch_dtype"] = config.pop("dtype")
+        config["transformers_version"] = "4.57.0"
+    path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+
+
+def write_tokenizer(directory: Path, vocab_size: int) -> None:
+    """A byte-level BPE tokenizer: the 256 bytes, then pairs of letters up to the vocabulary's size."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    letters = "etaoinshrdlu"
+    merges = [(a, b) for a in letters for b in letters][: vocab_size - len(alphabet)]
+    vocab = {token: i for i, token in enumerate(alphabet + [a + b for a, b in merges])}
+    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=merges))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.save(str(directory / "tokenizer.json"), pretty=False)
+    (directory / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}\n')
+
+
+def reference_model(directory: Path) -> Any:
+    """The checkpoint as transformers loads it, in float32."""
+    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, attn_implementation="eager")
+    return model.eval()
+
+
+def prompt_logits(model: Any, prompt: list[int]) -> np.ndarray:
+    """Logits at every position of a prompt: float32[T, V]."""
+    with torch.no_grad():
+        return model(torch.tensor([prompt])).logits[0].numpy()
+
+
+def generate(model: Any, prompt: list[int], new_tokens: int) -> tuple[list[int], np.ndarray]:
+    """Greedy tokens past any end-of-sequence, and the logits they were chosen from: float32[new_tokens, V]."""
+    model.generation_config.eos_token_id = None
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        out = model.generate(
+            torch.tensor([prompt]),
+            attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
+            max_new_tokens=new_tokens,
+            do_sample=False,
+            pad_token_id=0,
+            return_dict_in_generate=True,
+            output_logits=True,
+        )
+    return out.sequences[0, len(prompt) :].tolist(), torch.cat(out.logits).float().numpy()
+
+
+def clear_prompt(model: Any, rng: np.random.Generator, length: int) -> tuple[list[int], list[int], np.ndarray, float]:
+    """A random prompt with no near-tie in its continuation: prompt, greedy tokens, last logits, least gap."""
+    for _ in range(200):
+        prompt = rng.integers(model.config.vocab_size, size=length).tolist()
+        tokens, logits = generate(model, prompt, NEW_TOKENS)
+        best = np.sort(logits, axis=-1)[:, -2:]
+        gap = float((best[:, 1] - best[:, 0]).min())
+        if gap > CLEAR:
+            return prompt, tokens, logits[0], gap
+    raise RuntimeError(f"no prompt of {length} tokens without a near-tie: choose another seed")
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)  # sums in one order: the same goldens on every machine of a kind
+    chosen = sys.argv[1:]
+    for each in CASES:
+        if not chosen or each.name in chosen:
+            make(each)

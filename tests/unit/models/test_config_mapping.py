@@ -1,0 +1,124 @@
+import math
+
+import pytest
+
+from jaxserve.errors import CheckpointError, UnsupportedModelError
+from jaxserve.models.registry import FAMILIES, decoder_config
+
+TYPES = {"LlamaForCausalLM": "llama", "MistralForCausalLM": "mistral", "Qwen2ForCausalLM": "qwen2"}
+TYPES["Qwen3ForCausalLM"] = "qwen3"
+
+
+def hf(architecture="LlamaForCausalLM", **changes):
+    fields = {
+        "architectures": [architecture],
+        "model_type": TYPES.get(architecture, "other"),
+        "vocab_size": 100,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 512,
+        "eos_token_id": [2, 3],
+        **changes,
+    }
+    return {name: value for name, value in fields.items() if value != "absent"}
+
+
+def test_every_family_reads_a_minimal_config():
+    for architecture in FAMILIES:
+        config = decoder_config(hf(architecture))
+        assert (config.num_heads, config.num_kv_heads, config.num_layers) == (4, 2, 3)
+        assert config.eos_token_ids == (2, 3)
+        assert config.dtype == "float32"
+
+
+def test_what_each_family_decides():
+    llama, mistral, qwen2, qwen3 = (decoder_config(hf(name)) for name in FAMILIES)
+    assert (llama.qkv_bias, mistral.qkv_bias, qwen2.qkv_bias, qwen3.qkv_bias) == (False, False, True, False)
+    assert (llama.head_dim, qwen3.head_dim) == (8, 128)
+    assert [c.qk_norm for c in (llama, mistral, qwen2, qwen3)] == [False, False, False, True]
+    assert llama.windows == qwen2.windows == (None,) * 3
+    assert mistral.windows == (4096,) * 3
+    assert decoder_config(hf("MistralForCausalLM", sliding_window=None)).windows == (None,) * 3
+
+
+def test_both_layouts_of_transformers_mean_the_same():
+    scaling = {"rope_type": "linear", "factor": 2.0}
+    four = hf(rope_theta=5e5, rope_scaling=scaling, torch_dtype="bfloat16")
+    older = hf(rope_theta=5e5, rope_scaling={"type": "linear", "factor": 2.0}, torch_dtype="bfloat16")
+    five = hf(rope_parameters={**scaling, "rope_theta": 5e5}, dtype="bfloat16")
+    assert decoder_config(four) == decoder_config(five) == decoder_config(older)
+    assert decoder_config(five).rope.theta == 5e5
+    assert decoder_config(hf(rope_theta=7.0, rope_scaling=None)).rope.theta == 7.0
+
+
+def test_windows_of_qwen():
+    sliding = {"use_sliding_window": True, "sliding_window": 8}
+    assert decoder_config(hf("Qwen2ForCausalLM", **sliding, max_window_layers=2)).windows == (None, None, 8)
+    assert decoder_config(hf("Qwen2ForCausalLM", sliding_window=8, max_window_layers=0)).windows == (None,) * 3
+    kinds = ["sliding_attention", "full_attention", "sliding_attention"]
+    assert decoder_config(hf("Qwen3ForCausalLM", **sliding, layer_types=kinds)).windows == (8, None, 8)
+    with pytest.raises(CheckpointError, match="use_sliding_window"):
+        decoder_config(hf("Qwen3ForCausalLM", layer_types=kinds))
+    with pytest.raises(CheckpointError, match="2 entries for 3"):
+        decoder_config(hf("Qwen3ForCausalLM", **sliding, layer_types=kinds[:2]))
+
+
+@pytest.mark.parametrize(
+    ("given", "names"),
+    [
+        ({"architectures": ["GPT2LMHeadModel"]}, "GPT2LMHeadModel"),
+        ({"architectures": "absent"}, "architecture none"),
+        ({"model_type": "gemma"}, "model_type"),
+        ({"hidden_act": "gelu"}, "hidden_act='gelu'"),
+        ({"quantization_config": {"quant_method": "awq"}}, "quantization_config"),
+        ({"attention_multiplier": 0.5}, "attention_multiplier"),
+        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
+        ({"sliding_window": 64}, "sliding_window"),
+        ({"layer_types": ["full_attention", "chunked_attention", "full_attention"]}, "layer_types"),
+        ({"dtype": "float8_e4m3fn"}, "float8_e4m3fn"),
+        ({"rope_scaling": {"rope_type": "longrope", "factor": 2.0}}, "longrope"),
+        ({"rope_parameters": {"rope_type": "default", "mrope_section": [2, 1, 1]}}, "mrope_section"),
+        ({"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}}, "partial_rotary_factor"),
+    ],
+)
+def test_what_is_not_implemented_is_refused_by_name(given, names):
+    with pytest.raises(UnsupportedModelError, match=names):
+        decoder_config(hf(**given))
+
+
+@pytest.mark.parametrize(
+    ("given", "names"),
+    [
+        ({"hidden_size": "absent"}, "lacks hidden_size"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers must be a positive integer, got 0"),
+        ({"vocab_size": "many"}, "vocab_size"),
+        ({"num_key_value_heads": 3}, "multiple"),
+        ({"head_dim": 7}, "head_dim must be even"),
+        ({"attention_bias": 1}, "attention_bias must be true or false"),
+        ({"eos_token_id": "</s>"}, "eos_token_id"),
+        ({"rope_scaling": {"rope_type": "linear"}}, "lacks factor"),
+    ],
+)
+def test_impossible_fields_are_named(given, names):
+    with pytest.raises(CheckpointError, match=names):
+        decoder_config(hf(**given))
+
+
+def test_attention_factor_of_yarn():
+    def factor(**changes):
+        table = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128, **changes}
+        return decoder_config(hf(rope_parameters=table)).rope.attention_factor
+
+    assert factor() == pytest.approx(0.1 * math.log(4) + 1)
+    assert factor(attention_factor=1.5) == 1.5
+    assert factor(mscale=2.0) == factor()
+    assert factor(mscale=1.0, mscale_all_dim=1.0) == pytest.approx(1)
+    assert factor(factor=1.0) == 1.0
+
+
+def test_yarn_without_a_factor_extends_to_the_models_length():
+    table = {"rope_type": "yarn", "original_max_position_embeddings": 128}
+    assert decoder_config(hf(rope_parameters=table)).rope.factor == 4.0

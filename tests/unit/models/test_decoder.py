@@ -1,0 +1,119 @@
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxserve.errors import ConfigError
+from jaxserve.models.binding import abstract_params, bind, param_axes, param_shardings
+from jaxserve.models.config import DecoderConfig, RopeConfig
+from jaxserve.models.registry import weight_rules
+from jaxserve.weights.load import load_params
+from sharding import make_mesh
+
+PLAIN = {"architecture": "LlamaForCausalLM", "vocab_size": 101, "hidden_size": 32, "num_layers": 2, "num_heads": 8}
+PLAIN |= {"num_kv_heads": 4, "head_dim": 6, "ffn_size": 40, "norm_eps": 1e-6, "rope": RopeConfig(), "windows": (None, 8)}
+PLAIN |= {"tie_embeddings": False, "qkv_bias": False, "output_bias": False, "mlp_bias": False, "qk_norm": False}
+PLAIN |= {"activation": "silu", "max_position_embeddings": 64, "dtype": "bfloat16", "eos_token_ids": (), "bos_token_id": None}
+EVERYTHING = dict.fromkeys(("tie_embeddings", "qkv_bias", "output_bias", "mlp_bias", "qk_norm"), True)
+
+
+def config(**changes) -> DecoderConfig:
+    return DecoderConfig(**{**PLAIN, **changes})
+
+
+def logits(decoder_config, params, tokens, attend):
+    decoder = bind(decoder_config, params)
+    return decoder.logits(decoder.hidden(tokens, jnp.arange(tokens.shape[0]), attend))
+
+
+def values_only(layer, q, k, v, spec):
+    """A stand-in for attention that is local to a token."""
+    return jnp.repeat(v, q.shape[1] // v.shape[1], axis=1)
+
+
+@pytest.mark.parametrize("changes", [{}, EVERYTHING])
+@pytest.mark.parametrize("shards", [1, 2, 4])
+def test_rules_and_parameters_are_the_same_set(changes, shards):
+    decoder = config(**changes)
+    leaves = jax.tree_util.tree_leaves_with_path(abstract_params(decoder, "float32", shards))
+    paths = {tuple(key.key for key in path): leaf for path, leaf in leaves}
+    rules = weight_rules(decoder)
+    assert sorted(rule.path for rule in rules) == sorted(paths)
+    assert set(param_axes(decoder)) == set(paths)
+    assert all(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in paths.values())
+
+
+@pytest.mark.parametrize("changes", [{}, EVERYTHING])
+def test_number_of_parameters(changes):
+    decoder = config(**changes)
+    leaves = jax.tree.leaves(abstract_params(decoder, "float32"))
+    assert decoder.num_parameters == sum(leaf.size for leaf in leaves)
+
+
+def test_parameters_are_divided_by_whole_heads_and_columns():
+    decoder = config(**EVERYTHING)
+    mesh = make_mesh(4)
+    shardings = param_shardings(decoder, mesh)
+    for path, leaf in jax.tree_util.tree_leaves_with_path(abstract_params(decoder, "float32", 4)):
+        part = shardings[tuple(key.key for key in path)].shard_shape(leaf.shape)
+        replicated = "norm" in str(path) or path[-1].key in ("out_bias", "down_bias")
+        assert np.prod(part) * (1 if replicated else 4) == leaf.size
+
+
+@pytest.mark.parametrize("shards", [3, 8])
+def test_indivisible_meshes_are_refused_by_name(shards):
+    with pytest.raises(ConfigError, match=f"tensor_parallel_size {shards} does not divide .*num_key_value_heads 4"):
+        abstract_params(config(), "float32", shards)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_dtypes_and_what_attend_sees(dtype):
+    decoder = config()
+    params = load_params("", decoder, make_mesh(1), dtype, load_format="dummy")
+    calls = []
+
+    def attend(layer, q, k, v, spec):
+        calls.append((layer, q.shape, k.shape, v.shape, spec.window, spec.soft_cap))
+        assert q.dtype == k.dtype == v.dtype == jnp.dtype(dtype)
+        assert spec.scale == pytest.approx(6**-0.5)
+        return values_only(layer, q, k, v, spec)
+
+    model = bind(decoder, params)
+    hidden = model.hidden(jnp.arange(5), jnp.arange(5), attend)
+    assert hidden.shape == (5, 32)
+    assert hidden.dtype == jnp.dtype(dtype)
+    out = model.logits(hidden[1:3])
+    assert out.shape == (2, 101)
+    assert out.dtype == jnp.float32
+    assert calls == [(i, (5, 8, 6), (5, 4, 6), (5, 4, 6), (None, 8)[i], None) for i in range(2)]
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("tied", [False, True])
+def test_weights_enter_plain_matmuls_as_they_are(dtype, tied):
+    """On one device no weight is transposed, copied or converted as a whole before its dot."""
+    decoder = config(tie_embeddings=tied, hidden_size=256, ffn_size=384, head_dim=32, vocab_size=1000)
+    params = abstract_params(decoder, dtype)
+    tokens = jax.ShapeDtypeStruct((8,), jnp.int32)
+    run = jax.jit(lambda params, tokens: logits(decoder, params, tokens, values_only))
+    text = run.lower(params, tokens).compile().as_text()
+    sizes = {leaf.size for leaf in jax.tree.leaves(params) if leaf.ndim > 1}
+    # One definition a line: "%name = dtype[dims]{layout} opcode(...)".
+    definition = re.compile(r"= \w+\[([\d,]+)\]\S* ([\w-]+)\(")
+    found = [(np.prod([int(d) for d in dims.split(",")]), opcode) for dims, opcode in definition.findall(text)]
+    moved = [opcode for size, opcode in found if size in sizes and opcode not in ("parameter", "bitcast")]
+    assert moved == []
+    dots = [line for line in text.splitlines() if re.search(r" dot\(|__ynn|__onednn|custom-call", line)]
+    assert dots
+
+
+@pytest.mark.parametrize("tensor", [2, 4])
+def test_two_all_reduces_a_layer_and_one_for_the_embedding(tensor):
+    decoder = config(**EVERYTHING, vocab_size=128)
+    params = load_params("", decoder, make_mesh(tensor), "float32", load_format="dummy")
+    run = jax.jit(lambda params, tokens: bind(decoder, params).hidden(tokens, jnp.arange(8), values_only))
+    text = run.lower(params, jnp.arange(8)).compile().as_text()
+    assert len(re.findall(r"= \S+ all-reduce(?:-start)?\(", text)) == 2 * decoder.num_layers + 1
+    assert not re.findall(r"= \S+ (?:all-gather|all-to-all|collective-permute)(?:-start)?\(", text)

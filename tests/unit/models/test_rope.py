@@ -1,0 +1,76 @@
+import dataclasses
+import math
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxserve.models.config import RopeConfig
+from jaxserve.models.rope import inverse_frequencies, rotate, rotation
+
+D = 16
+DEFAULT = RopeConfig()
+LLAMA3 = RopeConfig(kind="llama3", factor=8.0, original_max_position_embeddings=64)
+YARN = RopeConfig(kind="yarn", factor=4.0, original_max_position_embeddings=64, attention_factor=1.1)
+
+
+def test_default_frequencies():
+    expected = 10000.0 ** -(np.arange(D // 2) * 2 / D)
+    np.testing.assert_allclose(inverse_frequencies(DEFAULT, D), expected, rtol=1e-6)
+    dynamic = RopeConfig(kind="dynamic", factor=2.0)
+    np.testing.assert_array_equal(inverse_frequencies(dynamic, D), inverse_frequencies(DEFAULT, D))
+
+
+def test_linear_stretches_positions():
+    linear = RopeConfig(kind="linear", factor=4.0)
+    far, near = jnp.array([8, 40]), jnp.array([2, 10])
+    np.testing.assert_allclose(rotation(linear, D, far).cos, rotation(DEFAULT, D, near).cos, atol=1e-6)
+
+
+def test_llama3_keeps_short_waves_and_stretches_long_ones():
+    plain, scaled = inverse_frequencies(DEFAULT, D), inverse_frequencies(LLAMA3, D)
+    wavelength = 2 * math.pi / plain
+    np.testing.assert_array_equal(scaled[wavelength < 16], plain[wavelength < 16])
+    np.testing.assert_allclose(scaled[wavelength > 64], plain[wavelength > 64] / 8, rtol=1e-6)
+    middle = (wavelength > 16) & (wavelength < 64)
+    assert middle.any()
+    assert ((scaled < plain) & (scaled > plain / 8))[middle].all()
+
+
+@pytest.mark.parametrize("truncate", [True, False])
+def test_yarn_ramps_from_kept_to_stretched(truncate):
+    plain = inverse_frequencies(DEFAULT, D)
+    scaled = inverse_frequencies(dataclasses.replace(YARN, truncate=truncate), D)
+    ratio = plain / scaled
+    assert ratio[0] == pytest.approx(1)
+    assert ratio[-1] == pytest.approx(4)
+    assert (np.diff(ratio) > -1e-6).all()
+
+
+def test_yarn_with_an_empty_band_is_a_step():
+    step = dataclasses.replace(YARN, original_max_position_embeddings=2)
+    ratio = inverse_frequencies(DEFAULT, D) / inverse_frequencies(step, D)
+    np.testing.assert_allclose(ratio, [1] + [4] * (D // 2 - 1), rtol=1e-6)
+
+
+def test_attention_factor_scales_the_rotation():
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(3, 2, D)), jnp.float32)
+    rotated = rotate(x, rotation(YARN, D, jnp.array([0, 5, 63])))
+    norms = jnp.linalg.norm(rotated, axis=-1) / jnp.linalg.norm(x, axis=-1)
+    np.testing.assert_allclose(norms, 1.1, rtol=1e-5)
+
+
+def test_scores_depend_on_distance_only():
+    rng = np.random.default_rng(1)
+    q, k = (jnp.asarray(rng.normal(size=(1, 1, D)), jnp.float32) for _ in range(2))
+
+    def score(at, key_at):
+        return jnp.sum(rotate(q, rotation(DEFAULT, D, jnp.array([at]))) * rotate(k, rotation(DEFAULT, D, jnp.array([key_at]))))
+
+    np.testing.assert_allclose(score(7, 3), score(104, 100), rtol=1e-4)
+    assert abs(score(7, 3) - score(7, 4)) > 1e-3
+
+
+def test_rotation_keeps_the_dtype():
+    x = jnp.ones((1, 1, D), jnp.bfloat16)
+    assert rotate(x, rotation(DEFAULT, D, jnp.array([3]))).dtype == jnp.bfloat16

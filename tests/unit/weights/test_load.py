@@ -1,0 +1,170 @@
+import json
+from pathlib import Path
+
+import jax
+import ml_dtypes
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from jaxserve.errors import CheckpointError
+from jaxserve.models.binding import abstract_params
+from jaxserve.models.config import DecoderConfig
+from jaxserve.models.registry import decoder_config, weight_rules
+from jaxserve.weights.load import load_params
+from sharding import make_mesh
+
+HF = {"architectures": ["Qwen2ForCausalLM"], "vocab_size": 101, "hidden_size": 16, "intermediate_size": 24}
+HF |= {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 6}
+
+
+def config(**changes) -> DecoderConfig:
+    return decoder_config({**HF, **changes})
+
+
+def tensors(decoder: DecoderConfig) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    sources = [source for rule in weight_rules(decoder) for source in rule.sources]
+    return {source.name: rng.normal(size=source.shape).astype(np.float32) for source in sources}
+
+
+def write(directory: Path, arrays: dict[str, np.ndarray], files: int = 1) -> Path:
+    directory.mkdir(exist_ok=True)
+    if files == 1:
+        save_file(arrays, directory / "model.safetensors")
+        return directory
+    names = sorted(arrays)
+    weight_map = {name: f"model-{i % files}.safetensors" for i, name in enumerate(names)}
+    for file in set(weight_map.values()):
+        save_file({name: arrays[name] for name in names if weight_map[name] == file}, directory / file)
+    (directory / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    return directory
+
+
+@pytest.mark.parametrize("tensor", [1, 2])
+@pytest.mark.parametrize("files", [1, 3])
+def test_every_shard_holds_its_heads_and_columns(tmp_path, tensor, files):
+    decoder = config()
+    arrays = tensors(decoder)
+    params = load_params(write(tmp_path, arrays, files), decoder, make_mesh(tensor), "float32")
+    assert jax.tree.map(lambda a: (a.shape, a.dtype), params) == jax.tree.map(
+        lambda a: (a.shape, a.dtype), abstract_params(decoder, "float32", tensor)
+    )
+    layer, prefix = params["layers"]["1"], "model.layers.1"
+    q, k, v = (arrays[f"{prefix}.self_attn.{name}_proj.weight"] for name in "qkv")
+    biases = [arrays[f"{prefix}.self_attn.{name}_proj.bias"] for name in "qkv"]
+    for j in range(tensor):
+
+        def part(a, axis=0, j=j):
+            return np.split(a, tensor, axis)[j]
+
+        qkv = np.concatenate([part(q), part(k), part(v)]).T
+        np.testing.assert_array_equal(layer["attention"]["qkv"][:, j], qkv)
+        np.testing.assert_array_equal(layer["attention"]["qkv_bias"][j], np.concatenate([part(b) for b in biases]))
+        out = part(arrays[f"{prefix}.self_attn.o_proj.weight"], 1).T
+        np.testing.assert_array_equal(layer["attention"]["out"][j], out)
+        gate, up = (part(arrays[f"{prefix}.mlp.{name}_proj.weight"]) for name in ("gate", "up"))
+        np.testing.assert_array_equal(layer["mlp"]["gate_up"][:, j], np.concatenate([gate, up]).T)
+        np.testing.assert_array_equal(layer["mlp"]["down"][j], part(arrays[f"{prefix}.mlp.down_proj.weight"], 1).T)
+    table, head = params["embedding"]["table"], params["head"]["kernel"]
+    np.testing.assert_array_equal(table[:101], arrays["model.embed_tokens.weight"])
+    np.testing.assert_array_equal(head[:, :101], arrays["lm_head.weight"].T)
+    assert table.shape[0] == head.shape[1] == (101 if tensor == 1 else 102)
+    assert not np.any(table[101:])
+    assert not np.any(head[:, 101:])
+    assert len({shard.device for shard in head.addressable_shards}) == tensor
+
+
+@pytest.mark.parametrize("stored", [np.float16, ml_dtypes.bfloat16, np.float32])
+@pytest.mark.parametrize("wanted", ["bfloat16", "float32", "float16"])
+def test_weights_are_cast(tmp_path, stored, wanted):
+    decoder = config()
+    arrays = {name: array.astype(stored) for name, array in tensors(decoder).items()}
+    params = load_params(write(tmp_path, arrays), decoder, make_mesh(1), wanted)
+    assert {str(leaf.dtype) for leaf in jax.tree.leaves(params)} == {wanted}
+    expected = arrays["model.embed_tokens.weight"].astype(wanted)
+    np.testing.assert_array_equal(params["embedding"]["table"], expected)
+
+
+def test_progress(tmp_path):
+    decoder = config()
+    calls = []
+    load_params(write(tmp_path, tensors(decoder)), decoder, make_mesh(1), "float32", progress=lambda *now: calls.append(now))
+    total = len(weight_rules(decoder))
+    assert calls == [(done, total) for done in range(1, total + 1)]
+
+
+def test_tied_head_and_stored_frequencies_are_ignored(tmp_path):
+    decoder = config(tie_word_embeddings=True)
+    arrays = tensors(decoder)
+    extra = {
+        "lm_head.weight": arrays["model.embed_tokens.weight"],
+        "model.layers.0.self_attn.rotary_emb.inv_freq": np.ones(3, np.float32),
+    }
+    params = load_params(write(tmp_path, arrays | extra), decoder, make_mesh(1), "float32")
+    assert "head" not in params
+
+
+def test_one_error_lists_everything_that_does_not_fit(tmp_path):
+    decoder = config()
+    arrays = tensors(decoder)
+    del arrays["model.norm.weight"], arrays["model.layers.1.mlp.up_proj.weight"]
+    arrays["model.layers.0.self_attn.q_proj.weight"] = np.zeros((24, 8), np.float32)
+    arrays["model.layers.0.self_attn.sinks"] = np.zeros(4, np.float32)
+    arrays["model.layers.2.mlp.up_proj.weight"] = np.zeros((2, 3), np.float32)
+    with pytest.raises(CheckpointError) as caught:
+        load_params(write(tmp_path, arrays), decoder, make_mesh(1), "float32")
+    message = caught.value.message
+    assert "2 missing: model.norm.weight [16], model.layers.1.mlp.up_proj.weight [24, 16]" in message
+    assert "2 unexpected: model.layers.0.self_attn.sinks [4], model.layers.2.mlp.up_proj.weight [2, 3]" in message
+    assert "1 of the wrong shape: model.layers.0.self_attn.q_proj.weight is [24, 8], needs [24, 16]" in message
+    assert "\n" not in message
+
+
+def test_long_lists_are_cut_with_a_count(tmp_path):
+    decoder = config(num_hidden_layers=9)
+    arrays = tensors(config())
+    with pytest.raises(CheckpointError, match=r"84 missing: .* and 72 more"):
+        load_params(write(tmp_path, arrays), decoder, make_mesh(1), "float32")
+
+
+def test_files_that_are_missing_or_damaged_are_named(tmp_path):
+    decoder = config()
+    mesh = make_mesh(1)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(CheckpointError, match=r"empty has neither model\.safetensors nor"):
+        load_params(tmp_path / "empty", decoder, mesh, "float32")
+    sharded = write(tmp_path / "sharded", tensors(decoder), files=3)
+    (sharded / "model-1.safetensors").unlink()
+    with pytest.raises(CheckpointError, match=r"sharded lacks files that .*: model-1\.safetensors"):
+        load_params(sharded, decoder, mesh, "float32")
+    single = write(tmp_path / "single", tensors(decoder)) / "model.safetensors"
+    for damage in (single.read_bytes()[:2000], b"", b"not a safetensors file at all"):
+        single.write_bytes(damage)
+        with pytest.raises(CheckpointError, match=r"model\.safetensors is damaged"):
+            load_params(tmp_path / "single", decoder, mesh, "float32")
+
+
+def test_a_bad_index_is_named(tmp_path):
+    decoder = config()
+    index = write(tmp_path, tensors(decoder), files=2) / "model.safetensors.index.json"
+    outside = {"weight_map": {"model.norm.weight": "../model-0.safetensors"}}
+    for text, complaint in (("{", "cannot be read"), ("{}", "no weight_map"), (json.dumps(outside), "lacks files")):
+        index.write_text(text)
+        with pytest.raises(CheckpointError, match=complaint):
+            load_params(tmp_path, decoder, make_mesh(1), "float32")
+
+
+def test_quantised_tensors_are_refused(tmp_path):
+    arrays = tensors(config())
+    arrays["model.norm.weight"] = np.zeros(16, np.int8)
+    with pytest.raises(CheckpointError, match=r"not F32, F16, BF16: model\.norm\.weight \(I8\)"):
+        load_params(write(tmp_path, arrays), config(), make_mesh(1), "float32")
+
+
+def test_a_truncated_tensor_is_not_read_as_zeros(tmp_path):
+    arrays = tensors(config())
+    path = write(tmp_path, arrays) / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-4])
+    with pytest.raises(CheckpointError, match="damaged"):
+        load_params(tmp_path, config(), make_mesh(1), "float32")
