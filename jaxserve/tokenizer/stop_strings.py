@@ -24,7 +24,8 @@ class StopStrings:
     The match is the one that is complete first; of several that end together, the longest. The text ends before it,
     or after it if `include_in_output`. Until a match, exactly the longest end of the text that could still become a
     stop string is held back (nothing if stop strings are included: then that text is sent in any case). None of this
-    depends on how the text is split into pushes. A character costs O(number of stop strings), amortised.
+    depends on how the text is split into pushes. A character costs O(number of stop strings), amortised, and a push
+    a copy of what is held back.
     """
 
     def __init__(self, stop: tuple[str, ...], *, include_in_output: bool = False) -> None:

@@ -1,0 +1,153 @@
+"""Chat templates: what they see, where they come from, and that every failure is the request's."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from jaxserve.errors import CheckpointError, InvalidRequestError
+from jaxserve.tokenizer.chat import ChatTemplate, load_chat_template
+from tests.data.tokenizers.samples import write_json
+
+SIMPLE = (
+    "{{ bos_token }}{% for m in messages %}<{{ m.role }}>{{ m.content }}</>\n{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+HELLO = [{"role": "user", "content": "hello"}]
+
+
+def template(source: str) -> ChatTemplate:
+    return ChatTemplate(source, special_tokens={"bos_token": "<s>"}, now=lambda: datetime(2024, 7, 26, 10, 30, tzinfo=UTC))
+
+
+def refusal(source: str, messages: object = HELLO, **options: object) -> InvalidRequestError:
+    with pytest.raises(InvalidRequestError) as caught:
+        template(source).render(messages, **options)
+    assert "\n" not in caught.value.message
+    return caught.value
+
+
+def test_conversation_ends_with_the_assistants_turn_unless_told_otherwise() -> None:
+    assert template(SIMPLE).render(HELLO) == "<s><user>hello</>\n<assistant>"
+    assert template(SIMPLE).render(HELLO, add_generation_prompt=False) == "<s><user>hello</>\n"
+
+
+def test_text_parts_are_joined_and_others_refused_by_type() -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    assert "<user>a\nb</>" in template(SIMPLE).render([{"role": "user", "content": parts}])
+    image = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://x"}}]}]
+    error = refusal(SIMPLE, image)
+    assert error.param == "messages"
+    assert error.message == "messages[0].content has a part of type 'image_url'; only 'text' is supported"
+
+
+@pytest.mark.parametrize(
+    ("messages", "message"),
+    [
+        ([], "must not be empty"),
+        (["hi"], r"messages[0] must be an object with a role"),
+        ([{"content": "hi"}], r"messages[0] must be an object with a role"),
+        ([*HELLO, {"role": "user"}], r"messages[1].content must be a string"),
+        ([{"role": "user", "content": 5}], r"messages[0].content must be a string"),
+        ([{"role": "user", "content": ["hi"]}], "has a part of type 'str'"),
+        ([{"role": "user", "content": [{"type": "text"}]}], "has a text part without a text"),
+    ],
+)
+def test_messages_of_another_shape_are_refused(messages: object, message: str) -> None:
+    assert message in refusal(SIMPLE, messages).message
+
+
+def test_messages_are_not_changed() -> None:
+    messages = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "well"}]
+    template(SIMPLE).render(messages, add_generation_prompt=False, continue_final_message=True)
+    assert messages[1] == {"role": "assistant", "content": "well"}
+
+
+def test_white_space_loop_controls_and_json_are_as_hugging_face_has_them() -> None:
+    source = """
+    {% for m in messages %}
+    {% if loop.index == 2 %}{% break %}{% endif %}
+{{ m | tojson }}
+    {% endfor %}
+{{ {'b': '<é>', 'a': 1} | tojson(indent=1, sort_keys=true) }}"""
+    assert template(source).render(HELLO * 3) == ('\n{"role": "user", "content": "hello"}\n{\n "a": 1,\n "b": "<é>"\n}')
+
+
+def test_variables_of_the_request_and_the_date() -> None:
+    source = "{{ strftime_now('%d %b %Y') }} {{ thinking }} {{ tools is none }} {{ documents is none }} {{ nothing }}"
+    assert template(source).render(HELLO, arguments={"thinking": True}) == "26 Jul 2024 True True True "
+    assert "tool" in template("{{ tools[0].name }}").render(HELLO, arguments={"tools": [{"name": "tool"}]})
+
+
+def test_generation_blocks_only_group() -> None:
+    source = "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}"
+    assert template(source).render(HELLO) == "hello"
+
+
+@pytest.mark.parametrize("name", ["messages", "add_generation_prompt", "continue_final_message"])
+def test_reserved_variables_are_refused(name: str) -> None:
+    assert refusal(SIMPLE, arguments={name: 1}).param == "chat_template_kwargs"
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("{{ raise_exception('roles must\n alternate') }}", "refuses these messages: roles must alternate"),
+        ("{{ messages.__class__.__mro__ }}", "unsafe"),
+        ("{{ messages.append(1) }}", "'append' of 'list' object is unsafe"),
+        ("{{ nobody.home }}", "'nobody' is undefined"),
+        ("{{ 1 / 0 }}", "division by zero"),
+        ("{{ messages[0]['content'] + 1 }}", "concatenate"),
+        ("{{ range(10 ** 9) | list }}", "Range too big"),
+    ],
+)
+def test_every_failure_of_a_template_is_the_requests(source: str, message: str) -> None:
+    error = refusal(source)
+    assert message in error.message
+    assert error.param == "messages"
+
+
+@pytest.mark.parametrize(
+    ("content", "ending"), [("{{ m.content }}", "I am  "), ("{{ m.content | trim }}", "I am"), ("{{ m.content }} ", "I am  ")]
+)
+def test_final_message_is_continued(content: str, ending: str) -> None:
+    source = SIMPLE.replace("{{ m.content }}", content)
+    messages = [*HELLO, {"role": "assistant", "content": "I am  "}]
+    text = template(source).render(messages, add_generation_prompt=False, continue_final_message=True)
+    assert text.endswith(f"<assistant>{ending}")
+    assert text.startswith("<s><user>hello")
+
+
+def test_final_message_that_is_left_out_cannot_be_continued() -> None:
+    options = {"add_generation_prompt": False, "continue_final_message": True}
+    assert "leaves out the final message" in refusal("{{ bos_token }}", **options).message
+    assert refusal(SIMPLE, continue_final_message=True).param == "continue_final_message"
+
+
+def test_invalid_template_is_the_checkpoints_fault() -> None:
+    with pytest.raises(CheckpointError, match="not valid Jinja"):
+        template("{% for %}")
+
+
+def test_where_a_template_comes_from(tmp_path: Path) -> None:
+    assert load_chat_template(tmp_path) is None
+    config = tmp_path / "tokenizer_config.json"
+    write_json(config, {"bos_token": {"content": "<b>"}, "chat_template": "config {{ bos_token }}"})
+    assert load_chat_template(tmp_path).render(HELLO) == "config <b>"
+    named = [{"name": "tool_use", "template": "tools"}, {"name": "default", "template": "named {{ bos_token }}"}]
+    write_json(config, {"bos_token": "<b>", "chat_template": named})
+    assert load_chat_template(tmp_path / "tokenizer.json").render(HELLO) == "named <b>"
+    (tmp_path / "chat_template.jinja").write_text("file {{ bos_token }}")
+    assert load_chat_template(tmp_path).render(HELLO) == "file <b>"
+    override = tmp_path / "mine.jinja"
+    with pytest.raises(CheckpointError, match=r"mine\.jinja does not exist"):
+        load_chat_template(tmp_path, override=override)
+    override.write_text("mine")
+    assert load_chat_template(tmp_path, override=override).render(HELLO) == "mine"
+
+
+@pytest.mark.parametrize("value", [5, [{"name": "tool_use", "template": "x"}], ["x"]])
+def test_template_of_another_shape_is_the_checkpoints_fault(tmp_path: Path, value: object) -> None:
+    write_json(tmp_path / "tokenizer_config.json", {"chat_template": value})
+    with pytest.raises(CheckpointError, match=r"tokenizer_config\.json: chat_template is neither"):
+        load_chat_template(tmp_path)
