@@ -54,6 +54,12 @@ def in_words_of_client(error: JaxserveError, names: Mapping[str, str]) -> Jaxser
     return type(error)(message, param=param, retry_after=error.retry_after)
 
 
+def admit(client: EngineClient, model: str | None) -> None:
+    """Raise at once for what need not be looked at: DrainingError, EngineDeadError, ModelNotFoundError."""
+    client.check_health()
+    check_model(client, model)
+
+
 def check_model(client: EngineClient, name: str | None) -> None:
     """Raise ModelNotFoundError unless `name` is served here; none means the only one."""
     if name and name != client.model.name:
@@ -64,3 +70,22 @@ def check_not_empty(prompt: str | Sequence[object], param: str) -> None:
     """Raise InvalidRequestError for a prompt without content, which no position could be sampled from."""
     if not prompt:
         raise InvalidRequestError(f"{param} must not be empty", param=param)
+
+
+def template_arguments(
+    extra: Mapping[str, Any], name: str, *, add_generation_prompt: bool | None, continue_final_message: bool
+) -> dict[str, Any]:
+    """What EngineClient.render_chat takes besides the messages; `name` is what the client calls `extra`.
+
+    The assistant's turn is opened by default, unless the last message is to be continued. Raises InvalidRequestError.
+    """
+    opens = not continue_final_message if add_generation_prompt is None else add_generation_prompt
+    own = {"add_generation_prompt": opens, "continue_final_message": continue_final_message}
+    taken = extra.keys() & {"messages", *own}
+    if taken:
+        raise InvalidRequestError(f"{name} must not contain {min(taken)}, which has a field of its own", param=name)
+    if opens and continue_final_message:
+        raise InvalidRequestError(
+            "add_generation_prompt cannot be true together with continue_final_message", param="add_generation_prompt"
+        )
+    return {**extra, **own}

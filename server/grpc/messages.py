@@ -13,7 +13,7 @@ from jaxserve.engine.events import Delta, Event, Finished, PositionLogprobs, Sta
 from jaxserve.errors import InvalidRequestError
 from jaxserve.types import ChatMessage, FinishReason, Prompt
 from server.proto import inference_pb2 as pb
-from server.requests import Job, check_not_empty, new_id, sampling_params
+from server.requests import Job, check_not_empty, in_words_of_client, new_id, sampling_params, template_arguments
 
 _SAMPLING = (
     "n",
@@ -34,6 +34,8 @@ _NAMES = {
     **{name: f"sampling.{name}" for name in (*_SAMPLING, "logit_bias", "allowed_token_ids")},
     **{name: f"stopping.{name}" for name in (*_STOPPING, *_STOPPING_LISTS)},
     **{name: f"output.{name}" for name in _OUTPUT},
+    **{name: f"chat.{name}" for name in ("messages", "template_arguments", "add_generation_prompt")},
+    "chat_template_kwargs": "chat.template_arguments",
 }
 
 _REASONS = {FinishReason.STOP: pb.FINISH_REASON_STOP, FinishReason.LENGTH: pb.FINISH_REASON_LENGTH}
@@ -45,7 +47,10 @@ async def job_of(client: EngineClient, request: pb.GenerateRequest) -> Job:
     kind = request.WhichOneof("prompt")
     if kind is None:
         raise InvalidRequestError("prompt is required: one of text, tokens and chat", param="prompt")
-    prompt = await _prompt(client, request, kind)
+    try:
+        prompt = await _prompt(client, request, kind)
+    except InvalidRequestError as error:
+        raise in_words_of_client(error, _NAMES) from error
     return Job(
         request_id=request.request_id or new_id("gen"),
         prompts=(prompt,),
@@ -110,20 +115,14 @@ async def _prompt(client: EngineClient, request: pb.GenerateRequest, kind: str) 
 
 async def _chat(client: EngineClient, chat: pb.Chat) -> Prompt:
     if not chat.messages:
-        raise InvalidRequestError("chat.messages must not be empty", param="chat.messages")
-    opens = not chat.continue_final_message
-    if chat.HasField("add_generation_prompt"):
-        if chat.add_generation_prompt and chat.continue_final_message:
-            raise InvalidRequestError(
-                "chat.add_generation_prompt cannot be true together with continue_final_message",
-                param="chat.add_generation_prompt",
-            )
-        opens = chat.add_generation_prompt
-    arguments = {
-        **MessageToDict(chat.template_arguments),
-        "add_generation_prompt": opens,
-        "continue_final_message": chat.continue_final_message,
-    }
+        raise InvalidRequestError("messages must not be empty", param="messages")
+    opens = chat.add_generation_prompt if chat.HasField("add_generation_prompt") else None
+    arguments = template_arguments(
+        MessageToDict(chat.template_arguments),
+        "template_arguments",
+        add_generation_prompt=opens,
+        continue_final_message=chat.continue_final_message,
+    )
     return await client.render_chat([_message(message) for message in chat.messages], arguments)
 
 

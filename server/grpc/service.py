@@ -16,7 +16,7 @@ from jaxserve.errors import InternalError, InvalidRequestError, JaxserveError
 from server.errors import grpc_status
 from server.grpc.messages import event_of, job_of, model_info_of
 from server.proto import inference_pb2 as pb
-from server.requests import check_model
+from server.requests import admit, check_model
 from server.streams import run
 
 _LOG = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ class Inference:
         """Run one request. Cancelling the call cancels this task, which closes the events and so aborts the request."""
         try:
             request = _decoded(pb.GenerateRequest, payload)
-            check_model(self._client, request.model)
+            admit(self._client, request.model)
             job = await job_of(self._client, request)
             async with aclosing(run(self._client, job)) as events:
                 async for _, event in events:

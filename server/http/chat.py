@@ -21,7 +21,7 @@ from server.http.protocol import Message as MessageField
 from server.http.replies import ChatChoiceReply, ChatChunkChoiceReply, ChatReply
 from server.http.sse import stream
 from server.http.strict_json import StrictJsonRoute
-from server.requests import Job, check_model, check_not_empty, new_id, sampling_params
+from server.requests import Job, admit, check_not_empty, new_id, sampling_params, template_arguments
 from server.streams import Events, run
 
 router = APIRouter(route_class=StrictJsonRoute)
@@ -31,7 +31,7 @@ router = APIRouter(route_class=StrictJsonRoute)
 async def chat_completions(body: ChatRequest, request: Request) -> Response:
     """Answer a conversation."""
     client: EngineClient = request.app.state.client
-    check_model(client, body.model)
+    admit(client, body.model)
     job = await _job(client, body)
     events = run(client, job)
     head: dict[str, Any] = {
@@ -56,7 +56,13 @@ async def _job(client: EngineClient, body: ChatRequest) -> Job:
     if body.logprobs:
         fields["logprobs"] = body.top_logprobs or 0
     params = sampling_params(fields, names)
-    prompt = await client.render_chat([_message(message) for message in body.messages], _template_arguments(body))
+    arguments = template_arguments(
+        body.chat_template_kwargs or {},
+        "chat_template_kwargs",
+        add_generation_prompt=body.add_generation_prompt,
+        continue_final_message=bool(body.continue_final_message),
+    )
+    prompt = await client.render_chat([_message(message) for message in body.messages], arguments)
     return Job(request_id=new_id("chatcmpl"), prompts=(prompt,), params=params, names=names)
 
 
@@ -65,16 +71,6 @@ def _message(message: MessageField) -> ChatMessage:
     if message.name is not None:
         plain["name"] = message.name
     return plain
-
-
-def _template_arguments(body: ChatRequest) -> dict[str, Any]:
-    goes_on = bool(body.continue_final_message)
-    opens = not goes_on if body.add_generation_prompt is None else body.add_generation_prompt
-    return {
-        **(body.chat_template_kwargs or {}),
-        "add_generation_prompt": opens,
-        "continue_final_message": goes_on,
-    }
 
 
 async def _whole(events: Events, head: dict[str, Any], body: ChatRequest, job: Job) -> Response:

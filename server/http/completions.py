@@ -21,7 +21,7 @@ from server.http.protocol import CompletionRequest
 from server.http.replies import CompletionChoiceReply, CompletionReply
 from server.http.sse import stream
 from server.http.strict_json import StrictJsonRoute
-from server.requests import Job, check_model, check_not_empty, new_id, sampling_params
+from server.requests import Job, admit, check_not_empty, new_id, sampling_params
 from server.streams import Events, run
 
 router = APIRouter(route_class=StrictJsonRoute)
@@ -33,7 +33,7 @@ _DEFAULT_MAX_TOKENS = 16  # OpenAI's, for this endpoint only
 async def completions(body: CompletionRequest, request: Request) -> Response:
     """Continue one text or several."""
     client: EngineClient = request.app.state.client
-    check_model(client, body.model)
+    admit(client, body.model)
     job, prompts = _job(body)
     events = run(client, job)
     texts = _Texts(client.tokenizer, body, job, prompts)

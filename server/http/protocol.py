@@ -152,12 +152,6 @@ class ChatRequest(SamplingFields):
             raise PydanticCustomError(
                 "contradiction", "must equal max_completion_tokens where both are given", {"param": "max_tokens"}
             )
-        if self.continue_final_message and self.add_generation_prompt:
-            raise PydanticCustomError(
-                "contradiction",
-                "cannot be true together with continue_final_message",
-                {"param": "add_generation_prompt"},
-            )
         return self
 
 

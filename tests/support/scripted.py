@@ -128,6 +128,8 @@ class ScriptedClient:
         return TokenLogprob(token, logprob, rank, raw.decode("utf-8", "replace"), raw)
 
     async def render_chat(self, messages: Sequence[ChatMessage], template_arguments: Mapping[str, Any]) -> Prompt:
+        if self.draining:
+            raise AssertionError("a draining engine renders nothing")
         self.arguments = template_arguments
         return messages[-1]["content"]
 

@@ -135,6 +135,13 @@ async def test_several_sequences(channel: grpc.aio.Channel) -> None:
         (pb.GenerateRequest(text=""), "text", "empty"),
         (pb.GenerateRequest(tokens=pb.TokenIds()), "tokens", "empty"),
         (pb.GenerateRequest(chat=pb.Chat()), "chat.messages", "empty"),
+        (
+            pb.GenerateRequest(
+                chat=pb.Chat(messages=[{"role": "user"}], add_generation_prompt=True, continue_final_message=True)
+            ),
+            "chat.add_generation_prompt",
+            "continue_final_message",
+        ),
         (pb.GenerateRequest(text="x" * MAX_MODEL_LEN), "text", str(MAX_MODEL_LEN)),
         (pb.GenerateRequest(tokens=pb.TokenIds(ids=[VOCAB])), "tokens", str(VOCAB)),
         (pb.GenerateRequest(text="x", sampling=pb.Sampling(temperature=-1)), "sampling.temperature", "-1"),

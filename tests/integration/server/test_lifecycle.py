@@ -61,6 +61,8 @@ async def test_a_signal_lets_what_runs_finish_and_refuses_the_rest(number: signa
     assert int(refused.headers["retry-after"]) > 0
     async with httpx.AsyncClient(base_url=addresses.http) as client:
         assert (await client.get("/health")).status_code == 503
+        chat = {"messages": [{"role": "user", "content": "x"}]}
+        assert (await client.post("/v1/chat/completions", json=chat)).status_code == 503
     async with grpc.aio.insecure_channel(addresses.grpc.removeprefix("grpc://")) as channel:
         with pytest.raises(grpc.aio.AioRpcError) as info:
             await InferenceStub(channel).Generate(pb.GenerateRequest(text="x")).read()

@@ -10,7 +10,7 @@ from jaxserve.sampling.params import SamplingParams
 from server.http import unsupported
 from server.http.failures import from_validation
 from server.http.protocol import ChatRequest, CompletionRequest
-from server.requests import in_words_of_client, sampling_params
+from server.requests import in_words_of_client, sampling_params, template_arguments
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}]}
 TEXT: dict[str, Any] = {"prompt": "hi"}
@@ -74,7 +74,6 @@ def test_wrong_types_name_the_field(model: type[BaseModel], body: dict[str, Any]
         ({**CHAT, "stream_options": {"include_usage": True}}, "stream_options"),
         ({**CHAT, "top_logprobs": 2}, "top_logprobs"),
         ({**CHAT, "max_tokens": 1, "max_completion_tokens": 2}, "max_tokens"),
-        ({**CHAT, "add_generation_prompt": True, "continue_final_message": True}, "add_generation_prompt"),
         ([], None),
         ("hi", None),
         (None, None),
@@ -163,3 +162,18 @@ def test_errors_speak_the_words_of_the_client() -> None:
     )
     assert isinstance(error, InvalidRequestError)
     assert (error.param, error.message) == ("max_completion_tokens", "max_completion_tokens must be at least 1")
+
+
+@pytest.mark.parametrize(
+    ("asked", "goes_on", "opens"), [(None, False, True), (None, True, False), (False, False, False), (False, True, False)]
+)
+def test_the_assistants_turn_is_opened_unless_a_message_goes_on(asked: bool | None, goes_on: bool, opens: bool) -> None:
+    arguments = template_arguments({"x": 1}, "kwargs", add_generation_prompt=asked, continue_final_message=goes_on)
+    assert arguments == {"x": 1, "add_generation_prompt": opens, "continue_final_message": goes_on}
+
+
+def test_contradicting_template_arguments_are_refused() -> None:
+    with pytest.raises(InvalidRequestError, match="add_generation_prompt"):
+        template_arguments({}, "kwargs", add_generation_prompt=True, continue_final_message=True)
+    with pytest.raises(InvalidRequestError, match="kwargs must not contain messages"):
+        template_arguments({"messages": []}, "kwargs", add_generation_prompt=None, continue_final_message=False)
