@@ -46,18 +46,20 @@ class Tokenizer(Protocol):
         ...
 
     def token_bytes(self, token_id: int) -> bytes:
-        """The bytes a token stands for inside a text (special tokens: their name). Raises ValueError for an unknown id."""
+        """The bytes a token stands for inside a text (special tokens: their name); none for an unknown id.
+
+        A model's embedding may have more rows than its tokenizer has tokens, so unknown ids can be sampled.
+        """
         ...
 
     def leading_bytes(self, token_id: int) -> tuple[bytes, bool]:
         """The bytes a token stands for where no text precedes it, and whether the next token is still such a first one.
 
         SentencePiece vocabularies write a word with the space before it, and drop that space from the first word.
-        Raises ValueError for an unknown id.
         """
         ...
 
 
 def token_text(tokenizer: Tokenizer, token_id: int) -> str:
-    """A token's own text, special tokens written out, incomplete UTF-8 as U+FFFD. Raises ValueError for an unknown id."""
+    """A token's own text, special tokens written out, incomplete UTF-8 as U+FFFD; empty for an unknown id."""
     return tokenizer.token_bytes(token_id).decode("utf-8", errors="replace")

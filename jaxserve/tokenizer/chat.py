@@ -47,6 +47,26 @@ class ChatTemplate:
             raise CheckpointError(f"the chat template is not valid Jinja: {_one_line(error)}") from error
         self._special_tokens = dict(special_tokens)
 
+    @classmethod
+    def load(cls, path: str | Path, override: str | Path | None = None) -> ChatTemplate | None:
+        """The chat template of a checkpoint directory (or of the directory of a tokenizer file); None if it has none.
+
+        Taken from, in this order: the file `override`, ``chat_template.jinja``, ``chat_template`` in
+        tokenizer_config.json (of several named ones, ``default``). Raises CheckpointError if a file is missing, damaged
+        or not valid Jinja.
+        """
+        path = Path(path)
+        directory = path if path.is_dir() else path.parent
+        config = read_tokenizer_config(directory)
+        file = Path(override) if override is not None else directory / "chat_template.jinja"
+        if file.is_file():
+            source: str | None = file.read_text(encoding="utf-8")
+        elif override is not None:
+            raise CheckpointError(f"chat template {file} does not exist")
+        else:
+            source = _configured_template(config.chat_template, directory / "tokenizer_config.json")
+        return None if source is None else cls(source, special_tokens=config.names)
+
     def render(
         self,
         messages: Sequence[Mapping[str, Any]],
@@ -86,25 +106,6 @@ class ChatTemplate:
         except Exception as error:  # a template is a program: it can fail in any way
             raise _refused(f"the chat template refuses these messages: {_one_line(error)}") from error
         return _cut_at_mark(text) if continue_final_message else text
-
-
-def load_chat_template(path: str | Path, *, override: str | Path | None = None) -> ChatTemplate | None:
-    """The chat template of a checkpoint directory (or of the directory of a tokenizer file); None if it has none.
-
-    Taken from, in this order: the file `override`, ``chat_template.jinja``, ``chat_template`` in tokenizer_config.json
-    (of several named ones, ``default``). Raises CheckpointError if a file is missing, damaged or not valid Jinja.
-    """
-    path = Path(path)
-    directory = path if path.is_dir() else path.parent
-    config = read_tokenizer_config(directory)
-    file = Path(override) if override is not None else directory / "chat_template.jinja"
-    if file.is_file():
-        source: str | None = file.read_text(encoding="utf-8")
-    elif override is not None:
-        raise CheckpointError(f"chat template {file} does not exist")
-    else:
-        source = _configured_template(config.chat_template, directory / "tokenizer_config.json")
-    return None if source is None else ChatTemplate(source, special_tokens=config.names)
 
 
 def _configured_template(value: object, file: Path) -> str | None:

@@ -49,13 +49,9 @@ class Detokenizer:
     def _bytes_of(self, token_id: int) -> bytes:
         if token_id in self._skipped:
             return b""
-        try:
-            if not self._at_start:
-                return self._tokenizer.token_bytes(token_id)
-            piece, self._at_start = self._tokenizer.leading_bytes(token_id)
-        except ValueError:
-            # A model's embedding may have more rows than its tokenizer has tokens; those mean nothing.
-            return b""
+        if not self._at_start:
+            return self._tokenizer.token_bytes(token_id)
+        piece, self._at_start = self._tokenizer.leading_bytes(token_id)
         return piece
 
 

@@ -32,7 +32,9 @@ class HuggingFaceTokenizer:
         self._special = frozenset(i for i, token in tokenizer.get_added_tokens_decoder().items() if token.special)
         self._bos = _named_id(tokenizer, config, "bos_token", config.bos_token_id)
         self._eos = _named_id(tokenizer, config, "eos_token", config.eos_token_id)
-        rules = decoder_rules(json.loads(tokenizer.to_str())["decoder"])
+        # The decoder alone, as the file has it: serialising the whole tokenizer takes seconds for a large vocabulary.
+        decoder = tokenizer.decoder
+        rules = decoder_rules(None if decoder is None else json.loads(decoder.__getstate__()))
         self._each_byte = rules.byte_fallback
         self._pieces = _piece_table(tokenizer, rules)
 
@@ -85,11 +87,11 @@ class HuggingFaceTokenizer:
         return detokenizer.decode(self, token_ids, skip_special_tokens=skip_special_tokens)
 
     def token_bytes(self, token_id: int) -> bytes:
-        """The bytes a token stands for inside a text. Raises ValueError for an unknown id."""
+        """The bytes a token stands for inside a text; none for an unknown id."""
         return self._pieces.token_bytes(token_id)
 
     def leading_bytes(self, token_id: int) -> tuple[bytes, bool]:
-        """The bytes at the start of a text, and whether the start lasts. Raises ValueError for an unknown id."""
+        """The bytes a token stands for at the start of a text, and whether the start lasts."""
         return self._pieces.leading_bytes(token_id)
 
 
@@ -107,5 +109,5 @@ def _named_id(tokenizer: tokenizers.Tokenizer, config: TokenizerConfig, role: st
 def _piece_table(tokenizer: tokenizers.Tokenizer, rules: DecoderRules) -> PieceTable:
     size = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
     names = [tokenizer.id_to_token(token_id) for token_id in range(size)]
-    pieces = tuple(None if name is None else rules.piece(name, first=False) for name in names)
+    pieces = tuple(b"" if name is None else rules.piece(name, first=False) for name in names)
     return PieceTable(pieces, lambda token_id: rules.piece(names[token_id] or "", first=True), start_needs_text=False)

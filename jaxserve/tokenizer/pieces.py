@@ -13,28 +13,27 @@ class PieceTable:
     """Token id -> bytes.
 
     Attributes:
-        pieces: the bytes of each id inside a text; None where there is no such token.
+        pieces: the bytes of each id inside a text; empty where there is no such token.
         first: the bytes of a known id where no text precedes it.
         start_needs_text: the start of the text ends only with a token that reads as something there; if False, with
             any token that is not empty inside a text, even if nothing of it is left at the start.
     """
 
-    pieces: tuple[bytes | None, ...]
+    pieces: tuple[bytes, ...]
     first: Callable[[int], bytes]
     start_needs_text: bool
 
     def token_bytes(self, token_id: int) -> bytes:
-        """The bytes of a token inside a text. Raises ValueError for an unknown id."""
-        piece = self.pieces[token_id] if 0 <= token_id < len(self.pieces) else None
-        if piece is None:
-            raise ValueError(f"token id {token_id} is not in the vocabulary of {len(self.pieces)} ids")
-        return piece
+        """The bytes of a token inside a text; none for an unknown id."""
+        return self.pieces[token_id] if 0 <= token_id < len(self.pieces) else b""
 
     def leading_bytes(self, token_id: int) -> tuple[bytes, bool]:
-        """The bytes of a token at the start of a text, and whether the start lasts. Raises ValueError for an unknown id."""
+        """The bytes of a token at the start of a text, and whether the start lasts."""
         inside = self.token_bytes(token_id)
+        if not inside:
+            return b"", True
         leading = self.first(token_id)
-        return leading, not (leading if self.start_needs_text else inside)
+        return leading, self.start_needs_text and not leading
 
 
 def byte_token_value(token: str) -> int | None:

@@ -97,11 +97,11 @@ class SentencePieceTokenizer:
         return detokenizer.decode(self, token_ids, skip_special_tokens=skip_special_tokens)
 
     def token_bytes(self, token_id: int) -> bytes:
-        """The bytes a token stands for inside a text. Raises ValueError for an unknown id."""
+        """The bytes a token stands for inside a text; none for an unknown id."""
         return self._pieces.token_bytes(token_id)
 
     def leading_bytes(self, token_id: int) -> tuple[bytes, bool]:
-        """The bytes at the start of a text, and whether the start lasts. Raises ValueError for an unknown id."""
+        """The bytes a token stands for at the start of a text, and whether the start lasts."""
         return self._pieces.leading_bytes(token_id)
 
     def _segments(self, text: str) -> Iterator[tuple[str | int, bool]]:
@@ -168,18 +168,18 @@ def _piece_table(model: SentencePieceProcessor, added: Mapping[int, AddedToken])
     drops_first_mark = squeezes or model.normalize("a").startswith(_WORD_START)
     size = max(model.get_piece_size(), *(token_id + 1 for token_id in added)) if added else model.get_piece_size()
 
-    def piece(token_id: int, *, first: bool) -> bytes | None:
+    def piece(token_id: int, *, first: bool) -> bytes:
         if token_id in added:
             return added[token_id].content.encode("utf-8")
         if token_id >= model.get_piece_size():
-            return None
+            return b""
         name = model.id_to_piece(token_id)
-        if model.is_byte(token_id):
-            value = byte_token_value(name)
-            return None if value is None else bytes([value])
+        value = byte_token_value(name) if model.is_byte(token_id) else None
+        if value is not None:
+            return bytes([value])
         if first and drops_first_mark:
             name = name.removeprefix(_WORD_START)
         return name.replace(_WORD_START, " ").encode("utf-8")
 
     pieces = tuple(piece(token_id, first=False) for token_id in range(size))
-    return PieceTable(pieces, lambda token_id: piece(token_id, first=True) or b"", start_needs_text=squeezes)
+    return PieceTable(pieces, lambda token_id: piece(token_id, first=True), start_needs_text=squeezes)

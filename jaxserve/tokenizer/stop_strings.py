@@ -44,14 +44,13 @@ class StopStrings:
             return StopOutput("")
         if not self._watchers:
             return StopOutput(text)
-        for i, character in enumerate(text):
-            # Every watcher sees every character, so that its state is right for the next one.
-            complete = [watcher.stop for watcher in self._watchers if watcher.step(character)]
-            if complete:
-                self._matched = True
-                seen = self._held + text[: i + 1]
-                self._held = ""
-                return StopOutput(seen if self._include else seen[: -len(complete[0])], complete[0])
+        ends = [(end, watcher.stop) for watcher in self._watchers if (end := watcher.read(text)) is not None]
+        if ends:
+            # min keeps the first of equal ends: the longest.
+            end, stop = min(ends, key=lambda found: found[0])
+            self._matched = True
+            seen, self._held = self._held + text[:end], ""
+            return StopOutput(seen if self._include else seen[: -len(stop)], stop)
         if self._include:
             return StopOutput(text)
         seen = self._held + text
@@ -59,10 +58,10 @@ class StopStrings:
         self._held = seen[certain:]
         return StopOutput(seen[:certain])
 
-    def flush(self) -> str:
+    def flush(self) -> StopOutput:
         """The text held back, when no more text comes. Call once, after the last push."""
         held, self._held = self._held, ""
-        return held
+        return StopOutput(held)
 
 
 class _Watcher:
@@ -73,13 +72,23 @@ class _Watcher:
         self.matching = 0
         self._fallback = _fallbacks(stop)
 
-    def step(self, character: str) -> bool:
-        """Read one character; whether the text now ends with the whole stop string."""
-        while self.matching and self.stop[self.matching] != character:
-            self.matching = self._fallback[self.matching]
-        if self.stop[self.matching] == character:
-            self.matching += 1
-        return self.matching == len(self.stop)
+    def read(self, text: str) -> int | None:
+        """Read on; where in `text` the stop string is first complete (the index after it), if it is."""
+        stop, matching, i = self.stop, self.matching, 0
+        while i < len(text):
+            if matching == 0:
+                # Nothing begun: jump to where it could begin.
+                i = text.find(stop[0], i)
+                if i < 0:
+                    break
+            while matching and stop[matching] != text[i]:
+                matching = self._fallback[matching]
+            matching += stop[matching] == text[i]
+            i += 1
+            if matching == len(stop):
+                return i
+        self.matching = matching
+        return None
 
 
 def _fallbacks(stop: str) -> list[int]:

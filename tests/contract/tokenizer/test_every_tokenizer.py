@@ -34,8 +34,6 @@ def any_kind(request: pytest.FixtureRequest) -> Sample:
 def test_text_survives(kind: str, text: str) -> None:
     if "▁" in text and kind != "byte_level":
         pytest.skip("SentencePiece vocabularies write spaces as this character")
-    if "<0x" in text and kind.endswith("_json") and kind != "byte_level":
-        pytest.skip("byte tokens written in a text are matched by the library's BPE only by chance of its merges")
     ours = sample(kind).ours
     for special in (True, False):
         assert ours.decode(ours.encode(text, add_special_tokens=special)) == text
@@ -63,13 +61,12 @@ def test_special_tokens_are_left_out_or_written(any_kind: Sample) -> None:
     assert token_text(ours, ours.eos_token_id).strip() == "</s>"
 
 
-def test_unknown_ids_are_errors_for_bytes_and_nothing_for_text(any_kind: Sample) -> None:
+def test_unknown_ids_are_nothing(any_kind: Sample) -> None:
     ours = any_kind.ours
     for unknown in (-1, ours.vocab_size, 10**9):
-        with pytest.raises(ValueError, match=f"token id {unknown} is not in the vocabulary"):
-            ours.token_bytes(unknown)
-        with pytest.raises(ValueError, match="not in the vocabulary"):
-            ours.leading_bytes(unknown)
+        assert ours.token_bytes(unknown) == b""
+        assert ours.leading_bytes(unknown) == (b"", True)
+        assert token_text(ours, unknown) == ""
     hello = ours.encode("hello")
     assert ours.decode([10**9, *hello, -1]) == ours.decode(hello)
 

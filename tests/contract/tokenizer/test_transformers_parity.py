@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxserve.tokenizer.chat import load_chat_template
+from jaxserve.tokenizer.chat import ChatTemplate
 from jaxserve.tokenizer.load import load_tokenizer
 from tests.data.tokenizers.samples import save_hugging_face, save_sentencepiece
 
@@ -92,7 +92,7 @@ def test_chat_template(last: str, ending: str, tmp_path: Path) -> None:
     options = {"add_generation_prompt": ending == "prompt", "continue_final_message": ending == "continue"}
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
     expected = theirs.apply_chat_template(messages, tokenize=False, thinking=True, **options)
-    template = load_chat_template(tmp_path)
+    template = ChatTemplate.load(tmp_path)
     assert template.render(messages, **options, arguments={"thinking": True}) == expected
     ids = theirs.apply_chat_template(messages, thinking=True, return_dict=False, **options)
     assert load_tokenizer(tmp_path).encode(expected, add_special_tokens=False) == ids

@@ -46,10 +46,10 @@ def test_agrees_with_a_search_in_the_whole_text(include: bool, stop: tuple[str, 
         if match is None:
             # Exactly as much is out as can be: no stop string can reach back into it, and no more than that is kept.
             assert sent == (seen if include else seen[: len(seen) - held_back(seen, stop)])
-    sent += strings.flush()
+    sent += strings.flush().text
     match = first_match(seen, stop)
     if match is None:
         assert sent == seen
     else:
         assert sent == seen[: match[0] if include else match[0] - len(match[1])]
-    assert strings.flush() == ""
+    assert strings.flush().text == ""

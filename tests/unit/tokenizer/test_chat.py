@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from jaxserve.errors import CheckpointError, InvalidRequestError
-from jaxserve.tokenizer.chat import ChatTemplate, load_chat_template
+from jaxserve.tokenizer.chat import ChatTemplate
 from tests.data.tokenizers.samples import write_json
 
 SIMPLE = (
@@ -130,24 +130,24 @@ def test_invalid_template_is_the_checkpoints_fault() -> None:
 
 
 def test_where_a_template_comes_from(tmp_path: Path) -> None:
-    assert load_chat_template(tmp_path) is None
+    assert ChatTemplate.load(tmp_path) is None
     config = tmp_path / "tokenizer_config.json"
     write_json(config, {"bos_token": {"content": "<b>"}, "chat_template": "config {{ bos_token }}"})
-    assert load_chat_template(tmp_path).render(HELLO) == "config <b>"
+    assert ChatTemplate.load(tmp_path).render(HELLO) == "config <b>"
     named = [{"name": "tool_use", "template": "tools"}, {"name": "default", "template": "named {{ bos_token }}"}]
     write_json(config, {"bos_token": "<b>", "chat_template": named})
-    assert load_chat_template(tmp_path / "tokenizer.json").render(HELLO) == "named <b>"
+    assert ChatTemplate.load(tmp_path / "tokenizer.json").render(HELLO) == "named <b>"
     (tmp_path / "chat_template.jinja").write_text("file {{ bos_token }}")
-    assert load_chat_template(tmp_path).render(HELLO) == "file <b>"
+    assert ChatTemplate.load(tmp_path).render(HELLO) == "file <b>"
     override = tmp_path / "mine.jinja"
     with pytest.raises(CheckpointError, match=r"mine\.jinja does not exist"):
-        load_chat_template(tmp_path, override=override)
+        ChatTemplate.load(tmp_path, override=override)
     override.write_text("mine")
-    assert load_chat_template(tmp_path, override=override).render(HELLO) == "mine"
+    assert ChatTemplate.load(tmp_path, override=override).render(HELLO) == "mine"
 
 
 @pytest.mark.parametrize("value", [5, [{"name": "tool_use", "template": "x"}], ["x"]])
 def test_template_of_another_shape_is_the_checkpoints_fault(tmp_path: Path, value: object) -> None:
     write_json(tmp_path / "tokenizer_config.json", {"chat_template": value})
     with pytest.raises(CheckpointError, match=r"tokenizer_config\.json: chat_template is neither"):
-        load_chat_template(tmp_path)
+        ChatTemplate.load(tmp_path)

@@ -101,8 +101,7 @@ def test_bytes_of_tokens(reference: SentencePieceProcessor) -> None:
     assert plain.leading_bytes(reference.piece_to_id("\u2581hello")) == (b"hello", False)
     assert plain.leading_bytes(reference.piece_to_id("\u2581")) == (b"", False)
     assert plain.token_bytes(TURN) == b"<|turn|>"
-    with pytest.raises(ValueError, match="token id 399"):
-        plain.token_bytes(399)
+    assert plain.token_bytes(399) == b""  # a gap between the model's pieces and the added tokens
 
 
 def test_characters_beside_stray_bytes_are_kept(reference: SentencePieceProcessor) -> None:

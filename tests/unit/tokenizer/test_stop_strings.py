@@ -8,7 +8,7 @@ from jaxserve.tokenizer.stop_strings import StopOutput, StopStrings
 def test_no_stop_strings_hold_nothing_back() -> None:
     strings = StopStrings(())
     assert strings.push("text") == StopOutput("text")
-    assert strings.flush() == ""
+    assert strings.flush() == StopOutput("")
 
 
 def test_possible_beginning_is_held_until_decided() -> None:
@@ -16,7 +16,7 @@ def test_possible_beginning_is_held_until_decided() -> None:
     assert strings.push("hello\nUs") == StopOutput("hello")
     assert strings.push("ually") == StopOutput("\nUsually")
     assert strings.push("\nUser") == StopOutput("")
-    assert strings.flush() == "\nUser"
+    assert strings.flush() == StopOutput("\nUser")
 
 
 @pytest.mark.parametrize(("include", "text"), [(False, "a"), (True, "a###")])
@@ -26,7 +26,7 @@ def test_text_ends_before_or_after_the_match(include: bool, text: str) -> None:
     assert "".join(part.text for part in parts) == text
     assert parts[-1].matched == "###"
     assert strings.push("more ###") == StopOutput("")
-    assert strings.flush() == ""
+    assert strings.flush() == StopOutput("")
 
 
 def test_first_to_be_complete_wins_then_the_longest() -> None:
