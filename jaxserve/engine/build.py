@@ -10,6 +10,7 @@ from importlib.resources import files
 from pathlib import Path
 
 import jax
+from jax.sharding import Mesh
 
 from jaxserve.cache.kv_cache import KVCache
 from jaxserve.cache.prefix_hash import CacheNamespace
@@ -65,7 +66,7 @@ class BuiltEngine:
 
     core: EngineCore
     intake: Intake
-    tokenizer: Tokenizer
+    tokenizer: Tokenizer | None
     chat_template: ChatTemplate | None
     report: EngineReport
     clock: Clock
@@ -83,8 +84,8 @@ def build_engine(config: EngineConfig, *, strict_length: bool, clock: Clock, pro
     directory = model_directory(config.model.model)
     decoder = decoder_config(read_hf_config(directory))
     tokenizer_path = Path(config.model.tokenizer) if config.model.tokenizer else directory
-    tokenizer = load_tokenizer(tokenizer_path)
-    mesh = make_mesh(tensor=config.parallel.tensor_parallel_size)
+    tokenizer = _tokenizer(config, directory)
+    mesh = _mesh(config.parallel.tensor_parallel_size)
     resolved = resolve(config, _model_facts(config, directory, decoder), _device_facts(mesh.devices.flat[0], mesh.devices.size))
     started = time.monotonic()
     params = load_params(
@@ -92,9 +93,9 @@ def build_engine(config: EngineConfig, *, strict_length: bool, clock: Clock, pro
         decoder,
         mesh,
         resolved.dtype,
-        config.model.load_format,
-        config.model.seed,
-        lambda done, total: progress("loading weights", done, total),
+        load_format=config.model.load_format,
+        seed=config.model.seed,
+        progress=lambda done, total: progress("loading weights", done, total),
     )
     loaded = time.monotonic()
     executor = LocalExecutor(decoder, params, mesh, _options(config, resolved), progress)
@@ -153,6 +154,22 @@ def model_directory(model: str) -> Path:
     return path
 
 
+def _tokenizer(config: EngineConfig, directory: Path) -> Tokenizer | None:
+    """The tokenizer; None if the checkpoint has none and none was named: token ids in, token ids out."""
+    if config.model.tokenizer:
+        return load_tokenizer(config.model.tokenizer)
+    if not any((directory / name).is_file() for name in ("tokenizer.json", "tokenizer.model")):
+        return None
+    return load_tokenizer(directory)
+
+
+def _mesh(tensor: int) -> Mesh:
+    try:
+        return make_mesh(tensor)
+    except ValueError as error:
+        raise ConfigError(f"tensor_parallel_size: {error}", param="tensor_parallel_size") from error
+
+
 def _options(config: EngineConfig, resolved: ResolvedConfig) -> ExecutorOptions:
     return ExecutorOptions(
         max_num_seqs=config.scheduler.max_num_seqs,
@@ -184,11 +201,11 @@ def _device_facts(device: jax.Device, count: int) -> DeviceFacts:
     return DeviceFacts(device.platform, count, memory, slow_bfloat16_scatter=slow)
 
 
-def _eos_token_ids(decoder: DecoderConfig, tokenizer: Tokenizer) -> frozenset[int]:
+def _eos_token_ids(decoder: DecoderConfig, tokenizer: Tokenizer | None) -> frozenset[int]:
     """The checkpoint's own list (generation_config.json before config.json), else the tokenizer's."""
     if decoder.eos_token_ids:
         return frozenset(decoder.eos_token_ids)
-    return frozenset(() if tokenizer.eos_token_id is None else (tokenizer.eos_token_id,))
+    return frozenset() if tokenizer is None or tokenizer.eos_token_id is None else frozenset((tokenizer.eos_token_id,))
 
 
 def _namespace(directory: Path, decoder: DecoderConfig, resolved: ResolvedConfig) -> CacheNamespace:

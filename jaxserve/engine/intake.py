@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from jaxserve.cache.prefix_hash import CacheNamespace
 from jaxserve.clock import Clock
@@ -46,7 +47,7 @@ class Intake:
         self._counter = itertools.count()
 
     def prepare(self, prompt: Prompt, params: SamplingParams, request_id: str) -> list[EngineRequest]:
-        """The `n` sequences of a request, named request_id/0, request_id/1, ...
+        """The `n` sequences of a request. Their ids are unique even if `request_id` is used again.
 
         Raises InvalidRequestError or ContextLengthError naming the field and the limit.
         """
@@ -59,10 +60,11 @@ class Intake:
             raise InvalidRequestError("stop strings need a tokenizer, and none is loaded", param="stop")
         max_tokens = self._max_tokens(len(tokens), params)
         others = replace(params, prompt_logprobs=None)  # the first sequence scores the prompt for all
-        seed = params.seed if params.seed is not None else _mix(self._limits.seed, next(self._counter))
+        number = next(self._counter)
+        seed = params.seed if params.seed is not None else _mix(self._limits.seed, number)
         return [
             EngineRequest(
-                id=f"{request_id}/{index}",
+                id=f"{request_id}/{number}/{index}",
                 prompt=tuple(tokens),
                 params=params if index == 0 else others,
                 max_tokens=max_tokens,
@@ -75,11 +77,12 @@ class Intake:
         ]
 
     def _tokens(self, prompt: Prompt) -> Sequence[int]:
-        if isinstance(prompt, dict) and "prompt_token_ids" in prompt:
-            tokens: Sequence[int] = prompt["prompt_token_ids"]
-            self._check_ids("prompt", tokens)
+        fields: Mapping[str, Any] = {"prompt": prompt} if isinstance(prompt, str) else prompt
+        tokens: Sequence[int]
+        if "prompt_token_ids" in fields:
+            tokens = fields["prompt_token_ids"]
         else:
-            text = prompt if isinstance(prompt, str) else prompt.get("prompt")
+            text = fields.get("prompt")
             if not isinstance(text, str):
                 raise InvalidRequestError("prompt must be a string or a dict with prompt or prompt_token_ids", param="prompt")
             if self._tokenizer is None:
@@ -87,7 +90,7 @@ class Intake:
             if not text:
                 raise InvalidRequestError("prompt must not be empty", param="prompt")
             tokens = self._tokenizer.encode(text)
-            self._check_ids("prompt", tokens)
+        self._check_ids("prompt", tokens)
         if not tokens:
             raise InvalidRequestError("prompt must not be empty", param="prompt")
         return tokens
@@ -111,9 +114,8 @@ class Intake:
             )
         return min(params.max_tokens, left)
 
-    def _check_ids(self, name: str, ids: object) -> None:
+    def _check_ids(self, name: str, ids: Iterable[object]) -> None:
         """Every id must be one that the model scores."""
-        assert hasattr(ids, "__iter__")
         for token in ids:
             if not isinstance(token, int) or isinstance(token, bool) or not 0 <= token < self._limits.vocab_size:
                 raise InvalidRequestError(

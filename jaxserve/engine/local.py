@@ -8,6 +8,7 @@ import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from jaxserve.clock import RealClock
@@ -17,7 +18,7 @@ from jaxserve.engine.client import EngineStats, ModelInfo
 from jaxserve.engine.events import Event
 from jaxserve.engine.loop import EngineLoop, Outcome, Refusal
 from jaxserve.engine.outputs import RequestOutputs
-from jaxserve.errors import DrainingError, EngineDeadError, InvalidRequestError, JaxserveError
+from jaxserve.errors import CheckpointError, DrainingError, EngineDeadError, InvalidRequestError, JaxserveError
 from jaxserve.executor.programs import Progress
 from jaxserve.sampling.params import SamplingParams
 from jaxserve.scheduler.request import EngineRequest
@@ -47,8 +48,9 @@ class _Counters:
 class LocalEngine:
     """Belongs to the event loop it was started in; see EngineClient for what the methods promise."""
 
-    def __init__(self, built: BuiltEngine, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, built: BuiltEngine, tokenizer: Tokenizer, loop: asyncio.AbstractEventLoop) -> None:
         self._built = built
+        self._tokenizer = tokenizer
         self._loop = loop
         self._engine = EngineLoop(built.core, self._from_engine, self._engine_died)
         self._streams: dict[str, _Stream] = {}  # sequence id -> the stream of its request
@@ -62,7 +64,9 @@ class LocalEngine:
     async def start(cls, config: EngineConfig, progress: Progress) -> LocalEngine:
         """Build the engine (off the event loop) and start it. Raises what build_engine raises."""
         built = await asyncio.to_thread(build_engine, config, strict_length=True, clock=RealClock(), progress=progress)
-        engine = cls(built, asyncio.get_running_loop())
+        if built.tokenizer is None:
+            raise CheckpointError("a server needs a tokenizer: the checkpoint has none, give one with --tokenizer")
+        engine = cls(built, built.tokenizer, asyncio.get_running_loop())
         engine._engine.start()
         return engine
 
@@ -79,11 +83,9 @@ class LocalEngine:
     @property
     def tokenizer(self) -> Tokenizer:
         """The served model's tokenizer."""
-        return self._built.tokenizer
+        return self._tokenizer
 
-    async def generate(
-        self, prompt: Prompt, params: SamplingParams, *, request_id: str | None = None
-    ) -> AsyncIterator[Event]:
+    async def generate(self, prompt: Prompt, params: SamplingParams, *, request_id: str | None = None) -> AsyncIterator[Event]:
         """Run one request; see EngineClient.generate."""
         self._counters.received += 1
         name = request_id or uuid.uuid4().hex
@@ -114,10 +116,15 @@ class LocalEngine:
             raise InvalidRequestError(
                 "the model has no chat template; use /v1/completions or give one with --chat-template", param="messages"
             )
-        render = template.render
-        return await self._loop.run_in_executor(
-            self._pool, lambda: {"prompt_token_ids": self._encode(render(messages, **template_arguments))}
+        arguments = dict(template_arguments)
+        render = partial(
+            template.render,
+            messages,
+            add_generation_prompt=arguments.pop("add_generation_prompt", True),
+            continue_final_message=arguments.pop("continue_final_message", False),
+            arguments=arguments,
         )
+        return await self._loop.run_in_executor(self._pool, lambda: {"prompt_token_ids": self._encode(render())})
 
     async def abort(self, request_id: str) -> bool:
         """Abort a request; its stream ends with Finished events."""

@@ -121,11 +121,10 @@ class RequestOutputs:
             sequence.first_token = self._clock.now()
         reason, matched = update.reason, update.matched
         text = self._text(sequence, token, reason)
-        pieces = [sequence.stop.push(text)]
-        if reason is not None:
-            pieces.append(sequence.stop.flush())
-        released = "".join(piece.text for piece in pieces)
-        stopped = next((piece.matched for piece in pieces if piece.matched is not None), None)
+        watched = sequence.stop.push(text)
+        released, stopped = watched.text, watched.matched
+        if stopped is None and reason is not None:
+            released += sequence.stop.flush().text
         if stopped is not None:
             if reason is None:
                 pushed.end.append(sequence.id)

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from jaxserve.executor.buckets import Bucket
-from jaxserve.sampling.sampler import SamplingBatch
+from jaxserve.sampling.batch import SamplingBatch
 from jaxserve.scheduler.plan import Plan
 
 

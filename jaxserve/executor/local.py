@@ -15,9 +15,10 @@ from jaxserve.executor.batch import DeviceBatch, make_batch
 from jaxserve.executor.buckets import Bucket, BucketGrid
 from jaxserve.executor.programs import Programs, Progress, compile_programs
 from jaxserve.executor.result import LocalHandle
-from jaxserve.executor.step import Params, StepState
+from jaxserve.executor.step import StepState
+from jaxserve.models.binding import Params
 from jaxserve.models.config import DecoderConfig
-from jaxserve.sampling.sampler import SamplerState
+from jaxserve.sampling.state import empty_state
 from jaxserve.scheduler.plan import Plan, RowStart, SamplingRows
 from jaxserve.scheduler.rows import SUPPRESS_WIDTH
 
@@ -45,9 +46,7 @@ class LocalExecutor:
         progress: told about compilation.
     """
 
-    def __init__(
-        self, config: DecoderConfig, params: Params, mesh: Mesh, options: ExecutorOptions, progress: Progress
-    ) -> None:
+    def __init__(self, config: DecoderConfig, params: Params, mesh: Mesh, options: ExecutorOptions, progress: Progress) -> None:
         self._config = config
         self._params = params
         self._options = options
@@ -88,9 +87,7 @@ class LocalExecutor:
 
     def _batch(self, plan: Plan, bucket: Bucket) -> DeviceBatch:
         options = self._options
-        return make_batch(
-            plan, bucket, max_pages=self._max_pages, page_size=options.page_size, spare_slot=options.max_num_seqs
-        )
+        return make_batch(plan, bucket, max_pages=self._max_pages, page_size=options.page_size, spare_slot=options.max_num_seqs)
 
     def _score(self, plan: Plan) -> jax.Array | None:
         """Score prompt tokens from the step's hidden states."""
@@ -102,7 +99,8 @@ class LocalExecutor:
             start = int(plan.query_start[score.row]) + score.offset
             end = start + len(score.targets)
             targets[start:end] = score.targets
-        return self._programs.score(self._params, self._state.hidden, targets, np.array(end, np.int32))
+        scored: jax.Array = self._programs.score(self._params, self._state.hidden, targets, np.array(end, np.int32))
+        return scored
 
     def _load(self, start: RowStart) -> None:
         """Load a slot's sampling state."""
@@ -125,18 +123,13 @@ class LocalExecutor:
         config, options = self._config, self._options
         everywhere = NamedSharding(mesh, PartitionSpec())
         by_head = NamedSharding(mesh, PartitionSpec(None, None, None, "tensor"))
-        slots, vocabulary = options.max_num_seqs + 1, config.vocab_size
         pages = (config.num_layers, options.num_pages, 2, config.num_kv_heads, options.page_size, config.head_dim)
         largest = max(bucket.tokens for bucket in self.grid.buckets)
         zeros: Callable[..., jax.Array] = jnp.zeros
         return StepState(
             kv_pages=zeros(pages, jnp.dtype(options.kv_dtype), device=by_head),
-            sampler=SamplerState(
-                output_counts=zeros((slots, vocabulary), jnp.int32, device=everywhere),
-                in_prompt=zeros((slots, vocabulary), jnp.bool_, device=everywhere),
-                bias=zeros((slots, vocabulary), jnp.float32, device=everywhere),
-            ),
-            last_tokens=zeros((slots,), jnp.int32, device=everywhere),
+            sampler=jax.device_put(empty_state(options.max_num_seqs, config.vocab_size), everywhere),
+            last_tokens=zeros((options.max_num_seqs + 1,), jnp.int32, device=everywhere),
             hidden=zeros((largest, config.hidden_size), jnp.dtype(self._activation_dtype()), device=everywhere),
         )
 
@@ -150,9 +143,7 @@ class LocalExecutor:
 
 def _example_plan() -> Plan:
     """One greedy row that decodes its first token."""
-    numbers = {
-        name: np.zeros(1, np.float32) for name in ("temperature", "min_p", "presence", "frequency", "repetition", "top_p")
-    }
+    numbers = {name: np.zeros(1, np.float32) for name in ("temperature", "min_p", "presence", "frequency", "repetition", "top_p")}
     sampling = SamplingRows(
         top_k=np.zeros(1, np.int32),
         key=np.zeros((1, 2), np.uint32),
@@ -173,4 +164,3 @@ def _example_plan() -> Plan:
         samples=np.ones(1, np.bool_),
         sampling=sampling,
     )
-

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -12,9 +13,10 @@ import numpy as np
 
 from jaxserve.executor.batch import DeviceBatch
 from jaxserve.executor.buckets import Bucket, BucketGrid
-from jaxserve.executor.step import Params, StepState, make_score, make_step
+from jaxserve.executor.step import StepState, make_score, make_step
+from jaxserve.models.binding import Params
 from jaxserve.models.config import DecoderConfig
-from jaxserve.sampling.sampler import load_row
+from jaxserve.sampling.state import load_row
 
 COMPILE_THREADS = 2  # XLA's own compiler threads fill the other cores
 
@@ -47,7 +49,8 @@ def compile_programs(
     Args:
         config: the model.
         grid: the buckets.
-        params, state: arrays, or shapes with shardings.
+        params: the weights.
+        state: the device state, which gives every program its shapes and shardings.
         example: a batch of a bucket's shape.
         progress: told after every program.
     """
@@ -59,9 +62,11 @@ def compile_programs(
     row = [np.zeros(vocabulary, dtype) for dtype in (np.int32, np.bool_, np.float32)]
     slot, count = np.zeros((), np.int32), np.zeros((), np.int32)
     targets = np.zeros(state.hidden.shape[0], np.int32)
-    jobs: dict[Any, Callable[[], Any]] = {
-        bucket: lambda bucket=bucket: step.lower(params, state, example(bucket)).compile() for bucket in grid.buckets
-    }
+
+    def compile_step(bucket: Bucket) -> Any:
+        return step.lower(params, state, example(bucket)).compile()
+
+    jobs: dict[Any, Callable[[], Any]] = {bucket: partial(compile_step, bucket) for bucket in grid.buckets}
     jobs["score"] = lambda: jax.jit(make_score(config)).lower(params, state.hidden, targets, count).compile()
     load = jax.jit(load_row, donate_argnums=0, out_shardings=placed.sampler)
     jobs["load_row"] = lambda: load.lower(state.sampler, slot, *row).compile()
@@ -74,4 +79,3 @@ def compile_programs(
     score, load_compiled = done.pop("score"), done.pop("load_row")
     temporary = max(int(program.memory_analysis().temp_size_in_bytes) for program in (*done.values(), score))
     return Programs(done, score, load_compiled, temporary)
-

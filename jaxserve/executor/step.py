@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from jaxserve.executor.batch import DeviceBatch
+from jaxserve.models.attention import AttentionSpec
+from jaxserve.models.binding import Params, bind
 from jaxserve.models.config import DecoderConfig
-from jaxserve.models.decoder import AttentionSpec, bind
 from jaxserve.sampling.logprobs import token_logprobs
 from jaxserve.sampling.params import MAX_LOGPROBS
-from jaxserve.sampling.sampler import SamplerState, count_tokens, sample
+from jaxserve.sampling.sampler import sample
+from jaxserve.sampling.state import SamplerState, record_tokens
 from pallas_kernels.kv_write import kv_write
 from pallas_kernels.ragged_paged_attention import ragged_paged_attention
 
 SCORE_CHUNK = 64  # prompt positions whose logits are held at once
 PACKED_WIDTH = 3 + 2 * MAX_LOGPROBS
-
-Params = Mapping[str, Any]
 
 
 @jax.tree_util.register_dataclass
@@ -87,7 +86,7 @@ def make_step(config: DecoderConfig) -> Callable[[Params, StepState, DeviceBatch
         slot = batch.sampling.slot
         new_state = StepState(
             kv_pages=attend.kv_pages,
-            sampler=count_tokens(state.sampler, slot, chosen),
+            sampler=record_tokens(state.sampler, slot, chosen),
             last_tokens=state.last_tokens.at[slot].set(chosen),
             hidden=jax.lax.dynamic_update_slice(state.hidden, hidden, (0, 0)),
         )
@@ -118,7 +117,8 @@ def make_score(config: DecoderConfig) -> Callable[[Params, jax.Array, jax.Array,
             packed = _pack_logprobs(logits, jax.lax.dynamic_slice_in_dim(targets, start, chunk))
             return jax.lax.dynamic_update_slice_in_dim(out, packed, start, 0)
 
-        return jax.lax.fori_loop(0, (count + chunk - 1) // chunk, body, out)
+        scored: jax.Array = jax.lax.fori_loop(0, (count + chunk - 1) // chunk, body, out)
+        return scored
 
     return score
 

@@ -49,9 +49,3 @@ class SamplingBatch:
     any_bias: jax.Array
     any_suppressed: jax.Array
     any_logprobs: jax.Array
-
-
-def key_of_seed(seed: int) -> tuple[int, int]:
-    """Raw threefry key data of a seed from -2**63 to 2**64 - 1: its high and low 32 bits."""
-    bits = seed & (2**64 - 1)
-    return bits >> 32, bits & (2**32 - 1)

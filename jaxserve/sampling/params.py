@@ -133,6 +133,12 @@ class SamplingParams:
         return self.presence_penalty != 0.0 or self.frequency_penalty != 0.0 or self.repetition_penalty != 1.0
 
 
+def key_of_seed(seed: int) -> tuple[int, int]:
+    """Raw threefry key data of a seed from -2**63 to 2**64 - 1: its high and low 32 bits."""
+    bits = seed & (2**64 - 1)
+    return bits >> 32, bits & (2**32 - 1)
+
+
 def _require(name: str, holds: bool, what: str) -> None:
     if not holds:
         raise InvalidRequestError(f"{name} must be {what}", param=name)

@@ -7,6 +7,7 @@ from dataclasses import fields
 import numpy as np
 
 from jaxserve.cache.page_pool import NULL_PAGE
+from jaxserve.sampling.params import key_of_seed
 from jaxserve.scheduler.plan import Bools, Ints, SamplingRows
 from jaxserve.scheduler.request import Sequence
 
@@ -56,8 +57,7 @@ class RowTable:
         table.presence[slot] = params.presence_penalty
         table.frequency[slot] = params.frequency_penalty
         table.repetition[slot] = params.repetition_penalty
-        seed = sequence.request.seed % 2**64
-        table.key[slot] = (seed >> 32, seed & 0xFFFFFFFF)
+        table.key[slot] = key_of_seed(sequence.request.seed)
         table.suppress[slot] = -1
         stops = sorted(sequence.stop_token_ids)
         table.suppress[slot, : len(stops)] = stops

@@ -88,11 +88,15 @@ class Scheduler:
         """Whether any sequence is unfinished."""
         return bool(self._sequences)
 
+    def has_room(self, count: int) -> bool:
+        """Whether the waiting queue takes this many more sequences."""
+        return len(self._waiting) + count <= self._config.max_waiting
+
     def add(self, requests: Iterable[EngineRequest]) -> None:
         """Queue the sequences of one request, all or none. Raises QueueFullError beyond `max_waiting` in the queue."""
         sequences = [Sequence.from_request(request) for request in requests]
-        limit = self._config.max_waiting
-        if len(self._waiting) + len(sequences) > limit:
+        if not self.has_room(len(sequences)):
+            limit = self._config.max_waiting
             raise QueueFullError(f"the waiting queue is full (max_waiting is {limit} sequences)", retry_after=1.0)
         self._sequences.update((sequence.request.id, sequence) for sequence in sequences)
         self._waiting.extend(sequences)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxserve.sampling.batch import key_of_seed
+from jaxserve.sampling.params import key_of_seed
 from jaxserve.sampling.sampler import sample
 from jaxserve.sampling.state import empty_state, load_row, record_tokens
 from jaxserve.sampling.truncation import kept_tokens

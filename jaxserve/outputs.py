@@ -1,0 +1,71 @@
+"""What the offline API returns: vLLM's names and shapes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jaxserve.engine.events import PositionLogprobs, TokenLogprob
+
+
+@dataclass(frozen=True, slots=True)
+class Logprob:
+    """Log-probability of a token, its rank (1 is likeliest) and its text."""
+
+    logprob: float
+    rank: int
+    decoded_token: str
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionOutput:
+    """One generated sequence.
+
+    Attributes:
+        index: which of the request's `n`.
+        text: the text, stop string left out unless asked for.
+        token_ids: all generated tokens, a stop token included.
+        cumulative_logprob: sum of the chosen tokens' log-probabilities, when `logprobs` was asked for.
+        logprobs: one dict a token, token id -> Logprob, the chosen token among them.
+        finish_reason: "stop" or "length".
+        stop_reason: the stop string or stop token id that matched.
+    """
+
+    index: int
+    text: str
+    token_ids: list[int]
+    cumulative_logprob: float | None
+    logprobs: list[dict[int, Logprob]] | None
+    finish_reason: str
+    stop_reason: str | int | None
+
+
+@dataclass(frozen=True, slots=True)
+class RequestOutput:
+    """A finished request.
+
+    Attributes:
+        request_id: its number in the call, as a string.
+        prompt: the prompt's text, None when it was given as token ids.
+        prompt_token_ids: the prompt as the model saw it.
+        prompt_logprobs: one dict a prompt token, None for the first; None unless asked for.
+        outputs: the `n` sequences.
+        num_cached_tokens: prompt tokens found in the prefix cache.
+        finished: always True.
+    """
+
+    request_id: str
+    prompt: str | None
+    prompt_token_ids: list[int]
+    prompt_logprobs: list[dict[int, Logprob] | None] | None
+    outputs: list[CompletionOutput]
+    num_cached_tokens: int
+    finished: bool = True
+
+
+def logprob_dict(position: PositionLogprobs) -> dict[int, Logprob]:
+    """The alternatives of one position, and the chosen token."""
+    return {entry.token_id: _logprob(entry) for entry in (*position.top, position.chosen)}
+
+
+def _logprob(entry: TokenLogprob) -> Logprob:
+    return Logprob(entry.logprob, entry.rank, entry.text)
