@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib.metadata import version
 
 import uvloop
 from rich.console import Console
@@ -29,7 +30,6 @@ from jaxserve.engine.local import LocalEngine
 from jaxserve.errors import JaxserveError
 from jaxserve.executor.programs import Progress
 from server.run import Addresses, check_ports, serve
-from server.version import server_version
 
 _EXIT_ERROR = 2
 _EXIT_INTERRUPTED = 130
@@ -93,7 +93,7 @@ def _banner(report: EngineReport) -> str:
     workspace = f"workspace {_size(memory.temporary)}"
     return "\n".join(
         (
-            f"jaxserve {server_version()}",
+            f"jaxserve {version('jaxserve')}",
             f"  model    {model.name}: {model.architecture}, {model.parameters / 1e6:,.1f}M parameters in {model.dtype}",
             f"  context  {model.max_model_len:,} tokens a request, {memory.kv_tokens:,} in the KV cache",
             f"  mesh     {report.mesh}",

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
+
 from fastapi import APIRouter, Request
 
 from jaxserve.engine.client import EngineClient, ModelInfo
 from server.errors import ErrorBody
 from server.http.replies import HealthReply, ModelListReply, ModelReply, VersionReply
 from server.requests import check_model
-from server.version import server_version
 
 router = APIRouter()
 
@@ -37,9 +38,9 @@ async def health(request: Request) -> HealthReply:
 
 
 @router.get("/version")
-async def about_version() -> VersionReply:
+async def server_version() -> VersionReply:
     """Tell the server's version."""
-    return {"version": server_version()}
+    return {"version": version("jaxserve")}
 
 
 def _reply(info: ModelInfo) -> ModelReply:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
+
 from fastapi import FastAPI
 
 from jaxserve.engine.client import EngineClient
 from server.http import about, chat, completions, failures
 from server.http.middleware import Envelope
-from server.version import server_version
 
 
 def create_app(client: EngineClient) -> FastAPI:
     """Build the application. It holds no state but the client."""
-    app = FastAPI(title="jaxserve", version=server_version(), redirect_slashes=False)
+    app = FastAPI(title="jaxserve", version=version("jaxserve"), redirect_slashes=False)
     app.state.client = client
     for part in (chat, completions, about):
         app.include_router(part.router)
