@@ -88,8 +88,8 @@ def _leaf(tree: Params, path: tuple[str, ...]) -> Any:
 
 def _read(checkpoint: SafetensorsCheckpoint, job: _Job, dtype: str) -> jax.Array:
     def block(index: Index | None) -> Block:
-        part = read_block(checkpoint, job.rule, job.shape, index or (slice(None),) * len(job.shape))
-        return part.astype(dtype, copy=False)
+        whole = (slice(None),) * len(job.shape)
+        return read_block(checkpoint, job.rule, job.shape, whole if index is None else index, dtype)
 
     return jax.make_array_from_callback(job.shape, job.sharding, block)
 

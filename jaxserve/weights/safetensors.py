@@ -8,7 +8,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 
@@ -93,13 +92,3 @@ def shard_files(directory: Path) -> list[Path]:
     if missing:
         raise CheckpointError(f"{directory} lacks files that {INDEX} names: {', '.join(missing)}", param="model")
     return [directory / name for name in names]
-
-
-def read_padded(
-    checkpoint: SafetensorsCheckpoint, name: str, bounds: tuple[tuple[int, int], ...], shape: tuple[int, ...]
-) -> Block:
-    """`checkpoint.read`, with zeros where the bounds reach beyond the tensor's shape."""
-    inside = tuple((min(start, size), min(stop, size)) for (start, stop), size in zip(bounds, shape, strict=True))
-    block = checkpoint.read(name, inside)
-    padding = [(0, stop - start - size) for (start, stop), size in zip(bounds, block.shape, strict=True)]
-    return np.pad(block, padding) if any(after for _, after in padding) else block
