@@ -21,7 +21,7 @@ async def models(request: Request) -> ModelListReply:
     return {"object": "list", "data": [_reply(client.model)]}
 
 
-@router.get("/v1/models/{name:path}", responses={404: {"model": ErrorBody}})
+@router.get("/v1/models/{name:path}", responses={"4XX": {"model": ErrorBody}})
 async def model(name: str, request: Request) -> ModelReply:
     """Describe one model."""
     client: EngineClient = request.app.state.client

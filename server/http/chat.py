@@ -27,7 +27,9 @@ from server.streams import Events, run
 router = APIRouter(route_class=StrictJsonRoute)
 
 
-@router.post("/v1/chat/completions", responses={200: {"model": ChatReply}, 400: {"model": ErrorBody}})
+@router.post(
+    "/v1/chat/completions", responses={200: {"model": ChatReply}, "4XX": {"model": ErrorBody}, "5XX": {"model": ErrorBody}}
+)
 async def chat_completions(body: ChatRequest, request: Request) -> Response:
     """Answer a conversation."""
     client: EngineClient = request.app.state.client

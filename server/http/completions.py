@@ -29,7 +29,9 @@ router = APIRouter(route_class=StrictJsonRoute)
 _DEFAULT_MAX_TOKENS = 16  # OpenAI's, for this endpoint only
 
 
-@router.post("/v1/completions", responses={200: {"model": CompletionReply}, 400: {"model": ErrorBody}})
+@router.post(
+    "/v1/completions", responses={200: {"model": CompletionReply}, "4XX": {"model": ErrorBody}, "5XX": {"model": ErrorBody}}
+)
 async def completions(body: CompletionRequest, request: Request) -> Response:
     """Continue one text or several."""
     client: EngineClient = request.app.state.client

@@ -153,7 +153,14 @@ async def test_request_ids(http: httpx.AsyncClient) -> None:
 async def test_about(http: httpx.AsyncClient) -> None:
     assert (await http.get("/health")).json() == {"status": "ok"}
     assert set((await http.get("/version")).json()) == {"version"}
-    assert (await http.get("/openapi.json")).status_code == 200
+
+
+async def test_openapi_tells_the_truth_about_errors(http: httpx.AsyncClient) -> None:
+    document = (await http.get("/openapi.json")).json()
+    operations = [operation for path in document["paths"].values() for operation in path.values()]
+    assert len(operations) == 6
+    assert not any("422" in operation["responses"] for operation in operations)
+    assert {"ErrorBody", "ChatReply", "CompletionReply", "ChatRequest"} <= document["components"]["schemas"].keys()
 
 
 async def test_frames_of_a_stream(http: httpx.AsyncClient) -> None:
