@@ -33,7 +33,8 @@ NEUTRAL_VALUES: Mapping[str, tuple[object, ...]] = MappingProxyType(
         "add_cross_attention": (None, False),
         "cross_attention_hidden_size": (None,),
         "per_layer_config": (None,),
-        "auto_map": (None,),
+        "use_mrope": (None, False),
+        "rope_interleaved": (None, False),
     }
 )
 
