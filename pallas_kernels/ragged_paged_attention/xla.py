@@ -1,11 +1,13 @@
 """ragged_paged_attention in plain XLA: online softmax over blocks of pages, with loops that run only as far as the batch needs.
 
-Two parts, because their shapes differ: rows with one query are computed together, a block of keys of all rows at a
-time; rows with more are cut into blocks of queries and computed one after another. A part without work runs no trip.
+Two parts, because their shapes differ: queries that are alone in their rows are computed together, a block of keys of
+all of them at a time; longer rows are cut into blocks of queries and computed one after another. A part without work
+runs no trip. With no more tokens than rows the first part does everything: it is what decode steps compile to.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -29,28 +31,36 @@ class Softmax(NamedTuple):
     values: jax.Array
 
 
+class Rows(NamedTuple):
+    """The rows of the batch: page_table [R, M], query_start [R + 1], kv_length [R]."""
+
+    page_table: jax.Array
+    query_start: jax.Array
+    kv_length: jax.Array
+
+
+class Options(NamedTuple):
+    """Static arguments; see api.py."""
+
+    scale: float
+    window: int | None
+    soft_cap: float | None
+
+
 class Problem(NamedTuple):
-    """What both parts need of the arguments.
+    """What both parts share.
 
     Attributes:
-        pages: [L * P * 2 * K, S, D], the cache as a list of one head's halves of pages, so that one gather of whole entries
-            yields [..., K, C, S, D] with no transpose.
-        page_table: [R, M + padding], so that a block starting inside the table never ends outside.
-        query_start: [R + 1].
-        kv_length: [R].
+        pages: [L * P * 2 * K, S, D], the cache as a list of one head's halves of pages, so that one gather of whole
+            entries yields [..., K, C, S, D] with no transpose.
         layer_start: where the layer begins in `pages`.
         sink: the state before any key, [K, G].
     """
 
     pages: jax.Array
-    page_table: jax.Array
-    query_start: jax.Array
-    kv_length: jax.Array
-    layer_start: int
+    layer_start: jax.Array
     kv_heads: int
-    scale: float
-    window: int | None
-    soft_cap: float | None
+    options: Options
     sink: Softmax
 
     @property
@@ -82,69 +92,77 @@ def ragged_paged_attention(
     sinks: jax.Array | None,
 ) -> jax.Array:
     """See api.py."""
-    _, num_pages, _, kv_heads, size, dim = kv_pages.shape
-    padding = max(_block_pages(DECODE_KEYS, size), _block_pages(CHUNK_KEYS, size))
-    shape = (kv_heads, q.shape[1] // kv_heads)  # [K, G]
+    shape = (kv_pages.shape[3], q.shape[1] // kv_pages.shape[3])  # [K, G]
     sink = Softmax(
         largest=jnp.full(shape, LOWEST, jnp.float32) if sinks is None else sinks.astype(jnp.float32).reshape(shape),
         total=jnp.full(shape, 0.0 if sinks is None else 1.0, jnp.float32),
-        values=jnp.zeros((*shape, dim), jnp.float32),
+        values=jnp.zeros((*shape, q.shape[2]), jnp.float32),
     )
+    rows = Rows(page_table, query_start, kv_length)
+    options = Options(scale, window, soft_cap)
+    # The layer is an argument, so that all layers of a model share one trace.
+    attended: jax.Array = _attend(q, kv_pages, rows, jnp.int32(layer), sink, options=options)
+    return attended
+
+
+@partial(jax.jit, static_argnames=("options",))
+def _attend(q: jax.Array, kv_pages: jax.Array, rows: Rows, layer: jax.Array, sink: Softmax, *, options: Options) -> jax.Array:
+    _, num_pages, _, kv_heads, size, dim = kv_pages.shape
     problem = Problem(
         pages=kv_pages.reshape(-1, size, dim),
-        page_table=jnp.pad(page_table, ((0, 0), (0, padding))),
-        query_start=query_start,
-        kv_length=kv_length,
-        layer_start=layer * num_pages * 2 * kv_heads,
+        layer_start=layer * (num_pages * 2 * kv_heads),
         kv_heads=kv_heads,
-        scale=scale,
-        window=window,
-        soft_cap=soft_cap,
+        options=options,
         sink=sink,
     )
-    out = _decode(problem, q)
-    return _chunks(problem, q, out) if q.shape[0] > 1 else out
+    padding = max(_block_pages(DECODE_KEYS, size), _block_pages(CHUNK_KEYS, size))
+    rows = rows._replace(page_table=jnp.pad(rows.page_table, ((0, 0), (0, padding))))
+    tokens = q.shape[0]
+    token = jnp.arange(tokens, dtype=jnp.int32)
+    row = jnp.sum((rows.query_start[None, 1:] <= token[:, None]).astype(jnp.int32), axis=1)
+    row = jnp.minimum(row, rows.kv_length.shape[0] - 1)
+    real = token < rows.query_start[-1]
+    if tokens <= rows.kv_length.shape[0]:
+        seen = token + 1 + rows.kv_length[row] - rows.query_start[row + 1]
+        return _together(problem, q, rows.page_table[row], jnp.where(real, seen, 0))
+    single = rows.query_start[1:] - rows.query_start[:-1] == 1
+    first = q[jnp.minimum(rows.query_start[:-1], tokens - 1)]
+    attended = _together(problem, first, rows.page_table, jnp.where(single, rows.kv_length, 0))
+    out = jnp.where((single[row] & real)[:, None, None], attended[row], jnp.zeros((), q.dtype))
+    return _chunks(problem, rows, q, out)
 
 
-def _decode(problem: Problem, q: jax.Array) -> jax.Array:
-    """Attend for the rows with exactly one query, all rows together; other tokens get 0. Returns [T, H, D]."""
-    tokens, heads, dim = q.shape
-    query_start, size = problem.query_start, problem.page_size
+def _together(problem: Problem, q: jax.Array, page_table: jax.Array, length: jax.Array) -> jax.Array:
+    """Attend from one query a row, [R, H, D], to the first `length` [R] keys of each row; 0 where there are none."""
+    rows, heads, dim = q.shape
+    size, window = problem.page_size, problem.options.window
     block_pages = _block_pages(DECODE_KEYS, size)
-    rows = query_start.shape[0] - 1
-    single = query_start[1:] - query_start[:-1] == 1
-    length = jnp.where(single, problem.kv_length, 0)
-    row_q = q[jnp.minimum(query_start[:-1], tokens - 1)]
-    row_q = row_q.astype(jnp.float32).reshape(rows, problem.kv_heads, -1, dim)
-    start = jnp.zeros_like(length) if problem.window is None else jnp.maximum(length - problem.window, 0)
+    grouped = q.astype(jnp.float32).reshape(rows, problem.kv_heads, -1, dim)
+    start = jnp.zeros_like(length) if window is None else jnp.maximum(length - window, 0)
     first_page = start // size  # [R]
     trips = jnp.max(-(-(length - first_page * size) // (block_pages * size)))
 
     def trip(carry: tuple[jax.Array, Softmax]) -> tuple[jax.Array, Softmax]:
         block, state = carry
         # Rows that ended before the longest one stay in the padding at the end of the table.
-        page = jnp.minimum(first_page + block * block_pages, problem.page_table.shape[1] - block_pages)
-        ids = jax.vmap(lambda table, at: lax.dynamic_slice(table, (at,), (block_pages,)))(problem.page_table, page)
+        page = jnp.minimum(first_page + block * block_pages, page_table.shape[1] - block_pages)
+        ids = jax.vmap(lambda table, at: lax.dynamic_slice(table, (at,), (block_pages,)))(page_table, page)
         key = page[:, None] * size + jnp.arange(block_pages * size, dtype=jnp.int32)[None, :]  # [R, C * S]
         live = key < length[:, None]
         k, v = _gather(problem, ids, live)
-        scores = _scores(problem, "rkgd,rksd->rkgs", row_q, k)
+        scores = _scores(problem, "rkgd,rksd->rkgs", grouped, k)
         seen = live & (key >= start[:, None])
         return block + 1, _absorb(state, scores, seen[:, None, None, :], v)
 
     state = Softmax(*(jnp.broadcast_to(part[None], (rows, *part.shape)) for part in problem.sink))
     _, state = lax.while_loop(lambda carry: carry[0] < trips, trip, (jnp.int32(0), state))
-    attended = _normalize(state).reshape(rows, heads, dim).astype(q.dtype)
-    token = jnp.arange(tokens, dtype=jnp.int32)
-    row = jnp.minimum(jnp.sum((query_start[None, 1:] <= token[:, None]).astype(jnp.int32), axis=1), rows - 1)
-    alone = single[row] & (token < query_start[-1])
-    return jnp.where(alone[:, None, None], attended[row], jnp.zeros((), q.dtype))
+    return _normalize(state).reshape(rows, heads, dim).astype(q.dtype)
 
 
-def _chunks(problem: Problem, q: jax.Array, out: jax.Array) -> jax.Array:
+def _chunks(problem: Problem, rows: Rows, q: jax.Array, out: jax.Array) -> jax.Array:
     """Attend for the rows with several queries, a block of queries of one row a trip, and write into `out`."""
     tokens, heads, dim = q.shape
-    query_start, kv_heads = problem.query_start, problem.kv_heads
+    query_start, kv_heads = rows.query_start, problem.kv_heads
     queries = min(CHUNK_QUERIES, tokens)
     counts = query_start[1:] - query_start[:-1]
     blocks = jnp.where(counts > 1, -(-counts // queries), 0)
@@ -156,10 +174,10 @@ def _chunks(problem: Problem, q: jax.Array, out: jax.Array) -> jax.Array:
         first = query_start[row] + (number - ends[row] + blocks[row]) * queries
         last = jnp.minimum(first + queries, query_start[row + 1])
         at = jnp.minimum(first, tokens - queries)  # the slice may start early; tokens before `first` are not ours
-        shift = problem.kv_length[row] - query_start[row + 1]  # from token to position
+        shift = rows.kv_length[row] - query_start[row + 1]  # from token to position
         block = lax.dynamic_slice_in_dim(q, at, queries).astype(jnp.float32)
         block = block.reshape(queries, kv_heads, -1, dim).transpose(1, 0, 2, 3)  # [K, BQ, G, D]
-        state = _attend_chunk(problem, block, Item(row, at + shift, first + shift, last + shift))
+        state = _attend_chunk(problem, rows, block, Item(row, at + shift, first + shift, last + shift))
         attended = _normalize(state).transpose(1, 0, 2, 3).reshape(queries, heads, dim).astype(q.dtype)
         token = at + jnp.arange(queries, dtype=jnp.int32)
         ours = ((token >= first) & (token < last))[:, None, None]
@@ -169,19 +187,19 @@ def _chunks(problem: Problem, q: jax.Array, out: jax.Array) -> jax.Array:
     return lax.while_loop(lambda carry: carry[0] < ends[-1], work, (jnp.int32(0), out))[1]
 
 
-def _attend_chunk(problem: Problem, q: jax.Array, item: Item) -> Softmax:
+def _attend_chunk(problem: Problem, rows: Rows, q: jax.Array, item: Item) -> Softmax:
     """Attend from q [K, BQ, G, D] to the keys of the item's row; returns [K, BQ, G]."""
-    size, window = problem.page_size, problem.window
+    size, window = problem.page_size, problem.options.window
     block_pages = _block_pages(CHUNK_KEYS, size)
     kv_heads, queries, group, dim = q.shape
     flat_q = q.reshape(kv_heads, queries * group, dim)
     position = item.at + jnp.arange(queries, dtype=jnp.int32)
     start = jnp.int32(0) if window is None else jnp.maximum(item.first - window + 1, 0)
-    length = problem.kv_length[item.row]
+    length = rows.kv_length[item.row]
 
     def trip(carry: tuple[jax.Array, Softmax]) -> tuple[jax.Array, Softmax]:
         page, state = carry
-        ids = lax.dynamic_slice(problem.page_table, (item.row, page), (1, block_pages))[0]
+        ids = lax.dynamic_slice(rows.page_table, (item.row, page), (1, block_pages))[0]
         key = page * size + jnp.arange(block_pages * size, dtype=jnp.int32)  # [C * S]
         live = key < length
         k, v = _gather(problem, ids, live)
@@ -213,8 +231,9 @@ def _gather(problem: Problem, ids: jax.Array, live: jax.Array) -> tuple[jax.Arra
 
 
 def _scores(problem: Problem, axes: str, q: jax.Array, k: jax.Array) -> jax.Array:
-    scores = jnp.einsum(axes, q, k, preferred_element_type=jnp.float32) * problem.scale
-    return scores if problem.soft_cap is None else problem.soft_cap * jnp.tanh(scores / problem.soft_cap)
+    cap = problem.options.soft_cap
+    scores = jnp.einsum(axes, q, k, preferred_element_type=jnp.float32) * problem.options.scale
+    return scores if cap is None else cap * jnp.tanh(scores / cap)
 
 
 def _absorb(state: Softmax, scores: jax.Array, seen: jax.Array, v: jax.Array) -> Softmax:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from functools import cache, partial
 from typing import Any, ClassVar
 
 import jax
@@ -19,14 +19,22 @@ from .batches import TOLERANCE, Batch, Heads, make_batch
 # Decodes, a prompt from its start, chunks that begin inside and at the edge of a page, length 1, a row without queries.
 MIXED = ((1, 1), (1, 16), (1, 17), (5, 5), (7, 23), (16, 32), (1, 33), (0, 0), (2, 18), (1, 48))
 DECODES = ((1, 1), (1, 15), (1, 16), (1, 17), (1, 200))
+SINKS = np.asarray([-2.0, 0.0, 1.0, 9.0], np.float32)
+
+
+@cache
+def compiled(implementation: str, **options: Any) -> Any:
+    """One jitted function per set of static arguments, so that tests with equal shapes share a compilation."""
+    return jax.jit(partial(ragged_paged_attention, implementation=implementation, **options))
 
 
 class AttentionSuite:
     implementation: ClassVar[str]
 
-    def attend(self, batch: Batch, **options: Any) -> np.ndarray:
-        call = partial(ragged_paged_attention, implementation=self.implementation, **{"layer": 1, "scale": 0.125} | options)
-        return np.asarray(jax.jit(call)(*(jnp.asarray(array) for array in batch.arrays())))
+    def attend(self, batch: Batch, *, sinks: np.ndarray | None = None, **options: Any) -> np.ndarray:
+        call = compiled(self.implementation, **{"layer": 1, "scale": 0.125} | options)
+        sinks = None if sinks is None else jnp.asarray(sinks)
+        return np.asarray(call(*(jnp.asarray(array) for array in batch.arrays()), sinks=sinks))
 
     def check(self, batch: Batch, **options: Any) -> None:
         check_inputs(batch.q.shape[0], batch.kv_pages, batch.page_table, batch.query_start, batch.kv_length)
@@ -35,7 +43,6 @@ class AttentionSuite:
         self.compare(batch, got, **options)
 
     def compare(self, batch: Batch, got: np.ndarray, **options: Any) -> None:
-        options = {name: np.asarray(x) if isinstance(x, jax.Array) else x for name, x in options.items()}
         want = reference.ragged_paged_attention(*batch.arrays(), **{"layer": 1, "scale": 0.125} | options)
         tolerance = TOLERANCE[batch.q.dtype.name]
         np.testing.assert_allclose(got.astype(np.float64), want, rtol=tolerance, atol=tolerance)
@@ -65,11 +72,10 @@ class AttentionSuite:
         self.check(make_batch(MIXED, magnitude=30.0), soft_cap=5.0)
 
     def test_sinks(self):
-        self.check(make_batch(MIXED), sinks=jnp.asarray([-2.0, 0.0, 1.0, 9.0], jnp.float32))
+        self.check(make_batch(MIXED), sinks=SINKS)
 
     def test_everything_at_once(self):
-        sinks = jnp.asarray([-2.0, 0.0, 1.0, 9.0], jnp.float32)
-        self.check(make_batch(MIXED, dtype="bfloat16"), window=9, soft_cap=3.0, sinks=sinks, scale=0.3)
+        self.check(make_batch(MIXED, dtype="bfloat16"), window=9, soft_cap=3.0, sinks=SINKS, scale=0.3)
 
     def test_long_chunks(self):
         # More queries and keys than any block holds.
@@ -120,7 +126,6 @@ class AttentionSuite:
         np.testing.assert_allclose(self.attend(batch), self.attend(apart), rtol=1e-5, atol=1e-5)
 
     def test_random_batches(self):
-        call = jax.jit(partial(ragged_paged_attention, layer=1, scale=0.125, window=20, implementation=self.implementation))
         row = st.tuples(st.integers(0, 6), st.integers(0, 40)).map(lambda x: (x[0], x[0] + x[1] if x[0] else 0))
 
         @settings(max_examples=25, deadline=None, derandomize=True)
@@ -128,7 +133,6 @@ class AttentionSuite:
         def run(rows: list[tuple[int, int]], seed: int) -> None:
             sizes = {"page_size": 8, "tokens": 32, "padded_rows": 5, "pages_per_row": 6}
             batch = make_batch(rows, seed=seed, heads=Heads(2, 1, 16), **sizes)
-            got = np.asarray(call(*(jnp.asarray(array) for array in batch.arrays())))
-            self.compare(batch, got, window=20)
+            self.compare(batch, self.attend(batch, window=20), window=20)
 
         run()
