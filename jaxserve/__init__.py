@@ -1,12 +1,33 @@
-"""jaxserve: a JAX/XLA-native serving engine for large language models."""
+"""jaxserve: a JAX/XLA-native serving engine for large language models.
 
+The names below are loaded when they are first used, so that the scheduler, the cache and the simulator can be imported without
+jax.
+"""
+
+from importlib import import_module
 from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
 
-from jaxserve.errors import JaxserveError
-from jaxserve.llm import LLM
-from jaxserve.outputs import CompletionOutput, RequestOutput
-from jaxserve.sampling.params import SamplingParams
+if TYPE_CHECKING:
+    from jaxserve.errors import JaxserveError
+    from jaxserve.llm import LLM
+    from jaxserve.outputs import CompletionOutput, RequestOutput
+    from jaxserve.sampling.params import SamplingParams
 
 __version__ = version("jaxserve")
 
 __all__ = ["LLM", "CompletionOutput", "JaxserveError", "RequestOutput", "SamplingParams", "__version__"]
+
+_HOMES = {
+    "LLM": "jaxserve.llm",
+    "CompletionOutput": "jaxserve.outputs",
+    "RequestOutput": "jaxserve.outputs",
+    "JaxserveError": "jaxserve.errors",
+    "SamplingParams": "jaxserve.sampling.params",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from dataclasses import dataclass, field, fields
+from typing import Any, get_type_hints
 
 from jaxserve.clock import RealClock
-from jaxserve.config.fields import CacheConfig, EngineConfig, ModelConfig, ParallelConfig, SchedulerConfig
+from jaxserve.config.fields import EngineConfig
 from jaxserve.engine.build import EngineReport, build_engine
 from jaxserve.engine.events import Delta, Event, Finished, PositionLogprobs, Started
 from jaxserve.engine.outputs import RequestOutputs
@@ -46,7 +46,7 @@ class LLM:
     Args:
         model: checkpoint directory, or "pico" for the bundled model.
         progress: told about loading and compiling: (what, done, of how many).
-        **settings: any field of ModelConfig, CacheConfig, SchedulerConfig and ParallelConfig, such as `dtype="float32"`,
+        **settings: any field of EngineConfig's parts, such as `dtype="float32"`,
             `tensor_parallel_size=1`, `max_model_len=2048`, `max_num_seqs=32`.
 
     Raises ConfigError for an unknown or impossible setting, CheckpointError or UnsupportedModelError for the model.
@@ -191,23 +191,14 @@ def _params_for(count: int, given: SamplingParams | Sequence[SamplingParams] | N
 
 def _engine_config(model: str, settings: Mapping[str, Any]) -> EngineConfig:
     """Each setting goes to the dataclass that has the field."""
-    config = EngineConfig(model=ModelConfig(model=model))
-    owners = {
-        item.name: part
-        for part, kind in (
-            ("model", ModelConfig),
-            ("cache", CacheConfig),
-            ("scheduler", SchedulerConfig),
-            ("parallel", ParallelConfig),
-        )
-        for item in fields(kind)
-    }
+    parts = get_type_hints(EngineConfig)
+    owners = {item.name: part for part, kind in parts.items() for item in fields(kind)}
     for name in settings.keys() - owners.keys():
         raise ConfigError(f"unknown setting {name!r}; known are {', '.join(sorted(owners))}", param=name)
-    for part in ("model", "cache", "scheduler", "parallel"):
-        chosen = {name: value for name, value in settings.items() if owners[name] == part}
-        config = replace(config, **{part: replace(getattr(config, part), **chosen)})
-    return config
+    chosen: dict[str, dict[str, Any]] = {part: {} for part in parts} | {"model": {"model": model}}
+    for name, value in settings.items():
+        chosen[owners[name]][name] = value
+    return EngineConfig(**{part: kind(**chosen[part]) for part, kind in parts.items()})
 
 
 def _silent(what: str, done: int, total: int) -> None:

@@ -18,6 +18,7 @@ from rich.progress import Progress as Bars
 
 from jaxserve.config.fields import (
     CacheConfig,
+    CompileConfig,
     EngineConfig,
     ModelConfig,
     ParallelConfig,
@@ -62,7 +63,7 @@ async def _run(engine_config: EngineConfig, config: ServerConfig) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m jaxserve.serve", description="Serve a model over HTTP and gRPC.")
-    add_flags(parser, ModelConfig, CacheConfig, SchedulerConfig, ParallelConfig, ServerConfig)
+    add_flags(parser, ModelConfig, CacheConfig, SchedulerConfig, ParallelConfig, CompileConfig, ServerConfig)
     return parser
 
 
@@ -72,6 +73,7 @@ def _configs(arguments: argparse.Namespace) -> tuple[EngineConfig, ServerConfig]
         cache=from_flags(CacheConfig, arguments),
         scheduler=from_flags(SchedulerConfig, arguments),
         parallel=from_flags(ParallelConfig, arguments),
+        compile=from_flags(CompileConfig, arguments),
     )
     return engine, from_flags(ServerConfig, arguments)
 

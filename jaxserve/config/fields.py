@@ -81,6 +81,15 @@ class ParallelConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CompileConfig:
+    """Ahead-of-time compilation."""
+
+    compilation_cache_dir: str | None = setting(
+        None, "directory that keeps compiled programs for the next start; ~/.cache/jaxserve by default, 'none' for none"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
     """Everything an engine needs to start."""
 
@@ -88,6 +97,7 @@ class EngineConfig:
     cache: CacheConfig = field(default_factory=CacheConfig)
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
+    compile: CompileConfig = field(default_factory=CompileConfig)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

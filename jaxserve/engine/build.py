@@ -21,6 +21,7 @@ from jaxserve.engine.client import ModelInfo
 from jaxserve.engine.core import EngineCore
 from jaxserve.engine.intake import Intake, IntakeLimits
 from jaxserve.errors import ConfigError
+from jaxserve.executor.compile_cache import keep_compiled_programs
 from jaxserve.executor.local import ExecutorOptions, LocalExecutor
 from jaxserve.executor.programs import Progress
 from jaxserve.models.checkpoint import read_hf_config
@@ -81,6 +82,7 @@ def build_engine(config: EngineConfig, *, strict_length: bool, clock: Clock, pro
         clock: time for requests.
         progress: told about loading and compiling.
     """
+    keep_compiled_programs(config.compile.compilation_cache_dir)
     directory = model_directory(config.model.model)
     decoder = decoder_config(read_hf_config(directory))
     tokenizer_path = Path(config.model.tokenizer) if config.model.tokenizer else directory

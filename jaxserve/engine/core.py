@@ -13,6 +13,9 @@ from jaxserve.scheduler.scheduler import Scheduler, Update
 class EngineCore:
     """Scheduler and executor, driven by one thread.
 
+    Attributes:
+        scheduler, executor: as given.
+
     Args:
         scheduler: owns sequences and pages.
         executor: runs plans.
@@ -22,7 +25,7 @@ class EngineCore:
 
     def __init__(self, scheduler: Scheduler, executor: Executor, *, overlap: bool) -> None:
         self.scheduler = scheduler
-        self._executor = executor
+        self.executor = executor
         self._overlap = overlap
         self._in_flight: tuple[Plan, StepHandle] | None = None
 
@@ -42,7 +45,7 @@ class EngineCore:
     def step(self) -> list[Update]:
         """One turn. Returns what the collected step did; empty while the first step of a busy period runs."""
         plan = self.scheduler.schedule()
-        submitted = (plan, self._executor.submit(plan)) if plan is not None else None
+        submitted = (plan, self.executor.submit(plan)) if plan is not None else None
         if self._overlap:
             submitted, self._in_flight = self._in_flight, submitted
         if submitted is None:

@@ -19,8 +19,7 @@ from jaxserve.executor.step import StepState
 from jaxserve.models.binding import Params
 from jaxserve.models.config import DecoderConfig
 from jaxserve.sampling.state import empty_state
-from jaxserve.scheduler.plan import Plan, RowStart, SamplingRows
-from jaxserve.scheduler.rows import SUPPRESS_WIDTH
+from jaxserve.scheduler.plan import SUPPRESS_WIDTH, Plan, RowStart, SamplingRows
 
 
 @dataclass(frozen=True, slots=True)

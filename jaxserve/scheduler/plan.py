@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+SUPPRESS_WIDTH = 24  # room for MAX_STOP_TOKEN_IDS and a model's end-of-sequence tokens
+
 Ints = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float32]
 Bools = npt.NDArray[np.bool_]

@@ -8,10 +8,8 @@ import numpy as np
 
 from jaxserve.cache.page_pool import NULL_PAGE
 from jaxserve.sampling.params import key_of_seed
-from jaxserve.scheduler.plan import Bools, Ints, SamplingRows
+from jaxserve.scheduler.plan import SUPPRESS_WIDTH, Bools, Ints, SamplingRows
 from jaxserve.scheduler.request import Sequence
-
-SUPPRESS_WIDTH = 24  # room for MAX_STOP_TOKEN_IDS and a model's end-of-sequence tokens
 
 
 class RowTable:

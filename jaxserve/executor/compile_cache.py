@@ -1,0 +1,25 @@
+"""Compiled programs kept on disk, so that the second start of the same model compiles nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import jax
+
+NO_CACHE = "none"
+
+
+def keep_compiled_programs(directory: str | None) -> None:
+    """Use jax's persistent compilation cache in `directory`; ~/.cache/jaxserve for None, no cache for "none".
+
+    A cache that the process has configured already (JAX_COMPILATION_CACHE_DIR) stays as it is unless a directory is named.
+    """
+    if directory == NO_CACHE:
+        jax.config.update("jax_enable_compilation_cache", False)
+        return
+    if directory is not None or jax.config.jax_compilation_cache_dir is None:
+        path = Path(directory).expanduser() if directory else Path.home() / ".cache" / "jaxserve"
+        jax.config.update("jax_compilation_cache_dir", str(path))
+    # By default jax keeps only what took a second to compile; a model has many programs that take less.
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)

@@ -1,0 +1,41 @@
+"""The engine gives transformers' tokens and log-probabilities for every golden checkpoint, however the work is scheduled."""
+
+import numpy as np
+import pytest
+
+from jaxserve.sampling.params import MAX_LOGPROBS, SamplingParams
+from tests.golden.reading import NAMES, TOLERANCE, read_golden
+from tests.support.engine import build, run
+
+LENGTH = 64
+GREEDY = SamplingParams(temperature=0.0, max_tokens=LENGTH, ignore_eos=True, logprobs=MAX_LOGPROBS)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_greedy_tokens(name):
+    golden = read_golden(name)
+    built = build(golden.directory, max_num_seqs=8, max_num_batched_tokens=24, max_model_len=160)
+    prompts, wanted = golden.prompts, [list(tokens) for tokens in golden.greedy]
+
+    mixed = run(built, prompts, GREEDY, num_pages=41)  # 17 requests, prompts in chunks of at most 24, 40 pages for 8 rows
+    assert mixed.tokens == wanted
+    assert mixed.scheduler.num_preemptions > 0
+    check_logprobs(mixed, golden)
+
+    again = run(built, [*prompts, *prompts], GREEDY)  # the second half finds its prompts in the prefix cache
+    assert again.tokens == wanted + wanted
+    assert again.scheduler.cache.hit_tokens > 0
+    assert again.scheduler.num_preemptions == 0
+
+    for prompt, tokens in zip(prompts[::4], wanted[::4], strict=True):
+        assert run(built, [prompt], GREEDY).tokens == [tokens]
+
+
+def check_logprobs(mixed, golden):
+    for updates, last in zip(mixed.updates, golden.last, strict=True):
+        rows, index = updates[0].logprobs, updates[0].index
+        reference = last.astype(np.float64) - np.logaddexp.reduce(last.astype(np.float64))
+        order = np.argsort(-reference, kind="stable")[:MAX_LOGPROBS]
+        np.testing.assert_allclose(rows.top[index], reference[order], atol=TOLERANCE, rtol=0)
+        assert rows.rank[index] == 1
+        np.testing.assert_allclose(rows.chosen[index], reference.max(), atol=TOLERANCE, rtol=0)

@@ -1,0 +1,69 @@
+"""How the work is scheduled never changes a token: concurrency, chunks, overlap, prefix cache, preemption, neighbours."""
+
+import numpy as np
+import pytest
+
+from jaxserve.sampling.params import SamplingParams
+from tests.golden.reading import read_golden
+from tests.support.engine import build, run
+
+COUNT = 64
+
+
+@pytest.fixture(scope="module")
+def built():
+    return build(read_golden("llama-tied").directory, max_num_seqs=64, max_num_batched_tokens=128, max_model_len=96)
+
+
+@pytest.fixture(scope="module")
+def prompts():
+    rng = np.random.default_rng(5)
+    system = rng.integers(3, 250, 40).tolist()
+    fresh = [rng.integers(3, 250, int(length)).tolist() for length in rng.integers(1, 60, COUNT)]
+    return [system + prompt[:16] if index % 3 == 0 else prompt for index, prompt in enumerate(fresh)]
+
+
+@pytest.fixture(scope="module")
+def params():
+    """Half greedy, half drawn, some with penalties and truncation."""
+    kinds = [
+        {"temperature": 0.0},
+        {"temperature": 0.9, "seed": 11},
+        {"temperature": 0.0, "repetition_penalty": 1.3, "presence_penalty": 0.5},
+        {"temperature": 1.2, "seed": 12, "top_k": 20, "top_p": 0.9, "frequency_penalty": 0.4, "logit_bias": {17: 3.0}},
+    ]
+    return [SamplingParams(max_tokens=24, ignore_eos=True, **kinds[index % len(kinds)]) for index in range(COUNT)]
+
+
+@pytest.fixture(scope="module")
+def alone(built, prompts, params):
+    """The tokens with every request alone in the engine, nothing shared and nothing overlapped."""
+    return [
+        run(built, [prompt], wanted, overlap=False, prefix_caching=False).tokens[0]
+        for prompt, wanted in zip(prompts, params, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+@pytest.mark.parametrize("prefix_caching", [True, False])
+@pytest.mark.parametrize("chunk", [64, 100, 128])
+def test_64_together_equal_1_alone(built, prompts, params, alone, overlap, prefix_caching, chunk):
+    together = run(built, prompts, params, overlap=overlap, prefix_caching=prefix_caching, max_num_batched_tokens=chunk)
+    assert together.tokens == alone
+    assert (together.scheduler.cache.hit_tokens > 0) == prefix_caching
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+def test_preemption_recomputes_the_same_tokens(built, prompts, params, alone, overlap):
+    small = run(built, prompts, params, overlap=overlap, num_pages=40, max_num_batched_tokens=70)
+    assert small.tokens == alone
+    assert small.scheduler.num_preemptions > COUNT // 4
+
+
+def test_few_rows_at_a_time(built, prompts, params, alone):
+    assert run(built, prompts, params, max_num_seqs=3, max_num_batched_tokens=16).tokens == alone
+
+
+def test_the_kinds_differ(alone):
+    """The comparison above would prove little if every request gave the same tokens."""
+    assert len({tuple(tokens) for tokens in alone}) > COUNT // 2

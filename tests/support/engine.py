@@ -1,0 +1,70 @@
+"""One compiled executor under many schedulers: build once, then run with other budgets, pools and flags."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from jaxserve.cache.kv_cache import KVCache
+from jaxserve.clock import RealClock
+from jaxserve.config.fields import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
+from jaxserve.engine.build import BuiltEngine, build_engine
+from jaxserve.engine.core import EngineCore
+from jaxserve.sampling.params import SamplingParams
+from jaxserve.scheduler.scheduler import Scheduler, Update
+
+
+def silent(what: str, done: int, total: int) -> None:
+    pass
+
+
+def build(
+    directory: Path, *, max_num_seqs: int, max_num_batched_tokens: int, max_model_len: int, page_size: int = 8
+) -> BuiltEngine:
+    config = EngineConfig(
+        model=ModelConfig(model=str(directory), dtype="float32", max_model_len=max_model_len),
+        cache=CacheConfig(page_size=page_size),
+        scheduler=SchedulerConfig(max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens),
+    )
+    return build_engine(config, strict_length=True, clock=RealClock(), progress=silent)
+
+
+@dataclass
+class Run:
+    """What a run gave: tokens and updates per prompt, in order, and its scheduler at the end."""
+
+    tokens: list[list[int]]
+    updates: list[list[Update]]
+    scheduler: Scheduler
+
+
+def run(
+    built: BuiltEngine,
+    prompts: Sequence[Sequence[int]],
+    params: SamplingParams | Sequence[SamplingParams],
+    *,
+    overlap: bool = True,
+    prefix_caching: bool = True,
+    num_pages: int | None = None,
+    each_step: Callable[[EngineCore], None] = lambda core: None,
+    **scheduler: int,
+) -> Run:
+    limits = built.core.executor.capabilities()
+    settings = {"max_num_seqs": limits.max_num_seqs, "max_num_batched_tokens": limits.max_num_batched_tokens} | scheduler
+    cache = KVCache(num_pages or limits.num_pages, limits.page_size, prefix_caching=prefix_caching)
+    core = EngineCore(
+        Scheduler(SchedulerConfig(**settings), cache, limits.max_model_len, RealClock()), built.core.executor, overlap=overlap
+    )
+    listed = [params] * len(prompts) if isinstance(params, SamplingParams) else list(params)
+    updates: dict[str, list[Update]] = {}
+    for prompt, wanted in zip(prompts, listed, strict=True):
+        requests = built.intake.prepare({"prompt_token_ids": list(prompt)}, wanted, "test")
+        updates.update((request.id, []) for request in requests)
+        core.add(requests)
+    while core.has_work:
+        for update in core.step():
+            updates[update.id].append(update)
+        core.scheduler.check()
+        each_step(core)
+    assert cache.num_free == cache.num_usable
+    tokens = [[update.token for update in mine if update.token is not None] for mine in updates.values()]
+    return Run(tokens, list(updates.values()), core.scheduler)
