@@ -22,7 +22,7 @@ from server.proto.inference_pb2_grpc import InferenceStub
 from tests.support.tiny_checkpoint import write_tiny_checkpoint
 
 ROOT = Path(__file__).resolve().parents[3]
-START_SECONDS = 180
+START_SECONDS = 300
 SMALL = ("--max-num-seqs", "2", "--max-num-batched-tokens", "16", "--max-model-len", "128")
 FREE_PORTS = ("--port", "0", "--grpc-port", "0")
 
@@ -211,7 +211,7 @@ def test_an_exit_code_leaves_the_process() -> None:
 
 @pytest.fixture(scope="module")
 def pico(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
-    yield from served(tmp_path_factory.mktemp("pico"))
+    yield from served(tmp_path_factory.mktemp("pico"), "--max-num-seqs", "2", "--max-num-batched-tokens", "64")
 
 
 def test_the_bundled_model_adds(pico: Process) -> None:
