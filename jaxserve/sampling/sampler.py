@@ -32,8 +32,15 @@ def sample(logits: jax.Array, batch: SamplingBatch, state: SamplerState) -> jax.
     Returns:
         int32 [R].
     """
+    plain = ~(batch.any_random | batch.any_penalty | batch.any_bias | batch.any_suppressed)
+    # One cond around everything: each cond that returns logits costs a copy of them even where it changes nothing.
+    tokens: jax.Array = lax.cond(plain, lambda: _likeliest(logits), lambda: _general(logits, batch, state))
+    return tokens
+
+
+def _general(logits: jax.Array, batch: SamplingBatch, state: SamplerState) -> jax.Array:
     logits = _adjusted(logits, batch, state)
-    greedy = jnp.argmax(logits, axis=1).astype(jnp.int32)
+    greedy = _likeliest(logits)
     tokens: jax.Array = lax.cond(batch.any_random, lambda: _random(logits, greedy, batch), lambda: greedy)
     return tokens
 
@@ -76,8 +83,17 @@ def _random(logits: jax.Array, greedy: jax.Array, batch: SamplingBatch) -> jax.A
         lambda: jnp.where(kept_tokens(deficit, batch.top_k, batch.top_p, batch.min_p), -deficit, -jnp.inf),
         lambda: -deficit,
     )
-    chosen = jnp.argmax(scores + _noise(batch, logits.shape[1]), axis=1).astype(jnp.int32)
+    # The barrier keeps the noise from being drawn once more for each pass over the scores.
+    chosen = _likeliest(lax.optimization_barrier(scores + _noise(batch, logits.shape[1])))
     return jnp.where(is_greedy, greedy, chosen)
+
+
+def _likeliest(scores: jax.Array) -> jax.Array:
+    """Return the lowest id of each row's largest score: two plain reductions, which XLA makes faster than one argmax."""
+    vocab = scores.shape[1]
+    token = lax.broadcasted_iota(jnp.int32, scores.shape, 1)
+    first = jnp.min(jnp.where(scores == jnp.max(scores, axis=1, keepdims=True), token, vocab), axis=1)
+    return jnp.minimum(first, vocab - 1)  # a row of NaN has no largest score, but its token must exist
 
 
 def _noise(batch: SamplingBatch, vocab: int) -> jax.Array:

@@ -20,7 +20,9 @@ NEUTRAL = {
 }
 
 
-def make_batch(rows: int, *, slots: Any = None, suppress: Any = None, seeds: Any = 0, positions: Any = 0, **params: Any):
+def make_batch(
+    rows: int, *, slots: Any = None, suppress: Any = None, seeds: Any = 0, positions: Any = 0, bias: bool = True, **params: Any
+):
     """A batch whose parameters are scalars or one value a row; flags follow from them."""
 
     def column(value: Any, dtype: Any) -> np.ndarray:
@@ -39,7 +41,7 @@ def make_batch(rows: int, *, slots: Any = None, suppress: Any = None, seeds: Any
         "any_random": np.asarray((values["temperature"] > 0).any()),
         "any_truncated": np.asarray(truncated.any()),
         "any_penalty": np.asarray(penalized.any()),
-        "any_bias": np.asarray(True),
+        "any_bias": np.asarray(bias),
         "any_suppressed": np.asarray((suppressed >= 0).any()),
         "any_logprobs": np.asarray(False),
     }

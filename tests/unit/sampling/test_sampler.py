@@ -86,10 +86,17 @@ def test_ties_are_cut_by_id():
     ]
 
 
-def test_greedy_takes_the_lowest_of_equals():
+@pytest.mark.parametrize("bias", [False, True], ids=["plain", "general"])
+def test_greedy_takes_the_lowest_of_equals(bias):
     logits = np.zeros((2, VOCAB), np.float32)
     logits[0, [7, 9]] = 3.0
-    assert np.asarray(run(jnp.asarray(logits), make_batch(2, temperature=0.0), empty_state(2, VOCAB))).tolist() == [7, 0]
+    batch = make_batch(2, temperature=0.0, bias=bias)
+    assert np.asarray(run(jnp.asarray(logits), batch, empty_state(2, VOCAB))).tolist() == [7, 0]
+
+
+def test_a_row_of_nan_gets_a_token():
+    got = np.asarray(run(jnp.full((4, VOCAB), jnp.nan), make_batch(4, temperature=[0, 1, 0, 1]), empty_state(4, VOCAB)))
+    assert ((got >= 0) & (got < VOCAB)).all()
 
 
 def test_greedy_among_random_rows():
