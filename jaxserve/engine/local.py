@@ -91,8 +91,11 @@ class LocalEngine:
         name = request_id or uuid.uuid4().hex
         try:
             requests = await self._prepare(prompt, params, name)
-        except BaseException:
+        except JaxserveError:
             self._counters.rejected += 1
+            raise
+        except BaseException:  # cancelled while its prompt was tokenized
+            self._counters.aborted += 1
             raise
         stream = _Stream(RequestOutputs(name, requests, self.tokenizer, self._built.clock))
         self._requests[name] = stream
@@ -111,6 +114,7 @@ class LocalEngine:
 
     async def render_chat(self, messages: Sequence[ChatMessage], template_arguments: Mapping[str, Any]) -> Prompt:
         """Apply the chat template and tokenize; see EngineClient.render_chat."""
+        self.check_health()
         template = self._built.chat_template
         if template is None:
             raise InvalidRequestError(

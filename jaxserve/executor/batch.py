@@ -84,11 +84,11 @@ def _sampling_batch(plan: Plan, rows: int, spare_slot: int) -> SamplingBatch:
         "key": _pad(given.key, rows, 0),
         "suppress": _pad(given.suppress, rows, -1),
         "position": _pad(plan.kv_length, rows, 0),
+        "has_bias": _pad(plan.samples & given.has_bias, rows, False),
         "slot": _pad(np.where(plan.samples, plan.slots, np.int32(spare_slot)), rows, spare_slot),
         "any_random": np.array(random.any()),
         "any_truncated": np.array((random & truncated).any()),
         "any_penalty": np.array((plan.samples & penalized).any()),
-        "any_bias": np.array((plan.samples & given.has_bias).any()),
         "any_suppressed": np.array((plan.samples & (given.suppress[:, 0] >= 0)).any()),
         "any_logprobs": np.array((plan.samples & (given.num_logprobs >= 0)).any()),
     }

@@ -23,11 +23,11 @@ class SamplingBatch:
         key: uint32 [R, 2], `key_of_seed` of the request's seed.
         position: int32 [R], position in the sequence of the token being chosen.
         suppress: int32 [R, N], token ids that may not be chosen now, padded with -1.
+        has_bias: bool [R], whether the row's slot holds a bias of its own; others' slots may hold one left from before.
         slot: int32 [R], the row's slot in `SamplerState`; rows that do not sample use the spare one.
         any_random: bool, some row has a temperature above 0.
         any_truncated: bool, some row has top_k, top_p or min_p.
         any_penalty: bool, some row has a penalty.
-        any_bias: bool, some row has a bias in the state.
         any_suppressed: bool, some row suppresses tokens.
         any_logprobs: bool, some row wants log-probabilities.
     """
@@ -42,10 +42,10 @@ class SamplingBatch:
     key: jax.Array
     position: jax.Array
     suppress: jax.Array
+    has_bias: jax.Array
     slot: jax.Array
     any_random: jax.Array
     any_truncated: jax.Array
     any_penalty: jax.Array
-    any_bias: jax.Array
     any_suppressed: jax.Array
     any_logprobs: jax.Array

@@ -32,7 +32,7 @@ def sample(logits: jax.Array, batch: SamplingBatch, state: SamplerState) -> jax.
     Returns:
         int32 [R].
     """
-    plain = ~(batch.any_random | batch.any_penalty | batch.any_bias | batch.any_suppressed)
+    plain = ~(batch.any_random | batch.any_penalty | jnp.any(batch.has_bias) | batch.any_suppressed)
     # One cond around everything: each cond that returns logits costs a copy of them even where it changes nothing.
     tokens: jax.Array = lax.cond(plain, lambda: _likeliest(logits), lambda: _general(logits, batch, state))
     return tokens
@@ -47,7 +47,11 @@ def _general(logits: jax.Array, batch: SamplingBatch, state: SamplerState) -> ja
 
 def _adjusted(logits: jax.Array, batch: SamplingBatch, state: SamplerState) -> jax.Array:
     penalized: jax.Array = lax.cond(batch.any_penalty, lambda: _penalized(logits, batch, state), lambda: logits)
-    biased: jax.Array = lax.cond(batch.any_bias, lambda: penalized + state.bias[batch.slot], lambda: penalized)
+    biased: jax.Array = lax.cond(
+        jnp.any(batch.has_bias),
+        lambda: penalized + jnp.where(batch.has_bias[:, None], state.bias[batch.slot], 0.0),
+        lambda: penalized,
+    )
     allowed: jax.Array = lax.cond(batch.any_suppressed, lambda: _suppressed(biased, batch.suppress), lambda: biased)
     return allowed
 

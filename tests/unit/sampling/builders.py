@@ -21,7 +21,7 @@ NEUTRAL = {
 
 
 def make_batch(
-    rows: int, *, slots: Any = None, suppress: Any = None, seeds: Any = 0, positions: Any = 0, bias: bool = True, **params: Any
+    rows: int, *, slots: Any = None, suppress: Any = None, seeds: Any = 0, positions: Any = 0, bias: Any = True, **params: Any
 ):
     """A batch whose parameters are scalars or one value a row; flags follow from them."""
 
@@ -41,7 +41,7 @@ def make_batch(
         "any_random": np.asarray((values["temperature"] > 0).any()),
         "any_truncated": np.asarray(truncated.any()),
         "any_penalty": np.asarray(penalized.any()),
-        "any_bias": np.asarray(bias),
+        "has_bias": column(bias, np.bool_),
         "any_suppressed": np.asarray((suppressed >= 0).any()),
         "any_logprobs": np.asarray(False),
     }

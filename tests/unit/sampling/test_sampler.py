@@ -192,6 +192,17 @@ def test_bias_and_allowed_tokens():
     assert (tokens == 8).mean() == pytest.approx(0.75, abs=0.02)
 
 
+def test_a_bias_left_in_a_slot_touches_no_row_without_one():
+    bias = np.zeros(VOCAB, np.float32)
+    bias[4] = 50.0
+    zeros = jnp.zeros(VOCAB, jnp.int32)
+    state = load_row(empty_state(2, VOCAB), jnp.int32(0), zeros, zeros > 0, jnp.asarray(bias))
+    state = load_row(state, jnp.int32(1), zeros, zeros > 0, jnp.asarray(bias))
+    batch = make_batch(2, temperature=0.0, slots=[0, 1], bias=[False, True])
+    logits = jnp.zeros((2, VOCAB)).at[:, 7].set(1.0)
+    assert np.asarray(run(logits, batch, state)).tolist() == [7, 4]
+
+
 @pytest.mark.parametrize(("presence", "frequency", "repetition"), [(1.5, 0, 1), (0, 0.7, 1), (0, 0, 1.3), (1, 0.5, 2)])
 def test_greedy_generation_with_penalties(presence, frequency, repetition):
     rows, steps = 3, 25

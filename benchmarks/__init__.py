@@ -1,0 +1,1 @@
+"""Programs that measure; results are files under results/."""

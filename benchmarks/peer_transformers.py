@@ -1,0 +1,42 @@
+"""HF transformers' generate as a process of its own: reads one JSON request a line, answers one JSON line.
+
+    {"rows": 16, "prompt": 128, "output": 128} -> {"seconds": 3.21}
+
+Started by `engine.py` with an interpreter that has torch and transformers; imports nothing of jaxserve.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+
+
+def main() -> None:
+    """Build the model of config.json in argv[1] in dtype argv[2] with argv[3] threads, then answer requests."""
+    import torch  # noqa: PLC0415  (only this process has torch)
+    import transformers  # noqa: PLC0415
+
+    directory, dtype, threads = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+    torch.set_num_threads(threads)
+    torch.manual_seed(0)
+    fields = json.loads((directory / "config.json").read_text())
+    config = transformers.LlamaConfig(**{name: value for name, value in fields.items() if name != "architectures"})
+    model = transformers.LlamaForCausalLM(config).to(getattr(torch, dtype)).eval()
+    versions = {"torch": torch.__version__, "transformers": transformers.__version__}
+    print(json.dumps({"ready": True, "versions": versions}), flush=True)
+    for line in sys.stdin:
+        request = json.loads(line)
+        tokens = torch.randint(3, config.vocab_size, (request["rows"], request["prompt"]))
+        count = request["output"]
+        start = time.perf_counter()
+        with torch.inference_mode():
+            model.generate(
+                tokens, attention_mask=torch.ones_like(tokens), do_sample=False, min_new_tokens=count, max_new_tokens=count
+            )
+        print(json.dumps({"seconds": time.perf_counter() - start}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
