@@ -6,7 +6,7 @@ from pathlib import Path
 
 from jaxserve.cache.kv_cache import KVCache
 from jaxserve.clock import RealClock
-from jaxserve.config.fields import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
+from jaxserve.config.fields import CacheConfig, EngineConfig, ModelConfig, ParallelConfig, SchedulerConfig
 from jaxserve.engine.build import BuiltEngine, build_engine
 from jaxserve.engine.core import EngineCore
 from jaxserve.sampling.params import SamplingParams
@@ -18,12 +18,19 @@ def silent(what: str, done: int, total: int) -> None:
 
 
 def build(
-    directory: Path, *, max_num_seqs: int, max_num_batched_tokens: int, max_model_len: int, page_size: int = 8
+    directory: Path,
+    *,
+    max_num_seqs: int,
+    max_num_batched_tokens: int,
+    max_model_len: int,
+    page_size: int = 8,
+    tensor_parallel_size: int = 1,
 ) -> BuiltEngine:
     config = EngineConfig(
         model=ModelConfig(model=str(directory), dtype="float32", max_model_len=max_model_len),
         cache=CacheConfig(page_size=page_size),
         scheduler=SchedulerConfig(max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens),
+        parallel=ParallelConfig(tensor_parallel_size=tensor_parallel_size),
     )
     return build_engine(config, strict_length=True, clock=RealClock(), progress=silent)
 

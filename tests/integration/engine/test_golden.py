@@ -39,3 +39,10 @@ def check_logprobs(mixed, golden):
         np.testing.assert_allclose(rows.top[index], reference[order], atol=TOLERANCE, rtol=0)
         assert rows.rank[index] == 1
         np.testing.assert_allclose(rows.chosen[index], reference.max(), atol=TOLERANCE, rtol=0)
+
+
+def test_tensor_parallel():
+    """Two devices that share every layer, KV cache and vocabulary give the same tokens."""
+    golden = read_golden("llama-tied")
+    built = build(golden.directory, max_num_seqs=8, max_num_batched_tokens=24, max_model_len=160, tensor_parallel_size=2)
+    assert run(built, golden.prompts, GREEDY, num_pages=41).tokens == [list(tokens) for tokens in golden.greedy]
