@@ -111,20 +111,38 @@ def build_engine(config: EngineConfig, *, strict_length: bool, clock: Clock, pro
         seed=config.model.seed,
         strict=strict_length,
     )
-    model = ModelInfo(
-        name=resolved.served_model_name,
-        architecture=decoder.architecture,
-        max_model_len=resolved.max_model_len,
-        vocab_size=decoder.vocab_size,
-        dtype=resolved.dtype,
-        parameters=decoder.num_parameters,
-        created=int(time.time()),
+    seconds = (loaded - started, compiled - loaded)
+    return BuiltEngine(
+        core=EngineCore(scheduler, executor, overlap=config.scheduler.overlap),
+        intake=Intake(tokenizer, limits, _namespace(directory, decoder, resolved), clock),
+        tokenizer=tokenizer,
+        chat_template=ChatTemplate.load(tokenizer_path, config.model.chat_template),
+        report=_report(config, resolved, decoder, executor, seconds),
+        clock=clock,
     )
-    devices = mesh.devices.size
-    report = EngineReport(
-        model=model,
+
+
+def _report(
+    config: EngineConfig,
+    resolved: ResolvedConfig,
+    decoder: DecoderConfig,
+    executor: LocalExecutor,
+    seconds: tuple[float, float],
+) -> EngineReport:
+    """What was built; `seconds` were spent on loading and on compiling."""
+    devices = config.parallel.tensor_parallel_size
+    return EngineReport(
+        model=ModelInfo(
+            name=resolved.served_model_name,
+            architecture=decoder.architecture,
+            max_model_len=resolved.max_model_len,
+            vocab_size=decoder.vocab_size,
+            dtype=resolved.dtype,
+            parameters=decoder.num_parameters,
+            created=int(time.time()),
+        ),
         kv_dtype=resolved.kv_dtype,
-        mesh=f"{mesh.devices.flat[0].device_kind} x{devices}",
+        mesh=f"{executor.device_kind} x{devices}",
         page_size=config.cache.page_size,
         memory=MemoryLedger(
             weights=resolved.weight_bytes // devices,
@@ -133,16 +151,8 @@ def build_engine(config: EngineConfig, *, strict_length: bool, clock: Clock, pro
             kv_tokens=(resolved.num_pages - 1) * config.cache.page_size,
         ),
         buckets=tuple(f"{bucket.tokens}x{bucket.rows}" for bucket in executor.grid.buckets),
-        load_seconds=loaded - started,
-        compile_seconds=compiled - loaded,
-    )
-    return BuiltEngine(
-        core=EngineCore(scheduler, executor, overlap=config.scheduler.overlap),
-        intake=Intake(tokenizer, limits, _namespace(directory, decoder, resolved), clock),
-        tokenizer=tokenizer,
-        chat_template=ChatTemplate.load(tokenizer_path, config.model.chat_template),
-        report=report,
-        clock=clock,
+        load_seconds=seconds[0],
+        compile_seconds=seconds[1],
     )
 
 

@@ -37,6 +37,10 @@ class ExecutorOptions:
 class LocalExecutor:
     """Owns weights, KV cache and compiled programs.
 
+    Attributes:
+        grid: the buckets.
+        device_kind: the devices' name.
+
     Args:
         config: the model.
         params: its weights, on the devices of `mesh`.
@@ -50,11 +54,12 @@ class LocalExecutor:
         self._params = params
         self._options = options
         self._max_pages = -(-options.max_model_len // options.page_size)
-        platform = mesh.devices.flat[0].platform
+        device = mesh.devices.flat[0]
+        self.device_kind: str = device.device_kind
         self.grid = BucketGrid.make(
             max_rows=options.max_num_seqs,
             max_tokens=options.max_num_batched_tokens,
-            min_rows=2 if platform == "cpu" else 1,  # XLA's CPU dots leave the fast path at one row
+            min_rows=2 if device.platform == "cpu" else 1,  # XLA's CPU dots leave the fast path at one row
         )
         self._state = self._initial_state(mesh)
         self._programs: Programs = compile_programs(config, self.grid, params, self._state, self._example, progress)
