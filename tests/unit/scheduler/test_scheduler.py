@@ -1,0 +1,541 @@
+"""The scheduler's one rule, step by step, over an executor that works by hand."""
+
+from dataclasses import fields
+
+import numpy as np
+import pytest
+
+from jaxserve.cache.kv_cache import KVCache
+from jaxserve.clock import VirtualClock
+from jaxserve.config.fields import SchedulerConfig
+from jaxserve.errors import QueueFullError
+from jaxserve.sampling.params import MAX_STOP_TOKEN_IDS, SamplingParams
+from jaxserve.scheduler.plan import LogprobRows, StepResult
+from jaxserve.scheduler.request import EngineRequest
+from jaxserve.scheduler.scheduler import Scheduler
+from jaxserve.types import FinishReason
+from tests.support.hash_executor import HashExecutor
+
+MAX_LEN = 400
+EOS = 49
+
+
+def request(name, prompt, max_tokens=8, root=b"root", eos=(), **params):
+    """A prompt given as a number has that many tokens, unlike any other request's."""
+    if isinstance(prompt, int):
+        prompt = [1 + len(name) + ord(name[-1]) % 30, *range(prompt - 1)]
+    return EngineRequest(
+        id=name,
+        prompt=tuple(prompt),
+        params=SamplingParams(**{"temperature": 0.0} | params),
+        max_tokens=max_tokens,
+        seed=7,
+        eos_token_ids=frozenset(eos),
+        cache_root=root,
+        arrival=0.0,
+    )
+
+
+class Bench:
+    """A scheduler, its executor, and one step at a time."""
+
+    def __init__(self, *, num_pages=101, page_size=4, max_num_seqs=4, budget=16, prefix_caching=True, **config):
+        self.config = SchedulerConfig(max_num_seqs=max_num_seqs, max_num_batched_tokens=budget, **config)
+        self.cache = KVCache(num_pages, page_size, prefix_caching=prefix_caching)
+        self.clock = VirtualClock()
+        self.scheduler = Scheduler(self.config, self.cache, MAX_LEN, self.clock)
+        self.executor = HashExecutor(num_pages, page_size, max_num_seqs, MAX_LEN)
+
+    def add(self, *requests):
+        for item in requests:
+            self.scheduler.add([item])
+
+    def plan(self):
+        plan = self.scheduler.schedule()
+        self.scheduler.check()
+        return plan
+
+    def step(self):
+        """One step without overlap: the plan and its updates."""
+        plan = self.plan()
+        updates = self.scheduler.apply(plan, self.executor.submit(plan).result())
+        self.scheduler.check()
+        return plan, updates
+
+
+def counts(plan):
+    """Sequence -> tokens computed."""
+    return dict(zip(plan.ids, np.diff(plan.query_start).tolist(), strict=True))
+
+
+def row(plan, name):
+    return plan.ids.index(name)
+
+
+# Who computes how much
+
+
+def test_one_budget_for_prompts_and_decodes():
+    bench = Bench(budget=16)
+    bench.add(request("a", 5), request("b", 20), request("c", 5))
+    assert counts(bench.step()[0]) == {"a": 5, "b": 11}
+    assert counts(bench.step()[0]) == {"a": 1, "b": 9, "c": 5}
+    assert counts(bench.step()[0]) == {"a": 1, "b": 1, "c": 1}
+
+
+def test_running_sequences_come_before_waiting_ones():
+    bench = Bench(budget=8)
+    bench.add(request("a", 20))
+    assert counts(bench.step()[0]) == {"a": 8}
+    bench.add(request("b", 2))
+    assert counts(bench.step()[0]) == {"a": 8}
+    assert counts(bench.step()[0]) == {"a": 4, "b": 2}
+
+
+def test_waiting_sequences_are_admitted_first_come_first_served():
+    bench = Bench(max_num_seqs=2, budget=64)
+    bench.add(request("a", 4, max_tokens=1), request("b", 4), request("c", 40), request("d", 1))
+    assert counts(bench.step()[0]) == {"a": 4, "b": 4}
+    assert counts(bench.step()[0]) == {"b": 1, "c": 40}, "d is small, but c came first"
+
+
+def test_only_the_chunk_that_ends_the_prompt_samples():
+    bench = Bench(budget=8)
+    bench.add(request("a", 20))
+    sampled = [bench.step()[0].samples.tolist() for _ in range(4)]
+    assert sampled == [[False], [False], [True], [True]]
+
+
+def test_a_long_prompt_leaves_room_for_others():
+    bench = Bench(budget=16, long_prefill_token_threshold=6)
+    bench.add(request("a", 20), request("b", 20), request("c", 20))
+    assert counts(bench.step()[0]) == {"a": 6, "b": 6, "c": 4}
+    assert counts(bench.step()[0]) == {"a": 6, "b": 6, "c": 4}
+    bench.step()
+    assert counts(bench.step()[0]) == {"a": 2, "b": 2, "c": 6}
+
+
+def test_nothing_to_compute_is_no_plan():
+    bench = Bench()
+    assert bench.plan() is None
+    bench.add(request("a", 3, max_tokens=1))
+    _, updates = bench.step()
+    assert [update.reason for update in updates] == [FinishReason.LENGTH]
+    assert bench.plan() is None
+    assert not bench.scheduler.has_work
+
+
+def test_steps_are_numbered():
+    bench = Bench()
+    bench.add(request("a", 3))
+    assert [bench.step()[0].step for _ in range(3)] == [0, 1, 2]
+
+
+def test_the_context_ends_a_sequence():
+    bench = Bench(budget=MAX_LEN)
+    bench.add(request("a", MAX_LEN - 2, max_tokens=100))
+    reasons = [update.reason for _ in range(2) for update in bench.step()[1]]
+    assert reasons == [None, FinishReason.LENGTH]
+    assert bench.cache.num_free == bench.cache.num_usable
+
+
+# Prefix hits
+
+
+def test_a_prefix_hit_starts_a_sequence_ahead():
+    bench = Bench(budget=32)
+    bench.add(request("a", range(20), max_tokens=1))
+    bench.step()
+    bench.add(request("b", [*range(18), 40, 41]), request("c", [*range(18), 40, 41], root=b"other tenant"))
+    plan, updates = bench.step()
+    assert counts(plan) == {"b": 4, "c": 20}
+    assert [update.num_cached for update in updates] == [16, 0]
+
+
+def test_requests_of_one_step_share_a_prefix():
+    bench = Bench(budget=64)
+    bench.add(request("a", range(20)), request("b", range(20)))
+    plan, updates = bench.step()
+    assert counts(plan) == {"a": 20, "b": 4}
+    assert plan.page_table[0, :4].tolist() == plan.page_table[1, :4].tolist()
+    assert updates[0].token == updates[1].token
+
+
+# Running out of pages
+
+
+def crowded():
+    """Three sequences that fill 9 pages of 4 to the last token: the next step needs three more pages."""
+    bench = Bench(num_pages=10, budget=64, max_num_seqs=4, prefix_caching=False)
+    bench.add(*(request(name, 12, max_tokens=40) for name in "abc"))
+    bench.step()
+    assert bench.cache.num_free == 0
+    return bench
+
+
+def test_the_youngest_gives_way_to_the_oldest():
+    bench = crowded()
+    plan = bench.plan()
+    assert counts(plan) == {"a": 1, "b": 1}
+    assert bench.scheduler.num_preemptions == 1
+    assert bench.scheduler.num_waiting == 1
+
+
+def test_nothing_is_admitted_in_a_step_that_preempted():
+    bench = crowded()
+    bench.add(request("d", 1))
+    assert bench.cache.pages_for(1) == 1
+    assert counts(bench.step()[0]) == {"a": 1, "b": 1}
+    assert bench.cache.num_free == 1, "d would have fitted"
+
+
+def test_a_preempted_sequence_comes_back_first():
+    bench = crowded()
+    bench.add(request("d", 1))
+    bench.step()
+    assert "d" not in counts(bench.step()[0]), "c is first in the queue and does not fit yet"
+    bench.scheduler.abort(["a"])
+    plan, _ = bench.step()
+    assert counts(plan) == {"b": 1, "c": 13, "d": 1}, "c computes its prompt and its first token again"
+
+
+def test_a_sequence_may_preempt_itself():
+    bench = Bench(num_pages=7, budget=64, prefix_caching=False)
+    bench.add(request("a", 8, max_tokens=40), request("b", 16, max_tokens=40))
+    bench.step()
+    assert counts(bench.step()[0]) == {"a": 1}, "b is the youngest, whoever needs the page"
+    bench = Bench(num_pages=8, budget=64, prefix_caching=False)
+    bench.add(request("a", 9, max_tokens=40), request("b", 16, max_tokens=40))
+    bench.step()
+    assert counts(bench.step()[0]) == {"a": 1}, "only b needs a page, and it is the youngest"
+    assert bench.scheduler.num_preemptions == 1
+
+
+def test_admission_leaves_the_watermark_free():
+    bench = Bench(num_pages=301, budget=1300, max_num_seqs=8, prefix_caching=False)
+    assert bench.cache.num_usable == 300  # a hundredth is 3 pages
+    bench.add(request("a", 390), request("b", 390))
+    bench.step()
+    assert bench.cache.num_free == 104
+    bench.add(request("c", 380), request("d", 28), request("e", 1))
+    assert counts(bench.step()[0]).keys() == {"a", "b", "c"}, "d would leave 2 pages"
+    bench.scheduler.abort(["d"])
+    assert counts(bench.step()[0]).keys() == {"a", "b", "c", "e"}
+
+
+def test_the_watermark_does_not_keep_out_the_only_sequence():
+    bench = Bench(num_pages=101, budget=400)
+    bench.add(request("a", 399))
+    assert counts(bench.plan()) == {"a": 399}
+
+
+# The queue
+
+
+def test_a_full_queue_takes_all_sequences_of_a_request_or_none():
+    bench = Bench(max_waiting=4)
+    bench.scheduler.add([request("a0", 2), request("a1", 2)])
+    assert bench.scheduler.has_room(2)
+    assert not bench.scheduler.has_room(3)
+    with pytest.raises(QueueFullError, match="max_waiting is 4") as refused:
+        bench.scheduler.add([request("b0", 2), request("b1", 2), request("b2", 2)])
+    assert refused.value.retry_after > 0
+    assert bench.scheduler.num_waiting == 2
+    assert bench.scheduler.abort(["b0", "b1", "b2"]) == []
+    bench.scheduler.add([request("c0", 2), request("c1", 2)])
+    assert counts(bench.step()[0]).keys() == {"a0", "a1", "c0", "c1"}
+
+
+def test_preempted_sequences_come_back_even_to_a_full_queue():
+    bench = Bench(num_pages=10, budget=64, max_num_seqs=4, prefix_caching=False, max_waiting=3)
+    bench.add(*(request(name, 12, max_tokens=3) for name in "abc"))
+    bench.step()
+    bench.add(*(request(name, 12, max_tokens=3) for name in "def"))
+    bench.step()
+    assert bench.scheduler.num_waiting == 4
+    assert not bench.scheduler.has_room(1)
+    finished = []
+    while bench.scheduler.has_work:
+        finished += [update.id for update in bench.step()[1] if update.reason]
+    assert sorted(finished) == list("abcdef")
+
+
+def test_time_in_the_queue():
+    bench = Bench(max_num_seqs=1)
+    bench.add(request("a", 2, max_tokens=2), request("b", 2, max_tokens=1))
+    bench.clock.advance(1.5)
+    bench.step()
+    bench.clock.advance(2.0)
+    times = [update.queue_time for _ in range(2) for update in bench.step()[1]]
+    assert times == [1.5, 3.5]
+
+
+def test_abort_passes_over_what_it_does_not_know():
+    bench = Bench()
+    bench.add(request("a", 4), request("b", 4))
+    bench.step()
+    bench.add(request("c", 4))
+    assert bench.scheduler.abort(["x", "a", "a", "c"]) == ["a", "c"]
+    bench.scheduler.check()
+    assert counts(bench.step()[0]) == {"b": 1}
+
+
+# Plans
+
+
+def arrays(plan):
+    own = {name: getattr(plan, name) for name in ("slots", "tokens", "query_start", "kv_length", "page_table", "samples")}
+    return own | {item.name: getattr(plan.sampling, item.name) for item in fields(plan.sampling)}
+
+
+@pytest.mark.parametrize("names", ["ab", "abcd"])
+def test_a_plan_keeps_its_values_while_the_scheduler_goes_on(names):
+    bench = Bench(budget=64, max_num_seqs=len(names))  # with all slots in order, a slice would be a view
+    bench.add(*(request(name, 6, temperature=0.5, top_k=3, min_tokens=4, stop_token_ids=(5,), logprobs=2) for name in names))
+    plan, _ = bench.step()
+    before = {name: value.copy() for name, value in arrays(plan).items()}
+    bench.scheduler.abort(names)
+    bench.add(*(request(name.upper(), 30, temperature=1.5, top_k=9, seed=3) for name in names))
+    for _ in range(3):
+        bench.step()
+    for name, value in arrays(plan).items():
+        np.testing.assert_array_equal(value, before[name], err_msg=name)
+
+
+def test_two_plans_share_no_memory():
+    bench = Bench()
+    bench.add(request("a", 6))
+    first, second = arrays(bench.step()[0]), arrays(bench.step()[0])
+    assert not any(np.shares_memory(first[name], second[name]) for name in first)
+
+
+def test_sampling_rows_hold_the_requests_parameters():
+    bench = Bench()
+    params = {
+        "temperature": 0.5,
+        "top_k": -1,
+        "top_p": 0.25,
+        "min_p": 0.125,
+        "presence_penalty": 1.5,
+        "frequency_penalty": -0.5,
+        "repetition_penalty": 1.25,
+        "logprobs": 3,
+    }
+    bench.add(request("a", 2), request("b", 2, **params), request("c", 2, logit_bias={3: 1.0}))
+    rows = bench.step()[0].sampling
+    assert rows.temperature.tolist() == [0.0, 0.5, 0.0]
+    assert rows.top_k.tolist() == [0, 0, 0], "-1 means all, as 0 does"
+    assert rows.top_p.tolist() == [1.0, 0.25, 1.0]
+    assert rows.min_p.tolist() == [0.0, 0.125, 0.0]
+    assert rows.presence.tolist() == [0.0, 1.5, 0.0]
+    assert rows.frequency.tolist() == [0.0, -0.5, 0.0]
+    assert rows.repetition.tolist() == [1.0, 1.25, 1.0]
+    assert rows.num_logprobs.tolist() == [-1, 3, -1]
+    assert rows.has_bias.tolist() == [False, False, True]
+    assert rows.key.tolist() == [[0, 7]] * 3
+
+
+def test_a_slot_used_again_keeps_nothing_of_its_last_sequence():
+    bench = Bench(max_num_seqs=1, budget=64)
+    bench.add(request("a", 30, max_tokens=1, logprobs=2, min_tokens=1, stop_token_ids=(1, 2, 3), allowed_token_ids=(4,)))
+    bench.step()
+    bench.add(request("b", 2, min_tokens=1, stop_token_ids=(9,)))
+    plan, _ = bench.step()
+    assert plan.page_table.shape == (1, 1)
+    assert plan.sampling.suppress[0].tolist() == [9] + [-1] * (plan.sampling.suppress.shape[1] - 1)
+    assert plan.sampling.num_logprobs.tolist() == [-1]
+    assert plan.sampling.has_bias.tolist() == [False]
+
+
+@pytest.mark.parametrize("ignore_eos", [False, True])
+def test_min_tokens_suppresses_every_stop_until_then(ignore_eos):
+    bench = Bench(budget=4)
+    bench.add(request("a", 6, max_tokens=6, eos=(EOS,), stop_token_ids=(5, 3), min_tokens=2, ignore_eos=ignore_eos))
+    wanted = {3, 5} if ignore_eos else {3, 5, EOS}
+    seen = []
+    while bench.scheduler.has_work:
+        plan = bench.plan()
+        if plan.samples[0]:
+            seen.append(set(plan.sampling.suppress[0].tolist()) - {-1})
+        bench.scheduler.apply(plan, StepResult(plan.step, np.array([8], np.int32)))
+    assert seen == [wanted, wanted, set(), set(), set(), set()]
+
+
+def test_all_stop_tokens_that_a_request_may_name_are_suppressed():
+    bench = Bench()
+    stops = tuple(range(MAX_STOP_TOKEN_IDS))
+    bench.add(request("a", 2, stop_token_ids=stops, eos=range(40, 48), min_tokens=1))
+    assert set(bench.plan().sampling.suppress[0].tolist()) - {-1} == {*stops, *range(40, 48)}
+
+
+@pytest.mark.parametrize(
+    ("token", "params", "reason", "matched"),
+    [
+        (EOS, {}, FinishReason.STOP, None),
+        (EOS, {"ignore_eos": True}, None, None),
+        (EOS, {"stop_token_ids": (EOS,)}, FinishReason.STOP, EOS),
+        (EOS, {"stop_token_ids": (EOS,), "ignore_eos": True}, FinishReason.STOP, EOS),
+        (5, {"stop_token_ids": (5,)}, FinishReason.STOP, 5),
+        (5, {"stop_token_ids": (5,), "min_tokens": 1}, None, None),
+        (5, {}, None, None),
+    ],
+)
+def test_what_a_token_ends(token, params, reason, matched):
+    bench = Bench()
+    bench.add(request("a", 2, eos=(EOS,), **params))
+    plan = bench.plan()
+    (update,) = bench.scheduler.apply(plan, StepResult(plan.step, np.array([token], np.int32)))
+    assert (update.token, update.reason, update.matched) == (token, reason, matched)
+    assert bench.scheduler.has_work == (reason is None)
+
+
+# Overlapping steps
+
+
+def test_without_overlap_every_input_token_is_known():
+    bench = Bench()
+    bench.add(request("a", 5), request("b", 5))
+    for _ in range(4):
+        assert (bench.step()[0].tokens >= 0).all()
+
+
+def test_with_overlap_the_last_token_is_named_by_its_slot():
+    bench = Bench(budget=64)
+    bench.add(request("a", 5), request("b", 3))
+    first = bench.plan()
+    handle = bench.executor.submit(first)
+    second = bench.plan()
+    assert second.tokens.tolist() == [-1 - slot for slot in second.slots]
+    assert second.kv_length.tolist() == [6, 4]
+    bench.scheduler.apply(first, handle.result())
+    handle = bench.executor.submit(second)
+    third = bench.plan()
+    assert third.tokens.tolist() == [-1 - slot for slot in third.slots]
+    updates = bench.scheduler.apply(second, handle.result())
+    assert [update.id for update in updates] == ["a", "b"]
+
+
+def test_with_overlap_the_last_token_of_a_sequence_is_not_computed():
+    bench = Bench()
+    bench.add(request("a", 5, max_tokens=2))
+    first = bench.plan()
+    handle = bench.executor.submit(first)
+    second = bench.plan()
+    bench.scheduler.apply(first, handle.result())
+    assert bench.plan() is None, "both tokens are on their way"
+    (update,) = bench.scheduler.apply(second, bench.executor.submit(second).result())
+    assert update.reason is FinishReason.LENGTH
+
+
+def test_a_token_of_a_sequence_that_ended_meanwhile_is_discarded():
+    bench = Bench()
+    bench.add(request("a", 5, stop_token_ids=(9,)), request("b", 5))
+    first, second = bench.plan(), bench.plan()
+    updates = bench.scheduler.apply(first, StepResult(0, np.array([9, 8], np.int32)))
+    assert [update.reason for update in updates] == [FinishReason.STOP, None]
+    updates = bench.scheduler.apply(second, StepResult(1, np.array([7, 7], np.int32)))
+    assert [update.id for update in updates] == ["b"]
+    bench.scheduler.check()
+
+
+# State of the sampler's slots
+
+
+def test_only_requests_with_state_load_a_slot_once():
+    bench = Bench(budget=8)
+    bench.add(request("a", 12, repetition_penalty=1.5), request("b", 2))
+    plans = [bench.step()[0] for _ in range(3)]
+    assert [len(plan.starts) for plan in plans] == [0, 1, 0], "before its first sample"
+    (start,) = plans[1].starts
+    assert start.slot == plans[1].slots[row(plans[1], "a")]
+    assert (len(start.prompt), start.output) == (12, ())
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"presence_penalty": 0.5},
+        {"frequency_penalty": 0.5},
+        {"logit_bias": {3: 2.0}},
+        {"allowed_token_ids": (3, 4)},
+    ],
+)
+def test_what_needs_state(params):
+    bench = Bench()
+    bench.add(request("a", 2, **params))
+    (start,) = bench.step()[0].starts
+    assert start.logit_bias == params.get("logit_bias", {})
+    assert start.allowed == params.get("allowed_token_ids")
+
+
+def test_a_preempted_sequence_loads_its_slot_again_with_its_output():
+    bench = Bench(num_pages=10, budget=64, max_num_seqs=4, prefix_caching=False)
+    bench.add(*(request(name, 12, max_tokens=40, presence_penalty=1.0) for name in "abc"))
+    plan, updates = bench.step()
+    assert len(plan.starts) == 3
+    bench.step()
+    bench.scheduler.abort(["a"])
+    plan, _ = bench.step()
+    assert counts(plan)["c"] == 13
+    (start,) = plan.starts
+    assert start.slot == plan.slots[row(plan, "c")]
+    assert start.prompt == request("c", 12).prompt
+    assert start.output == (updates[2].token,)
+
+
+# Prompt log-probabilities
+
+
+def scored(plan, name):
+    """Prompt positions scored for a sequence by a plan: position -> the token expected there."""
+    found = {}
+    for score in plan.scores:
+        if plan.ids[score.row] == name and score.targets:
+            start = int(plan.kv_length[score.row]) - counts(plan)[name] + score.offset
+            assert score.offset >= 0
+            assert score.offset + len(score.targets) <= counts(plan)[name]
+            found |= {start + 1 + index: token for index, token in enumerate(score.targets)}
+    return found
+
+
+def scores_of(bench, name):
+    """Run to the end; every position scored, and a failure if one is scored twice."""
+    seen = {}
+    while bench.scheduler.has_work:
+        plan = bench.plan()
+        new = scored(plan, name)
+        assert not new.keys() & seen.keys()
+        seen |= new
+        rows = tuple(LogprobRows(*[np.zeros(len(score.targets))] * 2, None, None) for score in plan.scores)
+        result = bench.executor.submit(plan).result()
+        bench.scheduler.apply(plan, StepResult(plan.step, result.tokens, None, rows))
+        bench.scheduler.check()
+    return seen
+
+
+@pytest.mark.parametrize("budget", [4, 5, 7, 13, 64])
+@pytest.mark.parametrize("length", [1, 2, 13, 14])
+def test_every_prompt_position_is_scored_once(length, budget):
+    bench = Bench(budget=budget)
+    prompt = list(range(10, 10 + length))
+    bench.add(request("warm", prompt, max_tokens=1))
+    bench.step()
+    bench.add(request("a", prompt, prompt_logprobs=0), request("b", range(9)))
+    assert scores_of(bench, "a") == dict(enumerate(prompt[1:], 1))
+
+
+def test_scoring_goes_on_after_a_preemption():
+    bench = Bench(num_pages=11, budget=6, max_num_seqs=4, prefix_caching=True)
+    prompt = list(range(30))
+    bench.add(request("a", 8, max_tokens=28), request("b", prompt, prompt_logprobs=2, max_tokens=2))
+    assert scores_of(bench, "b") == dict(enumerate(prompt[1:], 1))
+    starts = [plan for plan in bench.executor.plans if "b" in plan.ids and counts(plan)["b"] == plan.kv_length[row(plan, "b")]]
+    assert len(starts) == 2, "preempted once while it was scored, and computed again from its first token"
+
+
+def test_a_scored_prompt_uses_the_prefix_cache_once_it_is_scored():
+    bench = Bench(budget=64)
+    bench.add(request("warm", range(20), max_tokens=1))
+    bench.step()
+    bench.add(request("a", range(20), prompt_logprobs=1), request("b", range(20)))
+    assert counts(bench.plan()) == {"a": 20, "b": 4}
