@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from jaxserve.errors import InvalidRequestError
@@ -13,6 +12,9 @@ MAX_STOP_TOKEN_IDS = 16
 MAX_SEQUENCES = 128
 MAX_LOGPROBS = 20
 MAX_LOGIT_BIAS = 1024
+MAX_INT32 = 2**31 - 1  # parameters go to the device as int32 and float32
+MAX_FLOAT32 = 3.4e38
+MAX_MIN_TOKENS = 2**30  # fits with the prompt's length added
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,8 +70,12 @@ class SamplingParams:
             value = getattr(self, name)
             if isinstance(value, str):
                 object.__setattr__(self, name, (value,))
-            elif value is not None and not isinstance(value, tuple):
+            elif value is not None:
+                _require(name, isinstance(value, Iterable), "a list")
                 object.__setattr__(self, name, tuple(value))
+        for name, empty in (("stop", ()), ("stop_token_ids", ()), ("logit_bias", {})):
+            if getattr(self, name) is None:  # vLLM's default
+                object.__setattr__(self, name, empty)
         self._check_types()
         self._check_ranges()
         self._check_lists()
@@ -82,16 +88,18 @@ class SamplingParams:
             _require(name, value is None or (isinstance(value, int) and not isinstance(value, bool)), "an integer or null")
         for name in ("temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty"):
             value = getattr(self, name)
-            number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-            _require(name, number, "a finite number")
+            _require(name, _is_number(value, MAX_FLOAT32), "a finite number")
+        for name in ("ignore_eos", "include_stop_str_in_output", "skip_special_tokens"):
+            _require(name, isinstance(getattr(self, name), bool), "true or false")
+        _require("logit_bias", isinstance(self.logit_bias, Mapping), "a mapping from token ids to numbers")
 
     def _check_ranges(self) -> None:
         _in_range("n", self.n, 1, MAX_SEQUENCES)
         if self.max_tokens is not None:
             _in_range("max_tokens", self.max_tokens, 1, None)
-        _in_range("min_tokens", self.min_tokens, 0, self.max_tokens)
+        _in_range("min_tokens", self.min_tokens, 0, min(self.max_tokens or MAX_MIN_TOKENS, MAX_MIN_TOKENS))
         _in_range("temperature", self.temperature, 0.0, 100.0)
-        _in_range("top_k", self.top_k, -1, None)
+        _in_range("top_k", self.top_k, -1, MAX_INT32)
         _require("top_p", 0.0 < self.top_p <= 1.0, f"in (0, 1], got {self.top_p}")
         _in_range("min_p", self.min_p, 0.0, 1.0)
         _in_range("presence_penalty", self.presence_penalty, -2.0, 2.0)
@@ -114,13 +122,13 @@ class SamplingParams:
         )
         _require("logit_bias", len(self.logit_bias) <= MAX_LOGIT_BIAS, f"at most {MAX_LOGIT_BIAS} entries")
         for token, bias in self.logit_bias.items():
-            _require("logit_bias", isinstance(token, int) and token >= 0, f"keyed by token ids, got {token!r}")
-            _require("logit_bias", math.isfinite(bias) and abs(bias) <= 100.0, f"in [-100, 100], got {bias}")
+            _require("logit_bias", _is_token_id(token), f"keyed by token ids, got {token!r}")
+            _require("logit_bias", _is_number(bias, 100.0), f"in [-100, 100], got {bias!r}")
         if self.allowed_token_ids is not None:
             _require("allowed_token_ids", len(self.allowed_token_ids) > 0, "a non-empty list or null")
         for name in ("stop_token_ids", "allowed_token_ids"):
             ids = getattr(self, name) or ()
-            _require(name, all(isinstance(i, int) and i >= 0 for i in ids), "a list of token ids")
+            _require(name, all(map(_is_token_id, ids)), "a list of token ids")
 
     @property
     def greedy(self) -> bool:
@@ -137,6 +145,15 @@ def key_of_seed(seed: int) -> tuple[int, int]:
     """Raw threefry key data of a seed from -2**63 to 2**64 - 1: its high and low 32 bits."""
     bits = seed & (2**64 - 1)
     return bits >> 32, bits & (2**32 - 1)
+
+
+def _is_number(value: object, limit: float) -> bool:
+    """Whether it is an int or float, not NaN, of at most this size."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= limit
+
+
+def _is_token_id(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def _require(name: str, holds: bool, what: str) -> None:
