@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -47,6 +48,9 @@ class CacheConfig:
         require_at_least("page_size", self.page_size, 1)
         if self.num_pages is not None:
             require_at_least("num_pages", self.num_pages, 2)
+        memory = self.kv_cache_memory_gib
+        if memory is not None and not 0.0 < memory < math.inf:
+            raise ConfigError(f"kv_cache_memory_gib must be above 0 and finite, got {memory}", param="kv_cache_memory_gib")
         if not 0.0 < self.gpu_memory_fraction <= 1.0:
             raise ConfigError(
                 f"gpu_memory_fraction must be in (0, 1], got {self.gpu_memory_fraction}", param="gpu_memory_fraction"
@@ -114,11 +118,10 @@ class ServerConfig:
         for name in ("port", "grpc_port"):
             if not 0 <= getattr(self, name) <= 65535:
                 raise ConfigError(f"{name} must be between 0 and 65535, got {getattr(self, name)}", param=name)
-        if self.drain_timeout < 0:
-            raise ConfigError(f"drain_timeout must be at least 0, got {self.drain_timeout}", param="drain_timeout")
+        require_at_least("drain_timeout", self.drain_timeout, 0)
 
 
 def require_at_least(name: str, value: float, low: float) -> None:
     """Raise ConfigError naming the field unless value >= low."""
-    if value < low:
+    if not value >= low:  # a NaN is not
         raise ConfigError(f"{name} must be at least {low}, got {value}", param=name)

@@ -78,6 +78,8 @@ def resolve(config: EngineConfig, model: ModelFacts, devices: DeviceFacts) -> Re
     max_model_len = _max_model_len(config, model)
     num_pages = _num_pages(config, devices, max_model_len, weight_bytes, page_bytes)
     fitting = (num_pages - 1) * config.cache.page_size
+    if fitting < 2:
+        raise ConfigError(f"num_pages is {num_pages}: the KV cache must hold a prompt's token and one more", param="num_pages")
     if fitting < max_model_len:
         if config.model.max_model_len is not None:
             raise ConfigError(

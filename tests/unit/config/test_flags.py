@@ -1,0 +1,153 @@
+"""Flags are generated from the dataclasses: every field comes back from the command line as it was."""
+
+import argparse
+import re
+from dataclasses import fields
+from typing import Literal, get_args, get_origin, get_type_hints
+
+import pytest
+
+from jaxserve.config.fields import (
+    CacheConfig,
+    CompileConfig,
+    EngineConfig,
+    ModelConfig,
+    ParallelConfig,
+    SchedulerConfig,
+    ServerConfig,
+)
+from jaxserve.config.flags import add_flags, from_flags
+from jaxserve.errors import ConfigError
+
+CONFIGS = (ModelConfig, CacheConfig, SchedulerConfig, ParallelConfig, CompileConfig, ServerConfig)
+FIELDS = [(config, item.name) for config in CONFIGS for item in fields(config)]
+SPECIAL = {"gpu_memory_fraction": 0.25, "max_num_batched_tokens": 1000, "max_num_seqs": 7}
+
+
+def parse(*arguments):
+    parser = argparse.ArgumentParser(prog="prog")
+    add_flags(parser, *CONFIGS)
+    return parser.parse_args(arguments)
+
+
+def other_value(config, name):
+    """A valid value that is not the field's default."""
+    hint, default = get_type_hints(config)[name], getattr(config(), name)
+    if name in SPECIAL:
+        return SPECIAL[name]
+    if get_origin(hint) is Literal:
+        return next(choice for choice in get_args(hint) if choice != default)
+    kind = next((part for part in get_args(hint) if part is not type(None)), hint)
+    if kind is bool:
+        return not default
+    return {int: 321, float: 12.5, str: "some text"}[kind]
+
+
+def arguments_for(config, name, value):
+    positional = next(item for item in fields(config) if item.name == name).metadata.get("positional")
+    flag = "--" + name.replace("_", "-")
+    if positional:
+        return [str(value)]
+    if isinstance(value, bool):
+        return [flag if value else flag.replace("--", "--no-", 1)]
+    return [flag, str(value)]
+
+
+def test_no_flag_gives_the_defaults():
+    arguments = parse()
+    for config in CONFIGS:
+        assert from_flags(config, arguments) == config()
+
+
+@pytest.mark.parametrize(("config", "name"), FIELDS)
+def test_every_field_round_trips(config, name):
+    value = other_value(config, name)
+    arguments = parse(*arguments_for(config, name, value))
+    parsed = from_flags(config, arguments)
+    assert parsed == config(**{name: value})
+    assert type(getattr(parsed, name)) is type(value)
+    for other in CONFIGS:
+        if other is not config:
+            assert from_flags(other, arguments) == other()
+
+
+def test_all_flags_at_once():
+    given = {config: {item.name: other_value(config, item.name) for item in fields(config)} for config in CONFIGS}
+    flat = [word for config, values in given.items() for pair in values.items() for word in arguments_for(config, *pair)]
+    arguments = parse(*flat)
+    assert [from_flags(config, arguments) for config in CONFIGS] == [config(**values) for config, values in given.items()]
+
+
+def test_names_are_unique_over_all_parts():
+    """Flags and the offline API's settings are one flat list of names."""
+    names = [name for _, name in FIELDS]
+    assert len(names) == len(set(names))
+    parts = get_type_hints(EngineConfig).values()
+    assert set(parts) | {ServerConfig} == set(CONFIGS)
+
+
+def test_booleans_go_both_ways():
+    assert from_flags(CacheConfig, parse("--prefix-caching")).prefix_caching is True
+    assert from_flags(CacheConfig, parse("--no-prefix-caching")).prefix_caching is False
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--dtype", "float8"], r"argument --dtype: invalid choice: 'float8' \(choose from .*bfloat16.*\)"),
+        (["--max-num-seqs", "many"], "argument --max-num-seqs: invalid int value: 'many'"),
+        (["--max-num-seqs", "1.5"], "argument --max-num-seqs: invalid int value: '1.5'"),
+        (["--max-model-len", "x"], "argument --max-model-len: invalid int value: 'x'"),
+        (["--kv-cache-memory-gib", "x"], "argument --kv-cache-memory-gib: invalid float value: 'x'"),
+        (["--page-size"], "argument --page-size: expected one argument"),
+        (["--no-such-flag"], "unrecognized arguments: --no-such-flag"),
+        (["model", "another"], "unrecognized arguments: another"),
+    ],
+)
+def test_bad_flags_exit_with_a_message(arguments, message, capsys):
+    with pytest.raises(SystemExit) as ended:
+        parse(*arguments)
+    assert ended.value.code == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert re.fullmatch(f"prog: error: {message}", last)
+
+
+def test_help_names_every_field_with_its_default(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "1000")  # no line is broken
+    with pytest.raises(SystemExit):
+        parse("--help")
+    text = capsys.readouterr().out
+    for config, name in FIELDS:
+        item = next(item for item in fields(config) if item.name == name)
+        assert item.metadata["help"] in text, name
+    assert "(default: 8000)" in text
+    assert "(default: on)" in text
+
+
+@pytest.mark.parametrize(
+    ("config", "name", "value", "limit"),
+    [
+        (ModelConfig, "max_model_len", 1, "at least 2, got 1"),
+        (CacheConfig, "page_size", 0, "at least 1, got 0"),
+        (CacheConfig, "num_pages", 1, "at least 2, got 1"),
+        (CacheConfig, "gpu_memory_fraction", 0.0, r"in \(0, 1\], got 0.0"),
+        (CacheConfig, "gpu_memory_fraction", 1.5, r"in \(0, 1\]"),
+        (CacheConfig, "gpu_memory_fraction", float("nan"), r"in \(0, 1\]"),
+        (CacheConfig, "kv_cache_memory_gib", float("nan"), "above 0 and finite, got nan"),
+        (CacheConfig, "kv_cache_memory_gib", float("inf"), "above 0 and finite, got inf"),
+        (CacheConfig, "kv_cache_memory_gib", -1.0, "above 0 and finite, got -1.0"),
+        (SchedulerConfig, "max_num_seqs", 0, "at least 1, got 0"),
+        (SchedulerConfig, "max_num_batched_tokens", 31, "at least 32, got 31"),
+        (SchedulerConfig, "long_prefill_token_threshold", -1, "at least 0, got -1"),
+        (SchedulerConfig, "max_waiting", 0, "at least 1, got 0"),
+        (ParallelConfig, "tensor_parallel_size", 0, "at least 1, got 0"),
+        (ServerConfig, "port", 65536, "between 0 and 65535, got 65536"),
+        (ServerConfig, "grpc_port", -1, "between 0 and 65535, got -1"),
+        (ServerConfig, "drain_timeout", -0.5, "at least 0, got -0.5"),
+        (ServerConfig, "drain_timeout", float("nan"), "at least 0, got nan"),
+    ],
+)
+def test_impossible_values_name_the_field_and_the_limit(config, name, value, limit):
+    with pytest.raises(ConfigError, match=f"^{name} must be {limit}") as refused:
+        from_flags(config, parse(*arguments_for(config, name, value)))
+    assert refused.value.param == name

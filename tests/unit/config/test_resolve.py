@@ -1,0 +1,135 @@
+"""What "auto" becomes, from facts about model and devices."""
+
+from dataclasses import replace
+
+import pytest
+
+from jaxserve.config.fields import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
+from jaxserve.config.resolve import CPU_CACHE_BYTES, WORKSPACE_BYTES, DeviceFacts, ModelFacts, resolve
+from jaxserve.errors import ConfigError
+
+GIB = 2**30
+MODEL = ModelFacts(name="tiny", dtype="bfloat16", max_position_embeddings=2048, num_parameters=10**6, kv_values=1024)
+CPU = DeviceFacts(platform="cpu", count=1, memory=64 * GIB, slow_bfloat16_scatter=False)
+H100 = DeviceFacts(platform="gpu", count=1, memory=80 * GIB, slow_bfloat16_scatter=False)
+
+
+def config(*, model=None, cache=None, scheduler=None):
+    return EngineConfig(
+        model=ModelConfig(**model or {}), cache=CacheConfig(**cache or {}), scheduler=SchedulerConfig(**scheduler or {})
+    )
+
+
+@pytest.mark.parametrize(
+    ("asked", "stored", "slow", "dtype", "kv_dtype"),
+    [
+        ("auto", "bfloat16", False, "bfloat16", "bfloat16"),
+        ("auto", "float32", False, "float32", "float32"),
+        ("float32", "bfloat16", False, "float32", "float32"),
+        ("float16", "float32", False, "float16", "float16"),
+        ("auto", "bfloat16", True, "bfloat16", "float32"),
+        ("float32", "bfloat16", True, "float32", "float32"),
+        ("auto", "float16", True, "float16", "float16"),
+    ],
+)
+def test_dtypes(asked, stored, slow, dtype, kv_dtype):
+    facts = replace(CPU, slow_bfloat16_scatter=slow)
+    resolved = resolve(config(model={"dtype": asked}), replace(MODEL, dtype=stored), facts)
+    assert (resolved.dtype, resolved.kv_dtype) == (dtype, kv_dtype)
+
+
+@pytest.mark.parametrize(("dtype", "size"), [("float32", 4), ("bfloat16", 2), ("float16", 2)])
+def test_bytes_follow_the_dtypes(dtype, size):
+    resolved = resolve(config(model={"dtype": dtype}, cache={"num_pages": 200}), MODEL, CPU)
+    assert resolved.weight_bytes == MODEL.num_parameters * size
+    assert resolved.cache_bytes == 200 * 16 * MODEL.kv_values * size
+
+
+def test_a_cache_in_float32_for_bfloat16_weights_takes_twice_the_bytes():
+    resolved = resolve(config(cache={"num_pages": 200}), MODEL, replace(CPU, slow_bfloat16_scatter=True))
+    assert resolved.weight_bytes == MODEL.num_parameters * 2
+    assert resolved.cache_bytes == 200 * 16 * MODEL.kv_values * 4
+
+
+def test_names():
+    assert resolve(config(), MODEL, CPU).served_model_name == "tiny"
+    assert resolve(config(model={"served_model_name": "mine"}), MODEL, CPU).served_model_name == "mine"
+
+
+def test_max_model_len():
+    assert resolve(config(), MODEL, CPU).max_model_len == 2048
+    assert resolve(config(model={"max_model_len": 100}), MODEL, CPU).max_model_len == 100
+    assert resolve(config(model={"max_model_len": 2048}), MODEL, CPU).max_model_len == 2048
+    with pytest.raises(ConfigError, match="max_model_len is 2049 tokens, but the model was made for 2048") as refused:
+        resolve(config(model={"max_model_len": 2049}), MODEL, CPU)
+    assert refused.value.param == "max_model_len"
+
+
+def test_a_cache_smaller_than_the_context_asked_for_is_refused():
+    with pytest.raises(ConfigError, match=r"max_model_len is 100 tokens, but the KV cache holds 96 \(6 pages of 16\)") as refused:
+        resolve(config(model={"max_model_len": 100}, cache={"num_pages": 7}), MODEL, CPU)
+    assert refused.value.param == "max_model_len"
+    assert resolve(config(model={"max_model_len": 96}, cache={"num_pages": 7}), MODEL, CPU).max_model_len == 96
+
+
+def test_a_cache_smaller_than_the_models_context_shortens_it():
+    assert resolve(config(cache={"num_pages": 7}), MODEL, CPU).max_model_len == 96
+
+
+def test_a_cpu_gets_the_pages_that_could_ever_be_used():
+    settings = config(model={"max_model_len": 100}, scheduler={"max_num_seqs": 3})
+    assert resolve(settings, MODEL, CPU).num_pages == 3 * 7 + 1
+
+
+def test_a_cpu_gives_its_cache_at_most_a_share_of_its_memory():
+    page = 16 * MODEL.kv_values * 2
+    many = config(scheduler={"max_num_seqs": 512})
+    large = replace(MODEL, kv_values=2**17)
+    assert resolve(many, large, CPU).num_pages == CPU_CACHE_BYTES // (16 * 2**17 * 2)
+    little = replace(CPU, memory=20 * page + MODEL.num_parameters * 2)
+    resolved = resolve(config(), MODEL, little)
+    assert resolved.num_pages == 10
+    assert resolved.max_model_len == 9 * 16
+
+
+def test_memory_asked_for_limits_the_cache_on_any_device():
+    page = 16 * MODEL.kv_values * 2
+    settings = config(cache={"kv_cache_memory_gib": 5 * page / GIB})
+    for devices in (CPU, H100):
+        assert resolve(settings, MODEL, devices).num_pages == 5
+
+
+@pytest.mark.parametrize("tensor", [1, 8])
+def test_a_gpu_gives_its_cache_what_is_left(tensor):
+    model = replace(MODEL, num_parameters=70 * 10**9 // 8 * tensor, kv_values=2 * 80 * 8 * 128)
+    devices = replace(H100, count=tensor)
+    resolved = resolve(config(), model, devices)
+    page = 16 * model.kv_values * 2
+    left = tensor * (int(80 * GIB * 0.9) - model.num_parameters * 2 // tensor - WORKSPACE_BYTES)
+    assert resolved.num_pages == left // page
+    assert resolved.weight_bytes + resolved.cache_bytes + tensor * WORKSPACE_BYTES <= tensor * 80 * GIB * 0.9
+    assert resolved.num_pages * page > left - page
+
+
+def test_a_gpus_memory_fraction():
+    half = resolve(config(cache={"gpu_memory_fraction": 0.5}), MODEL, H100)
+    most = resolve(config(cache={"gpu_memory_fraction": 0.9}), MODEL, H100)
+    difference = (most.num_pages - half.num_pages) * 16 * MODEL.kv_values * 2
+    assert abs(difference - 0.4 * 80 * GIB) < 2**20
+
+
+@pytest.mark.parametrize("devices", [replace(CPU, memory=0), replace(H100, memory=2 * GIB)])
+def test_no_memory(devices):
+    with pytest.raises(ConfigError, match=r"no memory for a KV cache: 0.00 GiB left after 0.00 GiB of weights") as refused:
+        resolve(config(), MODEL, devices)
+    assert refused.value.param == "kv_cache_memory_gib"
+
+
+def test_weights_larger_than_the_device():
+    with pytest.raises(ConfigError, match=r"left after 130.39 GiB of weights, one page takes 0.03 MiB"):
+        resolve(config(), replace(MODEL, num_parameters=70 * 10**9), H100)
+
+
+def test_a_cache_that_holds_no_request_is_refused():
+    with pytest.raises(ConfigError, match="num_pages"):
+        resolve(config(cache={"num_pages": 2, "page_size": 1}), MODEL, CPU)
