@@ -77,10 +77,12 @@ class Intake:
         ]
 
     def _tokens(self, prompt: Prompt) -> Sequence[int]:
-        fields: Mapping[str, Any] = {"prompt": prompt} if isinstance(prompt, str) else prompt
+        fields: Mapping[str, Any] = prompt if isinstance(prompt, Mapping) else {"prompt": prompt}
         tokens: Sequence[int]
         if "prompt_token_ids" in fields:
             tokens = fields["prompt_token_ids"]
+            if not isinstance(tokens, list | tuple):
+                raise InvalidRequestError("prompt_token_ids must be a list of token ids", param="prompt")
         else:
             text = fields.get("prompt")
             if not isinstance(text, str):

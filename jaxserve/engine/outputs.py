@@ -64,6 +64,7 @@ class RequestOutputs:
         self._queue_time = 0.0
         self._num_cached = 0
         self._scores: list[PositionLogprobs | None] = [None]
+        self._early: list[Update] = []  # tokens of other sequences while the first still scores the prompt
         self._sequences = {
             request.id: _SequenceText(request.id, index, self._detokenizer(), self._stop_strings())
             for index, request in enumerate(requests)
@@ -94,9 +95,14 @@ class RequestOutputs:
             self._take_scores(update.score)
         if update.token is None:
             return pushed
+        if self._params.prompt_logprobs is not None and len(self._scores) < len(self._prompt):
+            self._early.append(update)
+            return pushed
         if not self.started:
             pushed.events.append(self._start(update))
-        self._take_token(sequence, update, update.token, pushed)
+        early, self._early = self._early, []
+        for ready in (*early, update):
+            self._take_token(self._sequences[ready.id], ready, pushed)
         return pushed
 
     def abort(self) -> list[Event]:
@@ -114,7 +120,10 @@ class RequestOutputs:
         scores = tuple(self._scores) if self._params.prompt_logprobs is not None else None
         return Started(self._request_id, self._prompt, update.num_cached, update.queue_time, scores)
 
-    def _take_token(self, sequence: _SequenceText, update: Update, token: int, pushed: Pushed) -> None:
+    def _take_token(self, sequence: _SequenceText, update: Update, pushed: Pushed) -> None:
+        token = update.token
+        if token is None or sequence.finished:
+            return
         first_index = sequence.num_tokens
         sequence.num_tokens += 1
         if sequence.first_token is None:

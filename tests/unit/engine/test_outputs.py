@@ -1,0 +1,263 @@
+"""From updates to events: text, stop strings, log-probabilities, usage and times."""
+
+import numpy as np
+import pytest
+
+from jaxserve.cache.prefix_hash import CacheNamespace
+from jaxserve.clock import VirtualClock
+from jaxserve.engine.events import Delta, Finished, Started, Timing, Usage
+from jaxserve.engine.intake import Intake, IntakeLimits
+from jaxserve.engine.outputs import RequestOutputs
+from jaxserve.sampling.params import SamplingParams
+from jaxserve.scheduler.plan import LogprobRows
+from jaxserve.scheduler.scheduler import Update
+from jaxserve.types import FinishReason
+
+EOS = 1
+PROMPT = "ask"
+
+
+class Sample:
+    """One request's outputs, fed token by token."""
+
+    def __init__(self, tokenizer, prompt=PROMPT, **params):
+        self.tokenizer = tokenizer
+        self.clock = VirtualClock()
+        limits = IntakeLimits(max_model_len=100, vocab_size=260, eos_token_ids=frozenset({EOS}), seed=0, strict=True)
+        intake = Intake(tokenizer, limits, CacheNamespace("m", "float32", "r"), self.clock)
+        self.requests = intake.prepare(prompt, SamplingParams(**params), "name")
+        self.outputs = RequestOutputs("name", self.requests, tokenizer, self.clock)
+        self.events = []
+        self.end = []
+
+    def push(self, token=None, *, index=0, **update):
+        pushed = self.outputs.push(Update(self.requests[index].id, token, **update))
+        self.events += pushed.events
+        self.end += pushed.end
+        return pushed.events
+
+    def say(self, text, *, index=0, reason=None, matched=None):
+        """Push a text's tokens; the last ends the sequence if a reason is given."""
+        ids = self.tokenizer.encode(text, add_special_tokens=False)
+        for place, token in enumerate(ids):
+            last = {"reason": reason, "matched": matched} if place == len(ids) - 1 else {}
+            self.push(token, index=index, **last)
+
+    def text(self, index=0):
+        return "".join(event.text for event in self.events if isinstance(event, Delta) and event.index == index)
+
+    def finished(self):
+        return [event for event in self.events if isinstance(event, Finished)]
+
+
+def logprob_rows(rows):
+    """Rows of (chosen's logprob, its rank, {token: logprob})."""
+    chosen, rank, tops = zip(*rows, strict=True)
+    ids = np.array([list(top) for top in tops], np.int32)
+    values = np.array([list(top.values()) for top in tops], np.float32)
+    return LogprobRows(np.array(chosen, np.float32), np.array(rank, np.int32), ids, values)
+
+
+def test_events_in_order(tokenizer):
+    sample = Sample(tokenizer)
+    sample.push(tokenizer.encode("h", add_special_tokens=False)[0], num_cached=2, queue_time=0.5)
+    sample.say("i", reason=FinishReason.LENGTH)
+    started, first, second, finished = sample.events
+    assert started == Started("name", tuple(tokenizer.encode(PROMPT)), 2, 0.5, None)
+    assert (first.text, first.first_token_index, first.index, first.logprobs) == ("h", 0, 0, None)
+    assert (second.text, second.first_token_index) == ("i", 1)
+    assert (finished.reason, finished.matched) == (FinishReason.LENGTH, None)
+    assert finished.usage == Usage(len(tokenizer.encode(PROMPT)), 2, 2)
+    assert sample.outputs.done
+
+
+def test_a_character_of_several_tokens_comes_whole(tokenizer):
+    sample = Sample(tokenizer)
+    sample.say("aé€")
+    assert [event.text for event in sample.events[1:]] == ["a", "", "é", "", "", "€"]
+
+
+@pytest.mark.parametrize("reason", [FinishReason.LENGTH, FinishReason.STOP])
+def test_an_incomplete_character_is_not_lost_at_the_end(tokenizer, reason):
+    sample = Sample(tokenizer)
+    lead = tokenizer.encode("é", add_special_tokens=False)[0]
+    sample.push(lead)
+    sample.push(EOS if reason is FinishReason.STOP else lead, reason=reason)
+    assert sample.text() == ("\ufffd" if reason is FinishReason.STOP else "\ufffd\ufffd")
+
+
+def test_a_stop_string_across_tokens(tokenizer):
+    sample = Sample(tokenizer, stop=["END", "never"])
+    sample.say("xEENDmore")
+    assert sample.text() == "xE"
+    (finished,) = sample.finished()
+    assert (finished.reason, finished.matched) == (FinishReason.STOP, "END")
+    assert finished.usage.completion_tokens == 5
+    assert sample.end == [sample.requests[0].id], "the engine is told once"
+    assert isinstance(sample.events[-1], Finished), "tokens after the end give nothing"
+
+
+def test_text_that_could_become_a_stop_string_is_held_back(tokenizer):
+    sample = Sample(tokenizer, stop="END")
+    sample.say("aENb")
+    assert [event.text for event in sample.events[1:]] == ["a", "", "", "ENb"]
+    sample.say("EN", reason=FinishReason.LENGTH)
+    assert sample.text() == "aENbEN", "at the end, what was held back comes out"
+    assert sample.finished()[0].reason is FinishReason.LENGTH
+
+
+def test_a_stop_string_may_be_kept(tokenizer):
+    sample = Sample(tokenizer, stop="END", include_stop_str_in_output=True)
+    sample.say("aENDb")
+    assert sample.text() == "aEND"
+
+
+def test_a_stop_string_on_the_last_token_is_the_reason(tokenizer):
+    sample = Sample(tokenizer, stop="END")
+    sample.say("aEND", reason=FinishReason.LENGTH)
+    (finished,) = sample.finished()
+    assert (finished.reason, finished.matched, sample.text()) == (FinishReason.STOP, "END", "a")
+    assert sample.end == [], "the engine ended it by itself"
+
+
+@pytest.mark.parametrize(("include", "text"), [(False, "a"), (True, "aZ")])
+def test_a_stop_tokens_text(tokenizer, include, text):
+    (z,) = tokenizer.encode("Z", add_special_tokens=False)
+    sample = Sample(tokenizer, stop_token_ids=[z], include_stop_str_in_output=include)
+    sample.say("aZ", reason=FinishReason.STOP, matched=z)
+    assert sample.text() == text
+    assert sample.events[-2].token_ids == (z,), "the token itself is told in any case"
+    assert sample.finished()[0].matched == z
+    assert sample.finished()[0].usage.completion_tokens == 2
+
+
+@pytest.mark.parametrize(("skip", "include", "text"), [(True, True, "a"), (False, True, "a</s>"), (False, False, "a")])
+def test_end_of_sequence(tokenizer, skip, include, text):
+    sample = Sample(tokenizer, skip_special_tokens=skip, include_stop_str_in_output=include)
+    sample.say("a")
+    sample.push(EOS, reason=FinishReason.STOP)
+    assert sample.text() == text
+    assert (sample.finished()[0].reason, sample.finished()[0].matched) == (FinishReason.STOP, None)
+
+
+@pytest.mark.parametrize(("skip", "text"), [(True, "ab"), (False, "a</s>b")])
+def test_special_tokens_within_the_text(tokenizer, skip, text):
+    sample = Sample(tokenizer, ignore_eos=True, skip_special_tokens=skip)
+    sample.say("a")
+    sample.push(EOS)
+    sample.say("b", reason=FinishReason.LENGTH)
+    assert sample.text() == text
+
+
+def test_times(tokenizer):
+    sample = Sample(tokenizer)
+    sample.clock.advance(1.0)
+    sample.push(10, queue_time=0.25)
+    sample.clock.advance(2.0)
+    sample.push(11, reason=FinishReason.LENGTH, queue_time=0.25)
+    assert sample.finished()[0].timing == Timing(queue=0.25, first_token=1.0, total=3.0)
+
+
+def test_logprobs(tokenizer):
+    sample = Sample(tokenizer, logprobs=2)
+    a, b, c = tokenizer.encode("abc", add_special_tokens=False)
+    rows = logprob_rows([(-9.0, 9, {c: -1.0, b: -2.0, a: -3.0}), (-3.0, 3, {b: -0.5, c: -1.5, a: -3.0})])
+    (_, delta) = sample.outputs.push(Update(sample.requests[0].id, a, logprobs=rows, index=1)).events
+    (position,) = delta.logprobs
+    chosen = position.chosen
+    assert (chosen.token_id, chosen.logprob, chosen.rank, chosen.text, chosen.raw) == (a, -3.0, 3, "a", b"a")
+    assert [(top.token_id, top.logprob, top.rank, top.text) for top in position.top] == [(b, -0.5, 1, "b"), (c, -1.5, 2, "c")]
+
+
+def test_logprobs_of_bytes_and_special_tokens(tokenizer):
+    sample = Sample(tokenizer, logprobs=1)
+    lead = tokenizer.encode("é", add_special_tokens=False)[0]
+    rows = logprob_rows([(-1.0, 1, {EOS: -2.0})])
+    (_, delta) = sample.outputs.push(Update(sample.requests[0].id, lead, logprobs=rows)).events
+    (position,) = delta.logprobs
+    assert (position.chosen.raw, position.chosen.text) == (b"\xc3", "\ufffd")
+    assert (position.top[0].raw, position.top[0].text) == (b"</s>", "</s>")
+
+
+def scores(prompt, start, stop):
+    """Log-probabilities of prompt tokens start:stop, each its negative position."""
+    return logprob_rows([(-float(place), place, {place: -0.5, 7: -1.0}) for place in range(start, stop)])
+
+
+def test_prompt_logprobs_come_with_started(tokenizer):
+    sample = Sample(tokenizer, prompt={"prompt_token_ids": [10, 11, 12, 13, 14]}, prompt_logprobs=1)
+    assert sample.push(score=scores(5, 1, 3)) == []
+    assert sample.push(score=scores(5, 3, 4)) == []
+    started, _ = sample.push(20, score=scores(5, 4, 5))
+    first, *rest = started.prompt_logprobs
+    assert first is None
+    assert [(entry.chosen.token_id, entry.chosen.logprob, entry.chosen.rank) for entry in rest] == [
+        (10 + place, -place, place) for place in range(1, 5)
+    ]
+    assert [[top.token_id for top in entry.top] for entry in rest] == [[1], [2], [3], [4]]
+
+
+def test_prompt_logprobs_of_one_token(tokenizer):
+    sample = Sample(tokenizer, prompt={"prompt_token_ids": [10]}, prompt_logprobs=1)
+    assert sample.push(20)[0].prompt_logprobs == (None,)
+
+
+def test_prompt_logprobs_are_complete_even_if_another_sequence_is_faster(tokenizer):
+    """A prefix hit lets the other sequences sample before the first one has run the whole prompt to score it."""
+    sample = Sample(tokenizer, prompt={"prompt_token_ids": [10, 11, 12]}, prompt_logprobs=0, n=2, stop="b")
+    sample.push(score=scores(3, 1, 2))
+    assert sample.outputs.push(Update(sample.requests[1].id, 40)).events == []
+    b = tokenizer.encode("b", add_special_tokens=False)[0]
+    assert sample.outputs.push(Update(sample.requests[1].id, b)).events == []
+    assert sample.outputs.push(Update(sample.requests[1].id, 41)).events == []
+    events = sample.push(50, score=scores(3, 2, 3))
+    assert isinstance(events[0], Started)
+    assert [entry is not None for entry in events[0].prompt_logprobs] == [False, True, True]
+    assert [type(event) for event in events[1:]] == [Delta, Delta, Finished, Delta]
+    assert [event.index for event in events[1:]] == [1, 1, 1, 0]
+    assert [event.first_token_index for event in events if isinstance(event, Delta)] == [0, 1, 0]
+
+
+def test_sequences_are_told_apart(tokenizer):
+    sample = Sample(tokenizer, n=3, stop="!")
+    sample.say("aa", index=0)
+    sample.say("bé", index=1)
+    sample.say("c!", index=2)
+    sample.say("d", index=0, reason=FinishReason.LENGTH)
+    assert [sample.text(index) for index in range(3)] == ["aad", "bé", "c"]
+    assert sum(isinstance(event, Started) for event in sample.events) == 1
+    assert [(event.index, event.usage.completion_tokens) for event in sample.finished()] == [(2, 2), (0, 3)]
+    assert sample.end == [sample.requests[2].id]
+    assert not sample.outputs.done
+    assert sample.outputs.active_ids == [sample.requests[1].id]
+    assert sample.outputs.ids == [request.id for request in sample.requests]
+
+
+def test_abort_finishes_what_is_left(tokenizer):
+    sample = Sample(tokenizer, n=3)
+    sample.say("a", index=1, reason=FinishReason.LENGTH)
+    aborted = sample.outputs.abort()
+    assert [(event.index, event.reason) for event in aborted] == [(0, FinishReason.ABORT), (2, FinishReason.ABORT)]
+    assert sample.outputs.done
+    assert sample.outputs.was_aborted
+    assert sample.outputs.abort() == []
+    assert sample.push(10) == []
+
+
+def test_without_a_tokenizer_there_are_tokens_and_no_text():
+    sample = Sample(None, prompt={"prompt_token_ids": [10, 11]}, logprobs=1)
+    rows = logprob_rows([(-1.0, 1, {200: -1.0})])
+    started, delta = sample.outputs.push(Update(sample.requests[0].id, 200, logprobs=rows)).events
+    assert started.prompt_token_ids == (10, 11)
+    assert (delta.text, delta.token_ids) == ("", (200,))
+    assert (delta.logprobs[0].chosen.text, delta.logprobs[0].chosen.raw) == ("", b"")
+    (_, finished) = sample.push(EOS, reason=FinishReason.STOP)
+    assert finished.usage.completion_tokens == 2
+
+
+def test_a_token_that_the_tokenizer_does_not_know(tokenizer):
+    """A model's embedding may have more rows than its tokenizer has tokens."""
+    sample = Sample(tokenizer, logprobs=1)
+    rows = logprob_rows([(-1.0, 1, {tokenizer.vocab_size: -1.0})])
+    (_, delta) = sample.outputs.push(Update(sample.requests[0].id, tokenizer.vocab_size, logprobs=rows)).events
+    assert (delta.text, delta.logprobs[0].chosen.text) == ("", "")
