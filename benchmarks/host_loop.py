@@ -51,8 +51,10 @@ class Loop:
         tokenizer = load_tokenizer(model_directory("pico"))
         cache = KVCache(self.rows * MAX_LEN // PAGE_SIZE + 1, PAGE_SIZE, prefix_caching=True)
         config = SchedulerConfig(max_num_seqs=self.rows, max_num_batched_tokens=max(self.rows * PROMPT, 512))
-        limits = IntakeLimits(max_model_len=MAX_LEN, vocab_size=VOCAB, eos_token_ids=frozenset(), seed=0, strict=True)
-        intake = Intake(tokenizer, limits, CacheNamespace("benchmark", "bfloat16", ""), clock)
+        limits = IntakeLimits(
+            max_model_len=MAX_LEN, vocab_size=VOCAB, eos_token_ids=frozenset(), max_sequences=1, seed=0, strict=True
+        )
+        intake = Intake(tokenizer, limits, CacheNamespace("benchmark", "bfloat16", ""))
         self.scheduler = Scheduler(config, cache, MAX_LEN, clock)
         self.grid = BucketGrid.make(max_rows=self.rows, max_tokens=config.max_num_batched_tokens, min_rows=2)
         self.outputs: dict[str, RequestOutputs] = {}
@@ -60,7 +62,7 @@ class Loop:
         params = SamplingParams(temperature=0.0, ignore_eos=True)
         for index in range(self.rows):
             prompt = self.rng.integers(3, VOCAB, PROMPT).tolist()
-            requests = intake.prepare({"prompt_token_ids": prompt}, params, str(index))
+            requests = intake.prepare({"prompt_token_ids": prompt}, params, str(index), clock.now())
             self.scheduler.add(requests)
             self.outputs[requests[0].id] = RequestOutputs(str(index), requests, tokenizer, clock)
 

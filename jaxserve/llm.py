@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from typing import Any, get_type_hints
+from dataclasses import dataclass, field
+from typing import Any
 
 from jaxserve.clock import RealClock
 from jaxserve.config.fields import EngineConfig
 from jaxserve.engine.build import EngineReport, build_engine
 from jaxserve.engine.events import Delta, Event, Finished, PositionLogprobs, Started
+from jaxserve.engine.interrupts import HeldInterrupts
 from jaxserve.engine.outputs import RequestOutputs
-from jaxserve.errors import CheckpointError, ConfigError, InvalidRequestError
+from jaxserve.errors import CheckpointError, InvalidRequestError
 from jaxserve.executor.programs import Progress
 from jaxserve.outputs import CompletionOutput, RequestOutput, logprob_dict
 from jaxserve.sampling.params import SamplingParams
@@ -53,7 +54,7 @@ class LLM:
     """
 
     def __init__(self, model: str = "pico", *, progress: Progress | None = None, **settings: Any) -> None:
-        config = _engine_config(model, settings)
+        config = EngineConfig.from_settings({"model": model, **settings})
         self._built = build_engine(config, strict_length=False, clock=RealClock(), progress=progress or _silent)
 
     @property
@@ -77,12 +78,14 @@ class LLM:
             prompts: a string, {"prompt": str}, {"prompt_token_ids": [...]}, or a list of these.
             sampling_params: one for all, one a prompt, or None for the defaults.
 
-        Raises InvalidRequestError or ContextLengthError, before anything runs, if a prompt or parameter is unfit.
+        Raises InvalidRequestError or ContextLengthError, before anything runs, if a prompt or parameter is unfit, and
+        EngineDeadError after a step failed.
         """
         listed: list[Prompt] = [prompts] if isinstance(prompts, str | dict) else list(prompts)
         params = _params_for(len(listed), sampling_params)
         core, intake = self._built.core, self._built.intake
-        prepared = [intake.prepare(*item, str(index)) for index, item in enumerate(zip(listed, params, strict=True))]
+        now = self._built.clock.now()
+        prepared = [intake.prepare(*item, str(index), now) for index, item in enumerate(zip(listed, params, strict=True))]
         requests: list[_Request] = []
         by_sequence: dict[str, _Request] = {}
         for index, sequences in enumerate(prepared):
@@ -91,13 +94,15 @@ class LLM:
             requests.append(request)
             by_sequence.update((sequence.id, request) for sequence in sequences)
         pending = prepared[::-1]
-        try:
-            while pending or core.has_work:
-                while pending and core.scheduler.has_room(len(pending[-1])):
-                    core.add(pending.pop())
-                self._turn(by_sequence)
-        finally:
-            core.abort(by_sequence)  # nothing is left of a call that was interrupted
+        with HeldInterrupts() as interrupts:
+            try:
+                while pending or core.has_work:
+                    while pending and core.scheduler.has_room(len(pending[-1])):
+                        core.add(pending.pop())
+                    self._turn(by_sequence)
+                    interrupts.release()
+            finally:
+                core.abort(by_sequence)  # nothing is left of a call that was interrupted
         return [_output(request) for request in requests]
 
     def chat(
@@ -187,18 +192,6 @@ def _params_for(count: int, given: SamplingParams | Sequence[SamplingParams] | N
     if len(given) != count:
         raise InvalidRequestError(f"{len(given)} sampling_params for {count} prompts", param="sampling_params")
     return list(given)
-
-
-def _engine_config(model: str, settings: Mapping[str, Any]) -> EngineConfig:
-    """Each setting goes to the dataclass that has the field."""
-    parts = get_type_hints(EngineConfig)
-    owners = {item.name: part for part, kind in parts.items() for item in fields(kind)}
-    for name in settings.keys() - owners.keys():
-        raise ConfigError(f"unknown setting {name!r}; known are {', '.join(sorted(owners))}", param=name)
-    chosen: dict[str, dict[str, Any]] = {part: {} for part in parts} | {"model": {"model": model}}
-    for name, value in settings.items():
-        chosen[owners[name]][name] = value
-    return EngineConfig(**{part: kind(**chosen[part]) for part, kind in parts.items()})
 
 
 def _silent(what: str, done: int, total: int) -> None:

@@ -9,23 +9,17 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import fields
 from importlib.metadata import version
+from typing import get_type_hints
 
 import uvloop
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bars
 
-from jaxserve.config.fields import (
-    CacheConfig,
-    CompileConfig,
-    EngineConfig,
-    ModelConfig,
-    ParallelConfig,
-    SchedulerConfig,
-    ServerConfig,
-)
-from jaxserve.config.flags import add_flags, from_flags
+from jaxserve.config.fields import EngineConfig, ServerConfig
+from jaxserve.config.flags import add_flags
 from jaxserve.engine.build import EngineReport
 from jaxserve.engine.local import LocalEngine
 from jaxserve.errors import JaxserveError
@@ -63,19 +57,14 @@ async def _run(engine_config: EngineConfig, config: ServerConfig) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m jaxserve.serve", description="Serve a model over HTTP and gRPC.")
-    add_flags(parser, ModelConfig, CacheConfig, SchedulerConfig, ParallelConfig, CompileConfig, ServerConfig)
+    add_flags(parser, *get_type_hints(EngineConfig).values(), ServerConfig)
     return parser
 
 
 def _configs(arguments: argparse.Namespace) -> tuple[EngineConfig, ServerConfig]:
-    engine = EngineConfig(
-        model=from_flags(ModelConfig, arguments),
-        cache=from_flags(CacheConfig, arguments),
-        scheduler=from_flags(SchedulerConfig, arguments),
-        parallel=from_flags(ParallelConfig, arguments),
-        compile=from_flags(CompileConfig, arguments),
-    )
-    return engine, from_flags(ServerConfig, arguments)
+    settings = vars(arguments)
+    server = {item.name: settings.pop(item.name) for item in fields(ServerConfig)}
+    return EngineConfig.from_settings(settings), ServerConfig(**server)
 
 
 def _set_up_logging(level: str) -> None:

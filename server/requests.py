@@ -36,9 +36,13 @@ def new_id(prefix: str) -> str:
 
 
 def sampling_params(fields: Mapping[str, Any], names: Mapping[str, str]) -> SamplingParams:
-    """Build the parameters; None means the default. Raises InvalidRequestError in the client's words."""
+    """Build the parameters; None means the default, for max_tokens the rest of the context.
+
+    Raises InvalidRequestError in the client's words.
+    """
+    given = {name: value for name, value in fields.items() if value is not None}
     try:
-        return SamplingParams(**{name: value for name, value in fields.items() if value is not None})
+        return SamplingParams(**{"max_tokens": None, **given})
     except InvalidRequestError as error:
         raise in_words_of_client(error, names) from error
 

@@ -1,8 +1,8 @@
-"""The name of a page's content: a chained, keyed hash over everything its keys and values depend on.
+"""The name of a page's content: a chained hash, keyed by the page before, over everything its keys and values depend on.
 
 Two pages hold the same keys and values only if the model, the cache's dtype, the rotary parameters, the adapter and *all* tokens
-up to and including the page are the same; tenants with different salts never share. 128-bit BLAKE2b, keyed, so that a client
-cannot construct collisions.
+up to and including the page are the same; tenants with different salts never share. 128-bit BLAKE2b: clients
+cannot find two contents with one name.
 """
 
 from __future__ import annotations

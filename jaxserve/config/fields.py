@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, get_type_hints
 
+from jaxserve.config.check import check_types
 from jaxserve.errors import ConfigError
 
 DType = Literal["auto", "bfloat16", "float16", "float32"]
@@ -30,6 +32,7 @@ class ModelConfig:
     chat_template: str | None = setting(None, "file with a Jinja chat template that replaces the checkpoint's own")
 
     def __post_init__(self) -> None:
+        check_types(self)
         if self.max_model_len is not None:
             require_at_least("max_model_len", self.max_model_len, 2)
 
@@ -45,6 +48,7 @@ class CacheConfig:
     prefix_caching: bool = setting(True, "share full pages of equal prompt prefixes between requests")
 
     def __post_init__(self) -> None:
+        check_types(self)
         require_at_least("page_size", self.page_size, 1)
         if self.num_pages is not None:
             require_at_least("num_pages", self.num_pages, 2)
@@ -64,10 +68,11 @@ class SchedulerConfig:
     max_num_seqs: int = setting(32, "sequences in one step")
     max_num_batched_tokens: int = setting(512, "tokens in one step, prompts and decodes together")
     long_prefill_token_threshold: int = setting(0, "tokens of one prompt in one step at most; 0 for no limit of its own")
-    max_waiting: int = setting(1024, "requests in the waiting queue; more are refused")
+    max_waiting: int = setting(1024, "sequences in the waiting queue, preempted ones included; more are refused")
     overlap: bool = setting(True, "plan and submit the next step while the last one runs")
 
     def __post_init__(self) -> None:
+        check_types(self)
         require_at_least("max_num_seqs", self.max_num_seqs, 1)
         require_at_least("max_num_batched_tokens", self.max_num_batched_tokens, self.max_num_seqs)
         require_at_least("long_prefill_token_threshold", self.long_prefill_token_threshold, 0)
@@ -81,6 +86,7 @@ class ParallelConfig:
     tensor_parallel_size: int = setting(1, "devices that share every layer")
 
     def __post_init__(self) -> None:
+        check_types(self)
         require_at_least("tensor_parallel_size", self.tensor_parallel_size, 1)
 
 
@@ -92,6 +98,9 @@ class CompileConfig:
         None, "directory that keeps compiled programs for the next start; ~/.cache/jaxserve by default, 'none' for none"
     )
 
+    def __post_init__(self) -> None:
+        check_types(self)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
@@ -102,6 +111,18 @@ class EngineConfig:
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
     compile: CompileConfig = field(default_factory=CompileConfig)
+
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, Any]) -> EngineConfig:
+        """Give every setting to the part that has the field. Raises ConfigError for a name that no part has."""
+        parts = get_type_hints(cls)
+        owners = {item.name: part for part, kind in parts.items() for item in fields(kind)}
+        chosen: dict[str, dict[str, Any]] = {part: {} for part in parts}
+        for name, value in settings.items():
+            if name not in owners:
+                raise ConfigError(f"unknown setting {name!r}; known are {', '.join(sorted(owners))}", param=name)
+            chosen[owners[name]][name] = value
+        return cls(**{part: kind(**chosen[part]) for part, kind in parts.items()})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +136,7 @@ class ServerConfig:
     log_level: Literal["debug", "info", "warning", "error"] = setting("info", "least severe message to log")
 
     def __post_init__(self) -> None:
+        check_types(self)
         for name in ("port", "grpc_port"):
             if not 0 <= getattr(self, name) <= 65535:
                 raise ConfigError(f"{name} must be between 0 and 65535, got {getattr(self, name)}", param=name)

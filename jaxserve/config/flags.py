@@ -6,9 +6,7 @@ import argparse
 import dataclasses
 import types
 from collections.abc import Sequence
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
-
-Config = TypeVar("Config")
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 
 def add_flags(parser: argparse.ArgumentParser, *configs: type[Any]) -> None:
@@ -18,12 +16,6 @@ def add_flags(parser: argparse.ArgumentParser, *configs: type[Any]) -> None:
         hints = get_type_hints(config)
         for item in dataclasses.fields(config):
             _add_flag(group, item, hints[item.name])
-
-
-def from_flags(config: type[Config], arguments: argparse.Namespace) -> Config:
-    """Build the dataclass from parsed flags. Raises ConfigError as its constructor does."""
-    names = [item.name for item in dataclasses.fields(config)]  # type: ignore[arg-type]
-    return config(**{name: getattr(arguments, name) for name in names})
 
 
 def _add_flag(group: argparse._ArgumentGroup, item: dataclasses.Field[Any], hint: Any) -> None:

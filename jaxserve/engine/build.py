@@ -20,13 +20,15 @@ from jaxserve.config.resolve import DeviceFacts, ModelFacts, ResolvedConfig, res
 from jaxserve.engine.client import ModelInfo
 from jaxserve.engine.core import EngineCore
 from jaxserve.engine.intake import Intake, IntakeLimits
-from jaxserve.errors import ConfigError
+from jaxserve.errors import ConfigError, UnsupportedModelError
 from jaxserve.executor.compile_cache import keep_compiled_programs
 from jaxserve.executor.local import ExecutorOptions, LocalExecutor
 from jaxserve.executor.programs import Progress
 from jaxserve.models.checkpoint import read_hf_config
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.registry import decoder_config
+from jaxserve.sampling.params import MAX_STOP_TOKEN_IDS
+from jaxserve.scheduler.plan import SUPPRESS_WIDTH
 from jaxserve.scheduler.scheduler import Scheduler
 from jaxserve.tokenizer.base import Tokenizer
 from jaxserve.tokenizer.chat import ChatTemplate
@@ -109,12 +111,13 @@ def build_engine(config: EngineConfig, *, strict_length: bool, clock: Clock, pro
         vocab_size=decoder.vocab_size,
         eos_token_ids=_eos_token_ids(decoder, tokenizer),
         seed=config.model.seed,
+        max_sequences=config.scheduler.max_waiting,
         strict=strict_length,
     )
     seconds = (loaded - started, compiled - loaded)
     return BuiltEngine(
         core=EngineCore(scheduler, executor, overlap=config.scheduler.overlap),
-        intake=Intake(tokenizer, limits, _namespace(directory, decoder, resolved), clock),
+        intake=Intake(tokenizer, limits, _namespace(directory, decoder, resolved)),
         tokenizer=tokenizer,
         chat_template=ChatTemplate.load(tokenizer_path, config.model.chat_template),
         report=_report(config, resolved, decoder, executor, seconds),
@@ -215,9 +218,14 @@ def _device_facts(device: jax.Device, count: int) -> DeviceFacts:
 
 def _eos_token_ids(decoder: DecoderConfig, tokenizer: Tokenizer | None) -> frozenset[int]:
     """The checkpoint's own list (generation_config.json before config.json), else the tokenizer's."""
-    if decoder.eos_token_ids:
-        return frozenset(decoder.eos_token_ids)
-    return frozenset() if tokenizer is None or tokenizer.eos_token_id is None else frozenset((tokenizer.eos_token_id,))
+    named = decoder.eos_token_ids
+    if not named and tokenizer is not None and tokenizer.eos_token_id is not None:
+        named = (tokenizer.eos_token_id,)
+    ids = frozenset(token for token in named if 0 <= token < decoder.vocab_size)
+    if len(ids) > SUPPRESS_WIDTH - MAX_STOP_TOKEN_IDS:
+        limit = SUPPRESS_WIDTH - MAX_STOP_TOKEN_IDS
+        raise UnsupportedModelError(f"eos_token_id: the checkpoint names {len(ids)} tokens, at most {limit} are supported")
+    return ids
 
 
 def _namespace(directory: Path, decoder: DecoderConfig, resolved: ResolvedConfig) -> CacheNamespace:

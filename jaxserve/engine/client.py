@@ -37,13 +37,17 @@ class ModelInfo:
 
 @dataclass(frozen=True, slots=True)
 class EngineStats:
-    """Load at one instant, and totals since the start: received == finished + aborted + rejected + active."""
+    """Load at one instant, and requests since the start: received == finished + aborted + rejected + active.
+
+    `running` and `waiting` count sequences, of which a request has `n`; `pages_free` of `pages_total` pages are free.
+    """
 
     running: int
     waiting: int
     pages_total: int
     pages_free: int
     received: int
+    active: int
     finished: int
     aborted: int
     rejected: int

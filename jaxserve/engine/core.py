@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from jaxserve.errors import EngineDeadError
 from jaxserve.executor.base import Executor, StepHandle
 from jaxserve.scheduler.plan import Plan
 from jaxserve.scheduler.request import EngineRequest
@@ -28,14 +29,16 @@ class EngineCore:
         self.executor = executor
         self._overlap = overlap
         self._in_flight: tuple[Plan, StepHandle] | None = None
+        self._failure: BaseException | None = None
 
     @property
     def has_work(self) -> bool:
         """Whether a turn would do anything."""
-        return self.scheduler.has_work or self._in_flight is not None
+        return self._failure is None and (self.scheduler.has_work or self._in_flight is not None)
 
     def add(self, requests: Iterable[EngineRequest]) -> None:
-        """Queue the sequences of one request. Raises QueueFullError."""
+        """Queue the sequences of one request. Raises QueueFullError, or EngineDeadError after a step failed."""
+        self._check_alive()
         self.scheduler.add(requests)
 
     def abort(self, ids: Iterable[str]) -> list[str]:
@@ -43,7 +46,22 @@ class EngineCore:
         return self.scheduler.abort(ids)
 
     def step(self) -> list[Update]:
-        """One turn. Returns what the collected step did; empty while the first step of a busy period runs."""
+        """One turn. Returns what the collected step did; empty while the first step of a busy period runs.
+
+        Whatever is raised ends the engine: buffers may be donated and pages promised that were never written.
+        """
+        self._check_alive()
+        try:
+            return self._turn()
+        except BaseException as error:
+            self._failure = error
+            raise
+
+    def _check_alive(self) -> None:
+        if self._failure is not None:
+            raise EngineDeadError(f"the engine died: {self._failure!r}")
+
+    def _turn(self) -> list[Update]:
         plan = self.scheduler.schedule()
         submitted = (plan, self.executor.submit(plan)) if plan is not None else None
         if self._overlap:

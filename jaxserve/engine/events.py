@@ -57,7 +57,7 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The request left the queue (once a request, before any Delta).
+    """The request has its first token (once a request, before any Delta).
 
     Attributes:
         prompt_token_ids: the prompt as the model sees it.

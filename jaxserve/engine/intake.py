@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from jaxserve.cache.prefix_hash import CacheNamespace
-from jaxserve.clock import Clock
 from jaxserve.errors import ContextLengthError, InvalidRequestError
 from jaxserve.sampling.params import SamplingParams
 from jaxserve.scheduler.request import EngineRequest
@@ -25,6 +24,7 @@ class IntakeLimits:
         max_model_len: prompt plus output, tokens.
         vocab_size: token ids that the model knows.
         eos_token_ids: ids that end a sequence.
+        max_sequences: sequences of one request, for all of them must fit the waiting queue.
         seed: where the seeds of requests without one come from.
         strict: whether prompt + max_tokens beyond the context is an error (servers) or ends the output early (offline).
     """
@@ -32,6 +32,7 @@ class IntakeLimits:
     max_model_len: int
     vocab_size: int
     eos_token_ids: frozenset[int]
+    max_sequences: int
     seed: int
     strict: bool
 
@@ -39,23 +40,24 @@ class IntakeLimits:
 class Intake:
     """Prepares requests; `prepare` may be called from several threads."""
 
-    def __init__(self, tokenizer: Tokenizer | None, limits: IntakeLimits, namespace: CacheNamespace, clock: Clock) -> None:
+    def __init__(self, tokenizer: Tokenizer | None, limits: IntakeLimits, namespace: CacheNamespace) -> None:
         self._tokenizer = tokenizer
         self._limits = limits
         self._root = namespace.root()
-        self._clock = clock
         self._counter = itertools.count()
 
-    def prepare(self, prompt: Prompt, params: SamplingParams, request_id: str) -> list[EngineRequest]:
+    def prepare(self, prompt: Prompt, params: SamplingParams, request_id: str, arrival: float) -> list[EngineRequest]:
         """The `n` sequences of a request. Their ids are unique even if `request_id` is used again.
+
+        `arrival` is the clock time of the request, seconds.
 
         Raises InvalidRequestError or ContextLengthError naming the field and the limit.
         """
-        arrival = self._clock.now()
         tokens = self._tokens(prompt)
         self._check_ids("logit_bias", params.logit_bias)
         self._check_ids("stop_token_ids", params.stop_token_ids)
         self._check_ids("allowed_token_ids", params.allowed_token_ids or ())
+        self._check_satisfiable(params)
         if params.stop and self._tokenizer is None:
             raise InvalidRequestError("stop strings need a tokenizer, and none is loaded", param="stop")
         max_tokens = self._max_tokens(len(tokens), params)
@@ -115,6 +117,17 @@ class Intake:
                 param="max_tokens",
             )
         return min(params.max_tokens, left)
+
+    def _check_satisfiable(self, params: SamplingParams) -> None:
+        """Refuse what no schedule and no token could fulfil."""
+        if params.n > self._limits.max_sequences:
+            raise InvalidRequestError(f"n must be at most {self._limits.max_sequences} (max_waiting), got {params.n}", param="n")
+        allowed = params.allowed_token_ids
+        stops = {*params.stop_token_ids, *(() if params.ignore_eos else self._limits.eos_token_ids)}
+        if params.min_tokens and allowed is not None and stops.issuperset(allowed):
+            raise InvalidRequestError(
+                "allowed_token_ids must hold more than stop tokens, which min_tokens forbids", param="allowed_token_ids"
+            )
 
     def _check_ids(self, name: str, ids: Iterable[object]) -> None:
         """Every id must be one that the model scores."""

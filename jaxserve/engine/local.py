@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import threading
 import time
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -18,12 +20,14 @@ from jaxserve.engine.client import EngineStats, ModelInfo
 from jaxserve.engine.events import Event
 from jaxserve.engine.loop import EngineLoop, Outcome, Refusal
 from jaxserve.engine.outputs import RequestOutputs
-from jaxserve.errors import CheckpointError, DrainingError, EngineDeadError, InvalidRequestError, JaxserveError
+from jaxserve.errors import CheckpointError, DrainingError, EngineDeadError, InternalError, InvalidRequestError, JaxserveError
 from jaxserve.executor.programs import Progress
 from jaxserve.sampling.params import SamplingParams
 from jaxserve.scheduler.request import EngineRequest
 from jaxserve.tokenizer.base import Tokenizer
 from jaxserve.types import ChatMessage, Prompt
+
+logger = logging.getLogger(__name__)
 
 TOKENIZER_THREADS = 2
 DRAIN_POLL = 0.02  # seconds
@@ -40,6 +44,7 @@ class _Stream:
 @dataclass(slots=True)
 class _Counters:
     received: int = 0
+    active: int = 0
     finished: int = 0
     aborted: int = 0
     rejected: int = 0
@@ -63,7 +68,18 @@ class LocalEngine:
     @classmethod
     async def start(cls, config: EngineConfig, progress: Progress) -> LocalEngine:
         """Build the engine (off the event loop) and start it. Raises what build_engine raises."""
-        built = await asyncio.to_thread(build_engine, config, strict_length=True, clock=RealClock(), progress=progress)
+        stopped = threading.Event()
+
+        def report(what: str, done: int, total: int) -> None:
+            if stopped.is_set():
+                raise InternalError("the start was cancelled")
+            progress(what, done, total)
+
+        try:
+            built = await asyncio.to_thread(build_engine, config, strict_length=True, clock=RealClock(), progress=report)
+        except asyncio.CancelledError:
+            stopped.set()  # the thread ends at its next report
+            raise
         if built.tokenizer is None:
             raise CheckpointError("a server needs a tokenizer: the checkpoint has none, give one with --tokenizer")
         engine = cls(built, built.tokenizer, asyncio.get_running_loop())
@@ -88,15 +104,20 @@ class LocalEngine:
     async def generate(self, prompt: Prompt, params: SamplingParams, *, request_id: str | None = None) -> AsyncIterator[Event]:
         """Run one request; see EngineClient.generate."""
         self._counters.received += 1
+        self._counters.active += 1
         name = request_id or uuid.uuid4().hex
         try:
             requests = await self._prepare(prompt, params, name)
-        except JaxserveError:
+        except BaseException as error:
+            self._counters.active -= 1
+            if not isinstance(error, Exception):  # cancelled while its prompt was tokenized
+                self._counters.aborted += 1
+                raise
             self._counters.rejected += 1
-            raise
-        except BaseException:  # cancelled while its prompt was tokenized
-            self._counters.aborted += 1
-            raise
+            if isinstance(error, JaxserveError):
+                raise
+            logger.exception("a request could not be prepared")
+            raise InternalError(f"the request could not be prepared: {error!r}") from error
         stream = _Stream(RequestOutputs(name, requests, self.tokenizer, self._built.clock))
         self._requests[name] = stream
         self._streams.update((request.id, stream) for request in requests)
@@ -149,6 +170,7 @@ class LocalEngine:
             pages_total=scheduler.cache.num_usable,
             pages_free=scheduler.cache.num_free,
             received=counters.received,
+            active=counters.active,
             finished=counters.finished,
             aborted=counters.aborted,
             rejected=counters.rejected,
@@ -169,15 +191,16 @@ class LocalEngine:
             await asyncio.sleep(DRAIN_POLL)
         self._fail_all(DrainingError("the server shut down before the request was done", retry_after=1.0))
         await asyncio.to_thread(self._engine.stop)
-        self._pool.shutdown()
+        await asyncio.to_thread(self._pool.shutdown)
 
     async def _prepare(self, prompt: Prompt, params: SamplingParams, name: str) -> list[EngineRequest]:
         """Tokenize and validate off the event loop."""
         self.check_health()
-        if name in self._requests:
-            raise InvalidRequestError(f"request_id {name!r} is active already", param="request_id")
-        requests = await self._loop.run_in_executor(self._pool, self._built.intake.prepare, prompt, params, name)
+        arrival = self._built.clock.now()
+        requests = await self._loop.run_in_executor(self._pool, self._built.intake.prepare, prompt, params, name, arrival)
         self.check_health()
+        if name in self._requests:  # looked at after the wait: nothing can come between this and the caller's entry
+            raise InvalidRequestError(f"request_id {name!r} is active already", param="request_id")
         return requests
 
     def _encode(self, text: str) -> list[int]:
@@ -192,6 +215,7 @@ class LocalEngine:
         for sequence in stream.outputs.ids:
             del self._streams[sequence]
         del self._requests[name]
+        self._counters.active -= 1
         if refused:
             self._counters.rejected += 1
         elif active or stream.outputs.was_aborted:

@@ -11,7 +11,7 @@ from jaxserve.sampling.params import SamplingParams
 from jaxserve.scheduler.plan import LogprobRows
 from jaxserve.scheduler.request import EngineRequest
 from jaxserve.scheduler.scheduler import Update
-from jaxserve.tokenizer.base import Tokenizer
+from jaxserve.tokenizer.base import Tokenizer, token_text
 from jaxserve.tokenizer.detokenizer import Detokenizer
 from jaxserve.tokenizer.stop_strings import StopStrings
 from jaxserve.types import FinishReason
@@ -130,8 +130,10 @@ class RequestOutputs:
             sequence.first_token = self._clock.now()
         reason, matched = update.reason, update.matched
         text = self._text(sequence, token, reason)
-        watched = sequence.stop.push(text)
-        released, stopped = watched.text, watched.matched
+        released, stopped = text, None
+        if sequence.num_tokens > self._params.min_tokens:
+            watched = sequence.stop.push(text)
+            released, stopped = watched.text, watched.matched
         if stopped is None and reason is not None:
             released += sequence.stop.flush().text
         if stopped is not None:
@@ -181,8 +183,9 @@ class RequestOutputs:
         )
 
     def _token_logprob(self, token: int, logprob: float, rank: int) -> TokenLogprob:
-        raw = b"" if self._tokenizer is None or token >= self._tokenizer.vocab_size else self._tokenizer.token_bytes(token)
-        return TokenLogprob(token, logprob, rank, raw.decode(errors="replace"), raw)
+        if self._tokenizer is None:
+            return TokenLogprob(token, logprob, rank, "", b"")
+        return TokenLogprob(token, logprob, rank, token_text(self._tokenizer, token), self._tokenizer.token_bytes(token))
 
     def _detokenizer(self) -> Detokenizer | None:
         if self._tokenizer is None:

@@ -38,7 +38,11 @@ class Executor(Protocol):
     """Runs plans one after another, in the order they were submitted."""
 
     def submit(self, plan: Plan) -> StepHandle:
-        """Start a step and return at once; earlier steps may still be running."""
+        """Start a step and return at once; earlier steps may still be running.
+
+        Steps run in the order they were submitted, each after all reads and writes of the one before. The scheduler relies on it:
+        pages and slots given back while a step is in flight may be given to a sequence of the next one.
+        """
         ...
 
     def capabilities(self) -> Capabilities:

@@ -15,9 +15,10 @@ from jaxserve.executor.batch import DeviceBatch, make_batch
 from jaxserve.executor.buckets import Bucket, BucketGrid
 from jaxserve.executor.programs import Programs, Progress, compile_programs
 from jaxserve.executor.result import LocalHandle
-from jaxserve.executor.step import StepState
+from jaxserve.executor.step import KV_PAGES, StepState
 from jaxserve.models.binding import Params
 from jaxserve.models.config import DecoderConfig
+from jaxserve.sampling.params import MAX_LOGPROBS
 from jaxserve.sampling.state import empty_state
 from jaxserve.scheduler.plan import SUPPRESS_WIDTH, Plan, RowStart, SamplingRows
 
@@ -62,12 +63,16 @@ class LocalExecutor:
             min_rows=2 if device.platform == "cpu" else 1,  # XLA's CPU dots leave the fast path at one row
         )
         self._state = self._initial_state(mesh)
-        self._programs: Programs = compile_programs(config, self.grid, params, self._state, self._example, progress)
+        self._programs: Programs = compile_programs(config, mesh, self.grid, params, self._state, self._example, progress)
 
     @property
     def temporary_bytes(self) -> int:
         """Workspace of the largest program, bytes per device."""
         return self._programs.temporary_bytes
+
+    def program_texts(self) -> list[str]:
+        """The optimised HLO of every step program, to count collectives and copies in."""
+        return [program.as_text() for program in self._programs.steps.values()]
 
     def capabilities(self) -> Capabilities:
         """The limits."""
@@ -87,7 +92,7 @@ class LocalExecutor:
         bucket = self.grid.choose(plan.num_tokens, plan.num_rows)
         batch = self._batch(plan, bucket)
         self._state, packed = self._programs.steps[bucket](self._params, self._state, batch)
-        return LocalHandle(plan, packed, self._score(plan))
+        return LocalHandle(plan, packed, self._score(plan), min(MAX_LOGPROBS, self._config.vocab_size))
 
     def _batch(self, plan: Plan, bucket: Bucket) -> DeviceBatch:
         options = self._options
@@ -126,12 +131,11 @@ class LocalExecutor:
         """Zeros on the devices: the cache sharded over KV heads, the rest replicated."""
         config, options = self._config, self._options
         everywhere = NamedSharding(mesh, PartitionSpec())
-        by_head = NamedSharding(mesh, PartitionSpec(None, None, None, "tensor"))
         pages = (config.num_layers, options.num_pages, 2, config.num_kv_heads, options.page_size, config.head_dim)
         largest = max(bucket.tokens for bucket in self.grid.buckets)
         zeros: Callable[..., jax.Array] = jnp.zeros
         return StepState(
-            kv_pages=zeros(pages, jnp.dtype(options.kv_dtype), device=by_head),
+            kv_pages=zeros(pages, jnp.dtype(options.kv_dtype), device=NamedSharding(mesh, KV_PAGES)),
             sampler=jax.device_put(empty_state(options.max_num_seqs, config.vocab_size), everywhere),
             last_tokens=zeros((options.max_num_seqs + 1,), jnp.int32, device=everywhere),
             hidden=zeros((largest, config.hidden_size), jnp.dtype(self._activation_dtype()), device=everywhere),

@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 
 from jaxserve.executor.batch import DeviceBatch
 from jaxserve.executor.buckets import Bucket, BucketGrid
@@ -38,6 +39,7 @@ class Programs:
 
 def compile_programs(
     config: DecoderConfig,
+    mesh: Mesh,
     grid: BucketGrid,
     params: Params,
     state: StepState,
@@ -48,6 +50,7 @@ def compile_programs(
 
     Args:
         config: the model.
+        mesh: the devices.
         grid: the buckets.
         params: the weights.
         state: the device state, which gives every program its shapes and shardings.
@@ -57,7 +60,7 @@ def compile_programs(
     placed = jax.tree.map(lambda array: array.sharding, state)
     shapes = jax.tree.map(lambda array: jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=array.sharding), (params, state))
     params, state = shapes
-    step = jax.jit(make_step(config), donate_argnums=1, out_shardings=(placed, None))
+    step = jax.jit(make_step(config, mesh), donate_argnums=1, out_shardings=(placed, None))
     vocabulary = state.sampler.bias.shape[1]
     row = [np.zeros(vocabulary, dtype) for dtype in (np.int32, np.bool_, np.float32)]
     slot, count = np.zeros((), np.int32), np.zeros((), np.int32)
@@ -73,9 +76,13 @@ def compile_programs(
     done: dict[Any, Any] = {}
     with ThreadPoolExecutor(COMPILE_THREADS) as pool:
         futures = {pool.submit(job): name for name, job in jobs.items()}
-        for future in as_completed(futures):
-            done[futures[future]] = future.result()
-            progress("compiling", len(done), len(jobs))
+        try:
+            for future in as_completed(futures):
+                done[futures[future]] = future.result()
+                progress("compiling", len(done), len(jobs))
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)  # do not compile the rest for nobody
+            raise
     score, load_compiled = done.pop("score"), done.pop("load_row")
     temporary = max(int(program.memory_analysis().temp_size_in_bytes) for program in (*done.values(), score))
     return Programs(done, score, load_compiled, temporary)

@@ -10,9 +10,10 @@ from jaxserve.scheduler.plan import Ints, LogprobRows, Plan, StepResult
 
 
 class LocalHandle:
-    """A step running on this process's devices."""
+    """A step running on this process's devices; `columns` of the packed alternatives are real (fewer in a tiny vocabulary)."""
 
-    def __init__(self, plan: Plan, packed: jax.Array, scored: jax.Array | None) -> None:
+    def __init__(self, plan: Plan, packed: jax.Array, scored: jax.Array | None, columns: int) -> None:
+        self._columns = columns
         self._plan = plan
         self._packed = packed
         self._scored = scored
@@ -25,7 +26,7 @@ class LocalHandle:
         plan = self._plan
         packed = np.asarray(self._packed)[: plan.num_rows]
         wanted = bool((plan.samples & (plan.sampling.num_logprobs >= 0)).any())
-        logprobs = unpack_logprobs(packed[:, 1:]) if wanted else None
+        logprobs = unpack_logprobs(packed[:, 1:], self._columns) if wanted else None
         return StepResult(plan.step, packed[:, 0], logprobs, self._scores())
 
     def _scores(self) -> tuple[LogprobRows, ...]:
@@ -35,12 +36,12 @@ class LocalHandle:
         scores = []
         for score in self._plan.scores:
             start = int(self._plan.query_start[score.row]) + score.offset
-            scores.append(unpack_logprobs(packed[start : start + len(score.targets)]))
+            scores.append(unpack_logprobs(packed[start : start + len(score.targets)], self._columns))
         return tuple(scores)
 
 
-def unpack_logprobs(packed: Ints) -> LogprobRows:
-    """int32[N,2+2*MAX_LOGPROBS] -> log-probabilities of N tokens."""
+def unpack_logprobs(packed: Ints, columns: int) -> LogprobRows:
+    """int32[N,2+2*MAX_LOGPROBS] -> log-probabilities of N tokens, `columns` alternatives each."""
     floats = packed.view(np.float32)
-    ids = slice(2, 2 + MAX_LOGPROBS)
-    return LogprobRows(floats[:, 0], packed[:, 1], packed[:, ids], floats[:, 2 + MAX_LOGPROBS :])
+    ids, top = 2, 2 + MAX_LOGPROBS
+    return LogprobRows(floats[:, 0], packed[:, 1], packed[:, ids : ids + columns], floats[:, top : top + columns])

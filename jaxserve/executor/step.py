@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh, PartitionSpec
 
 from jaxserve.executor.batch import DeviceBatch
 from jaxserve.models.attention import AttentionSpec
@@ -18,9 +19,11 @@ from jaxserve.sampling.sampler import sample
 from jaxserve.sampling.state import SamplerState, record_tokens
 from pallas_kernels.kv_write import kv_write
 from pallas_kernels.ragged_paged_attention import ragged_paged_attention
+from sharding import TENSOR
 
 SCORE_CHUNK = 64  # prompt positions whose logits are held at once
 PACKED_WIDTH = 3 + 2 * MAX_LOGPROBS
+KV_PAGES = PartitionSpec(None, None, None, TENSOR)  # [L,P,2,K,S,D], over K
 
 
 @jax.tree_util.register_dataclass
@@ -42,32 +45,46 @@ class StepState:
 
 
 class PagedAttend:
-    """Attention over pages as the decoder's layers call it: writes the layer's new keys and values, then attends."""
+    """Attention over pages as the decoder's layers call it: writes the layer's new keys and values, then attends.
 
-    def __init__(self, kv_pages: jax.Array, batch: DeviceBatch) -> None:
+    Every device works on its own heads of the cache. That is said with shard_map: left to the compiler, the ops' reshapes of
+    the cache would gather all of it, and it cannot partition a kernel call at all.
+    """
+
+    def __init__(self, mesh: Mesh, kv_pages: jax.Array, batch: DeviceBatch) -> None:
         self.kv_pages = kv_pages
+        self._mesh = mesh
         self._batch = batch
 
     def __call__(self, layer: int, q: jax.Array, k: jax.Array, v: jax.Array, spec: AttentionSpec) -> jax.Array:
         """q[T,H,D], k[T,K,D], v[T,K,D] -> [T,H,D]."""
         batch = self._batch
         dtype = self.kv_pages.dtype
-        self.kv_pages = kv_write(self.kv_pages, k.astype(dtype), v.astype(dtype), batch.kv_slots, layer=layer)
-        attended = ragged_paged_attention(
-            q.astype(dtype),
-            self.kv_pages,
-            batch.page_table,
-            batch.query_start,
-            batch.kv_length,
-            layer=layer,
-            scale=spec.scale,
-            window=spec.window,
-            soft_cap=spec.soft_cap,
+
+        def write_and_attend(
+            kv_pages: jax.Array, q: jax.Array, k: jax.Array, v: jax.Array, kv_slots: jax.Array, *rows: jax.Array
+        ) -> tuple[jax.Array, jax.Array]:
+            kv_pages = kv_write(kv_pages, k, v, kv_slots, layer=layer)
+            attended = ragged_paged_attention(
+                q, kv_pages, *rows, layer=layer, scale=spec.scale, window=spec.window, soft_cap=spec.soft_cap
+            )
+            return kv_pages, attended
+
+        by_head = PartitionSpec(None, TENSOR)
+        sharded = jax.shard_map(
+            write_and_attend,
+            mesh=self._mesh,
+            in_specs=(KV_PAGES, by_head, by_head, by_head, *[PartitionSpec()] * 4),
+            out_specs=(KV_PAGES, by_head),
+            check_vma=False,  # the ops' loops start from constants, which the check takes for a mismatch
         )
+        rows = (batch.page_table, batch.query_start, batch.kv_length)
+        heads = (q.astype(dtype), k.astype(dtype), v.astype(dtype))
+        self.kv_pages, attended = sharded(self.kv_pages, *heads, batch.kv_slots, *rows)
         return attended.astype(q.dtype)
 
 
-def make_step(config: DecoderConfig) -> Callable[[Params, StepState, DeviceBatch], tuple[StepState, jax.Array]]:
+def make_step(config: DecoderConfig, mesh: Mesh) -> Callable[[Params, StepState, DeviceBatch], tuple[StepState, jax.Array]]:
     """The step of a model: (params, state, batch) -> (state, packed int32[R,PACKED_WIDTH]).
 
     A packed row is the chosen token, then, if any row wants log-probabilities, as bits of float32: its log-probability, its
@@ -78,7 +95,7 @@ def make_step(config: DecoderConfig) -> Callable[[Params, StepState, DeviceBatch
         decoder = bind(config, params)
         sampled = state.last_tokens[jnp.maximum(-1 - batch.tokens, 0)]
         tokens = jnp.where(batch.tokens < 0, sampled, batch.tokens)
-        attend = PagedAttend(state.kv_pages, batch)
+        attend = PagedAttend(mesh, state.kv_pages, batch)
         hidden = decoder.hidden(tokens, batch.positions, attend)
         last = jnp.maximum(batch.query_start[1:] - 1, 0)
         logits = decoder.logits(hidden[last])

@@ -57,7 +57,6 @@ class DecoderConfig:
         max_position_embeddings: longest sequence the model is defined for.
         dtype: name of the checkpoint's dtype.
         eos_token_ids: tokens that end a sequence.
-        bos_token_id: token that starts a sequence, if the model has one.
     """
 
     architecture: str
@@ -80,7 +79,6 @@ class DecoderConfig:
     max_position_embeddings: int
     dtype: str
     eos_token_ids: tuple[int, ...]
-    bos_token_id: int | None
 
     @property
     def num_parameters(self) -> int:

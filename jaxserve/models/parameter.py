@@ -12,7 +12,7 @@ Parameter = nnx.Param[jax.Array]
 def declare(shape: tuple[int, ...], axes: tuple[str | None, ...], dtype: jnp.dtype) -> Parameter:
     """A parameter with its logical axes (see `sharding.specs`).
 
-    Modules are only ever built abstractly (`binding.skeleton`), so the zeros are never allocated.
+    Modules are only ever built abstractly (`binding._split_skeleton`), so the zeros are never allocated.
 
     Args:
         shape: dimensions.

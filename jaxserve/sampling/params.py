@@ -45,7 +45,7 @@ class SamplingParams:
     """
 
     n: int = 1
-    max_tokens: int | None = None
+    max_tokens: int | None = 16
     min_tokens: int = 0
     temperature: float = 1.0
     top_k: int = 0
@@ -129,11 +129,6 @@ class SamplingParams:
         for name in ("stop_token_ids", "allowed_token_ids"):
             ids = getattr(self, name) or ()
             _require(name, all(map(_is_token_id, ids)), "a list of token ids")
-
-    @property
-    def greedy(self) -> bool:
-        """Whether the likeliest token is always taken."""
-        return self.temperature == 0.0
 
     @property
     def penalized(self) -> bool:

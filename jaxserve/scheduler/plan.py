@@ -72,13 +72,11 @@ class PromptScore:
         row: the row.
         offset: the first of the row's tokens whose successor is scored.
         targets: the prompt tokens that follow it and the next ones; may be empty.
-        count: alternatives a position.
     """
 
     row: int
     offset: int
     targets: tuple[int, ...]
-    count: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,7 +65,7 @@ def _score(row: int, sequence: Sequence, start: int, end: int) -> PromptScore:
     first = max(start, sequence.num_scored)
     targets = sequence.request.prompt[first + 1 : end + 1]
     sequence.num_scored = first + len(targets)
-    return PromptScore(row, first - start, targets, sequence.request.params.prompt_logprobs or 0)
+    return PromptScore(row, first - start, targets)
 
 
 def _row_starts(sequence: Sequence) -> list[RowStart]:

@@ -64,7 +64,7 @@ def run(
     listed = [params] * len(prompts) if isinstance(params, SamplingParams) else list(params)
     updates: dict[str, list[Update]] = {}
     for prompt, wanted in zip(prompts, listed, strict=True):
-        requests = built.intake.prepare({"prompt_token_ids": list(prompt)}, wanted, "test")
+        requests = built.intake.prepare({"prompt_token_ids": list(prompt)}, wanted, "test", 0.0)
         updates.update((request.id, []) for request in requests)
         core.add(requests)
     while core.has_work:

@@ -137,7 +137,7 @@ class ScriptedClient:
         return request_id in self.active
 
     def stats(self) -> EngineStats:
-        return EngineStats(len(self.active), 0, 1, 1, 0, 0, len(self.aborted), 0)
+        return EngineStats(len(self.active), 0, 1, 1, 0, len(self.active), 0, len(self.aborted), 0)
 
     def check_health(self) -> None:
         if self.draining:

@@ -80,7 +80,6 @@ def common_config(
         max_position_embeddings=limit,
         dtype=dtype,
         eos_token_ids=fields.token_ids("eos_token_id"),
-        bos_token_id=next(iter(fields.token_ids("bos_token_id")), None),
     )
 
 

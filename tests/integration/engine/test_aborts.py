@@ -39,6 +39,7 @@ async def settled(engine):
 def check_conserved(stats):
     assert stats.pages_free == stats.pages_total
     assert (stats.running, stats.waiting) == (0, 0)
+    assert stats.active == 0
     assert stats.received == stats.finished + stats.aborted + stats.rejected
 
 

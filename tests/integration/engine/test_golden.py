@@ -1,5 +1,8 @@
 """The engine gives transformers' tokens and log-probabilities for every golden checkpoint, however the work is scheduled."""
 
+import math
+import re
+
 import numpy as np
 import pytest
 
@@ -46,3 +49,8 @@ def test_tensor_parallel():
     golden = read_golden("llama-tied")
     built = build(golden.directory, max_num_seqs=8, max_num_batched_tokens=24, max_model_len=160, tensor_parallel_size=2)
     assert run(built, golden.prompts, GREEDY, num_pages=41).tokens == [list(tokens) for tokens in golden.greedy]
+    for text in built.core.executor.program_texts():
+        gathered = re.findall(r"= \(?\w+\[([\d,]+)\]\S* all-gather", text)
+        sizes = [math.prod(map(int, shape.split(","))) for shape in gathered]
+        cache = built.report.memory.kv_cache // 4
+        assert all(size < cache // 8 for size in sizes), "a step gathers the cache"

@@ -15,7 +15,7 @@ from sharding import make_mesh
 PLAIN = {"architecture": "LlamaForCausalLM", "vocab_size": 101, "hidden_size": 32, "num_layers": 2, "num_heads": 8}
 PLAIN |= {"num_kv_heads": 4, "head_dim": 6, "ffn_size": 40, "norm_eps": 1e-6, "rope": RopeConfig(), "windows": (None, 8)}
 PLAIN |= {"tie_embeddings": False, "qkv_bias": False, "output_bias": False, "mlp_bias": False, "qk_norm": False}
-PLAIN |= {"activation": "silu", "max_position_embeddings": 64, "dtype": "bfloat16", "eos_token_ids": (), "bos_token_id": None}
+PLAIN |= {"activation": "silu", "max_position_embeddings": 64, "dtype": "bfloat16", "eos_token_ids": ()}
 EVERYTHING = dict.fromkeys(("tie_embeddings", "qkv_bias", "output_bias", "mlp_bias", "qk_norm"), True)
 
 

@@ -1,0 +1,36 @@
+"""Checks a dataclass's values against its annotations, so that a wrong type is named here and not deep in the engine."""
+
+from __future__ import annotations
+
+import types
+from dataclasses import fields
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from jaxserve.errors import ConfigError
+
+
+def check_types(config: Any) -> None:
+    """Raise ConfigError, naming the field and what it takes, unless every value is of its field's type."""
+    hints = get_type_hints(type(config))
+    for item in fields(config):
+        value, hint = getattr(config, item.name), hints[item.name]
+        if not _fits(value, hint):
+            raise ConfigError(f"{item.name} must be {_describe(hint)}, got {value!r}", param=item.name)
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    if get_origin(hint) is Literal:
+        return value in get_args(hint)
+    if get_origin(hint) in (Union, types.UnionType):
+        return any(_fits(value, part) for part in get_args(hint))
+    if isinstance(value, bool):
+        return hint is bool
+    return isinstance(value, (int, float) if hint is float else hint)
+
+
+def _describe(hint: Any) -> str:
+    if get_origin(hint) is Literal:
+        return "one of " + ", ".join(map(repr, get_args(hint)))
+    if get_origin(hint) in (Union, types.UnionType):
+        return " or ".join(_describe(part) for part in get_args(hint))
+    return {type(None): "None", int: "an integer", float: "a number", str: "a string", bool: "True or False"}[hint]
