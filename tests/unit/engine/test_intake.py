@@ -13,7 +13,14 @@ NAMESPACE = CacheNamespace("m", "float32", "r")
 
 
 def intake_of(tokenizer, *, strict=True, seed=0, clock=None):
-    limits = IntakeLimits(max_model_len=CONTEXT, vocab_size=VOCAB, eos_token_ids=frozenset({1}), seed=seed, strict=strict)
+    limits = IntakeLimits(
+        max_model_len=CONTEXT,
+        vocab_size=VOCAB,
+        eos_token_ids=frozenset({1}),
+        max_sequences=8,
+        seed=seed,
+        strict=strict,
+    )
     return Intake(tokenizer, limits, NAMESPACE, clock or VirtualClock())
 
 
@@ -97,7 +104,7 @@ def test_token_ids_the_model_does_not_know(tokenizer, params, name):
 @pytest.mark.parametrize("strict", [False, True])
 def test_a_prompt_must_leave_room_for_a_token(tokenizer, strict):
     intake = intake_of(tokenizer, strict=strict)
-    assert prepare(intake, tokens(CONTEXT - 1))[0].max_tokens == 1
+    assert prepare(intake, tokens(CONTEXT - 1), max_tokens=None)[0].max_tokens == 1
     with pytest.raises(ContextLengthError, match=r"prompt has 32 tokens, but the context holds 32 \(max_model_len\)") as refused:
         prepare(intake, tokens(CONTEXT))
     assert refused.value.param == "prompt"
@@ -107,14 +114,29 @@ def test_a_prompt_must_leave_room_for_a_token(tokenizer, strict):
 def test_max_tokens_beyond_the_context_is_refused_by_servers_and_cut_offline(tokenizer):
     strict, lenient = intake_of(tokenizer, strict=True), intake_of(tokenizer, strict=False)
     assert prepare(strict, tokens(12), max_tokens=20)[0].max_tokens == 20
-    with pytest.raises(
-        ContextLengthError, match=r"max_tokens is 21, .* 12 tokens .*\(max_model_len 32\) holds 20 more"
-    ) as refused:
+    with pytest.raises(ContextLengthError, match=r"max_tokens is 21, .* 12 tokens .* 32\) holds 20 more") as refused:
         prepare(strict, tokens(12), max_tokens=21)
     assert refused.value.param == "max_tokens"
     assert prepare(lenient, tokens(12), max_tokens=10**12)[0].max_tokens == 20
     for intake in (strict, lenient):
         assert prepare(intake, tokens(12), max_tokens=None)[0].max_tokens == 20
+
+
+def test_more_sequences_than_the_queue_could_ever_hold(tokenizer):
+    assert len(prepare(intake_of(tokenizer), n=8)) == 8
+    with pytest.raises(InvalidRequestError, match=r"n must be at most 8 \(max_waiting\), got 9") as refused:
+        prepare(intake_of(tokenizer), n=9)
+    assert refused.value.param == "n"
+
+
+def test_min_tokens_needs_a_token_that_does_not_stop(tokenizer):
+    intake = intake_of(tokenizer)
+    only_stops = {"allowed_token_ids": [1, 9], "stop_token_ids": [9]}
+    with pytest.raises(InvalidRequestError, match="allowed_token_ids must hold more than stop tokens") as refused:
+        prepare(intake, min_tokens=1, **only_stops)
+    assert refused.value.param == "allowed_token_ids"
+    assert prepare(intake, **only_stops)
+    assert prepare(intake, min_tokens=1, ignore_eos=True, **only_stops), "end-of-sequence may be chosen then"
 
 
 def test_without_a_tokenizer_only_token_ids_are_taken():

@@ -23,7 +23,9 @@ class Sample:
     def __init__(self, tokenizer, prompt=PROMPT, **params):
         self.tokenizer = tokenizer
         self.clock = VirtualClock()
-        limits = IntakeLimits(max_model_len=100, vocab_size=260, eos_token_ids=frozenset({EOS}), seed=0, strict=True)
+        limits = IntakeLimits(
+            max_model_len=100, vocab_size=260, eos_token_ids=frozenset({EOS}), max_sequences=8, seed=0, strict=True
+        )
         intake = Intake(tokenizer, limits, CacheNamespace("m", "float32", "r"), self.clock)
         self.requests = intake.prepare(prompt, SamplingParams(**params), "name")
         self.outputs = RequestOutputs("name", self.requests, tokenizer, self.clock)
@@ -118,6 +120,13 @@ def test_a_stop_string_on_the_last_token_is_the_reason(tokenizer):
     (finished,) = sample.finished()
     assert (finished.reason, finished.matched, sample.text()) == (FinishReason.STOP, "END", "a")
     assert sample.end == [], "the engine ended it by itself"
+
+
+def test_stop_strings_wait_for_min_tokens(tokenizer):
+    sample = Sample(tokenizer, stop="b", min_tokens=3)
+    sample.say("abcabc")
+    assert sample.text() == "abca"
+    assert sample.finished()[0].usage.completion_tokens == 5
 
 
 @pytest.mark.parametrize(("include", "text"), [(False, "a"), (True, "aZ")])

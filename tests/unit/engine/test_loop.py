@@ -1,0 +1,252 @@
+"""The engine thread: refusals, aborts, and its death, told to everyone."""
+
+import asyncio
+import logging
+import queue
+import threading
+
+import pytest
+
+from jaxserve.cache.kv_cache import KVCache
+from jaxserve.cache.prefix_hash import CacheNamespace
+from jaxserve.clock import RealClock
+from jaxserve.config.fields import SchedulerConfig
+from jaxserve.engine.build import BuiltEngine, EngineReport, MemoryLedger
+from jaxserve.engine.client import ModelInfo
+from jaxserve.engine.core import EngineCore
+from jaxserve.engine.events import Delta, Finished, Started
+from jaxserve.engine.intake import Intake, IntakeLimits
+from jaxserve.engine.local import LocalEngine
+from jaxserve.engine.loop import EngineLoop, Refusal
+from jaxserve.errors import DrainingError, EngineDeadError, InvalidRequestError, QueueFullError
+from jaxserve.sampling.params import SamplingParams
+from jaxserve.scheduler.scheduler import Scheduler
+from jaxserve.types import FinishReason
+from tests.support.hash_executor import HashExecutor, expected
+
+VOCAB, CONTEXT, PAGE, PAGES, ROWS = 260, 64, 4, 101, 4
+PATIENCE = 20.0  # seconds before a test gives up
+
+
+class FragileExecutor(HashExecutor):
+    """Fails at one step; starts none while its gate is closed."""
+
+    def __init__(self, fails_at=None):
+        super().__init__(PAGES, PAGE, ROWS, CONTEXT, VOCAB)
+        self.fails_at = fails_at
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def submit(self, plan):
+        assert self.gate.wait(PATIENCE)
+        if plan.step == self.fails_at:
+            raise RuntimeError("the device is gone")
+        return super().submit(plan)
+
+
+def build(tokenizer, *, fails_at=None, max_waiting=8):
+    config = SchedulerConfig(max_num_seqs=ROWS, max_num_batched_tokens=16, max_waiting=max_waiting)
+    clock = RealClock()
+    core = EngineCore(
+        Scheduler(config, KVCache(PAGES, PAGE, prefix_caching=True), CONTEXT, clock), FragileExecutor(fails_at), overlap=True
+    )
+    limits = IntakeLimits(
+        max_model_len=CONTEXT, vocab_size=VOCAB, eos_token_ids=frozenset(), max_sequences=128, seed=0, strict=True
+    )
+    intake = Intake(tokenizer, limits, CacheNamespace("m", "float32", "r"), clock)
+    model = ModelInfo("hash", "HashForCausalLM", CONTEXT, VOCAB, "float32", 0, 0)
+    report = EngineReport(model, "int32", "none", PAGE, MemoryLedger(0, 0, 0, 0), (), 0.0, 0.0)
+    return BuiltEngine(core, intake, tokenizer, None, report, clock)
+
+
+class Watched:
+    """An engine loop, what it said, and whether it died."""
+
+    def __init__(self, built):
+        self.said = queue.Queue()
+        self.deaths = queue.Queue()
+        self.loop = EngineLoop(built.core, self.said.put, self.deaths.put)
+        self.intake = built.intake
+
+    def requests(self, prompt=(5, 6, 7), **params):
+        return self.intake.prepare({"prompt_token_ids": list(prompt)}, SamplingParams(**params), "name")
+
+    def until(self, wanted):
+        """Outcomes up to the first that fits."""
+        seen = []
+        while not any(map(wanted, seen)):
+            seen += self.said.get(timeout=PATIENCE)
+        return seen
+
+
+@pytest.fixture
+def watched(tokenizer):
+    watched = Watched(build(tokenizer, max_waiting=4))
+    yield watched
+    watched.loop.stop()
+
+
+def test_a_request_runs(watched):
+    watched.loop.start()
+    (request,) = watched.requests(max_tokens=6)
+    watched.loop.add([request])
+    updates = watched.until(lambda update: update.reason)
+    assert [update.token for update in updates] == expected([5, 6, 7], 6, vocab=VOCAB)
+
+
+def test_a_refusal_is_told_and_the_others_go_on(watched):
+    big, small = watched.requests(n=5, max_tokens=4), watched.requests(max_tokens=4)
+    watched.loop.add(big)  # the inbox is read when the thread starts
+    watched.loop.add(small)
+    watched.loop.start()
+    outcomes = watched.until(lambda outcome: not isinstance(outcome, Refusal) and outcome.reason)
+    (refusal,) = [outcome for outcome in outcomes if isinstance(outcome, Refusal)]
+    assert refusal.ids == tuple(request.id for request in big)
+    assert isinstance(refusal.error, QueueFullError)
+    assert {outcome.id for outcome in outcomes if outcome is not refusal} == {small[0].id}
+
+
+def test_a_refusal_is_told_at_once_by_an_idle_engine(watched):
+    watched.loop.start()
+    watched.loop.add(watched.requests(n=5))
+    (refusal,) = watched.said.get(timeout=PATIENCE)
+    assert isinstance(refusal, Refusal)
+
+
+def test_an_abort_in_the_same_turn(watched):
+    gone, stays = watched.requests(max_tokens=4), watched.requests(max_tokens=4)
+    watched.loop.add(gone)
+    watched.loop.abort([gone[0].id, "unknown"])
+    watched.loop.add(stays)
+    watched.loop.start()
+    updates = watched.until(lambda update: update.reason)
+    assert {update.id for update in updates} == {stays[0].id}
+
+
+def test_stop_ends_the_thread_and_may_be_called_again(watched):
+    watched.loop.start()
+    watched.loop.add(watched.requests(max_tokens=60))
+    watched.loop.stop()
+    assert not any(thread.name == "jaxserve-engine" for thread in threading.enumerate())
+    watched.loop.stop()
+    assert watched.deaths.empty()
+
+
+def test_a_failing_step_ends_the_loop(tokenizer, caplog):
+    watched = Watched(build(tokenizer, fails_at=2))
+    watched.loop.start()
+    watched.loop.add(watched.requests(max_tokens=20))
+    error = watched.deaths.get(timeout=PATIENCE)
+    assert str(error) == "the device is gone"
+    watched.loop.stop()
+    assert "the engine loop died" in caplog.text
+    assert caplog.records[0].levelno == logging.ERROR
+    watched.loop.add(watched.requests())  # nobody reads it, nobody waits for it
+    watched.loop.abort(["x"])
+    watched.loop.stop()
+
+
+async def start(built):
+    engine = LocalEngine(built, built.tokenizer, asyncio.get_running_loop())
+    engine._engine.start()
+    return engine
+
+
+async def ask(engine, prompt="hello", **params):
+    return [event async for event in engine.generate(prompt, SamplingParams(**params))]
+
+
+async def test_events_of_a_stream(tokenizer):
+    engine = await start(build(tokenizer))
+    events = await ask(engine, max_tokens=5, n=2)
+    assert isinstance(events[0], Started)
+    assert [event.index for event in events if isinstance(event, Finished)] == [0, 1]
+    tokens = [token for event in events if isinstance(event, Delta) and event.index == 0 for token in event.token_ids]
+    assert tokens == expected(tokenizer.encode("hello"), 5, vocab=VOCAB)
+    await engine.drain(0.0)
+
+
+async def test_a_stop_string_frees_the_sequence(tokenizer):
+    engine = await start(build(tokenizer))
+    wanted = tokenizer.decode(expected(tokenizer.encode("hello"), 40, vocab=VOCAB), skip_special_tokens=True)
+    stop = next(wanted[place] for place in range(3, len(wanted)) if wanted[place].isascii())
+    events = await ask(engine, max_tokens=40, stop=stop)
+    assert events[-1].reason is FinishReason.STOP
+    assert "".join(event.text for event in events if isinstance(event, Delta)) == wanted[: wanted.index(stop)]
+    async with asyncio.timeout(PATIENCE):
+        while engine.stats().running:
+            await asyncio.sleep(0.001)
+    stats = engine.stats()
+    assert stats.pages_free == stats.pages_total
+    assert (stats.finished, stats.aborted) == (1, 0)
+    await engine.drain(0.0)
+
+
+async def test_a_refused_request_raises_and_counts(tokenizer):
+    engine = await start(build(tokenizer, max_waiting=4))
+    with pytest.raises(QueueFullError, match="max_waiting is 4"):
+        await ask(engine, n=5)
+    assert len(await ask(engine, max_tokens=3)) == 5
+    stats = engine.stats()
+    assert (stats.received, stats.rejected, stats.finished, stats.aborted) == (2, 1, 1, 0)
+    await engine.drain(0.0)
+
+
+async def test_bad_input_raises_before_the_engine_hears_of_it(tokenizer):
+    engine = await start(build(tokenizer, fails_at=0))
+    with pytest.raises(InvalidRequestError, match="prompt must not be empty"):
+        await ask(engine, "")
+    with pytest.raises(InvalidRequestError, match="max_tokens is 1000"):
+        await ask(engine, max_tokens=1000)
+    engine.check_health()
+    stats = engine.stats()
+    assert (stats.received, stats.rejected) == (2, 2)
+    await engine.drain(0.0)
+
+
+async def test_a_name_may_not_be_used_twice_at_once(tokenizer):
+    engine = await start(build(tokenizer))
+    stream = engine.generate("hello", SamplingParams(max_tokens=50), request_id="mine")
+    await anext(stream)
+    with pytest.raises(InvalidRequestError, match="request_id 'mine' is active already") as refused:
+        await anext(engine.generate("hello", SamplingParams(), request_id="mine"))
+    assert refused.value.param == "request_id"
+    await stream.aclose()
+    assert [event async for event in engine.generate("hello", SamplingParams(max_tokens=2), request_id="mine")]
+    await engine.drain(0.0)
+
+
+async def test_when_the_engine_dies_every_stream_ends(tokenizer, caplog):
+    engine = await start(build(tokenizer, fails_at=12))
+    async with asyncio.timeout(PATIENCE):
+        endings = await asyncio.gather(*(ask(engine, max_tokens=50) for _ in range(7)), return_exceptions=True)
+    assert all(isinstance(ending, EngineDeadError) for ending in endings), endings
+    assert "the device is gone" in endings[0].message
+    with pytest.raises(EngineDeadError, match="the device is gone"):
+        engine.check_health()
+    with pytest.raises(EngineDeadError):
+        await ask(engine)
+    assert not await engine.abort("unknown")
+    stats = engine.stats()
+    assert stats.received == stats.finished + stats.aborted + stats.rejected == 8
+    async with asyncio.timeout(PATIENCE):
+        await engine.drain(PATIENCE)
+    with pytest.raises(EngineDeadError):
+        engine.check_health()
+
+
+async def test_a_drained_engine_cuts_off_what_takes_too_long(tokenizer):
+    built = build(tokenizer)
+    gate = built.core.executor.gate
+    gate.clear()
+    engine = await start(built)
+    stream = engine.generate("hello", SamplingParams(max_tokens=50))
+    waiting = asyncio.create_task(anext(stream))
+    while engine.stats().running == 0:
+        await asyncio.sleep(0.001)
+    drained = asyncio.create_task(engine.drain(0.05))
+    with pytest.raises(DrainingError, match="before the request was done"):
+        await waiting
+    gate.set()
+    await drained
+    assert engine.stats().aborted + engine.stats().rejected == 1

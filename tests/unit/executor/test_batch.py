@@ -1,0 +1,150 @@
+"""A plan padded to its bucket, against a loop over its tokens."""
+
+from dataclasses import fields
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jaxserve.executor.batch import make_batch
+from jaxserve.executor.buckets import Bucket
+from jaxserve.scheduler.plan import SUPPRESS_WIDTH, Plan, SamplingRows
+
+MAX_PAGES, SLOTS = 8, 12
+
+
+def column(data, rows, values, dtype):
+    return np.array(data.draw(st.lists(st.sampled_from(values), min_size=rows, max_size=rows)), dtype)
+
+
+def sampling_rows(data, rows):
+    suppress = np.full((rows, SUPPRESS_WIDTH), -1, np.int32)
+    suppress[:, 0] = column(data, rows, [-1, -1, 5], np.int32)
+    return SamplingRows(
+        temperature=column(data, rows, [0, 0.5], np.float32),
+        top_k=column(data, rows, [0, 0, 3], np.int32),
+        top_p=column(data, rows, [1, 1, 0.5], np.float32),
+        min_p=column(data, rows, [0, 0, 0.1], np.float32),
+        presence=column(data, rows, [0, 0, 0, 1], np.float32),
+        frequency=column(data, rows, [0, 0, 0, -1], np.float32),
+        repetition=column(data, rows, [1, 1, 1, 2], np.float32),
+        key=np.stack([column(data, rows, [1, 2**32 - 1], np.uint32) for _ in range(2)], axis=1),
+        suppress=suppress,
+        num_logprobs=column(data, rows, [-1, -1, 0, 4], np.int32),
+        has_bias=column(data, rows, [False, False, True], np.bool_),
+    )
+
+
+@st.composite
+def plans(draw):
+    """A plan, its page size, and for each row (first position, tokens, pages)."""
+    data = draw(st.data())
+    size = draw(st.sampled_from([1, 3, 4]))
+    count = draw(st.integers(1, 6))
+    rows = []
+    for _ in range(count):
+        length = draw(st.integers(1, MAX_PAGES * size))
+        new = draw(st.integers(1, length))
+        pages = draw(st.lists(st.integers(1, 99), min_size=-(-length // size), max_size=-(-length // size)))
+        rows.append((length - new, draw(st.lists(st.integers(-SLOTS, 500), min_size=new, max_size=new)), pages))
+    table = np.zeros((count, max(len(pages) for _, _, pages in rows)), np.int32)
+    for number, (_, _, pages) in enumerate(rows):
+        table[number, : len(pages)] = pages
+    plan = Plan(
+        step=3,
+        ids=tuple(str(number) for number in range(count)),
+        slots=np.array(draw(st.permutations(range(SLOTS)))[:count], np.int32),
+        tokens=np.concatenate([tokens for _, tokens, _ in rows]).astype(np.int32),
+        query_start=np.cumsum([0, *(len(tokens) for _, tokens, _ in rows)]).astype(np.int32),
+        kv_length=np.array([start + len(tokens) for start, tokens, _ in rows], np.int32),
+        page_table=table,
+        samples=column(data, count, [False, True], np.bool_),
+        sampling=sampling_rows(data, count),
+    )
+    return plan, size, rows
+
+
+def batch_of(plan, size, extra_tokens=3, extra_rows=2):
+    bucket = Bucket(plan.num_tokens + extra_tokens, plan.num_rows + extra_rows)
+    return bucket, make_batch(plan, bucket, max_pages=MAX_PAGES, page_size=size, spare_slot=SLOTS)
+
+
+@settings(deadline=None)
+@given(plans())
+def test_tokens_against_a_loop(given_plan):
+    plan, size, rows = given_plan
+    bucket, batch = batch_of(plan, size)
+    wanted = {"tokens": [], "positions": [], "kv_slots": []}
+    for start, tokens, pages in rows:
+        for offset, token in enumerate(tokens):
+            position = start + offset
+            wanted["tokens"].append(token)
+            wanted["positions"].append(position)
+            wanted["kv_slots"].append(pages[position // size] * size + position % size)
+    for name, values in wanted.items():
+        array = getattr(batch, name)
+        assert array.dtype == np.int32
+        assert array.tolist() == values + [0] * (bucket.tokens - len(values)), name
+
+
+@settings(deadline=None)
+@given(plans())
+def test_rows_against_a_loop(given_plan):
+    plan, size, rows = given_plan
+    bucket, batch = batch_of(plan, size)
+    spare = bucket.rows - len(rows)
+    ends = np.cumsum([len(tokens) for _, tokens, _ in rows]).tolist()
+    assert batch.query_start.tolist() == [0, *ends, *[ends[-1]] * spare], "a padding row has no tokens"
+    assert batch.kv_length.tolist() == [start + len(tokens) for start, tokens, _ in rows] + [0] * spare
+    padded = [pages + [0] * (MAX_PAGES - len(pages)) for _, _, pages in rows]
+    assert batch.page_table.tolist() == padded + [[0] * MAX_PAGES] * spare
+    assert batch.samples.tolist() == plan.samples.tolist() + [False] * spare
+    assert batch.sampling.position.tolist() == batch.kv_length.tolist()
+    slots = [slot if sample else SLOTS for slot, sample in zip(plan.slots.tolist(), plan.samples.tolist(), strict=True)]
+    assert batch.sampling.slot.tolist() == slots + [SLOTS] * spare, "rows that do not sample write to the spare slot"
+
+
+NEUTRAL = {"temperature": 0, "top_k": 0, "top_p": 1, "min_p": 0, "presence": 0, "frequency": 0, "repetition": 1, "suppress": -1}
+
+
+@settings(deadline=None)
+@given(plans())
+def test_sampling_parameters_and_their_padding(given_plan):
+    plan, size, _ = given_plan
+    _, batch = batch_of(plan, size)
+    rows = plan.num_rows
+    for name, fill in NEUTRAL.items():
+        array = getattr(batch.sampling, name)
+        assert array.dtype == getattr(plan.sampling, name).dtype
+        np.testing.assert_array_equal(array[:rows], getattr(plan.sampling, name))
+        assert (array[rows:] == fill).all()
+    np.testing.assert_array_equal(batch.sampling.key[:rows], plan.sampling.key)
+    np.testing.assert_array_equal(batch.sampling.has_bias, [*(plan.sampling.has_bias & plan.samples), False, False])
+
+
+@settings(deadline=None)
+@given(plans())
+def test_flags_tell_what_any_sampling_row_needs(given_plan):
+    plan, size, _ = given_plan
+    _, batch = batch_of(plan, size)
+    given, needs = plan.sampling, {"random": False, "truncated": False, "penalty": False, "suppressed": False, "logprobs": False}
+    for row in np.flatnonzero(plan.samples):
+        random = given.temperature[row] > 0
+        needs["random"] |= bool(random)
+        needs["truncated"] |= bool(random and (given.top_k[row] > 0 or given.top_p[row] < 1 or given.min_p[row] > 0))
+        needs["penalty"] |= bool(given.presence[row] != 0 or given.frequency[row] != 0 or given.repetition[row] != 1)
+        needs["suppressed"] |= bool((given.suppress[row] >= 0).any())
+        needs["logprobs"] |= bool(given.num_logprobs[row] >= 0)
+    assert {name: bool(getattr(batch.sampling, f"any_{name}")) for name in needs} == needs
+
+
+@settings(deadline=None)
+@given(plans())
+def test_nothing_is_shared_with_the_plan(given_plan):
+    plan, size, _ = given_plan
+    _, batch = batch_of(plan, size, extra_tokens=0, extra_rows=0)
+    ours = [getattr(batch, item.name) for item in fields(batch) if item.name != "sampling"]
+    ours += [getattr(batch.sampling, item.name) for item in fields(batch.sampling)]
+    theirs = [plan.slots, plan.tokens, plan.query_start, plan.kv_length, plan.page_table, plan.samples]
+    theirs += [getattr(plan.sampling, item.name) for item in fields(plan.sampling)]
+    assert not any(np.shares_memory(mine, other) for mine in ours for other in theirs)

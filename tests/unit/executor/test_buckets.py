@@ -1,0 +1,75 @@
+"""Every plan within the limits fits a bucket, and there are few of them."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jaxserve.executor.buckets import CHUNK_ROWS, Bucket, BucketGrid
+
+
+@st.composite
+def grids(draw):
+    max_rows = draw(st.integers(1, 300))
+    max_tokens = draw(st.integers(max_rows, 9000))
+    return max_rows, max_tokens, BucketGrid.make(max_rows=max_rows, max_tokens=max_tokens, min_rows=draw(st.sampled_from([1, 2])))
+
+
+@given(grids(), st.data())
+def test_every_plan_fits_the_cheapest_bucket_that_holds_it(grid, data):
+    max_rows, max_tokens, buckets = grid
+    rows = data.draw(st.integers(1, max_rows))
+    tokens = data.draw(st.integers(rows, max_tokens))
+    chosen = buckets.choose(tokens, rows)
+    assert chosen.tokens >= tokens
+    assert chosen.rows >= rows
+    assert chosen == min(bucket for bucket in buckets.buckets if bucket.tokens >= tokens and bucket.rows >= rows)
+
+
+@given(grids(), st.data())
+def test_a_decode_step_is_padded_less_than_twofold(grid, data):
+    max_rows, _, buckets = grid
+    rows = data.draw(st.integers(1, max_rows))
+    chosen = buckets.choose(rows, rows)
+    assert chosen.tokens < max(2 * rows, 3)
+    assert chosen.rows < max(2 * rows, 3)
+
+
+@given(grids(), st.data())
+def test_a_chunk_is_padded_less_than_twofold(grid, data):
+    _, max_tokens, buckets = grid
+    tokens = data.draw(st.integers(1, max_tokens))
+    chosen = buckets.choose(tokens, 1)
+    assert chosen.tokens < max(2 * tokens, 2 * CHUNK_ROWS + 1)
+
+
+@given(grids())
+def test_a_grid_is_small_sorted_and_within_limits(grid):
+    max_rows, max_tokens, buckets = grid
+    listed = list(buckets.buckets)
+    assert listed == sorted(set(listed))
+    assert len(listed) <= 4 + math.log2(max_rows) + 2 * math.log2(max_tokens)
+    for bucket in listed:
+        assert 1 <= bucket.rows <= bucket.tokens
+        assert bucket.rows <= max(max_rows, 2)
+        assert bucket.tokens <= max(max_tokens, 2)
+
+
+def test_no_bucket_is_smaller_than_asked():
+    assert min(bucket.rows for bucket in BucketGrid.make(max_rows=1, max_tokens=1, min_rows=2).buckets) == 2
+    assert BucketGrid.make(max_rows=1, max_tokens=1, min_rows=1).buckets == (Bucket(1, 1),)
+
+
+def test_the_default_grid():
+    grid = BucketGrid.make(max_rows=32, max_tokens=512, min_rows=2)
+    decode = [Bucket(rows, rows) for rows in (2, 4, 8, 16, 32)]
+    chunks = [Bucket(tokens, 32) for tokens in (64, 128, 256, 512)]
+    assert grid.buckets == (*decode, *chunks)
+
+
+@pytest.mark.parametrize(("tokens", "rows"), [(513, 1), (64, 33)])
+def test_a_plan_beyond_the_limits_is_an_error(tokens, rows):
+    grid = BucketGrid.make(max_rows=32, max_tokens=512, min_rows=2)
+    with pytest.raises(ValueError, match=f"no bucket holds {tokens} tokens in {rows} rows"):
+        grid.choose(tokens, rows)
