@@ -33,7 +33,7 @@ NAN, INF = float("nan"), float("inf")
         ("max_tokens", -3, "at least 1"),
         ("max_tokens", "5", "an integer or null"),
         ("min_tokens", -1, "between 0 and"),
-        ("min_tokens", MAX_MIN_TOKENS + 1, f"between 0 and {MAX_MIN_TOKENS}"),
+        ("min_tokens", 17, "between 0 and 16, got 17"),
         ("temperature", -1, r"between 0.0 and 100.0, got -1"),
         ("temperature", 101, "between 0.0 and 100.0"),
         ("temperature", NAN, "a finite number"),
@@ -92,6 +92,8 @@ def test_what_is_refused_names_the_field_and_the_limit(name, value, limit):
 
 
 def test_min_tokens_may_not_exceed_max_tokens():
+    with pytest.raises(InvalidRequestError, match=f"min_tokens must be between 0 and {MAX_MIN_TOKENS}"):
+        SamplingParams(min_tokens=MAX_MIN_TOKENS + 1, max_tokens=None)
     assert SamplingParams(min_tokens=5, max_tokens=5).min_tokens == 5
     with pytest.raises(InvalidRequestError, match="min_tokens must be between 0 and 5, got 6"):
         SamplingParams(min_tokens=6, max_tokens=5)
@@ -109,6 +111,7 @@ def test_null_lists_are_empty():
 
 LARGEST = {
     "top_k": MAX_INT32,
+    "max_tokens": None,
     "min_tokens": MAX_MIN_TOKENS,
     "temperature": 100.0,
     "repetition_penalty": 3.4e38,
@@ -128,9 +131,7 @@ def test_every_value_allowed_fits_the_engines_arrays(extremes):
     assert RowTable(1, 4).take(Sequence.from_request(request)) == 0
 
 
-def test_greedy_and_penalized():
-    assert SamplingParams(temperature=0).greedy
-    assert not SamplingParams(temperature=0.1).greedy
+def test_penalized():
     assert not SamplingParams().penalized
     for name, value in (("presence_penalty", 0.1), ("frequency_penalty", -0.1), ("repetition_penalty", 0.9)):
         assert SamplingParams(**{name: value}).penalized

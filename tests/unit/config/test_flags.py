@@ -16,7 +16,7 @@ from jaxserve.config.fields import (
     SchedulerConfig,
     ServerConfig,
 )
-from jaxserve.config.flags import add_flags, from_flags
+from jaxserve.config.flags import add_flags
 from jaxserve.errors import ConfigError
 
 CONFIGS = (ModelConfig, CacheConfig, SchedulerConfig, ParallelConfig, CompileConfig, ServerConfig)
@@ -28,6 +28,10 @@ def parse(*arguments):
     parser = argparse.ArgumentParser(prog="prog")
     add_flags(parser, *CONFIGS)
     return parser.parse_args(arguments)
+
+
+def from_flags(config, arguments):
+    return config(**{item.name: getattr(arguments, item.name) for item in fields(config)})
 
 
 def other_value(config, name):
@@ -76,6 +80,48 @@ def test_all_flags_at_once():
     flat = [word for config, values in given.items() for pair in values.items() for word in arguments_for(config, *pair)]
     arguments = parse(*flat)
     assert [from_flags(config, arguments) for config in CONFIGS] == [config(**values) for config, values in given.items()]
+
+
+def test_settings_go_to_the_part_that_has_them():
+    assert EngineConfig.from_settings({}) == EngineConfig()
+    engine = [config for config in CONFIGS if config is not ServerConfig]
+    settings = {name: other_value(config, name) for config, name in FIELDS if config in engine}
+    built = EngineConfig.from_settings(settings)
+    parts = [getattr(built, item.name) for item in fields(EngineConfig)]
+    assert {type(part) for part in parts} == set(engine)
+    for part in parts:
+        assert part == type(part)(**{item.name: settings[item.name] for item in fields(part)})
+
+
+def test_an_unknown_setting_is_named():
+    with pytest.raises(ConfigError, match=r"unknown setting 'port'; known are .*max_num_seqs") as refused:
+        EngineConfig.from_settings({"port": 8000})
+    assert refused.value.param == "port"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "wanted"),
+    [
+        ("dtype", "float8", "one of 'auto', 'bfloat16', 'float16', 'float32', got 'float8'"),
+        ("dtype", None, "one of 'auto'"),
+        ("max_model_len", 12.0, "an integer or None, got 12.0"),
+        ("max_model_len", True, "an integer or None, got True"),
+        ("max_num_seqs", None, "an integer, got None"),
+        ("max_num_seqs", "8", "an integer, got '8'"),
+        ("gpu_memory_fraction", "0.5", "a number, got '0.5'"),
+        ("prefix_caching", 1, "True or False, got 1"),
+        ("tokenizer", 5, "a string or None, got 5"),
+        ("model", None, "a string, got None"),
+    ],
+)
+def test_a_setting_of_a_wrong_type_is_named(name, value, wanted):
+    with pytest.raises(ConfigError, match=f"{name} must be {wanted}") as refused:
+        EngineConfig.from_settings({name: value})
+    assert refused.value.param == name
+
+
+def test_an_integer_is_a_number():
+    assert EngineConfig.from_settings({"gpu_memory_fraction": 1}).cache.gpu_memory_fraction == 1
 
 
 def test_names_are_unique_over_all_parts():

@@ -3,7 +3,6 @@
 import pytest
 
 from jaxserve.cache.prefix_hash import CacheNamespace
-from jaxserve.clock import VirtualClock
 from jaxserve.engine.intake import Intake, IntakeLimits
 from jaxserve.errors import ContextLengthError, ErrorCode, InvalidRequestError
 from jaxserve.sampling.params import SamplingParams
@@ -12,7 +11,7 @@ VOCAB, CONTEXT = 260, 32
 NAMESPACE = CacheNamespace("m", "float32", "r")
 
 
-def intake_of(tokenizer, *, strict=True, seed=0, clock=None):
+def intake_of(tokenizer, *, strict=True, seed=0):
     limits = IntakeLimits(
         max_model_len=CONTEXT,
         vocab_size=VOCAB,
@@ -21,7 +20,7 @@ def intake_of(tokenizer, *, strict=True, seed=0, clock=None):
         seed=seed,
         strict=strict,
     )
-    return Intake(tokenizer, limits, NAMESPACE, clock or VirtualClock())
+    return Intake(tokenizer, limits, NAMESPACE)
 
 
 def tokens(count):
@@ -29,7 +28,7 @@ def tokens(count):
 
 
 def prepare(intake, prompt=None, **params):
-    return intake.prepare(tokens(3) if prompt is None else prompt, SamplingParams(**params), "name")
+    return intake.prepare(tokens(3) if prompt is None else prompt, SamplingParams(**params), "name", 0.0)
 
 
 def test_the_three_ways_to_give_a_prompt(tokenizer):
@@ -41,9 +40,8 @@ def test_the_three_ways_to_give_a_prompt(tokenizer):
 
 
 def test_what_a_request_carries(tokenizer):
-    intake = intake_of(tokenizer, clock=VirtualClock(12.5))
     params = SamplingParams(max_tokens=4, temperature=0.5)
-    (request,) = intake.prepare("hello", params, "name")
+    (request,) = intake_of(tokenizer).prepare("hello", params, "name", 12.5)
     assert request.params is params
     assert request.max_tokens == 4
     assert request.eos_token_ids == {1}
@@ -77,7 +75,7 @@ def test_what_a_request_carries(tokenizer):
 )
 def test_a_bad_prompt(tokenizer, prompt, message):
     with pytest.raises(InvalidRequestError, match=message) as refused:
-        intake_of(tokenizer).prepare(prompt, SamplingParams(), "name")
+        intake_of(tokenizer).prepare(prompt, SamplingParams(), "name", 0.0)
     assert refused.value.param == "prompt"
 
 

@@ -53,7 +53,7 @@ def build(tokenizer, *, fails_at=None, max_waiting=8):
     limits = IntakeLimits(
         max_model_len=CONTEXT, vocab_size=VOCAB, eos_token_ids=frozenset(), max_sequences=128, seed=0, strict=True
     )
-    intake = Intake(tokenizer, limits, CacheNamespace("m", "float32", "r"), clock)
+    intake = Intake(tokenizer, limits, CacheNamespace("m", "float32", "r"))
     model = ModelInfo("hash", "HashForCausalLM", CONTEXT, VOCAB, "float32", 0, 0)
     report = EngineReport(model, "int32", "none", PAGE, MemoryLedger(0, 0, 0, 0), (), 0.0, 0.0)
     return BuiltEngine(core, intake, tokenizer, None, report, clock)
@@ -69,7 +69,7 @@ class Watched:
         self.intake = built.intake
 
     def requests(self, prompt=(5, 6, 7), **params):
-        return self.intake.prepare({"prompt_token_ids": list(prompt)}, SamplingParams(**params), "name")
+        return self.intake.prepare({"prompt_token_ids": list(prompt)}, SamplingParams(**params), "name", 0.0)
 
     def until(self, wanted):
         """Outcomes up to the first that fits."""

@@ -26,8 +26,8 @@ class Sample:
         limits = IntakeLimits(
             max_model_len=100, vocab_size=260, eos_token_ids=frozenset({EOS}), max_sequences=8, seed=0, strict=True
         )
-        intake = Intake(tokenizer, limits, CacheNamespace("m", "float32", "r"), self.clock)
-        self.requests = intake.prepare(prompt, SamplingParams(**params), "name")
+        intake = Intake(tokenizer, limits, CacheNamespace("m", "float32", "r"))
+        self.requests = intake.prepare(prompt, SamplingParams(**params), "name", self.clock.now())
         self.outputs = RequestOutputs("name", self.requests, tokenizer, self.clock)
         self.events = []
         self.end = []
