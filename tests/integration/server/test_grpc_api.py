@@ -105,7 +105,7 @@ async def test_every_parameter_reaches_the_engine(channel: grpc.aio.Channel, eng
         )
     ]
     await events_of(channel, pb.GenerateRequest(text="hello"))
-    assert engine.seen[1] == SamplingParams()
+    assert engine.seen[1] == SamplingParams(max_tokens=None)
 
 
 async def test_logprobs_limits_and_stops(channel: grpc.aio.Channel) -> None:
