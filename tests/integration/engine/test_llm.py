@@ -1,0 +1,482 @@
+"""The offline API over a real model: every way to ask, and answers that agree with each other."""
+
+import json
+import shutil
+import signal
+
+import numpy as np
+import pytest
+
+from jaxserve.errors import ConfigError, ContextLengthError, EngineDeadError, InvalidRequestError
+from jaxserve.llm import LLM
+from jaxserve.sampling.params import SamplingParams
+from tests.golden import reading
+from tests.golden.reading import read_golden
+from tests.support.tiny_checkpoint import SPECIAL, write_tiny_checkpoint
+
+CONTEXT, VOCAB, EOS = 96, 257, 2
+TOLERANCE = 1e-4
+PROMPT = [17, 40, 99, 5, 200, 31, 77, 8, 120, 64, 33]
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    """A golden checkpoint's weights with a tokenizer over bytes and a chat template: random words, but real ones."""
+    directory = tmp_path_factory.mktemp("llm") / "model"
+    write_tiny_checkpoint(directory)
+    golden = read_golden("llama-tied").directory
+    shutil.copy(golden / "model.safetensors", directory)
+    config = json.loads((golden / "config.json").read_text())
+    (directory / "config.json").write_text(json.dumps(config | {"eos_token_id": EOS, "bos_token_id": 0}))
+    return directory
+
+
+def load(directory, **settings):
+    shapes = {"max_model_len": CONTEXT, "max_num_seqs": 4, "max_num_batched_tokens": 16, "page_size": 4}
+    return LLM(str(directory), dtype="float32", **shapes, **settings)
+
+
+@pytest.fixture(scope="module")
+def llm(directory):
+    return load(directory, max_waiting=8)
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(request):
+    """Whatever a test did: no sequence and no page is left."""
+    yield
+    if "llm" in request.fixturenames:
+        scheduler = request.getfixturevalue("llm")._built.core.scheduler
+        scheduler.check()
+        assert not scheduler.has_work
+        assert scheduler.cache.num_free == scheduler.cache.num_usable
+
+
+def ids(tokens):
+    return {"prompt_token_ids": list(tokens)}
+
+
+def greedy(**params):
+    return SamplingParams(**{"temperature": 0.0, "max_tokens": 12, "ignore_eos": True} | params)
+
+
+def tokens_of(llm, params, prompt=PROMPT):
+    return llm.generate(ids(prompt), params)[0].outputs[0].token_ids
+
+
+# Prompts
+
+
+def test_a_prompt_may_be_text_or_tokens_alone_or_listed(llm):
+    text = "hello"
+    tokens = llm.tokenizer.encode(text)
+    asked = [text, {"prompt": text}, ids(tokens)]
+    outputs = [*llm.generate(asked, greedy()), *(llm.generate(prompt, greedy())[0] for prompt in asked)]
+    assert [output.prompt for output in outputs] == [text, text, None] * 2
+    assert all(output.prompt_token_ids == tokens for output in outputs)
+    answers = [output.outputs[0] for output in outputs]
+    assert len({answer.text for answer in answers}) == 1
+    assert all(answer.token_ids == answers[0].token_ids for answer in answers)
+    assert answers[0].text == llm.tokenizer.decode(answers[0].token_ids)
+
+
+def test_outputs_come_in_the_prompts_order(llm):
+    prompts = [[20 + number] * (1 + number * 7 % 40) for number in range(20)]  # more than the queue holds
+    wanted = [SamplingParams(temperature=0.0, max_tokens=1 + number % 9, ignore_eos=True) for number in range(20)]
+    outputs = llm.generate([ids(prompt) for prompt in prompts], wanted)
+    assert [output.prompt_token_ids for output in outputs] == prompts
+    assert [output.request_id for output in outputs] == [str(number) for number in range(20)]
+    assert [len(output.outputs[0].token_ids) for output in outputs] == [1 + number % 9 for number in range(20)]
+    assert all(output.finished for output in outputs)
+    assert outputs[13].outputs[0].token_ids == tokens_of(llm, wanted[13], prompts[13])
+
+
+def test_no_prompts(llm):
+    assert llm.generate([]) == []
+
+
+def test_one_sampling_params_a_prompt(llm):
+    outputs = llm.generate([ids(PROMPT)] * 3, [greedy(max_tokens=count) for count in (1, 5, 3)])
+    assert [len(output.outputs[0].token_ids) for output in outputs] == [1, 5, 3]
+    with pytest.raises(InvalidRequestError, match="2 sampling_params for 3 prompts"):
+        llm.generate([ids(PROMPT)] * 3, [greedy()] * 2)
+
+
+def test_the_second_time_a_prompt_is_cached(llm):
+    prompt = list(range(100, 130))
+    first, second = (llm.generate(ids(prompt), greedy())[0] for _ in range(2))
+    assert (first.num_cached_tokens, second.num_cached_tokens) == (0, 28)
+    assert first.outputs == second.outputs
+
+
+# Several sequences, seeds
+
+
+def test_sequences_of_a_seeded_request_differ_and_come_again(llm):
+    params = SamplingParams(n=3, seed=11, temperature=1.0, max_tokens=16, ignore_eos=True)
+    first = llm.generate(ids(PROMPT), params)[0].outputs
+    llm.generate(ids(PROMPT), SamplingParams(temperature=1.0))
+    second = llm.generate([ids([9, 9]), ids(PROMPT)], [SamplingParams(temperature=2.0, ignore_eos=True), params])[1].outputs
+    assert [output.index for output in first] == [0, 1, 2]
+    assert len({tuple(output.token_ids) for output in first}) == 3
+    assert first == second
+    alone = SamplingParams(seed=11, temperature=1.0, max_tokens=16, ignore_eos=True)
+    assert tokens_of(llm, alone) == first[0].token_ids
+    assert tokens_of(llm, SamplingParams(seed=12, temperature=1.0, max_tokens=16, ignore_eos=True)) != first[0].token_ids
+
+
+def test_requests_without_a_seed_differ(llm):
+    params = SamplingParams(temperature=1.0, max_tokens=16, ignore_eos=True)
+    first, second = llm.generate([ids(PROMPT)] * 2, params)
+    assert first.outputs[0].token_ids != second.outputs[0].token_ids
+
+
+# Ends
+
+
+def test_max_tokens(llm):
+    (output,) = llm.generate(ids(PROMPT), greedy(max_tokens=7))[0].outputs
+    assert (len(output.token_ids), output.finish_reason, output.stop_reason) == (7, "length", None)
+
+
+@pytest.mark.parametrize("max_tokens", [None, 500, CONTEXT - 20])
+def test_the_context_ends_the_output(llm, max_tokens):
+    (output,) = llm.generate(ids([7] * 20), greedy(max_tokens=max_tokens))[0].outputs
+    assert (len(output.token_ids), output.finish_reason) == (CONTEXT - 20, "length")
+
+
+def test_a_prompt_that_leaves_room_for_one_token(llm):
+    (output,) = llm.generate(ids([7] * (CONTEXT - 1)), greedy())[0].outputs
+    assert (len(output.token_ids), output.finish_reason) == (1, "length")
+
+
+def answer(llm, count=24):
+    """A greedy answer, and a token id that first comes up well within it."""
+    tokens = tokens_of(llm, greedy(max_tokens=count))
+    place = next(place for place in range(4, count) if tokens[place] not in tokens[:place])
+    return tokens, place
+
+
+def test_stop_token_ids(llm):
+    tokens, place = answer(llm)
+    (output,) = llm.generate(ids(PROMPT), greedy(max_tokens=24, stop_token_ids=[tokens[place]]))[0].outputs
+    assert output.token_ids == tokens[: place + 1]
+    assert (output.finish_reason, output.stop_reason) == ("stop", tokens[place])
+    assert output.text == llm.tokenizer.decode(tokens[:place])
+
+
+def test_min_tokens_suppresses_a_stop_token(llm):
+    tokens, place = answer(llm)
+    stop = tokens[place]
+    params = greedy(max_tokens=24, stop_token_ids=[stop], min_tokens=place + 3, logprobs=2)
+    (output,) = llm.generate(ids(PROMPT), params)[0].outputs
+    assert output.token_ids[:place] == tokens[:place]
+    assert stop not in output.token_ids[: place + 3]
+    assert len(output.token_ids) > place + 3
+    likeliest = min(output.logprobs[place].items(), key=lambda item: item[1].rank)
+    assert likeliest[0] == stop, "the distribution reported is the model's own"
+    assert output.logprobs[place][output.token_ids[place]].rank == 2, "the next likeliest was taken"
+
+
+def test_end_of_sequence(llm):
+    bias = {EOS: 100.0}
+    (ended,) = llm.generate(ids(PROMPT), greedy(ignore_eos=False, logit_bias=bias))[0].outputs
+    assert (ended.token_ids, ended.finish_reason, ended.stop_reason) == ([EOS], "stop", None)
+    (late,) = llm.generate(ids(PROMPT), greedy(ignore_eos=False, logit_bias=bias, min_tokens=3))[0].outputs
+    assert EOS not in late.token_ids[:3]
+    assert late.token_ids[3:] == [EOS]
+    (ignored,) = llm.generate(ids(PROMPT), greedy(max_tokens=5, logit_bias=bias))[0].outputs
+    assert (ignored.token_ids, ignored.finish_reason) == ([EOS] * 5, "length")
+
+
+def printable(llm):
+    """Tokens of visible ASCII characters: text of several tokens that stop strings can be cut from."""
+    return [token for letter in map(chr, range(97, 123)) for token in llm.tokenizer.encode(letter, add_special_tokens=False)]
+
+
+@pytest.mark.parametrize("include", [False, True])
+def test_stop_strings(llm, include):
+    params = {"max_tokens": 40, "allowed_token_ids": printable(llm), "temperature": 1.0, "seed": 5}
+    full = llm.generate(ids(PROMPT), greedy(**params))[0].outputs[0]
+    assert len(full.text) == 40
+    stop = full.text[20:23]
+    end = full.text.index(stop)
+    wanted = SamplingParams(**params, ignore_eos=True, stop=["##", stop], include_stop_str_in_output=include)
+    (output,) = llm.generate(ids(PROMPT), wanted)[0].outputs
+    assert output.text == full.text[: end + 3 if include else end]
+    assert (output.finish_reason, output.stop_reason) == ("stop", stop)
+    assert output.token_ids == full.token_ids[: end + 3]
+
+
+# What may be chosen
+
+
+def test_allowed_token_ids(llm):
+    allowed = [5, 60, 200]
+    greedily = tokens_of(llm, greedy(allowed_token_ids=allowed, max_tokens=20))
+    drawn = tokens_of(llm, SamplingParams(allowed_token_ids=allowed, max_tokens=40, seed=1, temperature=5.0, ignore_eos=True))
+    assert set(greedily) <= set(allowed)
+    assert set(drawn) == set(allowed)
+
+
+def test_logit_bias(llm):
+    assert tokens_of(llm, greedy(logit_bias={123: 100.0})) == [123] * 12
+    free = tokens_of(llm, greedy())
+    assert free[0] not in tokens_of(llm, greedy(logit_bias={free[0]: -100.0}))
+    assert tokens_of(llm, greedy(logit_bias={free[0]: 0.0})) == free, "a slot used by others before keeps none of their bias"
+
+
+@pytest.mark.parametrize(
+    "penalties",
+    [
+        {"presence_penalty": 2.0},
+        {"frequency_penalty": 1.5},
+        {"presence_penalty": -1.0, "frequency_penalty": -0.5},
+        {"repetition_penalty": 3.0},
+        {"repetition_penalty": 0.6},
+        {"presence_penalty": 0.5, "frequency_penalty": 0.5, "repetition_penalty": 1.5},
+    ],
+)
+def test_penalties_against_a_loop(llm, penalties):
+    """Each token of a penalized answer is the one a loop over the model's logits would choose."""
+    chosen = list(range(3, 23))  # few tokens, so that they repeat
+    params = {"max_tokens": 30, "allowed_token_ids": chosen}
+    prompt = [*chosen[:5], 100, 101]
+    free = tokens_of(llm, greedy(**params), prompt)
+    tokens = tokens_of(llm, greedy(**params, **penalties), prompt)
+    assert tokens != free
+    presence, frequency = penalties.get("presence_penalty", 0.0), penalties.get("frequency_penalty", 0.0)
+    repetition = penalties.get("repetition_penalty", 1.0)
+    logits = logits_after(prompt, tokens)
+    for place, token in enumerate(tokens):
+        row = logits[place].astype(np.float64)
+        seen = tokens[:place]
+        for other in {*prompt, *seen}:
+            row[other] = row[other] / repetition if row[other] > 0 else row[other] * repetition
+        for other in set(seen):
+            row[other] -= presence + frequency * seen.count(other)
+        best = max(chosen, key=lambda other: row[other])
+        assert row[token] > row[best] - TOLERANCE, place
+
+
+def logits_after(prompt, tokens):
+    """float32[len(tokens), V], the model's logits before each of the tokens, from a dense forward pass."""
+    run = reading.forward(*reading.load(read_golden("llama-tied").directory))
+    return reading.logits_of(run, prompt + tokens[:-1])[len(prompt) - 1 :]
+
+
+# Log-probabilities
+
+
+@pytest.mark.parametrize("count", [0, 1, 5, 20])
+def test_shapes_of_logprobs(llm, count):
+    (request,) = llm.generate(ids(PROMPT), greedy(temperature=2.0, seed=3, logprobs=count, prompt_logprobs=count))
+    (output,) = request.outputs
+    assert len(output.logprobs) == len(output.token_ids) == 12
+    assert len(request.prompt_logprobs) == len(PROMPT)
+    assert request.prompt_logprobs[0] is None
+    rows = [*zip(PROMPT[1:], request.prompt_logprobs[1:], strict=True), *zip(output.token_ids, output.logprobs, strict=True)]
+    for token, row in rows:
+        ranks = sorted(entry.rank for entry in row.values())
+        assert ranks[:count] == list(range(1, count + 1))
+        assert len(row) == count + (row[token].rank > count), "the likeliest, and the token itself"
+        values = [entry.logprob for entry in sorted(row.values(), key=lambda entry: entry.rank)]
+        assert values == sorted(values, reverse=True)
+        assert np.exp(values).sum() <= 1 + TOLERANCE
+    total = sum(row[token].logprob for token, row in zip(output.token_ids, output.logprobs, strict=True))
+    assert output.cumulative_logprob == pytest.approx(total, abs=TOLERANCE)
+
+
+def test_no_logprobs_unless_asked_for(llm):
+    asked, plain = llm.generate([ids(PROMPT)] * 2, [greedy(logprobs=3), greedy()])
+    assert plain.prompt_logprobs is None
+    assert plain.outputs[0].logprobs is None
+    assert plain.outputs[0].cumulative_logprob is None
+    assert asked.outputs[0].token_ids == plain.outputs[0].token_ids
+
+
+def test_logprobs_are_the_models(llm):
+    (output,) = llm.generate(ids(PROMPT), greedy(logprobs=20, temperature=1.5, seed=2, top_k=3))[0].outputs
+    logits = logits_after(PROMPT, output.token_ids).astype(np.float64)
+    reference = logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)
+    for row, wanted in zip(output.logprobs, reference, strict=True):
+        for token, entry in row.items():
+            assert entry.logprob == pytest.approx(wanted[token], abs=TOLERANCE)
+            assert entry.decoded_token == llm.tokenizer.token_bytes(token).decode(errors="replace")
+
+
+@pytest.mark.parametrize("length", [1, 15, 16, 17, 50])
+def test_prompt_logprobs_equal_those_of_generation(llm, length):
+    """Score prompt + output as one prompt, in chunks and with a warm prefix cache: the numbers generation reported."""
+    prompt = [(7 * place + length) % 200 + 3 for place in range(length)]
+    (output,) = llm.generate(ids(prompt), greedy(logprobs=4, temperature=1.0, seed=8, max_tokens=24))[0].outputs
+    warm = llm.generate(ids(prompt + output.token_ids), greedy())[0]
+    assert warm.num_cached_tokens > 0
+    scored, _ = llm.generate([ids(prompt + output.token_ids), ids(PROMPT)], greedy(prompt_logprobs=4, max_tokens=1))
+    assert scored.num_cached_tokens == 0, "all of it was run"
+    assert len(scored.prompt_logprobs) == length + 24
+    for token, row, generated in zip(output.token_ids, scored.prompt_logprobs[length:], output.logprobs, strict=True):
+        assert row.keys() == generated.keys()
+        assert row[token].rank == generated[token].rank
+        for other, entry in generated.items():
+            assert row[other].logprob == pytest.approx(entry.logprob, abs=TOLERANCE)
+
+
+def test_prompt_logprobs_with_several_sequences(directory, llm):
+    """Sequences that find the prompt in the cache are ahead of the one that scores it."""
+    prompt = [(11 * place) % 200 + 3 for place in range(60)]
+    wanted = llm.generate(ids(prompt), greedy(prompt_logprobs=0))[0]
+    eager = load(directory, long_prefill_token_threshold=8)
+    eager.generate(ids(prompt), greedy())
+    request = eager.generate(ids(prompt), greedy(prompt_logprobs=0, n=3))[0]
+    assert len(request.prompt_logprobs) == 60
+    for got, row in zip(request.prompt_logprobs[1:], wanted.prompt_logprobs[1:], strict=True):
+        assert {token: entry.rank for token, entry in got.items()} == {token: entry.rank for token, entry in row.items()}
+    assert [output.token_ids for output in request.outputs] == [wanted.outputs[0].token_ids] * 3
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    ("prompt", "params", "error", "message"),
+    [
+        ("", {}, InvalidRequestError, "prompt must not be empty"),
+        (ids([]), {}, InvalidRequestError, "prompt must not be empty"),
+        (ids([VOCAB]), {}, InvalidRequestError, "token ids are integers from 0 to 256"),
+        (ids([5] * CONTEXT), {}, ContextLengthError, "prompt has 96 tokens, but the context holds 96"),
+        (None, {}, InvalidRequestError, "prompt must be a string or a dict"),
+        ([1, 2], {}, InvalidRequestError, "prompt must be a string or a dict"),
+        (ids([5]), {"n": 9}, InvalidRequestError, "n must be at most 8"),
+        (ids([5]), {"logit_bias": {VOCAB: 1.0}}, InvalidRequestError, "logit_bias has 257"),
+    ],
+)
+def test_bad_input_raises_before_anything_runs(llm, prompt, params, error, message):
+    scheduler = llm._built.core.scheduler
+    before = scheduler.cache.queried_tokens
+    with pytest.raises(error, match=message):
+        llm.generate([ids(PROMPT), prompt], [greedy(), greedy(**params)])
+    assert scheduler.cache.queried_tokens == before
+    assert len(tokens_of(llm, greedy())) == 12
+
+
+class Interrupted(BaseException):
+    """Stands for KeyboardInterrupt, which a test runner would take for its own."""
+
+
+@pytest.mark.parametrize("after", [1, 3, 7])
+def test_an_interrupt_leaves_nothing_behind(llm, monkeypatch, after):
+    wanted = tokens_of(llm, greedy())
+    core = llm._built.core
+    step, turns = core.step, iter(range(after))
+
+    def interrupted():
+        if next(turns, None) is None:
+            raise Interrupted
+        return step()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(core, "step", interrupted)
+        with pytest.raises(Interrupted):
+            llm.generate([ids([number + 5] * 30) for number in range(12)], greedy())
+    assert not core.scheduler.has_work
+    assert core.scheduler.cache.num_free == core.scheduler.cache.num_usable
+    assert tokens_of(llm, greedy()) == wanted
+
+
+def test_ctrl_c_waits_for_the_end_of_a_turn(llm, monkeypatch):
+    wanted = tokens_of(llm, greedy())
+    core, handler = llm._built.core, signal.getsignal(signal.SIGINT)
+    submit, steps = core.executor.submit, []
+
+    def pressed(plan):
+        steps.append(plan)
+        if len(steps) == 3:
+            signal.raise_signal(signal.SIGINT)
+        return submit(plan)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(core.executor, "submit", pressed)
+        with pytest.raises(KeyboardInterrupt):
+            llm.generate([ids([number + 5] * 30) for number in range(12)], greedy())
+    assert len(steps) == 3
+    assert signal.getsignal(signal.SIGINT) is handler
+    assert tokens_of(llm, greedy()) == wanted
+
+
+def test_after_a_failed_step_the_engine_is_dead(directory, monkeypatch):
+    llm = load(directory)
+    core = llm._built.core
+
+    def failing(plan):
+        raise RuntimeError("the device is gone")
+
+    assert len(tokens_of(llm, greedy())) == 12
+    with monkeypatch.context() as patched:
+        patched.setattr(core.executor, "submit", failing)
+        with pytest.raises(RuntimeError, match="the device is gone"):
+            llm.generate([ids(PROMPT)] * 3, greedy())
+    assert core.scheduler.cache.num_free == core.scheduler.cache.num_usable
+    with pytest.raises(EngineDeadError, match="the device is gone"):
+        llm.generate(ids(PROMPT), greedy())
+
+
+# Chat
+
+
+MESSAGES = [{"role": "user", "content": "hi"}]
+
+
+def test_chat(llm):
+    (request,) = llm.chat(MESSAGES, greedy())
+    expected = [*(SPECIAL.index(token) for token in ("<s>", "<|user|>"))]
+    expected += [*llm.tokenizer.encode("hi", add_special_tokens=False), SPECIAL.index("<|assistant|>")]
+    assert request.prompt_token_ids == expected
+    assert request.outputs[0].token_ids == tokens_of(llm, greedy(), expected)
+
+
+def test_chat_with_several_conversations(llm):
+    other = [*MESSAGES, {"role": "assistant", "content": "yes"}, {"role": "user", "content": "why"}]
+    first, second = llm.chat([MESSAGES, other], greedy())
+    assert first.outputs == llm.chat(MESSAGES, greedy())[0].outputs
+    assert second.outputs == llm.chat(other, greedy())[0].outputs
+    assert len(second.prompt_token_ids) > len(first.prompt_token_ids)
+
+
+def test_chat_may_continue_the_last_message(llm):
+    messages = [*MESSAGES, {"role": "assistant", "content": "yes, b"}]
+    (request,) = llm.chat(messages, greedy(), add_generation_prompt=False, continue_final_message=True)
+    assert request.prompt_token_ids[-6:] == llm.tokenizer.encode("yes, b", add_special_tokens=False)
+
+
+@pytest.mark.parametrize("messages", [[], [{"content": "no role"}], [{"role": "user", "content": 5}]])
+def test_bad_conversations(llm, messages):
+    with pytest.raises(InvalidRequestError, match="messages"):
+        llm.chat(messages, greedy())
+
+
+# Settings
+
+
+def test_an_unknown_setting_is_named_beside_the_known_ones():
+    with pytest.raises(ConfigError, match=r"unknown setting 'max_num_sequences'; known are .*max_num_seqs") as refused:
+        LLM("anything", max_num_sequences=3)
+    assert refused.value.param == "max_num_sequences"
+
+
+def test_impossible_settings(tmp_path, directory):
+    with pytest.raises(ConfigError, match="no checkpoint directory at"):
+        LLM(str(tmp_path / "nowhere"))
+    with pytest.raises(ConfigError, match="max_num_batched_tokens must be at least 8"):
+        LLM(str(directory), max_num_seqs=8, max_num_batched_tokens=4)
+    with pytest.raises(ConfigError, match="max_model_len is 4096 tokens, but the model was made for 2048"):
+        LLM(str(directory), max_model_len=4096)
+    with pytest.raises(ConfigError, match="tensor_parallel_size"):
+        LLM(str(directory), tensor_parallel_size=64)
+
+
+def test_report(llm):
+    report = llm.report
+    assert (report.model.name, report.model.vocab_size, report.model.max_model_len) == ("model", VOCAB, CONTEXT)
+    assert report.model.dtype == report.kv_dtype == "float32"
+    assert report.memory.kv_tokens >= CONTEXT
