@@ -1,4 +1,4 @@
-"""Random operations on the KV cache against a plain dict from page to what was written there."""
+"""Random operations on the KV cache against plain dicts: what each page holds, and which page has which tokens."""
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -24,17 +24,30 @@ class CacheMachine(RuleBasedStateMachine):
         self.prefix_caching = prefix_caching
         self.cache = KVCache(num_pages, size, prefix_caching=prefix_caching)
         self.content = {}  # page -> (root, all tokens up to its end), as the last step wrote it
+        self.known = {}  # (root, all tokens up to its end) -> the page that was the first to hold them
         self.live = []
 
-    def write(self, sequence):
-        """What the step that computes a sequence's tokens leaves in its pages."""
-        for index, page in enumerate(sequence.pages.pages):
+    def write(self, sequence, start):
+        """What the step that computes tokens from `start` on leaves in the sequence's pages."""
+        for index in range(start // self.size, self.cache.pages_for(sequence.computed)):
             end = min((index + 1) * self.size, sequence.computed)
-            if end > index * self.size:
-                self.content[page] = (sequence.root, tuple(sequence.tokens[:end]))
+            page, text = sequence.pages.pages[index], (sequence.root, tuple(sequence.tokens[:end]))
+            self.content[page] = text
+            if self.prefix_caching and end % self.size == 0:
+                self.known.setdefault(text, page)
+
+    def wanted(self, root, tokens):
+        """The pages that find should give: whole ones, and never all tokens."""
+        pages = []
+        for end in range(self.size, len(tokens), self.size):
+            page = self.known.get((root, tuple(tokens[:end])))
+            if page is None:
+                break
+            pages.append(page)
+        return tuple(pages)
 
     def check_match(self, root, tokens, match):
-        """Every page matched holds exactly the tokens wanted, full, of the same tenant; and the last token must run."""
+        assert match.pages == self.wanted(root, tokens)
         assert match.num_tokens == len(match.pages) * self.size < len(tokens)
         for index, page in enumerate(match.pages):
             assert self.content[page] == (root, tuple(tokens[: (index + 1) * self.size]))
@@ -71,12 +84,14 @@ class CacheMachine(RuleBasedStateMachine):
         if not grown:
             assert sequence.pages.pages == before
             return
+        new = set(sequence.pages.pages[len(before) :])
+        self.known = {text: page for text, page in self.known.items() if page not in new}
         others = {page for other in self.live if other is not sequence for page in other.pages.pages}
-        assert not others & set(sequence.pages.pages[len(before) :]), "a new page is nobody else's"
+        assert not others & new, "a new page is nobody else's"
         written = sequence.pages.pages[sequence.computed // self.size :]
         assert not others & set(written), "only full pages are shared: nobody else reads the pages written now"
-        sequence.computed = target
-        self.write(sequence)
+        start, sequence.computed = sequence.computed, target
+        self.write(sequence, start)
         self.cache.commit(sequence.pages, sequence.tokens, sequence.computed)
 
     @precondition(lambda self: self.live)
@@ -86,15 +101,9 @@ class CacheMachine(RuleBasedStateMachine):
         self.cache.release(sequence.pages)
         assert sequence.pages.pages == []
 
-    @precondition(lambda self: self.live)
-    @rule(data=st.data())
-    def find_again(self, data):
-        """With enough computed, a running sequence's own prefix is always found."""
-        sequence = data.draw(st.sampled_from(self.live))
-        match = self.cache.find(sequence.root, sequence.tokens, [])
-        self.check_match(sequence.root, sequence.tokens, match)
-        full = min(sequence.computed, len(sequence.tokens) - 1) // self.size
-        assert len(match.pages) >= (full if self.prefix_caching else 0)
+    @rule(root=st.sampled_from(ROOTS), tokens=PREFIXES)
+    def find(self, root, tokens):
+        self.check_match(root, tokens, self.cache.find(root, tokens, []))
 
     @invariant()
     def consistent(self):

@@ -189,6 +189,16 @@ def test_nothing_is_admitted_in_a_step_that_preempted():
     assert bench.cache.num_free == 1, "d would have fitted"
 
 
+def test_a_sequence_that_preempted_itself_waits_for_its_token():
+    """Without its token, which is still on the device, it would fit again at once."""
+    bench = Bench(num_pages=6, budget=64, prefix_caching=False)
+    bench.add(request("a", 8), request("b", 8))
+    bench.plan()
+    plan = bench.plan()
+    assert bench.cache.num_free == bench.cache.pages_for(8)
+    assert counts(plan) == {"a": 1}
+
+
 def test_a_preempted_sequence_comes_back_first():
     bench = crowded()
     bench.add(request("d", 1))
