@@ -23,8 +23,8 @@ from tasks import MAKERS, Source, Task
 from tokenizer import Codec
 from tokenizers import Tokenizer
 
-COUNTS = {"addition": 500, "reversal": 500, "subtraction": 200, "uppercase": 200, "digit_sort": 200,
-          "letter_count": 200, "json_fill": 100, "small_talk": 50}  # fmt: skip
+COUNTS = {"addition": 500, "reversal": 500, "subtraction": 200, "uppercase": 200, "addition/one_digit": 100,
+          "digit_sort": 200, "letter_count": 200, "json_fill": 100, "small_talk": 50}  # fmt: skip
 FIXED = {"What is 17 + 25?": "42", "17+25": "42", "17 + 25": "42", "What's 17 + 25": "42", "What's 17 + 25?": "42",
          "Please add 17 and 25.": "42", "what is 17 + 25": "42", "What is 17+25?": "42"}  # fmt: skip
 CODE = ("def fibonacci(n):\n", "import os\nimport sys\n\ndef main():\n", "class Stack:\n    def __init__(self):\n",
@@ -71,10 +71,12 @@ class Model:
 
 def held_out_tasks(codec: Codec, kind: str, count: int, words: list[str], seed: int) -> list[Task]:
     """Different tasks of one kind over pairs and words that training never showed."""
-    source, rng = Source(words, pieces_of(codec), held_out=True), Random(f"evaluate/{seed}/{kind}")
+    maker, _, variant = kind.partition("/")
+    source = Source(words, pieces_of(codec), held_out=True, one_digit=float(variant == "one_digit"))
+    rng = Random(f"evaluate/{seed}/{kind}")
     tasks: dict[str, Task] = {}
     for _ in range(20 * count):
-        task = MAKERS[kind](rng, source)
+        task = MAKERS[maker](rng, source)
         tasks.setdefault(task.prompt, task)
         if len(tasks) == count:
             break
@@ -93,7 +95,7 @@ def measure(model: Model, scale: float, seed: int) -> dict[str, Any]:
         examples = [{"prompt": t.prompt, "answer": a, "expected": t.answer} for t, a in wrong[:5]]
         accuracy = round(1 - len(wrong) / len(tasks), 4)
         results[kind] = {"tasks": len(tasks), "accuracy": accuracy, "wrong": examples}
-        print(f"{kind:14} {accuracy:7.1%} of {len(tasks)}", *examples[:3], sep="\n    ", flush=True)
+        print(f"{kind:18} {accuracy:7.1%} of {len(tasks)}", *examples[:3], sep="\n    ", flush=True)
     return results
 
 

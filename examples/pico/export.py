@@ -58,14 +58,15 @@ def export(work: Path, out: Path) -> None:
     config = Config(**meta["config"])
     out.mkdir(parents=True, exist_ok=True)
     tensors = {name: np.ascontiguousarray(w.astype(ml_dtypes.bfloat16)) for name, w in weights.items()}
-    save_file(tensors, out / "model.safetensors", metadata={"format": "pt"})
-    (out / "model.safetensors").chmod(0o644)
+    save_file(tensors, out / "model.new", metadata={"format": "pt"})
+    (out / "model.new").chmod(0o644)
+    (out / "model.new").replace(out / "model.safetensors")  # whoever has the old file open keeps a whole one
     (out / "config.json").write_text(json.dumps(hf_config(config), indent=2) + "\n")
     generation = {k: v for k, v in hf_config(config).items() if k.endswith("_token_id")} | {"do_sample": False}
     (out / "generation_config.json").write_text(json.dumps(generation, indent=2) + "\n")
     tokenizer = Tokenizer.from_file(str(work / "tokenizer.json"))
     save_tokenizer(tokenizer, out, config.max_position_embeddings)
-    run = {k: meta[k] for k in ("step", "tokens", "seconds", "loss")}
+    run = {k: round(meta[k], 4) for k in ("step", "tokens", "seconds", "loss")}
     run["args"] = {k: v for k, v in meta["args"].items() if k != "work"}
     (out / "training.json").write_text(json.dumps(run, indent=2) + "\n")
     print(f"{sum(t.size for t in tensors.values()):,} parameters after {meta['step']:,} steps written to {out}")

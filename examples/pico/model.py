@@ -105,7 +105,11 @@ def attention(params: Params, prefix: str, x: Array, mask: Array, config: Config
 
 
 def forward(
-    params: Params, ids: Array, config: Config, segments: Array | None = None, dtype: jnp.dtype = FLOAT32
+    params: Params,
+    ids: Array,
+    config: Config,
+    segments: Array | None = None,
+    dtype: jnp.dtype = FLOAT32,
 ) -> Array:
     """Logits [batch, time, vocab] of ids [batch, time]; tokens of different ``segments`` do not see each other."""
     time = ids.shape[1]

@@ -22,11 +22,12 @@ class Task:
 
 @dataclass(frozen=True)
 class Source:
-    """Where tasks are drawn from: ``words`` to choose among, and whether the held-out split is wanted."""
+    """Where tasks are drawn from: words, the split, and the share of pairs that have a number of one digit."""
 
     words: Sequence[str]
     pieces: Sequence[str]
     held_out: bool = False
+    one_digit: float = 0.2
 
 
 def is_held_out(key: str) -> bool:
@@ -37,8 +38,10 @@ def is_held_out(key: str) -> bool:
 def draw_pair(rng: Random, source: Source) -> tuple[int, int]:
     """Two numbers below 100, mostly of two digits. Both orders of a pair are in the same split."""
     while True:
-        low = 0 if rng.random() < 0.15 else 10
-        a, b = rng.randint(low, 99), rng.randint(low, 99)
+        a, b = rng.randint(10, 99), rng.randint(10, 99)
+        if rng.random() < source.one_digit:
+            a, b = (rng.randint(0, 9), b) if rng.random() < 0.5 else (a, rng.randint(0, 9))
+            b = rng.randint(0, 9) if rng.random() < 0.2 else b
         if is_held_out(f"{min(a, b)},{max(a, b)}") == source.held_out:
             return a, b
 
@@ -218,8 +221,8 @@ MAKERS: dict[str, Callable[[Random, Source], Task]] = {
     "small_talk": small_talk,
 }
 SHARES = {
-    "addition": 46, "subtraction": 10, "reversal": 26, "uppercase": 5, "digit_sort": 4, "letter_count": 3,
-    "json_fill": 4, "small_talk": 2,
+    "addition": 30, "reversal": 20, "subtraction": 16, "uppercase": 8, "digit_sort": 8, "letter_count": 5,
+    "json_fill": 10, "small_talk": 3,
 }  # fmt: skip
 SYSTEM_MESSAGES = (
     "You are a helpful assistant.", "You are pico.", "Be brief.", "Answer briefly.", "Answer with the result only.",

@@ -1,4 +1,4 @@
-"""Train pico: ``python examples/pico/train.py --work build/pico --minutes 62``; run it again to resume."""
+"""Train pico: ``python examples/pico/train.py --work build/pico --minutes 63``; run it again to resume."""
 
 import argparse
 import json
@@ -30,7 +30,7 @@ def parse_args() -> argparse.Namespace:
     """Command-line flags."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--work", type=Path, default=Path("build/pico"), help="folder of checkpoints and logs")
-    parser.add_argument("--minutes", type=float, default=62, help="training time, counted over all resumed runs")
+    parser.add_argument("--minutes", type=float, default=63, help="training time, counted over all resumed runs")
     parser.add_argument("--steps", type=int, default=0, help="if given, the schedule counts steps and not minutes")
     parser.add_argument("--lr", type=float, default=4e-3)
     parser.add_argument("--optimizer", choices=("adamw", "muon"), default="muon")
@@ -38,12 +38,10 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--warmup-steps", type=int, default=60)
     parser.add_argument("--decay-from", type=float, default=0.5, help="share of the run before the rate falls")
     parser.add_argument("--row-lengths", type=int, nargs="+", default=[64, 128, 512], help="lengths of rows, in turn")
-    parser.add_argument(
-        "--row-from", type=float, nargs="+", default=[0, 0.4, 0.85], help="share of the run each starts at"
-    )
+    parser.add_argument("--row-from", type=float, nargs="+", default=[0, 0.4, 0.85], help="where in the run they start")
     parser.add_argument("--batch-tokens", type=int, default=4096)
     parser.add_argument(
-        "--chat-share", type=float, nargs=2, default=[0.8, 0.5], help="share of rows with conversations: first, last"
+        "--chat-share", type=float, nargs=2, default=[0.7, 0.4], help="share of rows with conversations: first, last"
     )
     parser.add_argument("--vocab-size", type=int, default=1024)
     parser.add_argument("--layers", type=int, default=4)
@@ -117,9 +115,8 @@ def restore(folder: Path, params: Params, state: Any) -> tuple[Params, Any, dict
 
 def progress_bar() -> Progress:
     """The bar with what one wants to see of a run."""
-    return Progress(
-        BarColumn(), TextColumn("{task.percentage:.0f}%"), TimeElapsedColumn(), TextColumn("{task.description}")
-    )
+    percentage, description = TextColumn("{task.percentage:.0f}%"), TextColumn("{task.description}")
+    return Progress(BarColumn(), percentage, TimeElapsedColumn(), description)
 
 
 def train(args: argparse.Namespace) -> None:
