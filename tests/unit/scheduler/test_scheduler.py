@@ -209,6 +209,18 @@ def test_a_preempted_sequence_comes_back_first():
     assert counts(plan) == {"b": 1, "c": 13, "d": 1}, "c computes its prompt and its first token again"
 
 
+def test_what_is_told_of_a_start_is_of_the_first_one():
+    bench = Bench(num_pages=10, budget=64, prefix_caching=True)
+    bench.add(*(request(name, 12, max_tokens=10) for name in "abc"))
+    bench.step()
+    bench.clock.advance(5.0)
+    bench.step()
+    bench.scheduler.abort(["a"])
+    plan, updates = bench.step()
+    assert counts(plan)["c"] < 13, "c finds pages of its own"
+    assert [(update.id, update.num_cached, update.queue_time) for update in updates] == [("b", 0, 0.0), ("c", 0, 0.0)]
+
+
 def test_a_sequence_may_preempt_itself():
     bench = Bench(num_pages=7, budget=64, prefix_caching=False)
     bench.add(request("a", 8, max_tokens=40), request("b", 16, max_tokens=40))
@@ -534,10 +546,11 @@ def test_every_prompt_position_is_scored_once(length, budget):
     assert scores_of(bench, "a") == dict(enumerate(prompt[1:], 1))
 
 
-def test_scoring_goes_on_after_a_preemption():
+@pytest.mark.parametrize("ahead", [5, 6, 7, 8])  # after it, chunks begin elsewhere than before, or not
+def test_scoring_goes_on_after_a_preemption(ahead):
     bench = Bench(num_pages=11, budget=6, max_num_seqs=4, prefix_caching=True)
     prompt = list(range(30))
-    bench.add(request("a", 8, max_tokens=28), request("b", prompt, prompt_logprobs=2, max_tokens=2))
+    bench.add(request("a", ahead, max_tokens=28), request("b", prompt, prompt_logprobs=2, max_tokens=2))
     assert scores_of(bench, "b") == dict(enumerate(prompt[1:], 1))
     starts = [plan for plan in bench.executor.plans if "b" in plan.ids and counts(plan)["b"] == plan.kv_length[row(plan, "b")]]
     assert len(starts) == 2, "preempted once while it was scored, and computed again from its first token"
