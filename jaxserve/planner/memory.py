@@ -1,0 +1,181 @@
+"""Where a GPU's memory goes: weights, reserve, KV cache; and how many tokens and requests the KV cache holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal
+
+from jaxserve.errors import ConfigError
+from jaxserve.planner.catalogue import Hardware
+from jaxserve.planner.shape import ModelShape, Part
+
+WeightFormat = Literal["bf16", "fp8", "int4", "mxfp4"]
+KvFormat = Literal["bf16", "fp8"]
+
+GIB = 2**30
+# Bits a weight: as estimates count them, and as stored. INT4 has a 16-bit scale for every 128 weights; MXFP4's 8-bit scale for
+# every 32 is always counted; the FP8 scales, one a channel, are not worth counting.
+WEIGHT_BITS: Mapping[str, tuple[float, float]] = MappingProxyType(
+    {"bf16": (16.0, 16.0), "fp8": (8.0, 8.0), "int4": (4.0, 4.125), "mxfp4": (4.25, 4.25)}
+)
+KV_BYTES: Mapping[str, int] = MappingProxyType({"bf16": 2, "fp8": 1})
+WORKSPACE = 1.5  # GiB a GPU: CUDA context, cuBLAS and NCCL buffers (design studies)
+ACTIVATIONS = 2.0  # GiB a GPU: peak of a prefill chunk (design studies)
+PAGE_SIZE = 16  # tokens; a request takes whole pages
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """A model on `tp` GPUs: one replica.
+
+    Attributes:
+        shape: the model.
+        hardware: the GPU.
+        tp: devices that share every layer.
+        weights, kv_dtype: formats of weights and of the KV cache.
+    """
+
+    shape: ModelShape
+    hardware: Hardware
+    tp: int
+    weights: WeightFormat
+    kv_dtype: KvFormat
+
+    def part_bytes(self, part: Part) -> float:
+        """Bytes of a part of the weights, all devices' copies counted once."""
+        return part.count * (WEIGHT_BITS[self.weights][1] if part.quantised else 16.0) / 8
+
+    def part_bytes_device(self, part: Part) -> float:
+        """Bytes of a part of the weights on one device."""
+        return self.part_bytes(part) / part.count * part.on_device(self.tp, self.shape.num_kv_heads)
+
+    @property
+    def weight_bytes(self) -> float:
+        """Bytes of the weights as a checkpoint holds them."""
+        return sum(self.part_bytes(part) for part in self.shape.parts)
+
+    @property
+    def weight_bytes_device(self) -> float:
+        """Bytes of the weights on one device."""
+        return sum(self.part_bytes_device(part) for part in self.shape.parts)
+
+    @property
+    def kv_token_bytes(self) -> int:
+        """KV bytes of a token that every layer still sees, over the whole replica; copies not counted."""
+        return self.shape.num_layers * self.shape.kv_values() * KV_BYTES[self.kv_dtype]
+
+    @property
+    def kv_token_bytes_device(self) -> int:
+        """The same on one device, with the copies it must hold."""
+        return self.shape.num_layers * self.shape.kv_values(self.tp) * KV_BYTES[self.kv_dtype]
+
+    def kv_bytes_device(self, context: int) -> int:
+        """KV bytes that a request of `context` tokens takes on one device, in whole pages; a windowed layer holds its window."""
+        tokens = -(-context // PAGE_SIZE) * PAGE_SIZE
+        return self.shape.seen(tokens) * self.shape.kv_values(self.tp) * KV_BYTES[self.kv_dtype]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ledger:
+    """Memory of one GPU, and what its KV cache holds.
+
+    Attributes:
+        unit: of the sizes: "GiB", or "GB" where round figures are added as they come.
+        hbm: capacity.
+        weights, workspace, activations, margin: taken or reserved.
+        kv: what is left.
+        kv_tokens: tokens of KV that a replica holds (every device has its share of each token).
+    """
+
+    unit: str
+    hbm: float
+    weights: float
+    workspace: float
+    activations: float
+    margin: float
+    kv: float
+    kv_tokens: int
+
+
+def check_layout(layout: Layout) -> None:
+    """Raise ConfigError, with the numbers that conflict, unless the heads split evenly over the devices."""
+    heads, kv_heads, tp = layout.shape.num_heads, layout.shape.num_kv_heads, layout.tp
+    if heads % tp:
+        raise ConfigError(f"tp {tp} does not divide the {heads} heads of {layout.shape.name}", param="tp")
+    if layout.shape.latent is None and kv_heads % tp and tp % kv_heads:
+        raise ConfigError(
+            f"tp {tp} neither divides nor is a multiple of the {kv_heads} KV heads of {layout.shape.name}", param="tp"
+        )
+
+
+def ledger(layout: Layout) -> Ledger:
+    """Weights counted one by one, capacity as the driver reports it.
+
+    Raises:
+        ConfigError: the weights leave no room; says how much is short and which tp would do.
+    """
+    hbm, weights = layout.hardware.hbm_mib / 1024, layout.weight_bytes_device / GIB
+    kv = hbm - weights - reserve(layout.hardware)
+    if kv * GIB < PAGE_SIZE * layout.kv_token_bytes_device:
+        raise ConfigError(_too_big(layout, hbm, weights), param="tp")
+    tokens = int(kv * GIB / layout.kv_token_bytes_device)
+    return _ledger("GiB", layout, hbm, weights, tokens)
+
+
+def round_ledger(layout: Layout) -> Ledger | None:
+    """The estimate with round figures: the size in the model's name, capacity as sold. None for a model without such a name,
+    and where nothing would be left.
+
+    It divides GB by KiB as if they were GiB, as the design studies do. That is nearly right: HBM is made in GiB.
+    """
+    if layout.shape.nominal_billions is None:
+        return None
+    hbm, weights = layout.hardware.hbm_gb, layout.shape.nominal_billions * WEIGHT_BITS[layout.weights][0] / 8 / layout.tp
+    tokens = int((hbm - weights - reserve(layout.hardware)) * GIB / layout.kv_token_bytes_device)
+    return _ledger("GB", layout, hbm, weights, tokens) if tokens > 0 else None
+
+
+def reserve(hardware: Hardware) -> float:
+    """Memory that neither weights nor KV may have."""
+    return WORKSPACE + ACTIVATIONS + hardware.margin_gb
+
+
+def concurrency(layout: Layout, memory: Ledger, context: int) -> int:
+    """Requests of `context` tokens each that the KV cache of a replica holds."""
+    return int(memory.kv * GIB // layout.kv_bytes_device(context))
+
+
+def _ledger(unit: str, layout: Layout, hbm: float, weights: float, kv_tokens: int) -> Ledger:
+    return Ledger(
+        unit=unit,
+        hbm=hbm,
+        weights=weights,
+        workspace=WORKSPACE,
+        activations=ACTIVATIONS,
+        margin=layout.hardware.margin_gb,
+        kv=hbm - weights - reserve(layout.hardware),
+        kv_tokens=kv_tokens,
+    )
+
+
+def _too_big(layout: Layout, hbm: float, weights: float) -> str:
+    short = weights + reserve(layout.hardware) - hbm
+    text = (
+        f"{layout.shape.name} in {layout.weights} leaves no room for KV on {layout.hardware.name} at tp {layout.tp}: "
+        f"{weights:.2f} GiB of weights and {reserve(layout.hardware):.2f} GiB of reserve on each GPU, {hbm:.2f} GiB of HBM, "
+    )
+    text += f"{short * GIB / 1e9:.2f} GB short" if short > 0 else "not a page left"
+    fitting = next((tp for tp in range(layout.tp + 1, layout.shape.num_heads + 1) if _fits(layout, tp)), None)
+    return text + (f"; tp {fitting} would fit" if fitting else "; no tp would fit")
+
+
+def _fits(layout: Layout, tp: int) -> bool:
+    wider = Layout(shape=layout.shape, hardware=layout.hardware, tp=tp, weights=layout.weights, kv_dtype=layout.kv_dtype)
+    try:
+        check_layout(wider)
+    except ConfigError:
+        return False
+    left = layout.hardware.hbm_mib / 1024 - reserve(layout.hardware) - wider.weight_bytes_device / GIB
+    return left * GIB >= PAGE_SIZE * wider.kv_token_bytes_device

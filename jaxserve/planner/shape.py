@@ -1,0 +1,220 @@
+"""The shape of a decoder as far as memory and arithmetic go: dense or mixture of experts, grouped-query or latent attention."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+Split = Literal["tensor", "kv_heads", "none"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experts:
+    """A mixture-of-experts MLP.
+
+    Attributes:
+        count, active: routed experts in a layer, and how many of them a token visits.
+        ffn_size: F of one routed expert.
+        shared_ffn_size: F of the expert that every token visits; 0 for none.
+        layers: layers that have experts; the rest are dense.
+    """
+
+    count: int
+    active: int
+    ffn_size: int
+    shared_ffn_size: int
+    layers: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latent:
+    """Multi-head latent attention: the cache holds one latent and one rotary key per token and layer, shared by all heads.
+
+    Attributes:
+        query_rank: rank of the compressed query; 0 where queries are not compressed.
+        kv_rank, rope_dim: values of the latent and of the rotary key.
+        nope_dim, value_dim: values of one head's other key part, and of its value.
+    """
+
+    query_rank: int
+    kv_rank: int
+    rope_dim: int
+    nope_dim: int
+    value_dim: int
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Weights that are stored and split alike.
+
+    Attributes:
+        name: what they are.
+        count: number of weights, of all layers together.
+        split: over all devices, over at most as many as there are KV heads, or a copy on each.
+        quantised: whether they take the weight format; embeddings, logits, norms, routers and biases stay in 16 bits.
+        use: read at every step, a row a token (embedding), or by the tokens sent there (routed experts).
+        multiplied: whether they are a matrix that tokens are multiplied with.
+    """
+
+    name: str
+    count: int
+    split: Split = "tensor"
+    quantised: bool = True
+    use: Literal["step", "row", "routed", "last"] = "step"
+    multiplied: bool = True
+
+    def on_device(self, tp: int, kv_heads: int) -> float:
+        """Number of these weights on each of `tp` devices."""
+        return self.count / {"tensor": tp, "kv_heads": min(tp, kv_heads), "none": 1}[self.split]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelShape:
+    """A decoder-only transformer with a gated MLP.
+
+    Attributes:
+        name: for people.
+        nominal_billions: size in the model's name, 1e9 weights; None if it has none.
+        vocab_size, hidden_size, num_heads, num_kv_heads, head_dim, ffn_size: V, E, H, K, D, F.
+        windows: one entry a layer: how many of the latest positions a token sees; None for all.
+        max_position_embeddings: longest context, tokens.
+        tie_embeddings: the logits use the embedding table.
+        qkv_bias, output_bias, mlp_bias: which projections add a bias (mlp_bias: the experts' too).
+        qk_norm: queries and keys are normalised per head.
+        sinks: one learned attention sink a head.
+        experts, latent: None for a dense MLP and for grouped-query attention.
+    """
+
+    name: str
+    nominal_billions: float | None
+    vocab_size: int
+    hidden_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    ffn_size: int
+    windows: tuple[int | None, ...]
+    max_position_embeddings: int
+    tie_embeddings: bool
+    qkv_bias: bool
+    output_bias: bool
+    mlp_bias: bool
+    qk_norm: bool
+    sinks: bool
+    experts: Experts | None
+    latent: Latent | None
+
+    @property
+    def num_layers(self) -> int:
+        """L."""
+        return len(self.windows)
+
+    @property
+    def dense_layers(self) -> int:
+        """Layers with a dense MLP."""
+        return self.num_layers - (self.experts.layers if self.experts else 0)
+
+    @cached_property
+    def parts(self) -> tuple[Part, ...]:
+        """Every weight, by how it is stored and split."""
+        table = self.vocab_size * self.hidden_size
+        embedding = Part("embedding", table, quantised=False, use="last" if self.tie_embeddings else "row")
+        head = () if self.tie_embeddings else (Part("logits", table, quantised=False, use="last"),)
+        parts = (
+            embedding,
+            *head,
+            *self._attention(),
+            *self._mlp(),
+            Part("norms", self._norms(), "none", False, multiplied=False),
+        )
+        return tuple(part for part in parts if part.count)
+
+    @cached_property
+    def num_parameters(self) -> int:
+        """Number of weights; a tied table counts once."""
+        return sum(part.count for part in self.parts)
+
+    @cached_property
+    def num_active(self) -> int:
+        """Number of weights that one token is multiplied with; a row of the embedding table is no multiplication."""
+        return round(sum(part.count * self.touched(part, 1) for part in self.parts if part.use != "row"))
+
+    def touched(self, part: Part, tokens: int) -> float:
+        """Expected share of a part that a step over `tokens` tokens reads, if experts are drawn evenly and apart."""
+        if part.use != "routed" or self.experts is None:
+            return 1.0
+        return 1.0 - (1.0 - self.experts.active / self.experts.count) ** tokens
+
+    def _attention(self) -> tuple[Part, ...]:
+        embed, layers, heads = self.hidden_size, self.num_layers, self.num_heads
+        if self.latent:
+            mla = self.latent
+            rank, query = mla.query_rank, heads * (mla.nope_dim + mla.rope_dim)
+            down = embed * (mla.kv_rank + mla.rope_dim) + embed * rank
+            up = (rank or embed) * query + mla.kv_rank * heads * (mla.nope_dim + mla.value_dim)
+            return (
+                Part("attention", layers * (up + heads * mla.value_dim * embed)),
+                Part("latent projections", layers * down, "none"),
+            )
+        query, kv = heads * self.head_dim, 2 * self.num_kv_heads * self.head_dim
+        small = self.qkv_bias * (query + kv) + self.output_bias * embed + self.sinks * heads
+        return (
+            Part("attention", layers * 2 * embed * query),
+            Part("keys and values", layers * embed * kv, "kv_heads"),
+            Part("attention biases", layers * small, "none", False, multiplied=False),
+        )
+
+    def _mlp(self) -> tuple[Part, ...]:
+        embed, moe = self.hidden_size, self.experts
+        dense = Part("mlp", self.dense_layers * 3 * embed * self.ffn_size)
+        biases = self.mlp_bias * self.dense_layers * (2 * self.ffn_size + embed)
+        if moe is None:
+            return dense, Part("mlp biases", biases, "none", False, multiplied=False)
+        each = self.mlp_bias * moe.layers * moe.count
+        return (
+            dense,
+            Part("routed experts", moe.layers * moe.count * 3 * embed * moe.ffn_size, use="routed"),
+            Part("shared expert", moe.layers * 3 * embed * moe.shared_ffn_size),
+            Part("router", moe.layers * embed * moe.count, "none", False),
+            Part("mlp biases", biases + each, "none", False, multiplied=False),  # `each`: one an expert, of the router
+            Part("expert biases", each * (2 * moe.ffn_size + embed), "none", False, "routed", multiplied=False),
+        )
+
+    def _norms(self) -> int:
+        a_layer = 2 * self.hidden_size + self.qk_norm * 2 * self.head_dim
+        if self.latent:
+            a_layer += self.latent.query_rank + self.latent.kv_rank
+        return self.num_layers * a_layer + self.hidden_size
+
+    def kv_values(self, tp: int | None = None) -> int:
+        """Values that one layer's cache holds per token: in all, or on one of `tp` devices.
+
+        A device holds at least one KV head, so heads are copied when tp > K; a latent is whole on every device.
+        """
+        if self.latent:
+            return self.latent.kv_rank + self.latent.rope_dim
+        return 2 * self.head_dim * (-(-self.num_kv_heads // tp) if tp else self.num_kv_heads)
+
+    def seen(self, context: int) -> int:
+        """Positions that a token at the end of `context` tokens sees, summed over layers."""
+        return sum(min(context, window or context) for window in self.windows)
+
+    def seen_by_all(self, prompt: int) -> int:
+        """Positions that the tokens of a prompt see, summed over tokens and layers."""
+        total = 0
+        for window in self.windows:
+            short = min(prompt, window or prompt)  # tokens that see all that came before them
+            total += short * (short + 1) // 2 + (prompt - short) * short
+        return total
+
+    def attention_flops(self, *, decode: bool) -> int:
+        """FLOPs of all heads for one token to see one position in one layer (scores and values; 2 a multiply-add).
+
+        Latent attention decodes in the latent's space, which costs FLOPs and saves the bytes of per-head keys and values.
+        """
+        if self.latent is None:
+            return 4 * self.num_heads * self.head_dim
+        mla = self.latent
+        scores, values = (mla.kv_rank, mla.kv_rank) if decode else (mla.nope_dim, mla.value_dim)
+        return 2 * self.num_heads * (scores + mla.rope_dim + values)
