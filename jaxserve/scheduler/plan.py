@@ -71,7 +71,7 @@ class PromptScore:
     Attributes:
         row: the row.
         offset: the first of the row's tokens whose successor is scored.
-        targets: the prompt tokens that follow it and the next ones; may be empty.
+        targets: the prompt tokens that follow it and the next ones.
     """
 
     row: int

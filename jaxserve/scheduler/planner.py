@@ -31,7 +31,7 @@ class Planner:
         for row, (sequence, count) in enumerate(chosen):
             start, end = sequence.num_computed - count, sequence.num_computed
             if sequence.wants_scores:
-                scores.append(_score(row, sequence, start, end))
+                scores += _scores(row, sequence, start, end)
             tokens += sequence.tokens[start:end]
             if end > len(sequence.tokens):  # the last sampled token is still on the device
                 tokens.append(-1 - sequence.slot)
@@ -60,12 +60,12 @@ class Planner:
         )
 
 
-def _score(row: int, sequence: Sequence, start: int, end: int) -> PromptScore:
-    """Score the prompt tokens that follow computed tokens start:end and were not scored before a preemption."""
+def _scores(row: int, sequence: Sequence, start: int, end: int) -> list[PromptScore]:
+    """Score the prompt tokens that follow computed tokens start:end, unless they were scored before a preemption."""
     first = max(start, sequence.num_scored)
     targets = sequence.request.prompt[first + 1 : end + 1]
     sequence.num_scored = first + len(targets)
-    return PromptScore(row, first - start, targets)
+    return [PromptScore(row, first - start, targets)] if targets else []
 
 
 def _row_starts(sequence: Sequence) -> list[RowStart]:
