@@ -63,9 +63,10 @@ def _title(study: Study) -> Panel:
     left = f"[bold green]{estimate.kv:.2f} GB for KV[/bold green] a GPU ({room.kv:.2f} GiB counted)" if estimate else ""
     left = left or f"[bold green]{room.kv:.2f} GiB for KV[/bold green] a GPU"
     left += f": [bold green]{_millions(room.kv_tokens)} tokens[/bold green]"
-    floor = f"Decode floor [bold green]{study.floor_s * 1e3:.2g} ms[/bold green] a token; throughput at full load "
-    floor += f"{short(study.replica.tokens_per_s)} tokens/s, {dollars(study.replica.usd_per_m_tokens)} a million, limited by "
-    floor += study.replica.limit
+    floor = (
+        f"Decode floor [bold green]{study.floor_s * 1e3:.2g} ms[/bold green] a token; a replica serves "
+        f"{short(study.replica.tokens_per_s)} tokens/s at {dollars(study.replica.usd_per_m_tokens)} a million"
+    )
     return Panel(f"{first}\n{kind}{weights}\n{kv}; {left}\n{floor}", box=box.ROUNDED, expand=False)
 
 
@@ -169,7 +170,7 @@ def _service(study: Study) -> Panel:
     )
     if many.needed is not None:
         wanted = f"{load.users:,} users" if load.users is not None else f"{load.requests_per_second:g} requests/s"
-        enough = "" if many.replicas >= many.needed else f"; [bold red]{many.replicas:,} are too few[/bold red]"
+        enough = "" if many.replicas >= many.needed else f"; [bold red]{many.replicas:,} given: too few[/bold red]"
         rows.add_row("load", f"{wanted} need [bold]{plural(many.needed, 'replica')}[/bold] at {load.utilisation:.0%}{enough}")
     rows.add_row(
         "fleet",

@@ -48,4 +48,6 @@ def plural(count: int, noun: str) -> str:
 
 def dollars(amount: float) -> str:
     """$0.0042, $0.184, $12.50."""
+    if amount < 0.0001:
+        return "<$.0001"
     return f"${amount:.2g}" if amount < 0.1 else f"${amount:.3f}" if amount < 1 else f"${amount:,.2f}"

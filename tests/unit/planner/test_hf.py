@@ -1,0 +1,117 @@
+"""Reading config.json files, of families that the engine serves and of others."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jaxserve.errors import CheckpointError, ConfigError, UnsupportedModelError
+from jaxserve.models.registry import decoder_config
+from jaxserve.planner import catalogue
+from jaxserve.planner.hf import shape_from_hf
+
+SMALL: dict[str, Any] = {
+    "vocab_size": 100,
+    "hidden_size": 64,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "intermediate_size": 96,
+    "max_position_embeddings": 512,
+}
+
+
+def hf(kind: str, **fields: Any) -> dict[str, Any]:
+    return SMALL | {"model_type": kind} | fields
+
+
+@pytest.mark.parametrize(
+    ("kind", "architecture", "fields"),
+    [
+        ("llama", "LlamaForCausalLM", {}),
+        ("llama", "LlamaForCausalLM", {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True}),
+        ("mistral", "MistralForCausalLM", {"sliding_window": 32, "head_dim": 16}),
+        ("qwen2", "Qwen2ForCausalLM", {"use_sliding_window": True, "sliding_window": 32, "max_window_layers": 3}),
+        ("qwen3", "Qwen3ForCausalLM", {"head_dim": 16}),
+    ],
+)
+def test_counts_as_the_engine_does(kind: str, architecture: str, fields: dict[str, Any]) -> None:
+    config = hf(kind, **fields)
+    engine = decoder_config(config | {"architectures": [architecture], "rms_norm_eps": 1e-6, "torch_dtype": "bfloat16"})
+    shape = shape_from_hf(config, "small")
+    assert shape.num_parameters == engine.num_parameters
+    assert shape.windows == engine.windows
+    assert (shape.num_kv_heads, shape.head_dim) == (engine.num_kv_heads, engine.head_dim)
+
+
+def test_gpt_oss_alternates_windows_unless_told() -> None:
+    experts = {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 128}
+    assert shape_from_hf(hf("gpt_oss", **experts), "x").windows == (128, None, 128, None)
+    types = ["full_attention", "full_attention", "sliding_attention", "full_attention"]
+    assert shape_from_hf(hf("gpt_oss", **experts, layer_types=types), "x").windows == (None, None, 128, None)
+
+
+def test_deepseek_has_dense_layers_first_and_shared_experts() -> None:
+    latent = {"kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8, "q_lora_rank": None}
+    moe = {"n_routed_experts": 4, "n_shared_experts": 2, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+    shape = shape_from_hf(hf("deepseek_v2", **latent, **moe, first_k_dense_replace=1), "x")
+    assert shape.experts is not None
+    assert shape.latent is not None
+    assert (shape.experts.layers, shape.dense_layers, shape.experts.shared_ffn_size) == (3, 1, 64)
+    assert shape.latent.query_rank == 0
+
+
+def test_qwen3_moe_may_have_dense_layers() -> None:
+    moe = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "mlp_only_layers": [0]}
+    assert shape_from_hf(hf("qwen3_moe", **moe), "x").dense_layers == 1
+    assert shape_from_hf(hf("qwen3_moe", **moe | {"decoder_sparse_step": 2}), "x").dense_layers == 2
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"num_key_value_heads": 3}, "8 heads cannot share 3 KV heads"),
+        ({"hidden_size": 60}, "lacks head_dim"),
+        ({"vocab_size": -1}, "vocab_size must be a positive integer"),
+        ({"num_hidden_layers": None}, "lacks num_hidden_layers"),
+    ],
+)
+def test_impossible_fields_are_named(fields: dict[str, Any], words: str) -> None:
+    with pytest.raises(CheckpointError, match=words):
+        shape_from_hf(hf("llama", **fields), "x")
+
+
+def test_more_active_experts_than_there_are() -> None:
+    with pytest.raises(CheckpointError, match="5 experts a token, but only 4"):
+        shape_from_hf(hf("mixtral", num_local_experts=4, num_experts_per_tok=5), "x")
+
+
+def test_layer_types_must_match_the_layers() -> None:
+    with pytest.raises(CheckpointError, match="1 layer_types for 4 layers"):
+        shape_from_hf(hf("mistral", sliding_window=8, layer_types=["full_attention"]), "x")
+
+
+def test_an_unknown_model_type_lists_the_known() -> None:
+    with pytest.raises(UnsupportedModelError, match="'mamba' is not known to the planner; known are llama, mistral"):
+        shape_from_hf(hf("mamba"), "x")
+
+
+def test_a_directory_and_a_file_are_read_alike(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(hf("llama")))
+    assert catalogue.model(str(tmp_path)) == catalogue.model(str(path))
+    assert catalogue.model(str(path)).name == tmp_path.name
+
+
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(CheckpointError, match=r"config\.json cannot be read"):
+        catalogue.model(str(tmp_path))
+
+
+def test_unknown_names_list_the_known() -> None:
+    with pytest.raises(ConfigError, match=r"unknown model 'gpt-5'.*llama-2-7b.*gpt-oss-120b"):
+        catalogue.model("gpt-5")
+    with pytest.raises(ConfigError, match="unknown hardware 'tpu'; known are a100-40, a100-80, h100, h200, b200"):
+        catalogue.hardware("tpu")
