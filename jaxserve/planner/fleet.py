@@ -149,7 +149,7 @@ def replicas_needed(one: Replica, load: Load) -> int | None:
         wanted = load.requests_per_second / one.requests_per_s
     else:
         return None
-    return math.ceil(wanted / load.utilisation - 1e-9)  # 7 / 0.7 is a hair above 10 in floating point
+    return math.ceil(wanted / load.utilisation - 1e-9)  # 2.1 / 0.7 is a hair above 3 in floating point
 
 
 def usd_per_m_tokens(usd_per_hour: float, tokens_per_s: float) -> float:

@@ -63,8 +63,9 @@ def _title(study: Study) -> Panel:
     left = f"[bold green]{estimate.kv:.2f} GB for KV[/bold green] a GPU ({room.kv:.2f} GiB counted)" if estimate else ""
     left = left or f"[bold green]{room.kv:.2f} GiB for KV[/bold green] a GPU"
     left += f": [bold green]{_millions(room.kv_tokens)} tokens[/bold green]"
+    floor_ms = study.floor_s * 1e3
     floor = (
-        f"Decode floor [bold green]{study.floor_s * 1e3:.2g} ms[/bold green] a token; a replica serves "
+        f"Decode floor [bold green]{floor_ms:{'.1f' if floor_ms >= 0.1 else '.2g'}} ms[/bold green] a token; a replica serves "
         f"{short(study.replica.tokens_per_s)} tokens/s at {dollars(study.replica.usd_per_m_tokens)} a million"
     )
     return Panel(f"{first}\n{kind}{weights}\n{kv}; {left}\n{floor}", box=box.ROUNDED, expand=False)

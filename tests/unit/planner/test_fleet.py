@@ -47,7 +47,7 @@ def test_price() -> None:
     assert one.usd_per_m_tokens_planned == pytest.approx(one.usd_per_m_tokens / 0.7)
 
 
-@pytest.mark.parametrize(("users", "needed"), [(1, 1), (7, 1), (8, 2), (70, 10), (71, 11)])
+@pytest.mark.parametrize(("users", "needed"), [(1, 1), (7, 1), (8, 2), (21, 3), (70, 10), (71, 11)])
 def test_replicas_for_users(users: int, needed: int) -> None:
     one = replace(plan(LOAD), batch=10)
     assert fleet.replicas_needed(one, replace(LOAD, users=users)) == needed
