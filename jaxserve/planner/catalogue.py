@@ -40,11 +40,6 @@ class Hardware:
     price_per_hour: float
 
 
-def hardware_names() -> tuple[str, ...]:
-    """Names that `hardware` takes."""
-    return tuple(_table("hardware.toml"))
-
-
 def model_names() -> tuple[str, ...]:
     """Names that `model` takes besides paths."""
     return tuple(_table("shapes.toml"))

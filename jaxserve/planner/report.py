@@ -5,6 +5,7 @@ from __future__ import annotations
 from rich import box
 from rich.columns import Columns
 from rich.console import Console, Group, RenderableType
+from rich.markup import escape
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
@@ -55,7 +56,7 @@ def _title(study: Study) -> Panel:
     shape = layout.shape
     active = f", {short(study.active_parameters)} active" if shape.experts else ""
     heads = "latent attention" if shape.latent else f"{shape.num_heads} heads, {shape.num_kv_heads} KV heads of {shape.head_dim}"
-    first = f"[bold]{shape.name}[/bold]  {short(study.parameters)} parameters{active}; {shape.num_layers} layers, {heads}"
+    first = f"[bold]{escape(shape.name)}[/bold]  {short(study.parameters)} parameters{active}; {shape.num_layers} layers, {heads}"
     kind = f"[bold]{layout.tp} x {layout.hardware.name}[/bold]  weights {layout.weights}, KV {layout.kv_dtype}; "
     weights = f"{size(study.weight_bytes)} of weights, {size(study.weight_bytes_device)} a GPU"
     kv = f"KV cache [bold green]{size(study.kv_token_bytes)} per token[/bold green] ({size(study.kv_token_bytes_device)} a GPU)"

@@ -222,7 +222,10 @@ def _context(layout: Layout, room: Ledger, context: int) -> ContextRow:
 def _decode(layout: Layout, room: Ledger, rates: Machine, config: PlanConfig, load: fleet.Load) -> tuple[DecodeRow, ...]:
     """Powers of two up to what the KV cache holds, and that batch itself."""
     most = memory.concurrency(layout, room, config.decode_context)
-    batches = [batch for batch in BATCHES if batch < most] + [most] * (most > 0)
+    if most < 1:
+        context = config.decode_context
+        raise ConfigError(f"a request of {context} tokens does not fit: the KV cache holds {room.kv_tokens:,}", param="context")
+    batches = [batch for batch in BATCHES if batch < most] + [most]
     rows = []
     for batch in batches:
         step = roofline.decode_step(layout, rates, batch, config.decode_context)

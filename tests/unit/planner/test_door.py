@@ -103,8 +103,10 @@ def test_price_and_efficiencies_are_taken(capsys: pytest.CaptureFixture[str]) ->
 def test_a_checkpoint_directory_is_planned_for(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     config = {"model_type": "llama", "vocab_size": 1000, "hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 8}
     more = {"intermediate_size": 512, "max_position_embeddings": 4096}
-    (tmp_path / "config.json").write_text(json.dumps(config | more))
-    assert f"{tmp_path.name}  " in printed(capsys, str(tmp_path))
+    folder = tmp_path / "model[v2]"  # no markup
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config | more))
+    assert "model[v2]  " in printed(capsys, str(folder))
 
 
 @pytest.mark.parametrize(
@@ -119,6 +121,10 @@ def test_a_checkpoint_directory_is_planned_for(capsys: pytest.CaptureFixture[str
         (["llama-3-8b", "--context", "-1"], "context must be at least 1, got -1"),
         (["llama-3-8b", "--context", "8193"], "context 8193 is more than the 8192 tokens that llama-3-8b was made for"),
         (["llama-3-8b", "--prompt", "8000", "--output", "200"], "prompt 8000 + output 200 tokens is more than the 8192"),
+        (
+            ["llama-3.1-70b", "--tp", "2", "--context", "131072"],
+            "a request of 131072 tokens does not fit: the KV cache holds 58,",
+        ),
         (["llama-3-8b", "--users", "0"], "users must be at least 1"),
         (["llama-3-8b", "--requests-per-second", "nan"], "requests_per_second must be above 0 and finite"),
         (["llama-3-8b", "--users", "1", "--requests-per-second", "1"], "not both"),
