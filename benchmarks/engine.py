@@ -107,7 +107,8 @@ def bounds(dtype: str, rows: int, bandwidth: float, rate: float) -> dict[str, fl
     context = PROMPT + OUTPUT / 2
     step_bytes = size * (llama150m.WEIGHTS_READ + rows * context * llama150m.KV_VALUES_PER_TOKEN)
     step_flops = 2 * rows * llama150m.WEIGHTS_READ
-    return {"decode": rows / max(step_bytes / bandwidth, step_flops / rate), "prefill": rate / (2 * llama150m.WEIGHTS_READ)}
+    prompt_flops = 2 * (PROMPT * llama150m.LAYER_WEIGHTS + llama150m.HEAD_WEIGHTS)  # logits of the last token only
+    return {"decode": rows / max(step_bytes / bandwidth, step_flops / rate), "prefill": PROMPT * rate / prompt_flops}
 
 
 def main() -> None:

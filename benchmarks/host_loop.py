@@ -59,7 +59,7 @@ class Loop:
         self.grid = BucketGrid.make(max_rows=self.rows, max_tokens=config.max_num_batched_tokens, min_rows=2)
         self.outputs: dict[str, RequestOutputs] = {}
         self.rng = np.random.default_rng(0)
-        params = SamplingParams(temperature=0.0, ignore_eos=True)
+        params = SamplingParams(temperature=0.0, max_tokens=None, ignore_eos=True)
         for index in range(self.rows):
             prompt = self.rng.integers(3, VOCAB, PROMPT).tolist()
             requests = intake.prepare({"prompt_token_ids": prompt}, params, str(index), clock.now())

@@ -25,8 +25,10 @@ CONFIG = {
     "dtype": "bfloat16",
 }
 
-# Bytes that a decode step must read: every weight but the embedding table, of which it reads one line a row.
-WEIGHTS_READ = 32000 * 1024 + 12 * (1024 * (16 + 2 * 4) * 64 + 16 * 64 * 1024 + 3 * 1024 * 2816)
+HEAD_WEIGHTS = 32000 * 1024
+LAYER_WEIGHTS = 12 * (1024 * (16 + 2 * 4) * 64 + 16 * 64 * 1024 + 3 * 1024 * 2816)
+# What a decode step must read: every weight but the embedding table, of which it reads one line a row.
+WEIGHTS_READ = HEAD_WEIGHTS + LAYER_WEIGHTS
 KV_VALUES_PER_TOKEN = 12 * 2 * 4 * 64
 
 

@@ -1,4 +1,4 @@
-"""Settings of every test: eight virtual CPU devices, quick compilation, and jax refuses implicit promotion of dtypes and ranks."""
+"""Settings of every test: eight virtual CPU devices, quick compilation, no implicit promotion of dtypes and ranks."""
 
 import os
 
@@ -8,7 +8,7 @@ FLAGS = ("--xla_force_host_platform_device_count=8", "--xla_backend_optimization
 os.environ["XLA_FLAGS"] = " ".join((os.environ.get("XLA_FLAGS", ""), *FLAGS)).strip()
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
-import jax
+import jax  # noqa: E402
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")

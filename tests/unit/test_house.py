@@ -95,7 +95,7 @@ def test_cli_refuses_an_unknown_door(capsys: pytest.CaptureFixture[str]) -> None
 
 def test_cli_runs_a_door_with_the_arguments_after_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "plan.py").write_text("import sys\nassert __name__ == '__main__'\nprint(sys.argv)\n")
-    code = "import jaxserve, sys; jaxserve.__path__.append(sys.argv.pop(1)); from jaxserve.cli import main; main()"
+    code = "import jaxserve, sys; jaxserve.__path__.insert(0, sys.argv.pop(1)); from jaxserve.cli import main; main()"
     monkeypatch.chdir(ROOT)
     command = [sys.executable, "-c", code, str(tmp_path), "plan", "--size", "3"]
     result = subprocess.run(command, capture_output=True, text=True, check=True)
