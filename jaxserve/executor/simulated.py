@@ -1,0 +1,183 @@
+"""An executor that computes nothing: a step takes as long as the roofline says, on a virtual clock.
+
+The step's cost is max((weights + KV) / bandwidth, FLOPs / rate) + all-reduces + launch, with the planner's model shapes, hardware
+figures and formulas, and for the bucket that the step would be padded to. Steps queue as they do on a device: one that is
+submitted while another runs starts when that one ends.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from jaxserve.clock import VirtualClock
+from jaxserve.executor.base import Capabilities
+from jaxserve.executor.buckets import Bucket, BucketGrid
+from jaxserve.planner.memory import KV_BYTES, Layout
+from jaxserve.planner.roofline import LAUNCH_S, decode_step, machine, prefill_step
+from jaxserve.scheduler.plan import Plan, StepResult
+
+Counts = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """How real steps differ from the data sheet; fitted to a measured profile, or the planner's figures.
+
+    Attributes:
+        compute, memory, network: shares of the peak FLOP/s, HBM bandwidth and NVLink bandwidth that are reached, in (0, 1].
+        launch_s: seconds a step takes on the device beyond its work.
+        host_s: seconds the host needs to plan a step and take in another; hidden behind the device where steps overlap.
+    """
+
+    compute: float = 0.6
+    memory: float = 1.0
+    network: float = 1.0
+    launch_s: float = LAUNCH_S
+    host_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class StepCost:
+    """Seconds of one step: `memory` and `compute` overlap, the rest is added to the longer one."""
+
+    memory: float
+    compute: float
+    network: float
+    launch: float
+
+    @property
+    def total(self) -> float:
+        """Seconds of the step."""
+        return max(self.memory, self.compute) + self.network + self.launch
+
+
+class CostModel:
+    """What a step costs on one replica.
+
+    Args:
+        layout: model, hardware, formats.
+        calibration: factors.
+        grid: the buckets that steps are padded to.
+    """
+
+    def __init__(self, layout: Layout, calibration: Calibration, grid: BucketGrid) -> None:
+        rates = machine(layout, calibration.compute, calibration.memory)
+        self._layout = layout
+        self._rates = replace(rates, link=rates.link * calibration.network)
+        self._launch_s = calibration.launch_s
+        self._grid = grid
+        # A prompt's logits are computed for its last token: two prompt lengths tell what a token costs with them and without.
+        with_logits = prefill_step(layout, self._rates, 1).linear_flops
+        self._body_flops = prefill_step(layout, self._rates, 2).linear_flops - with_logits
+        self._logits_flops = with_logits - self._body_flops
+        self._kv_bytes = layout.shape.kv_values(layout.tp) * KV_BYTES[layout.kv_dtype]  # of one token in one layer
+        self._windows = tuple(Counter(layout.shape.windows).items())
+        self._padded: dict[tuple[int, int], tuple[float, float, float]] = {}  # one entry a (tokens, rows) that occurred
+
+    def cost(self, counts: Counts, lengths: Counts) -> StepCost:
+        """The cost of a step.
+
+        Args:
+            counts: int64[R], tokens that each row computes.
+            lengths: int64[R], tokens of each row in the cache after the step.
+        """
+        weights_s, linear_s, network_s = self._of_bucket(int(counts.sum()), len(counts))
+        reads = sum(layers * int(_visible(counts, lengths, window).sum()) for window, layers in self._windows)
+        return StepCost(
+            memory=weights_s + reads * self._kv_bytes / self._rates.bandwidth,
+            compute=linear_s + self._attention_s(counts, lengths),
+            network=network_s,
+            launch=self._launch_s,
+        )
+
+    def _attention_s(self, counts: Counts, lengths: Counts) -> float:
+        """Seconds of the products with keys and values; latent attention decodes and prefills in different ways."""
+        pairs = np.zeros(len(counts), np.int64)
+        for window, layers in self._windows:
+            pairs += layers * (_pairs(lengths, window) - _pairs(lengths - counts, window))
+        decoding, shape = counts == 1, self._layout.shape
+        flops = int(pairs[decoding].sum()) * shape.attention_flops(decode=True)
+        flops += int(pairs[~decoding].sum()) * shape.attention_flops(decode=False)
+        return flops / self._layout.tp / self._rates.attention
+
+    def _of_bucket(self, tokens: int, rows: int) -> tuple[float, float, float]:
+        """Seconds of weight reads, products with weights and all-reduces, which depend on the padded shape alone."""
+        known = self._padded.get((tokens, rows))
+        if known is None:
+            known = self._padded[tokens, rows] = self._pad(self._grid.choose(tokens, rows))
+        return known
+
+    def _pad(self, bucket: Bucket) -> tuple[float, float, float]:
+        step = decode_step(self._layout, self._rates, bucket.tokens, 1)
+        flops = bucket.tokens * self._body_flops + bucket.rows * self._logits_flops
+        return step.weights_s, flops / self._rates.linear, step.network_s
+
+
+def _visible(counts: Counts, lengths: Counts, window: int | None) -> Counts:
+    """Positions of each row that one layer reads, each once: the tokens of a chunk share what they see."""
+    return lengths if window is None else np.minimum(lengths, window + counts - 1)
+
+
+def _pairs(lengths: Counts, window: int | None) -> Counts:
+    """(token, position it sees) pairs of the first `lengths` tokens in one layer."""
+    short = lengths if window is None else np.minimum(lengths, window)
+    return short * (short + 1) // 2 + (lengths - short) * short
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedHandle:
+    """A step that ends at a known time."""
+
+    clock: VirtualClock
+    ends: float
+    value: StepResult
+
+    def result(self) -> StepResult:
+        """Let time pass until the step is over; every row's token is 0."""
+        self.clock.advance(max(self.ends - self.clock.now(), 0.0))
+        return self.value
+
+
+class SimulatedExecutor:
+    """Runs plans in virtual time.
+
+    Args:
+        limits: what `capabilities` says.
+        costs: what steps cost.
+        clock: moved by `submit` (host time) and by a handle's `result`; shared with the scheduler.
+        host_s: see Calibration.
+        observe: told of every step: its plan, and the seconds it takes.
+    """
+
+    def __init__(
+        self,
+        limits: Capabilities,
+        costs: CostModel,
+        clock: VirtualClock,
+        host_s: float,
+        observe: Callable[[Plan, float], None],
+    ) -> None:
+        self._limits = limits
+        self._costs = costs
+        self._clock = clock
+        self._host_s = host_s
+        self._observe = observe
+        self._free_at = clock.now()
+
+    def capabilities(self) -> Capabilities:
+        """The limits."""
+        return self._limits
+
+    def submit(self, plan: Plan) -> SimulatedHandle:
+        """Queue a step behind those submitted before it."""
+        self._clock.advance(self._host_s)
+        counts = np.diff(plan.query_start).astype(np.int64)
+        seconds = self._costs.cost(counts, plan.kv_length.astype(np.int64)).total
+        self._free_at = max(self._free_at, self._clock.now()) + seconds
+        self._observe(plan, seconds)
+        return SimulatedHandle(self._clock, self._free_at, StepResult(plan.step, np.zeros(plan.num_rows, np.int32)))

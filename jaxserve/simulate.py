@@ -1,0 +1,90 @@
+"""The door `python -m jaxserve.simulate MODEL [flags]`: what a workload would see of the real scheduler on given hardware."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, NoReturn
+
+from rich.console import Console
+
+from jaxserve.config.fields import SchedulerConfig, setting
+from jaxserve.config.flags import add_flags
+from jaxserve.errors import ConfigError, JaxserveError
+from jaxserve.simulation.plots import plot, require_matplotlib
+from jaxserve.simulation.report import Report, report
+from jaxserve.simulation.scenario import Scenario, simulate
+from jaxserve.simulation.settings import ReplicaConfig, SloConfig, WorkloadConfig
+from jaxserve.simulation.table import show
+
+_EXIT_ERROR = 2
+_WIDTH = 118  # of the widest table: cut-off numbers are worse than wrapped lines, and a pipe has no width of its own
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputConfig:
+    """What to write besides the table."""
+
+    json: str | None = setting(None, "also write every figure and series to this file, as JSON")
+    plot: str | None = setting(None, "also draw the run into this PNG file (needs the extra 'plots')")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Simulate and print. Returns the exit code; whatever is wrong with the question is one line on stderr."""
+    try:
+        settings = vars(_parser().parse_args(argv))
+        output = OutputConfig(**_of(OutputConfig, settings))
+        scenario = Scenario(
+            replica=ReplicaConfig(**_of(ReplicaConfig, settings)),
+            scheduler=SchedulerConfig(**_of(SchedulerConfig, settings)),
+            workload=WorkloadConfig(**_of(WorkloadConfig, settings)),
+            slo=SloConfig(**_of(SloConfig, settings)),
+        )
+        if output.plot is not None:
+            require_matplotlib()  # before the work, not after it
+        result = report(scenario, simulate(scenario))
+        _write(output, result)
+    except JaxserveError as error:
+        sys.stderr.write(f"jaxserve: {error.message}\n")
+        return _EXIT_ERROR
+    console = Console(highlight=False)
+    console.width = max(console.width, _WIDTH) if console.is_terminal else _WIDTH
+    show(result, console)
+    return 0
+
+
+class _Parser(argparse.ArgumentParser):
+    """Complains in one line, as every other mistake is."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(message)
+
+
+def _parser() -> argparse.ArgumentParser:
+    text = "Run the real scheduler on a virtual clock and say what a workload would see of it."
+    parser = _Parser(prog="python -m jaxserve.simulate", description=text)
+    add_flags(parser, ReplicaConfig, SchedulerConfig, WorkloadConfig, SloConfig, OutputConfig)
+    return parser
+
+
+def _of(config: type[Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that are fields of a dataclass."""
+    return {item.name: settings[item.name] for item in fields(config)}
+
+
+def _write(output: OutputConfig, result: Report) -> None:
+    try:
+        if output.json is not None:
+            Path(output.json).write_text(json.dumps(result.as_json(), indent=1) + "\n", encoding="utf-8")
+        if output.plot is not None:
+            plot(result, Path(output.plot))
+    except OSError as error:
+        raise ConfigError(f"cannot write {error.filename}: {error.strerror}") from error
+
+
+if __name__ == "__main__":
+    sys.exit(main())

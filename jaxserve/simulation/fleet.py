@@ -1,0 +1,171 @@
+"""Replicas behind a router, driven event by event: arrivals, turns of engines, retries, failures.
+
+Events happen in order of time. An engine's turn is one event at its beginning; what it produced reaches clients, and the router,
+at its end, so nobody acts on what has not happened yet.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from random import Random
+
+from jaxserve.simulation.ledger import Ledger, Record
+from jaxserve.simulation.replica import Replica, ReplicaSpec, Totals
+from jaxserve.simulation.requests import SimulatedRequest
+from jaxserve.simulation.settings import Outage
+from jaxserve.simulation.stats import Timeline
+
+_OUTAGE, _ARRIVAL, _TURN = range(3)  # what comes first at one time: a request that arrives joins the turn that begins
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """What clients do when they are refused.
+
+    Attributes:
+        retries: times they come back.
+        backoff: seconds before the first time, doubled with each; at least what the server asks for; and up to twice that, so
+            that clients do not come back together.
+    """
+
+    retries: int
+    backoff: float
+
+    def wait(self, attempt: int, asked: float, random: Random) -> float:
+        """Seconds before retry `attempt` (counted from 1), `asked` being the server's retry-after."""
+        return max(asked, self.backoff * 2.0 ** (attempt - 1)) * (1.0 + random.random())
+
+
+class Fleet:
+    """A simulation under way; `step` it until it is over.
+
+    Attributes:
+        now: seconds since the start.
+        ledger, totals, timeline: what has happened so far.
+
+    Args:
+        spec: what each replica is built from.
+        num_replicas: how many.
+        outages: failures of replicas.
+        requests: in order of arrival.
+        retry: what refused clients do.
+        seed: of the jitter in retries.
+        ledger: keeps the accounts.
+        timeline: the ledger's.
+    """
+
+    def __init__(
+        self,
+        spec: ReplicaSpec,
+        num_replicas: int,
+        outages: Sequence[Outage],
+        requests: Iterator[SimulatedRequest],
+        retry: RetryPolicy,
+        seed: int,
+        ledger: Ledger,
+        timeline: Timeline,
+    ) -> None:
+        self.now = 0.0
+        self.ledger = ledger
+        self.timeline = timeline
+        self.totals = Totals()
+        self._spec = spec
+        self._retry = retry
+        self._random = Random(f"retries {seed}")
+        self._requests = requests
+        self._more = True
+        self._events: list[tuple[float, int, int, Callable[[], None]]] = []
+        self._order = itertools.count()
+        self._replicas: list[Replica | None] = [self._replica(index) for index in range(num_replicas)]
+        for outage in outages:
+            self._at(outage.start, _OUTAGE, partial(self._fail, outage.replica))
+            if outage.end is not None:
+                self._at(outage.end, _OUTAGE, partial(self._recover, outage.replica))
+        self._expect_arrival()
+
+    def step(self) -> bool:
+        """Let the next event happen; False, changing nothing, once every request has ended."""
+        if not self._more and not self.ledger.active:
+            return False
+        time, _, _, action = heapq.heappop(self._events)
+        assert time >= self.now, "time goes back"
+        self.now = time
+        action()
+        return True
+
+    def _at(self, time: float, rank: int, action: Callable[[], None]) -> None:
+        heapq.heappush(self._events, (time, rank, next(self._order), action))
+
+    def _replica(self, index: int) -> Replica:
+        return Replica(index, self._spec, self.now, self.totals, self.timeline)
+
+    def _expect_arrival(self) -> None:
+        """Take one request ahead from the workload, however long it is."""
+        request = next(self._requests, None)
+        if request is None:
+            self._more = False
+        else:
+            self._at(request.arrival, _ARRIVAL, partial(self._arrive, request))
+
+    def _arrive(self, request: SimulatedRequest) -> None:
+        record = self.ledger.receive(request, self.now)
+        self._expect_arrival()
+        self._route(record)
+
+    def _come_back(self, record: Record) -> None:
+        self.ledger.retries += 1
+        self._route(record)
+
+    def _route(self, record: Record) -> None:
+        """To the replica with the fewest requests in flight, the first of equals."""
+        live = [replica for replica in self._replicas if replica is not None]
+        if not live:
+            self.ledger.fail(record, self.now)
+            return
+        replica = min(live, key=lambda replica: len(replica.assigned))
+        replica.give(record)
+        if not replica.awake:
+            self._wake(replica, self.now)
+
+    def _wake(self, replica: Replica, time: float) -> None:
+        replica.awake = True
+        self._at(time, _TURN, partial(self._turn, replica))
+
+    def _turn(self, replica: Replica) -> None:
+        """Deliver what the last turn produced, and begin the next."""
+        if self._replicas[replica.index] is not replica:  # it failed meanwhile
+            return
+        replica.awake = False
+        self.ledger.deliver(replica.take_held(), self.now)
+        for record, error in replica.take_inbox(self.now):
+            self._refused(record, error.retry_after or 0.0)
+        over = replica.step()
+        if over is not None:
+            self._wake(replica, over)
+
+    def _refused(self, record: Record, asked: float) -> None:
+        self.ledger.refusal(record, self.now)
+        if record.attempts > self._retry.retries:
+            self.ledger.give_up(record, self.now)
+            return
+        wait = self._retry.wait(record.attempts, asked, self._random)
+        self._at(self.now + wait, _ARRIVAL, partial(self._come_back, record))
+
+    def _fail(self, index: int) -> None:
+        """A replica is gone at once; its requests start again from their prompts on others."""
+        replica = self._replicas[index]
+        if replica is None:
+            return
+        self._replicas[index] = None
+        for record in replica.write_off():
+            self.ledger.fail_over(record)
+            self._route(record)
+
+    def _recover(self, index: int) -> None:
+        """A new engine in its place, with an empty cache."""
+        if self._replicas[index] is None:
+            self._replicas[index] = self._replica(index)

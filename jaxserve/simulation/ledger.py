@@ -1,0 +1,205 @@
+"""The accounts of a simulation: what became of every request and every token, as its client sees it.
+
+received == finished + refused + failed + active at every instant. A token is counted once: a request that starts again on
+another replica computes its first tokens anew, and its client, who has them, is not sent them again.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from jaxserve.scheduler.scheduler import Update
+from jaxserve.simulation.requests import SimulatedRequest
+from jaxserve.simulation.stats import Histogram, Timeline
+
+_TIERS = ((2048, "up to 2K"), (8192, "2K to 8K"), (32768, "8K to 32K"), (131072, "32K to 128K"))
+_LONGEST_TIER = "above 128K"
+TIERS = (*(name for _, name in _TIERS), _LONGEST_TIER)
+
+
+@dataclass(frozen=True, slots=True)
+class Slo:
+    """Seconds to the first token, and mean seconds between a request's tokens, at most."""
+
+    ttft: float
+    itl: float
+
+
+@dataclass(slots=True)
+class Tally:
+    """Requests of one kind.
+
+    Attributes:
+        received, finished, refused, failed: requests.
+        output_tokens: tokens that clients got, of finished requests and others.
+        good_requests, good_tokens: finished requests within the SLO, and their output tokens.
+        ttft, e2e: seconds from the request's first arrival to its first token (of all that got one) and to its last (finished).
+        itl: seconds between successive tokens of a request.
+    """
+
+    received: int = 0
+    finished: int = 0
+    refused: int = 0
+    failed: int = 0
+    output_tokens: int = 0
+    good_requests: int = 0
+    good_tokens: int = 0
+    ttft: array[float] = field(default_factory=lambda: array("d"))
+    e2e: array[float] = field(default_factory=lambda: array("d"))
+    itl: Histogram = field(default_factory=Histogram)
+
+    def merge(self, other: Tally) -> None:
+        """Add another tally."""
+        for name in ("received", "finished", "refused", "failed", "output_tokens", "good_requests", "good_tokens"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.ttft.extend(other.ttft)
+        self.e2e.extend(other.e2e)
+        self.itl.merge(other.itl)
+
+
+@dataclass(slots=True, eq=False)
+class Record:
+    """A request on its way.
+
+    Attributes:
+        id: its name in an engine.
+        attempts: times it was refused.
+        sent: tokens its client has.
+        computed: tokens of the present attempt; the first `sent` are not sent again.
+        first, last: times of the first and the latest token sent.
+        tally: where it is counted.
+    """
+
+    id: str
+    request: SimulatedRequest
+    tally: Tally
+    attempts: int = 0
+    sent: int = 0
+    computed: int = 0
+    first: float = 0.0
+    last: float = 0.0
+
+
+class Ledger:
+    """Keeps the accounts.
+
+    Attributes:
+        tallies: by (tenant, label, context tier).
+        active: requests that were received and whose end is not known.
+        refusals: refusals answered, those of requests that came back included.
+        retries: times that a refused request came back.
+        failovers: times that a request started again because its replica failed.
+        ended: time at which the latest request ended.
+
+    Args:
+        slo: what counts as good.
+        timeline: told what happens when.
+    """
+
+    def __init__(self, slo: Slo, timeline: Timeline) -> None:
+        self.tallies: dict[tuple[str, str, str], Tally] = {}
+        self.active: dict[str, Record] = {}
+        self.refusals = 0
+        self.retries = 0
+        self.failovers = 0
+        self.ended = 0.0
+        self._slo = slo
+        self._timeline = timeline
+
+    def receive(self, request: SimulatedRequest, now: float) -> Record:
+        """A request's first arrival."""
+        tally = self.tallies.setdefault((request.tenant, request.label, tier(request)), Tally())
+        tally.received += 1
+        record = Record(str(request.number), request, tally)
+        self.active[record.id] = record
+        self._timeline.count(now, "received")
+        return record
+
+    def refusal(self, record: Record, now: float) -> None:
+        """An engine did not take it; it may come back."""
+        record.attempts += 1
+        record.computed = 0
+        self.refusals += 1
+        self._timeline.count(now, "refusals")
+
+    def give_up(self, record: Record, now: float) -> None:
+        """It does not come back: refused, or failed if its client has tokens already."""
+        if record.sent:
+            record.tally.failed += 1
+        else:
+            record.tally.refused += 1
+        self._end(record, now)
+
+    def fail(self, record: Record, now: float) -> None:
+        """No replica is left to run it."""
+        record.tally.failed += 1
+        self._end(record, now)
+
+    def fail_over(self, record: Record) -> None:
+        """Its replica is gone; it starts again from its prompt."""
+        record.computed = 0
+        self.failovers += 1
+
+    def deliver(self, updates: Iterable[Update], now: float) -> list[Record]:
+        """Tokens reach their clients. Returns the requests that finished."""
+        finished, tokens = [], 0
+        for update in updates:
+            record = self.active[update.id]
+            if update.token is not None:
+                record.computed += 1
+                if record.computed > record.sent:
+                    record.sent = record.computed
+                    tokens += 1
+                    if record.sent > 1:
+                        record.tally.itl.add(now - record.last)
+                    else:
+                        record.first = now
+                        record.tally.ttft.append(now - record.request.arrival)
+                    record.last = now
+            if update.reason is not None:
+                self._finish(record, now)
+                finished.append(record)
+        self._timeline.count(now, "output_tokens", tokens)
+        return finished
+
+    def check(self) -> None:
+        """Assert that every request is somewhere, and only there."""
+        total = self.total()
+        assert total.received == total.finished + total.refused + total.failed + len(self.active)
+
+    def total(self) -> Tally:
+        """All requests together."""
+        return merged(self.tallies.values())
+
+    def _finish(self, record: Record, now: float) -> None:
+        tally, request = record.tally, record.request
+        tally.finished += 1
+        tally.e2e.append(now - request.arrival)
+        mean_itl = (record.last - record.first) / max(record.sent - 1, 1)
+        if record.first - request.arrival <= self._slo.ttft and mean_itl <= self._slo.itl:
+            tally.good_requests += 1
+            tally.good_tokens += record.sent
+            self._timeline.count(now, "good_tokens", record.sent)
+        self._timeline.count(now, "finished")
+        self._end(record, now)
+
+    def _end(self, record: Record, now: float) -> None:
+        record.tally.output_tokens += record.sent
+        self.ended = now
+        del self.active[record.id]
+
+
+def tier(request: SimulatedRequest) -> str:
+    """The context tier of a request, by prompt plus output."""
+    length = request.prompt_tokens + request.output_tokens
+    return next((name for most, name in _TIERS if length <= most), _LONGEST_TIER)
+
+
+def merged(tallies: Iterable[Tally]) -> Tally:
+    """The sum of tallies."""
+    total = Tally()
+    for tally in tallies:
+        total.merge(tally)
+    return total

@@ -1,0 +1,183 @@
+"""What a finished simulation has to say, as plain numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from jaxserve.simulation.fleet import Fleet
+from jaxserve.simulation.ledger import TIERS, Tally, merged
+from jaxserve.simulation.scenario import Scenario
+from jaxserve.simulation.stats import Percentiles
+
+_SERIES = ("received", "finished", "refusals", "output_tokens", "good_tokens", "preemptions")
+_LEVELS = ("queue", "running", "kv_use", "step_tokens")
+_MAX_POINTS = 200  # of a distribution's curve
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """What some of the clients saw.
+
+    Attributes:
+        received, finished, refused, failed: requests.
+        ttft, e2e: seconds from a request's first arrival, waits before retries included, to its first and its last token.
+        itl: seconds between successive tokens of a request.
+        output_tokens_per_s, goodput_tokens_per_s: tokens that clients got, and those of finished requests within the SLO.
+        slo_share: share of the received requests that finished within the SLO.
+    """
+
+    received: int
+    finished: int
+    refused: int
+    failed: int
+    ttft: Percentiles
+    itl: Percentiles
+    e2e: Percentiles
+    output_tokens_per_s: float
+    goodput_tokens_per_s: float
+    slo_share: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engines:
+    """What the replicas did.
+
+    Attributes:
+        steps, preemptions: counts.
+        mean_rows, max_rows, mean_tokens: of a step.
+        tokens, tokens_recomputed, tokens_lost: computed in all, again after a preemption, and for requests whose replica failed.
+        prefix_hit_rate: share of the tokens looked up when sequences start, or start again, that the prefix cache had.
+        kv_use_mean, kv_use_max: share of a replica's pages in use, while it had something to do.
+        queue_mean, queue_max: requests waiting at a replica, while it had something to do.
+        busy_share: share of the run, times replicas, that devices worked.
+    """
+
+    steps: int
+    mean_rows: float
+    max_rows: int
+    mean_tokens: float
+    tokens: int
+    tokens_recomputed: int
+    tokens_lost: int
+    preemptions: int
+    prefix_hit_rate: float
+    kv_use_mean: float
+    kv_use_max: float
+    queue_mean: float
+    queue_max: int
+    busy_share: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """A simulation's outcome.
+
+    Attributes:
+        scenario: the settings.
+        seconds: from the start to the end of the last request.
+        refusals, retries, failovers: refusals answered, refused requests that came back, starts on another replica.
+        all, tenants, tiers, classes: service to everybody, by tenant, by context tier (prompt plus output), and by the trace's
+            classes, which are labels: no class is served differently.
+        engines: the replicas' work.
+        bin_s: seconds of a bin of `series`.
+        series: events a second, and mean levels of a replica, over time; None where no replica had anything to do.
+        ttft_curve, itl_curve: (seconds, share of at most that).
+    """
+
+    scenario: Scenario
+    seconds: float
+    refusals: int
+    retries: int
+    failovers: int
+    all: Service
+    tenants: dict[str, Service]
+    tiers: dict[str, Service]
+    classes: dict[str, Service]
+    engines: Engines
+    bin_s: float
+    series: dict[str, list[float | None]]
+    ttft_curve: list[tuple[float, float]]
+    itl_curve: list[tuple[float, float]]
+
+    def as_json(self) -> dict[str, Any]:
+        """For json.dump."""
+        return asdict(self)
+
+
+def report(scenario: Scenario, fleet: Fleet) -> Report:
+    """The outcome of a finished simulation."""
+    ledger, seconds = fleet.ledger, fleet.ledger.ended
+    total = ledger.total()
+
+    def by(key: Callable[[tuple[str, str, str]], str]) -> dict[str, Service]:
+        names = dict.fromkeys(key(kind) for kind in ledger.tallies)
+        groups = {name: merged(tally for kind, tally in ledger.tallies.items() if key(kind) == name) for name in names}
+        return {name: _service(group, seconds) for name, group in groups.items()}
+
+    tiers = by(lambda kind: kind[2])
+    return Report(
+        scenario=scenario,
+        seconds=seconds,
+        refusals=ledger.refusals,
+        retries=ledger.retries,
+        failovers=ledger.failovers,
+        all=_service(total, seconds),
+        tenants=dict(sorted(by(lambda kind: kind[0]).items())),
+        tiers={name: tiers[name] for name in TIERS if name in tiers},
+        classes=dict(sorted(by(lambda kind: kind[1]).items())),
+        engines=_engines(fleet, seconds * scenario.replica.replicas),
+        bin_s=fleet.timeline.width,
+        series=fleet.timeline.series([*_SERIES, *_LEVELS]),
+        ttft_curve=_curve(total),
+        itl_curve=total.itl.cumulative(),
+    )
+
+
+def _service(tally: Tally, seconds: float) -> Service:
+    return Service(
+        received=tally.received,
+        finished=tally.finished,
+        refused=tally.refused,
+        failed=tally.failed,
+        ttft=Percentiles.of(np.array(tally.ttft)),
+        itl=tally.itl.percentiles(),
+        e2e=Percentiles.of(np.array(tally.e2e)),
+        output_tokens_per_s=_ratio(tally.output_tokens, seconds),
+        goodput_tokens_per_s=_ratio(tally.good_tokens, seconds),
+        slo_share=_ratio(tally.good_requests, tally.received),
+    )
+
+
+def _engines(fleet: Fleet, replica_seconds: float) -> Engines:
+    totals = fleet.totals
+    return Engines(
+        steps=totals.steps,
+        mean_rows=_ratio(totals.rows, totals.steps),
+        max_rows=totals.max_rows,
+        mean_tokens=_ratio(totals.tokens, totals.steps),
+        tokens=totals.tokens,
+        tokens_recomputed=totals.recomputed,
+        tokens_lost=totals.lost,
+        preemptions=totals.preemptions,
+        prefix_hit_rate=_ratio(totals.hits, totals.queried),
+        kv_use_mean=_ratio(totals.kv_s, totals.turn_s),
+        kv_use_max=totals.max_kv,
+        queue_mean=_ratio(totals.queue_s, totals.turn_s),
+        queue_max=totals.max_queue,
+        busy_share=_ratio(totals.busy_s, replica_seconds),
+    )
+
+
+def _curve(total: Tally) -> list[tuple[float, float]]:
+    """The distribution of TTFT in at most so many points."""
+    values = np.sort(np.array(total.ttft))
+    places = np.unique(np.linspace(0, len(values) - 1, _MAX_POINTS).astype(int)) if len(values) else np.zeros(0, int)
+    return [(float(values[place]), (place + 1) / len(values)) for place in places.tolist()]
+
+
+def _ratio(part: float, whole: float) -> float:
+    return part / whole if whole else 0.0

@@ -1,0 +1,120 @@
+"""From settings to a finished simulation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from jaxserve.config.fields import SchedulerConfig
+from jaxserve.errors import ConfigError
+from jaxserve.executor.base import Capabilities
+from jaxserve.executor.simulated import Calibration
+from jaxserve.planner import catalogue, memory
+from jaxserve.planner.memory import Layout
+from jaxserve.simulation.fleet import Fleet, RetryPolicy
+from jaxserve.simulation.ledger import Ledger, Slo
+from jaxserve.simulation.replica import ReplicaSpec
+from jaxserve.simulation.requests import SimulatedRequest
+from jaxserve.simulation.settings import ReplicaConfig, SloConfig, WorkloadConfig, parse_outages
+from jaxserve.simulation.stats import Timeline
+from jaxserve.simulation.trace import read_trace
+from jaxserve.simulation.workload import generate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """Everything that a simulation's outcome depends on."""
+
+    replica: ReplicaConfig = field(default_factory=ReplicaConfig)
+    scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+    workload: WorkloadConfig = field(default_factory=WorkloadConfig)
+    slo: SloConfig = field(default_factory=SloConfig)
+
+
+def simulate(scenario: Scenario) -> Fleet:
+    """Run a scenario to its end. The same scenario gives the same outcome.
+
+    Raises:
+        ConfigError: what cannot be, with the numbers that conflict; a trace's errors come before anything runs.
+        CheckpointError: a config.json that cannot be read.
+    """
+    fleet = build(scenario)
+    while fleet.step():
+        pass
+    return fleet
+
+
+def build(scenario: Scenario) -> Fleet:
+    """A simulation at its beginning."""
+    spec = replica_spec(scenario.replica, scenario.scheduler)
+    timeline = Timeline()
+    return Fleet(
+        spec,
+        scenario.replica.replicas,
+        parse_outages(scenario.replica.fail, scenario.replica.replicas),
+        _requests(scenario.workload, spec.limits.max_model_len),
+        RetryPolicy(scenario.workload.retries, scenario.workload.backoff_s),
+        scenario.workload.seed,
+        Ledger(Slo(scenario.slo.slo_ttft_ms / 1e3, scenario.slo.slo_itl_ms / 1e3), timeline),
+        timeline,
+    )
+
+
+def replica_spec(config: ReplicaConfig, scheduler: SchedulerConfig) -> ReplicaSpec:
+    """What replicas are built from, every default filled in. Raises ConfigError for what does not fit."""
+    shape = catalogue.model(config.model)
+    layout = Layout(
+        shape=shape,
+        hardware=catalogue.hardware(config.hardware),
+        tp=config.tp,
+        weights=config.weights,
+        kv_dtype=config.kv_dtype,
+    )
+    memory.check_layout(layout)
+    room = memory.ledger(layout).kv_tokens  # raises where the weights alone are too big
+    num_pages = room // config.page_size if config.num_pages is None else config.num_pages
+    fitting = max(num_pages - 1, 0) * config.page_size
+    if fitting < 2 or num_pages * config.page_size > room:
+        raise ConfigError(
+            f"num_pages is {num_pages} of {config.page_size} tokens, one of them the null page: memory holds {room:,} tokens, "
+            "and a prompt's token and one more must fit",
+            param="num_pages",
+        )
+    limits = Capabilities(
+        max_num_seqs=scheduler.max_num_seqs,
+        max_num_batched_tokens=scheduler.max_num_batched_tokens,
+        max_model_len=_max_model_len(config, shape.max_position_embeddings, fitting),
+        num_pages=num_pages,
+        page_size=config.page_size,
+    )
+    calibration = Calibration(
+        compute=config.compute_efficiency,
+        memory=config.memory_efficiency,
+        network=config.network_efficiency,
+        launch_s=config.launch_us * 1e-6,
+        host_s=config.host_us * 1e-6,
+    )
+    return ReplicaSpec(
+        layout=layout, calibration=calibration, scheduler=scheduler, limits=limits, prefix_caching=config.prefix_caching
+    )
+
+
+def _max_model_len(config: ReplicaConfig, made_for: int, fitting: int) -> int:
+    asked = config.max_model_len
+    if asked is None:
+        return min(made_for, fitting)
+    if asked > made_for:
+        raise ConfigError(f"max_model_len is {asked} tokens, but the model was made for {made_for}", param="max_model_len")
+    if asked > fitting:
+        raise ConfigError(f"max_model_len is {asked} tokens, but the KV cache holds {fitting}", param="max_model_len")
+    return asked
+
+
+def _requests(config: WorkloadConfig, max_model_len: int) -> Iterator[SimulatedRequest]:
+    if config.trace is None:
+        return generate(config, max_model_len)
+    path = Path(config.trace)
+    for _ in read_trace(path, max_model_len):  # a mistake in the last line is told before an hour of simulation
+        pass
+    return read_trace(path, max_model_len)

@@ -1,0 +1,103 @@
+"""A report on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rich import box
+from rich.console import Console, RenderableType
+from rich.panel import Panel
+from rich.table import Table
+
+from jaxserve.planner.units import milliseconds, plural
+from jaxserve.simulation.report import Report, Service
+from jaxserve.simulation.stats import Percentiles
+
+
+def show(report: Report, console: Console) -> None:
+    """Print a report."""
+    console.print(_summary(report))
+    console.print(_latency(report.all))
+    groups = [
+        ("tenant", report.tenants),
+        ("context tier", report.tiers),
+        ("class (a label: all are served alike)", report.classes),
+    ]
+    for name, services in groups:
+        if len(services) > 1:
+            console.print(_services(name, services))
+    console.print(_engines(report))
+
+
+def _summary(report: Report) -> RenderableType:
+    replica, service, slo = report.scenario.replica, report.all, report.scenario.slo
+    ends = f"{service.finished:,} finished, {service.refused:,} refused, {service.failed:,} failed"
+    rows = Table.grid(padding=(0, 2))
+    rows.add_row("fleet", f"{plural(replica.replicas, 'replica')} of {replica.model} on {replica.tp} x {replica.hardware}")
+    rows.add_row("requests", f"[bold]{service.received:,}[/bold] in {report.seconds:,.1f} s of virtual time: {ends}")
+    if report.refusals:
+        rows.add_row(
+            "refusals", f"{report.refusals:,} answered with a retry-after; refused requests came back {report.retries:,} times"
+        )
+    if report.failovers:
+        lost = report.engines.tokens_lost
+        rows.add_row("failures", f"{plural(report.failovers, 'request')} started again on another replica, {lost:,} tokens lost")
+    rows.add_row("output", f"{service.output_tokens_per_s:,.0f} tokens/s")
+    rows.add_row(
+        "goodput",
+        f"[bold green]{service.goodput_tokens_per_s:,.0f} tokens/s[/bold green]: {service.slo_share:.1%} of requests had a TTFT "
+        f"within {slo.slo_ttft_ms:g} ms and a mean ITL within {slo.slo_itl_ms:g} ms",
+    )
+    return Panel(rows, title="Simulation", title_align="left", box=box.ROUNDED, expand=False)
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    for place, column in enumerate(columns):
+        table.add_column(column, justify="right" if place else "left", no_wrap=True)
+    return table
+
+
+def _latency(service: Service) -> Table:
+    table = _table("Latency, ms", "", "mean", "p50", "p90", "p99", "max")
+    for name, values in (("TTFT", service.ttft), ("ITL", service.itl), ("E2E", service.e2e)):
+        table.add_row(name, *_times(values))
+    return table
+
+
+def _times(values: Percentiles) -> list[str]:
+    if not values.count:
+        return ["-"] * 5
+    return [milliseconds(each) for each in (values.mean, values.p50, values.p90, values.p99, values.max)]
+
+
+def _services(name: str, services: Mapping[str, Service]) -> Table:
+    heads = ("received", "refused", "failed", "TTFT p50", "p99 ms", "ITL p50", "p99 ms", "E2E p50", "p99 ms", "goodput", "in SLO")
+    table = _table(f"By {name}", "", *heads)
+    for key, service in services.items():
+        times = [_times(values) for values in (service.ttft, service.itl, service.e2e)]
+        table.add_row(
+            key or "(none)",
+            *(f"{count:,}" for count in (service.received, service.refused, service.failed)),
+            *(text for each in times for text in (each[1], each[3])),
+            f"{service.goodput_tokens_per_s:,.0f}",
+            f"{service.slo_share:.1%}",
+        )
+    return table
+
+
+def _engines(report: Report) -> Table:
+    engines = report.engines
+    table = _table("Engines", "", "mean", "most")
+    table.add_row("rows in a step", f"{engines.mean_rows:,.1f}", f"{engines.max_rows:,}")
+    table.add_row("tokens in a step", f"{engines.mean_tokens:,.1f}", "")
+    table.add_row("waiting, one replica", f"{engines.queue_mean:,.1f}", f"{engines.queue_max:,}")
+    table.add_row("KV pages in use", f"{engines.kv_use_mean:.1%}", f"{engines.kv_use_max:.1%}")
+    table.add_row("device busy", f"{engines.busy_share:.1%}", "")
+    table.add_row("prefix hit rate", f"{engines.prefix_hit_rate:.1%}", "")
+    table.add_section()
+    table.add_row("steps", "", f"{engines.steps:,}")
+    table.add_row("tokens computed", "", f"{engines.tokens:,}")
+    table.add_row("preemptions", "", f"{engines.preemptions:,}")
+    table.add_row("tokens recomputed", "", f"{engines.tokens_recomputed:,}")
+    return table
