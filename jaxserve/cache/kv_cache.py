@@ -98,10 +98,11 @@ class KVCache:
     def grow(self, sequence: SequencePages, num_tokens: int) -> bool:
         """Give the sequence pages for `num_tokens` tokens in all; False, changing nothing, if there are not enough."""
         missing = self.pages_for(num_tokens) - len(sequence.pages)
+        if missing <= 0:  # nearly every decode
+            return True
         if missing > self._pool.num_free:
             return False
-        if missing > 0:
-            sequence.pages += self._pool.allocate(missing)
+        sequence.pages += self._pool.allocate(missing)
         return True
 
     def commit(self, sequence: SequencePages, tokens: Sequence[int], num_computed: int) -> None:
@@ -110,6 +111,8 @@ class KVCache:
             return
         full = min(num_computed, len(tokens)) // self.page_size
         known = len(sequence.hashes)
+        if full == known:  # nearly every decode
+            return
         self._extend(sequence.hashes, sequence.root, tokens, full)
         for page, digest in zip(sequence.pages[known:full], sequence.hashes[known:full], strict=True):
             if self._prefixes.insert(digest, page):

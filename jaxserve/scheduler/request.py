@@ -58,7 +58,7 @@ class Sequence:
         num_cached: prompt tokens found in the prefix cache when it first ran.
         num_scored: prompt positions whose successor's log-probability was asked for.
         state_loaded: whether its slot's sampling state was loaded since it got the slot.
-        admitted: clock time at which it first left the queue.
+        admitted, queue_time: clock time at which it first left the queue, and seconds it had waited.
         stop_token_ids: tokens that end it.
     """
 
@@ -75,6 +75,7 @@ class Sequence:
     num_scored: int = 0
     state_loaded: bool = False
     admitted: float | None = None
+    queue_time: float = 0.0
 
     @classmethod
     def from_request(cls, request: EngineRequest) -> Sequence:

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from jaxserve.cache.kv_cache import KVCache, PrefixMatch
 from jaxserve.clock import Clock
@@ -37,7 +36,7 @@ class Update:
         score: log-probabilities of some more of its prompt tokens, in order.
         reason: set when it finished.
         matched: the stop token that ended it (None for end-of-sequence).
-        num_cached, queue_time: of its start.
+        num_cached, queue_time: of its start; given with every token.
     """
 
     id: str
@@ -136,14 +135,12 @@ class Scheduler:
             score = scores.get(row)
             if not samples[row]:
                 if score is not None:
-                    updates.append(self._update(sequence, score=score))
+                    updates.append(Update(name, score=score))
                 continue
-            reason, matched = self._append(sequence, tokens[row])
+            token = tokens[row]
+            reason, matched = self._append(sequence, token)
             logprobs = result.logprobs if sequence.request.params.logprobs is not None else None
-            update = self._update(
-                sequence, token=tokens[row], logprobs=logprobs, index=row, score=score, reason=reason, matched=matched
-            )
-            updates.append(update)
+            updates.append(Update(name, token, logprobs, row, score, reason, matched, sequence.num_cached, sequence.queue_time))
         return updates
 
     def check(self) -> None:
@@ -210,6 +207,7 @@ class Scheduler:
             sequence.num_computed = match.num_tokens
             if sequence.admitted is None:
                 sequence.admitted = self._clock.now()
+                sequence.queue_time = sequence.admitted - sequence.request.arrival
                 sequence.num_cached = match.num_tokens
             count = self._next_count(sequence, budget)
             grown = self.cache.grow(sequence.pages, sequence.num_computed + count)
@@ -251,12 +249,6 @@ class Scheduler:
         if reason is not None:
             self._finish(sequence)
         return reason, matched
-
-    def _update(self, sequence: Sequence, **happened: Any) -> Update:
-        """An update with the sequence's name and how it started."""
-        admitted = sequence.admitted if sequence.admitted is not None else sequence.request.arrival
-        waited = admitted - sequence.request.arrival
-        return Update(sequence.request.id, num_cached=sequence.num_cached, queue_time=waited, **happened)
 
     def _finish(self, sequence: Sequence) -> None:
         """The one place that ends a sequence and releases all it holds; a second call does nothing."""
