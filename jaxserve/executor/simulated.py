@@ -77,7 +77,7 @@ class CostModel:
         self._logits_flops = with_logits - self._body_flops
         self._kv_bytes = layout.shape.kv_values(layout.tp) * KV_BYTES[layout.kv_dtype]  # of one token in one layer
         self._windows = tuple(Counter(layout.shape.windows).items())
-        self._padded: dict[tuple[int, int], tuple[float, float, float]] = {}  # one entry a (tokens, rows) that occurred
+        self._padded: dict[Bucket, tuple[float, float, float]] = {}
 
     def cost(self, counts: Counts, lengths: Counts) -> StepCost:
         """The cost of a step.
@@ -86,7 +86,8 @@ class CostModel:
             counts: int64[R], tokens that each row computes.
             lengths: int64[R], tokens of each row in the cache after the step.
         """
-        weights_s, linear_s, network_s = self._of_bucket(int(counts.sum()), len(counts))
+        bucket = self._grid.choose(int(counts.sum()), len(counts))
+        weights_s, linear_s, network_s = self._of_bucket(bucket)
         reads = sum(layers * int(_visible(counts, lengths, window).sum()) for window, layers in self._windows)
         return StepCost(
             memory=weights_s + reads * self._kv_bytes / self._rates.bandwidth,
@@ -105,17 +106,14 @@ class CostModel:
         flops += int(pairs[~decoding].sum()) * shape.attention_flops(decode=False)
         return flops / self._layout.tp / self._rates.attention
 
-    def _of_bucket(self, tokens: int, rows: int) -> tuple[float, float, float]:
+    def _of_bucket(self, bucket: Bucket) -> tuple[float, float, float]:
         """Seconds of weight reads, products with weights and all-reduces, which depend on the padded shape alone."""
-        known = self._padded.get((tokens, rows))
+        known = self._padded.get(bucket)
         if known is None:
-            known = self._padded[tokens, rows] = self._pad(self._grid.choose(tokens, rows))
+            step = decode_step(self._layout, self._rates, bucket.tokens, 1)
+            flops = bucket.tokens * self._body_flops + bucket.rows * self._logits_flops
+            known = self._padded[bucket] = step.weights_s, flops / self._rates.linear, step.network_s
         return known
-
-    def _pad(self, bucket: Bucket) -> tuple[float, float, float]:
-        step = decode_step(self._layout, self._rates, bucket.tokens, 1)
-        flops = bucket.tokens * self._body_flops + bucket.rows * self._logits_flops
-        return step.weights_s, flops / self._rates.linear, step.network_s
 
 
 def _visible(counts: Counts, lengths: Counts, window: int | None) -> Counts:
