@@ -1,6 +1,7 @@
 """Whole simulations: latency of one request, accounts, preemption, overload, failures of replicas."""
 
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from jaxserve.config.fields import SchedulerConfig
 from jaxserve.errors import ConfigError
 from jaxserve.executor.buckets import BucketGrid
 from jaxserve.executor.simulated import CostModel
+from jaxserve.simulation.fleet import RetryPolicy
 from jaxserve.simulation.report import report
 from jaxserve.simulation.scenario import Scenario, build, replica_spec, simulate
 from jaxserve.simulation.settings import ReplicaConfig
@@ -135,6 +137,17 @@ def test_full_queue_refuses_and_patient_clients_come_back() -> None:
     assert patient.refusals == patient.retries + patient.total().refused
     assert patient.total().finished > impatient.total().finished
     assert max(patient.total().ttft) > 1.0, "the wait before a retry is the client's wait"
+
+
+def test_waits_double_and_are_at_least_what_the_server_asks() -> None:
+    policy, random = RetryPolicy(5, 2.0), Random(0)
+    waits = {
+        (attempt, asked): [policy.wait(attempt, asked, random) for _ in range(200)] for attempt in (1, 3) for asked in (0.0, 30.0)
+    }
+    for (attempt, asked), found in waits.items():
+        least = max(asked, 2.0 * 2 ** (attempt - 1))
+        assert least <= min(found) < 1.05 * least
+        assert 1.95 * least < max(found) < 2 * least
 
 
 def test_bounded_queue_is_never_longer_than_its_bound() -> None:
