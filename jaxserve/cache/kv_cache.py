@@ -95,6 +95,10 @@ class KVCache:
         self._pool.share(match.pages)
         return SequencePages(match.root, list(match.pages), list(match.hashes))
 
+    def can_grow(self, sequence: SequencePages, num_tokens: int, *, spare: int) -> bool:
+        """Whether `grow` would succeed and leave `spare` pages free."""
+        return self.pages_for(num_tokens) - len(sequence.pages) + spare <= self._pool.num_free
+
     def grow(self, sequence: SequencePages, num_tokens: int) -> bool:
         """Give the sequence pages for `num_tokens` tokens in all; False, changing nothing, if there are not enough."""
         missing = self.pages_for(num_tokens) - len(sequence.pages)

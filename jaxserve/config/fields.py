@@ -69,6 +69,10 @@ class SchedulerConfig:
     max_num_batched_tokens: int = setting(512, "tokens in one step, prompts and decodes together")
     long_prefill_token_threshold: int = setting(0, "tokens of one prompt in one step at most; 0 for no limit of its own")
     max_waiting: int = setting(1024, "sequences in the waiting queue, preempted ones included; more are refused")
+    low_watermark: float = setting(0.01, "share of the pages that stays free when a sequence is admitted")
+    high_watermark: float = setting(
+        0.02, "share of the pages that is free after a preemption, so that another does not follow at once"
+    )
     overlap: bool = setting(True, "plan and submit the next step while the last one runs")
 
     def __post_init__(self) -> None:
@@ -77,6 +81,12 @@ class SchedulerConfig:
         require_at_least("max_num_batched_tokens", self.max_num_batched_tokens, self.max_num_seqs)
         require_at_least("long_prefill_token_threshold", self.long_prefill_token_threshold, 0)
         require_at_least("max_waiting", self.max_waiting, 1)
+        if not 0.0 <= self.low_watermark <= self.high_watermark < 1.0:
+            raise ConfigError(
+                "watermarks must satisfy 0 <= low_watermark <= high_watermark < 1, "
+                f"got low_watermark {self.low_watermark} and high_watermark {self.high_watermark}",
+                param="low_watermark",
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,8 +22,6 @@ from jaxserve.scheduler.request import NO_SLOT, EngineRequest, Sequence, Status
 from jaxserve.scheduler.rows import RowTable
 from jaxserve.types import FinishReason
 
-WATERMARK = 0.01  # share of the pages kept free when a sequence is admitted, so that it does not preempt at once
-
 
 @dataclass(frozen=True, slots=True)
 class Update:
@@ -65,12 +63,15 @@ class Scheduler:
         self._config = config
         self._max_model_len = max_model_len
         self._clock = clock
+        self._low_watermark = int(cache.num_usable * config.low_watermark)  # pages
+        self._high_watermark = int(cache.num_usable * config.high_watermark)
         self._rows = RowTable(config.max_num_seqs, cache.pages_for(max_model_len))
         self._planner = Planner(self._rows)
         self._waiting: deque[Sequence] = deque()
         self._running: list[Sequence] = []  # oldest first
         self._sequences: dict[str, Sequence] = {}
         self.num_preemptions = 0
+        self.num_lost_tokens = 0  # computed tokens given up by preemptions; the prefix cache may still hold some
 
     @property
     def num_running(self) -> int:
@@ -178,19 +179,29 @@ class Scheduler:
         return min(count, threshold) if threshold else count
 
     def _make_room(self, sequence: Sequence, num_tokens: int) -> bool:
-        """Get pages for the sequence, preempting the youngest ones; False if it was itself the youngest."""
-        while not self.cache.grow(sequence.pages, num_tokens):
-            victim = self._running[-1]
-            self._preempt(victim)
-            if victim is sequence:
-                return False
-        return True
+        """Get pages for the sequence, preempting younger ones, the youngest first; False if it had to be preempted itself.
+
+        A preemption does not stop at the page that was missing but at the high watermark: with one page at a time, nearly every
+        step would preempt and recompute.
+        """
+        if self.cache.grow(sequence.pages, num_tokens):
+            return True
+        while self._running[-1] is not sequence and not self.cache.can_grow(
+            sequence.pages, num_tokens, spare=self._high_watermark
+        ):
+            self._preempt(self._running[-1])
+        if self.cache.grow(sequence.pages, num_tokens):
+            return True
+        self._preempt(sequence)
+        return False
 
     def _preempt(self, sequence: Sequence) -> None:
         """Take a running sequence's pages; it is computed again when it comes back from the front of the queue."""
+        lost = sequence.num_computed
         self._stop_running(sequence)
         sequence.status = Status.WAITING
         self.num_preemptions += 1
+        self.num_lost_tokens += lost
         self._waiting.appendleft(sequence)
 
     def _admit(self, chosen: list[tuple[Sequence, int]], budget: int) -> None:
@@ -198,7 +209,7 @@ class Scheduler:
         while self._waiting and budget > 0 and self._rows.num_free > 0:
             sequence = self._waiting[0]
             match = self._find_prefix(sequence)
-            spare = int(self.cache.num_usable * WATERMARK) if self._running else 0
+            spare = self._low_watermark if self._running else 0
             if not self.cache.fits(match, len(sequence.tokens), spare=spare):
                 return
             self._waiting.popleft()

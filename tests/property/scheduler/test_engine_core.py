@@ -29,16 +29,19 @@ class EngineMachine(RuleBasedStateMachine):
         max_num_seqs=st.integers(1, 5),
         extra_tokens=st.integers(0, 20),
         threshold=st.sampled_from([0, 1, 3]),
+        watermarks=st.sampled_from([(0.0, 0.0), (0.0, 0.3), (0.1, 0.2), (0.3, 0.6)]),
         overlap=st.booleans(),
         prefix_caching=st.booleans(),
     )
-    def start(self, page_size, spare_pages, max_num_seqs, extra_tokens, threshold, overlap, prefix_caching):
+    def start(self, page_size, spare_pages, max_num_seqs, extra_tokens, threshold, watermarks, overlap, prefix_caching):
         num_pages = -(-MAX_LEN // page_size) + 1 + spare_pages
         config = SchedulerConfig(
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=max_num_seqs + extra_tokens,
             long_prefill_token_threshold=threshold,
             max_waiting=6,
+            low_watermark=watermarks[0],
+            high_watermark=watermarks[1],
         )
         self.config = config
         self.cache = KVCache(num_pages, page_size, prefix_caching=prefix_caching)

@@ -181,6 +181,18 @@ def test_the_youngest_gives_way_to_the_oldest():
     assert bench.scheduler.num_waiting == 1
 
 
+@pytest.mark.parametrize(("high", "left"), [(0.0, "abc"), (0.2, "abc"), (0.3, "ab")])
+def test_a_preemption_goes_on_to_the_high_watermark(high, left):
+    """Forty pages, all taken by four prompts of ten; the oldest then needs one more."""
+    bench = Bench(num_pages=41, page_size=4, budget=160, low_watermark=0.0, high_watermark=high)
+    bench.add(*(request(name, 40) for name in "abcd"))
+    assert set(counts(bench.step()[0])) == set("abcd")
+    assert bench.cache.num_free == 0
+    assert set(counts(bench.step()[0])) == set(left)
+    lost = 4 - len(left)
+    assert (bench.scheduler.num_preemptions, bench.scheduler.num_lost_tokens) == (lost, 40 * lost)
+
+
 def test_nothing_is_admitted_in_a_step_that_preempted():
     bench = crowded()
     bench.add(request("d", 1))
