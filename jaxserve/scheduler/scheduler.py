@@ -205,11 +205,16 @@ class Scheduler:
         self._waiting.appendleft(sequence)
 
     def _admit(self, chosen: list[tuple[Sequence, int]], budget: int) -> None:
-        """Start waiting sequences, first come first served, while budget, slots and pages last."""
+        """Start waiting sequences, first come first served, while budget, slots and pages last.
+
+        Pages that running sequences still need for tokens they already have are spoken for: prompts that are computed chunk by
+        chunk would otherwise be admitted to the same free pages and preempt one another.
+        """
+        reserved = sum(self._missing_pages(sequence) for sequence in self._running) if self._waiting else 0
         while self._waiting and budget > 0 and self._rows.num_free > 0:
             sequence = self._waiting[0]
             match = self._find_prefix(sequence)
-            spare = self._low_watermark if self._running else 0
+            spare = self._low_watermark + reserved if self._running else 0
             if not self.cache.fits(match, len(sequence.tokens), spare=spare):
                 return
             self._waiting.popleft()
@@ -225,6 +230,11 @@ class Scheduler:
             assert grown, "fits() promised these pages"
             self._choose(sequence, count, chosen)
             budget -= count
+            reserved += self._missing_pages(sequence)
+
+    def _missing_pages(self, sequence: Sequence) -> int:
+        """Pages for tokens that the sequence has and did not get pages for yet."""
+        return max(0, self.cache.pages_for(len(sequence.tokens)) - len(sequence.pages.pages))
 
     def _find_prefix(self, sequence: Sequence) -> PrefixMatch:
         """What the prefix cache has of the sequence; nothing while every prompt token must run to be scored."""

@@ -257,6 +257,17 @@ def test_admission_leaves_the_watermark_free():
     assert counts(bench.step()[0]).keys() == {"a", "b", "c", "e"}
 
 
+def test_admission_leaves_what_running_prompts_still_need():
+    """Two prompts of ten pages in chunks of one page, and fifteen pages: together they would preempt each other."""
+    bench = Bench(num_pages=16, page_size=4, budget=16, low_watermark=0.0, long_prefill_token_threshold=4)
+    bench.add(request("a", 40, max_tokens=2), request("b", 40, max_tokens=2))
+    for _ in range(10):
+        assert set(counts(bench.step()[0])) == {"a"}
+    while bench.scheduler.has_work:
+        bench.step()
+    assert bench.scheduler.num_preemptions == 0
+
+
 def test_the_watermark_does_not_keep_out_the_only_sequence():
     bench = Bench(num_pages=101, budget=400)
     bench.add(request("a", 399))
