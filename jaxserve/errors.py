@@ -12,7 +12,6 @@ class ErrorCode(StrEnum):
     CONTEXT_LENGTH_EXCEEDED = "context_length_exceeded"
     MODEL_NOT_FOUND = "model_not_found"
     QUEUE_FULL = "queue_full"
-    DEADLINE_EXCEEDED = "deadline_exceeded"
     DRAINING = "draining"
     CANCELLED = "cancelled"
     ENGINE_DEAD = "engine_dead"
@@ -63,12 +62,6 @@ class QueueFullError(JaxserveError):
     """The bounded waiting queue is full; try again after `retry_after` seconds."""
 
     code = ErrorCode.QUEUE_FULL
-
-
-class DeadlineError(JaxserveError):
-    """The request's deadline passed before it was done."""
-
-    code = ErrorCode.DEADLINE_EXCEEDED
 
 
 class DrainingError(JaxserveError):

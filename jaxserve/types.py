@@ -15,7 +15,6 @@ class FinishReason(StrEnum):
     STOP = "stop"  # end-of-sequence token, a stop token id or a stop string
     LENGTH = "length"  # max_tokens or the context limit
     ABORT = "abort"  # the client went away or asked for it
-    ERROR = "error"  # this request failed inside the engine
 
 
 class TokensPrompt(TypedDict):

@@ -42,7 +42,6 @@ OUTCOMES: Mapping[ErrorCode, Outcome] = MappingProxyType(
         ErrorCode.CONTEXT_LENGTH_EXCEEDED: Outcome(400, "invalid_request_error", _STATUS.INVALID_ARGUMENT, retryable=False),
         ErrorCode.MODEL_NOT_FOUND: Outcome(404, "invalid_request_error", _STATUS.NOT_FOUND, retryable=False),
         ErrorCode.QUEUE_FULL: Outcome(429, "rate_limit_error", _STATUS.RESOURCE_EXHAUSTED, retryable=True),
-        ErrorCode.DEADLINE_EXCEEDED: Outcome(504, "timeout_error", _STATUS.DEADLINE_EXCEEDED, retryable=True),
         ErrorCode.DRAINING: Outcome(503, "service_unavailable_error", _STATUS.UNAVAILABLE, retryable=True),
         ErrorCode.CANCELLED: Outcome(499, "cancelled_error", _STATUS.CANCELLED, retryable=False),
         ErrorCode.ENGINE_DEAD: Outcome(503, "service_unavailable_error", _STATUS.UNAVAILABLE, retryable=True),

@@ -9,7 +9,7 @@ from typing import cast
 
 from jaxserve.engine.client import EngineClient
 from jaxserve.engine.events import Event, Finished
-from jaxserve.errors import CancelledRequestError, InternalError, JaxserveError
+from jaxserve.errors import CancelledRequestError, JaxserveError
 from jaxserve.types import FinishReason, Prompt
 from server.requests import Job, in_words_of_client
 
@@ -76,8 +76,6 @@ def _closable(events: AsyncIterator[Event]) -> AsyncGenerator[Event, None]:
 
 def _check_outcome(client: EngineClient, event: Finished) -> None:
     """Raise for a sequence that did not end by itself: an unfinished text must not look like a finished one."""
-    if event.reason is FinishReason.ERROR:
-        raise InternalError("the request failed inside the engine")
     if event.reason is FinishReason.ABORT:
         client.check_health()  # if the engine ends, that is the reason to give
         raise CancelledRequestError("the request was aborted")
