@@ -22,7 +22,7 @@ _READ_AHEAD = 16
 async def run(client: EngineClient, job: Job) -> Events:
     """Run the job's prompts side by side: yields (which prompt, event), each prompt's events in order.
 
-    Raises JaxserveError as EngineClient.generate does, and for a sequence that was aborted or failed. Closing aborts.
+    Raises JaxserveError as EngineClient.generate does, and for a sequence that was aborted. Closing aborts.
     """
     if len(job.prompts) == 1:
         async with aclosing(_events(client, job, job.prompts[0], job.request_id)) as events:
