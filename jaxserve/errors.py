@@ -12,6 +12,8 @@ class ErrorCode(StrEnum):
     CONTEXT_LENGTH_EXCEEDED = "context_length_exceeded"
     MODEL_NOT_FOUND = "model_not_found"
     QUEUE_FULL = "queue_full"
+    OVERLOADED = "overloaded"
+    DEADLINE_EXCEEDED = "deadline_exceeded"
     DRAINING = "draining"
     CANCELLED = "cancelled"
     ENGINE_DEAD = "engine_dead"
@@ -58,10 +60,26 @@ class ModelNotFoundError(JaxserveError):
     code = ErrorCode.MODEL_NOT_FOUND
 
 
-class QueueFullError(JaxserveError):
-    """The bounded waiting queue is full; try again after `retry_after` seconds."""
+class RefusedError(JaxserveError):
+    """The engine does not run this request now; `retry_after` says when it may."""
+
+
+class QueueFullError(RefusedError):
+    """The bounded waiting queue is full."""
 
     code = ErrorCode.QUEUE_FULL
+
+
+class OverloadedError(RefusedError):
+    """The queue is so long that the request would not start in time."""
+
+    code = ErrorCode.OVERLOADED
+
+
+class DeadlineError(RefusedError):
+    """The request did not start, or did not end, in the time it was given."""
+
+    code = ErrorCode.DEADLINE_EXCEEDED
 
 
 class DrainingError(JaxserveError):

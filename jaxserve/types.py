@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import NotRequired, TypedDict
 
@@ -15,6 +16,36 @@ class FinishReason(StrEnum):
     STOP = "stop"  # end-of-sequence token, a stop token id or a stop string
     LENGTH = "length"  # max_tokens or the context limit
     ABORT = "abort"  # the client went away or asked for it
+
+
+class ServiceClass(StrEnum):
+    """What a request is promised; in order of precedence."""
+
+    INTERACTIVE_PAID = "interactive_paid"
+    INTERACTIVE_FREE = "interactive_free"
+    BATCH = "batch"  # no latency promised: gives way to the others
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestOptions:
+    """Whose request it is and what it may take; nothing here changes a token of its output.
+
+    Attributes:
+        tenant: who pays: fairness, quotas and the prefix cache are kept by tenant.
+        service_class: its precedence; None takes the engine's default.
+        queue_timeout: seconds it may wait for its first step, above 0; None takes its class's.
+        timeout: seconds it may take in all, above 0; None takes its class's.
+        max_total_tokens: prompt and output tokens of all its sequences together; None takes its class's. Outputs share equally
+            what the prompt leaves.
+        cache_salt: only requests of the tenant with the same salt share cached prefixes.
+    """
+
+    tenant: str = ""
+    service_class: ServiceClass | None = None
+    queue_timeout: float | None = None
+    timeout: float | None = None
+    max_total_tokens: int | None = None
+    cache_salt: str = ""
 
 
 class TokensPrompt(TypedDict):

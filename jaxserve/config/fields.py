@@ -10,6 +10,7 @@ from typing import Any, Literal, get_type_hints
 from jaxserve.config.check import check_types
 from jaxserve.errors import ConfigError
 
+ServiceClassName = Literal["interactive_paid", "interactive_free", "batch"]
 DType = Literal["auto", "bfloat16", "float16", "float32"]
 
 
@@ -73,6 +74,15 @@ class SchedulerConfig:
     high_watermark: float = setting(
         0.02, "share of the pages that is free after a preemption, so that another does not follow at once"
     )
+    max_waiting_tokens: int = setting(2_000_000, "prompt tokens in the waiting queue; more are refused")
+    itl_target_ms: float = setting(
+        50.0, "time between tokens that interactive requests are promised, milliseconds; 0 for no promise"
+    )
+    aging_s: float = setting(10.0, "seconds after which a waiting request counts as one class higher than it is")
+    prefill_price: float = setting(1.0, "token-work of a prompt token, for fairness between tenants")
+    decode_price: float = setting(2.0, "token-work of an output token")
+    default_class: ServiceClassName = setting("interactive_paid", "class of requests that name none")
+    policies: str | None = setting(None, "JSON file of what classes and tenants may take; no limits by default")
     overlap: bool = setting(True, "plan and submit the next step while the last one runs")
 
     def __post_init__(self) -> None:
@@ -81,6 +91,10 @@ class SchedulerConfig:
         require_at_least("max_num_batched_tokens", self.max_num_batched_tokens, self.max_num_seqs)
         require_at_least("long_prefill_token_threshold", self.long_prefill_token_threshold, 0)
         require_at_least("max_waiting", self.max_waiting, 1)
+        require_at_least("max_waiting_tokens", self.max_waiting_tokens, 1)
+        for name in ("itl_target_ms", "aging_s", "prefill_price", "decode_price"):
+            if not 0.0 <= getattr(self, name) < math.inf:
+                raise ConfigError(f"{name} must be at least 0 and finite, got {getattr(self, name)}", param=name)
         if not 0.0 <= self.low_watermark <= self.high_watermark < 1.0:
             raise ConfigError(
                 "watermarks must satisfy 0 <= low_watermark <= high_watermark < 1, "

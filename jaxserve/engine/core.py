@@ -8,7 +8,8 @@ from jaxserve.errors import EngineDeadError
 from jaxserve.executor.base import Executor, StepHandle
 from jaxserve.scheduler.plan import Plan
 from jaxserve.scheduler.request import EngineRequest
-from jaxserve.scheduler.scheduler import Scheduler, Update
+from jaxserve.scheduler.scheduler import Scheduler
+from jaxserve.scheduler.update import Update
 
 
 class EngineCore:

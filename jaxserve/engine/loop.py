@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from jaxserve.engine.core import EngineCore
 from jaxserve.errors import JaxserveError
 from jaxserve.scheduler.request import EngineRequest
-from jaxserve.scheduler.scheduler import Update
+from jaxserve.scheduler.update import Update
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from jaxserve.engine.events import Delta, Event, Finished, PositionLogprobs, Sta
 from jaxserve.sampling.params import SamplingParams
 from jaxserve.scheduler.plan import LogprobRows
 from jaxserve.scheduler.request import EngineRequest
-from jaxserve.scheduler.scheduler import Update
+from jaxserve.scheduler.update import Update
 from jaxserve.tokenizer.base import Tokenizer, token_text
 from jaxserve.tokenizer.detokenizer import Detokenizer
 from jaxserve.tokenizer.stop_strings import StopStrings

@@ -17,6 +17,8 @@ class Capabilities:
         max_num_batched_tokens: tokens in a step.
         max_model_len: tokens of a sequence.
         num_pages, page_size: the KV cache.
+        swap_places: pages that its swap space holds; 0 if it has none, and then no plan may swap.
+        swap_page_seconds: seconds to move one page there, or back.
     """
 
     max_num_seqs: int
@@ -24,6 +26,8 @@ class Capabilities:
     max_model_len: int
     num_pages: int
     page_size: int
+    swap_places: int = 0
+    swap_page_seconds: float = 0.0
 
 
 class StepHandle(Protocol):

@@ -95,6 +95,9 @@ class Plan:
         sampling: parameters of every row.
         starts: slots to load before the step.
         scores: prompt log-probabilities wanted.
+        swap_out: (page, place) pairs: pages to write to places of the swap space before anything else.
+        swap_in: (place, page) pairs: places to read back into pages, after all of `swap_out`.
+        copies: (source, destination) pages to copy on the device, after the swaps and before the step writes anything.
     """
 
     step: int
@@ -108,6 +111,9 @@ class Plan:
     sampling: SamplingRows
     starts: tuple[RowStart, ...] = ()
     scores: tuple[PromptScore, ...] = ()
+    swap_out: tuple[tuple[int, int], ...] = ()
+    swap_in: tuple[tuple[int, int], ...] = ()
+    copies: tuple[tuple[int, int], ...] = ()
 
     @property
     def num_rows(self) -> int:

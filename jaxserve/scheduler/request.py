@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from enum import Enum
 
 from jaxserve.cache.kv_cache import SequencePages
 from jaxserve.sampling.params import SamplingParams
+from jaxserve.types import ServiceClass
 
 NO_SLOT = -1
 
@@ -24,6 +26,11 @@ class EngineRequest:
         eos_token_ids: tokens that end it unless `ignore_eos`.
         cache_root: hash of the prefix-cache namespace it may share.
         arrival: clock time of arrival, seconds.
+        tenant: whose it is.
+        service_class: its precedence.
+        parent: the sequence of the same request whose prompt pages it shares, None for the first one.
+        queue_deadline: clock time by which it must have started.
+        deadline: clock time by which it must have ended.
     """
 
     id: str
@@ -34,6 +41,11 @@ class EngineRequest:
     eos_token_ids: frozenset[int]
     cache_root: bytes
     arrival: float
+    tenant: str = ""
+    service_class: ServiceClass = ServiceClass.INTERACTIVE_PAID
+    parent: str | None = None
+    queue_deadline: float = math.inf
+    deadline: float = math.inf
 
 
 class Status(Enum):

@@ -10,42 +10,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from jaxserve.cache.kv_cache import KVCache, PrefixMatch
 from jaxserve.clock import Clock
 from jaxserve.config.fields import SchedulerConfig
 from jaxserve.errors import QueueFullError
-from jaxserve.scheduler.plan import LogprobRows, Plan, StepResult
+from jaxserve.scheduler.plan import Plan, StepResult
 from jaxserve.scheduler.planner import Planner
 from jaxserve.scheduler.request import NO_SLOT, EngineRequest, Sequence, Status
 from jaxserve.scheduler.rows import RowTable
+from jaxserve.scheduler.update import Update
 from jaxserve.types import FinishReason
-
-
-@dataclass(frozen=True, slots=True)
-class Update:
-    """What one step did for one sequence.
-
-    Attributes:
-        id: the sequence.
-        token: its new token, or None if it only finished or was scored.
-        logprobs, index: row `index` of `logprobs` holds the token's log-probabilities, if it wanted them.
-        score: log-probabilities of some more of its prompt tokens, in order.
-        reason: set when it finished.
-        matched: the stop token that ended it (None for end-of-sequence).
-        num_cached, queue_time: of its start; given with every token.
-    """
-
-    id: str
-    token: int | None = None
-    logprobs: LogprobRows | None = None
-    index: int = 0
-    score: LogprobRows | None = None
-    reason: FinishReason | None = None
-    matched: int | None = None
-    num_cached: int = 0
-    queue_time: float = 0.0
 
 
 class Scheduler:
@@ -141,7 +116,19 @@ class Scheduler:
             token = tokens[row]
             reason, matched = self._append(sequence, token)
             logprobs = result.logprobs if sequence.request.params.logprobs is not None else None
-            updates.append(Update(name, token, logprobs, row, score, reason, matched, sequence.num_cached, sequence.queue_time))
+            updates.append(
+                Update(
+                    name,
+                    token,
+                    logprobs,
+                    row,
+                    score,
+                    reason,
+                    matched=matched,
+                    num_cached=sequence.num_cached,
+                    queue_time=sequence.queue_time,
+                )
+            )
         return updates
 
     def check(self) -> None:

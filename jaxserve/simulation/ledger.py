@@ -10,7 +10,7 @@ from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from jaxserve.scheduler.scheduler import Update
+from jaxserve.scheduler.update import Update
 from jaxserve.simulation.requests import SimulatedRequest
 from jaxserve.simulation.stats import Histogram, Timeline
 

@@ -16,7 +16,8 @@ from jaxserve.planner.memory import Layout
 from jaxserve.sampling.params import SamplingParams
 from jaxserve.scheduler.plan import Plan
 from jaxserve.scheduler.request import EngineRequest
-from jaxserve.scheduler.scheduler import Scheduler, Update
+from jaxserve.scheduler.scheduler import Scheduler
+from jaxserve.scheduler.update import Update
 from jaxserve.simulation.ledger import Record
 from jaxserve.simulation.stats import Timeline
 

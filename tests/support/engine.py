@@ -10,7 +10,8 @@ from jaxserve.config.fields import CacheConfig, EngineConfig, ModelConfig, Paral
 from jaxserve.engine.build import BuiltEngine, build_engine
 from jaxserve.engine.core import EngineCore
 from jaxserve.sampling.params import SamplingParams
-from jaxserve.scheduler.scheduler import Scheduler, Update
+from jaxserve.scheduler.scheduler import Scheduler
+from jaxserve.scheduler.update import Update
 
 
 def silent(what: str, done: int, total: int) -> None:

@@ -10,7 +10,7 @@ from jaxserve.engine.intake import Intake, IntakeLimits
 from jaxserve.engine.outputs import RequestOutputs
 from jaxserve.sampling.params import SamplingParams
 from jaxserve.scheduler.plan import LogprobRows
-from jaxserve.scheduler.scheduler import Update
+from jaxserve.scheduler.update import Update
 from jaxserve.types import FinishReason
 
 EOS = 1

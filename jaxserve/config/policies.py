@@ -1,0 +1,134 @@
+"""What service classes and tenants may take: read from a JSON file, the same for engine and simulator.
+
+    {"classes": {"batch": {"kv_share": 0.5, "queue_timeout": null}},
+     "tenants": {"*": {"kv_share": 0.3}, "acme": {"weight": 4, "prefill_reserve": 0.25}}}
+
+Classes and tenants that the file does not name have the defaults; "*" sets those of all other tenants.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import msgspec
+
+from jaxserve.errors import ConfigError
+from jaxserve.types import ServiceClass
+
+ANY_TENANT = "*"
+QUEUE_TIMEOUT = 30.0  # seconds, of interactive requests
+
+
+class ClassPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Budgets of one service class.
+
+    Attributes:
+        queue_timeout: seconds a request may wait for its first step; None for any time. If unset: 30 for the interactive classes,
+            any time for batch.
+        timeout: seconds a request may take in all; None for any time.
+        max_total_tokens: prompt and output tokens of a request's sequences together; None for what the context holds.
+        kv_share: share of the KV pages that its running sequences may hold together, above 0.
+    """
+
+    queue_timeout: float | msgspec.UnsetType | None = msgspec.UNSET
+    timeout: float | None = None
+    max_total_tokens: int | None = None
+    kv_share: float = 1.0
+
+
+class TenantPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a tenant may take.
+
+    Attributes:
+        weight: its share of token-work relative to other tenants', above 0.
+        kv_share: its quota, as a share of KV pages and of slots. It may exceed it while at least `burst_headroom` stays free.
+        kv_cap: the share that it never exceeds.
+        burst_headroom: share of pages and of slots that its sequences beyond the quota leave free for others.
+        prefill_reserve: share of a step's tokens that others leave it while it has a prompt to compute.
+    """
+
+    weight: float = 1.0
+    kv_share: float = 1.0
+    kv_cap: float = 1.0
+    burst_headroom: float = 0.2
+    prefill_reserve: float = 0.0
+
+
+class Policies(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Policies of every class and tenant.
+
+    Attributes:
+        classes: by class; missing ones get the defaults.
+        tenants: by name; "*" is everybody else's.
+
+    Raises ConfigError naming the conflicting numbers.
+    """
+
+    classes: dict[ServiceClass, ClassPolicy] = msgspec.field(default_factory=dict)
+    tenants: dict[str, TenantPolicy] = msgspec.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for service_class, budget in self.classes.items():
+            _check_class(f"classes.{service_class}", budget)
+        for name, tenant in self.tenants.items():
+            _check_tenant(f"tenants.{name}", tenant)
+        reserved = sum(tenant.prefill_reserve for tenant in self.tenants.values())
+        if reserved > 1.0:
+            shares = ", ".join(f"{name} {tenant.prefill_reserve:g}" for name, tenant in self.tenants.items())
+            raise ConfigError(
+                f"policies: prefill_reserve adds up to {reserved:g}, more than a step has (1): {shares}", param="policies"
+            )
+
+    def of_class(self, service_class: ServiceClass) -> ClassPolicy:
+        """The policy of a class."""
+        return self.classes.get(service_class) or ClassPolicy()
+
+    def queue_timeout(self, service_class: ServiceClass) -> float | None:
+        """Seconds that a request of the class may wait, None for any time."""
+        timeout = self.of_class(service_class).queue_timeout
+        if isinstance(timeout, msgspec.UnsetType):
+            return None if service_class is ServiceClass.BATCH else QUEUE_TIMEOUT
+        return timeout
+
+    def of_tenant(self, name: str) -> TenantPolicy:
+        """The policy of a tenant."""
+        return self.tenants.get(name) or self.tenants.get(ANY_TENANT) or TenantPolicy()
+
+
+def load_policies(path: str | None) -> Policies:
+    """Read a policies file; None gives the defaults. Raises ConfigError naming the file and what is wrong in it."""
+    if path is None:
+        return Policies()
+    try:
+        return msgspec.json.decode(Path(path).read_bytes(), type=Policies, strict=True)
+    except OSError as error:
+        raise ConfigError(f"policies: cannot read {path}: {error.strerror}", param="policies") from error
+    except msgspec.DecodeError as error:  # a validation error is one
+        cause = error.__cause__
+        raise ConfigError(
+            f"{cause}" if isinstance(cause, ConfigError) else f"policies: {path}: {error}", param="policies"
+        ) from error
+
+
+def _check_class(name: str, policy: ClassPolicy) -> None:
+    for limit in ("queue_timeout", "timeout", "max_total_tokens"):
+        value = getattr(policy, limit)
+        if isinstance(value, int | float) and not 0 < value < math.inf:
+            raise ConfigError(f"policies: {name}.{limit} must be above 0 or null, got {value}", param="policies")
+    if not 0.0 < policy.kv_share <= 1.0:
+        raise ConfigError(f"policies: {name}.kv_share must be in (0, 1], got {policy.kv_share}", param="policies")
+
+
+def _check_tenant(name: str, policy: TenantPolicy) -> None:
+    if not 0.0 < policy.weight < math.inf:
+        raise ConfigError(f"policies: {name}.weight must be above 0 and finite, got {policy.weight}", param="policies")
+    for share in ("burst_headroom", "prefill_reserve"):
+        if not 0.0 <= getattr(policy, share) < 1.0:
+            raise ConfigError(f"policies: {name}.{share} must be in [0, 1), got {getattr(policy, share)}", param="policies")
+    if not 0.0 < policy.kv_share <= policy.kv_cap <= 1.0:
+        raise ConfigError(
+            f"policies: {name} must satisfy 0 < kv_share <= kv_cap <= 1, "
+            f"got kv_share {policy.kv_share} and kv_cap {policy.kv_cap}",
+            param="policies",
+        )
