@@ -1,7 +1,8 @@
 """An executor whose output can be worked out by hand: the "cache" holds token ids, the next token is a hash of all before it.
 
 It reads the sequence back from the pages it was told of, as attention would: a wrong page table, a page shared too early or
-reused too soon, a token computed twice or never, all change the output. `expected` is the oracle.
+reused too soon, a token computed twice or never, a page copied or swapped wrongly, all change the output. `expected` is the
+oracle. A row that has the token `poison` in its pages has no valid logits.
 """
 
 import zlib
@@ -9,6 +10,7 @@ from collections import deque
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from jaxserve.executor.base import Capabilities
 from jaxserve.scheduler.plan import Plan, StepResult
@@ -41,22 +43,60 @@ class HashHandle:
 
 
 class HashExecutor:
-    def __init__(self, num_pages: int, page_size: int, max_num_seqs: int, max_model_len: int = 64, vocab: int = VOCAB) -> None:
+    def __init__(
+        self,
+        num_pages: int,
+        page_size: int,
+        max_num_seqs: int,
+        max_model_len: int = 64,
+        vocab: int = VOCAB,
+        *,
+        swap_places: int = 0,
+        swap_page_seconds: float = 0.0,
+        poison: int | None = None,
+    ) -> None:
         self.pages = np.full((num_pages, page_size), UNWRITTEN, np.int32)
+        self.places: dict[int, npt.NDArray[np.int32]] = {}  # of the swap space, those that hold a page
         self.last = np.full(max_num_seqs, UNWRITTEN, np.int32)
         self.page_size = page_size
         self.max_model_len = max_model_len
         self.vocab = vocab
+        self.swap_places = swap_places
+        self.swap_page_seconds = swap_page_seconds
+        self.poison = poison
         self.in_flight: deque[int] = deque()
         self.plans: list[Plan] = []
 
     def capabilities(self) -> Capabilities:
-        return Capabilities(len(self.last), 10**6, self.max_model_len, len(self.pages), self.page_size)
+        return Capabilities(
+            max_num_seqs=len(self.last),
+            max_num_batched_tokens=10**6,
+            max_model_len=self.max_model_len,
+            num_pages=len(self.pages),
+            page_size=self.page_size,
+            swap_places=self.swap_places,
+            swap_page_seconds=self.swap_page_seconds,
+        )
+
+    def move_pages(self, plan: Plan) -> None:
+        for page, place in plan.swap_out:
+            assert 0 <= place < self.swap_places, "the swap space has no such place"
+            assert page > 0, "the null page is swapped"
+            self.places[place] = self.pages[page].copy()
+        for place, page in plan.swap_in:
+            assert place in self.places, "a place is read before it is written"
+            assert page > 0, "a swapped page goes to the null page"
+            self.pages[page] = self.places.pop(place)
+        sources, destinations = [source for source, _ in plan.copies], [destination for _, destination in plan.copies]
+        assert len(set(destinations)) == len(destinations), "two pages are copied to the same one"
+        assert all(page > 0 for page in (*sources, *destinations)), "the null page is copied"
+        self.pages[destinations] = self.pages[sources]  # numpy reads all before it writes any
 
     def submit(self, plan: Plan) -> HashHandle:
         self.plans.append(plan)
         self.in_flight.append(plan.step)
         assert plan.num_rows == len(set(plan.ids)) == len(set(plan.slots.tolist()))
+        self.move_pages(plan)
         tokens = [int(self.last[-1 - token]) if token < 0 else int(token) for token in plan.tokens]
         spans = [range(plan.query_start[row], plan.query_start[row + 1]) for row in range(plan.num_rows)]
         for row, span in enumerate(spans):  # all writes before all reads, as in a layer
@@ -71,7 +111,7 @@ class HashExecutor:
             length = int(plan.kv_length[row])
             content = self.pages[plan.page_table[row]].reshape(-1)[:length].tolist()
             assert UNWRITTEN not in content, "a page is read before it is written"
-            out[row] = next_token(content, self.vocab)
+            out[row] = -1 if self.poison in content else next_token(content, self.vocab)
             if plan.samples[row]:
-                self.last[plan.slots[row]] = out[row]
+                self.last[plan.slots[row]] = max(out[row], 0)
         return HashHandle(self, StepResult(plan.step, out))
