@@ -24,6 +24,8 @@ from jaxserve.cache.kv_cache import KVCache
 from jaxserve.cache.prefix_hash import CacheNamespace
 from jaxserve.clock import RealClock
 from jaxserve.config.fields import SchedulerConfig
+from jaxserve.config.policies import Policies
+from jaxserve.engine.budgets import Budgets
 from jaxserve.engine.build import model_directory
 from jaxserve.engine.intake import Intake, IntakeLimits
 from jaxserve.engine.outputs import RequestOutputs
@@ -33,6 +35,7 @@ from jaxserve.sampling.params import SamplingParams
 from jaxserve.scheduler.plan import StepResult
 from jaxserve.scheduler.scheduler import Scheduler
 from jaxserve.tokenizer.load import load_tokenizer
+from jaxserve.types import ServiceClass
 
 PROMPT, MAX_LEN, PAGE_SIZE, VOCAB = 128, 1024, 16, 500
 RESULTS = Path(__file__).parent / "results" / "host_loop.json"
@@ -54,7 +57,8 @@ class Loop:
         limits = IntakeLimits(
             max_model_len=MAX_LEN, vocab_size=VOCAB, eos_token_ids=frozenset(), max_sequences=1, seed=0, strict=True
         )
-        intake = Intake(tokenizer, limits, CacheNamespace("benchmark", "bfloat16", ""))
+        budgets = Budgets(Policies(), ServiceClass.BATCH, num_pages=cache.num_usable, page_size=PAGE_SIZE)
+        intake = Intake(tokenizer, limits, CacheNamespace("benchmark", "bfloat16", ""), budgets)
         self.scheduler = Scheduler(config, cache, MAX_LEN, clock)
         self.grid = BucketGrid.make(max_rows=self.rows, max_tokens=config.max_num_batched_tokens, min_rows=2)
         self.outputs: dict[str, RequestOutputs] = {}

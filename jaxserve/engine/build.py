@@ -16,7 +16,9 @@ from jaxserve.cache.kv_cache import KVCache
 from jaxserve.cache.prefix_hash import CacheNamespace
 from jaxserve.clock import Clock
 from jaxserve.config.fields import EngineConfig
+from jaxserve.config.policies import Policies, load_policies
 from jaxserve.config.resolve import DeviceFacts, ModelFacts, ResolvedConfig, resolve
+from jaxserve.engine.budgets import Budgets
 from jaxserve.engine.client import ModelInfo
 from jaxserve.engine.core import EngineCore
 from jaxserve.engine.intake import Intake, IntakeLimits
@@ -33,6 +35,7 @@ from jaxserve.scheduler.scheduler import Scheduler
 from jaxserve.tokenizer.base import Tokenizer
 from jaxserve.tokenizer.chat import ChatTemplate
 from jaxserve.tokenizer.load import load_tokenizer
+from jaxserve.types import ServiceClass
 from jaxserve.weights.load import load_params
 from sharding.mesh import make_mesh
 
@@ -86,6 +89,7 @@ def build_engine(config: EngineConfig, *, strict_length: bool, clock: Clock, pro
     """
     keep_compiled_programs(config.compile.compilation_cache_dir)
     directory = model_directory(config.model.model)
+    policies = load_policies(config.scheduler.policies)
     decoder = decoder_config(read_hf_config(directory))
     tokenizer_path = Path(config.model.tokenizer) if config.model.tokenizer else directory
     tokenizer = _tokenizer(config, directory)
@@ -117,12 +121,17 @@ def build_engine(config: EngineConfig, *, strict_length: bool, clock: Clock, pro
     seconds = (loaded - started, compiled - loaded)
     return BuiltEngine(
         core=EngineCore(scheduler, executor, overlap=config.scheduler.overlap),
-        intake=Intake(tokenizer, limits, _namespace(directory, decoder, resolved)),
+        intake=Intake(tokenizer, limits, _namespace(directory, decoder, resolved), _budgets(config, policies, cache)),
         tokenizer=tokenizer,
         chat_template=ChatTemplate.load(tokenizer_path, config.model.chat_template),
         report=_report(config, resolved, decoder, executor, seconds),
         clock=clock,
     )
+
+
+def _budgets(config: EngineConfig, policies: Policies, cache: KVCache) -> Budgets:
+    default_class = ServiceClass(config.scheduler.default_class)
+    return Budgets(policies, default_class, num_pages=cache.num_usable, page_size=cache.page_size)
 
 
 def _report(

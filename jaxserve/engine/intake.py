@@ -6,14 +6,19 @@ import hashlib
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from jaxserve.cache.prefix_hash import CacheNamespace
+from jaxserve.engine.budgets import Budgets, Grant, cache_salt
 from jaxserve.errors import ContextLengthError, InvalidRequestError
 from jaxserve.sampling.params import SamplingParams
 from jaxserve.scheduler.request import EngineRequest
 from jaxserve.tokenizer.base import Tokenizer
-from jaxserve.types import Prompt
+from jaxserve.types import Prompt, RequestOptions
+
+NO_OPTIONS = RequestOptions()
+KNOWN_ROOTS = 4096  # salts whose hash is kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,21 +43,36 @@ class IntakeLimits:
 
 
 class Intake:
-    """Prepares requests; `prepare` may be called from several threads."""
+    """Prepares requests; `prepare` may be called from several threads.
 
-    def __init__(self, tokenizer: Tokenizer | None, limits: IntakeLimits, namespace: CacheNamespace) -> None:
+    Args:
+        tokenizer: None if prompts come as token ids only.
+        limits: what a prompt must fit.
+        namespace: what cached keys and values depend on besides tokens; tenants and salts make their own of it.
+        budgets: what requests may take.
+    """
+
+    def __init__(self, tokenizer: Tokenizer | None, limits: IntakeLimits, namespace: CacheNamespace, budgets: Budgets) -> None:
         self._tokenizer = tokenizer
         self._limits = limits
-        self._root = namespace.root()
+        self._budgets = budgets
+        self._root_of = lru_cache(maxsize=KNOWN_ROOTS)(lambda salt: replace(namespace, salt=salt).root())
         self._counter = itertools.count()
 
-    def prepare(self, prompt: Prompt, params: SamplingParams, request_id: str, arrival: float) -> list[EngineRequest]:
+    def cache_root(self, options: RequestOptions) -> bytes:
+        """The hash that prefixes of this tenant with this salt begin with; no other tenant and salt has the same."""
+        return self._root_of(cache_salt(options))
+
+    def prepare(
+        self, prompt: Prompt, params: SamplingParams, request_id: str, arrival: float, options: RequestOptions = NO_OPTIONS
+    ) -> list[EngineRequest]:
         """The `n` sequences of a request. Their ids are unique even if `request_id` is used again.
 
         `arrival` is the clock time of the request, seconds.
 
         Raises InvalidRequestError or ContextLengthError naming the field and the limit.
         """
+        grant = self._budgets.grant(options, arrival)
         tokens = self._tokens(prompt)
         self._check_ids("logit_bias", params.logit_bias)
         self._check_ids("stop_token_ids", params.stop_token_ids)
@@ -60,20 +80,27 @@ class Intake:
         self._check_satisfiable(params)
         if params.stop and self._tokenizer is None:
             raise InvalidRequestError("stop strings need a tokenizer, and none is loaded", param="stop")
-        max_tokens = self._max_tokens(len(tokens), params)
+        max_tokens = self._max_tokens(len(tokens), params, grant)
         others = replace(params, prompt_logprobs=None)  # the first sequence scores the prompt for all
         number = next(self._counter)
         seed = params.seed if params.seed is not None else _mix(self._limits.seed, number)
+        root = self.cache_root(options)
+        ids = [f"{request_id}/{number}/{index}" for index in range(params.n)]
         return [
             EngineRequest(
-                id=f"{request_id}/{number}/{index}",
+                id=ids[index],
                 prompt=tuple(tokens),
                 params=params if index == 0 else others,
                 max_tokens=max_tokens,
                 seed=seed if index == 0 else _mix(seed, index),
                 eos_token_ids=self._limits.eos_token_ids,
-                cache_root=self._root,
+                cache_root=root,
                 arrival=arrival,
+                tenant=options.tenant,
+                service_class=grant.service_class,
+                parent=None if index == 0 else ids[0],
+                queue_deadline=grant.queue_deadline,
+                deadline=grant.deadline,
             )
             for index in range(params.n)
         ]
@@ -99,24 +126,39 @@ class Intake:
             raise InvalidRequestError("prompt must not be empty", param="prompt")
         return tokens
 
-    def _max_tokens(self, prompt: int, params: SamplingParams) -> int:
-        """Output tokens at most."""
-        limit = self._limits.max_model_len
+    def _max_tokens(self, prompt: int, params: SamplingParams, grant: Grant) -> int:
+        """Output tokens of a sequence at most."""
+        left = self._room(prompt, params, grant)
+        wanted = left if params.max_tokens is None else min(params.max_tokens, left)
+        if grant.max_total_tokens is None:
+            return wanted
+        share = (grant.max_total_tokens - prompt) // params.n
+        if share < 1:
+            raise InvalidRequestError(
+                f"max_total_tokens is {grant.max_total_tokens}, but a prompt of {prompt} tokens and at least "
+                f"one token for each of {params.n} sequences make {prompt + params.n}",
+                param="max_total_tokens",
+            )
+        return min(wanted, share)
+
+    def _room(self, prompt: int, params: SamplingParams, grant: Grant) -> int:
+        """Tokens that the context, or the pages that the request may ever hold, leave a sequence after its prompt."""
+        limit, name = self._limits.max_model_len, "max_model_len"
+        if grant.max_kv_tokens is not None and grant.max_kv_tokens < limit:  # it would wait for pages for ever
+            limit, name = grant.max_kv_tokens, grant.kv_limit
         if prompt >= limit:
             raise ContextLengthError(
-                f"prompt has {prompt} tokens, but the context holds {limit} (max_model_len) and one must be left for output",
+                f"prompt has {prompt} tokens, but the context holds {limit} ({name}) and one must be left for output",
                 param="prompt",
             )
         left = limit - prompt
-        if params.max_tokens is None:
-            return left
-        if params.max_tokens > left and self._limits.strict:
+        if params.max_tokens is not None and params.max_tokens > left and self._limits.strict:
             raise ContextLengthError(
-                f"max_tokens is {params.max_tokens}, but after a prompt of {prompt} tokens the context "
-                f"(max_model_len {limit}) holds {left} more",
+                f"max_tokens is {params.max_tokens}, but after a prompt of {prompt} tokens the context holds {left} more "
+                f"of its {limit} ({name})",
                 param="max_tokens",
             )
-        return min(params.max_tokens, left)
+        return left
 
     def _check_satisfiable(self, params: SamplingParams) -> None:
         """Refuse what no schedule and no token could fulfil."""

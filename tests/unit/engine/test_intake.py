@@ -1,17 +1,27 @@
-"""Requests on their way in: limits, seeds, names."""
+"""Requests on their way in: limits, seeds, names, and what their options come to."""
+
+import itertools
+import math
+from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from jaxserve.cache.prefix_hash import CacheNamespace
+from jaxserve.config.policies import ClassPolicy, Policies, TenantPolicy
+from jaxserve.engine.budgets import Budgets, cache_salt
 from jaxserve.engine.intake import Intake, IntakeLimits
 from jaxserve.errors import ContextLengthError, ErrorCode, InvalidRequestError
 from jaxserve.sampling.params import SamplingParams
+from jaxserve.types import RequestOptions, ServiceClass
 
-VOCAB, CONTEXT = 260, 32
+VOCAB, CONTEXT, PAGES, PAGE = 260, 32, 10, 4
+PAID, FREE, BATCH = ServiceClass
 NAMESPACE = CacheNamespace("m", "float32", "r")
 
 
-def intake_of(tokenizer, *, strict=True, seed=0):
+def intake_of(tokenizer, *, strict=True, seed=0, policies=None, default_class=PAID):
     limits = IntakeLimits(
         max_model_len=CONTEXT,
         vocab_size=VOCAB,
@@ -20,7 +30,8 @@ def intake_of(tokenizer, *, strict=True, seed=0):
         seed=seed,
         strict=strict,
     )
-    return Intake(tokenizer, limits, NAMESPACE)
+    budgets = Budgets(policies or Policies(), default_class, num_pages=PAGES, page_size=PAGE)
+    return Intake(tokenizer, limits, NAMESPACE, budgets)
 
 
 def tokens(count):
@@ -112,7 +123,9 @@ def test_a_prompt_must_leave_room_for_a_token(tokenizer, strict):
 def test_max_tokens_beyond_the_context_is_refused_by_servers_and_cut_offline(tokenizer):
     strict, lenient = intake_of(tokenizer, strict=True), intake_of(tokenizer, strict=False)
     assert prepare(strict, tokens(12), max_tokens=20)[0].max_tokens == 20
-    with pytest.raises(ContextLengthError, match=r"max_tokens is 21, .* 12 tokens .* 32\) holds 20 more") as refused:
+    with pytest.raises(
+        ContextLengthError, match=r"max_tokens is 21, .* 12 tokens .* holds 20 more of its 32 \(max_model_len\)"
+    ) as refused:
         prepare(strict, tokens(12), max_tokens=21)
     assert refused.value.param == "max_tokens"
     assert prepare(lenient, tokens(12), max_tokens=10**12)[0].max_tokens == 20
@@ -178,3 +191,160 @@ def test_the_first_sequence_alone_scores_the_prompt(tokenizer):
     requests = prepare(intake_of(tokenizer), n=3, prompt_logprobs=2, logprobs=1)
     assert [request.params.prompt_logprobs for request in requests] == [2, None, None]
     assert [request.params.logprobs for request in requests] == [1, 1, 1]
+
+
+# Options
+
+
+def optioned(intake, options, prompt=3, arrival=100.0, **params):
+    return intake.prepare(tokens(prompt), SamplingParams(**params), "name", arrival, options)
+
+
+def test_without_options_a_request_has_the_default_class_and_nobodys_tenant():
+    for default in ServiceClass:
+        (request,) = prepare(intake_of(None, default_class=default))
+        assert (request.tenant, request.service_class, request.parent) == ("", default, None)
+
+
+def test_options_that_a_request_carries():
+    options = RequestOptions(tenant="acme", service_class=FREE, queue_timeout=2.0, timeout=5)
+    requests = optioned(intake_of(None), options, n=3)
+    assert {(request.tenant, request.service_class) for request in requests} == {("acme", FREE)}
+    assert {(request.queue_deadline, request.deadline) for request in requests} == {(102.0, 105.0)}
+    first = requests[0].id
+    assert [request.parent for request in requests] == [None, first, first]
+
+
+def test_a_class_may_be_given_by_name():
+    (request,) = optioned(intake_of(None), RequestOptions(service_class="batch"))
+    assert request.service_class is BATCH
+
+
+@pytest.mark.parametrize(
+    ("policy", "options", "queue_deadline", "deadline"),
+    [
+        ({}, {}, 130.0, math.inf),
+        ({}, {"queue_timeout": 50.0}, 150.0, math.inf),
+        ({}, {"timeout": 7.0}, 107.0, 107.0),
+        ({"queue_timeout": 3.0, "timeout": 9.0}, {}, 103.0, 109.0),
+        ({"queue_timeout": None}, {}, math.inf, math.inf),
+        ({"queue_timeout": None, "timeout": 9.0}, {}, math.inf, 109.0),
+        ({"queue_timeout": 3.0, "timeout": 9.0}, {"queue_timeout": 6.0, "timeout": 8.0}, 106.0, 108.0),
+        ({"timeout": 9.0}, {"queue_timeout": 20.0, "timeout": 20.0}, 109.0, 109.0),
+    ],
+)
+def test_deadlines(policy, options, queue_deadline, deadline):
+    intake = intake_of(None, policies=Policies(classes={PAID: ClassPolicy(**policy)}))
+    (request,) = optioned(intake, RequestOptions(**options))
+    assert (request.queue_deadline, request.deadline) == (queue_deadline, deadline)
+
+
+def test_batch_work_waits_for_any_time():
+    (request,) = optioned(intake_of(None), RequestOptions(service_class=BATCH, timeout=60.0))
+    assert (request.queue_deadline, request.deadline) == (math.inf, 160.0)
+
+
+@pytest.mark.parametrize(
+    ("policy", "option", "params", "expected"),
+    [
+        (None, None, {"max_tokens": None}, 29),
+        (None, 10, {"max_tokens": None}, 7),
+        (None, 10, {"max_tokens": 4}, 4),
+        (None, 10, {"max_tokens": None, "n": 3}, 2),
+        (8, None, {"max_tokens": None}, 5),
+        (8, 10, {"max_tokens": None}, 5),
+        (12, 10, {"max_tokens": None}, 7),
+        (None, 10**9, {"max_tokens": None}, 29),
+        (None, 6, {"max_tokens": 9, "n": 3}, 1),
+    ],
+)
+def test_outputs_share_the_token_budget_that_the_prompt_leaves(policy, option, params, expected):
+    intake = intake_of(None, policies=Policies(classes={PAID: ClassPolicy(max_total_tokens=policy)}))
+    requests = optioned(intake, RequestOptions(max_total_tokens=option), **params)
+    assert {request.max_tokens for request in requests} == {expected}
+
+
+def test_a_budget_without_a_token_for_every_sequence_is_refused():
+    with pytest.raises(
+        InvalidRequestError, match=r"max_total_tokens is 5, but a prompt of 3 tokens .* each of 3 sequences make 6"
+    ) as refused:
+        optioned(intake_of(None), RequestOptions(max_total_tokens=5), n=3)
+    assert refused.value.param == "max_total_tokens"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tenant": "x" * 129}, "tenant must be a string of at most 128 printable characters, got 129 characters"),
+        ({"tenant": "a\nb"}, r"tenant must be .* got 'a\\nb'"),
+        ({"tenant": "\ud800"}, "tenant must be"),
+        ({"tenant": None}, "tenant must be .* got None"),
+        ({"cache_salt": "x" * 257}, "cache_salt must be a string of at most 256 printable characters, got 257 characters"),
+        ({"cache_salt": 5}, "cache_salt must be .* got 5"),
+        (
+            {"service_class": "gold"},
+            "service_class must be one of interactive_paid, interactive_free, batch, got 'gold'",
+        ),
+        ({"service_class": 0}, "service_class must be one of"),
+        ({"queue_timeout": 0}, "queue_timeout must be a finite number of seconds above 0, got 0"),
+        ({"queue_timeout": -1.0}, "queue_timeout must be"),
+        ({"timeout": math.inf}, "timeout must be a finite number of seconds above 0, got inf"),
+        ({"timeout": math.nan}, "timeout must be"),
+        ({"timeout": True}, "timeout must be"),
+        ({"timeout": "3"}, "timeout must be"),
+        ({"max_total_tokens": 1}, "max_total_tokens must be an integer of at least 2, .* got 1"),
+        ({"max_total_tokens": 2.5}, "max_total_tokens must be"),
+        ({"max_total_tokens": True}, "max_total_tokens must be"),
+    ],
+)
+def test_options_that_no_request_may_have(options, message):
+    with pytest.raises(InvalidRequestError, match=message) as refused:
+        optioned(intake_of(None), RequestOptions(**options))
+    assert refused.value.param == next(iter(options))
+    for fine in ({"tenant": "x" * 128}, {"cache_salt": "x" * 256}, {"max_total_tokens": 4}, {"timeout": 1e-9}):
+        assert optioned(intake_of(None), RequestOptions(**fine))
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize(
+    ("policies", "name"),
+    [
+        (Policies(classes={PAID: ClassPolicy(kv_share=0.5)}), "kv_share of class interactive_paid, 0.5 of 10 pages of 4 tokens"),
+        (
+            Policies(classes={PAID: ClassPolicy(kv_share=0.9)}, tenants={"acme": TenantPolicy(kv_share=0.2, kv_cap=0.5)}),
+            "kv_cap of tenant 'acme', 0.5 of 10 pages of 4 tokens",
+        ),
+    ],
+)
+def test_what_the_pages_of_its_class_or_tenant_can_never_hold_is_refused(policies, name, strict):
+    intake, options = intake_of(None, policies=policies, strict=strict), RequestOptions(tenant="acme")
+    assert optioned(intake, options, 19, max_tokens=None)[0].max_tokens == 1
+    assert optioned(intake, options, 12, max_tokens=8)[0].max_tokens == 8
+    with pytest.raises(ContextLengthError, match=f"prompt has 20 tokens, but the context holds 20 .{name}") as refused:
+        optioned(intake, options, 20, max_tokens=None)
+    assert refused.value.param == "prompt"
+    if strict:
+        with pytest.raises(ContextLengthError, match=f"max_tokens is 9, .* holds 8 more of its 20 .{name}"):
+            optioned(intake, options, 12, max_tokens=9)
+    else:
+        assert optioned(intake, options, 12, max_tokens=9)[0].max_tokens == 8
+    assert optioned(intake, replace(options, service_class=FREE, tenant="other"), 20, max_tokens=None)[0].max_tokens == 12
+
+
+def test_tenants_and_salts_never_share_a_root():
+    intake = intake_of(None)
+    names = ("", "a", "ab", "1:", "1:a", "3", "3:b")
+    roots = {
+        (tenant, salt): optioned(intake, RequestOptions(tenant=tenant, cache_salt=salt))[0].cache_root
+        for tenant, salt in itertools.product(names, names)
+    }
+    assert len(set(roots.values())) == len(roots)
+    assert roots["", ""] == NAMESPACE.root()
+    assert roots["a", "ab"] == intake.cache_root(RequestOptions(tenant="a", cache_salt="ab", timeout=3.0))
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.tuples(*[st.text("0123:ab", max_size=14)] * 2), min_size=2, max_size=2, unique=True))
+def test_the_salt_of_a_tenant_is_nobody_elses(pairs):
+    first, second = (cache_salt(RequestOptions(tenant=tenant, cache_salt=salt)) for tenant, salt in pairs)
+    assert first != second

@@ -11,6 +11,8 @@ from jaxserve.cache.kv_cache import KVCache
 from jaxserve.cache.prefix_hash import CacheNamespace
 from jaxserve.clock import RealClock
 from jaxserve.config.fields import SchedulerConfig
+from jaxserve.config.policies import Policies
+from jaxserve.engine.budgets import Budgets
 from jaxserve.engine.build import BuiltEngine, EngineReport, MemoryLedger
 from jaxserve.engine.client import ModelInfo
 from jaxserve.engine.core import EngineCore
@@ -21,10 +23,11 @@ from jaxserve.engine.loop import EngineLoop, Refusal
 from jaxserve.errors import DrainingError, EngineDeadError, InvalidRequestError, QueueFullError
 from jaxserve.sampling.params import SamplingParams
 from jaxserve.scheduler.scheduler import Scheduler
-from jaxserve.types import FinishReason
+from jaxserve.types import FinishReason, ServiceClass
 from tests.support.hash_executor import HashExecutor, expected
 
 VOCAB, CONTEXT, PAGE, PAGES, ROWS = 260, 64, 4, 101, 4
+BUDGETS = Budgets(Policies(), ServiceClass.INTERACTIVE_PAID, num_pages=PAGES - 1, page_size=PAGE)
 PATIENCE = 20.0  # seconds before a test gives up
 
 
@@ -53,7 +56,7 @@ def build(tokenizer, *, fails_at=None, max_waiting=8):
     limits = IntakeLimits(
         max_model_len=CONTEXT, vocab_size=VOCAB, eos_token_ids=frozenset(), max_sequences=128, seed=0, strict=True
     )
-    intake = Intake(tokenizer, limits, CacheNamespace("m", "float32", "r"))
+    intake = Intake(tokenizer, limits, CacheNamespace("m", "float32", "r"), BUDGETS)
     model = ModelInfo("hash", "HashForCausalLM", CONTEXT, VOCAB, "float32", 0, 0)
     report = EngineReport(model, "int32", "none", PAGE, MemoryLedger(0, 0, 0, 0), (), 0.0, 0.0)
     return BuiltEngine(core, intake, tokenizer, None, report, clock)

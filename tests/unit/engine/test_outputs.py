@@ -5,14 +5,17 @@ import pytest
 
 from jaxserve.cache.prefix_hash import CacheNamespace
 from jaxserve.clock import VirtualClock
+from jaxserve.config.policies import Policies
+from jaxserve.engine.budgets import Budgets
 from jaxserve.engine.events import Delta, Finished, Started, Timing, Usage
 from jaxserve.engine.intake import Intake, IntakeLimits
 from jaxserve.engine.outputs import RequestOutputs
 from jaxserve.sampling.params import SamplingParams
 from jaxserve.scheduler.plan import LogprobRows
 from jaxserve.scheduler.update import Update
-from jaxserve.types import FinishReason
+from jaxserve.types import FinishReason, ServiceClass
 
+BUDGETS = Budgets(Policies(), ServiceClass.BATCH, num_pages=100, page_size=4)
 EOS = 1
 PROMPT = "ask"
 
@@ -26,7 +29,7 @@ class Sample:
         limits = IntakeLimits(
             max_model_len=100, vocab_size=260, eos_token_ids=frozenset({EOS}), max_sequences=8, seed=0, strict=True
         )
-        intake = Intake(tokenizer, limits, CacheNamespace("m", "float32", "r"))
+        intake = Intake(tokenizer, limits, CacheNamespace("m", "float32", "r"), BUDGETS)
         self.requests = intake.prepare(prompt, SamplingParams(**params), "name", self.clock.now())
         self.outputs = RequestOutputs("name", self.requests, tokenizer, self.clock)
         self.events = []
