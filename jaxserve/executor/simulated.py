@@ -1,8 +1,8 @@
 """An executor that computes nothing: a step takes as long as the roofline says, on a virtual clock.
 
 The step's cost is max((weights + KV) / bandwidth, FLOPs / rate) + all-reduces + launch, with the planner's model shapes, hardware
-figures and formulas, and for the bucket that the step would be padded to. Steps queue as they do on a device: one that is
-submitted while another runs starts when that one ends.
+figures and formulas, and for the bucket that the step would be padded to. Pages that are swapped or copied are moved before the
+step, one after another. Steps queue as they do on a device: one that is submitted while another runs starts when that one ends.
 """
 
 from __future__ import annotations
@@ -96,6 +96,10 @@ class CostModel:
             launch=self._launch_s,
         )
 
+    def copy_s(self, tokens: int) -> float:
+        """Seconds to copy the KV of `tokens` tokens within HBM: all of it is read and written."""
+        return 2 * tokens * self._layout.kv_token_bytes_device / self._rates.bandwidth
+
     def _attention_s(self, counts: Counts, lengths: Counts) -> float:
         """Seconds of the products with keys and values; latent attention decodes and prefills in different ways."""
         pairs = np.zeros(len(counts), np.int64)
@@ -165,6 +169,7 @@ class SimulatedExecutor:
         self._clock = clock
         self._host_s = host_s
         self._observe = observe
+        self._copy_page_s = costs.copy_s(limits.page_size)
         self._free_at = clock.now()
 
     def capabilities(self) -> Capabilities:
@@ -175,7 +180,12 @@ class SimulatedExecutor:
         """Queue a step behind those submitted before it."""
         self._clock.advance(self._host_s)
         counts = np.diff(plan.query_start).astype(np.int64)
-        seconds = self._costs.cost(counts, plan.kv_length.astype(np.int64)).total
+        seconds = self._costs.cost(counts, plan.kv_length.astype(np.int64)).total + self._move_s(plan)
         self._free_at = max(self._free_at, self._clock.now()) + seconds
         self._observe(plan, seconds)
         return SimulatedHandle(self._clock, self._free_at, StepResult(plan.step, np.zeros(plan.num_rows, np.int32)))
+
+    def _move_s(self, plan: Plan) -> float:
+        """Seconds before the step can start: swaps in both directions share the link."""
+        swaps = len(plan.swap_out) + len(plan.swap_in)
+        return swaps * self._limits.swap_page_seconds + len(plan.copies) * self._copy_page_s

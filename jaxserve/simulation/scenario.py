@@ -87,6 +87,8 @@ def replica_spec(config: ReplicaConfig, scheduler: SchedulerConfig) -> ReplicaSp
         max_model_len=_max_model_len(config, shape.max_position_embeddings, fitting),
         num_pages=num_pages,
         page_size=config.page_size,
+        swap_places=_swap_places(config, layout),
+        swap_page_seconds=config.page_size * layout.kv_token_bytes_device / (config.swap_gbps * 1e9),
     )
     calibration = Calibration(
         compute=config.compute_efficiency,
@@ -109,6 +111,18 @@ def _max_model_len(config: ReplicaConfig, made_for: int, fitting: int) -> int:
     if asked > fitting:
         raise ConfigError(f"max_model_len is {asked} tokens, but the KV cache holds {fitting}", param="max_model_len")
     return asked
+
+
+def _swap_places(config: ReplicaConfig, layout: Layout) -> int:
+    """Pages that the host memory holds. KV heads that several GPUs have copies of are there once."""
+    page = config.page_size * layout.kv_token_bytes
+    places = int(config.swap_gib * memory.GIB // page)
+    if config.swap_gib > 0.0 and places == 0:
+        raise ConfigError(
+            f"swap_gib is {config.swap_gib:g}, less than one page: {config.page_size} tokens take {page:,} bytes",
+            param="swap_gib",
+        )
+    return places
 
 
 def _requests(config: WorkloadConfig, max_model_len: int) -> Iterator[SimulatedRequest]:

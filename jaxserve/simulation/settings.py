@@ -29,6 +29,8 @@ class ReplicaConfig:
     page_size: int = setting(16, "tokens a page of the KV cache")
     num_pages: int | None = setting(None, "pages of a replica's KV cache, the null page included; what memory holds by default")
     prefix_caching: bool = setting(True, "share full pages of equal prompt prefixes between requests")
+    swap_gib: float = setting(0.0, "host memory of a replica that pages of preempted requests are swapped to, GiB")
+    swap_gbps: float = setting(55.0, "what a GPU's link to the host moves in one direction, GB/s; 55 is PCIe 5 x16")
     max_model_len: int | None = setting(None, "longest prompt plus output in tokens; the model's own limit by default")
     compute_efficiency: float = setting(0.6, "share of the peak FLOP/s that matrix products reach")
     memory_efficiency: float = setting(1.0, "share of the peak HBM bandwidth that reads reach")
@@ -46,8 +48,10 @@ class ReplicaConfig:
         for name in ("compute_efficiency", "memory_efficiency", "network_efficiency"):
             if not 0.0 < getattr(self, name) <= 1.0:
                 raise ConfigError(f"{name} must be in (0, 1], got {getattr(self, name)}", param=name)
-        for name in ("launch_us", "host_us"):
+        for name in ("launch_us", "host_us", "swap_gib"):
             _require_finite(name, getattr(self, name), least=0.0)
+        if not 0.0 < self.swap_gbps < math.inf:
+            raise ConfigError(f"swap_gbps must be above 0 and finite, got {self.swap_gbps}", param="swap_gbps")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,35 +1,9 @@
 """The tests' own executor moves pages in the order that plans promise, and notices what a plan may not do."""
 
-import numpy as np
 import pytest
 
-from jaxserve.scheduler.plan import SUPPRESS_WIDTH, Plan, SamplingRows
 from tests.support.hash_executor import UNWRITTEN, HashExecutor, next_token
-
-
-def one_row(tokens, length, pages, **moves):
-    """A plan in which one greedy row computes its last tokens."""
-    numbers = {name: np.zeros(1, np.float32) for name in ("temperature", "top_p", "min_p", "presence", "frequency", "repetition")}
-    sampling = SamplingRows(
-        top_k=np.zeros(1, np.int32),
-        key=np.zeros((1, 2), np.uint32),
-        suppress=np.full((1, SUPPRESS_WIDTH), -1, np.int32),
-        num_logprobs=np.full(1, -1, np.int32),
-        has_bias=np.zeros(1, np.bool_),
-        **numbers,
-    )
-    return Plan(
-        step=0,
-        ids=("a",),
-        slots=np.zeros(1, np.int32),
-        tokens=np.array(tokens, np.int32),
-        query_start=np.array([0, len(tokens)], np.int32),
-        kv_length=np.array([length], np.int32),
-        page_table=np.array([pages], np.int32),
-        samples=np.ones(1, np.bool_),
-        sampling=sampling,
-        **moves,
-    )
+from tests.support.plans import make_plan
 
 
 def executor(**options):
@@ -40,7 +14,7 @@ def test_pages_go_out_come_back_and_are_copied_before_the_step_writes():
     device = executor(swap_places=2)
     device.pages[1], device.pages[2] = [5, 6], [7, 8]
     moves = {"swap_out": ((1, 0), (2, 1)), "swap_in": ((1, 1), (0, 2)), "copies": ((1, 2), (2, 1), (1, 3))}
-    handle = device.submit(one_row([9], 3, [3, 2], **moves))
+    handle = device.submit(make_plan(([9], 3, [3, 2]), **moves))
     assert device.pages[[1, 2, 3]].tolist() == [[5, 6], [9, 8], [7, 8]]
     assert handle.result().tokens.tolist() == [next_token([7, 8, 9])]
 
@@ -59,19 +33,19 @@ def test_pages_go_out_come_back_and_are_copied_before_the_step_writes():
 )
 def test_what_a_plan_may_not_move(moves, message):
     with pytest.raises(AssertionError, match=message):
-        executor(swap_places=2).submit(one_row([9], 1, [3], **moves))
+        executor(swap_places=2).submit(make_plan(([9], 1, [3]), **moves))
 
 
 def test_a_copy_of_what_was_never_written_is_noticed_when_it_is_read():
     device = executor()
     with pytest.raises(AssertionError, match="a page is read before it is written"):
-        device.submit(one_row([9], 3, [3, 4], copies=((1, 3),)))
+        device.submit(make_plan(([9], 3, [3, 4]), copies=((1, 3),)))
     assert device.pages[3].tolist() == [UNWRITTEN] * 2
 
 
 def test_a_poisoned_row_has_no_token_and_leaves_a_valid_one_for_the_next_step():
     device = executor(poison=9)
-    assert device.submit(one_row([9], 1, [3])).result().tokens.tolist() == [-1]
+    assert device.submit(make_plan(([9], 1, [3]))).result().tokens.tolist() == [-1]
     assert device.last[0] == 0
 
 
