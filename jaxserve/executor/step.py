@@ -87,19 +87,22 @@ class PagedAttend:
 def make_step(config: DecoderConfig, mesh: Mesh) -> Callable[[Params, StepState, DeviceBatch], tuple[StepState, jax.Array]]:
     """The step of a model: (params, state, batch) -> (state, packed int32[R,PACKED_WIDTH]).
 
-    A packed row is the chosen token, then, if any row wants log-probabilities, as bits of float32: its log-probability, its
-    rank, MAX_LOGPROBS likeliest ids and their log-probabilities. One array is one copy to the host.
+    A packed row is the chosen token (NO_TOKEN if the row has no valid logits), then, if any row wants log-probabilities, as bits
+    of float32: its log-probability, its rank, MAX_LOGPROBS likeliest ids and their log-probabilities. One array is one copy to
+    the host.
     """
 
     def step(params: Params, state: StepState, batch: DeviceBatch) -> tuple[StepState, jax.Array]:
         decoder = bind(config, params)
-        sampled = state.last_tokens[jnp.maximum(-1 - batch.tokens, 0)]
-        tokens = jnp.where(batch.tokens < 0, sampled, batch.tokens)
+        last_sampled = state.last_tokens[jnp.maximum(-1 - batch.tokens, 0)]
+        tokens = jnp.where(batch.tokens < 0, last_sampled, batch.tokens)
         attend = PagedAttend(mesh, state.kv_pages, batch)
         hidden = decoder.hidden(tokens, batch.positions, attend)
         last = jnp.maximum(batch.query_start[1:] - 1, 0)
         logits = decoder.logits(hidden[last])
-        chosen = sample(logits, batch.sampling, state.sampler)
+        sampled = sample(logits, batch.sampling, state.sampler)
+        # The next step may be on its way before the host hears of a bad row: it computes with a token that exists.
+        chosen = jnp.maximum(sampled, 0)
         slot = batch.sampling.slot
         new_state = StepState(
             kv_pages=attend.kv_pages,
@@ -112,7 +115,7 @@ def make_step(config: DecoderConfig, mesh: Mesh) -> Callable[[Params, StepState,
             lambda: _pack_logprobs(logits, chosen),
             lambda: jnp.zeros((chosen.shape[0], PACKED_WIDTH - 1), jnp.int32),
         )
-        return new_state, jnp.concatenate([chosen[:, None], packed], axis=1)
+        return new_state, jnp.concatenate([sampled[:, None], packed], axis=1)
 
     return step
 

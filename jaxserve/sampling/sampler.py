@@ -16,6 +16,7 @@ from jaxserve.sampling.state import SamplerState
 from jaxserve.sampling.truncation import kept_tokens
 
 LARGEST = float(np.finfo(np.float32).max)
+NO_TOKEN = -1  # of a row without valid logits
 
 
 def sample(logits: jax.Array, batch: SamplingBatch, state: SamplerState) -> jax.Array:
@@ -24,13 +25,15 @@ def sample(logits: jax.Array, batch: SamplingBatch, state: SamplerState) -> jax.
     Order: penalties, bias, suppressed tokens, temperature, top-k, top-p, min-p, then Gumbel-max. Greedy rows take the
     largest logit before temperature, of several the lowest id. `record_tokens` enters the result into the state.
 
+    A row has no valid logits if one of them, of tokens not suppressed, is NaN or +inf. Its neighbours do not notice.
+
     Args:
         logits: f32 [R, V].
         batch: what each row asks for.
         state: what each sequence has seen so far.
 
     Returns:
-        int32 [R].
+        int32 [R], NO_TOKEN for rows without valid logits; 0 for a row whose tokens are all forbidden.
     """
     plain = ~(batch.any_random | batch.any_penalty | jnp.any(batch.has_bias) | batch.any_suppressed)
     # One cond around everything: each cond that returns logits costs a copy of them even where it changes nothing.
@@ -61,10 +64,11 @@ def _penalized(logits: jax.Array, batch: SamplingBatch, state: SamplerState) -> 
     generated = counts > 0
     factor = batch.repetition[:, None]
     repeated = jnp.where(logits > 0.0, logits / factor, logits * factor)
-    logits = jnp.where(generated | state.in_prompt[batch.slot], repeated, logits)
-    logits -= batch.frequency[:, None] * counts.astype(jnp.float32)
-    logits -= batch.presence[:, None] * generated.astype(jnp.float32)
-    return jnp.clip(logits, -LARGEST, LARGEST)  # a factor may have overflowed
+    adjusted = jnp.where(generated | state.in_prompt[batch.slot], repeated, logits)
+    adjusted -= batch.frequency[:, None] * counts.astype(jnp.float32)
+    adjusted -= batch.presence[:, None] * generated.astype(jnp.float32)
+    # A factor may have overflowed; what was infinite before stays so, whatever penalties its neighbours have.
+    return jnp.where(jnp.isinf(logits), logits, jnp.clip(adjusted, -LARGEST, LARGEST))
 
 
 def _suppressed(logits: jax.Array, suppress: jax.Array) -> jax.Array:
@@ -89,15 +93,20 @@ def _random(logits: jax.Array, greedy: jax.Array, batch: SamplingBatch) -> jax.A
     )
     # The barrier keeps the noise from being drawn once more for each pass over the scores.
     chosen = _likeliest(lax.optimization_barrier(scores + _noise(batch, logits.shape[1])))
-    return jnp.where(is_greedy, greedy, chosen)
+    return jnp.where(is_greedy | (greedy == NO_TOKEN), greedy, chosen)
 
 
 def _likeliest(scores: jax.Array) -> jax.Array:
-    """Return the lowest id of each row's largest score: two plain reductions, which XLA makes faster than one argmax."""
-    vocab = scores.shape[1]
+    """Return the lowest id of each row's largest score, NO_TOKEN where a score is NaN or +inf.
+
+    Two plain reductions: XLA makes them faster than one argmax.
+    """
     token = lax.broadcasted_iota(jnp.int32, scores.shape, 1)
-    first = jnp.min(jnp.where(scores == jnp.max(scores, axis=1, keepdims=True), token, vocab), axis=1)
-    return jnp.minimum(first, vocab - 1)  # a row of NaN has no largest score, but its token must exist
+    largest = jnp.max(scores, axis=1, keepdims=True)
+    # XLA's vectorised maximum on CPUs loses NaN, so the second reduction looks for it.
+    candidate = jnp.where(scores == largest, token, scores.shape[1])
+    first = jnp.min(jnp.where(jnp.isnan(scores), NO_TOKEN, candidate), axis=1)
+    return jnp.where(largest[:, 0] < jnp.inf, first, NO_TOKEN)
 
 
 def _noise(batch: SamplingBatch, vocab: int) -> jax.Array:
