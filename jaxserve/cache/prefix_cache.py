@@ -3,36 +3,92 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(slots=True, eq=False)
+class CacheEntry:
+    """Pages with one content.
+
+    Attributes:
+        digest: hash of the content.
+        pages: the pages, oldest first; several while several sequences have computed the same.
+        worth: sum over hits of the pages matched, for the eviction order.
+    """
+
+    digest: bytes
+    pages: list[int]
+    worth: int = 0
 
 
 class PrefixCache:
-    """hash of a full page -> page, and back. Knows nothing of reference counts."""
+    """hash of a full page -> the pages that hold it, and back. Knows nothing of reference counts.
 
-    def __init__(self) -> None:
-        self._page_of: dict[bytes, int] = {}
-        self._hash_of: dict[int, bytes] = {}
+    Args:
+        num_pages: pages in the KV cache, the null page included.
+    """
+
+    def __init__(self, num_pages: int) -> None:
+        self._entries: dict[bytes, CacheEntry] = {}
+        self._entry_of: list[CacheEntry | None] = [None] * num_pages
 
     def __len__(self) -> int:
-        return len(self._page_of)
+        """Different contents known."""
+        return len(self._entries)
 
     def match(self, hashes: Sequence[bytes]) -> list[int]:
-        """Pages of the longest known prefix of a chain of hashes."""
+        """Pages of the longest known prefix of a chain of hashes: the oldest of those that are equal."""
         pages = []
         for digest in hashes:
-            page = self._page_of.get(digest)
-            if page is None:
+            entry = self._entries.get(digest)
+            if entry is None:
                 break
-            pages.append(page)
+            pages.append(entry.pages[0])
         return pages
 
-    def insert(self, digest: bytes, page: int) -> bool:
-        """Remember a page; False if an equal page is known already (the older one stays, so chains keep their pages)."""
-        if digest in self._page_of:
-            return False
-        self._page_of[digest] = page
-        self._hash_of[page] = digest
-        return True
+    def count_hit(self, pages: Sequence[int]) -> None:
+        """Add the length of a match to the worth of its pages."""
+        for page in pages:
+            entry = self._entry_of[page]
+            if entry is None:
+                raise KeyError(page)
+            entry.worth += len(pages)
+
+    def entry(self, page: int) -> CacheEntry | None:
+        """What the page holds, None if it cannot be found."""
+        return self._entry_of[page]
+
+    def insert(self, digest: bytes, page: int) -> CacheEntry:
+        """Make a page findable, besides those equal to it. Does nothing to a page that is findable already."""
+        entry = self._entry_of[page]
+        if entry is not None:
+            return entry
+        entry = self._entries.get(digest)
+        if entry is None:
+            entry = self._entries[digest] = CacheEntry(digest, [page])
+        else:
+            entry.pages.append(page)
+        self._entry_of[page] = entry
+        return entry
 
     def remove(self, page: int) -> None:
-        """Forget a page that is about to hold something else."""
-        del self._page_of[self._hash_of.pop(page)]
+        """Forget a page that is about to hold something else; those equal to it stay findable."""
+        entry = self._entry_of[page]
+        if entry is None:
+            raise KeyError(page)
+        self._entry_of[page] = None
+        entry.pages.remove(page)
+        if not entry.pages:
+            del self._entries[entry.digest]
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._entries.clear()
+        self._entry_of = [None] * len(self._entry_of)
+
+    def check(self) -> None:
+        """Assert that both directions agree."""
+        found = {page: entry for entry in self._entries.values() for page in entry.pages}
+        assert all(entry.pages for entry in self._entries.values()), "an entry has no page"
+        assert sum(len(entry.pages) for entry in self._entries.values()) == len(found), "a page is in two entries"
+        assert found == {page: entry for page, entry in enumerate(self._entry_of) if entry is not None}
