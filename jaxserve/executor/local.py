@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +13,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxserve.executor.base import Capabilities
 from jaxserve.executor.batch import DeviceBatch, make_batch
 from jaxserve.executor.buckets import Bucket, BucketGrid
+from jaxserve.executor.copies import copy_batches
 from jaxserve.executor.programs import Programs, Progress, compile_programs
 from jaxserve.executor.result import LocalHandle
 from jaxserve.executor.step import KV_PAGES, StepState
@@ -71,11 +72,11 @@ class LocalExecutor:
         return self._programs.temporary_bytes
 
     def program_texts(self) -> list[str]:
-        """The optimised HLO of every step program, to count collectives and copies in."""
-        return [program.as_text() for program in self._programs.steps.values()]
+        """The optimised HLO of every program that has the KV cache, to count collectives and copies in."""
+        return [program.as_text() for program in (*self._programs.steps.values(), self._programs.copy_pages)]
 
     def capabilities(self) -> Capabilities:
-        """The limits."""
+        """The limits; there is no swap space."""
         options = self._options
         return Capabilities(
             max_num_seqs=options.max_num_seqs,
@@ -86,10 +87,14 @@ class LocalExecutor:
         )
 
     def submit(self, plan: Plan) -> LocalHandle:
-        """Pad the plan to its bucket and start the step."""
+        """Copy pages, pad the plan to its bucket and start the step. Raises ValueError for a plan that swaps or is too large."""
+        if plan.swap_out or plan.swap_in:
+            raise ValueError(f"step {plan.step} swaps pages, and the executor has no swap space")
+        bucket = self.grid.choose(plan.num_tokens, plan.num_rows)
+        if plan.copies:
+            self._copy(plan)
         for start in plan.starts:
             self._load(start)
-        bucket = self.grid.choose(plan.num_tokens, plan.num_rows)
         batch = self._batch(plan, bucket)
         self._state, packed = self._programs.steps[bucket](self._params, self._state, batch)
         return LocalHandle(plan, packed, self._score(plan), min(MAX_LOGPROBS, self._config.vocab_size))
@@ -111,6 +116,13 @@ class LocalExecutor:
         scored: jax.Array = self._programs.score(self._params, self._state.hidden, targets, np.array(end, np.int32))
         return scored
 
+    def _copy(self, plan: Plan) -> None:
+        """Copy pages on the devices, after the steps before."""
+        pages = self._state.kv_pages
+        for sources, destinations in copy_batches(plan.copies):
+            pages = self._programs.copy_pages(pages, sources, destinations)
+        self._state = replace(self._state, kv_pages=pages)
+
     def _load(self, start: RowStart) -> None:
         """Load a slot's sampling state."""
         vocabulary = self._config.vocab_size
@@ -125,7 +137,7 @@ class LocalExecutor:
             bias[token] += value
         slot = np.array(start.slot, np.int32)
         sampler = self._programs.load_row(self._state.sampler, slot, counts, in_prompt, bias)
-        self._state = StepState(self._state.kv_pages, sampler, self._state.last_tokens, self._state.hidden)
+        self._state = replace(self._state, sampler=sampler)
 
     def _initial_state(self, mesh: Mesh) -> StepState:
         """Zeros on the devices: the cache sharded over KV heads, the rest replicated."""

@@ -14,6 +14,7 @@ from jax.sharding import Mesh
 
 from jaxserve.executor.batch import DeviceBatch
 from jaxserve.executor.buckets import Bucket, BucketGrid
+from jaxserve.executor.copies import COPY_WIDTH, make_copy
 from jaxserve.executor.step import StepState, make_score, make_step
 from jaxserve.models.binding import Params
 from jaxserve.models.config import DecoderConfig
@@ -26,7 +27,7 @@ Progress = Callable[[str, int, int], None]  # what, done, of how many
 
 @dataclass(frozen=True, slots=True)
 class Programs:
-    """Compiled programs: a step per bucket, prompt scoring, and loading a slot's sampling state.
+    """Compiled programs: a step per bucket, prompt scoring, loading a slot's sampling state, and copying pages.
 
     `temporary_bytes` is the largest workspace any of them takes per device.
     """
@@ -34,6 +35,7 @@ class Programs:
     steps: dict[Bucket, Any]
     score: Any
     load_row: Any
+    copy_pages: Any
     temporary_bytes: int
 
 
@@ -73,6 +75,8 @@ def compile_programs(
     jobs["score"] = lambda: jax.jit(make_score(config)).lower(params, state.hidden, targets, count).compile()
     load = jax.jit(load_row, donate_argnums=0, out_shardings=placed.sampler)
     jobs["load_row"] = lambda: load.lower(state.sampler, slot, *row).compile()
+    copy, pages = jax.jit(make_copy(mesh), donate_argnums=0, out_shardings=placed.kv_pages), np.zeros(COPY_WIDTH, np.int32)
+    jobs["copy_pages"] = lambda: copy.lower(state.kv_pages, pages, pages).compile()
     done: dict[Any, Any] = {}
     with ThreadPoolExecutor(COMPILE_THREADS) as pool:
         futures = {pool.submit(job): name for name, job in jobs.items()}
@@ -83,6 +87,6 @@ def compile_programs(
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)  # do not compile the rest for nobody
             raise
-    score, load_compiled = done.pop("score"), done.pop("load_row")
-    temporary = max(int(program.memory_analysis().temp_size_in_bytes) for program in (*done.values(), score))
-    return Programs(done, score, load_compiled, temporary)
+    temporary = max(int(program.memory_analysis().temp_size_in_bytes) for program in done.values())
+    score, load_row_compiled, copy_pages = (done.pop(name) for name in ("score", "load_row", "copy_pages"))
+    return Programs(done, score, load_row_compiled, copy_pages, temporary)
