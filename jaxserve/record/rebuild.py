@@ -1,0 +1,166 @@
+"""Makes recorded plans runnable on an executor that saw nothing of the steps before them.
+
+A recording may begin in mid-stream: its first plans read keys and values, last tokens and sampling state that earlier steps left
+behind. Everything of that follows from the tokens of the sequences, so it is made again just before it is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from jaxserve.executor.base import Capabilities
+from jaxserve.record.recording import RecordedSequence, RecordedStep
+from jaxserve.scheduler.plan import Bools, Ints, Plan, RowStart, SamplingRows
+
+_UNKNOWN_TOKEN = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedStep:
+    """What to run for a recorded step.
+
+    Attributes:
+        preludes: plans that fill the cache first; they choose no token.
+        plan: the recorded plan, with tokens and sampling state in place of what was on the device.
+        comparable: bool[R], rows whose input is that of the recording.
+    """
+
+    preludes: tuple[Plan, ...]
+    plan: Plan
+    comparable: Bools
+
+
+class Rebuilder:
+    """Knows what an executor holds that ran the prepared steps so far. Every step is to be prepared, in order.
+
+    Args:
+        sequences: of the recording.
+        limits: of the executor.
+    """
+
+    def __init__(self, sequences: Sequence[RecordedSequence], limits: Capabilities) -> None:
+        self._sequences = sequences
+        self._page_size = limits.page_size
+        self._max_tokens = limits.max_num_batched_tokens
+        self._written: Bools = np.zeros(limits.num_pages, np.bool_)  # pages that hold what they held in the recording
+        self._places: set[int] = set()  # the same for the swap space
+        self._sampled: dict[int, int] = {}  # slot -> sequence whose last token it holds
+        self._loaded: dict[int, int] = {}  # slot -> sequence whose sampling state it holds
+
+    def prepare(self, step: RecordedStep) -> PreparedStep:
+        """The plans to run for a step."""
+        plan = self._with_known_moves(step.plan)
+        preludes = self._preludes(plan, step.sequences)
+        if preludes:  # pages are moved before anything is written: by the first plan
+            preludes[0] = replace(preludes[0], swap_out=plan.swap_out, swap_in=plan.swap_in, copies=plan.copies)
+            plan = replace(plan, swap_out=(), swap_in=(), copies=())
+        tokens, comparable = self._tokens(step)
+        plan = replace(plan, tokens=tokens, starts=plan.starts + self._starts(step))
+        for row in np.flatnonzero(plan.samples).tolist():
+            self._sampled[int(plan.slots[row])] = step.sequences[row]
+        return PreparedStep(tuple(preludes), plan, comparable)
+
+    def _with_known_moves(self, plan: Plan) -> Plan:
+        """The plan without the moves of pages that were written before the recording: preludes write where those went."""
+        if not (plan.swap_out or plan.swap_in or plan.copies):
+            return plan
+        swap_out = tuple(move for move in plan.swap_out if self._written[move[0]])
+        self._places -= {place for _, place in plan.swap_out}
+        self._places |= {place for _, place in swap_out}
+        swap_in = tuple(move for move in plan.swap_in if move[0] in self._places)
+        self._written[[page for _, page in plan.swap_in]] = False
+        self._written[[page for _, page in swap_in]] = True
+        self._places -= {place for place, _ in plan.swap_in}
+        copies = tuple(move for move in plan.copies if self._written[move[0]])
+        self._written[[page for _, page in plan.copies]] = False
+        self._written[[page for _, page in copies]] = True
+        return replace(plan, swap_out=swap_out, swap_in=swap_in, copies=copies)
+
+    def _preludes(self, plan: Plan, sequences: Sequence[int]) -> list[Plan]:
+        """Plans that compute what rows read and nobody wrote: positions before a row's own tokens, in the row's pages.
+
+        A page may be shared, also with a row of this plan that is only now writing it; then it is written twice, with equal
+        values, for they follow from the same tokens.
+        """
+        size = self._page_size
+        starts = (plan.kv_length - np.diff(plan.query_start)).tolist()
+        now = np.zeros_like(self._written)  # pages that this plan writes into
+        begun = np.zeros_like(self._written)  # of these, the ones that hold nothing before
+        for row, (start, end) in enumerate(zip(starts, plan.kv_length.tolist(), strict=True)):
+            now[plan.page_table[row, start // size : _pages(end, size)]] = True
+            begun[plan.page_table[row, _pages(start, size) : _pages(end, size)]] = True
+        preludes = []
+        for row, start in enumerate(starts):
+            pages = plan.page_table[row, : _pages(start, size)]
+            missing = np.flatnonzero(~(self._written[pages] | begun[pages]))
+            if len(missing):  # each is computed from all before it, so those must hold their tokens by then
+                first = int(np.argmax(~self._written[pages] | now[pages])) * size
+                end = min(start, (int(missing[-1]) + 1) * size)
+                preludes += self._compute(plan, row, self._sequences[sequences[row]].tokens, first, end)
+                self._written[pages] = True
+        self._written |= now
+        return preludes
+
+    def _compute(self, plan: Plan, row: int, tokens: Ints, first: int, end: int) -> list[Plan]:
+        """Plans that compute positions first:end of a row's sequence, in chunks."""
+        one = slice(row, row + 1)
+        sampling = SamplingRows(**{item.name: getattr(plan.sampling, item.name)[one] for item in fields(SamplingRows)})
+        plans = []
+        for start in range(first, end, self._max_tokens):
+            stop = min(start + self._max_tokens, end)
+            plans.append(
+                Plan(
+                    step=plan.step,
+                    ids=plan.ids[one],
+                    slots=plan.slots[one],
+                    tokens=tokens[start:stop],
+                    query_start=np.array([0, stop - start], np.int32),
+                    kv_length=np.array([stop], np.int32),
+                    page_table=plan.page_table[one],
+                    samples=np.zeros(1, np.bool_),
+                    sampling=sampling,
+                )
+            )
+        return plans
+
+    def _tokens(self, step: RecordedStep) -> tuple[Ints, npt.NDArray[np.bool_]]:
+        """The plan's tokens int32[T], known ones for those that steps before the recording sampled; and `comparable`.
+
+        A token is unknown if its sequence was aborted before it came back. Nobody saw what came after it.
+        """
+        plan = step.plan
+        tokens, comparable = plan.tokens.copy(), np.ones(plan.num_rows, np.bool_)
+        for index in np.flatnonzero(tokens < 0).tolist():
+            row = int(np.searchsorted(plan.query_start, index, side="right")) - 1
+            if self._sampled.get(-1 - int(tokens[index])) == step.sequences[row]:
+                continue
+            known = self._sequences[step.sequences[row]].tokens
+            position = int(plan.kv_length[row] - plan.query_start[row + 1]) + index
+            comparable[row] = position < len(known)
+            tokens[index] = known[position] if comparable[row] else _UNKNOWN_TOKEN
+        return tokens, comparable
+
+    def _starts(self, step: RecordedStep) -> tuple[RowStart, ...]:
+        """Sampling state of rows that need it and whose slots got it before the recording."""
+        plan, added = step.plan, []
+        given = {start.slot for start in plan.starts}
+        for row in np.flatnonzero(plan.samples).tolist():
+            sequence, slot = step.sequences[row], int(plan.slots[row])
+            recorded = self._sequences[sequence]
+            request = recorded.request
+            params = request.params
+            needed = params.penalized or bool(params.logit_bias) or params.allowed_token_ids is not None
+            if needed and slot not in given and self._loaded.get(slot) != sequence:
+                output = recorded.tokens[len(request.prompt) : int(plan.kv_length[row])].tolist()
+                added.append(RowStart(slot, request.prompt, tuple(output), params.logit_bias, params.allowed_token_ids))
+            self._loaded[slot] = sequence
+        return tuple(added)
+
+
+def _pages(num_tokens: int, page_size: int) -> int:
+    """Pages that hold this many tokens."""
+    return -(-num_tokens // page_size)

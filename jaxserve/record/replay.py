@@ -1,0 +1,114 @@
+"""Runs a recording again, on any executor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from jaxserve.clock import Clock
+from jaxserve.errors import ConfigError
+from jaxserve.executor.base import Capabilities, Executor
+from jaxserve.record.rebuild import PreparedStep, Rebuilder
+from jaxserve.record.recording import RecordedStep, Recording
+from jaxserve.scheduler.plan import Bools, Plan, StepResult
+
+_NO_ROWS: Bools = np.zeros(0, np.bool_)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A token that is not the recorded one.
+
+    Attributes:
+        sequence: id.
+        position: of the token in its sequence, prompt included, from 0.
+        recorded, replayed: the tokens.
+    """
+
+    sequence: str
+    position: int
+    recorded: int
+    replayed: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayedStep:
+    """A step that ran again.
+
+    Attributes:
+        plan: as it was recorded.
+        seconds: from its submission to its result, with nothing else in flight.
+        recorded_seconds: see RecordedStep; None if it had no result.
+        num_compared: tokens that were compared.
+        differences: those that were not equal.
+        error: what the step raised; nothing was run after it.
+    """
+
+    plan: Plan
+    seconds: float
+    recorded_seconds: float | None
+    num_compared: int = 0
+    differences: tuple[Difference, ...] = ()
+    error: Exception | None = None
+
+
+def replay(recording: Recording, executor: Executor, clock: Clock, *, compare: bool) -> Iterator[ReplayedStep]:
+    """Run the steps of a recording one after another.
+
+    Args:
+        recording: what to run.
+        executor: one that has run nothing yet.
+        clock: measures the steps.
+        compare: whether the executor computes tokens. Then what the first plans find in its cache is computed before them, and
+            every token is compared with the recorded one. Once a token differs, what follows it in its sequence may differ too.
+
+    Yields a step at a time; the last one holds what the executor raised, if it did.
+
+    Raises:
+        ConfigError: the executor cannot run these plans.
+    """
+    limits = executor.capabilities()
+    _check(recording, limits)
+    rebuilder = Rebuilder(recording.sequences, limits)
+    for step in recording.steps:
+        prepared = rebuilder.prepare(step) if compare else PreparedStep((), step.plan, _NO_ROWS)
+        started = clock.now()
+        try:
+            for prelude in prepared.preludes:
+                executor.submit(prelude).result()
+            started = clock.now()
+            result = executor.submit(prepared.plan).result()
+        except Exception as error:  # whatever an executor dies of is what a replay is looking for
+            yield ReplayedStep(step.plan, clock.now() - started, step.seconds, error=error)
+            return
+        seconds = clock.now() - started
+        compared, differences = _compare(step, result, prepared.comparable)
+        yield ReplayedStep(step.plan, seconds, step.seconds, compared, differences)
+
+
+def _check(recording: Recording, limits: Capabilities) -> None:
+    had = recording.header.capabilities
+    if limits.page_size != had.page_size:
+        raise ConfigError(f"the recording has pages of {had.page_size} tokens, the executor of {limits.page_size}")
+    needed = ["max_num_seqs", "max_num_batched_tokens", "max_model_len", "num_pages"]
+    if any(step.plan.swap_out or step.plan.swap_in for step in recording.steps):
+        needed.append("swap_places")
+    for name in needed:
+        wanted, there = getattr(had, name), getattr(limits, name)
+        if there < wanted:
+            raise ConfigError(f"the recording needs {name} of {wanted}, the executor has {there}")
+
+
+def _compare(step: RecordedStep, result: StepResult, comparable: Bools) -> tuple[int, tuple[Difference, ...]]:
+    """How many tokens were compared, and those that differ."""
+    if step.result is None or not len(comparable):
+        return 0, ()
+    rows = np.flatnonzero(step.plan.samples & comparable)
+    recorded, replayed = step.result.tokens[rows], result.tokens[rows]
+    differences = tuple(
+        Difference(step.plan.ids[row], int(step.plan.kv_length[row]), int(step.result.tokens[row]), int(result.tokens[row]))
+        for row in rows[recorded != replayed].tolist()
+    )
+    return len(rows), differences

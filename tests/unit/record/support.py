@@ -1,0 +1,142 @@
+"""Small engines whose steps are recorded."""
+
+import zlib
+from collections.abc import Iterable
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from jaxserve.cache.kv_cache import KVCache
+from jaxserve.clock import VirtualClock
+from jaxserve.config.fields import SchedulerConfig
+from jaxserve.engine.core import EngineCore
+from jaxserve.executor.base import Capabilities, Executor, StepHandle
+from jaxserve.record.recording import RecordHeader, Recording
+from jaxserve.record.replay import ReplayedStep, replay
+from jaxserve.record.ring import StepRing
+from jaxserve.sampling.params import SamplingParams
+from jaxserve.scheduler.plan import Plan, StepResult
+from jaxserve.scheduler.request import EngineRequest
+from jaxserve.scheduler.scheduler import Scheduler
+from tests.support.hash_executor import HashExecutor
+
+MAX_LEN, PAGE, ROWS, BUDGET = 40, 4, 4, 9
+
+
+def header(limits: Capabilities, **changes: Any) -> RecordHeader:
+    settings = {"dtype": "float32", "load_format": "safetensors", "seed": 0, "tensor_parallel_size": 1}
+    known = {"jaxserve": "0.1.0", "jax": "0.11.2", "model": "hash", "fingerprint": "f00d", "settings": settings}
+    return RecordHeader(capabilities=limits, **(known | changes))
+
+
+def request(name: str, prompt: Iterable[int], max_tokens: int = 8, parent: str | None = None, **params: Any) -> EngineRequest:
+    return EngineRequest(
+        id=name,
+        prompt=tuple(prompt),
+        params=SamplingParams(**{"temperature": 0.0} | params),
+        max_tokens=max_tokens,
+        seed=7,
+        eos_token_ids=frozenset(),
+        cache_root=b"root",
+        arrival=0.0,
+        parent=parent,
+    )
+
+
+class StatefulExecutor(HashExecutor):
+    """Its tokens depend on the sampling state of the slot too, where a row has a penalty or a bias; fails at one step."""
+
+    def __init__(self, *args: Any, fails_at: int | None = None, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.fails_at = fails_at
+        self.state: dict[int, list[Any]] = {}
+
+    def capabilities(self) -> Capabilities:
+        return replace(super().capabilities(), max_num_batched_tokens=BUDGET)
+
+    def submit(self, plan: Plan) -> StepHandle:
+        if plan.step == self.fails_at and plan.samples.any():
+            raise RuntimeError("the device is gone")
+        for start in plan.starts:
+            extra = [sorted(start.prompt), sorted(start.logit_bias.items()), start.allowed]
+            self.state[start.slot] = [extra, *start.output]
+        handle = super().submit(plan)
+        for row in np.flatnonzero(plan.samples).tolist():
+            slot = int(plan.slots[row])
+            if plan.sampling.presence[row] or plan.sampling.has_bias[row]:
+                assert slot in self.state, "a slot's state is used before it is loaded"
+                shift = zlib.crc32(repr(self.state[slot]).encode())
+                handle.value.tokens[row] = self.last[slot] = (int(self.last[slot]) + shift) % self.vocab
+            self.state.setdefault(slot, []).append(int(self.last[slot]))
+        return handle
+
+
+class Engine:
+    """An engine core over an executor, with a ring that is told of every step as the core tells it."""
+
+    def __init__(
+        self, *, capacity: int = 5, num_pages: int = 21, overlap: bool = True, fails_at: int | None = None, swap_places: int = 0
+    ) -> None:
+        self.ring = StepRing(capacity)
+        self.executor = StatefulExecutor(num_pages, PAGE, ROWS, MAX_LEN, fails_at=fails_at, swap_places=swap_places)
+        config = SchedulerConfig(max_num_seqs=ROWS, max_num_batched_tokens=BUDGET)
+        scheduler = Scheduler(config, KVCache(num_pages, PAGE, prefix_caching=True), MAX_LEN, VirtualClock())
+        self.core = EngineCore(scheduler, Recorded(self.executor, self.ring, scheduler), overlap=overlap)
+
+    def recording(self) -> Recording:
+        return self.ring.recording(header(self.executor.capabilities()), "", 0.0)
+
+
+class Recorded:
+    """Tells a ring of the steps that go through it, and of their results."""
+
+    def __init__(self, executor: Executor, ring: StepRing, scheduler: Scheduler) -> None:
+        self.executor = executor
+        self.ring = ring
+        self.scheduler = scheduler
+
+    def capabilities(self) -> Capabilities:
+        return self.executor.capabilities()
+
+    def submit(self, plan: Plan) -> StepHandle:
+        self.ring.planned(plan, self.scheduler._sequences)
+        return RecordedHandle(plan, self.executor.submit(plan), self.ring)
+
+
+class RecordedHandle:
+    def __init__(self, plan: Plan, handle: StepHandle, ring: StepRing) -> None:
+        self.plan, self.handle, self.ring = plan, handle, ring
+
+    def result(self) -> StepResult:
+        result = self.handle.result()
+        self.ring.collected(self.plan, result, 0.25)
+        return result
+
+
+def replayed(recording: Recording, executor: Executor, *, compare: bool = True) -> list[ReplayedStep]:
+    return list(replay(recording, executor, VirtualClock(), compare=compare))
+
+
+def fresh(recording: Recording, **more: Any) -> StatefulExecutor:
+    """An executor that saw nothing, of the recorded one's size."""
+    limits = recording.header.capabilities
+    sizes = (limits.num_pages, limits.page_size, limits.max_num_seqs, limits.max_model_len)
+    return StatefulExecutor(*sizes, swap_places=limits.swap_places, **more)
+
+
+def same(left: Any, right: Any) -> bool:
+    """Equality that looks into arrays: dtype, shape and bits."""
+    if isinstance(left, np.ndarray):
+        return isinstance(right, np.ndarray) and (left.dtype, left.shape, left.tobytes()) == (
+            right.dtype,
+            right.shape,
+            right.tobytes(),
+        )
+    if type(left) is not type(right):
+        return False
+    if is_dataclass(left):
+        return all(same(getattr(left, item.name), getattr(right, item.name)) for item in fields(left))
+    if isinstance(left, tuple):
+        return len(left) == len(right) and all(map(same, left, right))
+    return bool(left == right)

@@ -1,0 +1,199 @@
+"""A recording replays to the same tokens, wherever the ring began; and what is not the same is told."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jaxserve.errors import ConfigError
+from jaxserve.record.replay import Difference
+from tests.unit.record.support import BUDGET, MAX_LEN, PAGE, ROWS, Engine, StatefulExecutor, fresh, replayed, request
+
+PARAMS = ({}, {"presence_penalty": 1.0}, {"logit_bias": {3: 2.0}}, {"allowed_token_ids": (1, 2)})
+
+
+def run(engine, requests, steps, aborts=()):
+    """Add requests one a step, abort some, and stop after so many steps or when the engine dies."""
+    waiting = list(requests)
+    for step in range(steps):
+        if waiting:
+            engine.core.add(waiting.pop(0))
+        engine.core.abort(aborts[step : step + 1])
+        if engine.core.has_work:
+            engine.core.step()
+        engine.core.scheduler.check()
+
+
+@st.composite
+def workloads(draw):
+    """Requests of one to three sequences that share prefixes; ids are used again."""
+    requests = []
+    for index in range(draw(st.integers(3, 9))):
+        shared = draw(st.integers(0, 24))
+        own = draw(st.lists(st.integers(0, 40), min_size=1, max_size=8))
+        prompt = [7] * shared + own
+        params = draw(st.sampled_from(PARAMS))
+        limit = draw(st.integers(1, MAX_LEN - len(prompt)))
+        names = [f"{index}-{n}" for n in range(draw(st.integers(1, 3)))]
+        parents = [None, *names[:1] * 2]
+        requests.append([request(name, prompt, limit, parent, **params) for name, parent in zip(names, parents, strict=False)])
+    return requests
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    requests=workloads(),
+    steps=st.integers(3, 40),
+    capacity=st.integers(1, 12),
+    num_pages=st.integers(11, 24),
+    overlap=st.booleans(),
+    swap_places=st.sampled_from([0, 6]),
+    aborts=st.lists(st.sampled_from(["0-0", "1-0", "2-1", "3-0"]), max_size=20),
+)
+def test_replay_is_equal_from_wherever_the_ring_began(requests, steps, capacity, num_pages, overlap, swap_places, aborts):
+    engine = Engine(capacity=capacity, num_pages=num_pages, overlap=overlap, swap_places=swap_places)
+    run(engine, requests, steps, aborts)
+    recording = engine.recording()
+    result = replayed(recording, fresh(recording))
+    assert [step.plan for step in result] == [step.plan for step in recording.steps]
+    assert not any(step.differences or step.error for step in result)
+    sampled = sum(int(step.plan.samples.sum()) for step in recording.steps if step.result is not None)
+    unknown = len(set(aborts) & {name for step in recording.steps[:1] for name in step.plan.ids})
+    assert sampled - unknown <= sum(step.num_compared for step in result) <= sampled
+
+
+def busy(capacity, *, fails_at=None, num_pages=14):
+    """An engine after many steps of preemptions and prefix hits; its recording begins in mid-stream."""
+    engine = Engine(capacity=capacity, num_pages=num_pages, fails_at=fails_at)
+    prompt = [7] * 9
+    run(
+        engine,
+        [[request(f"{name}-{n}", [*prompt, name], 25) for n in range(3)] for name in range(3)],
+        24 if fails_at is None else 0,
+    )
+    return engine
+
+
+def test_the_workload_preempts_and_hits():
+    engine = busy(6)
+    assert engine.core.scheduler.num_preemptions > 0
+    assert engine.core.scheduler.cache.hit_tokens > 0
+    assert int((engine.recording().steps[0].plan.kv_length).max()) > 12
+
+
+def test_prefixes_are_rebuilt_once_and_only_where_they_are_needed():
+    recording = busy(6).recording()
+    executor = fresh(recording)
+    replayed(recording, executor)
+    preludes = [plan for plan in executor.plans if not any(plan.ids == step.plan.ids for step in recording.steps)]
+    assert 0 < len(preludes) <= 4 * ROWS
+    whole = busy(1000).recording()
+    executor = fresh(whole)
+    replayed(whole, executor)
+    assert len(executor.plans) == len(whole.steps)  # it began with the engine: there is nothing to rebuild
+
+
+def test_long_prefixes_are_rebuilt_in_chunks():
+    recording = busy(3).recording()
+    assert max(step.plan.kv_length.max() for step in recording.steps) > 2 * BUDGET
+    executor = fresh(recording)
+    assert not any(step.differences for step in replayed(recording, executor))
+    assert max(plan.num_tokens for plan in executor.plans) == BUDGET
+
+
+def tampered(recording, index, row):
+    step = recording.steps[index]
+    tokens = step.result.tokens.copy()
+    tokens[row] += 1
+    steps = list(recording.steps)
+    steps[index] = replace(step, result=replace(step.result, tokens=tokens))
+    return replace(recording, steps=tuple(steps))
+
+
+def test_a_changed_token_is_told_with_its_place():
+    recording = busy(8).recording()
+    index = 5
+    step = recording.steps[index]
+    row = int(np.flatnonzero(step.plan.samples)[-1])
+    result = replayed(tampered(recording, index, row), fresh(recording))
+    assert [bool(step.differences) for step in result] == [place == index for place in range(len(result))]
+    token = int(step.result.tokens[row])
+    assert result[index].differences == (Difference(step.plan.ids[row], int(step.plan.kv_length[row]), token + 1, token),)
+
+
+def test_tokens_of_rows_that_choose_none_are_not_compared():
+    engine = Engine(capacity=4)
+    run(engine, [[request("a", range(30))]], 3)
+    recording = engine.recording()
+    assert not recording.steps[0].plan.samples.any()
+    assert not any(step.differences for step in replayed(tampered(recording, 0, 0), fresh(recording)))
+
+
+def test_a_crash_is_replayed_to_its_last_step():
+    engine = Engine(capacity=6, fails_at=11)
+    with pytest.raises(RuntimeError, match="gone"):
+        run(engine, [[request(f"{name}-{n}", [7] * 9 + [name], 25) for n in range(3)] for name in range(3)], 24)
+    recording = engine.recording()
+    assert [step.plan.step for step in recording.steps] == [6, 7, 8, 9, 10, 11]
+    assert [step.result is None for step in recording.steps] == [False] * 4 + [True] * 2
+    healthy = replayed(recording, fresh(recording))
+    assert len(healthy) == 6
+    assert not any(step.differences or step.error for step in healthy)
+    assert [step.num_compared > 0 for step in healthy] == [True] * 4 + [False] * 2
+    again = replayed(recording, fresh(recording, fails_at=9))
+    assert [step.plan.step for step in again] == [6, 7, 8, 9]
+    assert isinstance(again[-1].error, RuntimeError)
+
+
+def test_an_executor_without_values_gets_the_plans_and_nothing_else():
+    recording = busy(4).recording()
+    executor = Blind(recording)
+    result = replayed(recording, executor, compare=False)
+    assert executor.plans == [step.plan for step in recording.steps]
+    assert sum(step.num_compared for step in result) == 0
+    assert [step.recorded_seconds for step in result] == [0.25, 0.25, 0.25, None]
+
+
+class Blind:
+    """Takes plans and gives nothing back."""
+
+    def __init__(self, recording):
+        self.recording = recording
+        self.plans = []
+
+    def capabilities(self):
+        return self.recording.header.capabilities
+
+    def submit(self, plan):
+        self.plans.append(plan)
+        return self
+
+    def result(self):
+        return None
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ((13, PAGE, ROWS, MAX_LEN), "num_pages of 14, the executor has 13"),
+        ((14, 8, ROWS, MAX_LEN), "pages of 4 tokens, the executor of 8"),
+        ((14, PAGE, 3, MAX_LEN), "max_num_seqs of 4, the executor has 3"),
+        ((14, PAGE, ROWS, 39), "max_model_len of 40, the executor has 39"),
+    ],
+)
+def test_an_executor_that_is_too_small_is_refused(sizes, message):
+    with pytest.raises(ConfigError, match=message):
+        replayed(busy(4).recording(), StatefulExecutor(*sizes))
+
+
+def test_an_executor_without_swap_space_is_refused_only_if_pages_were_swapped():
+    recording = busy(2).recording()
+    limits = replace(recording.header.capabilities, swap_places=4)
+    recording = replace(recording, header=replace(recording.header, capabilities=limits))
+    executor = fresh(busy(2).recording())
+    assert len(replayed(recording, executor)) == 2
+    swapped = replace(recording.steps[0], plan=replace(recording.steps[0].plan, swap_out=((1, 0),)))
+    with pytest.raises(ConfigError, match="swap_places of 4, the executor has 0"):
+        replayed(replace(recording, steps=(swapped,)), executor)
