@@ -44,3 +44,10 @@ class SwapSpace:
     def seconds(self, pages: int) -> float:
         """Seconds to move this many pages in one direction."""
         return pages * self._page_seconds
+
+    def check(self, holders: Iterable[Iterable[int]]) -> None:
+        """Assert that every place is free or held once, given the places of every sequence."""
+        held = [place for places in holders for place in places]
+        assert len(held) == len(set(held)), "a place is held twice"
+        assert set(held) == self._taken, "taken places differ from the holders'"
+        assert not self._taken.intersection(self._free)

@@ -74,6 +74,9 @@ class SchedulerConfig:
     high_watermark: float = setting(
         0.02, "share of the pages that is free after a preemption, so that another does not follow at once"
     )
+    growth_reserve: float = setting(
+        1.0, "share of the growth expected of outputs that admission keeps pages for; 0 admits whatever prompts leave room"
+    )
     max_waiting_tokens: int = setting(2_000_000, "prompt tokens in the waiting queue; more are refused")
     itl_target_ms: float = setting(
         50.0, "time between tokens that interactive requests are promised, milliseconds; 0 for no promise"
@@ -92,7 +95,7 @@ class SchedulerConfig:
         require_at_least("long_prefill_token_threshold", self.long_prefill_token_threshold, 0)
         require_at_least("max_waiting", self.max_waiting, 1)
         require_at_least("max_waiting_tokens", self.max_waiting_tokens, 1)
-        for name in ("itl_target_ms", "aging_s", "prefill_price", "decode_price"):
+        for name in ("growth_reserve", "itl_target_ms", "aging_s", "prefill_price", "decode_price"):
             if not 0.0 <= getattr(self, name) < math.inf:
                 raise ConfigError(f"{name} must be at least 0 and finite, got {getattr(self, name)}", param=name)
         if not 0.0 <= self.low_watermark <= self.high_watermark < 1.0:
@@ -127,6 +130,20 @@ class CompileConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RecordConfig:
+    """The recording of the last steps, which is written to a file if the engine dies."""
+
+    record_steps: int = setting(256, "steps that a crash dump holds; 0 for no dumps")
+    dump_dir: str | None = setting(
+        None, "directory of crash dumps, which hold prompts and outputs; ~/.cache/jaxserve/dumps by default"
+    )
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        require_at_least("record_steps", self.record_steps, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
     """Everything an engine needs to start."""
 
@@ -135,6 +152,7 @@ class EngineConfig:
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
     compile: CompileConfig = field(default_factory=CompileConfig)
+    record: RecordConfig = field(default_factory=RecordConfig)
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> EngineConfig:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
-from jaxserve.config.fields import EngineConfig
+from jaxserve.config.fields import EngineConfig, RecordConfig
 from jaxserve.errors import ConfigError
 
 BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
@@ -97,6 +98,11 @@ def resolve(config: EngineConfig, model: ModelFacts, devices: DeviceFacts) -> Re
         weight_bytes=weight_bytes,
         cache_bytes=num_pages * page_bytes,
     )
+
+
+def dump_directory(config: RecordConfig) -> Path:
+    """Where crash dumps go."""
+    return Path(config.dump_dir).expanduser() if config.dump_dir else Path.home() / ".cache" / "jaxserve" / "dumps"
 
 
 def _max_model_len(config: EngineConfig, model: ModelFacts) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from jaxserve.errors import EngineDeadError
 from jaxserve.executor.base import Executor, StepHandle
@@ -29,7 +29,8 @@ class EngineCore:
         self.scheduler = scheduler
         self.executor = executor
         self._overlap = overlap
-        self._in_flight: tuple[Plan, StepHandle] | None = None
+        self._in_flight: tuple[Plan, StepHandle, float] | None = None  # with the time it was submitted
+        self._collected = 0.0  # time of the latest result
         self._failure: BaseException | None = None
 
     @property
@@ -37,8 +38,8 @@ class EngineCore:
         """Whether a turn would do anything."""
         return self._failure is None and (self.scheduler.has_work or self._in_flight is not None)
 
-    def add(self, requests: Iterable[EngineRequest]) -> None:
-        """Queue the sequences of one request. Raises QueueFullError, or EngineDeadError after a step failed."""
+    def add(self, requests: Sequence[EngineRequest]) -> None:
+        """Queue the sequences of one request. Raises RefusedError, or EngineDeadError after a step failed."""
         self._check_alive()
         self.scheduler.add(requests)
 
@@ -63,11 +64,19 @@ class EngineCore:
             raise EngineDeadError(f"the engine died: {self._failure!r}")
 
     def _turn(self) -> list[Update]:
+        clock = self.scheduler.clock
         plan = self.scheduler.schedule()
-        submitted = (plan, self.executor.submit(plan)) if plan is not None else None
+        updates = self.scheduler.take_ended()
+        submitted = None
+        if plan is not None:
+            submitted = (plan, self.executor.submit(plan), clock.now())
         if self._overlap:
             submitted, self._in_flight = self._in_flight, submitted
         if submitted is None:
-            return []
-        plan, handle = submitted
-        return self.scheduler.apply(plan, handle.result())
+            return updates
+        plan, handle, started = submitted
+        result = handle.result()
+        now = clock.now()
+        seconds = now - max(started, self._collected)  # a step begins when the one before it is over
+        self._collected = now
+        return updates + self.scheduler.apply(plan, result, seconds)

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from jaxserve.scheduler.plan import Plan, PromptScore, RowStart
 from jaxserve.scheduler.request import Sequence
 from jaxserve.scheduler.rows import RowTable
+
+
+@dataclass(slots=True)
+class PageMoves:
+    """Pages to move before a step, as in its plan."""
+
+    swap_out: list[tuple[int, int]] = field(default_factory=list)
+    swap_in: list[tuple[int, int]] = field(default_factory=list)
+    copies: list[tuple[int, int]] = field(default_factory=list)
 
 
 class Planner:
@@ -22,7 +32,7 @@ class Planner:
         self._rows = rows
         self._step = itertools.count()
 
-    def plan(self, chosen: list[tuple[Sequence, int]]) -> Plan:
+    def plan(self, chosen: list[tuple[Sequence, int]], moves: PageMoves) -> Plan:
         """The plan of the next step, R = len(chosen) rows."""
         tokens: list[int] = []
         starts: list[RowStart] = []
@@ -57,6 +67,9 @@ class Planner:
             sampling=self._rows.sampling(slots, kv_length),
             starts=tuple(starts),
             scores=tuple(scores),
+            swap_out=tuple(moves.swap_out),
+            swap_in=tuple(moves.swap_in),
+            copies=tuple(moves.copies),
         )
 
 

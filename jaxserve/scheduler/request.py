@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from enum import Enum
+from types import MappingProxyType
 
 from jaxserve.cache.kv_cache import SequencePages
 from jaxserve.sampling.params import SamplingParams
 from jaxserve.types import ServiceClass
 
 NO_SLOT = -1
+RANKS = MappingProxyType({service_class: rank for rank, service_class in enumerate(ServiceClass)})
+PREEMPTIONS_A_CLASS = 2  # after so many a sequence counts as one class higher
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,46 +64,67 @@ class Sequence:
     """A request's state. The one rule: `num_computed` chases `num_tokens`.
 
     Attributes:
+        num_prompt: tokens of the prompt.
+        limit: prompt and output tokens at which it ends.
+        stop_token_ids: tokens that end it.
+        batch: whether it is of the batch class.
         tokens: prompt and output tokens known on the host.
         num_computed: tokens whose keys and values are in the cache once every submitted step has run.
         num_pending: output tokens sampled by steps in flight, not yet known on the host (0 or 1).
+        num_charged: tokens that its tenant was charged for; what a preemption lost is computed again for free.
         slot: row of the executor's per-sequence state while running.
         pages: its pages while running.
+        capacity: tokens that its pages hold.
+        commit_at: computed tokens at which its next page is full.
+        places: where its pages are in the swap space, while it waits there.
         prefix_hashes: hashes of its leading full pages, computed once for all look-ups.
         num_cached: prompt tokens found in the prefix cache when it first ran.
         num_scored: prompt positions whose successor's log-probability was asked for.
         state_loaded: whether its slot's sampling state was loaded since it got the slot.
+        siblings: sequences of the same request that are held until this one's prompt is computed.
+        parent: the sequence whose prompt pages it may share while that runs.
+        order: number of its admission, the same after preemptions; -1 before the first.
+        num_preemptions: times it was preempted.
         admitted, queue_time: clock time at which it first left the queue, and seconds it had waited.
-        stop_token_ids: tokens that end it.
+        queued_work: token-work it adds to the queue it waits in.
     """
 
     request: EngineRequest
-    tokens: list[int]
+    num_prompt: int
+    limit: int
     stop_token_ids: frozenset[int]
+    batch: bool
+    tokens: list[int]
     status: Status = Status.WAITING
     num_computed: int = 0
     num_pending: int = 0
+    num_charged: int = 0
     slot: int = NO_SLOT
     pages: SequencePages = field(default_factory=lambda: SequencePages(b""))
+    capacity: int = 0
+    commit_at: int = 0
+    places: list[int] = field(default_factory=list)
     prefix_hashes: list[bytes] = field(default_factory=list)
     num_cached: int = 0
     num_scored: int = 0
     state_loaded: bool = False
+    siblings: list[Sequence] = field(default_factory=list)
+    parent: Sequence | None = None
+    order: int = -1
+    num_preemptions: int = 0
     admitted: float | None = None
     queue_time: float = 0.0
+    queued_work: float = 0.0
 
     @classmethod
-    def from_request(cls, request: EngineRequest) -> Sequence:
+    def from_request(cls, request: EngineRequest, max_model_len: int) -> Sequence:
         """A waiting sequence."""
         stops = frozenset(request.params.stop_token_ids)
         if not request.params.ignore_eos:
             stops |= request.eos_token_ids
-        return cls(request, list(request.prompt), stops)
-
-    @property
-    def num_prompt(self) -> int:
-        """Tokens of the prompt."""
-        return len(self.request.prompt)
+        num_prompt = len(request.prompt)
+        limit = min(num_prompt + request.max_tokens, max_model_len)
+        return cls(request, num_prompt, limit, stops, request.service_class is ServiceClass.BATCH, list(request.prompt))
 
     @property
     def wants_scores(self) -> bool:
@@ -114,5 +138,13 @@ class Sequence:
 
     @property
     def num_output(self) -> int:
-        """Output tokens, those in flight included."""
-        return self.num_tokens - self.num_prompt
+        """Output tokens known on the host."""
+        return len(self.tokens) - self.num_prompt
+
+    @property
+    def precedence(self) -> tuple[int, int]:
+        """Smaller runs first and may preempt larger: by class, then in order of admission.
+
+        A sequence that was preempted again and again rises a class, or the others would never let it finish.
+        """
+        return max(0, RANKS[self.request.service_class] - self.num_preemptions // PREEMPTIONS_A_CLASS), self.order

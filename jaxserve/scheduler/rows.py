@@ -45,8 +45,8 @@ class RowTable:
         return len(self._free)
 
     def take(self, sequence: Sequence) -> int:
-        """Give the sequence a slot and write its parameters there."""
-        slot = self._free.pop()
+        """Give the sequence a slot and write its parameters there. Whatever is raised, the slot stays free."""
+        slot = self._free[-1]
         params, table = sequence.request.params, self._sampling
         table.temperature[slot] = params.temperature
         table.top_k[slot] = max(params.top_k, 0)
@@ -64,6 +64,7 @@ class RowTable:
         self._min_length[slot] = sequence.num_prompt + params.min_tokens
         self._num_pages[slot] = 0
         self._pages[slot] = NULL_PAGE
+        self._free.pop()
         return slot
 
     def give_back(self, slot: int) -> None:

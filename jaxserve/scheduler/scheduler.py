@@ -1,52 +1,104 @@
 """The scheduler: one rule, no prefill phase and no decode phase.
 
 Every sequence's `num_computed` chases its `num_tokens` under one token budget a step. Running sequences come first, then waiting
-ones; a prefix hit starts a sequence ahead; a long prompt takes several steps beside the others' decodes; when pages run out the
-youngest running sequence gives its pages back and is computed again later, and nothing is admitted in such a step.
+ones; a prefix hit starts a sequence ahead; a long prompt takes several steps beside the others' decodes; when pages run out
+sequences of least precedence give theirs back and go on later, and nothing is admitted in such a step.
 (The unified token budget follows vLLM's v1 scheduler and Sarathi-Serve, https://arxiv.org/abs/2403.02310.)
+
+This is the life of sequences: they arrive, get tokens, end. `batching` chooses what each step computes.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable
+import heapq
+import itertools
+import logging
+import math
+from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Sequence as ListOf
 
-from jaxserve.cache.kv_cache import KVCache, PrefixMatch
+from jaxserve.cache.kv_cache import KVCache
+from jaxserve.cache.swap import SwapSpace
 from jaxserve.clock import Clock
 from jaxserve.config.fields import SchedulerConfig
-from jaxserve.errors import QueueFullError
-from jaxserve.scheduler.plan import Plan, StepResult
+from jaxserve.config.policies import Policies
+from jaxserve.errors import DeadlineError, InternalError, JaxserveError
+from jaxserve.scheduler.admission import QueueBounds
+from jaxserve.scheduler.batching import Batcher
+from jaxserve.scheduler.estimates import OutputLengths
+from jaxserve.scheduler.fairness import TokenWork
+from jaxserve.scheduler.pace import Pace
+from jaxserve.scheduler.plan import LogprobRows, Plan, StepResult
 from jaxserve.scheduler.planner import Planner
+from jaxserve.scheduler.preemption import Preempter, Preemption
 from jaxserve.scheduler.request import NO_SLOT, EngineRequest, Sequence, Status
 from jaxserve.scheduler.rows import RowTable
+from jaxserve.scheduler.running import RunningSet
 from jaxserve.scheduler.update import Update
+from jaxserve.scheduler.waiting import WaitingQueue
 from jaxserve.types import FinishReason
+
+logger = logging.getLogger(__name__)
+
+
+def log_preemption(event: Preemption) -> None:
+    """What is done with a preemption if nobody asks for it."""
+    logger.info("preempted %s: %d tokens lost, %d pages gained", event.id, event.tokens_lost, event.pages_gained)
 
 
 class Scheduler:
     """Owns every sequence and the page pool; called by one thread.
 
+    Attributes:
+        cache: the pages.
+        clock: time, in which arrivals and deadlines are given.
+        lengths: output lengths expected, and how well they were met.
+
     Args:
         config: budgets and limits.
         cache: the pages.
         max_model_len: longest prompt plus output, tokens.
-        clock: time for queue statistics.
+        clock: time.
+        policies: what classes and tenants may take; no limits by default.
+        swap: where preempted pages can wait; None if they are always computed again.
+        on_preemption: told of every preemption.
     """
 
-    def __init__(self, config: SchedulerConfig, cache: KVCache, max_model_len: int, clock: Clock) -> None:
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        cache: KVCache,
+        max_model_len: int,
+        clock: Clock,
+        *,
+        policies: Policies | None = None,
+        swap: SwapSpace | None = None,
+        on_preemption: Callable[[Preemption], None] = log_preemption,
+    ) -> None:
+        policies = policies or Policies()
         self.cache = cache
+        self.clock = clock
+        self.lengths = OutputLengths()
         self._config = config
         self._max_model_len = max_model_len
-        self._clock = clock
-        self._low_watermark = int(cache.num_usable * config.low_watermark)  # pages
-        self._high_watermark = int(cache.num_usable * config.high_watermark)
         self._rows = RowTable(config.max_num_seqs, cache.pages_for(max_model_len))
         self._planner = Planner(self._rows)
-        self._waiting: deque[Sequence] = deque()
-        self._running: list[Sequence] = []  # oldest first
+        self._work = TokenWork(policies, config.prefill_price, config.decode_price)
+        self._pace = Pace(config.max_num_batched_tokens, config.max_num_seqs, config.itl_target_ms / 1000)
+        self._waiting = WaitingQueue(self._work, config.aging_s)
+        self._bounds = QueueBounds(config, self._waiting)
+        self._running = RunningSet(cache, self._rows, swap)
+        high_watermark = int(cache.num_usable * config.high_watermark)
+        self._preempter = Preempter(
+            clock, policies, self._running, self._waiting, swap, self._pace, high_watermark, self._expected_work, on_preemption
+        )
+        self._batcher = Batcher(
+            config, policies, clock, self._running, self._waiting, self._work, self.lengths, self._pace, self._preempter
+        )
         self._sequences: dict[str, Sequence] = {}
-        self.num_preemptions = 0
-        self.num_lost_tokens = 0  # computed tokens given up by preemptions; the prefix cache may still hold some
+        self._deadlines: list[tuple[float, int, Sequence]] = []
+        self._arrivals = itertools.count()
+        self._ended: list[Update] = []
 
     @property
     def num_running(self) -> int:
@@ -59,22 +111,48 @@ class Scheduler:
         return len(self._waiting)
 
     @property
+    def num_preemptions(self) -> int:
+        """Times that a sequence gave its pages back."""
+        return self._preempter.num_preemptions
+
+    @property
+    def num_lost_tokens(self) -> int:
+        """Computed tokens given up by preemptions; the prefix cache may still hold some."""
+        return self._preempter.num_lost_tokens
+
+    @property
     def has_work(self) -> bool:
-        """Whether any sequence is unfinished."""
-        return bool(self._sequences)
+        """Whether any sequence is unfinished, or its end not told."""
+        return bool(self._sequences or self._ended)
 
-    def has_room(self, count: int) -> bool:
-        """Whether the waiting queue takes this many more sequences."""
-        return len(self._waiting) + count <= self._config.max_waiting
+    @property
+    def sequences(self) -> Mapping[str, Sequence]:
+        """Every unfinished sequence by id."""
+        return self._sequences
 
-    def add(self, requests: Iterable[EngineRequest]) -> None:
-        """Queue the sequences of one request, all or none. Raises QueueFullError beyond `max_waiting` in the queue."""
-        sequences = [Sequence.from_request(request) for request in requests]
-        if not self.has_room(len(sequences)):
-            limit = self._config.max_waiting
-            raise QueueFullError(f"the waiting queue is full (max_waiting is {limit} sequences)", retry_after=1.0)
-        self._sequences.update((sequence.request.id, sequence) for sequence in sequences)
-        self._waiting.extend(sequences)
+    def has_room(self, requests: ListOf[EngineRequest]) -> bool:
+        """Whether the waiting queue takes these sequences too."""
+        return self._bounds.has_room(requests)
+
+    def add(self, requests: ListOf[EngineRequest]) -> None:
+        """Queue the sequences of one request, all or none; those with a `parent` among them wait for its prompt to share it.
+
+        Raises QueueFullError or OverloadedError, with the seconds after which it may be taken.
+        """
+        self._bounds.check(requests, self.clock.now())
+        sequences = {request.id: Sequence.from_request(request, self._max_model_len) for request in requests}
+        for name, sequence in sequences.items():
+            sequence.parent = sequences.get(sequence.request.parent or "")
+            if sequence.parent is not None:
+                sequence.parent.siblings.append(sequence)
+            sequence.queued_work = self._expected_work(sequence)
+            self._sequences[name] = sequence
+            self._work.enter(sequence.request.tenant)
+            if sequence.request.deadline < math.inf:
+                heapq.heappush(self._deadlines, (sequence.request.deadline, next(self._arrivals), sequence))
+        for sequence in sequences.values():
+            if sequence.parent is None:
+                self._waiting.append(sequence)
 
     def abort(self, ids: Iterable[str]) -> list[str]:
         """Finish sequences wherever they are; unknown and finished ones are passed over. Returns those that were active."""
@@ -88,18 +166,25 @@ class Scheduler:
 
     def schedule(self) -> Plan | None:
         """Plan the next step; None if there is nothing to compute."""
-        budget = self._config.max_num_batched_tokens
-        preempted = self.num_preemptions
-        chosen: list[tuple[Sequence, int]] = []
-        budget = self._schedule_running(chosen, budget)
-        if self.num_preemptions == preempted:
-            self._admit(chosen, budget)
-        if not chosen:
-            return None
-        return self._planner.plan(chosen)
+        self._expire()
+        draft = self._batcher.step()
+        return self._planner.plan(draft.rows, draft.moves) if draft.rows else None
 
-    def apply(self, plan: Plan, result: StepResult) -> list[Update]:
-        """Take in a step's tokens: append them, finish what ends, and tell what happened, row after row."""
+    def take_ended(self) -> list[Update]:
+        """Sequences that ended outside of a step since the last call: deadlines passed."""
+        ended, self._ended = self._ended, []
+        return ended
+
+    def apply(self, plan: Plan, result: StepResult, seconds: float | None = None) -> list[Update]:
+        """Take in a step's tokens: append them, finish what ends, and tell what happened, row after row.
+
+        Args:
+            plan: the step.
+            result: what it produced.
+            seconds: how long it took; None if nobody measured it.
+        """
+        if seconds is not None:
+            self._observe(plan, seconds)
         updates = []
         scores = {score.row: rows for score, rows in zip(plan.scores, result.scores, strict=True)}
         samples = plan.samples.tolist()
@@ -108,172 +193,131 @@ class Scheduler:
             sequence = self._sequences.get(name)
             if sequence is None:  # finished while the step was in flight: its token is discarded
                 continue
-            score = scores.get(row)
-            if not samples[row]:
-                if score is not None:
-                    updates.append(Update(name, score=score))
-                continue
-            token = tokens[row]
-            reason, matched = self._append(sequence, token)
-            logprobs = result.logprobs if sequence.request.params.logprobs is not None else None
-            updates.append(
-                Update(
-                    name,
-                    token,
-                    logprobs,
-                    row,
-                    score,
-                    reason,
-                    matched=matched,
-                    num_cached=sequence.num_cached,
-                    queue_time=sequence.queue_time,
-                )
-            )
+            score = scores.get(row) if scores else None
+            if samples[row]:
+                updates.append(self._take_token(sequence, tokens[row], row, result.logprobs, score))
+            elif score is not None:
+                updates.append(Update(name, score=score))
         return updates
 
     def check(self) -> None:
         """Assert the invariants between sequences, slots and pages."""
-        running = set(map(id, self._running))
-        waiting = set(map(id, self._waiting))
-        assert len(running) + len(waiting) == len(self._sequences), "a sequence is in no queue, or in two"
-        for sequence in self._sequences.values():
-            assert (id(sequence) in running) == (sequence.status is Status.RUNNING) == (sequence.slot != NO_SLOT)
-            assert (id(sequence) in waiting) == (sequence.status is Status.WAITING)
+        unfinished = list(self._sequences.values())
+        running, waiting = set(self._running.sequences), set(self._waiting)
+        held = [sibling for sequence in unfinished for sibling in sequence.siblings]
+        assert len(running) + len(waiting) + len(held) == len(unfinished), "a sequence is nowhere, or in two places"
+        for sequence in unfinished:
+            assert (sequence in running) == (sequence.status is Status.RUNNING) == (sequence.slot != NO_SLOT)
+            assert (sequence in waiting or sequence in held) == (sequence.status is Status.WAITING)
             assert sequence.num_computed <= sequence.num_tokens
-            assert sequence.num_computed <= len(sequence.pages.pages) * self.cache.page_size
-        slots = {sequence.slot for sequence in self._running}
-        assert len(slots) == len(self._running) == self._config.max_num_seqs - self._rows.num_free
-        self.cache.check(sequence.pages for sequence in self._sequences.values())
+            assert sequence.status is Status.RUNNING or sequence.places or not sequence.num_computed
+        self._waiting.check(held)
+        self._running.check(unfinished, self._config.max_num_seqs)
 
-    def _schedule_running(self, chosen: list[tuple[Sequence, int]], budget: int) -> int:
-        """Give running sequences, oldest first, their next tokens; returns the budget left."""
-        index = 0
-        while index < len(self._running) and budget > 0:
-            sequence = self._running[index]
-            index += 1
-            count = self._next_count(sequence, budget)
-            if count > 0 and self._make_room(sequence, sequence.num_computed + count):
-                self._choose(sequence, count, chosen)
-                budget -= count
-        return budget
+    def _expected_work(self, sequence: Sequence) -> float:
+        """Token-work that is left to do for a sequence that waits, its siblings' held behind it not counted."""
+        prompt = 0 if sequence.places else len(sequence.tokens)
+        return self._work.work(prompt, self.lengths.remaining(sequence.request, sequence.num_output))
 
-    def _next_count(self, sequence: Sequence, budget: int) -> int:
-        """Tokens this sequence computes in this step."""
-        if sequence.num_output >= sequence.request.max_tokens or sequence.num_tokens >= self._max_model_len:
-            return 0  # its last token is in flight
-        count = min(sequence.num_tokens - sequence.num_computed, budget)
-        threshold = self._config.long_prefill_token_threshold
-        return min(count, threshold) if threshold else count
+    def _observe(self, plan: Plan, seconds: float) -> None:
+        """Learn what a step costs, and how fast work is done while some waits."""
+        self._pace.observe(plan.num_rows, plan.num_tokens, seconds)
+        if len(self._waiting):
+            decodes = int((plan.query_start[1:] - plan.query_start[:-1] == 1).sum())
+            self._bounds.observe(self._work.work(plan.num_tokens - decodes, decodes), seconds)
 
-    def _make_room(self, sequence: Sequence, num_tokens: int) -> bool:
-        """Get pages for the sequence, preempting younger ones, the youngest first; False if it had to be preempted itself.
-
-        A preemption does not stop at the page that was missing but at the high watermark: with one page at a time, nearly every
-        step would preempt and recompute.
-        """
-        if self.cache.grow(sequence.pages, num_tokens):
-            return True
-        while self._running[-1] is not sequence and not self.cache.can_grow(
-            sequence.pages, num_tokens, spare=self._high_watermark
-        ):
-            self._preempt(self._running[-1])
-        if self.cache.grow(sequence.pages, num_tokens):
-            return True
-        self._preempt(sequence)
-        return False
-
-    def _preempt(self, sequence: Sequence) -> None:
-        """Take a running sequence's pages; it is computed again when it comes back from the front of the queue."""
-        lost = sequence.num_computed
-        self._stop_running(sequence)
-        sequence.status = Status.WAITING
-        self.num_preemptions += 1
-        self.num_lost_tokens += lost
-        self._waiting.appendleft(sequence)
-
-    def _admit(self, chosen: list[tuple[Sequence, int]], budget: int) -> None:
-        """Start waiting sequences, first come first served, while budget, slots and pages last.
-
-        Pages that running sequences still need for tokens they already have are spoken for: prompts that are computed chunk by
-        chunk would otherwise be admitted to the same free pages and preempt one another.
-        """
-        reserved = sum(self._missing_pages(sequence) for sequence in self._running) if self._waiting else 0
-        while self._waiting and budget > 0 and self._rows.num_free > 0:
-            sequence = self._waiting[0]
-            match = self._find_prefix(sequence)
-            spare = self._low_watermark + reserved if self._running else 0
-            if not self.cache.fits(match, len(sequence.tokens), spare=spare):
-                return
-            self._waiting.popleft()
-            self._start(sequence)
-            sequence.pages = self.cache.begin(match, len(sequence.tokens))
-            sequence.num_computed = match.num_tokens
-            if sequence.admitted is None:
-                sequence.admitted = self._clock.now()
-                sequence.queue_time = sequence.admitted - sequence.request.arrival
-                sequence.num_cached = match.num_tokens
-            count = self._next_count(sequence, budget)
-            grown = self.cache.grow(sequence.pages, sequence.num_computed + count)
-            assert grown, "fits() promised these pages"
-            self._choose(sequence, count, chosen)
-            budget -= count
-            reserved += self._missing_pages(sequence)
-
-    def _missing_pages(self, sequence: Sequence) -> int:
-        """Pages for tokens that the sequence has and did not get pages for yet."""
-        return max(0, self.cache.pages_for(len(sequence.tokens)) - len(sequence.pages.pages))
-
-    def _find_prefix(self, sequence: Sequence) -> PrefixMatch:
-        """What the prefix cache has of the sequence; nothing while every prompt token must run to be scored."""
-        if sequence.wants_scores:
-            return PrefixMatch(sequence.request.cache_root)
-        return self.cache.find(sequence.request.cache_root, sequence.tokens, sequence.prefix_hashes)
-
-    def _start(self, sequence: Sequence) -> None:
-        sequence.status = Status.RUNNING
-        sequence.slot = self._rows.take(sequence)
-        self._running.append(sequence)
-
-    def _choose(self, sequence: Sequence, count: int, chosen: list[tuple[Sequence, int]]) -> None:
-        """Put the sequence's next `count` tokens into the step."""
-        self._rows.set_pages(sequence.slot, sequence.pages.pages)
-        sequence.num_computed += count
-        self.cache.commit(sequence.pages, sequence.tokens, sequence.num_computed)
-        chosen.append((sequence, count))
+    def _take_token(
+        self, sequence: Sequence, token: int, row: int, logprobs: LogprobRows | None, score: LogprobRows | None
+    ) -> Update:
+        """One row's token. Whatever goes wrong with it ends this sequence alone."""
+        name = sequence.request.id
+        try:
+            if token < 0:
+                raise InternalError("the model's logits are not finite")
+            reason, matched = self._append(sequence, token)
+        except Exception as error:
+            return self._fail(sequence, error)
+        return Update(
+            name,
+            token,
+            logprobs if sequence.request.params.logprobs is not None else None,
+            row,
+            score,
+            reason,
+            matched=matched,
+            num_cached=sequence.num_cached,
+            queue_time=sequence.queue_time,
+        )
 
     def _append(self, sequence: Sequence, token: int) -> tuple[FinishReason | None, int | None]:
         """Add a sampled token; the reason if it ends the sequence, and the stop token that did."""
         sequence.num_pending -= 1
         sequence.tokens.append(token)
-        if sequence.status is Status.RUNNING:
-            self.cache.commit(sequence.pages, sequence.tokens, sequence.num_computed)
-        reason, matched = None, None
-        num_output = len(sequence.tokens) - sequence.num_prompt
-        if token in sequence.stop_token_ids and num_output > sequence.request.params.min_tokens:
-            reason = FinishReason.STOP
-            matched = token if token in sequence.request.params.stop_token_ids else None
-        elif num_output >= sequence.request.max_tokens or len(sequence.tokens) >= self._max_model_len:
-            reason = FinishReason.LENGTH
-        if reason is not None:
-            self._finish(sequence)
-        return reason, matched
+        known = len(sequence.tokens)
+        if sequence.status is Status.WAITING:  # preempted while the step was in flight
+            self._waiting.grew(1)
+        elif sequence.num_computed >= sequence.commit_at <= known:
+            self._running.commit(sequence)
+        request = sequence.request
+        if token in sequence.stop_token_ids and known - sequence.num_prompt > request.params.min_tokens:
+            self._end(sequence)
+            return FinishReason.STOP, token if token in request.params.stop_token_ids else None
+        if known >= sequence.limit:
+            self._end(sequence)
+            return FinishReason.LENGTH, None
+        return None, None
+
+    def _end(self, sequence: Sequence) -> None:
+        """It ended by itself: its length is what such outputs get to."""
+        self.lengths.observe(sequence.request, sequence.num_output)
+        self._finish(sequence)
+
+    def _fail(self, sequence: Sequence, error: Exception) -> Update:
+        """End one sequence because of an error of its own; all others go on."""
+        if not isinstance(error, JaxserveError):
+            logger.exception("request %s failed", sequence.request.id)
+            error = InternalError(f"the request failed: {error!r}")
+        self._finish(sequence)
+        return Update(sequence.request.id, error=error)
+
+    def _expire(self) -> None:
+        """End what should have started or ended by now."""
+        now = self.clock.now()
+        for sequence in self._waiting.expired(now):
+            waited = now - sequence.request.arrival
+            siblings = list(sequence.siblings)
+            error = DeadlineError(
+                f"the request waited {waited:.1f} s and did not start in time (queue_timeout)",
+                retry_after=self._bounds.seconds_to_wait(sequence.request),
+            )
+            self._ended += [self._fail(one, error) for one in (*siblings, sequence)]
+        while self._deadlines and self._deadlines[0][0] <= now:
+            sequence = heapq.heappop(self._deadlines)[2]
+            if sequence.status is not Status.FINISHED:
+                taken = now - sequence.request.arrival
+                error = DeadlineError(f"the request took {taken:.1f} s and did not end in time (timeout)")
+                self._ended.append(self._fail(sequence, error))
 
     def _finish(self, sequence: Sequence) -> None:
         """The one place that ends a sequence and releases all it holds; a second call does nothing."""
         if sequence.status is Status.FINISHED:
             return
         if sequence.status is Status.RUNNING:
-            self._stop_running(sequence)
+            self._running.stop(sequence)
         else:
             self._waiting.remove(sequence)
+            self._running.forget_swapped(sequence)
         sequence.status = Status.FINISHED
         del self._sequences[sequence.request.id]
+        self._work.leave(sequence.request.tenant)
+        if sequence.siblings:  # it ended before its prompt was computed: the next one computes it
+            self._succeed(self._waiting.release(sequence))
 
-    def _stop_running(self, sequence: Sequence) -> None:
-        """Release pages and slot. Steps run in order, so a step in flight is done with them before a later one starts."""
-        self.cache.release(sequence.pages)
-        self._rows.give_back(sequence.slot)
-        self._running.remove(sequence)
-        sequence.slot = NO_SLOT
-        sequence.num_computed = 0
-        sequence.state_loaded = False
+    def _succeed(self, siblings: list[Sequence]) -> None:
+        """The first of the siblings of a sequence that ended takes its place."""
+        first, *others = siblings
+        first.parent = None
+        for sibling in others:
+            sibling.parent = first
+        self._waiting.put_back([first])
+        self._waiting.hold(first, others)

@@ -40,7 +40,8 @@ class Bench:
     """A scheduler, its executor, and one step at a time."""
 
     def __init__(self, *, num_pages=101, page_size=4, max_num_seqs=4, budget=16, prefix_caching=True, **config):
-        self.config = SchedulerConfig(max_num_seqs=max_num_seqs, max_num_batched_tokens=budget, **config)
+        settings = {"growth_reserve": 0.0, "itl_target_ms": 0.0} | config
+        self.config = SchedulerConfig(max_num_seqs=max_num_seqs, max_num_batched_tokens=budget, **settings)
         self.cache = KVCache(num_pages, page_size, prefix_caching=prefix_caching)
         self.clock = VirtualClock()
         self.scheduler = Scheduler(self.config, self.cache, MAX_LEN, self.clock)
@@ -280,8 +281,8 @@ def test_the_watermark_does_not_keep_out_the_only_sequence():
 def test_a_full_queue_takes_all_sequences_of_a_request_or_none():
     bench = Bench(max_waiting=4)
     bench.scheduler.add([request("a0", 2), request("a1", 2)])
-    assert bench.scheduler.has_room(2)
-    assert not bench.scheduler.has_room(3)
+    assert bench.scheduler.has_room([request("b", 2)] * 2)
+    assert not bench.scheduler.has_room([request("b", 2)] * 3)
     with pytest.raises(QueueFullError, match="max_waiting is 4") as refused:
         bench.scheduler.add([request("b0", 2), request("b1", 2), request("b2", 2)])
     assert refused.value.retry_after > 0
@@ -298,7 +299,7 @@ def test_preempted_sequences_come_back_even_to_a_full_queue():
     bench.add(*(request(name, 12, max_tokens=3) for name in "def"))
     bench.step()
     assert bench.scheduler.num_waiting == 4
-    assert not bench.scheduler.has_room(1)
+    assert not bench.scheduler.has_room([request("g", 2)])
     finished = []
     while bench.scheduler.has_work:
         finished += [update.id for update in bench.step()[1] if update.reason]

@@ -1,0 +1,103 @@
+"""Fairness between tenants: virtual counters of token-work.
+
+Every tenant has a counter of the work done for it, divided by its weight; of the tenants that wait, the one with the smallest
+counter is next. One that comes back after a pause is lifted to the smallest counter of those that are active: time away earns no
+credit. Work is charged when it is done, with its actual size; computing again what a preemption lost is not charged.
+(Virtual Token Counter: Sheng et al., Fairness in Serving Large Language Models, OSDI 2024, https://arxiv.org/abs/2401.00588.)
+"""
+
+from __future__ import annotations
+
+from jaxserve.config.policies import Policies
+
+MAX_IDLE_TENANTS = 10_000  # remembered; beyond it, the debts of those that are away are forgiven
+
+
+class TokenWork:
+    """Counters of tenants.
+
+    Args:
+        policies: the tenants' weights.
+        prefill_price, decode_price: work of one prompt token and of one output token.
+    """
+
+    def __init__(self, policies: Policies, prefill_price: float, decode_price: float) -> None:
+        self._policies = policies
+        self._prefill_price = prefill_price
+        self._decode_price = decode_price
+        self._counters: dict[str, float] = {}
+        self._active: dict[str, int] = {}  # tenant -> unfinished sequences
+        self._floor = 0.0  # smallest counter of the active tenants when last looked at; never falls
+
+    def counter(self, tenant: str) -> float:
+        """Weighted work done for the tenant."""
+        return self._counters.get(tenant, self._floor)
+
+    @property
+    def active(self) -> dict[str, int]:
+        """Unfinished sequences of every tenant that has any."""
+        return self._active
+
+    def enter(self, tenant: str) -> None:
+        """A sequence of the tenant arrives."""
+        if tenant not in self._active:
+            self._raise_floor()
+            self._counters[tenant] = max(self._counters.get(tenant, 0.0), self._floor)
+            self._active[tenant] = 0
+        self._active[tenant] += 1
+
+    def leave(self, tenant: str) -> None:
+        """A sequence of the tenant ends."""
+        self._active[tenant] -= 1
+        if self._active[tenant] == 0:
+            self._raise_floor()
+            del self._active[tenant]
+            if self._counters[tenant] <= self._floor or len(self._counters) > MAX_IDLE_TENANTS + len(self._active):
+                del self._counters[tenant]
+
+    def charge(self, tenant: str, prompt: int, output: int) -> None:
+        """Tokens were computed for the tenant."""
+        self._counters[tenant] += self.work(prompt, output) / self._policies.of_tenant(tenant).weight
+
+    def work(self, prompt: float, output: float) -> float:
+        """Token-work of so many tokens."""
+        return self._prefill_price * prompt + self._decode_price * output
+
+    def weight(self, tenant: str) -> float:
+        """The tenant's weight."""
+        return self._policies.of_tenant(tenant).weight
+
+    def _raise_floor(self) -> None:
+        if self._active:
+            self._floor = max(self._floor, min(self._counters[tenant] for tenant in self._active))
+
+
+class PrefillTokens:
+    """One step's tokens for prompts, of which some tenants' reserve is left to them.
+
+    Args:
+        policies: who has a reserve.
+        budget: tokens of the step.
+        eager: tenants with a prompt to compute now.
+    """
+
+    def __init__(self, policies: Policies, budget: int, eager: set[str]) -> None:
+        self.left = budget
+        self._reserved: dict[str, int] = {}
+        if any(policy.prefill_reserve for policy in policies.tenants.values()):
+            shares = {tenant: policies.of_tenant(tenant).prefill_reserve for tenant in eager}
+            total = max(sum(shares.values()), 1.0)  # "*" may give a reserve to any number of tenants
+            self._reserved = {tenant: int(budget * share / total) for tenant, share in shares.items()}
+
+    def left_for(self, tenant: str) -> int:
+        """Tokens that a prompt of the tenant may take."""
+        if not self._reserved:
+            return self.left
+        others = sum(tokens for other, tokens in self._reserved.items() if other != tenant)
+        return max(self.left - others, min(self._reserved.get(tenant, 0), self.left))
+
+    def take(self, tenant: str, count: int) -> None:
+        """A row of the tenant takes tokens."""
+        self.left -= count
+        if tenant in self._reserved:
+            self._reserved[tenant] = max(0, self._reserved[tenant] - count)

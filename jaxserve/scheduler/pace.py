@@ -1,0 +1,110 @@
+"""How much a step may hold, so that interactive sequences get their tokens in time.
+
+Steps are timed. What a step of a size costs is the moving average of those measured; of a size not measured lately, a line
+through the two nearest smaller ones. While an interactive sequence decodes, a step is made as large as the time between tokens
+that was promised (`itl_target_ms`) allows: all of it while many prompts wait, half of it while none does.
+"""
+
+from __future__ import annotations
+
+RATE = 0.2  # weight of the newest measurement
+OUTLIER = 2.0  # a measurement counts as at most this many times the average: a pause of the machine is no trend
+FRESH = 2000  # steps after which a measurement is forgotten
+QUIET_SHARE = 0.5  # of the promised time that a step takes while no prompt waits
+SLOWEST = 2.0  # a target below this many times the fastest step is out of reach, and this is kept instead
+SMALLEST = 16  # of the budget's sixteenth, at least: prompts always go on
+
+
+class StepCosts:
+    """Seconds of a step by its size, in powers of two as steps are padded to."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[int, tuple[float, int]] = {}  # exponent -> average, and number of the step that measured it last
+        self._step = 0
+
+    def observe(self, size: int, seconds: float) -> None:
+        """A step of this size took so long."""
+        self._step += 1
+        exponent = _exponent(size)
+        known, _ = self._seconds.get(exponent, (seconds, 0))
+        seconds = min(seconds, OUTLIER * known)
+        self._seconds[exponent] = (known + RATE * (seconds - known), self._step)
+
+    def seconds(self, size: int) -> float:
+        """Expected seconds of a step of this size; 0 if nothing was measured."""
+        exponent = _exponent(size)
+        fresh = {known: mean for known, (mean, step) in self._seconds.items() if self._step - step < FRESH}
+        if exponent in fresh:
+            return fresh[exponent]
+        smaller = sorted(known for known in fresh if known < exponent)[-2:]
+        if not smaller:
+            return min(fresh.values(), default=0.0)
+        last = smaller[-1]
+        slope = fresh[last] / 2.0**last
+        if len(smaller) == 2:
+            slope = max(0.0, (fresh[last] - fresh[smaller[0]]) / (2.0**last - 2.0 ** smaller[0]))
+        return fresh[last] + slope * (2.0**exponent - 2.0**last)
+
+    @property
+    def fastest(self) -> float:
+        """Seconds of the fastest size measured; 0 if none was."""
+        return min((mean for mean, _ in self._seconds.values()), default=0.0)
+
+
+class Pace:
+    """Sizes of steps.
+
+    Args:
+        max_tokens: tokens of a step at most.
+        max_rows: rows of a step at most.
+        itl_target: seconds between tokens promised to interactive sequences; 0 for no promise.
+    """
+
+    def __init__(self, max_tokens: int, max_rows: int, itl_target: float) -> None:
+        self._max_tokens = max_tokens
+        self._max_rows = max_rows
+        self._target = itl_target
+        self._smallest = max(SMALLEST, max_tokens // 16)
+        self._mixed = StepCosts()
+        self._decode = StepCosts()
+
+    def observe(self, rows: int, tokens: int, seconds: float) -> None:
+        """A step was measured."""
+        (self._decode if rows == tokens else self._mixed).observe(tokens, seconds)
+
+    def budget(self, decodes: int, waiting_tokens: int) -> int:
+        """Tokens of the next step while interactive sequences decode.
+
+        Args:
+            decodes: their tokens, which are always in it.
+            waiting_tokens: prompt tokens that could be computed now.
+        """
+        if not self._target:
+            return self._max_tokens
+        depth = min(1.0, waiting_tokens / (4 * self._max_tokens))
+        allowed = self._reachable() * (QUIET_SHARE + (1.0 - QUIET_SHARE) * depth)
+        size = self._max_tokens
+        while size > self._smallest and self._mixed.seconds(size) > allowed:
+            size = 2 ** (_exponent(size) - 1)
+        return min(max(size, decodes + self._smallest), self._max_tokens)
+
+    def max_decodes(self) -> int:
+        """Rows that may decode together within the target."""
+        rows = self._max_rows
+        if not self._target:
+            return rows
+        allowed = self._reachable()
+        while rows > 1 and self._decode.seconds(rows) > allowed:
+            rows = 2 ** (_exponent(rows) - 1)
+        return rows
+
+    def prefill_seconds(self, tokens: int) -> float:
+        """Seconds that a prompt of this many tokens takes in full steps."""
+        return self._mixed.seconds(self._max_tokens) * tokens / self._max_tokens
+
+    def _reachable(self) -> float:
+        return max(self._target, SLOWEST * self._decode.fastest)
+
+
+def _exponent(size: int) -> int:
+    return max(size - 1, 0).bit_length()

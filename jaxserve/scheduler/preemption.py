@@ -1,0 +1,183 @@
+"""Who gives its pages back when they run out, and whether they are computed again or swapped.
+
+Only sequences of less precedence than the one in need (a lower class, or a later admission) may be taken: the first of all always
+runs on, so something always ends. Among those: tenants beyond their quota first, then the lowest class, then the sequence
+that loses the fewest computed tokens for each page gained, then the youngest.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from jaxserve.cache.kv_cache import PrefixMatch
+from jaxserve.cache.swap import SwapSpace
+from jaxserve.clock import Clock
+from jaxserve.config.policies import Policies
+from jaxserve.scheduler.pace import Pace
+from jaxserve.scheduler.request import RANKS, Sequence, Status
+from jaxserve.scheduler.running import RunningSet
+from jaxserve.scheduler.step import StepDraft
+from jaxserve.scheduler.waiting import WaitingQueue
+from jaxserve.types import ServiceClass
+
+BATCH_RANK = RANKS[ServiceClass.BATCH]
+
+
+@dataclass(frozen=True, slots=True)
+class Preemption:
+    """One sequence gave its pages back.
+
+    Attributes:
+        id, tenant, service_class: whose they were.
+        time: clock time, seconds.
+        tokens_lost: computed tokens that must be computed again; 0 if they were swapped.
+        pages_gained: pages that became free.
+        swapped: whether its pages wait in the swap space.
+    """
+
+    id: str
+    tenant: str
+    service_class: ServiceClass
+    time: float
+    tokens_lost: int
+    pages_gained: int
+    swapped: bool
+
+
+class Preempter:
+    """Takes running sequences' pages and slots for others.
+
+    Attributes:
+        num_preemptions: sequences preempted.
+        num_lost_tokens: computed tokens they lost; the prefix cache may still hold some.
+
+    Args:
+        clock: time of events.
+        policies: the tenants' quotas.
+        running, waiting: the sequences.
+        swap: where pages can wait; None if there is no such place.
+        pace: what computing again would cost.
+        high_watermark: pages that are free after a preemption.
+        estimate: tells what token-work a sequence adds to the queue.
+        tell: told of every preemption.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        policies: Policies,
+        running: RunningSet,
+        waiting: WaitingQueue,
+        swap: SwapSpace | None,
+        pace: Pace,
+        high_watermark: int,
+        estimate: Callable[[Sequence], float],
+        tell: Callable[[Preemption], None],
+    ) -> None:
+        self.num_preemptions = 0
+        self.num_lost_tokens = 0
+        self._clock = clock
+        self._policies = policies
+        self._running = running
+        self._cache = running.cache
+        self._waiting = waiting
+        self._swap = swap
+        self._pace = pace
+        self._high_watermark = high_watermark
+        self._estimate = estimate
+        self._tell = tell
+
+    def within_cap(self, sequence: Sequence, num_tokens: int) -> bool:
+        """Whether the sequence's tenant may have the pages for it to grow so far."""
+        cap = self._policies.of_tenant(sequence.request.tenant).kv_cap
+        if cap == 1.0:
+            return True
+        more = self._cache.pages_for(num_tokens) - len(sequence.pages.pages)
+        return self._cache.tenant_pages(sequence.request.tenant) + more <= cap * self._cache.num_usable
+
+    def make_room(self, draft: StepDraft, sequence: Sequence, num_tokens: int) -> bool:
+        """Get pages for a running sequence from those of less precedence; False if it was preempted itself.
+
+        A preemption does not stop at the page that was missing but at the high watermark: with one page at a time, nearly every
+        step would preempt and compute again. Where its tenant's cap is in the way, only the tenant's own sequences help.
+        """
+        precedence, tenant = sequence.precedence, sequence.request.tenant
+        capped = not self.within_cap(sequence, num_tokens)
+        candidates = [
+            one for one in self._running.sequences if one.precedence > precedence and (not capped or one.request.tenant == tenant)
+        ]
+        while candidates:
+            if self.within_cap(sequence, num_tokens) and self._cache.can_grow(
+                sequence.pages, num_tokens, spare=0 if capped else self._high_watermark
+            ):
+                break
+            self._preempt_cheapest(draft, candidates)
+        if self.within_cap(sequence, num_tokens) and self._running.grow(sequence, num_tokens):
+            return True
+        if len(self._running) == 1:  # only pins can be in its way
+            self._cache.unpin_all()
+            if self._running.grow(sequence, num_tokens):
+                return True
+        self._preempt(draft, sequence)
+        return False
+
+    def make_way(self, draft: StepDraft, sequence: Sequence, match: PrefixMatch) -> None:
+        """Preempt batch sequences so that a waiting one can start in the next step; none if all of them would not do.
+
+        Those that were preempted too often count as interactive and stay. Settled rows of the step stay too.
+        """
+        settled = {one for one, _ in draft.rows}
+        candidates = [one for one in self._running.sequences if one.precedence[0] == BATCH_RANK and one not in settled]
+        count = len(sequence.tokens)
+        gain = sum(self._cache.exclusive_pages(one.pages) for one in candidates)
+        if not candidates or not self._cache.fits(match, count, spare=-gain):
+            return
+        while candidates:
+            if self._running.rows.num_free and self._cache.fits(match, count, spare=self._high_watermark):
+                break
+            self._preempt_cheapest(draft, candidates)
+
+    def _preempt_cheapest(self, draft: StepDraft, candidates: list[Sequence]) -> None:
+        victim = min(candidates, key=self._cost)
+        candidates.remove(victim)
+        self._preempt(draft, victim)
+
+    def _cost(self, sequence: Sequence) -> tuple[bool, int, float, int]:
+        """The smallest is preempted."""
+        rank, order = sequence.precedence
+        gained = self._cache.exclusive_pages(sequence.pages)
+        cost = sequence.num_computed / gained if gained else math.inf
+        share = self._policies.of_tenant(sequence.request.tenant).kv_share
+        over_quota = self._cache.tenant_pages(sequence.request.tenant) > share * self._cache.num_usable
+        return not over_quota, -rank, cost, -order
+
+    def _preempt(self, draft: StepDraft, sequence: Sequence) -> None:
+        """Take the sequence's pages; it goes on later, from the front of its tenant's queue."""
+        draft.preempted = True
+        draft.tokens.left += draft.chosen.pop(sequence, 0)
+        request, lost = sequence.request, sequence.num_computed
+        gained = self._cache.exclusive_pages(sequence.pages)
+        swapped = self._cheaper_to_swap(sequence) and self._running.swap_out(sequence, draft.moves)
+        if swapped:
+            lost = 0
+        self._running.stop(sequence)
+        sequence.status = Status.WAITING
+        sequence.num_preemptions += 1
+        sequence.queued_work = self._estimate(sequence)
+        self._waiting.put_back([sequence])
+        self.num_preemptions += 1
+        self.num_lost_tokens += lost
+        self._tell(Preemption(request.id, request.tenant, request.service_class, self._clock.now(), lost, gained, swapped))
+
+    def _cheaper_to_swap(self, sequence: Sequence) -> bool:
+        """The crossover: pages go out and come back at the link's speed, or their tokens are computed again at prefill's.
+
+        Both grow with the tokens, so one machine and model nearly always lie on one side: swapping wins where 2 x page bytes /
+        link bandwidth < page size x seconds of a prefill token. Until a prefill was measured, nothing is swapped.
+        """
+        if self._swap is None:
+            return False
+        pages = self._cache.pages_for(sequence.num_computed)
+        return 2 * self._swap.seconds(pages) < self._pace.prefill_seconds(sequence.num_computed)

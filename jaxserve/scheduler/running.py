@@ -1,0 +1,141 @@
+"""Sequences that run: each has a slot and pages. Starting, growing and stopping them; nothing here decides which."""
+
+from __future__ import annotations
+
+from bisect import insort
+from operator import attrgetter
+
+from jaxserve.cache.kv_cache import KVCache, PrefixMatch
+from jaxserve.cache.swap import SwapSpace
+from jaxserve.scheduler.planner import PageMoves
+from jaxserve.scheduler.request import NO_SLOT, Sequence, Status
+from jaxserve.scheduler.rows import RowTable
+
+
+class RunningSet:
+    """Running sequences in order of precedence.
+
+    Attributes:
+        sequences: they, to be read only.
+        cache: the pages.
+        rows: the slots.
+
+    Args:
+        cache, rows: as above.
+        swap: where preempted pages can wait; None if there is no such place.
+    """
+
+    def __init__(self, cache: KVCache, rows: RowTable, swap: SwapSpace | None) -> None:
+        self.cache = cache
+        self.rows = rows
+        self.sequences: list[Sequence] = []
+        self._swap = swap
+
+    def __len__(self) -> int:
+        return len(self.sequences)
+
+    def match(self, sequence: Sequence, *, fork: bool) -> PrefixMatch:
+        """Pages that the sequence would start with; with `fork`, its parent's."""
+        root = sequence.request.cache_root
+        if sequence.places:  # every page comes back from the swap space
+            return PrefixMatch(root)
+        if fork and sequence.parent is not None:
+            full = (sequence.num_prompt - 1) // self.cache.page_size
+            return PrefixMatch(root, tuple(sequence.parent.pages.pages[:full]), (), full * self.cache.page_size)
+        if sequence.wants_scores:  # every prompt token must run to be scored
+            return PrefixMatch(root)
+        return self.cache.find(root, sequence.tokens, sequence.prefix_hashes)
+
+    def start(self, sequence: Sequence, match: PrefixMatch, moves: PageMoves, *, fork: bool) -> None:
+        """Give the sequence a slot and the pages of `match`, or those it has in the swap space. The pages must be free."""
+        sequence.slot = self.rows.take(sequence)
+        sequence.status = Status.RUNNING
+        if sequence.places:
+            self._swap_in(sequence, moves)
+        elif fork and sequence.parent is not None:
+            parent = sequence.parent
+            forked = self.cache.fork(parent.pages, sequence.num_prompt - 1)
+            assert forked is not None, "its page was promised"
+            sequence.pages = forked.pages
+            sequence.num_computed = sequence.num_prompt - 1
+            sequence.num_cached = parent.num_cached
+            if forked.copy is not None:
+                moves.copies.append(forked.copy)
+        else:
+            sequence.pages = self.cache.begin(match, len(sequence.tokens), sequence.request.tenant)
+            sequence.num_computed = match.num_tokens
+            if sequence.num_preemptions == 0:
+                sequence.num_cached = match.num_tokens
+        sequence.capacity = len(sequence.pages.pages) * self.cache.page_size
+        self.rows.set_pages(sequence.slot, sequence.pages.pages)
+        self._next_commit(sequence)
+        insort(self.sequences, sequence, key=attrgetter("precedence"))
+
+    def grow(self, sequence: Sequence, num_tokens: int) -> bool:
+        """Give the sequence pages for so many tokens in all; False, changing nothing, if there are not enough."""
+        if not self.cache.grow(sequence.pages, num_tokens):
+            return False
+        sequence.capacity = len(sequence.pages.pages) * self.cache.page_size
+        self.rows.set_pages(sequence.slot, sequence.pages.pages)
+        return True
+
+    def commit(self, sequence: Sequence) -> None:
+        """Make the pages findable that its computed and known tokens fill."""
+        self.cache.commit(sequence.pages, sequence.tokens, sequence.num_computed)
+        self._next_commit(sequence)
+
+    def swap_out(self, sequence: Sequence, moves: PageMoves) -> bool:
+        """Plan to move its computed pages to the swap space; False if that is full. It must stop next."""
+        if self._swap is None:
+            return False
+        pages = sequence.pages.pages[: self.cache.pages_for(sequence.num_computed)]
+        places = self._swap.take(len(pages))
+        if places is None:
+            return False
+        sequence.places = places
+        moves.swap_out += zip(pages, places, strict=True)
+        return True
+
+    def stop(self, sequence: Sequence) -> None:
+        """Release pages and slot. Steps run in order, so a step in flight is done with them before a later one starts."""
+        self.cache.release(sequence.pages)
+        self.rows.give_back(sequence.slot)
+        self.sequences.remove(sequence)
+        sequence.slot = NO_SLOT
+        sequence.capacity = 0
+        sequence.state_loaded = False
+        if not sequence.places:
+            sequence.num_computed = 0
+
+    def forget_swapped(self, sequence: Sequence) -> None:
+        """The sequence ends while its pages wait in the swap space, if any do."""
+        if sequence.places and self._swap is not None:
+            self._swap.give_back(sequence.places)
+            sequence.places = []
+
+    def check(self, unfinished: list[Sequence], num_slots: int) -> None:
+        """Assert that slots, pages and swapped places belong to the right sequences."""
+        assert self.sequences == sorted(self.sequences, key=attrgetter("precedence")), "out of order"
+        slots = {sequence.slot for sequence in self.sequences}
+        assert len(slots) == len(self.sequences) == num_slots - self.rows.num_free
+        for sequence in self.sequences:
+            assert sequence.capacity == len(sequence.pages.pages) * self.cache.page_size
+            assert sequence.num_computed <= sequence.capacity
+            assert not sequence.places, "a running sequence is swapped out"
+        self.cache.check(sequence.pages for sequence in unfinished)
+        if self._swap is not None:
+            self._swap.check(sequence.places for sequence in unfinished)
+
+    def _swap_in(self, sequence: Sequence, moves: PageMoves) -> None:
+        """Take pages for what was swapped out, and plan to move it back. A later step may use its places again."""
+        assert self._swap is not None
+        sequence.pages = self.cache.begin(PrefixMatch(sequence.request.cache_root), 0, sequence.request.tenant)
+        grown = self.cache.grow(sequence.pages, sequence.num_computed)
+        assert grown, "its pages were promised"
+        moves.swap_in += zip(sequence.places, sequence.pages.pages, strict=True)
+        self._swap.give_back(sequence.places)
+        sequence.places = []
+
+    def _next_commit(self, sequence: Sequence) -> None:
+        size = self.cache.page_size
+        sequence.commit_at = (min(sequence.num_computed, len(sequence.tokens)) // size + 1) * size

@@ -1,0 +1,50 @@
+"""One step while it is made: which rows it will have, and what is left of its tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from jaxserve.scheduler.fairness import PrefillTokens
+from jaxserve.scheduler.planner import PageMoves
+from jaxserve.scheduler.request import Sequence
+
+
+@dataclass(slots=True)
+class Runnable:
+    """Running sequences of interactive classes or of batch that have something to compute, in order of precedence.
+
+    Attributes:
+        decodes: those with one token to compute.
+        prefills: those with more.
+    """
+
+    decodes: list[Sequence] = field(default_factory=list)
+    prefills: list[Sequence] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class StepDraft:
+    """A step that is being made.
+
+    Attributes:
+        tokens: its tokens, as far as they are not given out.
+        interactive, batch: what could run in it.
+        chosen: rows of running sequences; a preemption may still take one out.
+        rows: rows that are settled: their `num_computed` has moved ahead.
+        moves: pages to move before it.
+        computed: sequences whose prompt is computed to its end by this step; their siblings may start in the next.
+        prefilling: sequences that compute prompt tokens in this step: their last page cannot be copied before the next.
+        preempted: whether a sequence was preempted; then none is admitted.
+        admitted: whether a sequence was admitted; then none is preempted.
+    """
+
+    tokens: PrefillTokens
+    interactive: Runnable
+    batch: Runnable
+    chosen: dict[Sequence, int] = field(default_factory=dict)
+    rows: list[tuple[Sequence, int]] = field(default_factory=list)
+    moves: PageMoves = field(default_factory=PageMoves)
+    computed: list[Sequence] = field(default_factory=list)
+    prefilling: set[Sequence] = field(default_factory=set)
+    preempted: bool = False
+    admitted: bool = False

@@ -1,0 +1,187 @@
+"""Sequences that wait to run: by class, in each class by tenant, in each tenant first come first served.
+
+The next class is the one whose head has waited longest, where each class below the first counts `aging` seconds less. A class's
+wait starts anew whenever one of its sequences is admitted: under lasting load of the classes above it a class still gets one
+sequence in about `aging` seconds a rank, and a long queue of old batch work gets no more than that. In a class the tenant with
+the least token-work is next. Preempted sequences come back to the front.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from collections import deque
+from collections.abc import Iterable, Iterator
+
+from jaxserve.scheduler.fairness import TokenWork
+from jaxserve.scheduler.request import RANKS, Sequence, Status
+from jaxserve.types import ServiceClass
+
+Queues = dict[str, deque[Sequence]]  # tenant -> its sequences; none of them is empty
+
+
+class WaitingQueue:
+    """Every sequence that waits, siblings held behind their first sequence included.
+
+    Attributes:
+        num_tokens: tokens of all sequences in it.
+
+    Args:
+        work: decides between tenants.
+        aging: seconds that a class's wait counts less than that of the class above it.
+    """
+
+    def __init__(self, work: TokenWork, aging: float) -> None:
+        self._work = work
+        self._aging = aging
+        self._queues: dict[ServiceClass, Queues] = {service_class: {} for service_class in ServiceClass}
+        self._served = dict.fromkeys(ServiceClass, -math.inf)  # time of the latest admission
+        self._queued_work: dict[ServiceClass, dict[str, float]] = {service_class: {} for service_class in ServiceClass}
+        self._deadlines: list[tuple[float, int, Sequence]] = []
+        self._counter = itertools.count()
+        self._held = 0
+        self._length = 0
+        self.num_tokens = 0
+
+    def __len__(self) -> int:
+        return self._length + self._held
+
+    def __iter__(self) -> Iterator[Sequence]:
+        """Sequences that could be admitted; those held behind another are not among them."""
+        for queues in self._queues.values():
+            for queue in queues.values():
+                yield from queue
+
+    @property
+    def has_interactive(self) -> bool:
+        """Whether a sequence of an interactive class could be admitted."""
+        return any(queues for service_class, queues in self._queues.items() if service_class is not ServiceClass.BATCH)
+
+    def tenants(self) -> set[str]:
+        """Tenants with a sequence in the queue."""
+        return {tenant for queues in self._queues.values() for tenant in queues}
+
+    def append(self, sequence: Sequence) -> None:
+        """Queue a new sequence, with its siblings held behind it."""
+        self._tenant_queue(sequence).append(sequence)
+        self._count_in(sequence)
+        self.hold(sequence, sequence.siblings)
+        if sequence.request.queue_deadline < math.inf:
+            heapq.heappush(self._deadlines, (sequence.request.queue_deadline, next(self._counter), sequence))
+
+    def put_back(self, sequences: Iterable[Sequence]) -> None:
+        """Sequences that were admitted before, or whose sibling was, come before all others of their tenant, the first first."""
+        for sequence in reversed(list(sequences)):
+            self._tenant_queue(sequence).appendleft(sequence)
+            self._count_in(sequence)
+
+    def hold(self, first: Sequence, siblings: list[Sequence]) -> None:
+        """Count siblings that wait for `first`."""
+        first.siblings = siblings
+        self._held += len(siblings)
+        self.num_tokens += sum(len(sibling.tokens) for sibling in siblings)
+
+    def release(self, first: Sequence) -> list[Sequence]:
+        """The siblings held behind `first`, which waits for them no more and is no more waited for."""
+        siblings, first.siblings = first.siblings, []
+        self._held -= len(siblings)
+        self.num_tokens -= sum(len(sibling.tokens) for sibling in siblings)
+        return siblings
+
+    def next(self, skip: set[tuple[ServiceClass, str]]) -> Sequence | None:
+        """The sequence to admit next, passing over tenants of classes in `skip`."""
+        best: Sequence | None = None
+        best_key = (math.inf, 0)
+        for service_class, queues in self._queues.items():
+            if not queues:
+                continue
+            head = self._class_head(service_class, queues, skip)
+            if head is None:
+                continue
+            rank = RANKS[service_class]
+            key = (max(head.request.arrival, self._served[service_class]) + rank * self._aging, rank)
+            if best is None or key < best_key:
+                best, best_key = head, key
+        return best
+
+    def pop(self, sequence: Sequence, now: float) -> None:
+        """It is admitted: `sequence` is what `next` gave."""
+        self._served[sequence.request.service_class] = now
+        self._take_out(sequence)
+
+    def remove(self, sequence: Sequence) -> None:
+        """It ends without being admitted."""
+        first = sequence.parent
+        if first is not None and sequence in first.siblings:
+            first.siblings.remove(sequence)
+            self._held -= 1
+            self.num_tokens -= len(sequence.tokens)
+        else:
+            self._take_out(sequence)
+
+    def grew(self, count: int) -> None:
+        """A step that was in flight when its sequence was preempted gave it tokens."""
+        self.num_tokens += count
+
+    def expired(self, now: float) -> Iterator[Sequence]:
+        """Sequences that should have started by now and did not; each is given once."""
+        while self._deadlines and self._deadlines[0][0] <= now:
+            sequence = heapq.heappop(self._deadlines)[2]
+            if sequence.status is Status.WAITING and sequence.admitted is None:
+                yield sequence
+
+    def work_ahead(self, tenant: str, service_class: ServiceClass) -> float:
+        """Token-work that is done before a new sequence of the tenant: higher classes' and a fair part of its own class's.
+
+        In its class a tenant gets its weight's share of the work, so what waits for others there delays it by no more than its
+        own queue takes at that share.
+        """
+        rank = RANKS[service_class]
+        higher = sum(sum(queued.values()) for other, queued in self._queued_work.items() if RANKS[other] < rank)
+        queued = self._queued_work[service_class]
+        weights = {name: self._work.weight(name) for name in (*queued, tenant)}
+        own = queued.get(tenant, 0.0) * sum(weights.values()) / weights[tenant]
+        return higher + min(own, sum(queued.values()))
+
+    def check(self, held: list[Sequence]) -> None:
+        """Assert the counts, given the sequences that are held behind others."""
+        waiting = [*self, *held]
+        assert len(waiting) == len(self) == len(set(map(id, waiting)))
+        assert self.num_tokens == sum(len(sequence.tokens) for sequence in waiting)
+        for service_class, queues in self._queues.items():
+            assert set(queues) == set(self._queued_work[service_class]), "queued work of a tenant that does not wait"
+            for tenant, queue in queues.items():
+                assert queue, "an empty queue is kept"
+                assert all((one.request.tenant, one.request.service_class) == (tenant, service_class) for one in queue)
+
+    def _class_head(self, service_class: ServiceClass, queues: Queues, skip: set[tuple[ServiceClass, str]]) -> Sequence | None:
+        """The first sequence of the tenant that had the least work."""
+        tenants = [tenant for tenant in queues if (service_class, tenant) not in skip] if skip else queues
+        if not tenants:
+            return None
+        return queues[min(tenants, key=self._work.counter)][0]
+
+    def _tenant_queue(self, sequence: Sequence) -> deque[Sequence]:
+        request = sequence.request
+        return self._queues[request.service_class].setdefault(request.tenant, deque())
+
+    def _count_in(self, sequence: Sequence) -> None:
+        self._length += 1
+        self.num_tokens += len(sequence.tokens)
+        queued, tenant = self._queued_work[sequence.request.service_class], sequence.request.tenant
+        queued[tenant] = queued.get(tenant, 0.0) + sequence.queued_work
+
+    def _take_out(self, sequence: Sequence) -> None:
+        request = sequence.request
+        queues, queued = self._queues[request.service_class], self._queued_work[request.service_class]
+        queue = queues[request.tenant]
+        if queue[0] is sequence:
+            queue.popleft()
+        else:
+            queue.remove(sequence)
+        queued[request.tenant] -= sequence.queued_work
+        if not queue:
+            del queues[request.tenant], queued[request.tenant]
+        self._length -= 1
+        self.num_tokens -= len(sequence.tokens)
