@@ -53,12 +53,12 @@ class PagePool:
         if count > self.num_free:
             raise MemoryError(f"{count} pages asked for, {self.num_free} free of {self.num_usable}")
         self._num_allocated += count
-        pages = []
-        for _ in range(count):
-            page = self._blank.pop() if self._blank else self._evict(account)
+        pages = [self._blank.pop() for _ in range(min(count, len(self._blank)))]
+        self._tenants.add_pages(account, len(pages))
+        pages += [self._evict(account) for _ in range(count - len(pages))]
+        for page in pages:
             self._references[page] = 1
-            self._charge(page, account)
-            pages.append(page)
+            self._owners[page] = account
         return pages
 
     def share(self, pages: Iterable[int]) -> None:
@@ -104,7 +104,9 @@ class PagePool:
     def give_to(self, pages: Iterable[int], account: Account) -> None:
         """Charge referenced pages to another tenant from now on."""
         for page in pages:
-            self._charge(page, account)
+            self._tenants.add_pages(account, 1)
+            self._tenants.remove_page(self._owner(page))
+            self._owners[page] = account
 
     def is_free(self, page: int) -> bool:
         """Whether nobody references the page; shared prefix pages may be free too."""
@@ -137,25 +139,17 @@ class PagePool:
             assert owned == (self._owners[page] is not None), f"page {page} is charged to nobody, or free and charged"
         self._tenants.check((owner, counts[page] == 0) for page, owner in enumerate(self._owners))
 
-    def _charge(self, page: int, account: Account) -> None:
-        """Charge a referenced page to a tenant instead of whom it was charged to."""
-        owner = self._owners[page]
-        if owner is account:
-            return
-        self._tenants.add_page(account)
-        self._owners[page] = account
-        if owner is not None:
-            self._tenants.remove_page(owner)
-
     def _owner(self, page: int) -> Account:
         owner = self._owners[page]
         assert owner is not None
         return owner
 
-    def _take_cached(self, page: int) -> None:
-        """A free cached page is about to be referenced or discarded."""
+    def _take_cached(self, page: int) -> Account:
+        """A free cached page is about to be referenced or discarded; returns its owner."""
         self._cached.remove(page)
-        self._tenants.remove_cached(self._owner(page), page)
+        owner = self._owner(page)
+        self._tenants.remove_cached(owner, page)
+        return owner
 
     def _discard(self, page: int) -> None:
         """A page that nobody holds and nobody can find is blank."""
@@ -164,10 +158,13 @@ class PagePool:
         self._blank.append(page)
 
     def _evict(self, account: Account) -> int:
-        """Take a cached page from whoever must give one when this tenant needs it; it is still charged to its owner."""
+        """Take a cached page for this tenant from whoever must give one."""
         queue = self._tenants.queue_to_evict(account) or self._cached
         page = queue.first(self._num_allocated)
-        self._take_cached(page)
+        owner = self._take_cached(page)
         self._prefixes.remove(page)
-        self._owner(page).counters.evicted += 1
+        owner.counters.evicted += 1
+        if owner is not account:
+            self._tenants.add_pages(account, 1)
+            self._tenants.remove_page(owner)
         return page

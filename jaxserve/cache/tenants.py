@@ -103,11 +103,11 @@ class Tenants:
         """A copy of every known tenant's counters."""
         return {name: replace(account.counters) for name, account in self._accounts.items()}
 
-    def add_page(self, account: Account) -> None:
-        """The tenant has a referenced page more."""
-        if account.pages == 0:
+    def add_pages(self, account: Account, count: int) -> None:
+        """The tenant has `count` referenced pages more."""
+        if account.pages == 0 and count:
             self._idle.pop(account.name, None)
-        account.pages += 1
+        account.pages += count
         if account.quota is not None:
             self._note_over(account)
 

@@ -1,72 +1,83 @@
-"""Random operations on the KV cache against plain dicts: what each page holds, and which page has which tokens."""
+"""Random operations on the KV cache against a plain one: what each page holds, who may find it, and which page goes first."""
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from jaxserve.cache.kv_cache import KVCache
+from jaxserve.cache.kv_cache import KVCache, PrefixMatch
+from jaxserve.cache.prefix_hash import CacheNamespace
+from jaxserve.errors import InvalidRequestError
+from tests.property.cache.plain_cache import PlainCache
 
-ROOTS = (b"tenant-a", b"tenant-b")
+SALTS = {CacheNamespace("m", "float32", "r", salt=salt).root(): salt for salt in ("ours", "theirs")}
+TENANTS = ("", "ours", "theirs")
 PREFIXES = st.lists(st.sampled_from([1, 2]), min_size=1, max_size=14)  # few tokens: prefixes coincide often
+QUOTAS = st.dictionaries(st.sampled_from(TENANTS), st.integers(0, 6), max_size=2)
 
 
 class Live:
-    """A sequence of the model: its root, tokens and how many of them are computed."""
+    """A sequence of the model: its pages, tokens, how many of them are computed, and whether it began after the last flush."""
 
-    def __init__(self, root, tokens, pages, computed):
-        self.root, self.tokens, self.pages, self.computed = root, tokens, pages, computed
+    def __init__(self, salt, tenant, tokens, pages, computed, findable):
+        self.salt, self.tenant, self.tokens, self.pages, self.computed = salt, tenant, tokens, pages, computed
+        self.findable = findable
 
 
 class CacheMachine(RuleBasedStateMachine):
-    @initialize(num_pages=st.integers(2, 12), size=st.sampled_from([1, 2, 4]), prefix_caching=st.booleans())
-    def start(self, num_pages, size, prefix_caching):
+    @initialize(
+        num_pages=st.integers(2, 12),
+        size=st.sampled_from([1, 2, 4]),
+        prefix_caching=st.sampled_from([True, True, False]),
+        quotas=st.one_of(st.just({}), QUOTAS),
+        mixed=st.booleans(),
+        max_pinned=st.sampled_from([None, 1, 4]),
+    )
+    def start(self, num_pages, size, prefix_caching, quotas, mixed, max_pinned):
         self.size = size
         self.prefix_caching = prefix_caching
-        self.cache = KVCache(num_pages, size, prefix_caching=prefix_caching)
-        self.content = {}  # page -> (root, all tokens up to its end), as the last step wrote it
-        self.known = {}  # (root, all tokens up to its end) -> the page that was the first to hold them
+        self.mixed = mixed  # whether tenants share prefixes
+        self.unbroken = not (mixed and quotas)  # what can be found can be found from the start of its prompt
+        self.max_pinned = (num_pages - 1) // 4 if max_pinned is None else max_pinned
+        self.cache = KVCache(num_pages, size, prefix_caching=prefix_caching, quota=quotas.get, max_pinned=max_pinned)
+        self.plain = PlainCache(num_pages, quotas)
+        self.content = {}  # page -> (salt, all tokens up to its end), as the last step wrote it
         self.live = []
+        self.pinned = []
+        self.queried = dict.fromkeys(TENANTS, 0)
+        self.hits = dict.fromkeys(TENANTS, 0)
 
-    def write(self, sequence, start):
-        """What the step that computes tokens from `start` on leaves in the sequence's pages."""
-        for index in range(start // self.size, self.cache.pages_for(sequence.computed)):
-            end = min((index + 1) * self.size, sequence.computed)
-            page, text = sequence.pages.pages[index], (sequence.root, tuple(sequence.tokens[:end]))
-            self.content[page] = text
-            if self.prefix_caching and end % self.size == 0:
-                self.known.setdefault(text, page)
+    def texts(self, salt, tokens, length):
+        """What the full pages of the first `length` tokens hold."""
+        return [(salt, tuple(tokens[:end])) for end in range(self.size, length + 1, self.size)]
 
-    def wanted(self, root, tokens):
-        """The pages that find should give: whole ones, and never all tokens."""
-        pages = []
-        for end in range(self.size, len(tokens), self.size):
-            page = self.known.get((root, tuple(tokens[:end])))
-            if page is None:
-                break
-            pages.append(page)
-        return tuple(pages)
-
-    def check_match(self, root, tokens, match):
-        assert match.pages == self.wanted(root, tokens)
-        assert match.num_tokens == len(match.pages) * self.size < len(tokens)
-        for index, page in enumerate(match.pages):
-            assert self.content[page] == (root, tuple(tokens[: (index + 1) * self.size]))
-
-    @rule(root=st.sampled_from(ROOTS), tokens=PREFIXES)
-    def add(self, root, tokens):
+    def find(self, root, tokens):
+        """What the cache finds: whole pages that hold these tokens, and never all tokens."""
         free = self.cache.num_free
         match = self.cache.find(root, tokens, [])
         assert self.cache.num_free == free, "find changes nothing"
-        self.check_match(root, tokens, match)
-        used = {page for sequence in self.live for page in sequence.pages.pages}
-        cost = self.cache.pages_for(len(tokens)) - sum(page in used for page in match.pages)
+        texts = self.texts(SALTS[root], tokens, len(tokens) - 1)
+        assert list(match.pages) == (self.plain.match(texts) if self.prefix_caching else [])
+        assert match.num_tokens == len(match.pages) * self.size < len(tokens)
+        assert [self.content[page] for page in match.pages] == texts[: len(match.pages)]
+        return match
+
+    @rule(root=st.sampled_from(list(SALTS)), tokens=PREFIXES, tenant=st.sampled_from(TENANTS), use=st.integers(0, 3))
+    def add(self, root, tokens, tenant, use):
+        match = self.find(root, tokens) if use else PrefixMatch(root)  # prompts to score use nothing
+        tenant = tenant if self.mixed else SALTS[root]
+        free = self.plain.num_free
+        cost = self.cache.pages_for(len(tokens)) - sum(self.plain.references[page] > 0 for page in match.pages)
         assert self.cache.fits(match, len(tokens), spare=0) == (cost <= free)
         assert self.cache.fits(match, len(tokens), spare=2) == (cost + 2 <= free)
         if cost > free:
             return
-        pages = self.cache.begin(match, len(tokens))
+        pages = self.cache.begin(match, len(tokens), tenant)
         assert tuple(pages.pages) == match.pages
-        self.live.append(Live(root, list(tokens), pages, match.num_tokens))
+        self.plain.hit(match.pages)
+        self.queried[tenant] += len(tokens)
+        self.hits[tenant] += match.num_tokens
+        self.live.append(Live(SALTS[root], tenant, list(tokens), pages, match.num_tokens, True))
 
     @precondition(lambda self: self.live)
     @rule(data=st.data(), extra=st.lists(st.sampled_from([1, 2]), max_size=3))
@@ -78,48 +89,114 @@ class CacheMachine(RuleBasedStateMachine):
         target = data.draw(st.integers(sequence.computed + 1, len(sequence.tokens)))
         before, free = list(sequence.pages.pages), self.cache.num_free
         missing = self.cache.pages_for(target) - len(before)
+        assert self.cache.can_grow(sequence.pages, target, spare=1) == (missing + 1 <= free)
         grown = self.cache.grow(sequence.pages, target)
         assert grown == (missing <= free)
         assert sequence.pages.pages[: len(before)] == before
         if not grown:
             assert sequence.pages.pages == before
             return
-        new = set(sequence.pages.pages[len(before) :])
-        self.known = {text: page for text, page in self.known.items() if page not in new}
-        others = {page for other in self.live if other is not sequence for page in other.pages.pages}
-        assert not others & new, "a new page is nobody else's"
-        written = sequence.pages.pages[sequence.computed // self.size :]
-        assert not others & set(written), "only full pages are shared: nobody else reads the pages written now"
-        start, sequence.computed = sequence.computed, target
-        self.write(sequence, start)
-        self.cache.commit(sequence.pages, sequence.tokens, sequence.computed)
+        self.plain.allocate(sequence.pages.pages[len(before) :], sequence.tenant)
+        written = range(sequence.computed // self.size, self.cache.pages_for(target))
+        sequence.computed = target
+        for index in written:
+            page, end = sequence.pages.pages[index], min((index + 1) * self.size, target)
+            assert self.plain.references[page] == 1, "only full pages are shared: nobody else reads a page that is written"
+            self.content[page] = (sequence.salt, tuple(sequence.tokens[:end]))
+        self.cache.commit(sequence.pages, sequence.tokens, target)
+        if self.prefix_caching and sequence.findable:
+            texts = self.texts(sequence.salt, sequence.tokens, target)
+            for page, text in zip(sequence.pages.pages, texts, strict=False):
+                self.plain.insert(page, text)
+
+    @precondition(lambda self: self.live)
+    @rule(data=st.data())
+    def fork(self, data):
+        parent = data.draw(st.sampled_from(self.live))
+        length = data.draw(st.integers(0, parent.computed))
+        free = self.cache.num_free
+        fork = self.cache.fork(parent.pages, length)
+        full, rest = divmod(length, self.size)
+        assert (fork is None) == (rest > 0 and free == 0)
+        if fork is None:
+            return
+        self.plain.share(parent.pages.pages[:full])
+        assert fork.pages.pages[:full] == parent.pages.pages[:full]
+        assert (fork.copy is None) == (rest == 0)
+        if fork.copy is not None:
+            source, destination = fork.copy
+            self.plain.allocate([destination], parent.tenant)
+            assert (source, [destination]) == (parent.pages.pages[full], fork.pages.pages[full:])
+            self.content[destination] = self.content[source]
+        self.live.append(Live(parent.salt, parent.tenant, parent.tokens[:length], fork.pages, length, parent.findable))
 
     @precondition(lambda self: self.live)
     @rule(data=st.data())
     def release(self, data):
         sequence = self.live.pop(data.draw(st.integers(0, len(self.live) - 1)))
+        exclusive, free = self.cache.exclusive_pages(sequence.pages), self.cache.num_free
+        self.plain.release(sequence.pages.pages[::-1])
         self.cache.release(sequence.pages)
         assert sequence.pages.pages == []
+        assert self.cache.num_free == free + exclusive
 
-    @rule(root=st.sampled_from(ROOTS), tokens=PREFIXES)
-    def find(self, root, tokens):
-        self.check_match(root, tokens, self.cache.find(root, tokens, []))
+    @rule(root=st.sampled_from(list(SALTS)), tokens=PREFIXES, tenant=st.sampled_from(TENANTS))
+    def pin(self, root, tokens, tenant):
+        tenant = tenant if self.mixed else SALTS[root]
+        pages = self.plain.match(self.texts(SALTS[root], tokens, len(tokens)))
+        new = [page for page in pages if page not in self.pinned]
+        if len(self.pinned) + len(new) > self.max_pinned:
+            with pytest.raises(InvalidRequestError, match=f"cannot pin {len(new)} more pages"):
+                self.cache.pin(root, tokens, tenant)
+            return
+        assert self.cache.pin(root, tokens, tenant) == len(pages)
+        self.plain.share(new)
+        self.plain.give_to(new, tenant)
+        self.pinned += new
+
+    @precondition(lambda self: self.pinned)
+    @rule()
+    def unpin(self):
+        self.cache.unpin_all()
+        self.plain.release(self.pinned[::-1])
+        self.pinned = []
+
+    @precondition(lambda self: self.plain.text_of)
+    @rule(sure=st.integers(0, 2))
+    def flush(self, sure):
+        if sure:  # seldom, or nothing is ever found
+            return
+        self.cache.flush()
+        self.plain.flush()
+        self.plain.release(self.pinned[::-1])
+        self.pinned = []
+        for sequence in self.live:
+            sequence.findable = False
+
+    @rule(root=st.sampled_from(list(SALTS)), tokens=PREFIXES)
+    def look(self, root, tokens):
+        self.find(root, tokens)
 
     @invariant()
     def consistent(self):
         if not hasattr(self, "cache"):
             return
         self.cache.check(sequence.pages for sequence in self.live)
-        used = {page for sequence in self.live for page in sequence.pages.pages}
-        assert self.cache.num_free == self.cache.num_usable - len(used)
-        holders = [set(sequence.pages.pages) for sequence in self.live]
-        for number, sequence in enumerate(self.live):
-            for other, pages in zip(self.live[:number], holders[:number], strict=True):
-                assert sequence.root == other.root or not pages & holders[number], "two tenants share a page"
-            for index in range(sequence.computed // self.size):
-                page = sequence.pages.pages[index]
-                assert self.content[page] == (sequence.root, tuple(sequence.tokens[: (index + 1) * self.size]))
+        assert self.cache.num_free == self.plain.num_free
+        assert self.cache.num_pinned == len(self.pinned)
+        counters = self.cache.counters()
+        for tenant in TENANTS:
+            assert self.cache.tenant_pages(tenant) == self.plain.in_use(tenant)
+            if tenant in counters:
+                assert (counters[tenant].queried, counters[tenant].hits) == (self.queried[tenant], self.hits[tenant])
+                assert counters[tenant].evicted == self.plain.evicted[tenant]
+        for sequence in self.live:
+            for index, text in enumerate(self.texts(sequence.salt, sequence.tokens, sequence.computed)):
+                assert self.content[sequence.pages.pages[index]] == text
+        for salt, tokens in self.plain.pages_of:
+            parent = (salt, tokens[: -self.size])
+            assert not (self.unbroken and parent[1]) or parent in self.plain.pages_of, "a page outlives the one before it"
 
 
 TestCache = CacheMachine.TestCase
-TestCache.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestCache.settings = settings(max_examples=200, stateful_step_count=50, deadline=None)

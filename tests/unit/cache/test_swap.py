@@ -1,0 +1,40 @@
+"""The swap space: places are handed out once, and moving pages costs by the page."""
+
+import pytest
+
+from jaxserve.cache.swap import SwapSpace
+
+
+def test_every_place_is_handed_out_once():
+    space = SwapSpace(4, 0.25)
+    first, second = space.take(3), space.take(1)
+    assert sorted(first + second) == [0, 1, 2, 3]
+    assert space.num_free == 0
+    space.give_back(first)
+    assert space.num_free == 3
+    assert sorted(space.take(3)) == sorted(first)
+
+
+def test_asking_for_too_many_changes_nothing():
+    space = SwapSpace(2, 0.25)
+    assert space.take(3) is None
+    assert space.num_free == 2
+    assert space.take(0) == []
+
+
+@pytest.mark.parametrize("places", [[1], [0, 0], [9]])
+def test_only_what_is_taken_is_given_back(places):
+    space = SwapSpace(2, 0.25)
+    assert space.take(1) == [0]
+    with pytest.raises(ValueError, match="is given back but was not taken"):
+        space.give_back(places)
+
+
+def test_seconds_are_of_one_direction():
+    assert SwapSpace(2, 0.25).seconds(3) == 0.75
+
+
+@pytest.mark.parametrize(("places", "seconds"), [(-1, 0.0), (1, -0.5)])
+def test_numbers_below_zero_are_refused(places, seconds):
+    with pytest.raises(ValueError, match="must be at least 0"):
+        SwapSpace(places, seconds)
