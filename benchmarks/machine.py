@@ -40,6 +40,13 @@ def matmul_rate(dtype: str) -> float:
     return 2 * 512 * 4096 * 4096 / _best(dot, left, right)
 
 
+def memory_bytes() -> int:
+    """Bytes that a device can give: of a GPU what XLA may take of it, of a host its memory."""
+    if (stats := jax.devices()[0].memory_stats()) and "bytes_limit" in stats:
+        return int(stats["bytes_limit"])
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
 def median(values: list[float]) -> float:
     """The median, as floats for JSON."""
     return float(statistics.median(values))

@@ -1,8 +1,9 @@
 """An executor that computes nothing: a step takes as long as the roofline says, on a virtual clock.
 
 The step's cost is max((weights + KV) / bandwidth, FLOPs / rate) + all-reduces + launch, with the planner's model shapes, hardware
-figures and formulas, and for the bucket that the step would be padded to. Pages that are swapped or copied are moved before the
-step, one after another. Steps queue as they do on a device: one that is submitted while another runs starts when that one ends.
+figures and formulas, and for the bucket that the step would be padded to; where memory and arithmetic overlap only in part, the
+rest of the shorter one is added. Pages that are swapped or copied are moved before the step, one after another. Steps queue as
+they do on a device: one that is submitted while another runs starts when that one ends.
 """
 
 from __future__ import annotations
@@ -29,31 +30,50 @@ class Calibration:
     """How real steps differ from the data sheet; fitted to a measured profile, or the planner's figures.
 
     Attributes:
-        compute, memory, network: shares of the peak FLOP/s, HBM bandwidth and NVLink bandwidth that are reached, in (0, 1].
+        compute, attention: shares of the peak FLOP/s that products with weights, and with keys and values, reach, in (0, 1].
+        memory, network: shares of the peak HBM and NVLink bandwidth that are reached, in (0, 1].
+        overlap: share of the shorter of memory and arithmetic time that hides behind the longer, in [0, 1]; 1 is the roofline.
         launch_s: seconds a step takes on the device beyond its work.
         host_s: seconds the host needs to plan a step and take in another; hidden behind the device where steps overlap.
     """
 
     compute: float = 0.6
+    attention: float = 0.6
     memory: float = 1.0
     network: float = 1.0
+    overlap: float = 1.0
     launch_s: float = LAUNCH_S
     host_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class StepCost:
-    """Seconds of one step: `memory` and `compute` overlap, the rest is added to the longer one."""
+    """Seconds of one step. `overlap` of the shorter of memory and arithmetic time hides behind the longer; the rest adds up.
+
+    Attributes:
+        memory: reads of weights, keys and values.
+        linear, attention: products with weights, and with keys and values.
+        network, launch: all-reduces; what a step takes beyond its work.
+        overlap: see Calibration.
+    """
 
     memory: float
-    compute: float
+    linear: float
+    attention: float
     network: float
     launch: float
+    overlap: float
+
+    @property
+    def compute(self) -> float:
+        """Seconds of arithmetic."""
+        return self.linear + self.attention
 
     @property
     def total(self) -> float:
         """Seconds of the step."""
-        return max(self.memory, self.compute) + self.network + self.launch
+        longer, shorter = max(self.memory, self.compute), min(self.memory, self.compute)
+        return longer + (1.0 - self.overlap) * shorter + self.network + self.launch
 
 
 class CostModel:
@@ -68,8 +88,13 @@ class CostModel:
     def __init__(self, layout: Layout, calibration: Calibration, grid: BucketGrid) -> None:
         rates = machine(layout, calibration.compute, calibration.memory)
         self._layout = layout
-        self._rates = replace(rates, link=rates.link * calibration.network)
+        self._rates = replace(
+            rates,
+            attention=machine(layout, calibration.attention).attention,
+            link=rates.link * calibration.network,
+        )
         self._launch_s = calibration.launch_s
+        self._overlap = calibration.overlap
         self._grid = grid
         # A prompt's logits are computed for its last token: two prompt lengths tell what a token costs with them and without.
         with_logits = prefill_step(layout, self._rates, 1).linear_flops
@@ -91,9 +116,11 @@ class CostModel:
         reads = sum(layers * int(_visible(counts, lengths, window).sum()) for window, layers in self._windows)
         return StepCost(
             memory=weights_s + reads * self._kv_bytes / self._rates.bandwidth,
-            compute=linear_s + self._attention_s(counts, lengths),
+            linear=linear_s,
+            attention=self._attention_s(counts, lengths),
             network=network_s,
             launch=self._launch_s,
+            overlap=self._overlap,
         )
 
     def copy_s(self, tokens: int) -> float:

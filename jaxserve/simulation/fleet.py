@@ -45,6 +45,7 @@ class Fleet:
 
     Attributes:
         now: seconds since the start.
+        spec: what each replica is built from.
         ledger, totals, timeline: what has happened so far.
 
     Args:
@@ -73,7 +74,7 @@ class Fleet:
         self.ledger = ledger
         self.timeline = timeline
         self.totals = Totals()
-        self._spec = spec
+        self.spec = spec
         self._retry = retry
         self._random = Random(f"retries {seed}")
         self._requests = requests
@@ -101,7 +102,7 @@ class Fleet:
         heapq.heappush(self._events, (time, rank, next(self._order), action))
 
     def _replica(self, index: int) -> Replica:
-        return Replica(index, self._spec, self.now, self.totals, self.timeline)
+        return Replica(index, self.spec, self.now, self.totals, self.timeline)
 
     def _expect_arrival(self) -> None:
         """Take one request ahead from the workload, however long it is."""

@@ -44,7 +44,7 @@ def plot(report: Report, path: Path) -> None:
     _distribution(axes[5], "Time between tokens", report.itl_curve, slo.slo_itl_ms, report.all.itl.p99, _GREEN)
     replica, service = report.scenario.replica, report.all
     figure.suptitle(
-        f"{replica.model} on {replica.replicas} x ({replica.tp} x {replica.hardware}): {service.received:,} requests in "
+        f"{replica.model} on {replica.replicas} x ({replica.tp} x {report.hardware}): {service.received:,} requests in "
         f"{report.seconds:,.0f} s, {service.slo_share:.1%} within the SLO, goodput {service.goodput_tokens_per_s:,.0f} tokens/s",
         x=0.01,
         ha="left",

@@ -8,7 +8,7 @@ from jaxserve.cache.kv_cache import KVCache
 from jaxserve.clock import VirtualClock
 from jaxserve.config.fields import SchedulerConfig
 from jaxserve.engine.core import EngineCore
-from jaxserve.errors import InternalError, QueueFullError
+from jaxserve.errors import InternalError, RefusedError
 from jaxserve.executor.base import Capabilities
 from jaxserve.executor.buckets import BucketGrid
 from jaxserve.executor.simulated import Calibration, CostModel, SimulatedExecutor
@@ -18,6 +18,7 @@ from jaxserve.scheduler.plan import Plan
 from jaxserve.scheduler.request import EngineRequest
 from jaxserve.scheduler.scheduler import Scheduler
 from jaxserve.scheduler.update import Update
+from jaxserve.simulation.calibrate import Fit
 from jaxserve.simulation.ledger import Record
 from jaxserve.simulation.stats import Timeline
 
@@ -31,6 +32,8 @@ class ReplicaSpec:
 
     Attributes:
         layout, calibration: what steps cost.
+        fit: where they are from, if from a profile.
+        min_rows: rows of the executor's smallest bucket.
         scheduler: the engine's own settings.
         limits: of the executor and the KV cache.
         prefix_caching: whether prompts share pages.
@@ -38,6 +41,8 @@ class ReplicaSpec:
 
     layout: Layout
     calibration: Calibration
+    fit: Fit | None
+    min_rows: int
     scheduler: SchedulerConfig
     limits: Capabilities
     prefix_caching: bool
@@ -107,7 +112,7 @@ class Replica:
         self._clock = VirtualClock(now)
         self._cache = KVCache(limits.num_pages, limits.page_size, prefix_caching=spec.prefix_caching)
         self._scheduler = Scheduler(spec.scheduler, self._cache, limits.max_model_len, self._clock)
-        grid = BucketGrid.make(max_rows=limits.max_num_seqs, max_tokens=limits.max_num_batched_tokens, min_rows=1)
+        grid = BucketGrid.make(max_rows=limits.max_num_seqs, max_tokens=limits.max_num_batched_tokens, min_rows=spec.min_rows)
         costs = CostModel(spec.layout, spec.calibration, grid)
         executor = SimulatedExecutor(limits, costs, self._clock, spec.calibration.host_s, self._observe)
         self._core = EngineCore(self._scheduler, executor, overlap=spec.scheduler.overlap)
@@ -126,14 +131,14 @@ class Replica:
                 del self.assigned[update.id]
         return held
 
-    def take_inbox(self, now: float) -> list[tuple[Record, QueueFullError]]:
+    def take_inbox(self, now: float) -> list[tuple[Record, RefusedError]]:
         """Hand the inbox to the engine at the beginning of a turn. Returns those that it refused."""
         self._clock.advance(max(now - self._clock.now(), 0.0))
         refused = []
         for record in self._inbox:
             try:
                 self._core.add([_engine_request(record, now)])
-            except QueueFullError as error:
+            except RefusedError as error:
                 del self.assigned[record.id]
                 refused.append((record, error))
         self._inbox = []

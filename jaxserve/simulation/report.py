@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from jaxserve.executor.simulated import Calibration
+from jaxserve.simulation.calibrate import Fit
 from jaxserve.simulation.fleet import Fleet
 from jaxserve.simulation.ledger import TIERS, Tally, merged
 from jaxserve.simulation.scenario import Scenario
@@ -78,6 +80,9 @@ class Report:
 
     Attributes:
         scenario: the settings.
+        hardware: name of the GPU or machine.
+        calibration: factors of the cost model.
+        fit: every measured step beside the fit, if the factors are from a profile.
         seconds: from the start to the end of the last request.
         refusals, retries, failovers: refusals answered, refused requests that came back, starts on another replica.
         all, tenants, tiers, classes: service to everybody, by tenant, by context tier (prompt plus output), and by the trace's
@@ -89,6 +94,9 @@ class Report:
     """
 
     scenario: Scenario
+    hardware: str
+    calibration: Calibration
+    fit: Fit | None
     seconds: float
     refusals: int
     retries: int
@@ -121,6 +129,9 @@ def report(scenario: Scenario, fleet: Fleet) -> Report:
     tiers = by(lambda kind: kind[2])
     return Report(
         scenario=scenario,
+        hardware=fleet.spec.layout.hardware.name,
+        calibration=fleet.spec.calibration,
+        fit=fleet.spec.fit,
         seconds=seconds,
         refusals=ledger.refusals,
         retries=ledger.retries,

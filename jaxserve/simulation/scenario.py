@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from jaxserve.config.fields import SchedulerConfig
@@ -11,12 +11,15 @@ from jaxserve.errors import ConfigError
 from jaxserve.executor.base import Capabilities
 from jaxserve.executor.simulated import Calibration
 from jaxserve.planner import catalogue, memory
+from jaxserve.planner.catalogue import Hardware
 from jaxserve.planner.memory import Layout
+from jaxserve.simulation.calibrate import Fit, fit
 from jaxserve.simulation.fleet import Fleet, RetryPolicy
 from jaxserve.simulation.ledger import Ledger, Slo
+from jaxserve.simulation.profile import read_profile
 from jaxserve.simulation.replica import ReplicaSpec
 from jaxserve.simulation.requests import SimulatedRequest
-from jaxserve.simulation.settings import ReplicaConfig, SloConfig, WorkloadConfig, parse_outages
+from jaxserve.simulation.settings import DEFAULT_HARDWARE, ReplicaConfig, SloConfig, WorkloadConfig, parse_outages
 from jaxserve.simulation.stats import Timeline
 from jaxserve.simulation.trace import read_trace
 from jaxserve.simulation.workload import generate
@@ -64,9 +67,10 @@ def build(scenario: Scenario) -> Fleet:
 def replica_spec(config: ReplicaConfig, scheduler: SchedulerConfig) -> ReplicaSpec:
     """What replicas are built from, every default filled in. Raises ConfigError for what does not fit."""
     shape = catalogue.model(config.model)
+    fitted = None if config.profile is None else fit(read_profile(config.profile), config.profile)
     layout = Layout(
         shape=shape,
-        hardware=catalogue.hardware(config.hardware),
+        hardware=_hardware(config, fitted),
         tp=config.tp,
         weights=config.weights,
         kv_dtype=config.kv_dtype,
@@ -90,15 +94,42 @@ def replica_spec(config: ReplicaConfig, scheduler: SchedulerConfig) -> ReplicaSp
         swap_places=_swap_places(config, layout),
         swap_page_seconds=config.page_size * layout.kv_token_bytes_device / (config.swap_gbps * 1e9),
     )
-    calibration = Calibration(
+    return ReplicaSpec(
+        layout=layout,
+        calibration=_calibration(config) if fitted is None else replace(fitted.calibration, network=config.network_efficiency),
+        fit=fitted,
+        min_rows=1 if fitted is None else fitted.min_rows,
+        scheduler=scheduler,
+        limits=limits,
+        prefix_caching=config.prefix_caching,
+    )
+
+
+def _hardware(config: ReplicaConfig, fitted: Fit | None) -> Hardware:
+    """The machine asked for; shares of its peaks can be taken from a profile of another only if that one's peaks are known."""
+    if fitted is None:
+        return catalogue.hardware(config.hardware or DEFAULT_HARDWARE)
+    if config.hardware is None:
+        if not fitted.known and config.tp > 1:
+            raise ConfigError(f"tp is {config.tp}, but the profile does not tell the links of {fitted.hardware.name}", param="tp")
+        return fitted.hardware
+    if not fitted.known:
+        raise ConfigError(
+            f"hardware is {config.hardware}, but the profile tells the rates of {fitted.hardware.name} and no shares of a peak",
+            param="hardware",
+        )
+    return catalogue.hardware(config.hardware)
+
+
+def _calibration(config: ReplicaConfig) -> Calibration:
+    return Calibration(
         compute=config.compute_efficiency,
+        attention=config.attention_efficiency,
         memory=config.memory_efficiency,
         network=config.network_efficiency,
+        overlap=config.memory_overlap,
         launch_s=config.launch_us * 1e-6,
         host_s=config.host_us * 1e-6,
-    )
-    return ReplicaSpec(
-        layout=layout, calibration=calibration, scheduler=scheduler, limits=limits, prefix_caching=config.prefix_caching
     )
 
 

@@ -11,7 +11,10 @@ from jaxserve.errors import ConfigError
 from jaxserve.planner.memory import KvFormat, WeightFormat
 from jaxserve.simulation.arrivals import Pattern
 
+DEFAULT_HARDWARE = "h100"
+
 _MAX_SIGMA = 5  # e^5 is 148: lengths spread further than any traffic's
+_FITTED = ("compute_efficiency", "attention_efficiency", "memory_efficiency", "memory_overlap", "launch_us", "host_us")
 _MAX_RETRIES = 20  # waits double: the 20th is days
 
 
@@ -20,7 +23,8 @@ class ReplicaConfig:
     """The replicas: model, hardware, and how real steps differ from the data sheet."""
 
     model: str = setting("llama-3-8b", "a known shape, a checkpoint directory or a config.json", positional=True)
-    hardware: str = setting("h100", "GPU; an unknown name lists them")
+    hardware: str | None = setting(None, "GPU; an unknown name lists them (default: the machine of --profile, else h100)")
+    profile: str | None = setting(None, "JSON file of measured steps, from which every factor below but the network's is fitted")
     tp: int = setting(1, "GPUs that share every layer: one replica")
     replicas: int = setting(1, "replicas behind a router that sends each request to the one with fewest in flight")
     fail: str | None = setting(None, "replicas that fail and when, as REPLICA@SECONDS or REPLICA@SECONDS-BACK, comma-separated")
@@ -32,9 +36,11 @@ class ReplicaConfig:
     swap_gib: float = setting(0.0, "host memory of a replica that pages of preempted requests are swapped to, GiB")
     swap_gbps: float = setting(55.0, "what a GPU's link to the host moves in one direction, GB/s; 55 is PCIe 5 x16")
     max_model_len: int | None = setting(None, "longest prompt plus output in tokens; the model's own limit by default")
-    compute_efficiency: float = setting(0.6, "share of the peak FLOP/s that matrix products reach")
+    compute_efficiency: float = setting(0.6, "share of the peak FLOP/s that products with weights reach")
+    attention_efficiency: float = setting(0.6, "share of the peak FLOP/s that products with keys and values reach")
     memory_efficiency: float = setting(1.0, "share of the peak HBM bandwidth that reads reach")
     network_efficiency: float = setting(1.0, "share of the peak NVLink bandwidth that all-reduces reach")
+    memory_overlap: float = setting(1.0, "share of the shorter of memory and arithmetic time that hides behind the longer")
     launch_us: float = setting(50.0, "microseconds a step takes on the device beyond its work")
     host_us: float = setting(500.0, "microseconds the host takes to plan a step and take in another")
 
@@ -45,13 +51,23 @@ class ReplicaConfig:
         for name, low in (("num_pages", 2), ("max_model_len", 2)):
             if getattr(self, name) is not None:
                 require_at_least(name, getattr(self, name), low)
-        for name in ("compute_efficiency", "memory_efficiency", "network_efficiency"):
+        for name in ("compute_efficiency", "attention_efficiency", "memory_efficiency", "network_efficiency"):
             if not 0.0 < getattr(self, name) <= 1.0:
                 raise ConfigError(f"{name} must be in (0, 1], got {getattr(self, name)}", param=name)
+        if not 0.0 <= self.memory_overlap <= 1.0:
+            raise ConfigError(f"memory_overlap must be in [0, 1], got {self.memory_overlap}", param="memory_overlap")
         for name in ("launch_us", "host_us", "swap_gib"):
             _require_finite(name, getattr(self, name), least=0.0)
         if not 0.0 < self.swap_gbps < math.inf:
             raise ConfigError(f"swap_gbps must be above 0 and finite, got {self.swap_gbps}", param="swap_gbps")
+        if self.profile is not None:
+            self._check_fitted()
+
+    def _check_fitted(self) -> None:
+        """A profile says what the other factors would."""
+        for item in fields(self):
+            if item.name in _FITTED and getattr(self, item.name) != item.default:
+                raise ConfigError(f"{item.name} is fitted to the profile, and profile is given", param=item.name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

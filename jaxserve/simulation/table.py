@@ -10,13 +10,18 @@ from rich.panel import Panel
 from rich.table import Table
 
 from jaxserve.planner.units import milliseconds, plural
+from jaxserve.simulation.calibrate import Fit
 from jaxserve.simulation.report import Report, Service
 from jaxserve.simulation.stats import Percentiles
+
+_WORST = 5  # steps shown
 
 
 def show(report: Report, console: Console) -> None:
     """Print a report."""
     console.print(_summary(report))
+    if report.fit is not None:
+        console.print(_fit(report.fit))
     console.print(_latency(report.all))
     groups = [
         ("tenant", report.tenants),
@@ -33,7 +38,7 @@ def _summary(report: Report) -> RenderableType:
     replica, service, slo = report.scenario.replica, report.all, report.scenario.slo
     ends = f"{service.finished:,} finished, {service.refused:,} refused, {service.failed:,} failed"
     rows = Table.grid(padding=(0, 2))
-    rows.add_row("fleet", f"{plural(replica.replicas, 'replica')} of {replica.model} on {replica.tp} x {replica.hardware}")
+    rows.add_row("fleet", f"{plural(replica.replicas, 'replica')} of {replica.model} on {replica.tp} x {report.hardware}")
     rows.add_row("requests", f"[bold]{service.received:,}[/bold] in {report.seconds:,.1f} s of virtual time: {ends}")
     if report.refusals:
         rows.add_row(
@@ -49,6 +54,25 @@ def _summary(report: Report) -> RenderableType:
         f"within {slo.slo_ttft_ms:g} ms and a mean ITL within {slo.slo_itl_ms:g} ms",
     )
     return Panel(rows, title="Simulation", title_align="left", box=box.ROUNDED, expand=False)
+
+
+def _fit(fit: Fit) -> Table:
+    """The steps that the fit is worst at."""
+    hardware, factors = fit.hardware, fit.calibration
+    if fit.known:
+        rates = f"{factors.compute:.0%} of the FLOP/s, {factors.memory:.0%} of the bandwidth"
+    else:
+        rates = f"{hardware.bf16_tflops * 1e3:,.0f} GFLOP/s, {hardware.bandwidth_gb_s:,.1f} GB/s"
+    title = (
+        f"Fitted to {len(fit.steps)} measured steps: {rates}, attention {factors.attention:.0%} of the FLOP/s, overlap "
+        f"{factors.overlap:g}, launch {1e3 * factors.launch_s:,.2f} ms, host {1e3 * factors.host_s:,.2f} ms; mean error "
+        f"{fit.mean_error:.1%}, worst:"
+    )
+    table = _table(title, "rows", "tokens", "KV tokens", "measured ms", "fitted ms", "error")
+    for step in sorted(fit.steps, key=lambda step: -abs(step.error))[:_WORST]:
+        counts = (f"{count:,}" for count in (step.rows, step.tokens, step.kv_tokens))
+        table.add_row(*counts, milliseconds(step.measured), milliseconds(step.fitted), f"{step.error:+.1%}")
+    return table
 
 
 def _table(title: str, *columns: str) -> Table:

@@ -16,7 +16,7 @@ BODY = 32 * (2 * 4096 * 4096 + 2 * 4096 * 1024 + 3 * 4096 * 14336)
 LOGITS = 128256 * 4096
 NORMS = 32 * 2 * 4096 + 4096
 KV = 2 * 8 * 128 * 2  # bytes of a token in one layer
-PEAK = Calibration(compute=1.0, memory=1.0, launch_s=50e-6)
+PEAK = Calibration(compute=1.0, attention=1.0, memory=1.0, launch_s=50e-6)
 
 
 def layout(name: str = "llama-3-8b", tp: int = 1) -> Layout:
@@ -54,7 +54,7 @@ def test_two_all_reduces_a_layer() -> None:
 
 
 def test_factors_scale_their_part() -> None:
-    slow = Calibration(compute=0.5, memory=0.25, network=0.5, launch_s=1e-3)
+    slow = Calibration(compute=0.5, attention=0.5, memory=0.25, network=0.5, launch_s=1e-3)
     plain, scaled = cost(model(layout(tp=2)), (256, 256)), cost(model(layout(tp=2), calibration=slow), (256, 256))
     assert scaled.compute == pytest.approx(2 * plain.compute)
     assert scaled.memory == pytest.approx(4 * plain.memory)
@@ -62,6 +62,22 @@ def test_factors_scale_their_part() -> None:
     assert scaled.network - hops == pytest.approx(2 * (plain.network - hops))
     assert scaled.launch == 1e-3
     assert scaled.total == max(scaled.memory, scaled.compute) + scaled.network + scaled.launch
+
+
+def test_attention_has_a_share_of_its_own() -> None:
+    half = Calibration(compute=1.0, attention=0.5, launch_s=50e-6)
+    plain, slow = cost(model(layout()), (256, 256)), cost(model(layout(), calibration=half), (256, 256))
+    assert slow.linear == plain.linear
+    assert slow.attention == pytest.approx(2 * plain.attention)
+
+
+@pytest.mark.parametrize("overlap", [0.0, 0.75])
+def test_what_does_not_hide_adds_up(overlap: float) -> None:
+    part = Calibration(compute=1.0, attention=1.0, overlap=overlap, launch_s=50e-6)
+    for row in ((1, 5000), (512, 512)):  # memory is the longer one, then arithmetic
+        step = cost(model(layout(), calibration=part), row)
+        hidden = overlap * min(step.memory, step.compute)
+        assert step.total == pytest.approx(step.memory + step.compute - hidden + 50e-6, rel=1e-12)
 
 
 @pytest.mark.parametrize("name", ["llama-3-8b", "mixtral-8x7b", "deepseek-v3"])
