@@ -151,7 +151,7 @@ class KVCache:
 
     def fits(self, match: PrefixMatch, num_tokens: int, *, spare: int) -> bool:
         """Whether a sequence could begin with `match`, grow to `num_tokens`, and leave `spare` pages free."""
-        reused = sum(self._pool.is_free(page) for page in match.pages)  # taking a free cached page uses up a free page
+        reused = self._pool.count_held(match.pages, 0)  # taking a free cached page uses up a free page
         needed = self.pages_for(num_tokens) - len(match.pages)
         return reused + needed + spare <= self._pool.num_free
 
@@ -218,7 +218,7 @@ class KVCache:
 
     def exclusive_pages(self, sequence: SequencePages) -> int:
         """Pages that releasing the sequence would free."""
-        return sum(self._pool.num_references(page) == 1 for page in sequence.pages)
+        return self._pool.count_held(sequence.pages, 1)
 
     def release(self, sequence: SequencePages) -> None:
         """Give every page back. The sequence's last pages are evicted first: prefixes are worth more than tails.

@@ -108,13 +108,13 @@ class PagePool:
             self._tenants.remove_page(self._owner(page))
             self._owners[page] = account
 
-    def is_free(self, page: int) -> bool:
-        """Whether nobody references the page; shared prefix pages may be free too."""
-        return self._references[page] == 0
-
     def num_references(self, page: int) -> int:
         """How many hold the page."""
         return self._references[page]
+
+    def count_held(self, pages: Iterable[int], times: int) -> int:
+        """How many of the pages are held by exactly so many."""
+        return [*map(self._references.__getitem__, pages)].count(times)
 
     def check(self, holders: Iterable[Iterable[int]]) -> None:
         """Assert the invariants, given the pages of every holder: counts match, free + referenced == all, owners are charged."""

@@ -199,4 +199,4 @@ class CacheMachine(RuleBasedStateMachine):
 
 
 TestCache = CacheMachine.TestCase
-TestCache.settings = settings(max_examples=200, stateful_step_count=50, deadline=None)
+TestCache.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)

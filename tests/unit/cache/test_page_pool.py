@@ -82,7 +82,7 @@ def test_a_page_used_again_is_evicted_last():
     pages = harness.cached(3)
     harness.pool.share(pages[:1])
     assert harness.pool.num_free == 2
-    assert not harness.pool.is_free(pages[0])
+    assert harness.pool.num_references(pages[0]) == 1
     harness.pool.release(pages[:1])
     assert harness.allocate(2) == pages[1:]
     assert harness.findable(pages) == pages[:1]
@@ -98,6 +98,24 @@ def test_an_evicted_page_is_no_longer_cached():
     assert harness.tenants.counters()[""].evicted == 1, "its second use was not cached"
 
 
+@pytest.mark.parametrize(("turns", "keeps"), [(4, True), (5, False)])
+def test_a_page_that_was_hit_waits_for_a_turnover_of_the_pool(turns, keeps):
+    """Five pages, and a hit is worth one level: when five pages were handed out since, nothing but recency counts."""
+    harness = Harness(6)
+    harness.allocate(1)
+    hit = harness.cached(1)
+    harness.prefixes.count_hit(hit)
+    harness.pool.share(hit)
+    harness.pool.release(hit)
+    for _ in range(turns - 1):
+        harness.cached(1)
+    last = harness.allocate(1)
+    harness.cache(last)
+    harness.pool.release(last)
+    harness.allocate(3)
+    assert (harness.findable(hit) == hit) == keeps
+
+
 def test_a_shared_page_is_free_after_its_last_release():
     """Catches a reference count that is off by one in share or release."""
     harness = Harness(3)
@@ -106,11 +124,18 @@ def test_a_shared_page_is_free_after_its_last_release():
     assert harness.pool.num_references(pages[0]) == 2
     harness.pool.check([pages, pages])
     harness.pool.release(pages)
-    assert not harness.pool.is_free(pages[0])
+    assert harness.pool.num_references(pages[0]) == 1
     assert harness.pool.num_free == 1
     harness.pool.release(pages)
-    assert harness.pool.is_free(pages[0])
+    assert harness.pool.num_references(pages[0]) == 0
     assert harness.pool.num_free == 2
+
+
+def test_pages_are_counted_by_how_many_hold_them():
+    harness = Harness(4)
+    pages = harness.allocate(2)
+    harness.pool.share(pages[:1])
+    assert [harness.pool.count_held([1, 2, 3], times) for times in range(4)] == [1, 1, 1, 0]
 
 
 def test_double_release_is_an_error():

@@ -38,3 +38,12 @@ def test_seconds_are_of_one_direction():
 def test_numbers_below_zero_are_refused(places, seconds):
     with pytest.raises(ValueError, match="must be at least 0"):
         SwapSpace(places, seconds)
+
+
+@pytest.mark.parametrize("holders", [[[0]], [[0, 1], [1]], [[0, 1, 2]]], ids=["lost", "twice", "free"])
+def test_check_notices(holders):
+    space = SwapSpace(3, 0.25)
+    places = space.take(2)
+    space.check([places[:1], places[1:]])
+    with pytest.raises(AssertionError):
+        space.check(holders)
