@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from jaxserve.clock import RealClock
 from jaxserve.config.fields import EngineConfig
 from jaxserve.engine.build import EngineReport, build_engine
 from jaxserve.engine.events import Delta, Event, Finished, PositionLogprobs, Started
+from jaxserve.engine.intake import NO_OPTIONS
 from jaxserve.engine.interrupts import HeldInterrupts
 from jaxserve.engine.outputs import RequestOutputs
-from jaxserve.errors import CheckpointError, InvalidRequestError
+from jaxserve.errors import CheckpointError, InvalidRequestError, RefusedError
 from jaxserve.executor.programs import Progress
 from jaxserve.outputs import CompletionOutput, RequestOutput, logprob_dict
 from jaxserve.sampling.params import SamplingParams
+from jaxserve.scheduler.request import EngineRequest
 from jaxserve.tokenizer.base import Tokenizer
-from jaxserve.types import ChatMessage, Prompt
+from jaxserve.types import ChatMessage, Prompt, RequestOptions, ServiceClass
+
+Setting = TypeVar("Setting", SamplingParams, RequestOptions)
 
 
 @dataclass(slots=True)
@@ -36,6 +40,7 @@ class _Request:
 
     prompt: Prompt
     params: SamplingParams
+    engine_requests: list[EngineRequest]
     outputs: RequestOutputs
     started: Started | None = None
     sequences: list[_Collected] = field(default_factory=list)
@@ -48,13 +53,15 @@ class LLM:
         model: checkpoint directory, or "pico" for the bundled model.
         progress: told about loading and compiling: (what, done, of how many).
         **settings: any field of EngineConfig's parts, such as `dtype="float32"`,
-            `tensor_parallel_size=1`, `max_model_len=2048`, `max_num_seqs=32`.
+            `tensor_parallel_size=1`, `max_model_len=2048`, `max_num_seqs=32`. Requests that name no class are batch work here
+            (`default_class`): nobody waits for their first token, so none is refused for a long queue.
 
     Raises ConfigError for an unknown or impossible setting, CheckpointError or UnsupportedModelError for the model.
     """
 
     def __init__(self, model: str = "pico", *, progress: Progress | None = None, **settings: Any) -> None:
-        config = EngineConfig.from_settings({"model": model, **settings})
+        defaults = {"model": model, "default_class": ServiceClass.BATCH.value}
+        config = EngineConfig.from_settings({**defaults, **settings})
         self._built = build_engine(config, strict_length=False, clock=RealClock(), progress=progress or _silent)
 
     @property
@@ -70,35 +77,36 @@ class LLM:
         return self._built.tokenizer
 
     def generate(
-        self, prompts: Prompt | Sequence[Prompt], sampling_params: SamplingParams | Sequence[SamplingParams] | None = None
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        options: RequestOptions | Sequence[RequestOptions] | None = None,
     ) -> list[RequestOutput]:
         """Generate for every prompt; outputs come in the prompts' order.
 
         Args:
             prompts: a string, {"prompt": str}, {"prompt_token_ids": [...]}, or a list of these.
             sampling_params: one for all, one a prompt, or None for the defaults.
+            options: the same of whose requests they are and what they may take; timeouts count from the call.
 
-        Raises InvalidRequestError or ContextLengthError, before anything runs, if a prompt or parameter is unfit, and
-        EngineDeadError after a step failed.
+        A request that fails alone (a timeout of its options passed, its tokens could not be decoded) keeps its place in the
+        list: its output has `error` set. Raises InvalidRequestError or ContextLengthError, before anything runs, if a prompt,
+        parameter or option is unfit, and EngineDeadError after a step failed.
         """
         listed: list[Prompt] = [prompts] if isinstance(prompts, str | dict) else list(prompts)
-        params = _params_for(len(listed), sampling_params)
-        core, intake = self._built.core, self._built.intake
-        now = self._built.clock.now()
-        prepared = [intake.prepare(*item, str(index), now) for index, item in enumerate(zip(listed, params, strict=True))]
-        requests: list[_Request] = []
-        by_sequence: dict[str, _Request] = {}
-        for index, sequences in enumerate(prepared):
-            outputs = RequestOutputs(str(index), sequences, self._built.tokenizer, self._built.clock)
-            request = _Request(listed[index], params[index], outputs, sequences=[_Collected() for _ in sequences])
-            requests.append(request)
-            by_sequence.update((sequence.id, request) for sequence in sequences)
-        pending = prepared[::-1]
+        requests = self._prepare(
+            listed,
+            _for_each(len(listed), sampling_params, SamplingParams(), "sampling_params"),
+            _for_each(len(listed), options, NO_OPTIONS, "options"),
+        )
+        by_sequence = {sequence: request for request in requests for sequence in request.outputs.ids}
+        core, pending = self._built.core, requests[::-1]
         with HeldInterrupts() as interrupts:
             try:
                 while pending or core.has_work:
-                    while pending and core.scheduler.has_room(len(pending[-1])):
-                        core.add(pending.pop())
+                    while pending and core.scheduler.has_room(pending[-1].engine_requests):
+                        self._add(pending.pop())
                     self._turn(by_sequence)
                     interrupts.release()
             finally:
@@ -110,6 +118,7 @@ class LLM:
         messages: Sequence[ChatMessage] | Sequence[Sequence[ChatMessage]],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
+        options: RequestOptions | Sequence[RequestOptions] | None = None,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         chat_template_kwargs: Mapping[str, Any] | None = None,
@@ -128,7 +137,30 @@ class LLM:
                 arguments=chat_template_kwargs or {},
             )
             prompts.append({"prompt_token_ids": self.tokenizer.encode(text, add_special_tokens=False)})
-        return self.generate(prompts, sampling_params)
+        return self.generate(prompts, sampling_params, options=options)
+
+    def reset_prefix_cache(self) -> None:
+        """Forget every cached prefix, pinned ones too."""
+        self._built.core.scheduler.cache.flush()
+
+    def _prepare(
+        self, prompts: Sequence[Prompt], params: Sequence[SamplingParams], options: Sequence[RequestOptions]
+    ) -> list[_Request]:
+        """The requests of a call. Raises what is wrong with the first unfit one."""
+        now = self._built.clock.now()
+        requests = []
+        for index, (prompt, wanted, option) in enumerate(zip(prompts, params, options, strict=True)):
+            sequences = self._built.intake.prepare(prompt, wanted, str(index), now, option)
+            outputs = RequestOutputs(str(index), sequences, self._built.tokenizer, self._built.clock)
+            collected = [_Collected() for _ in sequences]
+            requests.append(_Request(prompt, wanted, sequences, outputs, sequences=collected))
+        return requests
+
+    def _add(self, request: _Request) -> None:
+        try:
+            self._built.core.add(request.engine_requests)
+        except RefusedError as error:
+            request.outputs.fail(error)
 
     def _turn(self, by_sequence: Mapping[str, _Request]) -> None:
         """One step of the engine."""
@@ -157,41 +189,46 @@ def _collect(request: _Request, event: Event) -> None:
 
 
 def _output(request: _Request) -> RequestOutput:
-    started = request.started
-    assert started is not None, "every request starts"
+    started, error = request.started, request.outputs.error
+    assert started is not None or error is not None, "every request starts or fails"
     text = request.prompt if isinstance(request.prompt, str) else request.prompt.get("prompt")
-    scores = started.prompt_logprobs
+    scores = started.prompt_logprobs if started is not None else None
     return RequestOutput(
-        request_id=started.request_id,
+        request_id=request.outputs.request_id,
         prompt=text if isinstance(text, str) else None,
-        prompt_token_ids=list(started.prompt_token_ids),
+        prompt_token_ids=list(request.engine_requests[0].prompt),
         prompt_logprobs=None if scores is None else [None if score is None else logprob_dict(score) for score in scores],
-        outputs=[_completion(index, sequence, request.params) for index, sequence in enumerate(request.sequences)],
-        num_cached_tokens=started.cached_tokens,
+        outputs=[_completion(index, sequence, request) for index, sequence in enumerate(request.sequences)],
+        num_cached_tokens=started.cached_tokens if started is not None else 0,
+        error=error,
     )
 
 
-def _completion(index: int, sequence: _Collected, params: SamplingParams) -> CompletionOutput:
+def _completion(index: int, sequence: _Collected, request: _Request) -> CompletionOutput:
     finished = sequence.finished
-    assert finished is not None, "every sequence finishes"
-    wanted = params.logprobs is not None
+    assert finished is not None or request.outputs.error is not None, "every sequence finishes or fails"
+    wanted = request.params.logprobs is not None
     return CompletionOutput(
         index=index,
         text="".join(sequence.text),
         token_ids=sequence.token_ids,
         cumulative_logprob=sum(position.chosen.logprob for position in sequence.logprobs) if wanted else None,
         logprobs=[logprob_dict(position) for position in sequence.logprobs] if wanted else None,
-        finish_reason=str(finished.reason),
-        stop_reason=finished.matched,
+        finish_reason=str(finished.reason) if finished is not None else "error",
+        stop_reason=finished.matched if finished is not None else None,
     )
 
 
-def _params_for(count: int, given: SamplingParams | Sequence[SamplingParams] | None) -> list[SamplingParams]:
-    if given is None or isinstance(given, SamplingParams):
-        return [given or SamplingParams()] * count
-    if len(given) != count:
-        raise InvalidRequestError(f"{len(given)} sampling_params for {count} prompts", param="sampling_params")
-    return list(given)
+def _for_each(count: int, given: Setting | Sequence[Setting] | None, default: Setting, name: str) -> list[Setting]:
+    """One setting a prompt."""
+    if given is None:
+        return [default] * count
+    if isinstance(given, SamplingParams | RequestOptions):
+        return [given] * count
+    listed = list(given)
+    if len(listed) != count:
+        raise InvalidRequestError(f"{len(listed)} {name} for {count} prompts", param=name)
+    return listed
 
 
 def _silent(what: str, done: int, total: int) -> None:

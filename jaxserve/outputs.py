@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from jaxserve.engine.events import PositionLogprobs, TokenLogprob
+from jaxserve.errors import JaxserveError
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,7 @@ class CompletionOutput:
         token_ids: all generated tokens, a stop token included.
         cumulative_logprob: sum of the chosen tokens' log-probabilities, when `logprobs` was asked for.
         logprobs: one dict a token, token id -> Logprob, the chosen token among them.
-        finish_reason: "stop" or "length".
+        finish_reason: "stop" or "length"; "error" if the request failed before this sequence was done.
         stop_reason: the stop string or stop token id that matched.
     """
 
@@ -50,6 +51,8 @@ class RequestOutput:
         prompt_logprobs: one dict a prompt token, None for the first; None unless asked for.
         outputs: the `n` sequences.
         num_cached_tokens: prompt tokens found in the prefix cache.
+        error: what the request failed with: DeadlineError for a timeout of its options, RefusedError if the engine would not
+            take it, InternalError for a failure of this request alone. `outputs` then hold what there was.
         finished: always True.
     """
 
@@ -59,6 +62,7 @@ class RequestOutput:
     prompt_logprobs: list[dict[int, Logprob] | None] | None
     outputs: list[CompletionOutput]
     num_cached_tokens: int
+    error: JaxserveError | None = None
     finished: bool = True
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from jaxserve.engine.client import EngineClient
 from jaxserve.errors import InvalidRequestError, JaxserveError, ModelNotFoundError
 from jaxserve.sampling.params import SamplingParams
-from jaxserve.types import Prompt
+from jaxserve.types import Prompt, RequestOptions, ServiceClass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,12 +21,14 @@ class Job:
         request_id: the engine's name for the request; with several prompts, the prefix of their names.
         prompts: at least one.
         params: how to sample each.
+        options: whose request it is, and what each prompt may take.
         names: for errors, what the client calls the parameters that it does not call as the engine does.
     """
 
     request_id: str
     prompts: tuple[Prompt, ...]
     params: SamplingParams
+    options: RequestOptions
     names: Mapping[str, str]
 
 
@@ -45,6 +47,33 @@ def sampling_params(fields: Mapping[str, Any], names: Mapping[str, str]) -> Samp
         return SamplingParams(**{"max_tokens": None, **given})
     except InvalidRequestError as error:
         raise in_words_of_client(error, names) from error
+
+
+def request_options(tenants: Sequence[str], fields: Mapping[str, Any], *, tenant_name: str) -> RequestOptions:
+    """Build the options; None means the default. Limits are the engine's to check.
+
+    Args:
+        tenants: every value of the header, called `tenant_name`, that names the tenant; none for nobody's.
+        fields: the other options by name.
+        tenant_name: what the client calls the tenant.
+
+    Raises InvalidRequestError.
+    """
+    if len(tenants) > 1:  # a gateway that adds its own to the client's: neither can be trusted
+        raise InvalidRequestError(f"{tenant_name} must be given once, got {len(tenants)}", param=tenant_name)
+    given = {name: value for name, value in fields.items() if value is not None}
+    if given.get("cache_salt") == "":
+        raise InvalidRequestError("cache_salt must not be empty: leave it out to have none", param="cache_salt")
+    if "service_class" in given:
+        given["service_class"] = _service_class(given["service_class"])
+    return RequestOptions(tenant="".join(tenants), **given)
+
+
+def _service_class(name: str) -> ServiceClass:
+    if name not in list(ServiceClass):
+        known = ", ".join(ServiceClass)
+        raise InvalidRequestError(f"service_class must be one of {known}, got {name!r}", param="service_class")
+    return ServiceClass(name)
 
 
 def in_words_of_client(error: JaxserveError, names: Mapping[str, str]) -> JaxserveError:

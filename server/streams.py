@@ -59,7 +59,7 @@ async def run(client: EngineClient, job: Job) -> Events:
 
 async def _events(client: EngineClient, job: Job, prompt: Prompt, request_id: str) -> AsyncGenerator[Event, None]:
     try:
-        stream = _closable(client.generate(prompt, job.params, request_id=request_id))
+        stream = _closable(client.generate(prompt, job.params, request_id=request_id, options=job.options))
         async with aclosing(stream) as events:
             async for event in events:
                 if isinstance(event, Finished):

@@ -6,6 +6,7 @@ import hashlib
 import os
 import time
 from dataclasses import dataclass
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 
@@ -108,8 +109,13 @@ def build_engine(config: EngineConfig, *, strict_length: bool, clock: Clock, pro
     loaded = time.monotonic()
     executor = LocalExecutor(decoder, params, mesh, _options(config, resolved), progress)
     compiled = time.monotonic()
-    cache = KVCache(resolved.num_pages, config.cache.page_size, prefix_caching=config.cache.prefix_caching)
-    scheduler = Scheduler(config.scheduler, cache, resolved.max_model_len, clock)
+    cache = KVCache(
+        resolved.num_pages,
+        config.cache.page_size,
+        prefix_caching=config.cache.prefix_caching,
+        quota=partial(_quota, policies, resolved.num_pages - 1),
+    )
+    scheduler = Scheduler(config.scheduler, cache, resolved.max_model_len, clock, policies=policies)
     limits = IntakeLimits(
         max_model_len=resolved.max_model_len,
         vocab_size=decoder.vocab_size,
@@ -132,6 +138,12 @@ def build_engine(config: EngineConfig, *, strict_length: bool, clock: Clock, pro
 def _budgets(config: EngineConfig, policies: Policies, cache: KVCache) -> Budgets:
     default_class = ServiceClass(config.scheduler.default_class)
     return Budgets(policies, default_class, num_pages=cache.num_usable, page_size=cache.page_size)
+
+
+def _quota(policies: Policies, num_pages: int, tenant: str) -> int | None:
+    """Pages beyond which a tenant's cached ones go before others'."""
+    share = policies.of_tenant(tenant).kv_share
+    return None if share == 1.0 else int(share * num_pages)
 
 
 def _report(

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from jaxserve.engine.events import Event
 from jaxserve.sampling.params import SamplingParams
 from jaxserve.tokenizer.base import Tokenizer
-from jaxserve.types import ChatMessage, Prompt
+from jaxserve.types import ChatMessage, Prompt, RequestOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,9 @@ class ModelInfo:
 class EngineStats:
     """Load at one instant, and requests since the start: received == finished + aborted + rejected + active.
 
-    `running` and `waiting` count sequences, of which a request has `n`; `pages_free` of `pages_total` pages are free.
+    `running` and `waiting` count sequences, of which a request has `n`; `pages_free` of `pages_total` pages are free. Since the
+    start, `preemptions` took the pages of running sequences and `lost_tokens` computed tokens with them; of the
+    `prefix_queried_tokens` of sequences that started, `prefix_hit_tokens` were in the prefix cache.
     """
 
     running: int
@@ -51,6 +53,10 @@ class EngineStats:
     finished: int
     aborted: int
     rejected: int
+    preemptions: int
+    lost_tokens: int
+    prefix_queried_tokens: int
+    prefix_hit_tokens: int
 
 
 class EngineClient(Protocol):
@@ -66,12 +72,23 @@ class EngineClient(Protocol):
         """The served model's tokenizer (thread-safe)."""
         ...
 
-    def generate(self, prompt: Prompt, params: SamplingParams, *, request_id: str | None = None) -> AsyncIterator[Event]:
+    def generate(
+        self,
+        prompt: Prompt,
+        params: SamplingParams,
+        *,
+        request_id: str | None = None,
+        options: RequestOptions | None = None,
+    ) -> AsyncIterator[Event]:
         """Run one request: yields Started, Deltas, and one Finished per sequence (params.n of them), then ends.
 
-        Raises InvalidRequestError, ContextLengthError, QueueFullError, DrainingError or EngineDeadError before the first
-        event or, for a failure inside the engine, in mid-stream. Closing the iterator (aclose, or cancelling the task that
-        reads it) aborts the request and frees its pages at the next step.
+        `options` say whose request it is and what it may take; None is nobody's, of the engine's default class.
+
+        Raises InvalidRequestError, ContextLengthError, QueueFullError, OverloadedError, DeadlineError, DrainingError or
+        EngineDeadError before the first event. In mid-stream it raises DeadlineError where `timeout` ends the request, and
+        InternalError or EngineDeadError for a failure inside the engine. An error ends all sequences of the request and no
+        other request, unless it is EngineDeadError. Closing the iterator (aclose, or cancelling the task that reads it)
+        aborts the request and frees its pages at the next step.
         """
         ...
 
@@ -81,6 +98,10 @@ class EngineClient(Protocol):
 
     async def abort(self, request_id: str) -> bool:
         """Abort a request by id; False if it is not active."""
+        ...
+
+    async def reset_prefix_cache(self) -> None:
+        """Forget every cached prefix, pinned ones too; what runs goes on. Raises EngineDeadError."""
         ...
 
     def stats(self) -> EngineStats:

@@ -17,7 +17,9 @@ from jaxserve.clock import RealClock
 from jaxserve.config.fields import EngineConfig
 from jaxserve.engine.build import BuiltEngine, EngineReport, build_engine
 from jaxserve.engine.client import EngineStats, ModelInfo
+from jaxserve.engine.core import EngineCore
 from jaxserve.engine.events import Event
+from jaxserve.engine.intake import NO_OPTIONS
 from jaxserve.engine.loop import EngineLoop, Outcome, Refusal
 from jaxserve.engine.outputs import RequestOutputs
 from jaxserve.errors import CheckpointError, DrainingError, EngineDeadError, InternalError, InvalidRequestError, JaxserveError
@@ -25,7 +27,7 @@ from jaxserve.executor.programs import Progress
 from jaxserve.sampling.params import SamplingParams
 from jaxserve.scheduler.request import EngineRequest
 from jaxserve.tokenizer.base import Tokenizer
-from jaxserve.types import ChatMessage, Prompt
+from jaxserve.types import ChatMessage, Prompt, RequestOptions
 
 logger = logging.getLogger(__name__)
 
@@ -101,13 +103,20 @@ class LocalEngine:
         """The served model's tokenizer."""
         return self._tokenizer
 
-    async def generate(self, prompt: Prompt, params: SamplingParams, *, request_id: str | None = None) -> AsyncIterator[Event]:
+    async def generate(
+        self,
+        prompt: Prompt,
+        params: SamplingParams,
+        *,
+        request_id: str | None = None,
+        options: RequestOptions | None = None,
+    ) -> AsyncIterator[Event]:
         """Run one request; see EngineClient.generate."""
         self._counters.received += 1
         self._counters.active += 1
         name = request_id or uuid.uuid4().hex
         try:
-            requests = await self._prepare(prompt, params, name)
+            requests, stream = await self._prepare(prompt, params, name, options or NO_OPTIONS)
         except BaseException as error:
             self._counters.active -= 1
             if not isinstance(error, Exception):  # cancelled while its prompt was tokenized
@@ -118,20 +127,17 @@ class LocalEngine:
                 raise
             logger.exception("a request could not be prepared")
             raise InternalError(f"the request could not be prepared: {error!r}") from error
-        stream = _Stream(RequestOutputs(name, requests, self.tokenizer, self._built.clock))
         self._requests[name] = stream
         self._streams.update((request.id, stream) for request in requests)
         self._engine.add(requests)
-        refused = False
         try:
             while not (stream.outputs.done and stream.events.empty()):
                 event = await stream.events.get()
                 if isinstance(event, JaxserveError):
-                    refused = not stream.outputs.started
                     raise event
                 yield event
         finally:
-            self._close(name, stream, refused=refused)
+            self._close(name, stream)
 
     async def render_chat(self, messages: Sequence[ChatMessage], template_arguments: Mapping[str, Any]) -> Prompt:
         """Apply the chat template and tokenize; see EngineClient.render_chat."""
@@ -161,6 +167,10 @@ class LocalEngine:
             stream.events.put_nowait(event)
         return True
 
+    async def reset_prefix_cache(self) -> None:
+        """Forget every cached prefix; see EngineClient.reset_prefix_cache."""
+        await asyncio.wrap_future(self._engine.call(_flush))
+
     def stats(self) -> EngineStats:
         """The load now."""
         scheduler, counters = self._built.core.scheduler, self._counters
@@ -174,6 +184,10 @@ class LocalEngine:
             finished=counters.finished,
             aborted=counters.aborted,
             rejected=counters.rejected,
+            preemptions=scheduler.num_preemptions,
+            lost_tokens=scheduler.num_lost_tokens,
+            prefix_queried_tokens=scheduler.cache.queried_tokens,
+            prefix_hit_tokens=scheduler.cache.hit_tokens,
         )
 
     def check_health(self) -> None:
@@ -193,32 +207,40 @@ class LocalEngine:
         await asyncio.to_thread(self._engine.stop)
         await asyncio.to_thread(self._pool.shutdown)
 
-    async def _prepare(self, prompt: Prompt, params: SamplingParams, name: str) -> list[EngineRequest]:
+    async def _prepare(
+        self, prompt: Prompt, params: SamplingParams, name: str, options: RequestOptions
+    ) -> tuple[list[EngineRequest], _Stream]:
         """Tokenize and validate off the event loop."""
         self.check_health()
         arrival = self._built.clock.now()
-        requests = await self._loop.run_in_executor(self._pool, self._built.intake.prepare, prompt, params, name, arrival)
+
+        def prepare() -> tuple[list[EngineRequest], RequestOutputs]:
+            requests = self._built.intake.prepare(prompt, params, name, arrival, options)
+            return requests, RequestOutputs(name, requests, self.tokenizer, self._built.clock)
+
+        requests, outputs = await self._loop.run_in_executor(self._pool, prepare)
         self.check_health()
         if name in self._requests:  # looked at after the wait: nothing can come between this and the caller's entry
             raise InvalidRequestError(f"request_id {name!r} is active already", param="request_id")
-        return requests
+        return requests, _Stream(outputs)
 
     def _encode(self, text: str) -> list[int]:
         """Tokens of a rendered conversation: the template wrote the special tokens itself."""
         return self.tokenizer.encode(text, add_special_tokens=False)
 
-    def _close(self, name: str, stream: _Stream, *, refused: bool) -> None:
+    def _close(self, name: str, stream: _Stream) -> None:
         """The one place a request ends: whatever of it is still active is aborted."""
-        active = stream.outputs.active_ids
+        outputs = stream.outputs
+        active = outputs.active_ids
         if active:
             self._engine.abort(active)
-        for sequence in stream.outputs.ids:
+        for sequence in outputs.ids:
             del self._streams[sequence]
         del self._requests[name]
         self._counters.active -= 1
-        if refused:
+        if outputs.error is not None and not outputs.started:
             self._counters.rejected += 1
-        elif active or stream.outputs.was_aborted:
+        elif outputs.error is not None or active or outputs.was_aborted:
             self._counters.aborted += 1
         else:
             self._counters.finished += 1
@@ -230,17 +252,19 @@ class LocalEngine:
     def _deliver(self, outcomes: list[Outcome]) -> None:
         ended: list[str] = []
         for outcome in outcomes:
-            if isinstance(outcome, Refusal):
-                if (stream := self._streams.get(outcome.ids[0])) is not None:
-                    stream.events.put_nowait(outcome.error)
+            stream = self._streams.get(outcome.ids[0] if isinstance(outcome, Refusal) else outcome.id)
+            if stream is None or stream.outputs.done:  # its reader went away, or it failed
                 continue
-            stream = self._streams.get(outcome.id)
-            if stream is None:  # its reader went away
+            if isinstance(outcome, Refusal):
+                stream.outputs.fail(outcome.error)  # the engine has nothing of it to end
+                stream.events.put_nowait(outcome.error)
                 continue
             pushed = stream.outputs.push(outcome)
             ended += pushed.end
             for event in pushed.events:
                 stream.events.put_nowait(event)
+            if pushed.error is not None:
+                stream.events.put_nowait(pushed.error)
         if ended:
             self._engine.abort(ended)
 
@@ -253,4 +277,9 @@ class LocalEngine:
     def _fail_all(self, error: JaxserveError) -> None:
         for stream in self._requests.values():
             if not stream.outputs.done:
+                self._engine.abort(stream.outputs.fail(error))
                 stream.events.put_nowait(error)
+
+
+def _flush(core: EngineCore) -> None:
+    core.scheduler.cache.flush()

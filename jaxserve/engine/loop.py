@@ -6,10 +6,11 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from concurrent.futures import Future
+from dataclasses import dataclass, field
 
 from jaxserve.engine.core import EngineCore
-from jaxserve.errors import JaxserveError
+from jaxserve.errors import EngineDeadError, JaxserveError
 from jaxserve.scheduler.request import EngineRequest
 from jaxserve.scheduler.update import Update
 
@@ -34,6 +35,12 @@ class _Abort:
     ids: Sequence[str]
 
 
+@dataclass(frozen=True, slots=True)
+class _Call:
+    function: Callable[[EngineCore], None]
+    done: Future[None] = field(default_factory=Future)
+
+
 Outcome = Update | Refusal
 
 
@@ -52,7 +59,8 @@ class EngineLoop:
         self._core = core
         self._sink = sink
         self._on_death = on_death
-        self._inbox: queue.SimpleQueue[_Add | _Abort | None] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[_Add | _Abort | _Call | None] = queue.SimpleQueue()
+        self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="jaxserve-engine", daemon=True)
 
     def start(self) -> None:
@@ -66,6 +74,17 @@ class EngineLoop:
     def abort(self, ids: Sequence[str]) -> None:
         """End sequences at the next turn; unknown ones are passed over."""
         self._inbox.put(_Abort(ids))
+
+    def call(self, function: Callable[[EngineCore], None]) -> Future[None]:
+        """Run a function between two turns, in the thread that owns scheduler and cache.
+
+        The future ends with what the function raised, or with EngineDeadError if the loop has ended.
+        """
+        call = _Call(function)
+        self._inbox.put(call)
+        if self._ended.is_set():
+            self._refuse_calls()
+        return call.done
 
     def stop(self) -> None:
         """End the thread after its current turn and wait for it."""
@@ -82,6 +101,9 @@ class EngineLoop:
         except Exception as error:
             logger.exception("the engine loop died")
             self._on_death(error)
+        finally:
+            self._ended.set()  # first: a call that comes now refuses itself
+            self._refuse_calls()
 
     def _take_messages(self) -> bool:
         """Take in all messages, waiting for one if there is nothing to do; False to stop."""
@@ -96,6 +118,9 @@ class EngineLoop:
             if isinstance(message, _Abort):
                 self._core.abort(message.ids)
                 continue
+            if isinstance(message, _Call):
+                _answer(message, self._core)
+                continue
             try:
                 self._core.add(message.requests)
             except JaxserveError as error:
@@ -103,3 +128,24 @@ class EngineLoop:
         if refusals:
             self._sink(refusals)
         return True
+
+    def _refuse_calls(self) -> None:
+        """Answer the calls that nobody will take any more."""
+        while True:
+            try:
+                message = self._inbox.get(block=False)
+            except queue.Empty:
+                return
+            if isinstance(message, _Call) and message.done.set_running_or_notify_cancel():
+                message.done.set_exception(EngineDeadError("the engine has ended"))
+
+
+def _answer(call: _Call, core: EngineCore) -> None:
+    if not call.done.set_running_or_notify_cancel():
+        return
+    try:
+        call.function(core)
+    except Exception as error:
+        call.done.set_exception(error)
+    else:
+        call.done.set_result(None)

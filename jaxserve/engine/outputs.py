@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from jaxserve.clock import Clock
 from jaxserve.engine.events import Delta, Event, Finished, PositionLogprobs, Started, Timing, TokenLogprob, Usage
+from jaxserve.errors import InternalError, JaxserveError
 from jaxserve.sampling.params import SamplingParams
 from jaxserve.scheduler.plan import LogprobRows
 from jaxserve.scheduler.request import EngineRequest
@@ -15,6 +17,8 @@ from jaxserve.tokenizer.base import Tokenizer, token_text
 from jaxserve.tokenizer.detokenizer import Detokenizer
 from jaxserve.tokenizer.stop_strings import StopStrings
 from jaxserve.types import FinishReason
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -32,18 +36,27 @@ class _SequenceText:
 
 @dataclass(slots=True)
 class Pushed:
-    """What an update gave: events for the client, and sequences the engine must end (a stop string matched)."""
+    """What an update gave.
+
+    Attributes:
+        events: for the client.
+        end: sequences that the engine must end: a stop string matched, or the request failed.
+        error: what the request as a whole ended with, after the events.
+    """
 
     events: list[Event] = field(default_factory=list)
     end: list[str] = field(default_factory=list)
+    error: JaxserveError | None = None
 
 
 class RequestOutputs:
     """Events of one request, its `n` sequences together.
 
     Attributes:
+        request_id: as given.
         started: whether Started was given out.
         was_aborted: whether a sequence was cut off by `abort`.
+        error: what the request failed with, if it did.
 
     Args:
         request_id: the client's name of the request.
@@ -53,7 +66,7 @@ class RequestOutputs:
     """
 
     def __init__(self, request_id: str, requests: Sequence[EngineRequest], tokenizer: Tokenizer | None, clock: Clock) -> None:
-        self._request_id = request_id
+        self.request_id = request_id
         self._prompt = requests[0].prompt
         self._params: SamplingParams = requests[0].params
         self._arrival = requests[0].arrival
@@ -61,6 +74,7 @@ class RequestOutputs:
         self._clock = clock
         self.started = False
         self.was_aborted = False
+        self.error: JaxserveError | None = None
         self._queue_time = 0.0
         self._num_cached = 0
         self._scores: list[PositionLogprobs | None] = [None]
@@ -86,11 +100,34 @@ class RequestOutputs:
         return [sequence.id for sequence in self._sequences.values() if not sequence.finished]
 
     def push(self, update: Update) -> Pushed:
-        """Take in one update of one of the sequences."""
+        """Take in one update of one of the sequences.
+
+        Whatever goes wrong here, such as a tokenizer that fails, is an InternalError of this request and of no other.
+        """
+        try:
+            return self._take(update)
+        except Exception as error:
+            logger.exception("the output of request %s could not be made", self.request_id)
+            return self._failed(InternalError(f"the output could not be made: {error!r}"))
+
+    def fail(self, error: JaxserveError) -> list[str]:
+        """End the request as a whole with an error. Returns the sequences that had not finished."""
+        self.error = error
+        active = self.active_ids
+        for sequence in self._sequences.values():
+            sequence.finished = True
+        return active
+
+    def _failed(self, error: JaxserveError) -> Pushed:
+        return Pushed(end=self.fail(error), error=error)
+
+    def _take(self, update: Update) -> Pushed:
         pushed = Pushed()
         sequence = self._sequences[update.id]
         if sequence.finished:
             return pushed
+        if update.error is not None:
+            return self._failed(update.error)
         if update.score is not None and sequence.index == 0:
             self._take_scores(update.score)
         if update.token is None:
@@ -118,7 +155,7 @@ class RequestOutputs:
         self.started = True
         self._queue_time, self._num_cached = update.queue_time, update.num_cached
         scores = tuple(self._scores) if self._params.prompt_logprobs is not None else None
-        return Started(self._request_id, self._prompt, update.num_cached, update.queue_time, scores)
+        return Started(self.request_id, self._prompt, update.num_cached, update.queue_time, scores)
 
     def _take_token(self, sequence: _SequenceText, update: Update, pushed: Pushed) -> None:
         token = update.token
@@ -143,7 +180,7 @@ class RequestOutputs:
         logprobs = None
         if update.logprobs is not None:
             logprobs = (self._position(update.logprobs, update.index, token, self._params.logprobs or 0),)
-        pushed.events.append(Delta(self._request_id, sequence.index, released, (token,), first_index, logprobs))
+        pushed.events.append(Delta(self.request_id, sequence.index, released, (token,), first_index, logprobs))
         if reason is not None:
             pushed.events.append(self._finish(sequence, reason, stopped if stopped is not None else matched))
 
@@ -160,7 +197,7 @@ class RequestOutputs:
         now = self._clock.now()
         first = sequence.first_token if sequence.first_token is not None else now
         return Finished(
-            self._request_id,
+            self.request_id,
             sequence.index,
             reason,
             matched,

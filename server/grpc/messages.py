@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from google.protobuf.json_format import MessageToDict
@@ -13,7 +13,15 @@ from jaxserve.engine.events import Delta, Event, Finished, PositionLogprobs, Sta
 from jaxserve.errors import InvalidRequestError
 from jaxserve.types import ChatMessage, FinishReason, Prompt
 from server.proto import inference_pb2 as pb
-from server.requests import Job, check_not_empty, in_words_of_client, new_id, sampling_params, template_arguments
+from server.requests import (
+    Job,
+    check_not_empty,
+    in_words_of_client,
+    new_id,
+    request_options,
+    sampling_params,
+    template_arguments,
+)
 
 _SAMPLING = (
     "n",
@@ -29,8 +37,13 @@ _SAMPLING = (
 _STOPPING = ("max_tokens", "min_tokens", "ignore_eos")
 _STOPPING_LISTS = ("stop", "stop_token_ids")
 _OUTPUT = ("logprobs", "prompt_logprobs", "skip_special_tokens", "include_stop_str_in_output")
+_OPTIONS = ("service_class", "cache_salt", "queue_timeout", "timeout", "max_total_tokens")
+
+# Believed as it comes: only a gateway that sets it, and drops what clients send, makes it mean something.
+TENANT_METADATA = "x-tenant"
 
 _NAMES = {
+    "tenant": TENANT_METADATA,
     **{name: f"sampling.{name}" for name in (*_SAMPLING, "logit_bias", "allowed_token_ids")},
     **{name: f"stopping.{name}" for name in (*_STOPPING, *_STOPPING_LISTS)},
     **{name: f"output.{name}" for name in _OUTPUT},
@@ -41,9 +54,13 @@ _NAMES = {
 _REASONS = {FinishReason.STOP: pb.FINISH_REASON_STOP, FinishReason.LENGTH: pb.FINISH_REASON_LENGTH}
 
 
-async def job_of(client: EngineClient, request: pb.GenerateRequest) -> Job:
-    """The request as the engine takes it. Raises InvalidRequestError naming the proto's field."""
+async def job_of(client: EngineClient, request: pb.GenerateRequest, tenants: Sequence[str]) -> Job:
+    """The request as the engine takes it; `tenants` are the values of the metadata `x-tenant`.
+
+    Raises InvalidRequestError naming the proto's field.
+    """
     params = sampling_params(_fields(request), _NAMES)
+    options = request_options(tenants, _present(request, _OPTIONS), tenant_name=TENANT_METADATA)
     kind = request.WhichOneof("prompt")
     if kind is None:
         raise InvalidRequestError("prompt is required: one of text, tokens and chat", param="prompt")
@@ -55,6 +72,7 @@ async def job_of(client: EngineClient, request: pb.GenerateRequest) -> Job:
         request_id=request.request_id or new_id("gen"),
         prompts=(prompt,),
         params=params,
+        options=options,
         names={**_NAMES, "prompt": kind},
     )
 

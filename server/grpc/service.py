@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError, Message
 from jaxserve.engine.client import EngineClient
 from jaxserve.errors import InternalError, InvalidRequestError, JaxserveError
 from server.errors import grpc_status
-from server.grpc.messages import event_of, job_of, model_info_of
+from server.grpc.messages import TENANT_METADATA, event_of, job_of, model_info_of
 from server.proto import inference_pb2 as pb
 from server.requests import admit, check_model
 from server.streams import run
@@ -39,7 +39,7 @@ class Inference:
         try:
             request = _decoded(pb.GenerateRequest, payload)
             admit(self._client, request.model)
-            job = await job_of(self._client, request)
+            job = await job_of(self._client, request, _tenants(context))
             async with aclosing(run(self._client, job)) as events:
                 async for _, event in events:
                     yield event_of(event, job.request_id)
@@ -70,6 +70,11 @@ class Inference:
                 ),
             },
         )
+
+
+def _tenants(context: grpc.aio.ServicerContext[Any, Any]) -> list[str]:
+    """Every value of the metadata that names the tenant."""
+    return [str(value) for key, value in context.invocation_metadata() or () if key == TENANT_METADATA]
 
 
 def _decoded(kind: type[Request], payload: bytes) -> Request:

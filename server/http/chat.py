@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
+from starlette.datastructures import Headers
 
 from jaxserve.engine.client import EngineClient
 from jaxserve.engine.events import Delta, Event, Finished, Started
@@ -15,6 +16,7 @@ from server.errors import ErrorBody
 from server.http.disconnect import until_gone
 from server.http.failures import json_response
 from server.http.generation import Gathered, gather, reason_of, stream_frames
+from server.http.headers import TENANT_HEADER, options_of
 from server.http.logprobs import chat_logprobs, prompt_logprobs
 from server.http.protocol import ChatRequest
 from server.http.protocol import Message as MessageField
@@ -34,13 +36,14 @@ async def chat_completions(body: ChatRequest, request: Request) -> Response:
     """Answer a conversation."""
     client: EngineClient = request.app.state.client
     admit(client, body.model)
-    job = await _job(client, body)
+    job = await _job(client, body, request.headers)
     events = run(client, job)
     head: dict[str, Any] = {
         "id": job.request_id,
         "object": "chat.completion.chunk" if body.stream else "chat.completion",
         "created": int(time.time()),
         "model": client.model.name,
+        **body.tier(),
     }
     if body.stream:
         choices = _Chunks(job.params.n)
@@ -48,9 +51,9 @@ async def chat_completions(body: ChatRequest, request: Request) -> Response:
     return await until_gone(request.receive, _whole(events, head, body, job))
 
 
-async def _job(client: EngineClient, body: ChatRequest) -> Job:
+async def _job(client: EngineClient, body: ChatRequest, headers: Headers) -> Job:
     check_not_empty(body.messages, "messages")
-    names = {"prompt": "messages", "logprobs": "top_logprobs"}
+    names = {"prompt": "messages", "logprobs": "top_logprobs", "tenant": TENANT_HEADER}
     fields = body.sampling()
     if body.max_completion_tokens is not None:
         fields["max_tokens"] = body.max_completion_tokens
@@ -58,6 +61,7 @@ async def _job(client: EngineClient, body: ChatRequest) -> Job:
     if body.logprobs:
         fields["logprobs"] = body.top_logprobs or 0
     params = sampling_params(fields, names)
+    options = options_of(body, headers)
     arguments = template_arguments(
         body.chat_template_kwargs or {},
         "chat_template_kwargs",
@@ -65,7 +69,7 @@ async def _job(client: EngineClient, body: ChatRequest) -> Job:
         continue_final_message=bool(body.continue_final_message),
     )
     prompt = await client.render_chat([_message(message) for message in body.messages], arguments)
-    return Job(request_id=new_id("chatcmpl"), prompts=(prompt,), params=params, names=names)
+    return Job(request_id=new_id("chatcmpl"), prompts=(prompt,), params=params, options=options, names=names)
 
 
 def _message(message: MessageField) -> ChatMessage:

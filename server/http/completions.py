@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from fastapi import APIRouter, Request, Response
+from starlette.datastructures import Headers
 
 from jaxserve.engine.client import EngineClient
 from jaxserve.engine.events import Delta, Event, Finished, Started
@@ -16,6 +17,7 @@ from server.errors import ErrorBody
 from server.http.disconnect import until_gone
 from server.http.failures import json_response
 from server.http.generation import Gathered, gather, reason_of, stream_frames
+from server.http.headers import TENANT_HEADER, options_of
 from server.http.logprobs import TextLogprobs, joined, prompt_logprobs
 from server.http.protocol import CompletionRequest
 from server.http.replies import CompletionChoiceReply, CompletionReply
@@ -36,7 +38,7 @@ async def completions(body: CompletionRequest, request: Request) -> Response:
     """Continue one text or several."""
     client: EngineClient = request.app.state.client
     admit(client, body.model)
-    job, prompts = _job(body)
+    job, prompts = _job(body, request.headers)
     events = run(client, job)
     texts = _Texts(client.tokenizer, body, job, prompts)
     head: dict[str, Any] = {
@@ -44,13 +46,14 @@ async def completions(body: CompletionRequest, request: Request) -> Response:
         "object": "text_completion",
         "created": int(time.time()),
         "model": client.model.name,
+        **body.tier(),
     }
     if body.stream:
         return await stream(request, stream_frames(events, texts.chunks, head, body.stream_options))
     return await until_gone(request.receive, _whole(events, head, texts, job))
 
 
-def _job(body: CompletionRequest) -> tuple[Job, list[str | list[int]]]:
+def _job(body: CompletionRequest, headers: Headers) -> tuple[Job, list[str | list[int]]]:
     fields = body.sampling()
     if body.max_tokens is None:
         fields["max_tokens"] = _DEFAULT_MAX_TOKENS
@@ -59,7 +62,13 @@ def _job(body: CompletionRequest) -> tuple[Job, list[str | list[int]]]:
         fields["prompt_logprobs"] = body.logprobs
     params = sampling_params(fields, {})
     prompts = _prompts(body)
-    job = Job(request_id=new_id("cmpl"), prompts=tuple(_engine_prompt(prompt) for prompt in prompts), params=params, names={})
+    job = Job(
+        request_id=new_id("cmpl"),
+        prompts=tuple(_engine_prompt(prompt) for prompt in prompts),
+        params=params,
+        options=options_of(body, headers),
+        names={"tenant": TENANT_HEADER},
+    )
     return job, prompts
 
 

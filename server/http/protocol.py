@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, WrapValidator, model_validator
 from pydantic_core import PydanticCustomError
 
+from jaxserve.types import ServiceClass
 from server.http import unsupported
 
 
@@ -78,7 +80,18 @@ class StreamOptions(BaseModel):
     continuous_usage_stats: bool | None = None
 
 
-class SamplingFields(BaseModel):
+ServiceTier = Annotated[
+    Literal["auto", "default", "flex", "priority"],
+    _described("one of auto, default, flex and priority"),
+]
+
+# OpenAI's tiers that stand for a class; the others leave the choice to the server.
+TIERS: Mapping[str, ServiceClass] = MappingProxyType(
+    {"flex": ServiceClass.BATCH, "priority": ServiceClass.INTERACTIVE_PAID},
+)
+
+
+class SharedFields(BaseModel):
     """Fields that chat and text completions share. null is the default everywhere."""
 
     model_config = ConfigDict(strict=True)
@@ -106,11 +119,28 @@ class SamplingFields(BaseModel):
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
     prompt_logprobs: int | None = None
+    service_tier: ServiceTier | None = Field(None, description="flex is the class batch, priority is interactive_paid")
+    service_class: Literal["interactive_paid", "interactive_free", "batch"] | None = None
+    cache_salt: str | None = Field(None, description="only requests of the tenant with the same salt share cached prefixes")
+    queue_timeout: float | None = Field(None, description="seconds to wait for the first step at most")
+    timeout: float | None = Field(None, description="seconds to take in all at most")
+    max_total_tokens: int | None = Field(None, description="tokens of a prompt and of its n outputs together at most")
 
     @model_validator(mode="after")
     def _stream_options_need_a_stream(self) -> Self:
         if self.stream_options is not None and not self.stream:
             raise PydanticCustomError("needs_stream", "is only allowed with stream: true", {"param": "stream_options"})
+        return self
+
+    @model_validator(mode="after")
+    def _one_class(self) -> Self:
+        wanted = TIERS.get(self.service_tier or "")
+        if None not in (wanted, self.service_class) and wanted != self.service_class:
+            raise PydanticCustomError(
+                "contradiction",
+                "must be {wanted}, or left out, with service_tier {tier}",
+                {"param": "service_class", "wanted": str(wanted), "tier": self.service_tier},
+            )
         return self
 
     def sampling(self) -> dict[str, Any]:
@@ -120,13 +150,24 @@ class SamplingFields(BaseModel):
             fields["logit_bias"] = {_token_id(key): bias for key, bias in self.logit_bias.items()}
         return fields
 
+    def options(self) -> dict[str, Any]:
+        """The fields that RequestOptions knows under the same name; a tier stands for its class."""
+        fields = {name: getattr(self, name) for name in _OPTIONS}
+        return {**fields, "service_class": TIERS.get(self.service_tier or "", self.service_class)}
 
-_SHARED = tuple(
-    name for name in SamplingFields.model_fields if name not in ("model", "stream", "stream_options", "user", "logit_bias")
-)
+    def tier(self) -> dict[str, str]:
+        """What an answer says of the tier: the one that was used, if the request names one."""
+        if self.service_tier is None:
+            return {}
+        return {"service_tier": self.service_tier if self.service_tier in TIERS else "default"}
 
 
-class ChatRequest(SamplingFields):
+_OPTIONS = ("cache_salt", "queue_timeout", "timeout", "max_total_tokens")
+_OTHER = ("model", "stream", "stream_options", "user", "logit_bias", "service_tier", "service_class", *_OPTIONS)
+_SHARED = tuple(name for name in SharedFields.model_fields if name not in _OTHER)
+
+
+class ChatRequest(SharedFields):
     """Body of POST /v1/chat/completions."""
 
     messages: list[Message]
@@ -155,7 +196,7 @@ class ChatRequest(SamplingFields):
         return self
 
 
-class CompletionRequest(SamplingFields):
+class CompletionRequest(SharedFields):
     """Body of POST /v1/completions."""
 
     prompt: PromptField

@@ -91,6 +91,7 @@ class ChatReply(TypedDict):
     model: str
     choices: list[ChatChoiceReply]
     usage: UsageReply
+    service_tier: NotRequired[str]
     prompt_logprobs: NotRequired[PromptLogprobsReply]
 
 
@@ -130,6 +131,7 @@ class CompletionReply(TypedDict):
     model: str
     choices: list[CompletionChoiceReply]
     usage: NotRequired[UsageReply | None]
+    service_tier: NotRequired[str]
 
 
 class ModelReply(TypedDict):

@@ -13,7 +13,6 @@ COMMON: Mapping[str, tuple[Any, ...]] = MappingProxyType(
     {
         "bad_words": ([],),
         "best_of": (),  # checked against n before it gets here
-        "cache_salt": (),
         "detokenize": (True,),
         "guided_choice": (),
         "guided_decoding_backend": (),
@@ -57,7 +56,6 @@ CHAT: Mapping[str, tuple[Any, ...]] = MappingProxyType(
         "prediction": (),
         "reasoning": (),
         "reasoning_effort": ("none",),
-        "service_tier": ("auto", "default"),
         "store": (False,),
         "tool_choice": ("none",),
         "tools": ([],),

@@ -14,7 +14,7 @@ from jaxserve.errors import (
     InvalidRequestError,
 )
 from jaxserve.sampling.params import SamplingParams
-from jaxserve.types import ChatMessage, FinishReason, Prompt
+from jaxserve.types import ChatMessage, FinishReason, Prompt, RequestOptions
 
 BOS, EOS, VOCAB = 256, 257, 258
 MAX_MODEL_LEN = 512
@@ -46,7 +46,7 @@ class ScriptedClient:
     """Says the prompt back token by token, `delay` seconds apart.
 
     `failure` is raised once `fail_after` tokens are out; `active` and `aborted` hold request ids; `arguments` is what the
-    chat template last got.
+    chat template last got; `options` are those of every request, `resets` counts the prefix cache's.
     """
 
     def __init__(self, *, delay: float = 0.0, failure: Exception | None = None, fail_after: int = 0) -> None:
@@ -58,12 +58,23 @@ class ScriptedClient:
         self.active: set[str] = set()
         self.aborted: list[str] = []
         self.seen: list[SamplingParams] = []
+        self.options: list[RequestOptions] = []
+        self.resets = 0
         self.arguments: Mapping[str, Any] = {}
         self.draining = False
         self.killed = False
 
-    async def generate(self, prompt: Prompt, params: SamplingParams, *, request_id: str | None = None) -> AsyncIterator[Event]:
+    async def generate(
+        self,
+        prompt: Prompt,
+        params: SamplingParams,
+        *,
+        request_id: str | None = None,
+        options: RequestOptions | None = None,
+    ) -> AsyncIterator[Event]:
         assert request_id is not None
+        assert options is not None
+        self.options.append(options)
         self.check_health()
         ids = self._ids(prompt, params)
         self.seen.append(params)
@@ -136,8 +147,11 @@ class ScriptedClient:
     async def abort(self, request_id: str) -> bool:
         return request_id in self.active
 
+    async def reset_prefix_cache(self) -> None:
+        self.resets += 1
+
     def stats(self) -> EngineStats:
-        return EngineStats(len(self.active), 0, 1, 1, 0, len(self.active), 0, len(self.aborted), 0)
+        return EngineStats(len(self.active), 0, 1, 1, 0, len(self.active), 0, len(self.aborted), 0, 0, 0, 0, 0)
 
     def check_health(self) -> None:
         if self.draining:

@@ -3,15 +3,25 @@
 import json
 import shutil
 import signal
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from jaxserve.errors import ConfigError, ContextLengthError, EngineDeadError, InvalidRequestError
+from jaxserve.errors import (
+    ConfigError,
+    ContextLengthError,
+    EngineDeadError,
+    InternalError,
+    InvalidRequestError,
+    QueueFullError,
+)
 from jaxserve.llm import LLM
 from jaxserve.sampling.params import SamplingParams
+from jaxserve.types import RequestOptions, ServiceClass
 from tests.golden import reading
 from tests.golden.reading import read_golden
+from tests.support.broken_tokenizer import BrokenTokenizer
 from tests.support.tiny_checkpoint import SPECIAL, write_tiny_checkpoint
 
 CONTEXT, VOCAB, EOS = 96, 257, 2
@@ -419,6 +429,81 @@ def test_after_a_failed_step_the_engine_is_dead(directory, monkeypatch):
     assert core.scheduler.cache.num_free == core.scheduler.cache.num_usable
     with pytest.raises(EngineDeadError, match="the device is gone"):
         llm.generate(ids(PROMPT), greedy())
+
+
+# Options, and requests that fail alone
+
+
+def added(llm, monkeypatch, *arguments, **options):
+    """What the engine was given for a call."""
+    seen, add = [], llm._built.core.add
+    with monkeypatch.context() as patched:
+        patched.setattr(llm._built.core, "add", lambda requests: (seen.extend(requests), add(requests)))
+        llm.generate(*arguments, **options)
+    return seen
+
+
+def test_offline_work_is_of_the_batch_class(llm, monkeypatch):
+    (request,) = added(llm, monkeypatch, ids(PROMPT), greedy(max_tokens=1))
+    assert request.service_class is ServiceClass.BATCH
+    assert request.queue_deadline == float("inf")
+
+
+def test_options_for_all_prompts_or_for_each(llm, monkeypatch):
+    one, two = RequestOptions(tenant="a"), RequestOptions(tenant="b", service_class=ServiceClass.INTERACTIVE_FREE)
+    both = [ids(PROMPT)] * 2
+    assert [request.tenant for request in added(llm, monkeypatch, both, greedy(max_tokens=1), options=one)] == ["a", "a"]
+    requests = added(llm, monkeypatch, both, greedy(max_tokens=1), options=[one, two])
+    assert [request.tenant for request in requests] == ["a", "b"]
+    assert [request.service_class for request in requests] == [ServiceClass.BATCH, ServiceClass.INTERACTIVE_FREE]
+    with pytest.raises(InvalidRequestError, match="1 options for 2 prompts") as refused:
+        llm.generate(both, greedy(), options=[one])
+    assert refused.value.param == "options"
+    (output,) = llm.chat([{"role": "user", "content": "hi"}], greedy(), options=replace(two, max_total_tokens=9))
+    assert len(output.prompt_token_ids + output.outputs[0].token_ids) == 9
+    assert output.outputs[0].finish_reason == "length"
+
+
+def test_tenants_share_no_prefix_and_the_cache_can_be_reset(llm):
+    prompt = ids(range(100, 120))
+    counts = [llm.generate(prompt, greedy(max_tokens=1))[0].num_cached_tokens for _ in range(2)]
+    other = llm.generate(prompt, greedy(max_tokens=1), options=RequestOptions(tenant="b"))[0].num_cached_tokens
+    assert (counts, other) == ([0, 16], 0)
+    llm.reset_prefix_cache()
+    assert llm.generate(prompt, greedy(max_tokens=1))[0].num_cached_tokens == 0
+
+
+def test_a_request_whose_text_cannot_be_made_keeps_its_place(llm, monkeypatch, caplog):
+    others, broken = [9, 9, 4], tokens_of(llm, greedy())[5]
+    plain = tokens_of(llm, greedy(), others)
+    assert broken not in plain
+    tokenizer = BrokenTokenizer(llm.tokenizer, broken)
+    with monkeypatch.context() as patched:
+        patched.setattr(llm, "_built", replace(llm._built, tokenizer=tokenizer))
+        failed, fine = llm.generate([ids(PROMPT), ids(others)], greedy(skip_special_tokens=False))
+    assert isinstance(failed.error, InternalError)
+    assert failed.prompt_token_ids == PROMPT
+    assert failed.outputs[0].finish_reason == "error"
+    assert failed.outputs[0].token_ids == tokens_of(llm, greedy())[:5]
+    assert (fine.error, fine.outputs[0].token_ids, fine.outputs[0].finish_reason) == (None, plain, "length")
+
+
+def test_a_request_that_the_engine_refuses_keeps_its_place(llm, monkeypatch):
+    add = llm._built.core.add
+
+    def refusing(requests):
+        if requests[0].tenant == "nobody":
+            raise QueueFullError("not you", retry_after=1.0)
+        add(requests)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(llm._built.core, "add", refusing)
+        options = [RequestOptions(tenant="nobody"), RequestOptions()]
+        refused, fine = llm.generate([ids(PROMPT)] * 2, greedy(n=2), options=options)
+    assert isinstance(refused.error, QueueFullError)
+    assert [(output.token_ids, output.finish_reason) for output in refused.outputs] == [([], "error")] * 2
+    assert fine.error is None
+    assert fine.outputs[0].token_ids == tokens_of(llm, greedy())
 
 
 # Chat

@@ -20,10 +20,11 @@ from jaxserve.engine.events import Delta, Finished, Started
 from jaxserve.engine.intake import Intake, IntakeLimits
 from jaxserve.engine.local import LocalEngine
 from jaxserve.engine.loop import EngineLoop, Refusal
-from jaxserve.errors import DrainingError, EngineDeadError, InvalidRequestError, QueueFullError
+from jaxserve.errors import DrainingError, EngineDeadError, InternalError, InvalidRequestError, QueueFullError
 from jaxserve.sampling.params import SamplingParams
 from jaxserve.scheduler.scheduler import Scheduler
-from jaxserve.types import FinishReason, ServiceClass
+from jaxserve.types import FinishReason, RequestOptions, ServiceClass
+from tests.support.broken_tokenizer import BrokenTokenizer
 from tests.support.hash_executor import HashExecutor, expected
 
 VOCAB, CONTEXT, PAGE, PAGES, ROWS = 260, 64, 4, 101, 4
@@ -72,7 +73,8 @@ class Watched:
         self.intake = built.intake
 
     def requests(self, prompt=(5, 6, 7), **params):
-        return self.intake.prepare({"prompt_token_ids": list(prompt)}, SamplingParams(**params), "name", 0.0)
+        now = RealClock().now()
+        return self.intake.prepare({"prompt_token_ids": list(prompt)}, SamplingParams(**params), "name", now)
 
     def until(self, wanted):
         """Outcomes up to the first that fits."""
@@ -147,6 +149,48 @@ def test_a_failing_step_ends_the_loop(tokenizer, caplog):
     watched.loop.add(watched.requests())  # nobody reads it, nobody waits for it
     watched.loop.abort(["x"])
     watched.loop.stop()
+
+
+def test_a_call_runs_between_turns_in_the_thread_of_the_loop(watched):
+    watched.loop.start()
+    watched.loop.add(watched.requests(max_tokens=40))
+    seen = []
+    called = watched.loop.call(lambda core: seen.append((threading.current_thread().name, core.scheduler.num_running)))
+    assert called.result(PATIENCE) is None
+    assert [name for name, _ in seen] == ["jaxserve-engine"]
+
+
+def test_a_call_that_fails_ends_nothing_else(watched):
+    watched.loop.start()
+    failed = watched.loop.call(lambda core: core.no_such_thing)
+    with pytest.raises(AttributeError, match="no_such_thing"):
+        failed.result(PATIENCE)
+    watched.loop.add(watched.requests(max_tokens=3))
+    assert watched.until(lambda update: update.reason)
+
+
+def test_a_call_that_nobody_waits_for_is_not_made(watched):
+    calls = []
+    first = watched.loop.call(calls.append)
+    assert first.cancel()
+    watched.loop.start()
+    watched.loop.call(lambda core: None).result(PATIENCE)
+    assert calls == []
+
+
+def test_calls_to_a_loop_that_ended_are_refused(watched):
+    watched.loop.start()
+    watched.loop.stop()
+    with pytest.raises(EngineDeadError, match="the engine has ended"):
+        watched.loop.call(lambda core: None).result(PATIENCE)
+
+
+def test_calls_behind_the_end_are_refused(watched):
+    watched.loop._inbox.put(None)
+    waiting = watched.loop.call(lambda core: None)
+    watched.loop.start()
+    with pytest.raises(EngineDeadError, match="the engine has ended"):
+        waiting.result(PATIENCE)
 
 
 async def start(built):
@@ -253,3 +297,65 @@ async def test_a_drained_engine_cuts_off_what_takes_too_long(tokenizer):
     gate.set()
     await drained
     assert engine.stats().aborted + engine.stats().rejected == 1
+
+
+async def test_a_request_whose_text_cannot_be_made_fails_alone(tokenizer, caplog):
+    fine = expected(tokenizer.encode("others"), 20, vocab=VOCAB)
+    bad = next(token for token in expected(tokenizer.encode("hello"), 20, vocab=VOCAB)[3:] if token not in fine)
+    engine = await start(build(BrokenTokenizer(tokenizer, bad)))
+    seen = []
+
+    async def ask_badly():
+        async for event in engine.generate("hello", SamplingParams(max_tokens=20, n=2, skip_special_tokens=False)):
+            seen.append(event)
+
+    other = asyncio.create_task(ask(engine, "others", max_tokens=20))
+    with pytest.raises(InternalError, match="no such word"):
+        await ask_badly()
+    assert isinstance(seen[0], Started)
+    tokens = [token for event in await other if isinstance(event, Delta) for token in event.token_ids]
+    assert tokens == fine
+    async with asyncio.timeout(PATIENCE):
+        while engine.stats().running:
+            await asyncio.sleep(0.001)
+    stats = engine.stats()
+    assert stats.pages_free == stats.pages_total
+    assert (stats.received, stats.finished, stats.aborted, stats.rejected, stats.active) == (2, 1, 1, 0, 0)
+    engine.check_health()
+    await engine.drain(0.0)
+
+
+async def test_a_prompt_whose_text_cannot_be_read_is_refused_alone(tokenizer, caplog):
+    engine = await start(build(BrokenTokenizer(tokenizer, 77)))
+    with pytest.raises(InternalError, match=r"could not be prepared.*no such word"):
+        await ask(engine, {"prompt_token_ids": [77, 5]}, max_tokens=2)
+    assert await ask(engine, {"prompt_token_ids": [5, 6]}, max_tokens=2)
+    stats = engine.stats()
+    assert (stats.received, stats.finished, stats.rejected, stats.active) == (2, 1, 1, 0)
+    await engine.drain(0.0)
+
+
+async def cached(engine, **options):
+    """Prompt tokens found in the cache."""
+    prompt = {"prompt_token_ids": list(range(5, 25))}
+    stream = engine.generate(prompt, SamplingParams(max_tokens=1), options=RequestOptions(**options))
+    return next(event.cached_tokens for event in [event async for event in stream] if isinstance(event, Started))
+
+
+async def test_tenants_and_salts_share_no_prefix(tokenizer):
+    engine = await start(build(tokenizer))
+    for options in ({}, {"tenant": "a"}, {"tenant": "b"}, {"tenant": "b", "cache_salt": "x"}):
+        assert await cached(engine, **options) == 0
+        assert await cached(engine, **options) == 16
+    await engine.drain(0.0)
+
+
+async def test_the_prefix_cache_can_be_reset(tokenizer):
+    engine = await start(build(tokenizer))
+    assert [await cached(engine), await cached(engine)] == [0, 16]
+    assert (engine.stats().prefix_queried_tokens, engine.stats().prefix_hit_tokens) == (40, 16)
+    await engine.reset_prefix_cache()
+    assert [await cached(engine), await cached(engine)] == [0, 16]
+    await engine.drain(0.0)
+    with pytest.raises(EngineDeadError):
+        await engine.reset_prefix_cache()

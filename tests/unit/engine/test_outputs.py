@@ -10,10 +10,12 @@ from jaxserve.engine.budgets import Budgets
 from jaxserve.engine.events import Delta, Finished, Started, Timing, Usage
 from jaxserve.engine.intake import Intake, IntakeLimits
 from jaxserve.engine.outputs import RequestOutputs
+from jaxserve.errors import DeadlineError, InternalError
 from jaxserve.sampling.params import SamplingParams
 from jaxserve.scheduler.plan import LogprobRows
 from jaxserve.scheduler.update import Update
 from jaxserve.types import FinishReason, ServiceClass
+from tests.support.broken_tokenizer import BrokenTokenizer
 
 BUDGETS = Budgets(Policies(), ServiceClass.BATCH, num_pages=100, page_size=4)
 EOS = 1
@@ -254,6 +256,46 @@ def test_abort_finishes_what_is_left(tokenizer):
     assert sample.outputs.was_aborted
     assert sample.outputs.abort() == []
     assert sample.push(10) == []
+
+
+def test_a_sequence_that_failed_ends_the_request(tokenizer):
+    sample = Sample(tokenizer, n=3)
+    sample.say("a", index=0, reason=FinishReason.LENGTH)
+    sample.say("b", index=1)
+    error = DeadlineError("too late")
+    ids = [request.id for request in sample.requests]
+    pushed = sample.outputs.push(Update(ids[2], error=error))
+    assert (pushed.error, pushed.events) == (error, [])
+    assert ids[0] not in pushed.end
+    assert ids[1] in pushed.end
+    assert sample.outputs.error is error
+    assert sample.outputs.done
+    assert sample.outputs.started
+    assert sample.push(10, index=1) == [], "what comes after the error is not told"
+    assert sample.outputs.abort() == []
+
+
+def test_an_error_of_a_sequence_that_has_ended_is_nothing(tokenizer):
+    sample = Sample(tokenizer, n=2, stop="!")
+    sample.say("c!", index=0)
+    late = sample.outputs.push(Update(sample.requests[0].id, error=DeadlineError("too late")))
+    assert (late.error, late.end) == (None, [])
+    assert sample.outputs.error is None
+    assert sample.outputs.active_ids == [sample.requests[1].id]
+
+
+@pytest.mark.parametrize("params", [{}, {"logprobs": 1}])
+def test_an_output_that_cannot_be_made_fails_its_request_alone(tokenizer, params, caplog):
+    broken = BrokenTokenizer(tokenizer, 77)
+    sample = Sample(broken, n=2, skip_special_tokens=False, **params)
+    rows = {"logprobs": logprob_rows([(-1.0, 1, {5: -1.0})])} if params else {}
+    assert len(sample.push(5, **rows)) == 2
+    pushed = sample.outputs.push(Update(sample.requests[1].id, 77, **rows))
+    assert isinstance(pushed.error, InternalError)
+    assert "no such word" in pushed.error.message
+    assert pushed.end == [request.id for request in sample.requests]
+    assert sample.outputs.done
+    assert "the output of request name could not be made" in caplog.text
 
 
 def test_without_a_tokenizer_there_are_tokens_and_no_text():

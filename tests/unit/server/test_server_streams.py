@@ -8,13 +8,16 @@ import pytest
 from jaxserve.engine.events import Delta, Finished, Started
 from jaxserve.errors import CancelledRequestError, DrainingError, InvalidRequestError
 from jaxserve.sampling.params import SamplingParams
+from jaxserve.types import RequestOptions
 from server.requests import Job
 from server.streams import run
 from tests.support.scripted import ScriptedClient
 
+OPTIONS = RequestOptions(tenant="acme")
+
 
 def job(*prompts: str, **params: object) -> Job:
-    return Job(request_id="r", prompts=prompts, params=SamplingParams(**params), names={"prompt": "text"})
+    return Job(request_id="r", prompts=prompts, params=SamplingParams(**params), options=OPTIONS, names={"prompt": "text"})
 
 
 async def test_events_of_each_prompt_come_in_order() -> None:

@@ -1,0 +1,18 @@
+"""What operators do to a running server."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request, Response
+
+from jaxserve.engine.client import EngineClient
+from server.errors import ErrorBody
+
+router = APIRouter()
+
+
+@router.post("/reset_prefix_cache", responses={503: {"model": ErrorBody}})
+async def reset_prefix_cache(request: Request) -> Response:
+    """Forget every cached prefix, pinned ones too; what runs goes on. An empty 200, as vLLM answers."""
+    client: EngineClient = request.app.state.client
+    await client.reset_prefix_cache()
+    return Response()
