@@ -16,11 +16,14 @@ from jaxserve.config.fields import SchedulerConfig, setting
 from jaxserve.config.flags import add_flags
 from jaxserve.errors import ConfigError, JaxserveError
 from jaxserve.simulation.plots import plot, require_matplotlib
+from jaxserve.simulation.replay import ReplayConfig, run_replay
+from jaxserve.simulation.replay_table import show_replay
 from jaxserve.simulation.report import Report, report
 from jaxserve.simulation.scenario import Scenario, simulate
 from jaxserve.simulation.settings import ReplicaConfig, SloConfig, WorkloadConfig
 from jaxserve.simulation.table import show
 
+_EXIT_DIFFERENT = 1
 _EXIT_ERROR = 2
 _WIDTH = 118  # of the widest table: cut-off numbers are worse than wrapped lines, and a pipe has no width of its own
 
@@ -34,16 +37,28 @@ class OutputConfig:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Simulate and print. Returns the exit code; whatever is wrong with the question is one line on stderr."""
+    """Simulate, or replay, and print.
+
+    Returns the exit code: 1 if a replay gave other tokens, or raised; 2 if something is wrong with the question, which is one
+    line on stderr.
+    """
+    console = Console(highlight=False)
+    console.width = max(console.width, _WIDTH) if console.is_terminal else _WIDTH
     try:
         settings = vars(_parser().parse_args(argv))
         output = OutputConfig(**_of(OutputConfig, settings))
+        replay_config = ReplayConfig(**_of(ReplayConfig, settings))
         scenario = Scenario(
             replica=ReplicaConfig(**_of(ReplicaConfig, settings)),
             scheduler=SchedulerConfig(**_of(SchedulerConfig, settings)),
             workload=WorkloadConfig(**_of(WorkloadConfig, settings)),
             slo=SloConfig(**_of(SloConfig, settings)),
         )
+        if replay_config.replay is not None:
+            others = (scenario.scheduler, scenario.workload, scenario.slo, output)
+            replay = run_replay(replay_config, scenario.replica, others)
+            show_replay(replay, console)
+            return 0 if replay.equal else _EXIT_DIFFERENT
         if output.plot is not None:
             require_matplotlib()  # before the work, not after it
         result = report(scenario, simulate(scenario))
@@ -51,8 +66,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except JaxserveError as error:
         sys.stderr.write(f"jaxserve: {error.message}\n")
         return _EXIT_ERROR
-    console = Console(highlight=False)
-    console.width = max(console.width, _WIDTH) if console.is_terminal else _WIDTH
     show(result, console)
     return 0
 
@@ -67,7 +80,7 @@ class _Parser(argparse.ArgumentParser):
 def _parser() -> argparse.ArgumentParser:
     text = "Run the real scheduler on a virtual clock and say what a workload would see of it."
     parser = _Parser(prog="python -m jaxserve.simulate", description=text)
-    add_flags(parser, ReplicaConfig, SchedulerConfig, WorkloadConfig, SloConfig, OutputConfig)
+    add_flags(parser, ReplicaConfig, SchedulerConfig, WorkloadConfig, SloConfig, OutputConfig, ReplayConfig)
     return parser
 
 

@@ -130,7 +130,7 @@ class Rebuilder:
     def _tokens(self, step: RecordedStep) -> tuple[Ints, npt.NDArray[np.bool_]]:
         """The plan's tokens int32[T], known ones for those that steps before the recording sampled; and `comparable`.
 
-        A token is unknown if its sequence was aborted before it came back. Nobody saw what came after it.
+        A token is unknown if it ended its sequence before the host kept it. Nobody saw what came after it.
         """
         plan = step.plan
         tokens, comparable = plan.tokens.copy(), np.ones(plan.num_rows, np.bool_)

@@ -31,13 +31,16 @@ class StepRing:
 
     Plans and results never change, and a sequence's tokens are only appended to, so references are enough.
 
+    Attributes:
+        capacity: steps kept.
+
     Args:
-        capacity: steps, at least 1.
+        capacity: as above, at least 1.
         max_bytes: of the plans' arrays together; beyond it fewer steps are kept, but always the last one.
     """
 
     def __init__(self, capacity: int, max_bytes: int = MAX_BYTES) -> None:
-        self._capacity = capacity
+        self.capacity = capacity
         self._max_bytes = max_bytes
         self._num_bytes = 0
         self._steps: deque[_Step] = deque()
@@ -47,7 +50,7 @@ class StepRing:
         num_bytes = plan.page_table.nbytes + plan.tokens.nbytes + plan.sampling.suppress.nbytes  # the rest is small
         self._steps.append(_Step(plan, tuple([sequences[name] for name in plan.ids]), num_bytes))
         self._num_bytes += num_bytes
-        while len(self._steps) > self._capacity or (self._num_bytes > self._max_bytes and len(self._steps) > 1):
+        while len(self._steps) > self.capacity or (self._num_bytes > self._max_bytes and len(self._steps) > 1):
             self._num_bytes -= self._steps.popleft().num_bytes
 
     def collected(self, plan: Plan, result: StepResult, seconds: float) -> None:

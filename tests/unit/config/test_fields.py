@@ -2,7 +2,7 @@
 
 import pytest
 
-from jaxserve.config.fields import SchedulerConfig
+from jaxserve.config.fields import RecordConfig, SchedulerConfig
 from jaxserve.errors import ConfigError
 
 
@@ -10,3 +10,8 @@ from jaxserve.errors import ConfigError
 def test_crossed_watermarks_are_refused_with_both_numbers(low, high):
     with pytest.raises(ConfigError, match=f"low_watermark {low} and high_watermark {high}"):
         SchedulerConfig(low_watermark=low, high_watermark=high)
+
+
+def test_fewer_than_no_steps_cannot_be_recorded():
+    with pytest.raises(ConfigError, match="record_steps must be at least 0, got -1"):
+        RecordConfig(record_steps=-1)

@@ -13,13 +13,14 @@ from jaxserve.config.fields import (
     EngineConfig,
     ModelConfig,
     ParallelConfig,
+    RecordConfig,
     SchedulerConfig,
     ServerConfig,
 )
 from jaxserve.config.flags import add_flags
 from jaxserve.errors import ConfigError
 
-CONFIGS = (ModelConfig, CacheConfig, SchedulerConfig, ParallelConfig, CompileConfig, ServerConfig)
+CONFIGS = (ModelConfig, CacheConfig, SchedulerConfig, ParallelConfig, CompileConfig, RecordConfig, ServerConfig)
 FIELDS = [(config, item.name) for config in CONFIGS for item in fields(config)]
 SPECIAL = {"gpu_memory_fraction": 0.25, "max_num_batched_tokens": 1000, "max_num_seqs": 7}
 SPECIAL |= {"low_watermark": 0.015, "high_watermark": 0.25}

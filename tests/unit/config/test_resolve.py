@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from jaxserve.config.fields import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
-from jaxserve.config.resolve import CPU_CACHE_BYTES, WORKSPACE_BYTES, DeviceFacts, ModelFacts, resolve
+from jaxserve.config.fields import CacheConfig, EngineConfig, ModelConfig, RecordConfig, SchedulerConfig
+from jaxserve.config.resolve import CPU_CACHE_BYTES, WORKSPACE_BYTES, DeviceFacts, ModelFacts, dump_directory, resolve
 from jaxserve.errors import ConfigError
 
 GIB = 2**30
@@ -133,3 +133,9 @@ def test_weights_larger_than_the_device():
 def test_a_cache_that_holds_no_request_is_refused():
     with pytest.raises(ConfigError, match="num_pages"):
         resolve(config(cache={"num_pages": 2, "page_size": 1}), MODEL, CPU)
+
+
+def test_crash_dumps_go_to_the_users_cache_unless_told_otherwise(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert dump_directory(RecordConfig()) == tmp_path / ".cache" / "jaxserve" / "dumps"
+    assert dump_directory(RecordConfig(dump_dir="~/crashes")) == tmp_path / "crashes"

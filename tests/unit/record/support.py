@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from jaxserve.cache.kv_cache import KVCache
+from jaxserve.cache.swap import SwapSpace
 from jaxserve.clock import VirtualClock
 from jaxserve.config.fields import SchedulerConfig
 from jaxserve.engine.core import EngineCore
@@ -80,36 +81,39 @@ class Engine:
     ) -> None:
         self.ring = StepRing(capacity)
         self.executor = StatefulExecutor(num_pages, PAGE, ROWS, MAX_LEN, fails_at=fails_at, swap_places=swap_places)
-        config = SchedulerConfig(max_num_seqs=ROWS, max_num_batched_tokens=BUDGET)
-        scheduler = Scheduler(config, KVCache(num_pages, PAGE, prefix_caching=True), MAX_LEN, VirtualClock())
-        self.core = EngineCore(scheduler, Recorded(self.executor, self.ring, scheduler), overlap=overlap)
+        config = SchedulerConfig(max_num_seqs=ROWS, max_num_batched_tokens=BUDGET, growth_reserve=0.0)  # preempts readily
+        cache, clock, swap = KVCache(num_pages, PAGE, prefix_caching=True), VirtualClock(), SwapSpace(swap_places, 0.0)
+        scheduler = Scheduler(config, cache, MAX_LEN, clock, swap=swap if swap_places else None)
+        self.core = EngineCore(scheduler, Recorded(self.executor, self.ring, scheduler, clock), overlap=overlap)
 
     def recording(self) -> Recording:
         return self.ring.recording(header(self.executor.capabilities()), "", 0.0)
 
 
 class Recorded:
-    """Tells a ring of the steps that go through it, and of their results."""
+    """Tells a ring of the steps that go through it, and of their results; a step takes a quarter of a second."""
 
-    def __init__(self, executor: Executor, ring: StepRing, scheduler: Scheduler) -> None:
+    def __init__(self, executor: Executor, ring: StepRing, scheduler: Scheduler, clock: VirtualClock) -> None:
         self.executor = executor
         self.ring = ring
         self.scheduler = scheduler
+        self.clock = clock
 
     def capabilities(self) -> Capabilities:
         return self.executor.capabilities()
 
     def submit(self, plan: Plan) -> StepHandle:
-        self.ring.planned(plan, self.scheduler._sequences)
-        return RecordedHandle(plan, self.executor.submit(plan), self.ring)
+        self.ring.planned(plan, self.scheduler.sequences)
+        return RecordedHandle(plan, self.executor.submit(plan), self.ring, self.clock)
 
 
 class RecordedHandle:
-    def __init__(self, plan: Plan, handle: StepHandle, ring: StepRing) -> None:
-        self.plan, self.handle, self.ring = plan, handle, ring
+    def __init__(self, plan: Plan, handle: StepHandle, ring: StepRing, clock: VirtualClock) -> None:
+        self.plan, self.handle, self.ring, self.clock = plan, handle, ring, clock
 
     def result(self) -> StepResult:
         result = self.handle.result()
+        self.clock.advance(0.25)
         self.ring.collected(self.plan, result, 0.25)
         return result
 

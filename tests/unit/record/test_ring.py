@@ -52,7 +52,7 @@ def test_sequences_have_their_request_and_all_their_tokens():
     engine = steps_of(12, capacity=2)
     recording = engine.recording()
     assert [sequence.request.id for sequence in recording.sequences] == ["a", "b"]
-    live = engine.core.scheduler._sequences
+    live = engine.core.scheduler.sequences
     for sequence in recording.sequences:
         assert sequence.request is live[sequence.request.id].request
         assert sequence.tokens.tolist() == live[sequence.request.id].tokens
@@ -92,7 +92,7 @@ def test_bytes_are_bounded_but_the_last_step_stays():
 
     def kept(max_bytes):
         ring = StepRing(1000, max_bytes)
-        sequences = engine.core.scheduler._sequences
+        sequences = engine.core.scheduler.sequences
         for plan in plans:
             ring.planned(plan, sequences)
             ring.collected(plan, StepResult(plan.step, plan.slots), 0.0)

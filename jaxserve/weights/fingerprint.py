@@ -1,0 +1,37 @@
+"""The name of a model's numbers: the same on every machine that has a copy of the checkpoint."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+from typing import Literal
+
+from jaxserve.models.config import DecoderConfig
+
+_SAMPLE = 2**20  # bytes of a file's beginning (names and shapes) and end (weights) that are looked at
+
+
+def model_fingerprint(model_dir: Path, config: DecoderConfig, *, load_format: Literal["safetensors", "dummy"], seed: int) -> str:
+    """Sixteen hex digits that differ, as a rule, between models: fine-tunes of one model among them.
+
+    Weight files are told apart by name, size, beginning and end: reading all of a large model would take minutes.
+
+    Args:
+        model_dir: checkpoint directory.
+        config: the decoder.
+        load_format: where the numbers come from, as for `load_params`.
+        seed: of dummy weights, which follow from it.
+    """
+    state = hashlib.blake2b(repr(config).encode(), digest_size=8)
+    if load_format == "dummy":
+        state.update(f"dummy {seed}".encode())
+        return state.hexdigest()
+    for path in sorted(model_dir.glob("*.safetensors")):
+        size = path.stat().st_size
+        state.update(f"{path.name} {size} ".encode())
+        with path.open("rb") as file:
+            state.update(file.read(_SAMPLE))
+            file.seek(-min(size, _SAMPLE), os.SEEK_END)
+            state.update(file.read(_SAMPLE))
+    return state.hexdigest()

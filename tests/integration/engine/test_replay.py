@@ -1,0 +1,83 @@
+"""The bundled model's steps are recorded, dumped as in a crash, and run again on an executor that never saw them."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from jaxserve.cache.kv_cache import KVCache
+from jaxserve.clock import RealClock, VirtualClock
+from jaxserve.config.fields import EngineConfig
+from jaxserve.engine.build import build_engine, model_directory
+from jaxserve.engine.core import EngineCore
+from jaxserve.engine.dumps import crash_dumper
+from jaxserve.models.checkpoint import read_hf_config
+from jaxserve.models.registry import decoder_config
+from jaxserve.record.dump import read_dump, write_dump
+from jaxserve.sampling.params import SamplingParams
+from jaxserve.scheduler.scheduler import Scheduler
+from jaxserve.simulate import main
+from jaxserve.weights.fingerprint import model_fingerprint
+from tests.support.engine import silent
+from tests.unit.record.support import Recorded
+
+KINDS = (
+    {"temperature": 0.0},
+    {"temperature": 0.9, "seed": 11, "n": 2},
+    {"temperature": 0.0, "repetition_penalty": 1.3, "presence_penalty": 0.5},
+    {"temperature": 1.2, "seed": 12, "top_k": 20, "frequency_penalty": 0.4, "logit_bias": {17: 3.0}},
+)
+
+
+@pytest.fixture(scope="module")
+def dump(tmp_path_factory):
+    """The crash dump of an engine with few pages, whose ring began in mid-stream."""
+    settings = {"model": "pico", "dtype": "float32", "max_num_seqs": 8, "max_num_batched_tokens": 64, "max_model_len": 96}
+    folder = tmp_path_factory.mktemp("dumps")
+    config = EngineConfig.from_settings(settings | {"page_size": 8, "num_pages": 40, "record_steps": 20, "dump_dir": str(folder)})
+    built = build_engine(config, strict_length=True, clock=RealClock(), progress=silent)
+    directory = model_directory("pico")
+    decoder = decoder_config(read_hf_config(directory))
+    fingerprint = model_fingerprint(directory, decoder, load_format="safetensors", seed=0)
+    limits = built.core.executor.capabilities()
+    dumper = crash_dumper(config, "pico", fingerprint, limits)
+    clock = VirtualClock()
+    cache = KVCache(limits.num_pages, limits.page_size, prefix_caching=True)
+    scheduler = Scheduler(replace(config.scheduler, growth_reserve=0.0), cache, limits.max_model_len, clock)
+    core = EngineCore(scheduler, Recorded(built.core.executor, dumper.ring, scheduler, clock), overlap=True)
+    rng = np.random.default_rng(5)
+    system = rng.integers(3, 250, 20).tolist()
+    for index in range(16):
+        prompt = system + rng.integers(3, 250, int(rng.integers(1, 20))).tolist()
+        params = SamplingParams(max_tokens=40, ignore_eos=True, **KINDS[index % len(KINDS)])
+        core.add(built.intake.prepare({"prompt_token_ids": prompt}, params, str(index), 0.0))
+    for _ in range(70):
+        core.step()
+    assert scheduler.num_preemptions > 0
+    return dumper.dump(RuntimeError("pulled the plug"))
+
+
+def test_the_model_gives_the_recorded_tokens(dump, capsys):
+    recording = read_dump(dump)
+    assert len(recording.steps) == 20
+    assert int((recording.steps[0].plan.kv_length - np.diff(recording.steps[0].plan.query_start)).max()) > 16
+    sampled = sum(int(step.plan.samples.sum()) for step in recording.steps if step.result is not None)
+    assert main(["pico", "--replay", str(dump), "--replay-on", "model"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == f"equal: all {sampled} tokens are those recorded"
+
+
+def test_a_token_that_is_not_the_models_is_told(dump, tmp_path, capsys):
+    recording = read_dump(dump)
+    steps = list(recording.steps)
+    result = steps[7].result
+    row = int(np.flatnonzero(steps[7].plan.samples)[0])
+    tokens = result.tokens.copy()
+    tokens[row] ^= 1
+    steps[7] = replace(steps[7], result=replace(result, tokens=tokens))
+    write_dump(tmp_path / "tampered", replace(recording, steps=tuple(steps)))
+    assert main(["pico", "--replay", str(tmp_path / "tampered"), "--replay-on", "model"]) == 1
+    plan = steps[7].plan
+    place = f"first in step {plan.step} of {plan.ids[row]} at position {plan.kv_length[row]}"
+    verdict = capsys.readouterr().out.splitlines()[-1]
+    assert verdict.startswith("different: 1 of")
+    assert verdict.endswith(f"{place}: recorded {tokens[row]}, replayed {tokens[row] ^ 1}")

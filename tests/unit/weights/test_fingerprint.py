@@ -1,0 +1,68 @@
+"""A fingerprint follows the numbers, not the place they are kept at."""
+
+import os
+import shutil
+from dataclasses import replace
+
+import pytest
+
+from jaxserve.models.registry import decoder_config
+from jaxserve.weights.fingerprint import model_fingerprint
+
+HF = {"architectures": ["Qwen2ForCausalLM"], "vocab_size": 101, "hidden_size": 16, "intermediate_size": 24}
+CONFIG = decoder_config(HF | {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2})
+SIZE = 3 * 2**20
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    directory = tmp_path / "model"
+    directory.mkdir()
+    (directory / "a.safetensors").write_bytes(bytes(SIZE))
+    (directory / "b.safetensors").write_bytes(b"small")
+    return directory
+
+
+def of(directory, config=CONFIG, load_format="safetensors", seed=0):
+    return model_fingerprint(directory, config, load_format=load_format, seed=seed)
+
+
+def test_a_copy_has_the_same(checkpoint, tmp_path):
+    copy = shutil.copytree(checkpoint, tmp_path / "copy")
+    os.utime(copy / "a.safetensors", (0, 0))
+    assert of(copy) == of(checkpoint)
+    assert of(checkpoint, seed=1) == of(checkpoint)
+
+
+@pytest.mark.parametrize("place", [0, 2**20 - 1, SIZE - 2**20, SIZE - 1])
+def test_other_weights_have_another(checkpoint, place):
+    before = of(checkpoint)
+    with (checkpoint / "a.safetensors").open("r+b") as file:
+        file.seek(place)
+        file.write(b"x")
+    assert of(checkpoint) != before
+
+
+@pytest.mark.parametrize("change", ["longer", "renamed", "missing", "small"])
+def test_other_files_have_another(checkpoint, change):
+    before = of(checkpoint)
+    if change == "longer":
+        (checkpoint / "a.safetensors").write_bytes(bytes(SIZE + 1))
+    elif change == "renamed":
+        (checkpoint / "b.safetensors").rename(checkpoint / "c.safetensors")
+    elif change == "missing":
+        (checkpoint / "b.safetensors").unlink()
+    else:
+        (checkpoint / "b.safetensors").write_bytes(b"smell")
+    assert of(checkpoint) != before
+
+
+def test_another_config_has_another(checkpoint):
+    assert of(checkpoint, replace(CONFIG, norm_eps=0.5)) != of(checkpoint)
+
+
+def test_dummy_weights_follow_from_the_seed(checkpoint, tmp_path):
+    first = of(checkpoint, load_format="dummy", seed=1)
+    assert first == of(tmp_path, load_format="dummy", seed=1)
+    assert first != of(checkpoint, load_format="dummy", seed=2)
+    assert first != of(checkpoint)
