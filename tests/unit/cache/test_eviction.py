@@ -42,6 +42,14 @@ def test_a_page_without_a_hit_goes_down_one_level_a_lifetime():
     assert orders == [2, 2, 2, 2, 1], "at 20 it goes to level 1, behind page 2, and is before it from then on"
 
 
+def test_a_page_goes_down_one_level_at_a_time_however_late():
+    queue = MultiQueue(lifetime=10)
+    queue.push(1, 4, now=0)  # level 3
+    queue.push(2, 2, now=35)  # level 2
+    assert queue.first(now=35) == 2, "page 1 goes behind it"
+    assert queue.first(now=45) == 2, "and waits another lifetime"
+
+
 def test_pages_that_go_down_keep_their_order_and_queue_behind():
     queue = MultiQueue(lifetime=10)
     queue.push(1, 2, now=0)

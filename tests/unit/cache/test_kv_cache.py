@@ -197,6 +197,17 @@ def test_fork_shares_full_pages_and_copies_the_last():
 
 
 @pytest.mark.parametrize("prefix_caching", [False, True])
+def test_a_sequence_may_be_forked_again_and_a_fork_released_and_grown_again(prefix_caching):
+    cache = cache_of(prefix_caching=prefix_caching)
+    parent = run(cache, list(range(10)))
+    forks = [cache.fork(parent, length).pages for length in (10, 4)]
+    cache.check([parent, *forks])
+    cache.release(forks[0])
+    assert cache.grow(forks[0], 4)
+    cache.check([parent, *forks])
+
+
+@pytest.mark.parametrize("prefix_caching", [False, True])
 def test_pages_in_use_by_a_fork_are_not_freed(prefix_caching):
     """Catches a page that is freed, and handed out again, while a fork reads it."""
     cache, tokens = cache_of(num_pages=5, prefix_caching=prefix_caching), list(range(10))
@@ -295,6 +306,15 @@ def test_pinning_beyond_the_limit_names_the_numbers():
     assert cache.num_pinned == 3
 
 
+def test_unpinned_pages_are_evicted_from_the_end_of_the_prompt():
+    cache, tokens = cache_of(max_pinned=2), list(range(8))
+    cache.release(run(cache, tokens))
+    cache.pin(ROOT, tokens, "")
+    cache.unpin_all()
+    run(cache, [50] * 28)
+    assert cache.find(ROOT, [*tokens, 9], []).num_tokens == 4
+
+
 def test_only_what_is_cached_is_pinned():
     cache = cache_of()
     assert cache.pin(ROOT, list(range(8)), "") == 0
@@ -315,10 +335,11 @@ def test_after_a_flush_nothing_is_found_and_pins_are_dropped():
 def test_what_a_sequence_commits_after_a_flush_is_not_found():
     cache, tokens = cache_of(), list(range(6))
     running = run(cache, tokens)
-    fork = cache.fork(running, 6).pages
+    forks = [cache.fork(running, 6).pages]
     cache.flush()
+    forks.append(cache.fork(running, 6).pages)
     tokens += [6, 7, 8]
-    for sequence in (running, fork):
+    for sequence in (running, *forks):
         assert cache.grow(sequence, 9)
         cache.commit(sequence, tokens, 9)
         cache.release(sequence)
