@@ -47,6 +47,7 @@ class CacheConfig:
     kv_cache_memory_gib: float | None = setting(None, "memory for the KV cache in GiB; what is left on a GPU, or enough on a CPU")
     gpu_memory_fraction: float = setting(0.9, "share of GPU memory that weights, workspace and KV cache may take")
     prefix_caching: bool = setting(True, "share full pages of equal prompt prefixes between requests")
+    warm_prompts: str | None = setting(None, "file of prompts, a JSON object a line, that are in the prefix cache from the start")
 
     def __post_init__(self) -> None:
         check_types(self)

@@ -23,6 +23,7 @@ from jaxserve.engine.budgets import Budgets
 from jaxserve.engine.client import ModelInfo
 from jaxserve.engine.core import EngineCore
 from jaxserve.engine.intake import Intake, IntakeLimits
+from jaxserve.engine.warm import Warmer, read_warm_prompts
 from jaxserve.errors import ConfigError, UnsupportedModelError
 from jaxserve.executor.compile_cache import keep_compiled_programs
 from jaxserve.executor.local import ExecutorOptions, LocalExecutor
@@ -91,6 +92,7 @@ def build_engine(config: EngineConfig, *, strict_length: bool, clock: Clock, pro
     keep_compiled_programs(config.compile.compilation_cache_dir)
     directory = model_directory(config.model.model)
     policies = load_policies(config.scheduler.policies)
+    warm_prompts = read_warm_prompts(config.cache)
     decoder = decoder_config(read_hf_config(directory))
     tokenizer_path = Path(config.model.tokenizer) if config.model.tokenizer else directory
     tokenizer = _tokenizer(config, directory)
@@ -125,7 +127,7 @@ def build_engine(config: EngineConfig, *, strict_length: bool, clock: Clock, pro
         strict=strict_length,
     )
     seconds = (loaded - started, compiled - loaded)
-    return BuiltEngine(
+    built = BuiltEngine(
         core=EngineCore(scheduler, executor, overlap=config.scheduler.overlap),
         intake=Intake(tokenizer, limits, _namespace(directory, decoder, resolved), _budgets(config, policies, cache)),
         tokenizer=tokenizer,
@@ -133,6 +135,9 @@ def build_engine(config: EngineConfig, *, strict_length: bool, clock: Clock, pro
         report=_report(config, resolved, decoder, executor, seconds),
         clock=clock,
     )
+    warmer = Warmer(built.core, built.intake, tokenizer, built.chat_template, clock, resolved.max_model_len)
+    warmer.warm(warm_prompts, progress)
+    return built
 
 
 def _budgets(config: EngineConfig, policies: Policies, cache: KVCache) -> Budgets:

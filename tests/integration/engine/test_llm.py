@@ -506,6 +506,17 @@ def test_a_request_that_the_engine_refuses_keeps_its_place(llm, monkeypatch):
     assert fine.outputs[0].token_ids == tokens_of(llm, greedy())
 
 
+def test_warm_prompts_are_cached_before_the_first_request(directory, tmp_path):
+    path = tmp_path / "warm.jsonl"
+    path.write_text(json.dumps({"prompt_token_ids": PROMPT, "tenant": "acme", "pin": True}))
+    warm = load(directory, warm_prompts=str(path))
+    first = warm.generate(ids([*PROMPT, 9]), greedy(), options=RequestOptions(tenant="acme"))[0]
+    assert first.num_cached_tokens == len(PROMPT) // 4 * 4
+    assert first.outputs[0].token_ids == tokens_of(warm, greedy(), [*PROMPT, 9])
+    warm.reset_prefix_cache()
+    assert warm._built.core.scheduler.cache.num_pinned == 0
+
+
 # Chat
 
 
