@@ -57,10 +57,10 @@ class QueueBounds:
                 retry_after=self.seconds_to_wait(first),
             )
         wait = self.seconds_to_start(first)
-        left = first.queue_deadline - now
+        left = max(first.queue_deadline - now, 0.0)
         if wait > left:
             raise OverloadedError(
-                f"the request would wait about {wait:.1f} s, more than the {max(left, 0.0):.1f} s that its queue_timeout leaves",
+                f"the request would wait about {wait:.1f} s, more than the {left:.1f} s that its queue_timeout leaves",
                 retry_after=max(wait - left, SHORTEST_WAIT),
             )
 

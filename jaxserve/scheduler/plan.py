@@ -97,7 +97,8 @@ class Plan:
         scores: prompt log-probabilities wanted.
         swap_out: (page, place) pairs: pages to write to places of the swap space before anything else.
         swap_in: (place, page) pairs: places to read back into pages, after all of `swap_out`.
-        copies: (source, destination) pages to copy on the device, after the swaps and before the step writes anything.
+        copies: (source, destination) pages to copy on the device, after the swaps and before the step writes anything; no
+            source is a destination.
     """
 
     step: int
@@ -142,7 +143,7 @@ class StepResult:
 
     Attributes:
         step: number of the plan.
-        tokens: int32[R], the token each row chose (meaningless where the plan's row does not sample).
+        tokens: int32[R], the token each row chose (meaningless where the plan's row does not sample); -1 if it has no valid logits.
         logprobs: of those tokens, if any row wanted them.
         scores: of prompt tokens, in the order of the plan's `scores`.
     """

@@ -12,6 +12,7 @@ from jaxserve.engine.core import EngineCore
 from jaxserve.sampling.params import SamplingParams
 from jaxserve.scheduler.scheduler import Scheduler
 from jaxserve.scheduler.update import Update
+from jaxserve.types import RequestOptions
 
 
 def silent(what: str, done: int, total: int) -> None:
@@ -53,8 +54,9 @@ def run(
     overlap: bool = True,
     prefix_caching: bool = True,
     num_pages: int | None = None,
+    options: RequestOptions = RequestOptions(),
     each_step: Callable[[EngineCore], None] = lambda core: None,
-    **scheduler: int,
+    **scheduler: float,
 ) -> Run:
     limits = built.core.executor.capabilities()
     settings = {"max_num_seqs": limits.max_num_seqs, "max_num_batched_tokens": limits.max_num_batched_tokens} | scheduler
@@ -65,14 +67,16 @@ def run(
     listed = [params] * len(prompts) if isinstance(params, SamplingParams) else list(params)
     updates: dict[str, list[Update]] = {}
     for prompt, wanted in zip(prompts, listed, strict=True):
-        requests = built.intake.prepare({"prompt_token_ids": list(prompt)}, wanted, "test", 0.0)
+        requests = built.intake.prepare({"prompt_token_ids": list(prompt)}, wanted, "test", RealClock().now(), options)
         updates.update((request.id, []) for request in requests)
         core.add(requests)
+    count = len(updates)
     while core.has_work:
         for update in core.step():
-            updates[update.id].append(update)
+            updates.setdefault(update.id, []).append(update)
         core.scheduler.check()
         each_step(core)
     assert cache.num_free == cache.num_usable
-    tokens = [[update.token for update in mine if update.token is not None] for mine in updates.values()]
-    return Run(tokens, list(updates.values()), core.scheduler)
+    listed_updates = list(updates.values())[:count]  # `each_step` may have added requests of its own
+    tokens = [[update.token for update in mine if update.token is not None] for mine in listed_updates]
+    return Run(tokens, listed_updates, core.scheduler)

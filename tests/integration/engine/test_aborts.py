@@ -44,7 +44,7 @@ def check_conserved(stats):
 
 
 async def test_every_page_is_free_after_1000_random_aborts():
-    engine = await LocalEngine.start(config(max_waiting=70), silent)
+    engine = await LocalEngine.start(config(max_waiting=70, growth_reserve=0.0), silent)
     rng = random.Random(3)
     gate = asyncio.Semaphore(AT_ONCE)
     outcomes = {"finished": 0, "left": 0, "cancelled": 0, "refused": 0, "named": 0}
@@ -81,7 +81,9 @@ async def test_every_page_is_free_after_1000_random_aborts():
     stats = await settled(engine)
     check_conserved(stats)
     assert stats.received == REQUESTS
-    assert stats.rejected == outcomes["refused"]
+    assert outcomes["refused"] <= stats.rejected <= outcomes["refused"] + outcomes["cancelled"], (
+        "some left while they were refused"
+    )
     assert min(outcomes[kind] for kind in ("finished", "left", "cancelled", "named")) > 10, outcomes
     await engine.drain(0.0)
 

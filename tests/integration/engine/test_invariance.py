@@ -1,9 +1,13 @@
 """How the work is scheduled never changes a token: concurrency, chunks, overlap, prefix cache, preemption, neighbours."""
 
+import itertools
+
 import numpy as np
 import pytest
 
+from jaxserve.clock import RealClock
 from jaxserve.sampling.params import SamplingParams
+from jaxserve.types import RequestOptions, ServiceClass
 from tests.golden.reading import read_golden
 from tests.support.engine import build, run
 
@@ -12,7 +16,7 @@ COUNT = 64
 
 @pytest.fixture(scope="module")
 def built():
-    return build(read_golden("llama-tied").directory, max_num_seqs=64, max_num_batched_tokens=128, max_model_len=96)
+    return build(read_golden("llama-tied").directory, max_num_seqs=64, max_num_batched_tokens=512, max_model_len=96)
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +50,7 @@ def alone(built, prompts, params):
 
 @pytest.mark.parametrize("overlap", [True, False])
 @pytest.mark.parametrize("prefix_caching", [True, False])
-@pytest.mark.parametrize("chunk", [64, 100, 128])
+@pytest.mark.parametrize("chunk", [64, 100, 512])
 def test_64_together_equal_1_alone(built, prompts, params, alone, overlap, prefix_caching, chunk):
     together = run(built, prompts, params, overlap=overlap, prefix_caching=prefix_caching, max_num_batched_tokens=chunk)
     assert together.tokens == alone
@@ -55,9 +59,32 @@ def test_64_together_equal_1_alone(built, prompts, params, alone, overlap, prefi
 
 @pytest.mark.parametrize("overlap", [True, False])
 def test_preemption_recomputes_the_same_tokens(built, prompts, params, alone, overlap):
-    small = run(built, prompts, params, overlap=overlap, num_pages=40, max_num_batched_tokens=70)
+    small = run(built, prompts, params, overlap=overlap, num_pages=40, max_num_batched_tokens=70, growth_reserve=0.0)
     assert small.tokens == alone
     assert small.scheduler.num_preemptions > COUNT // 4
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+def test_every_request_preempted_twice(built, prompts, params, alone, overlap):
+    """Two rows; as soon as a request has a token, requests of a higher class want its row, until it was preempted twice."""
+    preempted = {}
+    extra = itertools.count()
+
+    def disturb(core):
+        mine = [one for one in core.scheduler.sequences.values() if one.batch]
+        preempted.update((one.request.id, one.num_preemptions) for one in mine)
+        if any(one.slot >= 0 and one.num_preemptions < 2 and one.num_output for one in mine):
+            wanted = SamplingParams(max_tokens=2, ignore_eos=True)
+            core.add(built.intake.prepare({"prompt_token_ids": [9, 8, 7]}, wanted, f"extra-{next(extra)}", RealClock().now()))
+
+    options = RequestOptions(service_class=ServiceClass.BATCH)
+    few, wanted = prompts[:12], params[:12]
+    crowded = run(
+        built, few, wanted, options=options, overlap=overlap, each_step=disturb, max_num_seqs=2, max_num_batched_tokens=16
+    )
+    assert crowded.tokens == alone[:12]
+    assert len(preempted) == 12
+    assert set(preempted.values()) == {2}
 
 
 def test_few_rows_at_a_time(built, prompts, params, alone):
