@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
+from operator import itemgetter
 
 import numpy as np
 
@@ -48,7 +49,7 @@ class StepRing:
     def planned(self, plan: Plan, sequences: Mapping[str, Sequence]) -> None:
         """Keep a plan before it is submitted. `sequences` are the scheduler's, by id; every row's is among them."""
         num_bytes = plan.page_table.nbytes + plan.tokens.nbytes + plan.sampling.suppress.nbytes  # the rest is small
-        self._steps.append(_Step(plan, tuple([sequences[name] for name in plan.ids]), num_bytes))
+        self._steps.append(_Step(plan, _look_up(sequences, plan.ids), num_bytes))
         self._num_bytes += num_bytes
         while len(self._steps) > self.capacity or (self._num_bytes > self._max_bytes and len(self._steps) > 1):
             self._num_bytes -= self._steps.popleft().num_bytes
@@ -73,3 +74,11 @@ class StepRing:
             rows = tuple(places[id(sequence)] for sequence in step.sequences)
             steps.append(RecordedStep(step.plan, rows, step.result, step.seconds))
         return Recording(header=header, reason=reason, created=created, sequences=tuple(sequences), steps=tuple(steps))
+
+
+def _look_up(sequences: Mapping[str, Sequence], ids: tuple[str, ...]) -> tuple[Sequence, ...]:
+    """The sequences of these ids. `itemgetter` takes less than half of a comprehension's time, and this runs at every step."""
+    if len(ids) < 2:  # it takes at least one, and gives one without a tuple
+        return tuple([sequences[name] for name in ids])
+    found: tuple[Sequence, ...] = itemgetter(*ids)(sequences)
+    return found
