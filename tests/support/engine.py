@@ -54,7 +54,7 @@ def run(
     overlap: bool = True,
     prefix_caching: bool = True,
     num_pages: int | None = None,
-    options: RequestOptions = RequestOptions(),
+    options: RequestOptions | None = None,
     each_step: Callable[[EngineCore], None] = lambda core: None,
     **scheduler: float,
 ) -> Run:
@@ -67,7 +67,9 @@ def run(
     listed = [params] * len(prompts) if isinstance(params, SamplingParams) else list(params)
     updates: dict[str, list[Update]] = {}
     for prompt, wanted in zip(prompts, listed, strict=True):
-        requests = built.intake.prepare({"prompt_token_ids": list(prompt)}, wanted, "test", RealClock().now(), options)
+        requests = built.intake.prepare(
+            {"prompt_token_ids": list(prompt)}, wanted, "test", RealClock().now(), options or RequestOptions()
+        )
         updates.update((request.id, []) for request in requests)
         core.add(requests)
     count = len(updates)

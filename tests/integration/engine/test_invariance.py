@@ -50,9 +50,10 @@ def alone(built, prompts, params):
 
 @pytest.mark.parametrize("overlap", [True, False])
 @pytest.mark.parametrize("prefix_caching", [True, False])
-@pytest.mark.parametrize("chunk", [64, 100, 512])
+@pytest.mark.parametrize("chunk", [16, 64, 512])
 def test_64_together_equal_1_alone(built, prompts, params, alone, overlap, prefix_caching, chunk):
-    together = run(built, prompts, params, overlap=overlap, prefix_caching=prefix_caching, max_num_batched_tokens=chunk)
+    budget = {"max_num_batched_tokens": max(chunk, COUNT), "long_prefill_token_threshold": chunk}
+    together = run(built, prompts, params, overlap=overlap, prefix_caching=prefix_caching, **budget)
     assert together.tokens == alone
     assert (together.scheduler.cache.hit_tokens > 0) == prefix_caching
 
@@ -78,10 +79,8 @@ def test_every_request_preempted_twice(built, prompts, params, alone, overlap):
             core.add(built.intake.prepare({"prompt_token_ids": [9, 8, 7]}, wanted, f"extra-{next(extra)}", RealClock().now()))
 
     options = RequestOptions(service_class=ServiceClass.BATCH)
-    few, wanted = prompts[:12], params[:12]
-    crowded = run(
-        built, few, wanted, options=options, overlap=overlap, each_step=disturb, max_num_seqs=2, max_num_batched_tokens=16
-    )
+    rows = {"max_num_seqs": 2, "max_num_batched_tokens": 16}
+    crowded = run(built, prompts[:12], params[:12], options=options, overlap=overlap, each_step=disturb, **rows)
     assert crowded.tokens == alone[:12]
     assert len(preempted) == 12
     assert set(preempted.values()) == {2}
