@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -182,9 +183,8 @@ def host_seconds(built: BuiltEngine) -> float:
     return (time.perf_counter() - start - (waits.seconds - waited)) / steps
 
 
-def profile(config: EngineConfig, name: str, hardware: str | None, rounds: int) -> dict[str, Any]:
-    """Build the engine and measure it."""
-    built = build_engine(config, strict_length=False, clock=RealClock(), progress=lambda *_: None)
+def profile(config: EngineConfig, built: BuiltEngine, name: str, hardware: str | None, rounds: int) -> dict[str, Any]:
+    """Measure an engine that was built from `config`."""
     executor, random = built.core.executor, Random(0)
     limits, info = executor.capabilities(), built.report.model
     if info.dtype not in FORMATS or built.report.kv_dtype not in FORMATS:
@@ -214,6 +214,18 @@ def profile(config: EngineConfig, name: str, hardware: str | None, rounds: int) 
     }
 
 
+def summary(path: str) -> dict[str, Any]:
+    """The factors fitted to a profile, for a results file."""
+    found = fit(read_profile(path), path)
+    return {
+        "steps": len(found.steps),
+        "fit_mean_error": found.mean_error,
+        "gflops": found.hardware.bf16_tflops * 1e3,
+        "gb_per_s": found.hardware.bandwidth_gb_s,
+        "calibration": asdict(found.calibration),
+    }
+
+
 def table(found: Fit) -> Table:
     """Every step beside the fit."""
     shown = Table(title=f"mean error of the fit {found.mean_error:.1%}", title_justify="left")
@@ -236,7 +248,9 @@ def main() -> None:
     output, hardware, rounds = (settings.pop(name) for name in ("output", "hardware", "rounds"))
     name = settings.pop("model")
     with checkpoint(name) as chosen:
-        measured = profile(EngineConfig.from_settings(settings | chosen), name, hardware, rounds)
+        config = EngineConfig.from_settings(settings | chosen)
+        built = build_engine(config, strict_length=False, clock=RealClock(), progress=lambda *_: None)
+        measured = profile(config, built, name, hardware, rounds)
     measured["command"] = " ".join(["python -m benchmarks.step_profile", *sys.argv[1:]])
     Path(output).write_text(json.dumps(measured, indent=1) + "\n")
     found = fit(read_profile(output), output)

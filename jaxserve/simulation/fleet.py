@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from random import Random
 
+from jaxserve.errors import JaxserveError, RefusedError
 from jaxserve.simulation.ledger import Ledger, Record
 from jaxserve.simulation.replica import Replica, ReplicaSpec, Totals
 from jaxserve.simulation.requests import SimulatedRequest
@@ -125,10 +126,11 @@ class Fleet:
         """To the replica with the fewest requests in flight, the first of equals."""
         live = [replica for replica in self._replicas if replica is not None]
         if not live:
-            self.ledger.fail(record, self.now)
+            self.ledger.fail(record, None, self.now)
             return
         replica = min(live, key=lambda replica: len(replica.assigned))
         replica.give(record)
+        self.ledger.enters(record, self.now)
         if not replica.awake:
             self._wake(replica, self.now)
 
@@ -141,19 +143,23 @@ class Fleet:
         if self._replicas[replica.index] is not replica:  # it failed meanwhile
             return
         replica.awake = False
-        self.ledger.deliver(replica.take_held(), self.now)
-        for record, error in replica.take_inbox(self.now):
-            self._refused(record, error.retry_after or 0.0)
+        errors = self.ledger.deliver(replica.take_held(), self.now)
+        for record, error in [*errors, *replica.take_inbox(self.now)]:
+            self._ended(record, error)
         over = replica.step()
         if over is not None:
             self._wake(replica, over)
 
-    def _refused(self, record: Record, asked: float) -> None:
-        self.ledger.refusal(record, self.now)
-        if record.attempts > self._retry.retries:
-            self.ledger.give_up(record, self.now)
+    def _ended(self, record: Record, error: JaxserveError) -> None:
+        """An engine ended it, or did not take it; its client comes back if it was told when."""
+        if not isinstance(error, RefusedError) or error.retry_after is None:
+            self.ledger.fail(record, error, self.now)
             return
-        wait = self._retry.wait(record.attempts, asked, self._random)
+        self.ledger.refusal(record, error, self.now)
+        if record.attempts > self._retry.retries:
+            self.ledger.give_up(record, error, self.now)
+            return
+        wait = self._retry.wait(record.attempts, error.retry_after, self._random)
         self._at(self.now + wait, _ARRIVAL, partial(self._come_back, record))
 
     def _fail(self, index: int) -> None:
@@ -163,7 +169,7 @@ class Fleet:
             return
         self._replicas[index] = None
         for record in replica.write_off():
-            self.ledger.fail_over(record)
+            self.ledger.fail_over(record, self.now)
             self._route(record)
 
     def _recover(self, index: int) -> None:

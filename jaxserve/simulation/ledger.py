@@ -1,7 +1,7 @@
 """The accounts of a simulation: what became of every request and every token, as its client sees it.
 
-received == finished + refused + failed + active at every instant. A token is counted once: a request that starts again on
-another replica computes its first tokens anew, and its client, who has them, is not sent them again.
+received == finished + refused + expired + timed out + failed + active at every instant. A token is counted once: a request that
+starts again on another replica computes its first tokens anew, and its client, who has them, is not sent them again.
 """
 
 from __future__ import annotations
@@ -10,13 +10,19 @@ from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from jaxserve.errors import DeadlineError, ErrorCode, InvalidRequestError, JaxserveError, RefusedError
 from jaxserve.scheduler.update import Update
+from jaxserve.simulation.fairness import Fairness
 from jaxserve.simulation.requests import SimulatedRequest
 from jaxserve.simulation.stats import Histogram, Timeline
 
 _TIERS = ((2048, "up to 2K"), (8192, "2K to 8K"), (32768, "8K to 32K"), (131072, "32K to 128K"))
 _LONGEST_TIER = "above 128K"
+ENDS = ("finished", "refused", "expired", "timed_out", "failed")  # each request has one of them
 TIERS = (*(name for _, name in _TIERS), _LONGEST_TIER)
+
+
+_COUNTS = ("received", *ENDS, "output_tokens", "good_requests", "good_tokens")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,30 +38,39 @@ class Tally:
     """Requests of one kind.
 
     Attributes:
-        received, finished, refused, failed: requests.
+        received, finished: requests.
+        refused: requests that were not taken, and whose clients gave up.
+        expired: those that were taken but did not start in time, and whose clients gave up.
+        timed_out: those that started and did not end in time.
+        failed: those that something went wrong with.
         output_tokens: tokens that clients got, of finished requests and others.
         good_requests, good_tokens: finished requests within the SLO, and their output tokens.
         ttft, e2e: seconds from the request's first arrival to its first token (of all that got one) and to its last (finished).
+        queued: seconds that an engine let them wait before their first step, of all that got a token.
         itl: seconds between successive tokens of a request.
     """
 
     received: int = 0
     finished: int = 0
     refused: int = 0
+    expired: int = 0
+    timed_out: int = 0
     failed: int = 0
     output_tokens: int = 0
     good_requests: int = 0
     good_tokens: int = 0
     ttft: array[float] = field(default_factory=lambda: array("d"))
     e2e: array[float] = field(default_factory=lambda: array("d"))
+    queued: array[float] = field(default_factory=lambda: array("d"))
     itl: Histogram = field(default_factory=Histogram)
 
     def merge(self, other: Tally) -> None:
         """Add another tally."""
-        for name in ("received", "finished", "refused", "failed", "output_tokens", "good_requests", "good_tokens"):
+        for name in _COUNTS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.ttft.extend(other.ttft)
         self.e2e.extend(other.e2e)
+        self.queued.extend(other.queued)
         self.itl.merge(other.itl)
 
 
@@ -69,6 +84,7 @@ class Record:
         sent: tokens its client has.
         computed: tokens of the present attempt; the first `sent` are not sent again.
         first, last: times of the first and the latest token sent.
+        waiting: whether it waits in an engine for its first token.
         tally: where it is counted.
     """
 
@@ -80,15 +96,17 @@ class Record:
     computed: int = 0
     first: float = 0.0
     last: float = 0.0
+    waiting: bool = False
 
 
 class Ledger:
     """Keeps the accounts.
 
     Attributes:
-        tallies: by (tenant, label, context tier).
+        tallies: by (tenant, class, context tier).
         active: requests that were received and whose end is not known.
-        refusals: refusals answered, those of requests that came back included.
+        refusals: by error code, refusals answered, those of requests that came back included.
+        fairness: between tenants.
         retries: times that a refused request came back.
         failovers: times that a request started again because its replica failed.
         ended: time at which the latest request ended.
@@ -96,12 +114,14 @@ class Ledger:
     Args:
         slo: what counts as good.
         timeline: told what happens when.
+        fairness: told of every tenant's work.
     """
 
-    def __init__(self, slo: Slo, timeline: Timeline) -> None:
+    def __init__(self, slo: Slo, timeline: Timeline, fairness: Fairness) -> None:
         self.tallies: dict[tuple[str, str, str], Tally] = {}
         self.active: dict[str, Record] = {}
-        self.refusals = 0
+        self.refusals: dict[ErrorCode, int] = {}
+        self.fairness = fairness
         self.retries = 0
         self.failovers = 0
         self.ended = 0.0
@@ -110,48 +130,68 @@ class Ledger:
 
     def receive(self, request: SimulatedRequest, now: float) -> Record:
         """A request's first arrival."""
-        tally = self.tallies.setdefault((request.tenant, request.label, tier(request)), Tally())
+        tally = self.tallies.setdefault((request.tenant, str(request.service_class), tier(request)), Tally())
         tally.received += 1
         record = Record(str(request.number), request, tally)
         self.active[record.id] = record
         self._timeline.count(now, "received")
         return record
 
-    def refusal(self, record: Record, now: float) -> None:
-        """An engine did not take it; it may come back."""
+    def enters(self, record: Record, now: float) -> None:
+        """An engine has it."""
+        record.waiting = True
+        self.fairness.enters(record.request.tenant, now)
+
+    def refusal(self, record: Record, error: RefusedError, now: float) -> None:
+        """An engine did not take it, or did not start it in time; it may come back."""
+        assert error.retry_after is not None, "a refusal that does not say when to come back"
+        self._leaves(record, now)
         record.attempts += 1
         record.computed = 0
-        self.refusals += 1
+        self.refusals[error.code] = self.refusals.get(error.code, 0) + 1
         self._timeline.count(now, "refusals")
 
-    def give_up(self, record: Record, now: float) -> None:
-        """It does not come back: refused, or failed if its client has tokens already."""
+    def give_up(self, record: Record, error: RefusedError, now: float) -> None:
+        """It does not come back: refused or expired, or failed if its client has tokens already."""
         if record.sent:
             record.tally.failed += 1
+        elif isinstance(error, DeadlineError):
+            record.tally.expired += 1
         else:
             record.tally.refused += 1
         self._end(record, now)
 
-    def fail(self, record: Record, now: float) -> None:
-        """No replica is left to run it."""
-        record.tally.failed += 1
+    def fail(self, record: Record, error: JaxserveError | None, now: float) -> None:
+        """It ends without an answer: out of time, too large ever to run, failed, or (None) with no replica left to run it."""
+        self._leaves(record, now)
+        if isinstance(error, DeadlineError):
+            record.tally.timed_out += 1
+        elif isinstance(error, InvalidRequestError):
+            record.tally.refused += 1
+        else:
+            record.tally.failed += 1
         self._end(record, now)
 
-    def fail_over(self, record: Record) -> None:
+    def fail_over(self, record: Record, now: float) -> None:
         """Its replica is gone; it starts again from its prompt."""
+        self._leaves(record, now)
         record.computed = 0
         self.failovers += 1
 
-    def deliver(self, updates: Iterable[Update], now: float) -> list[Record]:
-        """Tokens reach their clients. Returns the requests that finished."""
-        finished, tokens = [], 0
+    def deliver(self, updates: Iterable[Update], now: float) -> list[tuple[Record, JaxserveError]]:
+        """Tokens reach their clients. Returns the requests that an engine ended with an error, which are still active."""
+        errors: list[tuple[Record, JaxserveError]] = []
+        tokens: dict[str, int] = {}
         for update in updates:
             record = self.active[update.id]
             if update.token is not None:
+                if record.waiting:
+                    self._starts(record, update, now)
                 record.computed += 1
                 if record.computed > record.sent:
                     record.sent = record.computed
-                    tokens += 1
+                    tenant = record.request.tenant
+                    tokens[tenant] = tokens.get(tenant, 0) + 1
                     if record.sent > 1:
                         record.tally.itl.add(now - record.last)
                     else:
@@ -160,18 +200,32 @@ class Ledger:
                     record.last = now
             if update.reason is not None:
                 self._finish(record, now)
-                finished.append(record)
-        self._timeline.count(now, "output_tokens", tokens)
-        return finished
+            elif update.error is not None:
+                errors.append((record, update.error))
+        for tenant, count in tokens.items():
+            self.fairness.served(tenant, 0, count, now)
+        self._timeline.count(now, "output_tokens", sum(tokens.values()))
+        return errors
 
     def check(self) -> None:
         """Assert that every request is somewhere, and only there."""
         total = self.total()
-        assert total.received == total.finished + total.refused + total.failed + len(self.active)
+        assert total.received == sum(getattr(total, end) for end in ENDS) + len(self.active)
 
     def total(self) -> Tally:
         """All requests together."""
         return merged(self.tallies.values())
+
+    def _starts(self, record: Record, update: Update, now: float) -> None:
+        """Its prompt is computed."""
+        self._leaves(record, now)
+        record.tally.queued.append(update.queue_time)
+        self.fairness.served(record.request.tenant, record.request.prompt_tokens - update.num_cached, 0, now)
+
+    def _leaves(self, record: Record, now: float) -> None:
+        if record.waiting:
+            record.waiting = False
+            self.fairness.leaves(record.request.tenant, now)
 
     def _finish(self, record: Record, now: float) -> None:
         tally, request = record.tally, record.request

@@ -2,28 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 from jaxserve.cache.kv_cache import KVCache
+from jaxserve.cache.prefix_hash import CacheNamespace
+from jaxserve.cache.swap import SwapSpace
 from jaxserve.clock import VirtualClock
 from jaxserve.config.fields import SchedulerConfig
+from jaxserve.config.policies import Policies
+from jaxserve.engine.budgets import Budgets, Grant, cache_salt
 from jaxserve.engine.core import EngineCore
-from jaxserve.errors import InternalError, RefusedError
+from jaxserve.errors import InternalError, InvalidRequestError, JaxserveError
 from jaxserve.executor.base import Capabilities
 from jaxserve.executor.buckets import BucketGrid
 from jaxserve.executor.simulated import Calibration, CostModel, SimulatedExecutor
 from jaxserve.planner.memory import Layout
 from jaxserve.sampling.params import SamplingParams
 from jaxserve.scheduler.plan import Plan
+from jaxserve.scheduler.preemption import Preemption
 from jaxserve.scheduler.request import EngineRequest
 from jaxserve.scheduler.scheduler import Scheduler
 from jaxserve.scheduler.update import Update
 from jaxserve.simulation.calibrate import Fit
 from jaxserve.simulation.ledger import Record
+from jaxserve.simulation.requests import SimulatedRequest
 from jaxserve.simulation.stats import Timeline
+from jaxserve.types import RequestOptions, ServiceClass
 
 _PARAMS = SamplingParams(temperature=0.0, ignore_eos=True)  # an output ends when it is as long as the workload says
-_NAMESPACE = b"simulation"
+_MAX_ROOTS = 4096  # remembered; clients of a trace may be of any number of tenants
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +43,7 @@ class ReplicaSpec:
         layout, calibration: what steps cost.
         fit: where they are from, if from a profile.
         min_rows: rows of the executor's smallest bucket.
-        scheduler: the engine's own settings.
+        scheduler, policies: the engine's own settings.
         limits: of the executor and the KV cache.
         prefix_caching: whether prompts share pages.
     """
@@ -44,6 +53,7 @@ class ReplicaSpec:
     fit: Fit | None
     min_rows: int
     scheduler: SchedulerConfig
+    policies: Policies
     limits: Capabilities
     prefix_caching: bool
 
@@ -56,7 +66,9 @@ class Totals:
         steps, rows, tokens: steps, and rows and tokens in them.
         recomputed: tokens computed again after a preemption.
         lost: tokens computed for requests whose replica failed before they were done.
-        preemptions: sequences that gave their pages back.
+        preemptions, swapped: sequences that gave their pages back, and those of them whose pages were kept on the host.
+        preempted_tokens, preempted_pages: computed tokens that they lost, and pages that became free.
+        expected, actual: output tokens expected of sequences that ended, and those they got.
         queried, hits: prompt tokens looked up in the prefix cache, and found.
         busy_s: seconds that devices worked.
         turn_s: seconds that engines had something to do.
@@ -70,6 +82,11 @@ class Totals:
     recomputed: int = 0
     lost: int = 0
     preemptions: int = 0
+    swapped: int = 0
+    preempted_tokens: int = 0
+    preempted_pages: int = 0
+    expected: float = 0.0
+    actual: int = 0
     queried: int = 0
     hits: int = 0
     busy_s: float = 0.0
@@ -110,8 +127,22 @@ class Replica:
         self._held: list[Update] = []
         self._progress: dict[str, int] = {}  # tokens of each unfinished sequence that were ever in the cache
         self._clock = VirtualClock(now)
-        self._cache = KVCache(limits.num_pages, limits.page_size, prefix_caching=spec.prefix_caching)
-        self._scheduler = Scheduler(spec.scheduler, self._cache, limits.max_model_len, self._clock)
+        self._cache = KVCache(limits.num_pages, limits.page_size, prefix_caching=spec.prefix_caching, quota=_quota(spec))
+        self._scheduler = Scheduler(
+            spec.scheduler,
+            self._cache,
+            limits.max_model_len,
+            self._clock,
+            policies=spec.policies,
+            swap=SwapSpace(limits.swap_places, limits.swap_page_seconds) if limits.swap_places else None,
+            on_preemption=self._preempted,
+        )
+        self._budgets = Budgets(
+            spec.policies,
+            ServiceClass(spec.scheduler.default_class),
+            num_pages=self._cache.num_usable,
+            page_size=limits.page_size,
+        )
         grid = BucketGrid.make(max_rows=limits.max_num_seqs, max_tokens=limits.max_num_batched_tokens, min_rows=spec.min_rows)
         costs = CostModel(spec.layout, spec.calibration, grid)
         executor = SimulatedExecutor(limits, costs, self._clock, spec.calibration.host_s, self._observe)
@@ -126,19 +157,19 @@ class Replica:
         """What the last turn produced; its time has come."""
         held, self._held = self._held, []
         for update in held:
-            if update.reason is not None:
-                del self._progress[update.id]
+            if update.reason is not None or update.error is not None:
+                self._progress.pop(update.id, None)  # it may never have run
                 del self.assigned[update.id]
         return held
 
-    def take_inbox(self, now: float) -> list[tuple[Record, RefusedError]]:
-        """Hand the inbox to the engine at the beginning of a turn. Returns those that it refused."""
+    def take_inbox(self, now: float) -> list[tuple[Record, JaxserveError]]:
+        """Hand the inbox to the engine at the beginning of a turn. Returns those that it did not take."""
         self._clock.advance(max(now - self._clock.now(), 0.0))
         refused = []
         for record in self._inbox:
             try:
-                self._core.add([_engine_request(record, now)])
-            except RefusedError as error:
+                self._core.add([self._engine_request(record, now)])
+            except JaxserveError as error:
                 del self.assigned[record.id]
                 refused.append((record, error))
         self._inbox = []
@@ -152,8 +183,9 @@ class Replica:
         """
         if not self._core.has_work:
             return None
-        started, steps, preemptions = self._clock.now(), self._totals.steps, self._scheduler.num_preemptions
+        started, steps, lengths = self._clock.now(), self._totals.steps, self._scheduler.lengths
         queried, hits = self._cache.queried_tokens, self._cache.hit_tokens
+        expected, actual = lengths.expected_tokens, lengths.actual_tokens
         self._held = self._core.step()
         now, totals = self._clock.now(), self._totals
         idle = not self._held and totals.steps == steps
@@ -161,11 +193,11 @@ class Replica:
             waiting, free = self._scheduler.num_waiting, self._cache.num_free
             raise InternalError(f"the scheduler is stuck at {now:.3f} s: {waiting} waiting, {free} pages free, nothing runs")
         self._idle = idle
-        preempted = self._scheduler.num_preemptions - preemptions
-        totals.preemptions += preempted
+        totals.expected += lengths.expected_tokens - expected
+        totals.actual += lengths.actual_tokens - actual
         totals.queried += self._cache.queried_tokens - queried
         totals.hits += self._cache.hit_tokens - hits
-        self._watch(started, now - started, preempted)
+        self._watch(started, now - started)
         return now
 
     def write_off(self) -> list[Record]:
@@ -173,7 +205,7 @@ class Replica:
         self._totals.lost += sum(self._progress.values())
         return list(self.assigned.values())
 
-    def _watch(self, started: float, seconds: float, preempted: int) -> None:
+    def _watch(self, started: float, seconds: float) -> None:
         totals = self._totals
         used = 1.0 - self._cache.num_free / self._cache.num_usable
         queue = self._scheduler.num_waiting + len(self._inbox)
@@ -183,8 +215,14 @@ class Replica:
         totals.max_kv, totals.max_queue = max(totals.max_kv, used), max(totals.max_queue, queue)
         levels = {"kv_use": used, "queue": float(queue), "running": float(self._scheduler.num_running)}
         self._timeline.level(started, levels, seconds)
-        if preempted:
-            self._timeline.count(started, "preemptions", preempted)
+
+    def _preempted(self, event: Preemption) -> None:
+        totals = self._totals
+        totals.preemptions += 1
+        totals.swapped += event.swapped
+        totals.preempted_tokens += event.tokens_lost
+        totals.preempted_pages += event.pages_gained
+        self._timeline.count(event.time, "preemptions")
 
     def _observe(self, plan: Plan, seconds: float) -> None:
         """Count a step, and the tokens in it that were in the cache before."""
@@ -203,15 +241,53 @@ class Replica:
                 progress[name] = end
         self._timeline.level(self._clock.now(), {"step_tokens": float(plan.num_tokens)}, seconds)
 
+    def _engine_request(self, record: Record, now: float) -> EngineRequest:
+        """What intake makes of it. Raises InvalidRequestError if its class or tenant can never have so many pages."""
+        request = record.request
+        grant = self._budgets.grant(request.options, now)
+        return EngineRequest(
+            id=record.id,
+            prompt=request.tokens(),
+            params=_PARAMS,
+            max_tokens=_max_tokens(request, grant),
+            seed=0,
+            eos_token_ids=frozenset(),
+            cache_root=_root(request.tenant),
+            arrival=now,
+            tenant=request.tenant,
+            service_class=grant.service_class,
+            queue_deadline=grant.queue_deadline,
+            deadline=grant.deadline,
+        )
 
-def _engine_request(record: Record, now: float) -> EngineRequest:
-    return EngineRequest(
-        id=record.id,
-        prompt=record.request.tokens(),
-        params=_PARAMS,
-        max_tokens=record.request.output_tokens,
-        seed=0,
-        eos_token_ids=frozenset(),
-        cache_root=_NAMESPACE,
-        arrival=now,
-    )
+
+def _max_tokens(request: SimulatedRequest, grant: Grant) -> int:
+    """Output tokens that intake grants. Raises InvalidRequestError where it does."""
+    prompt, output = request.prompt_tokens, request.output_tokens
+    if grant.max_total_tokens is not None:
+        output = min(output, grant.max_total_tokens - prompt)
+        if output < 1:
+            raise InvalidRequestError(
+                f"max_total_tokens is {grant.max_total_tokens}, but the prompt has {prompt} tokens", param="max_total_tokens"
+            )
+    if grant.max_kv_tokens is not None and prompt + output > grant.max_kv_tokens:
+        raise InvalidRequestError(f"{prompt} + {output} tokens are more than {grant.kv_limit} hold", param="prompt")
+    return output
+
+
+def _quota(spec: ReplicaSpec) -> Callable[[str], int | None]:
+    """Pages that a tenant may have before its cached ones are evicted first; None for all."""
+    usable = spec.limits.num_pages - 1
+
+    def quota(tenant: str) -> int | None:
+        share = spec.policies.of_tenant(tenant).kv_share
+        return None if share == 1.0 else int(share * usable)
+
+    return quota
+
+
+@lru_cache(_MAX_ROOTS)
+def _root(tenant: str) -> bytes:
+    """The tenant's part of the prefix cache."""
+    salt = cache_salt(RequestOptions(tenant=tenant))
+    return CacheNamespace("simulation", "", "", salt=salt).root()

@@ -8,12 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from jaxserve.errors import ErrorCode
 from jaxserve.executor.simulated import Calibration
 from jaxserve.simulation.calibrate import Fit
 from jaxserve.simulation.fleet import Fleet
 from jaxserve.simulation.ledger import TIERS, Tally, merged
 from jaxserve.simulation.scenario import Scenario
 from jaxserve.simulation.stats import Percentiles
+from jaxserve.types import ServiceClass
 
 _SERIES = ("received", "finished", "refusals", "output_tokens", "good_tokens", "preemptions")
 _LEVELS = ("queue", "running", "kv_use", "step_tokens")
@@ -25,7 +27,8 @@ class Service:
     """What some of the clients saw.
 
     Attributes:
-        received, finished, refused, failed: requests.
+        received, finished, refused, expired, timed_out, failed: requests, as in the ledger's tallies.
+        queued: seconds that an engine let requests wait before their first step, of all that got a token.
         ttft, e2e: seconds from a request's first arrival, waits before retries included, to its first and its last token.
         itl: seconds between successive tokens of a request.
         output_tokens_per_s, goodput_tokens_per_s: tokens that clients got, and those of finished requests within the SLO.
@@ -35,7 +38,10 @@ class Service:
     received: int
     finished: int
     refused: int
+    expired: int
+    timed_out: int
     failed: int
+    queued: Percentiles
     ttft: Percentiles
     itl: Percentiles
     e2e: Percentiles
@@ -49,9 +55,12 @@ class Engines:
     """What the replicas did.
 
     Attributes:
-        steps, preemptions: counts.
+        steps: count.
         mean_rows, max_rows, mean_tokens: of a step.
         tokens, tokens_recomputed, tokens_lost: computed in all, again after a preemption, and for requests whose replica failed.
+        preemptions, swapped: sequences that gave their pages back, and those of them whose pages were kept on the host.
+        preempted_tokens, preempted_pages: computed tokens that they lost, and pages that became free.
+        length_error: how much longer outputs were expected to get than they got, as a share, over all that ended by themselves.
         prefix_hit_rate: share of the tokens looked up when sequences start, or start again, that the prefix cache had.
         kv_use_mean, kv_use_max: share of a replica's pages in use, while it had something to do.
         queue_mean, queue_max: requests waiting at a replica, while it had something to do.
@@ -66,6 +75,10 @@ class Engines:
     tokens_recomputed: int
     tokens_lost: int
     preemptions: int
+    swapped: int
+    preempted_tokens: int
+    preempted_pages: int
+    length_error: float
     prefix_hit_rate: float
     kv_use_mean: float
     kv_use_max: float
@@ -84,9 +97,10 @@ class Report:
         calibration: factors of the cost model.
         fit: every measured step beside the fit, if the factors are from a profile.
         seconds: from the start to the end of the last request.
-        refusals, retries, failovers: refusals answered, refused requests that came back, starts on another replica.
-        all, tenants, tiers, classes: service to everybody, by tenant, by context tier (prompt plus output), and by the trace's
-            classes, which are labels: no class is served differently.
+        refusals: by error code, refusals answered; each told its client when to come back.
+        retries, failovers: refused requests that came back, starts on another replica.
+        jain: Jain's index of token-work between tenants while they competed; None if they never did.
+        all, tenants, tiers, classes: service to everybody, by tenant, by context tier (prompt plus output), by service class.
         engines: the replicas' work.
         bin_s: seconds of a bin of `series`.
         series: events a second, and mean levels of a replica, over time; None where no replica had anything to do.
@@ -98,9 +112,10 @@ class Report:
     calibration: Calibration
     fit: Fit | None
     seconds: float
-    refusals: int
+    refusals: dict[ErrorCode, int]
     retries: int
     failovers: int
+    jain: float | None
     all: Service
     tenants: dict[str, Service]
     tiers: dict[str, Service]
@@ -126,7 +141,7 @@ def report(scenario: Scenario, fleet: Fleet) -> Report:
         groups = {name: merged(tally for kind, tally in ledger.tallies.items() if key(kind) == name) for name in names}
         return {name: _service(group, seconds) for name, group in groups.items()}
 
-    tiers = by(lambda kind: kind[2])
+    tiers, classes = by(lambda kind: kind[2]), by(lambda kind: kind[1])
     return Report(
         scenario=scenario,
         hardware=fleet.spec.layout.hardware.name,
@@ -136,10 +151,11 @@ def report(scenario: Scenario, fleet: Fleet) -> Report:
         refusals=ledger.refusals,
         retries=ledger.retries,
         failovers=ledger.failovers,
+        jain=ledger.fairness.index,
         all=_service(total, seconds),
         tenants=dict(sorted(by(lambda kind: kind[0]).items())),
         tiers={name: tiers[name] for name in TIERS if name in tiers},
-        classes=dict(sorted(by(lambda kind: kind[1]).items())),
+        classes={name: classes[name] for name in ServiceClass if name in classes},
         engines=_engines(fleet, seconds * scenario.replica.replicas),
         bin_s=fleet.timeline.width,
         series=fleet.timeline.series([*_SERIES, *_LEVELS]),
@@ -153,7 +169,10 @@ def _service(tally: Tally, seconds: float) -> Service:
         received=tally.received,
         finished=tally.finished,
         refused=tally.refused,
+        expired=tally.expired,
+        timed_out=tally.timed_out,
         failed=tally.failed,
+        queued=Percentiles.of(np.array(tally.queued)),
         ttft=Percentiles.of(np.array(tally.ttft)),
         itl=tally.itl.percentiles(),
         e2e=Percentiles.of(np.array(tally.e2e)),
@@ -174,6 +193,10 @@ def _engines(fleet: Fleet, replica_seconds: float) -> Engines:
         tokens_recomputed=totals.recomputed,
         tokens_lost=totals.lost,
         preemptions=totals.preemptions,
+        swapped=totals.swapped,
+        preempted_tokens=totals.preempted_tokens,
+        preempted_pages=totals.preempted_pages,
+        length_error=_ratio(totals.expected - totals.actual, totals.actual),
         prefix_hit_rate=_ratio(totals.hits, totals.queried),
         kv_use_mean=_ratio(totals.kv_s, totals.turn_s),
         kv_use_max=totals.max_kv,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from jaxserve.config.fields import SchedulerConfig
+from jaxserve.config.policies import load_policies
 from jaxserve.errors import ConfigError
 from jaxserve.executor.base import Capabilities
 from jaxserve.executor.simulated import Calibration
@@ -14,6 +15,7 @@ from jaxserve.planner import catalogue, memory
 from jaxserve.planner.catalogue import Hardware
 from jaxserve.planner.memory import Layout
 from jaxserve.simulation.calibrate import Fit, fit
+from jaxserve.simulation.fairness import Fairness
 from jaxserve.simulation.fleet import Fleet, RetryPolicy
 from jaxserve.simulation.ledger import Ledger, Slo
 from jaxserve.simulation.profile import read_profile
@@ -23,6 +25,7 @@ from jaxserve.simulation.settings import DEFAULT_HARDWARE, ReplicaConfig, SloCon
 from jaxserve.simulation.stats import Timeline
 from jaxserve.simulation.trace import read_trace
 from jaxserve.simulation.workload import generate
+from jaxserve.types import ServiceClass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,15 +54,16 @@ def simulate(scenario: Scenario) -> Fleet:
 def build(scenario: Scenario) -> Fleet:
     """A simulation at its beginning."""
     spec = replica_spec(scenario.replica, scenario.scheduler)
-    timeline = Timeline()
+    timeline, config = Timeline(), scenario.scheduler
+    fairness = Fairness(config.prefill_price, config.decode_price, lambda tenant: spec.policies.of_tenant(tenant).weight)
     return Fleet(
         spec,
         scenario.replica.replicas,
         parse_outages(scenario.replica.fail, scenario.replica.replicas),
-        _requests(scenario.workload, spec.limits.max_model_len),
+        _requests(scenario.workload, spec.limits.max_model_len, ServiceClass(scenario.scheduler.default_class)),
         RetryPolicy(scenario.workload.retries, scenario.workload.backoff_s),
         scenario.workload.seed,
-        Ledger(Slo(scenario.slo.slo_ttft_ms / 1e3, scenario.slo.slo_itl_ms / 1e3), timeline),
+        Ledger(Slo(scenario.slo.slo_ttft_ms / 1e3, scenario.slo.slo_itl_ms / 1e3), timeline, fairness),
         timeline,
     )
 
@@ -100,6 +104,7 @@ def replica_spec(config: ReplicaConfig, scheduler: SchedulerConfig) -> ReplicaSp
         fit=fitted,
         min_rows=1 if fitted is None else fitted.min_rows,
         scheduler=scheduler,
+        policies=load_policies(scheduler.policies),
         limits=limits,
         prefix_caching=config.prefix_caching,
     )
@@ -156,10 +161,10 @@ def _swap_places(config: ReplicaConfig, layout: Layout) -> int:
     return places
 
 
-def _requests(config: WorkloadConfig, max_model_len: int) -> Iterator[SimulatedRequest]:
+def _requests(config: WorkloadConfig, max_model_len: int, default_class: ServiceClass) -> Iterator[SimulatedRequest]:
     if config.trace is None:
-        return generate(config, max_model_len)
+        return generate(config, max_model_len, default_class)
     path = Path(config.trace)
-    for _ in read_trace(path, max_model_len):  # a mistake in the last line is told before an hour of simulation
+    for _ in read_trace(path, max_model_len, default_class):  # a mistake in the last line is told before an hour of simulation
         pass
-    return read_trace(path, max_model_len)
+    return read_trace(path, max_model_len, default_class)

@@ -10,6 +10,7 @@ from jaxserve.config.fields import require_at_least, setting
 from jaxserve.errors import ConfigError
 from jaxserve.planner.memory import KvFormat, WeightFormat
 from jaxserve.simulation.arrivals import Pattern
+from jaxserve.types import ServiceClass
 
 DEFAULT_HARDWARE = "h100"
 
@@ -86,6 +87,9 @@ class WorkloadConfig:
     prompt_sigma: float = setting(0.8, "spread of the logarithm of prompt lengths; 0 for equal lengths")
     output_tokens: int = setting(128, "median length of outputs, log-normal")
     output_sigma: float = setting(0.6, "spread of the logarithm of output lengths; 0 for equal lengths")
+    classes: str | None = setting(
+        None, "service classes and their shares of the requests, as CLASS=SHARE, comma-separated; --default-class by default"
+    )
     tenants: str = setting("default=1", "tenants and their shares of the requests, as NAME=SHARE, comma-separated")
     prefixes: int = setting(0, "shared prefixes; every prompt begins with one of them")
     prefix_tokens: int = setting(0, "tokens of a shared prefix")
@@ -112,6 +116,9 @@ class WorkloadConfig:
                 f"prefixes ({self.prefixes}) and prefix_tokens ({self.prefix_tokens}) need each other", param="prefixes"
             )
         self._check_pattern()
+        parse_shares(self.tenants, "tenants")
+        if self.classes is not None:
+            parse_classes(self.classes)
 
     def _check_alone(self) -> None:
         """A trace says everything but how clients retry."""
@@ -183,8 +190,17 @@ def parse_outages(text: str | None, replicas: int) -> tuple[Outage, ...]:
     return tuple(outages)
 
 
-def parse_shares(text: str) -> dict[str, float]:
-    """Shares from NAME=SHARE, comma-separated. Raises ConfigError for anything else."""
+def parse_classes(text: str) -> dict[ServiceClass, float]:
+    """Shares of classes from CLASS=SHARE, comma-separated. Raises ConfigError for anything else."""
+    shares = parse_shares(text, "classes")
+    unknown = [name for name in shares if name not in tuple(ServiceClass)]
+    if unknown:
+        raise ConfigError(f"classes must be of {', '.join(ServiceClass)}, got {unknown[0]!r}", param="classes")
+    return {ServiceClass(name): share for name, share in shares.items()}
+
+
+def parse_shares(text: str, param: str) -> dict[str, float]:
+    """Shares from NAME=SHARE, comma-separated. Raises ConfigError naming `param` for anything else."""
     shares: dict[str, float] = {}
     for part in text.split(","):
         name, _, share = part.partition("=")
@@ -193,7 +209,7 @@ def parse_shares(text: str) -> dict[str, float]:
         except ValueError:
             value = math.nan
         if not name or name in shares or not 0.0 < value < math.inf:
-            raise ConfigError(f"tenants must be NAME=SHARE, names different, shares above 0, got {part!r}", param="tenants")
+            raise ConfigError(f"{param} must be NAME=SHARE, names different, shares above 0, got {part!r}", param=param)
         shares[name] = value
     return shares
 

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 
 from rich import box
 from rich.console import Console, RenderableType
 from rich.panel import Panel
 from rich.table import Table
 
+from jaxserve.errors import ErrorCode
 from jaxserve.planner.units import milliseconds, plural
 from jaxserve.simulation.calibrate import Fit
+from jaxserve.simulation.ledger import ENDS
 from jaxserve.simulation.report import Report, Service
 from jaxserve.simulation.stats import Percentiles
 
 _WORST = 5  # steps shown
+_REFUSALS = MappingProxyType(
+    {
+        ErrorCode.QUEUE_FULL: "for a full queue",
+        ErrorCode.OVERLOADED: "for a queue too long to start in time",
+        ErrorCode.DEADLINE_EXCEEDED: "after waiting in vain",
+    }
+)
 
 
 def show(report: Report, console: Console) -> None:
@@ -26,7 +36,7 @@ def show(report: Report, console: Console) -> None:
     groups = [
         ("tenant", report.tenants),
         ("context tier", report.tiers),
-        ("class (a label: all are served alike)", report.classes),
+        ("class", report.classes),
     ]
     for name, services in groups:
         if len(services) > 1:
@@ -36,17 +46,18 @@ def show(report: Report, console: Console) -> None:
 
 def _summary(report: Report) -> RenderableType:
     replica, service, slo = report.scenario.replica, report.all, report.scenario.slo
-    ends = f"{service.finished:,} finished, {service.refused:,} refused, {service.failed:,} failed"
+    ends = ", ".join(f"{getattr(service, end):,} {end.replace('_', ' ')}" for end in ENDS if getattr(service, end))
     rows = Table.grid(padding=(0, 2))
     rows.add_row("fleet", f"{plural(replica.replicas, 'replica')} of {replica.model} on {replica.tp} x {report.hardware}")
     rows.add_row("requests", f"[bold]{service.received:,}[/bold] in {report.seconds:,.1f} s of virtual time: {ends}")
     if report.refusals:
-        rows.add_row(
-            "refusals", f"{report.refusals:,} answered with a retry-after; refused requests came back {report.retries:,} times"
-        )
+        kinds = ", ".join(f"{count:,} {_REFUSALS[code]}" for code, count in report.refusals.items())
+        rows.add_row("refusals", f"{kinds}; each told when to come back, which they did {report.retries:,} times")
     if report.failovers:
         lost = report.engines.tokens_lost
         rows.add_row("failures", f"{plural(report.failovers, 'request')} started again on another replica, {lost:,} tokens lost")
+    if report.jain is not None:
+        rows.add_row("fairness", f"Jain's index of token-work between competing tenants {report.jain:.3f}")
     rows.add_row("output", f"{service.output_tokens_per_s:,.0f} tokens/s")
     rows.add_row(
         "goodput",
@@ -84,7 +95,7 @@ def _table(title: str, *columns: str) -> Table:
 
 def _latency(service: Service) -> Table:
     table = _table("Latency, ms", "", "mean", "p50", "p90", "p99", "max")
-    for name, values in (("TTFT", service.ttft), ("ITL", service.itl), ("E2E", service.e2e)):
+    for name, values in (("queue", service.queued), ("TTFT", service.ttft), ("ITL", service.itl), ("E2E", service.e2e)):
         table.add_row(name, *_times(values))
     return table
 
@@ -96,13 +107,13 @@ def _times(values: Percentiles) -> list[str]:
 
 
 def _services(name: str, services: Mapping[str, Service]) -> Table:
-    heads = ("received", "refused", "failed", "TTFT p50", "p99 ms", "ITL p50", "p99 ms", "E2E p50", "p99 ms", "goodput", "in SLO")
+    heads = ("received", "finished", "TTFT p50", "p99 ms", "ITL p50", "p99 ms", "E2E p50", "p99 ms", "goodput", "in SLO")
     table = _table(f"By {name}", "", *heads)
     for key, service in services.items():
         times = [_times(values) for values in (service.ttft, service.itl, service.e2e)]
         table.add_row(
             key or "(none)",
-            *(f"{count:,}" for count in (service.received, service.refused, service.failed)),
+            *(f"{count:,}" for count in (service.received, service.finished)),
             *(text for each in times for text in (each[1], each[3])),
             f"{service.goodput_tokens_per_s:,.0f}",
             f"{service.slo_share:.1%}",
@@ -123,5 +134,10 @@ def _engines(report: Report) -> Table:
     table.add_row("steps", "", f"{engines.steps:,}")
     table.add_row("tokens computed", "", f"{engines.tokens:,}")
     table.add_row("preemptions", "", f"{engines.preemptions:,}")
-    table.add_row("tokens recomputed", "", f"{engines.tokens_recomputed:,}")
+    if engines.preemptions:
+        table.add_row("of them swapped", "", f"{engines.swapped:,}")
+        table.add_row("tokens they lost", "", f"{engines.preempted_tokens:,}")
+        table.add_row("pages they freed", "", f"{engines.preempted_pages:,}")
+        table.add_row("tokens recomputed", "", f"{engines.tokens_recomputed:,}")
+    table.add_row("expected lengths off by", "", f"{engines.length_error:+.1%}")
     return table

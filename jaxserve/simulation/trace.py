@@ -1,9 +1,10 @@
 """Requests from a JSONL trace, one object a line, in order of arrival; whatever is wrong is named with file and line.
 
-    {"arrival": 0.2, "prompt_tokens": 512, "output_tokens": 64, "tenant": "a", "class": "x", "prefix": 3, "prefix_tokens": 128}
+    {"arrival": 0.2, "prompt_tokens": 512, "output_tokens": 64, "tenant": "a", "class": "batch", "prefix": 3,
+     "prefix_tokens": 128, "queue_timeout": 2.5, "timeout": 60}
 
-`arrival` (seconds since the start), `prompt_tokens` and `output_tokens` must be there. "class" is a label in the report: the
-scheduler has no classes. A key that is not in the example is refused, so that nothing looks honoured that is not.
+`arrival` (seconds since the start), `prompt_tokens` and `output_tokens` must be there. `queue_timeout` and `timeout` are seconds
+that the request may wait and may take in all. A key that is not in the example is refused: nothing looks honoured that is not.
 """
 
 from __future__ import annotations
@@ -14,16 +15,24 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from jaxserve.errors import ConfigError
+from jaxserve.engine.budgets import check_options
+from jaxserve.errors import ConfigError, InvalidRequestError
 from jaxserve.simulation.requests import SimulatedRequest
+from jaxserve.types import ServiceClass
 
-_KEYS = ("arrival", "prompt_tokens", "output_tokens", "tenant", "class", "prefix", "prefix_tokens")
-_REQUIRED = _KEYS[:3]
+_REQUIRED = ("arrival", "prompt_tokens", "output_tokens")
+_KEYS = (*_REQUIRED, "tenant", "class", "prefix", "prefix_tokens", "queue_timeout", "timeout")
 _MAX_PREFIX = 2**24 - 2  # numbers of prefixes stand for tokens
 
 
-def read_trace(path: Path, max_model_len: int) -> Iterator[SimulatedRequest]:
-    """The trace's requests, a line at a time. Raises ConfigError for a file or a line that cannot be used."""
+def read_trace(path: Path, max_model_len: int, default_class: ServiceClass) -> Iterator[SimulatedRequest]:
+    """The trace's requests, a line at a time. Raises ConfigError for a file or a line that cannot be used.
+
+    Args:
+        path: the file.
+        max_model_len: tokens of the context.
+        default_class: of requests that name none.
+    """
     before, number = 0.0, 0
     try:
         with path.open(encoding="utf-8") as file:
@@ -31,10 +40,11 @@ def read_trace(path: Path, max_model_len: int) -> Iterator[SimulatedRequest]:
                 if not text.strip():
                     continue
                 try:
-                    request = _request(number, text, max_model_len)
+                    request = _request(number, text, max_model_len, default_class)
+                    check_options(request.options)
                     if request.arrival < before:
                         raise ValueError(f"arrival {request.arrival:g} is before the line above's {before:g}")
-                except ValueError as error:
+                except (ValueError, InvalidRequestError) as error:
                     raise ConfigError(f"{path}:{line}: {error}", param="trace") from error
                 yield request
                 before, number = request.arrival, number + 1
@@ -45,7 +55,7 @@ def read_trace(path: Path, max_model_len: int) -> Iterator[SimulatedRequest]:
         raise ConfigError(f"{path}: no requests", param="trace")
 
 
-def _request(number: int, text: str, max_model_len: int) -> SimulatedRequest:
+def _request(number: int, text: str, max_model_len: int, default_class: ServiceClass) -> SimulatedRequest:
     try:
         entry = json.loads(text)
     except json.JSONDecodeError as error:
@@ -74,10 +84,12 @@ def _request(number: int, text: str, max_model_len: int) -> SimulatedRequest:
         arrival=_time(entry["arrival"]),
         prompt_tokens=prompt,
         output_tokens=output,
-        tenant=_name(entry, "tenant", "default"),
-        label=_name(entry, "class", ""),
+        service_class=_class(entry, default_class),
+        tenant=_tenant(entry),
         prefix=prefix,
         prefix_tokens=prefix_tokens or 0,
+        queue_timeout=entry.get("queue_timeout"),
+        timeout=entry.get("timeout"),
     )
 
 
@@ -94,8 +106,15 @@ def _count(entry: dict[str, Any], key: str, low: int) -> int:
     return value
 
 
-def _name(entry: dict[str, Any], key: str, default: str) -> str:
-    value = entry.get(key, default)
+def _class(entry: dict[str, Any], default: ServiceClass) -> ServiceClass:
+    value = entry.get("class", default)
+    if value not in tuple(ServiceClass):
+        raise ValueError(f"class must be one of {', '.join(ServiceClass)}, got {json.dumps(value)}")
+    return ServiceClass(value)
+
+
+def _tenant(entry: dict[str, Any]) -> str:
+    value = entry.get("tenant", "default")
     if not isinstance(value, str):
-        raise ValueError(f"{key} must be a string, got {json.dumps(value)}")
+        raise ValueError(f"tenant must be a string, got {json.dumps(value)}")
     return value

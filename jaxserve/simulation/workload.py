@@ -1,4 +1,4 @@
-"""Generated requests: arrivals, log-normal lengths, tenants, shared prefixes; the same for the same seed."""
+"""Generated requests: arrivals, log-normal lengths, classes, tenants, shared prefixes; the same for the same seed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from random import Random
 from jaxserve.errors import ConfigError
 from jaxserve.simulation.arrivals import ArrivalProcess
 from jaxserve.simulation.requests import SimulatedRequest
-from jaxserve.simulation.settings import WorkloadConfig, parse_shares
+from jaxserve.simulation.settings import WorkloadConfig, parse_classes, parse_shares
+from jaxserve.types import ServiceClass
 
 _DEFAULT_PEAK = {"poisson": 1.0, "bursts": 10.0, "diurnal": 4.0, "spike": 10.0}
 _BURST_PERIOD_S = 60.0
@@ -30,8 +31,13 @@ def arrival_process(config: WorkloadConfig) -> ArrivalProcess:
     )
 
 
-def generate(config: WorkloadConfig, max_model_len: int) -> Iterator[SimulatedRequest]:
+def generate(config: WorkloadConfig, max_model_len: int, default_class: ServiceClass) -> Iterator[SimulatedRequest]:
     """The requests in order of arrival; lengths are cut to what the context holds.
+
+    Args:
+        config: the workload.
+        max_model_len: tokens of the context.
+        default_class: of requests if the workload names no classes.
 
     Raises:
         ConfigError: a request of median length does not fit the context.
@@ -44,18 +50,20 @@ def generate(config: WorkloadConfig, max_model_len: int) -> Iterator[SimulatedRe
             param="prompt_tokens",
         )
     arrivals, lengths = Random(f"arrivals {config.seed}"), Random(f"lengths {config.seed}")
-    shares = parse_shares(config.tenants)
-    names, weights = list(shares), list(shares.values())
+    tenants = parse_shares(config.tenants, "tenants")
+    classes = {default_class: 1.0} if config.classes is None else parse_classes(config.classes)
+    ranks = Random(f"classes {config.seed}")
     for number, time in enumerate(islice(arrival_process(config).times(arrivals), config.requests)):
         prompt = _length(lengths, config.prompt_tokens, config.prompt_sigma)
         prompt = min(prompt, max_model_len - config.prefix_tokens - 1)
         output = _length(lengths, config.output_tokens, config.output_sigma)
-        tenant = lengths.choices(names, weights)[0]
+        tenant = lengths.choices(list(tenants), list(tenants.values()))[0]
         yield SimulatedRequest(
             number=number,
             arrival=time,
             prompt_tokens=config.prefix_tokens + prompt,
             output_tokens=min(output, max_model_len - config.prefix_tokens - prompt),
+            service_class=ranks.choices(list(classes), list(classes.values()))[0],
             tenant=tenant,
             prefix=lengths.randrange(config.prefixes) if config.prefixes else None,
             prefix_tokens=config.prefix_tokens,

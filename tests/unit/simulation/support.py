@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxserve.config.fields import SchedulerConfig
+from jaxserve.simulation.ledger import ENDS
 from jaxserve.simulation.scenario import Scenario, build
 from jaxserve.simulation.settings import ReplicaConfig, SloConfig, WorkloadConfig
 
@@ -33,7 +34,7 @@ def checked(plan: Scenario):
         assert fleet.now >= before
         before = fleet.now
     total = fleet.ledger.total()
-    assert total.received == total.finished + total.refused + total.failed
+    assert total.received == sum(getattr(total, end) for end in ENDS)
     assert not fleet.ledger.active
     return fleet
 

@@ -5,6 +5,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jaxserve.simulation.ledger import ENDS
 from jaxserve.simulation.scenario import build
 from tests.unit.simulation.support import scenario
 
@@ -15,6 +16,7 @@ REPLICAS = st.fixed_dictionaries(
         "page_size": st.sampled_from([4, 16]),
         "prefix_caching": st.booleans(),
         "host_us": st.sampled_from([0.0, 3000.0]),
+        "swap_gib": st.sampled_from([0.0, 0.01]),
         "fail": st.sampled_from([None, "0@0.1", "0@0.05-0.2", "0@0.0,0@0.3", "0@0.1-0.15,0@0.2-0.3"]),
     }
 )
@@ -25,6 +27,7 @@ SCHEDULERS = st.fixed_dictionaries(
         "max_waiting": st.integers(1, 20),
         "long_prefill_token_threshold": st.sampled_from([0, 8]),
         "overlap": st.booleans(),
+        "itl_target_ms": st.sampled_from([0.0, 10.0, 50.0]),
     }
 )
 WORKLOADS = st.fixed_dictionaries(
@@ -37,6 +40,8 @@ WORKLOADS = st.fixed_dictionaries(
         "retries": st.integers(0, 3),
         "backoff_s": st.sampled_from([0.0, 0.1]),
         "seed": st.integers(0, 3),
+        "tenants": st.sampled_from(["default=1", "a=20,b=1", "a=1,b=1,c=1"]),
+        "classes": st.sampled_from([None, "interactive_paid=1,batch=1", "interactive_paid=1,interactive_free=1,batch=1"]),
     }
 )
 
@@ -56,8 +61,8 @@ def test_accounts_hold_at_every_event(replica: dict[str, Any], scheduler: dict[s
                 assert one.assigned.keys() <= ledger.active.keys()
     total = ledger.total()
     assert not ledger.active
-    assert total.received == workload["requests"] == total.finished + total.refused + total.failed
-    assert ledger.refusals >= total.refused
+    assert total.received == workload["requests"] == sum(getattr(total, end) for end in ENDS)
+    assert sum(ledger.refusals.values()) >= total.refused + total.expired
     assert fleet.totals.recomputed <= fleet.totals.tokens
     assert total.itl.count + len(total.ttft) == total.output_tokens
     if replica["fail"] is None:

@@ -9,10 +9,13 @@ import pytest
 from jaxserve.errors import ConfigError
 from jaxserve.simulation.arrivals import ArrivalProcess
 from jaxserve.simulation.requests import SimulatedRequest
-from jaxserve.simulation.settings import Outage, WorkloadConfig, parse_outages, parse_shares
+from jaxserve.simulation.settings import Outage, WorkloadConfig, parse_classes, parse_outages, parse_shares
 from jaxserve.simulation.trace import read_trace
 from jaxserve.simulation.workload import arrival_process, generate
+from jaxserve.types import ServiceClass
 from tests.unit.simulation.support import request, trace
+
+PAID, FREE, BATCH = ServiceClass
 
 
 def count(process: ArrivalProcess, start: float, end: float) -> int:
@@ -47,16 +50,17 @@ def test_day_has_its_mean_and_its_swing() -> None:
 
 def test_same_seed_same_requests() -> None:
     config = WorkloadConfig(requests=200, prefixes=3, prefix_tokens=20, tenants="a=20,b=1")
-    first = list(generate(config, 4096))
-    assert first == list(generate(config, 4096))
-    assert first != list(generate(WorkloadConfig(requests=200, prefixes=3, prefix_tokens=20, tenants="a=20,b=1", seed=1), 4096))
+    first = list(generate(config, 4096, PAID))
+    assert first == list(generate(config, 4096, PAID))
+    other = WorkloadConfig(requests=200, prefixes=3, prefix_tokens=20, tenants="a=20,b=1", seed=1)
+    assert first != list(generate(other, 4096, PAID))
     assert {item.prefix for item in first} == {0, 1, 2}
     tenants = [item.tenant for item in first]
     assert tenants.count("a") > 10 * tenants.count("b") > 0
 
 
 def test_lengths_have_their_median_and_fit_the_context() -> None:
-    requests = list(generate(WorkloadConfig(requests=4000, prompt_tokens=500, output_tokens=100, prompt_sigma=1.5), 2000))
+    requests = list(generate(WorkloadConfig(requests=4000, prompt_tokens=500, output_tokens=100, prompt_sigma=1.5), 2000, PAID))
     assert all(item.prompt_tokens + item.output_tokens <= 2000 for item in requests)
     assert all(item.output_tokens >= 1 for item in requests)
     prompts = sorted(item.prompt_tokens for item in requests)
@@ -65,10 +69,10 @@ def test_lengths_have_their_median_and_fit_the_context() -> None:
 
 
 def test_prompts_differ_after_their_shared_prefix() -> None:
-    one = SimulatedRequest(0, 0.0, 40, 1, prefix=2, prefix_tokens=30).tokens()
-    two = SimulatedRequest(1, 0.0, 50, 1, prefix=2, prefix_tokens=30).tokens()
-    other = SimulatedRequest(2, 0.0, 40, 1, prefix=3, prefix_tokens=30).tokens()
-    alone = SimulatedRequest(3, 0.0, 1, 1).tokens()
+    one = SimulatedRequest(0, 0.0, 40, 1, PAID, prefix=2, prefix_tokens=30).tokens()
+    two = SimulatedRequest(1, 0.0, 50, 1, PAID, prefix=2, prefix_tokens=30).tokens()
+    other = SimulatedRequest(2, 0.0, 40, 1, PAID, prefix=3, prefix_tokens=30).tokens()
+    alone = SimulatedRequest(3, 0.0, 1, 1, PAID).tokens()
     assert (len(one), len(two), len(alone)) == (40, 50, 1)
     assert one[:30] == two[:30] != other[:30]
     assert one[30] != two[30]
@@ -91,6 +95,10 @@ def test_prompts_differ_after_their_shared_prefix() -> None:
         ({"arrivals": "bursts", "period_s": 0.0}, "period_s must be above 0"),
         ({"trace": "t.jsonl", "rate": 3.0}, "rate is for generated requests"),
         ({"trace": "t.jsonl", "tenants": "a=1,b=1"}, "tenants is for generated requests"),
+        ({"trace": "t.jsonl", "classes": "batch=1"}, "classes is for generated requests"),
+        ({"classes": "batch=1,gold=2"}, "classes must be of interactive_paid, interactive_free, batch, got 'gold'"),
+        ({"classes": "batch"}, "classes must be NAME=SHARE"),
+        ({"tenants": "a=0"}, "tenants must be NAME=SHARE"),
     ],
 )
 def test_impossible_workloads_are_refused(settings: dict, message: str) -> None:
@@ -100,13 +108,25 @@ def test_impossible_workloads_are_refused(settings: dict, message: str) -> None:
 
 def test_typical_request_must_fit() -> None:
     with pytest.raises(ConfigError, match=r"0 \+ 512 \+ 128 tokens, but the context is 600"):
-        next(generate(WorkloadConfig(), 600))
+        next(generate(WorkloadConfig(), 600, PAID))
 
 
 @pytest.mark.parametrize("text", ["a", "a=0", "a=-1", "a=x", "=1", "a=1,a=2", "a=inf", "a=nan", ""])
 def test_bad_tenants(text: str) -> None:
     with pytest.raises(ConfigError, match="tenants must be NAME=SHARE"):
-        parse_shares(text)
+        parse_shares(text, "tenants")
+
+
+def test_classes_have_their_shares() -> None:
+    assert parse_classes("batch=1,interactive_free=3") == {BATCH: 1.0, FREE: 3.0}
+    named = WorkloadConfig(requests=400, classes="batch=1,interactive_free=3")
+    classes = [item.service_class for item in generate(named, 4096, PAID)]
+    assert classes.count(FREE) == pytest.approx(300, rel=0.1)
+    assert set(classes) == {FREE, BATCH}
+    plain = list(generate(WorkloadConfig(requests=400), 4096, BATCH))
+    assert {item.service_class for item in plain} == {BATCH}
+    arrivals = [item.arrival for item in generate(named, 4096, PAID)]
+    assert arrivals == [item.arrival for item in plain], "classes change nothing else"
 
 
 def test_outages() -> None:
@@ -121,11 +141,12 @@ def test_bad_outages(text: str) -> None:
 
 
 def test_trace_is_read_as_it_is(tmp_path: Path) -> None:
-    full = request(1.5, 40, 5, tenant="b", prefix=7, prefix_tokens=16, **{"class": "batch"})
+    times = {"queue_timeout": 2.5, "timeout": 60}
+    full = request(1.5, 40, 5, tenant="b", prefix=7, prefix_tokens=16, **{"class": "batch"}, **times)
     path = trace(tmp_path / "t.jsonl", request(0, 3, 1), "", full)
-    assert list(read_trace(Path(path), 64)) == [
-        SimulatedRequest(0, 0.0, 3, 1),
-        SimulatedRequest(1, 1.5, 40, 5, "b", "batch", 7, 16),
+    assert list(read_trace(Path(path), 64, FREE)) == [
+        SimulatedRequest(0, 0.0, 3, 1, FREE),
+        SimulatedRequest(1, 1.5, 40, 5, BATCH, "b", 7, 16, 2.5, 60),
     ]
 
 
@@ -145,6 +166,10 @@ def test_trace_is_read_as_it_is(tmp_path: Path) -> None:
         (request(1, 60, 5), "prompt_tokens 60 [+] output_tokens 5 is more than the context's 64"),
         (request(1, 3, 1, priority=2), "unknown key 'priority'"),
         (request(1, 3, 1, tenant=5), "tenant must be a string, got 5"),
+        (request(1, 3, 1, tenant="a\nb"), "tenant must be a string of at most 128 printable characters"),
+        (request(1, 3, 1, **{"class": "gold"}), 'class must be one of interactive_paid, interactive_free, batch, got "gold"'),
+        (request(1, 3, 1, queue_timeout=0), "queue_timeout must be a finite number of seconds above 0, got 0"),
+        (request(1, 3, 1, timeout="soon"), "timeout must be a finite number of seconds above 0, got 'soon'"),
         (request(1, 3, 1, prefix=5), "prefix and prefix_tokens need each other"),
         (request(1, 30, 1, prefix=5, prefix_tokens=30), "prefix_tokens 30 must be less than prompt_tokens 30"),
         (request(1, 30, 1, prefix=2**24, prefix_tokens=3), "prefix must be at most"),
@@ -154,7 +179,7 @@ def test_trace_is_read_as_it_is(tmp_path: Path) -> None:
 def test_bad_line_is_named(tmp_path: Path, line: object, message: str) -> None:
     path = trace(tmp_path / "t.jsonl", request(0.5, 3, 1), line)
     with pytest.raises(ConfigError, match=message) as caught:
-        list(read_trace(Path(path), 64))
+        list(read_trace(Path(path), 64, PAID))
     assert caught.value.message.startswith(f"{path}:2: ")
 
 
@@ -163,4 +188,4 @@ def test_unreadable_traces(tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
     for name, message in (("none", "No such file"), ("empty", "no requests"), ("binary", "not UTF-8")):
         with pytest.raises(ConfigError, match=message):
-            list(read_trace(tmp_path / name, 64))
+            list(read_trace(tmp_path / name, 64, PAID))
