@@ -5,72 +5,13 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
-from jaxserve.cache.kv_cache import KVCache
-from jaxserve.clock import VirtualClock
-from jaxserve.config.fields import SchedulerConfig
 from jaxserve.errors import QueueFullError
-from jaxserve.sampling.params import MAX_STOP_TOKEN_IDS, SamplingParams
+from jaxserve.sampling.params import MAX_STOP_TOKEN_IDS
 from jaxserve.scheduler.plan import LogprobRows, StepResult
-from jaxserve.scheduler.request import EngineRequest
-from jaxserve.scheduler.scheduler import Scheduler
 from jaxserve.types import FinishReason
-from tests.support.hash_executor import HashExecutor
+from tests.support.bench import MAX_LEN, Bench, counts, request, row
 
-MAX_LEN = 400
 EOS = 49
-
-
-def request(name, prompt, max_tokens=8, root=b"root", eos=(), **params):
-    """A prompt given as a number has that many tokens, unlike any other request's."""
-    if isinstance(prompt, int):
-        prompt = [1 + len(name) + ord(name[-1]) % 30, *range(prompt - 1)]
-    return EngineRequest(
-        id=name,
-        prompt=tuple(prompt),
-        params=SamplingParams(**{"temperature": 0.0} | params),
-        max_tokens=max_tokens,
-        seed=7,
-        eos_token_ids=frozenset(eos),
-        cache_root=root,
-        arrival=0.0,
-    )
-
-
-class Bench:
-    """A scheduler, its executor, and one step at a time."""
-
-    def __init__(self, *, num_pages=101, page_size=4, max_num_seqs=4, budget=16, prefix_caching=True, **config):
-        settings = {"growth_reserve": 0.0, "itl_target_ms": 0.0} | config
-        self.config = SchedulerConfig(max_num_seqs=max_num_seqs, max_num_batched_tokens=budget, **settings)
-        self.cache = KVCache(num_pages, page_size, prefix_caching=prefix_caching)
-        self.clock = VirtualClock()
-        self.scheduler = Scheduler(self.config, self.cache, MAX_LEN, self.clock)
-        self.executor = HashExecutor(num_pages, page_size, max_num_seqs, MAX_LEN)
-
-    def add(self, *requests):
-        for item in requests:
-            self.scheduler.add([item])
-
-    def plan(self):
-        plan = self.scheduler.schedule()
-        self.scheduler.check()
-        return plan
-
-    def step(self):
-        """One step without overlap: the plan and its updates."""
-        plan = self.plan()
-        updates = self.scheduler.apply(plan, self.executor.submit(plan).result())
-        self.scheduler.check()
-        return plan, updates
-
-
-def counts(plan):
-    """Sequence -> tokens computed."""
-    return dict(zip(plan.ids, np.diff(plan.query_start).tolist(), strict=True))
-
-
-def row(plan, name):
-    return plan.ids.index(name)
 
 
 # Who computes how much
