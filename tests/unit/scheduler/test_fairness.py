@@ -1,0 +1,169 @@
+"""Counters of token-work: shares by weight, no credit for time away; and the part of a step that is reserved for prompts."""
+
+import pytest
+
+from jaxserve.config.policies import Policies, TenantPolicy
+from jaxserve.scheduler.fairness import MAX_IDLE_TENANTS, PrefillTokens, TokenWork
+from tests.support.bench import Bench, request
+
+# Through the scheduler
+
+
+def backlog(bench, tenant, count, prompt=16, max_tokens=1):
+    bench.add(*(request(f"{tenant}{number}", prompt, max_tokens, tenant=tenant) for number in range(count)))
+
+
+def work_by_tenant(steps):
+    """Tokens computed for tenants of one letter."""
+    done = {}
+    for step in steps:
+        for name, tokens in step.items():
+            done[name[0]] = done.get(name[0], 0) + tokens
+    return done
+
+
+@pytest.mark.parametrize(("weight", "shares"), [(1, {"a": 320, "b": 320}), (3, {"a": 160, "b": 480})])
+def test_backlogged_tenants_get_work_by_weight(weight, shares):
+    policies = Policies(tenants={"b": TenantPolicy(weight=weight)})
+    bench = Bench(max_num_seqs=1, budget=16, policies=policies, prefix_caching=False)
+    backlog(bench, "a", 60)
+    backlog(bench, "b", 60)
+    assert work_by_tenant(bench.run(40)) == shares
+
+
+def test_a_tenant_with_many_requests_gets_no_more_than_one_with_large_ones():
+    bench = Bench(max_num_seqs=1, budget=16, prefix_caching=False)
+    backlog(bench, "a", 80, prompt=8)
+    backlog(bench, "b", 10, prompt=64)
+    done = work_by_tenant(bench.run(48))
+    assert done == {"a": 256, "b": 256}, "four prompts of b, and a's steps hold 8 tokens"
+
+
+def test_outputs_are_charged_at_their_price():
+    """Prompts of 4 and outputs of 6 at 2 a token against prompts of 16: both are work of 16."""
+    bench = Bench(max_num_seqs=1, budget=16, prefix_caching=False, prefill_price=1.0, decode_price=2.0)
+    backlog(bench, "a", 20, prompt=4, max_tokens=7)
+    backlog(bench, "b", 20, prompt=16)
+    assert work_by_tenant(bench.run(80)) == {"a": 10 * 10, "b": 10 * 16}
+
+
+def test_time_away_earns_no_credit():
+    bench = Bench(max_num_seqs=1, budget=16, prefix_caching=False)
+    backlog(bench, "a", 60)
+    backlog(bench, "b", 1)
+    bench.run(20)
+    bench.add(*(request(f"b-{number}", 16, 1, tenant="b") for number in range(20)))
+    assert work_by_tenant(bench.run(10)) == {"a": 80, "b": 80}
+
+
+def test_work_that_a_preemption_lost_is_not_charged_again():
+    bench = Bench(num_pages=5, budget=64, prefix_caching=False)
+    bench.add(request("a", 8, 6, tenant="a"), request("b", 6, 6, tenant="b"))
+    while "b" in bench.scheduler.sequences:
+        charged = bench.scheduler._work.counter("b")
+        bench.step()
+    assert [event.id for event in bench.preemptions] == ["b"]
+    assert charged == 6 + 2 * 4, "before the last step, which computes its fifth output"
+
+
+# Counters
+
+
+def test_a_new_tenant_begins_at_the_least_of_the_active_ones():
+    work = TokenWork(Policies(), 1.0, 2.0)
+    for tenant in "ab":
+        work.enter(tenant)
+    work.charge("a", 10, 5)
+    work.charge("b", 7, 0)
+    work.enter("c")
+    assert [work.counter(tenant) for tenant in "abc"] == [20.0, 7.0, 7.0]
+
+
+def test_a_tenant_that_returns_below_the_others_is_lifted_to_them():
+    work = TokenWork(Policies(), 1.0, 2.0)
+    for tenant in "ab":
+        work.enter(tenant)
+    work.leave("b")
+    work.charge("a", 50, 0)
+    work.enter("b")
+    assert work.counter("b") == 50.0
+
+
+def test_a_tenant_that_returns_above_the_others_keeps_its_counter():
+    work = TokenWork(Policies(), 1.0, 2.0)
+    for tenant in "ab":
+        work.enter(tenant)
+    work.charge("b", 90, 0)
+    work.leave("b")
+    work.charge("a", 50, 0)
+    work.enter("b")
+    assert work.counter("b") == 90.0
+
+
+def test_a_weight_divides_what_is_charged():
+    work = TokenWork(Policies(tenants={"a": TenantPolicy(weight=4), "*": TenantPolicy(weight=0.5)}), 1.0, 2.0)
+    for tenant in "ab":
+        work.enter(tenant)
+    for tenant in "ab":
+        work.charge(tenant, 8, 2)
+    assert (work.counter("a"), work.counter("b")) == (3.0, 24.0)
+
+
+def test_tenants_that_are_away_are_forgotten_beyond_a_number():
+    work = TokenWork(Policies(), 1.0, 2.0)
+    work.enter("stays")
+    for number in range(MAX_IDLE_TENANTS + 10):
+        work.enter(str(number))
+        work.charge(str(number), 1, 0)
+        work.leave(str(number))
+    assert work.counter("0") == 1.0
+    assert work.counter(str(MAX_IDLE_TENANTS + 9)) == 0.0
+    assert work.active == {"stays": 1}
+
+
+def test_tenants_without_a_debt_are_forgotten_at_once():
+    work = TokenWork(Policies(), 1.0, 2.0)
+    for number in range(100):
+        work.enter(str(number))
+        work.leave(str(number))
+    assert len(work._counters) == 0
+
+
+# What is reserved for prompts
+
+
+def test_others_leave_a_tenant_its_reserve():
+    policies = Policies(tenants={"a": TenantPolicy(prefill_reserve=0.25)})
+    tokens = PrefillTokens(policies, 100, {"a", "b"})
+    assert (tokens.left_for("a"), tokens.left_for("b")) == (100, 75)
+    tokens.take("b", 75)
+    assert (tokens.left_for("a"), tokens.left_for("b")) == (25, 0)
+    tokens.take("a", 10)
+    assert (tokens.left_for("a"), tokens.left_for("b")) == (15, 0)
+
+
+def test_what_a_tenant_took_is_no_longer_reserved():
+    policies = Policies(tenants={"a": TenantPolicy(prefill_reserve=0.25)})
+    tokens = PrefillTokens(policies, 100, {"a", "b"})
+    tokens.take("a", 40)
+    assert tokens.left_for("b") == 60
+
+
+def test_nothing_is_reserved_for_tenants_without_a_prompt():
+    tokens = PrefillTokens(Policies(tenants={"a": TenantPolicy(prefill_reserve=0.25)}), 100, {"b"})
+    assert tokens.left_for("b") == 100
+
+
+def test_reserves_of_all_others_never_exceed_the_step():
+    tokens = PrefillTokens(Policies(tenants={"*": TenantPolicy(prefill_reserve=0.5)}), 90, {"a", "b", "c"})
+    assert [tokens.left_for(tenant) for tenant in "abc"] == [30, 30, 30]
+
+
+def test_a_reserve_lets_a_small_tenant_start_beside_a_large_prompt():
+    policies = Policies(tenants={"b": TenantPolicy(prefill_reserve=0.5)})
+    bench = Bench(budget=16, policies=policies)
+    bench.add(request("a", 100, tenant="a"))
+    assert bench.rows() == {"a": 16}
+    bench.add(request("b", 20, tenant="b"))
+    assert bench.rows() == {"a": 8, "b": 8}
+    assert bench.rows() == {"a": 8, "b": 8}
