@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import time
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from jaxserve.config.resolve import DeviceFacts, ModelFacts, ResolvedConfig, res
 from jaxserve.engine.budgets import Budgets
 from jaxserve.engine.client import ModelInfo
 from jaxserve.engine.core import EngineCore
+from jaxserve.engine.dumps import crash_dumper
 from jaxserve.engine.intake import Intake, IntakeLimits
 from jaxserve.engine.warm import Warmer, read_warm_prompts
 from jaxserve.errors import ConfigError, UnsupportedModelError
@@ -38,6 +38,7 @@ from jaxserve.tokenizer.base import Tokenizer
 from jaxserve.tokenizer.chat import ChatTemplate
 from jaxserve.tokenizer.load import load_tokenizer
 from jaxserve.types import ServiceClass
+from jaxserve.weights.fingerprint import model_fingerprint
 from jaxserve.weights.load import load_params
 from sharding.mesh import make_mesh
 
@@ -126,10 +127,14 @@ def build_engine(config: EngineConfig, *, strict_length: bool, clock: Clock, pro
         max_sequences=config.scheduler.max_waiting,
         strict=strict_length,
     )
+    model = config.model
+    fingerprint = model_fingerprint(directory, decoder, load_format=model.load_format, seed=model.seed)
+    namespace = CacheNamespace(fingerprint, resolved.kv_dtype, repr(decoder.rope))
+    dumper = crash_dumper(config, resolved.served_model_name, fingerprint, executor.capabilities())
     seconds = (loaded - started, compiled - loaded)
     built = BuiltEngine(
-        core=EngineCore(scheduler, executor, overlap=config.scheduler.overlap),
-        intake=Intake(tokenizer, limits, _namespace(directory, decoder, resolved), _budgets(config, policies, cache)),
+        core=EngineCore(scheduler, executor, overlap=config.scheduler.overlap, dumper=dumper),
+        intake=Intake(tokenizer, limits, namespace, _budgets(config, policies, cache)),
         tokenizer=tokenizer,
         chat_template=ChatTemplate.load(tokenizer_path, config.model.chat_template),
         report=_report(config, resolved, decoder, executor, seconds),
@@ -252,12 +257,3 @@ def _eos_token_ids(decoder: DecoderConfig, tokenizer: Tokenizer | None) -> froze
         limit = SUPPRESS_WIDTH - MAX_STOP_TOKEN_IDS
         raise UnsupportedModelError(f"eos_token_id: the checkpoint names {len(ids)} tokens, at most {limit} are supported")
     return ids
-
-
-def _namespace(directory: Path, decoder: DecoderConfig, resolved: ResolvedConfig) -> CacheNamespace:
-    """What cached keys and values of this model depend on."""
-    state = hashlib.blake2b(repr(decoder).encode(), digest_size=16)
-    for file in sorted(directory.glob("*.safetensors")):
-        facts = file.stat()
-        state.update(f"{file.name}/{facts.st_size}/{facts.st_mtime_ns}".encode())
-    return CacheNamespace(state.hexdigest(), resolved.kv_dtype, repr(decoder.rope))

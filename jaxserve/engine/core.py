@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from jaxserve.errors import EngineDeadError
 from jaxserve.executor.base import Executor, StepHandle
+from jaxserve.record.crash import CrashDumper
 from jaxserve.scheduler.plan import Plan
 from jaxserve.scheduler.request import EngineRequest
 from jaxserve.scheduler.scheduler import Scheduler
@@ -23,12 +24,14 @@ class EngineCore:
         executor: runs plans.
         overlap: whether a step is planned and submitted while the one before it runs. A sequence that ends is then noticed one
             step late and its extra token discarded; the tokens are the same either way.
+        dumper: keeps the last steps and writes them down when one fails; None to keep none.
     """
 
-    def __init__(self, scheduler: Scheduler, executor: Executor, *, overlap: bool) -> None:
+    def __init__(self, scheduler: Scheduler, executor: Executor, *, overlap: bool, dumper: CrashDumper | None = None) -> None:
         self.scheduler = scheduler
         self.executor = executor
         self._overlap = overlap
+        self._dumper = dumper
         self._in_flight: tuple[Plan, StepHandle, float] | None = None  # with the time it was submitted
         self._collected = 0.0  # time of the latest result
         self._failure: BaseException | None = None
@@ -57,6 +60,8 @@ class EngineCore:
             return self._turn()
         except BaseException as error:
             self._failure = error
+            if self._dumper is not None and isinstance(error, Exception):
+                self._dumper.dump(error)
             raise
 
     def _check_alive(self) -> None:
@@ -69,6 +74,8 @@ class EngineCore:
         updates = self.scheduler.take_ended()
         submitted = None
         if plan is not None:
+            if self._dumper is not None:
+                self._dumper.ring.planned(plan, self.scheduler.sequences)
             submitted = (plan, self.executor.submit(plan), clock.now())
         if self._overlap:
             submitted, self._in_flight = self._in_flight, submitted
@@ -79,4 +86,6 @@ class EngineCore:
         now = clock.now()
         seconds = now - max(started, self._collected)  # a step begins when the one before it is over
         self._collected = now
+        if self._dumper is not None:
+            self._dumper.ring.collected(plan, result, seconds)
         return updates + self.scheduler.apply(plan, result, seconds)
