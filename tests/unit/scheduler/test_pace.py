@@ -1,0 +1,216 @@
+"""Sizes of steps from what steps cost, and batch decodes that give way to interactive prompts."""
+
+import pytest
+
+from jaxserve.scheduler.pace import FRESH, Pace, StepCosts
+from tests.support.bench import BATCH, Bench, request
+
+# Costs
+
+
+def test_a_size_costs_what_was_measured_for_its_power_of_two():
+    costs = StepCosts()
+    costs.observe(33, 0.5)
+    assert [costs.seconds(size) for size in (33, 48, 64)] == [0.5] * 3
+
+
+def test_newer_measurements_weigh_a_fifth():
+    costs = StepCosts()
+    costs.observe(64, 1.0)
+    costs.observe(64, 1.5)
+    assert costs.seconds(64) == pytest.approx(1.1)
+
+
+def test_a_pause_of_the_machine_is_no_trend():
+    costs = StepCosts()
+    costs.observe(64, 1.0)
+    costs.observe(64, 100.0)
+    assert costs.seconds(64) == pytest.approx(1.2)
+
+
+def test_a_machine_that_became_slower_is_noticed():
+    costs = StepCosts()
+    costs.observe(64, 0.01)
+    for _ in range(60):
+        costs.observe(64, 0.1)
+    assert costs.seconds(64) == pytest.approx(0.1, rel=0.01)
+
+
+def test_sizes_not_measured_lie_on_a_line_through_smaller_ones():
+    costs = StepCosts()
+    assert costs.seconds(64) == 0.0
+    costs.observe(64, 1.0)
+    assert costs.seconds(256) == 4.0, "through nothing"
+    costs.observe(128, 1.5)
+    assert costs.seconds(512) == pytest.approx(1.5 + 384 * 0.5 / 64)
+    assert costs.seconds(16) == 1.0, "no smaller one is known: at most as much"
+
+
+def test_a_line_never_falls():
+    costs = StepCosts()
+    costs.observe(64, 1.0)
+    costs.observe(128, 0.5)
+    assert costs.seconds(512) == 0.5
+
+
+def test_old_measurements_are_forgotten():
+    costs = StepCosts()
+    costs.observe(64, 1.0)
+    for _ in range(FRESH):
+        costs.observe(16, 0.01)
+    assert costs.seconds(64) == pytest.approx(0.04)
+
+
+# Sizes
+
+
+def measured(*, fixed, a_token, target, max_tokens=512, max_rows=32):
+    """A pace that saw every size of a machine that needs so many seconds a step and a token."""
+    pace = Pace(max_tokens, max_rows, target)
+    size = 1
+    while size <= max_tokens:
+        pace.observe(1, size, fixed + a_token * size)
+        if size <= max_rows:
+            pace.observe(size, size, fixed + a_token * size)
+        size *= 2
+    return pace
+
+
+DEEP = 10**6
+
+
+@pytest.mark.parametrize(
+    ("target", "size"),
+    [(0.0, 512), (1.0, 512), (0.200, 128), (0.300, 256), (0.050, 32)],
+    ids=["no promise", "all of it", "a quarter", "a half", "no less than a sixteenth"],
+)
+def test_steps_beside_decodes_keep_the_target(target, size):
+    """10 ms a step and 1 ms a token."""
+    assert measured(fixed=0.01, a_token=0.001, target=target).budget(0, DEEP) == size
+
+
+def test_half_of_the_target_while_no_prompt_waits_and_all_of_it_while_many_do():
+    pace = measured(fixed=0.0, a_token=0.001, target=0.256)
+    assert [pace.budget(0, waiting) for waiting in (0, 2047, 2048)] == [128, 128, 256]
+
+
+def test_prompts_go_on_beside_any_number_of_decodes():
+    pace = measured(fixed=0.0, a_token=0.001, target=0.020)
+    assert pace.budget(30, 0) == 30 + 32
+
+
+def test_a_step_is_never_larger_than_the_budget():
+    assert measured(fixed=0.0, a_token=0.0, target=1.0, max_tokens=40).budget(32, DEEP) == 40
+    assert Pace(8, 8, 0.05).budget(8, DEEP) == 8
+    pace = Pace(40, 40, 0.05)
+    pace.observe(1, 40, 9.0)
+    assert pace.budget(40, DEEP) == 40, "decodes are always in it"
+
+
+def test_sizes_that_are_no_power_of_two():
+    pace = measured(fixed=0.0, a_token=0.001, target=0.3, max_tokens=500, max_rows=30)
+    pace.observe(1, 500, 0.5)
+    assert pace.budget(0, DEEP) == 256
+    assert pace.max_decodes() == 30
+
+
+@pytest.mark.parametrize(("target", "rows"), [(0.0, 32), (0.040, 32), (0.020, 16), (0.011, 8)])
+def test_rows_that_decode_keep_the_target(target, rows):
+    assert measured(fixed=0.002, a_token=0.001, target=target).max_decodes() == rows
+
+
+def test_a_target_out_of_reach_is_twice_the_fastest_step():
+    """A step of one row takes 100 ms, and more rows are nearly free: 50 ms would leave one row."""
+    pace = measured(fixed=0.1, a_token=0.001, target=0.050)
+    assert pace.max_decodes() == 32
+    assert pace.budget(0, DEEP) == 64
+
+
+def test_before_anything_was_measured_steps_are_whole():
+    pace = Pace(512, 32, 0.05)
+    assert (pace.budget(4, 0), pace.max_decodes(), pace.prefill_seconds(100)) == (512, 32, 0.0)
+
+
+def test_a_prompt_takes_its_part_of_full_steps():
+    assert measured(fixed=0.088, a_token=0.001, target=0.0).prefill_seconds(1024) == pytest.approx(1.2)
+
+
+# Through the scheduler
+
+
+def decoding(**settings):
+    """A bench with an interactive sequence that decodes, whose steps took 10 ms and 1 ms a token."""
+    bench = Bench(budget=128, itl_target_ms=80.0, prefix_caching=False, **settings)
+    bench.add(request("a", 2, 100))
+    for size in (128, 64, 32, 16):
+        bench.scheduler._pace.observe(1, size, 0.01 + 0.001 * size)
+    bench.step(0.012)
+    bench.step(0.011)
+    return bench
+
+
+def test_a_prompt_beside_an_interactive_decode_takes_what_the_target_leaves():
+    bench = decoding()
+    bench.add(request("b", 300))
+    assert bench.rows() == {"a": 1, "b": 31}, "half of the target, for few prompts wait"
+    bench.add(*(request(f"c{number}", 300) for number in range(2)))
+    assert bench.rows() == {"a": 1, "b": 63}, "all of it"
+
+
+def test_a_prompt_alone_takes_the_whole_step():
+    bench = decoding()
+    bench.scheduler.abort(["a"])
+    bench.add(request("b", 300))
+    assert bench.rows() == {"b": 128}
+
+
+def test_no_target_no_limit():
+    bench = Bench(budget=128, itl_target_ms=0.0)
+    bench.add(request("a", 2, 100))
+    for size in (128, 64, 32, 16):
+        bench.scheduler._pace.observe(1, size, 10.0)
+    bench.step()
+    bench.add(request("b", 300))
+    assert bench.rows() == {"a": 1, "b": 127}
+
+
+def test_beside_batch_decodes_prompts_take_the_whole_step():
+    bench = Bench(budget=128, itl_target_ms=80.0)
+    for size in (128, 64, 32, 16):
+        bench.scheduler._pace.observe(1, size, 10.0)
+    bench.add(request("b", 2, 100, service_class=BATCH))
+    bench.step()
+    bench.add(request("c", 300, service_class=BATCH))
+    assert bench.rows() == {"b": 1, "c": 127}
+
+
+def test_batch_decodes_give_way_to_interactive_prompts_for_eight_steps_in_a_row():
+    bench = Bench(budget=16)
+    bench.add(*(request(name, 4, 50, service_class=BATCH) for name in "bc"))
+    bench.step()
+    bench.add(request("a", 380))
+    steps = bench.run(20)
+    assert [step["a"] for step in steps] == [16] * 8 + [14] + [16] * 8 + [14] + [16] * 2
+    assert all(step.keys() == {"a", "b", "c"} for step in (steps[8], steps[17]))
+
+
+def test_batch_decodes_take_turns_in_the_rows_that_the_target_leaves():
+    bench = Bench(max_num_seqs=8, budget=64, itl_target_ms=50.0, prefix_caching=False)
+    bench.add(*(request(f"b{number}", 4, 100, service_class=BATCH) for number in range(6)))
+    bench.add(request("a", 4, 100))
+    bench.run(2)
+    for size, seconds in ((1, 0.01), (2, 0.02), (4, 0.04), (8, 0.08)):
+        bench.scheduler._pace.observe(size, size, seconds)
+    steps = bench.run(6)
+    assert all(len(step) == 4 and "a" in step for step in steps)
+    turns = [name for step in steps for name in step if name != "a"]
+    assert {name: turns.count(name) for name in turns} == {f"b{number}": 3 for number in range(6)}
+
+
+def test_interactive_sequences_beyond_what_the_target_allows_wait():
+    bench = Bench(max_num_seqs=8, budget=64, itl_target_ms=50.0)
+    for size, seconds in ((1, 0.01), (2, 0.02), (4, 0.04), (8, 0.08)):
+        bench.scheduler._pace.observe(size, size, seconds)
+    bench.add(*(request(f"a{number}", 4, 100) for number in range(6)))
+    bench.run(2)
+    assert (bench.scheduler.num_running, bench.scheduler.num_waiting) == (4, 2)
