@@ -45,9 +45,11 @@ def test_a_page_without_a_hit_goes_down_one_level_a_lifetime():
 def test_a_page_goes_down_one_level_at_a_time_however_late():
     queue = MultiQueue(lifetime=10)
     queue.push(1, 4, now=0)  # level 3
-    queue.push(2, 2, now=35)  # level 2
-    assert queue.first(now=35) == 2, "page 1 goes behind it"
-    assert queue.first(now=45) == 2, "and waits another lifetime"
+    queue.push(2, 8, now=30)  # level 4
+    assert queue.first(now=35) == 1, "on level 2 until 45"
+    assert queue.first(now=40) == 1
+    queue.push(3, 1, now=41)  # level 1
+    assert queue.first(now=41) == 3
 
 
 def test_pages_that_go_down_keep_their_order_and_queue_behind():
