@@ -1,0 +1,147 @@
+"""Who may join the queue, and when a request that is refused may come back."""
+
+import math
+
+import pytest
+
+from jaxserve.errors import OverloadedError, QueueFullError
+from tests.support.bench import BATCH, FREE, PAID, Bench, family, request
+
+
+def busy(**settings):
+    """One slot, taken for long; a prompt token is the only work, and 100 of it are done in a second."""
+    settings = {"max_num_seqs": 1, "budget": 16, "prefix_caching": False, "decode_price": 0.0, "prefill_price": 1.0} | settings
+    bench = Bench(**settings)
+    bench.add(request("running", 380, 1))
+    bench.add(request("waiting", 100, 1))
+    bench.run(10, seconds=0.16)
+    return bench
+
+
+def seconds_to_start(bench, **more):
+    return bench.scheduler._bounds.seconds_to_start(request("r", 10, **more))
+
+
+def test_a_queue_takes_as_many_sequences_as_it_may():
+    bench = Bench(max_waiting=2)
+    bench.add(request("a", 4), request("b", 4))
+    with pytest.raises(QueueFullError, match="max_waiting is 2 sequences"):
+        bench.add(request("c", 4))
+    assert bench.scheduler.num_waiting == 2
+    bench.step()
+    bench.add(request("c", 4))
+
+
+def test_a_queue_takes_as_many_tokens_as_it_may():
+    bench = Bench(max_waiting_tokens=50)
+    bench.add(request("a", 30))
+    with pytest.raises(QueueFullError, match="max_waiting_tokens 50 tokens"):
+        bench.add(request("b", 21))
+    bench.add(request("c", 20))
+
+
+def test_an_empty_queue_takes_any_prompt():
+    bench = Bench(max_waiting_tokens=50)
+    bench.add(request("a", 300))
+    assert bench.scheduler.num_waiting == 1
+
+
+def test_tokens_leave_the_queue_with_their_sequence():
+    bench = Bench(max_waiting_tokens=50)
+    bench.add(request("a", 30), request("b", 20))
+    assert bench.scheduler.abort(["a"]) == ["a"]
+    bench.add(request("c", 30))
+    bench.run(100)
+    assert bench.scheduler._waiting.num_tokens == 0
+
+
+def test_a_full_queue_tells_when_half_of_it_is_done():
+    bench = busy(max_waiting=2)
+    bench.add(request("second", 300, 1))
+    with pytest.raises(QueueFullError) as refused:
+        bench.add(request("third", 10))
+    assert refused.value.retry_after == pytest.approx(2.0), "400 tokens wait, at 100 a second"
+
+
+def test_nobody_is_asked_back_within_a_second():
+    bench = Bench(max_waiting=1)
+    bench.add(request("a", 4))
+    with pytest.raises(QueueFullError) as refused:
+        bench.add(request("b", 4))
+    assert refused.value.retry_after == 1.0
+
+
+@pytest.mark.parametrize(("seconds", "taken"), [(0.9, False), (1.1, True), (math.inf, True)])
+def test_a_request_that_would_start_too_late_is_refused_at_once(seconds, taken):
+    """100 tokens wait before it, at 100 a second."""
+    bench = busy()
+    late = request("late", 10, queue_deadline=bench.clock.now() + seconds)
+    if taken:
+        bench.add(late)
+    else:
+        with pytest.raises(OverloadedError, match=r"about 1\.0 s, more than the 0\.9 s") as refused:
+            bench.add(late)
+        assert refused.value.retry_after == 1.0
+    assert ("late" in bench.scheduler.sequences) == taken
+
+
+def test_what_is_too_late_comes_back_when_it_would_be_in_time():
+    bench = busy()
+    bench.add(request("second", 300, 1))
+    with pytest.raises(OverloadedError) as refused:
+        bench.add(request("late", 10, queue_deadline=bench.clock.now() + 0.5))
+    assert refused.value.retry_after == pytest.approx(3.5)
+
+
+def test_a_refused_request_leaves_nothing_behind():
+    bench = busy()
+    with pytest.raises(OverloadedError):
+        bench.scheduler.add(family("late", 3, 10, queue_deadline=bench.clock.now() + 0.5))
+    bench.scheduler.check()
+    assert bench.scheduler.sequences.keys() == {"running", "waiting"}
+    assert bench.scheduler._work.active == {"": 2}
+
+
+def test_nobody_is_refused_before_anything_was_measured():
+    bench = Bench(max_num_seqs=1)
+    bench.add(request("a", 4), request("b", 4))
+    bench.step()
+    bench.add(request("c", 4, queue_deadline=0.001))
+
+
+def test_nobody_is_refused_while_nobody_waits():
+    bench = busy()
+    bench.scheduler.abort(["waiting"])
+    bench.add(request("a", 4, queue_deadline=bench.clock.now() + 0.001))
+
+
+def test_the_rate_is_that_of_the_last_ten_seconds():
+    bench = busy()
+    bounds = bench.scheduler._bounds
+    bounds.observe(0.0, 10.0)
+    assert seconds_to_start(bench) == pytest.approx(math.e), "a pause of ten seconds"
+    for _ in range(500):
+        bounds.observe(10.0, 0.1)
+    assert seconds_to_start(bench) == pytest.approx(1.0, rel=0.01)
+
+
+def test_higher_classes_come_before_and_lower_ones_do_not():
+    bench = busy()
+    bench.add(request("free", 200, 1, service_class=FREE), request("batch", 400, 1, service_class=BATCH))
+    waits = [seconds_to_start(bench, service_class=service_class) for service_class in (PAID, FREE, BATCH)]
+    assert waits == pytest.approx([1.0, 3.0, 7.0])
+
+
+def test_another_tenants_queue_delays_no_more_than_ones_own_share():
+    bench = busy()
+    bench.add(request("b", 50, 1, tenant="b"))
+    assert seconds_to_start(bench, tenant="new") == 0.0, "it is next"
+    assert seconds_to_start(bench, tenant="b") == pytest.approx(1.0), "twice its own 50 tokens"
+    assert seconds_to_start(bench, tenant="") == pytest.approx(1.5), "never more than all of the class"
+
+
+def test_expected_outputs_are_work_too():
+    bench = busy(decode_price=2.0)
+    before = bench.scheduler._waiting.work_ahead("", PAID)
+    bench.add(request("second", 10, 30))
+    assert bench.scheduler._waiting.work_ahead("", PAID) - before == 10 + 2 * 30
