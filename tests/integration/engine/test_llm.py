@@ -506,15 +506,35 @@ def test_a_request_that_the_engine_refuses_keeps_its_place(llm, monkeypatch):
     assert fine.outputs[0].token_ids == tokens_of(llm, greedy())
 
 
-def test_warm_prompts_are_cached_before_the_first_request(directory, tmp_path):
-    path = tmp_path / "warm.jsonl"
-    path.write_text(json.dumps({"prompt_token_ids": PROMPT, "tenant": "acme", "pin": True}))
-    warm = load(directory, warm_prompts=str(path))
-    first = warm.generate(ids([*PROMPT, 9]), greedy(), options=RequestOptions(tenant="acme"))[0]
+@pytest.fixture(scope="module")
+def governed(directory, tmp_path_factory):
+    """A small cache with a warm prompt, and a tenant that may have a part of it."""
+    folder = tmp_path_factory.mktemp("governed")
+    (folder / "warm.jsonl").write_text(json.dumps({"prompt_token_ids": PROMPT, "tenant": "acme", "pin": True}))
+    (folder / "policies.json").write_text(json.dumps({"tenants": {"small": {"kv_share": 0.3, "kv_cap": 0.3}}}))
+    files = {"warm_prompts": str(folder / "warm.jsonl"), "policies": str(folder / "policies.json")}
+    return load(directory, num_pages=49, **files)
+
+
+def test_warm_prompts_are_cached_before_the_first_request(governed):
+    first = governed.generate(ids([*PROMPT, 9]), greedy(), options=RequestOptions(tenant="acme"))[0]
     assert first.num_cached_tokens == len(PROMPT) // 4 * 4
-    assert first.outputs[0].token_ids == tokens_of(warm, greedy(), [*PROMPT, 9])
-    warm.reset_prefix_cache()
-    assert warm._built.core.scheduler.cache.num_pinned == 0
+    assert first.outputs[0].token_ids == tokens_of(governed, greedy(), [*PROMPT, 9])
+    governed.reset_prefix_cache()
+    assert governed._built.core.scheduler.cache.num_pinned == 0
+
+
+def test_a_tenant_runs_and_keeps_what_its_policy_gives_it(governed, monkeypatch):
+    kept, core, running = ids(range(60, 80)), governed._built.core, []
+    step = core.step
+    governed.generate(kept, greedy(max_tokens=1))
+    with monkeypatch.context() as patched:
+        patched.setattr(core, "step", lambda: (step(), running.append(core.scheduler.num_running))[0])
+        flood = [ids([number] * 40) for number in range(100, 110)]
+        outputs = governed.generate(flood, greedy(max_tokens=8), options=RequestOptions(tenant="small"))
+    assert all(len(output.outputs[0].token_ids) == 8 for output in outputs)
+    assert max(running) == 1, "14 of 48 pages hold one of them at a time"
+    assert governed.generate(kept, greedy(max_tokens=1))[0].num_cached_tokens == 16, "what others have cached stays"
 
 
 # Chat
