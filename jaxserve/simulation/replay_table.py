@@ -10,6 +10,7 @@ from rich.table import Table
 
 from jaxserve.planner.units import milliseconds, plural
 from jaxserve.planner.units import time as duration
+from jaxserve.record.recording import Recording
 from jaxserve.record.replay import Difference, ReplayedStep
 from jaxserve.simulation.replay import Replay
 
@@ -34,9 +35,19 @@ def _summary(replay: Replay) -> Table:
     taken = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(recording.created))
     rows.add_row("recorded", f"{header.model}, jaxserve {header.jaxserve}, jax {header.jax}, {taken}")
     rows.add_row("reason", reason[-1].replace("[", r"\["))
-    rows.add_row("steps", f"{len(recording.steps):,}, {plural(len(recording.sequences), 'sequence')}")
+    rows.add_row("steps", _extent(recording))
     rows.add_row("replayed on", replay.on)
     return rows
+
+
+def _extent(recording: Recording) -> str:
+    """Which steps, and how many sequences were in them."""
+    steps = recording.steps
+    if not steps:
+        return "none"
+    open_steps = sum(step.result is None for step in steps)
+    extent = f"{steps[0].plan.step:,} to {steps[-1].plan.step:,}, {plural(len(recording.sequences), 'sequence')}"
+    return f"{extent}; {plural(open_steps, 'step')} without a result" if open_steps else extent
 
 
 def _steps(replay: Replay) -> Table:

@@ -5,21 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from jaxserve.cache.kv_cache import KVCache
-from jaxserve.clock import RealClock, VirtualClock
+from jaxserve.clock import RealClock
 from jaxserve.config.fields import EngineConfig
-from jaxserve.engine.build import build_engine, model_directory
-from jaxserve.engine.core import EngineCore
-from jaxserve.engine.dumps import crash_dumper
-from jaxserve.models.checkpoint import read_hf_config
-from jaxserve.models.registry import decoder_config
+from jaxserve.engine.build import build_engine
 from jaxserve.record.dump import read_dump, write_dump
 from jaxserve.sampling.params import SamplingParams
-from jaxserve.scheduler.scheduler import Scheduler
 from jaxserve.simulate import main
-from jaxserve.weights.fingerprint import model_fingerprint
 from tests.support.engine import silent
-from tests.unit.record.support import Recorded
 
 KINDS = (
     {"temperature": 0.0},
@@ -33,33 +25,35 @@ KINDS = (
 def dump(tmp_path_factory):
     """The crash dump of an engine with few pages, whose ring began in mid-stream."""
     settings = {"model": "pico", "dtype": "float32", "max_num_seqs": 8, "max_num_batched_tokens": 64, "max_model_len": 96}
+    settings |= {"page_size": 8, "num_pages": 40, "growth_reserve": 0.0}
     folder = tmp_path_factory.mktemp("dumps")
-    config = EngineConfig.from_settings(settings | {"page_size": 8, "num_pages": 40, "record_steps": 20, "dump_dir": str(folder)})
+    config = EngineConfig.from_settings(settings | {"record_steps": 20, "dump_dir": str(folder)})
     built = build_engine(config, strict_length=True, clock=RealClock(), progress=silent)
-    directory = model_directory("pico")
-    decoder = decoder_config(read_hf_config(directory))
-    fingerprint = model_fingerprint(directory, decoder, load_format="safetensors", seed=0)
-    limits = built.core.executor.capabilities()
-    dumper = crash_dumper(config, "pico", fingerprint, limits)
-    clock = VirtualClock()
-    cache = KVCache(limits.num_pages, limits.page_size, prefix_caching=True)
-    scheduler = Scheduler(replace(config.scheduler, growth_reserve=0.0), cache, limits.max_model_len, clock)
-    core = EngineCore(scheduler, Recorded(built.core.executor, dumper.ring, scheduler, clock), overlap=True)
+    core = built.core
     rng = np.random.default_rng(5)
     system = rng.integers(3, 250, 20).tolist()
     for index in range(16):
         prompt = system + rng.integers(3, 250, int(rng.integers(1, 20))).tolist()
         params = SamplingParams(max_tokens=40, ignore_eos=True, **KINDS[index % len(KINDS)])
-        core.add(built.intake.prepare({"prompt_token_ids": prompt}, params, str(index), 0.0))
+        core.add(built.intake.prepare({"prompt_token_ids": prompt}, params, str(index), built.clock.now()))
     for _ in range(70):
         core.step()
-    assert scheduler.num_preemptions > 0
-    return dumper.dump(RuntimeError("pulled the plug"))
+    assert core.scheduler.num_preemptions > 0
+    core.executor.submit = broken
+    with pytest.raises(RuntimeError, match="pulled the plug"):
+        core.step()
+    (path,) = folder.iterdir()
+    return path
+
+
+def broken(plan):
+    raise RuntimeError("pulled the plug")
 
 
 def test_the_model_gives_the_recorded_tokens(dump, capsys):
     recording = read_dump(dump)
     assert len(recording.steps) == 20
+    assert recording.steps[-1].plan.step == 70
     assert int((recording.steps[0].plan.kv_length - np.diff(recording.steps[0].plan.query_start)).max()) > 16
     sampled = sum(int(step.plan.samples.sum()) for step in recording.steps if step.result is not None)
     assert main(["pico", "--replay", str(dump), "--replay-on", "model"]) == 0

@@ -1,8 +1,11 @@
 """Small engines whose steps are recorded."""
 
+from __future__ import annotations
+
 import zlib
 from collections.abc import Iterable
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +15,8 @@ from jaxserve.cache.swap import SwapSpace
 from jaxserve.clock import VirtualClock
 from jaxserve.config.fields import SchedulerConfig
 from jaxserve.engine.core import EngineCore
-from jaxserve.executor.base import Capabilities, Executor, StepHandle
+from jaxserve.executor.base import Capabilities, Executor
+from jaxserve.record.crash import CrashDumper
 from jaxserve.record.recording import RecordHeader, Recording
 from jaxserve.record.replay import ReplayedStep, replay
 from jaxserve.record.ring import StepRing
@@ -20,7 +24,7 @@ from jaxserve.sampling.params import SamplingParams
 from jaxserve.scheduler.plan import Plan, StepResult
 from jaxserve.scheduler.request import EngineRequest
 from jaxserve.scheduler.scheduler import Scheduler
-from tests.support.hash_executor import HashExecutor
+from tests.support.hash_executor import HashExecutor, HashHandle
 
 MAX_LEN, PAGE, ROWS, BUDGET = 40, 4, 4, 9
 
@@ -46,17 +50,21 @@ def request(name: str, prompt: Iterable[int], max_tokens: int = 8, parent: str |
 
 
 class StatefulExecutor(HashExecutor):
-    """Its tokens depend on the sampling state of the slot too, where a row has a penalty or a bias; fails at one step."""
+    """Its tokens depend on the sampling state of the slot too, where a row has a penalty or a bias; fails at one step.
 
-    def __init__(self, *args: Any, fails_at: int | None = None, **more: Any) -> None:
-        super().__init__(*args, **more)
+    A step takes a quarter of a second.
+    """
+
+    def __init__(self, *sizes: int, fails_at: int | None = None, swap_places: int = 0) -> None:
+        super().__init__(*sizes, swap_places=swap_places)
+        self.clock = VirtualClock()
         self.fails_at = fails_at
         self.state: dict[int, list[Any]] = {}
 
     def capabilities(self) -> Capabilities:
         return replace(super().capabilities(), max_num_batched_tokens=BUDGET)
 
-    def submit(self, plan: Plan) -> StepHandle:
+    def submit(self, plan: Plan) -> TimedHandle:
         if plan.step == self.fails_at and plan.samples.any():
             raise RuntimeError("the device is gone")
         for start in plan.starts:
@@ -70,52 +78,42 @@ class StatefulExecutor(HashExecutor):
                 shift = zlib.crc32(repr(self.state[slot]).encode())
                 handle.value.tokens[row] = self.last[slot] = (int(self.last[slot]) + shift) % self.vocab
             self.state.setdefault(slot, []).append(int(self.last[slot]))
-        return handle
+        return TimedHandle(handle, self.clock)
+
+
+@dataclass
+class TimedHandle:
+    handle: HashHandle
+    clock: VirtualClock
+
+    def result(self) -> StepResult:
+        self.clock.advance(0.25)
+        return self.handle.result()
 
 
 class Engine:
-    """An engine core over an executor, with a ring that is told of every step as the core tells it."""
+    """An engine core whose last steps are recorded; it preempts readily. Crashes are written to `directory`."""
 
     def __init__(
-        self, *, capacity: int = 5, num_pages: int = 21, overlap: bool = True, fails_at: int | None = None, swap_places: int = 0
+        self,
+        *,
+        capacity: int = 5,
+        num_pages: int = 21,
+        overlap: bool = True,
+        fails_at: int | None = None,
+        swap_places: int = 0,
+        directory: Path = Path("no dumps are expected"),
     ) -> None:
         self.ring = StepRing(capacity)
         self.executor = StatefulExecutor(num_pages, PAGE, ROWS, MAX_LEN, fails_at=fails_at, swap_places=swap_places)
-        config = SchedulerConfig(max_num_seqs=ROWS, max_num_batched_tokens=BUDGET, growth_reserve=0.0)  # preempts readily
-        cache, clock, swap = KVCache(num_pages, PAGE, prefix_caching=True), VirtualClock(), SwapSpace(swap_places, 0.0)
-        scheduler = Scheduler(config, cache, MAX_LEN, clock, swap=swap if swap_places else None)
-        self.core = EngineCore(scheduler, Recorded(self.executor, self.ring, scheduler, clock), overlap=overlap)
+        self.dumper = CrashDumper(self.ring, directory, header(self.executor.capabilities()))
+        config = SchedulerConfig(max_num_seqs=ROWS, max_num_batched_tokens=BUDGET, growth_reserve=0.0)
+        cache, swap = KVCache(num_pages, PAGE, prefix_caching=True), SwapSpace(swap_places, 0.0)
+        scheduler = Scheduler(config, cache, MAX_LEN, self.executor.clock, swap=swap if swap_places else None)
+        self.core = EngineCore(scheduler, self.executor, overlap=overlap, dumper=self.dumper)
 
     def recording(self) -> Recording:
         return self.ring.recording(header(self.executor.capabilities()), "", 0.0)
-
-
-class Recorded:
-    """Tells a ring of the steps that go through it, and of their results; a step takes a quarter of a second."""
-
-    def __init__(self, executor: Executor, ring: StepRing, scheduler: Scheduler, clock: VirtualClock) -> None:
-        self.executor = executor
-        self.ring = ring
-        self.scheduler = scheduler
-        self.clock = clock
-
-    def capabilities(self) -> Capabilities:
-        return self.executor.capabilities()
-
-    def submit(self, plan: Plan) -> StepHandle:
-        self.ring.planned(plan, self.scheduler.sequences)
-        return RecordedHandle(plan, self.executor.submit(plan), self.ring, self.clock)
-
-
-class RecordedHandle:
-    def __init__(self, plan: Plan, handle: StepHandle, ring: StepRing, clock: VirtualClock) -> None:
-        self.plan, self.handle, self.ring, self.clock = plan, handle, ring, clock
-
-    def result(self) -> StepResult:
-        result = self.handle.result()
-        self.clock.advance(0.25)
-        self.ring.collected(self.plan, result, 0.25)
-        return result
 
 
 def replayed(recording: Recording, executor: Executor, *, compare: bool = True) -> list[ReplayedStep]:

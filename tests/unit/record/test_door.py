@@ -41,6 +41,7 @@ def test_prints_recorded_and_predicted_times(path, capsys):
     text = capsys.readouterr().out
     assert "hash, jaxserve 0.1.0, jax 0.11.2, 1970-01-02 00:00:00 UTC" in text
     assert "RuntimeError: [the device] is gone" in text
+    assert "5 to 29, 2 sequences; 1 step without a result" in text
     assert "llama-3-8b on 1 x" in text
     assert "The 20 slowest steps" in text
     rows = [line.split() for line in text.splitlines() if line.split() and line.split()[0].isdecimal()]

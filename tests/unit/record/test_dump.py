@@ -22,33 +22,35 @@ from jaxserve.scheduler.request import EngineRequest
 from jaxserve.types import ServiceClass
 from tests.unit.record.support import Engine, header, request, same
 
+BITS = st.integers(0, 2**32).map(np.random.default_rng)
 INT32 = st.integers(-(2**31), 2**31 - 1)
 PAIRS = st.lists(st.tuples(st.integers(0, 99), st.integers(0, 99)), max_size=3).map(tuple)
 TOKENS = st.lists(st.integers(0, 2**31 - 1), max_size=5).map(tuple)
 
 
-def array(draw, dtype, *shape):
+def array(rng, dtype, *shape):
     """Any bits: infinities and all kinds of NaN among them."""
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
-    content = draw(st.binary(min_size=size, max_size=size))
-    values = np.frombuffer(content, np.uint8 if dtype == np.bool_ else dtype).reshape(shape)
+    values = np.frombuffer(rng.bytes(size), np.uint8 if dtype == np.bool_ else dtype).reshape(shape)
     return values % 2 == 1 if dtype == np.bool_ else values
 
 
 @st.composite
 def logprobs(draw):
+    rng = draw(BITS)
     count, columns = draw(st.integers(0, 3)), draw(st.integers(0, 2))
     shape = (count, columns)
     return LogprobRows(
-        array(draw, np.float32, count),
-        array(draw, np.int32, count),
-        array(draw, np.int32, *shape),
-        array(draw, np.float32, *shape),
+        array(rng, np.float32, count),
+        array(rng, np.int32, count),
+        array(rng, np.int32, *shape),
+        array(rng, np.float32, *shape),
     )
 
 
 @st.composite
 def plans(draw):
+    rng = draw(BITS)
     rows, pages, tokens, stops = (
         draw(st.integers(1, 3)),
         draw(st.integers(1, 3)),
@@ -57,23 +59,23 @@ def plans(draw):
     )
     floats = ("temperature", "top_p", "min_p", "presence", "frequency", "repetition")
     sampling = SamplingRows(
-        top_k=array(draw, np.int32, rows),
-        key=array(draw, np.uint32, rows, 2),
-        suppress=array(draw, np.int32, rows, stops),
-        num_logprobs=array(draw, np.int32, rows),
-        has_bias=array(draw, np.bool_, rows),
-        **{name: array(draw, np.float32, rows) for name in floats},
+        top_k=array(rng, np.int32, rows),
+        key=array(rng, np.uint32, rows, 2),
+        suppress=array(rng, np.int32, rows, stops),
+        num_logprobs=array(rng, np.int32, rows),
+        has_bias=array(rng, np.bool_, rows),
+        **{name: array(rng, np.float32, rows) for name in floats},
     )
     bias = st.dictionaries(st.integers(0, 2**31), st.floats(-100, 100), max_size=3)
     return Plan(
         step=draw(st.integers(0, 2**40)),
         ids=tuple(draw(st.lists(st.text(), min_size=rows, max_size=rows))),
-        slots=array(draw, np.int32, rows),
-        tokens=array(draw, np.int32, tokens),
-        query_start=array(draw, np.int32, rows + 1),
-        kv_length=array(draw, np.int32, rows),
-        page_table=array(draw, np.int32, rows, pages),
-        samples=array(draw, np.bool_, rows),
+        slots=array(rng, np.int32, rows),
+        tokens=array(rng, np.int32, tokens),
+        query_start=array(rng, np.int32, rows + 1),
+        kv_length=array(rng, np.int32, rows),
+        page_table=array(rng, np.int32, rows, pages),
+        samples=array(rng, np.bool_, rows),
         sampling=sampling,
         starts=tuple(draw(st.lists(st.builds(RowStart, INT32, TOKENS, TOKENS, bias, st.none() | TOKENS), max_size=2))),
         scores=tuple(draw(st.lists(st.builds(PromptScore, INT32, INT32, TOKENS), max_size=2))),
@@ -114,11 +116,12 @@ def requests(draw):
 
 @st.composite
 def recordings(draw):
-    sequences = [RecordedSequence(draw(requests()), array(draw, np.int32, draw(st.integers(0, 4)))) for _ in range(2)]
+    rng = draw(BITS)
+    sequences = [RecordedSequence(draw(requests()), array(rng, np.int32, draw(st.integers(0, 4)))) for _ in range(2)]
     steps = []
     for _ in range(draw(st.integers(0, 2))):
         plan = draw(plans())
-        result = StepResult(plan.step, array(draw, np.int32, plan.num_rows), draw(st.none() | logprobs()), (draw(logprobs()),))
+        result = StepResult(plan.step, array(rng, np.int32, plan.num_rows), draw(st.none() | logprobs()), (draw(logprobs()),))
         rows = tuple(draw(st.lists(st.integers(0, 1), min_size=plan.num_rows, max_size=plan.num_rows)))
         steps.append(RecordedStep(plan, rows, draw(st.sampled_from([None, result])), draw(st.none() | st.floats(0, 9))))
     settings = draw(st.dictionaries(st.text(), st.none() | st.booleans() | st.integers(0, 9) | st.floats(0, 9) | st.text()))
@@ -240,10 +243,10 @@ def failure():
 
 
 def dumper(directory: Path) -> CrashDumper:
-    engine = Engine()
+    engine = Engine(directory=directory)
     engine.core.add([request("a", [5, 6, 7], 4)])
     engine.core.step()
-    return CrashDumper(engine.ring, directory, header(engine.executor.capabilities()))
+    return engine.dumper
 
 
 def test_a_crash_is_written_with_its_traceback(tmp_path, caplog):

@@ -8,10 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxserve.errors import ConfigError
+from jaxserve.record.dump import read_dump
+from jaxserve.record.recording import RecordedStep
 from jaxserve.record.replay import Difference
 from jaxserve.scheduler.plan import StepResult
 from tests.support.hash_executor import next_token
-from tests.unit.record.support import BUDGET, MAX_LEN, PAGE, ROWS, Engine, StatefulExecutor, fresh, replayed, request
+from tests.unit.record.support import BUDGET, MAX_LEN, PAGE, ROWS, Engine, StatefulExecutor, fresh, replayed, request, same
 
 PARAMS = ({}, {"presence_penalty": 1.0}, {"logit_bias": {3: 2.0}}, {"allowed_token_ids": (1, 2)})
 
@@ -93,7 +95,8 @@ def test_prefixes_are_rebuilt_once_and_only_where_they_are_needed():
     whole = busy(1000).recording()
     executor = fresh(whole)
     replayed(whole, executor)
-    assert len(executor.plans) == len(whole.steps)  # it began with the engine: there is nothing to rebuild
+    # It began with the engine: there is nothing to rebuild, and tokens on the device stay there.
+    assert all(same(ran, step.plan) for ran, step in zip(executor.plans, whole.steps, strict=True))
 
 
 def test_long_prefixes_are_rebuilt_in_chunks():
@@ -116,30 +119,39 @@ def test_a_token_that_was_not_valid_is_unknown_and_what_came_of_it_is_not_compar
     assert not any(step.differences for step in result)
 
 
-def one_row(step, tokens, start, pages, **moves):
-    """A plan of one sequence, sampling; the other parts are those of a plan that was made."""
+def rows(step, *given, **moves):
+    """A plan of sampling rows: tokens, position of the first, pages; the rest is that of a plan that an engine made."""
     engine = Engine()
-    run(engine, [[request("a", [1, 2, 3])]], 1)
-    plan = engine.executor.plans[0]
+    run(engine, [[request(name, [1, 2]) for name in ("a", "b")[: len(given)]]], 1)
+    tokens, starts, pages = zip(*given, strict=True)
+    counts = [len(row) for row in tokens]
+    width = max(map(len, pages))
     return replace(
-        plan,
+        engine.executor.plans[0],
         step=step,
-        tokens=np.array(tokens, np.int32),
-        query_start=np.array([0, len(tokens)], np.int32),
-        kv_length=np.array([start + len(tokens)], np.int32),
-        page_table=np.array([pages], np.int32),
+        tokens=np.concatenate(tokens).astype(np.int32),
+        query_start=np.cumsum([0, *counts]).astype(np.int32),
+        kv_length=np.add(starts, counts).astype(np.int32),
+        page_table=np.array([row + [0] * (width - len(row)) for row in pages], np.int32),
         **moves,
     )
 
 
+def one_row(step, tokens, start, pages, **moves):
+    return rows(step, (tokens, start, pages), **moves)
+
+
 def hand_made(*steps, swap_places=0):
-    """A recording of these plans, with the results that an executor had that ran them and more before."""
+    """A recording of plans and their rows' results; every sequence's tokens are 20, 21, 22, ..."""
     engine = Engine(swap_places=swap_places)
     run(engine, [[request("a", [1, 2, 3])]], 1)
     recording = engine.recording()
     sequence = replace(recording.sequences[0], tokens=np.arange(20, 40, dtype=np.int32))
-    parts = [replace(recording.steps[0], plan=plan, result=StepResult(plan.step, np.array([token]))) for plan, token in steps]
-    return replace(recording, sequences=(sequence,), steps=tuple(parts))
+    parts = [
+        RecordedStep(plan, tuple(range(plan.num_rows)), StepResult(plan.step, np.array(tokens, np.int32)), 0.25)
+        for plan, *tokens in steps
+    ]
+    return replace(recording, sequences=(sequence, sequence), steps=tuple(parts))
 
 
 def after(count):
@@ -168,6 +180,47 @@ def test_pages_that_moved_after_they_were_rebuilt_are_not_rebuilt_again():
     executor = fresh(recording)
     assert not any(step.differences for step in replayed(recording, executor))
     assert [plan.num_tokens for plan in executor.plans] == [6, 1, 1, 1]
+
+
+def test_pages_that_another_row_writes_in_the_same_step_are_left_to_it():
+    plan = rows(7, ([20, 21, 22, 23, 24], 0, [4, 5]), ([24], 4, [4, 6]))
+    recording = hand_made((plan, after(5), after(5)))
+    executor = fresh(recording)
+    assert not any(step.differences for step in replayed(recording, executor))
+    assert len(executor.plans) == 1
+
+
+def test_a_page_is_rebuilt_after_one_before_it_that_another_row_is_still_filling():
+    plan = rows(7, ([22, 23, 24], 2, [4, 5]), ([28], 8, [4, 9, 6]))
+    recording = hand_made((plan, after(5), after(9)))
+    executor = fresh(recording)
+    assert not any(step.differences for step in replayed(recording, executor))
+    assert [plan.num_tokens for plan in executor.plans] == [2, 8, 4]
+
+
+def test_only_missing_pages_are_rebuilt():
+    steps = [
+        (one_row(7, [24, 25, 26, 27], 4, [4, 5]), after(8)),
+        (one_row(8, [32], 12, [4, 5, 6, 7]), after(13)),
+        (one_row(9, [32], 12, [4, 8, 6, 7]), after(13)),
+    ]
+    recording = hand_made(*steps)
+    executor = fresh(recording)
+    assert not any(step.differences for step in replayed(recording, executor))
+    rebuilt = [(plan.num_tokens, int(plan.kv_length[0])) for plan in executor.plans if not plan.samples.any()]
+    assert rebuilt == [(4, 4), (4, 12), (4, 8)]
+
+
+def test_pages_that_were_moved_away_before_they_were_rebuilt_are_rebuilt_where_they_come_back():
+    steps = [
+        (one_row(7, [20], 0, [4]), after(1)),
+        (one_row(8, [21], 1, [4], swap_out=((5, 2), (9, 1))), after(2)),
+        (one_row(9, [26], 6, [7, 8], swap_in=((2, 7), (1, 8))), after(7)),
+    ]
+    recording = hand_made(*steps, swap_places=4)
+    executor = fresh(recording)
+    assert not any(step.differences for step in replayed(recording, executor))
+    assert [plan.num_tokens for plan in executor.plans] == [1, 1, 6, 1]
 
 
 def test_a_page_is_moved_away_before_its_new_owner_is_rebuilt_in_it():
@@ -210,11 +263,13 @@ def test_tokens_of_rows_that_choose_none_are_not_compared():
     assert not any(step.differences for step in replayed(tampered(recording, 0, 0), fresh(recording)))
 
 
-def test_a_crash_is_replayed_to_its_last_step():
-    engine = Engine(capacity=6, fails_at=11)
+def test_a_crash_is_written_and_replayed_to_its_last_step(tmp_path):
+    engine = Engine(capacity=6, fails_at=11, directory=tmp_path)
     with pytest.raises(RuntimeError, match="gone"):
         run(engine, SHARED, 24)
-    recording = engine.recording()
+    (path,) = tmp_path.iterdir()
+    recording = read_dump(path)
+    assert recording.reason.endswith("RuntimeError: the device is gone\n")
     assert [step.plan.step for step in recording.steps] == [6, 7, 8, 9, 10, 11]
     assert [step.result is None for step in recording.steps] == [False] * 4 + [True] * 2
     healthy = replayed(recording, fresh(recording))

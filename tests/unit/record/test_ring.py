@@ -38,8 +38,8 @@ def test_a_result_of_a_step_that_left_is_passed_over():
     assert [(step.plan.step, step.result) for step in engine.recording().steps] == [(2, None)]
 
 
-def test_holds_the_plan_that_crashed():
-    engine = Engine(capacity=3, fails_at=4)
+def test_holds_the_plan_that_crashed(tmp_path):
+    engine = Engine(capacity=3, fails_at=4, directory=tmp_path)
     engine.core.add([request("a", range(5), 30)])
     for _ in range(4):
         engine.core.step()
