@@ -17,6 +17,7 @@ break that where tenants share a chain, for they evict by owner; the pages behin
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -106,6 +107,7 @@ class KVCache:
         self._prefix_caching = prefix_caching
         self._max_pinned = self.num_usable // PINNED_SHARE if max_pinned is None else max_pinned
         self._pinned: dict[int, None] = {}  # in the order of pinning: prefixes before what follows them
+        self._num_pinned: Counter[str] = Counter()  # by the tenant that owns them
         self._epoch = 0
         self.queried_tokens = 0
         self.hit_tokens = 0
@@ -130,8 +132,8 @@ class KVCache:
         return -(-num_tokens // self.page_size)
 
     def tenant_pages(self, tenant: str) -> int:
-        """Different pages in use, by sequences or pins, that were allocated for the tenant."""
-        return self._tenants.pages(tenant)
+        """Different pages in use that were allocated for the tenant; those it has pinned are not counted."""
+        return self._tenants.pages(tenant) - self._num_pinned[tenant]
 
     def counters(self) -> Mapping[str, CacheCounters]:
         """Hits and evictions by tenant; those of tenants that had no page for long are counted under ""."""
@@ -151,9 +153,11 @@ class KVCache:
 
     def fits(self, match: PrefixMatch, num_tokens: int, *, spare: int) -> bool:
         """Whether a sequence could begin with `match`, grow to `num_tokens`, and leave `spare` pages free."""
-        reused = self._pool.count_held(match.pages, 0)  # taking a free cached page uses up a free page
-        needed = self.pages_for(num_tokens) - len(match.pages)
-        return reused + needed + spare <= self._pool.num_free
+        return self.pages_taken(match, num_tokens) + spare <= self._pool.num_free
+
+    def pages_taken(self, match: PrefixMatch, num_tokens: int) -> int:
+        """Free pages that a sequence uses up if it begins with `match` and grows to `num_tokens`: free cached ones too."""
+        return self._pool.count_held(match.pages, 0) + self.pages_for(num_tokens) - len(match.pages)
 
     def begin(self, match: PrefixMatch, num_tokens: int, tenant: str = SHARED_TENANT) -> SequencePages:
         """Start a sequence of `num_tokens` tokens that holds the matched pages; pages it allocates are charged to `tenant`."""
@@ -233,7 +237,7 @@ class KVCache:
     def pin(self, root: bytes, tokens: Sequence[int], tenant: str = SHARED_TENANT) -> int:
         """Hold the pages of the longest cached prefix of `tokens` until `unpin_all`; returns how many those are.
 
-        Pages that were pinned before are not counted twice; new ones are charged to `tenant`. Raises InvalidRequestError,
+        Pages that were pinned before are not counted twice; new ones belong to `tenant`. Raises InvalidRequestError,
         changing nothing, if more than `max_pinned` pages would be pinned.
         """
         hashes: list[bytes] = []
@@ -248,12 +252,14 @@ class KVCache:
         self._pool.share(new)
         self._pool.give_to(new, self._tenants.account(tenant))
         self._pinned.update(dict.fromkeys(new))
+        self._num_pinned[tenant] += len(new)
         return len(pages)
 
     def unpin_all(self) -> None:
         """Drop every pin. The pages stay findable until they are used again."""
         self._pool.release(reversed(self._pinned))
         self._pinned.clear()
+        self._num_pinned.clear()
 
     def flush(self) -> None:
         """Nothing computed so far can be found any more, nor what sequences compute that began before; pins are dropped.

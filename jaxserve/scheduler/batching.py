@@ -16,15 +16,14 @@ from jaxserve.clock import Clock
 from jaxserve.config.fields import SchedulerConfig
 from jaxserve.config.policies import Policies
 from jaxserve.scheduler.capacity import Capacity, Verdict
-from jaxserve.scheduler.estimates import OutputLengths
+from jaxserve.scheduler.estimates import OutputLengths, PromptShares
 from jaxserve.scheduler.fairness import PrefillTokens, TokenWork
 from jaxserve.scheduler.pace import Pace
 from jaxserve.scheduler.preemption import Preempter
-from jaxserve.scheduler.request import Sequence, Status
+from jaxserve.scheduler.request import PREEMPTIONS_A_CLASS, Sequence, Status
 from jaxserve.scheduler.running import RunningSet
 from jaxserve.scheduler.step import Runnable, StepDraft
 from jaxserve.scheduler.waiting import WaitingQueue
-from jaxserve.types import ServiceClass
 
 MAX_YIELDED = 8  # steps in a row that may leave all batch decodes out
 
@@ -39,6 +38,7 @@ class Batcher:
         running, waiting: the sequences.
         work: charged with what steps compute.
         lengths: output lengths to expect.
+        prompts: told how much of prompts is computed.
         pace: how large steps may be.
         preempter: takes pages from those who must give way.
     """
@@ -52,6 +52,7 @@ class Batcher:
         waiting: WaitingQueue,
         work: TokenWork,
         lengths: OutputLengths,
+        prompts: PromptShares,
         pace: Pace,
         preempter: Preempter,
     ) -> None:
@@ -62,6 +63,7 @@ class Batcher:
         self._waiting = waiting
         self._work = work
         self._lengths = lengths
+        self._prompts = prompts
         self._pace = pace
         self._preempter = preempter
         self._num_admitted = 0
@@ -73,7 +75,7 @@ class Batcher:
         draft = self._draft()
         self._decode(draft, draft.interactive.decodes)
         if self._yielded >= MAX_YIELDED:
-            self._decode_batch(draft)
+            self._let_batch_in(draft)
         self._prefill(draft, draft.interactive.prefills)
         if self._waiting.has_interactive:
             self._admit(draft, only_interactive=True)
@@ -81,6 +83,13 @@ class Batcher:
         self._prefill(draft, draft.batch.prefills)
         self._admit(draft, only_interactive=False)
         self._settle(draft)
+        draft.tokens.release()  # reserves that were not used: some prompt may have got nothing because of them
+        self._prefill(draft, [*draft.interactive.prefills, *draft.batch.prefills])
+        self._settle(draft)
+        waits = draft.batch.decodes or draft.batch.prefills
+        ran = any(sequence.batch for sequence in draft.settled)
+        self._yielded = self._yielded + 1 if waits and not ran else 0
+        draft.full |= len(self._waiting) > 0 and (draft.preempted or draft.tokens.left <= 0)
         for sequence in draft.computed:
             self._waiting.put_back(self._waiting.release(sequence))
         return draft
@@ -89,13 +98,14 @@ class Batcher:
         """What could run, and how many tokens the step may have."""
         interactive, batch = Runnable(), Runnable()
         prompt_tokens = 0
-        eager = self._waiting.tenants()
+        eager = self._waiting.tenants() if self._running.rows.num_free else set()
         for sequence in self._running.sequences:
             missing = len(sequence.tokens) + sequence.num_pending
             if missing >= sequence.limit:  # its last token is in flight
                 continue
             missing -= sequence.num_computed
-            group = batch if sequence.batch else interactive
+            low = sequence.batch and sequence.num_preemptions < PREEMPTIONS_A_CLASS  # else it precedes some interactive ones
+            group = batch if low else interactive
             if missing == 1:
                 group.decodes.append(sequence)
             else:
@@ -118,30 +128,39 @@ class Batcher:
             chosen[sequence] = 1
             tokens.left -= 1
 
+    def _let_batch_in(self, draft: StepDraft) -> None:
+        """Batch was left out too often: some of its decodes and a small chunk of one of its prompts go first for once."""
+        self._decode_turn(draft, max(1 + len(draft.batch.decodes) // MAX_YIELDED, self._batch_rows(draft)))
+        for sequence in draft.batch.prefills[:1]:
+            self._prefill(draft, [sequence], at_most=self._pace.smallest)
+
     def _decode_batch(self, draft: StepDraft) -> None:
         """Batch decodes, in turns if the interactive ones beside them leave rows for some only."""
-        sequences = [one for one in draft.batch.decodes if one.status is Status.RUNNING and one not in draft.chosen]
-        if not sequences:
-            return
-        rows = len(sequences)
-        if draft.interactive.decodes:
-            rows = min(rows, self._pace.max_decodes() - len(draft.interactive.decodes))
-            if self._yielded >= MAX_YIELDED:
-                rows = max(rows, 1 + len(sequences) // MAX_YIELDED)
-        if rows > 0 and draft.tokens.left > 0:
-            self._yielded = 0
-            first = self._turn % len(sequences) if rows < len(sequences) else 0
-            self._turn += rows
-            self._decode(draft, (sequences[first:] + sequences[:first])[:rows])
-        else:
-            self._yielded += 1
+        self._decode_turn(draft, self._batch_rows(draft))
 
-    def _prefill(self, draft: StepDraft, sequences: list[Sequence]) -> None:
-        """The next chunk of each prompt, in order of precedence."""
+    def _batch_rows(self, draft: StepDraft) -> int:
+        """Batch decodes that the interactive ones beside them allow."""
+        if not draft.interactive.decodes:
+            return len(draft.batch.decodes)
+        return self._pace.max_decodes() - len(draft.interactive.decodes)
+
+    def _decode_turn(self, draft: StepDraft, rows: int) -> None:
+        """So many of the batch decodes; each turn begins behind the one before."""
+        sequences = [one for one in draft.batch.decodes if one not in draft.chosen and one not in draft.settled]
+        if not sequences or rows <= 0:
+            return
+        first = self._turn % len(sequences) if rows < len(sequences) else 0
+        self._turn += rows
+        self._decode(draft, (sequences[first:] + sequences[:first])[:rows])
+
+    def _prefill(self, draft: StepDraft, sequences: list[Sequence], at_most: int | None = None) -> None:
+        """The next chunk of each prompt that has none in this step, in order of precedence."""
         for sequence in sequences:
-            if sequence.status is not Status.RUNNING:  # preempted a moment ago
+            if sequence.status is not Status.RUNNING or sequence in draft.chosen or sequence in draft.settled:
                 continue
             count = self._chunk(draft, sequence)
+            if at_most is not None:
+                count = min(count, at_most)
             if count > 0 and self._grow(draft, sequence, sequence.num_computed + count):
                 draft.chosen[sequence] = count
                 draft.tokens.take(sequence.request.tenant, count)
@@ -162,6 +181,7 @@ class Batcher:
 
     def _settle(self, draft: StepDraft) -> None:
         """From here on the chosen rows are in the step: what they fill can be found, and their tenants are charged."""
+        draft.settled.update(draft.chosen)
         decodes: dict[str, int] = {}
         for sequence, count in draft.chosen.items():
             if count == 1 and sequence.num_computed >= sequence.num_prompt:  # nearly every row
@@ -194,32 +214,35 @@ class Batcher:
 
     def _admit(self, draft: StepDraft, *, only_interactive: bool) -> None:
         """Start waiting sequences while tokens, slots and pages last."""
-        if draft.preempted or not len(self._waiting):
+        if draft.preempted or draft.tokens.left <= 0 or not len(self._waiting):
+            return
+        rows = self._running.rows
+        if not rows.num_free and not (draft.batch.decodes or draft.batch.prefills):  # nobody could make way
+            draft.full = True
             return
         self._settle(draft)
-        skip: set[tuple[ServiceClass, str]] = set()
-        capacity: Capacity | None = None
+        line = self._waiting.line()
+        capacity = Capacity(self._config, self._policies, self._running.cache, self._lengths, self._pace, self._running.sequences)
         while draft.tokens.left > 0:
-            sequence = self._waiting.next(skip)
-            if sequence is None or (only_interactive and not self._waiting.has_interactive):
+            sequence = line.next(only_interactive=only_interactive)
+            if sequence is None:
                 return
-            if not self._running.rows.num_free:
-                self._make_way(draft, sequence)
-                return
-            capacity = capacity or Capacity(
-                self._config, self._policies, self._running.cache, self._lengths, self._pace, self._running.sequences
-            )
             fork = self._can_fork(draft, sequence)
             match = self._running.match(sequence, fork=fork)
             verdict = capacity.verdict(sequence, match)
-            if verdict is Verdict.WAIT:
-                self._make_way(draft, sequence)
+            if verdict is Verdict.CLASS:
+                line.skip_class(sequence.request.service_class)
+            elif verdict is Verdict.TENANT or draft.tokens.left_for(sequence.request.tenant) <= 0:
+                line.skip_tenant(sequence)
+            elif verdict is Verdict.START and rows.num_free:
+                self._start(draft, sequence, match, fork=fork)
+                capacity.started(sequence)
+                line.admitted(sequence)
+            elif sequence.batch and self._waiting.has_interactive:  # it is first by its age, and only batch waits for it
+                line.skip_class(sequence.request.service_class)
+            elif not self._make_room_to_start(draft, sequence, match, capacity):
+                draft.full = True
                 return
-            if verdict is Verdict.SKIP or draft.tokens.left_for(sequence.request.tenant) <= 0:
-                skip.add((sequence.request.service_class, sequence.request.tenant))
-                continue
-            self._start(draft, sequence, match, fork=fork)
-            capacity.started(sequence)
 
     def _start(self, draft: StepDraft, sequence: Sequence, match: PrefixMatch, *, fork: bool) -> None:
         """Admit the sequence and compute its first chunk."""
@@ -230,8 +253,9 @@ class Batcher:
             sequence.queue_time = now - sequence.request.arrival
             sequence.order = self._num_admitted
             self._num_admitted += 1
-        self._running.start(sequence, match, draft.moves, fork=fork)
+        self._running.start(sequence, match, fork=fork)
         draft.admitted = True
+        self._prompts.observe(sequence.request.tenant, 1.0 - sequence.num_computed / len(sequence.tokens))
         count = self._chunk(draft, sequence)
         grown = self._running.grow(sequence, sequence.num_computed + count)
         assert grown, "its pages were promised"
@@ -249,11 +273,16 @@ class Batcher:
             and sequence.num_output == 0
         )
 
-    def _make_way(self, draft: StepDraft, sequence: Sequence) -> None:
-        """Preempt batch sequences if an interactive one could start in the next step for it."""
-        if sequence.batch or draft.admitted:
-            return
-        interactive = sum(not one.batch for one in self._running.sequences)
-        if interactive < self._pace.max_decodes():
-            match = self._running.match(sequence, fork=self._can_fork(draft, sequence))
+    def _make_room_to_start(self, draft: StepDraft, sequence: Sequence, match: PrefixMatch, capacity: Capacity) -> bool:
+        """What can be done for a sequence that finds no room; whether it may be asked about again in this step.
+
+        Batch sequences make way for an interactive one, which then starts in the next step; pins, which may be all that is in the
+        way, are dropped where nothing runs.
+        """
+        if not len(self._running):
+            pinned = self._running.cache.num_pinned > 0
+            self._running.cache.unpin_all()
+            return pinned
+        if not sequence.batch and not draft.admitted and capacity.rows_allow(sequence):
             self._preempter.make_way(draft, sequence, match)
+        return False

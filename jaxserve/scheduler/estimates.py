@@ -1,4 +1,4 @@
-"""How long outputs are expected to get, learned by tenant and class from those that ended."""
+"""What requests are expected to take, learned from those before: output lengths, and how much of a prompt is computed."""
 
 from __future__ import annotations
 
@@ -49,5 +49,23 @@ class OutputLengths:
         self._class_means[key[1]] = _moved(self._class_means.get(key[1]), num_output)
 
 
-def _moved(mean: float | None, value: int) -> float:
+class PromptShares:
+    """Moving averages, by tenant, of the share of a prompt that was not found in the prefix cache."""
+
+    def __init__(self) -> None:
+        self._means: OrderedDict[str, float] = OrderedDict()
+
+    def expected(self, tenant: str) -> float:
+        """The share of the tenant's next prompt that will be computed."""
+        return self._means.get(tenant, 1.0)
+
+    def observe(self, tenant: str, share: float) -> None:
+        """This share of a prompt was computed."""
+        self._means[tenant] = _moved(self._means.get(tenant), share)
+        self._means.move_to_end(tenant)
+        if len(self._means) > MAX_TENANTS:
+            self._means.popitem(last=False)
+
+
+def _moved(mean: float | None, value: float) -> float:
     return value if mean is None else mean + RATE * (value - mean)

@@ -1,9 +1,11 @@
 """Fairness between tenants: virtual counters of token-work.
 
 Every tenant has a counter of the work done for it, divided by its weight; of the tenants that wait, the one with the smallest
-counter is next. One that comes back after a pause is lifted to the smallest counter of those that are active: time away earns no
-credit. Work is charged when it is done, with its actual size; computing again what a preemption lost is not charged.
-(Virtual Token Counter: Sheng et al., Fairness in Serving Large Language Models, OSDI 2024, https://arxiv.org/abs/2401.00588.)
+counter is next. One that comes, or comes back, is lifted to the virtual time: what a tenant of weight 1 that was always active
+would have got in equal shares. So time away earns no credit, and tenants that keep coming cannot hold up one that had its share.
+Work is charged when it is done, with its actual size; computing again what a preemption lost is not charged.
+(Virtual Token Counter: Sheng et al., Fairness in Serving Large Language Models, OSDI 2024, https://arxiv.org/abs/2401.00588; with
+the virtual time of generalized processor sharing: Parekh and Gallager, IEEE/ACM Transactions on Networking 1(3), 1993.)
 """
 
 from __future__ import annotations
@@ -27,11 +29,12 @@ class TokenWork:
         self._decode_price = decode_price
         self._counters: dict[str, float] = {}
         self._active: dict[str, int] = {}  # tenant -> unfinished sequences
-        self._floor = 0.0  # smallest counter of the active tenants when last looked at; never falls
+        self._active_weight = 0.0
+        self._virtual_time = 0.0
 
     def counter(self, tenant: str) -> float:
         """Weighted work done for the tenant."""
-        return self._counters.get(tenant, self._floor)
+        return self._counters.get(tenant, self._virtual_time)
 
     @property
     def active(self) -> dict[str, int]:
@@ -41,23 +44,25 @@ class TokenWork:
     def enter(self, tenant: str) -> None:
         """A sequence of the tenant arrives."""
         if tenant not in self._active:
-            self._raise_floor()
-            self._counters[tenant] = max(self._counters.get(tenant, 0.0), self._floor)
+            self._counters[tenant] = max(self._counters.get(tenant, 0.0), self._virtual_time)
             self._active[tenant] = 0
+            self._active_weight += self.weight(tenant)
         self._active[tenant] += 1
 
     def leave(self, tenant: str) -> None:
         """A sequence of the tenant ends."""
         self._active[tenant] -= 1
         if self._active[tenant] == 0:
-            self._raise_floor()
             del self._active[tenant]
-            if self._counters[tenant] <= self._floor or len(self._counters) > MAX_IDLE_TENANTS + len(self._active):
+            self._active_weight = self._active_weight - self.weight(tenant) if self._active else 0.0
+            if self._counters[tenant] <= self._virtual_time or len(self._counters) > MAX_IDLE_TENANTS + len(self._active):
                 del self._counters[tenant]
 
     def charge(self, tenant: str, prompt: int, output: int) -> None:
-        """Tokens were computed for the tenant."""
-        self._counters[tenant] += self.work(prompt, output) / self._policies.of_tenant(tenant).weight
+        """Tokens were computed for the tenant, which is active."""
+        work = self.work(prompt, output)
+        self._counters[tenant] += work / self.weight(tenant)
+        self._virtual_time += work / self._active_weight
 
     def work(self, prompt: float, output: float) -> float:
         """Token-work of so many tokens."""
@@ -67,10 +72,6 @@ class TokenWork:
         """The tenant's weight."""
         return self._policies.of_tenant(tenant).weight
 
-    def _raise_floor(self) -> None:
-        if self._active:
-            self._floor = max(self._floor, min(self._counters[tenant] for tenant in self._active))
-
 
 class PrefillTokens:
     """One step's tokens for prompts, of which some tenants' reserve is left to them.
@@ -78,7 +79,7 @@ class PrefillTokens:
     Args:
         policies: who has a reserve.
         budget: tokens of the step.
-        eager: tenants with a prompt to compute now.
+        eager: tenants with a prompt that could be computed now.
     """
 
     def __init__(self, policies: Policies, budget: int, eager: set[str]) -> None:
@@ -95,6 +96,10 @@ class PrefillTokens:
             return self.left
         others = sum(tokens for other, tokens in self._reserved.items() if other != tenant)
         return max(self.left - others, min(self._reserved.get(tenant, 0), self.left))
+
+    def release(self) -> None:
+        """Nobody claims what is left of the reserves: everybody may have it."""
+        self._reserved = {}
 
     def take(self, tenant: str, count: int) -> None:
         """A row of the tenant takes tokens."""

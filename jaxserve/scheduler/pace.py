@@ -23,7 +23,9 @@ class StepCosts:
         self._step = 0
 
     def observe(self, size: int, seconds: float) -> None:
-        """A step of this size took so long."""
+        """A step of this size took so long. A time of zero tells of the clock, not of the step."""
+        if seconds <= 0.0:
+            return
         self._step += 1
         exponent = _exponent(size)
         known, _ = self._seconds.get(exponent, (seconds, 0))
@@ -33,7 +35,7 @@ class StepCosts:
     def seconds(self, size: int) -> float:
         """Expected seconds of a step of this size; 0 if nothing was measured."""
         exponent = _exponent(size)
-        fresh = {known: mean for known, (mean, step) in self._seconds.items() if self._step - step < FRESH}
+        fresh = self._fresh()
         if exponent in fresh:
             return fresh[exponent]
         smaller = sorted(known for known in fresh if known < exponent)[-2:]
@@ -47,12 +49,18 @@ class StepCosts:
 
     @property
     def fastest(self) -> float:
-        """Seconds of the fastest size measured; 0 if none was."""
-        return min((mean for mean, _ in self._seconds.values()), default=0.0)
+        """Seconds of the fastest size measured lately; 0 if none was."""
+        return min(self._fresh().values(), default=0.0)
+
+    def _fresh(self) -> dict[int, float]:
+        return {known: mean for known, (mean, step) in self._seconds.items() if self._step - step < FRESH}
 
 
 class Pace:
     """Sizes of steps.
+
+    Attributes:
+        smallest: prompt tokens that a step always has room for.
 
     Args:
         max_tokens: tokens of a step at most.
@@ -64,7 +72,7 @@ class Pace:
         self._max_tokens = max_tokens
         self._max_rows = max_rows
         self._target = itl_target
-        self._smallest = max(SMALLEST, max_tokens // 16)
+        self.smallest = max(SMALLEST, max_tokens // 16)
         self._mixed = StepCosts()
         self._decode = StepCosts()
 
@@ -84,9 +92,9 @@ class Pace:
         depth = min(1.0, waiting_tokens / (4 * self._max_tokens))
         allowed = self._reachable() * (QUIET_SHARE + (1.0 - QUIET_SHARE) * depth)
         size = self._max_tokens
-        while size > self._smallest and self._mixed.seconds(size) > allowed:
+        while size > self.smallest and self._mixed.seconds(size) > allowed:
             size = 2 ** (_exponent(size) - 1)
-        return min(max(size, decodes + self._smallest), self._max_tokens)
+        return min(max(size, decodes + self.smallest), self._max_tokens)
 
     def max_decodes(self) -> int:
         """Rows that may decode together within the target."""

@@ -143,7 +143,7 @@ class StepResult:
 
     Attributes:
         step: number of the plan.
-        tokens: int32[R], the token each row chose (meaningless where the plan's row does not sample); -1 if it has no valid logits.
+        tokens: int32[R], the token each row chose, -1 if it has no valid logits; meaningless where its row does not sample.
         logprobs: of those tokens, if any row wanted them.
         scores: of prompt tokens, in the order of the plan's `scores`.
     """

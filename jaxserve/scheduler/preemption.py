@@ -101,13 +101,15 @@ class Preempter:
         """Get pages for a running sequence from those of less precedence; False if it was preempted itself.
 
         A preemption does not stop at the page that was missing but at the high watermark: with one page at a time, nearly every
-        step would preempt and compute again. Where its tenant's cap is in the way, only the tenant's own sequences help.
+        step would preempt and compute again. Where its tenant's cap is in the way, only the tenant's own sequences help. Settled
+        rows of the step stay: one that they are in the way of is left out of it.
         """
         precedence, tenant = sequence.precedence, sequence.request.tenant
         capped = not self.within_cap(sequence, num_tokens)
-        candidates = [
+        behind = [
             one for one in self._running.sequences if one.precedence > precedence and (not capped or one.request.tenant == tenant)
         ]
+        candidates = [one for one in behind if one not in draft.settled]
         while candidates:
             if self.within_cap(sequence, num_tokens) and self._cache.can_grow(
                 sequence.pages, num_tokens, spare=0 if capped else self._high_watermark
@@ -116,6 +118,8 @@ class Preempter:
             self._preempt_cheapest(draft, candidates)
         if self.within_cap(sequence, num_tokens) and self._running.grow(sequence, num_tokens):
             return True
+        if not draft.settled.isdisjoint(behind):
+            return False
         if len(self._running) == 1:  # only pins can be in its way
             self._cache.unpin_all()
             if self._running.grow(sequence, num_tokens):
@@ -128,8 +132,7 @@ class Preempter:
 
         Those that were preempted too often count as interactive and stay. Settled rows of the step stay too.
         """
-        settled = {one for one, _ in draft.rows}
-        candidates = [one for one in self._running.sequences if one.precedence[0] == BATCH_RANK and one not in settled]
+        candidates = [one for one in self._running.sequences if one.precedence[0] == BATCH_RANK and one not in draft.settled]
         count = len(sequence.tokens)
         gain = sum(self._cache.exclusive_pages(one.pages) for one in candidates)
         if not candidates or not self._cache.fits(match, count, spare=-gain):
@@ -159,7 +162,7 @@ class Preempter:
         draft.tokens.left += draft.chosen.pop(sequence, 0)
         request, lost = sequence.request, sequence.num_computed
         gained = self._cache.exclusive_pages(sequence.pages)
-        swapped = self._cheaper_to_swap(sequence) and self._running.swap_out(sequence, draft.moves)
+        swapped = self._cheaper_to_swap(sequence) and self._running.swap_out(sequence)
         if swapped:
             lost = 0
         self._running.stop(sequence)
@@ -167,6 +170,7 @@ class Preempter:
         sequence.num_preemptions += 1
         sequence.queued_work = self._estimate(sequence)
         self._waiting.put_back([sequence])
+        self._waiting.served(request.service_class, self._clock.now())  # it had its turn: no aging takes the slot back at once
         self.num_preemptions += 1
         self.num_lost_tokens += lost
         self._tell(Preemption(request.id, request.tenant, request.service_class, self._clock.now(), lost, gained, swapped))

@@ -30,6 +30,7 @@ class RunningSet:
         self.rows = rows
         self.sequences: list[Sequence] = []
         self._swap = swap
+        self._moves = PageMoves()
 
     def __len__(self) -> int:
         return len(self.sequences)
@@ -46,12 +47,17 @@ class RunningSet:
             return PrefixMatch(root)
         return self.cache.find(root, sequence.tokens, sequence.prefix_hashes)
 
-    def start(self, sequence: Sequence, match: PrefixMatch, moves: PageMoves, *, fork: bool) -> None:
+    def take_moves(self) -> PageMoves:
+        """Pages to move before the next step: what was planned since the last one that had rows."""
+        moves, self._moves = self._moves, PageMoves()
+        return moves
+
+    def start(self, sequence: Sequence, match: PrefixMatch, *, fork: bool) -> None:
         """Give the sequence a slot and the pages of `match`, or those it has in the swap space. The pages must be free."""
         sequence.slot = self.rows.take(sequence)
         sequence.status = Status.RUNNING
         if sequence.places:
-            self._swap_in(sequence, moves)
+            self._swap_in(sequence)
         elif fork and sequence.parent is not None:
             parent = sequence.parent
             forked = self.cache.fork(parent.pages, sequence.num_prompt - 1)
@@ -60,7 +66,7 @@ class RunningSet:
             sequence.num_computed = sequence.num_prompt - 1
             sequence.num_cached = parent.num_cached
             if forked.copy is not None:
-                moves.copies.append(forked.copy)
+                self._moves.copies.append(forked.copy)
         else:
             sequence.pages = self.cache.begin(match, len(sequence.tokens), sequence.request.tenant)
             sequence.num_computed = match.num_tokens
@@ -84,7 +90,7 @@ class RunningSet:
         self.cache.commit(sequence.pages, sequence.tokens, sequence.num_computed)
         self._next_commit(sequence)
 
-    def swap_out(self, sequence: Sequence, moves: PageMoves) -> bool:
+    def swap_out(self, sequence: Sequence) -> bool:
         """Plan to move its computed pages to the swap space; False if that is full. It must stop next."""
         if self._swap is None:
             return False
@@ -93,7 +99,7 @@ class RunningSet:
         if places is None:
             return False
         sequence.places = places
-        moves.swap_out += zip(pages, places, strict=True)
+        self._moves.swap_out += zip(pages, places, strict=True)
         return True
 
     def stop(self, sequence: Sequence) -> None:
@@ -108,8 +114,10 @@ class RunningSet:
             sequence.num_computed = 0
 
     def forget_swapped(self, sequence: Sequence) -> None:
-        """The sequence ends while its pages wait in the swap space, if any do."""
+        """The sequence ends while its pages wait in the swap space, if any do. Moves that did not happen yet need not."""
         if sequence.places and self._swap is not None:
+            places = set(sequence.places)
+            self._moves.swap_out = [move for move in self._moves.swap_out if move[1] not in places]
             self._swap.give_back(sequence.places)
             sequence.places = []
 
@@ -126,13 +134,12 @@ class RunningSet:
         if self._swap is not None:
             self._swap.check(sequence.places for sequence in unfinished)
 
-    def _swap_in(self, sequence: Sequence, moves: PageMoves) -> None:
+    def _swap_in(self, sequence: Sequence) -> None:
         """Take pages for what was swapped out, and plan to move it back. A later step may use its places again."""
         assert self._swap is not None
-        sequence.pages = self.cache.begin(PrefixMatch(sequence.request.cache_root), 0, sequence.request.tenant)
         grown = self.cache.grow(sequence.pages, sequence.num_computed)
         assert grown, "its pages were promised"
-        moves.swap_in += zip(sequence.places, sequence.pages.pages, strict=True)
+        self._moves.swap_in += zip(sequence.places, sequence.pages.pages, strict=True)
         self._swap.give_back(sequence.places)
         sequence.places = []
 

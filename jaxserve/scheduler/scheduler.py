@@ -10,10 +10,7 @@ This is the life of sequences: they arrive, get tokens, end. `batching` chooses 
 
 from __future__ import annotations
 
-import heapq
-import itertools
 import logging
-import math
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as ListOf
 
@@ -25,7 +22,8 @@ from jaxserve.config.policies import Policies
 from jaxserve.errors import DeadlineError, InternalError, JaxserveError
 from jaxserve.scheduler.admission import QueueBounds
 from jaxserve.scheduler.batching import Batcher
-from jaxserve.scheduler.estimates import OutputLengths
+from jaxserve.scheduler.deadlines import Deadlines
+from jaxserve.scheduler.estimates import OutputLengths, PromptShares
 from jaxserve.scheduler.fairness import TokenWork
 from jaxserve.scheduler.pace import Pace
 from jaxserve.scheduler.plan import LogprobRows, Plan, StepResult
@@ -79,6 +77,7 @@ class Scheduler:
         self.cache = cache
         self.clock = clock
         self.lengths = OutputLengths()
+        self._prompts = PromptShares()
         self._config = config
         self._max_model_len = max_model_len
         self._rows = RowTable(config.max_num_seqs, cache.pages_for(max_model_len))
@@ -93,11 +92,21 @@ class Scheduler:
             clock, policies, self._running, self._waiting, swap, self._pace, high_watermark, self._expected_work, on_preemption
         )
         self._batcher = Batcher(
-            config, policies, clock, self._running, self._waiting, self._work, self.lengths, self._pace, self._preempter
+            config,
+            policies,
+            clock,
+            self._running,
+            self._waiting,
+            self._work,
+            self.lengths,
+            self._prompts,
+            self._pace,
+            self._preempter,
         )
         self._sequences: dict[str, Sequence] = {}
-        self._deadlines: list[tuple[float, int, Sequence]] = []
-        self._arrivals = itertools.count()
+        self._starts = Deadlines()
+        self._ends = Deadlines()
+        self._full_steps: set[int] = set()  # in flight
         self._ended: list[Update] = []
 
     @property
@@ -148,8 +157,8 @@ class Scheduler:
             sequence.queued_work = self._expected_work(sequence)
             self._sequences[name] = sequence
             self._work.enter(sequence.request.tenant)
-            if sequence.request.deadline < math.inf:
-                heapq.heappush(self._deadlines, (sequence.request.deadline, next(self._arrivals), sequence))
+            self._starts.add(sequence.request.queue_deadline, sequence)
+            self._ends.add(sequence.request.deadline, sequence)
         for sequence in sequences.values():
             if sequence.parent is None:
                 self._waiting.append(sequence)
@@ -168,7 +177,12 @@ class Scheduler:
         """Plan the next step; None if there is nothing to compute."""
         self._expire()
         draft = self._batcher.step()
-        return self._planner.plan(draft.rows, draft.moves) if draft.rows else None
+        if not draft.rows:
+            return None
+        plan = self._planner.plan(draft.rows, self._running.take_moves())
+        if draft.full:
+            self._full_steps.add(plan.step)
+        return plan
 
     def take_ended(self) -> list[Update]:
         """Sequences that ended outside of a step since the last call: deadlines passed."""
@@ -183,8 +197,10 @@ class Scheduler:
             result: what it produced.
             seconds: how long it took; None if nobody measured it.
         """
+        full = plan.step in self._full_steps
+        self._full_steps.discard(plan.step)
         if seconds is not None:
-            self._observe(plan, seconds)
+            self._observe(plan, seconds, full=full)
         updates = []
         scores = {score.row: rows for score, rows in zip(plan.scores, result.scores, strict=True)}
         samples = plan.samples.tolist()
@@ -216,13 +232,13 @@ class Scheduler:
 
     def _expected_work(self, sequence: Sequence) -> float:
         """Token-work that is left to do for a sequence that waits, its siblings' held behind it not counted."""
-        prompt = 0 if sequence.places else len(sequence.tokens)
+        prompt = 0.0 if sequence.places else self._prompts.expected(sequence.request.tenant) * len(sequence.tokens)
         return self._work.work(prompt, self.lengths.remaining(sequence.request, sequence.num_output))
 
-    def _observe(self, plan: Plan, seconds: float) -> None:
-        """Learn what a step costs, and how fast work is done while some waits."""
+    def _observe(self, plan: Plan, seconds: float, *, full: bool) -> None:
+        """Learn what a step costs, and how fast work is done by steps that have no room for more."""
         self._pace.observe(plan.num_rows, plan.num_tokens, seconds)
-        if len(self._waiting):
+        if full:
             decodes = int((plan.query_start[1:] - plan.query_start[:-1] == 1).sum())
             self._bounds.observe(self._work.work(plan.num_tokens - decodes, decodes), seconds)
 
@@ -283,7 +299,10 @@ class Scheduler:
     def _expire(self) -> None:
         """End what should have started or ended by now."""
         now = self.clock.now()
-        for sequence in self._waiting.expired(now):
+        for sequence in self._starts.due(now):
+            first = sequence.parent or sequence
+            if sequence.admitted is not None or first.admitted is not None:  # with one sequence its request has started
+                continue
             waited = now - sequence.request.arrival
             siblings = list(sequence.siblings)
             error = DeadlineError(
@@ -291,12 +310,10 @@ class Scheduler:
                 retry_after=self._bounds.seconds_to_wait(sequence.request),
             )
             self._ended += [self._fail(one, error) for one in (*siblings, sequence)]
-        while self._deadlines and self._deadlines[0][0] <= now:
-            sequence = heapq.heappop(self._deadlines)[2]
-            if sequence.status is not Status.FINISHED:
-                taken = now - sequence.request.arrival
-                error = DeadlineError(f"the request took {taken:.1f} s and did not end in time (timeout)")
-                self._ended.append(self._fail(sequence, error))
+        for sequence in self._ends.due(now):
+            taken = now - sequence.request.arrival
+            error = DeadlineError(f"the request took {taken:.1f} s and did not end in time (timeout)")
+            self._ended.append(self._fail(sequence, error))
 
     def _finish(self, sequence: Sequence) -> None:
         """The one place that ends a sequence and releases all it holds; a second call does nothing."""
@@ -311,11 +328,11 @@ class Scheduler:
         del self._sequences[sequence.request.id]
         self._work.leave(sequence.request.tenant)
         if sequence.siblings:  # it ended before its prompt was computed: the next one computes it
-            self._succeed(self._waiting.release(sequence))
+            self._succeed(sequence)
 
-    def _succeed(self, siblings: list[Sequence]) -> None:
+    def _succeed(self, sequence: Sequence) -> None:
         """The first of the siblings of a sequence that ended takes its place."""
-        first, *others = siblings
+        first, *others = self._waiting.release(sequence)
         first.parent = None
         for sibling in others:
             sibling.parent = first

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from jaxserve.scheduler.fairness import PrefillTokens
-from jaxserve.scheduler.planner import PageMoves
 from jaxserve.scheduler.request import Sequence
 
 
@@ -31,11 +30,12 @@ class StepDraft:
         interactive, batch: what could run in it.
         chosen: rows of running sequences; a preemption may still take one out.
         rows: rows that are settled: their `num_computed` has moved ahead.
-        moves: pages to move before it.
+        settled: the sequences of `rows`.
         computed: sequences whose prompt is computed to its end by this step; their siblings may start in the next.
         prefilling: sequences that compute prompt tokens in this step: their last page cannot be copied before the next.
         preempted: whether a sequence was preempted; then none is admitted.
         admitted: whether a sequence was admitted; then none is preempted.
+        full: whether something that waits did not start for want of tokens, slots or pages.
     """
 
     tokens: PrefillTokens
@@ -43,8 +43,9 @@ class StepDraft:
     batch: Runnable
     chosen: dict[Sequence, int] = field(default_factory=dict)
     rows: list[tuple[Sequence, int]] = field(default_factory=list)
-    moves: PageMoves = field(default_factory=PageMoves)
+    settled: set[Sequence] = field(default_factory=set)
     computed: list[Sequence] = field(default_factory=list)
     prefilling: set[Sequence] = field(default_factory=set)
     preempted: bool = False
     admitted: bool = False
+    full: bool = False

@@ -8,17 +8,14 @@ the least token-work is next. Preempted sequences come back to the front.
 
 from __future__ import annotations
 
-import heapq
-import itertools
 import math
 from collections import deque
 from collections.abc import Iterable, Iterator
 
 from jaxserve.scheduler.fairness import TokenWork
-from jaxserve.scheduler.request import RANKS, Sequence, Status
+from jaxserve.scheduler.line import Line, Queues
+from jaxserve.scheduler.request import RANKS, Sequence
 from jaxserve.types import ServiceClass
-
-Queues = dict[str, deque[Sequence]]  # tenant -> its sequences; none of them is empty
 
 
 class WaitingQueue:
@@ -38,8 +35,6 @@ class WaitingQueue:
         self._queues: dict[ServiceClass, Queues] = {service_class: {} for service_class in ServiceClass}
         self._served = dict.fromkeys(ServiceClass, -math.inf)  # time of the latest admission
         self._queued_work: dict[ServiceClass, dict[str, float]] = {service_class: {} for service_class in ServiceClass}
-        self._deadlines: list[tuple[float, int, Sequence]] = []
-        self._counter = itertools.count()
         self._held = 0
         self._length = 0
         self.num_tokens = 0
@@ -67,8 +62,6 @@ class WaitingQueue:
         self._tenant_queue(sequence).append(sequence)
         self._count_in(sequence)
         self.hold(sequence, sequence.siblings)
-        if sequence.request.queue_deadline < math.inf:
-            heapq.heappush(self._deadlines, (sequence.request.queue_deadline, next(self._counter), sequence))
 
     def put_back(self, sequences: Iterable[Sequence]) -> None:
         """Sequences that were admitted before, or whose sibling was, come before all others of their tenant, the first first."""
@@ -89,25 +82,17 @@ class WaitingQueue:
         self.num_tokens -= sum(len(sibling.tokens) for sibling in siblings)
         return siblings
 
-    def next(self, skip: set[tuple[ServiceClass, str]]) -> Sequence | None:
-        """The sequence to admit next, passing over tenants of classes in `skip`."""
-        best: Sequence | None = None
-        best_key = (math.inf, 0)
-        for service_class, queues in self._queues.items():
-            if not queues:
-                continue
-            head = self._class_head(service_class, queues, skip)
-            if head is None:
-                continue
-            rank = RANKS[service_class]
-            key = (max(head.request.arrival, self._served[service_class]) + rank * self._aging, rank)
-            if best is None or key < best_key:
-                best, best_key = head, key
-        return best
+    def line(self) -> Line:
+        """The sequences in the order in which to admit them now."""
+        return Line(self._queues, self._served, self._work, self._aging)
+
+    def served(self, service_class: ServiceClass, now: float) -> None:
+        """The class had a turn at this time."""
+        self._served[service_class] = now
 
     def pop(self, sequence: Sequence, now: float) -> None:
-        """It is admitted: `sequence` is what `next` gave."""
-        self._served[sequence.request.service_class] = now
+        """It is admitted."""
+        self.served(sequence.request.service_class, now)
         self._take_out(sequence)
 
     def remove(self, sequence: Sequence) -> None:
@@ -123,13 +108,6 @@ class WaitingQueue:
     def grew(self, count: int) -> None:
         """A step that was in flight when its sequence was preempted gave it tokens."""
         self.num_tokens += count
-
-    def expired(self, now: float) -> Iterator[Sequence]:
-        """Sequences that should have started by now and did not; each is given once."""
-        while self._deadlines and self._deadlines[0][0] <= now:
-            sequence = heapq.heappop(self._deadlines)[2]
-            if sequence.status is Status.WAITING and sequence.admitted is None:
-                yield sequence
 
     def work_ahead(self, tenant: str, service_class: ServiceClass) -> float:
         """Token-work that is done before a new sequence of the tenant: higher classes' and a fair part of its own class's.
@@ -154,13 +132,6 @@ class WaitingQueue:
             for tenant, queue in queues.items():
                 assert queue, "an empty queue is kept"
                 assert all((one.request.tenant, one.request.service_class) == (tenant, service_class) for one in queue)
-
-    def _class_head(self, service_class: ServiceClass, queues: Queues, skip: set[tuple[ServiceClass, str]]) -> Sequence | None:
-        """The first sequence of the tenant that had the least work."""
-        tenants = [tenant for tenant in queues if (service_class, tenant) not in skip] if skip else queues
-        if not tenants:
-            return None
-        return queues[min(tenants, key=self._work.counter)][0]
 
     def _tenant_queue(self, sequence: Sequence) -> deque[Sequence]:
         request = sequence.request
