@@ -48,8 +48,9 @@ class Rebuilder:
         self._max_tokens = limits.max_num_batched_tokens
         self._written: Bools = np.zeros(limits.num_pages, np.bool_)  # pages that hold what they held in the recording
         self._places: set[int] = set()  # the same for the swap space
-        self._sampled: dict[int, int] = {}  # slot -> sequence whose last token it holds
-        self._loaded: dict[int, int] = {}  # slot -> sequence whose sampling state it holds
+        # Slots that hold the last token and the sampling state of their sequence: the first sample of the recording in a slot
+        # provides them, and whoever gets the slot later brings its own.
+        self._sampled: set[int] = set()
 
     def prepare(self, step: RecordedStep) -> PreparedStep:
         """The plans to run for a step."""
@@ -60,8 +61,7 @@ class Rebuilder:
             plan = replace(plan, swap_out=(), swap_in=(), copies=())
         tokens, comparable = self._tokens(step)
         plan = replace(plan, tokens=tokens, starts=plan.starts + self._starts(step))
-        for row in np.flatnonzero(plan.samples).tolist():
-            self._sampled[int(plan.slots[row])] = step.sequences[row]
+        self._sampled.update(plan.slots[plan.samples].tolist())
         return PreparedStep(tuple(preludes), plan, comparable)
 
     def _with_known_moves(self, plan: Plan) -> Plan:
@@ -135,9 +135,9 @@ class Rebuilder:
         plan = step.plan
         tokens, comparable = plan.tokens.copy(), np.ones(plan.num_rows, np.bool_)
         for index in np.flatnonzero(tokens < 0).tolist():
-            row = int(np.searchsorted(plan.query_start, index, side="right")) - 1
-            if self._sampled.get(-1 - int(tokens[index])) == step.sequences[row]:
+            if -1 - int(tokens[index]) in self._sampled:
                 continue
+            row = int(np.searchsorted(plan.query_start, index, side="right")) - 1
             known = self._sequences[step.sequences[row]].tokens
             position = int(plan.kv_length[row] - plan.query_start[row + 1]) + index
             comparable[row] = position < len(known)
@@ -147,17 +147,15 @@ class Rebuilder:
     def _starts(self, step: RecordedStep) -> tuple[RowStart, ...]:
         """Sampling state of rows that need it and whose slots got it before the recording."""
         plan, added = step.plan, []
-        given = {start.slot for start in plan.starts}
+        held = self._sampled.union(start.slot for start in plan.starts)
         for row in np.flatnonzero(plan.samples).tolist():
-            sequence, slot = step.sequences[row], int(plan.slots[row])
-            recorded = self._sequences[sequence]
+            slot, recorded = int(plan.slots[row]), self._sequences[step.sequences[row]]
             request = recorded.request
             params = request.params
             needed = params.penalized or bool(params.logit_bias) or params.allowed_token_ids is not None
-            if needed and slot not in given and self._loaded.get(slot) != sequence:
+            if needed and slot not in held:
                 output = recorded.tokens[len(request.prompt) : int(plan.kv_length[row])].tolist()
                 added.append(RowStart(slot, request.prompt, tuple(output), params.logit_bias, params.allowed_token_ids))
-            self._loaded[slot] = sequence
         return tuple(added)
 
 

@@ -67,7 +67,7 @@ def test_replay_is_equal_from_wherever_the_ring_began(requests, steps, capacity,
     assert sum(step.num_compared for step in result) == sampled
 
 
-SHARED = [[request(f"{name}-{n}", [*[7] * 9, name], 25) for n in range(3)] for name in range(3)]
+SHARED = [[request(f"{name}-{n}", [*[7] * 9, name], 25, **PARAMS[name]) for n in range(3)] for name in range(3)]
 
 
 def busy(capacity):
