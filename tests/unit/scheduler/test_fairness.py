@@ -66,20 +66,43 @@ def test_work_that_a_preemption_lost_is_not_charged_again():
     assert charged == 6 + 2 * 4, "before the last step, which computes its fifth output"
 
 
+def test_a_tenant_that_had_its_share_is_not_held_up_by_new_ones():
+    bench = Bench(max_num_seqs=1, prefix_caching=False)
+    bench.add(request("old0", 100, 1, tenant="old"))
+    bench.step()
+    bench.add(request("other", 4, 1, tenant="other"))
+    bench.run(6)
+    bench.add(request("old1", 4, 1, tenant="old"))
+    for number in range(60):
+        bench.add(request(f"new{number}", 4, 1, tenant=f"new{number}"))
+        bench.step()
+    assert "old1" in bench.ended
+
+
 # Counters
 
 
-def test_a_new_tenant_begins_at_the_least_of_the_active_ones():
+def test_a_new_tenant_begins_at_an_equal_share_of_what_was_done():
     work = TokenWork(Policies(), 1.0, 2.0)
     for tenant in "ab":
         work.enter(tenant)
     work.charge("a", 10, 5)
     work.charge("b", 7, 0)
     work.enter("c")
-    assert [work.counter(tenant) for tenant in "abc"] == [20.0, 7.0, 7.0]
+    assert [work.counter(tenant) for tenant in "abc"] == [20.0, 7.0, 13.5]
 
 
-def test_a_tenant_that_returns_below_the_others_is_lifted_to_them():
+def test_an_equal_share_is_by_weight():
+    work = TokenWork(Policies(tenants={"a": TenantPolicy(weight=3)}), 1.0, 2.0)
+    for tenant in "ab":
+        work.enter(tenant)
+    work.charge("a", 60, 0)
+    work.charge("b", 20, 0)
+    work.enter("c")
+    assert [work.counter(tenant) for tenant in "abc"] == [20.0, 20.0, 20.0]
+
+
+def test_a_tenant_that_returns_with_less_than_an_equal_share_is_lifted_to_it():
     work = TokenWork(Policies(), 1.0, 2.0)
     for tenant in "ab":
         work.enter(tenant)
@@ -89,13 +112,13 @@ def test_a_tenant_that_returns_below_the_others_is_lifted_to_them():
     assert work.counter("b") == 50.0
 
 
-def test_a_tenant_that_returns_above_the_others_keeps_its_counter():
+def test_a_tenant_that_returns_with_more_than_an_equal_share_keeps_its_counter():
     work = TokenWork(Policies(), 1.0, 2.0)
     for tenant in "ab":
         work.enter(tenant)
     work.charge("b", 90, 0)
     work.leave("b")
-    work.charge("a", 50, 0)
+    work.charge("a", 30, 0)
     work.enter("b")
     assert work.counter("b") == 90.0
 
@@ -110,15 +133,18 @@ def test_a_weight_divides_what_is_charged():
 
 
 def test_tenants_that_are_away_are_forgotten_beyond_a_number():
+    """Each leaves with a debt, for "stays" has as large a share."""
     work = TokenWork(Policies(), 1.0, 2.0)
     work.enter("stays")
     for number in range(MAX_IDLE_TENANTS + 10):
         work.enter(str(number))
         work.charge(str(number), 1, 0)
         work.leave(str(number))
-    assert work.counter("0") == 1.0
-    assert work.counter(str(MAX_IDLE_TENANTS + 9)) == 0.0
-    assert work.active == {"stays": 1}
+    now = work.counter("nobody")
+    last = MAX_IDLE_TENANTS + 9
+    assert work.counter(str(last)) == now, "its debt was one too many"
+    assert work.counter(str(MAX_IDLE_TENANTS - 2)) == MAX_IDLE_TENANTS / 2
+    assert len(work._counters) == MAX_IDLE_TENANTS + 1
 
 
 def test_tenants_without_a_debt_are_forgotten_at_once():
