@@ -220,9 +220,12 @@ class KVCache:
         for page, digest in zip(sequence.pages[start:full], sequence.hashes[start:full], strict=True):
             self._pool.insert(digest, page)
 
-    def exclusive_pages(self, sequence: SequencePages) -> int:
-        """Pages that releasing the sequence would free."""
-        return self._pool.count_held(sequence.pages, 1)
+    def exclusive_pages(self, *sequences: SequencePages) -> int:
+        """Pages that releasing these sequences would free."""
+        if len(sequences) == 1:
+            return self._pool.count_held(sequences[0].pages, 1)
+        holders = Counter(page for sequence in sequences for page in sequence.pages)
+        return sum(self._pool.num_references(page) == count for page, count in holders.items())
 
     def release(self, sequence: SequencePages) -> None:
         """Give every page back. The sequence's last pages are evicted first: prefixes are worth more than tails.

@@ -11,6 +11,8 @@ out of a few steps at most. Sequences that wait are admitted only in steps that 
 
 from __future__ import annotations
 
+import math
+
 from jaxserve.cache.kv_cache import PrefixMatch
 from jaxserve.clock import Clock
 from jaxserve.config.fields import SchedulerConfig
@@ -98,7 +100,7 @@ class Batcher:
         """What could run, and how many tokens the step may have."""
         interactive, batch = Runnable(), Runnable()
         prompt_tokens = 0
-        eager = self._waiting.tenants() if self._running.rows.num_free else set()
+        eager = dict.fromkeys(self._waiting.tenants(), math.inf) if self._running.rows.num_free else {}
         for sequence in self._running.sequences:
             missing = len(sequence.tokens) + sequence.num_pending
             if missing >= sequence.limit:  # its last token is in flight
@@ -111,7 +113,7 @@ class Batcher:
             else:
                 group.prefills.append(sequence)
                 prompt_tokens += missing
-                eager.add(sequence.request.tenant)
+                eager[sequence.request.tenant] = eager.get(sequence.request.tenant, 0) + missing
         budget = self._config.max_num_batched_tokens
         if interactive.decodes:
             budget = self._pace.budget(len(interactive.decodes), prompt_tokens + self._waiting.num_tokens)
@@ -255,6 +257,7 @@ class Batcher:
             self._num_admitted += 1
         self._running.start(sequence, match, fork=fork)
         draft.admitted = True
+        draft.prefilling.add(sequence)  # its prefix may be computed by another row of this step
         self._prompts.observe(sequence.request.tenant, 1.0 - sequence.num_computed / len(sequence.tokens))
         count = self._chunk(draft, sequence)
         grown = self._running.grow(sequence, sequence.num_computed + count)

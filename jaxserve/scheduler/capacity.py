@@ -116,7 +116,7 @@ class Capacity:
 
     def _count(self, sequence: Sequence) -> None:
         needs = self._batch if sequence.batch else self._interactive
-        needs.add(len(sequence.tokens), self._growth(sequence))
+        needs.add(self._rounded(sequence), self._growth(sequence))
         self._capacity += sequence.capacity
         tenant = sequence.request.tenant
         self._tenant_rows[tenant] = self._tenant_rows.get(tenant, 0) + 1
@@ -126,7 +126,7 @@ class Capacity:
 
         The worst moments are those just before an output ends: all that are no closer to their end have grown as far by then.
         """
-        tokens, growth = len(sequence.tokens), self._growth(sequence)
+        tokens, growth = self._rounded(sequence), self._growth(sequence)
         now = self._capacity + held
         bound = self._interactive.total + self._batch.total + tokens + growth
         if bound <= now + (self._cache.num_free - self._low_watermark) * self._cache.page_size:  # even if none ever ended
@@ -139,6 +139,10 @@ class Capacity:
         needed = np.cumsum(all_tokens[longest_first]) + alive * all_growth[longest_first]
         most = max(float(needed.max()), float(all_tokens.sum()))
         return self._cache.pages_for(max(0, int(most) - now))
+
+    def _rounded(self, sequence: Sequence) -> int:
+        """Tokens that the pages for the sequence's tokens hold."""
+        return self._cache.pages_for(len(sequence.tokens)) * self._cache.page_size
 
     def _growth(self, sequence: Sequence) -> float:
         """Tokens that the sequence is expected to grow by, as far as they are reserved."""

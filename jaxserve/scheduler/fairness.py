@@ -1,14 +1,17 @@
 """Fairness between tenants: virtual counters of token-work.
 
 Every tenant has a counter of the work done for it, divided by its weight; of the tenants that wait, the one with the smallest
-counter is next. One that comes, or comes back, is lifted to the virtual time: what a tenant of weight 1 that was always active
-would have got in equal shares. So time away earns no credit, and tenants that keep coming cannot hold up one that had its share.
+counter is next. One that begins to wait is lifted to the virtual time: what a tenant of weight 1 that always waited would have
+got in equal shares. So neither time away nor asking for little earns credit, and tenants that keep coming cannot hold up one that had
+its share. While nobody waits, virtual time keeps up with the busiest tenant: what nobody else wanted is not held against it.
 Work is charged when it is done, with its actual size; computing again what a preemption lost is not charged.
 (Virtual Token Counter: Sheng et al., Fairness in Serving Large Language Models, OSDI 2024, https://arxiv.org/abs/2401.00588; with
 the virtual time of generalized processor sharing: Parekh and Gallager, IEEE/ACM Transactions on Networking 1(3), 1993.)
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 from jaxserve.config.policies import Policies
 
@@ -29,7 +32,8 @@ class TokenWork:
         self._decode_price = decode_price
         self._counters: dict[str, float] = {}
         self._active: dict[str, int] = {}  # tenant -> unfinished sequences
-        self._active_weight = 0.0
+        self._waiting: dict[str, int] = {}  # tenant -> sequences in the queue
+        self._waiting_weight = 0.0
         self._virtual_time = 0.0
 
     def counter(self, tenant: str) -> float:
@@ -43,26 +47,39 @@ class TokenWork:
 
     def enter(self, tenant: str) -> None:
         """A sequence of the tenant arrives."""
-        if tenant not in self._active:
-            self._counters[tenant] = max(self._counters.get(tenant, 0.0), self._virtual_time)
-            self._active[tenant] = 0
-            self._active_weight += self.weight(tenant)
-        self._active[tenant] += 1
+        self._active[tenant] = self._active.get(tenant, 0) + 1
 
     def leave(self, tenant: str) -> None:
         """A sequence of the tenant ends."""
         self._active[tenant] -= 1
         if self._active[tenant] == 0:
             del self._active[tenant]
-            self._active_weight = self._active_weight - self.weight(tenant) if self._active else 0.0
-            if self._counters[tenant] <= self._virtual_time or len(self._counters) > MAX_IDLE_TENANTS + len(self._active):
-                del self._counters[tenant]
+            if self.counter(tenant) <= self._virtual_time or len(self._counters) > MAX_IDLE_TENANTS + len(self._active):
+                self._counters.pop(tenant, None)
+
+    def wait(self, tenant: str) -> None:
+        """A sequence of the tenant begins to wait."""
+        if tenant not in self._waiting:
+            self._counters[tenant] = max(self.counter(tenant), self._virtual_time)
+            self._waiting[tenant] = 0
+            self._waiting_weight += self.weight(tenant)
+        self._waiting[tenant] += 1
+
+    def wait_no_more(self, tenant: str) -> None:
+        """A sequence of the tenant leaves the queue."""
+        self._waiting[tenant] -= 1
+        if self._waiting[tenant] == 0:
+            del self._waiting[tenant]
+            self._waiting_weight = self._waiting_weight - self.weight(tenant) if self._waiting else 0.0
 
     def charge(self, tenant: str, prompt: int, output: int) -> None:
         """Tokens were computed for the tenant, which is active."""
         work = self.work(prompt, output)
-        self._counters[tenant] += work / self.weight(tenant)
-        self._virtual_time += work / self._active_weight
+        counter = self._counters[tenant] = self.counter(tenant) + work / self.weight(tenant)
+        if self._waiting:
+            self._virtual_time += work / self._waiting_weight
+        else:
+            self._virtual_time = max(self._virtual_time, counter)
 
     def work(self, prompt: float, output: float) -> float:
         """Token-work of so many tokens."""
@@ -79,16 +96,16 @@ class PrefillTokens:
     Args:
         policies: who has a reserve.
         budget: tokens of the step.
-        eager: tenants with a prompt that could be computed now.
+        eager: prompt tokens that could be computed now, by tenant.
     """
 
-    def __init__(self, policies: Policies, budget: int, eager: set[str]) -> None:
+    def __init__(self, policies: Policies, budget: int, eager: Mapping[str, float]) -> None:
         self.left = budget
         self._reserved: dict[str, int] = {}
         if any(policy.prefill_reserve for policy in policies.tenants.values()):
             shares = {tenant: policies.of_tenant(tenant).prefill_reserve for tenant in eager}
             total = max(sum(shares.values()), 1.0)  # "*" may give a reserve to any number of tenants
-            self._reserved = {tenant: int(budget * share / total) for tenant, share in shares.items()}
+            self._reserved = {name: int(min(budget * share / total, eager[name])) for name, share in shares.items()}
 
     def left_for(self, tenant: str) -> int:
         """Tokens that a prompt of the tenant may take."""

@@ -134,7 +134,7 @@ class Preempter:
         """
         candidates = [one for one in self._running.sequences if one.precedence[0] == BATCH_RANK and one not in draft.settled]
         count = len(sequence.tokens)
-        gain = sum(self._cache.exclusive_pages(one.pages) for one in candidates)
+        gain = self._cache.exclusive_pages(*(one.pages for one in candidates))
         if not candidates or not self._cache.fits(match, count, spare=-gain):
             return
         while candidates:

@@ -32,7 +32,7 @@ class StepDraft:
         rows: rows that are settled: their `num_computed` has moved ahead.
         settled: the sequences of `rows`.
         computed: sequences whose prompt is computed to its end by this step; their siblings may start in the next.
-        prefilling: sequences that compute prompt tokens in this step: their last page cannot be copied before the next.
+        prefilling: sequences whose prompt is in the cache only after this step: their last page cannot be copied before the next.
         preempted: whether a sequence was preempted; then none is admitted.
         admitted: whether a sequence was admitted; then none is preempted.
         full: whether something that waits did not start for want of tokens, slots or pages.

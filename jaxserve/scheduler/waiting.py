@@ -141,6 +141,7 @@ class WaitingQueue:
         self._length += 1
         self.num_tokens += len(sequence.tokens)
         queued, tenant = self._queued_work[sequence.request.service_class], sequence.request.tenant
+        self._work.wait(tenant)
         queued[tenant] = queued.get(tenant, 0.0) + sequence.queued_work
 
     def _take_out(self, sequence: Sequence) -> None:
@@ -154,5 +155,6 @@ class WaitingQueue:
         queued[request.tenant] -= sequence.queued_work
         if not queue:
             del queues[request.tenant], queued[request.tenant]
+        self._work.wait_no_more(request.tenant)
         self._length -= 1
         self.num_tokens -= len(sequence.tokens)

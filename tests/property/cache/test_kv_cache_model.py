@@ -201,7 +201,8 @@ class CacheMachine(RuleBasedStateMachine):
         assert self.cache.num_pinned == len(self.pinned)
         counters = self.cache.counters()
         for tenant in TENANTS:
-            assert self.cache.tenant_pages(tenant) == self.plain.in_use(tenant)
+            pinned = len(set(self.pinned).intersection(self.plain.owned(tenant)))
+            assert self.cache.tenant_pages(tenant) == self.plain.in_use(tenant) - pinned
             if tenant in counters:
                 assert (counters[tenant].queried, counters[tenant].hits) == (self.queried[tenant], self.hits[tenant])
                 assert counters[tenant].evicted == self.plain.evicted[tenant]
