@@ -277,7 +277,7 @@ class LocalEngine:
     def _fail_all(self, error: JaxserveError) -> None:
         for stream in self._requests.values():
             if not stream.outputs.done:
-                self._engine.abort(stream.outputs.fail(error))
+                stream.outputs.fail(error)  # the engine runs none of it any more, or is about to stop
                 stream.events.put_nowait(error)
 
 

@@ -213,8 +213,16 @@ async def test_events_of_a_stream(tokenizer):
     await engine.drain(0.0)
 
 
+def aborts(engine):
+    """What the engine is told to end from now on."""
+    told, abort = [], engine._engine.abort
+    engine._engine.abort = lambda ids: (told.extend(ids), abort(ids))
+    return told
+
+
 async def test_a_stop_string_frees_the_sequence(tokenizer):
     engine = await start(build(tokenizer))
+    told = aborts(engine)
     wanted = tokenizer.decode(expected(tokenizer.encode("hello"), 40, vocab=VOCAB), skip_special_tokens=True)
     stop = next(wanted[place] for place in range(3, len(wanted)) if wanted[place].isascii())
     events = await ask(engine, max_tokens=40, stop=stop)
@@ -225,7 +233,7 @@ async def test_a_stop_string_frees_the_sequence(tokenizer):
             await asyncio.sleep(0.001)
     stats = engine.stats()
     assert stats.pages_free == stats.pages_total
-    assert (stats.finished, stats.aborted) == (1, 0)
+    assert (stats.finished, stats.aborted, len(told)) == (1, 0, 1)
     await engine.drain(0.0)
 
 
@@ -303,7 +311,7 @@ async def test_a_request_whose_text_cannot_be_made_fails_alone(tokenizer, caplog
     fine = expected(tokenizer.encode("others"), 20, vocab=VOCAB)
     bad = next(token for token in expected(tokenizer.encode("hello"), 20, vocab=VOCAB)[3:] if token not in fine)
     engine = await start(build(BrokenTokenizer(tokenizer, bad)))
-    seen = []
+    seen, told = [], aborts(engine)
 
     async def ask_badly():
         async for event in engine.generate("hello", SamplingParams(max_tokens=20, n=2, skip_special_tokens=False)):
@@ -315,6 +323,7 @@ async def test_a_request_whose_text_cannot_be_made_fails_alone(tokenizer, caplog
     assert isinstance(seen[0], Started)
     tokens = [token for event in await other if isinstance(event, Delta) for token in event.token_ids]
     assert tokens == fine
+    assert len(told) == 2, "both of its sequences are ended"
     async with asyncio.timeout(PATIENCE):
         while engine.stats().running:
             await asyncio.sleep(0.001)

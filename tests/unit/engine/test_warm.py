@@ -90,11 +90,18 @@ def test_prompts_are_in_the_cache_before_the_first_request(tokenizer, template, 
 def test_only_pinned_prompts_outlive_a_flood(tokenizer, tmp_path):
     bench = Bench()
     kept, lost = list(range(5, 25)), list(range(30, 50))
-    bench.warm(write(tmp_path, f'{{"prompt_token_ids": {kept}, "pin": true}}', f'{{"prompt_token_ids": {lost}, "pin": false}}'))
-    assert bench.core.scheduler.cache.num_pinned == 5
+    bench.warm(
+        write(
+            tmp_path,
+            f'{{"prompt_token_ids": {kept}, "tenant": "acme", "pin": true}}',
+            f'{{"prompt_token_ids": {lost}, "pin": false}}',
+        )
+    )
+    cache = bench.core.scheduler.cache
+    assert (cache.num_pinned, cache._num_pinned["acme"]) == (5, 5)
     for number in range(10):
         bench.cached([100 + number] * 40)
-    assert bench.cached([*kept, 1]) == 20
+    assert bench.cached([*kept, 1], "acme") == 20
     assert bench.cached([*lost, 1]) == 0
 
 
