@@ -2,8 +2,8 @@
 
 Every tenant has a counter of the work done for it, divided by its weight; of the tenants that wait, the one with the smallest
 counter is next. One that begins to wait is lifted to the virtual time: what a tenant of weight 1 that always waited would have
-got in equal shares. So neither time away nor asking for little earns credit, and tenants that keep coming cannot hold up one that had
-its share. While nobody waits, virtual time keeps up with the busiest tenant: what nobody else wanted is not held against it.
+got in equal shares. So neither time away nor asking for little earns credit, and tenants that keep coming cannot hold up one that
+had its share. While nobody waits, virtual time keeps up with the busiest tenant: what nobody else wanted is not held against it.
 Work is charged when it is done, with its actual size; computing again what a preemption lost is not charged.
 (Virtual Token Counter: Sheng et al., Fairness in Serving Large Language Models, OSDI 2024, https://arxiv.org/abs/2401.00588; with
 the virtual time of generalized processor sharing: Parekh and Gallager, IEEE/ACM Transactions on Networking 1(3), 1993.)
