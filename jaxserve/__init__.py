@@ -13,10 +13,20 @@ if TYPE_CHECKING:
     from jaxserve.llm import LLM
     from jaxserve.outputs import CompletionOutput, RequestOutput
     from jaxserve.sampling.params import SamplingParams
+    from jaxserve.types import RequestOptions, ServiceClass
 
 __version__ = version("jaxserve")
 
-__all__ = ["LLM", "CompletionOutput", "JaxserveError", "RequestOutput", "SamplingParams", "__version__"]
+__all__ = [
+    "LLM",
+    "CompletionOutput",
+    "JaxserveError",
+    "RequestOptions",
+    "RequestOutput",
+    "SamplingParams",
+    "ServiceClass",
+    "__version__",
+]
 
 _HOMES = {
     "LLM": "jaxserve.llm",
@@ -24,6 +34,8 @@ _HOMES = {
     "RequestOutput": "jaxserve.outputs",
     "JaxserveError": "jaxserve.errors",
     "SamplingParams": "jaxserve.sampling.params",
+    "RequestOptions": "jaxserve.types",
+    "ServiceClass": "jaxserve.types",
 }
 
 

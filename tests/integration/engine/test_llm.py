@@ -11,6 +11,7 @@ import pytest
 from jaxserve.errors import (
     ConfigError,
     ContextLengthError,
+    DeadlineError,
     EngineDeadError,
     InternalError,
     InvalidRequestError,
@@ -486,6 +487,15 @@ def test_a_request_whose_text_cannot_be_made_keeps_its_place(llm, monkeypatch, c
     assert failed.outputs[0].finish_reason == "error"
     assert failed.outputs[0].token_ids == tokens_of(llm, greedy())[:5]
     assert (fine.error, fine.outputs[0].token_ids, fine.outputs[0].finish_reason) == (None, plain, "length")
+
+
+def test_a_request_that_is_too_late_keeps_its_place(llm):
+    late, fine = llm.generate([ids(PROMPT)] * 2, greedy(n=2), options=[RequestOptions(timeout=1e-9), RequestOptions(timeout=60)])
+    assert isinstance(late.error, DeadlineError)
+    assert (late.prompt_token_ids, late.prompt_logprobs, late.num_cached_tokens) == (PROMPT, None, 0)
+    assert [output.finish_reason for output in late.outputs] == ["error", "error"]
+    assert fine.error is None
+    assert fine.outputs[0].token_ids == tokens_of(llm, greedy())
 
 
 def test_a_request_that_the_engine_refuses_keeps_its_place(llm, monkeypatch):

@@ -5,12 +5,14 @@ from google.rpc import error_details_pb2, status_pb2
 from grpc import StatusCode
 
 from jaxserve.errors import (
+    DeadlineError,
     DrainingError,
     EngineDeadError,
     ErrorCode,
     InvalidRequestError,
     JaxserveError,
     ModelNotFoundError,
+    OverloadedError,
     QueueFullError,
 )
 from server.errors import DEFAULT_RETRY_SECONDS, OUTCOMES, grpc_status, http_body, http_headers
@@ -31,6 +33,8 @@ def test_every_code_has_an_outcome() -> None:
         (InvalidRequestError("x"), 400, StatusCode.INVALID_ARGUMENT),
         (ModelNotFoundError("x"), 404, StatusCode.NOT_FOUND),
         (QueueFullError("x"), 429, StatusCode.RESOURCE_EXHAUSTED),
+        (OverloadedError("x"), 503, StatusCode.UNAVAILABLE),
+        (DeadlineError("x"), 504, StatusCode.DEADLINE_EXCEEDED),
         (DrainingError("x"), 503, StatusCode.UNAVAILABLE),
         (EngineDeadError("x"), 503, StatusCode.UNAVAILABLE),
     ],
@@ -57,6 +61,8 @@ def test_http_body_has_the_four_keys_of_openai() -> None:
     [
         (InvalidRequestError("x"), None),
         (QueueFullError("x", retry_after=1.2), "2"),
+        (OverloadedError("x", retry_after=30.0), "30"),
+        (DeadlineError("x"), str(int(DEFAULT_RETRY_SECONDS))),
         (DrainingError("x"), str(int(DEFAULT_RETRY_SECONDS))),
     ],
 )
