@@ -28,7 +28,7 @@ class ClassPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             any time for batch.
         timeout: seconds a request may take in all; None for any time.
         max_total_tokens: prompt and output tokens of a request's sequences together; None for what the context holds.
-        kv_share: share of the KV pages that its running sequences may hold together, above 0.
+        kv_share: share of the KV pages, above 0, beyond which no further sequence of the class starts.
     """
 
     queue_timeout: float | msgspec.UnsetType | None = msgspec.UNSET
