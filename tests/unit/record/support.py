@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, is_dataclass, replace
@@ -102,7 +103,7 @@ class Engine:
         overlap: bool = True,
         fails_at: int | None = None,
         swap_places: int = 0,
-        directory: Path = Path("no dumps are expected"),
+        directory: Path = Path(os.devnull, "no dump is expected"),
     ) -> None:
         self.ring = StepRing(capacity)
         self.executor = StatefulExecutor(num_pages, PAGE, ROWS, MAX_LEN, fails_at=fails_at, swap_places=swap_places)
