@@ -58,7 +58,7 @@ def test_expected_lengths_are_those_of_the_tenant():
 
 
 def test_without_mistaken_expectations_nobody_is_preempted():
-    bench = bench_of(240, page_size=1, growth_reserve=1.0)  # tokens: of larger pages each sequence wastes a part
+    bench = bench_of(60, growth_reserve=1.0)
     bench.add(*(request(f"r{number}", 10 + 7 * number % 50, 60) for number in range(20)))
     bench.run(1000)
     assert not bench.preemptions

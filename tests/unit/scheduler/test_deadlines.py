@@ -6,6 +6,7 @@ import pytest
 
 from jaxserve.cache.swap import SwapSpace
 from jaxserve.errors import DeadlineError
+from jaxserve.scheduler.deadlines import SMALLEST
 from tests.support.bench import Bench, family, request
 
 
@@ -73,6 +74,32 @@ def test_all_sequences_of_a_request_are_dropped_together():
     bench.step()
     assert failed(bench).keys() == {"late0", "late1", "late2"}
     assert bench.scheduler.num_waiting == 0
+
+
+def test_a_sibling_that_takes_the_place_of_the_first_has_its_deadline():
+    bench = occupied()
+    bench.scheduler.add(family("late", 3, 4, queue_deadline=5.0))
+    bench.scheduler.abort(["late0"])
+    bench.clock.advance(5.0)
+    bench.step()
+    assert failed(bench).keys() == {"late1", "late2"}
+
+
+def test_siblings_of_a_request_that_started_in_time_may_wait_longer():
+    bench = Bench(max_num_seqs=1)
+    bench.scheduler.add(family("s", 2, 4, 3, queue_deadline=5.0))
+    bench.run(10, seconds=4.0)
+    assert not failed(bench)
+    assert len(bench.tokens["s1"]) == 3
+
+
+def test_finished_requests_are_not_kept_until_their_deadline():
+    bench = Bench()
+    for number in range(300):
+        bench.add(request(f"a{number}", 4, 1, deadline=1e6, queue_deadline=1e6))
+        bench.step()
+    for heap in (bench.scheduler._starts, bench.scheduler._ends):
+        assert len(heap._heap) <= 2 * SMALLEST
 
 
 def test_only_those_that_are_late_are_dropped_and_in_order():

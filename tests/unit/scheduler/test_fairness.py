@@ -56,14 +56,21 @@ def test_time_away_earns_no_credit():
     assert work_by_tenant(bench.run(10)) == {"a": 80, "b": 80}
 
 
-def test_work_that_a_preemption_lost_is_not_charged_again():
+def test_work_that_a_preemption_lost_is_not_charged_again(monkeypatch):
     bench = Bench(num_pages=5, budget=64, prefix_caching=False)
+    work = bench.scheduler._work
+    charge, charged = work.charge, {"a": [0, 0], "b": [0, 0]}
+
+    def note(tenant, prompt, output):
+        charged[tenant][0] += prompt
+        charged[tenant][1] += output
+        charge(tenant, prompt, output)
+
+    monkeypatch.setattr(work, "charge", note)
     bench.add(request("a", 8, 6, tenant="a"), request("b", 6, 6, tenant="b"))
-    while "b" in bench.scheduler.sequences:
-        charged = bench.scheduler._work.counter("b")
-        bench.step()
+    bench.run(50)
     assert [event.id for event in bench.preemptions] == ["b"]
-    assert charged == 6 + 2 * 4, "before the last step, which computes its fifth output"
+    assert charged == {"a": [8, 5], "b": [6, 5]}, "the last output is not computed"
 
 
 def test_a_tenant_that_had_its_share_is_not_held_up_by_new_ones():
@@ -82,76 +89,103 @@ def test_a_tenant_that_had_its_share_is_not_held_up_by_new_ones():
 # Counters
 
 
+def waits(work, *tenants):
+    for tenant in tenants:
+        work.enter(tenant)
+        work.wait(tenant)
+
+
+def goes(work, tenant):
+    work.wait_no_more(tenant)
+    work.leave(tenant)
+
+
+def counters(work, tenants):
+    return [work.counter(tenant) for tenant in tenants]
+
+
 def test_a_new_tenant_begins_at_an_equal_share_of_what_was_done():
     work = TokenWork(Policies(), 1.0, 2.0)
-    for tenant in "ab":
-        work.enter(tenant)
+    waits(work, "a", "b")
     work.charge("a", 10, 5)
     work.charge("b", 7, 0)
-    work.enter("c")
-    assert [work.counter(tenant) for tenant in "abc"] == [20.0, 7.0, 13.5]
+    waits(work, "c")
+    assert counters(work, "abc") == [20.0, 7.0, 13.5]
 
 
 def test_an_equal_share_is_by_weight():
     work = TokenWork(Policies(tenants={"a": TenantPolicy(weight=3)}), 1.0, 2.0)
-    for tenant in "ab":
-        work.enter(tenant)
+    waits(work, "a", "b")
     work.charge("a", 60, 0)
     work.charge("b", 20, 0)
-    work.enter("c")
-    assert [work.counter(tenant) for tenant in "abc"] == [20.0, 20.0, 20.0]
+    waits(work, "c")
+    assert counters(work, "abc") == [20.0, 20.0, 20.0]
 
 
 def test_a_tenant_that_returns_with_less_than_an_equal_share_is_lifted_to_it():
     work = TokenWork(Policies(), 1.0, 2.0)
-    for tenant in "ab":
-        work.enter(tenant)
-    work.leave("b")
+    waits(work, "a", "b")
+    goes(work, "b")
     work.charge("a", 50, 0)
-    work.enter("b")
-    assert work.counter("b") == 50.0
+    waits(work, "b")
+    assert counters(work, "ab") == [50.0, 50.0]
+
+
+def test_asking_for_little_earns_no_credit():
+    """b has a sequence that runs all the time, but nothing that waits."""
+    work = TokenWork(Policies(), 1.0, 2.0)
+    waits(work, "a", "b")
+    work.wait_no_more("b")
+    work.charge("a", 50, 0)
+    work.wait("b")
+    assert counters(work, "ab") == [50.0, 50.0]
 
 
 def test_a_tenant_that_returns_with_more_than_an_equal_share_keeps_its_counter():
     work = TokenWork(Policies(), 1.0, 2.0)
-    for tenant in "ab":
-        work.enter(tenant)
+    waits(work, "a", "b")
     work.charge("b", 90, 0)
-    work.leave("b")
+    goes(work, "b")
     work.charge("a", 30, 0)
-    work.enter("b")
+    waits(work, "b")
     assert work.counter("b") == 90.0
+
+
+def test_what_nobody_else_wanted_is_held_against_nobody():
+    work = TokenWork(Policies(), 1.0, 2.0)
+    waits(work, "a")
+    work.wait_no_more("a")
+    work.charge("a", 500, 0)
+    waits(work, "b")
+    work.wait("a")
+    assert counters(work, "ab") == [500.0, 500.0]
 
 
 def test_a_weight_divides_what_is_charged():
     work = TokenWork(Policies(tenants={"a": TenantPolicy(weight=4), "*": TenantPolicy(weight=0.5)}), 1.0, 2.0)
-    for tenant in "ab":
-        work.enter(tenant)
+    waits(work, "a", "b")
     for tenant in "ab":
         work.charge(tenant, 8, 2)
-    assert (work.counter("a"), work.counter("b")) == (3.0, 24.0)
+    assert counters(work, "ab") == [3.0, 24.0]
 
 
 def test_tenants_that_are_away_are_forgotten_beyond_a_number():
-    """Each leaves with a debt, for "stays" has as large a share."""
+    """Each leaves with a debt, for "stays" waits too."""
     work = TokenWork(Policies(), 1.0, 2.0)
-    work.enter("stays")
+    waits(work, "stays")
     for number in range(MAX_IDLE_TENANTS + 10):
-        work.enter(str(number))
+        waits(work, str(number))
         work.charge(str(number), 1, 0)
-        work.leave(str(number))
-    now = work.counter("nobody")
-    last = MAX_IDLE_TENANTS + 9
-    assert work.counter(str(last)) == now, "its debt was one too many"
-    assert work.counter(str(MAX_IDLE_TENANTS - 2)) == MAX_IDLE_TENANTS / 2
+        goes(work, str(number))
     assert len(work._counters) == MAX_IDLE_TENANTS + 1
+    assert work.active == {"stays": 1}
 
 
 def test_tenants_without_a_debt_are_forgotten_at_once():
     work = TokenWork(Policies(), 1.0, 2.0)
     for number in range(100):
-        work.enter(str(number))
-        work.leave(str(number))
+        waits(work, str(number))
+        goes(work, str(number))
     assert len(work._counters) == 0
 
 
@@ -160,7 +194,7 @@ def test_tenants_without_a_debt_are_forgotten_at_once():
 
 def test_others_leave_a_tenant_its_reserve():
     policies = Policies(tenants={"a": TenantPolicy(prefill_reserve=0.25)})
-    tokens = PrefillTokens(policies, 100, {"a", "b"})
+    tokens = PrefillTokens(policies, 100, {"a": 60, "b": 200})
     assert (tokens.left_for("a"), tokens.left_for("b")) == (100, 75)
     tokens.take("b", 75)
     assert (tokens.left_for("a"), tokens.left_for("b")) == (25, 0)
@@ -170,18 +204,30 @@ def test_others_leave_a_tenant_its_reserve():
 
 def test_what_a_tenant_took_is_no_longer_reserved():
     policies = Policies(tenants={"a": TenantPolicy(prefill_reserve=0.25)})
-    tokens = PrefillTokens(policies, 100, {"a", "b"})
+    tokens = PrefillTokens(policies, 100, {"a": 60, "b": 200})
     tokens.take("a", 40)
     assert tokens.left_for("b") == 60
 
 
 def test_nothing_is_reserved_for_tenants_without_a_prompt():
-    tokens = PrefillTokens(Policies(tenants={"a": TenantPolicy(prefill_reserve=0.25)}), 100, {"b"})
+    tokens = PrefillTokens(Policies(tenants={"a": TenantPolicy(prefill_reserve=0.25)}), 100, {"b": 200})
     assert tokens.left_for("b") == 100
 
 
+def test_no_more_is_reserved_than_a_tenant_has_to_compute():
+    tokens = PrefillTokens(Policies(tenants={"a": TenantPolicy(prefill_reserve=0.25)}), 100, {"a": 5, "b": 200})
+    assert (tokens.left_for("a"), tokens.left_for("b")) == (100, 95)
+
+
+def test_what_is_not_used_of_reserves_is_everybodys():
+    tokens = PrefillTokens(Policies(tenants={"a": TenantPolicy(prefill_reserve=0.25)}), 100, {"a": 60, "b": 200})
+    tokens.take("b", 75)
+    tokens.release()
+    assert tokens.left_for("b") == 25
+
+
 def test_reserves_of_all_others_never_exceed_the_step():
-    tokens = PrefillTokens(Policies(tenants={"*": TenantPolicy(prefill_reserve=0.5)}), 90, {"a", "b", "c"})
+    tokens = PrefillTokens(Policies(tenants={"*": TenantPolicy(prefill_reserve=0.5)}), 90, dict.fromkeys("abc", 90))
     assert [tokens.left_for(tenant) for tenant in "abc"] == [30, 30, 30]
 
 
@@ -193,3 +239,4 @@ def test_a_reserve_lets_a_small_tenant_start_beside_a_large_prompt():
     bench.add(request("b", 20, tenant="b"))
     assert bench.rows() == {"a": 8, "b": 8}
     assert bench.rows() == {"a": 8, "b": 8}
+    assert bench.rows() == {"a": 12, "b": 4}, "the reserve is for prompts that are there"

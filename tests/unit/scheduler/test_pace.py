@@ -61,6 +61,13 @@ def test_old_measurements_are_forgotten():
     assert costs.seconds(64) == pytest.approx(0.04)
 
 
+def test_a_time_of_zero_is_no_measurement():
+    costs = StepCosts()
+    costs.observe(8, 0.0)
+    costs.observe(8, 0.05)
+    assert costs.seconds(8) == 0.05
+
+
 # Sizes
 
 
@@ -133,6 +140,16 @@ def test_before_anything_was_measured_steps_are_whole():
 
 def test_a_prompt_takes_its_part_of_full_steps():
     assert measured(fixed=0.088, a_token=0.001, target=0.0).prefill_seconds(1024) == pytest.approx(1.2)
+
+
+def test_forgotten_measurements_say_nothing_of_the_fastest_step():
+    """Two rows took 20 ms long ago; a row now takes 30. Two are tried again, though they might take 60."""
+    pace = Pace(512, 32, 0.05)
+    for _ in range(5):
+        pace.observe(2, 2, 0.02)
+    for _ in range(FRESH + 100):
+        pace.observe(1, 1, 0.03)
+    assert pace.max_decodes() == 2
 
 
 # Through the scheduler
