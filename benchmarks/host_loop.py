@@ -1,8 +1,10 @@
-"""Host time of a decode step: schedule, plan, pad to the bucket, apply, and tokens to text, with a device that takes no time.
+"""Host time of a step: schedule and plan, pad to the bucket, apply, and tokens to text, with a device that takes no time.
 
-    python -m benchmarks.host_loop [--rows 16 64 256] [--steps 300]
+    python -m benchmarks.host_loop [--rows 16 64 256 1024] [--steps 300]
 
-Writes benchmarks/results/host_loop.json and prints a table of medians in microseconds.
+Three loads: `decode` (all rows decode), `waiting` (so they do, and 1,024 requests of 8 tenants wait), `mixed` (outputs end after
+32 to 96 tokens and waiting requests take their rows, so most steps also compute prompts). Writes benchmarks/results/host_loop.json
+and prints medians in microseconds.
 """
 
 from __future__ import annotations
@@ -35,40 +37,60 @@ from jaxserve.sampling.params import SamplingParams
 from jaxserve.scheduler.plan import StepResult
 from jaxserve.scheduler.scheduler import Scheduler
 from jaxserve.tokenizer.load import load_tokenizer
-from jaxserve.types import ServiceClass
+from jaxserve.types import RequestOptions, ServiceClass
 
-PROMPT, MAX_LEN, PAGE_SIZE, VOCAB = 128, 1024, 16, 500
+PROMPT, MAX_LEN, PAGE_SIZE, VOCAB, WAITING, TENANTS = 128, 2048, 16, 500, 1024, 8
 RESULTS = Path(__file__).parent / "results" / "host_loop.json"
 PHASES = ("schedule", "batch", "apply", "outputs")
+LOADS = ("decode", "waiting", "mixed")
 
 
 @dataclass
 class Loop:
-    """An engine's host side with `rows` sequences that decode."""
+    """An engine's host side with `rows` sequences that run."""
 
     rows: int
+    load: str
     seconds: dict[str, list[float]] = field(default_factory=lambda: {phase: [] for phase in PHASES})
 
     def __post_init__(self) -> None:
-        clock = RealClock()
-        tokenizer = load_tokenizer(model_directory("pico"))
+        self.clock = RealClock()
+        self.tokenizer = load_tokenizer(model_directory("pico"))
         cache = KVCache(self.rows * MAX_LEN // PAGE_SIZE + 1, PAGE_SIZE, prefix_caching=True)
-        config = SchedulerConfig(max_num_seqs=self.rows, max_num_batched_tokens=max(self.rows * PROMPT, 512))
+        config = SchedulerConfig(
+            max_num_seqs=self.rows, max_num_batched_tokens=max(self.rows * PROMPT, 512), max_waiting=2 * WAITING + self.rows
+        )
         limits = IntakeLimits(
             max_model_len=MAX_LEN, vocab_size=VOCAB, eos_token_ids=frozenset(), max_sequences=1, seed=0, strict=True
         )
         budgets = Budgets(Policies(), ServiceClass.BATCH, num_pages=cache.num_usable, page_size=PAGE_SIZE)
-        intake = Intake(tokenizer, limits, CacheNamespace("benchmark", "bfloat16", ""), budgets)
-        self.scheduler = Scheduler(config, cache, MAX_LEN, clock)
+        self.intake = Intake(self.tokenizer, limits, CacheNamespace("benchmark", "bfloat16", ""), budgets)
+        self.scheduler = Scheduler(config, cache, MAX_LEN, self.clock)
         self.grid = BucketGrid.make(max_rows=self.rows, max_tokens=config.max_num_batched_tokens, min_rows=2)
         self.outputs: dict[str, RequestOutputs] = {}
         self.rng = np.random.default_rng(0)
-        params = SamplingParams(temperature=0.0, max_tokens=None, ignore_eos=True)
-        for index in range(self.rows):
-            prompt = self.rng.integers(3, VOCAB, PROMPT).tolist()
-            requests = intake.prepare({"prompt_token_ids": prompt}, params, str(index), clock.now())
-            self.scheduler.add(requests)
-            self.outputs[requests[0].id] = RequestOutputs(str(index), requests, tokenizer, clock)
+        self.count = 0
+        for _ in range(self.rows):
+            self.add()
+        self.step()  # all prompts
+        if self.load != "decode":
+            for _ in range(WAITING):
+                self.add()
+        for times in self.seconds.values():
+            times.clear()
+
+    def add(self) -> None:
+        """One more request."""
+        tokens = int(self.rng.integers(32, 96)) if self.load == "mixed" else None
+        params = SamplingParams(temperature=0.0, max_tokens=tokens, ignore_eos=True)
+        prompt = self.rng.integers(3, VOCAB, PROMPT).tolist()
+        name, tenant = str(self.count), f"tenant-{self.count % TENANTS}"
+        self.count += 1
+        requests = self.intake.prepare(
+            {"prompt_token_ids": prompt}, params, name, self.clock.now(), RequestOptions(tenant=tenant)
+        )
+        self.scheduler.add(requests)
+        self.outputs[requests[0].id] = RequestOutputs(name, requests, self.tokenizer, self.clock)
 
     def step(self) -> None:
         """One step; its phases are timed."""
@@ -81,37 +103,49 @@ class Loop:
         marks.append(time.perf_counter())
         tokens = self.rng.integers(3, VOCAB, plan.num_rows).astype(np.int32)
         marks[-1:] = [time.perf_counter()]
-        updates = self.scheduler.apply(plan, StepResult(plan.step, tokens))
+        updates = self.scheduler.apply(plan, StepResult(plan.step, tokens), marks[-1] - marks[0])
         marks.append(time.perf_counter())
         for update in updates:
             self.outputs[update.id].push(update)
         marks.append(time.perf_counter())
         for phase, start, end in zip(PHASES, marks, marks[1:], strict=False):
             self.seconds[phase].append(end - start)
+        for update in updates:
+            if update.reason is not None:
+                del self.outputs[update.id]
+                self.add()
+
+
+def measure(rows: int, load: str, steps: int) -> dict[str, float]:
+    """Median microseconds of each phase, of schedule and apply together, and of all."""
+    loop = Loop(rows, load)
+    for _ in range(steps):
+        loop.step()
+    times = loop.seconds
+    medians = {phase: machine.median(times[phase]) * 1e6 for phase in PHASES}
+    medians["schedule + apply"] = (
+        machine.median([sum(pair) for pair in zip(times["schedule"], times["apply"], strict=True)]) * 1e6
+    )
+    medians["all"] = machine.median([sum(parts) for parts in zip(*times.values(), strict=True)]) * 1e6
+    return medians
 
 
 def main() -> None:
     """Run and write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, nargs="+", default=[16, 64, 256])
+    parser.add_argument("--rows", type=int, nargs="+", default=[16, 64, 256, 1024])
     parser.add_argument("--steps", type=int, default=300)
     arguments = parser.parse_args()
     report: dict[str, Any] = {**machine.describe(), "command": " ".join(["python -m benchmarks.host_loop", *sys.argv[1:]])}
-    report["median_microseconds"] = {}
-    shown = Table(title="host time of a decode step, median microseconds", title_justify="left")
-    for column in ("rows", *PHASES, "all"):
+    report["median_microseconds"] = {load: {} for load in LOADS}
+    shown = Table(title="host time of a step, median microseconds", title_justify="left")
+    for column in ("load", "rows", *PHASES, "schedule + apply", "all"):
         shown.add_column(column, justify="right")
-    for rows in arguments.rows:
-        loop = Loop(rows)
-        loop.step()  # the prefill
-        for times in loop.seconds.values():
-            times.clear()
-        for _ in range(arguments.steps):
-            loop.step()
-        medians = {phase: machine.median(times) * 1e6 for phase, times in loop.seconds.items()}
-        medians["all"] = machine.median([sum(parts) for parts in zip(*loop.seconds.values(), strict=True)]) * 1e6
-        report["median_microseconds"][rows] = medians
-        shown.add_row(str(rows), *(f"{value:.0f}" for value in medians.values()))
+    for load in LOADS:
+        for rows in arguments.rows:
+            medians = measure(rows, load, arguments.steps)
+            report["median_microseconds"][load][rows] = {name: round(value, 1) for name, value in medians.items()}
+            shown.add_row(load, str(rows), *(f"{value:.0f}" for value in medians.values()))
     RESULTS.write_text(json.dumps(report, indent=1) + "\n")
     Console().print(shown)
 

@@ -219,7 +219,8 @@ class Batcher:
         if draft.preempted or draft.tokens.left <= 0 or not len(self._waiting):
             return
         rows = self._running.rows
-        if not rows.num_free and not (draft.batch.decodes or draft.batch.prefills):  # nobody could make way
+        batch_runs = draft.batch.decodes or draft.batch.prefills
+        if not rows.num_free and not (batch_runs and self._waiting.has_interactive):  # nobody makes way
             draft.full = True
             return
         self._settle(draft)
