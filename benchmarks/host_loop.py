@@ -3,8 +3,8 @@
     python -m benchmarks.host_loop [--rows 16 64 256 1024] [--steps 300]
 
 Three loads: `decode` (all rows decode), `waiting` (so they do, and 1,024 requests of 8 tenants wait), `mixed` (outputs end after
-32 to 96 tokens and waiting requests take their rows, so most steps also compute prompts). Writes benchmarks/results/host_loop.json
-and prints medians in microseconds.
+32 to 96 tokens and waiting requests take their rows, so most steps also compute prompts). Prints medians in microseconds and
+writes benchmarks/results/host_loop.json.
 """
 
 from __future__ import annotations

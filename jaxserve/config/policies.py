@@ -17,6 +17,7 @@ from jaxserve.errors import ConfigError
 from jaxserve.types import ServiceClass
 
 ANY_TENANT = "*"
+MIN_WEIGHT, MAX_WEIGHT = 0.001, 1000.0
 QUEUE_TIMEOUT = 30.0  # seconds, of interactive requests
 
 
@@ -41,7 +42,7 @@ class TenantPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """What a tenant may take.
 
     Attributes:
-        weight: its share of token-work relative to other tenants', above 0.
+        weight: its share of token-work relative to other tenants', from 0.001 to 1000.
         kv_share: its quota, as a share of KV pages and of slots. It may exceed it while at least `burst_headroom` stays free.
         kv_cap: the share that it never exceeds.
         burst_headroom: share of pages and of slots that its sequences beyond the quota leave free for others.
@@ -121,8 +122,10 @@ def _check_class(name: str, policy: ClassPolicy) -> None:
 
 
 def _check_tenant(name: str, policy: TenantPolicy) -> None:
-    if not 0.0 < policy.weight < math.inf:
-        raise ConfigError(f"policies: {name}.weight must be above 0 and finite, got {policy.weight}", param="policies")
+    if not MIN_WEIGHT <= policy.weight <= MAX_WEIGHT:
+        raise ConfigError(
+            f"policies: {name}.weight must be between {MIN_WEIGHT:g} and {MAX_WEIGHT:g}, got {policy.weight}", param="policies"
+        )
     for share in ("burst_headroom", "prefill_reserve"):
         if not 0.0 <= getattr(policy, share) < 1.0:
             raise ConfigError(f"policies: {name}.{share} must be in [0, 1), got {getattr(policy, share)}", param="policies")

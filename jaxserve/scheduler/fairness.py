@@ -60,6 +60,8 @@ class TokenWork:
     def wait(self, tenant: str) -> None:
         """A sequence of the tenant begins to wait."""
         if tenant not in self._waiting:
+            if self._waiting:  # work for tenants that run on without waiting must not put a newcomer behind a whole backlog
+                self._virtual_time = min(self._virtual_time, max(map(self.counter, self._waiting)))
             self._counters[tenant] = max(self.counter(tenant), self._virtual_time)
             self._waiting[tenant] = 0
             self._waiting_weight += self.weight(tenant)
