@@ -2,127 +2,135 @@
 
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
-from jaxserve.cache.kv_cache import KVCache
-from jaxserve.clock import VirtualClock
 from jaxserve.config.fields import SchedulerConfig
-from jaxserve.engine.core import EngineCore
-from jaxserve.errors import QueueFullError
-from jaxserve.sampling.params import SamplingParams
-from jaxserve.scheduler.request import EngineRequest
-from jaxserve.scheduler.scheduler import Scheduler
-from jaxserve.types import FinishReason
-from tests.support.hash_executor import VOCAB, HashExecutor, expected
+from jaxserve.config.policies import ClassPolicy, Policies, TenantPolicy
+from jaxserve.types import RequestOptions, ServiceClass
+from tests.support.checked_engine import CheckedEngine
+from tests.support.watched_parts import MAX_LEN, POISON, Setup, Wish
 
-MAX_LEN = 40
-EOS = frozenset({3})
-ROOTS = (b"tenant-a", b"tenant-b")
+TENANTS = ("ours", "theirs", "others")
+BLOCKS = ((7, 8, 9, 10, 7, 8, 9, 11), (1, 2, 3, 4, 5, 6, 1, 2))  # of which prompts are made: prefixes and inner pages coincide
+
+SHARES = ((1.0, 1.0), (0.2, 1.0), (0.2, 0.5), (0.5, 0.6))  # kv_share and kv_cap
+
+
+@st.composite
+def policies(draw):
+    tenants, classes = {}, {}
+    for name in draw(st.lists(st.sampled_from([*TENANTS[:2], "*"]), max_size=3, unique=True)):
+        share, cap = draw(st.sampled_from(SHARES))
+        tenants[name] = TenantPolicy(
+            weight=draw(st.sampled_from([1.0, 4.0])),
+            kv_share=share,
+            kv_cap=cap,
+            burst_headroom=draw(st.sampled_from([0.0, 0.2])),
+            prefill_reserve=draw(st.sampled_from([0.0, 0.3])),
+        )
+    if draw(st.integers(0, 2)) == 2:
+        classes[ServiceClass.BATCH] = ClassPolicy(kv_share=0.4)
+    return Policies(tenants=tenants, classes=classes)
+
+
+@st.composite
+def setups(draw):
+    page_size = draw(st.sampled_from([1, 2, 4, 8]))
+    max_num_seqs = draw(st.integers(2, 6))
+    watermarks = draw(st.sampled_from([(0.0, 0.0), (0.0, 0.0), (0.0, 0.3), (0.1, 0.2)]))
+    config = SchedulerConfig(
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=max_num_seqs + draw(st.integers(0, 40)),
+        long_prefill_token_threshold=draw(st.sampled_from([0, 0, 3])),
+        max_waiting=draw(st.integers(3, 12)),
+        max_waiting_tokens=draw(st.sampled_from([60, 10_000])),
+        low_watermark=watermarks[0],
+        high_watermark=watermarks[1],
+        growth_reserve=draw(st.sampled_from([0.0, 0.0, 0.0, 0.5, 1.0])),
+        itl_target_ms=draw(st.sampled_from([0.0, 1.0, 15.0, 1000.0])),
+        aging_s=draw(st.sampled_from([0.0, 0.5, 10.0])),
+        overlap=draw(st.booleans()),
+    )
+    return Setup(
+        config=config,
+        policies=draw(policies()),
+        num_pages=-(-MAX_LEN // page_size) + 1 + draw(st.integers(0, 6)),
+        page_size=page_size,
+        prefix_caching=draw(st.sampled_from([True, True, False])),
+        swap_places=draw(st.sampled_from([0, 4, 40])),
+        swap_page_seconds=draw(st.sampled_from([0.0, 1.0])),
+        step_seconds=draw(st.sampled_from([0.0, 0.01])),
+        token_seconds=draw(st.sampled_from([0.001, 0.01])),
+    )
+
+
+@st.composite
+def prompts(draw):
+    tokens = sum((BLOCKS[index] for index in draw(st.lists(st.integers(0, 1), min_size=1, max_size=4))), ())
+    prompt = tokens[: draw(st.one_of(st.integers(1, 8), st.integers(1, 32)))]  # short ones grow most, and are preempted most
+    return (POISON, *prompt) if draw(st.integers(0, 15)) == 15 else prompt
+
+
+@st.composite
+def wishes(draw):
+    options = RequestOptions(
+        tenant=draw(st.sampled_from(TENANTS)),
+        service_class=draw(st.sampled_from(ServiceClass)),
+        queue_timeout=draw(st.sampled_from([None, None, None, None, 0.05, 0.5])),
+        timeout=draw(st.sampled_from([None, None, None, None, 0.1, 1.0])),
+    )
+    return Wish(
+        prompt=draw(prompts()),
+        output=draw(st.one_of(st.integers(1, 30), st.integers(20, 30))),
+        n=draw(st.sampled_from([1, 1, 1, 2, 3])),
+        ignore_eos=draw(st.booleans()),
+        options=options,
+    )
 
 
 class EngineMachine(RuleBasedStateMachine):
-    """Adds, steps and aborts; compares every sequence with the oracle."""
+    @initialize(setup=setups())
+    def start(self, setup):
+        self.engine = CheckedEngine(setup)
 
-    @initialize(
-        page_size=st.sampled_from([1, 2, 4, 8]),
-        spare_pages=st.integers(0, 12),
-        max_num_seqs=st.integers(1, 5),
-        extra_tokens=st.integers(0, 20),
-        threshold=st.sampled_from([0, 1, 3]),
-        watermarks=st.sampled_from([(0.0, 0.0), (0.0, 0.3), (0.1, 0.2), (0.3, 0.6)]),
-        overlap=st.booleans(),
-        prefix_caching=st.booleans(),
-    )
-    def start(self, page_size, spare_pages, max_num_seqs, extra_tokens, threshold, watermarks, overlap, prefix_caching):
-        num_pages = -(-MAX_LEN // page_size) + 1 + spare_pages
-        config = SchedulerConfig(
-            max_num_seqs=max_num_seqs,
-            max_num_batched_tokens=max_num_seqs + extra_tokens,
-            long_prefill_token_threshold=threshold,
-            max_waiting=6,
-            low_watermark=watermarks[0],
-            high_watermark=watermarks[1],
-        )
-        self.config = config
-        self.cache = KVCache(num_pages, page_size, prefix_caching=prefix_caching)
-        self.executor = HashExecutor(num_pages, page_size, max_num_seqs, MAX_LEN)
-        self.core = EngineCore(Scheduler(config, self.cache, MAX_LEN, VirtualClock()), self.executor, overlap=overlap)
-        self.counter = 0
-        self.wanted = {}
-        self.got = {}
+    @rule(wish=wishes())
+    def add(self, wish):
+        self.engine.add(wish)
 
-    @rule(data=st.data(), length=st.integers(1, 30), shared=st.integers(0, 30), output=st.integers(1, 12))
-    def add(self, data, length, shared, output):
-        prompt = [7] * min(shared, length) + data.draw(st.lists(st.integers(0, VOCAB - 1), min_size=length, max_size=length))
-        prompt = tuple(prompt[:length])
-        name = str(self.counter)
-        self.counter += 1
-        output = min(output, MAX_LEN - length)
-        ignore_eos = data.draw(st.booleans())
-        request = EngineRequest(
-            id=name,
-            prompt=prompt,
-            params=SamplingParams(temperature=0, ignore_eos=ignore_eos),
-            max_tokens=output,
-            seed=0,
-            eos_token_ids=EOS,
-            cache_root=data.draw(st.sampled_from(ROOTS)),
-            arrival=0.0,
-        )
-        full = self.core.scheduler.num_waiting >= 6
-        try:
-            self.core.add([request])
-        except QueueFullError:
-            assert full
-            return
-        assert not full
-        self.wanted[name] = expected(list(prompt), output, frozenset() if ignore_eos else EOS)
-        self.got[name] = []
+    @rule(first=wishes(), second=wishes())
+    def add_two(self, first, second):
+        self.engine.add(first)
+        self.engine.add(second)
 
+    @precondition(lambda self: self.engine.got)
     @rule(data=st.data())
     def abort(self, data):
-        active = sorted(name for name, wanted in self.wanted.items() if self.got[name] != wanted)
-        if active:
-            name = data.draw(st.sampled_from(active))
-            assert self.core.abort([name]) == [name]
-            assert self.core.abort([name]) == []
-            del self.wanted[name], self.got[name]
+        self.engine.abort(data.draw(st.sampled_from(sorted(self.engine.got))))
 
-    @rule()
-    def step(self):
-        for update in self.core.step():
-            if update.id not in self.wanted:
-                raise AssertionError("an aborted sequence got a token")
-            self.got[update.id].append(update.token)
-            wanted = self.wanted[update.id]
-            assert self.got[update.id] == wanted[: len(self.got[update.id])]
-            finished = len(self.got[update.id]) == len(wanted)
-            assert (update.reason is not None) == finished
-            if finished:
-                assert update.reason in {FinishReason.STOP, FinishReason.LENGTH}
-        if self.executor.plans:
-            plan = self.executor.plans[-1]
-            assert plan.num_tokens <= self.config.max_num_batched_tokens
-            assert plan.num_rows <= self.config.max_num_seqs
+    @rule(count=st.integers(1, 3))
+    def few_steps(self, count):
+        for _ in range(count):
+            self.engine.step()
 
-    @rule()
-    def finish_all(self):
-        for _ in range(4000):
-            if not self.core.has_work:
-                break
-            self.step()
-        assert not self.core.has_work, "the engine makes no progress"
-        assert self.got == self.wanted
-        assert self.cache.num_free == self.cache.num_usable
+    @rule(count=st.integers(4, 12))
+    def many_steps(self, count):
+        for _ in range(count):
+            self.engine.step()
 
-    @invariant()
-    def consistent(self):
-        if hasattr(self, "core"):
-            self.core.scheduler.check()
+    @rule(seconds=st.sampled_from([0.02, 0.3]))
+    def wait(self, seconds):
+        self.engine.wait(seconds)
+
+    @rule(tenant=st.sampled_from(TENANTS), tokens=prompts(), flush=st.integers(0, 3))
+    def pin(self, tenant, tokens, flush):
+        if flush:
+            self.engine.pin(tenant, tokens)
+        else:
+            self.engine.flush()
 
     def teardown(self):
-        if hasattr(self, "core"):
-            self.finish_all()
+        if hasattr(self, "engine"):
+            self.engine.finish()
 
 
 def test_random_operations():
