@@ -57,7 +57,7 @@ def test_time_away_earns_no_credit():
 
 
 def test_work_that_a_preemption_lost_is_not_charged_again(monkeypatch):
-    bench = Bench(num_pages=5, budget=64, prefix_caching=False)
+    bench = Bench(num_pages=5, budget=64, prefix_caching=False, long_prefill_token_threshold=4)
     work = bench.scheduler._work
     charge, charged = work.charge, {"a": [0, 0], "b": [0, 0]}
 
@@ -84,6 +84,17 @@ def test_a_tenant_that_had_its_share_is_not_held_up_by_new_ones():
         bench.add(request(f"new{number}", 4, 1, tenant=f"new{number}"))
         bench.step()
     assert "old1" in bench.ended
+
+
+def test_a_new_tenant_does_not_come_after_another_ones_whole_queue():
+    """b computes most of the work in slots that it has for long; a's queue gets the last slot, and then c comes."""
+    bench = Bench(max_num_seqs=8, budget=64, num_pages=2000, prefix_caching=False)
+    bench.add(*(request(f"b{number}", 4, 300, tenant="b") for number in range(7)))
+    bench.step()
+    bench.add(*(request(f"a{number}", 4, 4, tenant="a") for number in range(60)))
+    bench.run(100)
+    bench.add(request("c", 4, 4, tenant="c"))
+    assert any("c" in step for step in bench.run(10))
 
 
 # Counters

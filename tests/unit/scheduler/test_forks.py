@@ -162,3 +162,21 @@ def test_only_the_first_sequence_is_charged_for_the_prompt():
     bench.scheduler.add(family("s", 3, 20, tenant="a"))
     bench.run(2)
     assert bench.scheduler._work.counter("a") == 20 + 2 + 2, "the last prompt token of two, and an output at the price of two"
+
+
+def test_a_prompt_that_is_computed_again_in_this_step_is_not_copied_from():
+    """s0 lost its pages before s1 started; then both start in one step."""
+    bench = Bench(max_num_seqs=2, budget=64, prefix_caching=False)
+    requests = family("s", 2, 7, 6, service_class=BATCH)
+    bench.add(request("o", 4, 50))
+    bench.scheduler.add(requests)
+    bench.step()
+    bench.add(request("p", 4, 1))
+    bench.step()
+    assert [event.id for event in bench.preemptions] == ["s0"]
+    bench.step()
+    assert "p" in bench.ended
+    bench.scheduler.abort(["o"])
+    assert bench.rows().keys() == {"s0", "s1"}
+    bench.run(20)
+    assert {name: bench.tokens[name] for name in ("s0", "s1")} == dict.fromkeys(("s0", "s1"), expected(requests[0].prompt, 6))

@@ -231,3 +231,31 @@ def test_interactive_sequences_beyond_what_the_target_allows_wait():
     bench.add(*(request(f"a{number}", 4, 100) for number in range(6)))
     bench.run(2)
     assert (bench.scheduler.num_running, bench.scheduler.num_waiting) == (4, 2)
+
+
+def two_rows(max_num_seqs):
+    """A bench whose target allows two rows beside interactive decodes."""
+    bench = Bench(max_num_seqs=max_num_seqs, budget=64, itl_target_ms=50.0)
+    for size, seconds in ((1, 0.02), (2, 0.04), (4, 0.08)):
+        bench.scheduler._pace.observe(size, size, seconds)
+    return bench
+
+
+def test_batch_starts_only_in_rows_that_the_target_allows():
+    bench = two_rows(4)
+    bench.add(*(request(name, 4, 100) for name in "ac"), request("b", 4, service_class=BATCH))
+    bench.run(3)
+    assert "b" not in bench.tokens
+    bench.scheduler.abort(["c"])
+    bench.step()
+    assert "b" in bench.tokens
+
+
+def test_batch_makes_no_way_for_a_row_that_the_target_does_not_allow():
+    bench = two_rows(3)
+    bench.add(request("b", 4, 100, service_class=BATCH))
+    bench.step()
+    bench.add(*(request(name, 4, 100) for name in "acd"))
+    bench.run(5)
+    assert bench.scheduler.num_waiting == 1
+    assert not bench.preemptions
