@@ -185,7 +185,7 @@ class CheckedEngine:
     def _planned(self, plan: Plan) -> None:
         """A plan on its way to the executor."""
         config, now = self.setup.config, self.clock.now()
-        assert plan.num_tokens <= config.max_num_batched_tokens
+        assert plan.num_tokens <= config.max_num_batched_tokens, "more tokens than a step may have"
         assert plan.num_rows <= config.max_num_seqs
         admitted = self.waiting.intersection(plan.ids)
         if self.scheduler.num_preemptions > self.num_known:
@@ -196,7 +196,7 @@ class CheckedEngine:
         texts = []
         for row, name in enumerate(plan.ids):
             request = self.requests[name]
-            assert now < request.deadline
+            assert now < request.deadline, "a sequence runs too late"
             if name in admitted and _request_of(name) not in self.started:
                 assert now < request.queue_deadline, "a sequence starts too late"
             start = int(plan.kv_length[row] - (plan.query_start[row + 1] - plan.query_start[row]))
@@ -214,7 +214,7 @@ class CheckedEngine:
         assert event.id not in self.waiting, "a sequence is admitted and preempted in one step"
         assert (event.tenant, event.service_class) == (victim.request.tenant, victim.request.service_class)
         assert event.time == self.clock.now()
-        assert event.pages_gained == self.cache.freed
+        assert event.pages_gained == self.cache.freed, "a preemption frees other pages than it tells"
         assert event.swapped == bool(victim.places)
         assert event.tokens_lost == (0 if event.swapped else self.computed[event.id])
         rank = max(0, RANKS[event.service_class] - (victim.num_preemptions - 1) // 2)

@@ -39,14 +39,19 @@ class PageContents:
 
     def _check(self, plan: Plan, row: int, index: int, end: int, text: Text) -> None:
         """The row's page holds its text up to token `end`."""
-        tenant, held = self._pages[int(plan.page_table[row, index])]
+        tenant, held = self._held(self._pages, int(plan.page_table[row, index]))
         assert tenant == text[0], f"{plan.ids[row]} of {text[0]} reads a page of {tenant}"
         assert held[:end] == text[1][:end], f"{plan.ids[row]} reads a page of another prefix"
 
     def _move(self, plan: Plan) -> None:
         for page, place in plan.swap_out:
-            self._places[place] = self._pages[page]
+            self._places[place] = self._held(self._pages, page)
         for place, page in plan.swap_in:
-            self._pages[page] = self._places[place]
-        copied = [(destination, self._pages[source]) for source, destination in plan.copies]
+            self._pages[page] = self._held(self._places, place)
+        copied = [(destination, self._held(self._pages, source)) for source, destination in plan.copies]
         self._pages.update(copied)
+
+    @staticmethod
+    def _held(texts: dict[int, Text], index: int) -> Text:
+        assert index in texts, f"page or place {index} was never written"
+        return texts[index]

@@ -89,6 +89,8 @@ def wishes(draw):
 
 
 class EngineMachine(RuleBasedStateMachine):
+    num_operations = 0  # of all runs
+
     @initialize(setup=setups())
     def start(self, setup):
         self.engine = CheckedEngine(setup)
@@ -131,6 +133,7 @@ class EngineMachine(RuleBasedStateMachine):
     def teardown(self):
         if hasattr(self, "engine"):
             self.engine.finish()
+            EngineMachine.num_operations += self.engine.num_operations
 
 
 def test_random_operations():
@@ -138,3 +141,4 @@ def test_random_operations():
     run_state_machine_as_test(
         EngineMachine, settings=settings(max_examples=250, stateful_step_count=50, deadline=None, phases=phases)
     )
+    assert EngineMachine.num_operations > 10_000

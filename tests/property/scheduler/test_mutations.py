@@ -1,0 +1,289 @@
+"""The net has no holes: whatever is broken in cache or scheduler here, the checks of the random operations notice."""
+
+from collections import deque
+from dataclasses import replace
+
+import pytest
+
+from jaxserve.cache.kv_cache import KVCache
+from jaxserve.cache.page_pool import PagePool
+from jaxserve.cache.prefix_hash import CacheNamespace, page_hash
+from jaxserve.cache.swap import SwapSpace
+from jaxserve.scheduler.batching import Batcher
+from jaxserve.scheduler.deadlines import Deadlines
+from jaxserve.scheduler.fairness import PrefillTokens
+from jaxserve.scheduler.planner import Planner
+from jaxserve.scheduler.preemption import Preempter
+from jaxserve.scheduler.request import Status
+from jaxserve.scheduler.rows import RowTable
+from jaxserve.scheduler.running import RunningSet
+from jaxserve.scheduler.scheduler import Scheduler
+from tests.support.scripted_operations import run_script
+
+SEEDS = range(12)
+
+
+def one_reference_too_many(patch):
+    share = PagePool.share
+
+    def mutant(self, pages):
+        pages = list(pages)
+        share(self, pages)
+        share(self, pages[:1])
+
+    patch.setattr(PagePool, "share", mutant)
+
+
+def one_reference_too_few(patch):
+    def mutant(self, pages):
+        for page in pages:
+            if self._references[page] == 0:
+                self._take_cached(page)
+            self._references[page] = 1
+
+    patch.setattr(PagePool, "share", mutant)
+
+
+def a_page_is_never_freed(patch):
+    release = PagePool.release
+    patch.setattr(PagePool, "release", lambda self, pages: release(self, list(pages)[1:]))
+
+
+def a_page_in_use_is_freed(patch):
+    grow = KVCache.grow
+
+    def mutant(self, sequence, num_tokens):
+        before = len(sequence.pages)
+        grown = grow(self, sequence, num_tokens)
+        if before and len(sequence.pages) > before:
+            self._pool.release(sequence.pages[:1])
+        return grown
+
+    patch.setattr(KVCache, "grow", mutant)
+
+
+def a_page_is_freed_under_a_row_of_the_step(patch):
+    """The victim of a preemption stays in the step that took its pages."""
+    preempt = Preempter._preempt
+
+    def mutant(self, draft, sequence):
+        count = draft.chosen.get(sequence, 0)
+        preempt(self, draft, sequence)
+        if count:
+            draft.chosen[sequence] = count
+
+    patch.setattr(Preempter, "_preempt", mutant)
+
+
+def a_page_of_another_row_is_in_the_table(patch):
+    pages = RowTable.pages
+
+    def mutant(self, slots):
+        table = pages(self, slots)
+        table[0, 0] = table[-1, 0]
+        return table
+
+    patch.setattr(RowTable, "pages", mutant)
+
+
+def the_salt_is_left_out_of_the_key(patch):
+    root = CacheNamespace.root
+    patch.setattr(CacheNamespace, "root", lambda self: root(replace(self, salt="")))
+
+
+def a_hash_without_its_parent(patch):
+    def mutant(self, hashes, root, tokens, count):
+        for start in range(len(hashes) * self.page_size, count * self.page_size, self.page_size):
+            hashes.append(page_hash(root, tokens[start : start + self.page_size]))
+
+    patch.setattr(KVCache, "_extend", mutant)
+
+
+def a_page_is_found_before_it_is_planned(patch):
+    commit = KVCache.commit
+
+    def mutant(self, sequence, tokens, num_computed):
+        commit(self, sequence, tokens, len(sequence.pages) * self.page_size)
+
+    patch.setattr(KVCache, "commit", mutant)
+
+
+def a_copy_is_left_out(patch):
+    plan = Planner.plan
+
+    def mutant(self, chosen, moves):
+        return replace(plan(self, chosen, moves), copies=())
+
+    patch.setattr(Planner, "plan", mutant)
+
+
+def a_copy_goes_the_other_way(patch):
+    plan = Planner.plan
+
+    def mutant(self, chosen, moves):
+        made = plan(self, chosen, moves)
+        return replace(made, copies=tuple((destination, source) for source, destination in made.copies))
+
+    patch.setattr(Planner, "plan", mutant)
+
+
+def swapped_pages_come_back_in_another_order(patch):
+    plan = Planner.plan
+
+    def mutant(self, chosen, moves):
+        made = plan(self, chosen, moves)
+        places, pages = [place for place, _ in made.swap_in], [page for _, page in made.swap_in]
+        return replace(made, swap_in=tuple(zip(places, reversed(pages), strict=True)))
+
+    patch.setattr(Planner, "plan", mutant)
+
+
+def swaps_of_a_step_without_rows_are_lost(patch):
+    step = Batcher.step
+
+    def mutant(self):
+        draft = step(self)
+        if not draft.rows:
+            self._running.take_moves()
+        return draft
+
+    patch.setattr(Batcher, "step", mutant)
+
+
+def swapped_places_are_never_given_back(patch):
+    patch.setattr(SwapSpace, "give_back", lambda self, places: None)
+
+
+def computed_tokens_are_kept_over_a_preemption(patch):
+    stop = RunningSet.stop
+
+    def mutant(self, sequence):
+        computed = sequence.num_computed
+        stop(self, sequence)
+        sequence.num_computed = computed
+
+    patch.setattr(RunningSet, "stop", mutant)
+
+
+def a_step_has_one_token_too_many(patch):
+    start = PrefillTokens.__init__
+
+    def mutant(self, policies, budget, *rest):
+        start(self, policies, budget + 1, *rest)
+
+    patch.setattr(PrefillTokens, "__init__", mutant)
+
+
+def a_sibling_starts_in_the_step_that_computes_the_prompt(patch):
+    advance = Batcher._advance
+
+    def mutant(self, draft, sequence, count):
+        advance(self, draft, sequence, count)
+        if sequence in draft.computed:
+            draft.computed.remove(sequence)
+            self._waiting.put_back(self._waiting.release(sequence))
+
+    def can_fork(self, draft, sequence):
+        parent = sequence.parent
+        ready = parent is not None and parent.status is Status.RUNNING and parent.num_computed >= parent.num_prompt
+        return ready and sequence.num_output == 0
+
+    patch.setattr(Batcher, "_advance", mutant)
+    patch.setattr(Batcher, "_can_fork", can_fork)
+
+
+def a_step_that_preempted_admits(patch):
+    admit = Batcher._admit
+
+    def mutant(self, draft, *, only_interactive):
+        draft.preempted = False
+        admit(self, draft, only_interactive=only_interactive)
+
+    patch.setattr(Batcher, "_admit", mutant)
+
+
+def a_cap_is_not_looked_at(patch):
+    patch.setattr(Preempter, "within_cap", lambda self, sequence, num_tokens: True)
+
+
+def deadlines_are_forgotten(patch):
+    patch.setattr(Deadlines, "due", lambda self, now: iter(()))
+
+
+def a_slot_is_given_back_twice(patch):
+    give_back = RowTable.give_back
+
+    def mutant(self, slot):
+        give_back(self, slot)
+        give_back(self, slot)
+
+    patch.setattr(RowTable, "give_back", mutant)
+
+
+def a_token_is_told_twice(patch):
+    apply = Scheduler.apply
+
+    def mutant(self, plan, result, seconds=None):
+        updates = apply(self, plan, result, seconds)
+        return updates + updates[-1:]
+
+    patch.setattr(Scheduler, "apply", mutant)
+
+
+def the_first_of_all_may_be_preempted(patch):
+    make_room = Preempter.make_room
+
+    def mutant(self, draft, sequence, num_tokens):
+        first = self._running.sequences[0]
+        if first is not sequence and first not in draft.settled:
+            self._preempt(draft, first)
+        return make_room(self, draft, sequence, num_tokens)
+
+    patch.setattr(Preempter, "make_room", mutant)
+
+
+PREFIX, TENANT = "reads a page of another prefix", "of (ours|theirs|others) reads a page of"
+COUNTS = "reference counts differ from the holders'"
+MUTATIONS = {  # and what the checks say of each; None where they say nothing in words
+    one_reference_too_many: COUNTS,
+    one_reference_too_few: COUNTS,
+    a_page_is_never_freed: "frees other pages than it tells",
+    a_page_in_use_is_freed: COUNTS,
+    a_page_is_freed_under_a_row_of_the_step: None,
+    a_page_of_another_row_is_in_the_table: f"{PREFIX}|{TENANT}",
+    the_salt_is_left_out_of_the_key: TENANT,
+    a_hash_without_its_parent: PREFIX,
+    a_page_is_found_before_it_is_planned: PREFIX,
+    a_copy_is_left_out: f"{PREFIX}|{TENANT}|was never written",
+    a_copy_goes_the_other_way: f"{PREFIX}|{TENANT}|was never written",
+    swapped_pages_come_back_in_another_order: f"{PREFIX}|{TENANT}",
+    swaps_of_a_step_without_rows_are_lost: f"{PREFIX}|{TENANT}|was never written",
+    swapped_places_are_never_given_back: "taken places differ",
+    computed_tokens_are_kept_over_a_preemption: None,
+    a_step_has_one_token_too_many: "more tokens than a step may have",
+    a_sibling_starts_in_the_step_that_computes_the_prompt: f"{PREFIX}|{TENANT}|was never written",
+    a_step_that_preempted_admits: "admitted in a step that preempted",
+    a_cap_is_not_looked_at: "beyond its cap",
+    deadlines_are_forgotten: "a deadline passed unnoticed|too late",
+    a_slot_is_given_back_twice: None,
+    a_token_is_told_twice: None,
+    the_first_of_all_may_be_preempted: "the first of all is preempted",
+}
+
+
+def test_unbroken_code_passes_and_meets_everything():
+    engines = [run_script(seed) for seed in SEEDS]
+    plans = [plan for checked in engines for plan in checked.executor.plans]
+    assert sum(checked.num_operations for checked in engines) > 1000
+    assert sum(len(checked.events) for checked in engines) > 50
+    assert sum(event.swapped for checked in engines for event in checked.events) > 10
+    assert sum(len(plan.copies) for plan in plans) > 10
+    assert sum(checked.cache.hit_tokens for checked in engines) > 200
+    assert all(sum(getattr(checked, end) for checked in engines) > 10 for end in ("finished", "aborted", "refused", "failed"))
+
+
+@pytest.mark.parametrize(("mutate", "message"), MUTATIONS.items(), ids=[mutate.__name__ for mutate in MUTATIONS])
+def test_a_mutation_is_caught(mutate, message, monkeypatch):
+    mutate(monkeypatch)
+    with pytest.raises(AssertionError, match=message):
+        deque(map(run_script, SEEDS), maxlen=0)
