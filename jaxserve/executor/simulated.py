@@ -129,12 +129,17 @@ class CostModel:
 
     def _attention_s(self, counts: Counts, lengths: Counts) -> float:
         """Seconds of the products with keys and values; latent attention decodes and prefills in different ways."""
-        pairs = np.zeros(len(counts), np.int64)
-        for window, layers in self._windows:
-            pairs += layers * (_pairs(lengths, window) - _pairs(lengths - counts, window))
-        decoding, shape = counts == 1, self._layout.shape
-        flops = int(pairs[decoding].sum()) * shape.attention_flops(decode=True)
-        flops += int(pairs[~decoding].sum()) * shape.attention_flops(decode=False)
+        shape = self._layout.shape
+        decoding = counts == 1
+        decodes = sum(layers * _seen(lengths[decoding], window) for window, layers in self._windows)
+        flops = decodes * shape.attention_flops(decode=True)
+        if not decoding.all():
+            counts, lengths = counts[~decoding], lengths[~decoding]
+            pairs = sum(
+                layers * int((_pairs(lengths, window) - _pairs(lengths - counts, window)).sum())
+                for window, layers in self._windows
+            )
+            flops += pairs * shape.attention_flops(decode=False)
         return flops / self._layout.tp / self._rates.attention
 
     def _of_bucket(self, bucket: Bucket) -> tuple[float, float, float]:
@@ -145,6 +150,11 @@ class CostModel:
             flops = bucket.tokens * self._body_flops + bucket.rows * self._logits_flops
             known = self._padded[bucket] = step.weights_s, flops / self._rates.linear, step.network_s
         return known
+
+
+def _seen(lengths: Counts, window: int | None) -> int:
+    """Positions that the last tokens of rows of these lengths see in one layer."""
+    return int((lengths if window is None else np.minimum(lengths, window)).sum())
 
 
 def _visible(counts: Counts, lengths: Counts, window: int | None) -> Counts:
@@ -206,7 +216,7 @@ class SimulatedExecutor:
     def submit(self, plan: Plan) -> SimulatedHandle:
         """Queue a step behind those submitted before it."""
         self._clock.advance(self._host_s)
-        counts = np.diff(plan.query_start).astype(np.int64)
+        counts = (plan.query_start[1:] - plan.query_start[:-1]).astype(np.int64)
         seconds = self._costs.cost(counts, plan.kv_length.astype(np.int64)).total + self._move_s(plan)
         self._free_at = max(self._free_at, self._clock.now()) + seconds
         self._observe(plan, seconds)

@@ -148,7 +148,7 @@ class Fleet:
             self._ended(record, error)
         over = replica.step()
         if over is not None:
-            self._wake(replica, over)
+            self._wake(replica, max(over, self.now))  # a clock that is moved by differences is an ulp off
 
     def _ended(self, record: Record, error: JaxserveError) -> None:
         """An engine ended it, or did not take it; its client comes back if it was told when."""

@@ -182,8 +182,9 @@ class Ledger:
         """Tokens reach their clients. Returns the requests that an engine ended with an error, which are still active."""
         errors: list[tuple[Record, JaxserveError]] = []
         tokens: dict[str, int] = {}
+        active = self.active
         for update in updates:
-            record = self.active[update.id]
+            record = active[update.id]
             if update.token is not None:
                 if record.waiting:
                     self._starts(record, update, now)

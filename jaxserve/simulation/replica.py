@@ -237,8 +237,8 @@ class Replica:
             known = progress.get(name, 0)
             if known > start:
                 totals.recomputed += min(known, end) - start
-            if end > known:
-                progress[name] = end
+                end = max(known, end)
+            progress[name] = end
         self._timeline.level(self._clock.now(), {"step_tokens": float(plan.num_tokens)}, seconds)
 
     def _engine_request(self, record: Record, now: float) -> EngineRequest:
