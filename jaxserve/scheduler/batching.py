@@ -225,7 +225,7 @@ class Batcher:
             return
         self._settle(draft)
         line = self._waiting.line()
-        capacity = Capacity(self._config, self._policies, self._running.cache, self._lengths, self._pace, self._running.sequences)
+        capacity = Capacity(self._config, self._policies, self._running.cache, self._lengths, self._pace, self._running)
         while draft.tokens.left > 0:
             sequence = line.next(only_interactive=only_interactive)
             if sequence is None:
@@ -256,7 +256,7 @@ class Batcher:
             sequence.queue_time = now - sequence.request.arrival
             sequence.order = self._num_admitted
             self._num_admitted += 1
-        self._running.start(sequence, match, fork=fork)
+        self._running.start(sequence, match, fork=fork, expected=self._lengths.expected(sequence.request))
         draft.admitted = True
         draft.prefilling.add(sequence)  # its prefix may be computed by another row of this step
         self._prompts.observe(sequence.request.tenant, 1.0 - sequence.num_computed / len(sequence.tokens))

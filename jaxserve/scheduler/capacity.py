@@ -8,8 +8,6 @@ https://arxiv.org/abs/2507.10150.)
 
 from __future__ import annotations
 
-from collections.abc import Sequence as ListOf
-from dataclasses import dataclass, field
 from enum import Enum
 
 import numpy as np
@@ -20,6 +18,7 @@ from jaxserve.config.policies import Policies
 from jaxserve.scheduler.estimates import OutputLengths
 from jaxserve.scheduler.pace import Pace
 from jaxserve.scheduler.request import Sequence
+from jaxserve.scheduler.running import RunningSet
 
 
 class Verdict(Enum):
@@ -29,26 +28,6 @@ class Verdict(Enum):
     TENANT = "tenant"
     CLASS = "class"
     ROOM = "room"
-
-
-@dataclass(slots=True)
-class _Needs:
-    """What a group of running sequences has and will need, in tokens.
-
-    Attributes:
-        tokens, growth: of each sequence: those it has, and those still expected.
-        total: their sum, for a bound that needs no sorting.
-    """
-
-    tokens: list[float] = field(default_factory=list)
-    growth: list[float] = field(default_factory=list)
-    total: float = 0.0
-
-    def add(self, tokens: float, growth: float) -> None:
-        """One more sequence."""
-        self.tokens.append(tokens)
-        self.growth.append(growth)
-        self.total += tokens + growth
 
 
 class Capacity:
@@ -70,7 +49,7 @@ class Capacity:
         cache: KVCache,
         lengths: OutputLengths,
         pace: Pace,
-        running: ListOf[Sequence],
+        running: RunningSet,
     ) -> None:
         self._config = config
         self._policies = policies
@@ -78,25 +57,30 @@ class Capacity:
         self._lengths = lengths
         self._max_decodes = pace.max_decodes()
         self._low_watermark = int(cache.num_usable * config.low_watermark)
-        self._running = list(running)
-        self._interactive = _Needs()
-        self._batch = _Needs()
-        self._capacity = 0
-        self._tenant_rows: dict[str, int] = {}
-        for sequence in running:
-            self._count(sequence)
+        self._running = running
+        size = cache.page_size
+        tokens, growth, batch = running.footprint.needs()
+        self._tokens = np.ceil(tokens / size) * size
+        self._growth = config.growth_reserve * growth
+        self._batch = batch
+        self._bound = float(self._tokens.sum() + self._growth.sum())  # of what is needed if none ever ended
+        self._interactive = len(batch) - int(batch.sum())
 
     def started(self, sequence: Sequence) -> None:
-        """Count a sequence that was admitted."""
-        self._running.append(sequence)
-        self._count(sequence)
+        """Count a sequence that was admitted; it runs."""
+        tokens, growth = self._needs_of(sequence)
+        self._tokens = np.append(self._tokens, tokens)
+        self._growth = np.append(self._growth, growth)
+        self._batch = np.append(self._batch, sequence.batch)
+        self._bound += tokens + growth
+        self._interactive += not sequence.batch
 
     def verdict(self, sequence: Sequence, match: PrefixMatch) -> Verdict:
         """Whether the sequence may start with the pages of `match`.
 
         A sequence that has the machine to itself may always start: requests that can never fit were refused when they came.
         """
-        if not self._running:
+        if not len(self._running):
             return Verdict.START if self._cache.fits(match, len(sequence.tokens), spare=0) else Verdict.ROOM
         if not self._class_allows(sequence, match):
             return Verdict.CLASS
@@ -109,44 +93,32 @@ class Capacity:
 
     def rows_allow(self, sequence: Sequence) -> bool:
         """Whether the interactive sequences that run keep their time between tokens."""
-        interactive = len(self._interactive.tokens)
         if not sequence.batch:
-            return interactive < self._max_decodes
-        return not interactive or len(self._running) < self._max_decodes
-
-    def _count(self, sequence: Sequence) -> None:
-        needs = self._batch if sequence.batch else self._interactive
-        needs.add(self._rounded(sequence), self._growth(sequence))
-        self._capacity += sequence.capacity
-        tenant = sequence.request.tenant
-        self._tenant_rows[tenant] = self._tenant_rows.get(tenant, 0) + 1
+            return self._interactive < self._max_decodes
+        return not self._interactive or len(self._running) < self._max_decodes
 
     def _missing_pages(self, sequence: Sequence, held: int) -> int:
         """Pages more than now that are needed at the worst moment, if the sequence starts with `held` tokens in the cache.
 
         The worst moments are those just before an output ends: all that are no closer to their end have grown as far by then.
         """
-        tokens, growth = self._rounded(sequence), self._growth(sequence)
-        now = self._capacity + held
-        bound = self._interactive.total + self._batch.total + tokens + growth
+        tokens, growth = self._needs_of(sequence)
+        now = self._running.num_pages * self._cache.page_size + held
+        bound = self._bound + tokens + growth
         if bound <= now + (self._cache.num_free - self._low_watermark) * self._cache.page_size:  # even if none ever ended
             return self._cache.pages_for(max(0, int(bound) - now))
-        batch_growth = self._batch.growth if sequence.batch else [0.0] * len(self._batch.growth)
-        all_tokens = np.array([*self._interactive.tokens, *self._batch.tokens, tokens], np.float64)
-        all_growth = np.array([*self._interactive.growth, *batch_growth, growth], np.float64)
+        others = self._growth if sequence.batch else np.where(self._batch, 0.0, self._growth)
+        all_tokens, all_growth = np.append(self._tokens, tokens), np.append(others, growth)
         longest_first = np.argsort(-all_growth, kind="stable")
         alive = np.arange(1, len(all_tokens) + 1)
         needed = np.cumsum(all_tokens[longest_first]) + alive * all_growth[longest_first]
         most = max(float(needed.max()), float(all_tokens.sum()))
         return self._cache.pages_for(max(0, int(most) - now))
 
-    def _rounded(self, sequence: Sequence) -> int:
-        """Tokens that the pages for the sequence's tokens hold."""
-        return self._cache.pages_for(len(sequence.tokens)) * self._cache.page_size
-
-    def _growth(self, sequence: Sequence) -> float:
-        """Tokens that the sequence is expected to grow by, as far as they are reserved."""
-        return self._config.growth_reserve * self._lengths.remaining(sequence.request, sequence.num_output)
+    def _needs_of(self, sequence: Sequence) -> tuple[int, float]:
+        """Tokens that the pages for its tokens hold, and tokens it is expected to grow by, as far as they are reserved."""
+        tokens = self._cache.pages_for(len(sequence.tokens)) * self._cache.page_size
+        return tokens, self._config.growth_reserve * self._lengths.remaining(sequence.request, sequence.num_output)
 
     def _class_allows(self, sequence: Sequence, match: PrefixMatch) -> bool:
         """Whether the sequence's class may have one more; its first one may always start."""
@@ -154,7 +126,7 @@ class Capacity:
         share = self._policies.of_class(service_class).kv_share
         if share == 1.0:
             return True
-        mine = [one.pages for one in self._running if one.request.service_class is service_class]
+        mine = [one.pages for one in self._running.sequences if one.request.service_class is service_class]
         shared = {page for pages in mine for page in pages.pages[: pages.num_shared]}
         held = len(shared) + sum(len(pages.pages) - pages.num_shared for pages in mine)
         needed = self._cache.pages_taken(match, len(sequence.tokens))
@@ -171,7 +143,7 @@ class Capacity:
         if owned > policy.kv_cap * cache.num_usable:
             return False
         slots = self._config.max_num_seqs
-        rows = self._tenant_rows.get(tenant, 0) + 1
+        rows = self._running.rows_of(tenant) + 1
         if owned <= policy.kv_share * cache.num_usable and rows <= max(1.0, policy.kv_share * slots):
             return True
         pages_left, rows_left = cache.num_free - needed, slots - len(self._running) - 1

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from jaxserve.scheduler.footprint import Footprint
 from jaxserve.scheduler.plan import Plan, PromptScore, RowStart
 from jaxserve.scheduler.request import Sequence
 from jaxserve.scheduler.rows import RowTable
@@ -28,8 +29,9 @@ class Planner:
     before the host knows it.
     """
 
-    def __init__(self, rows: RowTable) -> None:
+    def __init__(self, rows: RowTable, footprint: Footprint) -> None:
         self._rows = rows
+        self._footprint = footprint
         self._step = itertools.count()
 
     def plan(self, chosen: list[tuple[Sequence, int]], moves: PageMoves) -> Plan:
@@ -55,6 +57,7 @@ class Planner:
         slots = np.array([sequence.slot for sequence, _ in chosen], np.int32)
         counts = np.array([count for _, count in chosen], np.int32)
         kv_length = np.array([sequence.num_computed for sequence, _ in chosen], np.int32)
+        self._footprint.grew(slots, kv_length)
         return Plan(
             step=next(self._step),
             ids=tuple(sequence.request.id for sequence, _ in chosen),

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from bisect import insort
+from collections import Counter
 from operator import attrgetter
 
 from jaxserve.cache.kv_cache import KVCache, PrefixMatch
 from jaxserve.cache.swap import SwapSpace
+from jaxserve.scheduler.footprint import Footprint
 from jaxserve.scheduler.planner import PageMoves
 from jaxserve.scheduler.request import NO_SLOT, Sequence, Status
 from jaxserve.scheduler.rows import RowTable
@@ -19,18 +21,23 @@ class RunningSet:
         sequences: they, to be read only.
         cache: the pages.
         rows: the slots.
+        footprint: what the sequences hold and will need.
+        num_pages: pages they hold, those that several hold counted as often.
 
     Args:
-        cache, rows: as above.
+        cache, rows, footprint: as above.
         swap: where preempted pages can wait; None if there is no such place.
     """
 
-    def __init__(self, cache: KVCache, rows: RowTable, swap: SwapSpace | None) -> None:
+    def __init__(self, cache: KVCache, rows: RowTable, footprint: Footprint, swap: SwapSpace | None) -> None:
         self.cache = cache
         self.rows = rows
+        self.footprint = footprint
+        self.num_pages = 0
         self.sequences: list[Sequence] = []
         self._swap = swap
         self._moves = PageMoves()
+        self._tenant_rows: Counter[str] = Counter()
 
     def __len__(self) -> int:
         return len(self.sequences)
@@ -52,8 +59,15 @@ class RunningSet:
         moves, self._moves = self._moves, PageMoves()
         return moves
 
-    def start(self, sequence: Sequence, match: PrefixMatch, *, fork: bool) -> None:
-        """Give the sequence a slot and the pages of `match`, or those it has in the swap space. The pages must be free."""
+    def rows_of(self, tenant: str) -> int:
+        """Running sequences of the tenant."""
+        return self._tenant_rows[tenant]
+
+    def start(self, sequence: Sequence, match: PrefixMatch, *, fork: bool, expected: float) -> None:
+        """Give the sequence a slot and the pages of `match`, or those it has in the swap space. The pages must be free.
+
+        `expected` output tokens are reckoned with.
+        """
         sequence.slot = self.rows.take(sequence)
         sequence.status = Status.RUNNING
         if sequence.places:
@@ -72,17 +86,25 @@ class RunningSet:
             sequence.num_computed = match.num_tokens
             if sequence.num_preemptions == 0:
                 sequence.num_cached = match.num_tokens
-        sequence.capacity = len(sequence.pages.pages) * self.cache.page_size
-        self.rows.set_pages(sequence.slot, sequence.pages.pages)
+        self._has_pages(sequence, len(sequence.pages.pages))
         self._next_commit(sequence)
         insort(self.sequences, sequence, key=attrgetter("precedence"))
+        self._tenant_rows[sequence.request.tenant] += 1
+        self.footprint.start(
+            sequence.slot,
+            tokens=len(sequence.tokens),
+            prompt=sequence.num_prompt,
+            expected=expected,
+            limit=sequence.limit,
+            batch=sequence.batch,
+        )
 
     def grow(self, sequence: Sequence, num_tokens: int) -> bool:
         """Give the sequence pages for so many tokens in all; False, changing nothing, if there are not enough."""
+        known = len(sequence.pages.pages)
         if not self.cache.grow(sequence.pages, num_tokens):
             return False
-        sequence.capacity = len(sequence.pages.pages) * self.cache.page_size
-        self.rows.set_pages(sequence.slot, sequence.pages.pages)
+        self._has_pages(sequence, len(sequence.pages.pages) - known)
         return True
 
     def commit(self, sequence: Sequence) -> None:
@@ -104,7 +126,12 @@ class RunningSet:
 
     def stop(self, sequence: Sequence) -> None:
         """Release pages and slot. Steps run in order, so a step in flight is done with them before a later one starts."""
+        self.num_pages -= len(sequence.pages.pages)
+        self._tenant_rows[sequence.request.tenant] -= 1
+        if not self._tenant_rows[sequence.request.tenant]:
+            del self._tenant_rows[sequence.request.tenant]
         self.cache.release(sequence.pages)
+        self.footprint.stop(sequence.slot)
         self.rows.give_back(sequence.slot)
         self.sequences.remove(sequence)
         sequence.slot = NO_SLOT
@@ -130,6 +157,8 @@ class RunningSet:
             assert sequence.capacity == len(sequence.pages.pages) * self.cache.page_size
             assert sequence.num_computed <= sequence.capacity
             assert not sequence.places, "a running sequence is swapped out"
+        assert self.num_pages == sum(len(sequence.pages.pages) for sequence in self.sequences)
+        assert self._tenant_rows == Counter(sequence.request.tenant for sequence in self.sequences)
         self.cache.check(sequence.pages for sequence in unfinished)
         if self._swap is not None:
             self._swap.check(sequence.places for sequence in unfinished)
@@ -142,6 +171,12 @@ class RunningSet:
         self._moves.swap_in += zip(sequence.places, sequence.pages.pages, strict=True)
         self._swap.give_back(sequence.places)
         sequence.places = []
+
+    def _has_pages(self, sequence: Sequence, new: int) -> None:
+        """The sequence has `new` pages more."""
+        self.num_pages += new
+        sequence.capacity = len(sequence.pages.pages) * self.cache.page_size
+        self.rows.set_pages(sequence.slot, sequence.pages.pages)
 
     def _next_commit(self, sequence: Sequence) -> None:
         size = self.cache.page_size

@@ -25,6 +25,7 @@ from jaxserve.scheduler.batching import Batcher
 from jaxserve.scheduler.deadlines import Deadlines
 from jaxserve.scheduler.estimates import OutputLengths, PromptShares
 from jaxserve.scheduler.fairness import TokenWork
+from jaxserve.scheduler.footprint import Footprint
 from jaxserve.scheduler.pace import Pace
 from jaxserve.scheduler.plan import LogprobRows, Plan, StepResult
 from jaxserve.scheduler.planner import Planner
@@ -32,6 +33,7 @@ from jaxserve.scheduler.preemption import Preempter, Preemption
 from jaxserve.scheduler.request import NO_SLOT, EngineRequest, Sequence, Status
 from jaxserve.scheduler.rows import RowTable
 from jaxserve.scheduler.running import RunningSet
+from jaxserve.scheduler.step import StepDraft
 from jaxserve.scheduler.update import Update
 from jaxserve.scheduler.waiting import WaitingQueue
 from jaxserve.types import FinishReason
@@ -81,12 +83,13 @@ class Scheduler:
         self._config = config
         self._max_model_len = max_model_len
         self._rows = RowTable(config.max_num_seqs, cache.pages_for(max_model_len))
-        self._planner = Planner(self._rows)
+        footprint = Footprint(config.max_num_seqs)
+        self._planner = Planner(self._rows, footprint)
         self._work = TokenWork(policies, config.prefill_price, config.decode_price)
         self._pace = Pace(config.max_num_batched_tokens, config.max_num_seqs, config.itl_target_ms / 1000)
         self._waiting = WaitingQueue(self._work, config.aging_s)
         self._bounds = QueueBounds(config, self._waiting)
-        self._running = RunningSet(cache, self._rows, swap)
+        self._running = RunningSet(cache, self._rows, footprint, swap)
         high_watermark = int(cache.num_usable * config.high_watermark)
         self._preempter = Preempter(
             clock, policies, self._running, self._waiting, swap, self._pace, high_watermark, self._expected_work, on_preemption
@@ -106,7 +109,7 @@ class Scheduler:
         self._sequences: dict[str, Sequence] = {}
         self._starts = Deadlines()
         self._ends = Deadlines()
-        self._full_steps: set[int] = set()  # in flight
+        self._in_flight: dict[int, StepDraft] = {}  # by the number of its plan
         self._ended: list[Update] = []
 
     @property
@@ -180,8 +183,7 @@ class Scheduler:
         if not draft.rows:
             return None
         plan = self._planner.plan(draft.rows, self._running.take_moves())
-        if draft.full:
-            self._full_steps.add(plan.step)
+        self._in_flight[plan.step] = draft
         return plan
 
     def take_ended(self) -> list[Update]:
@@ -197,23 +199,21 @@ class Scheduler:
             result: what it produced.
             seconds: how long it took; None if nobody measured it.
         """
-        full = plan.step in self._full_steps
-        self._full_steps.discard(plan.step)
+        draft = self._in_flight.pop(plan.step)
         if seconds is not None:
-            self._observe(plan, seconds, full=full)
+            self._observe(plan, seconds, full=draft.full)
         updates = []
         scores = {score.row: rows for score, rows in zip(plan.scores, result.scores, strict=True)}
         samples = plan.samples.tolist()
         tokens = result.tokens.tolist()
-        for row, name in enumerate(plan.ids):
-            sequence = self._sequences.get(name)
-            if sequence is None:  # finished while the step was in flight: its token is discarded
+        for row, (sequence, _) in enumerate(draft.rows):
+            if sequence.status is Status.FINISHED:  # while the step was in flight: its token is discarded
                 continue
             score = scores.get(row) if scores else None
             if samples[row]:
                 updates.append(self._take_token(sequence, tokens[row], row, result.logprobs, score))
             elif score is not None:
-                updates.append(Update(name, score=score))
+                updates.append(Update(sequence.request.id, score=score))
         return updates
 
     def check(self) -> None:
