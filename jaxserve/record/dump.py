@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from jaxserve.errors import ConfigError, JaxserveError
+from jaxserve.errors import ConfigError
 from jaxserve.record.recording import Recording
 
 VERSION = 1
@@ -60,7 +60,7 @@ def read_dump(path: Path) -> Recording:
         raise ConfigError(f"{path}: the recording is damaged or truncated")
     try:
         return msgspec.msgpack.decode(zlib.decompress(body), type=Recording, dec_hook=_decode)
-    except (msgspec.MsgspecError, zlib.error, JaxserveError) as error:
+    except (msgspec.MsgspecError, zlib.error) as error:
         raise ConfigError(f"{path}: not a recording that this jaxserve understands: {error}") from error
 
 

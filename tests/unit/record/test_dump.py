@@ -1,5 +1,6 @@
 """A recording comes back from its file as it was; whatever is not a recording is refused by name."""
 
+import hashlib
 import os
 import stat
 from pathlib import Path
@@ -230,6 +231,30 @@ def test_content_of_another_shape_is_refused(tmp_path, monkeypatch, field):
     write_dump(path, Recording(**parts))
     with pytest.raises(ConfigError, match=rf"understands.*\$\.{field}"):
         read_dump(path)
+
+
+def test_parameters_that_cannot_be_are_refused(tmp_path):
+    path = tmp_path / "a.record"
+    recording = small()
+    object.__setattr__(recording.sequences[0].request.params, "temperature", -1.0)
+    write_dump(path, recording)
+    with pytest.raises(ConfigError, match=r"understands.*temperature must be between"):
+        read_dump(path)
+
+
+def test_content_that_is_not_compressed_is_refused(tmp_path):
+    path = tmp_path / "a.record"
+    body = b"as it is"
+    digest = hashlib.blake2b(body, digest_size=16).digest()
+    path.write_bytes(b"jaxserve record\n" + (1).to_bytes(4, "little") + digest + body)
+    with pytest.raises(ConfigError, match="understands"):
+        read_dump(path)
+
+
+def test_what_an_earlier_death_left_is_no_obstacle(tmp_path):
+    (tmp_path / "a.record.partial").write_text("half")
+    write_dump(tmp_path / "a.record", small())
+    assert os.listdir(tmp_path) == ["a.record"]
 
 
 # Crashes
