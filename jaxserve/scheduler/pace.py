@@ -35,9 +35,10 @@ class StepCosts:
     def seconds(self, size: int) -> float:
         """Expected seconds of a step of this size; 0 if nothing was measured."""
         exponent = _exponent(size)
+        known = self._seconds.get(exponent)
+        if known is not None and self._step - known[1] < FRESH:
+            return known[0]
         fresh = self._fresh()
-        if exponent in fresh:
-            return fresh[exponent]
         smaller = sorted(known for known in fresh if known < exponent)[-2:]
         if not smaller:
             return min(fresh.values(), default=0.0)

@@ -41,13 +41,17 @@ class Planner:
         scores: list[PromptScore] = []
         samples: list[bool] = []
         for row, (sequence, count) in enumerate(chosen):
-            start, end = sequence.num_computed - count, sequence.num_computed
-            if sequence.wants_scores:
-                scores += _scores(row, sequence, start, end)
-            tokens += sequence.tokens[start:end]
-            if end > len(sequence.tokens):  # the last sampled token is still on the device
+            end, known = sequence.num_computed, len(sequence.tokens)
+            if end > known:  # the last sampled token is still on the device
+                tokens += sequence.tokens[end - count : known]
                 tokens.append(-1 - sequence.slot)
-            sample = end == sequence.num_tokens
+            elif count == 1:
+                tokens.append(sequence.tokens[end - 1])
+            else:
+                tokens += sequence.tokens[end - count : end]
+            if sequence.scored and sequence.wants_scores:
+                scores += _scores(row, sequence, end - count, end)
+            sample = end == known + sequence.num_pending
             samples.append(sample)
             if sample:
                 if not sequence.state_loaded:
@@ -60,7 +64,7 @@ class Planner:
         self._footprint.grew(slots, kv_length)
         return Plan(
             step=next(self._step),
-            ids=tuple(sequence.request.id for sequence, _ in chosen),
+            ids=tuple([sequence.request.id for sequence, _ in chosen]),
             slots=slots,
             tokens=np.array(tokens, np.int32),
             query_start=np.concatenate((np.zeros(1, np.int32), np.cumsum(counts, dtype=np.int32))),

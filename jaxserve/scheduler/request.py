@@ -68,6 +68,7 @@ class Sequence:
         limit: prompt and output tokens at which it ends.
         stop_token_ids: tokens that end it.
         batch: whether it is of the batch class.
+        scored: whether log-probabilities of its prompt are wanted.
         tokens: prompt and output tokens known on the host.
         num_computed: tokens whose keys and values are in the cache once every submitted step has run.
         num_pending: output tokens sampled by steps in flight, not yet known on the host (0 or 1).
@@ -94,6 +95,7 @@ class Sequence:
     limit: int
     stop_token_ids: frozenset[int]
     batch: bool
+    scored: bool
     tokens: list[int]
     status: Status = Status.WAITING
     num_computed: int = 0
@@ -124,12 +126,20 @@ class Sequence:
             stops |= request.eos_token_ids
         num_prompt = len(request.prompt)
         limit = min(num_prompt + request.max_tokens, max_model_len)
-        return cls(request, num_prompt, limit, stops, request.service_class is ServiceClass.BATCH, list(request.prompt))
+        return cls(
+            request,
+            num_prompt,
+            limit,
+            stops,
+            batch=request.service_class is ServiceClass.BATCH,
+            scored=request.params.prompt_logprobs is not None,
+            tokens=list(request.prompt),
+        )
 
     @property
     def wants_scores(self) -> bool:
         """Whether prompt log-probabilities are still to be computed."""
-        return self.request.params.prompt_logprobs is not None and self.num_scored < self.num_prompt - 1
+        return self.scored and self.num_scored < self.num_prompt - 1
 
     @property
     def num_tokens(self) -> int:

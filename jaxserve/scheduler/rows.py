@@ -39,6 +39,8 @@ class RowTable:
             has_bias=np.zeros(num_slots, np.bool_),
         )
 
+        self._tables = [(item.name, getattr(self._sampling, item.name)) for item in fields(SamplingRows)]
+
     @property
     def num_free(self) -> int:
         """Free slots."""
@@ -84,7 +86,7 @@ class RowTable:
 
     def sampling(self, slots: Ints, lengths: Ints) -> SamplingRows:
         """Copies of the rows' parameters; stop tokens are suppressed where `lengths` is short of prompt + min_tokens."""
-        rows = {item.name: getattr(self._sampling, item.name)[slots] for item in fields(SamplingRows)}
+        rows = {name: table[slots] for name, table in self._tables}
         long_enough: Bools = lengths >= self._min_length[slots]
         rows["suppress"][long_enough] = -1
         return SamplingRows(**rows)

@@ -211,7 +211,8 @@ class Scheduler:
                 continue
             score = scores.get(row) if scores else None
             if samples[row]:
-                updates.append(self._take_token(sequence, tokens[row], row, result.logprobs, score))
+                logprobs = result.logprobs if sequence.request.params.logprobs is not None else None
+                updates.append(self._take_token(sequence, tokens[row], row, logprobs, score))
             elif score is not None:
                 updates.append(Update(sequence.request.id, score=score))
         return updates
@@ -246,24 +247,14 @@ class Scheduler:
         self, sequence: Sequence, token: int, row: int, logprobs: LogprobRows | None, score: LogprobRows | None
     ) -> Update:
         """One row's token. Whatever goes wrong with it ends this sequence alone."""
-        name = sequence.request.id
         try:
             if token < 0:
                 raise InternalError("the model's logits are not finite")
             reason, matched = self._append(sequence, token)
         except Exception as error:
             return self._fail(sequence, error)
-        return Update(
-            name,
-            token,
-            logprobs if sequence.request.params.logprobs is not None else None,
-            row,
-            score,
-            reason,
-            matched=matched,
-            num_cached=sequence.num_cached,
-            queue_time=sequence.queue_time,
-        )
+        name, num_cached, queue_time = sequence.request.id, sequence.num_cached, sequence.queue_time
+        return Update(name, token, logprobs, row, score, reason, None, matched, num_cached, queue_time)
 
     def _append(self, sequence: Sequence, token: int) -> tuple[FinishReason | None, int | None]:
         """Add a sampled token; the reason if it ends the sequence, and the stop token that did."""
