@@ -27,6 +27,7 @@ from jaxserve.engine.warm import Warmer, read_warm_prompts
 from jaxserve.errors import ConfigError, UnsupportedModelError
 from jaxserve.executor.compile_cache import keep_compiled_programs
 from jaxserve.executor.local import ExecutorOptions, LocalExecutor
+from jaxserve.executor.platform import choose_platform
 from jaxserve.executor.programs import Progress
 from jaxserve.models.checkpoint import read_hf_config
 from jaxserve.models.config import DecoderConfig
@@ -90,6 +91,7 @@ def build_engine(config: EngineConfig, *, strict_length: bool, clock: Clock, pro
         clock: time for requests.
         progress: told about loading and compiling.
     """
+    choose_platform()
     keep_compiled_programs(config.compile.compilation_cache_dir)
     directory = model_directory(config.model.model)
     policies = load_policies(config.scheduler.policies)

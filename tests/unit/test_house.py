@@ -8,6 +8,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from jaxserve import cli
 
@@ -28,8 +29,10 @@ def pins(lock: Path) -> dict[str, str]:
 @pytest.mark.parametrize("lock", LOCKS, ids=lambda path: path.stem)
 def test_lock_pins_every_dependency_exactly(lock: Path) -> None:
     locked = pins(lock)
-    wanted = PROJECT["dependencies"] + PROJECT["optional-dependencies"]["dev"]
-    assert {name_of(item) for item in wanted} <= locked.keys()
+    python = {"python_version": lock.stem.removeprefix("lock-"), "sys_platform": "linux"}
+    wanted = map(Requirement, PROJECT["dependencies"] + PROJECT["optional-dependencies"]["dev"])
+    applying = {name_of(item.name) for item in wanted if item.marker is None or item.marker.evaluate(python)}
+    assert applying <= locked.keys()
     assert all(re.fullmatch(r"[0-9a-z.]+", version) for version in locked.values())
 
 
@@ -37,6 +40,13 @@ def test_lock_pins_every_dependency_exactly(lock: Path) -> None:
 def test_lock_holds_the_chosen_jax(lock: str, version: str) -> None:
     locked = pins(ROOT / "requirements" / f"{lock}.txt")
     assert (locked["jax"], locked["jaxlib"]) == (version, version)
+
+
+def test_cuda_plugin_is_of_the_same_release_as_jax() -> None:
+    """And only on Python 3.12: the jax of Python 3.11 is too old for the GPU kernels."""
+    newer, older = (pins(ROOT / "requirements" / f"lock-{version}.txt") for version in ("3.12", "3.11"))
+    assert {newer[name] for name in ("jax", "jax-cuda13-plugin", "jax-cuda13-pjrt")} == {newer["jax"]}
+    assert not {"jax-cuda13-plugin", "jax-cuda13-pjrt"} & older.keys()
 
 
 def test_torch_and_transformers_come_with_the_parity_extra_alone() -> None:
