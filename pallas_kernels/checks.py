@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 
 FLOAT_DTYPES = (jnp.bfloat16, jnp.float16, jnp.float32)
+QUANTIZED_DTYPES = (jnp.float8_e4m3fn,)  # of a cache with scales
+SCALE_DTYPES = (jnp.float16, jnp.float32)
 
 
 def require_shape(name: str, array: jax.Array, expected: tuple[int | None, ...], axes: str) -> None:
@@ -27,14 +29,21 @@ def require_dtype(name: str, array: jax.Array, allowed: tuple[Any, ...]) -> None
         raise TypeError(f"{name} must be {' or '.join(d.name for d in dtypes)}, got {array.dtype.name}")
 
 
-def require_pages(kv_pages: jax.Array, layer: int) -> None:
-    """Check a paged cache and that it has this layer.
+def require_pages(kv_pages: jax.Array, kv_scales: jax.Array | None, layer: int) -> None:
+    """Check a paged cache, its scales, and that it has this layer.
 
     Raises:
-        ValueError: `kv_pages` is not [L, P, 2, K, S, D] or `layer` is outside it.
-        TypeError: the cache's dtype is not supported.
+        ValueError: `kv_pages` is not [L, P, 2, K, S, D], `kv_scales` is not [L, P, 2, K, S], or `layer` is outside them.
+        TypeError: the dtype of the cache or of its scales is not supported, or they do not go together.
     """
     require_shape("kv_pages", kv_pages, (None, None, 2, None, None, None), "[L, P, 2, K, S, D]")
-    require_dtype("kv_pages", kv_pages, FLOAT_DTYPES)
+    require_dtype("kv_pages", kv_pages, FLOAT_DTYPES + QUANTIZED_DTYPES)
+    quantized = kv_pages.dtype in [jnp.dtype(dtype) for dtype in QUANTIZED_DTYPES]
+    if quantized != (kv_scales is not None):
+        need = "needs" if quantized else "must have no"
+        raise TypeError(f"a cache of {kv_pages.dtype.name} {need} kv_scales")
+    if kv_scales is not None:
+        require_shape("kv_scales", kv_scales, kv_pages.shape[:5], "[L, P, 2, K, S]")
+        require_dtype("kv_scales", kv_scales, SCALE_DTYPES)
     if not 0 <= layer < kv_pages.shape[0]:
         raise ValueError(f"layer must be between 0 and {kv_pages.shape[0] - 1}, got {layer}")

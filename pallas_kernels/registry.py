@@ -1,41 +1,128 @@
-"""How an operation finds its implementation: a table in the operation's folder, one line a backend kernel."""
+"""How an operation finds its implementation: a table in the operation's folder, preferred first, one entry a kernel."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from functools import cache
+from importlib import import_module
+from typing import Any, Generic, TypeVar
 
 import jax
 
+logger = logging.getLogger(__name__)
+
 Function = TypeVar("Function")
+Problem = TypeVar("Problem")
 
 
 @dataclass(frozen=True, slots=True)
-class Implementation(Generic[Function]):
-    """One way to compute an operation.
+class Target:
+    """The device that a program is for; it need not be one of the process that traces the program.
+
+    Attributes:
+        platform: "cpu", "gpu" or "tpu".
+        capability: CUDA compute capability, (9, 0) for Hopper; None for what is not an NVIDIA GPU.
+    """
+
+    platform: str
+    capability: tuple[int, int] | None = None
+
+    @classmethod
+    def of(cls, device: jax.Device) -> Target:
+        """The target that a device is, be it real or a topology's."""
+        platform = "gpu" if device.platform in ("gpu", "cuda", "rocm") else device.platform
+        numbers = str(getattr(device, "compute_capability", "")).split(".")
+        if platform == "gpu" and len(numbers) == 2 and all(number.isdecimal() for number in numbers):
+            return cls(platform, (int(numbers[0]), int(numbers[1])))
+        return cls(platform)
+
+    def __str__(self) -> str:
+        """As messages name it."""
+        if self.capability is None:
+            return self.platform
+        return f"{self.platform} of compute capability {self.capability[0]}.{self.capability[1]}"
+
+
+def anywhere(target: Target) -> None:
+    """Runs on every device."""
+
+
+def everything(problem: Any) -> None:
+    """Supports, or suits, every problem."""
+
+
+@dataclass(frozen=True, slots=True)
+class Implementation(Generic[Function, Problem]):
+    """One way to compute an operation. Each of its three questions is answered by None for yes, else by the reason why not.
 
     Attributes:
         name: what callers write to ask for it.
         function: takes the operation's arguments, already checked.
-        platforms: jax platforms that it is chosen for when the caller names none; empty means every platform.
+        limits: what it supports, for people; completes "supports ...".
+        runs_on: whether it runs on a device.
+        supports: whether it computes a problem, from shapes, dtypes and options.
+        suits: whether it is picked for a problem that it supports when the caller names none.
     """
 
     name: str
     function: Function
-    platforms: frozenset[str] = frozenset()
+    limits: str
+    runs_on: Callable[[Target], str | None] = anywhere
+    supports: Callable[[Problem], str | None] = everything
+    suits: Callable[[Problem], str | None] = everything
 
 
-def choose(operation: str, table: Sequence[Implementation[Function]], name: str | None) -> Function:
-    """Return the function called `name`, or for None the first of `table` that suits the default backend.
+def later(module: str, name: str) -> Callable[..., Any]:
+    """The function `name` of a module that is imported at the first call: a kernel's compiler costs those who never use it."""
+
+    def call(*arguments: Any, **options: Any) -> Any:
+        return getattr(import_module(module), name)(*arguments, **options)
+
+    return call
+
+
+def choose(
+    operation: str,
+    table: Sequence[Implementation[Function, Problem]],
+    name: str | None,
+    target: Target | None,
+    problem: Problem,
+) -> Function:
+    """Return the function called `name`, or for None the first of `table` that runs on the target and suits the problem.
+
+    What is passed over on a GPU is logged, once for each reason. The target is the default device unless given.
 
     Raises:
-        ValueError: there is no such implementation; the message lists those that exist.
+        ValueError: there is no such implementation, or it cannot do this; the message says what there is, or what it supports.
     """
-    platform = jax.default_backend()
+    target = Target.of(jax.devices()[0]) if target is None else target
+    if name is not None:
+        return _named(operation, table, name, target, problem).function
+    passed: list[str] = []
     for entry in table:
-        if entry.name == name or (name is None and (not entry.platforms or platform in entry.platforms)):
+        reason = entry.runs_on(target) or entry.supports(problem) or entry.suits(problem)
+        if reason is None:
+            if passed and target.platform == "gpu":
+                _log_once(f"{operation} runs in {entry.name} on {target}: {'; '.join(passed)}")
             return entry.function
-    known = ", ".join(entry.name for entry in table)
-    wanted = f"implementation {name!r}" if name is not None else f"implementation for platform {platform!r}"
-    raise ValueError(f"{operation} has no {wanted}; it has: {known}")
+        passed.append(f"not in {entry.name}: {reason}")
+    raise ValueError(f"{operation} has no implementation for this on {target}: {'; '.join(passed)}")
+
+
+def _named(
+    operation: str, table: Sequence[Implementation[Function, Problem]], name: str, target: Target, problem: Problem
+) -> Implementation[Function, Problem]:
+    for entry in table:
+        if entry.name == name:
+            reason = entry.runs_on(target) or entry.supports(problem)
+            if reason is not None:
+                raise ValueError(f"{operation} cannot run in {name!r}: {reason}; it supports {entry.limits}")
+            return entry
+    raise ValueError(f"{operation} has no implementation {name!r}; it has: {', '.join(entry.name for entry in table)}")
+
+
+@cache
+def _log_once(message: str) -> None:
+    logger.warning("%s", message)

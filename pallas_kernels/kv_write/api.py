@@ -2,13 +2,44 @@
 
 from __future__ import annotations
 
+from typing import overload
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from pallas_kernels import checks
 from pallas_kernels.kv_write.implementations import IMPLEMENTATIONS
-from pallas_kernels.registry import choose
+from pallas_kernels.kv_write.problem import WriteProblem
+from pallas_kernels.registry import Target, choose
+
+
+@overload
+def kv_write(
+    kv_pages: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    slots: jax.Array,
+    *,
+    layer: int,
+    kv_scales: None = None,
+    implementation: str | None = None,
+    target: Target | None = None,
+) -> jax.Array: ...
+
+
+@overload
+def kv_write(
+    kv_pages: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    slots: jax.Array,
+    *,
+    layer: int,
+    kv_scales: jax.Array,
+    implementation: str | None = None,
+    target: Target | None = None,
+) -> tuple[jax.Array, jax.Array]: ...
 
 
 def kv_write(
@@ -18,35 +49,44 @@ def kv_write(
     slots: jax.Array,
     *,
     layer: int,
+    kv_scales: jax.Array | None = None,
     implementation: str | None = None,
-) -> jax.Array:
+    target: Target | None = None,
+) -> jax.Array | tuple[jax.Array, jax.Array]:
     """Write `k` and `v` into their slots of one layer; in place when the caller's jit donates the cache.
 
     Args:
-        kv_pages: [L, P, 2, K, S, D] bf16, f16 or f32; axis 2 is key, value. Page 0 is the null page: its contents
-            are never read.
-        k: [T, K, D], any float dtype; converted to the cache's.
+        kv_pages: [L, P, 2, K, S, D] bf16, f16, f32 or f8 (E4M3, with `kv_scales`); axis 2 is key, value. Page 0 is the null
+            page: its contents are never read.
+        k: [T, K, D] bf16, f16 or f32; converted to the cache's dtype, or quantized.
         v: [T, K, D], like `k`.
         slots: int32 [T], page * S + offset. Padding tokens name slot 0, in the null page. Real slots must be distinct and
             inside the cache: `check_inputs` verifies that on concrete arrays, the operation itself does not.
         layer: static index into L.
-        implementation: a name from `implementations.py`, or None to pick by backend.
+        kv_scales: [L, P, 2, K, S] f16 or f32 for a cache in f8. A scale is the largest magnitude of the token's key or
+            value of that head over 448, the largest number of E4M3 (`quantize.py`).
+        implementation: a name from `implementations.py`, or None to pick by target, shapes and dtypes.
+        target: the device that the program is for; the default device unless given.
 
     Returns:
-        The cache with those slots replaced.
+        The cache with those slots replaced; with `kv_scales`, the cache and its scales.
 
     Raises:
-        ValueError: a shape, the layer or the implementation's name is wrong.
+        ValueError: a shape, the layer or the implementation's name is wrong, or that implementation cannot do this.
         TypeError: a dtype is not supported.
     """
-    checks.require_pages(kv_pages, layer)
+    checks.require_pages(kv_pages, kv_scales, layer)
     tokens, heads, dim = slots.shape[0] if slots.ndim else None, kv_pages.shape[3], kv_pages.shape[5]
     checks.require_shape("slots", slots, (None,), "[T]")
     checks.require_dtype("slots", slots, (jnp.int32,))
     for name, array in (("k", k), ("v", v)):
         checks.require_shape(name, array, (tokens, heads, dim), "[T, K, D]")
         checks.require_dtype(name, array, checks.FLOAT_DTYPES)
-    return choose("kv_write", IMPLEMENTATIONS, implementation)(kv_pages, k, v, slots, layer=layer)
+    if v.dtype != k.dtype:
+        raise TypeError(f"v must be {k.dtype.name} like k, got {v.dtype.name}")
+    write = choose("kv_write", IMPLEMENTATIONS, implementation, target, WriteProblem.of(kv_pages, k, kv_scales))
+    kv_pages, kv_scales = write(kv_pages, kv_scales, k, v, slots, layer=layer)
+    return kv_pages if kv_scales is None else (kv_pages, kv_scales)
 
 
 def check_inputs(kv_pages: jax.Array, slots: np.ndarray) -> None:

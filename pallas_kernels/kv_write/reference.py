@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import numpy as np
 
+from pallas_kernels.kv_write.quantize import E4M3_LARGEST
 
-def kv_write(kv_pages: np.ndarray, k: np.ndarray, v: np.ndarray, slots: np.ndarray, *, layer: int) -> np.ndarray:
-    """See api.py; numpy arrays in, a new numpy array out."""
+
+def kv_write(
+    kv_pages: np.ndarray, kv_scales: np.ndarray | None, k: np.ndarray, v: np.ndarray, slots: np.ndarray, *, layer: int
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """See api.py; numpy arrays in, new numpy arrays out. Quantization is in float64."""
     written = np.array(kv_pages)
+    scales = None if kv_scales is None else np.array(kv_scales)
     size = kv_pages.shape[4]
     for token, slot in enumerate(slots):
         page, offset = divmod(int(slot), size)
-        written[layer, page, 0, :, offset] = k[token].astype(written.dtype)
-        written[layer, page, 1, :, offset] = v[token].astype(written.dtype)
-    return written
+        for half, source in enumerate((k, v)):
+            for head, vector in enumerate(source[token]):
+                if scales is not None:
+                    vector = vector.astype(np.float64)
+                    scale = max(np.abs(vector).max() / E4M3_LARGEST, float(np.finfo(scales.dtype).tiny))
+                    scales[layer, page, half, head, offset] = scale
+                    rounded = float(scales[layer, page, half, head, offset])
+                    vector = np.clip(vector / rounded, -E4M3_LARGEST, E4M3_LARGEST)
+                written[layer, page, half, head, offset] = vector.astype(written.dtype)
+    return written, scales

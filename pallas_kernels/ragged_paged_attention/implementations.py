@@ -7,6 +7,7 @@ from typing import Protocol
 import jax
 
 from pallas_kernels.ragged_paged_attention import xla
+from pallas_kernels.ragged_paged_attention.problem import AttentionProblem
 from pallas_kernels.registry import Implementation
 
 
@@ -23,6 +24,7 @@ class RaggedPagedAttention(Protocol):
         *,
         layer: int,
         scale: float,
+        kv_scales: jax.Array | None,
         window: int | None,
         soft_cap: float | None,
         sinks: jax.Array | None,
@@ -31,4 +33,6 @@ class RaggedPagedAttention(Protocol):
         ...
 
 
-IMPLEMENTATIONS: tuple[Implementation[RaggedPagedAttention], ...] = (Implementation("xla", xla.ragged_paged_attention),)
+IMPLEMENTATIONS: tuple[Implementation[RaggedPagedAttention, AttentionProblem], ...] = (
+    Implementation("xla", xla.ragged_paged_attention, limits="everything"),
+)

@@ -14,12 +14,20 @@ def ragged_paged_attention(
     *,
     layer: int,
     scale: float,
+    kv_scales: np.ndarray | None = None,
     window: int | None = None,
     soft_cap: float | None = None,
     sinks: np.ndarray | None = None,
 ) -> np.ndarray:
     """See api.py; numpy arrays in, float64 [T, H, D] out."""
     heads, kv_heads, size = q.shape[1], kv_pages.shape[3], kv_pages.shape[4]
+
+    def stored(half: int, kv_head: int, keys: list[tuple[int, int]]) -> np.ndarray:
+        vectors = np.array([kv_pages[layer, page, half, kv_head, slot] for page, slot in keys], np.float64)
+        if kv_scales is None:
+            return vectors
+        return vectors * np.array([kv_scales[layer, page, half, kv_head, slot] for page, slot in keys], np.float64)[:, None]
+
     out = np.zeros(q.shape, np.float64)
     for row, length in enumerate(kv_length):
         first, last = int(query_start[row]), int(query_start[row + 1])
@@ -29,8 +37,7 @@ def ragged_paged_attention(
             keys = [(int(page_table[row, j // size]), j % size) for j in range(start, position + 1)]
             for head in range(heads):
                 kv_head = head // (heads // kv_heads)
-                k = np.array([kv_pages[layer, page, 0, kv_head, slot] for page, slot in keys], np.float64)
-                v = np.array([kv_pages[layer, page, 1, kv_head, slot] for page, slot in keys], np.float64)
+                k, v = stored(0, kv_head, keys), stored(1, kv_head, keys)
                 scores = k @ q[token, head].astype(np.float64) * scale
                 if soft_cap is not None:
                     scores = soft_cap * np.tanh(scores / soft_cap)

@@ -53,11 +53,13 @@ class Problem(NamedTuple):
     Attributes:
         pages: [L * P * 2 * K, S, D], the cache as a list of one head's halves of pages, so that one gather of whole
             entries yields [..., K, C, S, D] with no transpose.
+        scales: [L * P * 2 * K, S], likewise; None if the cache is not quantized.
         layer_start: where the layer begins in `pages`.
         sink: the state before any key, [K, G].
     """
 
     pages: jax.Array
+    scales: jax.Array | None
     layer_start: jax.Array
     kv_heads: int
     options: Options
@@ -87,6 +89,7 @@ def ragged_paged_attention(
     *,
     layer: int,
     scale: float,
+    kv_scales: jax.Array | None,
     window: int | None,
     soft_cap: float | None,
     sinks: jax.Array | None,
@@ -101,15 +104,19 @@ def ragged_paged_attention(
     rows = Rows(page_table, query_start, kv_length)
     options = Options(scale, window, soft_cap)
     # The layer is an argument, so that all layers of a model share one trace.
-    attended: jax.Array = _attend(q, kv_pages, rows, jnp.int32(layer), sink, options=options)
+    attended: jax.Array = _attend(q, (kv_pages, kv_scales), rows, jnp.int32(layer), sink, options=options)
     return attended
 
 
 @partial(jax.jit, static_argnames=("options",))
-def _attend(q: jax.Array, kv_pages: jax.Array, rows: Rows, layer: jax.Array, sink: Softmax, *, options: Options) -> jax.Array:
+def _attend(
+    q: jax.Array, cache: tuple[jax.Array, jax.Array | None], rows: Rows, layer: jax.Array, sink: Softmax, *, options: Options
+) -> jax.Array:
+    kv_pages, kv_scales = cache
     _, num_pages, _, kv_heads, size, dim = kv_pages.shape
     problem = Problem(
         pages=kv_pages.reshape(-1, size, dim),
+        scales=None if kv_scales is None else kv_scales.reshape(-1, size),
         layer_start=layer * (num_pages * 2 * kv_heads),
         kv_heads=kv_heads,
         options=options,
@@ -223,8 +230,11 @@ def _gather(problem: Problem, ids: jax.Array, live: jax.Array) -> tuple[jax.Arra
     entry = entry + jnp.expand_dims(head, tuple(range(ids.ndim - 1)))  # [..., K, C]
 
     def fetch(index: jax.Array) -> jax.Array:
-        pages = problem.pages.at[index].get(mode="promise_in_bounds")  # [..., K, C, S, D]
-        return pages.reshape(*pages.shape[:-3], -1, pages.shape[-1]).astype(jnp.float32)
+        pages = problem.pages.at[index].get(mode="promise_in_bounds").astype(jnp.float32)  # [..., K, C, S, D]
+        if problem.scales is not None:
+            scales = problem.scales.at[index].get(mode="promise_in_bounds").astype(jnp.float32)
+            pages = pages * scales[..., None]
+        return pages.reshape(*pages.shape[:-3], -1, pages.shape[-1])
 
     values = fetch(entry + problem.kv_heads)
     return fetch(entry), jnp.where(live[..., None, :, None], values, 0.0)

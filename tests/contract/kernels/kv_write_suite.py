@@ -26,7 +26,7 @@ class KvWriteSuite:
         check_inputs(cache, where)
         call = jax.jit(partial(kv_write, layer=1, implementation=self.implementation), donate_argnums=0)
         got = np.array(call(jnp.array(cache), jnp.asarray(k), jnp.asarray(v), jnp.asarray(where)))
-        want = reference.kv_write(cache, k, v, where, layer=1)
+        want, _ = reference.kv_write(cache, None, k, v, where, layer=1)
         # The null page may hold anything.
         np.testing.assert_array_equal(got[:, 1:], want[:, 1:])
 

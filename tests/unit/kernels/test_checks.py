@@ -10,7 +10,8 @@ import pytest
 
 from pallas_kernels import kv_write as write
 from pallas_kernels import ragged_paged_attention as attention
-from pallas_kernels.registry import Implementation, choose
+
+FLOAT8_PAGES = jnp.zeros((2, 6, 2, 2, 8, 16), jnp.float8_e4m3fn)
 
 
 def attention_arguments(**changes):
@@ -39,13 +40,25 @@ def attention_arguments(**changes):
         ({"kv_length": jnp.zeros(4, jnp.int32)}, ValueError, "kv_length must be [R] = [3], got [4]"),
         ({"kv_length": jnp.zeros(3, jnp.float32)}, TypeError, "kv_length must be int32, got float32"),
         ({"sinks": jnp.zeros(3)}, ValueError, "sinks must be [H] = [4], got [3]"),
+        ({"kv_scales": jnp.zeros((2, 6, 2, 2, 8))}, TypeError, "a cache of float32 must have no kv_scales"),
+        ({"kv_pages": FLOAT8_PAGES}, TypeError, "a cache of float8_e4m3fn needs kv_scales"),
+        (
+            {"kv_pages": FLOAT8_PAGES, "kv_scales": jnp.zeros((2, 6, 2, 2, 4))},
+            ValueError,
+            "kv_scales must be [L, P, 2, K, S] = [2, 6, 2, 2, 8], got [2, 6, 2, 2, 4]",
+        ),
+        (
+            {"kv_pages": FLOAT8_PAGES, "kv_scales": jnp.zeros((2, 6, 2, 2, 8), jnp.bfloat16)},
+            TypeError,
+            "kv_scales must be float16 or float32, got bfloat16",
+        ),
         ({"layer": 2}, ValueError, "layer must be between 0 and 1, got 2"),
         ({"window": 0}, ValueError, "window must be at least 1, got 0"),
         ({"soft_cap": 0.0}, ValueError, "soft_cap must be above 0, got 0.0"),
         (
             {"implementation": "abacus"},
             ValueError,
-            "ragged_paged_attention has no implementation 'abacus'; it has: xla",
+            "ragged_paged_attention has no implementation 'abacus'; it has: ",
         ),
     ],
 )
@@ -58,11 +71,12 @@ def test_attention_arguments(changes, error, message):
     ("changes", "error", "message"),
     [
         ({"k": jnp.zeros((3, 2, 8))}, ValueError, "k must be [T, K, D] = [3, 2, 16], got [3, 2, 8]"),
+        ({"v": jnp.zeros((3, 2, 16), jnp.bfloat16)}, TypeError, "v must be float32 like k, got bfloat16"),
         ({"v": jnp.zeros((4, 2, 16))}, ValueError, "v must be [T, K, D] = [3, 2, 16], got [4, 2, 16]"),
         ({"slots": jnp.zeros((3, 1), jnp.int32)}, ValueError, "slots must be [T]"),
         ({"slots": jnp.zeros(3, jnp.uint32)}, TypeError, "slots must be int32, got uint32"),
         ({"layer": -1}, ValueError, "layer must be between 0 and 1, got -1"),
-        ({"implementation": "abacus"}, ValueError, "kv_write has no implementation 'abacus'; it has: xla"),
+        ({"implementation": "abacus"}, ValueError, "kv_write has no implementation 'abacus'; it has: "),
     ],
 )
 def test_write_arguments(changes, error, message):
@@ -104,12 +118,3 @@ def test_write_values(slots, message):
     write.check_inputs(cache, np.asarray([0, 0, 8, 47]))
     with pytest.raises(ValueError, match=message):
         write.check_inputs(cache, np.asarray(slots))
-
-
-def test_choice_by_platform():
-    elsewhere = Implementation("fast", "fast", frozenset({"not a platform"}))
-    anywhere = Implementation("slow", "slow")
-    assert choose("op", (elsewhere, anywhere), None) == "slow"
-    assert choose("op", (elsewhere, anywhere), "fast") == "fast"
-    with pytest.raises(ValueError, match="op has no implementation for platform 'cpu'; it has: fast"):
-        choose("op", (elsewhere,), None)

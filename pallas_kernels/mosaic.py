@@ -1,0 +1,41 @@
+"""What every Mosaic GPU kernel shares: how to interpret one, and how its tiles lie in shared memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+ROW_TILE = 8  # rows of a shared memory tile, for every swizzle
+
+
+def interpreter(*, detect_races: bool = False) -> Any:
+    """Return what `plgpu.kernel(interpret=...)` takes to run a kernel on CPUs; `interpret=True` does not work for Mosaic."""
+    return plgpu.InterpretGPUParams(detect_races=detect_races)
+
+
+def swizzle_bytes(columns: int, dtype: Any) -> int:
+    """Return the widest swizzle, 128, 64 or 32 bytes, that rows of `columns` elements divide into.
+
+    Raises:
+        ValueError: none does, so a matrix of that width cannot be an operand of wgmma.
+    """
+    row = columns * jnp.dtype(dtype).itemsize
+    for width in (128, 64, 32):
+        if row % width == 0:
+            return width
+    raise ValueError(f"rows of {columns} {jnp.dtype(dtype).name} are not a multiple of 32 bytes")
+
+
+def tiled(rows_and_columns: tuple[int, ...], dtype: Any, swizzle: int | None = None) -> plgpu.GPUMemoryRef:
+    """Describe a shared memory matrix [..., rows, columns] tiled and swizzled as TMA writes and wgmma reads it.
+
+    Args:
+        rows_and_columns: the shape; axes before the last two number buffers.
+        dtype: of its elements.
+        swizzle: bytes, where it must agree with another operand's; None for the widest.
+    """
+    width = swizzle_bytes(rows_and_columns[-1], dtype) if swizzle is None else swizzle
+    tile = (ROW_TILE, width // jnp.dtype(dtype).itemsize)
+    return plgpu.SMEM(rows_and_columns, dtype, transforms=(plgpu.TilingTransform(tile), plgpu.SwizzleTransform(width)))
