@@ -1,12 +1,12 @@
 """The simulator against the engine: calibrated with one set of steps, it predicts another workload.
 
-    python -m benchmarks.simulation_reality [--profile profile.json] [--requests 150] [--rates 0.6 0.9 1.2]
+    python -m benchmarks.simulation_reality [--requests 100] [--rates 0.6 0.9 1.2]
 
-Without --profile the steps of the 150M model are measured first, as `benchmarks.step_profile` does, and written to
-benchmarks/results/step_profile.json. Then, for every rate,
-requests with Poisson arrivals, log-normal lengths and shared prefixes go through the real engine thread by the machine's clock,
-and through the simulator with the same arrivals, lengths and prefixes. Writes benchmarks/results/simulation_reality.json and
-prints a table. The machine must have nothing else to do.
+For every rate, requests with Poisson arrivals, log-normal lengths and shared prefixes go through the real engine thread by the
+machine's clock, and through the simulator with the same arrivals, lengths and prefixes. The simulator's factors are fitted to
+steps measured before and after, as `benchmarks.step_profile` does, for a machine's speed drifts; they are written to
+benchmarks/results/step_profile.json. Steps are not paced: otherwise what runs in a step would follow from the noise of the
+measured ones. Writes benchmarks/results/simulation_reality.json and prints a table. The machine must have nothing else to do.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ RESULTS = Path(__file__).parent / "results" / "simulation_reality.json"
 PROFILE = RESULTS.with_name("step_profile.json")
 MODEL = "llama-150m"
 MAX_LEN, VOCABULARY = 1024, 32000
-SCHEDULER = SchedulerConfig(max_num_seqs=16, max_num_batched_tokens=256)
+LIMITS: dict[str, Any] = {"max_num_seqs": 16, "max_num_batched_tokens": 256, "itl_target_ms": 0.0}
+SCHEDULER = SchedulerConfig(**LIMITS)
 LENGTHS: dict[str, Any] = {
     "prompt_tokens": 96,
     "prompt_sigma": 0.8,
@@ -129,12 +130,34 @@ def figures(times: list[Times]) -> dict[str, float]:
     }
 
 
-def predicted(profile: str, directory: str, workload: WorkloadConfig, num_pages: int) -> dict[str, float]:
+def workload(rate: float, requests: int, seed: int) -> WorkloadConfig:
+    """What is asked of the engine and of the simulator."""
+    return WorkloadConfig(requests=requests, rate=rate, seed=seed, **LENGTHS)
+
+
+def requests_of(config: WorkloadConfig) -> list[SimulatedRequest]:
+    """Its requests."""
+    return list(generate(config, MAX_LEN, ServiceClass.INTERACTIVE_PAID))
+
+
+def measure(built: BuiltEngine, rates: list[float], requests: int) -> list[dict[str, float]]:
+    """The engine's figures at every rate."""
+    engine = Engine(built)
+    found = []
+    for seed, rate in enumerate(rates):
+        found.append(figures(engine.run(requests_of(workload(rate, requests, seed)), seed)))
+        print(f"{rate:g} requests a second: {found[-1]}", flush=True)
+    engine.stop()
+    return found
+
+
+def predicted(directory: str, config: WorkloadConfig, built: BuiltEngine) -> dict[str, float]:
     """What the simulator says of the same workload."""
-    replica = ReplicaConfig(model=directory, profile=profile, num_pages=num_pages, max_model_len=MAX_LEN)
-    fleet = simulate(Scenario(replica=replica, scheduler=SCHEDULER, workload=workload))
+    num_pages = built.core.executor.capabilities().num_pages
+    replica = ReplicaConfig(model=directory, profile=str(PROFILE), num_pages=num_pages, max_model_len=MAX_LEN)
+    fleet = simulate(Scenario(replica=replica, scheduler=SCHEDULER, workload=config))
     total = fleet.ledger.total()
-    started = min(request.arrival for request in generate(workload, MAX_LEN, ServiceClass.INTERACTIVE_PAID))
+    started = min(request.arrival for request in requests_of(config))
     return {
         "output_tokens_per_s": total.output_tokens / (fleet.ledger.ended - started),
         "ttft_p50_s": float(np.percentile(total.ttft, 50, method="inverted_cdf")),
@@ -146,10 +169,9 @@ def predicted(profile: str, directory: str, workload: WorkloadConfig, num_pages:
 def main() -> None:
     """Calibrate, run, predict, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--profile", help="a profile made by benchmarks.step_profile with the same limits")
-    parser.add_argument("--requests", type=int, default=150)
+    parser.add_argument("--requests", type=int, default=100)
     parser.add_argument("--rates", type=float, nargs="+", default=[0.6, 0.9, 1.2], help="requests a second")
-    parser.add_argument("--rounds", type=int, default=7, help="of the measurement of steps")
+    parser.add_argument("--rounds", type=int, default=4, help="of each of the two measurements of steps")
     arguments = parser.parse_args()
     report: dict[str, Any] = {
         **machine.describe(),
@@ -159,24 +181,17 @@ def main() -> None:
         "workload": LENGTHS,
         "runs": [],
     }
-    limits = {"max_num_seqs": SCHEDULER.max_num_seqs, "max_num_batched_tokens": SCHEDULER.max_num_batched_tokens}
     with step_profile.checkpoint(MODEL) as settings:
-        config = EngineConfig.from_settings({**settings, **limits, "max_model_len": MAX_LEN})
+        config = EngineConfig.from_settings({**settings, **LIMITS, "max_model_len": MAX_LEN})
         built = build_engine(config, strict_length=True, clock=RealClock(), progress=lambda *_: None)
-        path = arguments.profile
-        if path is None:
-            path = str(PROFILE)
-            PROFILE.write_text(json.dumps(step_profile.profile(config, built, MODEL, None, arguments.rounds)) + "\n")
-        report |= step_profile.summary(path)
-        num_pages = built.core.executor.capabilities().num_pages
-        engine = Engine(built)
+        profile = step_profile.profile(config, built, MODEL, None, arguments.rounds)
+        measured = measure(built, arguments.rates, arguments.requests)
+        again = step_profile.profile(config, built, MODEL, None, arguments.rounds)
+        PROFILE.write_text(json.dumps({**profile, "steps": [*profile["steps"], *again["steps"]]}) + "\n")
+        report |= step_profile.summary(str(PROFILE))
         for seed, rate in enumerate(arguments.rates):
-            workload = WorkloadConfig(requests=arguments.requests, rate=rate, seed=seed, **LENGTHS)
-            measured = figures(engine.run(list(generate(workload, MAX_LEN, ServiceClass.INTERACTIVE_PAID)), seed))
-            run = {"rate": rate, "measured": measured, "predicted": predicted(path, settings["model"], workload, num_pages)}
-            report["runs"].append(run)
-            print(json.dumps(run), flush=True)
-        engine.stop()
+            said = predicted(settings["model"], workload(rate, arguments.requests, seed), built)
+            report["runs"].append({"rate": rate, "measured": measured[seed], "predicted": said})
     RESULTS.write_text(json.dumps(report, indent=1) + "\n")
     Console().print(table(report["runs"]))
 
