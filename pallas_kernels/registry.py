@@ -17,6 +17,10 @@ Function = TypeVar("Function")
 Problem = TypeVar("Problem")
 
 
+class KernelError(ValueError):
+    """An implementation was asked for by name, and there is none or it cannot do this."""
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
     """The device that a program is for; it need not be one of the process that traces the program.
@@ -95,7 +99,8 @@ def choose(
     What is passed over on a GPU is logged, once for each reason. The target is the default device unless given.
 
     Raises:
-        ValueError: there is no such implementation, or it cannot do this; the message says what there is, or what it supports.
+        KernelError: there is no such implementation, or it cannot do this; the message says what there is, or what it supports.
+        ValueError: no implementation can.
     """
     target = Target.of(jax.devices()[0]) if target is None else target
     if name is not None:
@@ -118,9 +123,9 @@ def _named(
         if entry.name == name:
             reason = entry.runs_on(target) or entry.supports(problem)
             if reason is not None:
-                raise ValueError(f"{operation} cannot run in {name!r}: {reason}; it supports {entry.limits}")
+                raise KernelError(f"{operation} cannot run in {name!r}: {reason}; it supports {entry.limits}")
             return entry
-    raise ValueError(f"{operation} has no implementation {name!r}; it has: {', '.join(entry.name for entry in table)}")
+    raise KernelError(f"{operation} has no implementation {name!r}; it has: {', '.join(entry.name for entry in table)}")
 
 
 @cache

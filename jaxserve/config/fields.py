@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_type_hints
 
 from jaxserve.config.check import check_types
+from jaxserve.config.kernels import AUTO, Kernels, parse_kernels
 from jaxserve.errors import ConfigError
 
 ServiceClassName = Literal["interactive_paid", "interactive_free", "batch"]
@@ -131,6 +132,25 @@ class CompileConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KernelConfig:
+    """Implementations of the operations, by layer: 'auto', a name, or names with layers such as 'xla@0-3,mosaic_gpu@4-31'."""
+
+    attention_kernel: str = setting(AUTO, "of attention over pages; 'auto' takes what suits device, shapes and dtypes")
+    kv_write_kernel: str = setting(AUTO, "of writing keys and values into pages; 'auto' likewise")
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        self.parse()
+
+    def parse(self) -> Kernels:
+        """The settings as ranges of layers."""
+        return Kernels(
+            attention=parse_kernels(self.attention_kernel, "attention_kernel"),
+            kv_write=parse_kernels(self.kv_write_kernel, "kv_write_kernel"),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RecordConfig:
     """The recording of the last steps, which is written to a file if the engine dies."""
 
@@ -153,6 +173,7 @@ class EngineConfig:
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
     compile: CompileConfig = field(default_factory=CompileConfig)
+    kernels: KernelConfig = field(default_factory=KernelConfig)
     record: RecordConfig = field(default_factory=RecordConfig)
 
     @classmethod

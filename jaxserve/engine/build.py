@@ -16,6 +16,7 @@ from jaxserve.cache.kv_cache import KVCache
 from jaxserve.cache.prefix_hash import CacheNamespace
 from jaxserve.clock import Clock
 from jaxserve.config.fields import EngineConfig
+from jaxserve.config.kernels import Kernels, check_kernels
 from jaxserve.config.policies import Policies, load_policies
 from jaxserve.config.resolve import DeviceFacts, ModelFacts, ResolvedConfig, resolve
 from jaxserve.engine.budgets import Budgets
@@ -41,6 +42,8 @@ from jaxserve.tokenizer.load import load_tokenizer
 from jaxserve.types import ServiceClass
 from jaxserve.weights.fingerprint import model_fingerprint
 from jaxserve.weights.load import load_params
+from pallas_kernels import kv_write, ragged_paged_attention
+from pallas_kernels.registry import KernelError
 from sharding.mesh import make_mesh
 
 BUNDLED_MODEL = "pico"
@@ -97,6 +100,7 @@ def build_engine(config: EngineConfig, *, strict_length: bool, clock: Clock, pro
     policies = load_policies(config.scheduler.policies)
     warm_prompts = read_warm_prompts(config.cache)
     decoder = decoder_config(read_hf_config(directory))
+    kernels = _kernels(config, decoder)
     tokenizer_path = Path(config.model.tokenizer) if config.model.tokenizer else directory
     tokenizer = _tokenizer(config, directory)
     mesh = _mesh(config.parallel.tensor_parallel_size)
@@ -112,7 +116,10 @@ def build_engine(config: EngineConfig, *, strict_length: bool, clock: Clock, pro
         progress=lambda done, total: progress("loading weights", done, total),
     )
     loaded = time.monotonic()
-    executor = LocalExecutor(decoder, params, mesh, _options(config, resolved), progress)
+    try:
+        executor = LocalExecutor(decoder, params, mesh, _options(config, resolved, kernels), progress)
+    except KernelError as error:
+        raise ConfigError(f"attention_kernel or kv_write_kernel: {error}", param="attention_kernel") from error
     compiled = time.monotonic()
     cache = KVCache(
         resolved.num_pages,
@@ -218,7 +225,18 @@ def _mesh(tensor: int) -> Mesh:
         raise ConfigError(f"tensor_parallel_size: {error}", param="tensor_parallel_size") from error
 
 
-def _options(config: EngineConfig, resolved: ResolvedConfig) -> ExecutorOptions:
+def _kernels(config: EngineConfig, decoder: DecoderConfig) -> Kernels:
+    """What the layers were given, once it is known that model and operations have it."""
+    kernels = config.kernels.parse()
+    for operation, ranges, param in (
+        (ragged_paged_attention, kernels.attention, "attention_kernel"),
+        (kv_write, kernels.kv_write, "kv_write_kernel"),
+    ):
+        check_kernels(ranges, operation.NAMES, decoder.num_layers, param)
+    return kernels
+
+
+def _options(config: EngineConfig, resolved: ResolvedConfig, kernels: Kernels) -> ExecutorOptions:
     return ExecutorOptions(
         max_num_seqs=config.scheduler.max_num_seqs,
         max_num_batched_tokens=config.scheduler.max_num_batched_tokens,
@@ -226,6 +244,7 @@ def _options(config: EngineConfig, resolved: ResolvedConfig) -> ExecutorOptions:
         num_pages=resolved.num_pages,
         page_size=config.cache.page_size,
         kv_dtype=resolved.kv_dtype,
+        kernels=kernels,
     )
 
 

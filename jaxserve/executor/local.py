@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from jaxserve.config.kernels import AUTOMATIC, Kernels
 from jaxserve.executor.base import Capabilities
 from jaxserve.executor.batch import DeviceBatch, make_batch
 from jaxserve.executor.buckets import Bucket, BucketGrid
@@ -26,7 +27,7 @@ from jaxserve.scheduler.plan import SUPPRESS_WIDTH, Plan, RowStart, SamplingRows
 
 @dataclass(frozen=True, slots=True)
 class ExecutorOptions:
-    """Shapes of an executor: rows, tokens and pages; `kv_dtype` names the cache's dtype."""
+    """Shapes of an executor: rows, tokens and pages; `kv_dtype` names the cache's dtype, `kernels` what computes the layers."""
 
     max_num_seqs: int
     max_num_batched_tokens: int
@@ -34,6 +35,7 @@ class ExecutorOptions:
     num_pages: int
     page_size: int
     kv_dtype: str
+    kernels: Kernels = AUTOMATIC
 
 
 class LocalExecutor:
@@ -64,7 +66,9 @@ class LocalExecutor:
             min_rows=2 if device.platform == "cpu" else 1,  # XLA's CPU dots leave the fast path at one row
         )
         self._state = self._initial_state(mesh)
-        self._programs: Programs = compile_programs(config, mesh, self.grid, params, self._state, self._example, progress)
+        self._programs: Programs = compile_programs(
+            config, mesh, self.grid, params, self._state, self._example, progress, options.kernels
+        )
 
     @property
     def temporary_bytes(self) -> int:

@@ -12,6 +12,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from jaxserve.config.kernels import AUTOMATIC, Kernels
 from jaxserve.executor.batch import DeviceBatch
 from jaxserve.executor.buckets import Bucket, BucketGrid
 from jaxserve.executor.copies import COPY_WIDTH, make_copy
@@ -47,6 +48,7 @@ def compile_programs(
     state: StepState,
     example: Callable[[Bucket], DeviceBatch],
     progress: Progress,
+    kernels: Kernels = AUTOMATIC,
 ) -> Programs:
     """Lower and compile everything from the shapes and shardings of `params` and `state`.
 
@@ -58,11 +60,12 @@ def compile_programs(
         state: the device state, which gives every program its shapes and shardings.
         example: a batch of a bucket's shape.
         progress: told after every program.
+        kernels: which implementations the step's layers use.
     """
     placed = jax.tree.map(lambda array: array.sharding, state)
     shapes = jax.tree.map(lambda array: jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=array.sharding), (params, state))
     params, state = shapes
-    step = jax.jit(make_step(config, mesh), donate_argnums=1, out_shardings=(placed, None))
+    step = jax.jit(make_step(config, mesh, kernels), donate_argnums=1, out_shardings=(placed, None))
     vocabulary = state.sampler.bias.shape[1]
     row = [np.zeros(vocabulary, dtype) for dtype in (np.int32, np.bool_, np.float32)]
     slot, count = np.zeros((), np.int32), np.zeros((), np.int32)

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
 
+from jaxserve.config.kernels import AUTOMATIC, Kernels, kernel_of
 from jaxserve.executor.batch import DeviceBatch
 from jaxserve.models.attention import AttentionSpec
 from jaxserve.models.binding import Params, bind
@@ -19,6 +20,7 @@ from jaxserve.sampling.sampler import sample
 from jaxserve.sampling.state import SamplerState, record_tokens
 from pallas_kernels.kv_write import kv_write
 from pallas_kernels.ragged_paged_attention import ragged_paged_attention
+from pallas_kernels.registry import Target
 from sharding import TENSOR
 
 SCORE_CHUNK = 64  # prompt positions whose logits are held at once
@@ -51,10 +53,12 @@ class PagedAttend:
     the cache would gather all of it, and it cannot partition a kernel call at all.
     """
 
-    def __init__(self, mesh: Mesh, kv_pages: jax.Array, batch: DeviceBatch) -> None:
+    def __init__(self, mesh: Mesh, kv_pages: jax.Array, batch: DeviceBatch, kernels: Kernels) -> None:
         self.kv_pages = kv_pages
         self._mesh = mesh
         self._batch = batch
+        self._kernels = kernels
+        self._target = Target.of(mesh.devices.flat[0])
 
     def __call__(self, layer: int, q: jax.Array, k: jax.Array, v: jax.Array, spec: AttentionSpec) -> jax.Array:
         """q[T,H,D], k[T,K,D], v[T,K,D] -> [T,H,D]."""
@@ -64,9 +68,18 @@ class PagedAttend:
         def write_and_attend(
             kv_pages: jax.Array, q: jax.Array, k: jax.Array, v: jax.Array, kv_slots: jax.Array, *rows: jax.Array
         ) -> tuple[jax.Array, jax.Array]:
-            kv_pages = kv_write(kv_pages, k, v, kv_slots, layer=layer)
+            kernel = kernel_of(self._kernels.kv_write, layer)
+            kv_pages = kv_write(kv_pages, k, v, kv_slots, layer=layer, implementation=kernel, target=self._target)
             attended = ragged_paged_attention(
-                q, kv_pages, *rows, layer=layer, scale=spec.scale, window=spec.window, soft_cap=spec.soft_cap
+                q,
+                kv_pages,
+                *rows,
+                layer=layer,
+                scale=spec.scale,
+                window=spec.window,
+                soft_cap=spec.soft_cap,
+                implementation=kernel_of(self._kernels.attention, layer),
+                target=self._target,
             )
             return kv_pages, attended
 
@@ -84,7 +97,9 @@ class PagedAttend:
         return attended.astype(q.dtype)
 
 
-def make_step(config: DecoderConfig, mesh: Mesh) -> Callable[[Params, StepState, DeviceBatch], tuple[StepState, jax.Array]]:
+def make_step(
+    config: DecoderConfig, mesh: Mesh, kernels: Kernels = AUTOMATIC
+) -> Callable[[Params, StepState, DeviceBatch], tuple[StepState, jax.Array]]:
     """The step of a model: (params, state, batch) -> (state, packed int32[R,PACKED_WIDTH]).
 
     A packed row is the chosen token (NO_TOKEN if the row has no valid logits), then, if any row wants log-probabilities, as bits
@@ -96,7 +111,7 @@ def make_step(config: DecoderConfig, mesh: Mesh) -> Callable[[Params, StepState,
         decoder = bind(config, params)
         last_sampled = state.last_tokens[jnp.maximum(-1 - batch.tokens, 0)]
         tokens = jnp.where(batch.tokens < 0, last_sampled, batch.tokens)
-        attend = PagedAttend(mesh, state.kv_pages, batch)
+        attend = PagedAttend(mesh, state.kv_pages, batch, kernels)
         hidden = decoder.hidden(tokens, batch.positions, attend)
         last = jnp.maximum(batch.query_start[1:] - 1, 0)
         logits = decoder.logits(hidden[last])

@@ -22,3 +22,5 @@ class KvWrite(Protocol):
 
 
 IMPLEMENTATIONS: tuple[Implementation[KvWrite, WriteProblem], ...] = (Implementation("xla", xla.kv_write, limits="everything"),)
+
+NAMES = tuple(entry.name for entry in IMPLEMENTATIONS)

@@ -36,3 +36,5 @@ class RaggedPagedAttention(Protocol):
 IMPLEMENTATIONS: tuple[Implementation[RaggedPagedAttention, AttentionProblem], ...] = (
     Implementation("xla", xla.ragged_paged_attention, limits="everything"),
 )
+
+NAMES = tuple(entry.name for entry in IMPLEMENTATIONS)

@@ -11,6 +11,7 @@ from jaxserve.config.fields import (
     CacheConfig,
     CompileConfig,
     EngineConfig,
+    KernelConfig,
     ModelConfig,
     ParallelConfig,
     RecordConfig,
@@ -20,10 +21,10 @@ from jaxserve.config.fields import (
 from jaxserve.config.flags import add_flags
 from jaxserve.errors import ConfigError
 
-CONFIGS = (ModelConfig, CacheConfig, SchedulerConfig, ParallelConfig, CompileConfig, RecordConfig, ServerConfig)
+CONFIGS = (ModelConfig, CacheConfig, SchedulerConfig, ParallelConfig, CompileConfig, KernelConfig, RecordConfig, ServerConfig)
 FIELDS = [(config, item.name) for config in CONFIGS for item in fields(config)]
 SPECIAL = {"gpu_memory_fraction": 0.25, "max_num_batched_tokens": 1000, "max_num_seqs": 7}
-SPECIAL |= {"low_watermark": 0.015, "high_watermark": 0.25}
+SPECIAL |= {"low_watermark": 0.015, "high_watermark": 0.25, "attention_kernel": "xla@0-3", "kv_write_kernel": "xla"}
 
 
 def parse(*arguments):

@@ -1,0 +1,68 @@
+"""The implementations that settings name reach the layers, or are refused before the weights are read."""
+
+from dataclasses import replace
+
+import pytest
+
+from jaxserve.clock import RealClock
+from jaxserve.config.fields import EngineConfig
+from jaxserve.engine.build import build_engine
+from jaxserve.errors import ConfigError
+from pallas_kernels.ragged_paged_attention import api
+from pallas_kernels.ragged_paged_attention.implementations import IMPLEMENTATIONS
+from tests.support.engine import silent
+
+XLA = next(entry for entry in IMPLEMENTATIONS if entry.name == "xla")
+
+
+class NoWeights(Exception):
+    """What reading weights would start with."""
+
+
+def build(**settings):
+    config = EngineConfig.from_settings({"load_format": "dummy", "max_num_seqs": 2, "max_num_batched_tokens": 2, **settings})
+    return build_engine(config, strict_length=True, clock=RealClock(), progress=silent)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"attention_kernel": "abacus"}, "attention_kernel: there is no 'abacus'; there is: .*xla"),
+        ({"attention_kernel": "xla@0-99"}, "attention_kernel: the model has no layer 99"),
+        ({"kv_write_kernel": "abacus@0"}, "kv_write_kernel: there is no 'abacus'; there is: .*xla"),
+    ],
+)
+def test_refused_before_the_weights_are_read(monkeypatch, settings, message):
+    def refuse(*arguments, **options):
+        raise NoWeights
+
+    monkeypatch.setattr("jaxserve.engine.build.load_params", refuse)
+    with pytest.raises(ConfigError, match=message):
+        build(**settings)
+    with pytest.raises(NoWeights):
+        build(attention_kernel="xla", kv_write_kernel="xla@0")
+
+
+def test_layers_use_what_they_were_given(monkeypatch):
+    layers = {"first": [], "other": []}
+
+    def watched(name):
+        def attend(*arguments, layer, **options):
+            layers[name].append(layer)
+            return XLA.function(*arguments, layer=layer, **options)
+
+        return replace(XLA, name=name, function=attend)
+
+    monkeypatch.setattr(api, "IMPLEMENTATIONS", (watched("first"), watched("other")))
+    monkeypatch.setattr("pallas_kernels.ragged_paged_attention.NAMES", ("first", "other"))
+    build(attention_kernel="other@1-2")
+    assert set(layers["other"]) == {1, 2}
+    assert 0 in layers["first"]
+    assert not {1, 2} & set(layers["first"])
+
+
+def test_an_implementation_that_cannot_is_a_setting_that_cannot(monkeypatch):
+    unable = replace(XLA, supports=lambda problem: f"head_dim is {problem.head_dim}", limits="head_dim 1")
+    monkeypatch.setattr(api, "IMPLEMENTATIONS", (unable,))
+    with pytest.raises(ConfigError, match=r"cannot run in 'xla': head_dim is [0-9]+; it supports head_dim 1"):
+        build(attention_kernel="xla")
