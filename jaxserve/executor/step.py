@@ -123,7 +123,7 @@ def make_step(
             kv_pages=attend.kv_pages,
             sampler=record_tokens(state.sampler, slot, chosen),
             last_tokens=state.last_tokens.at[slot].set(chosen),
-            hidden=jax.lax.dynamic_update_slice(state.hidden, hidden, (0, 0)),
+            hidden=_put_first(state.hidden, hidden),
         )
         packed = jax.lax.cond(
             batch.sampling.any_logprobs,
@@ -133,6 +133,15 @@ def make_step(
         return new_state, jnp.concatenate([sampled[:, None], packed], axis=1)
 
     return step
+
+
+def _put_first(into: jax.Array, rows: jax.Array) -> jax.Array:
+    """`into` [N,E] with its first T rows replaced by `rows` [T,E].
+
+    By a scatter: XLA turns an update of a slice into a copy on a stream of its own, which splits a GPU's command buffer in two.
+    """
+    places = jnp.arange(rows.shape[0], dtype=jnp.int32)
+    return into.at[places].set(rows, mode="promise_in_bounds", unique_indices=True, indices_are_sorted=True)
 
 
 def make_score(config: DecoderConfig) -> Callable[[Params, jax.Array, jax.Array, jax.Array], jax.Array]:
