@@ -57,6 +57,10 @@ class TokenWork:
             if self.counter(tenant) <= self._virtual_time or len(self._counters) > MAX_IDLE_TENANTS + len(self._active):
                 self._counters.pop(tenant, None)
 
+    def num_waiting(self, tenant: str) -> int:
+        """Sequences of the tenant in the queue."""
+        return self._waiting.get(tenant, 0)
+
     def wait(self, tenant: str) -> None:
         """A sequence of the tenant begins to wait."""
         if tenant not in self._waiting:

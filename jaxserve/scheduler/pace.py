@@ -2,7 +2,8 @@
 
 Steps are timed. What a step of a size costs is the moving average of those measured; of a size not measured lately, a line
 through the two nearest smaller ones. While an interactive sequence decodes, a step is made as large as the time between tokens
-that was promised (`itl_target_ms`) allows: all of it while many prompts wait, half of it while none does.
+that was promised (`itl_target_ms`) allows: half of it while no prompt waits, all of it while four full steps of prompts do.
+Beyond that steps grow with what waits: a queue that only grows helps nobody. Sizes are powers of two: steps are padded to them.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ RATE = 0.2  # weight of the newest measurement
 OUTLIER = 2.0  # a measurement counts as at most this many times the average: a pause of the machine is no trend
 FRESH = 2000  # steps after which a measurement is forgotten
 QUIET_SHARE = 0.5  # of the promised time that a step takes while no prompt waits
+DEEP_STEPS = 4  # full steps of prompts that wait from which on all of the promised time is used
 SLOWEST = 2.0  # a target below this many times the fastest step is out of reach, and this is kept instead
 SMALLEST = 16  # of the budget's sixteenth, at least: prompts always go on
 
@@ -61,7 +63,7 @@ class Pace:
     """Sizes of steps.
 
     Attributes:
-        smallest: prompt tokens that a step always has room for.
+        smallest: tokens of the smallest step that prompts are computed in, half of which at least are theirs.
 
     Args:
         max_tokens: tokens of a step at most.
@@ -90,12 +92,14 @@ class Pace:
         """
         if not self._target:
             return self._max_tokens
-        depth = min(1.0, waiting_tokens / (4 * self._max_tokens))
-        allowed = self._reachable() * (QUIET_SHARE + (1.0 - QUIET_SHARE) * depth)
+        depth = waiting_tokens / (DEEP_STEPS * self._max_tokens)
+        allowed = self._reachable() * max(QUIET_SHARE + (1.0 - QUIET_SHARE) * depth, depth)
         size = self._max_tokens
         while size > self.smallest and self._mixed.seconds(size) > allowed:
             size = 2 ** (_exponent(size) - 1)
-        return min(max(size, decodes + self.smallest), self._max_tokens)
+        if size - decodes < self.smallest // 2:
+            size = 2 ** _exponent(decodes + self.smallest // 2)
+        return min(size, self._max_tokens)
 
     def max_decodes(self) -> int:
         """Rows that may decode together within the target."""

@@ -39,6 +39,7 @@ class RowTable:
             has_bias=np.zeros(num_slots, np.bool_),
         )
 
+        self._last: tuple[bytes, SamplingRows] | None = None  # slots and parameters of the latest step
         self._tables = [(item.name, getattr(self._sampling, item.name)) for item in fields(SamplingRows)]
 
     @property
@@ -49,6 +50,7 @@ class RowTable:
     def take(self, sequence: Sequence) -> int:
         """Give the sequence a slot and write its parameters there. Whatever is raised, the slot stays free."""
         slot = self._free[-1]
+        self._last = None
         params, table = sequence.request.params, self._sampling
         table.temperature[slot] = params.temperature
         table.top_k[slot] = max(params.top_k, 0)
@@ -85,8 +87,18 @@ class RowTable:
         return self._pages[slots, : int(self._num_pages[slots].max())]
 
     def sampling(self, slots: Ints, lengths: Ints) -> SamplingRows:
-        """Copies of the rows' parameters; stop tokens are suppressed where `lengths` is short of prompt + min_tokens."""
-        rows = {name: table[slots] for name, table in self._tables}
+        """Copies of the rows' parameters; stop tokens are suppressed where `lengths` is short of prompt + min_tokens.
+
+        Most steps have the rows of the step before: they get its copies, which nobody can write to.
+        """
         long_enough: Bools = lengths >= self._min_length[slots]
+        same = slots.tobytes() if long_enough.all() else b""
+        if same and self._last is not None and self._last[0] == same:
+            return self._last[1]
+        rows = {name: table[slots] for name, table in self._tables}
         rows["suppress"][long_enough] = -1
-        return SamplingRows(**rows)
+        for table in rows.values():
+            table.flags.writeable = False
+        sampling = SamplingRows(**rows)
+        self._last = (same, sampling)
+        return sampling

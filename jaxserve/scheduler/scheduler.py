@@ -19,7 +19,7 @@ from jaxserve.cache.swap import SwapSpace
 from jaxserve.clock import Clock
 from jaxserve.config.fields import SchedulerConfig
 from jaxserve.config.policies import Policies
-from jaxserve.errors import DeadlineError, InternalError, JaxserveError
+from jaxserve.errors import DeadlineError, InternalError, JaxserveError, OverloadedError
 from jaxserve.scheduler.admission import QueueBounds
 from jaxserve.scheduler.batching import Batcher
 from jaxserve.scheduler.deadlines import Deadlines
@@ -149,8 +149,10 @@ class Scheduler:
     def add(self, requests: ListOf[EngineRequest]) -> None:
         """Queue the sequences of one request, all or none; those with a `parent` among them wait for its prompt to share it.
 
+        Into a full queue a tenant comes at the cost of one that has more in it: the newest of those are told to come back.
         Raises QueueFullError or OverloadedError, with the seconds after which it may be taken.
         """
+        self._displace(requests)
         self._bounds.check(requests, self.clock.now())
         sequences = {request.id: Sequence.from_request(request, self._max_model_len) for request in requests}
         for name, sequence in sequences.items():
@@ -286,6 +288,18 @@ class Scheduler:
             error = InternalError(f"the request failed: {error!r}")
         self._finish(sequence)
         return Update(sequence.request.id, error=error)
+
+    def _displace(self, requests: ListOf[EngineRequest]) -> None:
+        """Make room in the queue for requests of a tenant that has less in it than another."""
+        while not self._bounds.has_room(requests):
+            newest = self._waiting.newest_of_most_crowded(requests[0].tenant, len(requests))
+            if newest is None:
+                return
+            error = OverloadedError(
+                "the waiting queue is full, and this tenant has most of it",
+                retry_after=self._bounds.seconds_to_wait(newest.request),
+            )
+            self._ended += [self._fail(one, error) for one in (*newest.siblings, newest)]
 
     def _expire(self) -> None:
         """End what should have started or ended by now."""

@@ -73,13 +73,15 @@ class WaitingQueue:
         """Count siblings that wait for `first`."""
         first.siblings = siblings
         self._held += len(siblings)
-        self.num_tokens += sum(len(sibling.tokens) for sibling in siblings)
+        for sibling in siblings:
+            self._counts(sibling)
 
     def release(self, first: Sequence) -> list[Sequence]:
         """The siblings held behind `first`, which waits for them no more and is no more waited for."""
         siblings, first.siblings = first.siblings, []
         self._held -= len(siblings)
-        self.num_tokens -= sum(len(sibling.tokens) for sibling in siblings)
+        for sibling in siblings:
+            self._counts_no_more(sibling)
         return siblings
 
     def line(self) -> Line:
@@ -101,9 +103,27 @@ class WaitingQueue:
         if first is not None and sequence in first.siblings:
             first.siblings.remove(sequence)
             self._held -= 1
-            self.num_tokens -= len(sequence.tokens)
+            self._counts_no_more(sequence)
         else:
             self._take_out(sequence)
+
+    def newest_of_most_crowded(self, tenant: str, count: int) -> Sequence | None:
+        """The newest sequence, not started yet, of the tenant that has most in the queue for its weight.
+
+        None if `tenant` would have as much with `count` sequences more.
+        """
+
+        def crowding(name: str, more: int) -> float:
+            return (self._work.num_waiting(name) + more) / self._work.weight(name)
+
+        most = max(self.tenants(), key=lambda name: crowding(name, 0), default=tenant)
+        if crowding(most, 0) <= crowding(tenant, count):
+            return None
+        for service_class in reversed(ServiceClass):
+            for sequence in reversed(self._queues[service_class].get(most, deque())):
+                if sequence.admitted is None and sequence.parent is None:
+                    return sequence
+        return None
 
     def grew(self, count: int) -> None:
         """A step that was in flight when its sequence was preempted gave it tokens."""
@@ -137,11 +157,19 @@ class WaitingQueue:
         request = sequence.request
         return self._queues[request.service_class].setdefault(request.tenant, deque())
 
+    def _counts(self, sequence: Sequence) -> None:
+        """Its tokens wait, and so does its tenant."""
+        self.num_tokens += len(sequence.tokens)
+        self._work.wait(sequence.request.tenant)
+
+    def _counts_no_more(self, sequence: Sequence) -> None:
+        self.num_tokens -= len(sequence.tokens)
+        self._work.wait_no_more(sequence.request.tenant)
+
     def _count_in(self, sequence: Sequence) -> None:
         self._length += 1
-        self.num_tokens += len(sequence.tokens)
+        self._counts(sequence)
         queued, tenant = self._queued_work[sequence.request.service_class], sequence.request.tenant
-        self._work.wait(tenant)
         queued[tenant] = queued.get(tenant, 0.0) + sequence.queued_work
 
     def _take_out(self, sequence: Sequence) -> None:
@@ -155,6 +183,5 @@ class WaitingQueue:
         queued[request.tenant] -= sequence.queued_work
         if not queue:
             del queues[request.tenant], queued[request.tenant]
-        self._work.wait_no_more(request.tenant)
         self._length -= 1
-        self.num_tokens -= len(sequence.tokens)
+        self._counts_no_more(sequence)

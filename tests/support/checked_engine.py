@@ -6,6 +6,7 @@ a step takes what the setup says, so that deadlines, paces and rates act.
 
 import itertools
 import math
+from collections.abc import Set
 
 from jaxserve.cache.swap import SwapSpace
 from jaxserve.clock import VirtualClock
@@ -75,6 +76,7 @@ class CheckedEngine:
         self.planned = True  # whether the step before had a plan
         self.idle = 0  # steps in a row that did nothing
         self.num_operations = 0
+        self.displaced: set[str] = set()  # and not told of yet
         self.received = self.finished = self.aborted = self.refused = self.failed = 0
 
     def add(self, wish: Wish) -> None:
@@ -89,13 +91,14 @@ class CheckedEngine:
             self.core.add(requests)
         except QueueFullError as error:
             assert full
+            self._displaced(wish)
             self._refused(requests, error)
         except OverloadedError as error:
-            assert not full
+            assert self._displaced(wish) or not full
             assert requests[0].queue_deadline < math.inf
             self._refused(requests, error)
         else:
-            assert not full
+            assert bool(self._displaced(wish, {one.id for one in requests})) == full
             output = oracle(requests[0])
             for one in requests:
                 self.requests[one.id], self.wanted[one.id], self.got[one.id] = one, output, []
@@ -140,8 +143,10 @@ class CheckedEngine:
         failed = set()
         updates = self.core.step()
         for update in updates:
-            assert update.id in self.got, "a sequence that ended is told of again"
-            if isinstance(update.error, DeadlineError):
+            assert update.id in self.got or update.id in self.displaced, "a sequence that ended is told of again"
+            if update.id in self.displaced:
+                self._told_of_displacement(update)
+            elif isinstance(update.error, DeadlineError):
                 failed.add(update.id)
                 self._end_late(update, now)
             else:
@@ -254,6 +259,23 @@ class CheckedEngine:
             assert update.error.retry_after >= 1.0
         self.failed += 1
         del self.got[update.id]
+
+    def _displaced(self, wish: Wish, added: Set[str] = frozenset()) -> Set[str]:
+        """Sequences of other tenants that lost their place in a full queue; `added` are the new ones."""
+        gone = self.got.keys() - self.scheduler.sequences.keys() - added
+        for name in gone:
+            assert self.requests[name].tenant != wish.options.tenant, "a tenant displaced its own"
+            assert _request_of(name) not in self.started, "what had started was displaced"
+            del self.got[name]
+        self.displaced |= gone
+        self.failed += len(gone)
+        return gone
+
+    def _told_of_displacement(self, update: Update) -> None:
+        assert isinstance(update.error, OverloadedError)
+        assert update.error.retry_after is not None
+        assert update.error.retry_after >= 1.0
+        self.displaced.remove(update.id)
 
     def _refused(self, requests: list[EngineRequest], error: RefusedError) -> None:
         assert error.retry_after is not None

@@ -20,7 +20,7 @@ from jaxserve.scheduler.running import RunningSet
 from jaxserve.scheduler.scheduler import Scheduler
 from tests.support.scripted_operations import run_script
 
-SEEDS = range(12)
+SEEDS = (*range(13), 24)
 
 
 def one_reference_too_many(patch):

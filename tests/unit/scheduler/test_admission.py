@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from jaxserve.config.policies import Policies, TenantPolicy
 from jaxserve.errors import OverloadedError, QueueFullError
 from tests.support.bench import BATCH, FREE, PAID, Bench, family, request
 
@@ -145,3 +146,46 @@ def test_expected_outputs_are_work_too():
     before = bench.scheduler._waiting.work_ahead("", PAID)
     bench.add(request("second", 10, 30))
     assert bench.scheduler._waiting.work_ahead("", PAID) - before == 10 + 2 * 30
+
+
+# A queue that one tenant filled
+
+
+def test_a_tenant_with_less_in_a_full_queue_displaces_the_newest_of_the_one_with_most():
+    bench = Bench(max_num_seqs=1, max_waiting=4)
+    bench.add(request("running", 4, 50, tenant="heavy"))
+    bench.step()
+    bench.add(*(request(f"heavy{number}", 4, tenant="heavy") for number in range(4)))
+    bench.add(request("light0", 4, tenant="light"), request("light1", 4, tenant="light"))
+    ended = bench.scheduler.take_ended()
+    assert [update.id for update in ended] == ["heavy3", "heavy2"], "until both have as much"
+    assert all(isinstance(update.error, OverloadedError) and update.error.retry_after > 0 for update in ended)
+    with pytest.raises(QueueFullError):
+        bench.add(request("light2", 4, tenant="light"))
+    with pytest.raises(QueueFullError):
+        bench.add(request("heavy4", 4, tenant="heavy"))
+    assert set(bench.scheduler.sequences) == {"running", "heavy0", "heavy1", "light0", "light1"}
+    bench.scheduler.check()
+
+
+def test_a_tenant_with_more_weight_may_have_more_of_a_full_queue():
+    bench = Bench(max_num_seqs=1, max_waiting=4, policies=Policies(tenants={"paying": TenantPolicy(weight=3)}))
+    bench.add(request("running", 4, 50))
+    bench.step()
+    bench.add(*(request(f"other{number}", 4, tenant="other") for number in range(4)))
+    bench.add(*(request(f"paying{number}", 4, tenant="paying") for number in range(3)))
+    with pytest.raises(QueueFullError):
+        bench.add(request("paying3", 4, tenant="paying"))
+    assert [update.id for update in bench.scheduler.take_ended()] == ["other3", "other2", "other1"]
+
+
+def test_whole_requests_are_displaced_and_never_those_that_have_started():
+    bench = Bench(num_pages=10, max_num_seqs=4, budget=64, prefix_caching=False, max_waiting=4)
+    bench.add(*(request(name, 12, 40, tenant="heavy") for name in "abc"))
+    bench.step()
+    bench.step()
+    assert bench.scheduler.num_waiting == 1, "c was preempted"
+    bench.scheduler.add(family("family", 3, 4, tenant="heavy"))
+    bench.add(request("light", 4, tenant="light"))
+    assert {update.id for update in bench.scheduler.take_ended()} == {"family0", "family1", "family2"}
+    bench.scheduler.check()

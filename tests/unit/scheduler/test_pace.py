@@ -83,7 +83,7 @@ def measured(*, fixed, a_token, target, max_tokens=512, max_rows=32):
     return pace
 
 
-DEEP = 10**6
+DEEP = 4 * 512
 
 
 @pytest.mark.parametrize(
@@ -101,9 +101,14 @@ def test_half_of_the_target_while_no_prompt_waits_and_all_of_it_while_many_do():
     assert [pace.budget(0, waiting) for waiting in (0, 2047, 2048)] == [128, 128, 256]
 
 
+def test_steps_grow_with_what_waits_beyond_that():
+    pace = measured(fixed=0.0, a_token=0.001, target=0.128)
+    assert [pace.budget(0, waiting) for waiting in (2048, 4095, 4096, 8192)] == [128, 128, 256, 512]
+
+
 def test_prompts_go_on_beside_any_number_of_decodes():
     pace = measured(fixed=0.0, a_token=0.001, target=0.020)
-    assert pace.budget(30, 0) == 30 + 32
+    assert [pace.budget(decodes, 0) for decodes in (16, 17, 30, 48, 49)] == [32, 64, 64, 64, 128]
 
 
 def test_a_step_is_never_larger_than_the_budget():

@@ -7,7 +7,7 @@ import pytest
 
 from jaxserve.errors import QueueFullError
 from jaxserve.sampling.params import MAX_STOP_TOKEN_IDS
-from jaxserve.scheduler.plan import LogprobRows, StepResult
+from jaxserve.scheduler.plan import LogprobRows, SamplingRows, StepResult
 from jaxserve.types import FinishReason
 from tests.support.bench import MAX_LEN, Bench, counts, request, row
 
@@ -289,11 +289,13 @@ def test_a_plan_keeps_its_values_while_the_scheduler_goes_on(names):
         np.testing.assert_array_equal(value, before[name], err_msg=name)
 
 
-def test_two_plans_share_no_memory():
+def test_two_plans_share_no_memory_that_anyone_could_write_to():
     bench = Bench()
     bench.add(request("a", 6))
     first, second = arrays(bench.step()[0]), arrays(bench.step()[0])
-    assert not any(np.shares_memory(first[name], second[name]) for name in first)
+    shared = {name for name in first if np.shares_memory(first[name], second[name])}
+    assert shared == {item.name for item in fields(SamplingRows)}
+    assert not any(first[name].flags.writeable for name in shared)
 
 
 def test_sampling_rows_hold_the_requests_parameters():
