@@ -1,6 +1,20 @@
-"""Device meshes and the mapping from logical axes to mesh axes. Imports jax only."""
+"""Device meshes, the mapping from logical axes to mesh axes, and what divides a model. Imports jax only."""
 
-from sharding.mesh import DATA, TENSOR, make_mesh
-from sharding.specs import LogicalAxes, named_sharding, partition_spec
+from sharding.division import Dimension, require_division, sizes_that_fit
+from sharding.mesh import DATA, EXPERT, SEQUENCE, TENSOR, make_mesh
+from sharding.specs import KV_PAGES_AXES, LogicalAxes, named_sharding, partition_spec
 
-__all__ = ["DATA", "TENSOR", "LogicalAxes", "make_mesh", "named_sharding", "partition_spec"]
+__all__ = [
+    "DATA",
+    "EXPERT",
+    "KV_PAGES_AXES",
+    "SEQUENCE",
+    "TENSOR",
+    "Dimension",
+    "LogicalAxes",
+    "make_mesh",
+    "named_sharding",
+    "partition_spec",
+    "require_division",
+    "sizes_that_fit",
+]

@@ -1,7 +1,8 @@
-"""The device mesh: two named axes, `data` (replicas of the weights) and `tensor` (devices that share every layer)."""
+"""The device mesh: four named axes, of which any may have size 1."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import jax
@@ -9,25 +10,41 @@ import numpy as np
 from jax.sharding import AxisType, Mesh
 
 DATA = "data"
+"""Replicas of the weights."""
 TENSOR = "tensor"
+"""Devices that share every layer: its heads, its MLP columns, the vocabulary."""
+EXPERT = "expert"
+"""Devices that share the experts of a layer."""
+SEQUENCE = "sequence"
+"""Devices that share the tokens of a sequence."""
 
 
-def make_mesh(tensor: int, devices: Sequence[jax.Device] | None = None) -> Mesh:
-    """Mesh of shape [1, tensor] over the first `tensor` devices.
+def make_mesh(
+    tensor: int = 1, devices: Sequence[jax.Device] | None = None, *, data: int = 1, expert: int = 1, sequence: int = 1
+) -> Mesh:
+    """Mesh of shape [data, sequence, expert, tensor] over the first devices.
 
-    The axes are of type Auto: the compiler places the collectives that the parameters' shardings imply.
+    Tensor parallelism exchanges the most, so its devices are next to each other. The axes are of type Auto: the compiler
+    places the collectives that the parameters' shardings imply.
 
     Args:
-        tensor: devices that share every layer.
+        tensor: size of axis TENSOR.
         devices: devices to choose from, in order; all that jax sees by default.
+        data: size of axis DATA.
+        expert: size of axis EXPERT.
+        sequence: size of axis SEQUENCE.
 
     Raises:
-        ValueError: `tensor` is below 1 or more than there are devices.
+        ValueError: a size is below 1, or the axes need more devices than there are.
     """
     available = list(jax.devices() if devices is None else devices)
-    if tensor < 1:
-        raise ValueError(f"a mesh needs at least 1 device on axis {TENSOR!r}, got {tensor}")
-    if tensor > len(available):
-        raise ValueError(f"axis {TENSOR!r} of size {tensor} needs {tensor} devices, but there are {len(available)}")
-    grid = np.array(available[:tensor]).reshape(1, tensor)
-    return Mesh(grid, (DATA, TENSOR), axis_types=(AxisType.Auto, AxisType.Auto))
+    sizes = {DATA: data, SEQUENCE: sequence, EXPERT: expert, TENSOR: tensor}
+    for name, size in sizes.items():
+        if size < 1:
+            raise ValueError(f"a mesh needs at least 1 device on axis {name!r}, got {size}")
+    needed = math.prod(sizes.values())
+    if needed > len(available):
+        axes = " and ".join(f"axis {name!r} of size {size}" for name, size in sizes.items() if size > 1)
+        raise ValueError(f"{axes} needs {needed} devices, but there are {len(available)}")
+    grid = np.array(available[:needed]).reshape(tuple(sizes.values()))
+    return Mesh(grid, tuple(sizes), axis_types=(AxisType.Auto,) * len(sizes))

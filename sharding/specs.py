@@ -1,4 +1,4 @@
-"""Logical axes: a parameter names what its dimensions mean, and one table says which mesh axis divides each meaning."""
+"""Logical axes: an array names what its dimensions mean, and one table says which mesh axis divides each meaning."""
 
 from __future__ import annotations
 
@@ -16,11 +16,21 @@ MESH_AXES: Mapping[str, str | None] = MappingProxyType(
     {
         "embed": None,
         "head_dim": None,
-        "heads": TENSOR,  # the shard dimension of packed attention projections: each device holds whole heads
+        "heads": TENSOR,  # query heads, and the shard dimension of packed attention projections: whole heads on each device
+        "kv_heads": TENSOR,  # of keys, values and their cache; with fewer heads than devices the dimension repeats each head
         "ffn": TENSOR,  # the shard dimension of packed MLP projections
-        "vocab": TENSOR,
+        "vocab": TENSOR,  # of tables, logits and the sampler's state, padded to a multiple of the devices
+        "layers": None,
+        "pages": None,
+        "page_size": None,
+        "tokens": None,  # a step's inputs: every device of an axis that shares layers sees all of them
+        "rows": None,
+        "slots": None,
     }
 )
+
+KV_PAGES_AXES: LogicalAxes = ("layers", "pages", None, "kv_heads", "page_size", "head_dim")
+"""The KV cache [L, P, 2, K, S, D]."""
 
 
 def partition_spec(axes: LogicalAxes) -> PartitionSpec:

@@ -33,6 +33,7 @@ from jaxserve.executor.programs import Progress
 from jaxserve.models.checkpoint import read_hf_config
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.registry import decoder_config
+from jaxserve.models.shards import cache_kv_heads
 from jaxserve.sampling.params import MAX_STOP_TOKEN_IDS
 from jaxserve.scheduler.plan import SUPPRESS_WIDTH
 from jaxserve.scheduler.scheduler import Scheduler
@@ -255,7 +256,7 @@ def _model_facts(config: EngineConfig, directory: Path, decoder: DecoderConfig) 
         dtype=decoder.dtype,
         max_position_embeddings=decoder.max_position_embeddings,
         num_parameters=decoder.num_parameters,
-        kv_values=decoder.num_layers * 2 * decoder.num_kv_heads * decoder.head_dim,
+        kv_values=decoder.num_layers * 2 * cache_kv_heads(decoder, config.parallel.tensor_parallel_size) * decoder.head_dim,
     )
 
 

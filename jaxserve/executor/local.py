@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh
 
 from jaxserve.config.kernels import AUTOMATIC, Kernels
 from jaxserve.executor.base import Capabilities
@@ -17,11 +17,10 @@ from jaxserve.executor.buckets import Bucket, BucketGrid
 from jaxserve.executor.copies import copy_batches
 from jaxserve.executor.programs import Programs, Progress, compile_programs
 from jaxserve.executor.result import LocalHandle
-from jaxserve.executor.step import KV_PAGES, StepState
+from jaxserve.executor.step import StateShape, StepState, abstract_state
 from jaxserve.models.binding import Params
 from jaxserve.models.config import DecoderConfig
 from jaxserve.sampling.params import MAX_LOGPROBS
-from jaxserve.sampling.state import empty_state
 from jaxserve.scheduler.plan import SUPPRESS_WIDTH, Plan, RowStart, SamplingRows
 
 
@@ -129,7 +128,7 @@ class LocalExecutor:
 
     def _load(self, start: RowStart) -> None:
         """Load a slot's sampling state."""
-        vocabulary = self._config.vocab_size
+        vocabulary = self._state.sampler.bias.shape[1]  # padded over several devices
         counts = np.bincount(np.array(start.output, np.int64), minlength=vocabulary).astype(np.int32)
         in_prompt = np.zeros(vocabulary, np.bool_)
         in_prompt[list(start.prompt)] = True
@@ -144,18 +143,21 @@ class LocalExecutor:
         self._state = replace(self._state, sampler=sampler)
 
     def _initial_state(self, mesh: Mesh) -> StepState:
-        """Zeros on the devices: the cache sharded over KV heads, the rest replicated."""
-        config, options = self._config, self._options
-        everywhere = NamedSharding(mesh, PartitionSpec())
-        pages = (config.num_layers, options.num_pages, 2, config.num_kv_heads, options.page_size, config.head_dim)
-        largest = max(bucket.tokens for bucket in self.grid.buckets)
-        zeros: Callable[..., jax.Array] = jnp.zeros
-        return StepState(
-            kv_pages=zeros(pages, jnp.dtype(options.kv_dtype), device=NamedSharding(mesh, KV_PAGES)),
-            sampler=jax.device_put(empty_state(options.max_num_seqs, config.vocab_size), everywhere),
-            last_tokens=zeros((options.max_num_seqs + 1,), jnp.int32, device=everywhere),
-            hidden=zeros((largest, config.hidden_size), jnp.dtype(self._activation_dtype()), device=everywhere),
+        """Zeros on the devices."""
+        options = self._options
+        shape = StateShape(
+            slots=options.max_num_seqs,
+            num_pages=options.num_pages,
+            page_size=options.page_size,
+            max_tokens=max(bucket.tokens for bucket in self.grid.buckets),
+            kv_dtype=options.kv_dtype,
+            dtype=self._activation_dtype(),
         )
+        zeros: Callable[..., jax.Array] = jnp.zeros
+        state: StepState = jax.tree.map(
+            lambda array: zeros(array.shape, array.dtype, device=array.sharding), abstract_state(self._config, mesh, shape)
+        )
+        return state
 
     def _activation_dtype(self) -> str:
         return str(jax.tree.leaves(self._params)[0].dtype)

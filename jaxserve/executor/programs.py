@@ -75,7 +75,7 @@ def compile_programs(
         return step.lower(params, state, example(bucket)).compile()
 
     jobs: dict[Any, Callable[[], Any]] = {bucket: partial(compile_step, bucket) for bucket in grid.buckets}
-    jobs["score"] = lambda: jax.jit(make_score(config)).lower(params, state.hidden, targets, count).compile()
+    jobs["score"] = lambda: jax.jit(make_score(config, mesh)).lower(params, state.hidden, targets, count).compile()
     load = jax.jit(load_row, donate_argnums=0, out_shardings=placed.sampler)
     jobs["load_row"] = lambda: load.lower(state.sampler, slot, *row).compile()
     copy, pages = jax.jit(make_copy(mesh), donate_argnums=0, out_shardings=placed.kv_pages), np.zeros(COPY_WIDTH, np.int32)

@@ -4,28 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxserve.config.kernels import AUTOMATIC, Kernels, kernel_of
 from jaxserve.executor.batch import DeviceBatch
 from jaxserve.models.attention import AttentionSpec
 from jaxserve.models.binding import Params, bind
 from jaxserve.models.config import DecoderConfig
+from jaxserve.models.shards import cache_kv_heads, padded_vocab
+from jaxserve.sampling.batch import SamplingBatch
 from jaxserve.sampling.logprobs import token_logprobs
 from jaxserve.sampling.params import MAX_LOGPROBS
 from jaxserve.sampling.sampler import sample
-from jaxserve.sampling.state import SamplerState, record_tokens
+from jaxserve.sampling.state import SamplerState, empty_state, record_tokens
+from jaxserve.sampling.vocabulary import Vocabulary
 from pallas_kernels.kv_write import kv_write
 from pallas_kernels.ragged_paged_attention import ragged_paged_attention
 from pallas_kernels.registry import Target
-from sharding import TENSOR
+from sharding import KV_PAGES_AXES, TENSOR, partition_spec
 
 SCORE_CHUNK = 64  # prompt positions whose logits are held at once
 PACKED_WIDTH = 3 + 2 * MAX_LOGPROBS
-KV_PAGES = PartitionSpec(None, None, None, TENSOR)  # [L,P,2,K,S,D], over K
+KV_PAGES = partition_spec(KV_PAGES_AXES)
+BY_VOCAB = partition_spec((None, "vocab"))  # logits and the tables of the sampler
+EVERYWHERE = PartitionSpec()
+
+Chosen = tuple[jax.Array, SamplerState, jax.Array]
+"""Tokens that exist int32[R], the sampler's state after them, packed int32[R,PACKED_WIDTH]."""
 
 
 @jax.tree_util.register_dataclass
@@ -34,8 +44,8 @@ class StepState:
     """What lives on the device from step to step; donated to each.
 
     Attributes:
-        kv_pages: [L,P,2,K,S,D], sharded over K.
-        sampler: counts and biases of each slot.
+        kv_pages: [L,P,2,K,S,D], sharded over K, which is `cache_kv_heads`.
+        sampler: counts and biases of each slot, sharded over the padded vocabulary.
         last_tokens: int32[slots+1], the token last sampled in each slot.
         hidden: [T,E] of the largest bucket, final hidden states of the last step, for prompt scoring.
     """
@@ -44,6 +54,46 @@ class StepState:
     sampler: SamplerState
     last_tokens: jax.Array
     hidden: jax.Array
+
+
+@dataclass(frozen=True, slots=True)
+class StateShape:
+    """Sizes of a StepState.
+
+    Attributes:
+        slots: running sequences at most.
+        num_pages: P, pages of the cache, the null page included.
+        page_size: S.
+        max_tokens: tokens of the largest bucket.
+        kv_dtype: name of the cache's dtype.
+        dtype: name of the activations' dtype.
+    """
+
+    slots: int
+    num_pages: int
+    page_size: int
+    max_tokens: int
+    kv_dtype: str
+    dtype: str
+
+
+def abstract_state(config: DecoderConfig, mesh: Mesh, shape: StateShape) -> StepState:
+    """A StepState with a jax.ShapeDtypeStruct at every leaf, which says its sharding. Allocates nothing."""
+    shards = mesh.shape[TENSOR]
+    heads, columns = cache_kv_heads(config, shards), padded_vocab(config.vocab_size, shards)
+
+    tables = jax.eval_shape(partial(empty_state, shape.slots, columns))
+
+    def array(size: tuple[int, ...], dtype: str, spec: PartitionSpec) -> Any:
+        return jax.ShapeDtypeStruct(size, jnp.dtype(dtype), sharding=NamedSharding(mesh, spec))
+
+    pages = (config.num_layers, shape.num_pages, 2, heads, shape.page_size, config.head_dim)
+    return StepState(
+        kv_pages=array(pages, shape.kv_dtype, KV_PAGES),
+        sampler=jax.tree.map(lambda table: array(table.shape, table.dtype, BY_VOCAB), tables),
+        last_tokens=array((shape.slots + 1,), "int32", EVERYWHERE),
+        hidden=array((shape.max_tokens, config.hidden_size), shape.dtype, EVERYWHERE),
+    )
 
 
 class PagedAttend:
@@ -83,11 +133,11 @@ class PagedAttend:
             )
             return kv_pages, attended
 
-        by_head = PartitionSpec(None, TENSOR)
+        by_head = partition_spec((None, "heads"))
         sharded = jax.shard_map(
             write_and_attend,
             mesh=self._mesh,
-            in_specs=(KV_PAGES, by_head, by_head, by_head, *[PartitionSpec()] * 4),
+            in_specs=(KV_PAGES, by_head, by_head, by_head, *[EVERYWHERE] * 4),
             out_specs=(KV_PAGES, by_head),
             check_vma=False,  # the ops' loops start from constants, which the check takes for a mismatch
         )
@@ -106,6 +156,7 @@ def make_step(
     of float32: its log-probability, its rank, MAX_LOGPROBS likeliest ids and their log-probabilities. One array is one copy to
     the host.
     """
+    choose = _chooser(config, mesh)
 
     def step(params: Params, state: StepState, batch: DeviceBatch) -> tuple[StepState, jax.Array]:
         decoder = bind(config, params)
@@ -114,23 +165,14 @@ def make_step(
         attend = PagedAttend(mesh, state.kv_pages, batch, kernels)
         hidden = decoder.hidden(tokens, batch.positions, attend)
         last = jnp.maximum(batch.query_start[1:] - 1, 0)
-        logits = decoder.logits(hidden[last])
-        sampled = sample(logits, batch.sampling, state.sampler)
-        # The next step may be on its way before the host hears of a bad row: it computes with a token that exists.
-        chosen = jnp.maximum(sampled, 0)
-        slot = batch.sampling.slot
+        chosen, sampler, packed = choose(decoder.logits(hidden[last]), batch.sampling, state.sampler)
         new_state = StepState(
             kv_pages=attend.kv_pages,
-            sampler=record_tokens(state.sampler, slot, chosen),
-            last_tokens=state.last_tokens.at[slot].set(chosen),
+            sampler=sampler,
+            last_tokens=state.last_tokens.at[batch.sampling.slot].set(chosen),
             hidden=_put_first(state.hidden, hidden),
         )
-        packed = jax.lax.cond(
-            batch.sampling.any_logprobs,
-            lambda: _pack_logprobs(logits, chosen),
-            lambda: jnp.zeros((chosen.shape[0], PACKED_WIDTH - 1), jnp.int32),
-        )
-        return new_state, jnp.concatenate([sampled[:, None], packed], axis=1)
+        return new_state, packed
 
     return step
 
@@ -144,11 +186,18 @@ def _put_first(into: jax.Array, rows: jax.Array) -> jax.Array:
     return into.at[places].set(rows, mode="promise_in_bounds", unique_indices=True, indices_are_sorted=True)
 
 
-def make_score(config: DecoderConfig) -> Callable[[Params, jax.Array, jax.Array, jax.Array], jax.Array]:
+def make_score(config: DecoderConfig, mesh: Mesh) -> Callable[[Params, jax.Array, jax.Array, jax.Array], jax.Array]:
     """Prompt scoring: (params, hidden[T,E], targets int32[T], count int32[]) -> packed int32[T,PACKED_WIDTH-1].
 
     Row t holds the log-probabilities of token targets[t] after hidden state t, for t < count. The work follows count.
     """
+    pack = jax.shard_map(
+        partial(_pack_logprobs, _vocabulary(config, mesh)),
+        mesh=mesh,
+        in_specs=(BY_VOCAB, EVERYWHERE),
+        out_specs=EVERYWHERE,
+        check_vma=False,  # every device computes the same from what they exchanged, which the check cannot see
+    )
 
     def score(params: Params, hidden: jax.Array, targets: jax.Array, count: jax.Array) -> jax.Array:
         decoder = bind(config, params)
@@ -158,7 +207,7 @@ def make_score(config: DecoderConfig) -> Callable[[Params, jax.Array, jax.Array,
         def body(index: jax.Array, out: jax.Array) -> jax.Array:
             start = jnp.minimum(index * chunk, hidden.shape[0] - chunk)
             logits = decoder.logits(jax.lax.dynamic_slice_in_dim(hidden, start, chunk))
-            packed = _pack_logprobs(logits, jax.lax.dynamic_slice_in_dim(targets, start, chunk))
+            packed = pack(logits, jax.lax.dynamic_slice_in_dim(targets, start, chunk))
             return jax.lax.dynamic_update_slice_in_dim(out, packed, start, 0)
 
         scored: jax.Array = jax.lax.fori_loop(0, (count + chunk - 1) // chunk, body, out)
@@ -167,10 +216,42 @@ def make_score(config: DecoderConfig) -> Callable[[Params, jax.Array, jax.Array,
     return score
 
 
-def _pack_logprobs(logits: jax.Array, tokens: jax.Array) -> jax.Array:
-    """Log-probabilities of tokens int32[R] under logits f32[R,V] as int32[R,PACKED_WIDTH-1]."""
-    columns = min(MAX_LOGPROBS, logits.shape[-1])
-    chosen, rank, top_ids, top = token_logprobs(logits, tokens, columns)
+def _vocabulary(config: DecoderConfig, mesh: Mesh) -> Vocabulary:
+    return Vocabulary(config.vocab_size, TENSOR if mesh.shape[TENSOR] > 1 else None)
+
+
+def _chooser(config: DecoderConfig, mesh: Mesh) -> Callable[[jax.Array, SamplingBatch, SamplerState], Chosen]:
+    """What follows the logits f32[R,padded V], on each device for its part of the vocabulary.
+
+    That is said with shard_map: left to the compiler, top-k and the updates of the tables would gather whole rows of logits.
+    """
+    vocabulary = _vocabulary(config, mesh)
+
+    def choose(logits: jax.Array, batch: SamplingBatch, state: SamplerState) -> Chosen:
+        sampled = sample(logits, batch, state, vocabulary)
+        # The next step may be on its way before the host hears of a bad row: it computes with a token that exists.
+        chosen = jnp.maximum(sampled, 0)
+        packed = jax.lax.cond(
+            batch.any_logprobs,
+            lambda: _pack_logprobs(vocabulary, logits, chosen),
+            lambda: jnp.zeros((chosen.shape[0], PACKED_WIDTH - 1), jnp.int32),
+        )
+        recorded = record_tokens(state, batch.slot, chosen, vocabulary)
+        return chosen, recorded, jnp.concatenate([sampled[:, None], packed], axis=1)
+
+    return jax.shard_map(
+        choose,
+        mesh=mesh,
+        in_specs=(BY_VOCAB, EVERYWHERE, BY_VOCAB),
+        out_specs=(EVERYWHERE, BY_VOCAB, EVERYWHERE),
+        check_vma=False,  # as in make_score
+    )
+
+
+def _pack_logprobs(vocabulary: Vocabulary, logits: jax.Array, tokens: jax.Array) -> jax.Array:
+    """Log-probabilities of tokens int32[R] under logits f32[R,C] as int32[R,PACKED_WIDTH-1]."""
+    columns = min(MAX_LOGPROBS, vocabulary.size)
+    chosen, rank, top_ids, top = token_logprobs(logits, tokens, columns, vocabulary)
     spare = ((0, 0), (0, MAX_LOGPROBS - columns))
     parts = (_bits(chosen)[:, None], rank[:, None], jnp.pad(top_ids, spare), jnp.pad(_bits(top), spare))
     return jnp.concatenate(parts, axis=1)

@@ -16,6 +16,7 @@ from jaxserve.models.config import DecoderConfig
 from jaxserve.models.norm import RMSNorm
 from jaxserve.models.parameter import declare, project_columns, project_rows
 from jaxserve.models.rope import Rotation, rotate
+from jaxserve.models.shards import cache_kv_heads
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,8 @@ class Attend(Protocol):
     def __call__(self, layer: int, q: jax.Array, k: jax.Array, v: jax.Array, spec: AttentionSpec) -> jax.Array:
         """Attend with q[T, H, D] over what is cached and the step's own k[T, K, D], v[T, K, D]; returns [T, H, D].
 
+        K is `shards.cache_kv_heads`.
+
         The implementation also stores k and v where later steps will find them.
         """
 
@@ -47,12 +50,13 @@ class Attention(nnx.Module):
     """Grouped-query attention (Ainslie et al. 2023): query head h reads kv head h // (H / K).
 
     `qkv` [E, s, (H + 2K)/s * D] holds for each shard its query heads, its key heads, its value heads; `out` is
-    [s, H*D/s, E].
+    [s, H*D/s, E]. With fewer KV heads than shards, K is s: each head is repeated for s/K neighbouring shards, whose query
+    heads are those that read it.
     """
 
     def __init__(self, config: DecoderConfig, layer: int, shards: int, dtype: jnp.dtype) -> None:
         self.layer = layer
-        self.heads, self.kv_heads, self.head_dim = config.num_heads, config.num_kv_heads, config.head_dim
+        self.heads, self.kv_heads, self.head_dim = config.num_heads, cache_kv_heads(config, shards), config.head_dim
         self.spec = AttentionSpec(scale=config.head_dim**-0.5, window=config.windows[layer])
         embed, columns = config.hidden_size, (self.heads + 2 * self.kv_heads) // shards * self.head_dim
         rows = self.heads // shards * self.head_dim

@@ -14,9 +14,9 @@ from flax import nnx
 from jax.sharding import Mesh, NamedSharding
 from jax.typing import DTypeLike
 
-from jaxserve.errors import ConfigError
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.decoder import Decoder
+from jaxserve.models.shards import require_shards
 from sharding import LogicalAxes, named_sharding
 
 Params = dict[str, Any]
@@ -44,7 +44,7 @@ def abstract_params(config: DecoderConfig, dtype: DTypeLike, shards: int = 1) ->
         shards: tensor-parallel devices that projections are packed for.
 
     Raises:
-        ConfigError: kv heads or MLP columns cannot be divided evenly over the shards.
+        ConfigError: heads or MLP columns cannot be divided evenly over the shards.
     """
     _, state = _split_skeleton(config, shards, jnp.dtype(dtype).name)
     return dict(nnx.to_pure_dict(state))
@@ -63,11 +63,7 @@ def param_shardings(config: DecoderConfig, mesh: Mesh) -> dict[tuple[str, ...], 
 
 @lru_cache(maxsize=8)
 def _split_skeleton(config: DecoderConfig, shards: int, dtype: str) -> tuple[nnx.GraphDef[Decoder], nnx.State[Any, Any]]:
-    for name, size in (("num_key_value_heads", config.num_kv_heads), ("intermediate_size", config.ffn_size)):
-        if size % shards:
-            raise ConfigError(
-                f"tensor_parallel_size {shards} does not divide the model's {name} {size}", param="tensor_parallel_size"
-            )
+    require_shards(config, shards)
     skeleton = nnx.eval_shape(lambda: Decoder(config, shards, jnp.dtype(dtype)))
     graphdef, state = nnx.split(skeleton)
     return graphdef, state

@@ -61,5 +61,9 @@ class Decoder(nnx.Module):
         return self.final_norm(x)
 
     def logits(self, hidden: jax.Array) -> jax.Array:
-        """Logits float32[R, V] of hidden[R, E], which `hidden` returned."""
+        """Logits of hidden[R, E], which `hidden` returned.
+
+        Returns:
+            float32[R, padded V], divided over the vocabulary like the table; -inf for padding (see `shards.padded_vocab`).
+        """
         return self.embedding.logits(hidden) if self.head is None else self.head.logits(hidden)

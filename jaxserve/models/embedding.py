@@ -1,7 +1,7 @@
 """From tokens to activations and from activations to logits.
 
 Both tables are divided over the vocabulary, which is padded with zeros to a multiple of the shards; no token has a
-padded row, and padded columns never leave this file.
+padded row, and padded columns of the logits are -inf, so that each device keeps its own part of the logits.
 """
 
 from __future__ import annotations
@@ -12,11 +12,7 @@ from flax import nnx
 
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.parameter import declare
-
-
-def padded_vocab(vocab_size: int, shards: int) -> int:
-    """The smallest multiple of `shards` that holds the vocabulary."""
-    return -(-vocab_size // shards) * shards
+from jaxserve.models.shards import padded_vocab
 
 
 class Embedding(nnx.Module):
@@ -32,9 +28,9 @@ class Embedding(nnx.Module):
         return self.table[...].at[tokens].get(mode="clip")
 
     def logits(self, hidden: jax.Array) -> jax.Array:
-        """hidden[R, E] to float32[R, V] by the table itself (tied embeddings, Press and Wolf 2017)."""
+        """hidden[R, E] to float32[R, padded V] by the table itself (tied embeddings, Press and Wolf 2017)."""
         logits = jnp.einsum("re,ve->rv", hidden, self.table[...], preferred_element_type=jnp.float32)
-        return logits[:, : self.vocab_size]
+        return _without_padding(logits, self.vocab_size)
 
 
 class Head(nnx.Module):
@@ -46,6 +42,13 @@ class Head(nnx.Module):
         self.kernel = declare((config.hidden_size, columns), ("embed", "vocab"), dtype)
 
     def logits(self, hidden: jax.Array) -> jax.Array:
-        """hidden[R, E] to float32[R, V]."""
+        """hidden[R, E] to float32[R, padded V]."""
         logits = jnp.einsum("re,ev->rv", hidden, self.kernel[...], preferred_element_type=jnp.float32)
-        return logits[:, : self.vocab_size]
+        return _without_padding(logits, self.vocab_size)
+
+
+def _without_padding(logits: jax.Array, vocab_size: int) -> jax.Array:
+    if logits.shape[1] == vocab_size:
+        return logits
+    token = jax.lax.broadcasted_iota(jnp.int32, logits.shape, 1)
+    return jnp.where(token < vocab_size, logits, -jnp.inf)

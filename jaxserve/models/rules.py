@@ -7,8 +7,10 @@ a matrix at run time.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
+from typing import NamedTuple
 
 from jaxserve.models.config import DecoderConfig
 
@@ -23,7 +25,10 @@ class Packing(Enum):
     TRANSPOSED = auto()
     """One matrix [out, in] as [in, out]; padded columns at the end are zeros."""
     COLUMNS = auto()
-    """Several [out_i, in] as [in, s, X]: shard j has the j-th part of every out_i. Vectors [out_i] as [s, X]."""
+    """Several [out_i, in] as [in, s, X]: shard j has the j-th part of every out_i. Vectors [out_i] as [s, X].
+
+    A source of fewer heads than shards has as many parts as heads, and each goes to neighbouring shards.
+    """
     ROWS = auto()
     """One matrix [out, in] as [s, X, out]: shard j has the j-th part of `in`."""
 
@@ -35,10 +40,16 @@ class Source:
     Attributes:
         name: its name there.
         shape: its shape there.
+        heads: indivisible parts of its first dimension; None if any number of shards that divides it will do.
     """
 
     name: str
     shape: tuple[int, ...]
+    heads: int | None = None
+
+    def parts(self, shards: int) -> int:
+        """Into how many parts its first dimension is cut for so many shards: each goes to shards / parts of them."""
+        return shards if self.heads is None else min(self.heads, shards)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +65,14 @@ class WeightRule:
     path: Path
     sources: tuple[Source, ...]
     packing: Packing
+
+
+class Output(NamedTuple):
+    """A projection that is packed by columns: its name, its outputs, and how many heads they are (see `Source`)."""
+
+    name: str
+    size: int
+    heads: int | None = None
 
 
 def decoder_rules(config: DecoderConfig) -> list[WeightRule]:
@@ -73,8 +92,9 @@ def decoder_rules(config: DecoderConfig) -> list[WeightRule]:
 
 def _attention_rules(config: DecoderConfig, path: Path, prefix: str) -> list[WeightRule]:
     embed, head_dim = config.hidden_size, config.head_dim
-    query, key = config.num_heads * head_dim, config.num_kv_heads * head_dim
-    outputs = {f"{prefix}.self_attn.{name}_proj": size for name, size in (("q", query), ("k", key), ("v", key))}
+    query = config.num_heads * head_dim
+    heads = {"q": config.num_heads, "k": config.num_kv_heads, "v": config.num_kv_heads}
+    outputs = [Output(f"{prefix}.self_attn.{name}_proj", count * head_dim, count) for name, count in heads.items()]
     output = f"{prefix}.self_attn.o_proj"
     here = (*path, "attention")
     rules = [
@@ -95,7 +115,7 @@ def _attention_rules(config: DecoderConfig, path: Path, prefix: str) -> list[Wei
 
 def _mlp_rules(config: DecoderConfig, path: Path, prefix: str) -> list[WeightRule]:
     embed, ffn = config.hidden_size, config.ffn_size
-    outputs = {f"{prefix}.mlp.gate_proj": ffn, f"{prefix}.mlp.up_proj": ffn}
+    outputs = [Output(f"{prefix}.mlp.{name}_proj", ffn) for name in ("gate", "up")]
     down = f"{prefix}.mlp.down_proj"
     here = (*path, "mlp")
     rules = [
@@ -113,11 +133,11 @@ def _whole(path: Path, name: str, shape: tuple[int, ...]) -> WeightRule:
     return WeightRule(path, (Source(name, shape),), Packing.WHOLE)
 
 
-def _columns(path: Path, outputs: dict[str, int], inputs: int) -> WeightRule:
-    sources = tuple(Source(f"{name}.weight", (size, inputs)) for name, size in outputs.items())
+def _columns(path: Path, outputs: Sequence[Output], inputs: int) -> WeightRule:
+    sources = tuple(Source(f"{output.name}.weight", (output.size, inputs), output.heads) for output in outputs)
     return WeightRule(path, sources, Packing.COLUMNS)
 
 
-def _column_biases(path: Path, outputs: dict[str, int]) -> WeightRule:
-    sources = tuple(Source(f"{name}.bias", (size,)) for name, size in outputs.items())
+def _column_biases(path: Path, outputs: Sequence[Output]) -> WeightRule:
+    sources = tuple(Source(f"{output.name}.bias", (output.size,), output.heads) for output in outputs)
     return WeightRule(path, sources, Packing.COLUMNS)

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-from jax import lax
+
+from jaxserve.sampling.vocabulary import Vocabulary
 
 
-def token_logprobs(logits: jax.Array, tokens: jax.Array, count: int) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+def token_logprobs(
+    logits: jax.Array, tokens: jax.Array, count: int, vocabulary: Vocabulary
+) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
     """Return log-probabilities, natural log, of the given tokens and of the likeliest ones.
 
     Args:
-        logits: f32 [R, V], as the model made them.
+        logits: f32 [R, C], as the model made them: this device's columns.
         tokens: int32 [R].
-        count: how many of the likeliest tokens to return; static, at most V.
+        count: how many of the likeliest tokens to return; static, 1 to V.
+        vocabulary: which tokens the columns are.
 
     Returns:
         chosen: f32 [R], of `tokens`.
@@ -21,8 +25,12 @@ def token_logprobs(logits: jax.Array, tokens: jax.Array, count: int) -> tuple[ja
         top_ids: int32 [R, count], likeliest first, ties by id.
         top_logprobs: f32 [R, count].
     """
-    norm = jax.nn.logsumexp(logits, axis=1, keepdims=True)
-    logit = jnp.take_along_axis(logits, tokens[:, None], axis=1)
-    rank = 1 + jnp.sum((logits > logit).astype(jnp.int32), axis=1)
-    top, ids = lax.top_k(logits, count)
-    return (logit - norm)[:, 0], rank, ids.astype(jnp.int32), top - norm
+    largest = vocabulary.largest(jnp.max(logits, axis=1, keepdims=True))
+    largest = jnp.where(jnp.isfinite(largest), largest, 0.0)  # infinity less itself is NaN
+    norm = largest + jnp.log(vocabulary.total(jnp.sum(jnp.exp(logits - largest), axis=1, keepdims=True)))
+    column = vocabulary.columns(tokens, logits.shape[1])
+    # On one device the logit itself, on the others zero.
+    logit = vocabulary.total(logits.at[jnp.arange(logits.shape[0]), column].get(mode="fill", fill_value=0.0))
+    rank = 1 + vocabulary.total(jnp.sum((logits > logit[:, None]).astype(jnp.int32), axis=1))
+    top, ids = vocabulary.top(logits, count)
+    return logit - norm[:, 0], rank, ids, top - norm

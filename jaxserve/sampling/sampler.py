@@ -1,7 +1,9 @@
 """sample: choose the next token of every row. Pure jax, part of the jitted step.
 
 A row's token depends on its own logits, parameters and `fold_in(key, position)` alone: neighbours, batching and bucket
-do not matter. Work that no row needs is skipped at run time.
+do not matter. Work that no row needs is skipped at run time. Each device works on its own part of the vocabulary; what they
+exchange is a few numbers a row: one exchange for greedy rows, one more with the largest logit for random ones, and one a
+probe where rows truncate.
 """
 
 from __future__ import annotations
@@ -12,14 +14,16 @@ import numpy as np
 from jax import lax
 
 from jaxserve.sampling.batch import SamplingBatch
+from jaxserve.sampling.noise import gumbel_noise
 from jaxserve.sampling.state import SamplerState
 from jaxserve.sampling.truncation import kept_tokens
+from jaxserve.sampling.vocabulary import LAST_INT32, Vocabulary
 
 LARGEST = float(np.finfo(np.float32).max)
 NO_TOKEN = -1  # of a row without valid logits
 
 
-def sample(logits: jax.Array, batch: SamplingBatch, state: SamplerState) -> jax.Array:
+def sample(logits: jax.Array, batch: SamplingBatch, state: SamplerState, vocabulary: Vocabulary) -> jax.Array:
     """Choose one token a row.
 
     Order: penalties, bias, suppressed tokens, temperature, top-k, top-p, min-p, then Gumbel-max. Greedy rows take the
@@ -28,34 +32,37 @@ def sample(logits: jax.Array, batch: SamplingBatch, state: SamplerState) -> jax.
     A row has no valid logits if one of them, of tokens not suppressed, is NaN or +inf. Its neighbours do not notice.
 
     Args:
-        logits: f32 [R, V].
+        logits: f32 [R, C], this device's columns.
         batch: what each row asks for.
-        state: what each sequence has seen so far.
+        state: what each sequence has seen so far, of the same columns.
+        vocabulary: which tokens the columns are.
 
     Returns:
         int32 [R], NO_TOKEN for rows without valid logits; 0 for a row whose tokens are all forbidden.
     """
     plain = ~(batch.any_random | batch.any_penalty | jnp.any(batch.has_bias) | batch.any_suppressed)
     # One cond around everything: each cond that returns logits costs a copy of them even where it changes nothing.
-    tokens: jax.Array = lax.cond(plain, lambda: _likeliest(logits), lambda: _general(logits, batch, state))
+    tokens: jax.Array = lax.cond(
+        plain, lambda: _likeliest(logits, vocabulary), lambda: _general(logits, batch, state, vocabulary)
+    )
     return tokens
 
 
-def _general(logits: jax.Array, batch: SamplingBatch, state: SamplerState) -> jax.Array:
-    logits = _adjusted(logits, batch, state)
-    greedy = _likeliest(logits)
-    tokens: jax.Array = lax.cond(batch.any_random, lambda: _random(logits, greedy, batch), lambda: greedy)
+def _general(logits: jax.Array, batch: SamplingBatch, state: SamplerState, vocabulary: Vocabulary) -> jax.Array:
+    logits = _adjusted(logits, batch, state, vocabulary)
+    greedy = _likeliest(logits, vocabulary)
+    tokens: jax.Array = lax.cond(batch.any_random, lambda: _random(logits, greedy, batch, vocabulary), lambda: greedy)
     return tokens
 
 
-def _adjusted(logits: jax.Array, batch: SamplingBatch, state: SamplerState) -> jax.Array:
+def _adjusted(logits: jax.Array, batch: SamplingBatch, state: SamplerState, vocabulary: Vocabulary) -> jax.Array:
     penalized: jax.Array = lax.cond(batch.any_penalty, lambda: _penalized(logits, batch, state), lambda: logits)
     biased: jax.Array = lax.cond(
         jnp.any(batch.has_bias),
         lambda: penalized + jnp.where(batch.has_bias[:, None], state.bias[batch.slot], 0.0),
         lambda: penalized,
     )
-    allowed: jax.Array = lax.cond(batch.any_suppressed, lambda: _suppressed(biased, batch.suppress), lambda: biased)
+    allowed: jax.Array = lax.cond(batch.any_suppressed, lambda: _suppressed(biased, batch.suppress, vocabulary), lambda: biased)
     return allowed
 
 
@@ -71,49 +78,40 @@ def _penalized(logits: jax.Array, batch: SamplingBatch, state: SamplerState) -> 
     return jnp.where(jnp.isinf(logits), logits, jnp.clip(adjusted, -LARGEST, LARGEST))
 
 
-def _suppressed(logits: jax.Array, suppress: jax.Array) -> jax.Array:
-    rows, vocab = logits.shape
+def _suppressed(logits: jax.Array, suppress: jax.Array, vocabulary: Vocabulary) -> jax.Array:
+    rows, columns = logits.shape
     row = jnp.arange(rows, dtype=jnp.int32)[:, None]
-    # A negative index would wrap around; one past the end is dropped.
-    token = jnp.where(suppress < 0, vocab, suppress)
-    return logits.at[row, token].set(-jnp.inf, mode="drop")
+    return logits.at[row, vocabulary.columns(suppress, columns)].set(-jnp.inf, mode="drop")
 
 
-def _random(logits: jax.Array, greedy: jax.Array, batch: SamplingBatch) -> jax.Array:
-    largest = jnp.max(logits, axis=1, keepdims=True)
+def _random(logits: jax.Array, greedy: jax.Array, batch: SamplingBatch, vocabulary: Vocabulary) -> jax.Array:
+    largest = vocabulary.largest(jnp.max(logits, axis=1))[:, None]
     # A row may forbid every token: then all deficits are infinite rather than NaN.
     largest = jnp.maximum(largest, -LARGEST)
     is_greedy = batch.temperature <= 0.0
     temperature = jnp.where(is_greedy, 1.0, batch.temperature)[:, None]
     deficit = (largest - logits) / temperature
+    limits = (batch.top_k, batch.top_p, batch.min_p)
     scores: jax.Array = lax.cond(
         batch.any_truncated,
-        lambda: jnp.where(kept_tokens(deficit, batch.top_k, batch.top_p, batch.min_p), -deficit, -jnp.inf),
+        lambda: jnp.where(kept_tokens(deficit, *limits, vocabulary), -deficit, -jnp.inf),
         lambda: -deficit,
     )
+    noise = gumbel_noise(batch.key, batch.position, logits.shape[1], vocabulary)
     # The barrier keeps the noise from being drawn once more for each pass over the scores.
-    chosen = _likeliest(lax.optimization_barrier(scores + _noise(batch, logits.shape[1])))
+    chosen = _likeliest(lax.optimization_barrier(scores + noise), vocabulary)
     return jnp.where(is_greedy | (greedy == NO_TOKEN), greedy, chosen)
 
 
-def _likeliest(scores: jax.Array) -> jax.Array:
+def _likeliest(scores: jax.Array, vocabulary: Vocabulary) -> jax.Array:
     """Return the lowest id of each row's largest score, NO_TOKEN where a score is NaN or +inf.
 
     Two plain reductions: XLA makes them faster than one argmax.
     """
-    token = lax.broadcasted_iota(jnp.int32, scores.shape, 1)
+    token = vocabulary.tokens(scores.shape)
     largest = jnp.max(scores, axis=1, keepdims=True)
     # XLA's vectorised maximum on CPUs loses NaN, so the second reduction looks for it.
-    candidate = jnp.where(scores == largest, token, scores.shape[1])
+    candidate = jnp.where(scores == largest, token, LAST_INT32)
     first = jnp.min(jnp.where(jnp.isnan(scores), NO_TOKEN, candidate), axis=1)
-    return jnp.where(largest[:, 0] < jnp.inf, first, NO_TOKEN)
-
-
-def _noise(batch: SamplingBatch, vocab: int) -> jax.Array:
-    """Gumbel noise [R, V], a function of each row's key and position."""
-
-    def row(key: jax.Array, position: jax.Array) -> jax.Array:
-        wrapped = jax.random.wrap_key_data(key, impl="threefry2x32")
-        return jax.random.gumbel(jax.random.fold_in(wrapped, position), (vocab,), jnp.float32)
-
-    return jax.vmap(row)(batch.key, batch.position)
+    score, chosen = vocabulary.best(largest[:, 0], first)
+    return jnp.where(score < jnp.inf, chosen, NO_TOKEN)

@@ -18,6 +18,8 @@ from jax.sharding import NamedSharding
 from jaxserve.models.rules import Packing, WeightRule
 
 Shapes = tuple[tuple[int, ...], ...]
+Parts = tuple[int, ...]
+"""Of a packing by columns: into how many parts each source is cut."""
 Fill = Callable[[npt.NDArray[np.uint32]], jax.Array]
 
 
@@ -31,15 +33,17 @@ class DummyWeights:
     def __init__(self, seed: int, dtype: str) -> None:
         self._seed = seed
         self._dtype = jnp.dtype(dtype)
-        self._programs: dict[tuple[Shapes, Packing, tuple[int, ...], bool], Fill] = {}
+        self._programs: dict[tuple[Shapes, Parts, Packing, tuple[int, ...], bool], Fill] = {}
 
     def make(self, rule: WeightRule, shape: tuple[int, ...], sharding: NamedSharding) -> jax.Array:
         """One parameter of the given packed shape on its devices."""
         sources = tuple(source.shape for source in rule.sources)
         ones = rule.path[-1] == "scale"
-        signature = (sources, rule.packing, shape, ones)
+        columns = rule.packing is Packing.COLUMNS
+        parts = tuple(source.parts(shape[-2]) for source in rule.sources) if columns else ()
+        signature = (sources, parts, rule.packing, shape, ones)
         if signature not in self._programs:  # one compilation for the same parameter of all layers
-            fill = partial(_fill, sources=sources, packing=rule.packing, shape=shape, ones=ones, dtype=self._dtype)
+            fill = partial(_fill, sources=sources, parts=parts, packing=rule.packing, shape=shape, ones=ones, dtype=self._dtype)
             self._programs[signature] = jax.jit(fill, out_shardings=sharding)
         keys = [zlib.crc32(f"{self._seed} {source.name}".encode()) for source in rule.sources]
         return self._programs[signature](np.array(keys, np.uint32))
@@ -49,6 +53,7 @@ def _fill(
     keys: jax.Array,
     *,
     sources: Shapes,
+    parts: Parts,
     packing: Packing,
     shape: tuple[int, ...],
     ones: bool,
@@ -56,17 +61,22 @@ def _fill(
 ) -> jax.Array:
     if ones:
         return jnp.ones(shape, dtype)
-    parts = [_tensor(keys[i], size, dtype) for i, size in enumerate(sources)]
+    tensors = [_tensor(keys[i], size, dtype) for i, size in enumerate(sources)]
     match packing:
         case Packing.WHOLE:
-            return _pad(parts[0], shape)
+            return _pad(tensors[0], shape)
         case Packing.TRANSPOSED:
-            return _pad(parts[0].T, shape)
+            return _pad(tensors[0].T, shape)
         case Packing.ROWS:
-            return parts[0].T.reshape(shape)
+            return tensors[0].T.reshape(shape)
         case Packing.COLUMNS:
-            lead = shape[:-1]
-            return jnp.concatenate([part.T.reshape(*lead, -1) for part in parts], axis=-1)
+            packed = [_columns(tensor.T, shape[-2], count) for tensor, count in zip(tensors, parts, strict=True)]
+            return jnp.concatenate(packed, axis=-1)
+
+
+def _columns(tensor: jax.Array, shards: int, parts: int) -> jax.Array:
+    """[..., out] in `parts` parts, each for shards / parts neighbouring shards: [..., shards, out / parts]."""
+    return jnp.repeat(tensor.reshape(*tensor.shape[:-1], parts, -1), shards // parts, axis=-2)
 
 
 def _tensor(key: jax.Array, size: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:

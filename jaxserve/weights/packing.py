@@ -55,10 +55,10 @@ def _put_columns(
     shard: tuple[int, int],
 ) -> None:
     """Fill out[in, X] of matrices or out[X] of vectors with one shard's columns of every source, side by side."""
-    number, shards = shard
     column = 0
     for source in rule.sources:
-        width = source.shape[0] // shards
+        parts = source.parts(shard[1])
+        number, width = shard[0] * parts // shard[1], source.shape[0] // parts
         part = checkpoint.read(source.name, ((number * width, (number + 1) * width), *inputs))
         _put_transposed(out[..., column : column + width], part)
         column += width

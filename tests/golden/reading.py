@@ -81,7 +81,8 @@ def forward(config: DecoderConfig, params: Params) -> Forward:
     @jax.jit
     def run(params: Params, tokens: jax.Array) -> jax.Array:
         decoder = bind(config, params)
-        return decoder.logits(decoder.hidden(tokens, jnp.arange(tokens.shape[0]), dense_attend))
+        logits = decoder.logits(decoder.hidden(tokens, jnp.arange(tokens.shape[0]), dense_attend))
+        return logits[:, : config.vocab_size]
 
     return partial(run, params)
 

@@ -9,6 +9,7 @@ from jaxserve.errors import ConfigError
 from jaxserve.models.binding import abstract_params, bind, param_axes, param_shardings
 from jaxserve.models.config import DecoderConfig, RopeConfig
 from jaxserve.models.registry import weight_rules
+from jaxserve.models.shards import cache_kv_heads, padded_vocab
 from jaxserve.weights.load import load_params
 from sharding import make_mesh
 
@@ -34,7 +35,7 @@ def values_only(layer, q, k, v, spec):
 
 
 @pytest.mark.parametrize("changes", [{}, EVERYTHING])
-@pytest.mark.parametrize("shards", [1, 2, 4])
+@pytest.mark.parametrize("shards", [1, 2, 4, 8])
 def test_rules_and_parameters_are_the_same_set(changes, shards):
     decoder = config(**changes)
     leaves = jax.tree_util.tree_leaves_with_path(abstract_params(decoder, "float32", shards))
@@ -52,20 +53,48 @@ def test_number_of_parameters(changes):
     assert decoder.num_parameters == sum(leaf.size for leaf in leaves)
 
 
-def test_parameters_are_divided_by_whole_heads_and_columns():
+@pytest.mark.parametrize("tensor", [4, 8])
+def test_parameters_are_divided_by_whole_heads_and_columns(tensor):
     decoder = config(**EVERYTHING)
-    mesh = make_mesh(4)
+    mesh = make_mesh(tensor)
     shardings = param_shardings(decoder, mesh)
-    for path, leaf in jax.tree_util.tree_leaves_with_path(abstract_params(decoder, "float32", 4)):
+    for path, leaf in jax.tree_util.tree_leaves_with_path(abstract_params(decoder, "float32", tensor)):
         part = shardings[tuple(key.key for key in path)].shard_shape(leaf.shape)
         replicated = "norm" in str(path) or path[-1].key in ("out_bias", "down_bias")
-        assert np.prod(part) * (1 if replicated else 4) == leaf.size
+        assert np.prod(part) * (1 if replicated else tensor) == leaf.size
 
 
-@pytest.mark.parametrize("shards", [3, 8])
-def test_indivisible_meshes_are_refused_by_name(shards):
-    with pytest.raises(ConfigError, match=f"tensor_parallel_size {shards} does not divide .*num_key_value_heads 4"):
+@pytest.mark.parametrize(
+    ("shards", "named"),
+    [
+        (3, "num_attention_heads 8 and num_key_value_heads 4 and intermediate_size 40"),
+        (5, "num_attention_heads 8 and num_key_value_heads 4"),
+        (16, "num_attention_heads 8 and intermediate_size 40"),
+    ],
+)
+def test_indivisible_meshes_are_refused_by_name(shards, named):
+    with pytest.raises(ConfigError) as caught:
         abstract_params(config(), "float32", shards)
+    fitting = "sizes that fit this model: 1, 2, 4, 8"
+    assert caught.value.message == f"tensor_parallel_size {shards} does not divide {named}; {fitting}"
+    assert caught.value.param == "tensor_parallel_size"
+
+
+@pytest.mark.parametrize(("shards", "heads"), [(1, 4), (4, 4), (8, 8)])
+def test_fewer_kv_heads_than_devices_are_repeated(shards, heads):
+    decoder = config()
+    assert cache_kv_heads(decoder, shards) == heads
+    packed = abstract_params(decoder, "float32", shards)["layers"]["0"]["attention"]["qkv"]
+    assert packed.shape == (32, shards, (8 + 2 * heads) // shards * 6)
+
+
+def test_padding_of_the_vocabulary_has_no_logits():
+    decoder = config()
+    params = load_params("", decoder, make_mesh(4), "float32", load_format="dummy")
+    out = np.asarray(bind(decoder, params).logits(jnp.ones((2, 32))))
+    assert out.shape == (2, padded_vocab(101, 4)) == (2, 104)
+    assert np.isfinite(out[:, :101]).all()
+    assert (out[:, 101:] == -np.inf).all()
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
@@ -111,7 +140,7 @@ def test_weights_enter_plain_matmuls_as_they_are(dtype, tied):
     assert dots
 
 
-@pytest.mark.parametrize("tensor", [2, 4])
+@pytest.mark.parametrize("tensor", [2, 4, 8])
 def test_two_all_reduces_a_layer_and_one_for_the_embedding(tensor):
     decoder = config(**EVERYTHING, vocab_size=128)
     params = load_params("", decoder, make_mesh(tensor), "float32", load_format="dummy")

@@ -11,12 +11,17 @@ from jaxserve.sampling.params import key_of_seed
 from jaxserve.sampling.sampler import NO_TOKEN, sample
 from jaxserve.sampling.state import empty_state, load_row, record_tokens
 from jaxserve.sampling.truncation import kept_tokens
+from jaxserve.sampling.vocabulary import Vocabulary
 
 from .builders import make_batch, penalized, probabilities
 
 VOCAB = 40
 DRAWS = 20_000
-run = jax.jit(sample)
+
+
+@jax.jit
+def run(logits, batch, state):
+    return sample(logits, batch, state, Vocabulary(logits.shape[1]))
 
 
 def random_logits(rows: int, vocab: int = VOCAB, seed: int = 0, scale: float = 2.0) -> np.ndarray:
@@ -69,7 +74,8 @@ def test_truncation_matches_sorting():
     top_p = np.where(rng.random(rows) < 0.3, 1.0, rng.uniform(0.01, 1.0, rows)).astype(np.float32)
     min_p = np.where(rng.random(rows) < 0.5, 0.0, rng.uniform(0.0, 0.3, rows)).astype(np.float32)
     deficit = logits.max(axis=1, keepdims=True) - logits
-    got = np.asarray(jax.jit(kept_tokens)(*(jnp.asarray(x) for x in (deficit, top_k, top_p, min_p))))
+    keep = jax.jit(kept_tokens, static_argnums=4)
+    got = np.asarray(keep(*(jnp.asarray(x) for x in (deficit, top_k, top_p, min_p)), Vocabulary(vocab)))
     for row in range(rows):
         want = probabilities(-deficit[row], 1.0, int(top_k[row]), float(top_p[row]), float(min_p[row])) > 0
         np.testing.assert_array_equal(got[row], want, err_msg=f"row {row}")
@@ -78,10 +84,10 @@ def test_truncation_matches_sorting():
 def test_ties_are_cut_by_id():
     deficit = jnp.asarray([[1.0, 0.0, 1.0, 0.0, 1.0, 1.0]])
     ones, zeros = jnp.ones(1, jnp.float32), jnp.zeros(1, jnp.float32)
-    assert np.asarray(kept_tokens(deficit, jnp.asarray([4], jnp.int32), ones, zeros)).tolist() == [
+    assert np.asarray(kept_tokens(deficit, jnp.asarray([4], jnp.int32), ones, zeros, Vocabulary(6))).tolist() == [
         [True, True, True, True, False, False]
     ]
-    assert np.asarray(kept_tokens(jnp.zeros((1, 6)), jnp.zeros(1, jnp.int32), ones * 0.5, zeros)).tolist() == [
+    assert np.asarray(kept_tokens(jnp.zeros((1, 6)), jnp.zeros(1, jnp.int32), ones * 0.5, zeros, Vocabulary(6))).tolist() == [
         [True, True, True, False, False, False]
     ]
 
@@ -255,7 +261,7 @@ def test_greedy_generation_with_penalties(presence, frequency, repetition):
     outputs: list[list[int]] = [[] for _ in range(rows)]
     for _ in range(steps):
         tokens = run(jnp.asarray(logits), batch, state)
-        state = record_tokens(state, batch.slot, tokens)
+        state = record_tokens(state, batch.slot, tokens, Vocabulary(VOCAB))
         for row, token in enumerate(np.asarray(tokens).tolist()):
             want = penalized(logits[row], outputs[row], prompts[row], presence, frequency, repetition)
             assert token == int(want.argmax())

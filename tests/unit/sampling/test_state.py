@@ -8,6 +8,7 @@ import numpy as np
 
 from jaxserve.sampling.sampler import sample
 from jaxserve.sampling.state import empty_state, load_row, record_tokens
+from jaxserve.sampling.vocabulary import Vocabulary
 
 from .builders import make_batch
 
@@ -28,7 +29,7 @@ def test_record_tokens_counts_each_row_once():
     state = empty_state(3, 5)
     slots, tokens = jnp.asarray([2, 0, 3, 3], jnp.int32), jnp.asarray([4, 1, 1, 1], jnp.int32)
     for _ in range(2):
-        state = record_tokens(state, slots, tokens)
+        state = record_tokens(state, slots, tokens, Vocabulary(5))
     want = np.zeros((3, 5), np.int32)
     want[2, 4] = want[0, 1] = 2
     np.testing.assert_array_equal(state.output_counts[:3], want)
@@ -38,8 +39,8 @@ def test_a_step_does_not_copy_the_state():
     rows, vocab, slots = 4, 512, 64
 
     def step(logits, batch, state):
-        tokens = sample(logits, batch, state)
-        return tokens, record_tokens(state, batch.slot, tokens)
+        tokens = sample(logits, batch, state, Vocabulary(vocab))
+        return tokens, record_tokens(state, batch.slot, tokens, Vocabulary(vocab))
 
     arguments = (jnp.zeros((rows, vocab)), make_batch(rows), empty_state(slots, vocab))
     text = jax.jit(step, donate_argnums=2).lower(*arguments).compile().as_text()

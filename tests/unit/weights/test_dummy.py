@@ -49,6 +49,17 @@ def test_the_model_does_not_depend_on_the_mesh():
     assert not np.any(two["head"]["kernel"][:, 301:])
 
 
+def test_devices_that_share_a_kv_head_hold_the_same_one():
+    one, four = dummy(), dummy(tensor=4)
+    width = CONFIG.head_dim
+    for name in ("qkv", "qkv_bias"):
+        whole, packed = (np.asarray(params["layers"]["1"]["attention"][name]) for params in (one, four))
+        q, k, v = np.split(whole[..., 0, :], (4 * width, 6 * width), axis=-1)
+        for j in range(4):
+            heads = [q[..., j * width : (j + 1) * width], *(part[..., j // 2 * width : (j // 2 + 1) * width] for part in (k, v))]
+            np.testing.assert_array_equal(packed[..., j, :], np.concatenate(heads, axis=-1))
+
+
 def test_numbers_are_uniform_with_the_variance_of_a_good_start():
     params = dummy()
     head = np.asarray(params["head"]["kernel"])

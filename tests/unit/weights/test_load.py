@@ -75,6 +75,21 @@ def test_every_shard_holds_its_heads_and_columns(tmp_path, tensor, files):
     assert len({shard.device for shard in head.addressable_shards}) == tensor
 
 
+def test_devices_that_share_a_kv_head_read_the_same_one(tmp_path):
+    decoder = config()
+    arrays = tensors(decoder)
+    params = load_params(write(tmp_path, arrays), decoder, make_mesh(4), "float32")
+    attention, prefix = params["layers"]["1"]["attention"], "model.layers.1.self_attn"
+    for j in range(4):
+
+        def head(kind, name, number):
+            return arrays[f"{prefix}.{name}_proj.{kind}"][6 * number : 6 * (number + 1)]
+
+        for kind, packed in (("weight", np.asarray(attention["qkv"])[:, j].T), ("bias", np.asarray(attention["qkv_bias"])[j])):
+            expected = [head(kind, "q", j), head(kind, "k", j // 2), head(kind, "v", j // 2)]
+            np.testing.assert_array_equal(packed, np.concatenate(expected))
+
+
 @pytest.mark.parametrize("stored", [np.float16, ml_dtypes.bfloat16, np.float32])
 @pytest.mark.parametrize("wanted", ["bfloat16", "float32", "float16"])
 def test_weights_are_cast(tmp_path, stored, wanted):

@@ -1,0 +1,83 @@
+"""Vocabulary: the tokens that the columns of an array stand for, where every device holds a part of them.
+
+The sampler runs on each device with that device's columns of the logits and of its own tables. What it must know of the
+others fits in a few numbers a row, so no device ever holds a row of logits as long as the vocabulary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+LAST_INT32 = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """Which tokens the columns of [R, C] arrays are, and reductions over all tokens of what each device found in its own.
+
+    Device i of the axis holds tokens i * C to (i + 1) * C - 1. Columns from `size` on are padding: their logits are -inf.
+    Every device gets the same result.
+
+    Attributes:
+        size: V, tokens of the whole vocabulary.
+        axis: the mesh axis that divides it, inside a shard_map over that axis; None where the columns are all of it.
+    """
+
+    size: int
+    axis: str | None = None
+
+    def first(self, columns: int) -> jax.Array:
+        """The token of the first of this device's `columns` columns: int32 scalar."""
+        return jnp.int32(0) if self.axis is None else lax.axis_index(self.axis).astype(jnp.int32) * columns
+
+    def tokens(self, shape: tuple[int, ...]) -> jax.Array:
+        """The token of every place of an array [R, C]: int32 [R, C]."""
+        return self.first(shape[1]) + lax.broadcasted_iota(jnp.int32, shape, 1)
+
+    def columns(self, tokens: jax.Array, count: int) -> jax.Array:
+        """The columns of tokens int32 [...] among this device's `count`; `count` for others' tokens and negative ones."""
+        column = tokens - self.first(count)
+        return jnp.where((tokens >= 0) & (column >= 0) & (column < count), column, count)
+
+    def total(self, values: jax.Array) -> jax.Array:
+        """The sum of every device's values, of any shape."""
+        return values if self.axis is None else lax.psum(values, self.axis)
+
+    def largest(self, values: jax.Array) -> jax.Array:
+        """The largest of every device's values, of any shape."""
+        return values if self.axis is None else lax.pmax(values, self.axis)
+
+    def best(self, score: jax.Array, token: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """The largest score and the lowest token that has it.
+
+        Args:
+            score: f32 [R], the largest of this device's.
+            token: int32 [R], the lowest of this device's tokens with that score; a negative one wins over all others.
+
+        Returns:
+            The same of all devices, [R] each.
+        """
+        if self.axis is None:
+            return score, token
+        # One exchange of two numbers a row.
+        both = lax.all_gather(jnp.stack([lax.bitcast_convert_type(score, jnp.int32), token]), self.axis)
+        scores, tokens = lax.bitcast_convert_type(both[:, 0], jnp.float32), both[:, 1]
+        largest = jnp.max(scores, axis=0)
+        candidates = jnp.where(scores == largest[None], tokens, LAST_INT32)
+        return largest, jnp.min(jnp.where(tokens < 0, tokens, candidates), axis=0)
+
+    def top(self, scores: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
+        """The `count` largest of all devices' scores [R, C], f32 [R, count], and their tokens int32; ties by token."""
+        values, columns = lax.top_k(scores, min(count, scores.shape[1]))
+        tokens = columns.astype(jnp.int32) + self.first(scores.shape[1])
+        if self.axis is None:
+            return values, tokens
+        # In the order of the devices, which is that of their tokens: top_k takes the first of equals.
+        values = lax.all_gather(values, self.axis, axis=1, tiled=True)
+        tokens = lax.all_gather(tokens, self.axis, axis=1, tiled=True)
+        values, places = lax.top_k(values, count)
+        return values, jnp.take_along_axis(tokens, places, axis=1)
