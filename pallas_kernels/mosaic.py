@@ -28,14 +28,14 @@ def swizzle_bytes(columns: int, dtype: Any) -> int:
     raise ValueError(f"rows of {columns} {jnp.dtype(dtype).name} are not a multiple of 32 bytes")
 
 
-def tiled(rows_and_columns: tuple[int, ...], dtype: Any, swizzle: int | None = None) -> plgpu.GPUMemoryRef:
-    """Describe a shared memory matrix [..., rows, columns] tiled and swizzled as TMA writes and wgmma reads it.
+def tiled(shape: tuple[int, ...], dtype: Any, swizzle: int | None = None) -> Any:
+    """Describe a shared memory matrix [..., rows, columns], tiled and swizzled as TMA writes and wgmma reads it.
 
     Args:
-        rows_and_columns: the shape; axes before the last two number buffers.
+        shape: axes before the last two number buffers.
         dtype: of its elements.
         swizzle: bytes, where it must agree with another operand's; None for the widest.
     """
-    width = swizzle_bytes(rows_and_columns[-1], dtype) if swizzle is None else swizzle
-    tile = (ROW_TILE, width // jnp.dtype(dtype).itemsize)
-    return plgpu.SMEM(rows_and_columns, dtype, transforms=(plgpu.TilingTransform(tile), plgpu.SwizzleTransform(width)))
+    width = swizzle_bytes(shape[-1], dtype) if swizzle is None else swizzle
+    tiling = plgpu.TilingTransform((ROW_TILE, width // jnp.dtype(dtype).itemsize))  # type: ignore[abstract]
+    return plgpu.SMEM(shape, dtype, transforms=(tiling, plgpu.SwizzleTransform(width)))  # type: ignore[abstract]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Protocol
 
 import jax
 
-from pallas_kernels.ragged_paged_attention import xla
+from pallas_kernels.ragged_paged_attention import mosaic_gpu_support, xla
 from pallas_kernels.ragged_paged_attention.problem import AttentionProblem
-from pallas_kernels.registry import Implementation
+from pallas_kernels.registry import Implementation, later
 
 
 class RaggedPagedAttention(Protocol):
@@ -33,7 +34,24 @@ class RaggedPagedAttention(Protocol):
         ...
 
 
+_mosaic_gpu = later("pallas_kernels.ragged_paged_attention.mosaic_gpu", "ragged_paged_attention")
+
 IMPLEMENTATIONS: tuple[Implementation[RaggedPagedAttention, AttentionProblem], ...] = (
+    Implementation(
+        "mosaic_gpu",
+        _mosaic_gpu,
+        limits=mosaic_gpu_support.LIMITS,
+        runs_on=mosaic_gpu_support.runs_on,
+        supports=mosaic_gpu_support.supports,
+    ),
+    Implementation(
+        "mosaic_gpu_interpreted",
+        partial(_mosaic_gpu, interpret=True),
+        limits=mosaic_gpu_support.LIMITS,
+        runs_on=mosaic_gpu_support.interpreted_on,
+        supports=mosaic_gpu_support.supports,
+        suits=mosaic_gpu_support.only_by_name,
+    ),
     Implementation("xla", xla.ragged_paged_attention, limits="everything"),
 )
 

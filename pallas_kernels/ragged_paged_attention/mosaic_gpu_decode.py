@@ -11,7 +11,6 @@ Each block leaves the sum of weighted values, the largest score and the sum of w
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -23,12 +22,8 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pallas_kernels import mosaic
-
-BLOCK_KEYS = 64  # keys of a slot of the rings: the smallest tile that wgmma's layouts of 16-bit registers allow
-WGMMA_ROWS = 64
-LOG2_E = math.log2(math.e)
-# Scores are masked with this and not with -inf, which cannot be subtracted from itself.
-MASKED = -1e30
+from pallas_kernels.ragged_paged_attention import mosaic_gpu_softmax as tile
+from pallas_kernels.ragged_paged_attention.mosaic_gpu_softmax import BLOCK_KEYS, WGMMA_ROWS, Options, Softmax
 
 
 @dataclass(frozen=True)
@@ -43,9 +38,7 @@ class DecodeShape:
         splits: parts that the keys of a row are divided into.
         key_slots: blocks of keys in shared memory.
         value_slots: blocks of values in shared memory.
-        scale: multiplies the scores.
-        window: keys that a query attends to at most; None for all.
-        soft_cap: bound of the scores; None for none.
+        options: scale, window and soft cap.
     """
 
     page_size: int
@@ -55,9 +48,7 @@ class DecodeShape:
     splits: int
     key_slots: int
     value_slots: int
-    scale: float
-    window: int | None
-    soft_cap: float | None
+    options: Options
 
 
 class Partial(NamedTuple):
@@ -72,17 +63,17 @@ class Partial(NamedTuple):
 
 
 class Span(NamedTuple):
-    """The keys that a thread block attends to, int32 scalars: those in [start, length), in blocks [block, block + count)."""
+    """The keys that a thread block attends to, int32 scalars: those in [start, length), in blocks [block, block + blocks)."""
 
     start: jax.Array
     length: jax.Array
     block: jax.Array
-    count: jax.Array
+    blocks: jax.Array
 
 
 def span_of(length: jax.Array, part: jax.Array, shape: DecodeShape) -> Span:
     """Return part `part` of a row of `length` keys; broadcasts, so that it serves the kernel and its caller."""
-    start = jnp.zeros_like(length) if shape.window is None else jnp.maximum(length - shape.window, 0)
+    start = jnp.zeros_like(length) if shape.options.window is None else jnp.maximum(length - shape.options.window, 0)
     first = start // BLOCK_KEYS
     blocks = (length + (BLOCK_KEYS - 1)) // BLOCK_KEYS - first
     each = (blocks + (shape.splits - 1)) // shape.splits
@@ -92,7 +83,7 @@ def span_of(length: jax.Array, part: jax.Array, shape: DecodeShape) -> Span:
 def part_has_keys(length: jax.Array, shape: DecodeShape) -> jax.Array:
     """Return bool [I, N] for lengths int32 [I]."""
     part = jnp.arange(shape.splits, dtype=jnp.int32)[None, :]
-    return span_of(length[:, None], part, shape).count > 0
+    return span_of(length[:, None], part, shape).blocks > 0
 
 
 def paged_decode(
@@ -170,24 +161,17 @@ class _Refs(NamedTuple):
     values_loaded: Any
 
 
-class _State(NamedTuple):
-    """The online softmax of a tile of rows, in registers: f32 [64, D], [64], [64]."""
-
-    values: jax.Array
-    largest: jax.Array
-    total: jax.Array
-
-
 def _kernel(*arguments: Any, shape: DecodeShape, num_pages: int) -> None:
     refs = _Refs(*arguments)
     part, head, item = (lax.axis_index(axis) for axis in ("part", "head", "item"))
     span = span_of(refs.length[item], part, shape)
 
-    @pl.when(span.count > 0)
+    @pl.when(span.blocks > 0)
     def _work() -> None:
         state = _attend(refs, span, item, head, shape, num_pages)
         _, (sums, stats) = refs.keys_or_sums
-        sums[...] = state.values
+        for columns, values in zip(tile.parts_of(shape.dim), state.values, strict=True):
+            sums[:, columns] = values
         stats[0] = state.largest
         stats[1] = state.total
         plgpu.commit_smem()
@@ -197,107 +181,68 @@ def _kernel(*arguments: Any, shape: DecodeShape, num_pages: int) -> None:
         plgpu.wait_smem_to_gmem(0)
 
 
-def _attend(refs: _Refs, span: Span, item: jax.Array, head: jax.Array, shape: DecodeShape, num_pages: int) -> _State:
-    keys, _ = refs.keys_or_sums
-    row, layer = refs.row[item], refs.layer[0]
-    last_page = lax.div(span.length - 1, jnp.int32(shape.page_size))
+class _Loads(NamedTuple):
+    """How a thread block loads from its row's pages."""
 
-    def page_ids(block: jax.Array) -> tuple[jax.Array, ...]:
-        # Past the row's end its last page is loaded again, so that every slot waits for the same number of loads.
-        first = (span.block + block) * (BLOCK_KEYS // shape.page_size)
-        return tuple(refs.table[row, jnp.minimum(first + i, last_page)] for i in range(BLOCK_KEYS // shape.page_size))
+    refs: _Refs
+    shape: DecodeShape
+    span: Span
+    row: jax.Array
+    head: jax.Array
+    layer_start: jax.Array
+    last_page: jax.Array
 
-    def load(ids: tuple[jax.Array, ...], half: int, slots: Any, barriers: Any, slot: Any) -> None:
+    def page_ids(self, block: jax.Array) -> tuple[jax.Array, ...]:
+        """Look up the pages of a block of the span; past the row's end its last page, so that every slot awaits as many loads."""
+        pages = BLOCK_KEYS // self.shape.page_size
+        first = (self.span.block + block) * pages
+        return tuple(self.refs.table[self.row, jnp.minimum(first + i, self.last_page)] for i in range(pages))
+
+    def start(self, ids: tuple[jax.Array, ...], half: int, slots: Any, barriers: Any, slot: Any) -> None:
+        """Load the keys (`half` 0) or values (1) of pages into a slot."""
+        size = self.shape.page_size
         for i, page in enumerate(ids):
-            plgpu.copy_gmem_to_smem(
-                refs.pages.at[((layer * num_pages + page) * 2 + half) * shape.kv_heads + head],
-                slots.at[slot, pl.ds(i * shape.page_size, shape.page_size)],
-                barriers.at[slot],
-            )
+            source = (self.layer_start + page * 2 + half) * self.shape.kv_heads + self.head
+            plgpu.copy_gmem_to_smem(self.refs.pages.at[source], slots.at[slot, pl.ds(i * size, size)], barriers.at[slot])
 
-    load_keys = partial(load, half=0, slots=keys, barriers=refs.keys_loaded)
-    load_values = partial(load, half=1, slots=refs.values, barriers=refs.values_loaded)
+
+def _attend(refs: _Refs, span: Span, item: jax.Array, head: jax.Array, shape: DecodeShape, num_pages: int) -> Softmax:
+    keys, _ = refs.keys_or_sums
+    last_page = lax.div(span.length - 1, jnp.int32(shape.page_size))
+    loads = _Loads(refs, shape, span, refs.row[item], head, refs.layer[0] * (2 * num_pages), last_page)
+    load_keys = partial(loads.start, half=0, slots=keys, barriers=refs.keys_loaded)
+    load_values = partial(loads.start, half=1, slots=refs.values, barriers=refs.values_loaded)
     plgpu.copy_gmem_to_smem(refs.q.at[item, head], refs.q_tile.at[pl.ds(0, shape.group)], refs.q_loaded)
-    first_ids = [page_ids(jnp.int32(i)) for i in range(max(shape.key_slots, shape.value_slots) + 1)]
-    for start, slots in ((load_keys, shape.key_slots), (load_values, shape.value_slots)):
+    first_ids = [loads.page_ids(jnp.int32(block)) for block in range(max(shape.key_slots, shape.value_slots) + 1)]
+    for load, slots in ((load_keys, shape.key_slots), (load_values, shape.value_slots)):
         for slot in range(slots):
-            pl.when(slot < span.count)(partial(start, first_ids[slot], slot=slot))
+            pl.when(slot < span.blocks)(partial(load, first_ids[slot], slot=slot))
     plgpu.barrier_wait(refs.q_loaded)
 
-    def step(block: jax.Array, carry: tuple[_State, tuple[jax.Array, ...], tuple[jax.Array, ...]]) -> Any:
+    def step(block: jax.Array, carry: tuple[Softmax, tuple[jax.Array, ...], tuple[jax.Array, ...]]) -> Any:
         state, key_ids, value_ids = carry
-        # The page ids of the loads after these are read now: by then they have arrived.
-        next_key_ids, next_value_ids = page_ids(block + shape.key_slots + 1), page_ids(block + shape.value_slots + 1)
+        # The page ids of the loads after these are asked for now: by then they have arrived.
+        next_ids = loads.page_ids(block + shape.key_slots + 1), loads.page_ids(block + shape.value_slots + 1)
         slot = lax.rem(block, jnp.int32(shape.key_slots))
         plgpu.barrier_wait(refs.keys_loaded.at[slot])
-        scores = _scores(refs.q_tile, keys.at[slot], shape)
-        pl.when(block + shape.key_slots < span.count)(partial(load_keys, key_ids, slot=slot))
+        logits = tile.logits(refs.q_tile, keys.at[slot], shape.options)
+        pl.when(block + shape.key_slots < span.blocks)(partial(load_keys, key_ids, slot=slot))
         first_key = (span.block + block) * BLOCK_KEYS
-        state, fade = _absorb(state, _mask(scores, first_key, span), refs.weights)
+        state, fade = tile.absorb(state, _mask(logits, first_key, span), refs.weights)
         slot = lax.rem(block, jnp.int32(shape.value_slots))
         plgpu.barrier_wait(refs.values_loaded.at[slot])
-        _clear_unused(refs.values.at[slot], first_key, span)
-        added = _weigh(refs.weights, refs.values.at[slot], shape)
-        pl.when(block + shape.value_slots < span.count)(partial(load_values, value_ids, slot=slot))
-        values = state.values * lax.broadcast_in_dim(fade, state.values.shape, [0]) + added
-        return state._replace(values=values), next_key_ids, next_value_ids
+        values = refs.values.at[slot]
+        at_an_end = (first_key < span.start) | (first_key + BLOCK_KEYS > span.length)
+        pl.when(at_an_end)(partial(tile.clear_unused, values, first_key, span.start, span.length))
+        state = tile.add_values(state, fade, refs.weights, values)
+        pl.when(block + shape.value_slots < span.blocks)(partial(load_values, value_ids, slot=slot))
+        return state, *next_ids
 
-    rows = plgpu.Layout.WGMMA.reduce(1)
-    state = _State(
-        plgpu.layout_cast(jnp.zeros((WGMMA_ROWS, shape.dim), jnp.float32), plgpu.Layout.WGMMA),
-        plgpu.layout_cast(jnp.full((WGMMA_ROWS,), MASKED, jnp.float32), rows),
-        plgpu.layout_cast(jnp.zeros((WGMMA_ROWS,), jnp.float32), rows),
-    )
-    carry = (state, first_ids[shape.key_slots], first_ids[shape.value_slots])
-    return lax.fori_loop(0, span.count, step, carry)[0]
+    carry = (tile.before_any_key(shape.dim), first_ids[shape.key_slots], first_ids[shape.value_slots])
+    state: Softmax = lax.fori_loop(0, span.blocks, step, carry)[0]
+    return state
 
 
-def _scores(q: Any, keys: Any, shape: DecodeShape) -> jax.Array:
-    """Return base 2 logits f32 [64, BLOCK_KEYS]."""
-
-    def multiply(accumulator: Any) -> jax.Array:
-        plgpu.wgmma(accumulator, q, keys.transpose((1, 0)))
-        return accumulator[...]
-
-    scores = pl.run_scoped(multiply, plgpu.ACC((WGMMA_ROWS, BLOCK_KEYS), jnp.float32))
-    if shape.soft_cap is None:
-        return scores * (shape.scale * LOG2_E)
-    # tanh from exp2: the hardware's own is off by 5e-4, which the cap multiplies.
-    grown = jnp.exp2(scores * (2.0 * LOG2_E * shape.scale / shape.soft_cap))
-    return (shape.soft_cap * LOG2_E) * (1.0 - 2.0 / (grown + 1.0))
-
-
-def _mask(scores: jax.Array, first_key: jax.Array, span: Span) -> jax.Array:
-    key = plgpu.broadcasted_iota(jnp.int32, scores.shape, 1, layout=plgpu.Layout.WGMMA) + first_key
-    return jnp.where((key >= span.start) & (key < span.length), scores, MASKED)
-
-
-def _absorb(state: _State, scores: jax.Array, weights: Any) -> tuple[_State, jax.Array]:
-    """Leave the weights of `scores` in shared memory; return the state without its values' change, and their factor."""
-    largest = jnp.maximum(state.largest, scores.max(axis=1))
-    fade = jnp.exp2(state.largest - largest)
-    weight = jnp.exp2(scores - lax.broadcast_in_dim(largest, scores.shape, [0]))
-    weights[...] = weight.astype(weights.dtype)
-    plgpu.commit_smem()
-    return _State(state.values, largest, state.total * fade + weight.sum(axis=1)), fade
-
-
-def _clear_unused(values: Any, first_key: jax.Array, span: Span) -> None:
-    """Put zeros in place of values outside the span: they may be NaN, which a weight of 0 does not cancel."""
-
-    @pl.when((first_key < span.start) | (first_key + BLOCK_KEYS > span.length))
-    def _clear() -> None:
-        loaded = plgpu.load(values, layout=plgpu.Layout.WGMMA)
-        key = plgpu.broadcasted_iota(jnp.int32, loaded.shape, 0, layout=plgpu.Layout.WGMMA) + first_key
-        values[...] = jnp.where((key >= span.start) & (key < span.length), loaded, jnp.zeros_like(loaded))
-        plgpu.commit_smem()
-
-
-def _weigh(weights: Any, values: Any, shape: DecodeShape) -> jax.Array:
-    """Return weights @ values, f32 [64, D]."""
-
-    def multiply(accumulator: Any) -> jax.Array:
-        plgpu.wgmma(accumulator, weights, values)
-        return accumulator[...]
-
-    return pl.run_scoped(multiply, plgpu.ACC((WGMMA_ROWS, shape.dim), jnp.float32))
+def _mask(logits: jax.Array, first_key: jax.Array, span: Span) -> jax.Array:
+    key = tile.iota((WGMMA_ROWS, BLOCK_KEYS), 1) + first_key
+    return jnp.where((key >= span.start) & (key < span.length), logits, tile.MASKED)

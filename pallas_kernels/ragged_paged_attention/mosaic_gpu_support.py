@@ -1,0 +1,60 @@
+"""What the Mosaic GPU kernels run on and compute; asked before they are imported."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from pallas_kernels.ragged_paged_attention.problem import AttentionProblem
+from pallas_kernels.registry import Target
+
+HOPPER = (9, 0)
+OLDEST_JAX = (0, 11, 2)
+PAGE_SIZES = (8, 16, 32, 64)
+LARGEST_HEAD_DIM = 256
+LARGEST_GROUP = 64  # query heads of a KV head: the rows of one wgmma
+LIMITS = (
+    "Hopper GPUs (compute capability 9.0) with jax 0.11.2 or newer, queries and cache both bfloat16 or both float16, pages of "
+    "8, 16, 32 or 64 tokens, head dims that are multiples of 16 up to 256, and at most 64 query heads to a KV head"
+)
+
+
+def runs_on(target: Target) -> str | None:
+    """Say why the compiled kernels do not run on a device, or None if they do."""
+    if target.platform != "gpu" or target.capability != HOPPER:
+        return f"it needs a GPU of compute capability 9.0, not {target}"
+    return _old_jax()
+
+
+def interpreted_on(target: Target) -> str | None:
+    """Say why the kernels cannot be interpreted on a device, or None if they can."""
+    if target.platform != "cpu":
+        return f"kernels are interpreted on CPUs, not on {target}"
+    return _old_jax()
+
+
+def supports(problem: AttentionProblem) -> str | None:
+    """Say why the kernels do not compute a problem, or None if they do."""
+    if problem.dtype not in (jnp.bfloat16, jnp.float16):
+        return f"queries must be bfloat16 or float16, not {problem.dtype.name}"
+    if problem.kv_dtype != problem.dtype:
+        return f"the cache must have the queries' {problem.dtype.name}, not {problem.kv_dtype.name}"
+    if problem.page_size not in PAGE_SIZES:
+        return f"pages must have {', '.join(map(str, PAGE_SIZES[:-1]))} or {PAGE_SIZES[-1]} tokens, not {problem.page_size}"
+    if problem.head_dim % 16 or problem.head_dim > LARGEST_HEAD_DIM:
+        return f"the head dim must be a multiple of 16 up to {LARGEST_HEAD_DIM}, not {problem.head_dim}"
+    group = problem.heads // problem.kv_heads
+    if group > LARGEST_GROUP:
+        return f"a KV head can have {LARGEST_GROUP} query heads at most, not {group}"
+    return None
+
+
+def only_by_name(problem: AttentionProblem) -> str:
+    """Say why interpreting is never picked."""
+    return "interpreting is for tests"
+
+
+def _old_jax() -> str | None:
+    if jax.__version_info__ < OLDEST_JAX:
+        return f"it needs jax 0.11.2 or newer, not {jax.__version__}"
+    return None
