@@ -1,0 +1,112 @@
+"""Ragged batches over a paged cache: every slot that no row uses, and every query that is padding, holds NaN."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import jax.numpy as jnp
+import numpy as np
+
+from pallas_kernels.kv_write.quantize import E4M3_LARGEST
+
+FLOAT8 = jnp.dtype(jnp.float8_e4m3fn)
+LARGEST_VALUE = 2.0  # of a value in the cache: outputs stay where half an ulp of bfloat16 is below the gate
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """Axes of the model: H, K, D."""
+
+    query: int = 4
+    kv: int = 2
+    dim: int = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Arguments of ragged_paged_attention, as numpy arrays; `kv_scales` is None unless the cache is float8."""
+
+    q: np.ndarray
+    kv_pages: np.ndarray
+    page_table: np.ndarray
+    query_start: np.ndarray
+    kv_length: np.ndarray
+    kv_scales: np.ndarray | None = None
+
+    def arrays(self) -> tuple[np.ndarray, ...]:
+        """The positional arguments."""
+        return self.q, self.kv_pages, self.page_table, self.query_start, self.kv_length
+
+
+def make_batch(
+    rows: Sequence[tuple[int, int]],
+    *,
+    seed: int = 0,
+    heads: Heads = Heads(),
+    page_size: int = 16,
+    dtype: str = "float32",
+    kv_dtype: str | None = None,
+    scale_dtype: str = "float32",
+    layers: int = 2,
+    layer: int = 1,
+    tokens: int | None = None,
+    padded_rows: int | None = None,
+    pages_per_row: int | None = None,
+    magnitude: float = 1.0,
+    key_magnitude: float = 1.0,
+) -> Batch:
+    """Make a batch of rows (queries of this step, keys in all), padded to `tokens` and `padded_rows`.
+
+    Queries and keys are normal times their magnitudes, values are normal and cut off at 2. Pages are dealt at random.
+
+    Args:
+        rows: queries and keys of each.
+        seed: of everything random.
+        heads: H, K, D.
+        page_size: S.
+        dtype: of the queries.
+        kv_dtype: of the cache, that of the queries unless given; float8_e4m3fn is quantized.
+        scale_dtype: of the scales of a quantized cache.
+        layers: L; only `layer` has anything but NaN.
+        layer: the one that is used.
+        tokens: T, 3 more than there are queries unless given.
+        padded_rows: R, as many as `rows` unless given.
+        pages_per_row: M, one more than the longest row needs unless given.
+        magnitude: of the queries.
+        key_magnitude: of the keys.
+    """
+    rng = np.random.default_rng(seed)
+    real = sum(count for count, _ in rows)
+    tokens = real + 3 if tokens is None else tokens
+    padded_rows = len(rows) if padded_rows is None else padded_rows
+    used = [-(-length // page_size) for _, length in rows]
+    pages_per_row = max(*used, 1) + 1 if pages_per_row is None else pages_per_row
+    num_pages = padded_rows * pages_per_row + 2
+    free = list(rng.permutation(num_pages - 1) + 1)
+    kv_pages = np.full((layers, num_pages, 2, heads.kv, page_size, heads.dim), np.nan, np.float32)
+    page_table = np.zeros((padded_rows, pages_per_row), np.int32)
+    query_start = np.full(padded_rows + 1, real, np.int32)
+    kv_length = np.zeros(padded_rows, np.int32)
+    query_start[: len(rows) + 1] = np.cumsum([0, *(count for count, _ in rows)])
+    for row, (_, length) in enumerate(rows):
+        kv_length[row] = length
+        page_table[row, : used[row]] = [free.pop() for _ in range(used[row])]
+        for key in range(length):
+            page, offset = page_table[row, key // page_size], key % page_size
+            kv_pages[layer, page, :, :, offset] = rng.standard_normal((2, heads.kv, heads.dim))
+    kv_pages[:, :, 0] *= key_magnitude
+    kv_pages[:, :, 1] = np.clip(kv_pages[:, :, 1], -LARGEST_VALUE, LARGEST_VALUE)
+    q = rng.standard_normal((tokens, heads.query, heads.dim)) * magnitude
+    q[real:] = np.nan
+    stored, scales = _store(kv_pages, jnp.dtype(kv_dtype or dtype), np.dtype(scale_dtype))
+    return Batch(q.astype(jnp.dtype(dtype)), stored, page_table, query_start, kv_length, scales)
+
+
+def _store(vectors: np.ndarray, dtype: np.dtype, scale_dtype: np.dtype) -> tuple[np.ndarray, np.ndarray | None]:
+    """Vectors [..., D] as a cache of `dtype` holds them, with scales [...] if it is quantized; NaN stays NaN."""
+    if dtype != FLOAT8:
+        return vectors.astype(dtype), None
+    scales = np.maximum(np.abs(vectors).max(axis=-1) / E4M3_LARGEST, np.finfo(scale_dtype).tiny).astype(scale_dtype)
+    numbers = np.clip(vectors / scales.astype(np.float32)[..., None], -E4M3_LARGEST, E4M3_LARGEST)
+    return numbers.astype(dtype), scales

@@ -1,0 +1,150 @@
+"""Inputs that are made to break kernels: the tests of every implementation and `python -m jaxserve.verify` run the same lists."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from pallas_kernels.parity.batches import Batch, Heads, make_batch
+
+DTYPES = ("float32", "bfloat16", "float16", "float8")  # "float8": bfloat16 with a cache in float8_e4m3fn
+
+# Decodes, a prompt from its start, chunks that begin inside and at the edge of a page, length 1, a row without queries.
+MIXED = ((1, 1), (1, 16), (1, 17), (5, 5), (7, 23), (16, 32), (1, 33), (0, 0), (2, 18), (1, 48))
+DECODES = ((1, 1), (1, 15), (1, 16), (1, 17), (1, 200))
+SINKS = (-2.0, 0.0, 1.0, 9.0)
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionCase:
+    """A batch and options of ragged_paged_attention; a dtype of DTYPES completes it. See `make_batch` for the first ones.
+
+    Attributes:
+        name: what tables call it.
+        sinks: logits of the heads; None for none.
+        tiny: small enough for an interpreted kernel.
+    """
+
+    name: str
+    rows: tuple[tuple[int, int], ...] = MIXED
+    heads: Heads = field(default_factory=Heads)
+    page_size: int = 16
+    tokens: int | None = None
+    padded_rows: int | None = None
+    layers: int = 2
+    layer: int = 1
+    magnitude: float = 1.0
+    key_magnitude: float = 1.0
+    scale_dtype: str = "float32"
+    scale: float = 0.125
+    window: int | None = None
+    soft_cap: float | None = None
+    sinks: tuple[float, ...] | None = None
+    tiny: bool = False
+
+    def batch(self, dtype: str) -> Batch:
+        """The arrays; the same ones every time."""
+        return make_batch(
+            self.rows,
+            heads=self.heads,
+            page_size=self.page_size,
+            dtype="bfloat16" if dtype == "float8" else dtype,
+            kv_dtype="float8_e4m3fn" if dtype == "float8" else None,
+            scale_dtype=self.scale_dtype,
+            layers=self.layers,
+            layer=self.layer,
+            tokens=self.tokens,
+            padded_rows=self.padded_rows,
+            magnitude=self.magnitude,
+            key_magnitude=self.key_magnitude,
+        )
+
+    def sink_array(self) -> np.ndarray | None:
+        """Sinks as float32 [H]."""
+        return None if self.sinks is None else np.asarray(self.sinks, np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class WriteCase:
+    """A call of kv_write: `slots` of the tokens, in a cache of random numbers; a dtype of DTYPES, the cache's, completes it.
+
+    Attributes:
+        name: what tables call it.
+        slots: page * page_size + offset of each token.
+        page_size, kv_heads, head_dim: S, K, D.
+        source: dtype of the new keys and values; None for the cache's, or bfloat16 if that is float8.
+        scale_dtype: of the scales of a quantized cache.
+        magnitude: of the new keys and values.
+        zeros: whether every other one is all zeros.
+    """
+
+    name: str
+    slots: tuple[int, ...]
+    page_size: int = 16
+    kv_heads: int = 2
+    head_dim: int = 64
+    source: str | None = None
+    scale_dtype: str = "float32"
+    magnitude: float = 1.0
+    zeros: bool = False
+
+
+_WINDOWED = (*MIXED, (1, 300), (4, 290))
+
+ATTENTION_CASES = (
+    AttentionCase("mixed"),
+    AttentionCase("decodes", DECODES),
+    AttentionCase("length 1", ((1, 1), (1, 1)), tokens=2, tiny=True),
+    AttentionCase("page boundaries", ((1, 15), (1, 16), (1, 17), (1, 32)), tokens=4, tiny=True),
+    AttentionCase("prefix hit", ((3, 19),), tiny=True),
+    AttentionCase("empty rows", ((0, 0), (2, 5), (0, 0), (1, 18), (0, 0)), tiny=True),
+    AttentionCase("nothing to do", ((0, 0), (0, 0)), tokens=8),
+    AttentionCase("padding", tokens=64, padded_rows=16),
+    AttentionCase("one token", ((1, 40),), tokens=1, tiny=True),
+    # Nothing static tells a batch of decodes from this one.
+    AttentionCase("tokens as rows", ((1, 9), (3, 20), (0, 0), (2, 2), (0, 0), (1, 30)), tokens=7, padded_rows=7),
+    AttentionCase("every head its own", heads=Heads(4, 4, 64)),
+    AttentionCase("one KV head", heads=Heads(6, 1, 64)),
+    AttentionCase("odd group", heads=Heads(7, 1, 64)),
+    AttentionCase("groups of 4", heads=Heads(8, 2, 64)),
+    AttentionCase("head dim 80", heads=Heads(4, 2, 80)),
+    AttentionCase("head dim 96", heads=Heads(4, 2, 96)),
+    AttentionCase("head dim 128", heads=Heads(4, 2, 128)),
+    AttentionCase("head dim 256", DECODES, heads=Heads(4, 2, 256)),
+    AttentionCase("pages of 8", page_size=8),
+    AttentionCase("pages of 32", page_size=32),
+    AttentionCase("pages of 64", page_size=64),
+    AttentionCase("window 1", _WINDOWED, window=1),
+    AttentionCase("window 5", ((1, 40), (4, 29)), window=5, tiny=True),
+    AttentionCase("window of a page", _WINDOWED, window=16),
+    AttentionCase("window never full", _WINDOWED, window=1000),
+    AttentionCase("soft cap", magnitude=10.0, soft_cap=5.0),
+    AttentionCase("sinks", sinks=SINKS),
+    AttentionCase("everything", window=9, soft_cap=3.0, sinks=SINKS, scale=0.3),
+    AttentionCase("everything, decodes", ((1, 20), (1, 3)), tokens=2, window=9, soft_cap=3.0, sinks=SINKS, scale=0.3, tiny=True),
+    # More queries and keys than any block holds.
+    AttentionCase("long chunks", ((300, 450), (1, 500), (131, 131)), heads=Heads(2, 1, 64)),
+    AttentionCase("long contexts", ((1, 1500), (1, 700), (1, 31)), tokens=3, heads=Heads(2, 1, 64)),
+    AttentionCase("denormal scores", magnitude=1e-38, key_magnitude=1e-6),
+    AttentionCase("huge scores", magnitude=1e4, key_magnitude=1e3),
+    AttentionCase("first layer", layers=3, layer=0),
+    AttentionCase("float16 scales", scale_dtype="float16"),
+)
+
+WRITE_CASES = (
+    WriteCase("any slots", (16, 143, 31, 32, 77)),
+    WriteCase("float32 source", (16, 143, 31), source="float32"),
+    WriteCase("pages of 8", (8, 15, 43), page_size=8),
+    WriteCase("pages of 32", (32, 63, 163), page_size=32),
+    WriteCase("padding", (0, 50, 0, 51, 0, 0)),
+    WriteCase("one token", (100,)),
+    WriteCase("only padding", (0, 0)),
+    WriteCase("a long chunk", (*range(16, 144), 0, 0)),
+    WriteCase("head dim 80", (16, 40), head_dim=80),
+    WriteCase("head dim 128", (16, 40), kv_heads=8, head_dim=128),
+    WriteCase("float16 scales", (16, 143, 31), scale_dtype="float16"),
+    WriteCase("zeros", (16, 143, 31), zeros=True),
+    WriteCase("denormal", (16, 143, 31), magnitude=1e-40),
+    WriteCase("large", (16, 143, 31), magnitude=1e4),
+)

@@ -1,0 +1,202 @@
+"""The gate: how far an implementation is from the float64 reference, and whether that is near enough."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pallas_kernels.kv_write import check_inputs as check_slots
+from pallas_kernels.kv_write import kv_write
+from pallas_kernels.kv_write import reference as write_reference
+from pallas_kernels.parity.batches import FLOAT8
+from pallas_kernels.parity.cases import AttentionCase, WriteCase
+from pallas_kernels.ragged_paged_attention import check_inputs, ragged_paged_attention
+from pallas_kernels.ragged_paged_attention import reference as attention_reference
+from pallas_kernels.registry import KernelError, Target
+
+_Start = Callable[..., "Result"]  # a Result but for its verdict and figures
+Verdict = Literal["pass", "FAIL", "ERROR", "unsupported"]
+SMALL = 0.01  # share of the largest output below which an element's relative error means nothing
+WRITE_PAGES = 9
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """What passes: errors of outputs between -2 and 2 below `max_abs`, and a cosine above `cosine`."""
+
+    max_abs: float
+    cosine: float
+
+
+# Half an ulp of the output, and about as much again for weights that a kernel keeps in the dtype. A cache in float8 is data that
+# both sides read: it is no reason for another error than the queries' dtype is.
+TOLERANCE = {
+    "float32": Tolerance(2e-5, 0.999999),
+    "bfloat16": Tolerance(1e-2, 0.999),
+    "float16": Tolerance(2e-3, 0.99999),
+    "float8": Tolerance(1e-2, 0.999),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One case of one implementation.
+
+    Attributes:
+        operation, implementation, case, dtype: what ran; `dtype` is one of cases.DTYPES.
+        verdict: "unsupported" if the implementation says that it does not compute this, "ERROR" if it raised.
+        max_abs: largest absolute error.
+        max_rel: largest relative error of elements that are not below a hundredth of the largest.
+        cosine: of all outputs with all expected ones.
+        reason: why the verdict is not "pass".
+    """
+
+    operation: str
+    implementation: str
+    case: str
+    dtype: str
+    verdict: Verdict
+    max_abs: float = 0.0
+    max_rel: float = 0.0
+    cosine: float = 1.0
+    reason: str = ""
+
+
+def check_attention(case: AttentionCase, dtype: str, implementation: str, target: Target | None = None) -> Result:
+    """Run a case of ragged_paged_attention; the target is the default device unless given."""
+    start = partial(Result, "ragged_paged_attention", implementation, case.name, dtype)
+    return _guarded(start, lambda: _attention(start, case, dtype, implementation, target))
+
+
+def check_write(case: WriteCase, dtype: str, implementation: str, target: Target | None = None) -> Result:
+    """Run a case of kv_write; the target is the default device unless given."""
+    start = partial(Result, "kv_write", implementation, case.name, dtype)
+    return _guarded(start, lambda: _write(start, case, dtype, implementation, target))
+
+
+def _guarded(start: _Start, run: Callable[[], Result]) -> Result:
+    """One case that raises must not hide the others."""
+    try:
+        return run()
+    except KernelError as error:
+        return start("unsupported", reason=str(error))
+    except Exception as error:
+        return start("ERROR", reason=f"{type(error).__name__}: {error}")
+
+
+def _attention(start: _Start, case: AttentionCase, dtype: str, implementation: str, target: Target | None) -> Result:
+    batch, sinks = case.batch(dtype), case.sink_array()
+    options: dict[str, Any] = {"layer": case.layer, "scale": case.scale, "window": case.window, "soft_cap": case.soft_cap}
+    check_inputs(batch.q.shape[0], jnp.asarray(batch.kv_pages), batch.page_table, batch.query_start, batch.kv_length)
+    call = _compiled(ragged_paged_attention, implementation, target, **options)
+    # A float32 matrix product is one only where asked for: a GPU's default is TensorFloat-32.
+    with jax.default_matmul_precision("highest"):
+        got = np.asarray(call(*batch.arrays(), kv_scales=batch.kv_scales, sinks=sinks))
+    want = attention_reference.ragged_paged_attention(*batch.arrays(), kv_scales=batch.kv_scales, sinks=sinks, **options)
+    if got.dtype != batch.q.dtype:
+        return start("FAIL", reason=f"the output is {got.dtype.name}, not {batch.q.dtype.name}")
+    real = int(batch.query_start[-1])
+    if (got[real:] != 0).any():
+        return start("FAIL", reason="padding tokens are not 0")
+    return _judge(start, got[:real].astype(np.float64), want[:real], TOLERANCE[dtype])
+
+
+def _judge(start: _Start, got: np.ndarray, want: np.ndarray, tolerance: Tolerance) -> Result:
+    if not np.isfinite(got).all():
+        return start("FAIL", max_abs=float("nan"), max_rel=float("nan"), cosine=float("nan"), reason="the output is not finite")
+    figures = _errors(got, want)
+    reasons = []
+    if figures["max_abs"] >= tolerance.max_abs:
+        reasons.append(f"max abs must be below {tolerance.max_abs:g}")
+    if figures["cosine"] <= tolerance.cosine:
+        reasons.append(f"cosine must be above {tolerance.cosine:g}")
+    return start("FAIL" if reasons else "pass", **figures, reason=", ".join(reasons))
+
+
+def _errors(got: np.ndarray, want: np.ndarray) -> dict[str, float]:
+    """The figures of a Result; exact ones for no elements."""
+    if want.size == 0:
+        return {"max_abs": 0.0, "max_rel": 0.0, "cosine": 1.0}
+    error, size = np.abs(got - want), np.abs(want)
+    counted = (size > 0) & (size >= SMALL * size.max())
+    norms = float(np.linalg.norm(got) * np.linalg.norm(want))
+    return {
+        "max_abs": float(error.max()),
+        "max_rel": float((error[counted] / size[counted]).max()) if counted.any() else 0.0,
+        "cosine": float(np.vdot(got, want)) / norms if norms > 0 else float((got == want).all()),
+    }
+
+
+def _write(start: _Start, case: WriteCase, dtype: str, implementation: str, target: Target | None) -> Result:
+    rng = np.random.default_rng(len(case.slots))
+    kv_dtype = FLOAT8 if dtype == "float8" else jnp.dtype(dtype)
+    source = jnp.dtype(case.source or ("bfloat16" if dtype == "float8" else dtype))
+    shape = (3, WRITE_PAGES, 2, case.kv_heads, case.page_size, case.head_dim)
+    pages = rng.standard_normal(shape).astype(kv_dtype)
+    scales = rng.standard_normal(shape[:5]).astype(case.scale_dtype) if dtype == "float8" else None
+    k, v = (rng.standard_normal((2, len(case.slots), case.kv_heads, case.head_dim)) * case.magnitude).astype(source)
+    if case.zeros:
+        k[::2], v[::2] = 0, 0
+    slots = np.asarray(case.slots, np.int32)
+    check_slots(jnp.asarray(pages), slots)
+    call = _compiled(kv_write, implementation, target, layer=1, donated=("kv_pages", "kv_scales"))
+    written = call(kv_pages=jnp.array(pages), k=k, v=v, slots=slots, kv_scales=None if scales is None else jnp.array(scales))
+    want, want_scales = write_reference.kv_write(pages, scales, k, v, slots, layer=1)
+    if scales is None or want_scales is None:
+        return _judge_copy(start, np.asarray(written), want)
+    got, got_scales = (np.asarray(array) for array in written)
+    return _judge_quantized(start, case, (got, got_scales), (want, want_scales), (k, v))
+
+
+def _judge_copy(start: _Start, got: np.ndarray, want: np.ndarray) -> Result:
+    """Nothing but a conversion: all bits are equal. The null page may hold anything."""
+    figures = _errors(got[:, 1:].astype(np.float64), want[:, 1:].astype(np.float64))
+    same = got[:, 1:].tobytes() == want[:, 1:].tobytes()
+    return start("pass" if same else "FAIL", **figures, reason="" if same else "the cache must be equal, bit by bit")
+
+
+def _judge_quantized(
+    start: _Start,
+    case: WriteCase,
+    got: tuple[np.ndarray, np.ndarray],
+    want: tuple[np.ndarray, np.ndarray],
+    new: tuple[np.ndarray, np.ndarray],
+) -> Result:
+    """What was written is within half an ulp of float8, at the reference's scale; the rest is as it was, bit by bit."""
+    slots = np.asarray([slot for slot in case.slots if slot >= case.page_size], np.int64)
+    tokens = np.asarray([token for token, slot in enumerate(case.slots) if slot >= case.page_size], np.int64)
+    page, offset = slots // case.page_size, slots % case.page_size
+    rest = np.ones(got[1].shape, bool)
+    rest[1, page, :, :, offset] = False
+    rest[:, 0] = False
+    if any(mine[rest].tobytes() != theirs[rest].tobytes() for mine, theirs in zip(got, want, strict=True)):
+        return start("FAIL", reason="slots that were not named must stay as they are")
+    scale = got[1][1, page, :, :, offset].astype(np.float64)  # [T, 2, K]
+    expected = want[1][1, page, :, :, offset].astype(np.float64)
+    read = got[0][1, page, :, :, offset].astype(np.float64) * scale[..., None]  # [T, 2, K, D]
+    source = np.stack([half[tokens].astype(np.float64) for half in new], axis=1)
+    figures = _errors(read, source)
+    # E4M3 has 3 bits of mantissa, and 2^-9 between its smallest numbers; a little more for the division's own rounding.
+    half_ulp = np.maximum(np.abs(source) / 16, scale[..., None] / 1024) * 1.001
+    half_ulp += float(np.finfo(np.float32).tiny)  # denormal numbers of float32 may count as 0
+    spacing = np.finfo(case.scale_dtype).eps
+    if not (np.abs(scale - expected) <= spacing * expected).all():
+        return start("FAIL", **figures, reason="scales must be the reference's")
+    if not (np.abs(read - source) <= half_ulp).all():
+        return start("FAIL", **figures, reason="errors must be within half an ulp of float8")
+    return start("pass", **figures)
+
+
+@cache
+def _compiled(
+    operation: Callable[..., Any], implementation: str, target: Target | None, *, donated: tuple[str, ...] = (), **options: Any
+) -> Callable[..., Any]:
+    """One jitted function per set of static arguments, so that cases with equal shapes share a compilation."""
+    call = partial(operation, implementation=implementation, target=target, **options)
+    return jax.jit(call, donate_argnames=donated)
