@@ -28,7 +28,9 @@ def test_the_goldens_tell_models_apart() -> None:
         assert len(golden.prompts) == 17
 
 
-@pytest.mark.parametrize(("name", "tensor"), [("qwen2-yarn", 2), ("llama-biases", 2), ("qwen3-tied", 2), ("llama-linear", 4)])
+@pytest.mark.parametrize(
+    ("name", "tensor"), [("qwen2-yarn", 2), ("llama-biases", 2), ("qwen3-tied", 2), ("llama-linear", 4), ("mistral-window", 4)]
+)
 def test_logits_do_not_depend_on_the_mesh(name: str, tensor: int) -> None:
     golden = read_golden(name)
     run = forward(*load(golden.directory, tensor))

@@ -1,0 +1,108 @@
+"""Devices that share every layer, the KV cache and the vocabulary choose the tokens that one device chooses."""
+
+import math
+
+import jax
+import numpy as np
+import pytest
+
+from jaxserve.clock import RealClock
+from jaxserve.config.fields import EngineConfig
+from jaxserve.engine.build import build_engine
+from jaxserve.models.binding import abstract_params, param_shardings
+from jaxserve.models.registry import decoder_config
+from jaxserve.sampling.params import SamplingParams
+from sharding import make_mesh
+from tests.support import hlo
+from tests.support.engine import run, silent
+from tests.support.families import VOCAB, hf_config, write_config
+
+LAYERS, HIDDEN, ROWS, SLOTS, PAGE, HEAD_DIM = 2, 32, 2, 3, 8, 8
+PROMPTS = [[1, 2, 3, 4, 5], [300, 7], [42], [9, 8, 7, 6, 5, 4, 3], [10, 11], [12, 13, 14]]
+LENGTH = {"max_tokens": 16, "ignore_eos": True, "logprobs": 5}
+PARAMS = [
+    SamplingParams(temperature=0.0, prompt_logprobs=2, **LENGTH),
+    SamplingParams(temperature=1.0, seed=1, **LENGTH),
+    SamplingParams(temperature=1.0, seed=2, top_p=0.8, **LENGTH),
+    SamplingParams(temperature=1.5, seed=3, top_k=20, min_p=0.01, **LENGTH),
+    SamplingParams(temperature=0.8, seed=4, repetition_penalty=1.3, frequency_penalty=0.5, **LENGTH),
+    SamplingParams(temperature=1.0, seed=5, logit_bias={300: 4.0, 5: -100.0}, min_tokens=4, **LENGTH),
+]
+
+
+def built(directory, tensor):
+    config = EngineConfig.from_settings(
+        {
+            "model": str(directory),
+            "load_format": "dummy",
+            "dtype": "float32",
+            "max_model_len": 40,
+            "page_size": PAGE,
+            "max_num_seqs": ROWS,
+            "max_num_batched_tokens": 4,
+            "tensor_parallel_size": tensor,
+        }
+    )
+    return build_engine(config, strict_length=True, clock=RealClock(), progress=silent)
+
+
+def scores(result):
+    """All log-probabilities of the generated tokens and of the first prompt's, as one array, and all ids beside them."""
+    rows = [update.logprobs for updates in result.updates for update in updates if update.logprobs is not None]
+    numbers = [np.concatenate([row.chosen.ravel(), row.top.ravel()]) for row in rows]
+    ids = [np.concatenate([row.rank.ravel(), row.top_ids.ravel()]) for row in rows]
+    return np.concatenate(numbers), np.concatenate(ids)
+
+
+CASES = {"llama": (2, 4, 8), "mistral": (8,), "qwen2": (8,), "qwen3": (4,)}
+
+
+@pytest.mark.parametrize("family", CASES)
+def test_the_same_tokens(family, tmp_path):
+    directory = write_config(tmp_path, family)
+    one = run(built(directory, 1), PROMPTS, PARAMS)
+    assert len({token for tokens in one.tokens for token in tokens}) > 30, "varied"
+    for tensor in CASES[family]:
+        engine = built(directory, tensor)
+        several = run(engine, PROMPTS, PARAMS)
+        assert several.tokens == one.tokens
+        for got, want in zip(scores(several), scores(one), strict=True):
+            np.testing.assert_allclose(got, want, atol=1e-4, rtol=0)
+        check_programs(engine, family, tensor)
+        check_memory(engine, family, tensor)
+
+
+def check_programs(engine, family, tensor):
+    """What every compiled program exchanges, copies and updates in place."""
+    decoder = decoder_config(hf_config(family))
+    executor = engine.core.executor
+    *steps, copy_pages = executor.program_texts()
+    assert hlo.collectives(copy_pages) == []
+    assert len(steps) == len(executor.grid.buckets) == 2
+    for text, bucket in zip(steps, sorted(executor.grid.buckets), strict=True):
+        always = hlo.collectives(hlo.entry(text))
+        assert always == [("all-reduce", [(bucket.tokens, HIDDEN)])] * (2 * LAYERS + 1)
+        # The rest is in branches that only some rows' parameters take: for the likeliest tokens, 20 numbers a row and device.
+        assert hlo.largest_exchange(text) <= max(bucket.tokens * HIDDEN, bucket.rows * 20 * tensor)
+        assert len(hlo.collectives(text)) > len(always)
+        assert "input_output_alias" in text
+        pages = executor.capabilities().num_pages
+        cache = LAYERS * pages * 2 * max(decoder.num_kv_heads, tensor) // tensor * PAGE * HEAD_DIM
+        copied = hlo.copies(text)
+        assert max(map(math.prod, copied), default=0) < cache
+        assert not {hlo.unordered((SLOTS, math.ceil(VOCAB / tensor))), *matrices(decoder, tensor)} & set(copied)
+
+
+def matrices(decoder, tensor):
+    """Shapes of the matrices on one device."""
+    shardings = param_shardings(decoder, make_mesh(tensor))
+    leaves = jax.tree_util.tree_leaves_with_path(abstract_params(decoder, "float32", tensor))
+    parts = [shardings[tuple(key.key for key in path)].shard_shape(leaf.shape) for path, leaf in leaves]
+    return {shape for shape in map(hlo.unordered, parts) if len(shape) > 1}
+
+
+def check_memory(engine, family, tensor):
+    """A device holds its share of the heads of the cache, one at least."""
+    heads = max(decoder_config(hf_config(family)).num_kv_heads // tensor, 1)
+    memory = engine.report.memory
+    assert memory.kv_cache == (memory.kv_tokens + PAGE) * LAYERS * 2 * heads * HEAD_DIM * 4

@@ -1,0 +1,34 @@
+"""Seeded random models of every family with eight query heads, for up to eight devices."""
+
+import json
+from pathlib import Path
+
+VOCAB = 301  # no multiple of any number of devices
+COMMON = {
+    "vocab_size": VOCAB,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 8,
+    "head_dim": 8,
+    "max_position_embeddings": 64,
+    "bos_token_id": 0,
+}
+FAMILIES = {
+    "llama": {"architectures": ["LlamaForCausalLM"], "num_key_value_heads": 8, "attention_bias": True, "mlp_bias": True},
+    "mistral": {"architectures": ["MistralForCausalLM"], "num_key_value_heads": 2, "sliding_window": 6},
+    "qwen2": {"architectures": ["Qwen2ForCausalLM"], "num_key_value_heads": 8, "tie_word_embeddings": True},
+    "qwen3": {"architectures": ["Qwen3ForCausalLM"], "num_key_value_heads": 2, "attention_bias": True},
+}
+
+
+def hf_config(family: str) -> dict[str, object]:
+    """The config.json of a family's model."""
+    return {**COMMON, **FAMILIES[family]}
+
+
+def write_config(directory: Path, family: str) -> Path:
+    """A checkpoint directory without weights and tokenizer; returns it."""
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "config.json").write_text(json.dumps(hf_config(family)))
+    return directory
