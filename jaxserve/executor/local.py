@@ -15,13 +15,14 @@ from jaxserve.executor.base import Capabilities
 from jaxserve.executor.batch import DeviceBatch, make_batch
 from jaxserve.executor.buckets import Bucket, BucketGrid
 from jaxserve.executor.copies import copy_batches
+from jaxserve.executor.lowering import example_batch
 from jaxserve.executor.programs import Programs, Progress, compile_programs
 from jaxserve.executor.result import LocalHandle
 from jaxserve.executor.step import StateShape, StepState, abstract_state
 from jaxserve.models.binding import Params
 from jaxserve.models.config import DecoderConfig
 from jaxserve.sampling.params import MAX_LOGPROBS
-from jaxserve.scheduler.plan import SUPPRESS_WIDTH, Plan, RowStart, SamplingRows
+from jaxserve.scheduler.plan import Plan, RowStart
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,30 +164,6 @@ class LocalExecutor:
         return str(jax.tree.leaves(self._params)[0].dtype)
 
     def _example(self, bucket: Bucket) -> DeviceBatch:
-        """A batch of the bucket's shape, made as every batch is: one row with one token."""
-        return self._batch(_example_plan(), bucket)
-
-
-def _example_plan() -> Plan:
-    """One greedy row that decodes its first token."""
-    numbers = {name: np.zeros(1, np.float32) for name in ("temperature", "min_p", "presence", "frequency", "repetition", "top_p")}
-    sampling = SamplingRows(
-        top_k=np.zeros(1, np.int32),
-        key=np.zeros((1, 2), np.uint32),
-        suppress=np.full((1, SUPPRESS_WIDTH), -1, np.int32),
-        num_logprobs=np.full(1, -1, np.int32),
-        has_bias=np.zeros(1, np.bool_),
-        **numbers,
-    )
-    one = np.ones(1, np.int32)
-    return Plan(
-        step=0,
-        ids=("example",),
-        slots=np.zeros(1, np.int32),
-        tokens=np.zeros(1, np.int32),
-        query_start=np.array([0, 1], np.int32),
-        kv_length=one,
-        page_table=np.zeros((1, 1), np.int32),
-        samples=np.ones(1, np.bool_),
-        sampling=sampling,
-    )
+        """A batch of the bucket's shape."""
+        options = self._options
+        return example_batch(bucket, max_pages=self._max_pages, page_size=options.page_size, spare_slot=options.max_num_seqs)

@@ -16,7 +16,9 @@ from jaxserve.config.kernels import AUTOMATIC, Kernels
 from jaxserve.executor.batch import DeviceBatch
 from jaxserve.executor.buckets import Bucket, BucketGrid
 from jaxserve.executor.copies import COPY_WIDTH, make_copy
-from jaxserve.executor.step import StepState, make_score, make_step
+from jaxserve.executor.gpu_options import compiler_options
+from jaxserve.executor.lowering import StepLowering
+from jaxserve.executor.step import StepState, make_score
 from jaxserve.models.binding import Params
 from jaxserve.models.config import DecoderConfig
 from jaxserve.sampling.state import load_row
@@ -62,24 +64,9 @@ def compile_programs(
         progress: told after every program.
         kernels: which implementations the step's layers use.
     """
-    placed = jax.tree.map(lambda array: array.sharding, state)
-    shapes = jax.tree.map(lambda array: jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=array.sharding), (params, state))
-    params, state = shapes
-    step = jax.jit(make_step(config, mesh, kernels), donate_argnums=1, out_shardings=(placed, None))
-    vocabulary = state.sampler.bias.shape[1]
-    row = [np.zeros(vocabulary, dtype) for dtype in (np.int32, np.bool_, np.float32)]
-    slot, count = np.zeros((), np.int32), np.zeros((), np.int32)
-    targets = np.zeros(state.hidden.shape[0], np.int32)
-
-    def compile_step(bucket: Bucket) -> Any:
-        return step.lower(params, state, example(bucket)).compile()
-
-    jobs: dict[Any, Callable[[], Any]] = {bucket: partial(compile_step, bucket) for bucket in grid.buckets}
-    jobs["score"] = lambda: jax.jit(make_score(config, mesh)).lower(params, state.hidden, targets, count).compile()
-    load = jax.jit(load_row, donate_argnums=0, out_shardings=placed.sampler)
-    jobs["load_row"] = lambda: load.lower(state.sampler, slot, *row).compile()
-    copy, pages = jax.jit(make_copy(mesh), donate_argnums=0, out_shardings=placed.kv_pages), np.zeros(COPY_WIDTH, np.int32)
-    jobs["copy_pages"] = lambda: copy.lower(state.kv_pages, pages, pages).compile()
+    lowering = StepLowering(config, mesh, params, state, example, kernels)
+    jobs: dict[Any, Callable[[], Any]] = {bucket: partial(lowering.compile, bucket) for bucket in grid.buckets}
+    jobs |= _small_jobs(config, mesh, lowering)
     done: dict[Any, Any] = {}
     with ThreadPoolExecutor(COMPILE_THREADS) as pool:
         futures = {pool.submit(job): name for name, job in jobs.items()}
@@ -93,3 +80,21 @@ def compile_programs(
     temporary = max(int(program.memory_analysis().temp_size_in_bytes) for program in done.values())
     score, load_row_compiled, copy_pages = (done.pop(name) for name in ("score", "load_row", "copy_pages"))
     return Programs(done, score, load_row_compiled, copy_pages, temporary)
+
+
+def _small_jobs(config: DecoderConfig, mesh: Mesh, lowering: StepLowering) -> dict[Any, Callable[[], Any]]:
+    """What compiles the programs other than steps, by name."""
+    params, state, placed = lowering.params, lowering.state, lowering.placed
+    options = compiler_options(mesh.devices.flat[0]) or None
+    vocabulary = state.sampler.bias.shape[1]
+    row = [np.zeros(vocabulary, dtype) for dtype in (np.int32, np.bool_, np.float32)]
+    slot, count = np.zeros((), np.int32), np.zeros((), np.int32)
+    targets, pages = np.zeros(state.hidden.shape[0], np.int32), np.zeros(COPY_WIDTH, np.int32)
+    score = jax.jit(make_score(config, mesh))
+    load = jax.jit(load_row, donate_argnums=0, out_shardings=placed.sampler)
+    copy = jax.jit(make_copy(mesh), donate_argnums=0, out_shardings=placed.kv_pages)
+    return {
+        "score": lambda: score.lower(params, state.hidden, targets, count).compile(compiler_options=options),
+        "load_row": lambda: load.lower(state.sampler, slot, *row).compile(compiler_options=options),
+        "copy_pages": lambda: copy.lower(state.kv_pages, pages, pages).compile(compiler_options=options),
+    }
