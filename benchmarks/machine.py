@@ -14,9 +14,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jaxserve.executor.platform import choose_platform
+
 
 def describe() -> dict[str, Any]:
     """Date, CPU, cores and versions."""
+    choose_platform()
     return {
         "date": time.strftime("%Y-%m-%d"),
         "cpu": _cpu_name(),
