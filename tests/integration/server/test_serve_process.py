@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import socket
 import subprocess
-import sys
-import time
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
 
 import grpc
 import openai
@@ -19,67 +13,10 @@ import pytest
 from jaxserve.serve import main
 from server.proto import inference_pb2 as pb
 from server.proto.inference_pb2_grpc import InferenceStub
+from tests.support.serve_process import FREE_PORTS, ROOT, Process, command, environment, served
 from tests.support.tiny_checkpoint import write_tiny_checkpoint
 
-ROOT = Path(__file__).resolve().parents[3]
-START_SECONDS = 300
 SMALL = ("--max-num-seqs", "2", "--max-num-batched-tokens", "16", "--max-model-len", "128")
-FREE_PORTS = ("--port", "0", "--grpc-port", "0")
-
-
-def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "jaxserve.serve", *arguments]
-
-
-def environment() -> dict[str, str]:
-    """The tests' own, without their eight virtual devices."""
-    return {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
-
-
-@dataclass
-class Process:
-    """A running server, and the two things it writes."""
-
-    popen: subprocess.Popen[bytes]
-    out: Path
-    err: Path
-    http: str = ""
-    grpc: str = ""
-
-    def wait_until_ready(self) -> None:
-        deadline = time.monotonic() + START_SECONDS
-        while not self.out.read_text().endswith("\n"):
-            assert self.popen.poll() is None, self.err.read_text()
-            assert time.monotonic() < deadline, self.err.read_text()
-            time.sleep(0.05)
-        word, self.http, address = self.out.read_text().split()
-        assert word == "ready:"
-        self.grpc = address.removeprefix("grpc://")
-
-    def stop(self) -> int:
-        self.popen.send_signal(signal.SIGTERM)
-        return self.popen.wait(30)
-
-
-def start(folder: Path, *arguments: str) -> Process:
-    out, err = folder / "out", folder / "err"
-    with out.open("wb") as stdout, err.open("wb") as stderr:
-        popen = subprocess.Popen(command(*arguments), cwd=ROOT, env=environment(), stdout=stdout, stderr=stderr)
-    process = Process(popen, out, err)
-    try:
-        process.wait_until_ready()
-    except BaseException:
-        popen.kill()
-        popen.wait()
-        raise
-    return process
-
-
-def served(folder: Path, *arguments: str) -> Iterator[Process]:
-    process = start(folder, *arguments, *FREE_PORTS)
-    yield process
-    process.popen.kill()
-    process.popen.wait()
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,75 @@
+"""`python -m jaxserve.serve` as a process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+START_SECONDS = 300
+FREE_PORTS = ("--port", "0", "--grpc-port", "0")
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "jaxserve.serve", *arguments]
+
+
+def environment(devices: int = 1) -> dict[str, str]:
+    """The tests' own, but for the number of virtual devices."""
+    return {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
+
+
+@dataclass
+class Process:
+    """A running server, and the two things it writes."""
+
+    popen: subprocess.Popen[bytes]
+    out: Path
+    err: Path
+    http: str = ""
+    grpc: str = ""
+
+    def wait_until_ready(self) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        while not self.out.read_text().endswith("\n"):
+            assert self.popen.poll() is None, self.err.read_text()
+            assert time.monotonic() < deadline, self.err.read_text()
+            time.sleep(0.05)
+        word, self.http, address = self.out.read_text().split()
+        assert word == "ready:"
+        self.grpc = address.removeprefix("grpc://")
+
+    def stop(self) -> int:
+        self.popen.send_signal(signal.SIGTERM)
+        return self.popen.wait(30)
+
+
+def start(folder: Path, *arguments: str, devices: int = 1) -> Process:
+    """Start a server and wait until it is ready; what it writes goes to files in the folder."""
+    out, err = folder / "out", folder / "err"
+    with out.open("wb") as stdout, err.open("wb") as stderr:
+        popen = subprocess.Popen(command(*arguments), cwd=ROOT, env=environment(devices), stdout=stdout, stderr=stderr)
+    process = Process(popen, out, err)
+    try:
+        process.wait_until_ready()
+    except BaseException:
+        popen.kill()
+        popen.wait()
+        raise
+    return process
+
+
+def served(folder: Path, *arguments: str, devices: int = 1) -> Iterator[Process]:
+    """A server on free ports, killed at the end."""
+    process = start(folder, *arguments, *FREE_PORTS, devices=devices)
+    try:
+        yield process
+    finally:
+        process.popen.kill()
+        process.popen.wait()
