@@ -14,6 +14,7 @@ DOORS = {
     "plan": "say what fits on a machine",
     "simulate": "run the scheduler on a virtual clock",
     "compile": "compile ahead of time",
+    "verify": "compare the kernels with their references",
 }
 
 

@@ -68,6 +68,7 @@ class Implementation(Generic[Function, Problem]):
         runs_on: whether it runs on a device.
         supports: whether it computes a problem, from shapes, dtypes and options.
         suits: whether it is picked for a problem that it supports when the caller names none.
+        interpreted: whether it runs a kernel of another device slowly on CPUs; such a one is never picked.
     """
 
     name: str
@@ -76,6 +77,7 @@ class Implementation(Generic[Function, Problem]):
     runs_on: Callable[[Target], str | None] = anywhere
     supports: Callable[[Problem], str | None] = everything
     suits: Callable[[Problem], str | None] = everything
+    interpreted: bool = False
 
 
 def later(module: str, name: str) -> Callable[..., Any]:
@@ -107,6 +109,8 @@ def choose(
         return _named(operation, table, name, target, problem).function
     passed: list[str] = []
     for entry in table:
+        if entry.interpreted:
+            continue
         reason = entry.runs_on(target) or entry.supports(problem) or entry.suits(problem)
         if reason is None:
             if passed and target.platform == "gpu":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from typing import Any, Literal
 
 import jax
@@ -24,6 +24,7 @@ _Start = Callable[..., "Result"]  # a Result but for its verdict and figures
 Verdict = Literal["pass", "FAIL", "ERROR", "unsupported"]
 SMALL = 0.01  # share of the largest output below which an element's relative error means nothing
 WRITE_PAGES = 9
+TINY = float(np.finfo(np.float32).tiny)  # XLA and GPUs may take denormal numbers of float32 for 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +95,7 @@ def _attention(start: _Start, case: AttentionCase, dtype: str, implementation: s
     batch, sinks = case.batch(dtype), case.sink_array()
     options: dict[str, Any] = {"layer": case.layer, "scale": case.scale, "window": case.window, "soft_cap": case.soft_cap}
     check_inputs(batch.q.shape[0], jnp.asarray(batch.kv_pages), batch.page_table, batch.query_start, batch.kv_length)
-    call = _compiled(ragged_paged_attention, implementation, target, **options)
+    call = jax.jit(partial(ragged_paged_attention, implementation=implementation, target=target, **options))
     # A float32 matrix product is one only where asked for: a GPU's default is TensorFloat-32.
     with jax.default_matmul_precision("highest"):
         got = np.asarray(call(*batch.arrays(), kv_scales=batch.kv_scales, sinks=sinks))
@@ -145,7 +146,9 @@ def _write(start: _Start, case: WriteCase, dtype: str, implementation: str, targ
         k[::2], v[::2] = 0, 0
     slots = np.asarray(case.slots, np.int32)
     check_slots(jnp.asarray(pages), slots)
-    call = _compiled(kv_write, implementation, target, layer=1, donated=("kv_pages", "kv_scales"))
+    call = jax.jit(
+        partial(kv_write, layer=1, implementation=implementation, target=target), donate_argnames=("kv_pages", "kv_scales")
+    )
     written = call(kv_pages=jnp.array(pages), k=k, v=v, slots=slots, kv_scales=None if scales is None else jnp.array(scales))
     want, want_scales = write_reference.kv_write(pages, scales, k, v, slots, layer=1)
     if scales is None or want_scales is None:
@@ -181,22 +184,15 @@ def _judge_quantized(
     expected = want[1][1, page, :, :, offset].astype(np.float64)
     read = got[0][1, page, :, :, offset].astype(np.float64) * scale[..., None]  # [T, 2, K, D]
     source = np.stack([half[tokens].astype(np.float64) for half in new], axis=1)
-    figures = _errors(read, source)
+    # Relative to each vector's largest number, so that a table can show the worst of several; what may count as 0 does.
+    size = np.maximum(np.abs(source).max(axis=-1, keepdims=True), TINY)
+    figures = _errors(*(np.where(np.abs(array) < TINY, 0.0, array) / size for array in (read, source)))
     # E4M3 has 3 bits of mantissa, and 2^-9 between its smallest numbers; a little more for the division's own rounding.
     half_ulp = np.maximum(np.abs(source) / 16, scale[..., None] / 1024) * 1.001
-    half_ulp += float(np.finfo(np.float32).tiny)  # denormal numbers of float32 may count as 0
+    half_ulp += TINY
     spacing = np.finfo(case.scale_dtype).eps
     if not (np.abs(scale - expected) <= spacing * expected).all():
         return start("FAIL", **figures, reason="scales must be the reference's")
     if not (np.abs(read - source) <= half_ulp).all():
         return start("FAIL", **figures, reason="errors must be within half an ulp of float8")
     return start("pass", **figures)
-
-
-@cache
-def _compiled(
-    operation: Callable[..., Any], implementation: str, target: Target | None, *, donated: tuple[str, ...] = (), **options: Any
-) -> Callable[..., Any]:
-    """One jitted function per set of static arguments, so that cases with equal shapes share a compilation."""
-    call = partial(operation, implementation=implementation, target=target, **options)
-    return jax.jit(call, donate_argnames=donated)

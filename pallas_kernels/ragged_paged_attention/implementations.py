@@ -50,7 +50,7 @@ IMPLEMENTATIONS: tuple[Implementation[RaggedPagedAttention, AttentionProblem], .
         limits=mosaic_gpu_support.LIMITS,
         runs_on=mosaic_gpu_support.interpreted_on,
         supports=mosaic_gpu_support.supports,
-        suits=mosaic_gpu_support.only_by_name,
+        interpreted=True,
     ),
     Implementation("xla", xla.ragged_paged_attention, limits="everything"),
 )

@@ -27,6 +27,7 @@ def even(problem):
 
 
 TABLE = (
+    Implementation("dreamt", "dreamt", limits="all numbers", interpreted=True),
     Implementation("fast", "fast", limits="numbers to 10", runs_on=hopper_only, supports=small),
     Implementation("pairs", "pairs", limits="all numbers", suits=even),
     Implementation("plain", "plain", limits="all numbers"),
@@ -47,6 +48,7 @@ TABLE = (
         ("fast", HOPPER, 4, "fast"),
         ("pairs", CPU, 5, "pairs"),
         ("plain", HOPPER, 4, "plain"),
+        ("dreamt", CPU, 4, "dreamt"),
     ],
 )
 def test_choice(name, target, problem, chosen):
@@ -58,7 +60,7 @@ def test_choice(name, target, problem, chosen):
     [
         ("fast", CPU, 4, "op cannot run in 'fast': it needs Hopper, not cpu; it supports numbers to 10"),
         ("fast", HOPPER, 11, "op cannot run in 'fast': 11 is above 10; it supports numbers to 10"),
-        ("quick", HOPPER, 4, "op has no implementation 'quick'; it has: fast, pairs, plain"),
+        ("quick", HOPPER, 4, "op has no implementation 'quick'; it has: dreamt, fast, pairs, plain"),
     ],
 )
 def test_a_name_that_cannot_do_it(name, target, problem, message):
@@ -68,7 +70,7 @@ def test_a_name_that_cannot_do_it(name, target, problem, message):
 
 def test_nothing_can_do_it():
     with pytest.raises(ValueError, match=r"op has no implementation for this on .* 8\.0: not in fast: it needs Hopper"):
-        choose("op", TABLE[:1], None, AMPERE, 4)
+        choose("op", TABLE[:2], None, AMPERE, 4)
 
 
 def test_one_line_for_each_reason(caplog):

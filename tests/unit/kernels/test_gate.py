@@ -1,0 +1,135 @@
+"""The gate notices what is wrong: each way to be wrong, put into an implementation that was right, fails a case."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pallas_kernels.kv_write import api as write
+from pallas_kernels.kv_write import xla as write_xla
+from pallas_kernels.parity.cases import ATTENTION_CASES, DTYPES, WRITE_CASES
+from pallas_kernels.parity.gate import check_attention, check_write
+from pallas_kernels.parity.operations import OPERATIONS, check_all
+from pallas_kernels.ragged_paged_attention import api as attention
+from pallas_kernels.ragged_paged_attention import xla as attention_xla
+from pallas_kernels.registry import Implementation, Target
+
+CPU = Target("cpu")
+ATTENTION = {case.name: case for case in ATTENTION_CASES}
+WRITE = {case.name: case for case in WRITE_CASES}
+
+
+def only(monkeypatch, module, function, **options):
+    monkeypatch.setattr(module, "IMPLEMENTATIONS", (Implementation(function.__name__, function, limits="tests", **options),))
+    return function.__name__
+
+
+def attend_as(change):
+    """XLA's attention with its output changed."""
+
+    def attend(q, *arrays, **options):
+        return change(attention_xla.ragged_paged_attention(q, *arrays, **options))
+
+    return attend
+
+
+@pytest.mark.parametrize(
+    ("case", "change", "reason"),
+    [
+        ("one token", lambda out: out * 1.02, "max abs must be below 0.01"),
+        ("one token", lambda out: -out, "cosine must be above 0.999"),
+        ("one token", lambda out: out.at[0, 0, 0].set(jnp.nan), "the output is not finite"),
+        ("padding", lambda out: out.at[-1].set(1.0), "padding tokens are not 0"),
+        ("one token", lambda out: out.astype(jnp.float32), "the output is float32, not bfloat16"),
+    ],
+)
+def test_wrong_attention(monkeypatch, case, change, reason):
+    name = only(monkeypatch, attention, attend_as(change))
+    result = check_attention(ATTENTION[case], "bfloat16", name, CPU)
+    assert result.verdict == "FAIL"
+    assert reason in result.reason
+
+
+def test_a_small_error_passes_and_is_shown(monkeypatch):
+    name = only(monkeypatch, attention, attend_as(lambda out: out * 0.998))
+    result = check_attention(ATTENTION["one token"], "float16", name, CPU)
+    assert result.verdict == "pass"
+    assert 5e-4 < result.max_abs < 2e-3
+    assert 1e-3 < result.max_rel < 3e-3
+    assert result.cosine > 0.99999
+
+
+def written(change):
+    """XLA's write with its caches changed."""
+
+    def kv_write(*arrays, **options):
+        return change(*write_xla.kv_write(*arrays, **options))
+
+    return kv_write
+
+
+@pytest.mark.parametrize(
+    ("dtype", "change", "reason"),
+    [
+        ("bfloat16", lambda pages, scales: (pages.at[1, 1, 0, 0, 0, 0].multiply(2), scales), "bit by bit"),
+        ("bfloat16", lambda pages, scales: (pages.at[0, 2].set(0), scales), "bit by bit"),
+        ("float8", lambda pages, scales: (pages.at[1, 1, 0, 0, 0].set(1), scales), "half an ulp"),
+        ("float8", lambda pages, scales: (pages, scales * 1.01), "slots that were not named"),
+        ("float8", lambda pages, scales: (pages, scales.at[1, 1, 0, 0, 0].multiply(1.01)), "scales must be"),
+        ("float8", lambda pages, scales: (pages.at[0, 2].set(0), scales), "slots that were not named"),
+    ],
+)
+def test_wrong_writes(monkeypatch, dtype, change, reason):
+    name = only(monkeypatch, write, written(change))
+    result = check_write(WRITE["any slots"], dtype, name, CPU)
+    assert result.verdict == "FAIL"
+    assert reason in result.reason
+
+
+def test_the_null_page_may_hold_anything(monkeypatch):
+    def change(pages, scales):
+        return pages.at[:, 0].set(7), None if scales is None else scales.at[:, 0].set(7)
+
+    name = only(monkeypatch, write, written(change))
+    assert {check_write(WRITE["padding"], dtype, name, CPU).verdict for dtype in DTYPES} == {"pass"}
+
+
+def test_what_raises_and_what_is_unsupported(monkeypatch):
+    def broken(*arrays, **options):
+        raise RuntimeError("no such tile")
+
+    name = only(monkeypatch, attention, broken, supports=lambda problem: "it does not" if problem.page_size == 32 else None)
+    assert check_attention(ATTENTION["mixed"], "float32", name, CPU).reason == "RuntimeError: no such tile"
+    result = check_attention(ATTENTION["pages of 32"], "float32", name, CPU)
+    assert result.verdict == "unsupported"
+    assert result.reason.endswith("it does not; it supports tests")
+
+
+def test_a_run_over_implementations():
+    def named(name, **options):
+        return Implementation(name, None, limits="tests", **options)
+
+    def check(case, dtype, implementation, target):
+        return (case.name, dtype, implementation, target)
+
+    table = (named("here"), named("elsewhere", runs_on=lambda target: "no"), named("dreamt", interpreted=True))
+    operation = replace(OPERATIONS[0], implementations=table, cases=(WRITE["zeros"], WRITE["a long chunk"]), check=check)
+    here = [(case, "float16", "here", CPU) for case in ("zeros", "a long chunk")]
+    assert list(check_all([operation], ["float16"], CPU, interpret=False)) == here
+    assert list(check_all([operation], ["float16"], CPU, interpret=True)) == [*here, ("zeros", "float16", "dreamt", CPU)]
+
+
+def test_unused_memory_holds_nan():
+    for dtype in DTYPES:
+        batch = ATTENTION["padding"].batch(dtype)
+        pages = batch.kv_pages.astype(np.float32)
+        assert np.isnan(pages[0]).all()
+        assert np.isnan(pages[1, 0]).all()
+        assert np.isnan(batch.q[batch.query_start[-1] :].astype(np.float32)).all()
+        used = ~np.isnan(pages[1]).any(axis=(1, 2, 4))  # [P, S]
+        assert used.sum() == batch.kv_length.sum()
+        if batch.kv_scales is not None:
+            np.testing.assert_array_equal(np.isnan(batch.kv_scales), np.isnan(pages).all(axis=-1))
