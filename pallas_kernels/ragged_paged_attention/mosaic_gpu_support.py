@@ -49,11 +49,6 @@ def supports(problem: AttentionProblem) -> str | None:
     return None
 
 
-def only_by_name(problem: AttentionProblem) -> str:
-    """Say why interpreting is never picked."""
-    return "interpreting is for tests"
-
-
 def _old_jax() -> str | None:
     if jax.__version_info__ < OLDEST_JAX:
         return f"it needs jax 0.11.2 or newer, not {jax.__version__}"
