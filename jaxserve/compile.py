@@ -1,0 +1,80 @@
+"""The door `python -m jaxserve.compile MODEL --target h100:8 --tp 8 [flags]`: compile for GPUs that are not here."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import NoReturn
+
+import jax
+from rich.console import Console
+
+from jaxserve.aot.build import CompiledStep, Result, compile_for
+from jaxserve.aot.report import show
+from jaxserve.aot.settings import TargetConfig
+from jaxserve.config.fields import setting
+from jaxserve.config.flags import add_flags
+from jaxserve.errors import ConfigError, JaxserveError
+from jaxserve.executor.compile_cache import NO_CACHE, keep_compiled_programs
+
+_EXIT_ERROR = 2
+_WIDTH = 150  # of the widest table: cut-off numbers are worse than wrapped lines, and a pipe has no width of its own
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputConfig:
+    """What to write."""
+
+    json: str | None = setting(None, "also write everything to this file, as JSON")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Compile and print. Returns the exit code; whatever is wrong with the question is one line on stderr."""
+    try:
+        settings = vars(_parser().parse_args(argv))
+        output = OutputConfig(json=settings.pop("json"))
+        config = TargetConfig(**settings)
+        jax.config.update("jax_platforms", "cpu")  # a GPU that is here has no part in it
+        keep_compiled_programs(NO_CACHE)  # what comes from a cache tells nothing of how it was compiled
+        result = compile_for(config, _say_done)
+        if output.json is not None:
+            _write(Path(output.json), result)
+    except JaxserveError as error:
+        sys.stderr.write(f"jaxserve: {error.message}\n")
+        return _EXIT_ERROR
+    console = Console(highlight=False)
+    console.width = max(console.width, _WIDTH) if console.is_terminal else _WIDTH
+    show(result, console)
+    return 0
+
+
+class _Parser(argparse.ArgumentParser):
+    """Complains in one line, as every other mistake is."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(message)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="python -m jaxserve.compile", description="Compile the engine's step for GPUs that are not here.")
+    add_flags(parser, TargetConfig, OutputConfig)
+    return parser
+
+
+def _say_done(step: CompiledStep) -> None:
+    sys.stderr.write(f"compiled {step.tokens} x {step.rows} (tokens x rows) in {step.seconds:.0f} s\n")
+
+
+def _write(path: Path, result: Result) -> None:
+    try:
+        path.write_text(json.dumps(asdict(result), indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror}", param="json") from error
+
+
+if __name__ == "__main__":
+    sys.exit(main())

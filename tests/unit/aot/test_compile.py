@@ -1,0 +1,119 @@
+"""A small model compiled for GPUs that are not here: the properties that a 70B model's speed rests on."""
+
+import json
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from jaxserve import compile as door
+from jaxserve.aot.build import Result, compile_for
+from jaxserve.aot.settings import TargetConfig
+from jaxserve.errors import ConfigError
+
+LAYERS = 2
+MODEL = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "vocab_size": 1000,
+    "hidden_size": 512,
+    "intermediate_size": 1024,
+    "num_hidden_layers": LAYERS,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 8,
+    "head_dim": 64,
+    "max_position_embeddings": 256,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 10000.0,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+    "hidden_act": "silu",
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+}
+
+needs_plugin = pytest.mark.skipif(
+    find_spec("jax_cuda13_plugin") is None, reason="NOT COMPILED FOR GPUS: jax-cuda13-plugin is missing (Python 3.12 and later)"
+)
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
+    directory = tmp_path_factory.mktemp("model")
+    (directory / "config.json").write_text(json.dumps(MODEL))
+    return str(directory)
+
+
+def compiled(checkpoint: str, tp: int, **settings: object) -> Result:
+    seen = []
+    config = TargetConfig(model=checkpoint, target=f"h100:{tp}", tp=tp, max_num_seqs=8, **settings)
+    result = compile_for(config, seen.append)
+    assert tuple(seen) == result.steps
+    return result
+
+
+@needs_plugin
+@pytest.mark.parametrize("tp", [2, 8])
+def test_decode_step_has_two_all_reduces_a_layer_and_copies_nothing(checkpoint: str, tp: int) -> None:
+    result = compiled(checkpoint, tp, rows="4", tokens="none")
+    (step,) = result.steps
+    assert step.facts.activation_all_reduces == 2 * LAYERS + 1
+    assert step.facts.weight_copies == ()
+    assert step.facts.cache_copies == ()
+    assert step.state_in_place
+    assert step.launches.whole
+    at_every_step = [entry.kind for entry in step.facts.collectives if entry.when == "always"]
+    assert set(at_every_step) == {"all-reduce"}
+
+
+@needs_plugin
+def test_step_with_prompts_on_one_gpu_has_no_collectives(checkpoint: str) -> None:
+    result = compiled(checkpoint, 1, rows="none", tokens="64")
+    (step,) = result.steps
+    assert (step.tokens, step.rows) == (64, 8)
+    assert step.facts.collectives == ()
+    assert step.facts.weight_copies == step.facts.cache_copies == ()
+    assert step.state_in_place
+    assert result.ledger.temporary == step.temporary
+    assert result.ledger.tokens * result.ledger.token <= result.ledger.cache
+
+
+@needs_plugin
+def test_a_model_that_does_not_fit_is_refused_with_what_is_missing() -> None:
+    config = TargetConfig(model="llama-3-70b", target="h100:8", tp=1)
+    with pytest.raises(ConfigError, match=r"h100:8 is too small: 69\.\d+ GB short on each GPU.* weights take 141\.11"):
+        compile_for(config, print)
+
+
+@needs_plugin
+def test_more_devices_than_the_target_has() -> None:
+    with pytest.raises(ConfigError, match="tp is 8, but the target has 4 GPUs"):
+        compile_for(TargetConfig(model="llama-3-8b", target="h100:4", tp=8), print)
+
+
+def test_context_longer_than_the_model_was_made_for() -> None:
+    with pytest.raises(ConfigError, match="max_model_len is 9000 tokens, but the model was made for 8192"):
+        compile_for(TargetConfig(model="llama-3-8b", target="h100:1", max_model_len=9000), print)
+
+
+def test_the_door_says_what_is_wrong_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert door.main(["llama-3-8b", "--target", "v100:1"]) == 2
+    assert capsys.readouterr().err == (
+        "jaxserve: target must be a GPU and how many, such as h100:8, got 'v100:1'; known GPUs are a100, h100, h200, b200\n"
+    )
+
+
+@needs_plugin
+def test_the_door_prints_a_table_and_writes_json(checkpoint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "result.json"
+    arguments = [checkpoint, "--target", "h200:1", "--rows", "2", "--tokens", "none", "--layers", "1", "--json", str(file)]
+    assert door.main(arguments) == 0
+    printed, told = capsys.readouterr()
+    assert "1 layers" in printed
+    assert "NVIDIA H200 x1" in printed
+    assert "compiled 2 x 2 (tokens x rows)" in told
+    written = json.loads(file.read_text())
+    assert written["config"]["target"] == "h200:1"
+    assert written["num_layers"] == 1
+    assert [step["rows"] for step in written["steps"]] == [2]
+    assert written["ledger"]["memory"] == 150_109_106_995

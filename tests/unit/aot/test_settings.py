@@ -1,0 +1,87 @@
+"""Settings, shapes by name, and the ledger's arithmetic."""
+
+from dataclasses import replace
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+from jaxserve.aot.ledger import Ledger
+from jaxserve.aot.settings import TargetConfig
+from jaxserve.aot.shapes import decoder, from_shape
+from jaxserve.errors import ConfigError, UnsupportedModelError
+from jaxserve.models.checkpoint import read_hf_config
+from jaxserve.models.registry import decoder_config
+from jaxserve.planner import catalogue
+
+
+@pytest.mark.parametrize("name", ["llama-3-8b", "llama-3-70b", "llama-2-7b"])
+def test_a_shape_has_as_many_parameters_as_the_planner_counts(name: str) -> None:
+    assert from_shape(catalogue.model(name)).num_parameters == catalogue.model(name).num_parameters
+
+
+def test_every_dense_shape_of_the_planner_is_a_decoder() -> None:
+    shapes = [catalogue.model(name) for name in catalogue.model_names()]
+    dense = [shape for shape in shapes if not (shape.experts or shape.latent or shape.sinks)]
+    assert len(dense) >= 6
+    for shape in dense:
+        assert from_shape(shape).num_parameters == shape.num_parameters
+
+
+def test_experts_are_refused_by_name() -> None:
+    shape = next(shape for shape in map(catalogue.model, catalogue.model_names()) if shape.experts)
+    with pytest.raises(UnsupportedModelError, match=rf"{shape.name}: the engine does not serve models with mixture of experts"):
+        from_shape(shape)
+
+
+def test_first_layers_alone() -> None:
+    cut = decoder("llama-3-8b", 3)
+    assert cut.num_layers == len(cut.windows) == 3
+    with pytest.raises(ConfigError, match="layers is 33, but llama-3-8b has 32"):
+        decoder("llama-3-8b", 33)
+
+
+def test_a_checkpoint_directory_is_read() -> None:
+    directory = str(files("jaxserve") / "assets" / "pico")
+    assert decoder(directory, None) == decoder_config(read_hf_config(Path(directory)))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"rows": "1,x"}, "rows must be numbers above 0 with commas, or 'none', got '1,x'"),
+        ({"tokens": "0"}, "tokens must be numbers above 0"),
+        ({"rows": "none", "tokens": "none"}, "nothing to compile"),
+        ({"rows": "300"}, "rows names 300, more than max_num_seqs, which is 256"),
+        ({"tp": 0}, "tp must be at least 1"),
+        ({"layers": 0}, "layers must be at least 1"),
+        ({"max_model_len": 1}, "max_model_len must be at least 2"),
+        ({"gpu_memory_fraction": 1.5}, "gpu_memory_fraction must be in"),
+    ],
+)
+def test_settings_that_make_no_sense(settings: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        TargetConfig(**settings)
+
+
+def test_numbers_are_sorted_and_once() -> None:
+    config = TargetConfig(rows="32, 1,32", tokens="none")
+    assert config.decode_rows == (1, 32)
+    assert config.prompt_tokens == ()
+
+
+LEDGER = Ledger(memory=100_000, usable=90_000, weights=50_000, state=4_000, temporary=6_000, token=10)
+
+
+def test_what_is_left_is_cache() -> None:
+    assert (LEDGER.cache, LEDGER.tokens) == (30_000, 3_000)
+    assert replace(LEDGER, weights=95_000).tokens == 0
+
+
+def test_room_for_one_sequence() -> None:
+    LEDGER.require_room(3_000, target="h100:1")
+    with pytest.raises(ConfigError, match=r"h100:1 is too small: 0\.00 GB short on each GPU"):
+        LEDGER.require_room(3_001, target="h100:1")
+    big = Ledger(memory=80 * 10**9, usable=72 * 10**9, weights=141 * 10**9, state=10**9, temporary=2 * 10**9, token=10**5)
+    with pytest.raises(ConfigError, match=r"too small: 72\.80 GB short.*weights take 141\.00, state 1\.00, workspace 2\.00"):
+        big.require_room(8_000, target="h100:1")
