@@ -148,3 +148,13 @@ def test_two_all_reduces_a_layer_and_one_for_the_embedding(tensor):
     text = run.lower(params, jnp.arange(8)).compile().as_text()
     assert len(re.findall(r"= \S+ all-reduce(?:-start)?\(", text)) == 2 * decoder.num_layers + 1
     assert not re.findall(r"= \S+ (?:all-gather|all-to-all|collective-permute)(?:-start)?\(", text)
+
+
+@pytest.mark.parametrize(("platform", "dtype"), [("cuda", "bf16"), ("cpu", "f32")])
+def test_what_devices_sum_is_rounded_on_gpus_alone(platform, dtype):
+    decoder = config()
+    run = jax.jit(lambda params, tokens: bind(decoder, params).hidden(tokens, jnp.arange(8), values_only))
+    traced = run.trace(abstract_params(decoder, "bfloat16", 4), jnp.arange(8))
+    text = traced.lower(lowering_platforms=(platform,)).as_text()
+    sums = re.findall(r"dot_general.*contracting_dims = \[1, 2\] x \[0, 1\].*-> tensor<8x32x(\w+)>", text)
+    assert sums == [dtype] * 2 * decoder.num_layers
