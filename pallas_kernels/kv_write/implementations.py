@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Protocol
 
 import jax
 
-from pallas_kernels.kv_write import xla
+from pallas_kernels.kv_write import mosaic_gpu_support, xla
 from pallas_kernels.kv_write.problem import WriteProblem
-from pallas_kernels.registry import Implementation
+from pallas_kernels.ragged_paged_attention.mosaic_gpu_support import interpreted_on, runs_on
+from pallas_kernels.registry import Implementation, later
 
 
 class KvWrite(Protocol):
@@ -21,6 +23,26 @@ class KvWrite(Protocol):
         ...
 
 
-IMPLEMENTATIONS: tuple[Implementation[KvWrite, WriteProblem], ...] = (Implementation("xla", xla.kv_write, limits="everything"),)
+_mosaic_gpu = later("pallas_kernels.kv_write.mosaic_gpu", "kv_write")
+
+IMPLEMENTATIONS: tuple[Implementation[KvWrite, WriteProblem], ...] = (
+    # First until the other is measured on a GPU: its scatter is in place too.
+    Implementation("xla", xla.kv_write, limits="everything"),
+    Implementation(
+        "mosaic_gpu",
+        _mosaic_gpu,
+        limits=mosaic_gpu_support.LIMITS,
+        runs_on=runs_on,
+        supports=mosaic_gpu_support.supports,
+    ),
+    Implementation(
+        "mosaic_gpu_interpreted",
+        partial(_mosaic_gpu, interpret=True),
+        limits=mosaic_gpu_support.LIMITS,
+        runs_on=interpreted_on,
+        supports=mosaic_gpu_support.supports,
+        interpreted=True,
+    ),
+)
 
 NAMES = tuple(entry.name for entry in IMPLEMENTATIONS)
