@@ -10,9 +10,12 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 ROW_TILE = 8  # rows of a shared memory tile, for every swizzle
 
 
-def interpreter(*, detect_races: bool = False) -> Any:
-    """Return what `plgpu.kernel(interpret=...)` takes to run a kernel on CPUs; `interpret=True` does not work for Mosaic."""
-    return plgpu.InterpretGPUParams(detect_races=detect_races)
+def interpreter() -> Any:
+    """Return what `plgpu.kernel(interpret=...)` takes to run a kernel on CPUs; `interpret=True` does not work for Mosaic.
+
+    Accesses to shared memory that no barrier orders are reported on standard output, as "RACE DETECTED".
+    """
+    return plgpu.InterpretGPUParams(detect_races=True)
 
 
 def swizzle_bytes(columns: int, dtype: Any) -> int:

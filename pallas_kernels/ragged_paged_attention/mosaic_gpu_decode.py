@@ -135,6 +135,7 @@ def paged_decode(
             plgpu.Barrier(num_arrivals=arrivals, num_barriers=shape.value_slots),
         ],
         compiler_params=plgpu.CompilerParams(approx_math=True),
+        kernel_name="paged_decode",
         interpret=interpret,
     )
     return Partial(*run(q, pages, page_table, row, length, layer))

@@ -21,8 +21,9 @@ WGMMA_ROWS = 64
 LOG2_E = math.log2(math.e)
 # Scores are masked with this and not with -inf, which cannot be subtracted from itself.
 MASKED = -1e30
-# A product of wider values is made in parts: the sum and what is added to it must both fit the registers.
-PART_COLUMNS = 128
+# Values up to this wide are multiplied at once. Wider ones are in parts of 64 columns: the sum and what is added to it must
+# both fit the registers.
+WHOLE_COLUMNS = 128
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Options:
 
 
 class Softmax(NamedTuple):
-    """The state in registers: weighted values as f32 [64, <= 128] parts of D, largest logit and sum of weights f32 [64]."""
+    """The state in registers: weighted values as f32 [64, D'] parts of D, largest logit and sum of weights f32 [64]."""
 
     values: tuple[jax.Array, ...]
     largest: jax.Array
@@ -44,7 +45,7 @@ class Softmax(NamedTuple):
 
 def parts_of(dim: int) -> list[Any]:
     """Return the columns of each part of D."""
-    return [pl.ds(first, min(PART_COLUMNS, dim - first)) for first in range(0, dim, PART_COLUMNS)]
+    return _columns(dim, dim if dim <= WHOLE_COLUMNS else 64)
 
 
 def before_any_key(dim: int) -> Softmax:
@@ -98,12 +99,16 @@ def iota(shape: tuple[int, ...], axis: int) -> jax.Array:
 
 def clear_unused(values: Any, first_key: jax.Array, start: jax.Array, end: jax.Array) -> None:
     """Put zeros in place of the values of keys outside [start, end): they may be NaN, which a weight of 0 does not cancel."""
-    for part in parts_of(values.shape[1]):
+    for part in _columns(values.shape[1], 64):  # few registers at a time: who loads pages has 40
         columns = values.at[:, part]
         loaded = plgpu.load(columns, layout=plgpu.Layout.WGMMA)
         key = iota(loaded.shape, 0) + first_key
         columns[...] = jnp.where((key >= start) & (key < end), loaded, jnp.zeros_like(loaded))
     plgpu.commit_smem()
+
+
+def _columns(dim: int, width: int) -> list[Any]:
+    return [pl.ds(first, min(width, dim - first)) for first in range(0, dim, width)]
 
 
 def _product(left: Any, right: Any) -> jax.Array:
