@@ -65,6 +65,7 @@ class Implementation(Generic[Function, Problem]):
         name: what callers write to ask for it.
         function: takes the operation's arguments, already checked.
         limits: what it supports, for people; completes "supports ...".
+        checked: how it is known to be right, for people.
         runs_on: whether it runs on a device.
         supports: whether it computes a problem, from shapes, dtypes and options.
         suits: whether it is picked for a problem that it supports when the caller names none.
@@ -74,6 +75,7 @@ class Implementation(Generic[Function, Problem]):
     name: str
     function: Function
     limits: str
+    checked: str = ""
     runs_on: Callable[[Target], str | None] = anywhere
     supports: Callable[[Problem], str | None] = everything
     suits: Callable[[Problem], str | None] = everything

@@ -27,11 +27,12 @@ _mosaic_gpu = later("pallas_kernels.kv_write.mosaic_gpu", "kv_write")
 
 IMPLEMENTATIONS: tuple[Implementation[KvWrite, WriteProblem], ...] = (
     # First until the other is measured on a GPU: its scatter is in place too.
-    Implementation("xla", xla.kv_write, limits="everything"),
+    Implementation("xla", xla.kv_write, limits="everything", checked="every case, on CPUs; not yet run on a GPU"),
     Implementation(
         "mosaic_gpu",
         _mosaic_gpu,
         limits=mosaic_gpu_support.LIMITS,
+        checked="compiled for an H100 without one; not yet run on a GPU",
         runs_on=runs_on,
         supports=mosaic_gpu_support.supports,
     ),
@@ -39,6 +40,7 @@ IMPLEMENTATIONS: tuple[Implementation[KvWrite, WriteProblem], ...] = (
         "mosaic_gpu_interpreted",
         partial(_mosaic_gpu, interpret=True),
         limits=mosaic_gpu_support.LIMITS,
+        checked="the tiny cases, on CPUs",
         runs_on=interpreted_on,
         supports=mosaic_gpu_support.supports,
         interpreted=True,

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import jax
 
-from pallas_kernels.ragged_paged_attention import mosaic_gpu_support, xla
+from pallas_kernels.ragged_paged_attention import mosaic_gpu_support, triton_support, xla
 from pallas_kernels.ragged_paged_attention.problem import AttentionProblem
 from pallas_kernels.registry import Implementation, later
 
@@ -35,24 +35,36 @@ class RaggedPagedAttention(Protocol):
 
 
 _mosaic_gpu = later("pallas_kernels.ragged_paged_attention.mosaic_gpu", "ragged_paged_attention")
+_triton = later("pallas_kernels.ragged_paged_attention.triton", "ragged_paged_attention")
 
 IMPLEMENTATIONS: tuple[Implementation[RaggedPagedAttention, AttentionProblem], ...] = (
     Implementation(
         "mosaic_gpu",
         _mosaic_gpu,
         limits=mosaic_gpu_support.LIMITS,
+        checked="compiled for an H100 without one; not yet run on a GPU",
         runs_on=mosaic_gpu_support.runs_on,
         supports=mosaic_gpu_support.supports,
     ),
     Implementation(
+        "triton",
+        _triton,
+        limits=triton_support.LIMITS,
+        checked="compiled by hand for an A100 without one; never run",
+        runs_on=triton_support.runs_on,
+        supports=triton_support.supports,
+        suits=triton_support.suits,
+    ),
+    Implementation("xla", xla.ragged_paged_attention, limits="everything", checked="every case, on CPUs; not yet run on a GPU"),
+    Implementation(
         "mosaic_gpu_interpreted",
         partial(_mosaic_gpu, interpret=True),
         limits=mosaic_gpu_support.LIMITS,
+        checked="small batches, on CPUs",
         runs_on=mosaic_gpu_support.interpreted_on,
         supports=mosaic_gpu_support.supports,
         interpreted=True,
     ),
-    Implementation("xla", xla.ragged_paged_attention, limits="everything"),
 )
 
 NAMES = tuple(entry.name for entry in IMPLEMENTATIONS)

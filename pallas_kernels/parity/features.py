@@ -1,0 +1,82 @@
+"""Which implementation supports what, asked of the implementations themselves; docs/kernels.md shows these tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import jax.numpy as jnp
+
+from pallas_kernels.kv_write import implementations as write
+from pallas_kernels.kv_write.problem import WriteProblem
+from pallas_kernels.parity.batches import FLOAT8
+from pallas_kernels.ragged_paged_attention import implementations as attention
+from pallas_kernels.ragged_paged_attention.problem import AttentionProblem
+from pallas_kernels.registry import Implementation
+
+BFLOAT16 = jnp.dtype("bfloat16")
+_DTYPES: dict[str, dict[str, Any]] = {
+    "bf16": {},
+    "f16": {"dtype": jnp.dtype("float16"), "kv_dtype": jnp.dtype("float16")},
+    "f32": {"dtype": jnp.dtype("float32"), "kv_dtype": jnp.dtype("float32")},
+    "f8 cache": {"kv_dtype": FLOAT8, "scales_dtype": jnp.dtype("float32")},
+}
+_DIMS: dict[str, dict[str, Any]] = {f"D={dim}": {"head_dim": dim} for dim in (64, 80, 96, 128, 256)}
+_PAGES: dict[str, dict[str, Any]] = {f"S={size}": {"page_size": size} for size in (8, 16, 32, 64)}
+
+ATTENTION = AttentionProblem(
+    tokens=64,
+    rows=64,
+    pages_per_row=256,
+    heads=32,
+    kv_heads=8,
+    head_dim=128,
+    page_size=16,
+    dtype=BFLOAT16,
+    kv_dtype=BFLOAT16,
+)
+ATTENTION_FEATURES: dict[str, dict[str, Any]] = {
+    **_DTYPES,
+    **_DIMS,
+    **_PAGES,
+    "window": {"window": 1024},
+    "soft cap": {"soft_cap": 30.0},
+    "sinks": {"sinks": True},
+    "prompts": {"tokens": 512},
+}
+WRITE = WriteProblem(tokens=64, kv_heads=8, head_dim=128, page_size=16, dtype=BFLOAT16, kv_dtype=BFLOAT16)
+WRITE_FEATURES: dict[str, dict[str, Any]] = {
+    **_DTYPES,
+    "f32 into bf16": {"dtype": jnp.dtype("float32")},
+    **_DIMS,
+    **_PAGES,
+}
+
+
+def feature_tables() -> str:
+    """A table of each operation, as Markdown."""
+    return "\n\n".join(
+        (
+            _table("ragged_paged_attention", attention.IMPLEMENTATIONS, ATTENTION, ATTENTION_FEATURES),
+            _table("kv_write", write.IMPLEMENTATIONS, WRITE, WRITE_FEATURES),
+        )
+    )
+
+
+def _table(
+    operation: str, table: Sequence[Implementation[Any, Any]], problem: Any, features: Mapping[str, Mapping[str, Any]]
+) -> str:
+    """A line for each feature: "yes", "no", or "by name" for what is supported and not picked unasked; how it was checked."""
+    lines = [f"| {operation} | {' | '.join(f'`{entry.name}`' for entry in table)} |", "|---" * (len(table) + 1) + "|"]
+    for feature, changes in features.items():
+        cells = [_cell(entry, replace(problem, **changes)) for entry in table]
+        lines.append(f"| {feature} | {' | '.join(cells)} |")
+    lines.append(f"| checked | {' | '.join(entry.checked for entry in table)} |")
+    return "\n".join(lines)
+
+
+def _cell(entry: Implementation[Any, Any], problem: Any) -> str:
+    if entry.supports(problem) is not None:
+        return "no"
+    return "by name" if entry.interpreted or entry.suits(problem) is not None else "yes"
