@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pallas_kernels.ragged_paged_attention.mosaic_gpu_softmax import BLOCK_KEYS, WGMMA_ROWS
 
 ITEM_BYTES = 2  # bf16 and f16
+MOST_SLOTS = 12  # of keys and values together: the first loads of each are written out, and more hide nothing
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,7 @@ def decode_slots(dim: int, tiles: Tiles) -> tuple[int, int]:
     slots = (tiles.half_block_bytes - fixed) // tile
     if slots < 4:  # too few to hide anything: the multiprocessor is for one block
         slots = (tiles.block_bytes - fixed) // tile
+    slots = min(slots, MOST_SLOTS)
     return slots - slots // 2, slots // 2
 
 

@@ -80,7 +80,7 @@ def test_a_named_kernel_that_cannot_says_what_it_supports():
 
 
 @pytest.mark.parametrize(
-    ("dim", "slots"), [(16, (24, 24)), (64, (6, 5)), (80, (5, 4)), (96, (4, 3)), (128, (3, 2)), (192, (4, 3)), (256, (3, 2))]
+    ("dim", "slots"), [(16, (6, 6)), (64, (6, 5)), (80, (5, 4)), (96, (4, 3)), (128, (3, 2)), (192, (4, 3)), (256, (3, 2))]
 )
 def test_decode_slots(dim, slots):
     assert decode_slots(dim, HOPPER) == slots
