@@ -50,7 +50,7 @@ IMPLEMENTATIONS: tuple[Implementation[RaggedPagedAttention, AttentionProblem], .
         "triton",
         _triton,
         limits=triton_support.LIMITS,
-        checked="compiled by hand for an A100 without one; never run",
+        checked="by hand: compiled for an A100 without one, interpreted; not yet run on a GPU",
         runs_on=triton_support.runs_on,
         supports=triton_support.supports,
         suits=triton_support.suits,

@@ -1,6 +1,7 @@
 """ragged_paged_attention in Triton through jax-triton, for GPUs before Hopper (A100): decode. Imported only where it is chosen.
 
-It was compiled to PTX for compute capability 8.0 on a machine without a GPU. It has never run: run
+It was compiled for an A100 on a machine without one, and Triton's interpreter passed the parity cases with it in float16, with
+numpy arrays in place of jax-triton's call. It has never run on a GPU, and no test runs it: run
 `python -m jaxserve.verify kernels --device gpu` on an A100 before you rely on it.
 
 A program takes one query and KV head and goes through all keys of the query's row, so few rows with long contexts leave
