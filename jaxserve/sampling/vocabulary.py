@@ -41,7 +41,7 @@ class Vocabulary:
     def columns(self, tokens: jax.Array, count: int) -> jax.Array:
         """The columns of tokens int32 [...] among this device's `count`; `count` for others' tokens and negative ones."""
         column = tokens - self.first(count)
-        return jnp.where((tokens >= 0) & (column >= 0) & (column < count), column, count)
+        return jnp.where((column >= 0) & (column < count), column, count)
 
     def total(self, values: jax.Array) -> jax.Array:
         """The sum of every device's values, of any shape."""

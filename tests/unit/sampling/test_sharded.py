@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec
 from jaxserve.sampling.logprobs import token_logprobs
 from jaxserve.sampling.noise import gumbel_noise
 from jaxserve.sampling.sampler import NO_TOKEN, sample
-from jaxserve.sampling.state import SamplerState, record_tokens
+from jaxserve.sampling.state import SamplerState, empty_state, record_tokens
 from jaxserve.sampling.vocabulary import Vocabulary
 from sharding import TENSOR, make_mesh
 
@@ -72,6 +72,7 @@ def both(logits, batch, state):
         {"temperature": 0.0},
         {},
         {"top_k": 7},
+        {"top_k": 60, "temperature": 5.0},
         {"top_k": VOCAB, "top_p": 0.8},
         {"top_p": 0.7},
         {"min_p": 0.2},
@@ -93,7 +94,7 @@ def test_the_same_tokens(params):
     assert len(seen) >= 4, "tokens from many devices"
 
 
-@pytest.mark.parametrize("params", [{"top_k": 5}, {"top_p": 0.3}, {"temperature": 0.0}], ids=str)
+@pytest.mark.parametrize("params", [{"top_k": 3}, {"top_k": 5}, {"top_p": 0.3}, {"temperature": 0.0}], ids=str)
 def test_ties_between_devices_go_to_the_lowest_token(params):
     logits = np.round(random_logits())
     logits[0] = 0.0
@@ -103,6 +104,21 @@ def test_ties_between_devices_go_to_the_lowest_token(params):
     assert others == tokens
     if "temperature" in params:
         assert tokens[:2] == [0, 40]
+    if params == {"top_k": 3}:
+        assert tokens[1] in (40, 80, 120)
+
+
+def test_ties_with_one_token_a_device_are_cut():
+    logits = random_logits()
+    logits[:, [40, 80, 120, 300]] = 20.0
+    seen = set()
+    for position in range(4):
+        tokens, others = both(
+            logits, make_batch(ROWS, seeds=np.arange(ROWS), positions=position, top_k=3, bias=False), random_state()
+        )
+        assert others == tokens
+        seen.update(tokens)
+    assert seen == {40, 80, 120}
 
 
 def test_every_token_forbidden_or_suppressed():
@@ -125,6 +141,16 @@ def test_a_bad_logit_on_any_device_spoils_its_row_alone(temperature, bad, place)
     logits[2, place] = bad
     tokens, others = both(logits, make_batch(ROWS, temperature=temperature, bias=False), random_state())
     assert tokens == others == [*clean[:2], NO_TOKEN, *clean[3:]]
+
+
+def test_one_nan_among_many_tokens_is_noticed():
+    """Wide enough on each device for XLA's vectorised maximum, which does not see NaN."""
+    logits = np.random.default_rng(0).standard_normal((2, 32_000)).astype(np.float32)
+    logits[0, 12_345] = np.nan
+    vocabulary = Vocabulary(32_000, TENSOR)
+    run = shared(lambda *a: sample(*a, vocabulary), (BY_VOCAB, EVERYWHERE, BY_VOCAB), EVERYWHERE)
+    got = run(jnp.asarray(logits), make_batch(2, temperature=0.0, bias=False), empty_state(2, 32_000))
+    assert np.asarray(got).tolist() == [NO_TOKEN, logits[1].argmax()]
 
 
 def test_noise_is_that_of_jax_random():
