@@ -16,6 +16,8 @@ from jaxserve.errors import ConfigError
 
 CUDA = "13.0.0"  # of driver and runtime: what jax's CUDA 13 plugin needs. Without one XLA leaves collectives out of CUDA graphs.
 CUDNN = (9, 12, 0)  # likewise
+# No version of CUB: with one, XLA would sort through it and ask the CUDA runtime, which needs a GPU, for its workspace. Without,
+# it warns and takes its own sort, which is slower; on a GPU it takes CUB's.
 TENSOR_UNITS_PER_CORE = 4
 _NAMED = re.compile(r"(?P<name>[a-z0-9]+)(:(?P<count>[1-9][0-9]*))?")
 # XLA's numbers of the types that tensor cores multiply, and their rates in units of the bfloat16 rate.

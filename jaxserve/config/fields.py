@@ -126,6 +126,10 @@ class CompileConfig:
     compilation_cache_dir: str | None = setting(
         None, "directory that keeps compiled programs for the next start; ~/.cache/jaxserve by default, 'none' for none"
     )
+    before_ready: Literal["auto", "first", "all"] = setting(
+        "auto", "steps compiled before serving: a few that hold every plan, the others behind, or all; 'auto': few on GPUs"
+    )
+    late_compiles: Literal["log", "raise"] = setting("log", "what becomes of a step that compiles something after all")
 
     def __post_init__(self) -> None:
         check_types(self)

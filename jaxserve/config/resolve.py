@@ -39,7 +39,7 @@ class DeviceFacts:
     Attributes:
         platform: "cpu" or "gpu".
         count: devices that share the model.
-        memory: bytes that one device (or the host, for CPUs) can give.
+        memory: bytes that one device (or the host, for CPUs) can give; of a GPU, `gpu_memory_fraction` is taken off already.
         slow_bfloat16_scatter: whether writing a bfloat16 cache would convert all of it (XLA's CPU backend before jax 0.11).
     """
 
@@ -59,6 +59,7 @@ class ResolvedConfig:
         max_model_len: longest prompt plus output, tokens.
         num_pages: pages of the KV cache, the null page included.
         weight_bytes, cache_bytes: memory of all devices together.
+        compile_first: whether serving begins when a few steps are compiled.
     """
 
     served_model_name: str
@@ -68,6 +69,7 @@ class ResolvedConfig:
     num_pages: int
     weight_bytes: int
     cache_bytes: int
+    compile_first: bool
 
 
 def resolve(config: EngineConfig, model: ModelFacts, devices: DeviceFacts) -> ResolvedConfig:
@@ -97,7 +99,14 @@ def resolve(config: EngineConfig, model: ModelFacts, devices: DeviceFacts) -> Re
         num_pages=num_pages,
         weight_bytes=weight_bytes,
         cache_bytes=num_pages * page_bytes,
+        compile_first=_compile_first(config, devices),
     )
+
+
+def _compile_first(config: EngineConfig, devices: DeviceFacts) -> bool:
+    """A GPU's programs take up to a minute each; a CPU's models are small, and their results should not depend on timing."""
+    asked = config.compile.before_ready
+    return devices.platform != "cpu" if asked == "auto" else asked == "first"
 
 
 def dump_directory(config: RecordConfig) -> Path:
@@ -127,7 +136,7 @@ def _num_pages(config: EngineConfig, devices: DeviceFacts, max_model_len: int, w
     elif devices.platform == "cpu":
         budget = min(CPU_CACHE_BYTES, max(devices.memory - weight_bytes, 0) // 2)
     else:
-        per_device = int(devices.memory * config.cache.gpu_memory_fraction) - weight_bytes // devices.count - WORKSPACE_BYTES
+        per_device = devices.memory - weight_bytes // devices.count - WORKSPACE_BYTES
         budget = max(per_device, 0) * devices.count
         useful = budget // page_bytes  # a GPU's memory has no better use than cached prefixes
     pages = min(useful, budget // page_bytes)

@@ -95,7 +95,7 @@ def build_engine(config: EngineConfig, *, strict_length: bool, clock: Clock, pro
         clock: time for requests.
         progress: told about loading and compiling.
     """
-    choose_platform()
+    choose_platform(config.cache.gpu_memory_fraction)
     keep_compiled_programs(config.compile.compilation_cache_dir)
     directory = model_directory(config.model.model)
     policies = load_policies(config.scheduler.policies)
@@ -246,6 +246,8 @@ def _options(config: EngineConfig, resolved: ResolvedConfig, kernels: Kernels) -
         page_size=config.cache.page_size,
         kv_dtype=resolved.kv_dtype,
         kernels=kernels,
+        first_alone=resolved.compile_first,
+        strict=config.compile.late_compiles == "raise",
     )
 
 

@@ -1,14 +1,18 @@
 """The few step shapes that are compiled: every plan is padded up to one of them.
 
-Decode steps have as many tokens as rows: powers of two. Steps with prompt chunks have more tokens than rows; rows cost little
-there (a row is one line of the logits), so their row count takes few values.
+Decode steps have as many tokens as rows: powers of two, and on GPUs more of the large ones, where padding costs more. Steps
+with prompt chunks have more tokens than rows; rows cost little there (a row is one line of the logits), so their row count takes
+few values.
 """
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass
 
 CHUNK_ROWS = 32  # row count of steps with prompt chunks, unless more rows run
+
+GPU_ROWS = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256)  # rows of decode steps on GPUs; doubling from there
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -26,20 +30,37 @@ class BucketGrid:
     buckets: tuple[Bucket, ...]
 
     @classmethod
-    def make(cls, *, max_rows: int, max_tokens: int, min_rows: int) -> BucketGrid:
-        """Buckets for up to `max_rows` rows and `max_tokens` tokens a step, none with fewer than `min_rows` rows."""
+    def make(cls, *, max_rows: int, max_tokens: int, min_rows: int, fine: bool = False) -> BucketGrid:
+        """Buckets for up to `max_rows` rows and `max_tokens` tokens a step.
+
+        Args:
+            max_rows: rows of a plan.
+            max_tokens: tokens of a plan.
+            min_rows: no bucket has fewer.
+            fine: decode steps of GPU_ROWS rows, not of powers of two.
+        """
         max_rows, max_tokens = max(max_rows, min_rows), max(max_tokens, min_rows)
-        rows = [*_doubling(min_rows, max_rows), max_rows]
+        counts = [*GPU_ROWS, *_doubling(2 * GPU_ROWS[-1], max_rows)] if fine else _doubling(min_rows, max_rows)
+        rows = [*(count for count in counts if min_rows <= count < max_rows), max_rows]
         decode = {Bucket(count, count) for count in rows}
         mixed_rows = {min(CHUNK_ROWS, max_rows), max_rows}
         tokens = [*_doubling(2 * CHUNK_ROWS, max_tokens), max_tokens]
         mixed = {Bucket(count, rows) for count in tokens for rows in mixed_rows if rows <= count}
         return cls(tuple(sorted(decode | mixed)))
 
-    def choose(self, tokens: int, rows: int) -> Bucket:
-        """The cheapest bucket that holds a plan. Raises ValueError if none does."""
+    def first(self) -> frozenset[Bucket]:
+        """The few that serving can begin with: the smallest decode step, and the largest step of every row count with prompts.
+
+        The last of them holds every plan.
+        """
+        chunks = {bucket.rows: bucket for bucket in self.buckets if bucket.tokens > bucket.rows}  # later ones are larger
+        decode = [bucket for bucket in self.buckets if bucket.tokens == bucket.rows]
+        return frozenset({decode[0], decode[-1], self.buckets[-1], *chunks.values()})
+
+    def choose(self, tokens: int, rows: int, among: Container[Bucket] | None = None) -> Bucket:
+        """The cheapest bucket (of those `among`, if given) that holds a plan. Raises ValueError if none does."""
         for bucket in self.buckets:
-            if bucket.tokens >= tokens and bucket.rows >= rows:
+            if bucket.tokens >= tokens and bucket.rows >= rows and (among is None or bucket in among):
                 return bucket
         raise ValueError(f"no bucket holds {tokens} tokens in {rows} rows; the largest is {self.buckets[-1]}")
 

@@ -14,6 +14,7 @@ from jaxserve.config.kernels import AUTOMATIC, Kernels
 from jaxserve.executor.base import Capabilities
 from jaxserve.executor.batch import DeviceBatch, make_batch
 from jaxserve.executor.buckets import Bucket, BucketGrid
+from jaxserve.executor.compile_guard import CompileGuard
 from jaxserve.executor.copies import copy_batches
 from jaxserve.executor.lowering import example_batch
 from jaxserve.executor.programs import Programs, Progress, compile_programs
@@ -27,7 +28,10 @@ from jaxserve.scheduler.plan import Plan, RowStart
 
 @dataclass(frozen=True, slots=True)
 class ExecutorOptions:
-    """Shapes of an executor: rows, tokens and pages; `kv_dtype` names the cache's dtype, `kernels` what computes the layers."""
+    """Shapes of an executor: rows, tokens and pages; `kv_dtype` names the cache's dtype, `kernels` what computes the layers.
+
+    `first_alone`: be ready when a few steps are compiled that hold every plan. `strict`: a compilation inside a step is an error.
+    """
 
     max_num_seqs: int
     max_num_batched_tokens: int
@@ -36,6 +40,8 @@ class ExecutorOptions:
     page_size: int
     kv_dtype: str
     kernels: Kernels = AUTOMATIC
+    first_alone: bool = False
+    strict: bool = False
 
 
 class LocalExecutor:
@@ -64,20 +70,44 @@ class LocalExecutor:
             max_rows=options.max_num_seqs,
             max_tokens=options.max_num_batched_tokens,
             min_rows=2 if device.platform == "cpu" else 1,  # XLA's CPU dots leave the fast path at one row
+            fine=device.platform != "cpu",
         )
         self._state = self._initial_state(mesh)
         self._programs: Programs = compile_programs(
-            config, mesh, self.grid, params, self._state, self._example, progress, options.kernels
+            config,
+            mesh,
+            self.grid,
+            params,
+            self._state,
+            self._example,
+            progress,
+            options.kernels,
+            first_alone=options.first_alone,
         )
+        self._guard = CompileGuard(strict=options.strict)
 
     @property
     def temporary_bytes(self) -> int:
         """Workspace of the largest program, bytes per device."""
         return self._programs.temporary_bytes
 
+    @property
+    def bucket_misses(self) -> int:
+        """Plans that were padded further than to their own bucket, because that was not compiled yet."""
+        return self._programs.steps.misses
+
+    @property
+    def late_compiles(self) -> int:
+        """Programs that steps compiled; there should be none."""
+        return self._guard.compiles
+
+    def wait_compiled(self) -> None:
+        """Wait until every bucket is compiled."""
+        self._programs.steps.wait()
+
     def program_texts(self) -> list[str]:
         """The optimised HLO of every program that has the KV cache, to count collectives and copies in."""
-        return [program.as_text() for program in (*self._programs.steps.values(), self._programs.copy_pages)]
+        return [program.as_text() for program in (*self._programs.steps.compiled().values(), self._programs.copy_pages)]
 
     def capabilities(self) -> Capabilities:
         """The limits; there is no swap space."""
@@ -94,14 +124,14 @@ class LocalExecutor:
         """Copy pages, pad the plan to its bucket and start the step. Raises ValueError for a plan that swaps or is too large."""
         if plan.swap_out or plan.swap_in:
             raise ValueError(f"step {plan.step} swaps pages, and the executor has no swap space")
-        bucket = self.grid.choose(plan.num_tokens, plan.num_rows)
-        if plan.copies:
-            self._copy(plan)
-        for start in plan.starts:
-            self._load(start)
-        batch = self._batch(plan, bucket)
-        self._state, packed = self._programs.steps[bucket](self._params, self._state, batch)
-        return LocalHandle(plan, packed, self._score(plan), min(MAX_LOGPROBS, self._config.vocab_size))
+        bucket, program = self._programs.steps.choose(plan.num_tokens, plan.num_rows)
+        with self._guard.watch(f"step {plan.step} of {plan.num_tokens} tokens in {plan.num_rows} rows"):
+            if plan.copies:
+                self._copy(plan)
+            for start in plan.starts:
+                self._load(start)
+            self._state, packed = program(self._params, self._state, self._batch(plan, bucket))
+            return LocalHandle(plan, packed, self._score(plan), min(MAX_LOGPROBS, self._config.vocab_size))
 
     def _batch(self, plan: Plan, bucket: Bucket) -> DeviceBatch:
         options = self._options

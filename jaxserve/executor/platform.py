@@ -11,15 +11,25 @@ CUDA_DRIVER = "libcuda.so.1"
 CUDA_PLUGINS = ("jax_cuda12_plugin", "jax_cuda13_plugin")
 
 
-def choose_platform() -> None:
-    """Settle for CPUs where jax's CUDA plugin is installed but the machine has no NVIDIA driver.
+def choose_platform(gpu_memory_fraction: float) -> None:
+    """Say which devices jax is to start, and how much of a GPU's memory it may take. Call it before anything asks for devices.
 
-    The plugin is part of the development environment, since it also compiles for GPUs that are elsewhere. Left alone, jax would
-    log that it cannot start it, with a traceback. A platform that the process has chosen (JAX_PLATFORMS) stays as it is.
+    jax's CUDA plugin is part of the development environment, since it also compiles for GPUs that are elsewhere. Where there is
+    no NVIDIA driver, jax would log that it cannot start the plugin, with a traceback: then CPUs are chosen. A platform that the
+    process has chosen (JAX_PLATFORMS) stays as it is.
     """
-    if jax.config.jax_platforms or not any(find_spec(name) for name in CUDA_PLUGINS):
+    if not any(find_spec(name) for name in CUDA_PLUGINS):
         return
+    if _has_driver():
+        # All at once: pieces taken as they are needed leave gaps that the KV cache does not fit into. By default jax takes 75 %.
+        jax.config.update("jax_pjrt_client_create_options", {"memory_fraction": gpu_memory_fraction})
+    elif not jax.config.jax_platforms:
+        jax.config.update("jax_platforms", "cpu")
+
+
+def _has_driver() -> bool:
     try:
         ctypes.CDLL(CUDA_DRIVER)
     except OSError:
-        jax.config.update("jax_platforms", "cpu")
+        return False
+    return True

@@ -1,4 +1,4 @@
-"""Compiles every program ahead of serving, so that no request ever waits for a compilation."""
+"""Compiles programs ahead of serving, so that no request ever waits for a compilation."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from jaxserve.executor.copies import COPY_WIDTH, make_copy
 from jaxserve.executor.gpu_options import compiler_options
 from jaxserve.executor.lowering import StepLowering
 from jaxserve.executor.step import StepState, make_score
+from jaxserve.executor.step_programs import StepPrograms
 from jaxserve.models.binding import Params
 from jaxserve.models.config import DecoderConfig
 from jaxserve.sampling.state import load_row
@@ -30,12 +31,12 @@ Progress = Callable[[str, int, int], None]  # what, done, of how many
 
 @dataclass(frozen=True, slots=True)
 class Programs:
-    """Compiled programs: a step per bucket, prompt scoring, loading a slot's sampling state, and copying pages.
+    """Compiled programs: steps, prompt scoring, loading a slot's sampling state, and copying pages.
 
     `temporary_bytes` is the largest workspace any of them takes per device.
     """
 
-    steps: dict[Bucket, Any]
+    steps: StepPrograms
     score: Any
     load_row: Any
     copy_pages: Any
@@ -51,8 +52,10 @@ def compile_programs(
     example: Callable[[Bucket], DeviceBatch],
     progress: Progress,
     kernels: Kernels = AUTOMATIC,
+    *,
+    first_alone: bool = False,
 ) -> Programs:
-    """Lower and compile everything from the shapes and shardings of `params` and `state`.
+    """Lower and compile from the shapes and shardings of `params` and `state`, several programs at a time.
 
     Args:
         config: the model.
@@ -63,9 +66,11 @@ def compile_programs(
         example: a batch of a bucket's shape.
         progress: told after every program.
         kernels: which implementations the step's layers use.
+        first_alone: return when the grid's `first` steps are compiled; a thread compiles the others.
     """
     lowering = StepLowering(config, mesh, params, state, example, kernels)
-    jobs: dict[Any, Callable[[], Any]] = {bucket: partial(lowering.compile, bucket) for bucket in grid.buckets}
+    now = sorted(grid.first()) if first_alone else grid.buckets
+    jobs: dict[Any, Callable[[], Any]] = {bucket: partial(lowering.compile, bucket) for bucket in now}
     jobs |= _small_jobs(config, mesh, lowering)
     done: dict[Any, Any] = {}
     with ThreadPoolExecutor(COMPILE_THREADS) as pool:
@@ -79,7 +84,7 @@ def compile_programs(
             raise
     temporary = max(int(program.memory_analysis().temp_size_in_bytes) for program in done.values())
     score, load_row_compiled, copy_pages = (done.pop(name) for name in ("score", "load_row", "copy_pages"))
-    return Programs(done, score, load_row_compiled, copy_pages, temporary)
+    return Programs(StepPrograms(grid, done, lowering.compile), score, load_row_compiled, copy_pages, temporary)
 
 
 def _small_jobs(config: DecoderConfig, mesh: Mesh, lowering: StepLowering) -> dict[Any, Callable[[], Any]]:

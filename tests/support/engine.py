@@ -6,7 +6,7 @@ from pathlib import Path
 
 from jaxserve.cache.kv_cache import KVCache
 from jaxserve.clock import RealClock
-from jaxserve.config.fields import CacheConfig, EngineConfig, ModelConfig, ParallelConfig, SchedulerConfig
+from jaxserve.config.fields import CacheConfig, CompileConfig, EngineConfig, ModelConfig, ParallelConfig, SchedulerConfig
 from jaxserve.engine.build import BuiltEngine, build_engine
 from jaxserve.engine.core import EngineCore
 from jaxserve.sampling.params import SamplingParams
@@ -33,6 +33,7 @@ def build(
         cache=CacheConfig(page_size=page_size),
         scheduler=SchedulerConfig(max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens),
         parallel=ParallelConfig(tensor_parallel_size=tensor_parallel_size),
+        compile=CompileConfig(late_compiles="raise"),
     )
     return build_engine(config, strict_length=True, clock=RealClock(), progress=silent)
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from jaxserve.config.fields import CacheConfig, EngineConfig, ModelConfig, RecordConfig, SchedulerConfig
+from jaxserve.config.fields import CacheConfig, CompileConfig, EngineConfig, ModelConfig, RecordConfig, SchedulerConfig
 from jaxserve.config.resolve import CPU_CACHE_BYTES, WORKSPACE_BYTES, DeviceFacts, ModelFacts, dump_directory, resolve
 from jaxserve.errors import ConfigError
 
@@ -14,9 +14,12 @@ CPU = DeviceFacts(platform="cpu", count=1, memory=64 * GIB, slow_bfloat16_scatte
 H100 = DeviceFacts(platform="gpu", count=1, memory=80 * GIB, slow_bfloat16_scatter=False)
 
 
-def config(*, model=None, cache=None, scheduler=None):
+def config(*, model=None, cache=None, scheduler=None, compile=None):
     return EngineConfig(
-        model=ModelConfig(**model or {}), cache=CacheConfig(**cache or {}), scheduler=SchedulerConfig(**scheduler or {})
+        model=ModelConfig(**model or {}),
+        cache=CacheConfig(**cache or {}),
+        scheduler=SchedulerConfig(**scheduler or {}),
+        compile=CompileConfig(**compile or {}),
     )
 
 
@@ -105,17 +108,17 @@ def test_a_gpu_gives_its_cache_what_is_left(tensor):
     devices = replace(H100, count=tensor)
     resolved = resolve(config(), model, devices)
     page = 16 * model.kv_values * 2
-    left = tensor * (int(80 * GIB * 0.9) - model.num_parameters * 2 // tensor - WORKSPACE_BYTES)
+    left = tensor * (80 * GIB - model.num_parameters * 2 // tensor - WORKSPACE_BYTES)
     assert resolved.num_pages == left // page
-    assert resolved.weight_bytes + resolved.cache_bytes + tensor * WORKSPACE_BYTES <= tensor * 80 * GIB * 0.9
+    assert resolved.weight_bytes + resolved.cache_bytes + tensor * WORKSPACE_BYTES <= tensor * 80 * GIB
     assert resolved.num_pages * page > left - page
 
 
-def test_a_gpus_memory_fraction():
-    half = resolve(config(cache={"gpu_memory_fraction": 0.5}), MODEL, H100)
-    most = resolve(config(cache={"gpu_memory_fraction": 0.9}), MODEL, H100)
-    difference = (most.num_pages - half.num_pages) * 16 * MODEL.kv_values * 2
-    assert abs(difference - 0.4 * 80 * GIB) < 2**20
+@pytest.mark.parametrize(
+    ("devices", "asked", "first"), [(CPU, "auto", False), (H100, "auto", True), (CPU, "first", True), (H100, "all", False)]
+)
+def test_what_is_compiled_before_serving(devices, asked, first):
+    assert resolve(config(compile={"before_ready": asked}), MODEL, devices).compile_first is first
 
 
 @pytest.mark.parametrize("devices", [replace(CPU, memory=0), replace(H100, memory=2 * GIB)])

@@ -68,6 +68,29 @@ def test_the_default_grid():
     assert grid.buckets == (*decode, *chunks)
 
 
+def test_the_grid_of_a_gpu():
+    grid = BucketGrid.make(max_rows=600, max_tokens=2048, min_rows=1, fine=True)
+    decode = [bucket.rows for bucket in grid.buckets if bucket.tokens == bucket.rows]
+    assert decode == [1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 512, 600]
+    small = BucketGrid.make(max_rows=50, max_tokens=64, min_rows=2, fine=True)
+    assert [bucket.rows for bucket in small.buckets if bucket.tokens == bucket.rows] == [2, 4, 8, 16, 32, 48, 50]
+
+
+@given(grids(), st.data())
+def test_the_first_buckets_hold_every_plan(grid, data):
+    max_rows, max_tokens, buckets = grid
+    first = buckets.first()
+    assert first <= set(buckets.buckets)
+    assert len(first) <= 5
+    assert {min(buckets.buckets), max(buckets.buckets)} <= first
+    rows = data.draw(st.integers(1, max_rows))
+    tokens = data.draw(st.integers(rows, max_tokens))
+    chosen = buckets.choose(tokens, rows, among=first)
+    assert chosen in first
+    assert chosen.tokens >= tokens
+    assert chosen.rows >= rows
+
+
 @pytest.mark.parametrize(("tokens", "rows"), [(513, 1), (64, 33)])
 def test_a_plan_beyond_the_limits_is_an_error(tokens, rows):
     grid = BucketGrid.make(max_rows=32, max_tokens=512, min_rows=2)

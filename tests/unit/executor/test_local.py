@@ -1,10 +1,14 @@
 """What the local executor does with plans beyond the plain step: copies, swaps, rows without valid logits."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxserve.executor.buckets import Bucket
+from jaxserve.executor.compile_guard import LateCompileError
 from jaxserve.executor.copies import COPY_WIDTH
 from jaxserve.executor.local import ExecutorOptions, LocalExecutor
 from jaxserve.models.checkpoint import read_hf_config
@@ -19,7 +23,13 @@ from tests.support.tiny_checkpoint import write_tiny_checkpoint
 PAGE, NUM_PAGES = 4, 60
 TOKENS = [10, 20, 30, 40, 50, 60]
 OPTIONS = ExecutorOptions(
-    max_num_seqs=2, max_num_batched_tokens=8, max_model_len=32, num_pages=NUM_PAGES, page_size=PAGE, kv_dtype="float32"
+    max_num_seqs=2,
+    max_num_batched_tokens=8,
+    max_model_len=32,
+    num_pages=NUM_PAGES,
+    page_size=PAGE,
+    kv_dtype="float32",
+    strict=True,
 )
 BAD = 99  # a token whose embedding is NaN
 
@@ -115,3 +125,28 @@ def test_a_page_of_nan_does_not_reach_pages_copied_beside_it(executor):
     copied = last_row(executor, ([60], 6, [3, 4]), copies=((1, 3), (5, 6), (2, 4)))
     assert copied[:2] == computed[:2]
     np.testing.assert_allclose(copied[2], computed[2], atol=1e-5, rtol=0)
+
+
+def test_serving_begins_with_a_few_steps_and_gives_the_same_tokens(executor, tmp_path):
+    directory = write_tiny_checkpoint(tmp_path)
+    config = decoder_config(read_hf_config(directory) | {"tie_word_embeddings": False})
+    options = replace(OPTIONS, max_num_seqs=8, first_alone=True)
+    params = load_params(
+        directory, config, make_mesh(2), "float32", load_format="dummy", seed=0, progress=lambda done, total: None
+    )
+    early = LocalExecutor(config, params, make_mesh(2), options, silent)
+    before = last_row(early, (TOKENS, 6, [1, 2]))
+    early.wait_compiled()
+    misses = early.bucket_misses
+    assert last_row(early, (TOKENS, 6, [3, 4]))[:2] == before[:2] == last_row(executor, (TOKENS, 6, [1, 2]))[:2]
+    assert early.bucket_misses == misses
+    assert len(early.program_texts()) == len(early.grid.buckets) + 1
+    assert early.late_compiles == 0
+
+
+def test_a_step_that_compiles_is_an_error(executor, monkeypatch):
+    program = jax.jit(lambda params, state, batch: (state, jnp.zeros((2, 3), jnp.int32)))
+    monkeypatch.setattr(executor._programs.steps, "choose", lambda tokens, rows: (Bucket(2, 2), program))
+    with pytest.raises(LateCompileError, match=r"step 0 of 1 tokens in 1 rows compiled .*lambda.* after the engine was ready"):
+        executor.submit(make_plan(([60], 6, [1, 2])))
+    assert executor.late_compiles == 1

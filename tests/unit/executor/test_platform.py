@@ -12,7 +12,7 @@ from jaxserve.executor.platform import CUDA_DRIVER
 CODE = """
 import jax
 from jaxserve.executor.platform import choose_platform
-choose_platform()
+choose_platform(0.9)
 print(jax.config.jax_platforms, jax.devices()[0].platform)
 """
 
