@@ -11,8 +11,10 @@ CUDA_DRIVER = "libcuda.so.1"
 CUDA_PLUGINS = ("jax_cuda12_plugin", "jax_cuda13_plugin")
 
 
-def choose_platform(gpu_memory_fraction: float) -> None:
-    """Say which devices jax is to start, and how much of a GPU's memory it may take. Call it before anything asks for devices.
+def choose_platform(gpu_memory_fraction: float | None = None) -> None:
+    """Say which devices jax is to start, and what share of a GPU's memory to take (None: jax's default).
+
+    Call it before anything asks for devices.
 
     jax's CUDA plugin is part of the development environment, since it also compiles for GPUs that are elsewhere. Where there is
     no NVIDIA driver, jax would log that it cannot start the plugin, with a traceback: then CPUs are chosen. A platform that the
@@ -21,8 +23,9 @@ def choose_platform(gpu_memory_fraction: float) -> None:
     if not any(find_spec(name) for name in CUDA_PLUGINS):
         return
     if _has_driver():
-        # All at once: pieces taken as they are needed leave gaps that the KV cache does not fit into. By default jax takes 75 %.
-        jax.config.update("jax_pjrt_client_create_options", {"memory_fraction": gpu_memory_fraction})
+        if gpu_memory_fraction is not None:
+            # Taken at once: pieces taken as they are needed leave gaps that the KV cache does not fit into.
+            jax.config.update("jax_pjrt_client_create_options", {"memory_fraction": gpu_memory_fraction})
     elif not jax.config.jax_platforms:
         jax.config.update("jax_platforms", "cpu")
 
