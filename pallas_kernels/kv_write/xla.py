@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from pallas_kernels.kv_write.quantize import quantize
 
@@ -16,8 +17,13 @@ def kv_write(
     page, offset = slots // size, slots % size
     # One scatter for both halves: every update is the [2, K, D] of one token.
     new = jnp.stack([k, v], axis=1)
-    if kv_scales is not None:
-        new, scales = quantize(new, kv_scales.dtype)
-        kv_scales = kv_scales.at[layer, page, :, :, offset].set(scales, mode="promise_in_bounds")
-    new = new.astype(kv_pages.dtype)
-    return kv_pages.at[layer, page, :, :, offset].set(new, mode="promise_in_bounds"), kv_scales
+    where = layer, page, slice(None), slice(None), offset
+    if kv_scales is None:
+        return kv_pages.at[where].set(new.astype(kv_pages.dtype), mode="promise_in_bounds"), None
+    numbers, scales = quantize(new, kv_scales.dtype)
+    # As bytes: on CPU a scatter of float8 converts the whole cache to float16 and back. That costs a copy a step there, and
+    # nothing on a GPU.
+    stored = lax.bitcast_convert_type(kv_pages, jnp.uint8)
+    stored = stored.at[where].set(lax.bitcast_convert_type(numbers, jnp.uint8), mode="promise_in_bounds")
+    kv_scales = kv_scales.at[where].set(scales, mode="promise_in_bounds")
+    return lax.bitcast_convert_type(stored, kv_pages.dtype), kv_scales

@@ -52,7 +52,8 @@ class Problem(NamedTuple):
 
     Attributes:
         pages: [L * P * 2 * K, S, D], the cache as a list of one head's halves of pages, so that one gather of whole
-            entries yields [..., K, C, S, D] with no transpose.
+            entries yields [..., K, C, S, D] with no transpose. A quantized cache as bytes: on CPU a gather of float8
+            converts the whole cache to float16.
         scales: [L * P * 2 * K, S], likewise; None if the cache is not quantized.
         layer_start: where the layer begins in `pages`.
         sink: the state before any key, [K, G].
@@ -114,6 +115,8 @@ def _attend(
 ) -> jax.Array:
     kv_pages, kv_scales = cache
     _, num_pages, _, kv_heads, size, dim = kv_pages.shape
+    if kv_scales is not None:
+        kv_pages = lax.bitcast_convert_type(kv_pages, jnp.uint8)
     problem = Problem(
         pages=kv_pages.reshape(-1, size, dim),
         scales=None if kv_scales is None else kv_scales.reshape(-1, size),
@@ -230,10 +233,12 @@ def _gather(problem: Problem, ids: jax.Array, live: jax.Array) -> tuple[jax.Arra
     entry = entry + jnp.expand_dims(head, tuple(range(ids.ndim - 1)))  # [..., K, C]
 
     def fetch(index: jax.Array) -> jax.Array:
-        pages = problem.pages.at[index].get(mode="promise_in_bounds").astype(jnp.float32)  # [..., K, C, S, D]
-        if problem.scales is not None:
+        pages = problem.pages.at[index].get(mode="promise_in_bounds")  # [..., K, C, S, D]
+        if problem.scales is None:
+            pages = pages.astype(jnp.float32)
+        else:
             scales = problem.scales.at[index].get(mode="promise_in_bounds").astype(jnp.float32)
-            pages = pages * scales[..., None]
+            pages = lax.bitcast_convert_type(pages, jnp.float8_e4m3fn).astype(jnp.float32) * scales[..., None]
         return pages.reshape(*pages.shape[:-3], -1, pages.shape[-1])
 
     values = fetch(entry + problem.kv_heads)
