@@ -48,10 +48,7 @@ class CompileGuard:
         """Watch this thread; `what` says what it does. Raises LateCompileError if strict."""
         heard: list[str] = []
         self._thread.heard = heard
-        try:
-            yield
-        finally:
-            self._thread.heard = None
+        yield
         if not heard:
             return
         self.compiles += len(heard)
@@ -61,6 +58,7 @@ class CompileGuard:
         logger.warning("%s", message)
 
     def _hear(self, name: str) -> None:
+        """Note it for the thread's last `watch`, which looks when it ends; what comes later is nobody's."""
         heard: list[str] | None = getattr(self._thread, "heard", None)
         if heard is not None:
             heard.append(name)

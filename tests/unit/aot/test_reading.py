@@ -50,6 +50,7 @@ FileNames
 
 %rare (r: f32[8]) -> f32[64] {
   %r = f32[8]{0} parameter(0)
+  %rare_sum = f32[4,32]{1,0} all-reduce(%r), to_apply=%add
   ROOT %gathered = f32[64]{0} all-gather(%r), dimensions={0}
 }
 
@@ -69,6 +70,7 @@ ENTRY %main (w: bf16[64,32], n: bf16[32], c: bf16[2,100,16], k: bf16[4,16], x: f
   %started = (f32[4,32]{1,0}, f32[4,32]{1,0}) all-reduce-start(%x), to_apply=%add
   %other_sum = f32[4]{0} all-reduce(%k), to_apply=%add
   %scale = bf16[1,32]{1,0} copy(%n)
+  %looked_up = bf16[4,32]{1,0} fusion(%w, %k), kind=kLoop, calls=%turned
   %good = bf16[64,64]{1,0} fusion(%w, %k), kind=kCustom, calls=%product
   %cache = bf16[2,100,16]{2,1,0} fusion(%c, %k), kind=kInput, calls=%written
   %loop = (s32[], f32[8]{0}, /*index=2*/f32[8]{0}) while(%x), condition=%condition, body=%body
@@ -92,6 +94,7 @@ def test_collectives_by_when_they_run() -> None:
         Collective(kind="all-reduce", bytes=16, when="always", count=1),
         Collective(kind="all-reduce", bytes=32, when="loop", count=1),
         Collective(kind="all-reduce", bytes=512, when="always", count=2),
+        Collective(kind="all-reduce", bytes=512, when="branch", count=1),
     )
 
 

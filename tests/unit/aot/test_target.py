@@ -1,5 +1,6 @@
 """Targets: names, figures, and what the compiler makes of them."""
 
+import re
 from importlib.util import find_spec
 
 import pytest
@@ -7,6 +8,8 @@ import pytest
 from jaxserve.aot.target import Target, gpu_names
 from jaxserve.errors import ConfigError
 from jaxserve.planner import catalogue
+
+H100 = Target.parse("h100").gpu.description()
 
 
 @pytest.mark.parametrize(("text", "count"), [("h100:8", 8), ("h100", 1), ("h100:1", 1)])
@@ -31,6 +34,13 @@ def test_figures_agree_with_the_planner(name: str) -> None:
     flops = 2 * gpu.tensor_fma_per_core * gpu.core_count * gpu.tensor_clock_ghz * 1e9
     assert flops / 1e12 == pytest.approx(known.bf16_tflops, rel=0.01)
     assert gpu.tensor_fp8 == (known.fp8_tflops is not None)
+
+
+def test_tensor_cores_as_xla_counts_them() -> None:
+    """A quarter of the core a unit, in multiply-adds a clock: 512 of bfloat16 on an H100, twice FP8, half TF32."""
+    rates = dict(re.findall(r"key: (\d+) value { clock_rate_ghz: 1\.83 units_per_core: 4 ops_per_clock: (\d+) }", H100))
+    assert rates == {"10": "512", "11": "256", "16": "512", "19": "1024", "20": "1024"}
+    assert "key: 20" not in Target.parse("a100").gpu.description()
 
 
 @pytest.mark.skipif(find_spec("jax_cuda13_plugin") is None, reason="NOT COMPILED FOR GPUS: jax-cuda13-plugin is missing")

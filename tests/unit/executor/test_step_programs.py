@@ -88,6 +88,13 @@ def test_a_strict_guard_raises():
     assert guard.compiles == counted
 
 
+def test_lowering_alone_is_no_compilation():
+    guard = CompileGuard(strict=True)
+    with guard.watch("step 1"):
+        jax.jit(lambda x: x + 6.5).lower(jax.ShapeDtypeStruct((3,), jnp.float32))
+    assert guard.compiles == 0
+
+
 def test_what_other_threads_compile_is_theirs():
     guard = CompileGuard(strict=True)
     with guard.watch("step 1"):
