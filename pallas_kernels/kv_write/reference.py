@@ -23,6 +23,6 @@ def kv_write(
                     scale = max(np.abs(vector).max() / E4M3_LARGEST, float(np.finfo(scales.dtype).tiny))
                     scales[layer, page, half, head, offset] = scale
                     rounded = float(scales[layer, page, half, head, offset])
-                    vector = np.clip(vector / rounded, -E4M3_LARGEST, E4M3_LARGEST)
+                    vector = vector / rounded
                 written[layer, page, half, head, offset] = vector.astype(written.dtype)
     return written, scales

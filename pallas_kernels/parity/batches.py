@@ -108,5 +108,4 @@ def _store(vectors: np.ndarray, dtype: np.dtype, scale_dtype: np.dtype) -> tuple
     if dtype != FLOAT8:
         return vectors.astype(dtype), None
     scales = np.maximum(np.abs(vectors).max(axis=-1) / E4M3_LARGEST, np.finfo(scale_dtype).tiny).astype(scale_dtype)
-    numbers = np.clip(vectors / scales.astype(np.float32)[..., None], -E4M3_LARGEST, E4M3_LARGEST)
-    return numbers.astype(dtype), scales
+    return (vectors / scales.astype(np.float32)[..., None]).astype(dtype), scales
