@@ -2,7 +2,8 @@
 
 Queries that are alone in their rows go to the decode kernel, longer rows to the prefill kernel, each skipping what is the
 other's. With no more tokens than rows every token is a decode of its own, and the prefill kernel is left out.
-XLA packs the queries into tiles and unpacks the results: 1 % of the bytes that a decode reads.
+XLA packs the queries into tiles, merges the parts of rows and unpacks: about 1 % of the bytes of a decode of 64 rows of 4096
+keys for 8 KV heads, more where rows are divided into more parts.
 """
 
 from __future__ import annotations
