@@ -128,7 +128,7 @@ def test_every_value_allowed_fits_the_engines_arrays(extremes):
     """A number too large for a row would end the engine, not the request."""
     params = SamplingParams(**extremes)
     request = EngineRequest("a", (1,) * 1000, params, 5, params.seed, frozenset(), b"", 0.0)
-    assert RowTable(1, 4).take(Sequence.from_request(request)) == 0
+    assert RowTable(1, 4).take(Sequence.from_request(request, 4096)) == 0
 
 
 def test_penalized():

@@ -8,7 +8,7 @@ import pytest
 from jaxserve.config.fields import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
 from jaxserve.engine.events import Delta, Finished, Started
 from jaxserve.engine.local import LocalEngine
-from jaxserve.errors import DrainingError, QueueFullError
+from jaxserve.errors import DrainingError, RefusedError
 from jaxserve.sampling.params import SamplingParams
 from jaxserve.types import FinishReason
 from tests.golden.reading import read_golden
@@ -72,7 +72,7 @@ async def test_every_page_is_free_after_1000_random_aborts():
                 outcomes["finished"] += 1
             except TimeoutError:
                 outcomes["cancelled"] += 1
-            except QueueFullError as error:
+            except RefusedError as error:
                 outcomes["refused"] += (error.retry_after or 0) > 0
             finally:
                 await stream.aclose()
