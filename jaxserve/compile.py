@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import NoReturn
 
 import jax
-from rich.console import Console
 
-from jaxserve.aot.build import CompiledStep, Result, compile_for
+from jaxserve.aot.build import CompiledStep, compile_for
 from jaxserve.aot.report import show
 from jaxserve.aot.settings import TargetConfig
 from jaxserve.config.fields import setting
 from jaxserve.config.flags import add_flags
-from jaxserve.errors import ConfigError, JaxserveError
+from jaxserve.doors import OneLineParser, wide_console, write_json
+from jaxserve.errors import JaxserveError
 from jaxserve.executor.compile_cache import NO_CACHE, keep_compiled_programs
 
 _EXIT_ERROR = 2
@@ -42,38 +40,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         keep_compiled_programs(NO_CACHE)  # what comes from a cache tells nothing of how it was compiled
         result = compile_for(config, _say_done)
         if output.json is not None:
-            _write(Path(output.json), result)
+            write_json(Path(output.json), asdict(result))
     except JaxserveError as error:
         sys.stderr.write(f"jaxserve: {error.message}\n")
         return _EXIT_ERROR
-    console = Console(highlight=False)
-    console.width = max(console.width, _WIDTH) if console.is_terminal else _WIDTH
+    console = wide_console(_WIDTH)
     show(result, console)
     return 0
 
 
-class _Parser(argparse.ArgumentParser):
-    """Complains in one line, as every other mistake is."""
-
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(message)
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="python -m jaxserve.compile", description="Compile the engine's step for GPUs that are not here.")
+    parser = OneLineParser(prog="python -m jaxserve.compile", description="Compile the engine's step for GPUs that are not here.")
     add_flags(parser, TargetConfig, OutputConfig)
     return parser
 
 
 def _say_done(step: CompiledStep) -> None:
     sys.stderr.write(f"compiled {step.tokens} x {step.rows} (tokens x rows) in {step.seconds:.0f} s\n")
-
-
-def _write(path: Path, result: Result) -> None:
-    try:
-        path.write_text(json.dumps(asdict(result), indent=2) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"cannot write {path}: {error.strerror}", param="json") from error
 
 
 if __name__ == "__main__":

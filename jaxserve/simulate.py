@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, NoReturn
-
-from rich.console import Console
+from typing import Any
 
 from jaxserve.config.fields import SchedulerConfig, setting
 from jaxserve.config.flags import add_flags
+from jaxserve.doors import OneLineParser, wide_console, write_json
 from jaxserve.errors import ConfigError, JaxserveError
 from jaxserve.simulation.fleet import Fleet
 from jaxserve.simulation.plots import plot, require_matplotlib
@@ -44,8 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns the exit code: 1 if a replay gave other tokens, or raised; 2 if something is wrong with the question, which is one
     line on stderr.
     """
-    console = Console(highlight=False)
-    console.width = max(console.width, _WIDTH) if console.is_terminal else _WIDTH
+    console = wide_console(_WIDTH)
     try:
         settings = vars(_parser().parse_args(argv))
         output = OutputConfig(**_of(OutputConfig, settings))
@@ -83,16 +80,9 @@ def _simulated(scenario: Scenario) -> Fleet:
             gc.enable()
 
 
-class _Parser(argparse.ArgumentParser):
-    """Complains in one line, as every other mistake is."""
-
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(message)
-
-
 def _parser() -> argparse.ArgumentParser:
     text = "Run the real scheduler on a virtual clock and say what a workload would see of it."
-    parser = _Parser(prog="python -m jaxserve.simulate", description=text)
+    parser = OneLineParser(prog="python -m jaxserve.simulate", description=text)
     add_flags(parser, ReplicaConfig, SchedulerConfig, WorkloadConfig, SloConfig, OutputConfig, ReplayConfig)
     return parser
 
@@ -103,13 +93,13 @@ def _of(config: type[Any], settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _write(output: OutputConfig, result: Report) -> None:
-    try:
-        if output.json is not None:
-            Path(output.json).write_text(json.dumps(result.as_json(), indent=1) + "\n", encoding="utf-8")
-        if output.plot is not None:
+    if output.json is not None:
+        write_json(Path(output.json), result.as_json())
+    if output.plot is not None:
+        try:
             plot(result, Path(output.plot))
-    except OSError as error:
-        raise ConfigError(f"cannot write {error.filename}: {error.strerror}") from error
+        except OSError as error:
+            raise ConfigError(f"cannot write {output.plot}: {error.strerror}", param="plot") from error
 
 
 if __name__ == "__main__":

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal, NoReturn
+from typing import Literal
 
 import jax
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from jaxserve.config.check import check_types
 from jaxserve.config.fields import setting
 from jaxserve.config.flags import add_flags
+from jaxserve.doors import OneLineParser, wide_console, write_json
 from jaxserve.errors import ConfigError, JaxserveError
 from jaxserve.executor.platform import choose_platform
 from pallas_kernels.parity.cases import DTYPES
@@ -64,8 +63,7 @@ class VerifyConfig:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Verify and print. Returns the exit code: 1 if a kernel is wrong, 2 if the question is, which is one line on stderr."""
-    console = Console(highlight=False)
-    console.width = max(console.width, _WIDTH) if console.is_terminal else _WIDTH
+    console = wide_console(_WIDTH)
     try:
         config = VerifyConfig(**vars(_parser().parse_args(argv)))
         device = _device(config.device)
@@ -89,15 +87,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return _EXIT_FAILED if wrong else 0
 
 
-class _Parser(argparse.ArgumentParser):
-    """Complains in one line, as every other mistake is."""
-
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(message)
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="python -m jaxserve.verify", description="Compare every kernel with its float64 reference.")
+    parser = OneLineParser(prog="python -m jaxserve.verify", description="Compare every kernel with its float64 reference.")
     add_flags(parser, VerifyConfig)
     return parser
 
@@ -161,10 +152,7 @@ def _unsupported(results: Sequence[Result]) -> list[str]:
 
 def _write(path: Path, device: jax.Device, results: Sequence[Result]) -> None:
     figures = {"jax": jax.__version__, "device": device.device_kind, "results": [asdict(result) for result in results]}
-    try:
-        path.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"cannot write {path}: {error.strerror}", param="json") from error
+    write_json(path, figures)
 
 
 if __name__ == "__main__":

@@ -52,6 +52,7 @@ def test_no_pages_leave_a_tenant_idle():
     tenants = Tenants(no_quota, lifetime=1)
     tenants.add_pages(tenants.account("a"), 0)
     tenants.check([])
+    assert tenants.pages("a") == 0
 
 
 def test_the_tenant_that_is_beyond_its_quota_for_longest_gives_first():

@@ -108,12 +108,14 @@ def test_nobody_is_refused_before_anything_was_measured():
     bench.add(request("a", 4), request("b", 4))
     bench.step()
     bench.add(request("c", 4, queue_deadline=0.001))
+    assert "c" in bench.scheduler.sequences
 
 
 def test_nobody_is_refused_while_nobody_waits():
     bench = busy()
     bench.scheduler.abort(["waiting"])
     bench.add(request("a", 4, queue_deadline=bench.clock.now() + 0.001))
+    assert "a" in bench.scheduler.sequences
 
 
 def test_the_rate_is_that_of_the_last_ten_seconds():

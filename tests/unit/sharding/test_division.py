@@ -13,6 +13,7 @@ def test_sizes_that_fit():
 @pytest.mark.parametrize("devices", [1, 2, 4, 12])
 def test_what_fits_passes(devices):
     require_division(MODEL, devices)
+    assert devices in sizes_that_fit(MODEL)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,35 @@
+"""What the doors that answer a question share: one line for a mistake, a wide enough table, figures as JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any, NoReturn
+
+from rich.console import Console
+
+from jaxserve.errors import ConfigError
+
+
+class OneLineParser(argparse.ArgumentParser):
+    """Complains as every other mistake is told: a ConfigError, which a door prints in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise ConfigError."""
+        raise ConfigError(message)
+
+
+def wide_console(width: int) -> Console:
+    """A console at least as wide as the widest table: cut-off numbers are worse than wrapped lines, and a pipe has no width."""
+    console = Console(highlight=False)
+    console.width = max(console.width, width) if console.is_terminal else width
+    return console
+
+
+def write_json(path: Path, figures: Any) -> None:
+    """Write figures to a file. Raises ConfigError if that cannot be done."""
+    try:
+        path.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror}", param="json") from error
