@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from jaxserve.sampling.params import SamplingParams
     from jaxserve.types import RequestOptions, ServiceClass
 
-__version__ = version("jaxserve")
+    __version__: str
 
 __all__ = [
     "LLM",
@@ -40,6 +40,8 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":  # asked for only now: a checkout that is not installed has none
+        return version("jaxserve")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)

@@ -1,17 +1,10 @@
-"""What service classes and tenants may take: read from a JSON file, the same for engine and simulator.
-
-    {"classes": {"batch": {"kv_share": 0.5, "queue_timeout": null}},
-     "tenants": {"*": {"kv_share": 0.3}, "acme": {"weight": 4, "prefill_reserve": 0.25}}}
-
-Classes and tenants that the file does not name have the defaults; "*" sets those of all other tenants.
-"""
+"""What service classes and tenants may take, the same for engine and simulator; `policies_file` reads it."""
 
 from __future__ import annotations
 
 import math
-from pathlib import Path
-
-import msgspec
+from dataclasses import dataclass, field
+from typing import Literal
 
 from jaxserve.errors import ConfigError
 from jaxserve.types import ServiceClass
@@ -21,24 +14,26 @@ MIN_WEIGHT, MAX_WEIGHT = 0.001, 1000.0
 QUEUE_TIMEOUT = 30.0  # seconds, of interactive requests
 
 
-class ClassPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassPolicy:
     """Budgets of one service class.
 
     Attributes:
-        queue_timeout: seconds a request may wait for its first step; None for any time. If unset: 30 for the interactive classes,
-            any time for batch.
+        queue_timeout: seconds a request may wait for its first step; None for any time. "default": 30 for the interactive
+            classes, any time for batch.
         timeout: seconds a request may take in all; None for any time.
         max_total_tokens: prompt and output tokens of a request's sequences together; None for what the context holds.
         kv_share: share of the KV pages, above 0, beyond which no further sequence of the class starts.
     """
 
-    queue_timeout: float | msgspec.UnsetType | None = msgspec.UNSET
+    queue_timeout: float | Literal["default"] | None = "default"
     timeout: float | None = None
     max_total_tokens: int | None = None
     kv_share: float = 1.0
 
 
-class TenantPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TenantPolicy:
     """What a tenant may take.
 
     Attributes:
@@ -56,7 +51,8 @@ class TenantPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     prefill_reserve: float = 0.0
 
 
-class Policies(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policies:
     """Policies of every class and tenant.
 
     Attributes:
@@ -66,8 +62,8 @@ class Policies(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     Raises ConfigError naming the conflicting numbers.
     """
 
-    classes: dict[ServiceClass, ClassPolicy] = msgspec.field(default_factory=dict)
-    tenants: dict[str, TenantPolicy] = msgspec.field(default_factory=dict)
+    classes: dict[ServiceClass, ClassPolicy] = field(default_factory=dict)
+    tenants: dict[str, TenantPolicy] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for service_class, budget in self.classes.items():
@@ -88,28 +84,13 @@ class Policies(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def queue_timeout(self, service_class: ServiceClass) -> float | None:
         """Seconds that a request of the class may wait, None for any time."""
         timeout = self.of_class(service_class).queue_timeout
-        if isinstance(timeout, msgspec.UnsetType):
+        if timeout == "default":
             return None if service_class is ServiceClass.BATCH else QUEUE_TIMEOUT
         return timeout
 
     def of_tenant(self, name: str) -> TenantPolicy:
         """The policy of a tenant."""
         return self.tenants.get(name) or self.tenants.get(ANY_TENANT) or TenantPolicy()
-
-
-def load_policies(path: str | None) -> Policies:
-    """Read a policies file; None gives the defaults. Raises ConfigError naming the file and what is wrong in it."""
-    if path is None:
-        return Policies()
-    try:
-        return msgspec.json.decode(Path(path).read_bytes(), type=Policies, strict=True)
-    except OSError as error:
-        raise ConfigError(f"policies: cannot read {path}: {error.strerror}", param="policies") from error
-    except msgspec.DecodeError as error:  # a validation error is one
-        cause = error.__cause__
-        raise ConfigError(
-            f"{cause}" if isinstance(cause, ConfigError) else f"policies: {path}: {error}", param="policies"
-        ) from error
 
 
 def _check_class(name: str, policy: ClassPolicy) -> None:

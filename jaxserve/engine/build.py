@@ -17,7 +17,8 @@ from jaxserve.cache.prefix_hash import CacheNamespace
 from jaxserve.clock import Clock
 from jaxserve.config.fields import EngineConfig
 from jaxserve.config.kernels import Kernels, check_kernels
-from jaxserve.config.policies import Policies, load_policies
+from jaxserve.config.policies import Policies
+from jaxserve.config.policies_file import load_policies
 from jaxserve.config.resolve import DeviceFacts, ModelFacts, ResolvedConfig, resolve
 from jaxserve.engine.budgets import Budgets
 from jaxserve.engine.client import ModelInfo

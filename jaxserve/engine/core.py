@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from jaxserve.errors import EngineDeadError
 from jaxserve.executor.base import Executor, StepHandle
-from jaxserve.record.crash import CrashDumper
 from jaxserve.scheduler.plan import Plan
 from jaxserve.scheduler.request import EngineRequest
 from jaxserve.scheduler.scheduler import Scheduler
 from jaxserve.scheduler.update import Update
+
+if TYPE_CHECKING:  # an engine without dumps needs none of what writes them
+    from jaxserve.record.crash import CrashDumper
 
 
 class EngineCore:

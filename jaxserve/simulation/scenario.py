@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from jaxserve.config.fields import SchedulerConfig
-from jaxserve.config.policies import load_policies
+from jaxserve.config.policies_file import load_policies
 from jaxserve.errors import ConfigError
 from jaxserve.executor.base import Capabilities
 from jaxserve.executor.simulated import Calibration

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from jaxserve.config.policies import QUEUE_TIMEOUT, ClassPolicy, Policies, TenantPolicy, load_policies
+from jaxserve.config.policies import QUEUE_TIMEOUT, ClassPolicy, Policies, TenantPolicy
+from jaxserve.config.policies_file import load_policies
 from jaxserve.errors import ConfigError
 from jaxserve.types import ServiceClass
 
@@ -103,7 +104,9 @@ def test_numbers_of_classes_are_finite_too(name, value):
     [
         ("{", r"policies\.json: "),
         ({"clases": {}}, r"policies\.json: .*clases"),
-        ({"tenants": {"a": {"wieght": 2}}}, r"policies\.json: .*wieght"),
+        ({"tenants": {"a": {"wieght": 2}}}, r"policies\.json: .*tenants\.a.*wieght"),
+        ({"classes": {"batch": {"kv_shares": 1, "kv_share": 1}}}, r"policies\.json: .*classes\.batch: kv_shares"),
+        ({"classes": {"batch": {"queue_timeout": "soon"}}}, r"policies\.json: .*soon"),
         ({"tenants": {"a": {"weight": "2"}}}, r"policies\.json: .*float.*tenants"),
         ({"classes": {"interactive": {}}}, r"policies\.json: .*interactive"),
         ({"classes": {"batch": {"kv_share": None}}}, r"policies\.json: .*kv_share"),

@@ -1,0 +1,48 @@
+"""Reads a policies file.
+
+    {"classes": {"batch": {"kv_share": 0.5, "queue_timeout": null}},
+     "tenants": {"*": {"kv_share": 0.3}, "acme": {"weight": 4, "prefill_reserve": 0.25}}}
+
+Classes and tenants that the file does not name have the defaults; "*" sets those of all other tenants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from jaxserve.config.policies import ClassPolicy, Policies, TenantPolicy
+from jaxserve.errors import ConfigError
+
+
+def load_policies(path: str | None) -> Policies:
+    """Read a policies file; None gives the defaults. Raises ConfigError naming the file and what is wrong in it."""
+    if path is None:
+        return Policies()
+    try:
+        content = Path(path).read_bytes()
+        policies = msgspec.json.decode(content, type=Policies, strict=True)
+    except OSError as error:
+        raise ConfigError(f"policies: cannot read {path}: {error.strerror}", param="policies") from error
+    except msgspec.DecodeError as error:  # a validation error is one
+        cause = error.__cause__
+        raise ConfigError(
+            f"{cause}" if isinstance(cause, ConfigError) else f"policies: {path}: {error}", param="policies"
+        ) from error
+    _refuse_unknown(path, msgspec.json.decode(content))
+    return policies
+
+
+def _refuse_unknown(path: str, content: Mapping[str, Any]) -> None:
+    """Raise ConfigError for a name that no policy has: msgspec passes over those of a dataclass."""
+    places = [("the file", content, Policies)]
+    places += [(f"classes.{name}", policy, ClassPolicy) for name, policy in content.get("classes", {}).items()]
+    places += [(f"tenants.{name}", policy, TenantPolicy) for name, policy in content.get("tenants", {}).items()]
+    for place, given, kind in places:
+        unknown = given.keys() - {item.name for item in fields(kind)}
+        if unknown:
+            raise ConfigError(f"policies: {path}: unknown in {place}: {', '.join(sorted(unknown))}", param="policies")
