@@ -7,9 +7,9 @@ from typing import Protocol
 
 import jax
 
+from pallas_kernels import hopper
 from pallas_kernels.kv_write import mosaic_gpu_support, xla
 from pallas_kernels.kv_write.problem import WriteProblem
-from pallas_kernels.ragged_paged_attention.mosaic_gpu_support import interpreted_on, runs_on
 from pallas_kernels.registry import Implementation, later
 
 
@@ -33,7 +33,7 @@ IMPLEMENTATIONS: tuple[Implementation[KvWrite, WriteProblem], ...] = (
         _mosaic_gpu,
         limits=mosaic_gpu_support.LIMITS,
         checked="compiled for an H100 without one; not yet run on a GPU",
-        runs_on=runs_on,
+        runs_on=hopper.runs_on,
         supports=mosaic_gpu_support.supports,
     ),
     Implementation(
@@ -41,7 +41,7 @@ IMPLEMENTATIONS: tuple[Implementation[KvWrite, WriteProblem], ...] = (
         partial(_mosaic_gpu, interpret=True),
         limits=mosaic_gpu_support.LIMITS,
         checked="the tiny cases, on CPUs",
-        runs_on=interpreted_on,
+        runs_on=hopper.interpreted_on,
         supports=mosaic_gpu_support.supports,
         interpreted=True,
     ),

@@ -7,6 +7,7 @@ from typing import Protocol
 
 import jax
 
+from pallas_kernels import hopper
 from pallas_kernels.ragged_paged_attention import mosaic_gpu_support, triton_support, xla
 from pallas_kernels.ragged_paged_attention.problem import AttentionProblem
 from pallas_kernels.registry import Implementation, later
@@ -43,7 +44,7 @@ IMPLEMENTATIONS: tuple[Implementation[RaggedPagedAttention, AttentionProblem], .
         _mosaic_gpu,
         limits=mosaic_gpu_support.LIMITS,
         checked="compiled for an H100 without one; not yet run on a GPU",
-        runs_on=mosaic_gpu_support.runs_on,
+        runs_on=hopper.runs_on,
         supports=mosaic_gpu_support.supports,
     ),
     Implementation(
@@ -61,7 +62,7 @@ IMPLEMENTATIONS: tuple[Implementation[RaggedPagedAttention, AttentionProblem], .
         partial(_mosaic_gpu, interpret=True),
         limits=mosaic_gpu_support.LIMITS,
         checked="small batches, on CPUs",
-        runs_on=mosaic_gpu_support.interpreted_on,
+        runs_on=hopper.interpreted_on,
         supports=mosaic_gpu_support.supports,
         interpreted=True,
     ),

@@ -1,15 +1,11 @@
-"""What the Mosaic GPU kernels run on and compute; asked before they are imported."""
+"""What the Mosaic GPU kernels compute; asked before they are imported."""
 
 from __future__ import annotations
 
-import jax
 import jax.numpy as jnp
 
 from pallas_kernels.ragged_paged_attention.problem import AttentionProblem
-from pallas_kernels.registry import Target
 
-HOPPER = (9, 0)
-OLDEST_JAX = (0, 11, 2)
 PAGE_SIZES = (8, 16, 32, 64)
 LARGEST_HEAD_DIM = 256
 LARGEST_GROUP = 64  # query heads of a KV head: the rows of one wgmma
@@ -17,20 +13,6 @@ LIMITS = (
     "Hopper GPUs (compute capability 9.0) with jax 0.11.2 or newer, queries and cache both bfloat16 or both float16, pages of "
     "8, 16, 32 or 64 tokens, head dims that are multiples of 16 up to 256, and at most 64 query heads to a KV head"
 )
-
-
-def runs_on(target: Target) -> str | None:
-    """Say why the compiled kernels do not run on a device, or None if they do."""
-    if target.platform != "gpu" or target.capability != HOPPER:
-        return f"it needs a GPU of compute capability 9.0, not {target}"
-    return _old_jax()
-
-
-def interpreted_on(target: Target) -> str | None:
-    """Say why the kernels cannot be interpreted on a device, or None if they can."""
-    if target.platform != "cpu":
-        return f"kernels are interpreted on CPUs, not on {target}"
-    return _old_jax()
 
 
 def supports(problem: AttentionProblem) -> str | None:
@@ -46,10 +28,4 @@ def supports(problem: AttentionProblem) -> str | None:
     group = problem.heads // problem.kv_heads
     if group > LARGEST_GROUP:
         return f"a KV head can have {LARGEST_GROUP} query heads at most, not {group}"
-    return None
-
-
-def _old_jax() -> str | None:
-    if jax.__version_info__ < OLDEST_JAX:
-        return f"it needs jax 0.11.2 or newer, not {jax.__version__}"
     return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from importlib.util import find_spec
 
 import jax
 import jax.numpy as jnp
@@ -15,11 +14,11 @@ from pallas_kernels.kv_write import kv_write, mosaic_gpu_support
 from pallas_kernels.kv_write.problem import WriteProblem
 from pallas_kernels.parity.cases import DTYPES, WRITE_CASES
 from pallas_kernels.parity.gate import check_write
-from pallas_kernels.ragged_paged_attention.mosaic_gpu_support import OLDEST_JAX
 from pallas_kernels.registry import Target as KernelTarget
 
-pytestmark = pytest.mark.skipif(jax.__version_info__ < OLDEST_JAX, reason="Mosaic GPU kernels need jax 0.11.2, hence Python 3.12")
-PLUGIN = pytest.mark.skipif(find_spec("jax_cuda13_plugin") is None, reason="compiling for an H100 needs jax-cuda13-plugin")
+from .needs import MOSAIC, PLUGIN
+
+pytestmark = MOSAIC
 CASES = {case.name: case for case in WRITE_CASES if case.tiny}
 EVERYWHERE = ("any slots", "padding")
 

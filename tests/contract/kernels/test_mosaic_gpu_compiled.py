@@ -11,23 +11,19 @@ import pytest
 from jax.sharding import SingleDeviceSharding
 
 from jaxserve.aot.target import Target as CompileTarget
-from jaxserve.errors import ConfigError
-from pallas_kernels.ragged_paged_attention import mosaic_gpu, mosaic_gpu_support, ragged_paged_attention
+from pallas_kernels.ragged_paged_attention import mosaic_gpu, ragged_paged_attention
 from pallas_kernels.registry import Target
 
-pytestmark = pytest.mark.skipif(
-    jax.__version_info__ < mosaic_gpu_support.OLDEST_JAX, reason="NOT CHECKED: Mosaic GPU kernels need jax 0.11.2, Python 3.12"
-)
+from .needs import MOSAIC, PLUGIN
+
+pytestmark = [MOSAIC, PLUGIN]
 
 HEADS, KV_HEADS, PAGES_PER_ROW = 32, 8, 256
 
 
 @pytest.fixture(scope="module")
 def device():
-    try:
-        return CompileTarget.parse("h100").devices()[0]
-    except ConfigError as error:
-        pytest.skip(f"NOT CHECKED: {error}")
+    return CompileTarget.parse("h100").devices()[0]
 
 
 def lower(

@@ -14,13 +14,12 @@ import pytest
 
 from pallas_kernels.parity.cases import ATTENTION_CASES, SINKS, AttentionCase
 from pallas_kernels.parity.gate import check_attention
-from pallas_kernels.ragged_paged_attention import mosaic_gpu_support, ragged_paged_attention
+from pallas_kernels.ragged_paged_attention import ragged_paged_attention
 
 from .batches import Heads, make_batch
+from .needs import MOSAIC
 
-pytestmark = pytest.mark.skipif(
-    jax.__version_info__ < mosaic_gpu_support.OLDEST_JAX, reason="Mosaic GPU kernels need jax 0.11.2, hence Python 3.12"
-)
+pytestmark = MOSAIC
 
 TINY = [case for case in ATTENTION_CASES if case.tiny]
 # A decode within a page, a chunk behind a prefix, a row without queries, a decode and a chunk over the edge of a block of keys.

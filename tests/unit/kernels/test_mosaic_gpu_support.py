@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from pallas_kernels import hopper
 from pallas_kernels.ragged_paged_attention import mosaic_gpu_support as support
 from pallas_kernels.ragged_paged_attention.implementations import IMPLEMENTATIONS
 from pallas_kernels.ragged_paged_attention.mosaic_gpu_tiles import HOPPER, decode_slots, decode_splits, prefill_slots
@@ -26,7 +27,7 @@ LLAMA = AttentionProblem(
     kv_dtype=jnp.dtype(jnp.bfloat16),
 )
 H100 = Target("gpu", (9, 0))
-new_jax = pytest.mark.skipif(jax.__version_info__ < support.OLDEST_JAX, reason="Mosaic GPU kernels need jax 0.11.2")
+new_jax = pytest.mark.skipif(jax.__version_info__ < hopper.OLDEST_JAX, reason="Mosaic GPU kernels need jax 0.11.2")
 
 
 def named(function):
@@ -60,8 +61,8 @@ def test_not_supported(change, reason):
 @new_jax
 @pytest.mark.parametrize("target", [Target("gpu", (8, 0)), Target("gpu", (10, 0)), Target("gpu"), Target("cpu")], ids=str)
 def test_only_hopper(target):
-    assert "compute capability 9.0" in str(support.runs_on(target))
-    assert support.runs_on(H100) is None
+    assert "compute capability 9.0" in str(hopper.runs_on(target))
+    assert hopper.runs_on(H100) is None
 
 
 @new_jax
