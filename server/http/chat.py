@@ -15,7 +15,7 @@ from jaxserve.types import ChatMessage
 from server.errors import ErrorBody
 from server.http.disconnect import until_gone
 from server.http.failures import json_response
-from server.http.generation import Gathered, gather, reason_of, stream_frames
+from server.http.generation import Gathered, events_of, gather, reason_of, stream_frames
 from server.http.headers import TENANT_HEADER, options_of
 from server.http.logprobs import chat_logprobs, prompt_logprobs
 from server.http.protocol import ChatRequest
@@ -24,7 +24,7 @@ from server.http.replies import ChatChoiceReply, ChatChunkChoiceReply, ChatReply
 from server.http.sse import stream
 from server.http.strict_json import StrictJsonRoute
 from server.requests import Job, admit, check_not_empty, new_id, sampling_params, template_arguments
-from server.streams import Events, run
+from server.streams import Events
 
 router = APIRouter(route_class=StrictJsonRoute)
 
@@ -37,7 +37,7 @@ async def chat_completions(body: ChatRequest, request: Request) -> Response:
     client: EngineClient = request.app.state.client
     admit(client, body.model)
     job = await _job(client, body, request.headers)
-    events = run(client, job)
+    events = events_of(request, job)
     head: dict[str, Any] = {
         "id": job.request_id,
         "object": "chat.completion.chunk" if body.stream else "chat.completion",

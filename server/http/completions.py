@@ -16,7 +16,7 @@ from jaxserve.types import Prompt
 from server.errors import ErrorBody
 from server.http.disconnect import until_gone
 from server.http.failures import json_response
-from server.http.generation import Gathered, gather, reason_of, stream_frames
+from server.http.generation import Gathered, events_of, gather, reason_of, stream_frames
 from server.http.headers import TENANT_HEADER, options_of
 from server.http.logprobs import TextLogprobs, joined, prompt_logprobs
 from server.http.protocol import CompletionRequest
@@ -24,7 +24,7 @@ from server.http.replies import CompletionChoiceReply, CompletionReply
 from server.http.sse import stream
 from server.http.strict_json import StrictJsonRoute
 from server.requests import Job, admit, check_not_empty, new_id, sampling_params
-from server.streams import Events, run
+from server.streams import Events
 
 router = APIRouter(route_class=StrictJsonRoute)
 
@@ -39,7 +39,7 @@ async def completions(body: CompletionRequest, request: Request) -> Response:
     client: EngineClient = request.app.state.client
     admit(client, body.model)
     job, prompts = _job(body, request.headers)
-    events = run(client, job)
+    events = events_of(request, job)
     texts = _Texts(client.tokenizer, body, job, prompts)
     head: dict[str, Any] = {
         "id": job.request_id,

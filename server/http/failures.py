@@ -1,4 +1,4 @@
-"""Every failure becomes OpenAI's error body with the status that the table gives it."""
+"""Every failure becomes the error body that clients of its path expect, with the status that the table gives it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 from jaxserve.errors import InvalidRequestError, JaxserveError
-from server.errors import OUTCOMES, ErrorBody, http_body, http_headers
+from server.errors import OUTCOMES, ErrorDetail, http_headers
+from server.http.error_bodies import body_of, shaped
 
 _encode = msgspec.json.Encoder().encode
 
@@ -22,9 +23,9 @@ def json_response(content: Any, status: int = 200, headers: dict[str, str] | Non
     return Response(_encode(content), status, headers, media_type="application/json")
 
 
-def error_response(error: JaxserveError) -> Response:
-    """The answer to a request that failed."""
-    return json_response(http_body(error), OUTCOMES[error.code].http, http_headers(error))
+def error_response(error: JaxserveError, path: str) -> Response:
+    """The answer to a request to `path` that failed."""
+    return json_response(body_of(error, path), OUTCOMES[error.code].http, http_headers(error))
 
 
 def install(app: FastAPI) -> None:
@@ -36,24 +37,30 @@ def install(app: FastAPI) -> None:
 
 async def _on_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, JaxserveError)
-    return error_response(error)
+    return error_response(error, _path_of(request))
 
 
 async def _on_invalid_body(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    return error_response(from_validation(error.errors(), error.body))
+    return error_response(from_validation(error.errors(), error.body), _path_of(request))
 
 
 async def _on_http_error(request: Request, error: Exception) -> Response:
     """Failures found by the framework: no such path, wrong method."""
     assert isinstance(error, HTTPException)
-    status = HTTPStatus(error.status_code)
+    status, path = HTTPStatus(error.status_code), _path_of(request)
     message = {
-        HTTPStatus.NOT_FOUND: f"there is nothing at {request.url.path}",
-        HTTPStatus.METHOD_NOT_ALLOWED: f"{request.url.path} does not take {request.method}",
+        HTTPStatus.NOT_FOUND: f"there is nothing at {path}",
+        HTTPStatus.METHOD_NOT_ALLOWED: f"{path} does not take {request.method}",
     }.get(status, error.detail)
-    body: ErrorBody = {"error": {"message": message, "type": "invalid_request_error", "param": None, "code": status.name.lower()}}
-    return json_response(body, status, dict(error.headers or {}))
+    detail: ErrorDetail = {"message": message, "type": "invalid_request_error", "param": None, "code": status.name.lower()}
+    return json_response(shaped(detail, status, path), status, dict(error.headers or {}))
+
+
+def _path_of(request: Request) -> str:
+    """As it was sent: `request.url` is put together from headers too, which may hold anything."""
+    path: str = request.scope["path"]
+    return path
 
 
 def from_validation(errors: Iterable[Any], body: Any) -> InvalidRequestError:

@@ -7,11 +7,14 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+from fastapi import Request
+
 from jaxserve.engine.events import Delta, Event, Finished, PositionLogprobs, Started
 from server.http.protocol import StreamOptions
 from server.http.replies import Reason, UsageReply
 from server.http.sse import DONE, frame
-from server.streams import Events
+from server.requests import Job
+from server.streams import Events, run
 
 
 @dataclass(slots=True)
@@ -48,6 +51,11 @@ class Gathered:
     text: list[str] = field(default_factory=list)
     logprobs: list[PositionLogprobs] = field(default_factory=list)
     reason: Reason = "stop"
+
+
+def events_of(request: Request, job: Job) -> Events:
+    """The job's events: the one place where HTTP starts a job."""
+    return run(request.app.state.client, job)
 
 
 def reason_of(event: Finished) -> Reason:

@@ -43,4 +43,5 @@ class Envelope:
             _LOG.exception("request %s to %s failed", request_id, scope["path"])
             if started:  # nothing can be taken back: close the connection
                 raise
-            await error_response(InternalError("the server failed to answer this request"))(scope, receive, send_with_id)
+            failure = InternalError("the server failed to answer this request")
+            await error_response(failure, scope["path"])(scope, receive, send_with_id)
