@@ -9,6 +9,7 @@ from types import MappingProxyType
 
 import grpc
 from google.protobuf.any_pb2 import Any as AnyMessage
+from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 from typing_extensions import TypedDict
@@ -57,6 +58,9 @@ OUTCOMES: Mapping[ErrorCode, Outcome] = MappingProxyType(
 # For retryable errors that do not know when: soon enough for a person, late enough for a busy server.
 DEFAULT_RETRY_SECONDS = 5.0
 
+_DOMAIN = "jaxserve"  # of the reasons in google.rpc.ErrorInfo
+_MAX_MESSAGE_BYTES = 1000  # a status travels in headers, of which clients take 8 KiB, and says its message up to three times
+
 
 class ErrorDetail(TypedDict):
     """What went wrong, in OpenAI's shape."""
@@ -92,12 +96,13 @@ def http_headers(error: JaxserveError) -> dict[str, str]:
     return {} if seconds is None else {"Retry-After": str(math.ceil(seconds))}
 
 
-def grpc_status(error: JaxserveError) -> grpc.Status:
-    """The error as a gRPC status with BadRequest and RetryInfo details."""
+def grpc_status(error: JaxserveError, request_id: str = "") -> grpc.Status:
+    """The error as a gRPC status with its details: BadRequest and RetryInfo where they apply, ErrorInfo, RequestInfo if known."""
     details: list[AnyMessage] = []
+    message = _short(error.message)
     if error.param is not None:
         violation = error_details_pb2.BadRequest.FieldViolation(
-            field=error.param, description=error.message, reason=error.code.value.upper()
+            field=error.param, description=message, reason=error.code.value.upper()
         )
         details.append(_packed(error_details_pb2.BadRequest(field_violations=[violation])))
     seconds = retry_after(error)
@@ -105,12 +110,21 @@ def grpc_status(error: JaxserveError) -> grpc.Status:
         info = error_details_pb2.RetryInfo()
         info.retry_delay.FromMilliseconds(round(seconds * 1000))
         details.append(_packed(info))
+    details.append(_packed(error_details_pb2.ErrorInfo(reason=error.code.value.upper(), domain=_DOMAIN)))
+    if request_id:
+        details.append(_packed(error_details_pb2.RequestInfo(request_id=request_id)))
     code: int = OUTCOMES[error.code].grpc.value[0]
-    status: grpc.Status = rpc_status.to_status(status_pb2.Status(code=code, message=error.message, details=details))
+    status: grpc.Status = rpc_status.to_status(status_pb2.Status(code=code, message=message, details=details))
     return status
 
 
-def _packed(detail: error_details_pb2.BadRequest | error_details_pb2.RetryInfo) -> AnyMessage:
+def _short(message: str) -> str:
+    """The message, cut where it would not fit the headers."""
+    encoded = message.encode()
+    return message if len(encoded) <= _MAX_MESSAGE_BYTES else encoded[:_MAX_MESSAGE_BYTES].decode(errors="ignore") + "..."
+
+
+def _packed(detail: Message) -> AnyMessage:
     packed = AnyMessage()
     packed.Pack(detail)
     return packed

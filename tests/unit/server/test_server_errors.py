@@ -81,3 +81,19 @@ def test_grpc_details_say_when_to_retry() -> None:
     retry = error_details_pb2.RetryInfo()
     assert details(QueueFullError("x", retry_after=1.5)).details[0].Unpack(retry)
     assert retry.retry_delay.ToMilliseconds() == 1500
+
+
+def test_grpc_details_name_the_code_and_the_request() -> None:
+    found = error_details_pb2.ErrorInfo()
+    assert any(detail.Unpack(found) for detail in details(QueueFullError("x")).details)
+    assert (found.reason, found.domain) == ("QUEUE_FULL", "jaxserve")
+    assert not any(detail.Is(error_details_pb2.RequestInfo.DESCRIPTOR) for detail in details(QueueFullError("x")).details)
+    (_, value), *_ = grpc_status(QueueFullError("x"), "mine").trailing_metadata
+    request = error_details_pb2.RequestInfo()
+    assert status_pb2.Status.FromString(value).details[-1].Unpack(request)
+    assert request.request_id == "mine"
+
+
+def test_a_status_fits_the_headers_that_clients_take() -> None:
+    assert grpc_status(InvalidRequestError("é" * 500)).details == "é" * 500
+    assert grpc_status(InvalidRequestError("é" * 100_000, param="model")).details == "é" * 500 + "..."
