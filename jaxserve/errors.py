@@ -17,6 +17,12 @@ class ErrorCode(StrEnum):
     DRAINING = "draining"
     CANCELLED = "cancelled"
     ENGINE_DEAD = "engine_dead"
+    INVALID_API_KEY = "invalid_api_key"
+    PERMISSION_DENIED = "permission_denied"
+    RATE_LIMITED = "rate_limit_exceeded"
+    BUDGET_SPENT = "insufficient_quota"
+    REQUEST_TOO_LARGE = "request_too_large"
+    IDEMPOTENCY_KEY_REUSED = "idempotency_key_reused"
     INTERNAL = "internal_error"
     CONFIG = "invalid_config"
     CHECKPOINT = "invalid_checkpoint"
@@ -40,6 +46,10 @@ class JaxserveError(Exception):
         self.message = message
         self.param = param
         self.retry_after = retry_after
+
+    def copy(self) -> JaxserveError:
+        """The same error without a traceback: raised in several places, one object would gather those of all."""
+        return type(self)(self.message, param=self.param, retry_after=self.retry_after)
 
 
 class InvalidRequestError(JaxserveError, ValueError):
@@ -104,6 +114,42 @@ class InternalError(JaxserveError):
     """This request failed inside the engine; others go on."""
 
     code = ErrorCode.INTERNAL
+
+
+class AuthenticationError(JaxserveError):
+    """The request carries no API key, or one that is not known here or has expired."""
+
+    code = ErrorCode.INVALID_API_KEY
+
+
+class PermissionDeniedError(JaxserveError):
+    """The API key is good, but not for this."""
+
+    code = ErrorCode.PERMISSION_DENIED
+
+
+class RateLimitError(RefusedError):
+    """The tenant has used up what it may take for now; `retry_after` is when there is enough again."""
+
+    code = ErrorCode.RATE_LIMITED
+
+
+class BudgetError(RefusedError):
+    """The tenant has spent its tokens of the day; `retry_after` is when the next day begins."""
+
+    code = ErrorCode.BUDGET_SPENT
+
+
+class RequestTooLargeError(JaxserveError):
+    """The body is longer than the server reads."""
+
+    code = ErrorCode.REQUEST_TOO_LARGE
+
+
+class IdempotencyError(JaxserveError):
+    """An idempotency key was used before with another request."""
+
+    code = ErrorCode.IDEMPOTENCY_KEY_REUSED
 
 
 class ConfigError(JaxserveError, ValueError):

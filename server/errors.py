@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
+from http import HTTPStatus
 from types import MappingProxyType
 
 import grpc
@@ -48,6 +50,12 @@ OUTCOMES: Mapping[ErrorCode, Outcome] = MappingProxyType(
         ErrorCode.DRAINING: Outcome(503, "service_unavailable_error", _STATUS.UNAVAILABLE, retryable=True),
         ErrorCode.CANCELLED: Outcome(499, "cancelled_error", _STATUS.CANCELLED, retryable=False),
         ErrorCode.ENGINE_DEAD: Outcome(503, "service_unavailable_error", _STATUS.UNAVAILABLE, retryable=True),
+        ErrorCode.INVALID_API_KEY: Outcome(401, "invalid_request_error", _STATUS.UNAUTHENTICATED, retryable=False),
+        ErrorCode.PERMISSION_DENIED: Outcome(403, "permission_error", _STATUS.PERMISSION_DENIED, retryable=False),
+        ErrorCode.RATE_LIMITED: Outcome(429, "rate_limit_error", _STATUS.RESOURCE_EXHAUSTED, retryable=True),
+        ErrorCode.BUDGET_SPENT: Outcome(429, "insufficient_quota", _STATUS.RESOURCE_EXHAUSTED, retryable=True),
+        ErrorCode.REQUEST_TOO_LARGE: Outcome(413, "invalid_request_error", _STATUS.RESOURCE_EXHAUSTED, retryable=False),
+        ErrorCode.IDEMPOTENCY_KEY_REUSED: Outcome(422, "invalid_request_error", _STATUS.ALREADY_EXISTS, retryable=False),
         ErrorCode.INTERNAL: Outcome(500, "server_error", _STATUS.INTERNAL, retryable=False),
         ErrorCode.CONFIG: _AT_START,
         ErrorCode.CHECKPOINT: _AT_START,
@@ -57,6 +65,11 @@ OUTCOMES: Mapping[ErrorCode, Outcome] = MappingProxyType(
 
 # For retryable errors that do not know when: soon enough for a person, late enough for a busy server.
 DEFAULT_RETRY_SECONDS = 5.0
+
+# Clients that were refused together are told to come back spread over this share of the time, and over a second at least.
+JITTER_SHARE = 0.25
+JITTER_SECONDS = 1.0
+_JITTER_STEPS = 1000
 
 _DOMAIN = "jaxserve"  # of the reasons in google.rpc.ErrorInfo
 _MAX_MESSAGE_BYTES = 1000  # a status travels in headers, of which clients take 8 KiB, and says its message up to three times
@@ -78,10 +91,14 @@ class ErrorBody(TypedDict):
 
 
 def retry_after(error: JaxserveError) -> float | None:
-    """Seconds after which to try again; None if that would not help."""
-    if error.retry_after is not None:
-        return error.retry_after
-    return DEFAULT_RETRY_SECONDS if OUTCOMES[error.code].retryable else None
+    """Seconds after which to try again, never too early and drawn anew at each call; None if that would not help."""
+    seconds = error.retry_after
+    if seconds is None:
+        if not OUTCOMES[error.code].retryable:
+            return None
+        seconds = DEFAULT_RETRY_SECONDS
+    spread = max(JITTER_SECONDS, JITTER_SHARE * seconds)
+    return seconds + spread * secrets.randbelow(_JITTER_STEPS) / _JITTER_STEPS
 
 
 def http_body(error: JaxserveError) -> ErrorBody:
@@ -91,7 +108,9 @@ def http_body(error: JaxserveError) -> ErrorBody:
 
 
 def http_headers(error: JaxserveError) -> dict[str, str]:
-    """Retry-After, in whole seconds and never too early, where trying again may help."""
+    """Retry-After, in whole seconds and never too early, where trying again may help; how to identify oneself after a 401."""
+    if OUTCOMES[error.code].http == HTTPStatus.UNAUTHORIZED:
+        return {"WWW-Authenticate": "Bearer"}
     seconds = retry_after(error)
     return {} if seconds is None else {"Retry-After": str(math.ceil(seconds))}
 
@@ -108,7 +127,7 @@ def grpc_status(error: JaxserveError, request_id: str = "") -> grpc.Status:
     seconds = retry_after(error)
     if seconds is not None:
         info = error_details_pb2.RetryInfo()
-        info.retry_delay.FromMilliseconds(round(seconds * 1000))
+        info.retry_delay.FromMilliseconds(math.ceil(seconds * 1000))
         details.append(_packed(info))
     details.append(_packed(error_details_pb2.ErrorInfo(reason=error.code.value.upper(), domain=_DOMAIN)))
     if request_id:
