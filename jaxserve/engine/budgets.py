@@ -39,7 +39,7 @@ class Grant:
 class Budgets:
     """Grants requests what policies allow them.
 
-    Args:
+    Attributes:
         policies: of classes and tenants.
         default_class: of requests that name none.
         num_pages: pages that sequences can have together; shares are parts of them.
@@ -47,20 +47,20 @@ class Budgets:
     """
 
     def __init__(self, policies: Policies, default_class: ServiceClass, *, num_pages: int, page_size: int) -> None:
-        self._policies = policies
-        self._default_class = default_class
-        self._num_pages = num_pages
-        self._page_size = page_size
+        self.policies = policies
+        self.default_class = default_class
+        self.num_pages = num_pages
+        self.page_size = page_size
 
     def grant(self, options: RequestOptions, arrival: float) -> Grant:
         """What a request that arrived at this clock time, seconds, may take. Raises InvalidRequestError naming the field."""
         check_options(options)
-        service_class = _class(options) or self._default_class
-        policy = self._policies.of_class(service_class)
+        service_class = _class(options) or self.default_class
+        policy = self.policies.of_class(service_class)
         timeout = _smaller(options.timeout, policy.timeout)
         queue_timeout = options.queue_timeout
         if queue_timeout is None:
-            queue_timeout = self._policies.queue_timeout(service_class)
+            queue_timeout = self.policies.queue_timeout(service_class)
         if queue_timeout is not None:
             queue_timeout = _smaller(queue_timeout, timeout)
         max_kv_tokens, kv_limit = self._kv_limit(options.tenant, service_class)
@@ -76,14 +76,14 @@ class Budgets:
     def _kv_limit(self, tenant: str, service_class: ServiceClass) -> tuple[int | None, str]:
         """Tokens that fit the pages this tenant's sequences of this class may never exceed, and the policy that says so."""
         shares = (
-            (self._policies.of_class(service_class).kv_share, f"kv_share of class {service_class}"),
-            (self._policies.of_tenant(tenant).kv_cap, f"kv_cap of tenant {tenant!r}"),
+            (self.policies.of_class(service_class).kv_share, f"kv_share of class {service_class}"),
+            (self.policies.of_tenant(tenant).kv_cap, f"kv_cap of tenant {tenant!r}"),
         )
         share, name = min(shares)
         if share == 1.0:
             return None, ""
-        pages = int(self._num_pages * share)
-        return pages * self._page_size, f"{name}, {share:g} of {self._num_pages} pages of {self._page_size} tokens"
+        pages = int(self.num_pages * share)
+        return pages * self.page_size, f"{name}, {share:g} of {self.num_pages} pages of {self.page_size} tokens"
 
 
 def check_options(options: RequestOptions) -> None:

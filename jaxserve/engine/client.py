@@ -104,8 +104,16 @@ class EngineClient(Protocol):
         """Forget every cached prefix, pinned ones too; what runs goes on. Raises EngineDeadError."""
         ...
 
+    async def call(self, name: str, argument: bytes = b"") -> bytes:
+        """Run one of `jaxserve.engine.calls` between two of the engine's turns. Raises EngineDeadError, or what the call does."""
+        ...
+
     def stats(self) -> EngineStats:
         """The load now."""
+        ...
+
+    def heartbeat_age(self) -> float:
+        """Seconds since the engine's loop is known to have turned; above a second, a step hangs or the engine is gone."""
         ...
 
     def check_health(self) -> None:

@@ -10,12 +10,13 @@ from functools import lru_cache
 from typing import Any
 
 from jaxserve.cache.prefix_hash import CacheNamespace
+from jaxserve.config.policies import Policies
 from jaxserve.engine.budgets import Budgets, Grant, cache_salt
 from jaxserve.errors import ContextLengthError, InvalidRequestError
 from jaxserve.sampling.params import SamplingParams
 from jaxserve.scheduler.request import EngineRequest
 from jaxserve.tokenizer.base import Tokenizer
-from jaxserve.types import Prompt, RequestOptions
+from jaxserve.types import Prompt, RequestOptions, ServiceClass
 
 NO_OPTIONS = RequestOptions()
 KNOWN_ROOTS = 4096  # salts whose hash is kept
@@ -42,6 +43,24 @@ class IntakeLimits:
     strict: bool
 
 
+@dataclass(frozen=True, slots=True)
+class IntakeRules:
+    """Everything an intake goes by, as plain data: what another process needs for an intake of its own.
+
+    Attributes:
+        limits: what a prompt must fit.
+        namespace: what cached keys and values depend on besides tokens.
+        policies, default_class, num_pages, page_size: see Budgets.
+    """
+
+    limits: IntakeLimits
+    namespace: CacheNamespace
+    policies: Policies
+    default_class: ServiceClass
+    num_pages: int
+    page_size: int
+
+
 class Intake:
     """Prepares requests; `prepare` may be called from several threads.
 
@@ -50,14 +69,38 @@ class Intake:
         limits: what a prompt must fit.
         namespace: what cached keys and values depend on besides tokens; tenants and salts make their own of it.
         budgets: what requests may take.
+        origin: tells its requests from those of an engine's other intakes, in their ids and in the seeds drawn for them.
     """
 
-    def __init__(self, tokenizer: Tokenizer | None, limits: IntakeLimits, namespace: CacheNamespace, budgets: Budgets) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer | None,
+        limits: IntakeLimits,
+        namespace: CacheNamespace,
+        budgets: Budgets,
+        origin: str = "",
+    ) -> None:
         self._tokenizer = tokenizer
         self._limits = limits
+        self._namespace = namespace
         self._budgets = budgets
+        self._origin = origin
         self._root_of = lru_cache(maxsize=KNOWN_ROOTS)(lambda salt: replace(namespace, salt=salt).root())
         self._counter = itertools.count()
+
+    @classmethod
+    def by_rules(cls, tokenizer: Tokenizer, rules: IntakeRules, origin: str) -> Intake:
+        """An intake for another process's engine; see `rules`."""
+        budgets = Budgets(rules.policies, rules.default_class, num_pages=rules.num_pages, page_size=rules.page_size)
+        return cls(tokenizer, rules.limits, rules.namespace, budgets, origin)
+
+    @property
+    def rules(self) -> IntakeRules:
+        """What it goes by."""
+        budgets = self._budgets
+        return IntakeRules(
+            self._limits, self._namespace, budgets.policies, budgets.default_class, budgets.num_pages, budgets.page_size
+        )
 
     def cache_root(self, options: RequestOptions) -> bytes:
         """The hash that prefixes of this tenant with this salt begin with; no other tenant and salt has the same."""
@@ -82,7 +125,7 @@ class Intake:
             raise InvalidRequestError("stop strings need a tokenizer, and none is loaded", param="stop")
         max_tokens = self._max_tokens(len(tokens), params, grant)
         others = replace(params, prompt_logprobs=None)  # the first sequence scores the prompt for all
-        number = next(self._counter)
+        number = f"{self._origin}{next(self._counter)}"
         seed = params.seed if params.seed is not None else _mix(self._limits.seed, number)
         root = self.cache_root(options)
         ids = [f"{request_id}/{number}/{index}" for index in range(params.n)]
@@ -180,7 +223,7 @@ class Intake:
                 )
 
 
-def _mix(seed: int, index: int) -> int:
+def _mix(seed: int, index: int | str) -> int:
     """A 64-bit seed derived from another."""
     digest = hashlib.blake2b(f"{seed}/{index}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -15,6 +16,8 @@ from jaxserve.scheduler.request import EngineRequest
 from jaxserve.scheduler.update import Update
 
 logger = logging.getLogger(__name__)
+
+IDLE_SECONDS = 0.25  # between two heartbeats of a loop that has nothing to do
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +40,8 @@ class _Abort:
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    function: Callable[[EngineCore], None]
-    done: Future[None] = field(default_factory=Future)
+    function: Callable[[EngineCore], bytes]
+    done: Future[bytes] = field(default_factory=Future)
 
 
 Outcome = Update | Refusal
@@ -46,6 +49,9 @@ Outcome = Update | Refusal
 
 class EngineLoop:
     """Runs an EngineCore in a thread.
+
+    Attributes:
+        heartbeat: time of its latest turn, by the machine's monotonic clock; old while a step hangs, never while it is idle.
 
     Args:
         core: driven by this thread alone from `start` on.
@@ -61,6 +67,7 @@ class EngineLoop:
         self._on_death = on_death
         self._inbox: queue.SimpleQueue[_Add | _Abort | _Call | None] = queue.SimpleQueue()
         self._ended = threading.Event()
+        self.heartbeat = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="jaxserve-engine", daemon=True)
 
     def start(self) -> None:
@@ -75,7 +82,7 @@ class EngineLoop:
         """End sequences at the next turn; unknown ones are passed over."""
         self._inbox.put(_Abort(ids))
 
-    def call(self, function: Callable[[EngineCore], None]) -> Future[None]:
+    def call(self, function: Callable[[EngineCore], bytes]) -> Future[bytes]:
         """Run a function between two turns, in the thread that owns scheduler and cache.
 
         The future ends with what the function raised, or with EngineDeadError if the loop has ended.
@@ -109,9 +116,13 @@ class EngineLoop:
         """Take in all messages, waiting for one if there is nothing to do; False to stop."""
         refusals: list[Outcome] = []
         while True:
+            self.heartbeat = time.monotonic()
+            waits = not self._core.has_work and not refusals
             try:
-                message = self._inbox.get(block=not self._core.has_work and not refusals)
+                message = self._inbox.get(block=waits, timeout=IDLE_SECONDS)
             except queue.Empty:
+                if waits:
+                    continue
                 break
             if message is None:
                 return False
@@ -144,8 +155,8 @@ def _answer(call: _Call, core: EngineCore) -> None:
     if not call.done.set_running_or_notify_cancel():
         return
     try:
-        call.function(core)
+        answer = call.function(core)
     except Exception as error:
         call.done.set_exception(error)
     else:
-        call.done.set_result(None)
+        call.done.set_result(answer)

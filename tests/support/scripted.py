@@ -150,6 +150,12 @@ class ScriptedClient:
     async def reset_prefix_cache(self) -> None:
         self.resets += 1
 
+    async def call(self, name: str, argument: bytes = b"") -> bytes:
+        raise AssertionError(f"nothing here answers the call {name}")
+
+    def heartbeat_age(self) -> float:
+        return 0.0
+
     def stats(self) -> EngineStats:
         return EngineStats(len(self.active), 0, 1, 1, 0, len(self.active), 0, len(self.aborted), 0, 0, 0, 0, 0)
 

@@ -195,7 +195,7 @@ def test_calls_behind_the_end_are_refused(watched):
 
 async def start(built):
     engine = LocalEngine(built, built.tokenizer, asyncio.get_running_loop())
-    engine._engine.start()
+    engine.run()
     return engine
 
 
@@ -215,8 +215,8 @@ async def test_events_of_a_stream(tokenizer):
 
 def aborts(engine):
     """What the engine is told to end from now on."""
-    told, abort = [], engine._engine.abort
-    engine._engine.abort = lambda ids: (told.extend(ids), abort(ids))
+    told, abort = [], engine._link.abort
+    engine._link.abort = lambda ids: (told.extend(ids), abort(ids))
     return told
 
 

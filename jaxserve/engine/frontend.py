@@ -1,0 +1,267 @@
+"""Frontend: the EngineClient, over an engine that is wherever its link leads."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import uuid
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from jaxserve.clock import RealClock
+from jaxserve.engine.calls import FLUSH
+from jaxserve.engine.client import EngineStats, ModelInfo
+from jaxserve.engine.events import Event
+from jaxserve.engine.intake import NO_OPTIONS, Intake
+from jaxserve.engine.link import EngineDescription, EngineLink
+from jaxserve.engine.loop import Outcome, Refusal
+from jaxserve.engine.outputs import RequestOutputs
+from jaxserve.errors import DrainingError, InternalError, InvalidRequestError, JaxserveError
+from jaxserve.sampling.params import SamplingParams
+from jaxserve.scheduler.request import EngineRequest
+from jaxserve.tokenizer.base import Tokenizer
+from jaxserve.tokenizer.texts import Texts
+from jaxserve.types import ChatMessage, Prompt, RequestOptions
+
+logger = logging.getLogger(__name__)
+
+DRAIN_POLL = 0.02  # seconds
+
+
+@dataclass(slots=True, eq=False)
+class _Stream:
+    """One active request: its outputs, and the events its reader has not taken yet."""
+
+    outputs: RequestOutputs
+    events: asyncio.Queue[Event | JaxserveError] = field(default_factory=asyncio.Queue)
+
+
+@dataclass(slots=True)
+class _Counters:
+    received: int = 0
+    active: int = 0
+    finished: int = 0
+    aborted: int = 0
+    rejected: int = 0
+
+
+class Frontend:
+    """Prepares requests, turns the engine's tokens into text, and keeps the streams. See EngineClient for the methods' promises.
+
+    Belongs to the event loop that it is used in. It is the sink of its link.
+
+    Args:
+        link: leads to the engine; connected here.
+        texts: the model's tokenizer and chat template.
+        model: the served model.
+        intake: by the engine's rules.
+        origin: tells its requests from those of the engine's other front ends.
+    """
+
+    def __init__(self, link: EngineLink, texts: Texts, model: ModelInfo, intake: Intake, *, origin: str = "") -> None:
+        self._link = link
+        self._texts = texts
+        self._model = model
+        self._intake = intake
+        self._origin = origin
+        self._clock = RealClock()
+        self._streams: dict[str, _Stream] = {}  # sequence id -> the stream of its request
+        self._requests: dict[str, _Stream] = {}
+        self._counters = _Counters()
+        self._engines = 0  # found after the first
+        self._draining = False
+        self._failure: JaxserveError | None = None
+        link.connect(self)
+
+    @property
+    def model(self) -> ModelInfo:
+        """The served model."""
+        return self._model
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The served model's tokenizer."""
+        return self._texts.tools.tokenizer
+
+    async def generate(
+        self,
+        prompt: Prompt,
+        params: SamplingParams,
+        *,
+        request_id: str | None = None,
+        options: RequestOptions | None = None,
+    ) -> AsyncIterator[Event]:
+        """Run one request; see EngineClient.generate."""
+        self._counters.received += 1
+        self._counters.active += 1
+        name = request_id or uuid.uuid4().hex
+        try:
+            requests, stream = await self._prepare(prompt, params, name, options or NO_OPTIONS)
+        except BaseException as error:
+            self._counters.active -= 1
+            if not isinstance(error, Exception):  # cancelled while its prompt was tokenized
+                self._counters.aborted += 1
+                raise
+            self._counters.rejected += 1
+            if isinstance(error, JaxserveError):
+                raise
+            logger.exception("a request could not be prepared")
+            raise InternalError(f"the request could not be prepared: {error!r}") from error
+        self._requests[name] = stream
+        self._streams.update((request.id, stream) for request in requests)
+        self._link.add(requests)
+        try:
+            while not (stream.outputs.done and stream.events.empty()):
+                event = await stream.events.get()
+                if isinstance(event, JaxserveError):
+                    raise event
+                yield event
+        finally:
+            self._close(name, stream)
+
+    async def render_chat(self, messages: Sequence[ChatMessage], template_arguments: Mapping[str, Any]) -> Prompt:
+        """Apply the chat template and tokenize; see EngineClient.render_chat."""
+        self.check_health()
+        return {"prompt_token_ids": await self._texts.render(messages, template_arguments)}
+
+    async def abort(self, request_id: str) -> bool:
+        """Abort a request; its stream ends with Finished events."""
+        stream = self._requests.get(request_id)
+        if stream is None or stream.outputs.done:
+            return False
+        self._link.abort(stream.outputs.active_ids)
+        for event in stream.outputs.abort():
+            stream.events.put_nowait(event)
+        return True
+
+    async def reset_prefix_cache(self) -> None:
+        """Forget every cached prefix; see EngineClient.reset_prefix_cache."""
+        await self.call(FLUSH)
+
+    async def call(self, name: str, argument: bytes = b"") -> bytes:
+        """Run a named call in the engine; see EngineClient.call."""
+        return await self._link.call(name, argument)
+
+    def stats(self) -> EngineStats:
+        """The engine's load now, with the requests of this front end."""
+        load, counters = self._link.load(), self._counters
+        return EngineStats(
+            running=load.running,
+            waiting=load.waiting,
+            pages_total=load.pages_total,
+            pages_free=load.pages_free,
+            received=counters.received,
+            active=counters.active,
+            finished=counters.finished,
+            aborted=counters.aborted,
+            rejected=counters.rejected,
+            preemptions=load.preemptions,
+            lost_tokens=load.lost_tokens,
+            prefix_queried_tokens=load.prefix_queried_tokens,
+            prefix_hit_tokens=load.prefix_hit_tokens,
+        )
+
+    def heartbeat_age(self) -> float:
+        """Seconds since the engine's loop is known to have turned."""
+        return time.monotonic() - self._link.heartbeat
+
+    def check_health(self) -> None:
+        """Raise unless requests are accepted."""
+        if self._failure is not None:
+            raise self._failure.copy()
+        if self._draining:
+            raise DrainingError("the server is shutting down", retry_after=1.0)
+
+    async def drain(self, timeout: float) -> None:
+        """Accept nothing new, let what runs finish, then close the link."""
+        self._draining = True
+        deadline = time.monotonic() + timeout
+        while self._requests and self._failure is None and time.monotonic() < deadline:
+            await asyncio.sleep(DRAIN_POLL)
+        self._fail_all(DrainingError("the server shut down before the request was done", retry_after=1.0))
+        await self._link.close()
+        await self._texts.close()
+
+    def deliver(self, outcomes: Sequence[Outcome]) -> None:
+        """Take what a turn of the engine produced; see LinkSink."""
+        ended: list[str] = []
+        for outcome in outcomes:
+            stream = self._streams.get(outcome.ids[0] if isinstance(outcome, Refusal) else outcome.id)
+            if stream is None or stream.outputs.done:  # its reader went away, or it failed
+                continue
+            if isinstance(outcome, Refusal):
+                stream.outputs.fail(outcome.error)  # the engine has nothing of it to end
+                stream.events.put_nowait(outcome.error)
+                continue
+            pushed = stream.outputs.push(outcome)
+            ended += pushed.end
+            for event in pushed.events:
+                stream.events.put_nowait(event)
+            if pushed.error is not None:
+                stream.events.put_nowait(pushed.error)
+        if ended:
+            self._link.abort(ended)
+
+    def lost(self, error: JaxserveError) -> None:
+        """End every stream, and accept nothing until another engine is found; see LinkSink."""
+        self._failure = error
+        self._fail_all(error)
+
+    def found(self, description: EngineDescription) -> None:
+        """Accept requests again, by the rules of the engine that is there now; see LinkSink."""
+        self._engines += 1
+        self._model = description.model
+        # The origin is another, or requests without a seed would draw those of the first engine's again.
+        self._intake = Intake.by_rules(self.tokenizer, description.rules, f"{self._origin}{self._engines}.")
+        self._failure = None
+
+    async def _prepare(
+        self, prompt: Prompt, params: SamplingParams, name: str, options: RequestOptions
+    ) -> tuple[list[EngineRequest], _Stream]:
+        """Tokenize and validate off the event loop."""
+        self.check_health()
+        arrival = self._clock.now()
+        tokens = await self._tokenized(prompt)
+        intake = self._intake
+
+        def prepare() -> tuple[list[EngineRequest], RequestOutputs]:
+            requests = intake.prepare(tokens, params, name, arrival, options)
+            return requests, RequestOutputs(name, requests, self.tokenizer, self._clock)
+
+        requests, outputs = await self._texts.run(prepare)
+        self.check_health()
+        if name in self._requests:  # looked at after the wait: nothing can come between this and the caller's entry
+            raise InvalidRequestError(f"request_id {name!r} is active already", param="request_id")
+        return requests, _Stream(outputs)
+
+    async def _tokenized(self, prompt: Prompt) -> Prompt:
+        """The prompt as tokens; whatever has no text in it is left for the intake to refuse."""
+        text = prompt.get("prompt") if isinstance(prompt, Mapping) and "prompt_token_ids" not in prompt else prompt
+        if not isinstance(text, str) or not text:
+            return prompt
+        return {"prompt_token_ids": await self._texts.encode(text)}
+
+    def _close(self, name: str, stream: _Stream) -> None:
+        """The one place a request ends: whatever of it is still active is aborted."""
+        outputs = stream.outputs
+        active = outputs.active_ids
+        if active:
+            self._link.abort(active)
+        for sequence in outputs.ids:
+            del self._streams[sequence]
+        del self._requests[name]
+        self._counters.active -= 1
+        if outputs.error is not None and not outputs.started:
+            self._counters.rejected += 1
+        elif outputs.error is not None or active or outputs.was_aborted:
+            self._counters.aborted += 1
+        else:
+            self._counters.finished += 1
+
+    def _fail_all(self, error: JaxserveError) -> None:
+        for stream in self._requests.values():
+            if not stream.outputs.done:
+                stream.outputs.fail(error)  # the engine runs none of it any more, or is about to stop
+                stream.events.put_nowait(error.copy())

@@ -1,0 +1,115 @@
+"""EngineLink: how a front end reaches its engine, whichever thread or process runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from jaxserve.engine.client import ModelInfo
+from jaxserve.engine.core import EngineCore
+from jaxserve.engine.intake import IntakeRules
+from jaxserve.engine.loop import Outcome
+from jaxserve.errors import JaxserveError
+from jaxserve.scheduler.request import EngineRequest
+
+
+@dataclass(frozen=True, slots=True)
+class EngineDescription:
+    """What a front end must know of an engine to prepare requests for it.
+
+    Attributes:
+        model: the served model.
+        rules: what requests must fit.
+        tokenizer: absolute path of its tokenizer: a directory or a file.
+        chat_template: absolute path of the file that replaces the checkpoint's own chat template, if one does.
+    """
+
+    model: ModelInfo
+    rules: IntakeRules
+    tokenizer: str
+    chat_template: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLoad:
+    """The load of an engine, whoever its requests come from; see EngineStats."""
+
+    running: int = 0
+    waiting: int = 0
+    pages_total: int = 0
+    pages_free: int = 0
+    preemptions: int = 0
+    lost_tokens: int = 0
+    prefix_queried_tokens: int = 0
+    prefix_hit_tokens: int = 0
+
+
+def load_of(core: EngineCore) -> EngineLoad:
+    """The load now. Only reads numbers, so any thread may ask."""
+    scheduler = core.scheduler
+    return EngineLoad(
+        running=scheduler.num_running,
+        waiting=scheduler.num_waiting,
+        pages_total=scheduler.cache.num_usable,
+        pages_free=scheduler.cache.num_free,
+        preemptions=scheduler.num_preemptions,
+        lost_tokens=scheduler.num_lost_tokens,
+        prefix_queried_tokens=scheduler.cache.queried_tokens,
+        prefix_hit_tokens=scheduler.cache.hit_tokens,
+    )
+
+
+class LinkSink(Protocol):
+    """Who hears of the engine. Every method is called in the event loop."""
+
+    def deliver(self, outcomes: Sequence[Outcome]) -> None:
+        """Take what a turn of the engine produced."""
+        ...
+
+    def lost(self, error: JaxserveError) -> None:
+        """The engine runs nothing of what it was given, and takes nothing until it is `found` again; `error` says why.
+
+        Called again where there is more to say, such as how far the next engine's start is.
+        """
+        ...
+
+    def found(self, description: EngineDescription) -> None:
+        """Another engine is there, with nothing to do."""
+        ...
+
+
+class EngineLink(Protocol):
+    """An engine from afar. Methods are called in the event loop and never block; nothing but `call` raises."""
+
+    @property
+    def heartbeat(self) -> float:
+        """Time, by the machine's monotonic clock, at which the engine's loop last turned, as far as is known here."""
+        ...
+
+    def connect(self, sink: LinkSink) -> None:
+        """Tell `sink` what comes from the engine, from now on."""
+        ...
+
+    def add(self, requests: Sequence[EngineRequest]) -> None:
+        """Hand over the sequences of one request. What becomes of them, a refusal too, comes to the sink."""
+        ...
+
+    def abort(self, ids: Sequence[str]) -> None:
+        """End sequences at the engine's next turn; unknown ones are passed over."""
+        ...
+
+    async def call(self, name: str, argument: bytes) -> bytes:
+        """Run a named call of `jaxserve.engine.calls` between two turns.
+
+        Raises EngineDeadError if the engine is gone, else what the call raised: a JaxserveError, or InternalError.
+        """
+        ...
+
+    def load(self) -> EngineLoad:
+        """The load, as far as is known here."""
+        ...
+
+    async def close(self) -> None:
+        """End the link, and the engine with it if it has no other user."""
+        ...
