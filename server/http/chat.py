@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -11,19 +11,19 @@ from starlette.datastructures import Headers
 
 from jaxserve.engine.client import EngineClient
 from jaxserve.engine.events import Delta, Event, Finished, Started
-from jaxserve.types import ChatMessage
 from server.errors import ErrorBody
+from server.http.conversation import plain
 from server.http.disconnect import until_gone
 from server.http.failures import json_response
 from server.http.generation import Gathered, events_of, gather, reason_of, stream_frames
 from server.http.headers import TENANT_HEADER, options_of
 from server.http.logprobs import chat_logprobs, prompt_logprobs
+from server.http.prompts import cut, named_id, tokens_of
 from server.http.protocol import ChatRequest
-from server.http.protocol import Message as MessageField
 from server.http.replies import ChatChoiceReply, ChatChunkChoiceReply, ChatReply
 from server.http.sse import stream
 from server.http.strict_json import StrictJsonRoute
-from server.requests import Job, admit, check_not_empty, new_id, sampling_params, template_arguments
+from server.requests import Job, admit, check_not_empty, sampling_params, template_arguments
 from server.streams import Events
 
 router = APIRouter(route_class=StrictJsonRoute)
@@ -46,8 +46,7 @@ async def chat_completions(body: ChatRequest, request: Request) -> Response:
         **body.tier(),
     }
     if body.stream:
-        choices = _Chunks(job.params.n)
-        return await stream(request, stream_frames(events, choices, head, body.stream_options))
+        return await stream(request, stream_frames(events, _Chunks(body, job), head, body.stream_options))
     return await until_gone(request.receive, _whole(events, head, body, job))
 
 
@@ -68,53 +67,56 @@ async def _job(client: EngineClient, body: ChatRequest, headers: Headers) -> Job
         add_generation_prompt=body.add_generation_prompt,
         continue_final_message=bool(body.continue_final_message),
     )
-    prompt = await client.render_chat([_message(message) for message in body.messages], arguments)
-    return Job(request_id=new_id("chatcmpl"), prompts=(prompt,), params=params, options=options, names=names)
-
-
-def _message(message: MessageField) -> ChatMessage:
-    plain: ChatMessage = {"role": message.role, "content": message.text()}
-    if message.name is not None:
-        plain["name"] = message.name
-    return plain
+    prompt = await client.render_chat(plain(body.messages), arguments)
+    if body.truncate_prompt_tokens is not None:
+        prompt = {"prompt_token_ids": cut(client, tokens_of(prompt), body.truncate_prompt_tokens, params.max_tokens)}
+    request_id = named_id("chatcmpl", body.request_id)
+    return Job(request_id=request_id, prompts=(prompt,), params=params, options=options, names=names)
 
 
 async def _whole(events: Events, head: dict[str, Any], body: ChatRequest, job: Job) -> Response:
     gathered, tally = await gather(events, job.params.n)
     reply: ChatReply = {
         **head,  # type: ignore[typeddict-item]
-        "choices": [_choice(index, one, with_logprobs=bool(body.logprobs)) for index, one in enumerate(gathered)],
+        "choices": [_choice(index, one, body) for index, one in enumerate(gathered)],
         "usage": tally.reply(),
     }
+    if body.return_token_ids:
+        reply["prompt_token_ids"] = list(gathered[0].started.prompt_token_ids)
     positions = gathered[0].started.prompt_logprobs
     if positions is not None:
         reply["prompt_logprobs"] = prompt_logprobs(positions)
     return json_response(reply)
 
 
-def _choice(index: int, one: Gathered, *, with_logprobs: bool) -> ChatChoiceReply:
-    return {
+def _choice(index: int, one: Gathered, body: ChatRequest) -> ChatChoiceReply:
+    choice: ChatChoiceReply = {
         "index": index,
         "message": {"role": "assistant", "content": "".join(one.text), "refusal": None},
-        "logprobs": chat_logprobs(one.logprobs) if with_logprobs else None,
+        "logprobs": chat_logprobs(one.logprobs, as_ids=bool(body.return_tokens_as_token_ids)) if body.logprobs else None,
         "finish_reason": one.reason,
     }
+    if body.return_token_ids:
+        choice["token_ids"] = one.token_ids
+    return choice
 
 
 class _Chunks:
-    """Turns events into what each adds to the choices."""
+    """Turns events into what each adds to a chunk."""
 
-    def __init__(self, sequences: int) -> None:
-        self._sequences = sequences
+    def __init__(self, body: ChatRequest, job: Job) -> None:
+        self._sequences = job.params.n
+        self._as_ids = bool(body.return_tokens_as_token_ids)
+        self._with_ids = bool(body.return_token_ids)
 
-    def __call__(self, which: int, event: Event) -> Sequence[ChatChunkChoiceReply]:
+    def __call__(self, which: int, event: Event) -> Sequence[Mapping[str, Any]]:
         if isinstance(event, Started):
             return [self._opening(index, event) for index in range(self._sequences)]
         if isinstance(event, Finished):
-            return [{"index": event.index, "delta": {}, "logprobs": None, "finish_reason": reason_of(event)}]
+            return [_chunk({"index": event.index, "delta": {}, "logprobs": None, "finish_reason": reason_of(event)})]
         return self._addition(event)
 
-    def _opening(self, index: int, event: Started) -> ChatChunkChoiceReply:
+    def _opening(self, index: int, event: Started) -> Mapping[str, Any]:
         choice: ChatChunkChoiceReply = {
             "index": index,
             "delta": {"role": "assistant", "content": ""},
@@ -123,10 +125,23 @@ class _Chunks:
         }
         if event.prompt_logprobs is not None:
             choice["prompt_logprobs"] = prompt_logprobs(event.prompt_logprobs)
-        return choice
+        ids = {"prompt_token_ids": event.prompt_token_ids} if self._with_ids and index == 0 else {}
+        return {**_chunk(choice), **ids}
 
-    def _addition(self, event: Delta) -> Sequence[ChatChunkChoiceReply]:
-        if not event.text and event.logprobs is None:
+    def _addition(self, event: Delta) -> Sequence[Mapping[str, Any]]:
+        if not event.text and event.logprobs is None and not self._with_ids:
             return ()  # text held back: there is nothing to say yet
-        logprobs = None if event.logprobs is None else chat_logprobs(event.logprobs)
-        return [{"index": event.index, "delta": {"content": event.text}, "logprobs": logprobs, "finish_reason": None}]
+        logprobs = None if event.logprobs is None else chat_logprobs(event.logprobs, as_ids=self._as_ids)
+        choice: ChatChunkChoiceReply = {
+            "index": event.index,
+            "delta": {"content": event.text},
+            "logprobs": logprobs,
+            "finish_reason": None,
+        }
+        if self._with_ids:
+            choice["token_ids"] = list(event.token_ids)
+        return (_chunk(choice),)
+
+
+def _chunk(choice: ChatChunkChoiceReply) -> Mapping[str, Any]:
+    return {"choices": (choice,)}

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from typing import Any, cast
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from fastapi import APIRouter, Request, Response
 from starlette.datastructures import Headers
@@ -12,23 +12,24 @@ from starlette.datastructures import Headers
 from jaxserve.engine.client import EngineClient
 from jaxserve.engine.events import Delta, Event, Finished, Started
 from jaxserve.tokenizer.base import Tokenizer
-from jaxserve.types import Prompt
 from server.errors import ErrorBody
 from server.http.disconnect import until_gone
 from server.http.failures import json_response
-from server.http.generation import Gathered, events_of, gather, reason_of, stream_frames
+from server.http.generation import Gathered, events_of, gather, reason_of, stream_frames, without_output
 from server.http.headers import TENANT_HEADER, options_of
 from server.http.logprobs import TextLogprobs, joined, prompt_logprobs
+from server.http.prompts import TextOrIds, cut, engine_prompt, named_id, prompts_in, tokenized
 from server.http.protocol import CompletionRequest
 from server.http.replies import CompletionChoiceReply, CompletionReply
 from server.http.sse import stream
 from server.http.strict_json import StrictJsonRoute
-from server.requests import Job, admit, check_not_empty, new_id, sampling_params
+from server.requests import Job, admit, sampling_params
 from server.streams import Events
 
 router = APIRouter(route_class=StrictJsonRoute)
 
 _DEFAULT_MAX_TOKENS = 16  # OpenAI's, for this endpoint only
+_OF_PROMPT = frozenset({"prompt_logprobs", "prompt_token_ids"})  # worth a chunk of their own
 
 
 @router.post(
@@ -38,8 +39,11 @@ async def completions(body: CompletionRequest, request: Request) -> Response:
     """Continue one text or several."""
     client: EngineClient = request.app.state.client
     admit(client, body.model)
-    job, prompts = _job(body, request.headers)
+    prompts = await _prompts(client, body)
+    job = _job(body, prompts, request.headers)
     events = events_of(request, job)
+    if _echoes_only(body):
+        events = without_output(events)
     texts = _Texts(client.tokenizer, body, job, prompts)
     head: dict[str, Any] = {
         "id": job.request_id,
@@ -53,41 +57,39 @@ async def completions(body: CompletionRequest, request: Request) -> Response:
     return await until_gone(request.receive, _whole(events, head, texts, job))
 
 
-def _job(body: CompletionRequest, headers: Headers) -> tuple[Job, list[str | list[int]]]:
+def _job(body: CompletionRequest, prompts: Sequence[TextOrIds], headers: Headers) -> Job:
     fields = body.sampling()
     if body.max_tokens is None:
         fields["max_tokens"] = _DEFAULT_MAX_TOKENS
+    elif _echoes_only(body):
+        fields["max_tokens"] = 1  # the least that the engine makes
     fields["logprobs"] = body.logprobs
     if body.echo and body.logprobs is not None and body.prompt_logprobs is None:
         fields["prompt_logprobs"] = body.logprobs
-    params = sampling_params(fields, {})
-    prompts = _prompts(body)
-    job = Job(
-        request_id=new_id("cmpl"),
-        prompts=tuple(_engine_prompt(prompt) for prompt in prompts),
-        params=params,
+    return Job(
+        request_id=named_id("cmpl", body.request_id),
+        prompts=tuple(engine_prompt(prompt) for prompt in prompts),
+        params=sampling_params(fields, {}),
         options=options_of(body, headers),
         names={"tenant": TENANT_HEADER},
     )
-    return job, prompts
 
 
-def _prompts(body: CompletionRequest) -> list[str | list[int]]:
-    """The prompts, of which the field may hold one or several."""
-    given = body.prompt
-    check_not_empty(given, "prompt")
-    if isinstance(given, str):
-        return [given]
-    if isinstance(given[0], int):
-        return [given]
-    several = cast(list[str | list[int]], given)
-    for index, prompt in enumerate(several):
-        check_not_empty(prompt, f"prompt[{index}]")
-    return several
+def _echoes_only(body: CompletionRequest) -> bool:
+    """Whether the prompt is all that is wanted, as where log-probabilities of a text are asked for."""
+    return bool(body.echo) and body.max_tokens == 0
 
 
-def _engine_prompt(prompt: str | list[int]) -> Prompt:
-    return prompt if isinstance(prompt, str) else {"prompt_token_ids": prompt}
+async def _prompts(client: EngineClient, body: CompletionRequest) -> list[TextOrIds]:
+    """The prompts, tokenized here where the body says how."""
+    prompts = prompts_in(body.prompt)
+    limit = body.truncate_prompt_tokens
+    with_special = body.add_special_tokens is not False
+    if with_special and limit is None:
+        return prompts
+    output = _DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
+    tokens = [await tokenized(client, prompt, add_special_tokens=with_special) for prompt in prompts]
+    return [cut(client, ids, limit, output) if limit is not None else ids for ids in tokens]
 
 
 async def _whole(events: Events, head: dict[str, Any], texts: _Texts, job: Job) -> Response:
@@ -103,9 +105,11 @@ async def _whole(events: Events, head: dict[str, Any], texts: _Texts, job: Job) 
 class _Texts:
     """Turns sequences, whole or event by event, into choices; knows what to echo before each."""
 
-    def __init__(self, tokenizer: Tokenizer, body: CompletionRequest, job: Job, prompts: Sequence[str | list[int]]) -> None:
+    def __init__(self, tokenizer: Tokenizer, body: CompletionRequest, job: Job, prompts: Sequence[TextOrIds]) -> None:
         self._tokenizer = tokenizer
         self._body = body
+        self._as_ids = bool(body.return_tokens_as_token_ids)
+        self._with_ids = bool(body.return_token_ids)
         self._skips_special = job.params.skip_special_tokens
         self._sequences = job.params.n
         self._prompts = prompts
@@ -119,30 +123,35 @@ class _Texts:
         if self._body.logprobs is not None:
             output = self._logprobs[index].output(one.logprobs)
             choice["logprobs"] = output if choice["logprobs"] is None else joined(choice["logprobs"], output)
+        if self._with_ids:
+            choice["token_ids"] = one.token_ids
         return choice
 
-    def chunks(self, which: int, event: Event) -> Sequence[CompletionChoiceReply]:
-        """What an event adds to the choices."""
+    def chunks(self, which: int, event: Event) -> Sequence[Mapping[str, Any]]:
+        """What an event adds to a chunk."""
         first = which * self._sequences
         if isinstance(event, Started):
             opened = [self._opening(index, event) for index in range(first, first + self._sequences)]
-            return [choice for choice in opened if choice["text"] or "prompt_logprobs" in choice]
+            return [_chunk(choice) for choice in opened if choice["text"] or choice.keys() & _OF_PROMPT]
         index = first + event.index
         if isinstance(event, Finished):
-            return [{"index": index, "text": "", "logprobs": None, "finish_reason": reason_of(event)}]
+            return [_chunk({"index": index, "text": "", "logprobs": None, "finish_reason": reason_of(event)})]
         return self._addition(index, event)
 
-    def _addition(self, index: int, event: Delta) -> Sequence[CompletionChoiceReply]:
-        if not event.text and event.logprobs is None:
+    def _addition(self, index: int, event: Delta) -> Sequence[Mapping[str, Any]]:
+        if not event.text and event.logprobs is None and not self._with_ids:
             return ()  # text held back: there is nothing to say yet
         logprobs = None if event.logprobs is None else self._logprobs[index].output(event.logprobs)
-        return [{"index": index, "text": event.text, "logprobs": logprobs, "finish_reason": None}]
+        choice: CompletionChoiceReply = {"index": index, "text": event.text, "logprobs": logprobs, "finish_reason": None}
+        if self._with_ids:
+            choice["token_ids"] = list(event.token_ids)
+        return (_chunk(choice),)
 
     def _opening(self, index: int, started: Started) -> CompletionChoiceReply:
         """A choice before its first token: the echoed prompt, or nothing."""
         choice: CompletionChoiceReply = {"index": index, "text": "", "logprobs": None, "finish_reason": None}
         if self._body.logprobs is not None:
-            self._logprobs[index] = TextLogprobs(self._tokenizer, skip_special_tokens=self._skips_special)
+            self._logprobs[index] = TextLogprobs(self._tokenizer, skip_special_tokens=self._skips_special, as_ids=self._as_ids)
         if self._body.echo:
             choice["text"] = self._echo(index)
             if self._body.logprobs is not None:
@@ -150,6 +159,8 @@ class _Texts:
         if self._body.prompt_logprobs is not None:
             assert started.prompt_logprobs is not None
             choice["prompt_logprobs"] = prompt_logprobs(started.prompt_logprobs)
+        if self._with_ids:
+            choice["prompt_token_ids"] = list(started.prompt_token_ids)
         return choice
 
     def _echo(self, index: int) -> str:
@@ -157,3 +168,7 @@ class _Texts:
         if isinstance(prompt, str):
             return prompt
         return self._tokenizer.decode(prompt, skip_special_tokens=self._skips_special)
+
+
+def _chunk(choice: CompletionChoiceReply) -> Mapping[str, Any]:
+    return {"choices": (choice,)}

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from fastapi import Request
 
 from jaxserve.engine.events import Delta, Event, Finished, PositionLogprobs, Started
-from server.http.protocol import StreamOptions
+from jaxserve.types import FinishReason
+from server.http.fields import StreamOptions
 from server.http.replies import Reason, UsageReply
 from server.http.sse import DONE, frame
 from server.requests import Job
@@ -45,12 +46,14 @@ class Tally:
 
 @dataclass(slots=True)
 class Gathered:
-    """One whole sequence."""
+    """One whole sequence; `matched` is the stop string that ended it."""
 
     started: Started
     text: list[str] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
     logprobs: list[PositionLogprobs] = field(default_factory=list)
     reason: Reason = "stop"
+    matched: str | None = None
 
 
 def events_of(request: Request, job: Job) -> Events:
@@ -61,6 +64,21 @@ def events_of(request: Request, job: Job) -> Events:
 def reason_of(event: Finished) -> Reason:
     """finish_reason; what did not end by itself has become an error before it gets here."""
     return cast(Reason, event.reason.value)
+
+
+def matched_text(event: Finished) -> str | None:
+    """The stop string that ended the sequence, if one did."""
+    return event.matched if isinstance(event.matched, str) else None
+
+
+async def without_output(events: Events) -> Events:
+    """The same without the tokens that came: as if none had been made."""
+    async with aclosing(events):
+        async for which, event in events:
+            if isinstance(event, Finished):
+                yield which, replace(event, reason=FinishReason.LENGTH, matched=None)
+            elif not isinstance(event, Delta):
+                yield which, event
 
 
 async def gather(events: Events, sequences: int) -> tuple[list[Gathered], Tally]:
@@ -77,27 +95,29 @@ async def gather(events: Events, sequences: int) -> tuple[list[Gathered], Tally]
             one = gathered[which * sequences + event.index]
             if isinstance(event, Delta):
                 one.text.append(event.text)
+                one.token_ids.extend(event.token_ids)
                 one.logprobs.extend(event.logprobs or ())
             else:
                 one.reason = reason_of(event)
+                one.matched = matched_text(event)
     return [gathered[index] for index in sorted(gathered)], tally
 
 
 async def stream_frames(
     events: Events,
-    choices: Callable[[int, Event], Sequence[Mapping[str, Any]]],
+    additions: Callable[[int, Event], Sequence[Mapping[str, Any]]],
     head: Mapping[str, Any],
     options: StreamOptions | None,
 ) -> AsyncGenerator[bytes, None]:
-    """The SSE frames of a stream: one for each choice that `choices` makes of an event, usage if wanted, the end."""
+    """The SSE frames of a stream: `head` with each of the additions that an event makes, usage if wanted, the end."""
     include_usage = options is not None and bool(options.include_usage)
     continuous = include_usage and options is not None and bool(options.continuous_usage_stats)
     tally = Tally()
     async with aclosing(events):
         async for which, event in events:
             tally.add(event)
-            for choice in choices(which, event):
-                chunk = {**head, "choices": [choice]}
+            for addition in additions(which, event):
+                chunk = {**head, **addition}
                 if include_usage:
                     chunk["usage"] = tally.reply() if continuous else None
                 yield frame(chunk)

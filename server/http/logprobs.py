@@ -19,11 +19,11 @@ from server.http.replies import (
 _LEAST = -9999.0
 
 
-def chat_logprobs(positions: Iterable[PositionLogprobs]) -> ChatLogprobsReply:
-    """Chat's shape."""
+def chat_logprobs(positions: Iterable[PositionLogprobs], *, as_ids: bool = False) -> ChatLogprobsReply:
+    """Chat's shape; `as_ids` names tokens by their ids instead of their texts."""
     return {
         "content": [
-            {**_alternative(position.chosen), "top_logprobs": [_alternative(token) for token in position.top]}
+            {**_alternative(position.chosen, as_ids), "top_logprobs": [_alternative(token, as_ids) for token in position.top]}
             for position in positions
         ]
     }
@@ -35,10 +35,14 @@ def prompt_logprobs(positions: Iterable[PositionLogprobs | None]) -> PromptLogpr
 
 
 class TextLogprobs:
-    """Text completions' shape, piece by piece: it needs to know how much text came before."""
+    """Text completions' shape, piece by piece: it needs to know how much text came before.
 
-    def __init__(self, tokenizer: Tokenizer, *, skip_special_tokens: bool) -> None:
+    `as_ids` names tokens by their ids instead of their texts.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, *, skip_special_tokens: bool, as_ids: bool = False) -> None:
         self._tokenizer = tokenizer
+        self._as_ids = as_ids
         self._without_text = tokenizer.special_token_ids if skip_special_tokens else frozenset[int]()
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._offset = 0
@@ -47,19 +51,19 @@ class TextLogprobs:
         """The echoed prompt's. Its first token has no log-probability, as nothing precedes it."""
         first, *_ = started.prompt_token_ids
         reply: CompletionLogprobsReply = {
-            "tokens": [token_text(self._tokenizer, first)],
+            "tokens": [_name(first, token_text(self._tokenizer, first), self._as_ids)],
             "token_logprobs": [None],
             "top_logprobs": [None],
             "text_offset": self._prompt_offsets(started.prompt_token_ids),
         }
         assert started.prompt_logprobs is not None
-        _append(reply, [position for position in started.prompt_logprobs if position is not None])
+        self._append(reply, [position for position in started.prompt_logprobs if position is not None])
         return reply
 
     def output(self, positions: Sequence[PositionLogprobs]) -> CompletionLogprobsReply:
         """That of new tokens."""
         reply: CompletionLogprobsReply = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
-        _append(reply, positions)
+        self._append(reply, positions)
         reply["text_offset"] = [self._place(position.chosen.token_id, position.chosen.raw) for position in positions]
         return reply
 
@@ -81,17 +85,16 @@ class TextLogprobs:
             self._offset += len(self._decoder.decode(raw))
         return start
 
-
-def _append(reply: CompletionLogprobsReply, positions: Iterable[PositionLogprobs]) -> None:
-    """Tokens and their values, without offsets."""
-    for position in positions:
-        chosen = position.chosen
-        top: dict[str, float] = {}
-        for token in (*position.top, chosen):  # of tokens that look the same, the likeliest counts
-            top.setdefault(token.text, _finite(token.logprob))
-        reply["tokens"].append(chosen.text)
-        reply["token_logprobs"].append(_finite(chosen.logprob))
-        reply["top_logprobs"].append(top)
+    def _append(self, reply: CompletionLogprobsReply, positions: Iterable[PositionLogprobs]) -> None:
+        """Tokens and their values, without offsets."""
+        for position in positions:
+            chosen = position.chosen
+            top: dict[str, float] = {}
+            for token in (*position.top, chosen):  # of tokens that look the same, the likeliest counts
+                top.setdefault(_name(token.token_id, token.text, self._as_ids), _finite(token.logprob))
+            reply["tokens"].append(_name(chosen.token_id, chosen.text, self._as_ids))
+            reply["token_logprobs"].append(_finite(chosen.logprob))
+            reply["top_logprobs"].append(top)
 
 
 def joined(first: CompletionLogprobsReply, second: CompletionLogprobsReply) -> CompletionLogprobsReply:
@@ -104,8 +107,13 @@ def joined(first: CompletionLogprobsReply, second: CompletionLogprobsReply) -> C
     }
 
 
-def _alternative(token: TokenLogprob) -> AlternativeReply:
-    return {"token": token.text, "logprob": _finite(token.logprob), "bytes": list(token.raw)}
+def _alternative(token: TokenLogprob, as_ids: bool) -> AlternativeReply:
+    name = _name(token.token_id, token.text, as_ids)
+    return {"token": name, "logprob": _finite(token.logprob), "bytes": list(token.raw)}
+
+
+def _name(token_id: int, text: str, as_ids: bool) -> str:
+    return f"token_id:{token_id}" if as_ids else text  # vLLM's way to write an id where a text is due
 
 
 def _prompt_position(position: PositionLogprobs) -> dict[str, PromptTokenReply]:

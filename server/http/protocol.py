@@ -1,182 +1,50 @@
-"""Bodies that clients send. Types are strict and unknown fields ignored; ranges are SamplingParams's to check."""
+"""Bodies of chat and text completions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, WrapValidator, model_validator
+from pydantic import ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from jaxserve.types import ServiceClass
+from jaxserve.sampling.params import MAX_LOGPROBS
 from server.http import unsupported
+from server.http.conversation import Messages
+from server.http.fields import SharedFields, TextList, TokenList, described, told
 
-
-def _described(what: str) -> WrapValidator:
-    """One message for a union, where pydantic would list how each of its members failed."""
-
-    def validate(value: Any, handler: Callable[[Any], Any]) -> Any:
-        try:
-            return handler(value)
-        except ValidationError as error:
-            raise PydanticCustomError("wrong_type", "must be {what}", {"what": what}) from error
-
-    return WrapValidator(validate)
-
-
-TokenList = Annotated[list[int], Field(fail_fast=True)]
-TextList = Annotated[list[str], Field(fail_fast=True)]
-Stop = Annotated[str | TextList, _described("a string or a list of strings")]
 PromptField = Annotated[
     str | TextList | TokenList | Annotated[list[TokenList], Field(fail_fast=True)],
-    _described("a string, a list of strings, a list of token ids or a list of lists of token ids"),
+    described("a string, a list of strings, a list of token ids or a list of lists of token ids"),
 ]
-
-
-class TextPart(BaseModel):
-    """A piece of a message's text."""
-
-    model_config = ConfigDict(strict=True)
-
-    type: Literal["text"]
-    text: str
-
-
-Content = Annotated[
-    str | list[TextPart], _described("a string or a list of {type: 'text', text: ...} parts; only text is supported")
-]
-
-
-class Message(BaseModel):
-    """One message of a conversation."""
-
-    model_config = ConfigDict(strict=True)
-
-    role: Literal["system", "developer", "user", "assistant"]
-    content: Content
-    name: str | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _refuse(cls, value: Any) -> Any:
-        if isinstance(value, dict):
-            unsupported.refuse(value, unsupported.MESSAGE)
-        return value
-
-    def text(self) -> str:
-        """The content as one string."""
-        if isinstance(self.content, str):
-            return self.content
-        return "\n".join(part.text for part in self.content)
-
-
-class StreamOptions(BaseModel):
-    """What a stream tells besides the text."""
-
-    model_config = ConfigDict(strict=True)
-
-    include_usage: bool | None = None
-    continuous_usage_stats: bool | None = None
-
-
-ServiceTier = Annotated[
-    Literal["auto", "default", "flex", "priority"],
-    _described("one of auto, default, flex and priority"),
-]
-
-# OpenAI's tiers that stand for a class; the others leave the choice to the server.
-TIERS: Mapping[str, ServiceClass] = MappingProxyType(
-    {"flex": ServiceClass.BATCH, "priority": ServiceClass.INTERACTIVE_PAID},
-)
-
-
-class SharedFields(BaseModel):
-    """Fields that chat and text completions share. null is the default everywhere."""
-
-    model_config = ConfigDict(strict=True)
-
-    model: str | None = Field(None, description="the served model's name; the only one by default")
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    user: str | None = Field(None, description="a tag of the client's own, without effect")
-    n: int | None = None
-    max_tokens: int | None = None
-    min_tokens: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    seed: int | None = None
-    frequency_penalty: float | None = None
-    presence_penalty: float | None = None
-    repetition_penalty: float | None = None
-    logit_bias: dict[str, float] | None = None
-    allowed_token_ids: TokenList | None = None
-    stop: Stop | None = None
-    stop_token_ids: TokenList | None = None
-    ignore_eos: bool | None = None
-    include_stop_str_in_output: bool | None = None
-    skip_special_tokens: bool | None = None
-    prompt_logprobs: int | None = None
-    service_tier: ServiceTier | None = Field(None, description="flex is the class batch, priority is interactive_paid")
-    service_class: Literal["interactive_paid", "interactive_free", "batch"] | None = None
-    cache_salt: str | None = Field(None, description="only requests of the tenant with the same salt share cached prefixes")
-    queue_timeout: float | None = Field(None, description="seconds to wait for the first step at most")
-    timeout: float | None = Field(None, description="seconds to take in all at most")
-    max_total_tokens: int | None = Field(None, description="tokens of a prompt and of its n outputs together at most")
-
-    @model_validator(mode="after")
-    def _stream_options_need_a_stream(self) -> Self:
-        if self.stream_options is not None and not self.stream:
-            raise PydanticCustomError("needs_stream", "is only allowed with stream: true", {"param": "stream_options"})
-        return self
-
-    @model_validator(mode="after")
-    def _one_class(self) -> Self:
-        wanted = TIERS.get(self.service_tier or "")
-        if None not in (wanted, self.service_class) and wanted != self.service_class:
-            raise PydanticCustomError(
-                "contradiction",
-                "must be {wanted}, or left out, with service_tier {tier}",
-                {"param": "service_class", "wanted": str(wanted), "tier": self.service_tier},
-            )
-        return self
-
-    def sampling(self) -> dict[str, Any]:
-        """The fields that SamplingParams knows under the same name."""
-        fields = {name: getattr(self, name) for name in _SHARED}
-        if self.logit_bias is not None:
-            fields["logit_bias"] = {_token_id(key): bias for key, bias in self.logit_bias.items()}
-        return fields
-
-    def options(self) -> dict[str, Any]:
-        """The fields that RequestOptions knows under the same name; a tier stands for its class."""
-        fields = {name: getattr(self, name) for name in _OPTIONS}
-        return {**fields, "service_class": TIERS.get(self.service_tier or "", self.service_class)}
-
-    def tier(self) -> dict[str, str]:
-        """What an answer says of the tier: the one that was used, if the request names one."""
-        if self.service_tier is None:
-            return {}
-        return {"service_tier": self.service_tier if self.service_tier in TIERS else "default"}
-
-
-_OPTIONS = ("cache_salt", "queue_timeout", "timeout", "max_total_tokens")
-_OTHER = ("model", "stream", "stream_options", "user", "logit_bias", "service_tier", "service_class", *_OPTIONS)
-_SHARED = tuple(name for name in SharedFields.model_fields if name not in _OTHER)
 
 
 class ChatRequest(SharedFields):
     """Body of POST /v1/chat/completions."""
 
-    messages: list[Message]
-    max_completion_tokens: int | None = None
-    logprobs: bool | None = None
-    top_logprobs: int | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
-    add_generation_prompt: bool | None = None
-    continue_final_message: bool | None = None
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"messages": [{"role": "user", "content": "What is 17 + 25?"}], "temperature": 0, "max_tokens": 16},
+                {
+                    "messages": [
+                        {"role": "developer", "content": "Answer in one word."},
+                        {"role": "user", "content": [{"type": "text", "text": "Sort: pear, fig, apple"}]},
+                    ],
+                    "max_completion_tokens": 16,
+                    "stream": True,
+                    "stream_options": {"include_usage": True},
+                },
+            ]
+        }
+    )
+
+    messages: Messages
+    max_completion_tokens: int | None = told("the newer name of max_tokens", minimum=1)
+    logprobs: bool | None = Field(None, description="log-probabilities of the output's tokens")
+    top_logprobs: int | None = told("and of so many alternatives; needs logprobs", minimum=0, maximum=MAX_LOGPROBS)
+    chat_template_kwargs: dict[str, Any] | None = Field(None, description="further variables of the chat template")
+    add_generation_prompt: bool | None = Field(None, description="open the assistant's turn, which is the default")
+    continue_final_message: bool | None = Field(None, description="go on with the last message instead of answering it")
 
     @model_validator(mode="before")
     @classmethod
@@ -199,9 +67,20 @@ class ChatRequest(SharedFields):
 class CompletionRequest(SharedFields):
     """Body of POST /v1/completions."""
 
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"prompt": "17 + 25 =", "temperature": 0, "max_tokens": 8},
+                {"prompt": [[1, 2, 3], [4, 5]], "echo": True, "logprobs": 1, "max_tokens": 1},
+            ]
+        }
+    )
+
     prompt: PromptField
-    echo: bool | None = None
-    logprobs: int | None = None
+    max_tokens: int | None = told("tokens of an output at most, 16 by default; 0 only with echo", minimum=0)
+    echo: bool | None = Field(None, description="begin the text with the prompt; max_tokens may then be 0")
+    logprobs: int | None = told("log-probabilities of each token, and of so many alternatives", minimum=0, maximum=MAX_LOGPROBS)
+    add_special_tokens: bool | None = Field(None, description="begin a text prompt with BOS and the like, which is the default")
 
     @model_validator(mode="before")
     @classmethod
@@ -209,8 +88,3 @@ class CompletionRequest(SharedFields):
         if isinstance(value, dict):
             unsupported.refuse(value, unsupported.COMPLETIONS)
         return value
-
-
-def _token_id(key: str) -> Any:
-    """The id that a JSON object's key stands for; SamplingParams refuses what is not one."""
-    return int(key) if key.isascii() and key.isdigit() else key

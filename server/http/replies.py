@@ -80,6 +80,7 @@ class ChatChoiceReply(TypedDict):
     message: MessageReply
     logprobs: ChatLogprobsReply | None
     finish_reason: Reason
+    token_ids: NotRequired[list[int]]
 
 
 class ChatReply(TypedDict):
@@ -93,6 +94,7 @@ class ChatReply(TypedDict):
     usage: UsageReply
     service_tier: NotRequired[str]
     prompt_logprobs: NotRequired[PromptLogprobsReply]
+    prompt_token_ids: NotRequired[list[int]]
 
 
 class ChatDeltaReply(TypedDict):
@@ -110,6 +112,7 @@ class ChatChunkChoiceReply(TypedDict):
     logprobs: ChatLogprobsReply | None
     finish_reason: Reason | None
     prompt_logprobs: NotRequired[PromptLogprobsReply]
+    token_ids: NotRequired[list[int]]
 
 
 class CompletionChoiceReply(TypedDict):
@@ -120,6 +123,8 @@ class CompletionChoiceReply(TypedDict):
     logprobs: CompletionLogprobsReply | None
     finish_reason: Reason | None
     prompt_logprobs: NotRequired[PromptLogprobsReply]
+    prompt_token_ids: NotRequired[list[int]]
+    token_ids: NotRequired[list[int]]
 
 
 class CompletionReply(TypedDict):

@@ -25,14 +25,10 @@ COMMON: Mapping[str, tuple[Any, ...]] = MappingProxyType(
         "logits_processors": ([],),
         "lora_adapter": (),
         "priority": (0,),
-        "request_id": (),
         "response_format": ({"type": "text"},),
-        "return_token_ids": (False,),
-        "return_tokens_as_token_ids": (False,),
         "spaces_between_special_tokens": (True,),
         "structured_outputs": (),
         "thinking_token_budget": (),
-        "truncate_prompt_tokens": (),
         "use_beam_search": (False,),
         "vllm_xargs": ({},),
     }
@@ -66,7 +62,6 @@ CHAT: Mapping[str, tuple[Any, ...]] = MappingProxyType(
 COMPLETIONS: Mapping[str, tuple[Any, ...]] = MappingProxyType(
     {
         **COMMON,
-        "add_special_tokens": (True,),
         "prompt_embeds": (),
         "suffix": ("",),
     }

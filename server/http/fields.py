@@ -1,0 +1,170 @@
+"""Fields that bodies of several endpoints share. Types are strict, null is the default everywhere, unknown fields are ignored.
+
+Ranges are SamplingParams's and the engine's to check; the document of the API only tells them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, WrapValidator, model_validator
+from pydantic_core import PydanticCustomError
+
+from jaxserve.sampling.params import MAX_INT32, MAX_LOGPROBS, MAX_SEQUENCES, MAX_STOP_STRINGS, MAX_STOP_TOKEN_IDS
+from jaxserve.types import ServiceClass
+
+_LONGEST_ID = 256
+
+
+def described(what: str) -> WrapValidator:
+    """One message for a union, where pydantic would list how each of its members failed."""
+
+    def validate(value: Any, handler: Callable[[Any], Any]) -> Any:
+        try:
+            return handler(value)
+        except ValidationError as error:
+            raise PydanticCustomError("wrong_type", "must be {what}", {"what": what}) from error
+
+    return WrapValidator(validate)
+
+
+def told(description: str | None = None, **schema: Any) -> Any:
+    """An optional field; what `schema` says of it, in JSON Schema's words, is checked later than its type."""
+    return Field(None, description=description, json_schema_extra=schema)
+
+
+TokenId = Annotated[int, Field(json_schema_extra={"minimum": 0, "maximum": MAX_INT32})]
+TokenList = Annotated[list[TokenId], Field(fail_fast=True)]
+TextList = Annotated[list[str], Field(fail_fast=True)]
+_StopText = Annotated[str, Field(json_schema_extra={"minLength": 1})]
+Stop = Annotated[
+    _StopText | Annotated[list[_StopText], Field(fail_fast=True, json_schema_extra={"maxItems": MAX_STOP_STRINGS})],
+    described("a string or a list of strings"),
+]
+LogitBias = Annotated[
+    dict[str, float],
+    Field(json_schema_extra={"propertyNames": {"pattern": "^[0-9]+$"}, "additionalProperties": {"type": "number"}}),
+]
+ServiceTier = Annotated[
+    Literal["auto", "default", "flex", "priority"],
+    described("one of auto, default, flex and priority"),
+]
+
+# OpenAI's tiers that stand for a class; the others leave the choice to the server.
+TIERS: Mapping[str, ServiceClass] = MappingProxyType(
+    {"flex": ServiceClass.BATCH, "priority": ServiceClass.INTERACTIVE_PAID},
+)
+
+
+class StreamOptions(BaseModel):
+    """What a stream tells besides the text."""
+
+    model_config = ConfigDict(strict=True)
+
+    include_usage: bool | None = Field(None, description="end with a chunk that has usage and no choices")
+    continuous_usage_stats: bool | None = Field(None, description="usage so far in every chunk; needs include_usage")
+
+
+class EngineFields(BaseModel):
+    """How to choose tokens and what the request may take: fields that every endpoint that generates knows by one name."""
+
+    model_config = ConfigDict(strict=True)
+
+    model: str | None = Field(None, description="the served model's name; the only one by default")
+    stream: bool | None = Field(None, description="answer with server-sent events as the text comes")
+    temperature: float | None = told("0 takes the likeliest token", minimum=0, maximum=100)
+    top_p: float | None = told(exclusiveMinimum=0, maximum=1)
+    top_k: int | None = told("keep the k likeliest tokens; 0 and -1 keep all", minimum=-1, maximum=MAX_INT32)
+    min_p: float | None = told(minimum=0, maximum=1)
+    min_tokens: int | None = told("no end of sequence before so many tokens", minimum=0)
+    seed: int | None = told(minimum=-(2**63), maximum=2**64 - 1)
+    frequency_penalty: float | None = told(minimum=-2, maximum=2)
+    presence_penalty: float | None = told(minimum=-2, maximum=2)
+    repetition_penalty: float | None = told(exclusiveMinimum=0)
+    logit_bias: LogitBias | None = Field(None, description="token id, as a string, to what is added to its logit")
+    allowed_token_ids: TokenList | None = told("only these tokens may come", minItems=1)
+    stop_token_ids: TokenList | None = told(maxItems=MAX_STOP_TOKEN_IDS)
+    ignore_eos: bool | None = None
+    include_stop_str_in_output: bool | None = None
+    skip_special_tokens: bool | None = None
+    service_tier: str | None = None  # endpoints know different ones
+    service_class: Literal["interactive_paid", "interactive_free", "batch"] | None = None
+    cache_salt: str | None = told("only requests of the tenant with the same salt share cached prefixes", minLength=1)
+    queue_timeout: float | None = told("seconds to wait for the first step at most", exclusiveMinimum=0)
+    timeout: float | None = told("seconds to take in all at most", exclusiveMinimum=0)
+    max_total_tokens: int | None = told("tokens of a prompt and of its n outputs together at most", minimum=2)
+    request_id: str | None = Field(
+        None, min_length=1, max_length=_LONGEST_ID, description="the end of the reply's id; must not be in use"
+    )
+
+    @model_validator(mode="after")
+    def _one_class(self) -> Self:
+        wanted = TIERS.get(self.service_tier or "")
+        if None not in (wanted, self.service_class) and wanted != self.service_class:
+            raise PydanticCustomError(
+                "contradiction",
+                "must be {wanted}, or left out, with service_tier {tier}",
+                {"param": "service_class", "wanted": str(wanted), "tier": self.service_tier},
+            )
+        return self
+
+    def sampling(self) -> dict[str, Any]:
+        """The fields that SamplingParams knows under the same name."""
+        fields = {name: getattr(self, name) for name in _SAMPLING}
+        if self.logit_bias is not None:
+            fields["logit_bias"] = {_token_id(key): bias for key, bias in self.logit_bias.items()}
+        return fields
+
+    def options(self) -> dict[str, Any]:
+        """The fields that RequestOptions knows under the same name; a tier stands for its class."""
+        return {
+            **{name: getattr(self, name) for name in _OPTIONS},
+            "service_class": TIERS.get(self.service_tier or "", self.service_class),
+        }
+
+    def tier(self) -> dict[str, str]:
+        """What an answer says of the tier: the one that was used, if the request names one."""
+        if self.service_tier is None:
+            return {}
+        return {"service_tier": self.service_tier if self.service_tier in TIERS else "default"}
+
+
+class SharedFields(EngineFields):
+    """Fields that chat and text completions share."""
+
+    stream_options: StreamOptions | None = None
+    user: str | None = Field(None, description="a tag of the client's own, without effect")
+    n: int | None = told("outputs for a prompt", minimum=1, maximum=MAX_SEQUENCES)
+    max_tokens: int | None = told("tokens of an output at most", minimum=1)
+    stop: Stop | None = None
+    prompt_logprobs: int | None = told(
+        "log-probabilities of the prompt, and of so many alternatives at each position", minimum=0, maximum=MAX_LOGPROBS
+    )
+    service_tier: ServiceTier | None = Field(None, description="flex is the class batch, priority is interactive_paid")
+    truncate_prompt_tokens: int | None = told(
+        "keep only so many tokens at the end of the prompt; -1 keeps what the context has room for", minimum=-1
+    )
+    return_token_ids: bool | None = Field(None, description="the answer tells the token ids of prompt and output")
+    return_tokens_as_token_ids: bool | None = Field(None, description='log-probabilities name tokens as "token_id:7"')
+
+    @model_validator(mode="after")
+    def _stream_options_need_a_stream(self) -> Self:
+        if self.stream_options is not None and not self.stream:
+            raise PydanticCustomError("needs_stream", "is only allowed with stream: true", {"param": "stream_options"})
+        return self
+
+    def sampling(self) -> dict[str, Any]:
+        """The fields that SamplingParams knows under the same name."""
+        return super().sampling() | {name: getattr(self, name) for name in ("n", "max_tokens", "stop", "prompt_logprobs")}
+
+
+_OPTIONS = ("cache_salt", "queue_timeout", "timeout", "max_total_tokens")
+_OTHER = ("model", "stream", "logit_bias", "service_tier", "service_class", "request_id", *_OPTIONS)
+_SAMPLING = tuple(name for name in EngineFields.model_fields if name not in _OTHER)
+
+
+def _token_id(key: str) -> Any:
+    """The id that a JSON object's key stands for; SamplingParams refuses what is not one."""
+    return int(key) if key.isascii() and key.isdigit() else key

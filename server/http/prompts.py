@@ -1,0 +1,54 @@
+"""From a body's prompt field to the engine's prompts: one or several, cut to a length, named."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+from jaxserve.engine.client import EngineClient
+from jaxserve.types import Prompt, TokensPrompt
+from server.requests import check_not_empty, new_id
+from server.tokenizing import encode, truncated
+
+TextOrIds = str | list[int]
+
+
+def named_id(prefix: str, given: str | None) -> str:
+    """The reply's id: the client's own name of the request, or one that nobody has."""
+    return new_id(prefix) if given is None else f"{prefix}-{given}"
+
+
+def prompts_in(given: str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]]) -> list[TextOrIds]:
+    """The prompts, of which the field may hold one or several. Raises InvalidRequestError for an empty one."""
+    check_not_empty(given, "prompt")
+    if isinstance(given, str) or isinstance(given[0], int):
+        return [cast(TextOrIds, given)]
+    several = cast(list[TextOrIds], given)
+    for index, prompt in enumerate(several):
+        check_not_empty(prompt, f"prompt[{index}]")
+    return several
+
+
+async def tokenized(client: EngineClient, prompt: TextOrIds, *, add_special_tokens: bool) -> list[int]:
+    """The prompt's tokens; only texts get BOS and the like."""
+    if isinstance(prompt, str):
+        return await encode(client, prompt, add_special_tokens=add_special_tokens)
+    return prompt
+
+
+def cut(client: EngineClient, tokens: Sequence[int], limit: int, output: int | None) -> list[int]:
+    """The end of a prompt that leaves room for `output` more tokens, as truncate_prompt_tokens asks.
+
+    Raises InvalidRequestError.
+    """
+    return truncated(client, tokens, limit, output, "truncate_prompt_tokens")
+
+
+def tokens_of(prompt: Prompt) -> list[int]:
+    """The tokens of a rendered conversation."""
+    return cast(TokensPrompt, prompt)["prompt_token_ids"]
+
+
+def engine_prompt(prompt: TextOrIds) -> Prompt:
+    """The prompt as the engine takes it."""
+    return prompt if isinstance(prompt, str) else {"prompt_token_ids": prompt}

@@ -1,0 +1,42 @@
+"""Tokenizing that is no part of a request for text: off the event loop, with errors in the client's words."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+
+from jaxserve.engine.client import EngineClient
+from jaxserve.errors import InvalidRequestError
+
+WHOLE_CONTEXT = -1  # "as many tokens as fit", where a number of tokens is asked for
+
+
+async def encode(client: EngineClient, text: str, *, add_special_tokens: bool) -> list[int]:
+    """Token ids of a text, with BOS and the like if wanted. Raises InvalidRequestError if it is not valid Unicode."""
+    return await asyncio.to_thread(partial(client.tokenizer.encode, text, add_special_tokens=add_special_tokens))
+
+
+async def decode(client: EngineClient, token_ids: Sequence[int], param: str) -> str:
+    """The text of token ids, special tokens written out.
+
+    Raises InvalidRequestError naming `param` for an id that the model does not know.
+    """
+    unknown = next((token for token in token_ids if not 0 <= token < client.model.vocab_size), None)
+    if unknown is not None:
+        last = client.model.vocab_size - 1
+        raise InvalidRequestError(f"{param} has {unknown}: token ids are integers from 0 to {last}", param=param)
+    return await asyncio.to_thread(partial(client.tokenizer.decode, token_ids, skip_special_tokens=False))
+
+
+def truncated(client: EngineClient, token_ids: Sequence[int], limit: int, output: int | None, param: str) -> list[int]:
+    """The last `limit` tokens, or as many as leave room for `output` more (one if None).
+
+    Raises InvalidRequestError naming `param` for a limit that no prompt could have.
+    """
+    context = client.model.max_model_len
+    if limit == WHOLE_CONTEXT:
+        limit = max(context - (output or 1), 1)
+    elif not 1 <= limit <= context:
+        raise InvalidRequestError(f"{param} must be {WHOLE_CONTEXT} or between 1 and {context}, got {limit}", param=param)
+    return list(token_ids[-limit:])
