@@ -16,6 +16,7 @@ from jaxserve.engine.client import EngineClient
 from jaxserve.errors import ConfigError
 from server.grpc.server import GrpcServer
 from server.http.app import create_app
+from server.tls import load_tls
 
 # After the drain nothing runs in the engine: what is left is the last bytes on their way to clients.
 _CLOSE_SECONDS = 2
@@ -30,22 +31,23 @@ class Addresses:
 
 
 async def serve(client: EngineClient, config: ServerConfig, on_ready: Callable[[Addresses], None]) -> None:
-    """Serve until SIGTERM or SIGINT, then drain. A second signal aborts what still runs.
+    """Serve until SIGTERM, SIGINT or a call of Admin.Drain, then drain. A second signal aborts what still runs.
 
-    Raises ConfigError if a port is taken.
+    Raises ConfigError if a port is taken, or TLS cannot be had.
     """
     servers = Servers(client, config)
     first, second = asyncio.Event(), asyncio.Event()
 
     def on_signal() -> None:
         (second if first.is_set() else first).set()
+        servers.drain_asked.set()
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
     try:
         on_ready(await servers.start())
-        await first.wait()
+        await servers.drain_asked.wait()
         await servers.stop(hurry=second)
     finally:
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -53,7 +55,8 @@ async def serve(client: EngineClient, config: ServerConfig, on_ready: Callable[[
 
 
 def check_ports(config: ServerConfig) -> None:
-    """Raise ConfigError if a port is taken: better known before a model is loaded than after."""
+    """Raise ConfigError if a port is taken or TLS cannot be had: better known before a model is loaded than after."""
+    load_tls(config)
     for port, flag in ((config.port, "port"), (config.grpc_port, "grpc_port")):
         _bind(config.host, port, flag).close()
     if config.port == config.grpc_port != 0:
@@ -61,12 +64,18 @@ def check_ports(config: ServerConfig) -> None:
 
 
 class Servers:
-    """The HTTP and the gRPC server of one engine."""
+    """The HTTP and the gRPC server of one engine. Raises ConfigError if TLS cannot be had.
+
+    Attributes:
+        drain_asked: set by a call of Admin.Drain; whoever runs the servers is to stop them.
+    """
 
     def __init__(self, client: EngineClient, config: ServerConfig) -> None:
         self._client = client
         self._config = config
-        self._grpc = GrpcServer(client)
+        self._tls = load_tls(config)
+        self.drain_asked = asyncio.Event()
+        self._grpc = GrpcServer(client, config, on_drain=self.drain_asked.set, tls=self._tls)
         self._http = _HttpServer(
             uvicorn.Config(
                 create_app(client),
@@ -77,6 +86,7 @@ class Servers:
                 access_log=False,
                 server_header=False,
                 timeout_graceful_shutdown=_CLOSE_SECONDS,
+                **(self._tls.http_settings() if self._tls else {}),
             )
         )
         self._http_task: asyncio.Task[None] | None = None
@@ -93,7 +103,11 @@ class Servers:
         http_port = listener.getsockname()[1]
         self._http_task = asyncio.create_task(self._http.serve(sockets=[listener]))
         await self._http.listening.wait()
-        return Addresses(http=f"http://{_authority(config.host, http_port)}", grpc=f"grpc://{_authority(config.host, grpc_port)}")
+        secure = "s" if self._tls else ""
+        return Addresses(
+            http=f"http{secure}://{_authority(config.host, http_port)}",
+            grpc=f"grpc{secure}://{_authority(config.host, grpc_port)}",
+        )
 
     async def stop(self, hurry: asyncio.Event | None = None) -> None:
         """Drain the engine, then close both servers. Setting `hurry` aborts what still runs."""

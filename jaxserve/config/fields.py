@@ -11,6 +11,8 @@ from jaxserve.config.check import check_types
 from jaxserve.config.kernels import AUTO, Kernels, parse_kernels
 from jaxserve.errors import ConfigError
 
+MAX_MESSAGE_MIB = 1024  # protobuf takes less than 2 GiB
+MAX_KEEPALIVE = 86_400  # seconds; gRPC counts milliseconds in 32 bits
 ServiceClassName = Literal["interactive_paid", "interactive_free", "batch"]
 DType = Literal["auto", "bfloat16", "float16", "float32"]
 
@@ -200,6 +202,15 @@ class ServerConfig:
     host: str = setting("127.0.0.1", "address to listen on")
     port: int = setting(8000, "HTTP port; 0 picks a free one")
     grpc_port: int = setting(8001, "gRPC port; 0 picks a free one")
+    tls_cert: str | None = setting(
+        None, "PEM file of the certificate, and of those between it and its authority; plain text by default"
+    )
+    tls_key: str | None = setting(None, "PEM file of the certificate's private key, without a password")
+    tls_client_ca: str | None = setting(
+        None, "PEM file of authorities that sign clients' certificates; clients need none by default"
+    )
+    grpc_max_message_mib: int = setting(16, "largest gRPC request in MiB")
+    grpc_keepalive: float = setting(60.0, "seconds without traffic after which a gRPC client is asked whether it lives")
     drain_timeout: float = setting(30.0, "seconds that running requests get to finish after SIGTERM")
     log_level: Literal["debug", "info", "warning", "error"] = setting("info", "least severe message to log")
 
@@ -209,6 +220,19 @@ class ServerConfig:
             if not 0 <= getattr(self, name) <= 65535:
                 raise ConfigError(f"{name} must be between 0 and 65535, got {getattr(self, name)}", param=name)
         require_at_least("drain_timeout", self.drain_timeout, 0)
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise ConfigError("tls_cert and tls_key go together", param="tls_key" if self.tls_key is None else "tls_cert")
+        if self.tls_client_ca is not None and self.tls_cert is None:
+            raise ConfigError("tls_client_ca needs tls_cert and tls_key", param="tls_client_ca")
+        if not 1 <= self.grpc_max_message_mib <= MAX_MESSAGE_MIB:
+            raise ConfigError(
+                f"grpc_max_message_mib must be between 1 and {MAX_MESSAGE_MIB}, got {self.grpc_max_message_mib}",
+                param="grpc_max_message_mib",
+            )
+        if not 1.0 <= self.grpc_keepalive <= MAX_KEEPALIVE:
+            raise ConfigError(
+                f"grpc_keepalive must be between 1 and {MAX_KEEPALIVE} seconds, got {self.grpc_keepalive}", param="grpc_keepalive"
+            )
 
 
 def require_at_least(name: str, value: float, low: float) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from google.protobuf.json_format import MessageToDict
@@ -12,16 +12,11 @@ from jaxserve.engine.client import EngineClient, ModelInfo
 from jaxserve.engine.events import Delta, Event, Finished, PositionLogprobs, Started, TokenLogprob
 from jaxserve.errors import InvalidRequestError
 from jaxserve.types import ChatMessage, FinishReason, Prompt
+from server.grpc.calls import Call, is_request_id
+from server.grpc.jobs import TENANT_METADATA, options_of
+from server.grpc.unknown_fields import refuse_unknown
 from server.proto import inference_pb2 as pb
-from server.requests import (
-    Job,
-    check_not_empty,
-    in_words_of_client,
-    new_id,
-    request_options,
-    sampling_params,
-    template_arguments,
-)
+from server.requests import Job, check_not_empty, in_words_of_client, new_id, sampling_params, template_arguments
 
 _SAMPLING = (
     "n",
@@ -39,9 +34,6 @@ _STOPPING_LISTS = ("stop", "stop_token_ids")
 _OUTPUT = ("logprobs", "prompt_logprobs", "skip_special_tokens", "include_stop_str_in_output")
 _OPTIONS = ("service_class", "cache_salt", "queue_timeout", "timeout", "max_total_tokens")
 
-# Believed as it comes: only a gateway that sets it, and drops what clients send, makes it mean something.
-TENANT_METADATA = "x-tenant"
-
 _NAMES = {
     "tenant": TENANT_METADATA,
     **{name: f"sampling.{name}" for name in (*_SAMPLING, "logit_bias", "allowed_token_ids")},
@@ -54,20 +46,17 @@ _NAMES = {
 _REASONS = {FinishReason.STOP: pb.FINISH_REASON_STOP, FinishReason.LENGTH: pb.FINISH_REASON_LENGTH}
 
 
-async def job_of(client: EngineClient, request: pb.GenerateRequest, tenants: Sequence[str]) -> Job:
-    """The request as the engine takes it; `tenants` are the values of the metadata `x-tenant`.
-
-    Raises InvalidRequestError naming the proto's field.
-    """
+async def job_of(client: EngineClient, request: pb.GenerateRequest, call: Call) -> Job:
+    """The request as the engine takes it. Raises InvalidRequestError naming the proto's field, or DeadlineError."""
+    refuse_unknown(request)
+    if request.request_id and not is_request_id(request.request_id):
+        raise InvalidRequestError("request_id must be at most 256 printable ASCII characters", param="request_id")
     params = sampling_params(_fields(request), _NAMES)
-    options = request_options(tenants, _present(request, _OPTIONS), tenant_name=TENANT_METADATA)
+    options = options_of(call, _present(request, _OPTIONS))
     kind = request.WhichOneof("prompt")
     if kind is None:
         raise InvalidRequestError("prompt is required: one of text, tokens and chat", param="prompt")
-    try:
-        prompt = await _prompt(client, request, kind)
-    except InvalidRequestError as error:
-        raise in_words_of_client(error, _NAMES) from error
+    prompt = await _prompt(client, request, kind)
     return Job(
         request_id=request.request_id or new_id("gen"),
         prompts=(prompt,),
@@ -77,10 +66,10 @@ async def job_of(client: EngineClient, request: pb.GenerateRequest, tenants: Seq
     )
 
 
-def event_of(event: Event, request_id: str) -> pb.GenerateEvent:
-    """The engine's event as a message."""
+def event_of(event: Event, request_id: str, output: pb.Output) -> pb.GenerateEvent:
+    """The engine's event as a message; `output` is what the request asked for."""
     if isinstance(event, Started):
-        return pb.GenerateEvent(request_id=request_id, started=_started(event))
+        return pb.GenerateEvent(request_id=request_id, started=_started(event, output))
     if isinstance(event, Delta):
         return pb.GenerateEvent(request_id=request_id, index=event.index, delta=_delta(event))
     return pb.GenerateEvent(request_id=request_id, index=event.index, finished=_finished(event))
@@ -128,10 +117,18 @@ async def _prompt(client: EngineClient, request: pb.GenerateRequest, kind: str) 
         ids = list(request.tokens.ids)
         check_not_empty(ids, "tokens")
         return {"prompt_token_ids": ids}
-    return await _chat(client, request.chat)
+    return await chat_prompt(client, request.chat)
 
 
-async def _chat(client: EngineClient, chat: pb.Chat) -> Prompt:
+async def chat_prompt(client: EngineClient, chat: pb.Chat) -> Prompt:
+    """The rendered conversation. Raises InvalidRequestError naming the proto's field."""
+    try:
+        return await _rendered(client, chat)
+    except InvalidRequestError as error:
+        raise in_words_of_client(error, _NAMES) from error
+
+
+async def _rendered(client: EngineClient, chat: pb.Chat) -> Prompt:
     if not chat.messages:
         raise InvalidRequestError("messages must not be empty", param="messages")
     opens = chat.add_generation_prompt if chat.HasField("add_generation_prompt") else None
@@ -151,12 +148,13 @@ def _message(message: pb.ChatMessage) -> ChatMessage:
     return plain
 
 
-def _started(event: Started) -> pb.Started:
+def _started(event: Started, output: pb.Output) -> pb.Started:
     return pb.Started(
         prompt_tokens=len(event.prompt_token_ids),
         cached_tokens=event.cached_tokens,
         queue_time=event.queue_time,
         prompt_logprobs=_positions(event.prompt_logprobs),
+        prompt_token_ids=event.prompt_token_ids if output.return_prompt_token_ids else (),
     )
 
 

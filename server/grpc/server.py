@@ -1,53 +1,89 @@
-"""The gRPC server: the service, health and reflection on one port."""
+"""The gRPC server: every service, health and reflection on one port."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
+
 from grpc import aio
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from jaxserve.config.fields import ServerConfig
 from jaxserve.engine.client import EngineClient
-from server.grpc.service import SERVICE_NAME, Inference
+from server.grpc import admin, health, service
+from server.grpc.admin import Admin
+from server.grpc.health import Health
+from server.grpc.service import Inference
+from server.tls import Tls
 
-# Room for a prompt of a million token ids, and for its log-probabilities on the way back.
-_MAX_REQUEST_BYTES = 16 * 2**20
+# Log-probabilities of a prompt of a million tokens.
 _MAX_RESPONSE_BYTES = 256 * 2**20
 
-_OPTIONS = [
-    ("grpc.max_receive_message_length", _MAX_REQUEST_BYTES),
-    ("grpc.max_send_message_length", _MAX_RESPONSE_BYTES),
-    ("grpc.so_reuseport", 0),  # a taken port is an error, not a port shared in silence
-]
+# A ping that stays unanswered for this long ends the connection, and with it what its calls run.
+_PING_TIMEOUT_MS = 20_000
+# Clients may ping this often, calls or not: gateways do so every 10 to 30 seconds.
+_LEAST_PING_INTERVAL_MS = 5_000
 
 
 class GrpcServer:
-    """A grpc.aio server over an engine."""
+    """A grpc.aio server over an engine.
 
-    def __init__(self, client: EngineClient) -> None:
-        self._server = aio.server(options=_OPTIONS)
-        self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]  # missing in the stubs
-        self._server.add_generic_rpc_handlers((Inference(client).handler(),))
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        reflection.enable_server_reflection((SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server)
+    Args:
+        client: the engine.
+        config: limits of messages and connections.
+        on_drain: starts the shutdown that SIGTERM starts, for Admin.Drain; it may be called more than once.
+        tls: None for plain text.
+        share_port: whether other processes listen on the same port, each getting some of the connections.
+    """
+
+    def __init__(
+        self,
+        client: EngineClient,
+        config: ServerConfig,
+        *,
+        on_drain: Callable[[], None],
+        tls: Tls | None = None,
+        share_port: bool = False,
+    ) -> None:
+        self._server = aio.server(options=_options(config, share_port))
+        self._tls = tls
+        self._closing = asyncio.Event()
+        generating, others = [service.SERVICE.full_name], [admin.SERVICE.full_name]
+        self._health = Health(client, generating, others, self._closing)
+        handlers = (Inference(client).handler(), Admin(client, on_drain, self._closing).handler(), self._health.handler())
+        self._server.add_generic_rpc_handlers(handlers)
+        names = (*generating, *others, health.SERVICE.full_name, reflection.SERVICE_NAME)
+        reflection.enable_server_reflection(names, self._server)
 
     async def start(self, address: str) -> int:
         """Listen; returns the port. Raises OSError if the address cannot be had."""
         try:
-            port = self._server.add_insecure_port(address)
+            if self._tls is None:
+                port = self._server.add_insecure_port(address)
+            else:
+                port = self._server.add_secure_port(address, self._tls.grpc_credentials())
         except RuntimeError as error:
             raise OSError(f"cannot listen on {address}") from error
-        await self._set_health(health_pb2.HealthCheckResponse.SERVING)
         await self._server.start()
         return port
 
     async def not_serving(self) -> None:
         """Tell health checks to look elsewhere; calls are still answered."""
-        await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
+        self._health.leave()
 
     async def stop(self, grace: float) -> None:
         """Stop listening; calls that run get `grace` seconds, then are cancelled."""
+        self._closing.set()
         await self._server.stop(grace)
 
-    async def _set_health(self, status: health_pb2.HealthCheckResponse.ServingStatus) -> None:
-        for name in ("", SERVICE_NAME):
-            await self._health.set(name, status)
+
+def _options(config: ServerConfig, share_port: bool) -> list[tuple[str, int]]:
+    return [
+        ("grpc.max_receive_message_length", config.grpc_max_message_mib * 2**20),
+        ("grpc.max_send_message_length", _MAX_RESPONSE_BYTES),
+        ("grpc.so_reuseport", int(share_port)),  # unasked, a taken port is an error and not a port shared in silence
+        ("grpc.keepalive_time_ms", round(config.grpc_keepalive * 1000)),
+        ("grpc.keepalive_timeout_ms", _PING_TIMEOUT_MS),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.min_ping_interval_without_data_ms", _LEAST_PING_INTERVAL_MS),
+    ]

@@ -2,88 +2,103 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Any, NoReturn, TypeVar
+from typing import Any
 
 import grpc
-import grpc.aio
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import Message
 
 from jaxserve.engine.client import EngineClient
-from jaxserve.errors import InternalError, InvalidRequestError, JaxserveError
-from server.errors import grpc_status
-from server.grpc.messages import TENANT_METADATA, event_of, job_of, model_info_of
+from jaxserve.errors import InvalidRequestError
+from server.grpc.calls import Call, service, streaming, unary
+from server.grpc.jobs import events_of
+from server.grpc.messages import chat_prompt, event_of, job_of, model_info_of
 from server.proto import inference_pb2 as pb
 from server.requests import admit, check_model
-from server.streams import run
 
-_LOG = logging.getLogger(__name__)
-
-SERVICE_NAME: str = pb.DESCRIPTOR.services_by_name["Inference"].full_name
-
-Request = TypeVar("Request", bound=Message)
+SERVICE = pb.DESCRIPTOR.services_by_name["Inference"]
 
 
 class Inference:
-    """The service's methods. They take undecoded requests, so that a malformed one gets INVALID_ARGUMENT too."""
+    """The service's methods."""
 
     def __init__(self, client: EngineClient) -> None:
         self._client = client
 
-    async def generate(
-        self, payload: bytes, context: grpc.aio.ServicerContext[bytes, pb.GenerateEvent]
-    ) -> AsyncIterator[pb.GenerateEvent]:
-        """Run one request. Cancelling the call cancels this task, which closes the events and so aborts the request."""
-        try:
-            request = _decoded(pb.GenerateRequest, payload)
-            admit(self._client, request.model)
-            job = await job_of(self._client, request, _tenants(context))
-            async with aclosing(run(self._client, job)) as events:
-                async for _, event in events:
-                    yield event_of(event, job.request_id)
-        except JaxserveError as error:
-            await _fail(context, error)
-        except Exception:
-            _LOG.exception("a call to Generate failed")
-            await _fail(context, InternalError("the server failed to answer this request"))
+    async def generate(self, request: pb.GenerateRequest, call: Call) -> AsyncGenerator[pb.GenerateEvent, None]:
+        """Run one request. Cancelling the call closes its events and so aborts the request."""
+        admit(self._client, request.model)
+        job = await job_of(self._client, request, call)
+        call.request_id = job.request_id
+        async with aclosing(events_of(self._client, job)) as events:
+            async for _, event in events:
+                yield event_of(event, job.request_id, request.output)
 
-    async def get_model_info(self, payload: bytes, context: grpc.aio.ServicerContext[bytes, pb.ModelInfo]) -> pb.ModelInfo:
+    async def tokenize(self, request: pb.TokenizeRequest, call: Call) -> pb.TokenizeResponse:
+        """Token ids of a prompt, as `generate` would take it."""
+        admit(self._client, request.model)
+        tokens = await self._tokens(request)
+        tokenizer = self._client.tokenizer
+        return pb.TokenizeResponse(
+            token_ids=tokens,
+            token_bytes=[tokenizer.token_bytes(token) for token in tokens] if request.return_token_bytes else (),
+            max_model_len=self._client.model.max_model_len,
+        )
+
+    async def detokenize(self, request: pb.DetokenizeRequest, call: Call) -> pb.DetokenizeResponse:
+        """Text of token ids."""
+        admit(self._client, request.model)
+        size = self._client.model.vocab_size
+        unknown = next((token for token in request.token_ids if token >= size), None)
+        if unknown is not None:
+            raise InvalidRequestError(f"token_ids has {unknown}: token ids are integers from 0 to {size - 1}", param="token_ids")
+        skips = request.skip_special_tokens if request.HasField("skip_special_tokens") else True
+        tokens = list(request.token_ids)
+        text = await asyncio.to_thread(self._client.tokenizer.decode, tokens, skip_special_tokens=skips)
+        return pb.DetokenizeResponse(text=text)
+
+    async def abort(self, request: pb.AbortRequest, call: Call) -> pb.AbortResponse:
+        """End a running request."""
+        if not request.request_id:
+            raise InvalidRequestError("request_id is required", param="request_id")
+        return pb.AbortResponse(aborted=await self._client.abort(request.request_id))
+
+    async def get_model_info(self, request: pb.GetModelInfoRequest, call: Call) -> pb.ModelInfo:
         """Describe the served model."""
-        try:
-            check_model(self._client, _decoded(pb.GetModelInfoRequest, payload).model)
-            return model_info_of(self._client.model)
-        except JaxserveError as error:
-            await _fail(context, error)
+        check_model(self._client, request.model)
+        return model_info_of(self._client.model)
 
     def handler(self) -> grpc.GenericRpcHandler[bytes, Message]:
         """The service as a grpc.aio server takes it."""
-        return grpc.method_handlers_generic_handler(
-            SERVICE_NAME,
+        return service(
+            SERVICE,
             {
-                "Generate": grpc.unary_stream_rpc_method_handler(
-                    self.generate, response_serializer=pb.GenerateEvent.SerializeToString
-                ),
-                "GetModelInfo": grpc.unary_unary_rpc_method_handler(
-                    self.get_model_info, response_serializer=pb.ModelInfo.SerializeToString
-                ),
+                "Generate": streaming(pb.GenerateRequest, self.generate),
+                "Tokenize": unary(pb.TokenizeRequest, self.tokenize),
+                "Detokenize": unary(pb.DetokenizeRequest, self.detokenize),
+                "Abort": unary(pb.AbortRequest, self.abort),
+                "GetModelInfo": unary(pb.GetModelInfoRequest, self.get_model_info),
             },
         )
 
+    async def _tokens(self, request: pb.TokenizeRequest) -> list[int]:
+        kind = request.WhichOneof("prompt")
+        if kind is None:
+            raise InvalidRequestError("prompt is required: one of text and chat", param="prompt")
+        special = request.add_special_tokens if request.HasField("add_special_tokens") else True
+        if kind == "text":
+            return await self._encode(request.text, special)
+        if request.HasField("add_special_tokens"):
+            raise InvalidRequestError(
+                "add_special_tokens goes with a text: a chat template writes its own", param="add_special_tokens"
+            )
+        prompt: Any = await chat_prompt(self._client, request.chat)  # narrows to one of three kinds
+        if isinstance(prompt, str):
+            return await self._encode(prompt, special)
+        return prompt["prompt_token_ids"] if "prompt_token_ids" in prompt else await self._encode(prompt["prompt"], special)
 
-def _tenants(context: grpc.aio.ServicerContext[Any, Any]) -> list[str]:
-    """Every value of the metadata that names the tenant."""
-    return [str(value) for key, value in context.invocation_metadata() or () if key == TENANT_METADATA]
-
-
-def _decoded(kind: type[Request], payload: bytes) -> Request:
-    try:
-        return kind.FromString(payload)
-    except DecodeError as error:
-        raise InvalidRequestError(f"the request is not a valid {kind.DESCRIPTOR.full_name}") from error
-
-
-async def _fail(context: grpc.aio.ServicerContext[Any, Any], error: JaxserveError) -> NoReturn:
-    status = grpc_status(error)
-    await context.abort(status.code, status.details, status.trailing_metadata)
+    async def _encode(self, text: str, special: bool) -> list[int]:
+        """Off the event loop: a long text takes a while."""
+        return await asyncio.to_thread(self._client.tokenizer.encode, text, add_special_tokens=special)

@@ -26,7 +26,10 @@ if _version_not_supported:
 
 
 class InferenceStub(object):
-    """Text generation. Cancelling a call aborts its request.
+    """Text generation. Cancelling a call aborts its request, and a call's deadline is one of its request's timeouts.
+
+    A failed call's status carries google.rpc.ErrorInfo (the stable error code; domain "jaxserve"), RequestInfo where there is a
+    request id, BadRequest where a field is at fault, and RetryInfo where the same request may succeed later.
     """
 
     def __init__(self, channel):
@@ -40,6 +43,21 @@ class InferenceStub(object):
                 request_serializer=server_dot_proto_dot_inference__pb2.GenerateRequest.SerializeToString,
                 response_deserializer=server_dot_proto_dot_inference__pb2.GenerateEvent.FromString,
                 _registered_method=True)
+        self.Tokenize = channel.unary_unary(
+                '/jaxserve.v1.Inference/Tokenize',
+                request_serializer=server_dot_proto_dot_inference__pb2.TokenizeRequest.SerializeToString,
+                response_deserializer=server_dot_proto_dot_inference__pb2.TokenizeResponse.FromString,
+                _registered_method=True)
+        self.Detokenize = channel.unary_unary(
+                '/jaxserve.v1.Inference/Detokenize',
+                request_serializer=server_dot_proto_dot_inference__pb2.DetokenizeRequest.SerializeToString,
+                response_deserializer=server_dot_proto_dot_inference__pb2.DetokenizeResponse.FromString,
+                _registered_method=True)
+        self.Abort = channel.unary_unary(
+                '/jaxserve.v1.Inference/Abort',
+                request_serializer=server_dot_proto_dot_inference__pb2.AbortRequest.SerializeToString,
+                response_deserializer=server_dot_proto_dot_inference__pb2.AbortResponse.FromString,
+                _registered_method=True)
         self.GetModelInfo = channel.unary_unary(
                 '/jaxserve.v1.Inference/GetModelInfo',
                 request_serializer=server_dot_proto_dot_inference__pb2.GetModelInfoRequest.SerializeToString,
@@ -48,11 +66,35 @@ class InferenceStub(object):
 
 
 class InferenceServicer(object):
-    """Text generation. Cancelling a call aborts its request.
+    """Text generation. Cancelling a call aborts its request, and a call's deadline is one of its request's timeouts.
+
+    A failed call's status carries google.rpc.ErrorInfo (the stable error code; domain "jaxserve"), RequestInfo where there is a
+    request id, BadRequest where a field is at fault, and RetryInfo where the same request may succeed later.
     """
 
     def Generate(self, request, context):
         """Runs one request: Started, Deltas, and one Finished for each of its sequences.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Tokenize(self, request, context):
+        """Token ids of a text or of a rendered conversation, as Generate would take them.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Detokenize(self, request, context):
+        """Text of token ids.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Abort(self, request, context):
+        """Ends a running request of any connection; its own call ends with CANCELLED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -73,6 +115,21 @@ def add_InferenceServicer_to_server(servicer, server):
                     request_deserializer=server_dot_proto_dot_inference__pb2.GenerateRequest.FromString,
                     response_serializer=server_dot_proto_dot_inference__pb2.GenerateEvent.SerializeToString,
             ),
+            'Tokenize': grpc.unary_unary_rpc_method_handler(
+                    servicer.Tokenize,
+                    request_deserializer=server_dot_proto_dot_inference__pb2.TokenizeRequest.FromString,
+                    response_serializer=server_dot_proto_dot_inference__pb2.TokenizeResponse.SerializeToString,
+            ),
+            'Detokenize': grpc.unary_unary_rpc_method_handler(
+                    servicer.Detokenize,
+                    request_deserializer=server_dot_proto_dot_inference__pb2.DetokenizeRequest.FromString,
+                    response_serializer=server_dot_proto_dot_inference__pb2.DetokenizeResponse.SerializeToString,
+            ),
+            'Abort': grpc.unary_unary_rpc_method_handler(
+                    servicer.Abort,
+                    request_deserializer=server_dot_proto_dot_inference__pb2.AbortRequest.FromString,
+                    response_serializer=server_dot_proto_dot_inference__pb2.AbortResponse.SerializeToString,
+            ),
             'GetModelInfo': grpc.unary_unary_rpc_method_handler(
                     servicer.GetModelInfo,
                     request_deserializer=server_dot_proto_dot_inference__pb2.GetModelInfoRequest.FromString,
@@ -87,7 +144,10 @@ def add_InferenceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Inference(object):
-    """Text generation. Cancelling a call aborts its request.
+    """Text generation. Cancelling a call aborts its request, and a call's deadline is one of its request's timeouts.
+
+    A failed call's status carries google.rpc.ErrorInfo (the stable error code; domain "jaxserve"), RequestInfo where there is a
+    request id, BadRequest where a field is at fault, and RetryInfo where the same request may succeed later.
     """
 
     @staticmethod
@@ -107,6 +167,87 @@ class Inference(object):
             '/jaxserve.v1.Inference/Generate',
             server_dot_proto_dot_inference__pb2.GenerateRequest.SerializeToString,
             server_dot_proto_dot_inference__pb2.GenerateEvent.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Tokenize(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/jaxserve.v1.Inference/Tokenize',
+            server_dot_proto_dot_inference__pb2.TokenizeRequest.SerializeToString,
+            server_dot_proto_dot_inference__pb2.TokenizeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Detokenize(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/jaxserve.v1.Inference/Detokenize',
+            server_dot_proto_dot_inference__pb2.DetokenizeRequest.SerializeToString,
+            server_dot_proto_dot_inference__pb2.DetokenizeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Abort(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/jaxserve.v1.Inference/Abort',
+            server_dot_proto_dot_inference__pb2.AbortRequest.SerializeToString,
+            server_dot_proto_dot_inference__pb2.AbortResponse.FromString,
             options,
             channel_credentials,
             insecure,

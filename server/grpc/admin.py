@@ -1,0 +1,97 @@
+"""jaxserve.v1.Admin: what operators see of a running server and do to it."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncGenerator, Callable
+
+import grpc
+from google.protobuf.message import Message
+
+from jaxserve.engine.client import EngineClient
+from jaxserve.errors import InvalidRequestError, JaxserveError
+from server.grpc.calls import Call, service, streaming, unary
+from server.grpc.health import passed
+from server.proto import admin_pb2 as pb
+
+SERVICE = pb.DESCRIPTOR.services_by_name["Admin"]
+
+_DEFAULT_INTERVAL = 1.0  # seconds
+_LEAST_INTERVAL = 0.01
+
+
+class Admin:
+    """The service's methods.
+
+    Args:
+        client: the engine.
+        on_drain: starts the shutdown that SIGTERM starts; it may be called more than once.
+        closing: set when the server is about to end.
+    """
+
+    def __init__(self, client: EngineClient, on_drain: Callable[[], None], closing: asyncio.Event) -> None:
+        self._client = client
+        self._on_drain = on_drain
+        self._closing = closing
+
+    async def get_load(self, request: pb.GetLoadRequest, call: Call) -> pb.Load:
+        """The load now."""
+        return load_of(self._client)
+
+    async def watch_load(self, request: pb.WatchLoadRequest, call: Call) -> AsyncGenerator[pb.Load, None]:
+        """The load now and at every interval, until the server ends."""
+        interval = request.interval if request.HasField("interval") else _DEFAULT_INTERVAL
+        if not _LEAST_INTERVAL <= interval < math.inf:
+            raise InvalidRequestError(f"interval must be at least {_LEAST_INTERVAL} and finite, got {interval}", param="interval")
+        yield load_of(self._client)
+        while not await passed(self._closing, interval):
+            yield load_of(self._client)
+
+    async def drain(self, request: pb.DrainRequest, call: Call) -> pb.DrainResponse:
+        """Start the shutdown."""
+        self._on_drain()
+        return pb.DrainResponse()
+
+    async def flush_prefix_cache(self, request: pb.FlushPrefixCacheRequest, call: Call) -> pb.FlushPrefixCacheResponse:
+        """Forget every cached prefix."""
+        await self._client.reset_prefix_cache()
+        return pb.FlushPrefixCacheResponse()
+
+    def handler(self) -> grpc.GenericRpcHandler[bytes, Message]:
+        """The service as a grpc.aio server takes it."""
+        return service(
+            SERVICE,
+            {
+                "GetLoad": unary(pb.GetLoadRequest, self.get_load),
+                "WatchLoad": streaming(pb.WatchLoadRequest, self.watch_load),
+                "Drain": unary(pb.DrainRequest, self.drain),
+                "FlushPrefixCache": unary(pb.FlushPrefixCacheRequest, self.flush_prefix_cache),
+            },
+        )
+
+
+def load_of(client: EngineClient) -> pb.Load:
+    """The engine's load as a message."""
+    try:
+        client.check_health()
+        accepting = True
+    except JaxserveError:
+        accepting = False
+    stats = client.stats()
+    return pb.Load(
+        accepting=accepting,
+        running=stats.running,
+        waiting=stats.waiting,
+        pages_total=stats.pages_total,
+        pages_free=stats.pages_free,
+        received=stats.received,
+        active=stats.active,
+        finished=stats.finished,
+        aborted=stats.aborted,
+        rejected=stats.rejected,
+        preemptions=stats.preemptions,
+        lost_tokens=stats.lost_tokens,
+        prefix_queried_tokens=stats.prefix_queried_tokens,
+        prefix_hit_tokens=stats.prefix_hit_tokens,
+    )

@@ -1,0 +1,139 @@
+"""What every gRPC call gets: a request id, and a typed status whatever it sent and whatever breaks."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager
+from typing import Any, NoReturn, TypeVar
+
+import grpc
+import grpc.aio
+from google.protobuf.descriptor import ServiceDescriptor
+from google.protobuf.message import DecodeError, Message
+
+from jaxserve.errors import InternalError, InvalidRequestError, JaxserveError
+from server.errors import grpc_status
+from server.requests import new_id
+
+_LOG = logging.getLogger(__name__)
+
+REQUEST_ID_METADATA = "x-request-id"
+_LONGEST_ID = 256
+
+Request = TypeVar("Request", bound=Message)
+
+
+class Call:
+    """One call.
+
+    Attributes:
+        request_id: the metadata x-request-id, or a new one; it comes back in the trailing metadata. A method that runs a
+            request under another name sets that.
+    """
+
+    def __init__(self, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        self._context = context
+        (given, *_) = [*self.metadata(REQUEST_ID_METADATA), ""]
+        self.request_id = given if is_request_id(given) else new_id("req")
+
+    def metadata(self, name: str) -> list[str]:
+        """Every value of a metadata name, in order; bytes that are no text stand as escapes."""
+        return [_text(value) for key, value in self._context.invocation_metadata() or () if key == name]
+
+    def remaining(self) -> float | None:
+        """Seconds to the call's deadline, 0 if it has passed; None if it has none."""
+        seconds: float | None = self._context.time_remaining()
+        return seconds
+
+    async def end(self, code: grpc.StatusCode, message: str) -> NoReturn:
+        """End the call with a status that the table of errors does not have."""
+        await self._context.abort(code, message, ((REQUEST_ID_METADATA, self.request_id),))
+
+    @asynccontextmanager
+    async def failures(self) -> AsyncIterator[None]:
+        """Ends the call with the status of what is raised inside."""
+        self._name_request()
+        try:
+            yield
+        except JaxserveError as error:
+            await self._fail(error)
+        except Exception:
+            _LOG.exception("the call %s failed", self.request_id)
+            await self._fail(InternalError("the server failed to answer this request"))
+        self._name_request()
+
+    def _name_request(self) -> None:
+        self._context.set_trailing_metadata(((REQUEST_ID_METADATA, self.request_id),))
+
+    async def _fail(self, error: JaxserveError) -> NoReturn:
+        status = grpc_status(error, self.request_id)
+        metadata = (*status.trailing_metadata, (REQUEST_ID_METADATA, self.request_id))
+        await self._context.abort(status.code, status.details, metadata)
+
+
+def is_request_id(name: str) -> bool:
+    """Whether a client may call a request so: it goes into headers and logs."""
+    return 0 < len(name) <= _LONGEST_ID and name.isascii() and name.isprintable()
+
+
+def decoded(kind: type[Request], payload: bytes) -> Request:
+    """The message. Raises InvalidRequestError."""
+    try:
+        return kind.FromString(payload)
+    except DecodeError as error:
+        raise InvalidRequestError(f"the request is not a valid {kind.DESCRIPTOR.full_name}") from error
+
+
+def unary(kind: type[Request], answer: Callable[[Request, Call], Awaitable[Message]]) -> grpc.RpcMethodHandler[bytes, Message]:
+    """A method of one request and one reply. It decodes the request itself: a malformed one gets INVALID_ARGUMENT."""
+
+    async def method(payload: bytes, context: grpc.aio.ServicerContext[bytes, Message]) -> Message:
+        call = Call(context)
+        async with call.failures():
+            return await answer(decoded(kind, payload), call)
+
+    return grpc.unary_unary_rpc_method_handler(method, response_serializer=_serialized)  # type: ignore[arg-type]  # an async one
+
+
+def streaming(
+    kind: type[Request], answer: Callable[[Request, Call], AsyncGenerator[Message, None]]
+) -> grpc.RpcMethodHandler[bytes, Message]:
+    """A method of one request and many replies. Cancelling the call cancels the task that runs `answer`."""
+
+    async def method(payload: bytes, context: grpc.aio.ServicerContext[bytes, Message]) -> AsyncIterator[Message]:
+        call = Call(context)
+        async with call.failures(), aclosing(answer(decoded(kind, payload), call)) as messages:
+            async for message in messages:
+                yield message
+
+    return grpc.unary_stream_rpc_method_handler(method, response_serializer=_serialized)  # type: ignore[arg-type]  # an async one
+
+
+def conversing(
+    answer: Callable[[AsyncIterator[bytes], Call], AsyncGenerator[Message, None]],
+) -> grpc.RpcMethodHandler[bytes, Message]:
+    """A method of many requests, which it decodes itself, and many replies."""
+
+    async def method(payloads: AsyncIterator[bytes], context: grpc.aio.ServicerContext[bytes, Message]) -> AsyncIterator[Message]:
+        call = Call(context)
+        async with call.failures(), aclosing(answer(payloads, call)) as messages:
+            async for message in messages:
+                yield message
+
+    return grpc.stream_stream_rpc_method_handler(method, response_serializer=_serialized)  # type: ignore[arg-type]  # an async one
+
+
+def service(
+    descriptor: ServiceDescriptor, methods: dict[str, grpc.RpcMethodHandler[bytes, Message]]
+) -> grpc.GenericRpcHandler[bytes, Message]:
+    """A service as a grpc.aio server takes it. Methods that are left out answer UNIMPLEMENTED."""
+    return grpc.method_handlers_generic_handler(descriptor.full_name, methods)
+
+
+def _serialized(message: Message) -> bytes:
+    return message.SerializeToString()
+
+
+def _text(value: str | bytes) -> str:
+    return value if isinstance(value, str) else value.decode("ascii", "backslashreplace")
