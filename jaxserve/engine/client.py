@@ -72,6 +72,11 @@ class EngineClient(Protocol):
         """The served model's tokenizer (thread-safe)."""
         ...
 
+    @property
+    def chat_template(self) -> str | None:
+        """The Jinja template by which `render_chat` writes conversations; None if there is none."""
+        ...
+
     def generate(
         self,
         prompt: Prompt,

@@ -85,6 +85,12 @@ class Frontend:
         """The served model's tokenizer."""
         return self._texts.tools.tokenizer
 
+    @property
+    def chat_template(self) -> str | None:
+        """The chat template's source; see EngineClient.chat_template."""
+        template = self._texts.tools.template
+        return None if template is None else template.source
+
     async def generate(
         self,
         prompt: Prompt,
@@ -222,6 +228,7 @@ class Frontend:
     ) -> tuple[list[EngineRequest], _Stream]:
         """Tokenize and validate off the event loop."""
         self.check_health()
+        _check_name(name)
         arrival = self._clock.now()
         tokens = await self._tokenized(prompt)
         intake = self._intake
@@ -265,3 +272,11 @@ class Frontend:
             if not stream.outputs.done:
                 stream.outputs.fail(error)  # the engine runs none of it any more, or is about to stop
                 stream.events.put_nowait(error.copy())
+
+
+def _check_name(name: str) -> None:
+    """Raise InvalidRequestError for a name that cannot go into messages and logs."""
+    try:
+        name.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidRequestError("request_id must be valid Unicode, without lone surrogates", param="request_id") from error

@@ -23,7 +23,11 @@ _MAX_ERROR_LENGTH = 400
 
 
 class ChatTemplate:
-    """A checkpoint's way to write a conversation as one prompt, compiled once. Thread-safe."""
+    """A checkpoint's way to write a conversation as one prompt, compiled once. Thread-safe.
+
+    Attributes:
+        source: the Jinja template.
+    """
 
     def __init__(self, source: str, *, special_tokens: Mapping[str, str], now: Callable[[], datetime] = datetime.now) -> None:
         """Compile a template.
@@ -45,6 +49,7 @@ class ChatTemplate:
             self._template = environment.from_string(source)
         except TemplateError as error:
             raise CheckpointError(f"the chat template is not valid Jinja: {_one_line(error)}") from error
+        self.source = source
         self._special_tokens = dict(special_tokens)
 
     @classmethod

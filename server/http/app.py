@@ -7,7 +7,7 @@ from importlib.metadata import version
 from fastapi import FastAPI
 
 from jaxserve.engine.client import EngineClient
-from server.http import about, admin, chat, completions, failures
+from server.http import about, admin, chat, completions, failures, tokens
 from server.http.middleware import Envelope
 
 
@@ -15,7 +15,7 @@ def create_app(client: EngineClient) -> FastAPI:
     """Build the application. It holds no state but the client."""
     app = FastAPI(title="jaxserve", version=version("jaxserve"), redirect_slashes=False)
     app.state.client = client
-    for part in (chat, completions, about, admin):
+    for part in (chat, completions, tokens, about, admin):
         app.include_router(part.router)
     failures.install(app)
     app.add_middleware(Envelope)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from http import HTTPStatus
 from typing import Any
 
@@ -80,14 +80,15 @@ def from_validation(errors: Iterable[Any], body: Any) -> InvalidRequestError:
     return InvalidRequestError(f"{path} {reason}", param=path)
 
 
-def _path(location: Iterable[str | int], body: Any, *, missing: bool) -> str:
+def _path(location: Sequence[str | int], body: Any, *, missing: bool) -> str:
     """The field's name as a client writes it: pydantic's location without the union members it tried."""
     path = ""
-    for step in location:
+    for position, step in enumerate(location):
+        absent = missing and position == len(location) - 1
         if isinstance(step, int) and isinstance(body, list):
             path += f"[{step}]"
             body = body[step] if step < len(body) else None
-        elif isinstance(body, dict) and (step in body or missing):
+        elif isinstance(body, dict) and (step in body or absent):
             path += f".{step}" if path else str(step)
             body = body.get(step)
     return path

@@ -156,6 +156,35 @@ class ModelListReply(TypedDict):
     data: list[ModelReply]
 
 
+class TokenizeReply(TypedDict):
+    """Tokens, and their own texts if wanted."""
+
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: list[str] | None
+
+
+class DetokenizeReply(TypedDict):
+    """The text of tokens."""
+
+    prompt: str
+
+
+class TokenizerInfoReply(TypedDict):
+    """The tokenizer, its special tokens (text to id) and the chat template (Jinja)."""
+
+    tokenizer_class: str
+    vocab_size: int
+    model_max_length: int
+    bos_token: str | None
+    bos_token_id: int | None
+    eos_token: str | None
+    eos_token_id: int | None
+    special_tokens: dict[str, int]
+    chat_template: str | None
+
+
 class HealthReply(TypedDict):
     """The server accepts requests."""
 

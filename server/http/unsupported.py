@@ -66,6 +66,14 @@ COMPLETIONS: Mapping[str, tuple[Any, ...]] = MappingProxyType(
         "suffix": ("",),
     }
 )
+TOKENIZE_CHAT: Mapping[str, tuple[Any, ...]] = MappingProxyType(
+    {
+        "add_special_tokens": (False,),  # the template writes them
+        "chat_template": (),
+        "mm_processor_kwargs": ({},),
+        "tools": ([],),
+    }
+)
 MESSAGE: Mapping[str, tuple[Any, ...]] = MappingProxyType(
     {
         "audio": (),

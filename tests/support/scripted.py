@@ -45,13 +45,14 @@ class ByteTokenizer:
 class ScriptedClient:
     """Says the prompt back token by token, `delay` seconds apart.
 
-    `failure` is raised once `fail_after` tokens are out; `active` and `aborted` hold request ids; `arguments` is what the
-    chat template last got; `options` are those of every request, `resets` counts the prefix cache's.
+    `failure` is raised once `fail_after` tokens are out; `active` and `aborted` hold request ids; `messages` and `arguments`
+    are what the chat template last got; `options` are those of every request, `resets` counts the prefix cache's.
     """
 
     def __init__(self, *, delay: float = 0.0, failure: Exception | None = None, fail_after: int = 0) -> None:
         self.model = ModelInfo("echo", "EchoForCausalLM", MAX_MODEL_LEN, VOCAB, "float32", 0, 1_700_000_000)
         self.tokenizer = ByteTokenizer()
+        self.chat_template = "{{ messages[-1].content }}"
         self.delay = delay
         self.failure = failure
         self.fail_after = fail_after
@@ -61,6 +62,7 @@ class ScriptedClient:
         self.options: list[RequestOptions] = []
         self.resets = 0
         self.arguments: Mapping[str, Any] = {}
+        self.messages: Sequence[ChatMessage] = ()
         self.draining = False
         self.killed = False
 
@@ -142,7 +144,8 @@ class ScriptedClient:
         if self.draining:
             raise AssertionError("a draining engine renders nothing")
         self.arguments = template_arguments
-        return messages[-1]["content"]
+        self.messages = messages
+        return {"prompt_token_ids": self.tokenizer.encode(messages[-1]["content"])}
 
     async def abort(self, request_id: str) -> bool:
         return request_id in self.active
