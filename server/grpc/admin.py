@@ -10,9 +10,9 @@ import grpc
 from google.protobuf.message import Message
 
 from jaxserve.engine.client import EngineClient
-from jaxserve.errors import InvalidRequestError, JaxserveError
+from jaxserve.errors import InvalidRequestError
 from server.grpc.calls import Call, service, streaming, unary
-from server.grpc.health import passed
+from server.grpc.health import accepts, passed
 from server.proto import admin_pb2 as pb
 
 SERVICE = pb.DESCRIPTOR.services_by_name["Admin"]
@@ -73,14 +73,9 @@ class Admin:
 
 def load_of(client: EngineClient) -> pb.Load:
     """The engine's load as a message."""
-    try:
-        client.check_health()
-        accepting = True
-    except JaxserveError:
-        accepting = False
     stats = client.stats()
     return pb.Load(
-        accepting=accepting,
+        accepting=accepts(client),
         running=stats.running,
         waiting=stats.waiting,
         pages_total=stats.pages_total,

@@ -49,7 +49,7 @@ class Health:
             return _Status.SERVING
         if name not in self._generating:
             return _Status.SERVICE_UNKNOWN
-        return _Status.SERVING if not self._leaving and self._accepts() else _Status.NOT_SERVING
+        return _Status.SERVING if not self._leaving and accepts(self._client) else _Status.NOT_SERVING
 
     async def check(self, request: pb.HealthCheckRequest, call: Call) -> pb.HealthCheckResponse:
         """The status now."""
@@ -76,12 +76,14 @@ class Health:
             {"Check": unary(pb.HealthCheckRequest, self.check), "Watch": streaming(pb.HealthCheckRequest, self.watch)},
         )
 
-    def _accepts(self) -> bool:
-        try:
-            self._client.check_health()
-        except JaxserveError:
-            return False
-        return True
+
+def accepts(client: EngineClient) -> bool:
+    """Whether the engine lives and is not draining."""
+    try:
+        client.check_health()
+    except JaxserveError:
+        return False
+    return True
 
 
 async def passed(event: asyncio.Event, seconds: float) -> bool:

@@ -13,6 +13,8 @@ from jaxserve.engine.client import EngineClient
 from server.grpc import admin, health, service
 from server.grpc.admin import Admin
 from server.grpc.health import Health
+from server.grpc.kserve import service as kserve
+from server.grpc.kserve.service import Kserve
 from server.grpc.service import Inference
 from server.tls import Tls
 
@@ -48,10 +50,10 @@ class GrpcServer:
         self._server = aio.server(options=_options(config, share_port))
         self._tls = tls
         self._closing = asyncio.Event()
-        generating, others = [service.SERVICE.full_name], [admin.SERVICE.full_name]
+        generating, others = [service.SERVICE.full_name, kserve.SERVICE.full_name], [admin.SERVICE.full_name]
         self._health = Health(client, generating, others, self._closing)
-        handlers = (Inference(client).handler(), Admin(client, on_drain, self._closing).handler(), self._health.handler())
-        self._server.add_generic_rpc_handlers(handlers)
+        services = (Inference(client), Kserve(client), Admin(client, on_drain, self._closing), self._health)
+        self._server.add_generic_rpc_handlers(tuple(one.handler() for one in services))
         names = (*generating, *others, health.SERVICE.full_name, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, self._server)
 

@@ -233,6 +233,7 @@ async def test_reflection(channel: grpc.aio.Channel) -> None:
     assert {service.name for service in reply.list_services_response.service} == {
         "grpc.health.v1.Health",
         "grpc.reflection.v1alpha.ServerReflection",
+        "inference.GRPCInferenceService",
         "jaxserve.v1.Admin",
         "jaxserve.v1.Inference",
     }

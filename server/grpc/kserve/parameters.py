@@ -1,0 +1,64 @@
+"""Sampling parameters as Triton's clients give them: a JSON text, a map, and numbers that are strings."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from jaxserve.errors import InvalidRequestError
+from server.proto import kserve_pb2 as pb
+
+_INTEGERS = frozenset({"n", "max_tokens", "min_tokens", "top_k", "seed", "logprobs"})
+_NUMBERS = frozenset(
+    {"temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty"},
+)
+_FLAGS = frozenset({"ignore_eos", "include_stop_str_in_output", "skip_special_tokens"})
+_LISTS = frozenset({"stop", "stop_token_ids", "allowed_token_ids"})
+SAMPLING = _INTEGERS | _NUMBERS | _FLAGS | _LISTS | {"logit_bias"}
+
+_IS_ID = re.compile("[0-9]{1,10}")
+_WORDS = {"true": True, "false": False}
+
+
+def from_json(text: str, name: str) -> dict[str, Any]:
+    """SamplingParams' arguments from a JSON object called `name`. Raises InvalidRequestError."""
+    try:
+        fields = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequestError(f"{name} must be a JSON object ({error})", param=name) from error
+    if not isinstance(fields, dict):
+        raise InvalidRequestError(f"{name} must be a JSON object", param=name)
+    return {key: sampling_value(key, value, f"{name}.{key}") for key, value in fields.items() if value is not None}
+
+
+def sampling_value(key: str, value: Any, name: str) -> Any:
+    """A value for SamplingParams' argument `key`; ranges are SamplingParams' to check. Raises InvalidRequestError."""
+    if key not in SAMPLING:
+        raise InvalidRequestError(f"{name} is no parameter that this server knows", param=name)
+    if key == "logit_bias":
+        return _bias(value, name)
+    if not isinstance(value, str) or key in _LISTS:
+        return value
+    try:
+        if key in _INTEGERS:
+            return int(value)
+        return float(value) if key in _NUMBERS else _WORDS[value.lower()]
+    except (ValueError, KeyError) as error:
+        raise InvalidRequestError(f"{name} cannot be {value[:100]!r}", param=name) from error
+
+
+def plain(parameter: pb.InferParameter, name: str) -> Any:
+    """The value of a parameter. Raises InvalidRequestError if it has none."""
+    kind = parameter.WhichOneof("parameter_choice")
+    if kind is None:
+        raise InvalidRequestError(f"{name} has no value", param=name)
+    return getattr(parameter, kind)
+
+
+def _bias(value: Any, name: str) -> dict[Any, Any]:
+    """JSON's keys are strings; SamplingParams refuses what is no token id."""
+    if not isinstance(value, Mapping):
+        raise InvalidRequestError(f"{name} must be an object from token ids to numbers", param=name)
+    return {int(key) if _IS_ID.fullmatch(key) else key: bias for key, bias in value.items()}

@@ -1,0 +1,149 @@
+"""From ModelInferRequest to a job, and what of its output is wanted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from jaxserve.engine.client import EngineClient
+from jaxserve.errors import InvalidRequestError, ModelNotFoundError
+from server.grpc.calls import Call
+from server.grpc.jobs import TENANT_METADATA, options_of
+from server.grpc.kserve.parameters import SAMPLING, from_json, plain, sampling_value
+from server.grpc.kserve.tensors import inputs_of, one_bool, one_text
+from server.proto import kserve_pb2 as pb
+from server.requests import Job, admit, check_not_empty, new_id, sampling_params
+
+VERSION = "1"  # the only one of the model
+
+# Input tensors that ask for an output tensor besides the text.
+ASKED_BY = {
+    "return_finish_reason": "finish_reason",
+    "return_cumulative_logprob": "cumulative_logprob",
+    "return_logprobs": "logprobs",
+    "return_num_input_tokens": "num_input_tokens",
+    "return_num_output_tokens": "num_output_tokens",
+}
+_FLAGS = ("stream", "exclude_input_in_output", *ASKED_BY)
+INPUTS = {"text_input": "BYTES", "sampling_parameters": "BYTES", **dict.fromkeys(_FLAGS, "BOOL")}
+OUTPUTS = {
+    "text_output": "BYTES",
+    "finish_reason": "BYTES",
+    "cumulative_logprob": "FP32",
+    "logprobs": "BYTES",
+    "num_input_tokens": "UINT32",
+    "num_output_tokens": "UINT32",
+}
+
+_OPTIONS = ("service_class", "cache_salt", "queue_timeout", "max_total_tokens")
+_DEFAULT_MAX_TOKENS = 16  # vLLM's
+_NAMES = {"tenant": TENANT_METADATA, "prompt": "text_input"}
+
+
+@dataclass(frozen=True, slots=True)
+class Inference:
+    """One request.
+
+    Attributes:
+        id: the client's name for it, which every answer repeats; not unique.
+        job: what the engine runs.
+        stream: whether to answer piece by piece.
+        echo: text that goes before each whole output.
+        outputs: names of the output tensors, in order.
+    """
+
+    id: str
+    job: Job
+    stream: bool
+    echo: str
+    outputs: tuple[str, ...]
+
+
+def inference_of(client: EngineClient, request: pb.ModelInferRequest, call: Call) -> Inference:
+    """Read a request. Raises InvalidRequestError naming the tensor or parameter, ModelNotFoundError, DeadlineError."""
+    admit(client, request.model_name)
+    check_version(request.model_version)
+    inputs = inputs_of(request)
+    for name in inputs:
+        if name not in INPUTS:
+            raise InvalidRequestError(f"there is no input {name[:100]!r}: known are {', '.join(INPUTS)}", param="inputs")
+    if "text_input" not in inputs:
+        raise InvalidRequestError("text_input is required", param="text_input")
+    text = one_text(*inputs["text_input"])
+    check_not_empty(text, "text_input")
+    flags = {name: one_bool(*inputs[name]) for name in _FLAGS if name in inputs}
+    stream = flags.get("stream", False)
+    if stream and not flags.get("exclude_input_in_output", True):
+        raise InvalidRequestError("exclude_input_in_output must be true with stream", param="exclude_input_in_output")
+    outputs = _outputs(request, flags)
+    fields, options = _parameters(request)
+    if "sampling_parameters" in inputs:
+        given = from_json(one_text(*inputs["sampling_parameters"]), "sampling_parameters")
+        twice = min(given.keys() & fields.keys(), default=None)
+        if twice is not None:
+            raise InvalidRequestError(f"parameters.{twice} is in sampling_parameters too", param=f"parameters.{twice}")
+        names = {**_NAMES, **{name: f"sampling_parameters.{name}" for name in given}}
+        fields |= given
+    else:
+        names = _NAMES
+    names = {**{name: f"parameters.{name}" for name in (*SAMPLING, *_OPTIONS, "timeout")}, **names}
+    if {"cumulative_logprob", "logprobs"}.intersection(outputs):
+        fields.setdefault("logprobs", 0)
+    job = Job(
+        request_id=new_id("infer"),
+        prompts=(text,),
+        params=sampling_params({"max_tokens": _DEFAULT_MAX_TOKENS, **fields}, names),
+        options=options_of(call, options),
+        names=names,
+    )
+    echo = "" if stream or flags.get("exclude_input_in_output", False) else text
+    return Inference(request.id, job, stream, echo, outputs)
+
+
+def check_version(version: str) -> None:
+    """Raise ModelNotFoundError unless it is the model's only version; none means that one."""
+    if version not in ("", VERSION):
+        raise ModelNotFoundError(f"the model has no version {version[:100]!r}, only {VERSION!r}", param="model_version")
+
+
+def _outputs(request: pb.ModelInferRequest, flags: dict[str, bool]) -> tuple[str, ...]:
+    """The outputs that are named; without names the text, and what flags ask for."""
+    named = [output.name for output in request.outputs]
+    for name in named:
+        if name not in OUTPUTS:
+            raise InvalidRequestError(f"there is no output {name[:100]!r}: known are {', '.join(OUTPUTS)}", param="outputs")
+    asked = {output for flag, output in ASKED_BY.items() if flags.get(flag)}
+    wanted = {*named, *asked} if named else {"text_output", *asked}
+    return tuple(name for name in OUTPUTS if name in wanted)
+
+
+def _parameters(request: pb.ModelInferRequest) -> tuple[dict[str, Any], dict[str, Any]]:
+    """SamplingParams' arguments and options of the parameters map."""
+    fields: dict[str, Any] = {}
+    options: dict[str, Any] = {}
+    for key, parameter in request.parameters.items():
+        name = f"parameters.{key[:100]}"
+        value = plain(parameter, name)
+        if key in _OPTIONS:
+            options[key] = _option(key, value, name)
+        elif key == "timeout":
+            options[key] = _seconds(value, name)
+        elif key == "priority" and value == 0:
+            continue
+        elif key != "triton_enable_empty_final_response":  # the last answer of a stream has no text anyway
+            fields[key] = sampling_value(key, value, name)
+    return fields, options
+
+
+def _option(key: str, value: Any, name: str) -> Any:
+    kinds: dict[str, tuple[type, ...]] = {"queue_timeout": (int, float), "max_total_tokens": (int,)}
+    if isinstance(value, bool) or not isinstance(value, kinds.get(key, (str,))):
+        raise InvalidRequestError(f"{name} cannot be {value!r}"[:200], param=name)
+    return value
+
+
+def _seconds(value: Any, name: str) -> float:
+    """Triton counts a timeout in microseconds."""
+    if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
+        raise InvalidRequestError(f"{name} must be a number of microseconds above 0", param=name)
+    return value / 1e6

@@ -1,0 +1,85 @@
+"""Tensors of the Open Inference Protocol as they travel: little-endian, each BYTES element after its length."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import TypeVar
+
+from jaxserve.errors import InvalidRequestError
+from server.proto import kserve_pb2 as pb
+
+_LENGTH = struct.Struct("<I")
+
+# Format of struct, by datatype.
+_NUMBERS = {"FP32": "f", "UINT32": "I"}
+
+Tensor = pb.ModelInferRequest.InferInputTensor
+Element = TypeVar("Element", bool, bytes)
+
+
+def inputs_of(request: pb.ModelInferRequest) -> dict[str, tuple[Tensor, bytes | None]]:
+    """The inputs by name, each with its raw contents if the request has such. Raises InvalidRequestError."""
+    raw: Sequence[bytes | None] = request.raw_input_contents
+    if not raw:
+        raw = [None] * len(request.inputs)
+    elif len(raw) != len(request.inputs):
+        raise InvalidRequestError(
+            f"raw_input_contents must have one entry an input, of which there are {len(request.inputs)}, got {len(raw)}",
+            param="raw_input_contents",
+        )
+    found: dict[str, tuple[Tensor, bytes | None]] = {}
+    for tensor, contents in zip(request.inputs, raw, strict=True):
+        if tensor.name in found:
+            raise InvalidRequestError(f"{tensor.name} must be given once", param=tensor.name)
+        found[tensor.name] = (tensor, contents)
+    return found
+
+
+def one_bool(tensor: Tensor, raw: bytes | None) -> bool:
+    """The only element of a BOOL tensor. Raises InvalidRequestError naming the tensor."""
+    _check(tensor, "BOOL")
+    if raw is None:
+        return bool(_only(tensor, tensor.contents.bool_contents))
+    if len(raw) != 1:
+        raise InvalidRequestError(f"{tensor.name} must be one byte, got {len(raw)}", param=tensor.name)
+    return raw != b"\0"
+
+
+def one_text(tensor: Tensor, raw: bytes | None) -> str:
+    """The only element of a BYTES tensor, as UTF-8. Raises InvalidRequestError naming the tensor."""
+    _check(tensor, "BYTES")
+    if raw is None:
+        text: bytes = _only(tensor, tensor.contents.bytes_contents)
+    else:
+        text = raw[_LENGTH.size :]
+        if len(raw) < _LENGTH.size or _LENGTH.unpack_from(raw)[0] != len(text):
+            raise InvalidRequestError(f"{tensor.name} must be one element: its length in 4 bytes, then it", param=tensor.name)
+    try:
+        return text.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidRequestError(f"{tensor.name} must be UTF-8: {error.reason}", param=tensor.name) from error
+
+
+def texts(elements: Sequence[str]) -> bytes:
+    """Raw contents of a BYTES tensor."""
+    encoded = [element.encode() for element in elements]
+    return b"".join(_LENGTH.pack(len(element)) + element for element in encoded)
+
+
+def numbers(datatype: str, elements: Sequence[float]) -> bytes:
+    """Raw contents of an FP32 or UINT32 tensor."""
+    return struct.pack(f"<{len(elements)}{_NUMBERS[datatype]}", *elements)
+
+
+def _check(tensor: Tensor, datatype: str) -> None:
+    if tensor.datatype != datatype:
+        raise InvalidRequestError(f"{tensor.name} must be of datatype {datatype}, got {tensor.datatype!r}", param=tensor.name)
+    if any(size != 1 for size in tensor.shape):
+        raise InvalidRequestError(f"{tensor.name} must be of shape [1], got {list(tensor.shape)[:8]}", param=tensor.name)
+
+
+def _only(tensor: Tensor, elements: Sequence[Element]) -> Element:
+    if len(elements) != 1:
+        raise InvalidRequestError(f"{tensor.name} must have one element, got {len(elements)}", param=tensor.name)
+    return elements[0]
