@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
+import msgspec
+
 from jaxserve.engine.core import EngineCore
 from jaxserve.errors import InternalError
 
 EngineCall = Callable[[EngineCore, bytes], bytes]
 
 FLUSH = "flush"
+TRACE = "trace"  # argument: seconds as text; reply: a TimelineWindow in msgpack
 
 
 def _flush(core: EngineCore, argument: bytes) -> bytes:
@@ -18,7 +21,13 @@ def _flush(core: EngineCore, argument: bytes) -> bytes:
     return b""
 
 
-ENGINE_CALLS: Mapping[str, EngineCall] = MappingProxyType({FLUSH: _flush})
+def _trace(core: EngineCore, argument: bytes) -> bytes:
+    if core.observer is None:
+        raise InternalError("nobody watches this engine")
+    return msgspec.msgpack.encode(core.observer.window(float(argument), core.scheduler.clock.now()))
+
+
+ENGINE_CALLS: Mapping[str, EngineCall] = MappingProxyType({FLUSH: _flush, TRACE: _trace})
 
 
 def run_call(core: EngineCore, name: str, argument: bytes) -> bytes:

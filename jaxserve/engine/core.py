@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 
 from jaxserve.errors import EngineDeadError
 from jaxserve.executor.base import Executor, StepHandle
+from jaxserve.metrics.turn import Arrival, Turn
 from jaxserve.scheduler.plan import Plan
 from jaxserve.scheduler.request import EngineRequest
 from jaxserve.scheduler.scheduler import Scheduler
 from jaxserve.scheduler.update import Update
 
-if TYPE_CHECKING:  # an engine without dumps needs none of what writes them
+if TYPE_CHECKING:  # an engine that is neither watched nor dumped needs none of what does it
+    from jaxserve.engine.observer import EngineObserver
     from jaxserve.record.crash import CrashDumper
 
 
@@ -21,6 +23,7 @@ class EngineCore:
 
     Attributes:
         scheduler, executor: as given.
+        observer: told of sequences and turns; None for nobody. Set it before the first turn.
 
     Args:
         scheduler: owns sequences and pages.
@@ -38,6 +41,8 @@ class EngineCore:
         self._in_flight: tuple[Plan, StepHandle, float] | None = None  # with the time it was submitted
         self._collected = 0.0  # time of the latest result
         self._failure: BaseException | None = None
+        self.observer: EngineObserver | None = None
+        self._last_turn: Turn | None = None
 
     @property
     def has_work(self) -> bool:
@@ -48,10 +53,15 @@ class EngineCore:
         """Queue the sequences of one request. Raises RefusedError, or EngineDeadError after a step failed."""
         self._check_alive()
         self.scheduler.add(requests)
+        if self.observer is not None:
+            self.observer.arrived([Arrival(one.id, one.service_class.value, len(one.prompt), one.arrival) for one in requests])
 
     def abort(self, ids: Iterable[str]) -> list[str]:
         """End sequences now; their pages are free for the next plan. Returns those that were active."""
-        return self.scheduler.abort(ids)
+        aborted = self.scheduler.abort(ids)
+        if self.observer is not None:
+            self.observer.aborted(aborted, self.scheduler.clock.now())
+        return aborted
 
     def step(self) -> list[Update]:
         """One turn. Returns what the collected step did; empty while the first step of a busy period runs.
@@ -71,24 +81,49 @@ class EngineCore:
         if self._failure is not None:
             raise EngineDeadError(f"the engine died: {self._failure!r}")
 
+    def emitted(self) -> None:
+        """What the last `step` returned is on its way: the turn is over, and the observer is told of it."""
+        turn, observer = self._last_turn, self.observer
+        if observer is None or turn is None:
+            return
+        scheduler = self.scheduler
+        turn.running, turn.waiting = scheduler.num_running, scheduler.num_waiting
+        turn.pages_free, turn.preemptions = scheduler.cache.num_free, scheduler.num_preemptions
+        turn.idle = not self.has_work
+        turn.ended = scheduler.clock.now()
+        observer.turned(turn)
+
     def _turn(self) -> list[Update]:
         clock = self.scheduler.clock
+        self._last_turn = turn = Turn(clock.now())
         plan = self.scheduler.schedule()
         updates = self.scheduler.take_ended()
+        turn.planned = turn.launched = clock.now()
         submitted = None
         if plan is not None:
             if self._dumper is not None:
                 self._dumper.ring.planned(plan, self.scheduler.sequences)
-            submitted = (plan, self.executor.submit(plan), clock.now())
+            handle = self.executor.submit(plan)
+            turn.launched = clock.now()
+            turn.step, turn.rows, turn.tokens = plan.step, plan.num_rows, plan.num_tokens
+            submitted = (plan, handle, turn.launched)
         if self._overlap:
             submitted, self._in_flight = self._in_flight, submitted
-        if submitted is None:
-            return updates
-        plan, handle, started = submitted
+        if submitted is not None:
+            updates += self._collect(turn, *submitted)
+        turn.applied = clock.now()
+        turn.waited = turn.waited or turn.applied
+        if self.observer is not None:
+            self.observer.updated(updates, turn.applied)
+        return updates
+
+    def _collect(self, turn: Turn, plan: Plan, handle: StepHandle, launched: float) -> list[Update]:
+        """Wait for a step and apply what it gave."""
         result = handle.result()
-        now = clock.now()
-        seconds = now - max(started, self._collected)  # a step begins when the one before it is over
-        self._collected = now
+        turn.waited = self.scheduler.clock.now()
+        turn.collected, turn.step_began = plan.step, max(launched, self._collected)  # a step begins when the last is over
+        self._collected = turn.waited
+        seconds = turn.waited - turn.step_began
         if self._dumper is not None:
             self._dumper.ring.collected(plan, result, seconds)
-        return updates + self.scheduler.apply(plan, result, seconds)
+        return self.scheduler.apply(plan, result, seconds)

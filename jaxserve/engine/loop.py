@@ -105,6 +105,7 @@ class EngineLoop:
                 updates = self._core.step()
                 if updates:
                     self._sink(list(updates))
+                self._core.emitted()
         except Exception as error:
             logger.exception("the engine loop died")
             self._on_death(error)

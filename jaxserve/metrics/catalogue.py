@@ -1,0 +1,156 @@
+"""Every metric there is: name, kind, labels, buckets and help. Nothing is recorded or shown that is not here.
+
+Names and meanings follow vLLM's where it has the metric (https://docs.vllm.ai/en/latest/usage/metrics.html), with the prefix
+`jaxserve:`. Times are in seconds. Labels: `model_name`; `service_class`; `context_tier`, of the prompt's length (see `tiers`).
+Tenants are no label: there may be any number of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+PREFIX = "jaxserve:"
+
+MODEL = ("model_name",)
+REQUEST = ("model_name", "service_class", "context_tier")
+
+
+class Kind(StrEnum):
+    """How a metric's values add up."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """One metric.
+
+    Attributes:
+        name: without the prefix, and for a counter without the `_total` that it is shown with.
+        kind: counter, gauge or histogram.
+        help: what it says, for people.
+        labels: names of its labels.
+        buckets: upper bounds of a histogram's buckets; the last, infinite one goes without saying.
+        at_scrape: whether its value is asked for when somebody looks, where others are recorded when something happens.
+    """
+
+    name: str
+    kind: Kind
+    help: str
+    labels: tuple[str, ...] = MODEL
+    buckets: tuple[float, ...] = ()
+    at_scrape: bool = False
+
+    @property
+    def full_name(self) -> str:
+        """With the prefix."""
+        return PREFIX + self.name
+
+    @property
+    def series(self) -> tuple[str, ...]:
+        """The names that its values have in the Prometheus text."""
+        if self.kind is Kind.COUNTER:
+            return (f"{self.full_name}_total",)
+        if self.kind is Kind.GAUGE:
+            return (self.full_name,)
+        return (f"{self.full_name}_bucket", f"{self.full_name}_sum", f"{self.full_name}_count")
+
+
+def _counter(name: str, help: str, labels: tuple[str, ...] = MODEL, *, at_scrape: bool = False) -> Metric:
+    return Metric(name=name, kind=Kind.COUNTER, help=help, labels=labels, at_scrape=at_scrape)
+
+
+def _gauge(name: str, help: str, labels: tuple[str, ...] = MODEL, *, at_scrape: bool = True) -> Metric:
+    return Metric(name=name, kind=Kind.GAUGE, help=help, labels=labels, at_scrape=at_scrape)
+
+
+def _histogram(name: str, help: str, buckets: tuple[float, ...], labels: tuple[str, ...] = REQUEST) -> Metric:
+    return Metric(name=name, kind=Kind.HISTOGRAM, help=help, labels=labels, buckets=buckets)
+
+
+_LATENCY = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0)
+_LONG = (0.01, 0.05, 0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0)
+_TOKEN = (
+    0.001,
+    0.0025,
+    0.005,
+    0.0075,
+    0.01,
+    0.015,
+    0.02,
+    0.025,
+    0.03,
+    0.04,
+    0.05,
+    0.075,
+    0.1,
+    0.15,
+    0.2,
+    0.3,
+    0.5,
+    1.0,
+    2.5,
+    5.0,
+)
+_PHASE = (1e-5, 3e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 0.1, 0.2, 0.5, 1.0, 5.0)
+_POWERS_OF_TWO = tuple(float(2**power) for power in range(18))
+
+# Requests, recorded by the front end that has them: received == finished + aborted + rejected + active.
+REQUESTS_RECEIVED = _counter("requests_received", "Requests that reached the engine client.")
+REQUESTS_FINISHED = _counter("requests_finished", "Requests whose every sequence ended by itself.")
+REQUESTS_ABORTED = _counter("requests_aborted", "Requests that began and were cut off, by reason.", (*MODEL, "reason"))
+REQUESTS_REJECTED = _counter("requests_rejected", "Requests that never began, by reason (error code).", (*MODEL, "reason"))
+REQUESTS_ACTIVE = _gauge("requests_active", "Requests received and not ended: what is left of the four others.")
+REQUEST_SUCCESS = _counter("request_success", "Sequences that ended, by reason.", (*REQUEST, "finished_reason"))
+REQUESTS_WITHIN_SLO = _counter("requests_within_slo", "Finished requests whose first and other tokens came in time.", REQUEST)
+PROMPT_TOKENS = _counter("prompt_tokens", "Prompt tokens of requests that began.", REQUEST)
+GENERATION_TOKENS = _counter("generation_tokens", "Output tokens.", REQUEST)
+GOODPUT_TOKENS = _counter("goodput_tokens", "Output tokens of finished requests within the service level objective.", REQUEST)
+TIME_TO_FIRST_TOKEN = _histogram("time_to_first_token_seconds", "From arrival to the first token.", _LATENCY)
+INTER_TOKEN_LATENCY = _histogram("inter_token_latency_seconds", "Between two tokens of a sequence.", _TOKEN)
+E2E_LATENCY = _histogram("e2e_request_latency_seconds", "From arrival to the end of a finished request.", _LONG)
+QUEUE_TIME = _histogram("request_queue_time_seconds", "From arrival to the first step.", _LONG)
+PREFILL_TIME = _histogram("request_prefill_time_seconds", "From the first step to the first token.", _LONG)
+DECODE_TIME = _histogram("request_decode_time_seconds", "From the first token to the last, of a finished request.", _LONG)
+REQUEST_PROMPT_TOKENS = _histogram("request_prompt_tokens", "Prompt tokens of a request that began.", _POWERS_OF_TWO)
+REQUEST_GENERATION_TOKENS = _histogram("request_generation_tokens", "Output tokens of a sequence that ended.", _POWERS_OF_TWO)
+
+# The engine's load and what its scheduler and cache counted since its start, asked for at each scrape.
+NUM_REQUESTS_RUNNING = _gauge("num_requests_running", "Sequences that hold pages.")
+NUM_REQUESTS_WAITING = _gauge("num_requests_waiting", "Sequences in the queue, preempted ones included.")
+KV_CACHE_USAGE = _gauge("kv_cache_usage_perc", "Share of the KV pages that sequences hold, 0 to 1.")
+PREFIX_CACHE_QUERIES = _counter("prefix_cache_queries", "Prompt tokens looked up in the prefix cache.", at_scrape=True)
+PREFIX_CACHE_HITS = _counter("prefix_cache_hits", "Prompt tokens found in the prefix cache.", at_scrape=True)
+NUM_PREEMPTIONS = _counter("num_preemptions", "Times that a sequence gave its pages back.", at_scrape=True)
+RECOMPUTED_TOKENS = _counter("recomputed_tokens", "Computed tokens lost by preemptions.", at_scrape=True)
+ENGINE_UP = _gauge("engine_up", "1 while the engine is alive and takes requests, else 0.")
+
+# Steps, recorded by the engine.
+STEP_SECONDS = _histogram("step_seconds", "From a step's launch, or the end of the one before, to its result.", _PHASE, MODEL)
+STEP_PHASE_SECONDS = _histogram(
+    "step_phase_seconds", "Phases of a turn of the engine: plan, launch, wait, apply, emit.", _PHASE, (*MODEL, "phase")
+)
+BATCH_ROWS = _histogram("batch_rows", "Rows (sequences) of a step.", _POWERS_OF_TWO[:14], MODEL)
+BATCH_TOKENS = _histogram("batch_tokens", "Tokens of a step.", _POWERS_OF_TWO, MODEL)
+PADDING_TOKENS = _counter("padding_tokens", "Tokens that steps computed for nothing, to fill their buckets.")
+COMPILED_PROGRAMS = _counter("compiled_programs", "Programs compiled, or taken from the compilation cache.")
+LATE_COMPILES = _counter("late_compiles", "Programs that steps compiled after the engine was ready; there should be none.")
+BUCKET_MISSES = _counter("bucket_misses", "Steps padded to a larger bucket because theirs was not compiled yet.")
+
+# The servers, recorded by each front end.
+HTTP_REQUESTS = _counter("http_requests", "HTTP answers, by route and status.", ("method", "route", "status"))
+GRPC_REQUESTS = _counter("grpc_requests", "gRPC answers, by method and status.", ("method", "status"))
+ACTIVE_STREAMS = _gauge("active_streams", "Exchanges that stream now, by surface (http, grpc).", ("surface",), at_scrape=False)
+USAGE_EVENTS_DROPPED = _counter("usage_events_dropped", "Usage events that could not be written.", ())
+TOKENIZER_FALLBACKS = _counter("tokenizer_fallbacks", "Calls that a tokenizer process failed and this process answered.", ())
+
+# Processes.
+PROCESS_RESTARTS = _counter("process_restarts", "Starts of a process after the first, by role (engine, frontend).", ("role",))
+PROCESS_MEMORY = _gauge(
+    "process_resident_memory_bytes", "Resident memory of live processes, by role; on Linux.", ("role",), at_scrape=False
+)
+
+CATALOGUE: tuple[Metric, ...] = tuple(value for value in tuple(globals().values()) if isinstance(value, Metric))

@@ -1,0 +1,50 @@
+"""Records what servers do besides requests: answers, open streams, fallbacks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from jaxserve.metrics import catalogue
+from jaxserve.metrics.instruments import Instruments
+
+
+class ServerRecorder:
+    """Records the answers of one front end.
+
+    Args:
+        instruments: written to.
+    """
+
+    def __init__(self, instruments: Instruments) -> None:
+        self._http = instruments.counter(catalogue.HTTP_REQUESTS)
+        self._grpc = instruments.counter(catalogue.GRPC_REQUESTS)
+        self._streams = instruments.gauge(catalogue.ACTIVE_STREAMS)
+        self._dropped = instruments.counter(catalogue.USAGE_EVENTS_DROPPED)
+        self._fallbacks = instruments.counter(catalogue.TOKENIZER_FALLBACKS)
+
+    def http_answered(self, method: str, route: str, status: int) -> None:
+        """An HTTP exchange is over. `route` is the path's template, or there would be a series for each path that is tried."""
+        self._http.labels(method, route, str(status)).inc()
+
+    def grpc_answered(self, method: str, status: str) -> None:
+        """A gRPC call is over."""
+        self._grpc.labels(method, status).inc()
+
+    @contextmanager
+    def stream(self, surface: str) -> Iterator[None]:
+        """A stream that is open: "http" or "grpc"."""
+        gauge = self._streams.labels(surface)
+        gauge.inc()
+        try:
+            yield
+        finally:
+            gauge.dec()
+
+    def usage_events_dropped(self, count: int) -> None:
+        """Usage events were lost."""
+        self._dropped.inc(count)
+
+    def tokenizer_fell_back(self) -> None:
+        """A tokenizer process failed a call, and this process answered it."""
+        self._fallbacks.inc()

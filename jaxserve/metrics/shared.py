@@ -1,0 +1,104 @@
+"""Metrics of several processes in one directory, as prometheus-client's multiprocess mode keeps them.
+
+A process whose environment had PROMETHEUS_MULTIPROC_DIR when it imported prometheus-client writes its values to memory-mapped
+files there, named by kind and process id; whoever answers a scrape adds them up. Values of a dead process stay: counters
+must never go back. `bury` moves them to one file, whichever number of processes died, and settles what they left open.
+(https://prometheus.github.io/client_python/multiprocess/)
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from prometheus_client import Metric as Family
+from prometheus_client.mmap_dict import MmapedDict, mmap_key
+from prometheus_client.multiprocess import MultiProcessCollector
+
+from jaxserve.metrics import catalogue
+
+DEAD = "dead"  # in the place of a process id
+DIED = "process_died"
+_LOCK = "lock"
+
+
+def read_shared(directory: Path) -> list[Family]:
+    """The metrics of all processes together; of gauges, the live ones only."""
+    with _locked(directory, fcntl.LOCK_SH):
+        files = [str(path) for path in sorted(directory.glob("*.db")) if _counts(path)]
+        return list(MultiProcessCollector.merge(files, accumulate=True))
+
+
+def bury(directory: Path, process_id: int) -> None:
+    """Keep what a dead process counted, and forget what it held. Its active requests count as aborted from now on."""
+    with _locked(directory, fcntl.LOCK_EX):
+        for kind in ("counter", "histogram"):
+            own, dead = directory / f"{kind}_{process_id}.db", directory / f"{kind}_{DEAD}.db"
+            if own.exists():
+                families = MultiProcessCollector.merge([str(path) for path in (dead, own) if path.exists()], accumulate=False)
+                _write(dead, list(families))
+                own.unlink()
+        for path in directory.glob(f"gauge_*_{process_id}.db"):
+            path.unlink()
+
+
+def open_requests(families: Sequence[Family]) -> dict[str, float]:
+    """Requests that were received and have not ended, by model."""
+    left: dict[str, float] = {}
+    signs = {
+        catalogue.REQUESTS_RECEIVED: 1.0,
+        catalogue.REQUESTS_FINISHED: -1.0,
+        catalogue.REQUESTS_ABORTED: -1.0,
+        catalogue.REQUESTS_REJECTED: -1.0,
+    }
+    by_series = {metric.series[0]: sign for metric, sign in signs.items()}
+    for family in families:
+        for sample in family.samples:
+            if sample.name in by_series:
+                model = sample.labels["model_name"]
+                left[model] = left.get(model, 0.0) + by_series[sample.name] * sample.value
+    return left
+
+
+def _write(path: Path, families: Sequence[Family]) -> None:
+    """Write values to a file; it appears complete."""
+    new = path.with_suffix(".new")
+    new.unlink(missing_ok=True)
+    values = MmapedDict(str(new))
+    for family in families:
+        for sample in family.samples:
+            key = mmap_key(family.name, sample.name, list(sample.labels), list(sample.labels.values()), family.documentation)
+            values.write_value(key, sample.value, 0.0)
+    for model, count in open_requests(families).items():
+        metric = catalogue.REQUESTS_ABORTED
+        key = mmap_key(metric.full_name, metric.series[0], list(metric.labels), [model, DIED], metric.help)
+        values.write_value(key, values.read_value(key)[0] + count, 0.0)
+    values.close()
+    new.replace(path)
+
+
+def _counts(path: Path) -> bool:
+    """Whether a file's values are to be shown: a process that was killed leaves its gauges, until it is buried."""
+    kind, *_, process = path.stem.split("_")
+    return kind != "gauge" or _is_alive(int(process))
+
+
+def _is_alive(process_id: int) -> bool:
+    try:
+        os.kill(process_id, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+@contextmanager
+def _locked(directory: Path, how: int) -> Iterator[None]:
+    """Nobody buries while somebody reads, or values would be missing or counted twice."""
+    with (directory / _LOCK).open("w") as lock:
+        fcntl.flock(lock, how)
+        yield

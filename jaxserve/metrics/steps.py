@@ -1,0 +1,78 @@
+"""Records the steps of an engine: their time, their phases, their size, and what was computed for nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+
+from jaxserve.metrics import catalogue
+from jaxserve.metrics.instruments import Instruments
+from jaxserve.metrics.turn import PHASES, Turn
+
+FLUSH_SECONDS = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutorCounts:
+    """What an executor counted since its start; see the metrics of the same names."""
+
+    compiled_programs: int = 0
+    late_compiles: int = 0
+    bucket_misses: int = 0
+    padding_tokens: int = 0
+
+
+class StepRecorder:
+    """Records turns; every method belongs to the engine's thread.
+
+    Values are gathered and written when the engine is idle, or not later than FLUSH_SECONDS afterwards: a step may take
+    less time than its own dozen writes.
+
+    Args:
+        instruments: written to.
+        model: the served model's name.
+        counts: gives what the executor has counted.
+    """
+
+    def __init__(self, instruments: Instruments, model: str, counts: Callable[[], ExecutorCounts]) -> None:
+        histogram = instruments.histogram
+        self._step_seconds = histogram(catalogue.STEP_SECONDS).labels(model)
+        self._phases = [histogram(catalogue.STEP_PHASE_SECONDS).labels(model, phase) for phase in PHASES]
+        self._rows = histogram(catalogue.BATCH_ROWS).labels(model)
+        self._tokens = histogram(catalogue.BATCH_TOKENS).labels(model)
+        self._counters = {
+            metric.name: instruments.counter(metric).labels(model)
+            for metric in (
+                catalogue.COMPILED_PROGRAMS,
+                catalogue.LATE_COMPILES,
+                catalogue.BUCKET_MISSES,
+                catalogue.PADDING_TOKENS,
+            )
+        }
+        self._counts = counts
+        self._counted = ExecutorCounts()
+        self._turns: list[Turn] = []
+        self.flush()  # what was compiled before the first step
+
+    def turned(self, turn: Turn) -> None:
+        """Record a turn."""
+        self._turns.append(turn)
+        if turn.idle or turn.ended - self._turns[0].ended >= FLUSH_SECONDS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what was gathered."""
+        turns, self._turns = self._turns, []
+        launched = [turn for turn in turns if turn.step >= 0]
+        self._rows.observe_many([turn.rows for turn in launched])
+        self._tokens.observe_many([turn.tokens for turn in launched])
+        self._step_seconds.observe_many([turn.waited - turn.step_began for turn in turns if turn.collected >= 0])
+        marks = [turn.marks for turn in turns]
+        for place, phase in enumerate(self._phases):
+            phase.observe_many([mark[place + 1] - mark[place] for mark in marks])
+        counts = self._counts()
+        for item in fields(ExecutorCounts):
+            more = getattr(counts, item.name) - getattr(self._counted, item.name)
+            if more:
+                self._counters[item.name].inc(more)
+        self._counted = counts

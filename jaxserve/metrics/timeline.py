@@ -1,0 +1,122 @@
+"""The last turns of an engine and the requests in them, kept for whoever wants to see what it was doing."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from jaxserve.metrics.turn import Arrival, SequenceUpdate, Turn
+
+MAX_TURNS = 20_000
+MAX_SPANS = 20_000
+ABORTED = "abort"
+
+
+@dataclass(slots=True)
+class Span:
+    """One sequence in the engine. Times are of the engine's clock, seconds; None is not yet.
+
+    Attributes:
+        id: its id: "request/.../index".
+        service_class: its class.
+        prompt_tokens, tokens: in its prompt, and in its output so far.
+        arrival: when its request came.
+        started: when it had its first step.
+        first_token: when its first token came.
+        ended: when it ended.
+        outcome: a finish reason, or an error's code; empty while it runs.
+    """
+
+    id: str
+    service_class: str
+    prompt_tokens: int
+    arrival: float
+    tokens: int = 0
+    started: float | None = None
+    first_token: float | None = None
+    ended: float | None = None
+    outcome: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineWindow:
+    """What an engine did from `start` to `end` (clock time). `unix` is the time since 1970 at `end`, seconds.
+
+    `num_pages` pages are in its KV cache. Turns are in order; spans are those that touch the window.
+    """
+
+    start: float
+    end: float
+    unix: float
+    num_pages: int
+    turns: list[Turn]
+    spans: list[Span]
+
+
+class Timeline:
+    """Keeps turns and spans for some seconds, and no more than MAX_TURNS and MAX_SPANS of them. Belongs to the engine's thread.
+
+    Args:
+        seconds: how long.
+        num_pages: pages of the engine's KV cache.
+    """
+
+    def __init__(self, seconds: float, num_pages: int) -> None:
+        self._seconds = seconds
+        self._num_pages = num_pages
+        self._turns: deque[Turn] = deque(maxlen=MAX_TURNS)
+        self._ended: deque[Span] = deque(maxlen=MAX_SPANS)
+        self._active: dict[str, Span] = {}
+
+    def arrived(self, arrivals: Iterable[Arrival]) -> None:
+        """The engine took in sequences."""
+        for one in arrivals:
+            self._active[one.id] = Span(one.id, one.service_class, one.prompt_tokens, one.arrival)
+
+    def updated(self, updates: Iterable[SequenceUpdate], now: float) -> None:
+        """Sequences got tokens, or ended."""
+        for update in updates:
+            span = self._active.get(update.id)
+            if span is None:
+                continue
+            if update.token is not None:
+                span.tokens += 1
+                if span.first_token is None:
+                    span.started, span.first_token = span.arrival + update.queue_time, now
+            if update.reason is not None:
+                self._end(span, update.reason, now)
+            elif update.error is not None:
+                self._end(span, str(getattr(update.error, "code", type(update.error).__name__)), now)
+
+    def aborted(self, ids: Iterable[str], now: float) -> None:
+        """Sequences were ended from outside."""
+        for name in ids:
+            if name in self._active:
+                self._end(self._active[name], ABORTED, now)
+
+    def turned(self, turn: Turn) -> None:
+        """Keep a turn, and forget what is too old."""
+        self._turns.append(turn)
+        oldest = turn.ended - self._seconds
+        while self._turns[0].ended < oldest:
+            self._turns.popleft()
+        while self._ended and (self._ended[0].ended or 0.0) < oldest:
+            self._ended.popleft()
+
+    def window(self, seconds: float, now: float, unix: float) -> TimelineWindow:
+        """The last seconds, as far as they are kept; `now` is clock time, `unix` the same moment since 1970."""
+        start = now - min(seconds, self._seconds)
+        return TimelineWindow(
+            start=start,
+            end=now,
+            unix=unix,
+            num_pages=self._num_pages,
+            turns=[turn for turn in self._turns if turn.ended >= start],
+            spans=[span for span in (*self._ended, *self._active.values()) if span.ended is None or span.ended >= start],
+        )
+
+    def _end(self, span: Span, outcome: str, now: float) -> None:
+        span.outcome, span.ended = outcome, now
+        del self._active[span.id]
+        self._ended.append(span)

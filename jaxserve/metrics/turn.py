@@ -1,0 +1,72 @@
+"""What an engine tells of each of its turns, as plain numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+PHASES = ("plan", "launch", "wait", "apply", "emit")
+
+
+@dataclass(slots=True)
+class Turn:
+    """One turn of the engine: it plans and launches a step, waits for the step before it and applies that.
+
+    Attributes:
+        began, planned, launched, waited, applied, ended: clock times at the turn's start and after each of its phases, seconds.
+        step: number of the step it launched; -1 for none.
+        rows, tokens: of that step.
+        collected: number of the step whose result it took; -1 for none.
+        step_began: when that step began on the device: at its launch, or when the one before it was over.
+        running, waiting: sequences, after the turn.
+        pages_free: free pages, after the turn.
+        preemptions: of sequences since the engine's start.
+        idle: whether nothing is left to do.
+    """
+
+    began: float
+    planned: float = 0.0
+    launched: float = 0.0
+    waited: float = 0.0
+    applied: float = 0.0
+    ended: float = 0.0
+    step: int = -1
+    rows: int = 0
+    tokens: int = 0
+    collected: int = -1
+    step_began: float = 0.0
+    running: int = 0
+    waiting: int = 0
+    pages_free: int = 0
+    preemptions: int = 0
+    idle: bool = False
+
+    @property
+    def marks(self) -> tuple[float, ...]:
+        """The clock times in order: phase i of PHASES is from mark i to mark i + 1."""
+        return (self.began, self.planned, self.launched, self.waited, self.applied, self.ended)
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A sequence that an engine took in: its id, service class, prompt tokens, and clock time of arrival."""
+
+    id: str
+    service_class: str
+    prompt_tokens: int
+    arrival: float
+
+
+class SequenceUpdate(Protocol):
+    """What a listener reads of the scheduler's Update: the sequence, its new token, its end, and its time in the queue."""
+
+    @property
+    def id(self) -> str: ...  # noqa: D102
+    @property
+    def token(self) -> int | None: ...  # noqa: D102
+    @property
+    def reason(self) -> str | None: ...  # noqa: D102
+    @property
+    def error(self) -> Exception | None: ...  # noqa: D102
+    @property
+    def queue_time(self) -> float: ...  # noqa: D102

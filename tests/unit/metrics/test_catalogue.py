@@ -1,0 +1,66 @@
+from prometheus_client.metrics_core import Metric as Family
+
+from jaxserve.metrics.catalogue import CATALOGUE, Kind
+from jaxserve.metrics.exposition import Exposition, Reading
+from jaxserve.metrics.instruments import Instruments
+from jaxserve.metrics.tiers import TIERS, context_tier
+
+# Dashboards written for vLLM look for these.
+EXPECTED = {
+    "num_requests_running",
+    "num_requests_waiting",
+    "kv_cache_usage_perc",
+    "prefix_cache_queries",
+    "prefix_cache_hits",
+    "prompt_tokens",
+    "generation_tokens",
+    "time_to_first_token_seconds",
+    "inter_token_latency_seconds",
+    "e2e_request_latency_seconds",
+    "request_queue_time_seconds",
+    "request_prefill_time_seconds",
+    "request_decode_time_seconds",
+    "request_success",
+    "num_preemptions",
+}
+
+
+def test_the_names_that_dashboards_expect_are_there():
+    names = [metric.name for metric in CATALOGUE]
+    assert set(names) >= EXPECTED
+    assert len(names) == len(set(names))
+
+
+def test_every_metric_is_well_formed():
+    for metric in CATALOGUE:
+        Family(metric.full_name, metric.help, metric.kind.value)  # refuses a name that is none
+        assert not metric.name.endswith("_total"), "the text adds it"
+        assert metric.help.endswith(".")
+        assert bool(metric.buckets) == (metric.kind is Kind.HISTOGRAM)
+        assert list(metric.buckets) == sorted(set(metric.buckets))
+        assert len(metric.series) == (3 if metric.kind is Kind.HISTOGRAM else 1)
+
+
+def test_the_text_has_every_asked_metric_under_the_names_that_the_catalogue_gives():
+    asked = [metric for metric in CATALOGUE if metric.at_scrape]
+    readings = [Reading(metric, tuple("abc"[: len(metric.labels)]), 2.5) for metric in asked]
+    text = Exposition(Instruments().registry, None).text(readings).decode()
+    for metric in asked:
+        labels = ",".join(f'{name}="{value}"' for name, value in zip(metric.labels, "abc", strict=False))
+        assert f"# HELP {metric.series[0]} {metric.help}\n# TYPE {metric.series[0]} {metric.kind}\n" in text
+        assert f"{metric.series[0]}{{{labels}}} 2.5\n" in text
+    assert "_created" not in text
+
+
+def test_tiers_are_up_to_their_bounds():
+    assert [context_tier(tokens) for tokens in (1, 1024, 1025, 4096, 16384, 65536, 65537, 10**7)] == [
+        "1k",
+        "1k",
+        "4k",
+        "4k",
+        "16k",
+        "64k",
+        "over_64k",
+        "over_64k",
+    ]
+    assert context_tier(10**9) == TIERS[-1]
