@@ -70,7 +70,7 @@ async def _job(client: EngineClient, body: ChatRequest, headers: Headers) -> Job
     prompt = await client.render_chat(plain(body.messages), arguments)
     if body.truncate_prompt_tokens is not None:
         prompt = {"prompt_token_ids": cut(client, tokens_of(prompt), body.truncate_prompt_tokens, params.max_tokens)}
-    request_id = named_id("chatcmpl", body.request_id)
+    request_id = named_id("chatcmpl-", body.request_id)
     return Job(request_id=request_id, prompts=(prompt,), params=params, options=options, names=names)
 
 

@@ -67,7 +67,7 @@ def _job(body: CompletionRequest, prompts: Sequence[TextOrIds], headers: Headers
     if body.echo and body.logprobs is not None and body.prompt_logprobs is None:
         fields["prompt_logprobs"] = body.logprobs
     return Job(
-        request_id=named_id("cmpl", body.request_id),
+        request_id=named_id("cmpl-", body.request_id),
         prompts=tuple(engine_prompt(prompt) for prompt in prompts),
         params=sampling_params(fields, {}),
         options=options_of(body, headers),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
 from typing import cast
 
 from jaxserve.engine.client import EngineClient
 from jaxserve.types import Prompt, TokensPrompt
-from server.requests import check_not_empty, new_id
+from server.requests import check_not_empty
 from server.tokenizing import encode, truncated
 
 TextOrIds = str | list[int]
@@ -15,7 +16,7 @@ TextOrIds = str | list[int]
 
 def named_id(prefix: str, given: str | None) -> str:
     """The reply's id: the client's own name of the request, or one that nobody has."""
-    return new_id(prefix) if given is None else f"{prefix}-{given}"
+    return prefix + (uuid.uuid4().hex if given is None else given)
 
 
 def prompts_in(given: str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]]) -> list[TextOrIds]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from typing import Any
 
@@ -26,8 +26,21 @@ def frame(content: Any) -> bytes:
     return b"data: " + _encode(content) + b"\n\n"
 
 
-async def stream(request: Request, frames: AsyncGenerator[bytes, None]) -> Response:
-    """Answer with the frames as they come.
+def event_frame(content: Mapping[str, Any]) -> bytes:
+    """One event that has a name: its `type`."""
+    kind: str = content["type"]
+    return b"event: " + kind.encode() + b"\ndata: " + _encode(content) + b"\n\n"
+
+
+def error_frame(error: JaxserveError) -> bytes:
+    """The last event of a stream of OpenAI's chunks that failed."""
+    return frame(http_body(error))
+
+
+async def stream(
+    request: Request, frames: AsyncGenerator[bytes, None], failed: Callable[[JaxserveError], bytes] = error_frame
+) -> Response:
+    """Answer with the frames as they come; `failed` makes the last one where the rest cannot come.
 
     Waits for the first, so that a request refused at once gets a proper status. Raises what comes instead of it.
     """
@@ -36,7 +49,7 @@ async def stream(request: Request, frames: AsyncGenerator[bytes, None]) -> Respo
     except BaseException:
         await frames.aclose()
         raise
-    return EventStream(first, frames)
+    return EventStream(first, frames, failed)
 
 
 async def _first(frames: AsyncGenerator[bytes, None]) -> bytes:
@@ -48,11 +61,12 @@ class EventStream(Response):
 
     media_type = "text/event-stream"
 
-    def __init__(self, first: bytes, frames: AsyncGenerator[bytes, None]) -> None:
+    def __init__(self, first: bytes, frames: AsyncGenerator[bytes, None], failed: Callable[[JaxserveError], bytes]) -> None:
         super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
         del self.headers["content-length"]
         self._first = first
         self._frames = frames
+        self._failed = failed
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the stream; close the frames whatever happens."""
@@ -69,9 +83,9 @@ class EventStream(Response):
             async for item in self._frames:
                 await send({"type": "http.response.body", "body": item, "more_body": True})
         except JaxserveError as error:
-            await send({"type": "http.response.body", "body": frame(http_body(error)), "more_body": True})
+            await send({"type": "http.response.body", "body": self._failed(error), "more_body": True})
         except Exception:
             _LOG.exception("a stream failed")
-            body = frame(http_body(InternalError("the server failed in the middle of this stream")))
+            body = self._failed(InternalError("the server failed in the middle of this stream"))
             await send({"type": "http.response.body", "body": body, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})

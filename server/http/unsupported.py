@@ -66,6 +66,57 @@ COMPLETIONS: Mapping[str, tuple[Any, ...]] = MappingProxyType(
         "suffix": ("",),
     }
 )
+_OTHERS: Mapping[str, tuple[Any, ...]] = MappingProxyType(
+    {
+        **COMMON,
+        "add_special_tokens": (False,),
+        "chat_template": (),
+        "documents": ([],),
+        "echo": (False,),
+        "n": (1,),
+        "prompt_logprobs": (),
+        "return_token_ids": (False,),
+        "return_tokens_as_token_ids": (False,),
+        "truncate_prompt_tokens": (),
+    }
+)
+MESSAGES: Mapping[str, tuple[Any, ...]] = MappingProxyType(
+    {
+        **_OTHERS,
+        "container": (),
+        "context_management": (),
+        "logprobs": (False,),
+        "mcp_servers": ([],),
+        "output_config": ({},),
+        "output_format": (),
+        "speed": ("standard",),
+        "stop": ([],),
+        "thinking": ({"type": "disabled"},),
+        "tool_choice": ({"type": "none"},),
+        "tools": ([],),
+        "top_logprobs": (),
+    }
+)
+RESPONSES: Mapping[str, tuple[Any, ...]] = MappingProxyType(
+    {
+        **_OTHERS,
+        "background": (False,),
+        "context_management": ([],),
+        "conversation": (),
+        "image": (),
+        "logprobs": (False,),
+        "max_tool_calls": (),
+        "moderation": (),
+        "parallel_tool_calls": (True, False),  # without tools, either way
+        "previous_response_id": (),
+        "prompt": (),
+        "reasoning": ({}, {"effort": "none"}),
+        "store": (False,),
+        "tool_choice": ("none", "auto"),
+        "tools": ([],),
+        "truncation": ("disabled",),
+    }
+)
 TOKENIZE_CHAT: Mapping[str, tuple[Any, ...]] = MappingProxyType(
     {
         "add_special_tokens": (False,),  # the template writes them

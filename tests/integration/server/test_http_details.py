@@ -158,7 +158,7 @@ async def test_about(http: httpx.AsyncClient) -> None:
 async def test_openapi_tells_the_truth_about_errors(http: httpx.AsyncClient) -> None:
     document = (await http.get("/openapi.json")).json()
     operations = [operation for path in document["paths"].values() for operation in path.values()]
-    assert len(operations) == 10
+    assert len(operations) == 12
     assert not any("422" in operation["responses"] for operation in operations)
     assert {"ErrorBody", "ChatReply", "CompletionReply", "ChatRequest"} <= document["components"]["schemas"].keys()
 

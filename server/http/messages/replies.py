@@ -1,0 +1,64 @@
+"""What Anthropic's clients are answered."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from typing_extensions import TypedDict
+
+from server.http.generation import Tally
+from server.http.replies import Reason
+
+StopReason = Literal["end_turn", "max_tokens", "stop_sequence"]
+
+
+class TextBlockReply(TypedDict):
+    """The answer's text."""
+
+    type: Literal["text"]
+    text: str
+
+
+class MessageUsageReply(TypedDict):
+    """Token counts. A prompt has input_tokens + cache_read_input_tokens."""
+
+    input_tokens: int
+    cache_creation_input_tokens: int
+    cache_read_input_tokens: int
+    output_tokens: int
+
+
+class AnthropicMessageReply(TypedDict):
+    """A whole answer, or what is known of it when it begins."""
+
+    id: str
+    type: Literal["message"]
+    role: Literal["assistant"]
+    model: str
+    content: list[TextBlockReply]
+    stop_reason: StopReason | None
+    stop_sequence: str | None
+    usage: MessageUsageReply
+
+
+class TokenCountReply(TypedDict):
+    """Tokens of a prompt."""
+
+    input_tokens: int
+
+
+def usage_of(tally: Tally) -> MessageUsageReply:
+    """The counts in Anthropic's shape. What is written to the cache costs nothing, so it is counted as input."""
+    return {
+        "input_tokens": tally.prompt - tally.cached,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": tally.cached,
+        "output_tokens": tally.completion,
+    }
+
+
+def stop_reason(reason: Reason, matched: str | None) -> StopReason:
+    """Why the answer ended; `matched` is the stop sequence that ended it."""
+    if matched is not None:
+        return "stop_sequence"
+    return "max_tokens" if reason == "length" else "end_turn"
