@@ -1,0 +1,128 @@
+"""The door `python -m jaxserve.bench serving [flags]`: loads a running server and says what its clients saw."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import uvloop
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from jaxserve.config.fields import setting
+from jaxserve.config.flags import add_flags
+from jaxserve.doors import OneLineParser, wide_console, write_json
+from jaxserve.errors import ConfigError, JaxserveError
+from jaxserve.load.agreement import agreement
+from jaxserve.load.outcome import Outcome
+from jaxserve.load.plots import plot
+from jaxserve.load.report import LoadReport, report
+from jaxserve.load.run import Run
+from jaxserve.load.settings import LoadConfig
+from jaxserve.load.table import show
+from jaxserve.load.target import Served, Target
+from jaxserve.simulation.plots import require_matplotlib
+from jaxserve.simulation.requests import SimulatedRequest
+from jaxserve.simulation.settings import SloConfig, WorkloadConfig
+from jaxserve.simulation.trace import read_trace
+from jaxserve.simulation.workload import generate
+from jaxserve.types import ServiceClass
+
+_EXIT_FAILURES = 1
+_EXIT_ERROR = 2
+_WIDTH = 100
+_CLASS = ServiceClass.INTERACTIVE_PAID  # of requests whose workload names none, as the server's own default
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputConfig:
+    """What to write besides the tables."""
+
+    json: str | None = setting(None, "also write every figure to this file, as JSON")
+    plot: str | None = setting(None, "also draw the run into this PNG file (needs the extra 'plots')")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Load the server and print.
+
+    Returns the exit code: 1 if a request failed, 2 if the question makes no sense or the server cannot be asked, which is one
+    line on stderr.
+    """
+    try:
+        settings = vars(_parser().parse_args(argv))
+        load, workload, slo, output = (_of(kind, settings) for kind in (LoadConfig, WorkloadConfig, SloConfig, OutputConfig))
+        if output.plot is not None:
+            require_matplotlib()  # before the work, not after it
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            result, outcomes = runner.run(_measure(load, workload, slo))
+        _write(output, result, outcomes)
+    except JaxserveError as error:
+        sys.stderr.write(f"jaxserve: {error.message}\n")
+        return _EXIT_ERROR
+    except KeyboardInterrupt:
+        return 130
+    show(result, wide_console(_WIDTH))
+    return _EXIT_FAILURES if result.errors else 0
+
+
+async def _measure(load: LoadConfig, workload: WorkloadConfig, slo: SloConfig) -> tuple[LoadReport, list[Outcome]]:
+    target = Target(load)
+    try:
+        served = await target.look()
+        requests = list(_requests(workload, served))  # what is wrong with them is told before anything is sent
+        with _bar() as bar:
+            task = bar.add_task("requests", total=len(requests))
+            run = Run(target, served, load, workload, lambda _: bar.advance(task))
+            await run.warm(requests[0])
+            before = await target.metrics()
+            if load.concurrency is None:
+                outcomes = await run.open_loop(iter(requests))
+            else:
+                outcomes = await run.closed_loop(iter(requests), load.concurrency)
+            after = await target.metrics()
+        compared = agreement(before, after, outcomes) if before is not None and after is not None else []
+        return report(served.model, outcomes, slo, compared), outcomes
+    finally:
+        target.close()
+
+
+def _requests(workload: WorkloadConfig, served: Served) -> Iterator[SimulatedRequest]:
+    if workload.trace is not None:
+        return read_trace(Path(workload.trace), served.max_model_len, _CLASS)
+    return generate(workload, served.max_model_len, _CLASS)
+
+
+def _bar() -> Progress:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    console = wide_console(_WIDTH)
+    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+
+
+def _write(output: OutputConfig, result: LoadReport, outcomes: Sequence[Outcome]) -> None:
+    if output.json is not None:
+        write_json(Path(output.json), result.as_dict())
+    if output.plot is not None:
+        try:
+            plot(result, outcomes, Path(output.plot))
+        except OSError as error:
+            raise ConfigError(f"cannot write {output.plot}: {error.strerror}", param="plot") from error
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = OneLineParser(prog="python -m jaxserve.bench", description="Measure a running server.")
+    kinds = parser.add_subparsers(dest="kind", required=True, metavar="{serving}", parser_class=OneLineParser)
+    serving = kinds.add_parser("serving", help="load a server that speaks OpenAI's completions", description=__doc__)
+    add_flags(serving, LoadConfig, WorkloadConfig, SloConfig, OutputConfig)
+    return parser
+
+
+def _of(kind: type[Any], settings: dict[str, Any]) -> Any:
+    return kind(**{item.name: settings[item.name] for item in fields(kind)})
+
+
+if __name__ == "__main__":
+    sys.exit(main())
