@@ -17,8 +17,8 @@ async def encode(client: EngineClient, text: str, *, add_special_tokens: bool) -
     return await asyncio.to_thread(partial(client.tokenizer.encode, text, add_special_tokens=add_special_tokens))
 
 
-async def decode(client: EngineClient, token_ids: Sequence[int], param: str) -> str:
-    """The text of token ids, special tokens written out.
+async def decode(client: EngineClient, token_ids: Sequence[int], param: str, *, skip_special_tokens: bool = False) -> str:
+    """The text of token ids, special tokens written out or left out.
 
     Raises InvalidRequestError naming `param` for an id that the model does not know.
     """
@@ -26,7 +26,7 @@ async def decode(client: EngineClient, token_ids: Sequence[int], param: str) -> 
     if unknown is not None:
         last = client.model.vocab_size - 1
         raise InvalidRequestError(f"{param} has {unknown}: token ids are integers from 0 to {last}", param=param)
-    return await asyncio.to_thread(partial(client.tokenizer.decode, token_ids, skip_special_tokens=False))
+    return await asyncio.to_thread(partial(client.tokenizer.decode, token_ids, skip_special_tokens=skip_special_tokens))
 
 
 def truncated(client: EngineClient, token_ids: Sequence[int], limit: int, output: int | None, param: str) -> list[int]:

@@ -11,12 +11,14 @@ from google.protobuf.message import Message
 from jaxserve.engine.client import EngineClient, ModelInfo
 from jaxserve.engine.events import Delta, Event, Finished, PositionLogprobs, Started, TokenLogprob
 from jaxserve.errors import InvalidRequestError
+from jaxserve.sampling.params import SamplingParams
 from jaxserve.types import ChatMessage, FinishReason, Prompt
 from server.grpc.calls import Call, is_request_id
 from server.grpc.jobs import TENANT_METADATA, options_of
 from server.grpc.unknown_fields import refuse_unknown
 from server.proto import inference_pb2 as pb
 from server.requests import Job, check_not_empty, in_words_of_client, new_id, sampling_params, template_arguments
+from server.tokenizing import encode, truncated
 
 _SAMPLING = (
     "n",
@@ -57,6 +59,8 @@ async def job_of(client: EngineClient, request: pb.GenerateRequest, call: Call) 
     if kind is None:
         raise InvalidRequestError("prompt is required: one of text, tokens and chat", param="prompt")
     prompt = await _prompt(client, request, kind)
+    if request.HasField("truncate_prompt_tokens"):
+        prompt = await _cut(client, prompt, request.truncate_prompt_tokens, params)
     return Job(
         request_id=request.request_id or new_id("gen"),
         prompts=(prompt,),
@@ -110,14 +114,34 @@ def _present(message: Message, names: Iterable[str]) -> dict[str, Any]:
 
 
 async def _prompt(client: EngineClient, request: pb.GenerateRequest, kind: str) -> Prompt:
+    if request.HasField("add_special_tokens") and kind != "text":
+        raise InvalidRequestError("add_special_tokens goes with text", param="add_special_tokens")
     if kind == "text":
         check_not_empty(request.text, "text")
-        return request.text
+        if not request.HasField("add_special_tokens"):
+            return request.text
+        return {"prompt_token_ids": await encode(client, request.text, add_special_tokens=request.add_special_tokens)}
     if kind == "tokens":
         ids = list(request.tokens.ids)
         check_not_empty(ids, "tokens")
         return {"prompt_token_ids": ids}
     return await chat_prompt(client, request.chat)
+
+
+async def tokens_of(client: EngineClient, prompt: Prompt) -> list[int]:
+    """The prompt's tokens."""
+    given: Any = prompt  # narrows to one of three kinds
+    if isinstance(given, str):
+        return await encode(client, given, add_special_tokens=True)
+    if "prompt_token_ids" in given:
+        tokens: list[int] = given["prompt_token_ids"]
+        return tokens
+    return await encode(client, given["prompt"], add_special_tokens=True)
+
+
+async def _cut(client: EngineClient, prompt: Prompt, limit: int, params: SamplingParams) -> Prompt:
+    tokens = await tokens_of(client, prompt)
+    return {"prompt_token_ids": truncated(client, tokens, limit, params.max_tokens, "truncate_prompt_tokens")}
 
 
 async def chat_prompt(client: EngineClient, chat: pb.Chat) -> Prompt:

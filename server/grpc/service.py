@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Any
 
 import grpc
 from google.protobuf.message import Message
@@ -14,9 +12,10 @@ from jaxserve.engine.client import EngineClient
 from jaxserve.errors import InvalidRequestError
 from server.grpc.calls import Call, service, streaming, unary
 from server.grpc.jobs import events_of
-from server.grpc.messages import chat_prompt, event_of, job_of, model_info_of
+from server.grpc.messages import chat_prompt, event_of, job_of, model_info_of, tokens_of
 from server.proto import inference_pb2 as pb
 from server.requests import admit, check_model
+from server.tokenizing import decode, encode
 
 SERVICE = pb.DESCRIPTOR.services_by_name["Inference"]
 
@@ -50,13 +49,8 @@ class Inference:
     async def detokenize(self, request: pb.DetokenizeRequest, call: Call) -> pb.DetokenizeResponse:
         """Text of token ids."""
         admit(self._client, request.model)
-        size = self._client.model.vocab_size
-        unknown = next((token for token in request.token_ids if token >= size), None)
-        if unknown is not None:
-            raise InvalidRequestError(f"token_ids has {unknown}: token ids are integers from 0 to {size - 1}", param="token_ids")
         skips = request.skip_special_tokens if request.HasField("skip_special_tokens") else True
-        tokens = list(request.token_ids)
-        text = await asyncio.to_thread(self._client.tokenizer.decode, tokens, skip_special_tokens=skips)
+        text = await decode(self._client, list(request.token_ids), "token_ids", skip_special_tokens=skips)
         return pb.DetokenizeResponse(text=text)
 
     async def abort(self, request: pb.AbortRequest, call: Call) -> pb.AbortResponse:
@@ -87,18 +81,9 @@ class Inference:
         kind = request.WhichOneof("prompt")
         if kind is None:
             raise InvalidRequestError("prompt is required: one of text and chat", param="prompt")
-        special = request.add_special_tokens if request.HasField("add_special_tokens") else True
         if kind == "text":
-            return await self._encode(request.text, special)
+            special = request.add_special_tokens if request.HasField("add_special_tokens") else True
+            return await encode(self._client, request.text, add_special_tokens=special)
         if request.HasField("add_special_tokens"):
-            raise InvalidRequestError(
-                "add_special_tokens goes with a text: a chat template writes its own", param="add_special_tokens"
-            )
-        prompt: Any = await chat_prompt(self._client, request.chat)  # narrows to one of three kinds
-        if isinstance(prompt, str):
-            return await self._encode(prompt, special)
-        return prompt["prompt_token_ids"] if "prompt_token_ids" in prompt else await self._encode(prompt["prompt"], special)
-
-    async def _encode(self, text: str, special: bool) -> list[int]:
-        """Off the event loop: a long text takes a while."""
-        return await asyncio.to_thread(self._client.tokenizer.encode, text, add_special_tokens=special)
+            raise InvalidRequestError("add_special_tokens goes with text", param="add_special_tokens")
+        return await tokens_of(self._client, await chat_prompt(self._client, request.chat))
