@@ -1,0 +1,1 @@
+"""OpenAI's newer surface: POST /v1/responses."""

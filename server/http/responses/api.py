@@ -1,0 +1,65 @@
+"""POST /v1/responses: one answer to a text or a conversation, nothing stored."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request, Response
+from starlette.datastructures import Headers
+
+from jaxserve.engine.client import EngineClient
+from jaxserve.errors import InvalidRequestError
+from server.http.disconnect import until_gone
+from server.http.failures import json_response
+from server.http.generation import events_of, gather
+from server.http.headers import TENANT_HEADER, options_of
+from server.http.prompts import named_id
+from server.http.responses.protocol import ResponsesRequest, conversation
+from server.http.responses.replies import Draft, output_text
+from server.http.responses.stream import ResponseStream
+from server.http.sse import stream
+from server.http.strict_json import StrictJsonRoute
+from server.requests import Job, admit, check_not_empty, in_words_of_client, sampling_params, template_arguments
+from server.streams import Events
+
+router = APIRouter(route_class=StrictJsonRoute)
+
+_NAMES = {
+    "prompt": "input",
+    "messages": "input",
+    "max_tokens": "max_output_tokens",
+    "logprobs": "top_logprobs",
+    "tenant": TENANT_HEADER,
+}
+
+
+@router.post("/v1/responses")
+async def responses(body: ResponsesRequest, request: Request) -> Response:
+    """Answer a text or a conversation. Nothing is stored, so that each request brings all that was said."""
+    client: EngineClient = request.app.state.client
+    admit(client, body.model)
+    job = await _job(client, body, request.headers)
+    events = events_of(request, job)
+    draft = Draft(body, job, client.model.name)
+    if body.stream:
+        streamed = ResponseStream(draft)
+        return await stream(request, streamed.frames(events), streamed.failure)
+    return await until_gone(request.receive, _whole(events, draft))
+
+
+async def _job(client: EngineClient, body: ResponsesRequest, headers: Headers) -> Job:
+    check_not_empty(body.input, "input")
+    params = sampling_params(body.sampling(), _NAMES)
+    options = options_of(body, headers)
+    arguments = template_arguments(
+        body.chat_template_kwargs or {}, "chat_template_kwargs", add_generation_prompt=None, continue_final_message=False
+    )
+    try:
+        prompt = await client.render_chat(conversation(body.instructions, body.input), arguments)
+    except InvalidRequestError as error:
+        raise in_words_of_client(error, _NAMES) from error
+    request_id = named_id("resp_", body.request_id)
+    return Job(request_id=request_id, prompts=(prompt,), params=params, options=options, names=_NAMES)
+
+
+async def _whole(events: Events, draft: Draft) -> Response:
+    (answer,), tally = await gather(events, 1)
+    return json_response(draft.whole(output_text("".join(answer.text), answer.logprobs), answer.reason, tally))
