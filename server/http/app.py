@@ -12,13 +12,14 @@ from server.http import about, admin, chat, completions, failures, tokens
 from server.http.messages import api as messages
 from server.http.gate import Gate
 from server.http.middleware import Envelope
+from server.http.responses import api as responses
 
 
 def create_app(client: EngineClient, gateway: Gateway) -> FastAPI:
     """Build the application. It holds no state but the client."""
     app = FastAPI(title="jaxserve", version=version("jaxserve"), redirect_slashes=False)
     app.state.client = client
-    for part in (chat, completions, messages, tokens, about, admin):
+    for part in (chat, completions, responses, messages, tokens, about, admin):
         app.include_router(part.router)
     failures.install(app)
     app.add_middleware(Gate, gateway=gateway)
