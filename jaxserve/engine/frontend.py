@@ -18,7 +18,10 @@ from jaxserve.engine.intake import NO_OPTIONS, Intake
 from jaxserve.engine.link import EngineDescription, EngineLink
 from jaxserve.engine.loop import Outcome, Refusal
 from jaxserve.engine.outputs import RequestOutputs
-from jaxserve.errors import DrainingError, InternalError, InvalidRequestError, JaxserveError
+from jaxserve.engine.recording import record_events
+from jaxserve.errors import DrainingError, ErrorCode, InternalError, InvalidRequestError, JaxserveError
+from jaxserve.metrics.instruments import Instruments
+from jaxserve.metrics.requests import Objective, RequestRecord, RequestRecorder
 from jaxserve.sampling.params import SamplingParams
 from jaxserve.scheduler.request import EngineRequest
 from jaxserve.tokenizer.base import Tokenizer
@@ -28,13 +31,15 @@ from jaxserve.types import ChatMessage, Prompt, RequestOptions
 logger = logging.getLogger(__name__)
 
 DRAIN_POLL = 0.02  # seconds
+CLIENT_GONE, ABORTED = "client_gone", "abort"  # why requests were aborted, besides codes of errors
 
 
 @dataclass(slots=True, eq=False)
 class _Stream:
-    """One active request: its outputs, and the events its reader has not taken yet."""
+    """One active request: its outputs, its metrics, and the events its reader has not taken yet."""
 
     outputs: RequestOutputs
+    record: RequestRecord
     events: asyncio.Queue[Event | JaxserveError] = field(default_factory=asyncio.Queue)
 
 
@@ -58,9 +63,19 @@ class Frontend:
         model: the served model.
         intake: by the engine's rules.
         origin: tells its requests from those of the engine's other front ends.
+        recorder: of its requests; by default one that nobody reads.
     """
 
-    def __init__(self, link: EngineLink, texts: Texts, model: ModelInfo, intake: Intake, *, origin: str = "") -> None:
+    def __init__(
+        self,
+        link: EngineLink,
+        texts: Texts,
+        model: ModelInfo,
+        intake: Intake,
+        *,
+        origin: str = "",
+        recorder: RequestRecorder | None = None,
+    ) -> None:
         self._link = link
         self._texts = texts
         self._model = model
@@ -70,6 +85,7 @@ class Frontend:
         self._streams: dict[str, _Stream] = {}  # sequence id -> the stream of its request
         self._requests: dict[str, _Stream] = {}
         self._counters = _Counters()
+        self._recorder = recorder or RequestRecorder(Instruments(), model.name, Objective())
         self._engines = 0  # found after the first
         self._draining = False
         self._failure: JaxserveError | None = None
@@ -103,14 +119,17 @@ class Frontend:
         self._counters.received += 1
         self._counters.active += 1
         name = request_id or uuid.uuid4().hex
+        record = self._recorder.received()
         try:
-            requests, stream = await self._prepare(prompt, params, name, options or NO_OPTIONS)
+            requests, stream = await self._prepare(prompt, params, name, options or NO_OPTIONS, record)
         except BaseException as error:
             self._counters.active -= 1
             if not isinstance(error, Exception):  # cancelled while its prompt was tokenized
                 self._counters.aborted += 1
+                record.aborted(CLIENT_GONE)
                 raise
             self._counters.rejected += 1
+            record.rejected(error.code if isinstance(error, JaxserveError) else ErrorCode.INTERNAL)
             if isinstance(error, JaxserveError):
                 raise
             logger.exception("a request could not be prepared")
@@ -138,7 +157,9 @@ class Frontend:
         if stream is None or stream.outputs.done:
             return False
         self._link.abort(stream.outputs.active_ids)
-        for event in stream.outputs.abort():
+        events = stream.outputs.abort()
+        record_events(stream.record, events, self._clock.now())
+        for event in events:
             stream.events.put_nowait(event)
         return True
 
@@ -193,6 +214,7 @@ class Frontend:
     def deliver(self, outcomes: Sequence[Outcome]) -> None:
         """Take what a turn of the engine produced; see LinkSink."""
         ended: list[str] = []
+        now = self._clock.now()
         for outcome in outcomes:
             stream = self._streams.get(outcome.ids[0] if isinstance(outcome, Refusal) else outcome.id)
             if stream is None or stream.outputs.done:  # its reader went away, or it failed
@@ -203,10 +225,12 @@ class Frontend:
                 continue
             pushed = stream.outputs.push(outcome)
             ended += pushed.end
+            record_events(stream.record, pushed.events, now)
             for event in pushed.events:
                 stream.events.put_nowait(event)
             if pushed.error is not None:
                 stream.events.put_nowait(pushed.error)
+        self._recorder.flush(now)
         if ended:
             self._link.abort(ended)
 
@@ -224,7 +248,7 @@ class Frontend:
         self._failure = None
 
     async def _prepare(
-        self, prompt: Prompt, params: SamplingParams, name: str, options: RequestOptions
+        self, prompt: Prompt, params: SamplingParams, name: str, options: RequestOptions, record: RequestRecord
     ) -> tuple[list[EngineRequest], _Stream]:
         """Tokenize and validate off the event loop."""
         self.check_health()
@@ -241,7 +265,8 @@ class Frontend:
         self.check_health()
         if name in self._requests:  # looked at after the wait: nothing can come between this and the caller's entry
             raise InvalidRequestError(f"request_id {name!r} is active already", param="request_id")
-        return requests, _Stream(outputs)
+        record.prepared(requests[0].service_class, len(requests[0].prompt), arrival)
+        return requests, _Stream(outputs, record)
 
     async def _tokenized(self, prompt: Prompt) -> Prompt:
         """The prompt as tokens; whatever has no text in it is left for the intake to refuse."""
@@ -262,10 +287,13 @@ class Frontend:
         self._counters.active -= 1
         if outputs.error is not None and not outputs.started:
             self._counters.rejected += 1
+            stream.record.rejected(outputs.error.code)
         elif outputs.error is not None or active or outputs.was_aborted:
             self._counters.aborted += 1
+            stream.record.aborted(outputs.error.code if outputs.error is not None else CLIENT_GONE if active else ABORTED)
         else:
             self._counters.finished += 1
+            stream.record.finished()
 
     def _fail_all(self, error: JaxserveError) -> None:
         for stream in self._requests.values():

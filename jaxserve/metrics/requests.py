@@ -21,8 +21,8 @@ class Objective:
         inter_token: mean seconds between a sequence's tokens, at most.
     """
 
-    first_token: float
-    inter_token: float
+    first_token: float = 1.0
+    inter_token: float = 0.05
 
 
 class _Group:
@@ -140,6 +140,7 @@ class RequestRecord:
     _arrival: float = 0.0
     _queue: float = 0.0
     _first: float | None = None
+    _ended: float = 0.0
     _sequences: dict[int, _SequenceRecord] = field(default_factory=dict)
     _closed: bool = False
 
@@ -174,15 +175,16 @@ class RequestRecord:
         sequence.tokens += count
         sequence.last = now
 
-    def ended(self, index: int, reason: str) -> None:
+    def ended(self, index: int, reason: str, now: float) -> None:
         """Sequence `index` ended, for a finish reason."""
         sequence = self._sequences.get(index)
+        self._ended = now
         self._known_group().ended(reason, sequence.tokens if sequence is not None else 0)
 
-    def finished(self, now: float) -> None:
-        """Every sequence ended by itself."""
+    def finished(self) -> None:
+        """Every sequence ended by itself, the last one when it was said so; its reader may have taken longer."""
         group = self._known_group()
-        group.e2e.observe(now - self._arrival)
+        group.e2e.observe(self._ended - self._arrival)
         for sequence in self._sequences.values():
             group.decode.observe(sequence.last - sequence.first)
         if self._within(self._recorder.objective):

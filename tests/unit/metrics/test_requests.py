@@ -28,8 +28,8 @@ def run_one(recorder, *, service_class=PAID, prompt=7, first=0.5, gaps=(0.05, 0.
     for gap in gaps:
         now += gap
         record.tokens(0, 1, now)
-    record.ended(0, reason)
-    record.finished(now)
+    record.ended(0, reason, now)
+    record.finished()
 
 
 def test_one_request(instruments, recorder):
@@ -90,8 +90,8 @@ def test_each_sequence_must_be_in_time(instruments, recorder):
     for index, gap in ((0, 0.05), (1, 0.3)):
         record.tokens(index, 1, 0.1)
         record.tokens(index, 1, 0.1 + gap)
-        record.ended(index, "stop")
-    record.finished(0.4)
+        record.ended(index, "stop", 0.1 + gap)
+    record.finished()
     seen = recorded(instruments)
     assert seen["goodput_tokens_total", LABELS] == 0
     assert seen["request_success_total", ("1k", "stop", "pico", "interactive_paid")] == 2
@@ -133,8 +133,8 @@ def test_tokens_are_written_now_and_then_and_when_the_last_request_ends(instrume
     assert seen["generation_tokens_total", LABELS] == 3
     assert seen["inter_token_latency_seconds_count", LABELS] == 2  # two that came together: a gap, and none
     record.tokens(0, 1, 10.2)
-    record.ended(0, "stop")
-    record.finished(10.2)
+    record.ended(0, "stop", 10.2)
+    record.finished()
     assert recorded(instruments)["generation_tokens_total", LABELS] == 4
 
 
