@@ -11,6 +11,7 @@ DOORS = {
     "serve": "serve a model over HTTP and gRPC",
     "batch": "run a file of requests",
     "bench": "measure a server or an engine",
+    "keys": "make API keys",
     "plan": "say what fits on a machine",
     "simulate": "run the scheduler on a virtual clock",
     "compile": "compile ahead of time",

@@ -64,7 +64,7 @@ def _parser() -> argparse.ArgumentParser:
 def _configs(arguments: argparse.Namespace) -> tuple[EngineConfig, ServerConfig]:
     settings = vars(arguments)
     server = {item.name: settings.pop(item.name) for item in fields(ServerConfig)}
-    return EngineConfig.from_settings(settings), ServerConfig(**server)
+    return EngineConfig.from_settings({**settings, "tenant_keys": server["keys"]}), ServerConfig(**server)
 
 
 def _set_up_logging(level: str) -> None:

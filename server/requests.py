@@ -11,6 +11,7 @@ from jaxserve.engine.client import EngineClient
 from jaxserve.errors import InvalidRequestError, JaxserveError, ModelNotFoundError
 from jaxserve.sampling.params import SamplingParams
 from jaxserve.types import Prompt, RequestOptions, ServiceClass
+from server.gateway.call import CURRENT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +95,10 @@ def admit(client: EngineClient, model: str | None) -> None:
 
 
 def check_model(client: EngineClient, name: str | None) -> None:
-    """Raise ModelNotFoundError unless `name` is served here; none means the only one."""
+    """Raise ModelNotFoundError unless `name` is served here and the caller may use it; none means the only one."""
+    call = CURRENT.get()
+    if call is not None:
+        call.check_model(name or client.model.name)
     if name and name != client.model.name:
         raise ModelNotFoundError(f"the model {name!r} is not served here; this server has {client.model.name!r}", param="model")
 

@@ -14,6 +14,7 @@ import uvicorn
 from jaxserve.config.fields import ServerConfig
 from jaxserve.engine.client import EngineClient
 from jaxserve.errors import ConfigError
+from server.gateway.gateway import Gateway
 from server.grpc.server import GrpcServer
 from server.http.app import create_app
 from server.tls import load_tls
@@ -75,10 +76,11 @@ class Servers:
         self._config = config
         self._tls = load_tls(config)
         self.drain_asked = asyncio.Event()
-        self._grpc = GrpcServer(client, config, on_drain=self.drain_asked.set, tls=self._tls)
+        self._gateway = Gateway.open(config)
+        self._grpc = GrpcServer(client, config, self._gateway, on_drain=self.drain_asked.set, tls=self._tls)
         self._http = _HttpServer(
             uvicorn.Config(
-                create_app(client),
+                create_app(client, self._gateway),
                 lifespan="off",
                 ws="none",
                 log_config=None,
@@ -117,6 +119,7 @@ class Servers:
         await self._grpc.stop(_CLOSE_SECONDS)
         if self._http_task is not None:
             await self._http_task
+        self._gateway.close()
 
     async def _drain(self, hurry: asyncio.Event) -> None:
         draining = asyncio.create_task(self._client.drain(self._config.drain_timeout))

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing
-from typing import cast
+from dataclasses import replace
+from typing import Any, cast
 
 from jaxserve.engine.client import EngineClient
 from jaxserve.engine.events import Event, Finished
 from jaxserve.errors import CancelledRequestError, JaxserveError
 from jaxserve.types import FinishReason, Prompt
+from server.gateway.call import CURRENT, Call, JobSize
 from server.requests import Job, in_words_of_client
 
 Events = AsyncGenerator[tuple[int, Event], None]
@@ -18,12 +20,59 @@ Events = AsyncGenerator[tuple[int, Event], None]
 # Events read ahead of a slow client when several prompts share its stream; the engine's own buffers come on top.
 _READ_AHEAD = 16
 
+_BYTES_A_TOKEN = 4  # of text, about
 
-async def run(client: EngineClient, job: Job) -> Events:
+
+def run(client: EngineClient, job: Job) -> Events:
     """Run the job's prompts side by side: yields (which prompt, event), each prompt's events in order.
+
+    The job runs, and is charged, for the call that this task works for, if it does for one. What its tenant may not take now is
+    refused before the first event.
 
     Raises JaxserveError as EngineClient.generate does, and for a sequence that was aborted. Closing aborts.
     """
+    call = CURRENT.get()
+    return _run(client, job) if call is None else _charged(call, client, job)
+
+
+async def abort(client: EngineClient, request_id: str) -> bool:
+    """Abort the request that the caller calls so; False if there is none of the caller's tenant. See EngineClient.abort."""
+    call = CURRENT.get()
+    return await client.abort(request_id if call is None else call.engine_id(request_id))
+
+
+async def _charged(call: Call, client: EngineClient, job: Job) -> Events:
+    """The job's events, of a call that pays for them."""
+    call.check_model(client.model.name)
+    options = call.options(job.options)
+    charged = await call.start(job.request_id, client.model.name, options, _size(job))
+    error: BaseException | None = None
+    try:
+        named = replace(job, request_id=call.engine_id(job.request_id), options=options)
+        async with aclosing(_run(client, named)) as events:
+            async for which, event in events:
+                charged.passed(which, event)
+                yield which, event
+    except BaseException as failure:
+        error = failure
+        raise
+    finally:
+        call.ended(charged, error)
+
+
+def _size(job: Job) -> JobSize:
+    return JobSize(sum(map(_tokens, job.prompts)), len(job.prompts), job.params.n, job.params.max_tokens)
+
+
+def _tokens(prompt: Prompt) -> int:
+    """Tokens of a prompt; of a text, what those of its bytes usually are."""
+    fields: Mapping[str, Any] = prompt if isinstance(prompt, Mapping) else {"prompt": prompt}
+    if "prompt_token_ids" in fields:
+        return len(fields["prompt_token_ids"])
+    return len(fields["prompt"].encode(errors="replace")) // _BYTES_A_TOKEN + 1
+
+
+async def _run(client: EngineClient, job: Job) -> Events:
     if len(job.prompts) == 1:
         async with aclosing(_events(client, job, job.prompts[0], job.request_id)) as events:
             async for event in events:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -90,6 +91,7 @@ class SchedulerConfig:
     decode_price: float = setting(2.0, "token-work of an output token")
     default_class: ServiceClassName = setting("interactive_paid", "class of requests that name none")
     policies: str | None = setting(None, "JSON file of what classes and tenants may take; no limits by default")
+    tenant_keys: str | None = setting(None, "the server's keys, whose weights of tenants join the policies", flag=False)
     overlap: bool = setting(True, "plan and submit the next step while the last one runs")
 
     def __post_init__(self) -> None:
@@ -211,6 +213,10 @@ class ServerConfig:
     )
     grpc_max_message_mib: int = setting(16, "largest gRPC request in MiB")
     grpc_keepalive: float = setting(60.0, "seconds without traffic after which a gRPC client is asked whether it lives")
+    keys: str | None = setting(None, "TOML file of API keys and of what their tenants may take; without, anybody is let in")
+    allow_unauthenticated: bool = setting(False, "listen without API keys where other machines can reach the server")
+    usage_log: str | None = setting(None, "file to which each delivered batch of tokens is appended as a line of JSON, for bills")
+    max_body_bytes: int = setting(16 * 2**20, "longest body of an HTTP request")
     drain_timeout: float = setting(30.0, "seconds that running requests get to finish after SIGTERM")
     log_level: Literal["debug", "info", "warning", "error"] = setting("info", "least severe message to log")
 
@@ -220,6 +226,13 @@ class ServerConfig:
             if not 0 <= getattr(self, name) <= 65535:
                 raise ConfigError(f"{name} must be between 0 and 65535, got {getattr(self, name)}", param=name)
         require_at_least("drain_timeout", self.drain_timeout, 0)
+        require_at_least("max_body_bytes", self.max_body_bytes, 1)
+        if self.keys is None and not self.allow_unauthenticated and not is_loopback(self.host):
+            raise ConfigError(
+                f"host {self.host!r} can be reached by other machines, and there are no API keys: give --keys, "
+                "or --allow-unauthenticated to let anybody in",
+                param="allow_unauthenticated",
+            )
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ConfigError("tls_cert and tls_key go together", param="tls_key" if self.tls_key is None else "tls_cert")
         if self.tls_client_ca is not None and self.tls_cert is None:
@@ -233,6 +246,14 @@ class ServerConfig:
             raise ConfigError(
                 f"grpc_keepalive must be between 1 and {MAX_KEEPALIVE} seconds, got {self.grpc_keepalive}", param="grpc_keepalive"
             )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only programs of this machine can reach what listens on an address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:  # a name
+        return host == "localhost"
 
 
 def require_at_least(name: str, value: float, low: float) -> None:

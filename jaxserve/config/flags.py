@@ -10,12 +10,16 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 
 def add_flags(parser: argparse.ArgumentParser, *configs: type[Any]) -> None:
-    """Add a group of flags for each dataclass: --max-num-seqs for max_num_seqs, --no-x too where x is a bool."""
+    """Add a group of flags for each dataclass: --max-num-seqs for max_num_seqs, --no-x too where x is a bool.
+
+    A field whose metadata has `flag` False has none: it is set from another.
+    """
     for config in configs:
         group = parser.add_argument_group(config.__name__.removesuffix("Config").lower(), config.__doc__)
         hints = get_type_hints(config)
         for item in dataclasses.fields(config):
-            _add_flag(group, item, hints[item.name])
+            if item.metadata.get("flag", True):
+                _add_flag(group, item, hints[item.name])
 
 
 def _add_flag(group: argparse._ArgumentGroup, item: dataclasses.Field[Any], hint: Any) -> None:

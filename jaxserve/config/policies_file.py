@@ -15,12 +15,21 @@ from typing import Any
 
 import msgspec
 
+from jaxserve.config.keys_file import load_keys, with_weights
 from jaxserve.config.policies import ClassPolicy, Policies, TenantPolicy
 from jaxserve.errors import ConfigError
 
 
-def load_policies(path: str | None) -> Policies:
-    """Read a policies file; None gives the defaults. Raises ConfigError naming the file and what is wrong in it."""
+def load_policies(path: str | None, keys_path: str | None = None) -> Policies:
+    """Read a policies file; None gives the defaults. Weights of tenants in a file of keys join them.
+
+    Raises ConfigError naming the file and what is wrong in it, or that contradicts the other.
+    """
+    policies = _load(path)
+    return policies if keys_path is None else with_weights(policies, load_keys(keys_path).weights)
+
+
+def _load(path: str | None) -> Policies:
     if path is None:
         return Policies()
     try:
@@ -39,7 +48,7 @@ def load_policies(path: str | None) -> Policies:
 
 def _refuse_unknown(path: str, content: Mapping[str, Any]) -> None:
     """Raise ConfigError for a name that no policy has: msgspec passes over those of a dataclass."""
-    places = [("the file", content, Policies)]
+    places: list[tuple[str, Mapping[str, Any], type[Any]]] = [("the file", content, Policies)]
     places += [(f"classes.{name}", policy, ClassPolicy) for name, policy in content.get("classes", {}).items()]
     places += [(f"tenants.{name}", policy, TenantPolicy) for name, policy in content.get("tenants", {}).items()]
     for place, given, kind in places:

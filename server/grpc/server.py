@@ -10,8 +10,10 @@ from grpc_reflection.v1alpha import reflection
 
 from jaxserve.config.fields import ServerConfig
 from jaxserve.engine.client import EngineClient
+from server.gateway.gateway import Gateway
 from server.grpc import admin, health, service
 from server.grpc.admin import Admin
+from server.grpc.gate import Gate
 from server.grpc.health import Health
 from server.grpc.kserve import service as kserve
 from server.grpc.kserve.service import Kserve
@@ -33,6 +35,7 @@ class GrpcServer:
     Args:
         client: the engine.
         config: limits of messages and connections.
+        gateway: lets calls in.
         on_drain: starts the shutdown that SIGTERM starts, for Admin.Drain; it may be called more than once.
         tls: None for plain text.
         share_port: whether other processes listen on the same port, each getting some of the connections.
@@ -42,12 +45,13 @@ class GrpcServer:
         self,
         client: EngineClient,
         config: ServerConfig,
+        gateway: Gateway,
         *,
         on_drain: Callable[[], None],
         tls: Tls | None = None,
         share_port: bool = False,
     ) -> None:
-        self._server = aio.server(options=_options(config, share_port))
+        self._server = aio.server(interceptors=(Gate(gateway),), options=_options(config, share_port))
         self._tls = tls
         self._closing = asyncio.Event()
         generating, others = [service.SERVICE.full_name, kserve.SERVICE.full_name], [admin.SERVICE.full_name]

@@ -7,18 +7,21 @@ from importlib.metadata import version
 from fastapi import FastAPI
 
 from jaxserve.engine.client import EngineClient
+from server.gateway.gateway import Gateway
 from server.http import about, admin, chat, completions, failures, tokens
+from server.http.gate import Gate
 from server.http.messages import api as messages
 from server.http.middleware import Envelope
 from server.http.responses import api as responses
 
 
-def create_app(client: EngineClient) -> FastAPI:
+def create_app(client: EngineClient, gateway: Gateway) -> FastAPI:
     """Build the application. It holds no state but the client."""
     app = FastAPI(title="jaxserve", version=version("jaxserve"), redirect_slashes=False)
     app.state.client = client
     for part in (chat, completions, responses, messages, tokens, about, admin):
         app.include_router(part.router)
     failures.install(app)
+    app.add_middleware(Gate, gateway=gateway)
     app.add_middleware(Envelope)
     return app

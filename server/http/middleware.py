@@ -28,6 +28,7 @@ class Envelope:
             return
         given = Headers(scope=scope).get("x-request-id", "")
         request_id = given if 0 < len(given) <= _LONGEST_ID else new_id("req")
+        scope.setdefault("state", {})["request_id"] = request_id
         started = False
 
         async def send_with_id(message: Message) -> None:

@@ -1,0 +1,1 @@
+"""Who may use the server, how much of it, and what is written down for the bill."""

@@ -1,0 +1,201 @@
+"""One call of a client, from its first header to its last byte: whose it is, what it takes, what it delivers."""
+
+from __future__ import annotations
+
+import uuid
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+
+from jaxserve.engine.events import Delta, Event, Finished, Started
+from jaxserve.errors import JaxserveError, ModelNotFoundError, PermissionDeniedError
+from jaxserve.types import RequestOptions, ServiceClass
+from server.gateway.keys import Principal
+from server.gateway.ledger import Ledger
+from server.gateway.messages import Granted, Levels, Peek, Refused, Reserve, Settle
+from server.gateway.meter import Meter
+from server.gateway.refusals import refusal
+from server.gateway.usage import UsageEvent, UsageLog
+
+DISCONNECTED = "disconnected"
+_PRECEDENCE = tuple(ServiceClass)
+
+
+@dataclass(frozen=True, slots=True)
+class JobSize:
+    """How much a job may take.
+
+    Attributes:
+        prompt_tokens: of all its prompts, estimated.
+        prompts: how many.
+        sequences: of each prompt.
+        max_tokens: of one output, None if it does not say.
+    """
+
+    prompt_tokens: int
+    prompts: int
+    sequences: int
+    max_tokens: int | None
+
+
+@dataclass(slots=True, eq=False)
+class Run:
+    """A job that was admitted: counts what it takes and what it delivers.
+
+    `passed` takes every event, in order, then `ended` says how it went.
+    """
+
+    ledger: Ledger
+    reservation: str | None
+    size: JobSize
+    meter: Meter | None
+    _prompt_tokens: int = 0
+    _output_tokens: int = 0
+    _finished: int = 0
+    _reason: str = DISCONNECTED
+
+    def passed(self, prompt: int, event: Event) -> None:
+        """An event of one of the prompts is on its way to the client."""
+        if isinstance(event, Delta):
+            self._output_tokens += len(event.token_ids)
+        elif isinstance(event, Started):
+            self._prompt_tokens += len(event.prompt_token_ids)
+        elif isinstance(event, Finished):
+            self._finished += 1
+        if self.meter is not None:
+            self.meter.passed(prompt, event, self.size.sequences)
+
+    def ended(self, error: BaseException | None) -> None:
+        """There are no more events: charge what was taken."""
+        if self.reservation is not None:
+            self.ledger.tell(Settle(self.reservation, self._prompt_tokens, self._output_tokens, self._finished))
+            self.reservation = None
+        if error is not None:
+            if isinstance(error, JaxserveError):
+                self._reason = error.code.value
+            if self.meter is not None:
+                self.meter.broke_off()
+
+    def handed(self) -> None:
+        """The transport has taken what was made of all events so far."""
+        if self.meter is not None:
+            self.meter.handed()
+
+    def close(self) -> None:
+        """Nothing more will be handed to the transport."""
+        if self.meter is not None:
+            self.meter.close(self._reason)
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """One call.
+
+    Attributes:
+        request_id: the X-Request-Id.
+        principal: whose it is.
+        owner: the front end that answers it.
+        ledger: where limits are kept.
+        log: where usage is written, None for nowhere.
+        levels: what was left for the tenant when its limits were last looked at.
+        broken: whether anything started for it did not come to its end.
+    """
+
+    request_id: str
+    principal: Principal
+    owner: str
+    ledger: Ledger
+    log: UsageLog | None
+    levels: Levels | None = None
+    broken: bool = False
+    _runs: list[Run] = field(default_factory=list)
+
+    def options(self, given: RequestOptions) -> RequestOptions:
+        """The request's options as its key allows them. Raises PermissionDeniedError for a class above the key's."""
+        principal = self.principal
+        if principal.tenant is None:
+            return given
+        asked, own = given.service_class, principal.service_class
+        if asked is not None and own is not None and _PRECEDENCE.index(asked) < _PRECEDENCE.index(own):
+            raise PermissionDeniedError(f"service_class {asked} is above {own}, that of the API key", param="service_class")
+        return replace(given, tenant=principal.tenant, service_class=asked or own)
+
+    def check_model(self, name: str) -> None:
+        """Raise ModelNotFoundError for a model that the key may not use."""
+        models = self.principal.models
+        if models is not None and name not in models:
+            raise ModelNotFoundError(f"the model {name!r} does not exist, or the API key may not use it", param="model")
+
+    def engine_id(self, request_id: str) -> str:
+        """The engine's name for a request: a tenant cannot name, and so not abort or stand in the way of, another's."""
+        return request_id if self.principal.tenant is None else f"{self.principal.tenant}:{request_id}"
+
+    async def start(self, completion_id: str, model: str, options: RequestOptions, size: JobSize) -> Run:
+        """Admit a job and charge its estimate. Raises RateLimitError, BudgetError or InvalidRequestError."""
+        reservation = await self._reserve(size)
+        meter = None
+        if self.log is not None:
+            meter = Meter(lambda prompt, index: self._usage(completion_id, model, options, prompt, index), self.log.add)
+        run = Run(self.ledger, reservation, size, meter)
+        self._runs.append(run)
+        return run
+
+    def ended(self, run: Run, error: BaseException | None) -> None:
+        """A job of the call has no more events; `error` is what ended it before its time."""
+        self.broken = self.broken or error is not None
+        run.ended(error)
+
+    def handed(self) -> None:
+        """The transport has taken everything that was made of events so far."""
+        for run in self._runs:
+            run.handed()
+
+    def close(self) -> None:
+        """The call is over."""
+        for run in self._runs:
+            run.close()
+        self._runs.clear()
+
+    async def look(self) -> Levels | None:
+        """What is left for the tenant, None if it has no limits."""
+        tenant, limits = self.principal.tenant, self.principal.limits
+        if self.levels is None and tenant is not None and limits.per_minute:
+            levels = await self.ledger.ask(Peek(tenant, limits))
+            assert isinstance(levels, Levels)
+            self.levels = levels
+        return self.levels
+
+    async def _reserve(self, size: JobSize) -> str | None:
+        tenant, limits = self.principal.tenant, self.principal.limits
+        if tenant is None or not limits.any:
+            return None
+        reservation = uuid.uuid4().hex
+        sequences = size.prompts * size.sequences
+        try:
+            answer = await self.ledger.ask(
+                Reserve(self.owner, reservation, tenant, limits, size.prompt_tokens, sequences, size.max_tokens)
+            )
+        except BaseException:  # it may be reserved all the same
+            self.ledger.tell(Settle(reservation, 0, 0, 0))
+            raise
+        assert isinstance(answer, Granted | Refused)
+        self.levels = answer.levels
+        if isinstance(answer, Refused):
+            raise refusal(answer, tenant)
+        return reservation
+
+    def _usage(self, completion_id: str, model: str, options: RequestOptions, prompt: int, index: int) -> UsageEvent:
+        return UsageEvent(
+            request_id=self.request_id,
+            completion_id=completion_id,
+            tenant=options.tenant,
+            key_id=self.principal.key_id,
+            model=model,
+            service_class=options.service_class or "",
+            prompt=prompt,
+            index=index,
+        )
+
+
+# Whose work a task does. Every door sets it before anything else of a call runs, and the one place where jobs start reads it, so
+# that no surface in between can forget to hand it on.
+CURRENT: ContextVar[Call | None] = ContextVar("jaxserve_call", default=None)

@@ -1,0 +1,79 @@
+"""The gateway of one front end: makes calls of whoever may make them."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Sequence
+
+from jaxserve.clock import RealClock
+from jaxserve.config.fields import ServerConfig
+from jaxserve.errors import PermissionDeniedError
+from server.gateway.call import Call
+from server.gateway.idempotency import Answers
+from server.gateway.keys import ANYBODY, KeyRing, Principal
+from server.gateway.ledger import Ledger, LedgerState, LocalLedger
+from server.gateway.routes import Access
+from server.gateway.usage import UsageLog
+
+_LOG = logging.getLogger(__name__)
+
+
+class Gateway:
+    """Authentication, limits and usage of one front end.
+
+    Attributes:
+        owner: the front end's name in the ledger.
+        ledger: what all front ends share.
+        answers: those under idempotency keys.
+        max_body_bytes: longest body that is read.
+
+    Args:
+        keys: None where anybody is let in.
+        ledger: see above.
+        log: where usage is written, None for nowhere.
+        max_body_bytes: see above.
+        owner: unique among the ledger's front ends, also among those that are gone.
+    """
+
+    def __init__(
+        self, keys: KeyRing | None, ledger: Ledger, log: UsageLog | None, *, max_body_bytes: int, owner: str = ""
+    ) -> None:
+        self._keys = keys
+        self._log = log
+        self.ledger = ledger
+        self.max_body_bytes = max_body_bytes
+        self.owner = owner or secrets.token_hex(8)
+        self.answers = Answers(ledger, self.owner)
+
+    @classmethod
+    def open(cls, config: ServerConfig, ledger: Ledger | None = None, owner: str = "") -> Gateway:
+        """The gateway that the configuration asks for; the ledger is one of its own by default.
+
+        Raises ConfigError for a file that cannot be used.
+        """
+        clock = RealClock()
+        keys = None if config.keys is None else KeyRing(config.keys, clock)
+        log = None if config.usage_log is None else UsageLog(config.usage_log)
+        if keys is None:
+            _LOG.warning("no API keys (--keys): whoever reaches %s may use this server", config.host)
+        shared = ledger or LocalLedger(LedgerState(clock, time.time()))
+        return cls(keys, shared, log, max_body_bytes=config.max_body_bytes, owner=owner)
+
+    def call(self, request_id: str, credentials: Sequence[bytes], access: Access) -> Call:
+        """A call that may be made with these credentials. Raises AuthenticationError or PermissionDeniedError."""
+        return Call(request_id, self._principal(credentials, access), self.owner, self.ledger, self._log)
+
+    def close(self) -> None:
+        """Write down what has been used. Calls must be over."""
+        if self._log is not None:
+            self._log.close()
+
+    def _principal(self, credentials: Sequence[bytes], access: Access) -> Principal:
+        if self._keys is None or access == "open":
+            return ANYBODY
+        principal = self._keys.principal(credentials)
+        if access == "admin" and not principal.admin:
+            raise PermissionDeniedError("this needs an API key with admin = true")
+        return principal

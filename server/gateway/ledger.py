@@ -1,0 +1,133 @@
+"""The one place that all front ends share: what tenants have taken, and results under idempotency keys."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+import msgspec
+
+from jaxserve.clock import Clock
+from server.gateway.accounts import Accounts
+from server.gateway.messages import Claim, Done, Forget, Keep, Message, Peek, Release, Reply, Reserve, Settle
+from server.gateway.results import Results
+
+_LOG = logging.getLogger(__name__)
+_MICROSECONDS = 1_000_000
+
+
+class Ledger(Protocol):
+    """The ledger as a front end sees it."""
+
+    async def ask(self, message: Message) -> Reply:
+        """The answer. Raises JaxserveError if the ledger cannot be reached."""
+        ...
+
+    def tell(self, message: Message) -> None:
+        """Send something whose answer nobody waits for: it gets there even if the caller is cancelled."""
+        ...
+
+
+class LedgerState:
+    """The ledger itself: one message at a time, on one clock.
+
+    Args:
+        clock: tells the time; it must be monotonic.
+        unix_time: of the machine now, seconds; read once, so that its clock may be set without harm.
+    """
+
+    def __init__(self, clock: Clock, unix_time: float) -> None:
+        self._clock = clock
+        self._results = Results()
+        self._accounts = Accounts(int(unix_time * _MICROSECONDS) - self._now())
+
+    def handle(self, message: Message) -> Reply:
+        """Do what a message says."""
+        now = self._now()
+        if isinstance(message, Reserve):
+            return self._accounts.reserve(message, now)
+        if isinstance(message, Peek):
+            return self._accounts.peek(message.tenant, message.limits, now)
+        if isinstance(message, Claim):
+            return self._results.claim(message, self._clock.now())
+        if isinstance(message, Settle):
+            self._accounts.settle(message, now)
+        elif isinstance(message, Keep):
+            self._results.keep(message.owner, (message.scope, message.key), message.result, self._clock.now())
+        elif isinstance(message, Release):
+            self._results.release(message.owner, (message.scope, message.key))
+        else:
+            self.forget(message)
+        return Done()
+
+    def forget(self, message: Forget) -> None:
+        """A front end is gone."""
+        self._accounts.forget(message.owner, self._now())
+        self._results.forget(message.owner)
+
+    def _now(self) -> int:
+        return int(self._clock.now() * _MICROSECONDS)
+
+
+class LocalLedger:
+    """The ledger of the only front end."""
+
+    def __init__(self, state: LedgerState) -> None:
+        self._state = state
+
+    async def ask(self, message: Message) -> Reply:
+        """The answer."""
+        return self._state.handle(message)
+
+    def tell(self, message: Message) -> None:
+        """Handle a message."""
+        self._state.handle(message)
+
+
+class LedgerService:
+    """A ledger's state behind bytes, for whichever process hosts it."""
+
+    def __init__(self, state: LedgerState) -> None:
+        self._state = state
+        self._decoder = msgspec.msgpack.Decoder(Message)
+        self._encoder = msgspec.msgpack.Encoder()
+
+    def handle(self, payload: bytes) -> bytes:
+        """Answer one message."""
+        return self._encoder.encode(self._state.handle(self._decoder.decode(payload)))
+
+    def forget(self, owner: str) -> None:
+        """A front end is gone."""
+        self._state.forget(Forget(owner))
+
+
+class RemoteLedger:
+    """The ledger in another process.
+
+    Args:
+        call: sends a payload to the LedgerService there and returns its answer; raises JaxserveError if it cannot.
+    """
+
+    def __init__(self, call: Callable[[bytes], Awaitable[bytes]]) -> None:
+        self._call = call
+        self._encoder = msgspec.msgpack.Encoder()
+        self._decoder = msgspec.msgpack.Decoder(Reply)
+        self._told: set[asyncio.Task[Reply]] = set()
+
+    async def ask(self, message: Message) -> Reply:
+        """The answer."""
+        reply: Reply = self._decoder.decode(await self._call(self._encoder.encode(message)))
+        return reply
+
+    def tell(self, message: Message) -> None:
+        """Send a message; a failure is logged."""
+        task = asyncio.create_task(self.ask(message))
+        self._told.add(task)
+        task.add_done_callback(self._on_told)
+
+    def _on_told(self, task: asyncio.Task[Reply]) -> None:
+        self._told.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            _LOG.error("the ledger was not told: %s", task.exception())

@@ -1,0 +1,155 @@
+"""What front ends ask the ledger, and what it answers; the same in one process and over a wire."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from jaxserve.config.keys_file import TenantLimits
+
+Limit = Literal["requests", "tokens", "concurrent", "daily", "size"]
+
+
+class Reserve(msgspec.Struct, frozen=True, tag=True):
+    """May this request run? Charges it by estimate if so; answered by Granted or Refused.
+
+    Attributes:
+        owner: the front end that asks.
+        reservation: a name that nobody else has.
+        tenant, limits: whose request it is, and what the tenant may take.
+        prompt_tokens: of all its prompts, estimated.
+        sequences: outputs, of all its prompts.
+        max_tokens: of one output, None if it does not say.
+    """
+
+    owner: str
+    reservation: str
+    tenant: str
+    limits: TenantLimits
+    prompt_tokens: int
+    sequences: int
+    max_tokens: int | None
+
+
+class Settle(msgspec.Struct, frozen=True, tag=True):
+    """A reserved request is over: charge what it took instead of the estimate. Answered by Done.
+
+    Attributes:
+        reservation: as it was reserved.
+        prompt_tokens, output_tokens: what it took.
+        finished: outputs among them that came to their own end: from them the ledger learns how long outputs are.
+    """
+
+    reservation: str
+    prompt_tokens: int
+    output_tokens: int
+    finished: int
+
+
+class Peek(msgspec.Struct, frozen=True, tag=True):
+    """What is left for a tenant? Answered by Levels."""
+
+    tenant: str
+    limits: TenantLimits
+
+
+class Claim(msgspec.Struct, frozen=True, tag=True):
+    """Has a request with this idempotency key been seen? Answered by Claimed.
+
+    Attributes:
+        owner: the front end that asks.
+        scope: the tenant.
+        key: the idempotency key.
+        fingerprint: digest of the request.
+    """
+
+    owner: str
+    scope: str
+    key: str
+    fingerprint: bytes
+
+
+class Keep(msgspec.Struct, frozen=True, tag=True):
+    """The result of a claimed request, for those who come with the same key. Answered by Done."""
+
+    owner: str
+    scope: str
+    key: str
+    result: bytes
+
+
+class Release(msgspec.Struct, frozen=True, tag=True):
+    """A claimed request has no result worth keeping: the next with its key runs. Answered by Done."""
+
+    owner: str
+    scope: str
+    key: str
+
+
+class Forget(msgspec.Struct, frozen=True, tag=True):
+    """A front end is gone: settle what it reserved by its estimate, release what it claimed. Answered by Done."""
+
+    owner: str
+
+
+Message = Reserve | Settle | Peek | Claim | Keep | Release | Forget
+
+
+class Level(msgspec.Struct, frozen=True):
+    """One limit a minute: how much it is, what is left, and microseconds until all of it is there again."""
+
+    limit: int
+    remaining: int
+    reset: int
+
+
+class Levels(msgspec.Struct, frozen=True, tag=True):
+    """What is left for a tenant; None where it has no limit."""
+
+    requests: Level | None = None
+    tokens: Level | None = None
+
+
+class Granted(msgspec.Struct, frozen=True, tag=True):
+    """The request may run."""
+
+    levels: Levels
+
+
+class Refused(msgspec.Struct, frozen=True, tag=True):
+    """The request may not run now.
+
+    Attributes:
+        limit: which one stands against it; "size" is one that could never be met.
+        wait: microseconds until it could run; None if nobody knows.
+        allowed, used, asked: the limit, how much of it is taken, and how much of it the request asks for.
+        levels: what is left.
+    """
+
+    limit: Limit
+    wait: int | None
+    allowed: int
+    used: int
+    asked: int
+    levels: Levels
+
+
+class Claimed(msgspec.Struct, frozen=True, tag=True):
+    """Whether the request is to run.
+
+    Attributes:
+        state: "new": run it, then Keep or Release. "running": `owner` runs it. "done": `result` is its result. "other": the key
+            belongs to another request.
+    """
+
+    state: Literal["new", "running", "done", "other"]
+    owner: str = ""
+    result: bytes = b""
+
+
+class Done(msgspec.Struct, frozen=True, tag=True):
+    """It is done; there is nothing to say."""
+
+
+Reply = Granted | Refused | Levels | Claimed | Done

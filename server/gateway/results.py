@@ -1,0 +1,95 @@
+"""Results under idempotency keys: who runs a request, and what came of it, for a while and within bounds."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+from server.gateway.messages import Claim, Claimed
+
+KEPT_SECONDS = 3600.0
+MAX_KEPT_BYTES = 64 * 2**20
+MAX_RESULT_BYTES = 4 * 2**20  # of one result; longer ones are not kept
+_ENTRY_BYTES = 512  # of a kept result besides its bytes: the bound holds for many small ones too
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    fingerprint: bytes
+    owner: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    fingerprint: bytes
+    result: bytes
+    until: float
+
+    @property
+    def size(self) -> int:
+        return len(self.result) + _ENTRY_BYTES
+
+
+Name = tuple[str, str]  # scope and key
+
+
+@dataclass(slots=True)
+class Results:
+    """Claims of running requests and results of past ones. Times are seconds of a monotonic clock."""
+
+    _running: dict[Name, _Running] = field(default_factory=dict)
+    _kept: OrderedDict[Name, _Kept] = field(default_factory=OrderedDict)  # oldest first
+    _bytes: int = 0
+
+    @property
+    def kept_bytes(self) -> int:
+        """What is held of past requests, in bytes."""
+        return self._bytes
+
+    def claim(self, ask: Claim, now: float) -> Claimed:
+        """Whether the request is to run; if so its key is taken."""
+        self._expire(now)
+        name = (ask.scope, ask.key)
+        known = self._running.get(name) or self._kept.get(name)
+        if known is None:
+            self._running[name] = _Running(ask.fingerprint, ask.owner)
+            return Claimed("new", ask.owner)
+        if known.fingerprint != ask.fingerprint:
+            return Claimed("other")
+        if isinstance(known, _Running):
+            return Claimed("running", known.owner)
+        return Claimed("done", result=known.result)
+
+    def keep(self, owner: str, name: Name, result: bytes, now: float) -> None:
+        """Keep the result of a request that the owner claimed; the oldest ones make room."""
+        claim = self._take(owner, name)
+        if claim is None or len(result) > MAX_RESULT_BYTES:
+            return
+        kept = _Kept(claim.fingerprint, result, now + KEPT_SECONDS)
+        self._kept[name] = kept
+        self._bytes += kept.size
+        while self._bytes > MAX_KEPT_BYTES:
+            self._drop_oldest()
+
+    def release(self, owner: str, name: Name) -> None:
+        """Give up a claim of the owner."""
+        self._take(owner, name)
+
+    def forget(self, owner: str) -> None:
+        """Give up every claim of the owner."""
+        for name in [name for name, claim in self._running.items() if claim.owner == owner]:
+            del self._running[name]
+
+    def _take(self, owner: str, name: Name) -> _Running | None:
+        claim = self._running.get(name)
+        if claim is None or claim.owner != owner:
+            return None
+        return self._running.pop(name)
+
+    def _expire(self, now: float) -> None:
+        while self._kept and next(iter(self._kept.values())).until <= now:
+            self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        _, kept = self._kept.popitem(last=False)
+        self._bytes -= kept.size

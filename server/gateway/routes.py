@@ -1,0 +1,42 @@
+"""Which operations are open, which are for operators, and which are for whoever has a key: all the others."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+Access = Literal["open", "key", "admin"]
+
+_OPEN_PATHS = frozenset(
+    {"/health", "/ready", "/metrics", "/version", "/docs", "/docs/oauth2-redirect", "/redoc", "/openapi.json", "/favicon.ico"}
+)
+_OPEN_UNDER = ("/health/", "/docs/")
+_ADMIN_PATHS = frozenset({"/reset_prefix_cache", "/drain"})
+_ADMIN_UNDER = ("/debug/", "/admin/")
+
+_OPEN_SERVICES = frozenset({"grpc.health.v1.Health"})
+_OPEN_METHODS = frozenset(
+    {
+        "/inference.GRPCInferenceService/ServerLive",
+        "/inference.GRPCInferenceService/ServerReady",
+        "/inference.GRPCInferenceService/ModelReady",
+        "/vllm.grpc.engine.VllmEngine/HealthCheck",
+    }
+)
+_ADMIN_SERVICES = frozenset({"jaxserve.v1.Admin"})
+
+
+def http_access(path: str) -> Access:
+    """Who may use an HTTP path."""
+    if path in _OPEN_PATHS or path.startswith(_OPEN_UNDER):
+        return "open"
+    if path in _ADMIN_PATHS or path.startswith(_ADMIN_UNDER):
+        return "admin"
+    return "key"
+
+
+def grpc_access(method: str) -> Access:
+    """Who may call a gRPC method, named as "/package.Service/Method"."""
+    service = method.lstrip("/").partition("/")[0]
+    if method in _OPEN_METHODS or service in _OPEN_SERVICES:
+        return "open"
+    return "admin" if service in _ADMIN_SERVICES else "key"

@@ -1,0 +1,183 @@
+"""The usage log: a line of JSON for each batch of tokens that was delivered, from which bills are made.
+
+Lines are whole and appended with one write, so several processes may share a file, and it may be moved away at any time: the
+next line goes to a new one. Lines of the last FLUSH_SECONDS are in memory; what is written is fsynced every SYNC_SECONDS and at
+the end.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import threading
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import msgspec
+
+from jaxserve.errors import ConfigError
+
+_LOG = logging.getLogger(__name__)
+
+FLUSH_SECONDS = 0.25
+SYNC_SECONDS = 1.0
+MAX_WAITING = 100_000  # sequences with unwritten usage, while the disk is full
+
+
+class UsageEvent(msgspec.Struct, kw_only=True):
+    """Tokens of one sequence that were delivered since its last event.
+
+    Sums over a request's events are what is to be paid: prompt tokens stand in the first event of a prompt only.
+
+    Attributes:
+        time: of the first of them, UTC.
+        request_id: the X-Request-Id.
+        completion_id: what the answer is called.
+        tenant, key_id: who pays, and with which key.
+        model, service_class: what was used; an empty class is the server's default.
+        prompt: which of the request's prompts.
+        index: which of the prompt's sequences.
+        prompt_tokens, cached_tokens: of the prompt, and how many of them were in the prefix cache.
+        completion_tokens: delivered.
+        final: whether the sequence has ended.
+        reason: why, if it has: a finish reason, an error code, or "disconnected".
+    """
+
+    time: str = ""
+    request_id: str
+    completion_id: str
+    tenant: str
+    key_id: str
+    model: str
+    service_class: str
+    prompt: int
+    index: int
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    final: bool = False
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    descriptor: int
+    identity: tuple[int, int]
+
+
+class UsageLog:
+    """Appends events to a file, in a thread of its own.
+
+    Events of one sequence that wait together are written as one, so a full disk or a slow one costs memory by sequences, not by
+    tokens. Beyond MAX_WAITING sequences events are lost, counted, and the log says so.
+
+    Args:
+        path: the file; ConfigError if it cannot be appended to.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._encoder = msgspec.json.Encoder()
+        self._waiting: dict[tuple[str, int, int], UsageEvent] = {}
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._rounds = 0  # since the last sync
+        self._broken = False  # whether the file ends within a line
+        self._failed = False
+        self._lost = 0
+        try:
+            self._file = self._open()
+        except OSError as error:
+            raise ConfigError(f"usage_log: cannot append to {path}: {error.strerror}", param="usage_log") from error
+        self._thread = threading.Thread(target=self._work, name="jaxserve-usage-log", daemon=True)
+        self._thread.start()
+
+    @property
+    def lost_tokens(self) -> int:
+        """Delivered tokens that will never be in the file."""
+        return self._lost
+
+    def add(self, event: UsageEvent) -> None:
+        """Write an event soon; never waits."""
+        name = (event.completion_id, event.prompt, event.index)
+        with self._lock:
+            known = self._waiting.get(name)
+            if known is not None:
+                known.prompt_tokens += event.prompt_tokens
+                known.cached_tokens += event.cached_tokens
+                known.completion_tokens += event.completion_tokens
+                known.final = known.final or event.final
+                known.reason = known.reason or event.reason
+            elif len(self._waiting) < MAX_WAITING:
+                event.time = event.time or datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+                self._waiting[name] = event
+            else:
+                self._lost += event.completion_tokens
+
+    def close(self) -> None:
+        """Write what waits, sync and close. Events added later are lost."""
+        self._ended.set()
+        self._thread.join()
+
+    def _work(self) -> None:
+        while not self._ended.wait(FLUSH_SECONDS):
+            self._flush(sync=False)
+        self._flush(sync=True)
+        os.close(self._file.descriptor)
+
+    def _flush(self, *, sync: bool) -> None:
+        with self._lock:
+            events, self._waiting = list(self._waiting.values()), {}
+        try:
+            if events:
+                self._reopen_if_moved()
+                self._write(events)
+            self._rounds += 1
+            if sync or self._rounds * FLUSH_SECONDS >= SYNC_SECONDS:
+                os.fdatasync(self._file.descriptor)
+                self._rounds = 0
+            self._failed = False
+        except OSError as error:
+            self._take_back(events)
+            if not self._failed:
+                _LOG.error("usage cannot be written to %s, and waits: %s", self._path, error)
+            self._failed = True
+
+    def _write(self, events: list[UsageEvent]) -> None:
+        """Append the events, and take those that are written off the list: a full disk takes a part of them.
+
+        What it takes of a line stays there, for others may have appended since; the line is ended and written again.
+        """
+        lines = [self._encoder.encode(event) + b"\n" for event in events]
+        start = b"\n" if self._broken else b""
+        wanted = start + b"".join(lines)
+        written = wanted[: os.write(self._file.descriptor, wanted)]
+        if written:
+            self._broken = not written.endswith(b"\n")
+        del events[: written[len(start) :].count(b"\n")]
+        if events:
+            raise OSError(errno.ENOSPC, f"only {len(written)} of {len(wanted)} bytes were taken")
+
+    def _take_back(self, events: list[UsageEvent]) -> None:
+        """Let events wait again, before those that came since."""
+        with self._lock:
+            newer, self._waiting = self._waiting, {}
+        for event in (*events, *newer.values()):
+            self.add(event)
+
+    def _reopen_if_moved(self) -> None:
+        try:
+            status = os.stat(self._path)
+            if (status.st_dev, status.st_ino) == self._file.identity:
+                return
+        except FileNotFoundError:
+            pass
+        moved, self._file, self._broken = self._file, self._open(), False
+        os.fsync(moved.descriptor)
+        os.close(moved.descriptor)
+
+    def _open(self) -> _Opened:
+        descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        status = os.fstat(descriptor)
+        return _Opened(descriptor, (status.st_dev, status.st_ino))

@@ -1,0 +1,228 @@
+"""The gateway in front of every gRPC service: who asks, what is left, what was delivered."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+from typing import Any, NoReturn
+
+import grpc
+import grpc.aio
+
+from jaxserve.errors import InvalidRequestError, JaxserveError
+from server.errors import grpc_status
+from server.gateway.call import CURRENT, Call
+from server.gateway.gateway import Gateway
+from server.gateway.idempotency import Add, fingerprint
+from server.gateway.refusals import rate_limit_headers
+from server.gateway.routes import grpc_access
+from server.grpc.calls import REQUEST_ID_METADATA, is_request_id
+from server.grpc.jobs import TENANT_METADATA
+from server.requests import new_id
+
+IDEMPOTENCY_METADATA = "idempotency-key"
+REPLAYED_METADATA = "idempotency-replayed"
+_BEARER = b"bearer "
+
+Metadata = tuple[tuple[str, str | bytes], ...]
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class Gate(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in the stubs only
+    """Lets in who may come in. Methods see a context that names the request and tells clients what is left for them."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+
+    async def intercept_service(
+        self, continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]], handler_call_details: grpc.HandlerCallDetails
+    ) -> Any:
+        """The method's handler behind the gate; None for a method that is not there."""
+        handler = await continuation(handler_call_details)
+        if handler is None:
+            return None
+        method = handler_call_details.method
+        given = {"request_deserializer": handler.request_deserializer, "response_serializer": None}
+        if handler.unary_unary is not None:
+            return grpc.unary_unary_rpc_method_handler(self._one(method, handler), **given)
+        if handler.unary_stream is not None:
+            return grpc.unary_stream_rpc_method_handler(self._many(method, handler.unary_stream, handler), **given)
+        return grpc.stream_stream_rpc_method_handler(self._many(method, handler.stream_stream, handler), **given)
+
+    def _one(self, method: str, handler: Any) -> Any:
+        async def inner(request: Any, context: Any) -> AsyncGenerator[Any, None]:
+            yield await handler.unary_unary(request, context)
+
+        many = self._many(method, inner, handler)
+
+        async def one(request: Any, context: Context) -> bytes:
+            async with aclosing(many(request, context)) as messages:
+                answers: list[bytes] = [message async for message in messages]
+            return answers[0]
+
+        return one
+
+    def _many(self, method: str, inner: Callable[[Any, Any], AsyncGenerator[Any, None]], handler: Any) -> Any:
+        serialize: Callable[[Any], bytes] = handler.response_serializer
+
+        async def many(request: Any, context: Context) -> AsyncIterator[bytes]:
+            named = NamedContext(context)
+            try:
+                call = self._gateway.call(named.request_id, named.credentials(), grpc_access(method))
+                keys = named.values(IDEMPOTENCY_METADATA)
+                if keys and handler.request_streaming:
+                    raise InvalidRequestError("a stream of requests cannot have an idempotency key", param=IDEMPOTENCY_METADATA)
+                if len(keys) > 1:
+                    raise InvalidRequestError(f"{IDEMPOTENCY_METADATA} must be given once", param=IDEMPOTENCY_METADATA)
+            except JaxserveError as error:
+                await named.fail(error)
+            named.call = call
+            if keys:
+                answer = self._keyed(call, keys[0].decode("latin-1"), method, inner, serialize, request, named)
+            else:
+                answer = _plain(call, inner, serialize, request, named)
+            async with aclosing(answer):
+                async for message in answer:
+                    yield message
+
+        return many
+
+    async def _keyed(
+        self,
+        call: Call,
+        key: str,
+        method: str,
+        inner: Callable[[Any, Any], AsyncGenerator[Any, None]],
+        serialize: Callable[[Any], bytes],
+        request: bytes,
+        context: NamedContext,
+    ) -> AsyncGenerator[bytes, None]:
+        """Answer under an idempotency key."""
+        tenant = call.principal.tenant
+        if tenant is None:
+            tenant = b"".join(context.values(TENANT_METADATA)).decode("latin-1")
+
+        async def make(add: Add) -> bool:
+            async with aclosing(_plain(call, inner, serialize, request, RecordedContext(context))) as messages:
+                async for message in messages:
+                    await add(message)
+            return not call.broken
+
+        pieces = self._gateway.answers.read(tenant, key, fingerprint((method.encode(), request)), make)
+        try:
+            async with aclosing(pieces):
+                async for replayed, piece in pieces:
+                    context.replayed = replayed
+                    yield piece
+            await context.finish()
+        except JaxserveError as error:
+            await context.fail(error)
+        except CallEndedError as ended:
+            await context.abort(ended.code, ended.details, ended.metadata)
+
+
+async def _plain(
+    call: Call,
+    inner: Callable[[Any, Any], AsyncGenerator[Any, None]],
+    serialize: Callable[[Any], bytes],
+    request: Any,
+    context: NamedContext,
+) -> AsyncGenerator[bytes, None]:
+    """Answer, counting what is delivered."""
+    CURRENT.set(call)
+    try:
+        async with aclosing(inner(request, context)) as messages:
+            async for message in messages:
+                yield serialize(message)
+                call.handed()
+        await context.finish()
+    finally:
+        call.close()
+
+
+class NamedContext:
+    """A call's context, whose trailing metadata name the request and tell what is left for the tenant.
+
+    Attributes:
+        request_id: the metadata x-request-id, or a new one, which methods then find in the metadata.
+        call: what pays, once it is known.
+        replayed: whether the answer is a repeated one.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._metadata = tuple(context.invocation_metadata() or ())
+        self._trailing: Metadata = ()
+        self.call: Call | None = None
+        self.replayed = False
+        given = [value for value in self.values(REQUEST_ID_METADATA) if is_request_id(value.decode("latin-1"))]
+        self.request_id = given[0].decode() if given else new_id("req")
+        if not given:
+            others = tuple((name, value) for name, value in self._metadata if name != REQUEST_ID_METADATA)
+            self._metadata = (*others, (REQUEST_ID_METADATA, self.request_id))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._context, name)
+
+    def invocation_metadata(self) -> Any:
+        """What the client sent, and the request's id."""
+        return self._metadata
+
+    def values(self, name: str) -> list[bytes]:
+        """Every value of a metadata name."""
+        return [value.encode() if isinstance(value, str) else value for key, value in self._metadata if key == name]
+
+    def credentials(self) -> list[bytes]:
+        """API keys that the call carries."""
+        bearers = [value for value in self.values("authorization") if value[: len(_BEARER)].lower() == _BEARER]
+        return [*(value[len(_BEARER) :].strip() for value in bearers), *self.values("x-api-key")]
+
+    def set_trailing_metadata(self, metadata: Metadata) -> None:
+        """Metadata at the end of the call, besides those of the gateway."""
+        self._trailing = tuple(metadata)
+
+    async def finish(self) -> None:
+        """The call ends well."""
+        self._context.set_trailing_metadata(await self._all(self._trailing))
+
+    async def abort(self, code: grpc.StatusCode, details: str = "", trailing_metadata: Metadata = ()) -> NoReturn:
+        """End the call with a status."""
+        await self._context.abort(code, details, await self._all(trailing_metadata))
+        raise AssertionError("abort raises")
+
+    async def fail(self, error: JaxserveError) -> NoReturn:
+        """End the call with an error of the table."""
+        status = grpc_status(error, self.request_id)
+        await self.abort(status.code, status.details, tuple(status.trailing_metadata))
+
+    async def _all(self, metadata: Metadata) -> Metadata:
+        levels = await self.call.look() if self.call is not None else None
+        own = {REQUEST_ID_METADATA: self.request_id, **rate_limit_headers(levels)}
+        if self.replayed:
+            own[REPLAYED_METADATA] = "true"
+        return (*metadata, *((name, value) for name, value in own.items() if name not in dict(metadata)))
+
+
+class CallEndedError(Exception):
+    """A recorded call was ended with a status."""
+
+    def __init__(self, code: grpc.StatusCode, details: str, metadata: Metadata) -> None:
+        super().__init__(details)
+        self.code = code
+        self.details = details
+        self.metadata = tuple((name, value) for name, value in metadata if name != REQUEST_ID_METADATA)
+
+
+class RecordedContext(NamedContext):
+    """The context of a call whose answer is recorded: nothing that is done to it reaches the client that came first."""
+
+    def __init__(self, first: NamedContext) -> None:
+        super().__init__(first)  # type: ignore[arg-type]  # it is one, by delegation
+        self.request_id = first.request_id
+
+    async def finish(self) -> None:
+        """The call ends well."""
+
+    async def abort(self, code: grpc.StatusCode, details: str = "", trailing_metadata: Metadata = ()) -> NoReturn:
+        """End the recording with a status."""
+        raise CallEndedError(code, details, trailing_metadata)
