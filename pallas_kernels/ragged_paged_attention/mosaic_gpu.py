@@ -41,6 +41,7 @@ class _Call(NamedTuple):
     """What both kernels are given: the whole cache, int32 [1] layer, and sinks [H] as base 2 logits or None."""
 
     kv_pages: jax.Array
+    kv_scales: jax.Array | None
     rows: _Rows
     layer: jax.Array
     sinks: jax.Array | None
@@ -67,10 +68,10 @@ def ragged_paged_attention(
     interpret: bool = False,
 ) -> jax.Array:
     """See api.py. With `interpret` the kernels are interpreted, on CPUs."""
-    assert kv_scales is None, "mosaic_gpu_support lets no quantized cache through"
     rows = _Rows(page_table, query_start, kv_length)
     # The layer is an argument, so that all layers of a model share one trace and one kernel.
-    call = _Call(kv_pages, rows, jnp.full(1, layer, jnp.int32), None if sinks is None else sinks.astype(jnp.float32) * LOG2_E)
+    logits = None if sinks is None else sinks.astype(jnp.float32) * LOG2_E
+    call = _Call(kv_pages, kv_scales, rows, jnp.full(1, layer, jnp.int32), logits)
     attended: jax.Array = _attend(q, call, options=Options(scale, window, soft_cap), interpret=interpret)
     return attended
 
@@ -100,13 +101,14 @@ def _decode(call: _Call, q: jax.Array, row: jax.Array, length: jax.Array, option
     items, kv_heads, group, dim = grouped.shape
     size, pages = call.kv_pages.shape[4], call.rows.page_table.shape[1]
     padded = -(-group // mosaic.ROW_TILE) * mosaic.ROW_TILE
-    key_slots, value_slots = decode_slots(dim, HOPPER)
+    key_slots, value_slots = decode_slots(dim, call.kv_pages.dtype.itemsize, HOPPER)
     keys = pages * size if options.window is None else min(pages * size, options.window)
     splits = decode_splits(items, kv_heads, keys, HOPPER)
     shape = DecodeShape(size, kv_heads, padded, dim, splits, key_slots, value_slots, options)
     parts = paged_decode(
         jnp.pad(grouped, ((0, 0), (0, 0), (0, padded - group), (0, 0))),
         call.kv_pages,
+        call.kv_scales,
         call.rows.page_table,
         row,
         length,
@@ -133,8 +135,8 @@ def _prefill(call: _Call, q: jax.Array, token: jax.Array, row: jax.Array, option
     rows, grouped = call.rows, call.grouped(q)
     tokens, kv_heads, group, dim = grouped.shape
     padded = 1 << (group - 1).bit_length()
-    slots = prefill_slots(dim, HOPPER)
-    shape = PrefillShape(call.kv_pages.shape[4], kv_heads, padded, dim, HOPPER.prefill_groups, slots, options)
+    slots, stages = prefill_slots(dim, call.kv_pages.dtype.itemsize, HOPPER)
+    shape = PrefillShape(call.kv_pages.shape[4], kv_heads, padded, dim, HOPPER.prefill_groups, slots, stages, options)
     blocks = jnp.where(rows.counts > 1, -(-rows.counts // shape.queries), 0)
     ends = jnp.cumsum(blocks)
     first_item = ends - blocks
@@ -154,7 +156,7 @@ def _prefill(call: _Call, q: jax.Array, token: jax.Array, row: jax.Array, option
     packed = packed.transpose(0, 2, 1, 3, 4).reshape(item.shape[0], kv_heads, shape.groups, WGMMA_ROWS, dim)
     interpreter = mosaic.interpreter() if interpret else False
     attended, logarithm = paged_prefill(
-        packed, call.kv_pages, rows.page_table, items, call.layer, shape=shape, interpret=interpreter
+        packed, call.kv_pages, call.kv_scales, rows.page_table, items, call.layer, shape=shape, interpret=interpreter
     )
     query = token - rows.query_start[row]
     where = jnp.minimum(first_item[row] + query // shape.queries, item.shape[0] - 1), query % shape.queries

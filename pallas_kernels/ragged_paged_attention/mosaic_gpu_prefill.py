@@ -4,6 +4,8 @@ A thread block takes an item, some queries of a row, and a KV head: pairs of a q
 the rows of its wgmma tiles, 64 for each warpgroup that computes. One more warpgroup loads pages by TMA, whose source address
 is looked up in the page table, into rings of keys and of values that the others share. Blocks of keys that every query of
 the item attends to are not masked.
+
+Of a cache in float8 the loading warpgroup also widens keys and values on their way into the rings.
 """
 
 from __future__ import annotations
@@ -19,11 +21,13 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pallas_kernels import mosaic
+from pallas_kernels.ragged_paged_attention import mosaic_gpu_float8 as float8
 from pallas_kernels.ragged_paged_attention import mosaic_gpu_softmax as tile
 from pallas_kernels.ragged_paged_attention.mosaic_gpu_softmax import BLOCK_KEYS, WGMMA_ROWS, Options, Softmax
 
-# Registers of a thread: three warpgroups share the 65536 of a multiprocessor, and loading needs few.
+# Registers of a thread: three warpgroups share the 65536 of a multiprocessor, and loading needs few, widening more.
 LOADING_REGISTERS, COMPUTING_REGISTERS = 40, 232
+WIDENING_REGISTERS, COMPUTING_BESIDE_WIDENING = 72, 216
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,7 @@ class PrefillShape:
         dim: D.
         groups: warpgroups that compute.
         slots: blocks of keys, and as many of values, in shared memory.
+        stages: blocks of keys, and as many of values, as they are stored; of a cache in float8 only.
         options: scale, window and soft cap.
     """
 
@@ -46,6 +51,7 @@ class PrefillShape:
     dim: int
     groups: int
     slots: int
+    stages: int
     options: Options
 
     @property
@@ -78,6 +84,7 @@ class Items(NamedTuple):
 def paged_prefill(
     q: jax.Array,
     kv_pages: jax.Array,
+    kv_scales: jax.Array | None,
     page_table: jax.Array,
     items: Items,
     layer: jax.Array,
@@ -90,7 +97,8 @@ def paged_prefill(
     Args:
         q: [I, K, groups, 64, D] bf16 or f16; row r of an item is head r % G' of query r // G'. Rows without a query may hold
             anything.
-        kv_pages: [L, P, 2, K, S, D] in q's dtype.
+        kv_pages: [L, P, 2, K, S, D] in q's dtype, or float8.
+        kv_scales: [L, P, 2, K, S] f16 or f32 for float8, else None.
         page_table: int32 [R, M].
         items: what the rows of q are.
         layer: int32 [1]; an array, so that all layers of a model share one kernel.
@@ -100,10 +108,9 @@ def paged_prefill(
     Returns:
         Like q, and the base 2 logarithms of the sums of weights, f32 [I, K, groups, 64]. Anything for rows without a query.
     """
-    dtype, dim = q.dtype, shape.dim
-    swizzle = mosaic.swizzle_bytes(dim, dtype)
-    pages = kv_pages.reshape(-1, shape.page_size, dim)  # TMA addresses 5 dimensions, tiles included
-    loads = BLOCK_KEYS // shape.page_size
+    dtype = q.dtype
+    pages = kv_pages.reshape(-1, shape.page_size, shape.dim)  # TMA addresses 5 dimensions, tiles included
+    scales = None if kv_scales is None else kv_scales.reshape(-1, shape.page_size)
     run = plgpu.kernel(
         partial(_kernel, shape=shape, num_pages=kv_pages.shape[1]),
         out_type=(jax.ShapeDtypeStruct(q.shape, dtype), jax.ShapeDtypeStruct(q.shape[:-1], jnp.float32)),
@@ -111,25 +118,57 @@ def paged_prefill(
         grid_names=("item", "head"),
         num_threads=shape.groups + 1,
         thread_name="group",
-        scratch_types=[
-            mosaic.tiled((shape.groups, WGMMA_ROWS, dim), dtype),
-            mosaic.tiled((shape.groups, WGMMA_ROWS, BLOCK_KEYS), dtype, swizzle),
-            plgpu.SMEM((shape.groups, WGMMA_ROWS), jnp.float32),
-            mosaic.tiled((shape.slots, BLOCK_KEYS, dim), dtype),
-            mosaic.tiled((shape.slots, BLOCK_KEYS, dim), dtype),
-            plgpu.Barrier(num_barriers=shape.groups),
-            plgpu.Barrier(num_arrivals=loads, num_barriers=shape.slots),
-            plgpu.Barrier(num_arrivals=loads, num_barriers=shape.slots),
-            plgpu.Barrier(num_arrivals=loads),
-            plgpu.Barrier(num_arrivals=shape.groups, num_barriers=shape.slots),
-            plgpu.Barrier(num_arrivals=shape.groups, num_barriers=shape.slots),
-        ],
+        scratch_types=_scratch(shape, dtype, kv_pages.dtype, None if scales is None else scales.dtype),
         compiler_params=plgpu.CompilerParams(approx_math=True),
         kernel_name="paged_prefill",
         interpret=interpret,
     )
-    attended, logarithm = run(q, pages, page_table, *items, layer)
+    attended, logarithm = run(q, pages, scales, page_table, *items, layer)
     return attended, logarithm
+
+
+def _scratch(shape: PrefillShape, dtype: Any, kv_dtype: Any, scales_dtype: Any) -> list[Any]:
+    """Describe the shared memory, in the order of `_Refs`."""
+    dim, pages, widened = shape.dim, BLOCK_KEYS // shape.page_size, scales_dtype is not None
+    value_dtype = float8.VALUE_DTYPE if widened else dtype
+    return [
+        mosaic.tiled((shape.groups, WGMMA_ROWS, dim), dtype),
+        mosaic.tiled((shape.groups, WGMMA_ROWS, BLOCK_KEYS), value_dtype, mosaic.swizzle_bytes(dim, dtype)),
+        plgpu.SMEM((shape.groups, WGMMA_ROWS), jnp.float32),
+        mosaic.tiled((shape.slots, BLOCK_KEYS, dim), dtype),
+        mosaic.tiled((shape.slots, BLOCK_KEYS, dim), value_dtype),
+        plgpu.Barrier(num_barriers=shape.groups),
+        plgpu.Barrier(num_arrivals=1 if widened else pages, num_barriers=shape.slots),
+        plgpu.Barrier(num_arrivals=1 if widened else pages, num_barriers=shape.slots),
+        None if widened else plgpu.Barrier(num_arrivals=pages),
+        plgpu.Barrier(num_arrivals=shape.groups, num_barriers=shape.slots),
+        plgpu.Barrier(num_arrivals=shape.groups, num_barriers=shape.slots),
+        _stages(shape, kv_dtype, scales_dtype) if widened else None,
+    ]
+
+
+def _stages(shape: PrefillShape, kv_dtype: Any, scales_dtype: Any) -> _Stages:
+    pages = BLOCK_KEYS // shape.page_size
+    return _Stages(
+        float8.numbers(shape.stages, shape.dim, kv_dtype),
+        float8.numbers(shape.stages, shape.dim, kv_dtype),
+        plgpu.SMEM((shape.slots + shape.stages, 2, BLOCK_KEYS), scales_dtype),
+        plgpu.Barrier(num_arrivals=3 * pages, num_barriers=shape.stages),
+        plgpu.Barrier(num_arrivals=pages, num_barriers=shape.stages),
+    )
+
+
+class _Stages(NamedTuple):
+    """What a cache in float8 needs besides: numbers as they are stored, and scales.
+
+    Scales stay where they are loaded to until the blocks in the slots and those in the stages are both done.
+    """
+
+    keys: Any
+    values: Any
+    scales: Any
+    keys_loaded: Any
+    values_loaded: Any
 
 
 class _Refs(NamedTuple):
@@ -137,6 +176,7 @@ class _Refs(NamedTuple):
 
     q: Any
     pages: Any
+    scales: Any
     table: Any
     row: Any
     position: Any
@@ -156,6 +196,7 @@ class _Refs(NamedTuple):
     end_loaded: Any
     keys_free: Any
     values_free: Any
+    stages: Any
 
 
 class _Item(NamedTuple):
@@ -189,57 +230,126 @@ def _item_of(refs: _Refs, shape: PrefillShape) -> _Item:
 def _kernel(*arguments: Any, shape: PrefillShape, num_pages: int) -> None:
     refs = _Refs(*arguments)
     item, group = _item_of(refs, shape), lax.axis_index("group")
+    loading, computing = LOADING_REGISTERS, COMPUTING_REGISTERS
+    if refs.stages is not None:
+        loading, computing = WIDENING_REGISTERS, COMPUTING_BESIDE_WIDENING
 
     @pl.when((item.blocks > 0) & (group < shape.groups))
     def _compute() -> None:
-        plgpu.set_max_registers(COMPUTING_REGISTERS, action="increase")
+        plgpu.set_max_registers(computing, action="increase")
         _attend(refs, item, group, shape)
 
     @pl.when((item.blocks > 0) & (group == shape.groups))
     def _load() -> None:
-        plgpu.set_max_registers(LOADING_REGISTERS, action="decrease")
-        _load_pages(refs, item, shape, num_pages)
+        plgpu.set_max_registers(loading, action="decrease")
+        last_page = lax.div(item.length - 1, jnp.int32(shape.page_size))
+        loads = _Loads(refs, item, shape, refs.row[item.item], refs.layer[0] * (2 * num_pages), last_page)
+        (_load_pages if refs.stages is None else _widen_pages)(loads)
+        # A barrier may not be left while it has completed a phase that nobody awaited.
+        for slot in range(shape.slots):
+
+            @pl.when(slot < item.blocks)
+            def _drain(slot: int = slot) -> None:
+                plgpu.barrier_wait(refs.keys_free.at[slot])
+                plgpu.barrier_wait(refs.values_free.at[slot])
 
 
-def _load_pages(refs: _Refs, item: _Item, shape: PrefillShape, num_pages: int) -> None:
-    row, layer_start = refs.row[item.item], refs.layer[0] * (2 * num_pages)
-    size, pages = shape.page_size, BLOCK_KEYS // shape.page_size
-    last_page = lax.div(item.length - 1, jnp.int32(size))
+class _Loads(NamedTuple):
+    """How a thread block loads from its row's pages."""
 
-    def load(ids: list[jax.Array], half: int, slots: Any, barrier: Any, slot: jax.Array) -> None:
+    refs: _Refs
+    item: _Item
+    shape: PrefillShape
+    row: jax.Array
+    layer_start: jax.Array
+    last_page: jax.Array
+
+    def page_ids(self, block: jax.Array) -> list[jax.Array]:
+        """Look up the pages of a block; past the row's end its last page, so that every slot awaits as many loads."""
+        pages = BLOCK_KEYS // self.shape.page_size
+        first = (self.item.block + block) * pages
+        return [self.refs.table[self.row, jnp.minimum(first + i, self.last_page)] for i in range(pages)]
+
+    def start(self, ids: list[jax.Array], half: int, into: Any, barrier: Any) -> None:
+        """Load the keys (`half` 0) or values (1) of pages."""
+        size = self.shape.page_size
         for i, page in enumerate(ids):
-            source = (layer_start + page * 2 + half) * shape.kv_heads + item.head
-            plgpu.copy_gmem_to_smem(refs.pages.at[source], slots.at[slot, pl.ds(i * size, size)], barrier)
+            plgpu.copy_gmem_to_smem(self.refs.pages.at[self._page(page, half)], into.at[pl.ds(i * size, size)], barrier)
+
+    def start_scales(self, ids: list[jax.Array], into: Any, barrier: Any) -> None:
+        """Load the scales of pages' keys and values into shared memory [2, BLOCK_KEYS]."""
+        for half in range(2):
+            for i, page in enumerate(ids):
+                float8.load_scales(self.refs.scales, self._page(page, half), into.at[half], i * self.shape.page_size, barrier)
+
+    def clear_unused(self, block: jax.Array, values: Any) -> None:
+        """Put zeros in place of a block's values that are not the row's, or that no query of the item sees."""
+        tile.clear_unused(values, (self.item.block + block) * BLOCK_KEYS, self.item.start, self.item.length)
+
+    def at_an_end(self, block: jax.Array) -> jax.Array:
+        """Whether a block has such values."""
+        first_key = (self.item.block + block) * BLOCK_KEYS
+        return (first_key < self.item.start) | (first_key + BLOCK_KEYS > self.item.length)
+
+    def _page(self, page: jax.Array, half: int) -> jax.Array:
+        return (self.layer_start + page * 2 + half) * self.shape.kv_heads + self.item.head
+
+
+def _load_pages(loads: _Loads) -> None:
+    """Fill the rings of keys and values from pages."""
+    refs, item, shape = loads.refs, loads.item, loads.shape
 
     @pl.loop(0, item.blocks)
     def _block(block: jax.Array) -> None:
         slot = lax.rem(block, jnp.int32(shape.slots))
-        first_key = (item.block + block) * BLOCK_KEYS
-        # Past the row's end its last page is loaded again, so that every slot awaits as many loads.
-        first_page = (item.block + block) * pages
-        ids = [refs.table[row, jnp.minimum(first_page + i, last_page)] for i in range(pages)]
+        ids = loads.page_ids(block)
         again = block >= shape.slots
         pl.when(again)(lambda: plgpu.barrier_wait(refs.keys_free.at[slot]))
-        load(ids, 0, refs.keys, refs.keys_loaded.at[slot], slot)
+        loads.start(ids, 0, refs.keys.at[slot], refs.keys_loaded.at[slot])
         pl.when(again)(lambda: plgpu.barrier_wait(refs.values_free.at[slot]))
-        at_an_end = (first_key < item.start) | (first_key + BLOCK_KEYS > item.length)
-        pl.when(jnp.logical_not(at_an_end))(lambda: load(ids, 1, refs.values, refs.values_loaded.at[slot], slot))
+        values, at_an_end = refs.values.at[slot], loads.at_an_end(block)
+        pl.when(jnp.logical_not(at_an_end))(lambda: loads.start(ids, 1, values, refs.values_loaded.at[slot]))
 
         @pl.when(at_an_end)
         def _clear() -> None:
-            load(ids, 1, refs.values, refs.end_loaded, slot)
+            loads.start(ids, 1, values, refs.end_loaded)
             plgpu.barrier_wait(refs.end_loaded)
-            tile.clear_unused(refs.values.at[slot], first_key, item.start, item.length)
-            for _ in range(pages):
+            loads.clear_unused(block, values)
+            for _ in ids:
                 plgpu.barrier_arrive(refs.values_loaded.at[slot])
 
-    # A barrier may not be left while it has completed a phase that nobody awaited.
-    for slot in range(shape.slots):
 
-        @pl.when(slot < item.blocks)
-        def _drain(slot: int = slot) -> None:
-            plgpu.barrier_wait(refs.keys_free.at[slot])
-            plgpu.barrier_wait(refs.values_free.at[slot])
+def _widen_pages(loads: _Loads) -> None:
+    """Fill the rings of keys and values from pages in float8, which are loaded some blocks ahead."""
+    refs, item, shape, stages = loads.refs, loads.item, loads.shape, loads.refs.stages
+
+    def start(block: jax.Array) -> None:
+        stage, ids = lax.rem(block, jnp.int32(shape.stages)), loads.page_ids(block)
+        loads.start(ids, 0, stages.keys.at[stage], stages.keys_loaded.at[stage])
+        loads.start_scales(ids, stages.scales.at[_scale_slot(block, shape)], stages.keys_loaded.at[stage])
+        loads.start(ids, 1, stages.values.at[stage], stages.values_loaded.at[stage])
+
+    for stage in range(shape.stages):
+        pl.when(stage < item.blocks)(partial(start, jnp.int32(stage)))
+
+    @pl.loop(0, item.blocks)
+    def _block(block: jax.Array) -> None:
+        slot, stage = lax.rem(block, jnp.int32(shape.slots)), lax.rem(block, jnp.int32(shape.stages))
+        again = block >= shape.slots
+        plgpu.barrier_wait(stages.keys_loaded.at[stage])
+        pl.when(again)(lambda: plgpu.barrier_wait(refs.keys_free.at[slot]))
+        float8.widen(stages.keys.at[stage], refs.keys.at[slot])
+        plgpu.barrier_arrive(refs.keys_loaded.at[slot])
+        plgpu.barrier_wait(stages.values_loaded.at[stage])
+        pl.when(again)(lambda: plgpu.barrier_wait(refs.values_free.at[slot]))
+        float8.widen(stages.values.at[stage], refs.values.at[slot])
+        pl.when(loads.at_an_end(block))(lambda: loads.clear_unused(block, refs.values.at[slot]))
+        plgpu.barrier_arrive(refs.values_loaded.at[slot])
+        pl.when(block + shape.stages < item.blocks)(lambda: start(block + shape.stages))
+
+
+def _scale_slot(block: jax.Array, shape: PrefillShape) -> jax.Array:
+    return lax.rem(block, jnp.int32(shape.slots + shape.stages))
 
 
 def _attend(refs: _Refs, item: _Item, group: jax.Array, shape: PrefillShape) -> None:
@@ -253,11 +363,12 @@ def _attend(refs: _Refs, item: _Item, group: jax.Array, shape: PrefillShape) -> 
     def step(block: jax.Array, state: Softmax, *, masked: bool) -> Softmax:
         slot = lax.rem(block, jnp.int32(shape.slots))
         plgpu.barrier_wait(refs.keys_loaded.at[slot])
-        logits = tile.logits(q_tile, refs.keys.at[slot], shape.options)
+        scales = None if refs.stages is None else float8.read_scales(refs.stages.scales.at[_scale_slot(block, shape)])
+        logits = tile.logits(q_tile, refs.keys.at[slot], shape.options, scales)
         plgpu.barrier_arrive(refs.keys_free.at[slot])
         if masked:
             logits = _mask(logits, position, (item.block + block) * BLOCK_KEYS, shape.options.window)
-        state, fade = tile.absorb(state, logits, weights)
+        state, fade = tile.absorb(state, logits, weights, scales)
         plgpu.barrier_wait(refs.values_loaded.at[slot])
         state = tile.add_values(state, fade, weights, refs.values.at[slot])
         plgpu.barrier_arrive(refs.values_free.at[slot])

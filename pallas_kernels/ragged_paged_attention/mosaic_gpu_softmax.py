@@ -35,6 +35,16 @@ class Options:
     soft_cap: float | None
 
 
+class Scales(NamedTuple):
+    """What a block of a quantized cache is multiplied with, f32 [64, BLOCK_KEYS], the same in every row.
+
+    Keys' scales multiply the scores and values' the weights, not the tiles. Those of unused keys may be anything.
+    """
+
+    keys: jax.Array
+    values: jax.Array
+
+
 class Softmax(NamedTuple):
     """The state in registers: weighted values as f32 [64, D'] parts of D, largest logit and sum of weights f32 [64]."""
 
@@ -58,9 +68,11 @@ def before_any_key(dim: int) -> Softmax:
     return Softmax(values, largest, plgpu.layout_cast(jnp.zeros((WGMMA_ROWS,), jnp.float32), rows))
 
 
-def logits(q: Any, keys: Any, options: Options) -> jax.Array:
+def logits(q: Any, keys: Any, options: Options, scales: Scales | None) -> jax.Array:
     """Return the logits of a tile, f32 [64, BLOCK_KEYS], from references to q [64, D] and keys [BLOCK_KEYS, D]."""
     scores = _product(q, keys.transpose((1, 0)))
+    if scales is not None:
+        scores *= scales.keys
     if options.soft_cap is None:
         return scores * (options.scale * LOG2_E)
     # tanh from exp2: the hardware's own is off by 5e-4, which the cap multiplies.
@@ -68,7 +80,7 @@ def logits(q: Any, keys: Any, options: Options) -> jax.Array:
     return (options.soft_cap * LOG2_E) * (1.0 - 2.0 / (grown + 1.0))
 
 
-def absorb(state: Softmax, logit: jax.Array, weights: Any) -> tuple[Softmax, jax.Array]:
+def absorb(state: Softmax, logit: jax.Array, weights: Any, scales: Scales | None) -> tuple[Softmax, jax.Array]:
     """Take a tile of logits into the state, but for the values, and leave their weights in shared memory.
 
     Returns:
@@ -77,7 +89,8 @@ def absorb(state: Softmax, logit: jax.Array, weights: Any) -> tuple[Softmax, jax
     largest = jnp.maximum(state.largest, logit.max(axis=1))
     fade = jnp.exp2(state.largest - largest)
     weight = jnp.exp2(logit - lax.broadcast_in_dim(largest, logit.shape, [0]))
-    weights[...] = weight.astype(weights.dtype)
+    scaled = weight if scales is None else jnp.where(logit > MASKED, weight * scales.values, 0.0)
+    weights[...] = scaled.astype(weights.dtype)
     plgpu.commit_smem()
     return Softmax(state.values, largest, state.total * fade + weight.sum(axis=1)), fade
 

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pallas_kernels.ragged_paged_attention.mosaic_gpu_softmax import BLOCK_KEYS, WGMMA_ROWS
 
 ITEM_BYTES = 2  # bf16 and f16
+SCALE_BYTES = 4  # of float32, the widest of scales
+PREFILL_STAGES = 2  # of keys, and as many of values, in float8: loads in flight while others are widened
 MOST_SLOTS = 12  # of keys and values together: the first loads of each are written out, and more hide nothing
 
 
@@ -43,9 +45,18 @@ HOPPER = Tiles(
 )
 
 
-def decode_slots(dim: int, tiles: Tiles) -> tuple[int, int]:
-    """Return how many blocks of keys and of values a decode block keeps in shared memory."""
-    tile, fixed = BLOCK_KEYS * dim * ITEM_BYTES, WGMMA_ROWS * (dim + BLOCK_KEYS) * ITEM_BYTES
+def decode_slots(dim: int, stored_bytes: int, tiles: Tiles) -> tuple[int, int]:
+    """Return how many blocks of keys and of values a decode block keeps in shared memory.
+
+    Args:
+        dim: D.
+        stored_bytes: of a number in the cache.
+        tiles: sizes of the device.
+    """
+    tile, fixed = BLOCK_KEYS * dim * stored_bytes, WGMMA_ROWS * (dim + BLOCK_KEYS) * ITEM_BYTES
+    if stored_bytes < ITEM_BYTES:
+        tile += BLOCK_KEYS * SCALE_BYTES
+        fixed += 2 * BLOCK_KEYS * dim * ITEM_BYTES  # what a block of each is widened into
     slots = (tiles.half_block_bytes - fixed) // tile
     if slots < 4:  # too few to hide anything: the multiprocessor is for one block
         slots = (tiles.block_bytes - fixed) // tile
@@ -59,7 +70,14 @@ def decode_splits(items: int, kv_heads: int, keys: int, tiles: Tiles) -> int:
     return max(1, min(wanted, keys // tiles.split_keys))
 
 
-def prefill_slots(dim: int, tiles: Tiles) -> int:
-    """Return how many blocks of keys, and as many of values, a prefill block keeps in shared memory."""
+def prefill_slots(dim: int, stored_bytes: int, tiles: Tiles) -> tuple[int, int]:
+    """Return how many blocks of keys, and as many of values, a prefill block keeps in shared memory.
+
+    Returns:
+        Those that are ready to be multiplied, and those that are to be widened, of which a cache in float8 has PREFILL_STAGES.
+    """
+    ready = 2 * BLOCK_KEYS * dim * ITEM_BYTES
     fixed = tiles.prefill_groups * WGMMA_ROWS * (dim + BLOCK_KEYS) * ITEM_BYTES
-    return min(4, (tiles.block_bytes - fixed) // (2 * BLOCK_KEYS * dim * ITEM_BYTES))
+    stages = 0 if stored_bytes == ITEM_BYTES else PREFILL_STAGES
+    fixed += stages * 2 * BLOCK_KEYS * (dim * stored_bytes + SCALE_BYTES)
+    return min(4, (tiles.block_bytes - fixed) // ready), stages

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from pallas_kernels.parity.cases import ATTENTION_CASES, SINKS, AttentionCase
-from pallas_kernels.parity.gate import check_attention
-from pallas_kernels.ragged_paged_attention import ragged_paged_attention
+from pallas_kernels.parity.gate import TOLERANCE, check_attention
+from pallas_kernels.ragged_paged_attention import ragged_paged_attention, reference
 
 from .batches import Heads, make_batch
 from .needs import MOSAIC
@@ -45,6 +45,7 @@ CASES = (
     # Chunks that the decode kernel computes, a token at a time.
     AttentionCase("tokens as rows", ((3, 20), (0, 0), (2, 2), (0, 0), (1, 30)), tokens=6, padded_rows=6, heads=ONE, page_size=32),
 )
+BY_NAME = {case.name: case for case in CASES}
 
 
 @pytest.fixture(autouse=True)
@@ -66,6 +67,21 @@ def test_tiny_case(case):
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_case(case):
     check(case, "float16")
+
+
+@pytest.mark.parametrize("name", ["pages of 8", "head dim 256", "everything", "huge scores", "a row in parts", "a long chunk"])
+def test_float8(name):
+    check(BY_NAME[name], "float8")
+
+
+def test_float8_with_scales_and_queries_in_float16():
+    options = {"layer": 1, "scale": 0.125}
+    heads = Heads(4, 2, 64)
+    batch = make_batch(MIXED, heads=heads, page_size=8, dtype="float16", kv_dtype="float8_e4m3fn", scale_dtype="float16")
+    call = jax.jit(partial(ragged_paged_attention, implementation="mosaic_gpu_interpreted", **options))
+    got = np.asarray(call(*batch.arrays(), kv_scales=batch.kv_scales)).astype(np.float64)
+    want = reference.ragged_paged_attention(*batch.arrays(), kv_scales=batch.kv_scales, **options)
+    assert np.abs(got - want).max() < TOLERANCE["float8"].max_abs
 
 
 def test_pages_before_the_window_may_hold_anything():

@@ -26,6 +26,7 @@ LLAMA = AttentionProblem(
     dtype=jnp.dtype(jnp.bfloat16),
     kv_dtype=jnp.dtype(jnp.bfloat16),
 )
+FLOAT8 = jnp.dtype(jnp.float8_e4m3fn)
 H100 = Target("gpu", (9, 0))
 new_jax = pytest.mark.skipif(jax.__version_info__ < hopper.OLDEST_JAX, reason="Mosaic GPU kernels need jax 0.11.2")
 
@@ -36,7 +37,16 @@ def named(function):
 
 @pytest.mark.parametrize(
     "change",
-    [{}, {"head_dim": 80}, {"head_dim": 256}, {"page_size": 64}, {"heads": 512}, {"window": 5, "soft_cap": 3.0, "sinks": True}],
+    [
+        {},
+        {"head_dim": 80},
+        {"head_dim": 256},
+        {"page_size": 64},
+        {"heads": 512},
+        {"window": 5, "soft_cap": 3.0, "sinks": True},
+        {"kv_dtype": FLOAT8, "scales_dtype": jnp.dtype("float32")},
+        {"dtype": jnp.dtype("float16"), "kv_dtype": FLOAT8, "scales_dtype": jnp.dtype("float16")},
+    ],
 )
 def test_supported(change):
     assert support.supports(replace(LLAMA, **change)) is None
@@ -46,8 +56,8 @@ def test_supported(change):
     ("change", "reason"),
     [
         ({"dtype": jnp.dtype("float32")}, "queries must be bfloat16 or float16, not float32"),
-        ({"kv_dtype": jnp.dtype(jnp.float8_e4m3fn)}, "the cache must have the queries' bfloat16, not float8_e4m3fn"),
-        ({"kv_dtype": jnp.dtype("float16")}, "the cache must have the queries' bfloat16, not float16"),
+        ({"dtype": jnp.dtype("float32"), "kv_dtype": FLOAT8}, "queries must be bfloat16 or float16, not float32"),
+        ({"kv_dtype": jnp.dtype("float16")}, "the cache must have the queries' bfloat16 or float8_e4m3fn, not float16"),
         ({"page_size": 128}, "pages must have 8, 16, 32 or 64 tokens, not 128"),
         ({"head_dim": 100}, "the head dim must be a multiple of 16 up to 256, not 100"),
         ({"head_dim": 272}, "the head dim must be a multiple of 16 up to 256, not 272"),
@@ -81,10 +91,20 @@ def test_a_named_kernel_that_cannot_says_what_it_supports():
 
 
 @pytest.mark.parametrize(
-    ("dim", "slots"), [(16, (6, 6)), (64, (6, 5)), (80, (5, 4)), (96, (4, 3)), (128, (3, 2)), (192, (4, 3)), (256, (3, 2))]
+    ("dim", "slots", "float8"),
+    [
+        (16, (6, 6), (6, 6)),
+        (64, (6, 5), (6, 6)),
+        (80, (5, 4), (6, 6)),
+        (96, (4, 3), (5, 5)),
+        (128, (3, 2), (3, 3)),
+        (192, (4, 3), (6, 5)),
+        (256, (3, 2), (3, 3)),
+    ],
 )
-def test_decode_slots(dim, slots):
-    assert decode_slots(dim, HOPPER) == slots
+def test_decode_slots(dim, slots, float8):
+    assert decode_slots(dim, 2, HOPPER) == slots
+    assert decode_slots(dim, 1, HOPPER) == float8
 
 
 def test_rows_are_split_until_the_gpu_is_full():
@@ -95,6 +115,7 @@ def test_rows_are_split_until_the_gpu_is_full():
     assert decode_splits(256, 8, 4096, HOPPER) == 1
 
 
-@pytest.mark.parametrize(("dim", "slots"), [(64, 4), (128, 4), (192, 3), (256, 2)])
-def test_prefill_slots(dim, slots):
-    assert prefill_slots(dim, HOPPER) == slots
+@pytest.mark.parametrize(("dim", "slots", "float8"), [(64, 4, 4), (128, 4, 4), (192, 3, 2), (256, 2, 1)])
+def test_prefill_slots(dim, slots, float8):
+    assert prefill_slots(dim, 2, HOPPER) == (slots, 0)
+    assert prefill_slots(dim, 1, HOPPER) == (float8, 2)
