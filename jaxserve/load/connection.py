@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import cast
 from urllib.parse import urlsplit
 
 import httptools
 
 OnBody = Callable[[bytes, float], None]
-"""Takes a piece of the body and the event loop's time at which it came."""
+"""Takes a piece of the body and the time at which it came, seconds of `time.perf_counter`."""
 
 
 @dataclass(slots=True)
@@ -84,8 +86,7 @@ class _Connection(asyncio.Protocol):
         self.reusable = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's are no subclass of it
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed = True
@@ -106,7 +107,7 @@ class _Connection(asyncio.Protocol):
             self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        self._now = self._loop.time()
+        self._now = time.perf_counter()  # the loop's own time is whole milliseconds
         if self._done is None or self._done.done():
             self.close()  # nobody asked
             return

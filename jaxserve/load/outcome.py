@@ -9,7 +9,7 @@ from jaxserve.simulation.requests import SimulatedRequest
 
 @dataclass(slots=True)
 class Outcome:
-    """Times are the event loop's, in seconds.
+    """Times are seconds of `time.perf_counter`.
 
     Attributes:
         request: what was asked for.

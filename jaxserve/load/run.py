@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -43,16 +44,16 @@ class Run:
         """Send the request some times, one after another, each with a prompt of its own."""
         for number in range(self._load.warmup):
             warming = replace(request, number=-1 - number, prefix=None, prefix_tokens=0)
-            await self._target.complete(self._served.model, self._prompts.tokens(warming), Outcome(warming, _now()))
+            await self._target.complete(self._served.model, self._prompts.tokens(warming), Outcome(warming, time.perf_counter()))
 
     async def open_loop(self, requests: Iterator[SimulatedRequest]) -> list[Outcome]:
         """Every request at its time."""
-        start = _now()
+        start = time.perf_counter()
         tasks: list[asyncio.Task[Outcome]] = []
         for request in requests:
             due = start + request.arrival
             tokens = self._prompts.tokens(request)  # before it is due
-            await asyncio.sleep(max(0.0, due - _now()))
+            await asyncio.sleep(max(0.0, due - time.perf_counter()))
             tasks.append(asyncio.create_task(self._send(request, tokens, due)))
         return list(await asyncio.gather(*tasks))
 
@@ -62,7 +63,7 @@ class Run:
 
         async def client() -> None:
             for request in requests:
-                outcomes.append(await self._send(request, self._prompts.tokens(request), _now()))
+                outcomes.append(await self._send(request, self._prompts.tokens(request), time.perf_counter()))
 
         await asyncio.gather(*(client() for _ in range(clients)))
         return outcomes
@@ -84,7 +85,3 @@ class Run:
 def _seconds(value: str) -> float:
     """Retry-After as seconds; its other form, a date, is not what servers of models send."""
     return float(value) if value.isdecimal() else 0.0
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()
