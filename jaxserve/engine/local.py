@@ -14,8 +14,11 @@ from jaxserve.engine.calls import run_call
 from jaxserve.engine.frontend import Frontend
 from jaxserve.engine.link import EngineLoad, LinkSink, load_of
 from jaxserve.engine.loop import EngineLoop, Outcome
+from jaxserve.engine.observer import watch
 from jaxserve.errors import CheckpointError, EngineDeadError, InternalError, JaxserveError
 from jaxserve.executor.programs import Progress
+from jaxserve.metrics.instruments import Instruments
+from jaxserve.metrics.requests import Objective, RequestRecorder
 from jaxserve.scheduler.request import EngineRequest
 from jaxserve.tokenizer.base import Tokenizer
 from jaxserve.tokenizer.texts import TextTools, ThreadTexts
@@ -85,16 +88,32 @@ class LocalLink:
 
 
 class LocalEngine(Frontend):
-    """Belongs to the event loop it was started in; see EngineClient for what the methods promise."""
+    """Belongs to the event loop it was started in; see EngineClient for what the methods promise.
 
-    def __init__(self, built: BuiltEngine, tokenizer: Tokenizer, loop: asyncio.AbstractEventLoop) -> None:
+    Args:
+        built: the engine.
+        tokenizer: its tokenizer.
+        loop: the event loop.
+        instruments: metrics of engine and requests go there; by default nobody reads them.
+    """
+
+    def __init__(
+        self,
+        built: BuiltEngine,
+        tokenizer: Tokenizer,
+        loop: asyncio.AbstractEventLoop,
+        instruments: Instruments | None = None,
+    ) -> None:
         self._built = built
+        instruments = instruments or Instruments()
+        watch(built.core, built.report.model.name, instruments)
+        recorder = RequestRecorder(instruments, built.report.model.name, Objective())
         self._thread = LocalLink(built, loop)
         texts = ThreadTexts(TextTools(tokenizer, built.chat_template))
-        super().__init__(self._thread, texts, built.report.model, built.intake)
+        super().__init__(self._thread, texts, built.report.model, built.intake, recorder=recorder)
 
     @classmethod
-    async def start(cls, config: EngineConfig, progress: Progress) -> LocalEngine:
+    async def start(cls, config: EngineConfig, progress: Progress, instruments: Instruments | None = None) -> LocalEngine:
         """Build the engine (off the event loop) and start it. Raises what build_engine raises."""
         stopped = threading.Event()
 
@@ -110,7 +129,7 @@ class LocalEngine(Frontend):
             raise
         if built.tokenizer is None:
             raise CheckpointError("a server needs a tokenizer: the checkpoint has none, give one with --tokenizer")
-        engine = cls(built, built.tokenizer, asyncio.get_running_loop())
+        engine = cls(built, built.tokenizer, asyncio.get_running_loop(), instruments)
         engine.run()
         return engine
 

@@ -1,13 +1,18 @@
-"""Watches an engine: its timeline, and its metrics where somebody records them."""
+"""Watches an engine: its timeline and its metrics."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable
 
+from jaxserve.engine.core import EngineCore
+from jaxserve.metrics.instruments import Instruments
+from jaxserve.metrics.process import ProcessRecorder
 from jaxserve.metrics.steps import StepRecorder
 from jaxserve.metrics.timeline import Timeline, TimelineWindow
 from jaxserve.metrics.turn import Arrival, SequenceUpdate, Turn
+
+TIMELINE_SECONDS = 60.0
 
 
 class EngineObserver:
@@ -15,10 +20,10 @@ class EngineObserver:
 
     Args:
         timeline: keeps the last turns.
-        recorder: records metrics of steps; None where there are none.
+        recorder: records metrics of steps.
     """
 
-    def __init__(self, timeline: Timeline, recorder: StepRecorder | None = None) -> None:
+    def __init__(self, timeline: Timeline, recorder: StepRecorder) -> None:
         self._timeline = timeline
         self._recorder = recorder
 
@@ -37,9 +42,29 @@ class EngineObserver:
     def turned(self, turn: Turn) -> None:
         """A turn is over."""
         self._timeline.turned(turn)
-        if self._recorder is not None:
-            self._recorder.turned(turn)
+        self._recorder.turned(turn)
 
     def window(self, seconds: float, now: float) -> TimelineWindow:
         """The last seconds; `now` is the engine's clock."""
         return self._timeline.window(seconds, now, time.time())
+
+
+def watch(
+    core: EngineCore,
+    model: str,
+    instruments: Instruments,
+    *,
+    process: ProcessRecorder | None = None,
+    timeline_seconds: float = TIMELINE_SECONDS,
+) -> None:
+    """Let an engine that has not started yet be watched.
+
+    Args:
+        core: the engine.
+        model: the served model's name.
+        instruments: its metrics go there.
+        process: of the engine's own process; None if it shares one with a front end.
+        timeline_seconds: how long its turns are kept.
+    """
+    timeline = Timeline(timeline_seconds, core.scheduler.cache.num_usable)
+    core.observer = EngineObserver(timeline, StepRecorder(instruments, model, core.executor.counts, process))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from jaxserve.metrics.turn import ExecutorCounts
 from jaxserve.scheduler.plan import Plan, StepResult
 
 
@@ -51,4 +52,8 @@ class Executor(Protocol):
 
     def capabilities(self) -> Capabilities:
         """The limits."""
+        ...
+
+    def counts(self) -> ExecutorCounts:
+        """What was compiled and padded since the start."""
         ...

@@ -17,9 +17,10 @@ from jaxserve.executor.buckets import Bucket, BucketGrid
 from jaxserve.executor.compile_guard import CompileGuard
 from jaxserve.executor.copies import copy_batches
 from jaxserve.executor.lowering import example_batch
-from jaxserve.executor.programs import Programs, Progress, compile_programs
+from jaxserve.executor.programs import SMALL_PROGRAMS, Programs, Progress, compile_programs
 from jaxserve.executor.result import LocalHandle
 from jaxserve.executor.step import StateShape, StepState, abstract_state
+from jaxserve.metrics.turn import ExecutorCounts
 from jaxserve.models.binding import Params
 from jaxserve.models.config import DecoderConfig
 from jaxserve.sampling.params import MAX_LOGPROBS
@@ -85,6 +86,7 @@ class LocalExecutor:
             first_alone=options.first_alone,
         )
         self._guard = CompileGuard(strict=options.strict)
+        self._padding_tokens = 0
 
     @property
     def temporary_bytes(self) -> int:
@@ -120,11 +122,21 @@ class LocalExecutor:
             page_size=options.page_size,
         )
 
+    def counts(self) -> ExecutorCounts:
+        """What was counted so far."""
+        return ExecutorCounts(
+            compiled_programs=len(self._programs.steps.compiled()) + SMALL_PROGRAMS,
+            late_compiles=self.late_compiles,
+            bucket_misses=self.bucket_misses,
+            padding_tokens=self._padding_tokens,
+        )
+
     def submit(self, plan: Plan) -> LocalHandle:
         """Copy pages, pad the plan to its bucket and start the step. Raises ValueError for a plan that swaps or is too large."""
         if plan.swap_out or plan.swap_in:
             raise ValueError(f"step {plan.step} swaps pages, and the executor has no swap space")
         bucket, program = self._programs.steps.choose(plan.num_tokens, plan.num_rows)
+        self._padding_tokens += bucket.tokens - plan.num_tokens
         with self._guard.watch(f"step {plan.step} of {plan.num_tokens} tokens in {plan.num_rows} rows"):
             if plan.copies:
                 self._copy(plan)

@@ -25,6 +25,7 @@ from jaxserve.models.config import DecoderConfig
 from jaxserve.sampling.state import load_row
 
 COMPILE_THREADS = 2  # XLA's own compiler threads fill the other cores
+SMALL_PROGRAMS = 3  # besides the steps
 
 Progress = Callable[[str, int, int], None]  # what, done, of how many
 

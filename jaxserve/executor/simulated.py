@@ -18,6 +18,7 @@ import numpy.typing as npt
 from jaxserve.clock import VirtualClock
 from jaxserve.executor.base import Capabilities
 from jaxserve.executor.buckets import Bucket, BucketGrid
+from jaxserve.metrics.turn import ExecutorCounts
 from jaxserve.planner.memory import KV_BYTES, Layout
 from jaxserve.planner.roofline import LAUNCH_S, decode_step, machine, prefill_step
 from jaxserve.scheduler.plan import Plan, StepResult
@@ -212,6 +213,10 @@ class SimulatedExecutor:
     def capabilities(self) -> Capabilities:
         """The limits."""
         return self._limits
+
+    def counts(self) -> ExecutorCounts:
+        """Nothing: steps are not padded, and there is nothing to compile."""
+        return ExecutorCounts()
 
     def submit(self, plan: Plan) -> SimulatedHandle:
         """Queue a step behind those submitted before it."""

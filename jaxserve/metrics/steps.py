@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
 from jaxserve.metrics import catalogue
 from jaxserve.metrics.instruments import Instruments
-from jaxserve.metrics.turn import PHASES, Turn
+from jaxserve.metrics.process import ProcessRecorder
+from jaxserve.metrics.turn import PHASES, ExecutorCounts, Turn
 
 FLUSH_SECONDS = 0.25
-
-
-@dataclass(frozen=True, slots=True)
-class ExecutorCounts:
-    """What an executor counted since its start; see the metrics of the same names."""
-
-    compiled_programs: int = 0
-    late_compiles: int = 0
-    bucket_misses: int = 0
-    padding_tokens: int = 0
 
 
 class StepRecorder:
@@ -32,9 +23,16 @@ class StepRecorder:
         instruments: written to.
         model: the served model's name.
         counts: gives what the executor has counted.
+        process: measured along with it; None if another recorder does that.
     """
 
-    def __init__(self, instruments: Instruments, model: str, counts: Callable[[], ExecutorCounts]) -> None:
+    def __init__(
+        self,
+        instruments: Instruments,
+        model: str,
+        counts: Callable[[], ExecutorCounts],
+        process: ProcessRecorder | None = None,
+    ) -> None:
         histogram = instruments.histogram
         self._step_seconds = histogram(catalogue.STEP_SECONDS).labels(model)
         self._phases = [histogram(catalogue.STEP_PHASE_SECONDS).labels(model, phase) for phase in PHASES]
@@ -50,6 +48,7 @@ class StepRecorder:
             )
         }
         self._counts = counts
+        self._process = process
         self._counted = ExecutorCounts()
         self._turns: list[Turn] = []
         self.flush()  # what was compiled before the first step
@@ -76,3 +75,5 @@ class StepRecorder:
             if more:
                 self._counters[item.name].inc(more)
         self._counted = counts
+        if self._process is not None:
+            self._process.measure()

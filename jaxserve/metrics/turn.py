@@ -1,4 +1,4 @@
-"""What an engine tells of each of its turns, as plain numbers."""
+"""What an engine and its executor tell of their work, as plain numbers."""
 
 from __future__ import annotations
 
@@ -45,6 +45,16 @@ class Turn:
     def marks(self) -> tuple[float, ...]:
         """The clock times in order: phase i of PHASES is from mark i to mark i + 1."""
         return (self.began, self.planned, self.launched, self.waited, self.applied, self.ended)
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutorCounts:
+    """What an executor counted since its start; see the metrics of the same names."""
+
+    compiled_programs: int = 0
+    late_compiles: int = 0
+    bucket_misses: int = 0
+    padding_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from jaxserve.executor.base import Capabilities
+from jaxserve.metrics.turn import ExecutorCounts
 from jaxserve.scheduler.plan import Plan, StepResult
 
 VOCAB = 50
@@ -77,6 +78,9 @@ class HashExecutor:
             swap_places=self.swap_places,
             swap_page_seconds=self.swap_page_seconds,
         )
+
+    def counts(self) -> ExecutorCounts:
+        return ExecutorCounts(compiled_programs=1, padding_tokens=sum(-plan.num_tokens % 8 for plan in self.plans))
 
     def move_pages(self, plan: Plan) -> None:
         for page, place in plan.swap_out:

@@ -1,8 +1,8 @@
 import pytest
 
 from jaxserve.metrics.instruments import Instruments
-from jaxserve.metrics.steps import FLUSH_SECONDS, ExecutorCounts, StepRecorder
-from jaxserve.metrics.turn import Turn
+from jaxserve.metrics.steps import FLUSH_SECONDS, StepRecorder
+from jaxserve.metrics.turn import ExecutorCounts, Turn
 from tests.unit.metrics.scrape import recorded
 
 MODEL = ("pico",)
