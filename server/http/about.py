@@ -7,21 +7,27 @@ from importlib.metadata import version
 from fastapi import APIRouter, Request
 
 from jaxserve.engine.client import EngineClient, ModelInfo
-from server.errors import ErrorBody
+from jaxserve.errors import ErrorCode
+from server.http import examples
+from server.http.openapi import ASKING, answer, failures
 from server.http.replies import HealthReply, ModelListReply, ModelReply, VersionReply
 from server.requests import check_model
 
 router = APIRouter()
 
 
-@router.get("/v1/models")
+@router.get(
+    "/v1/models",
+    responses={**answer(ModelListReply, {"object": "list", "data": [examples.MODEL]}), **failures(ASKING)},
+    tags=["model"],
+)
 async def models(request: Request) -> ModelListReply:
     """List the served models."""
     client: EngineClient = request.app.state.client
     return {"object": "list", "data": [_reply(client.model)]}
 
 
-@router.get("/v1/models/{name:path}", responses={"4XX": {"model": ErrorBody}})
+@router.get("/v1/models/{name:path}", responses={**answer(ModelReply, examples.MODEL), **failures(ASKING)}, tags=["model"])
 async def model(name: str, request: Request) -> ModelReply:
     """Describe one model."""
     client: EngineClient = request.app.state.client
@@ -29,7 +35,11 @@ async def model(name: str, request: Request) -> ModelReply:
     return _reply(client.model)
 
 
-@router.get("/health", responses={503: {"model": ErrorBody}})
+@router.get(
+    "/health",
+    responses={**answer(HealthReply, {"status": "ok"}), **failures((ErrorCode.DRAINING, ErrorCode.ENGINE_DEAD))},
+    tags=["operation"],
+)
 async def health(request: Request) -> HealthReply:
     """Tell whether requests are accepted."""
     client: EngineClient = request.app.state.client
@@ -37,7 +47,7 @@ async def health(request: Request) -> HealthReply:
     return {"status": "ok"}
 
 
-@router.get("/version")
+@router.get("/version", responses=answer(VersionReply, {"version": "0.1.0"}), tags=["operation"])
 async def server_version() -> VersionReply:
     """Tell the server's version."""
     return {"version": version("jaxserve")}

@@ -5,12 +5,12 @@ from __future__ import annotations
 from fastapi import APIRouter, Request, Response
 
 from jaxserve.engine.client import EngineClient
-from server.errors import ErrorBody
+from server.http.openapi import ASKING, failures
 
 router = APIRouter()
 
 
-@router.post("/reset_prefix_cache", responses={503: {"model": ErrorBody}})
+@router.post("/reset_prefix_cache", responses={200: {"description": "done"}, **failures(ASKING)}, tags=["operation"])
 async def reset_prefix_cache(request: Request) -> Response:
     """Forget every cached prefix, pinned ones too; what runs goes on. An empty 200, as vLLM answers."""
     client: EngineClient = request.app.state.client

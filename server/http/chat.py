@@ -11,13 +11,14 @@ from starlette.datastructures import Headers
 
 from jaxserve.engine.client import EngineClient
 from jaxserve.engine.events import Delta, Event, Finished, Started
-from server.errors import ErrorBody
+from server.http import examples
 from server.http.conversation import plain
 from server.http.disconnect import until_gone
 from server.http.failures import json_response
 from server.http.generation import Gathered, events_of, gather, reason_of, stream_frames
 from server.http.headers import TENANT_HEADER, options_of
 from server.http.logprobs import chat_logprobs, prompt_logprobs
+from server.http.openapi import GENERATING, answer, failures
 from server.http.prompts import cut, named_id, tokens_of
 from server.http.protocol import ChatRequest
 from server.http.replies import ChatChoiceReply, ChatChunkChoiceReply, ChatReply
@@ -30,7 +31,9 @@ router = APIRouter(route_class=StrictJsonRoute)
 
 
 @router.post(
-    "/v1/chat/completions", responses={200: {"model": ChatReply}, "4XX": {"model": ErrorBody}, "5XX": {"model": ErrorBody}}
+    "/v1/chat/completions",
+    responses={**answer(ChatReply, examples.CHAT, streamed=examples.CHAT_STREAM), **failures(GENERATING)},
+    tags=["text"],
 )
 async def chat_completions(body: ChatRequest, request: Request) -> Response:
     """Answer a conversation."""

@@ -12,12 +12,13 @@ from starlette.datastructures import Headers
 from jaxserve.engine.client import EngineClient
 from jaxserve.engine.events import Delta, Event, Finished, Started
 from jaxserve.tokenizer.base import Tokenizer
-from server.errors import ErrorBody
+from server.http import examples
 from server.http.disconnect import until_gone
 from server.http.failures import json_response
 from server.http.generation import Gathered, events_of, gather, reason_of, stream_frames, without_output
 from server.http.headers import TENANT_HEADER, options_of
 from server.http.logprobs import TextLogprobs, joined, prompt_logprobs
+from server.http.openapi import GENERATING, answer, failures
 from server.http.prompts import TextOrIds, cut, engine_prompt, named_id, prompts_in, tokenized
 from server.http.protocol import CompletionRequest
 from server.http.replies import CompletionChoiceReply, CompletionReply
@@ -33,7 +34,9 @@ _OF_PROMPT = frozenset({"prompt_logprobs", "prompt_token_ids"})  # worth a chunk
 
 
 @router.post(
-    "/v1/completions", responses={200: {"model": CompletionReply}, "4XX": {"model": ErrorBody}, "5XX": {"model": ErrorBody}}
+    "/v1/completions",
+    responses={**answer(CompletionReply, examples.COMPLETION, streamed=examples.COMPLETION_STREAM), **failures(GENERATING)},
+    tags=["text"],
 )
 async def completions(body: CompletionRequest, request: Request) -> Response:
     """Continue one text or several."""

@@ -79,7 +79,7 @@ class EngineFields(BaseModel):
     top_k: int | None = told("keep the k likeliest tokens; 0 and -1 keep all", minimum=-1, maximum=MAX_INT32)
     min_p: float | None = told(minimum=0, maximum=1)
     min_tokens: int | None = told("no end of sequence before so many tokens", minimum=0)
-    seed: int | None = told(minimum=-(2**63), maximum=2**64 - 1)
+    seed: int | None = told(minimum=-(2**63), exclusiveMaximum=2**64)
     frequency_penalty: float | None = told(minimum=-2, maximum=2)
     presence_penalty: float | None = told(minimum=-2, maximum=2)
     repetition_penalty: float | None = told(exclusiveMinimum=0)

@@ -10,9 +10,10 @@ from pydantic_core import PydanticCustomError
 
 from jaxserve.engine.client import EngineClient
 from jaxserve.tokenizer.base import token_text
-from server.http import unsupported
+from server.http import examples, unsupported
 from server.http.conversation import Messages, plain
 from server.http.fields import TokenList
+from server.http.openapi import ASKING, answer, failures
 from server.http.prompts import tokens_of
 from server.http.replies import DetokenizeReply, TokenizeReply, TokenizerInfoReply
 from server.http.strict_json import StrictJsonRoute
@@ -34,6 +35,8 @@ class _TokenizeFields(BaseModel):
 class TokenizeTextRequest(_TokenizeFields):
     """A text to tokenize."""
 
+    model_config = ConfigDict(json_schema_extra={"examples": [{"prompt": "hi", "return_token_strs": True}]})
+
     prompt: str
     add_special_tokens: bool | None = Field(None, description="begin with BOS and the like, which is the default")
 
@@ -50,6 +53,8 @@ class TokenizeTextRequest(_TokenizeFields):
 
 class TokenizeChatRequest(_TokenizeFields):
     """A conversation to write as one prompt and tokenize."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"messages": [{"role": "user", "content": "hi"}]}]})
 
     messages: Messages
     add_generation_prompt: bool | None = None
@@ -77,13 +82,13 @@ TokenizeRequest = Annotated[
 class DetokenizeRequest(BaseModel):
     """Tokens to write as a text."""
 
-    model_config = ConfigDict(strict=True)
+    model_config = ConfigDict(strict=True, json_schema_extra={"examples": [{"tokens": [104, 105]}]})
 
     model: str | None = None
     tokens: TokenList
 
 
-@router.post("/tokenize")
+@router.post("/tokenize", responses={**answer(TokenizeReply, examples.TOKENS), **failures(ASKING)}, tags=["tokens"])
 async def tokenize(body: TokenizeRequest, request: Request) -> TokenizeReply:
     """Tokens of a text, or of a conversation as the model sees it."""
     client: EngineClient = request.app.state.client
@@ -107,7 +112,7 @@ async def _chat_tokens(client: EngineClient, body: TokenizeChatRequest) -> list[
     return tokens_of(await client.render_chat(plain(body.messages), arguments))
 
 
-@router.post("/detokenize")
+@router.post("/detokenize", responses={**answer(DetokenizeReply, {"prompt": "hi"}), **failures(ASKING)}, tags=["tokens"])
 async def detokenize(body: DetokenizeRequest, request: Request) -> DetokenizeReply:
     """The text of tokens, special ones written out."""
     client: EngineClient = request.app.state.client
@@ -115,7 +120,7 @@ async def detokenize(body: DetokenizeRequest, request: Request) -> DetokenizeRep
     return {"prompt": await decode(client, body.tokens, "tokens")}
 
 
-@router.get("/tokenizer_info")
+@router.get("/tokenizer_info", responses={**answer(TokenizerInfoReply, examples.TOKENIZER), **failures(ASKING)}, tags=["tokens"])
 async def tokenizer_info(request: Request) -> TokenizerInfoReply:
     """What a client must know to write prompts itself."""
     client: EngineClient = request.app.state.client

@@ -9,13 +9,16 @@ from starlette.datastructures import Headers
 
 from jaxserve.engine.client import EngineClient
 from jaxserve.types import Prompt
+from server.http import examples
 from server.http.disconnect import until_gone
+from server.http.error_bodies import AnthropicErrorBody
 from server.http.failures import json_response
 from server.http.generation import Tally, events_of, gather
 from server.http.headers import TENANT_HEADER, options_of
 from server.http.messages.protocol import CountTokensRequest, MessagesRequest, conversation
 from server.http.messages.replies import AnthropicMessageReply, TokenCountReply, stop_reason, usage_of
 from server.http.messages.stream import failure_frame, frames
+from server.http.openapi import ASKING, GENERATING, answer, failures
 from server.http.prompts import named_id, tokens_of
 from server.http.sse import stream
 from server.http.strict_json import StrictJsonRoute
@@ -27,7 +30,14 @@ router = APIRouter(route_class=StrictJsonRoute)
 _NAMES = {"prompt": "messages", "stop": "stop_sequences", "tenant": TENANT_HEADER}
 
 
-@router.post("/v1/messages")
+@router.post(
+    "/v1/messages",
+    responses={
+        **answer(AnthropicMessageReply, examples.MESSAGE, streamed=examples.MESSAGE_STREAM),
+        **failures(GENERATING, AnthropicErrorBody),
+    },
+    tags=["text"],
+)
 async def messages(body: MessagesRequest, request: Request) -> Response:
     """Answer a conversation, or go on with its last message."""
     client: EngineClient = request.app.state.client
@@ -49,7 +59,11 @@ async def messages(body: MessagesRequest, request: Request) -> Response:
     return await until_gone(request.receive, _whole(events, empty))
 
 
-@router.post("/v1/messages/count_tokens")
+@router.post(
+    "/v1/messages/count_tokens",
+    responses={**answer(TokenCountReply, {"input_tokens": 16}), **failures(ASKING, AnthropicErrorBody)},
+    tags=["tokens"],
+)
 async def count_tokens(body: CountTokensRequest, request: Request) -> TokenCountReply:
     """Count the tokens of a conversation as the model sees it."""
     client: EngineClient = request.app.state.client

@@ -7,13 +7,15 @@ from starlette.datastructures import Headers
 
 from jaxserve.engine.client import EngineClient
 from jaxserve.errors import InvalidRequestError
+from server.http import examples
 from server.http.disconnect import until_gone
 from server.http.failures import json_response
 from server.http.generation import events_of, gather
 from server.http.headers import TENANT_HEADER, options_of
+from server.http.openapi import GENERATING, answer, failures
 from server.http.prompts import named_id
 from server.http.responses.protocol import ResponsesRequest, conversation
-from server.http.responses.replies import Draft, output_text
+from server.http.responses.replies import Draft, ResponseReply, output_text
 from server.http.responses.stream import ResponseStream
 from server.http.sse import stream
 from server.http.strict_json import StrictJsonRoute
@@ -31,7 +33,11 @@ _NAMES = {
 }
 
 
-@router.post("/v1/responses")
+@router.post(
+    "/v1/responses",
+    responses={**answer(ResponseReply, examples.RESPONSE, streamed=examples.RESPONSE_STREAM), **failures(GENERATING)},
+    tags=["text"],
+)
 async def responses(body: ResponsesRequest, request: Request) -> Response:
     """Answer a text or a conversation. Nothing is stored, so that each request brings all that was said."""
     client: EngineClient = request.app.state.client

@@ -8,12 +8,15 @@ from typing import Any
 import httpx
 import pytest
 
+from jaxserve.errors import ErrorCode
+from server.errors import OUTCOMES
 from tests.support.scripted import MAX_MODEL_LEN, VOCAB, ScriptedClient
 from tests.support.serving import Serving
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}]}
 TEXT: dict[str, Any] = {"prompt": "hi"}
 BOTH = {"/v1/chat/completions": CHAT, "/v1/completions": TEXT}
+AT_START = {ErrorCode.CONFIG, ErrorCode.CHECKPOINT, ErrorCode.UNSUPPORTED_MODEL}
 JSON = {"content-type": "application/json"}
 
 
@@ -157,10 +160,45 @@ async def test_about(http: httpx.AsyncClient) -> None:
 
 async def test_openapi_tells_the_truth_about_errors(http: httpx.AsyncClient) -> None:
     document = (await http.get("/openapi.json")).json()
-    operations = [operation for path in document["paths"].values() for operation in path.values()]
-    assert len(operations) == 12
-    assert not any("422" in operation["responses"] for operation in operations)
-    assert {"ErrorBody", "ChatReply", "CompletionReply", "ChatRequest"} <= document["components"]["schemas"].keys()
+    paths = document["paths"]
+    assert {*BOTH, "/v1/responses", "/v1/messages", "/v1/models", "/tokenize", "/detokenize", "/health"} <= paths.keys()
+    for path in (*BOTH, "/v1/responses", "/v1/messages"):
+        answers = paths[path]["post"]["responses"]
+        statuses = {outcome.http for code, outcome in OUTCOMES.items() if code not in AT_START}
+        assert {int(status) for status in answers} == {200, *statuses}
+        assert "Retry-After" in answers["429"]["headers"]
+        assert "Retry-After" not in answers["400"]["headers"]
+        assert set(answers["200"]["content"]) == {"application/json", "text/event-stream"}
+        kind = "AnthropicErrorBody" if path == "/v1/messages" else "ErrorBody"
+        assert answers["422"]["content"]["application/json"]["schema"]["$ref"].endswith(f"/{kind}")
+    operations = [operation for path in paths.values() for operation in path.values()]
+    assert not any("HTTPValidationError" in str(operation) for operation in operations)
+    assert document["components"]["schemas"]["ChatRequest"]["properties"]["n"]["maximum"] == 128
+    assert isinstance(document["components"]["schemas"]["ChatRequest"]["properties"]["n"]["maximum"], int)
+
+
+async def test_examples_of_the_document_work(http: httpx.AsyncClient) -> None:
+    document = (await http.get("/openapi.json")).json()
+    schemas, tried = document["components"]["schemas"], 0
+    for path, methods in document["paths"].items():
+        schema = methods.get("post", {}).get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
+        for reference in schema.get("anyOf", schema.get("oneOf", [schema])):
+            for example in schemas.get(reference.get("$ref", "").rsplit("/", 1)[-1], {}).get("examples", ()):
+                reply = await http.post(path, json=example)
+                assert reply.status_code == 200, reply.text
+                kind = "text/event-stream" if example.get("stream") else "application/json"
+                assert reply.headers["content-type"].startswith(kind)
+                tried += 1
+    assert tried >= 10
+
+
+async def test_the_page_needs_neither_scripts_nor_the_network(http: httpx.AsyncClient) -> None:
+    reply = await http.get("/docs", headers={"host": "<b>x</b>"})
+    assert (reply.status_code, reply.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    for words in ("/v1/messages/count_tokens", "keep only so many tokens", "What is 17 + 25?", "&lt;b&gt;x&lt;/b&gt;"):
+        assert words in reply.text
+    for tag in ("<script", "<link", "<img", "<b>x", "src=", "@import"):
+        assert tag not in reply.text
 
 
 async def test_frames_of_a_stream(http: httpx.AsyncClient) -> None:

@@ -1,0 +1,133 @@
+"""Answers as the API's document shows them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_USAGE = {
+    "prompt_tokens": 16,
+    "completion_tokens": 3,
+    "total_tokens": 19,
+    "prompt_tokens_details": {"cached_tokens": 0},
+}
+_HEAD = {"created": 1767225600, "model": "pico"}
+
+CHAT: dict[str, Any] = {
+    "id": "chatcmpl-7d4e",
+    "object": "chat.completion",
+    **_HEAD,
+    "choices": [
+        {
+            "index": 0,
+            "message": {"role": "assistant", "content": "42", "refusal": None},
+            "logprobs": None,
+            "finish_reason": "stop",
+        }
+    ],
+    "usage": _USAGE,
+}
+CHAT_STREAM = """data: {"id":"chatcmpl-7d4e","object":"chat.completion.chunk","created":1767225600,"model":"pico",\
+"choices":[{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]}
+
+data: {"id":"chatcmpl-7d4e","object":"chat.completion.chunk","created":1767225600,"model":"pico",\
+"choices":[{"index":0,"delta":{"content":"42"},"logprobs":null,"finish_reason":null}]}
+
+data: {"id":"chatcmpl-7d4e","object":"chat.completion.chunk","created":1767225600,"model":"pico",\
+"choices":[{"index":0,"delta":{},"logprobs":null,"finish_reason":"stop"}]}
+
+data: [DONE]
+
+"""
+
+COMPLETION: dict[str, Any] = {
+    "id": "cmpl-7d4e",
+    "object": "text_completion",
+    **_HEAD,
+    "choices": [{"index": 0, "text": " 42", "logprobs": None, "finish_reason": "stop"}],
+    "usage": _USAGE,
+}
+COMPLETION_STREAM = """data: {"id":"cmpl-7d4e","object":"text_completion","created":1767225600,"model":"pico",\
+"choices":[{"index":0,"text":" 42","logprobs":null,"finish_reason":null}]}
+
+data: {"id":"cmpl-7d4e","object":"text_completion","created":1767225600,"model":"pico",\
+"choices":[{"index":0,"text":"","logprobs":null,"finish_reason":"stop"}]}
+
+data: [DONE]
+
+"""
+
+RESPONSE: dict[str, Any] = {
+    "id": "resp_7d4e",
+    "object": "response",
+    "created_at": 1767225600,
+    "status": "completed",
+    "background": False,
+    "error": None,
+    "incomplete_details": None,
+    "instructions": None,
+    "max_output_tokens": 16,
+    "model": "pico",
+    "output": [
+        {
+            "id": "msg_7d4e",
+            "type": "message",
+            "status": "completed",
+            "role": "assistant",
+            "content": [{"type": "output_text", "text": "42", "annotations": [], "logprobs": []}],
+        }
+    ],
+    "parallel_tool_calls": False,
+    "previous_response_id": None,
+    "reasoning": None,
+    "store": False,
+    "temperature": 0.0,
+    "text": {"format": {"type": "text"}},
+    "tool_choice": "none",
+    "tools": [],
+    "top_logprobs": 0,
+    "top_p": 1.0,
+    "truncation": "disabled",
+    "usage": {
+        "input_tokens": 16,
+        "input_tokens_details": {"cached_tokens": 0},
+        "output_tokens": 3,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": 19,
+    },
+    "user": None,
+    "metadata": {},
+}
+RESPONSE_STREAM = """event: response.output_text.delta
+data: {"type":"response.output_text.delta","sequence_number":4,"item_id":"msg_7d4e","output_index":0,"content_index":0,\
+"delta":"42","logprobs":[]}
+
+"""
+
+MESSAGE: dict[str, Any] = {
+    "id": "msg_7d4e",
+    "type": "message",
+    "role": "assistant",
+    "model": "pico",
+    "content": [{"type": "text", "text": "42"}],
+    "stop_reason": "end_turn",
+    "stop_sequence": None,
+    "usage": {"input_tokens": 16, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 0, "output_tokens": 3},
+}
+MESSAGE_STREAM = """event: content_block_delta
+data: {"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"42"}}
+
+"""
+
+TOKENS: dict[str, Any] = {"count": 2, "max_model_len": 512, "tokens": [104, 105], "token_strs": ["h", "i"]}
+TOKENIZER: dict[str, Any] = {
+    "tokenizer_class": "HuggingFaceTokenizer",
+    "vocab_size": 512,
+    "model_max_length": 512,
+    "bos_token": "<s>",
+    "bos_token_id": 0,
+    "eos_token": "</s>",
+    "eos_token_id": 1,
+    "special_tokens": {"<s>": 0, "</s>": 1},
+    "chat_template": "{% for message in messages %}...",
+}
+MODEL: dict[str, Any] = {"id": "pico", "object": "model", "created": 1767225600, "owned_by": "jaxserve", "max_model_len": 512}

@@ -1,0 +1,114 @@
+"""The document of the API: what may be answered, with which headers, and nothing that is not so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from jaxserve.errors import ErrorCode
+from server.errors import OUTCOMES, ErrorBody
+
+Answers = dict[int | str, dict[str, Any]]
+
+_AT_START = frozenset({ErrorCode.CONFIG, ErrorCode.CHECKPOINT, ErrorCode.UNSUPPORTED_MODEL})
+GENERATING = tuple(code for code in OUTCOMES if code not in _AT_START)
+ASKING = (  # what is answered without the engine's queue
+    ErrorCode.INVALID_REQUEST,
+    ErrorCode.INVALID_API_KEY,
+    ErrorCode.PERMISSION_DENIED,
+    ErrorCode.MODEL_NOT_FOUND,
+    ErrorCode.REQUEST_TOO_LARGE,
+    ErrorCode.IDEMPOTENCY_KEY_REUSED,
+    ErrorCode.INTERNAL,
+    ErrorCode.DRAINING,
+    ErrorCode.ENGINE_DEAD,
+)
+
+_ABOUT = """
+Serves one language model. Errors have OpenAI's shape, and Anthropic's under `/v1/messages`; `code` is stable, `param` names the
+field at fault. Unknown fields are ignored; known ones that cannot be honoured are refused by name.
+
+- `Authorization: Bearer KEY` or `x-api-key: KEY`, where the server has keys.
+- `X-Request-Id` is told back, or made up; it is for logs.
+- `X-Tenant` names the tenant, where the server has no keys.
+- `Idempotency-Key`: a POST that is sent again with the same key gets the first answer.
+- `Retry-After` says in seconds when a request that was refused may succeed.
+"""
+
+_REQUEST_ID = {"X-Request-Id": {"description": "as it was sent, or made up", "schema": {"type": "string"}}}
+_RETRY_AFTER = {"Retry-After": {"description": "seconds", "schema": {"type": "integer", "minimum": 0}}}
+
+
+def failures(codes: Iterable[ErrorCode], body: Any = ErrorBody) -> Answers:
+    """What is documented of failures: each status once, with the codes that it stands for."""
+    by_status: dict[int, list[ErrorCode]] = {}
+    for code in codes:
+        by_status.setdefault(OUTCOMES[code].http, []).append(code)
+    return {status: _failure(status, by_status[status], body) for status in sorted(by_status)}
+
+
+def _failure(status: int, codes: list[ErrorCode], body: Any) -> dict[str, Any]:
+    may_retry = any(OUTCOMES[code].retryable for code in codes)
+    return {
+        "model": body,
+        "description": ", ".join(codes),
+        "headers": {**_REQUEST_ID, **(_RETRY_AFTER if may_retry else {})},
+    }
+
+
+def answer(reply: Any, example: Any, *, streamed: str | None = None) -> Answers:
+    """What is documented of success: a reply with an example, and an example of the stream where there may be one."""
+    content: dict[str, Any] = {"application/json": {"example": example}}
+    if streamed is not None:
+        content["text/event-stream"] = {"schema": {"type": "string"}, "example": streamed}
+    return {200: {"model": reply, "description": "the answer", "content": content, "headers": _REQUEST_ID}}
+
+
+def install(app: FastAPI) -> None:
+    """Let the app describe itself so."""
+    document: dict[str, Any] = {}
+
+    def openapi() -> dict[str, Any]:
+        if not document:
+            document.update(_document(app))
+        return document
+
+    app.openapi = openapi  # type: ignore[method-assign]
+
+
+def _document(app: FastAPI) -> dict[str, Any]:
+    document = get_openapi(title=app.title, version=app.version, description=_ABOUT, routes=app.routes)
+    schemas: dict[str, Any] = document["components"]["schemas"]
+    for path in document["paths"].values():
+        for operation in path.values():
+            _drop_foreign_422(operation["responses"])
+    for name in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(name, None)
+    _write_whole_numbers(document)
+    document["components"]["securitySchemes"] = {
+        "bearer": {"type": "http", "scheme": "bearer"},
+        "apiKey": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+    }
+    document["security"] = [{}, {"bearer": []}, {"apiKey": []}]
+    return document
+
+
+def _write_whole_numbers(value: Any) -> None:
+    """The framework makes floats of limits, which reads badly."""
+    for key, item in list(value.items() if isinstance(value, dict) else enumerate(value)):
+        if isinstance(item, dict | list):
+            _write_whole_numbers(item)
+        elif isinstance(item, float) and item.is_integer():
+            value[key] = int(item)
+
+
+def _drop_foreign_422(responses: dict[str, Any]) -> None:
+    """The framework adds a status that this server answers in another way."""
+    status = str(HTTPStatus.UNPROCESSABLE_ENTITY.value)
+    content = responses.get(status, {}).get("content", {})
+    if "HTTPValidationError" in str(content):
+        del responses[status]
