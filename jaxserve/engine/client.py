@@ -24,6 +24,7 @@ class ModelInfo:
         dtype: dtype of weights and KV cache.
         parameters: number of parameters.
         created: Unix time at which the engine was started.
+        tokenizer: absolute path of its tokenizer, a directory or a file; empty where it is not known.
     """
 
     name: str
@@ -33,6 +34,7 @@ class ModelInfo:
     dtype: str
     parameters: int
     created: int
+    tokenizer: str = ""
 
 
 @dataclass(frozen=True, slots=True)

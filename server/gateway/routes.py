@@ -23,6 +23,7 @@ _OPEN_METHODS = frozenset(
     }
 )
 _ADMIN_SERVICES = frozenset({"jaxserve.v1.Admin"})
+_ADMIN_METHODS = frozenset({"/vllm.grpc.engine.VllmEngine/FlushCache"})
 
 
 def http_access(path: str) -> Access:
@@ -39,4 +40,4 @@ def grpc_access(method: str) -> Access:
     service = method.lstrip("/").partition("/")[0]
     if method in _OPEN_METHODS or service in _OPEN_SERVICES:
         return "open"
-    return "admin" if service in _ADMIN_SERVICES else "key"
+    return "admin" if service in _ADMIN_SERVICES or method in _ADMIN_METHODS else "key"

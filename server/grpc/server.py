@@ -18,6 +18,8 @@ from server.grpc.health import Health
 from server.grpc.kserve import service as kserve
 from server.grpc.kserve.service import Kserve
 from server.grpc.service import Inference
+from server.grpc.vllm import service as vllm
+from server.grpc.vllm.service import VllmEngine
 from server.tls import Tls
 
 # Log-probabilities of a prompt of a million tokens.
@@ -54,9 +56,9 @@ class GrpcServer:
         self._server = aio.server(interceptors=(Gate(gateway),), options=_options(config, share_port))
         self._tls = tls
         self._closing = asyncio.Event()
-        generating, others = [service.SERVICE.full_name, kserve.SERVICE.full_name], [admin.SERVICE.full_name]
+        generating, others = [one.SERVICE.full_name for one in (service, kserve, vllm)], [admin.SERVICE.full_name]
         self._health = Health(client, generating, others, self._closing)
-        services = (Inference(client), Kserve(client), Admin(client, on_drain, self._closing), self._health)
+        services = (Inference(client), Kserve(client), VllmEngine(client), Admin(client, on_drain, self._closing), self._health)
         self._server.add_generic_rpc_handlers(tuple(one.handler() for one in services))
         names = (*generating, *others, health.SERVICE.full_name, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, self._server)

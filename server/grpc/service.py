@@ -15,6 +15,7 @@ from server.grpc.jobs import events_of
 from server.grpc.messages import chat_prompt, event_of, job_of, model_info_of, tokens_of
 from server.proto import inference_pb2 as pb
 from server.requests import admit, check_model
+from server.streams import abort
 from server.tokenizing import decode, encode
 
 SERVICE = pb.DESCRIPTOR.services_by_name["Inference"]
@@ -57,7 +58,7 @@ class Inference:
         """End a running request."""
         if not request.request_id:
             raise InvalidRequestError("request_id is required", param="request_id")
-        return pb.AbortResponse(aborted=await self._client.abort(request.request_id))
+        return pb.AbortResponse(aborted=await abort(self._client, request.request_id))
 
     async def get_model_info(self, request: pb.GetModelInfoRequest, call: Call) -> pb.ModelInfo:
         """Describe the served model."""

@@ -234,6 +234,7 @@ async def test_reflection(channel: grpc.aio.Channel) -> None:
         "grpc.health.v1.Health",
         "grpc.reflection.v1alpha.ServerReflection",
         "inference.GRPCInferenceService",
+        "vllm.grpc.engine.VllmEngine",
         "jaxserve.v1.Admin",
         "jaxserve.v1.Inference",
     }

@@ -1,0 +1,102 @@
+"""From vLLM's GenerateRequest to a job. Zero stands for vLLM's default where it means nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jaxserve.engine.client import EngineClient
+from jaxserve.errors import InvalidRequestError
+from jaxserve.sampling.params import SamplingParams
+from jaxserve.types import Prompt
+from server.grpc.calls import Call, is_request_id
+from server.grpc.jobs import TENANT_METADATA, options_of
+from server.proto import vllm_engine_pb2 as pb
+from server.requests import Job, check_not_empty, new_id, sampling_params
+from server.tokenizing import encode, truncated
+
+_PLAIN = (
+    "top_k",
+    "min_p",
+    "frequency_penalty",
+    "presence_penalty",
+    "min_tokens",
+    "skip_special_tokens",
+    "ignore_eos",
+    "include_stop_str_in_output",
+)
+_ONE_BY_DEFAULT = ("top_p", "repetition_penalty", "n")
+_OPTIONAL = ("temperature", "max_tokens", "logprobs", "prompt_logprobs", "seed")
+_LISTS = ("stop", "stop_token_ids")
+_OTHER = ("logit_bias", "truncate_prompt_tokens")
+_NAMES = {
+    "tenant": TENANT_METADATA,
+    **{name: f"sampling_params.{name}" for name in (*_PLAIN, *_ONE_BY_DEFAULT, *_OPTIONAL, *_LISTS, *_OTHER)},
+}
+
+
+async def job_of(client: EngineClient, request: pb.GenerateRequest, call: Call) -> Job:
+    """The request as the engine takes it. Raises InvalidRequestError naming the proto's field, or DeadlineError."""
+    _refuse(request)
+    if request.request_id and not is_request_id(request.request_id):
+        raise InvalidRequestError("request_id must be at most 256 printable ASCII characters", param="request_id")
+    given = request.sampling_params
+    params = sampling_params(_fields(given), _NAMES)
+    kind = request.WhichOneof("input")
+    if kind is None:
+        raise InvalidRequestError("input is required: one of tokenized and text", param="input")
+    prompt = _prompt(request, kind)
+    if given.HasField("truncate_prompt_tokens"):
+        prompt = await _cut(client, prompt, given.truncate_prompt_tokens, params)
+    return Job(
+        request_id=request.request_id or new_id("gen"),
+        prompts=(prompt,),
+        params=params,
+        options=options_of(call, {}),
+        names={**_NAMES, "prompt": "tokenized.input_ids" if kind == "tokenized" else kind},
+    )
+
+
+def _refuse(request: pb.GenerateRequest) -> None:
+    """Raise InvalidRequestError for what this engine cannot do."""
+    for name in ("kv_transfer_params", "mm_inputs", "kv_transfer_params_json", "media_refs"):
+        if request.HasField(name):
+            raise _unsupported(name)
+    if request.extra_mm_inputs:
+        raise _unsupported("extra_mm_inputs")
+    if request.data_parallel_rank:
+        raise InvalidRequestError("data_parallel_rank must be 0: there is no other", param="data_parallel_rank")
+    constraint = request.sampling_params.WhichOneof("constraint")
+    if constraint is not None:
+        raise _unsupported(f"sampling_params.{constraint}")
+
+
+def _unsupported(name: str) -> InvalidRequestError:
+    return InvalidRequestError(f"{name} is not supported by this server yet", param=name)
+
+
+def _fields(given: pb.SamplingParams) -> dict[str, Any]:
+    """SamplingParams' arguments."""
+    return {
+        **{name: getattr(given, name) for name in _PLAIN},
+        **{name: getattr(given, name) or 1 for name in _ONE_BY_DEFAULT},
+        **{name: getattr(given, name) for name in _OPTIONAL if given.HasField(name)},
+        **{name: tuple(getattr(given, name)) for name in _LISTS},
+        "logit_bias": dict(given.logit_bias),
+    }
+
+
+def _prompt(request: pb.GenerateRequest, kind: str) -> Prompt:
+    if kind == "text":
+        check_not_empty(request.text, "text")
+        return request.text
+    ids = list(request.tokenized.input_ids)
+    check_not_empty(ids, "tokenized.input_ids")
+    return {"prompt_token_ids": ids}
+
+
+async def _cut(client: EngineClient, prompt: Prompt, limit: int, params: SamplingParams) -> Prompt:
+    if isinstance(prompt, str):
+        tokens = await encode(client, prompt, add_special_tokens=True)
+    else:
+        tokens = prompt["prompt_token_ids"]  # type: ignore[typeddict-item]  # no text in a mapping comes here
+    return {"prompt_token_ids": truncated(client, tokens, limit, params.max_tokens, "sampling_params.truncate_prompt_tokens")}
