@@ -18,6 +18,7 @@ from .needs import MOSAIC, PLUGIN
 
 pytestmark = [MOSAIC, PLUGIN]
 
+FLOAT8 = jnp.float8_e4m3fn
 HEADS, KV_HEADS, PAGES_PER_ROW = 32, 8, 256
 
 
@@ -27,17 +28,29 @@ def device():
 
 
 def lower(
-    device, *, tokens, rows, dim, page_size=16, dtype=jnp.bfloat16, sinks=False, function=ragged_paged_attention, **options
+    device,
+    *,
+    tokens,
+    rows,
+    dim,
+    page_size=16,
+    dtype=jnp.bfloat16,
+    scale_dtype=None,
+    sinks=False,
+    function=ragged_paged_attention,
+    **options,
 ):
-    """Lower for a cache of 4 layers; the kernels are the ones that the op chooses for the device."""
+    """Lower for a cache of 4 layers, in float8 if it has scales; the kernels are the ones that the op chooses for the device."""
     placed = partial(jax.ShapeDtypeStruct, sharding=SingleDeviceSharding(device))
     call = partial(function, layer=1, scale=0.1, target=Target.of(device), **options)
+    pages = (4, 512, 2, KV_HEADS, page_size, dim)
     return jax.jit(call).lower(
         placed((tokens, HEADS, dim), dtype),
-        placed((4, 512, 2, KV_HEADS, page_size, dim), dtype),
+        placed(pages, dtype if scale_dtype is None else FLOAT8),
         placed((rows, PAGES_PER_ROW), jnp.int32),
         placed((rows + 1,), jnp.int32),
         placed((rows,), jnp.int32),
+        kv_scales=None if scale_dtype is None else placed(pages[:5], scale_dtype),
         sinks=placed((HEADS,), jnp.float32) if sinks else None,
     )
 
@@ -46,7 +59,7 @@ def kernels(lowered) -> int:
     return lowered.as_text().count("mosaic_gpu_v2")
 
 
-# Each head dim, dtype and page size at least once; all of them together would take minutes.
+# Each head dim, dtype and page size at least once; all of them together take minutes: `python -m benchmarks.compile_kernels`.
 @pytest.mark.parametrize(
     ("dim", "dtype", "page_size"),
     [
@@ -66,8 +79,25 @@ def test_mixed_batches(device, dim, dtype, page_size):
     lowered.compile()
 
 
-def test_decodes_with_every_option(device):
-    lowered = lower(device, tokens=64, rows=64, dim=128, window=1024, soft_cap=30.0, sinks=True)
+@pytest.mark.parametrize(
+    ("dim", "dtype", "page_size", "scale_dtype"),
+    [
+        (64, jnp.bfloat16, 64, jnp.float32),
+        (80, jnp.bfloat16, 16, jnp.float32),
+        (96, jnp.float16, 32, jnp.float16),
+        (128, jnp.bfloat16, 8, jnp.float16),
+        (256, jnp.bfloat16, 16, jnp.float32),
+    ],
+)
+def test_mixed_batches_in_float8(device, dim, dtype, page_size, scale_dtype):
+    lowered = lower(device, tokens=256, rows=8, dim=dim, dtype=dtype, page_size=page_size, scale_dtype=scale_dtype)
+    assert kernels(lowered) == 2
+    lowered.compile()
+
+
+@pytest.mark.parametrize("scale_dtype", [None, jnp.float32], ids=["bfloat16", "float8"])
+def test_decodes_with_every_option(device, scale_dtype):
+    lowered = lower(device, tokens=64, rows=64, dim=128, scale_dtype=scale_dtype, window=1024, soft_cap=30.0, sinks=True)
     assert kernels(lowered) == 1
     compiled = lowered.compile()
     # The cache is read where it lies: what is made is small next to it.
