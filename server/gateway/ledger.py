@@ -127,6 +127,10 @@ class RemoteLedger:
         self._told.add(task)
         task.add_done_callback(self._on_told)
 
+    async def close(self) -> None:
+        """Wait until everything has been told."""
+        await asyncio.gather(*self._told, return_exceptions=True)
+
     def _on_told(self, task: asyncio.Task[Reply]) -> None:
         self._told.discard(task)
         if not task.cancelled() and task.exception() is not None:

@@ -113,12 +113,17 @@ class UsageLog:
                 event.time = event.time or datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
                 self._waiting[name] = event
             else:
+                if not self._lost:
+                    _LOG.error("too much usage waits to be written to %s: from now on some is lost", self._path)
                 self._lost += event.completion_tokens
 
     def close(self) -> None:
         """Write what waits, sync and close. Events added later are lost."""
         self._ended.set()
         self._thread.join()
+        self._lost += sum(event.completion_tokens for event in self._waiting.values())
+        if self._lost:
+            _LOG.error("%d delivered tokens are missing in %s", self._lost, self._path)
 
     def _work(self) -> None:
         while not self._ended.wait(FLUSH_SECONDS):

@@ -1,0 +1,209 @@
+"""Answers under idempotency keys: made once, read by everybody who comes with the key, live or later."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from jaxserve.clock import VirtualClock
+from jaxserve.errors import IdempotencyError, InternalError, InvalidRequestError
+from server.gateway.idempotency import Add, Answers, fingerprint
+from server.gateway.ledger import LedgerService, LedgerState, LocalLedger, RemoteLedger
+from server.gateway.recording import Recording
+from server.gateway.results import MAX_RESULT_BYTES
+
+
+class Maker:
+    """Makes "one", "two", ... as it is told to."""
+
+    def __init__(self) -> None:
+        self.runs = 0
+        self.cancelled = 0
+        self.go_on: asyncio.Queue[bytes | Exception | None] = asyncio.Queue()
+        self.worth = True
+
+    async def __call__(self, add: Add) -> bool:
+        self.runs += 1
+        try:
+            while (piece := await self.go_on.get()) is not None:
+                if isinstance(piece, Exception):
+                    raise piece
+                await add(piece)
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        return self.worth
+
+    def say(self, *pieces: bytes | Exception | None) -> None:
+        for piece in pieces:
+            self.go_on.put_nowait(piece)
+
+
+@pytest.fixture
+def state() -> LedgerState:
+    return LedgerState(VirtualClock(), 0.0)
+
+
+@pytest.fixture
+def answers(state: LedgerState) -> Answers:
+    return Answers(LocalLedger(state), "here")
+
+
+@pytest.fixture
+def elsewhere(state: LedgerState) -> Answers:
+    """Another front end, which reaches the ledger over a wire."""
+    service = LedgerService(state)
+
+    async def call(payload: bytes) -> bytes:
+        await asyncio.sleep(0)
+        return service.handle(payload)
+
+    return Answers(RemoteLedger(call), "there")
+
+
+async def read(
+    answers: Answers, make: Maker, *, key: str = "k", body: bytes = b"1", scope: str = "acme"
+) -> list[tuple[bool, bytes]]:
+    return [item async for item in answers.read(scope, key, body, make)]
+
+
+async def settled(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not condition():
+            await asyncio.sleep(0)
+
+
+async def test_a_repeated_key_gets_the_first_result(answers: Answers) -> None:
+    make = Maker()
+    make.say(b"one", b"two", None)
+    assert await read(answers, make) == [(False, b"one"), (False, b"two")]
+    assert await read(answers, make) == [(True, b"one"), (True, b"two")]
+    assert make.runs == 1
+    make.say(None, None)
+    assert await read(answers, make, scope="globex") == []
+    assert await read(answers, make, key="l") == []
+    assert make.runs == 3
+
+
+async def test_a_repeated_key_joins_what_runs_from_its_start(answers: Answers) -> None:
+    make = Maker()
+    make.say(b"one")
+    first = answers.read("acme", "k", b"1", make)
+    assert await anext(first) == (False, b"one")
+    second = answers.read("acme", "k", b"1", make)
+    assert await anext(second) == (True, b"one")
+    make.say(b"two", None)
+    assert [item async for item in second] == [(True, b"two")]
+    assert [item async for item in first] == [(False, b"two")]
+    assert make.runs == 1
+
+
+async def test_another_request_with_the_key_is_refused(answers: Answers) -> None:
+    make = Maker()
+    make.say(b"one")
+    first = answers.read("acme", "k", b"1", make)
+    await anext(first)
+    with pytest.raises(IdempotencyError):
+        await read(answers, make, body=b"2")
+    make.say(None)
+    assert [item async for item in first] == []
+    with pytest.raises(IdempotencyError):
+        await read(answers, make, body=b"2")
+
+
+async def test_what_is_not_worth_keeping_runs_again(answers: Answers) -> None:
+    make = Maker()
+    make.worth = False
+    make.say(b"one", None, b"two", None)
+    assert await read(answers, make) == [(False, b"one")]
+    assert await read(answers, make, body=b"2") == [(False, b"two")]
+
+
+async def test_a_failure_reaches_all_readers_and_is_not_kept(answers: Answers) -> None:
+    make = Maker()
+    make.say(b"one")
+    first = answers.read("acme", "k", b"1", make)
+    await anext(first)
+    second = asyncio.create_task(read(answers, make))
+    await asyncio.sleep(0.01)
+    make.say(InternalError("broken"))
+    for reading in (anext(first), second):
+        with pytest.raises(InternalError, match="broken"):
+            await reading
+    make.say(None)
+    assert await read(answers, make, body=b"2") == []
+
+
+async def test_it_runs_as_long_as_anybody_reads(answers: Answers) -> None:
+    make = Maker()
+    make.say(b"one")
+    first, second = answers.read("acme", "k", b"1", make), answers.read("acme", "k", b"1", make)
+    await anext(first)
+    await anext(second)
+    await first.aclose()
+    make.say(b"two")
+    assert await anext(second) == (True, b"two")
+    assert make.cancelled == 0
+    await second.aclose()
+    make.say(b"three", None)
+    assert await read(answers, make) == [(False, b"three")], "who comes while it is cancelled does not get what breaks off"
+    assert (make.cancelled, make.runs) == (1, 2)
+
+
+async def test_another_front_end_waits_for_the_result(answers: Answers, elsewhere: Answers) -> None:
+    make, other = Maker(), Maker()
+    make.say(b"one")
+    first = answers.read("acme", "k", b"1", make)
+    await anext(first)
+    waiting = asyncio.create_task(read(elsewhere, other))
+    with pytest.raises(IdempotencyError):
+        await read(elsewhere, other, body=b"2")
+    make.say(b"two", None)
+    assert [item async for item in first] == [(False, b"two")]
+    assert await waiting == [(True, b"one"), (True, b"two")]
+    assert other.runs == 0
+
+
+async def test_another_front_end_takes_over_what_failed(answers: Answers, elsewhere: Answers) -> None:
+    make, other = Maker(), Maker()
+    first = asyncio.create_task(read(answers, make))
+    await settled(lambda: make.runs == 1)
+    waiting = asyncio.create_task(read(elsewhere, other))
+    other.say(b"one", None)
+    make.say(InternalError("broken"))
+    with pytest.raises(InternalError):
+        await first
+    assert await waiting == [(False, b"one")]
+
+
+@pytest.mark.parametrize("key", ["", "x" * 256, "é", "a\nb"])
+async def test_what_is_no_key_is_refused(answers: Answers, key: str) -> None:
+    with pytest.raises(InvalidRequestError):
+        await read(answers, Maker(), key=key)
+
+
+async def test_a_long_answer_is_not_held_as_a_whole() -> None:
+    recording, piece = Recording(), bytes(MAX_RESULT_BYTES)
+    added = 0
+
+    async def making() -> None:
+        nonlocal added
+        for _ in range(3):
+            await recording.add(piece)
+            added += 1
+
+    recording.start(making())
+    pieces = recording.read()
+    assert await anext(pieces) == piece
+    await settled(lambda: added == 1)
+    await asyncio.sleep(0.01)
+    assert added == 1, "the second piece waits for the reader"
+    assert not recording.kept
+    assert [await anext(pieces), await anext(pieces)] == [piece, piece]
+    assert [one async for one in pieces] == []
+    assert recording.whole() is None
+
+
+def test_fingerprints_tell_where_parts_end() -> None:
+    assert fingerprint((b"ab", b"c")) != fingerprint((b"a", b"bc"))
+    assert fingerprint((b"ab", b"c")) == fingerprint([b"ab", b"c"])
