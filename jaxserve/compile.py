@@ -1,4 +1,4 @@
-"""The door `python -m jaxserve.compile MODEL --target h100:8 --tp 8 [flags]`: compile for GPUs that are not here."""
+"""The door `python -m jaxserve.compile MODEL --target h100:8 --tp 8 [flags]`: compile for GPUs that are not here, or for CPUs."""
 
 from __future__ import annotations
 
@@ -28,17 +28,18 @@ class OutputConfig:
     """What to write."""
 
     json: str | None = setting(None, "also write everything to this file, as JSON")
+    output: str | None = setting(None, "save the programs in this directory, for jaxserve.serve --programs")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Compile and print. Returns the exit code; whatever is wrong with the question is one line on stderr."""
     try:
         settings = vars(_parser().parse_args(argv))
-        output = OutputConfig(json=settings.pop("json"))
+        output = OutputConfig(json=settings.pop("json"), output=settings.pop("output"))
         config = TargetConfig(**settings)
         jax.config.update("jax_platforms", "cpu")  # a GPU that is here has no part in it
         keep_compiled_programs(NO_CACHE)  # what comes from a cache tells nothing of how it was compiled
-        result = compile_for(config, _say_done)
+        result = compile_for(config, _say_done, None if output.output is None else Path(output.output).expanduser())
         if output.json is not None:
             write_json(Path(output.json), asdict(result))
     except JaxserveError as error:
@@ -50,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = OneLineParser(prog="python -m jaxserve.compile", description="Compile the engine's step for GPUs that are not here.")
+    parser = OneLineParser(prog="python -m jaxserve.compile", description="Compile the engine's step ahead of time.")
     add_flags(parser, TargetConfig, OutputConfig)
     return parser
 

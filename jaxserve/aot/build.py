@@ -1,10 +1,10 @@
-"""Compiles the asked steps for a target, one after another, and collects what is worth knowing of each."""
+"""Compiles the asked steps for a target, one after another, collects what is worth knowing of each, and saves them if asked."""
 
 from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -15,22 +15,20 @@ from jax.sharding import Mesh
 
 from jaxserve.aot.facts import Facts, read_facts
 from jaxserve.aot.hlo import Module
-from jaxserve.aot.ledger import Ledger, device_bytes, first_ledger
+from jaxserve.aot.ledger import Ledger, first_ledger
 from jaxserve.aot.settings import TargetConfig
 from jaxserve.aot.shapes import decoder
 from jaxserve.aot.target import Target
 from jaxserve.aot.thunks import Launches, read_launches
-from jaxserve.config.kernels import AUTOMATIC
+from jaxserve.config.resolve import DeviceFacts, ModelFacts, resolve, resolve_dtypes
 from jaxserve.errors import ConfigError
-from jaxserve.executor.buckets import CHUNK_ROWS, Bucket
-from jaxserve.executor.lowering import StepLowering, example_batch
-from jaxserve.executor.step import StateShape, abstract_state
-from jaxserve.models.binding import Params, abstract_params, param_shardings
+from jaxserve.executor.buckets import Bucket
+from jaxserve.executor.lowering import Lowering, step_name
+from jaxserve.executor.memory import count_bytes, device_bytes
+from jaxserve.executor.options import ExecutorOptions, chosen_kernels
+from jaxserve.executor.saved_programs import save_programs
 from jaxserve.models.config import DecoderConfig
-from sharding import TENSOR, make_mesh
-
-DTYPE = "bfloat16"  # of weights, activations and cache
-FIRST_PAGES = 2  # of the cache whose ledger says how large the real one is
+from sharding import make_mesh
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,9 +38,10 @@ class CompiledStep:
     Attributes:
         tokens, rows: of the bucket.
         seconds: lowering and compiling.
-        temporary: workspace, bytes on each GPU.
+        temporary: workspace, bytes on each device.
         state_in_place: whether everything that lives from step to step, the cache included, is updated where it is.
-        facts, launches: what the program does.
+        facts: what the program does.
+        launches: what it launches; None where XLA wrote no list: on CPUs, and of programs that are saved.
     """
 
     tokens: int
@@ -51,7 +50,22 @@ class CompiledStep:
     temporary: int
     state_in_place: bool
     facts: Facts
-    launches: Launches
+    launches: Launches | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saved:
+    """Programs that were written.
+
+    Attributes:
+        directory: where.
+        names: of the programs.
+        bytes: of all files.
+    """
+
+    directory: str
+    names: tuple[str, ...]
+    bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,91 +74,123 @@ class Result:
 
     Attributes:
         config: the question.
-        gpu: the GPU's name.
+        device: the devices' name.
+        on_gpu: whether they are GPUs.
         jax: version that compiled.
+        dtype: of weights and activations.
         num_layers, num_parameters: of what was compiled.
         num_pages: of the KV cache that the programs are for.
-        ledger: memory of one GPU.
+        ledger: memory of one device.
         steps: by bucket.
+        saved: what was written, if asked.
     """
 
     config: TargetConfig
-    gpu: str
+    device: str
+    on_gpu: bool
     jax: str
+    dtype: str
     num_layers: int
     num_parameters: int
     num_pages: int
     ledger: Ledger
     steps: tuple[CompiledStep, ...]
+    saved: Saved | None
 
 
 Done = Callable[[CompiledStep], None]
 """Told after every bucket."""
 
 
-def compile_for(config: TargetConfig, done: Done) -> Result:
-    """Compile and look.
+def compile_for(config: TargetConfig, done: Done, output: Path | None = None) -> Result:
+    """Compile and look. If there is an `output`, save the programs there, those that are not steps among them.
 
     Raises:
-        ConfigError: settings that make no sense together, a target that is too small, or no CUDA plugin.
+        ConfigError: settings that make no sense together, a target that is too small, no CUDA plugin, or steps to save that the
+            engine does not have.
         UnsupportedModelError, CheckpointError: the model.
     """
     target, model = Target.parse(config.target), decoder(config.model, config.layers)
     if config.tp > target.count:
-        raise ConfigError(f"tp is {config.tp}, but the target has {target.count} GPUs", param="tp")
-    max_model_len = _max_model_len(config, model)
+        raise ConfigError(f"tp is {config.tp}, but the target has {target.count} devices", param="tp")
     mesh = make_mesh(config.tp, target.devices())
-    params = _params(model, mesh)
-    small = abstract_state(model, mesh, _state_shape(config, FIRST_PAGES))
-    ledger = first_ledger(
-        memory=target.gpu.memory_bytes,
-        fraction=config.gpu_memory_fraction,
-        params=params,
-        state=small,
-        kv_pages=small.kv_pages,
-        page_size=config.page_size,
-    )
-    ledger.require_room(max_model_len, target=config.target)
-    num_pages = ledger.tokens // config.page_size
-    state = abstract_state(model, mesh, _state_shape(config, num_pages))
-    example = partial(
-        example_batch, max_pages=-(-max_model_len // config.page_size), page_size=config.page_size, spare_slot=config.max_num_seqs
-    )
-    lowering = StepLowering(model, mesh, params, state, example, AUTOMATIC)
-    steps = []
-    for bucket in _buckets(config):
-        step = _compile(lowering, bucket, model)
+    ledger, lowering = _plan(config, target, model, mesh)
+    buckets = config.buckets(lowering.grid)
+    if output is not None:
+        _require_known(buckets, lowering)
+    dumps = target.gpu is not None and output is None  # the dump's path would be saved with the program
+    steps, programs = [], {}
+    for bucket in buckets:
+        step, programs[step_name(bucket)] = _compile(lowering, bucket, dumps=dumps)
         steps.append(step)
         done(step)
     ledger = replace(ledger, temporary=max(step.temporary for step in steps))
-    ledger.require_room(max_model_len, target=config.target)
+    if target.gpu is not None:
+        ledger.require_room(_tokens(config, model), target=config.target)
     return Result(
         config=config,
-        gpu=target.gpu.name,
+        device=target.name,
+        on_gpu=target.gpu is not None,
         jax=jax.__version__,
+        dtype=lowering.options.dtype,
         num_layers=model.num_layers,
         num_parameters=model.num_parameters,
-        num_pages=num_pages,
+        num_pages=lowering.options.num_pages,
         ledger=ledger,
         steps=tuple(steps),
+        saved=None if output is None else _save(output, lowering, programs),
     )
 
 
-def _compile(lowering: StepLowering, bucket: Bucket, model: DecoderConfig) -> CompiledStep:
+def _plan(config: TargetConfig, target: Target, model: DecoderConfig, mesh: Mesh) -> tuple[Ledger, Lowering]:
+    """What an engine with these settings would choose on the target."""
+    engine, devices = config.engine(), target.facts(list(mesh.devices.flat), config.gpu_memory_fraction)
+    stored = ModelFacts(config.model, model.dtype, model.max_position_embeddings)
+    count = partial(count_bytes, model, mesh, engine)
+    ledger = first_ledger(
+        memory=_memory(target, devices),
+        usable=_usable(devices),
+        held=count(*resolve_dtypes(engine, stored, devices)),
+        page_size=config.page_size,
+    )
+    if target.gpu is not None:
+        ledger.require_room(_tokens(config, model), target=config.target)
+    resolved = resolve(engine, stored, devices, count)
+    options = ExecutorOptions.of(engine, resolved, chosen_kernels(engine, model.num_layers))
+    return ledger, Lowering(model, mesh, options)
+
+
+def _memory(target: Target, devices: DeviceFacts) -> int:
+    return _usable(devices) if target.gpu is None else target.gpu.memory_bytes
+
+
+def _usable(devices: DeviceFacts) -> int:
+    """Of one device; CPU devices share the host's memory."""
+    return devices.memory // devices.count if devices.platform == "cpu" else devices.memory
+
+
+def _tokens(config: TargetConfig, model: DecoderConfig) -> int:
+    """Tokens that the KV cache must hold: all that were asked for, or one sequence."""
+    if config.num_pages is not None:
+        return config.num_pages * config.page_size
+    return config.max_model_len or model.max_position_embeddings
+
+
+def _compile(lowering: Lowering, bucket: Bucket, *, dumps: bool) -> tuple[CompiledStep, Any]:
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as directory:
-        program = lowering.compile(bucket, {"xla_dump_to": directory})
+        program = lowering.step(bucket).compile({"xla_dump_to": directory} if dumps else {})
         seconds = time.monotonic() - started
-        launches = read_launches(Path(directory))
+        launches = read_launches(Path(directory)) if dumps else None
     memory = program.memory_analysis()
     pages = lowering.state.kv_pages
     facts = read_facts(
         Module.parse(program.as_text()),
         tokens=bucket.tokens,
-        hidden_size=model.hidden_size,
+        hidden_size=lowering.config.hidden_size,
         cache_elements=device_bytes(pages) // pages.dtype.itemsize,
     )
-    return CompiledStep(
+    step = CompiledStep(
         tokens=bucket.tokens,
         rows=bucket.rows,
         seconds=seconds,
@@ -153,42 +199,22 @@ def _compile(lowering: StepLowering, bucket: Bucket, model: DecoderConfig) -> Co
         facts=facts,
         launches=launches,
     )
+    return step, program
 
 
-def _buckets(config: TargetConfig) -> Iterator[Bucket]:
-    """Decode steps, then steps with prompts."""
-    for rows in config.decode_rows:
-        yield Bucket(rows, rows)
-    for tokens in config.prompt_tokens:
-        yield Bucket(tokens, min(CHUNK_ROWS, config.max_num_seqs, tokens))
-
-
-def _state_shape(config: TargetConfig, num_pages: int) -> StateShape:
-    return StateShape(
-        slots=config.max_num_seqs,
-        num_pages=num_pages,
-        page_size=config.page_size,
-        max_tokens=max(*config.decode_rows, *config.prompt_tokens, config.max_num_seqs),
-        kv_dtype=DTYPE,
-        dtype=DTYPE,
-    )
-
-
-def _params(model: DecoderConfig, mesh: Mesh) -> Params:
-    """Shapes and shardings of the weights."""
-    shardings = param_shardings(model, mesh)
-
-    def place(path: tuple[Any, ...], leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=shardings[tuple(str(key.key) for key in path)])
-
-    params: Params = jax.tree.map_with_path(place, abstract_params(model, DTYPE, mesh.shape[TENSOR]))
-    return params
-
-
-def _max_model_len(config: TargetConfig, model: DecoderConfig) -> int:
-    limit = model.max_position_embeddings
-    if config.max_model_len is not None and config.max_model_len > limit:
+def _require_known(buckets: list[Bucket], lowering: Lowering) -> None:
+    """Check that the engine would ever run these steps."""
+    grid = lowering.grid.buckets
+    unknown = [f"{bucket.tokens} x {bucket.rows}" for bucket in buckets if bucket not in grid]
+    if unknown:
         raise ConfigError(
-            f"max_model_len is {config.max_model_len} tokens, but the model was made for {limit}", param="max_model_len"
+            f"the engine has no step of {', '.join(unknown)} (tokens x rows); it has "
+            f"{', '.join(f'{bucket.tokens} x {bucket.rows}' for bucket in grid)}",
+            param="rows",
         )
-    return config.max_model_len or limit
+
+
+def _save(output: Path, lowering: Lowering, programs: dict[str, Any]) -> Saved:
+    programs |= {recipe.name: recipe.compile() for recipe in lowering.others()}
+    size = save_programs(output, lowering, programs)
+    return Saved(directory=str(output), names=tuple(programs), bytes=size)

@@ -15,30 +15,34 @@ from jaxserve.aot.thunks import Launches
 def show(result: Result, console: Console) -> None:
     """Print the ledger and the steps."""
     console.print(
-        f"{result.config.model}: {result.num_layers} layers, {result.num_parameters / 1e9:.2f}B parameters in bfloat16, "
-        f"on {result.gpu} x{result.config.tp}, compiled by jax {result.jax}"
+        f"{result.config.model}: {result.num_layers} layers, {result.num_parameters / 1e9:.2f}B parameters in {result.dtype}, "
+        f"on {result.device} x{result.config.tp}, compiled by jax {result.jax}"
     )
     console.print(_ledger(result))
+    console.print(f"the programs' KV cache: {result.num_pages:,} pages of {result.config.page_size} tokens")
     console.print(_steps(result))
+    if result.saved is not None:
+        console.print(f"saved {len(result.saved.names)} programs, {result.saved.bytes / 1e6:.1f} MB, in {result.saved.directory}")
     for line in _copies(result):
         console.print(line)
 
 
 def _ledger(result: Result) -> Table:
     ledger = result.ledger
-    table = Table(title="memory of one GPU", box=box.SIMPLE, title_justify="left")
+    table = Table(title="memory of one device, from shapes and from the compiler", box=box.SIMPLE, title_justify="left")
     table.add_column("")
     table.add_column("GB", justify="right")
     for name, size in (
-        ("what the driver gives", ledger.memory),
-        (f"usable ({result.config.gpu_memory_fraction:g} of it)", ledger.usable),
+        ("what the driver gives" if result.on_gpu else "what is free", ledger.memory),
+        (f"usable ({result.config.gpu_memory_fraction:g} of it)" if result.on_gpu else "usable", ledger.usable),
         ("weights", ledger.weights),
         ("sampler's tables and last hidden states", ledger.state),
         ("temporaries of the largest step", ledger.temporary),
         ("left for the KV cache", ledger.cache),
     ):
         table.add_row(name, f"{size / GB:.2f}")
-    table.add_row("tokens that the KV cache holds", f"{ledger.tokens:,}")
+    if result.on_gpu:  # a CPU's cache does not grow into all that is free
+        table.add_row("tokens that the KV cache holds then", f"{ledger.tokens:,}")
     return table
 
 
@@ -60,7 +64,7 @@ def _row(step: CompiledStep, layers: int) -> tuple[str, ...]:
         _others(step.facts),
         f"{len(step.facts.weight_copies)}, {len(step.facts.cache_copies)}",
         "yes" if step.state_in_place else "NO",
-        f"{step.launches.kernels:,}",
+        "not counted" if step.launches is None else f"{step.launches.kernels:,}",
         _launches(step.launches),
         f"{step.temporary / GB:.3f}",
         f"{step.seconds:.0f}",
@@ -79,7 +83,9 @@ def _others(facts: Facts) -> str:
     return f"{every}, {sometimes} in branches"
 
 
-def _launches(launches: Launches) -> str:
+def _launches(launches: Launches | None) -> str:
+    if launches is None:
+        return "not counted"
     if launches.whole:
         return "1 command buffer"
     return f"{launches.command_buffers} command buffers, {launches.single} single"

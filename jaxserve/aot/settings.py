@@ -3,10 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from jaxserve.config.check import check_types
-from jaxserve.config.fields import require_at_least, setting
+from jaxserve.config.fields import (
+    CacheConfig,
+    EngineConfig,
+    KernelConfig,
+    ModelConfig,
+    ParallelConfig,
+    SchedulerConfig,
+    require_at_least,
+    setting,
+)
+from jaxserve.config.kernels import AUTO
 from jaxserve.errors import ConfigError
+from jaxserve.executor.buckets import CHUNK_ROWS, Bucket, BucketGrid
+
+ALL, NONE = "all", "none"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,50 +28,63 @@ class TargetConfig:
     """A model and the machine that it will run on."""
 
     model: str = setting("llama-3-8b", "checkpoint directory, or a shape that jaxserve.plan knows", positional=True)
-    target: str = setting("h100:1", "GPU and how many of them: a100, h100, h200 or b200, as in h100:8")
-    tp: int = setting(1, "GPUs that share every layer")
-    rows: str = setting("32", "decode steps to compile: numbers of rows, as in 1,32,256")
-    tokens: str = setting("2048", "steps with prompts to compile: numbers of tokens, as in 512,2048; 'none' for none")
+    target: str = setting("h100:1", "GPU and how many: a100, h100, h200 or b200, as in h100:8; 'cpu' for this machine's own")
+    tp: int = setting(1, "devices that share every layer")
+    rows: str = setting("32", "decode steps to compile: numbers of rows, as in 1,32,256; 'all' that the engine has, or 'none'")
+    tokens: str = setting("2048", "steps with prompts to compile: numbers of tokens, as in 512,2048; likewise 'all' or 'none'")
     layers: int | None = setting(None, "compile the model's first layers only: a quick look")
+    dtype: Literal["auto", "bfloat16", "float16", "float32"] = setting(
+        "auto", "dtype of weights, activations and KV cache; 'auto' takes the checkpoint's"
+    )
     max_num_seqs: int = setting(256, "sequences in one step at most")
+    max_num_batched_tokens: int = setting(2048, "tokens in one step at most")
     max_model_len: int | None = setting(None, "longest prompt plus output in tokens; the model's own limit by default")
     page_size: int = setting(16, "tokens a page")
+    num_pages: int | None = setting(None, "pages in the KV cache, one of them the null page; from memory by default")
     gpu_memory_fraction: float = setting(0.9, "share of GPU memory that weights, workspace and KV cache may take")
+    attention_kernel: str = setting(AUTO, "implementation of attention over pages, as for jaxserve.serve")
+    kv_write_kernel: str = setting(AUTO, "implementation of writing keys and values into pages, likewise")
 
     def __post_init__(self) -> None:
         check_types(self)
-        for name in ("tp", "max_num_seqs", "page_size"):
-            require_at_least(name, getattr(self, name), 1)
+        require_at_least("tp", self.tp, 1)
         if self.layers is not None:
             require_at_least("layers", self.layers, 1)
-        if self.max_model_len is not None:
-            require_at_least("max_model_len", self.max_model_len, 2)
-        if not 0.0 < self.gpu_memory_fraction <= 1.0:
-            raise ConfigError(
-                f"gpu_memory_fraction must be in (0, 1], got {self.gpu_memory_fraction}", param="gpu_memory_fraction"
-            )
-        rows, tokens = self.decode_rows, self.prompt_tokens
-        if not rows and not tokens:
+        self.engine()
+        if self.rows == self.tokens == NONE:
             raise ConfigError("nothing to compile: rows and tokens are both 'none'", param="rows")
-        most = max((*rows, 0))
-        if most > self.max_num_seqs:
-            raise ConfigError(f"rows names {most}, more than max_num_seqs, which is {self.max_num_seqs}", param="rows")
+        for name, limit in (("rows", "max_num_seqs"), ("tokens", "max_num_batched_tokens")):
+            most = max((*_numbers(name, getattr(self, name)), 0))
+            if most > getattr(self, limit):
+                raise ConfigError(f"{name} names {most}, more than {limit}, which is {getattr(self, limit)}", param=name)
 
-    @property
-    def decode_rows(self) -> tuple[int, ...]:
-        """Rows of the decode steps."""
-        return _numbers("rows", self.rows)
+    def engine(self) -> EngineConfig:
+        """The engine that the programs are for. Raises ConfigError for what is no engine."""
+        return EngineConfig(
+            model=ModelConfig(model=self.model, dtype=self.dtype, max_model_len=self.max_model_len),
+            cache=CacheConfig(page_size=self.page_size, num_pages=self.num_pages, gpu_memory_fraction=self.gpu_memory_fraction),
+            scheduler=SchedulerConfig(max_num_seqs=self.max_num_seqs, max_num_batched_tokens=self.max_num_batched_tokens),
+            parallel=ParallelConfig(tensor_parallel_size=self.tp),
+            kernels=KernelConfig(attention_kernel=self.attention_kernel, kv_write_kernel=self.kv_write_kernel),
+        )
 
-    @property
-    def prompt_tokens(self) -> tuple[int, ...]:
-        """Tokens of the steps with prompts."""
-        return _numbers("tokens", self.tokens)
+    def buckets(self, grid: BucketGrid) -> list[Bucket]:
+        """What to compile of an engine's grid: decode steps, then steps with prompts."""
+        decode = [bucket for bucket in grid.buckets if bucket.tokens == bucket.rows]
+        prompts = [bucket for bucket in grid.buckets if bucket.tokens > bucket.rows]
+        if self.rows != ALL:
+            decode = [Bucket(rows, rows) for rows in _numbers("rows", self.rows)]
+        if self.tokens != ALL:
+            asked = _numbers("tokens", self.tokens)
+            prompts = [Bucket(tokens, min(CHUNK_ROWS, self.max_num_seqs, tokens)) for tokens in asked]
+        return [*decode, *prompts]
 
 
 def _numbers(name: str, text: str) -> tuple[int, ...]:
-    if text == "none":
+    """The numbers of a list; none for the words that stand for none, or for all."""
+    if text in (ALL, NONE):
         return ()
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() and int(part) > 0 for part in parts):
-        raise ConfigError(f"{name} must be numbers above 0 with commas, or 'none', got {text!r}", param=name)
+        raise ConfigError(f"{name} must be numbers above 0 with commas, 'all' or 'none', got {text!r}", param=name)
     return tuple(sorted({int(part) for part in parts}))

@@ -1,4 +1,4 @@
-"""GPUs by name, as XLA's compiler wants them described."""
+"""GPUs by name, as XLA's compiler wants them described; and the CPUs of this machine."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ from typing import Any
 import jax
 from jax.experimental import topologies
 
+from jaxserve.config.resolve import DeviceFacts
 from jaxserve.errors import ConfigError
+from jaxserve.executor.memory import device_facts
 
 CUDA = "13.0.0"  # of driver and runtime: what jax's CUDA 13 plugin needs. Without one XLA leaves collectives out of CUDA graphs.
 CUDNN = (9, 12, 0)  # likewise
 # No version of CUB: with one, XLA would sort through it and ask the CUDA runtime, which needs a GPU, for its workspace. Without,
 # it warns and takes its own sort, which is slower; on a GPU it takes CUB's.
+CPU = "cpu"  # as a target
 TENSOR_UNITS_PER_CORE = 4
 _NAMED = re.compile(r"(?P<name>[a-z0-9]+)(:(?P<count>[1-9][0-9]*))?")
 # XLA's numbers of the types that tensor cores multiply, and their rates in units of the bfloat16 rate.
@@ -103,38 +106,54 @@ _LIMITS = (
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """GPUs of one kind in one machine.
+    """Devices of one kind in one machine.
 
     Attributes:
-        key: the GPU's name in targets.toml.
-        gpu: its figures.
-        count: how many, linked by NVLink.
+        key: the GPU's name in targets.toml, or CPU.
+        gpu: its figures; None for CPUs.
+        count: how many; GPUs are linked by NVLink.
     """
 
     key: str
-    gpu: Gpu
+    gpu: Gpu | None
     count: int
 
     @classmethod
     def parse(cls, text: str) -> Target:
-        """Read "h100:8" or "h100" (one GPU). Raises ConfigError, listing the known GPUs, for anything else."""
+        """Read "h100:8" or "h100" (one GPU), or "cpu". Raises ConfigError, listing the known GPUs, for anything else."""
         known = gpu_names()
         match = _NAMED.fullmatch(text)
+        if match is not None and match["name"] == CPU:
+            return cls(CPU, None, int(match["count"] or 1))
         if match is None or match["name"] not in known:
             raise ConfigError(
-                f"target must be a GPU and how many, such as h100:8, got {text!r}; known GPUs are {', '.join(known)}",
+                f"target must be a GPU and how many, such as h100:8, got {text!r}; known GPUs are {', '.join(known)}; "
+                "or cpu, for this machine's own",
                 param="target",
             )
         table = _table()[match["name"]]
         capability = tuple(table.pop("compute_capability"))
         return cls(match["name"], Gpu(compute_capability=capability, **table), int(match["count"] or 1))
 
+    @property
+    def name(self) -> str:
+        """For people."""
+        return "this machine's CPU" if self.gpu is None else self.gpu.name
+
+    def facts(self, devices: Sequence[jax.Device], fraction: float) -> DeviceFacts:
+        """What an engine on some of its devices would be told, if it may take that fraction of a GPU's memory."""
+        if self.gpu is None:
+            return device_facts(devices[0], len(devices))
+        return DeviceFacts("gpu", len(devices), int(self.gpu.memory_bytes * fraction), slow_bfloat16_scatter=False)
+
     def devices(self) -> Sequence[jax.Device]:
-        """Devices to compile for; they cannot run anything.
+        """Devices to compile for; a GPU's cannot run anything.
 
         Raises:
-            ConfigError: jax's CUDA plugin is not installed.
+            ConfigError: jax's CUDA plugin is not installed, or there are fewer CPU devices.
         """
+        if self.gpu is None:
+            return self._cpus()
         try:
             topology = topologies.get_topology_desc(
                 platform="cuda", topology_name="", target_config=self.gpu.description(), topology=f"1x1x{self.count}"
@@ -147,6 +166,17 @@ class Target:
             ) from error
         devices: Sequence[jax.Device] = topology.devices
         return devices
+
+    def _cpus(self) -> Sequence[jax.Device]:
+        """The first of them."""
+        devices = jax.devices("cpu")
+        if len(devices) < self.count:
+            raise ConfigError(
+                f"target: there are {len(devices)} CPU devices, not {self.count} "
+                f"(XLA_FLAGS=--xla_force_host_platform_device_count={self.count} makes as many)",
+                param="target",
+            )
+        return devices[: self.count]
 
 
 def gpu_names() -> tuple[str, ...]:

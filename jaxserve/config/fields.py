@@ -133,6 +133,9 @@ class CompileConfig:
     before_ready: Literal["auto", "first", "all"] = setting(
         "auto", "steps compiled before serving: a few that hold every plan, the others behind, or all; 'auto': few on GPUs"
     )
+    programs: str | None = setting(
+        None, "directory of programs that jaxserve.compile saved: loaded, not compiled; they may run any code, so trust it"
+    )
     late_compiles: Literal["log", "raise"] = setting("log", "what becomes of a step that compiles something after all")
 
     def __post_init__(self) -> None:
@@ -219,6 +222,13 @@ class ServerConfig:
     max_body_bytes: int = setting(16 * 2**20, "longest body of an HTTP request")
     drain_timeout: float = setting(30.0, "seconds that running requests get to finish after SIGTERM")
     log_level: Literal["debug", "info", "warning", "error"] = setting("info", "least severe message to log")
+    log_format: Literal["text", "json"] = setting("text", "how messages are written: for people, or an object a line")
+    otlp_endpoint: str | None = setting(
+        None, "OTLP/gRPC address of an OpenTelemetry collector, such as http://localhost:4317; no spans by default"
+    )
+    slo_ttft_ms: float = setting(1000.0, "time to the first token that counts as in time for goodput, milliseconds")
+    slo_itl_ms: float = setting(50.0, "mean time between tokens that counts as in time for goodput, milliseconds")
+    ready_timeout: float = setting(10.0, "seconds without a turn of the engine's loop after which /ready fails")
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -227,6 +237,9 @@ class ServerConfig:
                 raise ConfigError(f"{name} must be between 0 and 65535, got {getattr(self, name)}", param=name)
         require_at_least("drain_timeout", self.drain_timeout, 0)
         require_at_least("max_body_bytes", self.max_body_bytes, 1)
+        for name in ("slo_ttft_ms", "slo_itl_ms", "ready_timeout"):
+            if not 0.0 < getattr(self, name) < math.inf:
+                raise ConfigError(f"{name} must be above 0 and finite, got {getattr(self, name)}", param=name)
         if self.keys is None and not self.allow_unauthenticated and not is_loopback(self.host):
             raise ConfigError(
                 f"host {self.host!r} can be reached by other machines, and there are no API keys: give --keys, "

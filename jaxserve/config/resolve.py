@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from jaxserve.config.fields import EngineConfig, RecordConfig
 from jaxserve.errors import ConfigError
 
-BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
 CPU_CACHE_BYTES = 4 * 2**30  # enough for the small models a CPU serves; --kv-cache-memory-gib asks for more
 WORKSPACE_BYTES = 2 * 2**30  # activations, logits and XLA's temporaries on a GPU
+SPARE_BYTES = WORKSPACE_BYTES // 2  # of it, by which saved programs' cache may be larger: GPUs of a kind differ by some MB
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,15 +22,11 @@ class ModelFacts:
         name: name of its directory.
         dtype: dtype of its weights.
         max_position_embeddings: longest context it was made for, tokens.
-        num_parameters: number of weights.
-        kv_values: numbers that the KV cache holds per token, all layers together.
     """
 
     name: str
     dtype: str
     max_position_embeddings: int
-    num_parameters: int
-    kv_values: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +47,25 @@ class DeviceFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class DeviceBytes:
+    """What one device holds.
+
+    Attributes:
+        weights: parameters, with padding and what several devices repeat.
+        state: what else lives from step to step, without the KV cache.
+        page: one page of the KV cache.
+    """
+
+    weights: int
+    state: int
+    page: int
+
+
+CountBytes = Callable[[str, str], DeviceBytes]
+"""(dtype, kv_dtype) -> what one device holds then."""
+
+
+@dataclass(frozen=True, slots=True)
 class ResolvedConfig:
     """Values for everything that could be "auto".
 
@@ -58,7 +74,7 @@ class ResolvedConfig:
         dtype, kv_dtype: of weights and activations, and of the KV cache.
         max_model_len: longest prompt plus output, tokens.
         num_pages: pages of the KV cache, the null page included.
-        weight_bytes, cache_bytes: memory of all devices together.
+        device_bytes: memory of one device; `cache_bytes` is its KV cache.
         compile_first: whether serving begins when a few steps are compiled.
     """
 
@@ -67,19 +83,34 @@ class ResolvedConfig:
     kv_dtype: str
     max_model_len: int
     num_pages: int
-    weight_bytes: int
-    cache_bytes: int
+    device_bytes: DeviceBytes
     compile_first: bool
 
+    @property
+    def cache_bytes(self) -> int:
+        """The KV cache on one device."""
+        return self.num_pages * self.device_bytes.page
 
-def resolve(config: EngineConfig, model: ModelFacts, devices: DeviceFacts) -> ResolvedConfig:
-    """Choose every "auto". Raises ConfigError, with the numbers that conflict, for what cannot be."""
-    dtype = model.dtype if config.model.dtype == "auto" else config.model.dtype
-    kv_dtype = "float32" if devices.slow_bfloat16_scatter and dtype == "bfloat16" else dtype
-    weight_bytes = model.num_parameters * BYTES[dtype]
-    page_bytes = config.cache.page_size * model.kv_values * BYTES[kv_dtype]
+
+def resolve(
+    config: EngineConfig, model: ModelFacts, devices: DeviceFacts, count_bytes: CountBytes, saved_pages: int | None = None
+) -> ResolvedConfig:
+    """Choose every "auto".
+
+    Args:
+        config: what was asked for.
+        model: what the checkpoint says.
+        devices: what the devices say.
+        count_bytes: what each device holds, once the dtypes are known.
+        saved_pages: pages of the cache that saved programs are for; taken where none are asked for and memory has them.
+
+    Raises:
+        ConfigError: what cannot be, with the numbers that conflict.
+    """
+    dtype, kv_dtype = resolve_dtypes(config, model, devices)
+    device_bytes = count_bytes(dtype, kv_dtype)
     max_model_len = _max_model_len(config, model)
-    num_pages = _num_pages(config, devices, max_model_len, weight_bytes, page_bytes)
+    num_pages = _num_pages(config, devices, max_model_len, device_bytes, saved_pages)
     fitting = (num_pages - 1) * config.cache.page_size
     if fitting < 2:
         raise ConfigError(f"num_pages is {num_pages}: the KV cache must hold a prompt's token and one more", param="num_pages")
@@ -97,10 +128,15 @@ def resolve(config: EngineConfig, model: ModelFacts, devices: DeviceFacts) -> Re
         kv_dtype=kv_dtype,
         max_model_len=max_model_len,
         num_pages=num_pages,
-        weight_bytes=weight_bytes,
-        cache_bytes=num_pages * page_bytes,
+        device_bytes=device_bytes,
         compile_first=_compile_first(config, devices),
     )
+
+
+def resolve_dtypes(config: EngineConfig, model: ModelFacts, devices: DeviceFacts) -> tuple[str, str]:
+    """The dtype of weights and activations, and that of the KV cache."""
+    dtype = model.dtype if config.model.dtype == "auto" else config.model.dtype
+    return dtype, "float32" if devices.slow_bfloat16_scatter and dtype == "bfloat16" else dtype
 
 
 def _compile_first(config: EngineConfig, devices: DeviceFacts) -> bool:
@@ -126,24 +162,27 @@ def _max_model_len(config: EngineConfig, model: ModelFacts) -> int:
     return asked
 
 
-def _num_pages(config: EngineConfig, devices: DeviceFacts, max_model_len: int, weight_bytes: int, page_bytes: int) -> int:
-    """Pages as asked for; else as many as could ever be used, if memory allows, else what memory allows."""
+def _num_pages(config: EngineConfig, devices: DeviceFacts, max_model_len: int, held: DeviceBytes, saved_pages: int | None) -> int:
+    """Pages as asked for; else as saved programs have; else as many as could ever be used. The last two if memory allows."""
     if config.cache.num_pages is not None:
         return config.cache.num_pages
     useful = config.scheduler.max_num_seqs * -(-max_model_len // config.cache.page_size) + 1
+    page_bytes, held_bytes, spare = held.page * devices.count, (held.weights + held.state) * devices.count, 0
     if config.cache.kv_cache_memory_gib is not None:
         budget = int(config.cache.kv_cache_memory_gib * 2**30)
     elif devices.platform == "cpu":
-        budget = min(CPU_CACHE_BYTES, max(devices.memory - weight_bytes, 0) // 2)
+        budget = min(CPU_CACHE_BYTES, max(devices.memory - held_bytes, 0) // 2)
     else:
-        per_device = devices.memory - weight_bytes // devices.count - WORKSPACE_BYTES
-        budget = max(per_device, 0) * devices.count
+        budget = max((devices.memory - WORKSPACE_BYTES) * devices.count - held_bytes, 0)
         useful = budget // page_bytes  # a GPU's memory has no better use than cached prefixes
+        spare = SPARE_BYTES * devices.count
+    if saved_pages is not None and 2 <= saved_pages <= (budget + spare) // page_bytes:
+        return saved_pages
     pages = min(useful, budget // page_bytes)
     if pages < 2:
         raise ConfigError(
-            f"no memory for a KV cache: {budget / 2**30:.2f} GiB left after {weight_bytes / 2**30:.2f} GiB of weights, "
-            f"one page takes {page_bytes / 2**20:.2f} MiB",
+            f"no memory for a KV cache: {budget / 2**30:.2f} GiB left after {held.weights * devices.count / 2**30:.2f} GiB of "
+            f"weights, one page takes {page_bytes / 2**20:.2f} MiB",
             param="kv_cache_memory_gib",
         )
     return pages

@@ -2,39 +2,41 @@
 
 from __future__ import annotations
 
-import os
 import time
 from dataclasses import dataclass
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
 
-import jax
 from jax.sharding import Mesh
 
 from jaxserve.cache.kv_cache import KVCache
 from jaxserve.cache.prefix_hash import CacheNamespace
 from jaxserve.clock import Clock
 from jaxserve.config.fields import EngineConfig
-from jaxserve.config.kernels import Kernels, check_kernels
 from jaxserve.config.policies import Policies
 from jaxserve.config.policies_file import load_policies
-from jaxserve.config.resolve import DeviceFacts, ModelFacts, ResolvedConfig, resolve
+from jaxserve.config.resolve import ModelFacts, ResolvedConfig, resolve
 from jaxserve.engine.budgets import Budgets
 from jaxserve.engine.client import ModelInfo
 from jaxserve.engine.core import EngineCore
 from jaxserve.engine.dumps import crash_dumper
 from jaxserve.engine.intake import Intake, IntakeLimits
+from jaxserve.engine.startup import both
 from jaxserve.engine.warm import Warmer, read_warm_prompts
 from jaxserve.errors import ConfigError, UnsupportedModelError
 from jaxserve.executor.compile_cache import keep_compiled_programs
-from jaxserve.executor.local import ExecutorOptions, LocalExecutor
+from jaxserve.executor.local import LocalExecutor
+from jaxserve.executor.lowering import Lowering
+from jaxserve.executor.memory import count_bytes, device_facts
+from jaxserve.executor.options import ExecutorOptions, chosen_kernels
 from jaxserve.executor.platform import choose_platform
-from jaxserve.executor.programs import Progress
+from jaxserve.executor.programs import Progress, make_programs
+from jaxserve.executor.saved_programs import SavedPrograms, read_manifest
+from jaxserve.models.binding import Params
 from jaxserve.models.checkpoint import read_hf_config
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.registry import decoder_config
-from jaxserve.models.shards import cache_kv_heads
 from jaxserve.sampling.params import MAX_STOP_TOKEN_IDS
 from jaxserve.scheduler.plan import SUPPRESS_WIDTH
 from jaxserve.scheduler.scheduler import Scheduler
@@ -44,8 +46,6 @@ from jaxserve.tokenizer.load import load_tokenizer
 from jaxserve.types import ServiceClass
 from jaxserve.weights.fingerprint import model_fingerprint
 from jaxserve.weights.load import load_params
-from pallas_kernels import kv_write, ragged_paged_attention
-from pallas_kernels.registry import KernelError
 from sharding.mesh import make_mesh
 
 BUNDLED_MODEL = "pico"
@@ -53,7 +53,7 @@ BUNDLED_MODEL = "pico"
 
 @dataclass(frozen=True, slots=True)
 class MemoryLedger:
-    """Where the memory of one device goes, bytes. `temporary` is XLA's workspace for the largest step."""
+    """Where the memory of one device goes, bytes, as its programs and shapes say. `temporary` is the largest step's workspace."""
 
     weights: int
     kv_cache: int
@@ -63,7 +63,7 @@ class MemoryLedger:
 
 @dataclass(frozen=True, slots=True)
 class EngineReport:
-    """What was built, for people."""
+    """What was built, for people. Loading and compiling go on at the same time."""
 
     model: ModelInfo
     kv_dtype: str
@@ -99,30 +99,28 @@ def build_engine(config: EngineConfig, *, strict_length: bool, clock: Clock, pro
     choose_platform(config.cache.gpu_memory_fraction)
     keep_compiled_programs(config.compile.compilation_cache_dir)
     directory = model_directory(config.model.model)
-    policies = load_policies(config.scheduler.policies)
+    policies = load_policies(config.scheduler.policies, config.scheduler.tenant_keys)
     warm_prompts = read_warm_prompts(config.cache)
     decoder = decoder_config(read_hf_config(directory))
-    kernels = _kernels(config, decoder)
+    kernels = chosen_kernels(config, decoder.num_layers)
     tokenizer_path = Path(config.model.tokenizer) if config.model.tokenizer else directory
     tokenizer = _tokenizer(config, directory)
     mesh = _mesh(config.parallel.tensor_parallel_size)
-    resolved = resolve(config, _model_facts(config, directory, decoder), _device_facts(mesh.devices.flat[0], mesh.devices.size))
-    started = time.monotonic()
-    params = load_params(
-        directory,
-        decoder,
-        mesh,
-        resolved.dtype,
-        load_format=config.model.load_format,
-        seed=config.model.seed,
-        progress=lambda done, total: progress("loading weights", done, total),
+    programs_directory = None if config.compile.programs is None else Path(config.compile.programs).expanduser()
+    manifest = None if programs_directory is None else read_manifest(programs_directory)
+    resolved = resolve(
+        config,
+        _model_facts(config, directory, decoder),
+        device_facts(mesh.devices.flat[0], mesh.devices.size),
+        partial(count_bytes, decoder, mesh, config),
+        None if manifest is None else manifest.num_pages,
     )
-    loaded = time.monotonic()
-    try:
-        executor = LocalExecutor(decoder, params, mesh, _options(config, resolved, kernels), progress)
-    except KernelError as error:
-        raise ConfigError(f"attention_kernel or kv_write_kernel: {error}", param="attention_kernel") from error
-    compiled = time.monotonic()
+    lowering = Lowering(decoder, mesh, ExecutorOptions.of(config, resolved, kernels))
+    saved = None
+    if programs_directory is not None and manifest is not None:
+        saved = SavedPrograms(programs_directory, manifest, lowering)
+    loaded, compiled = both(partial(_load, config, directory, lowering), partial(make_programs, lowering, saved=saved), progress)
+    executor = LocalExecutor(lowering, compiled.result, loaded.result)
     cache = KVCache(
         resolved.num_pages,
         config.cache.page_size,
@@ -142,18 +140,29 @@ def build_engine(config: EngineConfig, *, strict_length: bool, clock: Clock, pro
     fingerprint = model_fingerprint(directory, decoder, load_format=model.load_format, seed=model.seed)
     namespace = CacheNamespace(fingerprint, resolved.kv_dtype, repr(decoder.rope))
     dumper = crash_dumper(config, resolved.served_model_name, fingerprint, executor.capabilities())
-    seconds = (loaded - started, compiled - loaded)
     built = BuiltEngine(
         core=EngineCore(scheduler, executor, overlap=config.scheduler.overlap, dumper=dumper),
         intake=Intake(tokenizer, limits, namespace, _budgets(config, policies, cache)),
         tokenizer=tokenizer,
         chat_template=ChatTemplate.load(tokenizer_path, config.model.chat_template),
-        report=_report(config, resolved, decoder, executor, seconds),
+        report=_report(config, resolved, decoder, executor, (loaded.seconds, compiled.seconds)),
         clock=clock,
     )
     warmer = Warmer(built.core, built.intake, tokenizer, built.chat_template, clock, resolved.max_model_len)
     warmer.warm(warm_prompts, progress)
     return built
+
+
+def _load(config: EngineConfig, directory: Path, lowering: Lowering, progress: Progress) -> Params:
+    return load_params(
+        directory,
+        lowering.config,
+        lowering.mesh,
+        lowering.options.dtype,
+        load_format=config.model.load_format,
+        seed=config.model.seed,
+        progress=lambda done, total: progress("loading weights", done, total),
+    )
 
 
 def _budgets(config: EngineConfig, policies: Policies, cache: KVCache) -> Budgets:
@@ -185,14 +194,13 @@ def _report(
             dtype=resolved.dtype,
             parameters=decoder.num_parameters,
             created=int(time.time()),
-            tokenizer=str(Path(config.model.tokenizer or model_directory(config.model.model)).resolve()),
         ),
         kv_dtype=resolved.kv_dtype,
         mesh=f"{executor.device_kind} x{devices}",
         page_size=config.cache.page_size,
         memory=MemoryLedger(
-            weights=resolved.weight_bytes // devices,
-            kv_cache=resolved.cache_bytes // devices,
+            weights=resolved.device_bytes.weights,
+            kv_cache=resolved.cache_bytes,
             temporary=executor.temporary_bytes,
             kv_tokens=(resolved.num_pages - 1) * config.cache.page_size,
         ),
@@ -228,49 +236,13 @@ def _mesh(tensor: int) -> Mesh:
         raise ConfigError(f"tensor_parallel_size: {error}", param="tensor_parallel_size") from error
 
 
-def _kernels(config: EngineConfig, decoder: DecoderConfig) -> Kernels:
-    """What the layers were given, once it is known that model and operations have it."""
-    kernels = config.kernels.parse()
-    for operation, ranges, param in (
-        (ragged_paged_attention, kernels.attention, "attention_kernel"),
-        (kv_write, kernels.kv_write, "kv_write_kernel"),
-    ):
-        check_kernels(ranges, operation.NAMES, decoder.num_layers, param)
-    return kernels
-
-
-def _options(config: EngineConfig, resolved: ResolvedConfig, kernels: Kernels) -> ExecutorOptions:
-    return ExecutorOptions(
-        max_num_seqs=config.scheduler.max_num_seqs,
-        max_num_batched_tokens=config.scheduler.max_num_batched_tokens,
-        max_model_len=resolved.max_model_len,
-        num_pages=resolved.num_pages,
-        page_size=config.cache.page_size,
-        kv_dtype=resolved.kv_dtype,
-        kernels=kernels,
-        first_alone=resolved.compile_first,
-        strict=config.compile.late_compiles == "raise",
-    )
-
-
 def _model_facts(config: EngineConfig, directory: Path, decoder: DecoderConfig) -> ModelFacts:
     name = config.model.model if config.model.model == BUNDLED_MODEL else directory.resolve().name
     return ModelFacts(
         name=name,
         dtype=decoder.dtype,
         max_position_embeddings=decoder.max_position_embeddings,
-        num_parameters=decoder.num_parameters,
-        kv_values=decoder.num_layers * 2 * cache_kv_heads(decoder, config.parallel.tensor_parallel_size) * decoder.head_dim,
     )
-
-
-def _device_facts(device: jax.Device, count: int) -> DeviceFacts:
-    if device.platform == "cpu":
-        memory = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    else:
-        memory = int((device.memory_stats() or {}).get("bytes_limit", 0))
-    slow = device.platform == "cpu" and jax.__version_info__ < (0, 11)
-    return DeviceFacts(device.platform, count, memory, slow_bfloat16_scatter=slow)
 
 
 def _eos_token_ids(decoder: DecoderConfig, tokenizer: Tokenizer | None) -> frozenset[int]:

@@ -30,6 +30,13 @@ class BucketGrid:
     buckets: tuple[Bucket, ...]
 
     @classmethod
+    def for_platform(cls, platform: str, *, max_rows: int, max_tokens: int) -> BucketGrid:
+        """The grid of an engine on devices of a platform ("cpu" or another)."""
+        on_cpu = platform == "cpu"
+        # XLA's CPU dots leave the fast path at one row.
+        return cls.make(max_rows=max_rows, max_tokens=max_tokens, min_rows=2 if on_cpu else 1, fine=not on_cpu)
+
+    @classmethod
     def make(cls, *, max_rows: int, max_tokens: int, min_rows: int, fine: bool = False) -> BucketGrid:
         """Buckets for up to `max_rows` rows and `max_tokens` tokens a step.
 
@@ -47,6 +54,11 @@ class BucketGrid:
         tokens = [*_doubling(2 * CHUNK_ROWS, max_tokens), max_tokens]
         mixed = {Bucket(count, rows) for count in tokens for rows in mixed_rows if rows <= count}
         return cls(tuple(sorted(decode | mixed)))
+
+    @property
+    def max_tokens(self) -> int:
+        """T of the largest bucket."""
+        return max(bucket.tokens for bucket in self.buckets)
 
     def first(self) -> frozenset[Bucket]:
         """The few that serving can begin with: the smallest decode step, and the largest step of every row count with prompts.

@@ -3,46 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
 
-from jaxserve.config.kernels import AUTOMATIC, Kernels
 from jaxserve.executor.base import Capabilities
 from jaxserve.executor.batch import DeviceBatch, make_batch
-from jaxserve.executor.buckets import Bucket, BucketGrid
+from jaxserve.executor.buckets import Bucket
 from jaxserve.executor.compile_guard import CompileGuard
 from jaxserve.executor.copies import copy_batches
-from jaxserve.executor.lowering import example_batch
-from jaxserve.executor.programs import SMALL_PROGRAMS, Programs, Progress, compile_programs
+from jaxserve.executor.lowering import Lowering
+from jaxserve.executor.programs import SMALL_PROGRAMS, Programs
 from jaxserve.executor.result import LocalHandle
-from jaxserve.executor.step import StateShape, StepState, abstract_state
+from jaxserve.executor.step import StepState
 from jaxserve.metrics.turn import ExecutorCounts
 from jaxserve.models.binding import Params
-from jaxserve.models.config import DecoderConfig
 from jaxserve.sampling.params import MAX_LOGPROBS
 from jaxserve.scheduler.plan import Plan, RowStart
-
-
-@dataclass(frozen=True, slots=True)
-class ExecutorOptions:
-    """Shapes of an executor: rows, tokens and pages; `kv_dtype` names the cache's dtype, `kernels` what computes the layers.
-
-    `first_alone`: be ready when a few steps are compiled that hold every plan. `strict`: a compilation inside a step is an error.
-    """
-
-    max_num_seqs: int
-    max_num_batched_tokens: int
-    max_model_len: int
-    num_pages: int
-    page_size: int
-    kv_dtype: str
-    kernels: Kernels = AUTOMATIC
-    first_alone: bool = False
-    strict: bool = False
 
 
 class LocalExecutor:
@@ -53,40 +32,24 @@ class LocalExecutor:
         device_kind: the devices' name.
 
     Args:
-        config: the model.
-        params: its weights, on the devices of `mesh`.
-        mesh: with the axis "tensor", over which KV heads are sharded.
-        options: shapes.
-        progress: told about compilation.
+        lowering: what the programs were made from: the model, the devices and the shapes.
+        programs: made from it.
+        params: the weights, on those devices.
     """
 
-    def __init__(self, config: DecoderConfig, params: Params, mesh: Mesh, options: ExecutorOptions, progress: Progress) -> None:
-        self._config = config
+    def __init__(self, lowering: Lowering, programs: Programs, params: Params) -> None:
+        self._config = lowering.config
+        self._options = lowering.options
         self._params = params
-        self._options = options
-        self._max_pages = -(-options.max_model_len // options.page_size)
-        device = mesh.devices.flat[0]
-        self.device_kind: str = device.device_kind
-        self.grid = BucketGrid.make(
-            max_rows=options.max_num_seqs,
-            max_tokens=options.max_num_batched_tokens,
-            min_rows=2 if device.platform == "cpu" else 1,  # XLA's CPU dots leave the fast path at one row
-            fine=device.platform != "cpu",
-        )
-        self._state = self._initial_state(mesh)
-        self._programs: Programs = compile_programs(
-            config,
-            mesh,
-            self.grid,
-            params,
-            self._state,
-            self._example,
-            progress,
-            options.kernels,
-            first_alone=options.first_alone,
-        )
-        self._guard = CompileGuard(strict=options.strict)
+        self._programs = programs
+        self._guard = CompileGuard(strict=lowering.options.strict)
         self._padding_tokens = 0
+        self.device_kind: str = lowering.mesh.devices.flat[0].device_kind
+        self.grid = lowering.grid
+        zeros: Callable[..., jax.Array] = jnp.zeros
+        self._state: StepState = jax.tree.map(
+            lambda array: zeros(array.shape, array.dtype, device=array.sharding), lowering.state
+        )
 
     @property
     def temporary_bytes(self) -> int:
@@ -147,7 +110,7 @@ class LocalExecutor:
 
     def _batch(self, plan: Plan, bucket: Bucket) -> DeviceBatch:
         options = self._options
-        return make_batch(plan, bucket, max_pages=self._max_pages, page_size=options.page_size, spare_slot=options.max_num_seqs)
+        return make_batch(plan, bucket, max_pages=options.max_pages, page_size=options.page_size, spare_slot=options.max_num_seqs)
 
     def _score(self, plan: Plan) -> jax.Array | None:
         """Score prompt tokens from the step's hidden states."""
@@ -184,28 +147,3 @@ class LocalExecutor:
         slot = np.array(start.slot, np.int32)
         sampler = self._programs.load_row(self._state.sampler, slot, counts, in_prompt, bias)
         self._state = replace(self._state, sampler=sampler)
-
-    def _initial_state(self, mesh: Mesh) -> StepState:
-        """Zeros on the devices."""
-        options = self._options
-        shape = StateShape(
-            slots=options.max_num_seqs,
-            num_pages=options.num_pages,
-            page_size=options.page_size,
-            max_tokens=max(bucket.tokens for bucket in self.grid.buckets),
-            kv_dtype=options.kv_dtype,
-            dtype=self._activation_dtype(),
-        )
-        zeros: Callable[..., jax.Array] = jnp.zeros
-        state: StepState = jax.tree.map(
-            lambda array: zeros(array.shape, array.dtype, device=array.sharding), abstract_state(self._config, mesh, shape)
-        )
-        return state
-
-    def _activation_dtype(self) -> str:
-        return str(jax.tree.leaves(self._params)[0].dtype)
-
-    def _example(self, bucket: Bucket) -> DeviceBatch:
-        """A batch of the bucket's shape."""
-        options = self._options
-        return example_batch(bucket, max_pages=self._max_pages, page_size=options.page_size, spare_slot=options.max_num_seqs)

@@ -1,65 +1,131 @@
-"""From shapes to the step's program: the one function that serving and compiling for other machines both go through."""
+"""From shapes to programs: what serving and compiling for other machines both go through."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from jaxserve.config.kernels import Kernels
+from jaxserve.errors import ConfigError
 from jaxserve.executor.batch import DeviceBatch, make_batch
-from jaxserve.executor.buckets import Bucket
+from jaxserve.executor.buckets import Bucket, BucketGrid
+from jaxserve.executor.copies import COPY_WIDTH, make_copy
 from jaxserve.executor.gpu_options import compiler_options
-from jaxserve.executor.step import StepState, make_step
-from jaxserve.models.binding import Params
+from jaxserve.executor.options import ExecutorOptions
+from jaxserve.executor.step import StateShape, abstract_state, make_score, make_step
 from jaxserve.models.config import DecoderConfig
+from jaxserve.sampling.state import load_row
 from jaxserve.scheduler.plan import SUPPRESS_WIDTH, Plan, SamplingRows
+from jaxserve.weights.abstract import placed_params
+from pallas_kernels.registry import KernelError
 
 NO_OPTIONS: Mapping[str, str] = {}
+SCORE, LOAD_ROW, COPY_PAGES = "score", "load_row", "copy_pages"
 
 
-class StepLowering:
-    """Lowers and compiles the step of a bucket from shapes and shardings.
+@dataclass(frozen=True, slots=True, eq=False)
+class Recipe:
+    """How a program is made.
 
-    Args:
-        config: the model.
-        mesh: the devices, which may be of a topology that this machine does not have.
-        params, state: arrays, or jax.ShapeDtypeStructs with shardings in their place.
-        example: a batch of a bucket's shape.
-        kernels: which implementations the step's layers use.
+    Attributes:
+        name: of the program, among those of an engine.
+        function: what is compiled (jax.jit's result).
+        arguments: shapes of what it takes.
+        result: a tree of the structure that it returns.
+        options: XLA's.
     """
 
-    def __init__(
-        self,
-        config: DecoderConfig,
-        mesh: Mesh,
-        params: Params,
-        state: StepState,
-        example: Callable[[Bucket], DeviceBatch],
-        kernels: Kernels,
-    ) -> None:
-        self.params, self.state = jax.tree.map(_shape, (params, state))
-        self.placed: StepState = jax.tree.map(lambda array: array.sharding, state)
-        self._example = example
-        self._options = compiler_options(mesh.devices.flat[0])
-        self._step = jax.jit(make_step(config, mesh, kernels), donate_argnums=1, out_shardings=(self.placed, None))
+    name: str
+    function: Any
+    arguments: tuple[Any, ...]
+    result: Any
+    options: Mapping[str, str]
 
-    def compile(self, bucket: Bucket, extra: Mapping[str, str] = NO_OPTIONS) -> Any:
-        """The program (jax.stages.Compiled); `extra` are more of XLA's options."""
-        options = {**self._options, **extra}
-        return self._step.lower(self.params, self.state, self._example(bucket)).compile(compiler_options=options or None)
+    def compile(self, extra: Mapping[str, str] = NO_OPTIONS) -> Any:
+        """The program (jax.stages.Compiled); `extra` are more of XLA's options.
+
+        Raises:
+            ConfigError: a layer was given a kernel that cannot do what is asked of it.
+        """
+        try:
+            lowered = self.function.lower(*self.arguments)
+        except KernelError as error:
+            raise ConfigError(f"attention_kernel or kv_write_kernel: {error}", param="attention_kernel") from error
+        return lowered.compile(compiler_options={**self.options, **extra} or None)
 
 
-def example_batch(bucket: Bucket, *, max_pages: int, page_size: int, spare_slot: int) -> DeviceBatch:
-    """A batch of the bucket's shape, made as every batch is: one row with one token."""
-    return make_batch(_example_plan(), bucket, max_pages=max_pages, page_size=page_size, spare_slot=spare_slot)
+class Lowering:
+    """Recipes of an engine's programs, from shapes and shardings: steps by bucket, prompt scoring, sampling state, page copies.
+
+    Attributes:
+        config: the model.
+        mesh: the devices, which may be of a topology that this machine does not have.
+        options: the engine's shapes.
+        grid: buckets of the steps.
+        params, state: jax.ShapeDtypeStructs with shardings.
+    """
+
+    def __init__(self, config: DecoderConfig, mesh: Mesh, options: ExecutorOptions) -> None:
+        device = mesh.devices.flat[0]
+        self.config, self.mesh, self.options = config, mesh, options
+        self.grid = BucketGrid.for_platform(
+            device.platform, max_rows=options.max_num_seqs, max_tokens=options.max_num_batched_tokens
+        )
+        shape = StateShape(
+            slots=options.max_num_seqs,
+            num_pages=options.num_pages,
+            page_size=options.page_size,
+            max_tokens=self.grid.max_tokens,
+            kv_dtype=options.kv_dtype,
+            dtype=options.dtype,
+        )
+        self.params = placed_params(config, mesh, options.dtype)
+        self.state = abstract_state(config, mesh, shape)
+        self._placed = jax.tree.map(lambda array: array.sharding, self.state)
+        self._xla = compiler_options(device)
+        step = make_step(config, mesh, options.kernels)
+        self._step = jax.jit(step, donate_argnums=1, out_shardings=(self._placed, None))
+
+    def step(self, bucket: Bucket) -> Recipe:
+        """The step of a bucket: (params, state, batch) -> (state, packed)."""
+        arguments = (self.params, self.state, self._example(bucket))
+        return Recipe(step_name(bucket), self._step, arguments, (self._placed, 0), self._xla)
+
+    def others(self) -> tuple[Recipe, ...]:
+        """The programs that are not steps: SCORE, LOAD_ROW and COPY_PAGES."""
+        state, placed = self.state, self._placed
+        vocabulary = state.sampler.bias.shape[1]
+        row = [np.zeros(vocabulary, dtype) for dtype in (np.int32, np.bool_, np.float32)]
+        slot, count = np.zeros((), np.int32), np.zeros((), np.int32)
+        targets, pages = np.zeros(state.hidden.shape[0], np.int32), np.zeros(COPY_WIDTH, np.int32)
+        score = jax.jit(make_score(self.config, self.mesh))
+        load: Callable[..., Any] = jax.jit(load_row, donate_argnums=0, out_shardings=placed.sampler)
+        copy = jax.jit(make_copy(self.mesh), donate_argnums=0, out_shardings=placed.kv_pages)
+        return (
+            Recipe(SCORE, score, (self.params, state.hidden, targets, count), 0, self._xla),
+            Recipe(LOAD_ROW, load, (state.sampler, slot, *row), placed.sampler, self._xla),
+            Recipe(COPY_PAGES, copy, (state.kv_pages, pages, pages), 0, self._xla),
+        )
+
+    def _example(self, bucket: Bucket) -> DeviceBatch:
+        """A batch of the bucket's shape, made as every batch is: one row with one token."""
+        options = self.options
+        return make_batch(
+            _example_plan(),
+            bucket,
+            max_pages=options.max_pages,
+            page_size=options.page_size,
+            spare_slot=options.max_num_seqs,
+        )
 
 
-def _shape(array: Any) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=array.sharding)
+def step_name(bucket: Bucket) -> str:
+    """The name of a step's program."""
+    return f"step_{bucket.tokens}x{bucket.rows}"
 
 
 def _example_plan() -> Plan:

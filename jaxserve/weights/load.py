@@ -13,15 +13,15 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding
 from jax.typing import DTypeLike
 
-from jaxserve.models.binding import Params, abstract_params, param_shardings
+from jaxserve.models.binding import Params
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.registry import weight_rules
 from jaxserve.models.rules import WeightRule
+from jaxserve.weights.abstract import placed_params
 from jaxserve.weights.check import check_tensors
 from jaxserve.weights.dummy import DummyWeights
 from jaxserve.weights.packing import Index, read_block
 from jaxserve.weights.safetensors import Block, SafetensorsCheckpoint
-from sharding import TENSOR
 
 Progress = Callable[[int, int], None]
 READERS = 4
@@ -65,7 +65,11 @@ def load_params(
         return _collect(jobs, (dummy.make(*job) for job in jobs), progress)
     with SafetensorsCheckpoint(Path(model_dir)) as checkpoint, ThreadPoolExecutor(READERS) as pool:
         check_tensors(config, [job.rule for job in jobs], checkpoint.shapes)
-        return _collect(jobs, pool.map(lambda job: _read(checkpoint, job, name), jobs), progress)
+        try:
+            return _collect(jobs, pool.map(lambda job: _read(checkpoint, job, name), jobs), progress)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)  # do not read the rest for nobody
+            raise
 
 
 class _Job(NamedTuple):
@@ -77,9 +81,9 @@ class _Job(NamedTuple):
 
 
 def _jobs(config: DecoderConfig, mesh: Mesh, dtype: str) -> list[_Job]:
-    tree = abstract_params(config, dtype, mesh.shape[TENSOR])
-    shardings = param_shardings(config, mesh)
-    return [_Job(rule, _leaf(tree, rule.path).shape, shardings[rule.path]) for rule in weight_rules(config)]
+    tree = placed_params(config, mesh, dtype)
+    leaves = [(rule, _leaf(tree, rule.path)) for rule in weight_rules(config)]
+    return [_Job(rule, leaf.shape, leaf.sharding) for rule, leaf in leaves]
 
 
 def _leaf(tree: Params, path: tuple[str, ...]) -> Any:

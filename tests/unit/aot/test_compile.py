@@ -87,7 +87,7 @@ def test_a_model_that_does_not_fit_is_refused_with_what_is_missing() -> None:
 
 @needs_plugin
 def test_more_devices_than_the_target_has() -> None:
-    with pytest.raises(ConfigError, match="tp is 8, but the target has 4 GPUs"):
+    with pytest.raises(ConfigError, match="tp is 8, but the target has 4 devices"):
         compile_for(TargetConfig(model="llama-3-8b", target="h100:4", tp=8), print)
 
 
@@ -99,7 +99,8 @@ def test_context_longer_than_the_model_was_made_for() -> None:
 def test_the_door_says_what_is_wrong_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert door.main(["llama-3-8b", "--target", "v100:1"]) == 2
     assert capsys.readouterr().err == (
-        "jaxserve: target must be a GPU and how many, such as h100:8, got 'v100:1'; known GPUs are a100, h100, h200, b200\n"
+        "jaxserve: target must be a GPU and how many, such as h100:8, got 'v100:1'; known GPUs are a100, h100, h200, b200; "
+        "or cpu, for this machine's own\n"
     )
 
 

@@ -9,7 +9,9 @@ import pytest
 from jaxserve.aot.ledger import Ledger
 from jaxserve.aot.settings import TargetConfig
 from jaxserve.aot.shapes import decoder, from_shape
+from jaxserve.config.fields import EngineConfig
 from jaxserve.errors import ConfigError, UnsupportedModelError
+from jaxserve.executor.buckets import BucketGrid
 from jaxserve.models.checkpoint import read_hf_config
 from jaxserve.models.registry import decoder_config
 from jaxserve.planner import catalogue
@@ -49,10 +51,15 @@ def test_a_checkpoint_directory_is_read() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"rows": "1,x"}, "rows must be numbers above 0 with commas, or 'none', got '1,x'"),
+        ({"rows": "1,x"}, "rows must be numbers above 0 with commas, 'all' or 'none', got '1,x'"),
         ({"tokens": "0"}, "tokens must be numbers above 0"),
         ({"rows": "none", "tokens": "none"}, "nothing to compile"),
         ({"rows": "300"}, "rows names 300, more than max_num_seqs, which is 256"),
+        ({"tokens": "4096"}, "tokens names 4096, more than max_num_batched_tokens, which is 2048"),
+        ({"max_num_batched_tokens": 255}, "max_num_batched_tokens must be at least 256"),
+        ({"num_pages": 1}, "num_pages must be at least 2"),
+        ({"dtype": "fp8"}, "dtype must be one of 'auto'"),
+        ({"attention_kernel": "a@b"}, "attention_kernel must be 'auto'"),
         ({"tp": 0}, "tp must be at least 1"),
         ({"layers": 0}, "layers must be at least 1"),
         ({"max_model_len": 1}, "max_model_len must be at least 2"),
@@ -64,10 +71,58 @@ def test_settings_that_make_no_sense(settings: dict[str, object], message: str) 
         TargetConfig(**settings)
 
 
-def test_numbers_are_sorted_and_once() -> None:
-    config = TargetConfig(rows="32, 1,32", tokens="none")
-    assert config.decode_rows == (1, 32)
-    assert config.prompt_tokens == ()
+GRID = BucketGrid.for_platform("gpu", max_rows=64, max_tokens=128)
+
+
+def buckets(**settings: object) -> list[tuple[int, int]]:
+    config = TargetConfig(max_num_seqs=64, max_num_batched_tokens=128, **settings)
+    return [(bucket.tokens, bucket.rows) for bucket in config.buckets(GRID)]
+
+
+def test_buckets_by_number_are_sorted_and_once() -> None:
+    assert buckets(rows="32, 1,32", tokens="none") == [(1, 1), (32, 32)]
+    assert buckets(rows="none", tokens="128,16") == [(16, 16), (128, 32)]
+
+
+def test_all_buckets_are_the_engines() -> None:
+    decode = [(rows, rows) for rows in (1, 2, 4, 8, 16, 32, 48, 64)]
+    prompts = [(64, 32), (128, 32), (128, 64)]
+    assert buckets(rows="all", tokens="none") == decode
+    assert buckets(rows="none", tokens="all") == prompts
+    assert sorted(buckets(rows="all", tokens="all")) == sorted((bucket.tokens, bucket.rows) for bucket in GRID.buckets)
+
+
+def test_the_settings_reach_the_engine() -> None:
+    config = TargetConfig(
+        tp=2,
+        dtype="float16",
+        max_num_seqs=8,
+        max_num_batched_tokens=64,
+        max_model_len=100,
+        page_size=32,
+        num_pages=50,
+        gpu_memory_fraction=0.5,
+        attention_kernel="xla",
+        kv_write_kernel="xla@0-1",
+        rows="2",
+        tokens="16",
+    )
+    engine = EngineConfig.from_settings(
+        {
+            "model": "llama-3-8b",
+            "tensor_parallel_size": 2,
+            "dtype": "float16",
+            "max_num_seqs": 8,
+            "max_num_batched_tokens": 64,
+            "max_model_len": 100,
+            "page_size": 32,
+            "num_pages": 50,
+            "gpu_memory_fraction": 0.5,
+            "attention_kernel": "xla",
+            "kv_write_kernel": "xla@0-1",
+        }
+    )
+    assert config.engine() == engine
 
 
 LEDGER = Ledger(memory=100_000, usable=90_000, weights=50_000, state=4_000, temporary=6_000, token=10)

@@ -5,13 +5,34 @@ from dataclasses import replace
 import pytest
 
 from jaxserve.config.fields import CacheConfig, CompileConfig, EngineConfig, ModelConfig, RecordConfig, SchedulerConfig
-from jaxserve.config.resolve import CPU_CACHE_BYTES, WORKSPACE_BYTES, DeviceFacts, ModelFacts, dump_directory, resolve
+from jaxserve.config.resolve import (
+    CPU_CACHE_BYTES,
+    SPARE_BYTES,
+    WORKSPACE_BYTES,
+    DeviceBytes,
+    DeviceFacts,
+    ModelFacts,
+    dump_directory,
+)
+from jaxserve.config.resolve import resolve as resolve_with
 from jaxserve.errors import ConfigError
 
 GIB = 2**30
-MODEL = ModelFacts(name="tiny", dtype="bfloat16", max_position_embeddings=2048, num_parameters=10**6, kv_values=1024)
+MODEL = ModelFacts(name="tiny", dtype="bfloat16", max_position_embeddings=2048)
+WEIGHTS, KV_VALUES, STATE = 10**6, 1024, 5000  # numbers, numbers a token, bytes
+BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
 CPU = DeviceFacts(platform="cpu", count=1, memory=64 * GIB, slow_bfloat16_scatter=False)
 H100 = DeviceFacts(platform="gpu", count=1, memory=80 * GIB, slow_bfloat16_scatter=False)
+
+
+def resolve(settings, model, devices, *, weights=WEIGHTS, values=KV_VALUES, saved_pages=None):
+    """Resolve for a model of so many weights and of so many numbers a token in the cache, on each device."""
+
+    def count_bytes(dtype, kv_dtype):
+        page = settings.cache.page_size * values * BYTES[kv_dtype]
+        return DeviceBytes(weights=weights * BYTES[dtype], state=STATE, page=page)
+
+    return resolve_with(settings, model, devices, count_bytes, saved_pages)
 
 
 def config(*, model=None, cache=None, scheduler=None, compile=None):
@@ -44,14 +65,14 @@ def test_dtypes(asked, stored, slow, dtype, kv_dtype):
 @pytest.mark.parametrize(("dtype", "size"), [("float32", 4), ("bfloat16", 2), ("float16", 2)])
 def test_bytes_follow_the_dtypes(dtype, size):
     resolved = resolve(config(model={"dtype": dtype}, cache={"num_pages": 200}), MODEL, CPU)
-    assert resolved.weight_bytes == MODEL.num_parameters * size
-    assert resolved.cache_bytes == 200 * 16 * MODEL.kv_values * size
+    assert resolved.device_bytes.weights == WEIGHTS * size
+    assert resolved.cache_bytes == 200 * 16 * KV_VALUES * size
 
 
 def test_a_cache_in_float32_for_bfloat16_weights_takes_twice_the_bytes():
     resolved = resolve(config(cache={"num_pages": 200}), MODEL, replace(CPU, slow_bfloat16_scatter=True))
-    assert resolved.weight_bytes == MODEL.num_parameters * 2
-    assert resolved.cache_bytes == 200 * 16 * MODEL.kv_values * 4
+    assert resolved.device_bytes.weights == WEIGHTS * 2
+    assert resolved.cache_bytes == 200 * 16 * KV_VALUES * 4
 
 
 def test_names():
@@ -85,18 +106,25 @@ def test_a_cpu_gets_the_pages_that_could_ever_be_used():
 
 
 def test_a_cpu_gives_its_cache_at_most_a_share_of_its_memory():
-    page = 16 * MODEL.kv_values * 2
+    page = 16 * KV_VALUES * 2
     many = config(scheduler={"max_num_seqs": 512})
-    large = replace(MODEL, kv_values=2**17)
-    assert resolve(many, large, CPU).num_pages == CPU_CACHE_BYTES // (16 * 2**17 * 2)
-    little = replace(CPU, memory=20 * page + MODEL.num_parameters * 2)
+    assert resolve(many, MODEL, CPU, values=2**17).num_pages == CPU_CACHE_BYTES // (16 * 2**17 * 2)
+    little = replace(CPU, memory=20 * page + WEIGHTS * 2 + STATE)
     resolved = resolve(config(), MODEL, little)
     assert resolved.num_pages == 10
     assert resolved.max_model_len == 9 * 16
+    assert resolve(config(), MODEL, replace(little, memory=little.memory - 1)).num_pages == 9
+
+
+def test_virtual_devices_share_the_memory_of_the_host():
+    page = 16 * KV_VALUES * 2
+    two = replace(CPU, count=2, memory=2 * (20 * page + WEIGHTS * 2 + STATE))
+    assert resolve(config(), MODEL, two).num_pages == 10
+    assert resolve(config(), MODEL, replace(two, memory=two.memory - 1)).num_pages == 9
 
 
 def test_memory_asked_for_limits_the_cache_on_any_device():
-    page = 16 * MODEL.kv_values * 2
+    page = 16 * KV_VALUES * 2
     settings = config(cache={"kv_cache_memory_gib": 5 * page / GIB})
     for devices in (CPU, H100):
         assert resolve(settings, MODEL, devices).num_pages == 5
@@ -104,14 +132,26 @@ def test_memory_asked_for_limits_the_cache_on_any_device():
 
 @pytest.mark.parametrize("tensor", [1, 8])
 def test_a_gpu_gives_its_cache_what_is_left(tensor):
-    model = replace(MODEL, num_parameters=70 * 10**9 // 8 * tensor, kv_values=2 * 80 * 8 * 128)
-    devices = replace(H100, count=tensor)
-    resolved = resolve(config(), model, devices)
-    page = 16 * model.kv_values * 2
-    left = tensor * (80 * GIB - model.num_parameters * 2 // tensor - WORKSPACE_BYTES)
+    weights, values = 70 * 10**9 // 8, 2 * 80 * 8 * 128 // tensor
+    resolved = resolve(config(), MODEL, replace(H100, count=tensor), weights=weights, values=values)
+    page = 16 * values * 2
+    left = 80 * GIB - weights * 2 - STATE - WORKSPACE_BYTES
     assert resolved.num_pages == left // page
-    assert resolved.weight_bytes + resolved.cache_bytes + tensor * WORKSPACE_BYTES <= tensor * 80 * GIB
+    assert resolved.device_bytes.weights + resolved.cache_bytes + STATE + WORKSPACE_BYTES <= 80 * GIB
     assert resolved.num_pages * page > left - page
+
+
+def test_the_cache_of_saved_programs_is_taken_where_memory_has_it():
+    page = 16 * KV_VALUES * 2
+    own = resolve(config(), MODEL, H100).num_pages
+    most = (80 * GIB - WEIGHTS * 2 - STATE - WORKSPACE_BYTES + SPARE_BYTES) // page
+    for saved, taken in ((own - 1000, own - 1000), (most, most), (most + 1, own), (1, own)):
+        assert resolve(config(), MODEL, H100, saved_pages=saved).num_pages == taken
+    assert own < most
+    assert resolve(config(cache={"num_pages": 200}), MODEL, H100, saved_pages=300).num_pages == 200
+    little = replace(CPU, memory=20 * page + WEIGHTS * 2 + STATE)
+    for saved, taken in ((10, 10), (11, 10), (9, 9)):
+        assert resolve(config(), MODEL, little, saved_pages=saved).num_pages == taken
 
 
 @pytest.mark.parametrize(
@@ -130,7 +170,7 @@ def test_no_memory(devices):
 
 def test_weights_larger_than_the_device():
     with pytest.raises(ConfigError, match=r"left after 130.39 GiB of weights, one page takes 0.03 MiB"):
-        resolve(config(), replace(MODEL, num_parameters=70 * 10**9), H100)
+        resolve(config(), MODEL, H100, weights=70 * 10**9)
 
 
 def test_a_cache_that_holds_no_request_is_refused():

@@ -10,7 +10,10 @@ import pytest
 from jaxserve.executor.buckets import Bucket
 from jaxserve.executor.compile_guard import LateCompileError
 from jaxserve.executor.copies import COPY_WIDTH
-from jaxserve.executor.local import ExecutorOptions, LocalExecutor
+from jaxserve.executor.local import LocalExecutor
+from jaxserve.executor.lowering import Lowering
+from jaxserve.executor.options import ExecutorOptions
+from jaxserve.executor.programs import make_programs
 from jaxserve.models.checkpoint import read_hf_config
 from jaxserve.models.registry import decoder_config
 from jaxserve.sampling.params import MAX_LOGPROBS
@@ -28,6 +31,7 @@ OPTIONS = ExecutorOptions(
     max_model_len=32,
     num_pages=NUM_PAGES,
     page_size=PAGE,
+    dtype="float32",
     kv_dtype="float32",
     strict=True,
 )
@@ -42,7 +46,12 @@ def executor(tmp_path_factory):
     params = load_params(directory, config, mesh, "float32", load_format="dummy", seed=0, progress=lambda done, total: None)
     table = params["embedding"]["table"]
     params["embedding"]["table"] = jax.device_put(table.at[BAD].set(jnp.nan), table.sharding)
-    return LocalExecutor(config, params, mesh, OPTIONS, silent)
+    return made(config, params, mesh, OPTIONS)
+
+
+def made(config, params, mesh, options):
+    lowering = Lowering(config, mesh, options)
+    return LocalExecutor(lowering, make_programs(lowering, silent), params)
 
 
 def last_row(executor, *rows, **more):
@@ -134,7 +143,7 @@ def test_serving_begins_with_a_few_steps_and_gives_the_same_tokens(executor, tmp
     params = load_params(
         directory, config, make_mesh(2), "float32", load_format="dummy", seed=0, progress=lambda done, total: None
     )
-    early = LocalExecutor(config, params, make_mesh(2), options, silent)
+    early = made(config, params, make_mesh(2), options)
     before = last_row(early, (TOKENS, 6, [1, 2]))
     early.wait_compiled()
     misses = early.bucket_misses

@@ -1,0 +1,95 @@
+"""What a compiled program depends on. One that was made with any other value of it belongs to another engine."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+
+import jax
+from jax.sharding import Mesh
+
+from jaxserve.executor.gpu_options import compiler_options
+from jaxserve.executor.lowering import Lowering
+
+PACKAGES = ("jaxserve", "jax", "jaxlib", "flax", "numpy")
+CUDA_PACKAGES = ("jax-cuda12-plugin", "jax-cuda12-pjrt", "jax-cuda13-plugin", "jax-cuda13-pjrt")
+TRACED = ("jaxserve", "pallas_kernels", "sharding")  # packages whose code becomes programs
+SETTINGS = ("jax_enable_x64", "jax_default_matmul_precision")  # jax's, that change programs
+_NO_PART = ("dtype", "eos_token_ids")  # of DecoderConfig: the checkpoint's dtype, and what stops a request
+_CPU_INFO = Path("/proc/cpuinfo")
+
+Identity = dict[str, str]
+"""Field -> value. Text, so that it is the same when it comes back from a file."""
+
+
+def identity(lowering: Lowering) -> Identity:
+    """The identity of the programs that a lowering makes."""
+    options, mesh = lowering.options, lowering.mesh
+    decoder = {f"model.{name}": value for name, value in asdict(lowering.config).items() if name not in _NO_PART}
+    shapes = {
+        "tensor_parallel_size": mesh.devices.size,
+        "dtype": options.dtype,
+        "kv_dtype": options.kv_dtype,
+        "page_size": options.page_size,
+        "num_pages": options.num_pages,
+        "max_model_len": options.max_model_len,
+        "max_num_seqs": options.max_num_seqs,
+        "max_num_batched_tokens": options.max_num_batched_tokens,
+        "kernels": options.kernels,
+    }
+    settings = {name: getattr(jax.config, name) for name in SETTINGS}
+    xla = {"compiler_options": compiler_options(mesh.devices.flat[0])}
+    return {name: str(value) for name, value in (_versions() | _machine(mesh) | decoder | shapes | settings | xla).items()}
+
+
+def _versions() -> dict[str, object]:
+    """Of packages, and a digest of this one's code, which changes more often than its version."""
+    digest = hashlib.blake2b(digest_size=8)
+    for name in TRACED:
+        _add_code(digest, files(name), name)
+    return {"code": digest.hexdigest(), **{name: _version(name) for name in (*PACKAGES, *CUDA_PACKAGES)}}
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "none"
+
+
+def _add_code(digest: hashlib.blake2b, folder: Traversable, place: str) -> None:
+    for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
+        name = f"{place}/{entry.name}"
+        if entry.is_dir():
+            _add_code(digest, entry, name)
+        elif entry.name.endswith(".py"):
+            digest.update(f"{name}\0".encode() + entry.read_bytes() + b"\0")
+
+
+def _machine(mesh: Mesh) -> dict[str, object]:
+    """The kind of the devices; of CPUs, the instructions that they have."""
+    device = mesh.devices.flat[0]
+    kind: dict[str, object] = {
+        "platform": "gpu" if device.platform == "cuda" else device.platform,
+        "device": device.device_kind,
+        "compute_capability": getattr(device, "compute_capability", None),
+        "core_count": getattr(device, "core_count", None),
+    }
+    if device.platform == "cpu":
+        kind["device"] = f"{platform.machine()} {_cpu_features()}"
+    return kind
+
+
+def _cpu_features() -> str:
+    """A digest of the instruction sets that the operating system names."""
+    try:
+        lines = _CPU_INFO.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return "unknown"
+    flags = next((line for line in lines if line.lower().startswith(("flags", "features"))), "")
+    return hashlib.blake2b(flags.encode(), digest_size=8).hexdigest()

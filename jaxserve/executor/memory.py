@@ -1,0 +1,58 @@
+"""How much memory the devices have, and how much of it a model takes, from shapes alone."""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+
+from jaxserve.config.fields import EngineConfig
+from jaxserve.config.resolve import DeviceBytes, DeviceFacts
+from jaxserve.executor.buckets import BucketGrid
+from jaxserve.executor.step import StateShape, abstract_state
+from jaxserve.models.config import DecoderConfig
+from jaxserve.weights.abstract import placed_params
+
+_COUNTED_PAGES = 2  # of the cache whose bytes are counted: one page of it is a half
+
+
+def device_bytes(tree: Any) -> int:
+    """Bytes that one device holds of a tree of arrays, or of shapes with shardings."""
+    return sum(math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+
+
+def count_bytes(decoder: DecoderConfig, mesh: Mesh, config: EngineConfig, dtype: str, kv_dtype: str) -> DeviceBytes:
+    """What one device will hold, to the byte. Raises ConfigError for a decoder that cannot be divided over the mesh."""
+    scheduler = config.scheduler
+    grid = BucketGrid.for_platform(
+        mesh.devices.flat[0].platform, max_rows=scheduler.max_num_seqs, max_tokens=scheduler.max_num_batched_tokens
+    )
+    shape = StateShape(
+        slots=scheduler.max_num_seqs,
+        num_pages=_COUNTED_PAGES,
+        page_size=config.cache.page_size,
+        max_tokens=grid.max_tokens,
+        kv_dtype=kv_dtype,
+        dtype=dtype,
+    )
+    state = abstract_state(decoder, mesh, shape)
+    cache = device_bytes(state.kv_pages)
+    return DeviceBytes(
+        weights=device_bytes(placed_params(decoder, mesh, dtype)),
+        state=device_bytes(state) - cache,
+        page=cache // _COUNTED_PAGES,
+    )
+
+
+def device_facts(device: jax.Device, count: int) -> DeviceFacts:
+    """What `count` devices such as this one say of themselves."""
+    if device.platform == "cpu":
+        memory = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    else:
+        said = device.memory_stats() or {}
+        memory = int(said.get("bytes_limit", 0)) - int(said.get("bytes_in_use", 0))
+    slow = device.platform == "cpu" and jax.__version_info__ < (0, 11)
+    return DeviceFacts(device.platform, count, memory, slow_bfloat16_scatter=slow)

@@ -1,0 +1,61 @@
+"""What the shapes of an executor's programs follow from, beside the model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jaxserve.config.fields import EngineConfig
+from jaxserve.config.kernels import AUTOMATIC, Kernels, check_kernels
+from jaxserve.config.resolve import ResolvedConfig
+from pallas_kernels import kv_write, ragged_paged_attention
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutorOptions:
+    """Shapes of an executor: rows, tokens and pages; `dtype` and `kv_dtype` name the dtypes of activations and of the cache.
+
+    Attributes:
+        kernels: what computes the layers.
+        first_alone: be ready when a few steps are compiled that hold every plan.
+        strict: a compilation inside a step is an error.
+    """
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    max_model_len: int
+    num_pages: int
+    page_size: int
+    dtype: str
+    kv_dtype: str
+    kernels: Kernels = AUTOMATIC
+    first_alone: bool = False
+    strict: bool = False
+
+    @classmethod
+    def of(cls, config: EngineConfig, resolved: ResolvedConfig, kernels: Kernels) -> ExecutorOptions:
+        """Those of a configuration."""
+        return cls(
+            max_num_seqs=config.scheduler.max_num_seqs,
+            max_num_batched_tokens=config.scheduler.max_num_batched_tokens,
+            max_model_len=resolved.max_model_len,
+            num_pages=resolved.num_pages,
+            page_size=config.cache.page_size,
+            dtype=resolved.dtype,
+            kv_dtype=resolved.kv_dtype,
+            kernels=kernels,
+            first_alone=resolved.compile_first,
+            strict=config.compile.late_compiles == "raise",
+        )
+
+    @property
+    def max_pages(self) -> int:
+        """M, pages of the longest sequence."""
+        return -(-self.max_model_len // self.page_size)
+
+
+def chosen_kernels(config: EngineConfig, num_layers: int) -> Kernels:
+    """What the layers were given. Raises ConfigError for an implementation or a layer that there is not."""
+    kernels = config.kernels.parse()
+    check_kernels(kernels.attention, ragged_paged_attention.NAMES, num_layers, "attention_kernel")
+    check_kernels(kernels.kv_write, kv_write.NAMES, num_layers, "kv_write_kernel")
+    return kernels
