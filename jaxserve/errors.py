@@ -51,10 +51,6 @@ class JaxserveError(Exception):
         """The same error without a traceback: raised in several places, one object would gather those of all."""
         return type(self)(self.message, param=self.param, retry_after=self.retry_after)
 
-    def copy(self) -> JaxserveError:
-        """The same error without a traceback: raised in several places, one object would gather those of all."""
-        return type(self)(self.message, param=self.param, retry_after=self.retry_after)
-
 
 class InvalidRequestError(JaxserveError, ValueError):
     """A request field is missing, of the wrong type, or out of its range."""

@@ -1,0 +1,168 @@
+"""Child processes that never outlive their parent, with a socket to it for messages.
+
+A child is a module that is run as `__main__` by a fresh interpreter with the parent's import path. It inherits stderr, the
+environment and one end of a socket pair; every message on it is four bytes of length and the payload. The parent's death is
+noticed twice: the kernel kills the child (Linux), and the socket ends (everywhere).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import os
+import signal
+import socket
+import struct
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_LENGTH = struct.Struct("<I")
+_PR_SET_PDEATHSIG = 1
+_EXIT_ORPHANED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """A child as its parent's event loop sees it.
+
+    Attributes:
+        process: the child.
+        reader, writer: the socket.
+    """
+
+    process: asyncio.subprocess.Process
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    def send(self, payload: bytes) -> None:
+        """Send a message; to a child that is gone, nothing."""
+        send_frame(self.writer, payload)
+
+    async def receive(self) -> bytes | None:
+        """The next message; None once the child is gone."""
+        return await receive_frame(self.reader)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal, if the child is still there."""
+        with contextlib.suppress(ProcessLookupError):
+            self.process.send_signal(number)
+
+    async def wait(self) -> int:
+        """Wait for its end. Returns the exit code, negative for a signal."""
+        code = await self.process.wait()
+        self.writer.close()
+        return code
+
+    async def end_within(self, patience: float) -> None:
+        """Wait for its end, and kill it after `patience` seconds."""
+        try:
+            async with asyncio.timeout(patience):
+                await self.wait()
+        except TimeoutError:
+            await self.kill()
+
+    async def kill(self) -> None:
+        """End it now, whatever it is doing."""
+        self.signal(signal.SIGKILL)
+        await self.wait()
+
+
+async def spawn(module: str, first: bytes, *, pass_fds: Sequence[int] = ()) -> Child:
+    """Start a module as a child process.
+
+    Must be called in the main thread: a child dies with the thread that started it.
+
+    Args:
+        module: name of the module; it calls `adopt` first of all.
+        first: the first message.
+        pass_fds: further file descriptors that the child inherits, under the same numbers.
+    """
+    ours, theirs = socket.socketpair()
+    with theirs:
+        code = (
+            f"import sys; sys.path[:] = {sys.path!r}; import runpy; "
+            f"runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
+        )
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", code, str(theirs.fileno()), str(os.getpid())),
+            stdin=asyncio.subprocess.DEVNULL,
+            pass_fds=(theirs.fileno(), *pass_fds),
+            start_new_session=True,  # a terminal's Ctrl-C is for the parent, who tells its children
+        )
+    reader, writer = await asyncio.open_connection(sock=ours)
+    child = Child(process, reader, writer)
+    child.send(first)
+    return child
+
+
+class Parent:
+    """The parent as a child sees it. Its methods may be called from any thread, `receive` from one at a time.
+
+    Attributes:
+        socket: for a child that reads and writes it in its event loop.
+    """
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.socket = connection
+        self._sending = threading.Lock()
+
+    def send(self, payload: bytes) -> None:
+        """Send a message; to a parent that is gone, nothing."""
+        with self._sending, contextlib.suppress(OSError):
+            self.socket.sendall(_LENGTH.pack(len(payload)) + payload)
+
+    def receive(self) -> bytes | None:
+        """Wait for the next message; None once the parent is gone."""
+        head = self._exactly(_LENGTH.size)
+        return None if head is None else self._exactly(*_LENGTH.unpack(head))
+
+    def exit_when_gone(self) -> None:
+        """From now on, end this process at once when the parent is gone; for children that get no more messages."""
+        threading.Thread(target=self._watch, name="jaxserve-parent", daemon=True).start()
+
+    def _watch(self) -> None:
+        while self.receive() is not None:
+            pass
+        os._exit(_EXIT_ORPHANED)
+
+    def _exactly(self, count: int) -> bytes | None:
+        content = bytearray()
+        while len(content) < count:
+            try:
+                part = self.socket.recv(count - len(content))
+            except ConnectionError:
+                return None
+            if not part:
+                return None
+            content += part
+        return bytes(content)
+
+
+def adopt() -> tuple[Parent, bytes]:
+    """In a child, first of all: tie its life to its parent's. Returns the parent and its first message."""
+    connection, parent_id = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    parent = Parent(connection)
+    first = parent.receive()
+    if first is None or os.getppid() != parent_id:
+        os._exit(_EXIT_ORPHANED)
+    return parent, first
+
+
+def send_frame(writer: asyncio.StreamWriter, payload: bytes) -> None:
+    """Write a message to a stream."""
+    if not writer.is_closing():
+        writer.write(_LENGTH.pack(len(payload)) + payload)
+
+
+async def receive_frame(reader: asyncio.StreamReader) -> bytes | None:
+    """The next message of a stream; None at its end."""
+    try:
+        (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
+        return await reader.readexactly(length)
+    except (asyncio.IncompleteReadError, ConnectionError):
+        return None

@@ -1,0 +1,29 @@
+"""What an engine says of itself when it is ready, for people."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+
+from jaxserve.engine.build import EngineReport
+
+
+def banner(report: EngineReport) -> str:
+    """Several lines: model, memory, buckets, how long the start took."""
+    model, memory = report.model, report.memory
+    workspace = f"workspace {_size(memory.temporary)}"
+    return "\n".join(
+        (
+            f"jaxserve {version('jaxserve')}",
+            f"  model    {model.name}: {model.architecture}, {model.parameters / 1e6:,.1f}M parameters in {model.dtype}",
+            f"  context  {model.max_model_len:,} tokens a request, {memory.kv_tokens:,} in the KV cache",
+            f"  mesh     {report.mesh}",
+            f"  memory   a device: weights {_size(memory.weights)}, KV cache {_size(memory.kv_cache)}, {workspace}",
+            f"  pages    {report.page_size} tokens each, in {report.kv_dtype}",
+            f"  buckets  {' '.join(report.buckets)} (tokens x rows)",
+            f"  start    weights in {report.load_seconds:.1f} s, programs compiled in {report.compile_seconds:.1f} s",
+        )
+    )
+
+
+def _size(count: int) -> str:
+    return f"{count / 2**30:.2f} GiB" if count >= 2**30 else f"{count / 2**20:.1f} MiB"

@@ -1,0 +1,32 @@
+"""What an engine process builds, and how it is told to: by the name of a function and an argument of plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from jaxserve.engine.core import EngineCore
+from jaxserve.engine.link import EngineDescription
+
+Progress = Callable[[str, int, int], None]  # what, done, of how many
+
+
+@dataclass(frozen=True, slots=True)
+class ServedEngine:
+    """An engine that is ready, what front ends are told of it, and what people are."""
+
+    core: EngineCore
+    description: EngineDescription
+    banner: str
+
+
+Builder = Callable[[Mapping[str, Any], Progress], ServedEngine]
+
+
+def find_builder(name: str) -> Builder:
+    """The function that "package.module:function" names. It takes the argument, and whom to tell how far it is."""
+    module, _, function = name.partition(":")
+    builder: Builder = getattr(import_module(module), function)
+    return builder

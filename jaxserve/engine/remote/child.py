@@ -1,0 +1,73 @@
+"""The engine process: builds an engine, serves it until SIGTERM, and reports to its parent."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+from types import FrameType
+
+import msgspec
+
+from jaxserve.children import Parent, adopt
+from jaxserve.engine.remote.builders import find_builder
+from jaxserve.engine.remote.messages import wire_error
+from jaxserve.engine.remote.reports import EngineSpec, Failed, Progressed, Ready, encode_report
+from jaxserve.engine.remote.server import EngineServer
+from jaxserve.errors import JaxserveError
+
+_EXIT_DIED = 1
+_EXIT_REFUSED = 2
+
+logger = logging.getLogger(__name__)
+
+
+def main() -> int:
+    """Run the engine process. Returns its exit code: 0 when told to end, 1 if the engine died, 2 if it could not be built."""
+    parent, first = adopt()
+    parent.exit_when_gone()
+    spec = msgspec.json.decode(first, type=EngineSpec)
+    set_up_logging(spec.log_level)
+    try:
+        server = _build(spec, parent)
+    except JaxserveError as error:
+        parent.send(encode_report(Failed(wire_error(error))))
+        return _EXIT_REFUSED
+    except Exception as error:
+        logger.exception("the engine could not be built")
+        parent.send(encode_report(Failed(wire_error(error))))
+        return _EXIT_DIED
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        server.stop()
+
+    signal.signal(signal.SIGTERM, on_signal)
+    try:
+        server.serve()
+    except Exception:  # its loop has logged it, and the front ends were told
+        return _EXIT_DIED
+    return 0
+
+
+def _build(spec: EngineSpec, parent: Parent) -> EngineServer:
+    def progress(what: str, done: int, total: int) -> None:
+        parent.send(encode_report(Progressed(what, done, total)))
+
+    engine = find_builder(spec.builder)(spec.argument, progress)
+    server = EngineServer(engine.core, engine.description, spec.address, max_unread=spec.max_unread)
+    parent.send(encode_report(Ready(engine.banner)))
+    return server
+
+
+def set_up_logging(level: str) -> None:
+    """Our own messages from `level` on, libraries' warnings, all on stderr."""
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    for name in ("jaxserve", "server"):
+        logging.getLogger(name).setLevel(level.upper())
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stderr.flush()
+    os._exit(code)  # threads of a runtime that failed must not hold the exit

@@ -1,0 +1,212 @@
+"""The front end's side: an EngineLink to another process, which may die and come back."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import zmq
+import zmq.asyncio
+
+from jaxserve.engine.link import EngineDescription, EngineLoad, LinkSink
+from jaxserve.engine.remote.messages import (
+    Abort,
+    Add,
+    Answer,
+    Call,
+    Farewell,
+    FromFrontend,
+    Hello,
+    Turned,
+    Welcome,
+    decode_from_engine,
+    encode,
+    error_of,
+    outcomes_of,
+    protocol,
+)
+from jaxserve.errors import EngineDeadError, JaxserveError
+from jaxserve.scheduler.request import EngineRequest
+
+logger = logging.getLogger(__name__)
+
+RETRY_SECONDS = 0.1  # between two connections
+
+
+class _Ended(Exception):
+    """The engine, or the way to it, is gone; why."""
+
+    def __init__(self, error: JaxserveError) -> None:
+        super().__init__(error.message)
+        self.error = error
+
+
+class RemoteLink:
+    """An EngineLink over ZeroMQ; see there. Belongs to the event loop that it is made in.
+
+    An engine that went away is waited for: the next one that listens at the address is `found`.
+
+    Args:
+        address: the endpoint that the engine listens at, now or later.
+    """
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._context = zmq.asyncio.Context()
+        self._socket: zmq.asyncio.Socket | None = None
+        self._sink: LinkSink | None = None
+        self._heartbeat = -math.inf
+        self._load = EngineLoad()
+        self._description: asyncio.Future[EngineDescription] = asyncio.get_running_loop().create_future()
+        self._error: JaxserveError | None = EngineDeadError("the engine has not started")
+        self._numbers = itertools.count()
+        self._calls: dict[int, asyncio.Future[bytes]] = {}
+        self._running = asyncio.create_task(self._run())
+
+    async def described(self) -> EngineDescription:
+        """Wait for an engine, and what it says of itself."""
+        return await asyncio.shield(self._description)
+
+    @property
+    def heartbeat(self) -> float:
+        """Time of the latest turn that is known of; minus infinity before the first."""
+        return self._heartbeat
+
+    def connect(self, sink: LinkSink) -> None:
+        """Tell `sink` what comes; at once, if the engine is gone."""
+        self._sink = sink
+        if self._error is not None:
+            sink.lost(self._error)
+
+    def explain(self, error: JaxserveError) -> None:
+        """Say more about why no engine is there; does nothing if one is."""
+        if self._error is not None:
+            self._lose(error)
+
+    def add(self, requests: Sequence[EngineRequest]) -> None:
+        """Hand over the sequences of one request."""
+        self._send(Add([_without_stops(request) for request in requests]))
+
+    def abort(self, ids: Sequence[str]) -> None:
+        """End sequences at the next turn."""
+        self._send(Abort(list(ids)))
+
+    async def call(self, name: str, argument: bytes) -> bytes:
+        """Run a named call between two turns."""
+        if self._error is not None:
+            raise self._error.copy()
+        number = next(self._numbers)
+        answer = self._calls[number] = asyncio.get_running_loop().create_future()
+        self._send(Call(number, name, argument))
+        try:
+            payload: bytes = await answer
+            return payload
+        finally:
+            del self._calls[number]
+
+    def load(self) -> EngineLoad:
+        """The load last heard of."""
+        return self._load
+
+    async def close(self) -> None:
+        """Leave the engine; it aborts what it still runs for this front end."""
+        self._running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._running
+        self._lose(EngineDeadError("the link to the engine is closed"))
+        self._context.term()
+
+    def _send(self, message: FromFrontend) -> None:
+        if self._socket is None:  # the sink was told that all its requests are lost
+            return
+        self._socket.send(encode(message))  # without a bound on what waits: never delayed, never refused
+
+    async def _run(self) -> None:
+        """One connection after another. Each has a socket, and so a name, of its own: nothing of one reaches the next."""
+        while True:
+            self._socket = self._context.socket(zmq.DEALER)
+            self._socket.set(zmq.SNDHWM, 0)
+            self._socket.set(zmq.LINGER, 0)
+            monitor = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+            try:
+                self._socket.connect(self._address)
+                self._send(Hello(protocol()))
+                await self._listen(self._socket, monitor)
+            except _Ended as ended:
+                if self._error is None:
+                    logger.error("the engine is lost: %s", ended.error.message)
+                self._lose(ended.error)
+            finally:
+                self._socket.disable_monitor()
+                monitor.close()
+                self._socket.close()
+                self._socket = None
+            await asyncio.sleep(RETRY_SECONDS)  # an engine that bids farewell may be there for a moment still
+
+    async def _listen(self, source: zmq.asyncio.Socket, monitor: zmq.asyncio.Socket) -> None:
+        """Take what comes until the connection ends. Raises _Ended."""
+        gone = asyncio.ensure_future(monitor.recv_multipart())
+        message = asyncio.ensure_future(source.recv())
+        try:
+            while True:
+                await asyncio.wait((message, gone), return_when=asyncio.FIRST_COMPLETED)
+                if message.done():
+                    self._take(message.result())
+                    message = asyncio.ensure_future(source.recv())
+                elif gone.done():
+                    raise _Ended(EngineDeadError("the engine's process ended"))
+        finally:
+            for waiting in (gone, message):
+                waiting.cancel()
+            await asyncio.gather(gone, message, return_exceptions=True)
+
+    def _take(self, content: bytes) -> None:
+        message = decode_from_engine(content)
+        if isinstance(message, Turned):
+            self._heartbeat = message.heartbeat
+            self._load = message.load
+            if (message.updates or message.refusals) and self._sink is not None:
+                self._sink.deliver(outcomes_of(message))
+        elif isinstance(message, Answer):
+            self._answer(message)
+        elif isinstance(message, Welcome):
+            self._welcome(message.description)
+        else:
+            assert isinstance(message, Farewell)
+            raise _Ended(error_of(message.error))
+
+    def _answer(self, message: Answer) -> None:
+        answer = self._calls.get(message.number)
+        if answer is None or answer.done():  # its caller went away
+            return
+        if message.error is None:
+            answer.set_result(message.payload)
+        else:
+            answer.set_exception(error_of(message.error))
+
+    def _welcome(self, description: EngineDescription) -> None:
+        self._error = None
+        if self._description.done():
+            self._description = asyncio.get_running_loop().create_future()
+        self._description.set_result(description)
+        if self._sink is not None:
+            self._sink.found(description)
+
+    def _lose(self, error: JaxserveError) -> None:
+        self._error = error
+        self._load = EngineLoad()
+        for answer in self._calls.values():
+            if not answer.done():
+                answer.set_exception(error.copy())
+        if self._sink is not None:
+            self._sink.lost(error)
+
+
+def _without_stops(request: EngineRequest) -> EngineRequest:
+    """Stop strings are watched for where the text is made: the engine need not have them, and they may hold what is no UTF-8."""
+    return replace(request, params=replace(request.params, stop=())) if request.params.stop else request

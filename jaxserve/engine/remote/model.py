@@ -1,0 +1,34 @@
+"""Builds the engine of a checkpoint for other processes to use; the only module here that imports jax."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from jaxserve.clock import RealClock
+from jaxserve.config.fields import EngineConfig
+from jaxserve.engine.banner import banner
+from jaxserve.engine.build import build_engine, model_directory
+from jaxserve.engine.link import EngineDescription
+from jaxserve.engine.remote.builders import Progress, ServedEngine
+from jaxserve.errors import CheckpointError
+
+
+def model_engine(argument: Mapping[str, Any], progress: Progress) -> ServedEngine:
+    """Build an engine from an EngineConfig as plain data. Raises what build_engine raises."""
+    config = msgspec.convert(argument, EngineConfig)
+    built = build_engine(config, strict_length=True, clock=RealClock(), progress=progress)
+    if built.tokenizer is None:
+        raise CheckpointError("a server needs a tokenizer: the checkpoint has none, give one with --tokenizer")
+    tokenizer = Path(config.model.tokenizer) if config.model.tokenizer else model_directory(config.model.model)
+    template = config.model.chat_template
+    description = EngineDescription(
+        model=built.report.model,
+        rules=built.intake.rules,
+        tokenizer=str(tokenizer.resolve()),
+        chat_template=None if template is None else str(Path(template).resolve()),
+    )
+    return ServedEngine(built.core, description, banner(built.report))

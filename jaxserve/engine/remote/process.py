@@ -1,0 +1,65 @@
+"""An engine process as its parent sees it."""
+
+from __future__ import annotations
+
+import signal
+
+import msgspec
+
+from jaxserve.children import Child, spawn
+from jaxserve.engine.remote.builders import Progress
+from jaxserve.engine.remote.messages import error_of
+from jaxserve.engine.remote.reports import EngineSpec, Progressed, Ready, decode_report
+from jaxserve.errors import EngineDeadError
+
+
+class EngineProcess:
+    """Started by `start`; see there."""
+
+    def __init__(self, child: Child) -> None:
+        self._child = child
+
+    @classmethod
+    async def start(cls, spec: EngineSpec) -> EngineProcess:
+        """Start an engine process. It must be waited for in this event loop, whose thread must be the main one."""
+        return cls(await spawn("jaxserve.engine.remote.child", msgspec.json.encode(spec)))
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._child.process.pid
+
+    async def ready(self, progress: Progress) -> str:
+        """Wait until it listens. Returns what it says of itself, for people.
+
+        Raises what kept it from being built, or EngineDeadError if it ended without a word.
+        """
+        while (content := await self._child.receive()) is not None:
+            report = decode_report(content)
+            if isinstance(report, Progressed):
+                progress(report.what, report.done, report.total)
+            elif isinstance(report, Ready):
+                return report.banner
+            else:
+                raise error_of(report.error)
+        raise EngineDeadError(f"the engine's process ended while it started, {how_ended(await self._child.wait())}")
+
+    async def ended(self) -> int:
+        """Wait for its end. Returns the exit code, negative for a signal."""
+        return await self._child.wait()
+
+    async def stop(self, patience: float) -> None:
+        """Ask it to end after its current step, and kill it after `patience` seconds."""
+        self._child.signal(signal.SIGTERM)
+        await self._child.end_within(patience)
+
+    async def kill(self) -> None:
+        """End it now."""
+        await self._child.kill()
+
+
+def how_ended(code: int) -> str:
+    """An exit code in words."""
+    if code < 0:
+        return f"killed by {signal.Signals(-code).name}"
+    return f"exit code {code}"

@@ -1,0 +1,65 @@
+"""What an engine process is told when it starts, and what it reports to its parent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from jaxserve.engine.remote.messages import WireError
+from jaxserve.engine.remote.server import MAX_UNREAD
+
+MODEL_BUILDER = "jaxserve.engine.remote.model:model_engine"
+
+
+class EngineSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """What an engine process runs.
+
+    Attributes:
+        address: ZeroMQ endpoint that it listens at.
+        argument: plain data for the builder.
+        builder: "module:function"; see `jaxserve.engine.remote.builders`.
+        max_unread: see EngineServer.
+        log_level: least severe message to log.
+    """
+
+    address: str
+    argument: dict[str, Any]
+    builder: str = MODEL_BUILDER
+    max_unread: int = MAX_UNREAD
+    log_level: str = "info"
+
+
+class Progressed(msgspec.Struct, frozen=True, tag="progress"):
+    """How far the start is: `done` of `total` of something."""
+
+    what: str
+    done: int
+    total: int
+
+
+class Ready(msgspec.Struct, frozen=True, tag="ready"):
+    """The engine listens; what it says of itself."""
+
+    banner: str
+
+
+class Failed(msgspec.Struct, frozen=True, tag="failed"):
+    """The engine could not be built."""
+
+    error: WireError
+
+
+Report = Progressed | Ready | Failed
+
+_DECODER: msgspec.json.Decoder[Report] = msgspec.json.Decoder(Report)
+
+
+def encode_report(report: Report) -> bytes:
+    """A report as bytes."""
+    return msgspec.json.encode(report)
+
+
+def decode_report(content: bytes) -> Report:
+    """The report that `encode_report` was given."""
+    return _DECODER.decode(content)

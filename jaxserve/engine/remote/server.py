@@ -1,0 +1,292 @@
+"""The engine's side: takes requests of any number of front ends, and gives each the updates of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import queue
+import socket
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from functools import partial
+
+import msgspec
+import zmq
+
+from jaxserve.engine.calls import run_call
+from jaxserve.engine.core import EngineCore
+from jaxserve.engine.link import EngineDescription, EngineLoad, load_of
+from jaxserve.engine.loop import EngineLoop, Outcome, Refusal
+from jaxserve.engine.remote.messages import (
+    Abort,
+    Add,
+    Answer,
+    Call,
+    Farewell,
+    FromEngine,
+    Hello,
+    Welcome,
+    decode_from_frontend,
+    encode,
+    protocol,
+    turned,
+    wire_error,
+)
+from jaxserve.errors import EngineDeadError, InternalError, OverloadedError
+
+logger = logging.getLogger(__name__)
+
+TICK_SECONDS = 0.25  # between heartbeats
+MAX_UNREAD = 1000  # messages, each of a step, that a front end may leave unread; its process holds as many again
+LINGER_MS = 500  # for the last words of an engine that dies
+BURST = 256  # messages taken in one after another before what the engine produced is looked at
+
+
+@dataclass(slots=True)
+class _FrontEnd:
+    """A front end, and its sequences that have not ended. What it does not read is kept from it until it is told so."""
+
+    sequences: set[str] = field(default_factory=set)
+    unread: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    outcomes: Sequence[Outcome]
+    load: EngineLoad
+
+
+@dataclass(frozen=True, slots=True)
+class _Answered:
+    client: bytes
+    number: int
+    done: Future[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class _Death:
+    error: BaseException
+
+
+class EngineServer:
+    """Runs an engine for front ends that connect to its address.
+
+    The engine's loop has a thread of its own; `serve` does all input and output in the calling one, so that a front end that
+    does not read, or sends a lot, never holds up a step.
+
+    Args:
+        core: the engine.
+        description: told to every front end.
+        address: ZeroMQ endpoint to listen on, such as "ipc:///run/jaxserve/engine".
+        max_unread: messages that wait for one front end at most; then it loses its requests.
+    """
+
+    def __init__(self, core: EngineCore, description: EngineDescription, address: str, *, max_unread: int = MAX_UNREAD) -> None:
+        self._core = core
+        self._description = description
+        self._engine = EngineLoop(core, self._produced, self._died)
+        self._mail: queue.SimpleQueue[_Turn | _Answered | _Death] = queue.SimpleQueue()
+        self._waker, self._woken = socket.socketpair()
+        self._waker.setblocking(False)
+        self._woken.setblocking(False)
+        self._context = zmq.Context()
+        self._router = self._context.socket(zmq.ROUTER)
+        self._router.set(zmq.ROUTER_MANDATORY, 1)  # a front end that is gone or does not read is an error, not silence
+        self._router.set(zmq.SNDHWM, max_unread)
+        self._router.set(zmq.LINGER, LINGER_MS)
+        self._router.bind(address)
+        self._front_ends: dict[bytes, _FrontEnd] = {}
+        self._owners: dict[str, bytes] = {}  # sequence -> front end
+        self._death: BaseException | None = None
+        self._stopped = False
+
+    def serve(self) -> None:
+        """Run until `stop`. Raises what the engine died of, once the front ends were told."""
+        self._engine.start()
+        poller = zmq.Poller()
+        poller.register(self._router, zmq.POLLIN)
+        poller.register(self._woken, zmq.POLLIN)
+        tick = 0.0
+        try:
+            while not self._stopped and self._death is None:
+                poller.poll(math.ceil(max(0.0, tick - time.monotonic()) * 1000))
+                self._receive()
+                self._read_mail()
+                if time.monotonic() >= tick:
+                    tick = time.monotonic() + TICK_SECONDS
+                    self._tick()
+        finally:
+            self._engine.stop()
+            self._close()
+        if self._death is not None:
+            raise self._death
+
+    def stop(self) -> None:
+        """End `serve` after the engine's current step. May be called by a signal handler or from any thread."""
+        self._stopped = True
+        self._wake()
+
+    def _close(self) -> None:
+        self._router.close()
+        self._context.term()
+        self._waker.close()
+        self._woken.close()
+
+    # In the engine's thread.
+
+    def _produced(self, outcomes: list[Outcome]) -> None:
+        self._mail.put(_Turn(outcomes, load_of(self._core)))
+        self._wake()
+
+    def _died(self, error: BaseException) -> None:
+        self._mail.put(_Death(error))
+        self._wake()
+
+    def _wake(self) -> None:
+        with contextlib.suppress(OSError):  # the pipe is full, and it will wake up anyway; or it ended
+            self._waker.send(b"\0")
+
+    # In the thread of `serve`.
+
+    def _receive(self) -> None:
+        for _ in range(BURST):
+            try:
+                client, content = self._router.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            try:
+                message = decode_from_frontend(content)
+            except msgspec.DecodeError as error:
+                logger.error("a front end sent what is no message: %s", error)
+                self._send(client, Farewell(wire_error(InternalError(f"the engine did not understand: {error}"))))
+                continue
+            if isinstance(message, Hello):
+                self._welcome(client, message)
+            elif client in self._front_ends:
+                self._take(client, self._front_ends[client], message)
+
+    def _welcome(self, client: bytes, hello: Hello) -> None:
+        if hello.protocol != protocol():
+            error = InternalError(f"the engine is {protocol()}, the front end {hello.protocol}: both must be the same")
+            self._send(client, Farewell(wire_error(error)))
+            return
+        self._front_ends[client] = _FrontEnd()
+        self._send(client, Welcome(self._description))
+        self._beat(client)
+
+    def _take(self, client: bytes, front_end: _FrontEnd, message: Add | Abort | Call) -> None:
+        if isinstance(message, Add):
+            ids = [request.id for request in message.requests]
+            front_end.sequences.update(ids)
+            self._owners.update((sequence, client) for sequence in ids)
+            self._engine.add(message.requests)
+        elif isinstance(message, Abort):
+            self._forget(message.ids)
+            self._engine.abort(message.ids)
+        else:
+            function: Callable[[EngineCore], bytes] = partial(run_call, name=message.name, argument=message.argument)
+            future = self._engine.call(function)
+            future.add_done_callback(partial(self._answered, client, message.number))
+
+    def _answered(self, client: bytes, number: int, done: Future[bytes]) -> None:
+        """In whichever thread the call was answered."""
+        self._mail.put(_Answered(client, number, done))
+        self._wake()
+
+    def _read_mail(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while self._woken.recv(4096):
+                pass
+        while True:
+            try:
+                item = self._mail.get_nowait()
+            except queue.Empty:
+                return
+            if isinstance(item, _Turn):
+                self._deal(item)
+            elif isinstance(item, _Answered):
+                self._answer(item)
+            else:
+                self._death = item.error
+                dead = Farewell(wire_error(EngineDeadError(f"the engine died: {item.error!r}")))
+                for client in list(self._front_ends):
+                    self._send(client, dead)
+
+    def _deal(self, turn: _Turn) -> None:
+        """Give each front end the outcomes of its sequences, in one message."""
+        shares: defaultdict[bytes, list[Outcome]] = defaultdict(list)
+        ended: list[str] = []
+        for outcome in turn.outcomes:
+            name = outcome.ids[0] if isinstance(outcome, Refusal) else outcome.id
+            owner = self._owners.get(name)
+            if owner is None:  # aborted in the meantime
+                continue
+            shares[owner].append(outcome)
+            if isinstance(outcome, Refusal):
+                ended += outcome.ids
+            elif outcome.reason is not None or outcome.error is not None:
+                ended.append(name)
+        self._forget(ended)
+        for client, share in shares.items():
+            self._send(client, turned(self._engine.heartbeat, turn.load, share))
+
+    def _answer(self, item: _Answered) -> None:
+        error = item.done.exception()
+        if error is None:
+            self._send(item.client, Answer(item.number, item.done.result()))
+        else:
+            self._send(item.client, Answer(item.number, error=wire_error(error)))
+
+    def _tick(self) -> None:
+        """Tell every front end that the engine is there; whichever is not, or does not read, is noticed."""
+        for client, front_end in list(self._front_ends.items()):
+            if front_end.unread:
+                error = OverloadedError("the front end did not read what the engine had for it, and lost its requests")
+                front_end.unread = False
+                self._send(client, Farewell(wire_error(error)))
+            else:
+                self._beat(client)
+
+    def _beat(self, client: bytes) -> None:
+        self._send(client, turned(self._engine.heartbeat, load_of(self._core), ()))
+
+    def _send(self, client: bytes, message: FromEngine) -> None:
+        try:
+            self._router.send_multipart((client, encode(message)), zmq.NOBLOCK)
+        except zmq.Again:
+            if client in self._front_ends:
+                self._cut_off(client)
+        except zmq.ZMQError as error:
+            if error.errno != zmq.EHOSTUNREACH:
+                raise
+            self._gone(client)
+
+    def _cut_off(self, client: bytes) -> None:
+        front_end = self._front_ends[client]
+        if front_end.sequences:
+            logger.warning("a front end does not read: %d of its sequences are aborted", len(front_end.sequences))
+        front_end.unread = True
+        self._abort_all(front_end)
+
+    def _gone(self, client: bytes) -> None:
+        front_end = self._front_ends.pop(client, None)
+        if front_end is None:
+            return
+        if front_end.sequences:
+            logger.warning("a front end went away: %d of its sequences are aborted", len(front_end.sequences))
+        self._abort_all(front_end)
+
+    def _abort_all(self, front_end: _FrontEnd) -> None:
+        ids = list(front_end.sequences)
+        self._forget(ids)
+        self._engine.abort(ids)
+
+    def _forget(self, ids: Sequence[str]) -> None:
+        for sequence in ids:
+            owner = self._owners.pop(sequence, None)
+            if owner is not None and owner in self._front_ends:
+                self._front_ends[owner].sequences.discard(sequence)

@@ -1,0 +1,149 @@
+"""Engines over a HashExecutor, in this process or in one of their own: quick to start, and their output can be worked out."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import threading
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxserve.cache.kv_cache import KVCache
+from jaxserve.cache.prefix_hash import CacheNamespace
+from jaxserve.clock import RealClock
+from jaxserve.config.fields import SchedulerConfig
+from jaxserve.config.policies import Policies
+from jaxserve.engine.client import ModelInfo
+from jaxserve.engine.core import EngineCore
+from jaxserve.engine.frontend import Frontend
+from jaxserve.engine.intake import Intake, IntakeLimits, IntakeRules
+from jaxserve.engine.link import EngineDescription
+from jaxserve.engine.remote.builders import Progress, ServedEngine
+from jaxserve.engine.remote.link import RemoteLink
+from jaxserve.engine.remote.process import EngineProcess
+from jaxserve.engine.remote.reports import EngineSpec
+from jaxserve.errors import ConfigError
+from jaxserve.scheduler.plan import LogprobRows, Plan, StepResult
+from jaxserve.scheduler.scheduler import Scheduler
+from jaxserve.tokenizer.load import load_tokenizer
+from jaxserve.tokenizer.texts import TextTools, ThreadTexts
+from jaxserve.types import ServiceClass
+from tests.support.hash_executor import HashExecutor, HashHandle
+
+VOCAB, CONTEXT, PAGE, PAGES, ROWS, COLUMNS = 260, 256, 4, 401, 16, 20
+BUILDER = "tests.support.hash_engine:hash_engine"
+
+
+@dataclass(frozen=True)
+class Faults:
+    """What goes wrong: the step that fails, that hangs, that kills the process; seconds that every step takes."""
+
+    fails_at: int | None = None
+    hangs_at: int | None = None
+    step_seconds: float = 0.0
+    refuses_to_build: str | None = None
+
+
+class ScoringExecutor(HashExecutor):
+    """A HashExecutor with log-probabilities, which say of which token they are, and with faults."""
+
+    def __init__(self, faults: Faults, num_pages: int) -> None:
+        super().__init__(num_pages, PAGE, ROWS, CONTEXT, VOCAB)
+        self.faults = faults
+
+    def submit(self, plan: Plan) -> HashHandle:
+        if plan.step == self.faults.fails_at:
+            raise RuntimeError("the device is gone")
+        if plan.step == self.faults.hangs_at:
+            threading.Event().wait()
+        time.sleep(self.faults.step_seconds)
+        result: StepResult = super().submit(plan).value
+        wanted = bool((plan.sampling.num_logprobs >= 0).any())
+        rows = self._rows(result.tokens) if wanted else None
+        scores = tuple(self._rows(np.array(score.targets, np.int32)) for score in plan.scores)
+        return HashHandle(self, replace(result, logprobs=rows, scores=scores))
+
+    def _rows(self, tokens: np.ndarray) -> LogprobRows:
+        tops = (tokens[:, None] + np.arange(COLUMNS)) % VOCAB
+        return LogprobRows(
+            chosen=(-tokens / 8).astype(np.float32),
+            rank=tokens + 1,
+            top_ids=tops.astype(np.int32),
+            top=(-tops / 16).astype(np.float32),
+        )
+
+
+def parts(argument: Mapping[str, Any]) -> tuple[EngineCore, EngineDescription]:
+    """The engine of {"tokenizer": path, "num_pages": ..., any of SchedulerConfig's and of Faults' fields}."""
+    given = dict(argument)
+    tokenizer, num_pages = given.pop("tokenizer"), given.pop("num_pages", PAGES)
+    faults = Faults(**{name: given.pop(name) for name in Faults.__dataclass_fields__ if name in given})
+    if faults.refuses_to_build is not None:
+        raise ConfigError(faults.refuses_to_build, param="model")
+    config = SchedulerConfig(**{"max_num_seqs": ROWS, "max_num_batched_tokens": 64, "itl_target_ms": 0.0, **given})
+    cache = KVCache(num_pages, PAGE, prefix_caching=True)
+    core = EngineCore(Scheduler(config, cache, CONTEXT, RealClock()), ScoringExecutor(faults, num_pages), overlap=True)
+    limits = IntakeLimits(
+        max_model_len=CONTEXT, vocab_size=VOCAB, eos_token_ids=frozenset(), max_sequences=config.max_waiting, seed=0, strict=True
+    )
+    rules = IntakeRules(
+        limits, CacheNamespace("m", "float32", "r"), Policies(), ServiceClass.INTERACTIVE_PAID, cache.num_usable, PAGE
+    )
+    model = ModelInfo("hash", "HashForCausalLM", CONTEXT, VOCAB, "float32", 0, 0)
+    return core, EngineDescription(model, rules, tokenizer, None)
+
+
+def hash_engine(argument: Mapping[str, Any], progress: Progress) -> ServedEngine:
+    """The builder of an engine process."""
+    core, description = parts(argument)
+    progress("hashing", 1, 1)
+    return ServedEngine(core, description, "a hash engine")
+
+
+def tools_of(description: EngineDescription) -> TextTools:
+    return TextTools(load_tokenizer(description.tokenizer), None)
+
+
+def front_end(link: Any, description: EngineDescription, origin: str = "") -> Frontend:
+    """A front end by the rules of the engine that the link leads to."""
+    tools = tools_of(description)
+    intake = Intake.by_rules(tools.tokenizer, description.rules, origin)
+    return Frontend(link, ThreadTexts(tools), description.model, intake, origin=origin)
+
+
+@dataclass
+class RemoteEngine:
+    """An engine process, restarted by hand, and the way to it."""
+
+    spec: EngineSpec
+    process: EngineProcess
+
+    async def connect(self, origin: str = "") -> Frontend:
+        async with asyncio.timeout(20):
+            link = RemoteLink(self.spec.address)
+            return front_end(link, await link.described(), origin)
+
+    async def restart(self) -> None:
+        self.process = await EngineProcess.start(self.spec)
+        await self.process.ready(lambda *_: None)
+
+
+@asynccontextmanager
+async def remote_engine(*, max_unread: int = 1000, **argument: Any) -> AsyncIterator[RemoteEngine]:
+    """An engine process at an address of its own."""
+    with tempfile.TemporaryDirectory(prefix="jaxserve-test-") as folder:
+        address = f"ipc://{Path(folder) / 'engine'}"
+        spec = EngineSpec(address=address, argument=argument, builder=BUILDER, max_unread=max_unread, log_level="error")
+        engine = RemoteEngine(spec, await EngineProcess.start(spec))
+        try:
+            async with asyncio.timeout(60):
+                await engine.process.ready(lambda *_: None)
+            yield engine
+        finally:
+            await engine.process.kill()
