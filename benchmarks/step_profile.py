@@ -27,6 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import llama150m, machine
+from benchmarks.plans import Shape, make_plan
 from jaxserve.clock import RealClock
 from jaxserve.config.fields import CacheConfig, EngineConfig, ModelConfig, ParallelConfig, SchedulerConfig
 from jaxserve.config.flags import add_flags
@@ -35,7 +36,7 @@ from jaxserve.engine.core import EngineCore
 from jaxserve.executor.base import Capabilities, Executor, StepHandle
 from jaxserve.models.checkpoint import read_hf_config
 from jaxserve.sampling.params import SamplingParams
-from jaxserve.scheduler.plan import SUPPRESS_WIDTH, Plan, SamplingRows, StepResult
+from jaxserve.scheduler.plan import Plan, StepResult
 from jaxserve.scheduler.request import EngineRequest
 from jaxserve.simulation.calibrate import Fit, fit
 from jaxserve.simulation.profile import read_profile
@@ -43,8 +44,6 @@ from jaxserve.simulation.profile import read_profile
 BURST = 3  # steps submitted one after another
 HOST_STEPS = 40
 FORMATS = {"bfloat16": "bf16"}
-
-Shape = tuple[tuple[int, ...], tuple[int, ...]]  # counts, lengths
 
 
 @contextmanager
@@ -85,41 +84,6 @@ def _doubling(low: int, high: int) -> list[int]:
 def _ragged(count: int, longest: int, random: Random) -> tuple[int, ...]:
     """Lengths as traffic has them: a kernel that pads rows to the longest shows here."""
     return tuple(min(max(round(random.lognormvariate(np.log(longest / 6), 0.7)), 2), longest - 1) for _ in range(count))
-
-
-def make_plan(shape: Shape, page_size: int, vocabulary: int) -> Plan:
-    """A plan of greedy rows with random tokens; rows have pages of their own."""
-    counts, lengths = shape
-    rows = len(counts)
-    table = np.zeros((rows, -(-max(lengths) // page_size)), np.int32)
-    following = 1
-    for row, length in enumerate(lengths):
-        pages = -(-length // page_size)
-        table[row, :pages] = np.arange(following, following + pages)
-        following += pages
-    return Plan(
-        step=0,
-        ids=tuple(map(str, range(rows))),
-        slots=np.arange(rows, dtype=np.int32),
-        tokens=np.random.default_rng(0).integers(0, vocabulary, sum(counts)).astype(np.int32),
-        query_start=np.concatenate(([0], np.cumsum(counts))).astype(np.int32),
-        kv_length=np.array(lengths, np.int32),
-        page_table=table,
-        samples=np.ones(rows, np.bool_),
-        sampling=SamplingRows(
-            temperature=np.zeros(rows, np.float32),
-            top_k=np.zeros(rows, np.int32),
-            top_p=np.ones(rows, np.float32),
-            min_p=np.zeros(rows, np.float32),
-            presence=np.zeros(rows, np.float32),
-            frequency=np.zeros(rows, np.float32),
-            repetition=np.ones(rows, np.float32),
-            key=np.zeros((rows, 2), np.uint32),
-            suppress=np.full((rows, SUPPRESS_WIDTH), -1, np.int32),
-            num_logprobs=np.full(rows, -1, np.int32),
-            has_bias=np.zeros(rows, np.bool_),
-        ),
-    )
 
 
 def measure(executor: Executor, plans: list[Plan], rounds: int, random: Random) -> list[float]:

@@ -1,0 +1,243 @@
+"""Llama-3-8B with random weights through the engine's own loop: scheduler, executor, compiled steps; no HTTP, no tokenizer.
+
+The device's time of a decode step is taken from steps that are submitted one after another without looking at their tokens. The
+step's time is that of the engine's loop, one turn after another with overlap, as it serves. What the loop takes beyond the device
+is the host gap. Of the engine's programs only those that these loads need are compiled.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import jax
+import numpy as np
+
+from benchmarks.gpu.sizes import DTYPE, ITEM_BYTES, PAGE_SIZE, EngineSizes, Sizes
+from benchmarks.gpu.tasks import Figure, Task
+from benchmarks.gpu.timing import summary
+from benchmarks.plans import make_plan
+from jaxserve.cache.kv_cache import KVCache
+from jaxserve.clock import RealClock
+from jaxserve.config.fields import SchedulerConfig
+from jaxserve.config.kernels import Kernels, parse_kernels
+from jaxserve.engine.core import EngineCore
+from jaxserve.executor.buckets import BucketGrid
+from jaxserve.executor.local import LocalExecutor
+from jaxserve.executor.lowering import Lowering
+from jaxserve.executor.options import ExecutorOptions
+from jaxserve.executor.programs import make_programs
+from jaxserve.models.config import DecoderConfig
+from jaxserve.sampling.params import SamplingParams
+from jaxserve.scheduler.request import EngineRequest
+from jaxserve.scheduler.scheduler import Scheduler
+from jaxserve.weights.load import load_params
+from sharding import make_mesh
+
+BURSTS = 5
+WARM_STEPS = 4  # turns that are not timed: the last prompts still run beside them
+ROOT = b"benchmark"
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """What is measured."""
+
+    sizes: EngineSizes
+    decoder: DecoderConfig
+    executor: LocalExecutor
+    core: EngineCore
+
+    @property
+    def token_bytes(self) -> int:
+        """Of a token's keys and values in all layers."""
+        decoder = self.decoder
+        return decoder.num_layers * 2 * decoder.num_kv_heads * decoder.head_dim * ITEM_BYTES
+
+    @property
+    def read_weights(self) -> int:
+        """Parameters that a decode step reads: all but an embedding table of its own, of which it reads a line a row."""
+        table = 0 if self.decoder.tie_embeddings else self.decoder.vocab_size * self.decoder.hidden_size
+        return self.decoder.num_parameters - table
+
+
+def output_tokens(sizes: EngineSizes, rows: int) -> int:
+    """Of each sequence: rows whose prompts come first decode until the last prompt is computed, and then all are timed."""
+    return -(-rows * sizes.context // sizes.step_tokens) + sizes.steps + 2 * WARM_STEPS
+
+
+def executor_options(sizes: EngineSizes, decoder: DecoderConfig) -> ExecutorOptions:
+    """Shapes that hold every load."""
+    longest = max(sizes.long_prompt, sizes.context + output_tokens(sizes, max(sizes.rows))) + PAGE_SIZE
+    room = (sizes.context + output_tokens(sizes, rows) + PAGE_SIZE for rows in sizes.rows)
+    tokens = max(rows * each for rows, each in zip(sizes.rows, room, strict=True)) + longest
+    return ExecutorOptions(
+        max_num_seqs=max(sizes.rows),
+        max_num_batched_tokens=sizes.step_tokens,
+        max_model_len=min(longest, decoder.max_position_embeddings),
+        num_pages=-(-tokens // PAGE_SIZE) + 1,
+        page_size=PAGE_SIZE,
+        dtype=DTYPE,
+        kv_dtype=DTYPE,
+        kernels=Kernels(attention=parse_kernels(sizes.kernel, "attention_kernel")),
+        strict=True,
+    )
+
+
+def lowering(sizes: EngineSizes, decoder: DecoderConfig, devices: list[jax.Device]) -> Lowering:
+    """The engine's programs, with no steps but those that are needed: the rows that decode, and the largest with prompts."""
+    found = Lowering(decoder, make_mesh(len(devices), devices), executor_options(sizes, decoder))
+    full = found.grid
+    chosen = {full.choose(rows, rows) for rows in sizes.rows}
+    chosen |= {bucket for bucket in full.buckets if bucket.tokens == full.max_tokens}
+    found.grid = BucketGrid(tuple(sorted(chosen)))
+    return found
+
+
+def build(sizes: EngineSizes, devices: list[jax.Device]) -> tuple[Engine, Figure]:
+    """Make weights, compile, and put the engine together. Returns it with how long that took."""
+    decoder = sizes.decoder()
+    recipe = lowering(sizes, decoder, devices)
+    start = time.perf_counter()
+    params = jax.block_until_ready(load_params("", decoder, recipe.mesh, DTYPE, load_format="dummy"))
+    loaded = time.perf_counter()
+    programs = make_programs(recipe, _silent)
+    compiled = time.perf_counter()
+    executor = LocalExecutor(recipe, programs, params)
+    options = recipe.options
+    config = SchedulerConfig(
+        max_num_seqs=options.max_num_seqs,
+        max_num_batched_tokens=options.max_num_batched_tokens,
+        low_watermark=0.0,
+        high_watermark=0.0,
+        growth_reserve=0.0,  # there are pages for everything
+        itl_target_ms=0.0,  # prompts are not held back
+    )
+    cache = KVCache(options.num_pages, PAGE_SIZE, prefix_caching=False)
+    scheduler = Scheduler(config, cache, options.max_model_len, RealClock())
+    engine = Engine(sizes, decoder, executor, EngineCore(scheduler, executor, overlap=True))
+    return engine, {
+        "weights_seconds": loaded - start,
+        "compile_seconds": compiled - loaded,
+        "steps": [f"{bucket.tokens}x{bucket.rows}" for bucket in recipe.grid.buckets],
+        "temporary_bytes": executor.temporary_bytes,
+        "cache_bytes": options.num_pages * PAGE_SIZE * engine.token_bytes,
+        "parameters": decoder.num_parameters,
+    }
+
+
+def tasks(sizes: Sizes) -> Iterator[Task]:
+    """On one device."""
+    yield from on_devices(sizes.engine, jax.devices()[:1])
+
+
+def on_devices(sizes: EngineSizes, devices: list[jax.Device]) -> Iterator[Task]:
+    """Start, then each number of rows, then the time to first token."""
+    start = time.perf_counter()
+    engine, figure = build(sizes, devices)
+    figure["start_seconds"] = time.perf_counter() - start
+    labels = {"model": sizes.model, "kernel": sizes.kernel, "devices": len(devices)}
+    yield Task(labels | {"what": "start"}, lambda: figure)
+    for rows in sizes.rows:
+        yield Task(labels | {"what": "decode", "rows": rows, "context": sizes.context}, partial(decode, engine, rows))
+    yield Task(labels | {"what": "first token", "context": sizes.long_prompt}, partial(first_token, engine))
+
+
+def decode(engine: Engine, rows: int) -> Figure:
+    """Compute the prompts of `rows` sequences, then time their decode steps in the loop, and the device alone."""
+    sizes, core = engine.sizes, engine.core
+    rng = np.random.default_rng(rows)
+    start = time.perf_counter()
+    for row in range(rows):
+        core.add([_request(engine, f"{rows} {row}", rng, sizes.context, output_tokens(sizes, rows))])
+    produced: dict[str, int] = {}
+    while len(produced) < rows:
+        _turn(core, produced)
+    prompts = time.perf_counter() - start
+    for _ in range(WARM_STEPS):
+        _turn(core, produced)
+    turns, reads = [], []
+    for _ in range(sizes.steps):
+        reads.append(rows * sizes.context + sum(produced.values()))
+        begin = time.perf_counter()
+        _turn(core, produced)
+        turns.append(time.perf_counter() - begin)
+    mean = int(statistics.mean(reads))
+    _end(core, list(produced))
+    lengths = tuple(mean // rows for _ in range(rows))
+    return {
+        **summary(turns),
+        "tokens_per_second": rows / statistics.median(turns),
+        "device": device_step(engine, lengths),
+        "prompt_seconds": prompts,
+        "prompt_tokens_per_second": rows * sizes.context / prompts,
+        "kv_tokens": mean,
+        "kv_bytes": mean * engine.token_bytes,
+        "weight_bytes": engine.read_weights * ITEM_BYTES,
+        "flops": 2 * engine.read_weights * rows,
+        "bucket_misses": engine.executor.bucket_misses,
+    }
+
+
+def device_step(engine: Engine, lengths: tuple[int, ...]) -> Figure:
+    """Seconds a decode step of rows of these lengths takes the device: steps follow each other, and nobody reads their tokens.
+
+    `host_seconds` is what submitting one takes; if it is not well below `seconds`, that is not the device's time.
+    """
+    executor, count = engine.executor, engine.sizes.burst
+    plan = make_plan(((1,) * len(lengths), lengths), PAGE_SIZE, engine.decoder.vocab_size)
+    executor.submit(plan).result()
+    seconds, host = [], []
+    for _ in range(BURSTS):
+        start = time.perf_counter()
+        handles = [executor.submit(plan) for _ in range(count)]
+        host.append((time.perf_counter() - start) / count)
+        handles[-1].result()
+        seconds.append((time.perf_counter() - start) / count)
+    return summary(seconds) | {"host_seconds": statistics.median(host)}
+
+
+def first_token(engine: Engine) -> Figure:
+    """Seconds from handing a long prompt to an idle engine to its first token."""
+    sizes, core = engine.sizes, engine.core
+    rng = np.random.default_rng(0)
+    seconds = []
+    for number in range(sizes.prompts):
+        produced: dict[str, int] = {}
+        start = time.perf_counter()
+        core.add([_request(engine, f"first {number}", rng, sizes.long_prompt, 2)])
+        while not produced:
+            _turn(core, produced)
+        seconds.append(time.perf_counter() - start)
+        _end(core, [])
+    figure = summary(seconds[1:])
+    return figure | {"tokens_per_second": sizes.long_prompt / figure["seconds"]}
+
+
+def _request(engine: Engine, name: str, rng: np.random.Generator, prompt: int, output: int) -> EngineRequest:
+    tokens = tuple(rng.integers(3, engine.decoder.vocab_size, prompt).tolist())
+    params = SamplingParams(temperature=0.0, ignore_eos=True)
+    return EngineRequest(name, tokens, params, output, 0, frozenset(), ROOT, engine.core.scheduler.clock.now())
+
+
+def _turn(core: EngineCore, produced: dict[str, int]) -> None:
+    """One turn of the loop; counts the tokens of each sequence. Raises RuntimeError if one ended or failed."""
+    for update in core.step():
+        if update.error is not None:
+            raise RuntimeError(f"{update.id} failed: {update.error}")
+        if update.token is not None:
+            produced[update.id] = produced.get(update.id, 0) + 1
+
+
+def _end(core: EngineCore, ids: list[str]) -> None:
+    """Abort, and let what is in flight end."""
+    core.abort(ids)
+    while core.has_work:
+        core.step()
+
+
+def _silent(what: str, done: int, total: int) -> None:
+    """Progress that nobody reads."""

@@ -1,0 +1,59 @@
+"""The parity gate on the device: the checks of `python -m jaxserve.verify kernels`, several at a time."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from functools import partial
+from typing import Any
+
+import jax
+
+from benchmarks.gpu.sizes import Sizes
+from benchmarks.gpu.tasks import Figure, Task
+from pallas_kernels.parity.gate import Result
+from pallas_kernels.parity.operations import OPERATIONS, Operation
+from pallas_kernels.registry import Implementation, Target
+
+DTYPES = ("bfloat16", "float16", "float8", "float32")  # by their weight for serving
+MOST_THREADS = 8  # each compiles; kernels are interpreted one at a time
+WRONG = ("FAIL", "ERROR")
+
+
+def tasks(sizes: Sizes) -> Iterator[Task]:
+    """A task for each operation, implementation and dtype; XLA, which CPUs check too, comes last."""
+    target = Target.of(jax.devices()[0])
+    chosen = [(operation, entry) for operation in OPERATIONS for entry in _entries(operation, target, sizes)]
+    chosen.sort(key=lambda pair: (pair[1].name == "xla", pair[0].name == "kv_write"))
+    for dtype in DTYPES:
+        for operation, entry in chosen:
+            labels = {"operation": operation.name, "implementation": entry.name, "dtype": dtype}
+            cases = [case for case in operation.cases if case.tiny or not entry.interpreted][: sizes.parity_cases]
+            yield Task(labels, partial(_check, operation.check, cases, dtype, entry, target))
+
+
+def _entries(operation: Operation, target: Target, sizes: Sizes) -> list[Implementation[Any, Any]]:
+    here = [entry for entry in operation.implementations if entry.runs_on(target) is None]
+    return [entry for entry in here if sizes.parity_interpret or not entry.interpreted]
+
+
+def _check(
+    check: Callable[..., Result], cases: Sequence[Any], dtype: str, entry: Implementation[Any, Any], target: Target
+) -> Figure:
+    """The worst of the cases, and every one that is wrong."""
+    threads = 1 if entry.interpreted else min(MOST_THREADS, os.cpu_count() or 1)
+    with ThreadPoolExecutor(threads) as pool:
+        results = list(pool.map(lambda case: check(case, dtype, entry.name, target), cases))
+    ran = [result for result in results if result.verdict in ("pass", "FAIL")]
+    return {
+        "cases": len(results),
+        "verdicts": dict(Counter(result.verdict for result in results)),
+        "max_abs": max((result.max_abs for result in ran), default=None),
+        "max_rel": max((result.max_rel for result in ran), default=None),
+        "cosine": min((result.cosine for result in ran), default=None),
+        "wrong": [asdict(result) for result in results if result.verdict in WRONG],
+        "unsupported": sorted({result.reason for result in results if result.verdict == "unsupported"}),
+    }

@@ -1,0 +1,182 @@
+"""What is measured: shapes of a run on a GPU, and of the rehearsals that take the same path on a CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any
+
+from benchmarks.gpu.timing import Pace
+from jaxserve.aot.shapes import from_shape
+from jaxserve.models.config import DecoderConfig
+from jaxserve.planner import catalogue
+
+PAGE_SIZE = 16
+DTYPE = "bfloat16"
+ITEM_BYTES = 2
+STEADY = Pace(probes=4, batch_seconds=0.03, repeats=7)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heads:
+    """H, K, D of the attention layers, in bfloat16."""
+
+    query: int
+    kv: int
+    dim: int
+
+    @property
+    def token_bytes(self) -> int:
+        """Of a token's key and value in one layer."""
+        return 2 * self.kv * self.dim * ITEM_BYTES
+
+    @property
+    def page_bytes(self) -> int:
+        """Of a page of one layer."""
+        return PAGE_SIZE * self.token_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSizes:
+    """The engine's part.
+
+    Attributes:
+        model: name of a planner's shape.
+        changes: fields of its DecoderConfig that are made smaller.
+        rows: sequences that decode together; one measurement each.
+        context: tokens of their prompts.
+        steps: decode steps that are timed.
+        burst: steps that are submitted at once to time the device alone; fewer than jax lets be in flight (32).
+        step_tokens: tokens of a step at most.
+        long_prompt: tokens of the prompt whose time to first token is measured.
+        prompts: how many of them.
+        kernel: of attention.
+    """
+
+    model: str = "llama-3-8b"
+    changes: Mapping[str, Any] = MappingProxyType({})
+    rows: tuple[int, ...] = (1, 16, 64, 256)
+    context: int = 1024
+    steps: int = 48
+    burst: int = 16
+    step_tokens: int = 2048
+    long_prompt: int = 2048
+    prompts: int = 7
+    kernel: str = "auto"
+
+    def decoder(self) -> DecoderConfig:
+        """The model."""
+        config = from_shape(catalogue.model(self.model))
+        layers = self.changes.get("num_layers", config.num_layers)
+        return replace(config, **{**self.changes, "windows": config.windows[:layers]})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """Everything that a run measures.
+
+    Attributes:
+        platform: where it runs, "gpu" or "cpu".
+        heads: of the attention sections.
+        kernels: implementations that are measured side by side; the first is what the targets are for.
+        dense: implementation of `jax.nn.dot_product_attention` that prefill is held against.
+        decodes: rows and context of each decode case.
+        prefills: queries and context of each prefill case.
+        writes: tokens of each kv_write case.
+        write_pages: of the cache that is written to.
+        tile_decodes, tile_prefills: cases of the sweep over tile sizes.
+        tiles: values of each field of `Tiles` that are tried, one field at a time.
+        copy_bytes: of the array that is copied.
+        matmul: size of the square matrices that are multiplied.
+        rotated_bytes: KV that is read before any is read again: several times the L2 cache.
+        call_bytes: KV that a call reads, in several operations if need be, so that a call outlasts its launch.
+        operations: in a call at most.
+        pace: how long each program is measured.
+        parity_cases: cases of each group of the parity gate at most; None for all.
+        parity_interpret: whether the parity gate interprets GPU kernels.
+        engine: the engine's part.
+        generate_rows, generate_tokens: of transformers' generate.
+    """
+
+    platform: str = "gpu"
+    heads: Heads = Heads(query=32, kv=8, dim=128)
+    kernels: tuple[str, ...] = ("mosaic_gpu", "xla")
+    dense: str = "cudnn"
+    decodes: tuple[tuple[int, int], ...] = (
+        (64, 4096),
+        *((rows, context) for context in (512, 2048, 8192, 32768) for rows in (1, 4, 16, 64, 256)),
+    )
+    prefills: tuple[tuple[int, int], ...] = ((8192, 8192), (4096, 4096), (2048, 2048), (1024, 1024), (2048, 8192), (512, 8192))
+    writes: tuple[int, ...] = (1, 64, 256, 2048, 8192)
+    write_pages: int = 2**14
+    tile_decodes: tuple[tuple[int, int], ...] = ((64, 4096), (4, 8192))
+    tile_prefills: tuple[tuple[int, int], ...] = ((8192, 8192),)
+    tiles: Mapping[str, tuple[int, ...]] = MappingProxyType(
+        {
+            "half_block_bytes": tuple(kilobytes * 1024 for kilobytes in (60, 76, 92)),
+            "decode_blocks": tuple(132 * blocks for blocks in (1, 2, 4, 16)),
+            "split_keys": (128, 512, 1024),
+            "prefill_groups": (1, 3),
+            "block_bytes": (150 * 1024,),
+        }
+    )
+    copy_bytes: int = 2**32
+    matmul: int = 8192
+    rotated_bytes: int = 2**29
+    call_bytes: int = 3 * 2**29
+    operations: int = 8
+    pace: Pace = STEADY
+    parity_cases: int | None = None
+    parity_interpret: bool = False
+    engine: EngineSizes = EngineSizes()
+    generate_rows: tuple[int, ...] = (1, 16, 64, 256)
+    generate_tokens: int = 33
+
+
+_TINY_MODEL = {
+    "num_layers": 2,
+    "hidden_size": 128,
+    "num_heads": 4,
+    "num_kv_heads": 2,
+    "head_dim": 32,
+    "ffn_size": 256,
+    "vocab_size": 512,
+}
+
+FULL = Sizes()
+REHEARSAL = Sizes(
+    platform="cpu",
+    heads=Heads(query=2, kv=1, dim=64),
+    kernels=("xla", "mosaic_gpu_interpreted"),
+    dense="xla",
+    decodes=((2, 33),),
+    prefills=((6, 6),),
+    writes=(2,),
+    write_pages=9,
+    tile_decodes=((1, 33),),
+    tile_prefills=(),
+    tiles=MappingProxyType({"split_keys": (16,)}),
+    copy_bytes=2**20,
+    matmul=128,
+    rotated_bytes=2**14,
+    call_bytes=2**14,
+    operations=1,
+    pace=Pace(probes=1, batch_seconds=0.0, repeats=1),
+    parity_cases=2,
+    parity_interpret=True,
+    engine=EngineSizes(
+        changes=MappingProxyType(_TINY_MODEL),
+        rows=(1, 4),
+        context=32,
+        steps=6,
+        burst=4,
+        step_tokens=64,
+        long_prompt=64,
+        prompts=2,
+    ),
+    generate_rows=(1, 2),
+    generate_tokens=4,
+)
+
+SIZES: Mapping[str, Sizes] = MappingProxyType({"full": FULL, "rehearsal": REHEARSAL})

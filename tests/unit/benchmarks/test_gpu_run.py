@@ -1,0 +1,107 @@
+"""A run of sections in processes of their own: what one section does wrong costs that section only."""
+
+import json
+import time
+
+import pytest
+
+from benchmarks.gpu import run as running
+from benchmarks.gpu.__main__ import main
+from benchmarks.gpu.child import run_section
+from benchmarks.gpu.run import Plan, collect, run_process
+from benchmarks.gpu.tasks import Task
+
+
+def events(section, seconds=60.0):
+    found = []
+    run_section(section, None, seconds, found.append)
+    return found
+
+
+def works(value):
+    return Task({"case": value}, lambda: {"seconds": value})
+
+
+def fails(value):
+    def measure():
+        raise ZeroDivisionError("nothing to divide")
+
+    return Task({"case": value}, measure)
+
+
+def test_a_task_that_fails_is_recorded_and_the_next_one_goes_on():
+    first, second = events(lambda sizes: iter([fails(1), works(2)]))
+    assert first["figure"]["case"] == 1
+    assert first["figure"]["error"]["type"] == "ZeroDivisionError"
+    assert first["figure"]["error"]["message"] == "nothing to divide"
+    assert "measure" in first["figure"]["error"]["traceback"]
+    assert second == {"figure": {"case": 2, "seconds": 2}}
+
+
+def test_a_section_that_fails_between_its_tasks_keeps_what_it_has():
+    def section(sizes):
+        yield works(1)
+        raise OSError("gone")
+
+    assert [list(event) for event in events(section)] == [["figure"], ["error"]]
+
+
+def test_a_section_begins_nothing_after_its_time():
+    def section(sizes):
+        yield works(1)
+        time.sleep(0.05)
+        yield works(2)
+
+    first, second = events(section, seconds=0.02)
+    assert first["figure"]["case"] == 1
+    assert "case" in second["stopped"]
+
+
+def test_a_line_that_was_cut_off_is_left_out():
+    lines = [json.dumps({"figure": {"case": 1}}), json.dumps({"stopped": "time"}), '{"figure": {"ca']
+    assert collect(lines) == {"figures": [{"case": 1}], "stopped": "time"}
+
+
+def plan(tmp_path, sizes="rehearsal"):
+    return Plan(sections=("device",), sizes=sizes, output=tmp_path / "gpu.json", seconds=60.0)
+
+
+def test_a_process_that_dies_leaves_its_last_words(tmp_path):
+    found = run_process(plan(tmp_path, sizes="none such"), "device", 60.0)
+    assert found["figures"] == []
+    assert found["error"]["message"] == "its process ended with code 2"
+    assert "none such" in found["error"]["traceback"]
+
+
+def test_a_process_that_hangs_is_ended(tmp_path, monkeypatch):
+    monkeypatch.setattr(running, "GRACE", 0.0)
+    found = run_process(plan(tmp_path), "engine", 0.3)
+    assert "hung" in found["error"]["message"]
+
+
+def test_a_rehearsal_writes_figures_and_says_what_it_had_no_time_for(tmp_path, capfd, monkeypatch):
+    output = tmp_path / "results" / "gpu.json"
+    assert main(["--rehearse", "--sections", "device", "kv_write", "--output", str(output), "--minutes", "2"]) == 0
+    result = json.loads(output.read_text())
+    assert result["sizes"] == "rehearsal"
+    (device,) = result["sections"]["device"]["figures"]
+    assert (device["platform"], device["target"]) == ("cpu", "cpu")
+    writes = result["sections"]["kv_write"]["figures"]
+    assert [figure["implementation"] for figure in writes] == ["xla", "mosaic_gpu_interpreted"]
+    assert all(figure["seconds"] > 0 and "error" not in figure for figure in writes)
+    assert "say nothing about any GPU" in capfd.readouterr().out
+    monkeypatch.setattr(running, "LEAST", 1e9)
+    assert main(["--rehearse", "--sections", "device", "--output", str(output)]) == 0
+    assert "no time was left" in json.loads(output.read_text())["sections"]["device"]["stopped"]
+
+
+def test_a_section_that_fails_is_the_exit_code(tmp_path, monkeypatch):
+    monkeypatch.setattr(running, "GRACE", 0.0)
+    monkeypatch.setattr(running, "LEAST", 0.0)
+    assert main(["--rehearse", "--sections", "device", "--output", str(tmp_path / "gpu.json"), "--minutes", "0.005"]) == 1
+
+
+@pytest.mark.parametrize("flag", ["--report"])
+def test_without_results_the_report_says_that_there_was_no_run(tmp_path, capsys, flag):
+    assert main([flag, "--output", str(tmp_path / "gpu.json")]) == 1
+    assert "No GPU run has been made" in capsys.readouterr().out
