@@ -6,7 +6,6 @@ from typing import Any
 import grpc.aio
 import pytest
 from google.rpc import error_details_pb2
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from grpc_status import rpc_status
 
@@ -14,7 +13,7 @@ from jaxserve.errors import QueueFullError
 from jaxserve.sampling.params import SamplingParams
 from server.proto import inference_pb2 as pb
 from server.proto.inference_pb2_grpc import InferenceStub
-from tests.support.scripted import MAX_MODEL_LEN, VOCAB, ScriptedClient
+from tests.support.scripted import BOS, EOS, MAX_MODEL_LEN, VOCAB, ByteTokenizer, ScriptedClient
 
 
 async def events_of(channel: grpc.aio.Channel, request: pb.GenerateRequest) -> list[pb.GenerateEvent]:
@@ -33,6 +32,16 @@ def detail(error: grpc.aio.AioRpcError, kind: Any) -> Any:
     found = kind()
     assert status.details[0].Unpack(found)
     return found
+
+
+def last_detail(error: grpc.aio.AioRpcError, kind: Any) -> Any:
+    found = kind()
+    assert rpc_status.from_call(error).details[-1].Unpack(found)
+    return found
+
+
+def fields_at_fault(error: grpc.aio.AioRpcError) -> list[str]:
+    return [violation.field for violation in detail(error, error_details_pb2.BadRequest).field_violations]
 
 
 async def test_generate(channel: grpc.aio.Channel) -> None:
@@ -168,6 +177,114 @@ async def test_malformed_requests(channel: grpc.aio.Channel, payload: bytes) -> 
     assert info.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
+async def test_prompts_are_cut_and_told_on_request(channel: grpc.aio.Channel) -> None:
+    output = pb.Output(return_prompt_token_ids=True)
+    for limit, prompt in ((3, b"llo"), (5, b"hello"), (-1, b"hello")):
+        started, *_ = await events_of(channel, pb.GenerateRequest(text="hello", truncate_prompt_tokens=limit, output=output))
+        assert bytes(started.started.prompt_token_ids) == prompt
+    chat = pb.Chat(messages=[pb.ChatMessage(role="user", content="hello")])
+    started, *_ = await events_of(channel, pb.GenerateRequest(chat=chat, truncate_prompt_tokens=2))
+    assert (started.started.prompt_tokens, list(started.started.prompt_token_ids)) == (2, [])
+    error = await failure_of(channel, pb.GenerateRequest(text="hello", truncate_prompt_tokens=0))
+    assert fields_at_fault(error) == ["truncate_prompt_tokens"]
+
+
+async def test_special_tokens_by_choice(channel: grpc.aio.Channel, engine: ScriptedClient) -> None:
+    engine.tokenizer = WithBos()
+    output = pb.Output(return_prompt_token_ids=True)
+    for add, prompt in ((None, [BOS, 104]), (True, [BOS, 104]), (False, [104])):
+        started, *_ = await events_of(channel, pb.GenerateRequest(text="h", add_special_tokens=add, output=output))
+        assert list(started.started.prompt_token_ids) == prompt
+    error = await failure_of(channel, pb.GenerateRequest(tokens=pb.TokenIds(ids=[1]), add_special_tokens=True))
+    assert fields_at_fault(error) == ["add_special_tokens"]
+
+
+class WithBos(ByteTokenizer):
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        return [BOS] * add_special_tokens + super().encode(text)
+
+
+@pytest.mark.parametrize(
+    ("payload", "field"),
+    [
+        (pb.GenerateRequest(text="x").SerializeToString() + b"\xf8\x7f\x01", "2047"),
+        (pb.GenerateRequest(text="x").SerializeToString() + b"\x32\x03\xf8\x7f\x01", "sampling.2047"),
+        (b"\x2a\x07\x0a\x05\x0a\x00\xf8\x7f\x01", "chat.messages.2047"),
+    ],
+)
+async def test_fields_of_later_versions_are_refused(channel: grpc.aio.Channel, payload: bytes, field: str) -> None:
+    with pytest.raises(grpc.aio.AioRpcError) as info:
+        await channel.unary_stream("/jaxserve.v1.Inference/Generate")(payload).read()
+    assert info.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert fields_at_fault(info.value) == [field]
+
+
+async def test_calls_have_a_request_id(channel: grpc.aio.Channel) -> None:
+    call = InferenceStub(channel).GetModelInfo(pb.GetModelInfoRequest(), metadata=(("x-request-id", "mine"),))
+    await call
+    assert dict(await call.trailing_metadata())["x-request-id"] == "mine"
+    error = await failure_of(channel, pb.GenerateRequest(request_id="yours", text="x" * MAX_MODEL_LEN))
+    assert last_detail(error, error_details_pb2.RequestInfo).request_id == "yours"
+    error = await failure_of(channel, pb.GenerateRequest(request_id="a\nb", text="x"))
+    assert fields_at_fault(error) == ["request_id"]
+    assert last_detail(error, error_details_pb2.RequestInfo).request_id.startswith("req-")
+
+
+async def test_a_long_complaint_fits_a_status(channel: grpc.aio.Channel) -> None:
+    error = await failure_of(channel, pb.GenerateRequest(text="x", model="é" * 100_000))
+    assert error.code() is grpc.StatusCode.NOT_FOUND
+    assert last_detail(error, error_details_pb2.RequestInfo).request_id
+
+
+async def test_tokenize(channel: grpc.aio.Channel, engine: ScriptedClient) -> None:
+    engine.tokenizer = WithBos()
+    stub = InferenceStub(channel)
+    reply = await stub.Tokenize(pb.TokenizeRequest(text="hi", return_token_bytes=True))
+    assert (list(reply.token_ids), list(reply.token_bytes)) == ([BOS, 104, 105], [b"<s>", b"h", b"i"])
+    assert reply.max_model_len == MAX_MODEL_LEN
+    assert list((await stub.Tokenize(pb.TokenizeRequest(text="hi", add_special_tokens=False))).token_ids) == [104, 105]
+    assert list((await stub.Tokenize(pb.TokenizeRequest(text="hi"))).token_bytes) == []
+    chat = pb.Chat(messages=[pb.ChatMessage(role="user", content="yo")])
+    assert list((await stub.Tokenize(pb.TokenizeRequest(chat=chat))).token_ids) == [BOS, *b"yo"]
+    assert engine.seen == []
+
+
+async def test_detokenize(channel: grpc.aio.Channel) -> None:
+    stub = InferenceStub(channel)
+    assert (await stub.Detokenize(pb.DetokenizeRequest(token_ids=[104, EOS, 105]))).text == "hi"
+    kept = pb.DetokenizeRequest(token_ids=[104, EOS, 255], skip_special_tokens=False)
+    assert (await stub.Detokenize(kept)).text == "h</s>\ufffd"
+
+
+@pytest.mark.parametrize(
+    ("method", "request_", "field"),
+    [
+        ("Tokenize", pb.TokenizeRequest(), "prompt"),
+        ("Tokenize", pb.TokenizeRequest(chat=pb.Chat()), "chat.messages"),
+        ("Tokenize", pb.TokenizeRequest(chat={"messages": [{"role": "user"}]}, add_special_tokens=False), "add_special_tokens"),
+        ("Detokenize", pb.DetokenizeRequest(token_ids=[1, VOCAB]), "token_ids"),
+        ("Abort", pb.AbortRequest(), "request_id"),
+        ("Tokenize", pb.TokenizeRequest(text="x", model="other"), "model"),
+        ("Detokenize", pb.DetokenizeRequest(model="other"), "model"),
+    ],
+)
+async def test_bad_input_of_the_smaller_methods(channel: grpc.aio.Channel, method: str, request_: Any, field: str) -> None:
+    with pytest.raises(grpc.aio.AioRpcError) as info:
+        await getattr(InferenceStub(channel), method)(request_)
+    assert info.value.code() is (grpc.StatusCode.NOT_FOUND if field == "model" else grpc.StatusCode.INVALID_ARGUMENT)
+    assert fields_at_fault(info.value) == [field]
+
+
+async def test_abort(channel: grpc.aio.Channel, engine: ScriptedClient) -> None:
+    stub = InferenceStub(channel)
+    engine.delay = 0.01
+    call = stub.Generate(pb.GenerateRequest(request_id="mine", text="x" * 200))
+    await call.read()
+    assert not (await stub.Abort(pb.AbortRequest(request_id="yours"))).aborted
+    assert (await stub.Abort(pb.AbortRequest(request_id="mine"))).aborted
+    call.cancel()
+
+
 async def test_unknown_model(channel: grpc.aio.Channel) -> None:
     error = await failure_of(channel, pb.GenerateRequest(text="x", model="other"))
     assert error.code() is grpc.StatusCode.NOT_FOUND
@@ -214,16 +331,20 @@ async def test_a_deadline_aborts(channel: grpc.aio.Channel, engine: ScriptedClie
     assert len(engine.aborted) == 1
 
 
+async def test_the_deadline_of_a_call_bounds_its_request(channel: grpc.aio.Channel, engine: ScriptedClient) -> None:
+    stub = InferenceStub(channel)
+    for timeout in (None, 7.0, 500.0):
+        await stub.Generate(pb.GenerateRequest(text="x", timeout=timeout), timeout=100.0).read()
+    asked, shorter, longer = (options.timeout for options in engine.options)
+    assert 50.0 < (asked or 0.0) <= 100.0
+    assert shorter == 7.0
+    assert 50.0 < (longer or 0.0) <= 100.0
+
+
 async def until_idle(engine: ScriptedClient) -> None:
     async with asyncio.timeout(5):
         while engine.active:
             await asyncio.sleep(0.005)
-
-
-@pytest.mark.parametrize("service", ["", "jaxserve.v1.Inference"])
-async def test_health(channel: grpc.aio.Channel, service: str) -> None:
-    reply = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(service=service))
-    assert reply.status == health_pb2.HealthCheckResponse.SERVING
 
 
 async def test_reflection(channel: grpc.aio.Channel) -> None:
