@@ -14,9 +14,12 @@ import uvicorn
 from jaxserve.config.fields import ServerConfig
 from jaxserve.engine.client import EngineClient
 from jaxserve.errors import ConfigError
+from jaxserve.metrics.instruments import Instruments
 from server.gateway.gateway import Gateway
 from server.grpc.server import GrpcServer
 from server.http.app import create_app
+from server.observe.observatory import Observatory
+from server.ports import authority, bind, taken
 from server.tls import load_tls
 
 # After the drain nothing runs in the engine: what is left is the last bytes on their way to clients.
@@ -32,11 +35,18 @@ class Addresses:
 
 
 async def serve(client: EngineClient, config: ServerConfig, on_ready: Callable[[Addresses], None]) -> None:
-    """Serve until SIGTERM, SIGINT or a call of Admin.Drain, then drain. A second signal aborts what still runs.
+    """Serve an engine until SIGTERM, SIGINT or a call of Admin.Drain; see `run_servers`.
 
     Raises ConfigError if a port is taken, or TLS cannot be had.
     """
-    servers = Servers(client, config)
+    await run_servers(Servers(client, config), on_ready)
+
+
+async def run_servers(servers: Servers, on_ready: Callable[[Addresses], None]) -> None:
+    """Serve until SIGTERM, SIGINT or a call of Admin.Drain, then drain. A second signal aborts what still runs.
+
+    Raises ConfigError if a port is taken.
+    """
     first, second = asyncio.Event(), asyncio.Event()
 
     def on_signal() -> None:
@@ -59,7 +69,7 @@ def check_ports(config: ServerConfig) -> None:
     """Raise ConfigError if a port is taken or TLS cannot be had: better known before a model is loaded than after."""
     load_tls(config)
     for port, flag in ((config.port, "port"), (config.grpc_port, "grpc_port")):
-        _bind(config.host, port, flag).close()
+        bind(config.host, port, flag).close()
     if config.port == config.grpc_port != 0:
         raise ConfigError(f"port and grpc_port are both {config.port}: choose another --grpc-port", param="grpc_port")
 
@@ -67,20 +77,47 @@ def check_ports(config: ServerConfig) -> None:
 class Servers:
     """The HTTP and the gRPC server of one engine. Raises ConfigError if TLS cannot be had.
 
+    Args:
+        client: the engine.
+        config: where and how to listen.
+        observatory: watches them; by default one whose metrics are these servers' alone.
+        gateway: lets calls in; by default one with a ledger of its own.
+        http_socket: where HTTP listens; by default a socket of its own at the port of `config`.
+        share_grpc_port: whether other processes listen on the gRPC port too.
+
     Attributes:
         drain_asked: set by a call of Admin.Drain; whoever runs the servers is to stop them.
     """
 
-    def __init__(self, client: EngineClient, config: ServerConfig) -> None:
+    def __init__(
+        self,
+        client: EngineClient,
+        config: ServerConfig,
+        observatory: Observatory | None = None,
+        *,
+        gateway: Gateway | None = None,
+        http_socket: socket.socket | None = None,
+        share_grpc_port: bool = False,
+    ) -> None:
         self._client = client
         self._config = config
         self._tls = load_tls(config)
         self.drain_asked = asyncio.Event()
-        self._gateway = Gateway.open(config)
-        self._grpc = GrpcServer(client, config, self._gateway, on_drain=self.drain_asked.set, tls=self._tls)
+        self._gateway = gateway or Gateway.open(config)
+        self._http_socket = http_socket
+        self._observatory = observatory or Observatory(client, config, Instruments())
+        self._grpc = GrpcServer(
+            client,
+            config,
+            self._gateway,
+            on_drain=self.drain_asked.set,
+            observatory=self._observatory,
+            tls=self._tls,
+            share_port=share_grpc_port,
+        )
         self._http = _HttpServer(
             uvicorn.Config(
-                create_app(client, self._gateway),
+                create_app(client, self._gateway, self._observatory),
                 lifespan="off",
                 ws="none",
                 log_config=None,
@@ -96,19 +133,19 @@ class Servers:
     async def start(self) -> Addresses:
         """Listen on both ports. Raises ConfigError if one is taken."""
         config = self._config
-        listener = _bind(config.host, config.port, "port")
+        listener = self._http_socket or bind(config.host, config.port, "port")
         try:
-            grpc_port = await self._grpc.start(_authority(config.host, config.grpc_port))
+            grpc_port = await self._grpc.start(authority(config.host, config.grpc_port))
         except OSError as error:
             listener.close()
-            raise _taken(config.host, config.grpc_port, "grpc_port", error) from error
+            raise taken(config.host, config.grpc_port, "grpc_port", error) from error
         http_port = listener.getsockname()[1]
         self._http_task = asyncio.create_task(self._http.serve(sockets=[listener]))
         await self._http.listening.wait()
         secure = "s" if self._tls else ""
         return Addresses(
-            http=f"http{secure}://{_authority(config.host, http_port)}",
-            grpc=f"grpc{secure}://{_authority(config.host, grpc_port)}",
+            http=f"http{secure}://{authority(config.host, http_port)}",
+            grpc=f"grpc{secure}://{authority(config.host, grpc_port)}",
         )
 
     async def stop(self, hurry: asyncio.Event | None = None) -> None:
@@ -120,6 +157,7 @@ class Servers:
         if self._http_task is not None:
             await self._http_task
         self._gateway.close()
+        await self._observatory.close()
 
     async def _drain(self, hurry: asyncio.Event) -> None:
         draining = asyncio.create_task(self._client.drain(self._config.drain_timeout))
@@ -148,29 +186,3 @@ class _HttpServer(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
-
-
-def _bind(host: str, port: int, name: str) -> socket.socket:
-    """A bound TCP socket. Raises ConfigError naming host, port and flag."""
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, kind, protocol)
-    except OSError as error:
-        raise ConfigError(f"cannot listen on host {host!r} ({error}): choose another --host", param="host") from error
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-    except OSError as error:
-        listener.close()
-        raise _taken(host, port, name, error) from error
-    return listener
-
-
-def _taken(host: str, port: int, name: str, error: OSError) -> ConfigError:
-    flag = "--" + name.replace("_", "-")
-    reason = error.strerror or str(error)
-    return ConfigError(f"cannot listen on {_authority(host, port)} ({reason}): choose another {flag}", param=name)
-
-
-def _authority(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -13,6 +13,7 @@ from jaxserve.engine.events import Event, Finished
 from jaxserve.errors import CancelledRequestError, JaxserveError
 from jaxserve.types import FinishReason, Prompt
 from server.gateway.call import CURRENT, Call, JobSize
+from server.observe.exchange import generation
 from server.requests import Job, in_words_of_client
 
 Events = AsyncGenerator[tuple[int, Event], None]
@@ -107,10 +108,12 @@ async def _run(client: EngineClient, job: Job) -> Events:
 
 
 async def _events(client: EngineClient, job: Job, prompt: Prompt, request_id: str) -> AsyncGenerator[Event, None]:
+    watched = generation(request_id, job.options.tenant)
     try:
         stream = _closable(client.generate(prompt, job.params, request_id=request_id, options=job.options))
         async with aclosing(stream) as events:
             async for event in events:
+                watched.saw(event)
                 if isinstance(event, Finished):
                     _check_outcome(client, event)
                 yield event

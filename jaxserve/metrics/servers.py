@@ -23,9 +23,9 @@ class ServerRecorder:
         self._dropped = instruments.counter(catalogue.USAGE_EVENTS_DROPPED)
         self._fallbacks = instruments.counter(catalogue.TOKENIZER_FALLBACKS)
 
-    def http_answered(self, method: str, route: str, status: int) -> None:
+    def http_answered(self, method: str, route: str, status: str) -> None:
         """An HTTP exchange is over. `route` is the path's template, or there would be a series for each path that is tried."""
-        self._http.labels(method, route, str(status)).inc()
+        self._http.labels(method, route, status).inc()
 
     def grpc_answered(self, method: str, status: str) -> None:
         """A gRPC call is over."""

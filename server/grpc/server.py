@@ -17,9 +17,11 @@ from server.grpc.gate import Gate
 from server.grpc.health import Health
 from server.grpc.kserve import service as kserve
 from server.grpc.kserve.service import Kserve
+from server.grpc.observed import Observed
 from server.grpc.service import Inference
 from server.grpc.vllm import service as vllm
 from server.grpc.vllm.service import VllmEngine
+from server.observe.observatory import Observatory
 from server.tls import Tls
 
 # Log-probabilities of a prompt of a million tokens.
@@ -39,6 +41,7 @@ class GrpcServer:
         config: limits of messages and connections.
         gateway: lets calls in.
         on_drain: starts the shutdown that SIGTERM starts, for Admin.Drain; it may be called more than once.
+        observatory: watches every call.
         tls: None for plain text.
         share_port: whether other processes listen on the same port, each getting some of the connections.
     """
@@ -50,10 +53,11 @@ class GrpcServer:
         gateway: Gateway,
         *,
         on_drain: Callable[[], None],
+        observatory: Observatory,
         tls: Tls | None = None,
         share_port: bool = False,
     ) -> None:
-        self._server = aio.server(interceptors=(Gate(gateway),), options=_options(config, share_port))
+        self._server = aio.server(interceptors=(Observed(observatory), Gate(gateway)), options=_options(config, share_port))
         self._tls = tls
         self._closing = asyncio.Event()
         generating, others = [one.SERVICE.full_name for one in (service, kserve, vllm)], [admin.SERVICE.full_name]

@@ -6,23 +6,32 @@ from importlib.metadata import version
 
 from fastapi import FastAPI
 
+from jaxserve.clock import RealClock
 from jaxserve.engine.client import EngineClient
 from server.gateway.gateway import Gateway
-from server.http import about, admin, chat, completions, docs_page, failures, openapi, tokens
+from server.http import about, admin, chat, completions, docs_page, failures, observe, openapi, tokens
 from server.http.gate import Gate
 from server.http.messages import api as messages
 from server.http.middleware import Envelope
+from server.http.observed import Observed, RouteNames
 from server.http.responses import api as responses
+from server.observe.deep_health import DeepHealth
+from server.observe.observatory import Observatory
 
 
-def create_app(client: EngineClient, gateway: Gateway) -> FastAPI:
-    """Build the application. It holds no state but the client."""
+def create_app(client: EngineClient, gateway: Gateway, observatory: Observatory) -> FastAPI:
+    """Build the application over an engine, behind a gateway, watched by an observatory."""
     app = FastAPI(title="jaxserve", version=version("jaxserve"), redirect_slashes=False, docs_url=None, redoc_url=None)
     app.state.client = client
-    for part in (chat, completions, responses, messages, tokens, about, admin, docs_page):
+    app.state.observatory = observatory
+    app.state.deep_health = DeepHealth(client, RealClock())
+    parts = (chat, completions, responses, messages, tokens, about, admin, observe, docs_page)
+    names = RouteNames([*app.routes, *(route for part in parts for route in part.router.routes)])
+    for part in parts:
         app.include_router(part.router)
     failures.install(app)
     openapi.install(app)
     app.add_middleware(Gate, gateway=gateway)
+    app.add_middleware(Observed, observatory=observatory, names=names)
     app.add_middleware(Envelope)
     return app

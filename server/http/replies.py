@@ -191,6 +191,14 @@ class HealthReply(TypedDict):
     status: Literal["ok"]
 
 
+class DeepHealthReply(TypedDict):
+    """A token was made, in so many seconds, so many seconds ago."""
+
+    status: Literal["ok"]
+    seconds: float
+    age: float
+
+
 class VersionReply(TypedDict):
     """The server's version."""
 

@@ -1,0 +1,83 @@
+"""Watches every HTTP exchange."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from contextlib import ExitStack
+
+from starlette.datastructures import Headers
+from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from server.observe.exchange import Exchange
+from server.observe.observatory import Observatory
+
+UNMATCHED = "unmatched"
+ABORTED = "499"  # the client went away before it had an answer
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+
+
+class RouteNames:
+    """Names paths by the template of the route that takes them: there are as many paths as clients think of.
+
+    Args:
+        routes: all that the application has.
+    """
+
+    def __init__(self, routes: Iterable[BaseRoute]) -> None:
+        paths = [route.path for route in routes if isinstance(route, Route)]
+        self._plain = frozenset(path for path in paths if "{" not in path)
+        self._templates = [
+            (re.compile(re.escape(path.partition("{")[0]) + ".+"), path) for path in paths if path not in self._plain
+        ]
+
+    def of(self, path: str) -> str:
+        """The template of a path."""
+        if path in self._plain:
+            return path
+        return next((template for pattern, template in self._templates if pattern.fullmatch(path)), UNMATCHED)
+
+
+class Observed:
+    """Watches every exchange of an application.
+
+    Args:
+        app: what answers.
+        observatory: told of each exchange.
+        names: of the application's routes.
+    """
+
+    def __init__(self, app: ASGIApp, observatory: Observatory, names: RouteNames) -> None:
+        self._app = app
+        self._observatory = observatory
+        self._names = names
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one exchange."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        exchange = Exchange(
+            surface="http",
+            method=scope["method"] if scope["method"] in _METHODS else "other",
+            route=self._names.of(scope["path"]),
+            request_id=scope["state"]["request_id"],
+            traceparent=Headers(scope=scope).get("traceparent", ""),
+            status=ABORTED,
+        )
+        with ExitStack() as stack:
+            stack.enter_context(self._observatory.watching(exchange))
+
+            async def sending(message: Message) -> None:
+                if message["type"] == "http.response.start":
+                    exchange.status = str(message["status"])
+                    if Headers(raw=message["headers"]).get("content-type", "").startswith("text/event-stream"):
+                        stack.enter_context(self._observatory.servers.stream("http"))
+                await send(message)
+
+            try:
+                await self._app(scope, receive, sending)
+            except Exception:
+                exchange.status = "500"  # made of it further out
+                raise

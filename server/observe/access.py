@@ -1,0 +1,56 @@
+"""One line in the log for each exchange: no prompts, no outputs, no keys."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any
+
+from server.observe.exchange import Exchange
+
+logger = logging.getLogger(__name__)
+
+# Asked every few seconds by machines: only of interest to whoever debugs them.
+_PROBES = frozenset(
+    {"/health", "/health/deep", "/ready", "/metrics", "/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"}
+)
+
+
+def log_access(exchange: Exchange) -> None:
+    """Write the line of an exchange that is over. Its parts are in the record's `fields`, for logs in JSON."""
+    level = logging.DEBUG if exchange.route in _PROBES else logging.INFO
+    if logger.isEnabledFor(level):
+        fields = access_fields(exchange)
+        text = " ".join(f"{name}={_word(value)}" for name, value in fields.items())
+        logger.log(level, "access %s", text, extra={"fields": fields})
+
+
+def access_fields(exchange: Exchange) -> dict[str, Any]:
+    """What the line says; times are in seconds. Exchanges that asked nothing of the engine have no tokens and reasons."""
+    fields: dict[str, Any] = {
+        "surface": exchange.surface,
+        "method": exchange.method,
+        "route": exchange.route,
+        "status": exchange.status,
+        "request_id": exchange.request_id,
+        "seconds": round(exchange.ended - exchange.began, 6),
+    }
+    ran = exchange.generations
+    if not ran:
+        return fields
+    firsts = [one.first_token for one in ran if one.first_token is not None]
+    return {
+        **fields,
+        "tenant": ran[0].tenant,
+        "prompt_tokens": sum(one.prompt_tokens for one in ran),
+        "cached_tokens": sum(one.cached_tokens for one in ran),
+        "output_tokens": sum(one.output_tokens for one in ran),
+        "ttft": round(min(firsts) - exchange.began, 6) if firsts else None,
+        "finish_reason": ",".join(dict.fromkeys(reason for one in ran for reason in one.reasons)) or None,
+    }
+
+
+def _word(value: Any) -> str:
+    """A value as one word: what clients sent is quoted where it could be taken for something else."""
+    text = "-" if value in (None, "") else str(value)
+    return text if text.isascii() and text.isprintable() and not set(text) & set(' "=\\') else json.dumps(text)

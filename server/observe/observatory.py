@@ -1,0 +1,140 @@
+"""Everything that a front end tells of itself, in one place: metrics, access lines, spans, readiness."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol
+
+from jaxserve.config.fields import ServerConfig
+from jaxserve.engine.client import EngineClient
+from jaxserve.errors import ConfigError, EngineDeadError, JaxserveError
+from jaxserve.metrics import catalogue
+from jaxserve.metrics.exposition import Exposition, Reading
+from jaxserve.metrics.instruments import Instruments
+from jaxserve.metrics.process import ProcessRecorder
+from jaxserve.metrics.servers import ServerRecorder
+from server.observe.access import log_access
+from server.observe.exchange import EXCHANGE, Exchange
+
+
+class ExchangeRecorder(Protocol):
+    """Takes exchanges that are over."""
+
+    def record(self, exchange: Exchange) -> None:
+        """Record one."""
+        ...
+
+    def close(self) -> None:
+        """Send what is left; may block for seconds."""
+        ...
+
+
+class Observatory:
+    """Watches one front end.
+
+    Attributes:
+        servers: records what its servers do.
+
+    Args:
+        client: its engine.
+        config: what to tell, and where.
+        instruments: metrics of this process, those of `client`'s requests among them.
+        directory: where this process and others keep theirs, if there are several.
+        restarts: how often a front end in this one's place was started before.
+
+    Raises ConfigError if spans are wanted and OpenTelemetry is not installed.
+    """
+
+    def __init__(
+        self,
+        client: EngineClient,
+        config: ServerConfig,
+        instruments: Instruments,
+        directory: Path | None = None,
+        restarts: int = 0,
+    ) -> None:
+        self._client = client
+        self._config = config
+        self._exposition = Exposition(instruments.registry, directory)
+        self._process = ProcessRecorder(instruments, "frontend", restarts)
+        self.servers = ServerRecorder(instruments)
+        self._spans = _spans(config, client.model.name)
+
+    @contextmanager
+    def watching(self, exchange: Exchange) -> Iterator[Exchange]:
+        """Watch an exchange from its first byte to its last; its `status` is known at the end."""
+        EXCHANGE.set(exchange)
+        try:
+            yield exchange
+        finally:
+            exchange.ended = time.monotonic()
+            if exchange.surface == "http":
+                self.servers.http_answered(exchange.method, exchange.route, exchange.status)
+            else:
+                self.servers.grpc_answered(exchange.method, exchange.status)
+            log_access(exchange)
+            if self._spans is not None:
+                self._spans.record(exchange)
+
+    async def metrics(self) -> bytes:
+        """The Prometheus text now."""
+        self._process.measure()
+        return await asyncio.to_thread(self._exposition.text, self._readings())
+
+    def check_ready(self) -> None:
+        """Raise DrainingError or EngineDeadError unless the engine takes requests and its loop turns."""
+        self._client.check_health()
+        age = self._client.heartbeat_age()
+        if age > self._config.ready_timeout:
+            raise EngineDeadError(
+                f"the engine's loop has not turned for {age:.1f} s (ready_timeout is {self._config.ready_timeout:g} s)",
+                retry_after=1.0,
+            )
+
+    async def close(self) -> None:
+        """Send what is left to send."""
+        if self._spans is not None:
+            await asyncio.to_thread(self._spans.close)
+
+    def _readings(self) -> list[Reading]:
+        """The engine's load and counts."""
+        stats = self._client.stats()
+        model = (self._client.model.name,)
+        used = (stats.pages_total - stats.pages_free) / stats.pages_total if stats.pages_total else 0.0
+        values = {
+            catalogue.NUM_REQUESTS_RUNNING: stats.running,
+            catalogue.NUM_REQUESTS_WAITING: stats.waiting,
+            catalogue.KV_CACHE_USAGE: used,
+            catalogue.PREFIX_CACHE_QUERIES: stats.prefix_queried_tokens,
+            catalogue.PREFIX_CACHE_HITS: stats.prefix_hit_tokens,
+            catalogue.NUM_PREEMPTIONS: stats.preemptions,
+            catalogue.RECOMPUTED_TOKENS: stats.lost_tokens,
+            catalogue.ENGINE_UP: self._is_up(),
+        }
+        return [Reading(metric, model, float(value)) for metric, value in values.items()]
+
+    def _is_up(self) -> bool:
+        try:
+            self.check_ready()
+        except JaxserveError:
+            return False
+        return True
+
+
+def _spans(config: ServerConfig, model: str) -> ExchangeRecorder | None:
+    """What sends spans. Its module is imported only if they are wanted: OpenTelemetry is an extra."""
+    if config.otlp_endpoint is None:
+        return None
+    try:
+        tracing = importlib.import_module("server.observe.tracing")
+    except ImportError as error:
+        raise ConfigError(
+            f"otlp_endpoint needs OpenTelemetry (pip install 'jaxserve[otel]'): {error}", param="otlp_endpoint"
+        ) from error
+    recorder: ExchangeRecorder = tracing.SpanRecorder(config.otlp_endpoint, model)
+    return recorder
