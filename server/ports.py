@@ -1,0 +1,41 @@
+"""Sockets to listen on."""
+
+from __future__ import annotations
+
+import socket
+
+from jaxserve.errors import ConfigError
+
+
+def bind(host: str, port: int, name: str, *, shared: bool = False) -> socket.socket:
+    """A bound TCP socket that does not listen yet. Raises ConfigError naming host, port and flag.
+
+    Args:
+        host, port: the address; port 0 takes a free one.
+        name: the setting that the port is from.
+        shared: other sockets of the same user may listen on the port; this one keeps it from everybody else.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise ConfigError(f"cannot listen on host {host!r} ({error}): choose another --host", param="host") from error
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT if shared else socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except OSError as error:
+        listener.close()
+        raise taken(host, port, name, error) from error
+    return listener
+
+
+def taken(host: str, port: int, name: str, error: OSError) -> ConfigError:
+    """What to tell when an address cannot be had."""
+    flag = "--" + name.replace("_", "-")
+    reason = error.strerror or str(error)
+    return ConfigError(f"cannot listen on {authority(host, port)} ({reason}): choose another {flag}", param=name)
+
+
+def authority(host: str, port: int) -> str:
+    """Host and port as in a URL."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
