@@ -23,7 +23,6 @@ import numpy as np
 
 from benchmarks import machine
 from jaxserve.config.fields import SchedulerConfig
-from jaxserve.executor.buckets import BucketGrid
 from jaxserve.executor.simulated import CostModel
 from jaxserve.scheduler.scheduler import Scheduler
 from jaxserve.scheduler.step import StepDraft
@@ -391,7 +390,7 @@ def crossover_gbps(scheduler: dict[str, Any], memory: dict[str, Any]) -> float:
     """The link at which moving a page out and back takes as long as computing its tokens in full steps."""
     spec = replica_spec(ReplicaConfig(**memory), SchedulerConfig(**scheduler))
     tokens = spec.limits.max_num_batched_tokens
-    grid = BucketGrid.make(max_rows=spec.limits.max_num_seqs, max_tokens=tokens, min_rows=spec.min_rows)
+    grid = spec.grid(spec.limits)
     whole = np.array([tokens], np.int64)
     seconds = CostModel(spec.layout, spec.calibration, grid).cost(whole, whole).total
     return float(2 * tokens * spec.layout.kv_token_bytes_device / seconds / 1e9)

@@ -101,7 +101,12 @@ def fit(profile: Profile, path: str) -> Fit:
         weights=profile.weights,
         kv_dtype=profile.kv_dtype,
     )
-    grid = BucketGrid.make(max_rows=profile.max_num_seqs, max_tokens=profile.max_num_batched_tokens, min_rows=profile.min_rows)
+    grid = BucketGrid.make(
+        max_rows=profile.max_num_seqs,
+        max_tokens=profile.max_num_batched_tokens,
+        min_rows=profile.min_rows,
+        fine=profile.hardware is not None,
+    )
     nominal = CostModel(layout, Calibration(compute=1.0, attention=1.0, launch_s=0.0), grid)
     parts = np.array([_parts(nominal, step) for step in profile.steps])
     seconds = np.array([step.seconds for step in profile.steps])

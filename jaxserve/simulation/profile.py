@@ -45,7 +45,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
         hardware: the planner's name of the GPU; None for a machine that it does not know, such as a CPU.
         machine: for people.
         memory_bytes: memory of one device.
-        max_num_seqs, max_num_batched_tokens, min_rows: what the executor's buckets were made from.
+        max_num_seqs, max_num_batched_tokens, min_rows: what the executor's buckets were made from; where `hardware` is known,
+            decode steps have the row counts of GPUs.
         host_seconds: time of the host for planning a step, submitting it and taking in its result.
         steps: the measurements.
     """

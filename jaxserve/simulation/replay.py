@@ -11,7 +11,6 @@ from jaxserve.clock import RealClock, VirtualClock
 from jaxserve.config.check import check_types
 from jaxserve.config.fields import SchedulerConfig, setting
 from jaxserve.errors import ConfigError
-from jaxserve.executor.buckets import BucketGrid
 from jaxserve.executor.simulated import CostModel, SimulatedExecutor
 from jaxserve.record.dump import read_dump
 from jaxserve.record.recording import Recording
@@ -87,8 +86,8 @@ def run_replay(config: ReplayConfig, replica: ReplicaConfig, others: Iterable[An
         return Replay(recording, f"{replica.model} on this machine", True, steps)
     spec = replica_spec(replica, SchedulerConfig())
     limits, clock = recording.header.capabilities, VirtualClock()
-    grid = BucketGrid.make(max_rows=limits.max_num_seqs, max_tokens=limits.max_num_batched_tokens, min_rows=spec.min_rows)
-    simulator = SimulatedExecutor(limits, CostModel(spec.layout, spec.calibration, grid), clock, 0.0, _unobserved)
+    costs = CostModel(spec.layout, spec.calibration, spec.grid(limits))
+    simulator = SimulatedExecutor(limits, costs, clock, 0.0, _unobserved)
     steps = tuple(replay(recording, simulator, clock, compare=False))
     layout = spec.layout
     return Replay(recording, f"{replica.model} on {layout.tp} x {layout.hardware.name}, simulated", False, steps)

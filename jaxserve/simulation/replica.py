@@ -43,6 +43,7 @@ class ReplicaSpec:
         layout, calibration: what steps cost.
         fit: where they are from, if from a profile.
         min_rows: rows of the executor's smallest bucket.
+        fine: whether its decode steps have the row counts of GPUs.
         scheduler, policies: the engine's own settings.
         limits: of the executor and the KV cache.
         prefix_caching: whether prompts share pages.
@@ -52,10 +53,17 @@ class ReplicaSpec:
     calibration: Calibration
     fit: Fit | None
     min_rows: int
+    fine: bool
     scheduler: SchedulerConfig
     policies: Policies
     limits: Capabilities
     prefix_caching: bool
+
+    def grid(self, limits: Capabilities) -> BucketGrid:
+        """The buckets of an executor with these limits."""
+        return BucketGrid.make(
+            max_rows=limits.max_num_seqs, max_tokens=limits.max_num_batched_tokens, min_rows=self.min_rows, fine=self.fine
+        )
 
 
 @dataclass(slots=True)
@@ -143,8 +151,7 @@ class Replica:
             num_pages=self._cache.num_usable,
             page_size=limits.page_size,
         )
-        grid = BucketGrid.make(max_rows=limits.max_num_seqs, max_tokens=limits.max_num_batched_tokens, min_rows=spec.min_rows)
-        costs = CostModel(spec.layout, spec.calibration, grid)
+        costs = CostModel(spec.layout, spec.calibration, spec.grid(limits))
         executor = SimulatedExecutor(limits, costs, self._clock, spec.calibration.host_s, self._observe)
         self._core = EngineCore(self._scheduler, executor, overlap=spec.scheduler.overlap)
 

@@ -103,6 +103,7 @@ def replica_spec(config: ReplicaConfig, scheduler: SchedulerConfig) -> ReplicaSp
         calibration=_calibration(config) if fitted is None else replace(fitted.calibration, network=config.network_efficiency),
         fit=fitted,
         min_rows=1 if fitted is None else fitted.min_rows,
+        fine=fitted is None or fitted.known,
         scheduler=scheduler,
         policies=load_policies(scheduler.policies),
         limits=limits,

@@ -8,7 +8,6 @@ import pytest
 
 from jaxserve.config.fields import SchedulerConfig
 from jaxserve.errors import ConfigError
-from jaxserve.executor.buckets import BucketGrid
 from jaxserve.executor.simulated import CostModel
 from jaxserve.simulation.fleet import RetryPolicy
 from jaxserve.simulation.report import report
@@ -22,9 +21,7 @@ TIGHT = {"num_pages": 120}  # 1,904 tokens of KV
 
 def step_seconds(settings: Scenario, *rows: tuple[int, int]) -> float:
     spec = replica_spec(settings.replica, settings.scheduler)
-    limits = spec.limits
-    grid = BucketGrid.make(max_rows=limits.max_num_seqs, max_tokens=limits.max_num_batched_tokens, min_rows=1)
-    model = CostModel(spec.layout, spec.calibration, grid)
+    model = CostModel(spec.layout, spec.calibration, spec.grid(spec.limits))
     counts, lengths = (np.array(values, np.int64) for values in zip(*rows, strict=True))
     return model.cost(counts, lengths).total
 
