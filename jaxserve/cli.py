@@ -9,8 +9,10 @@ from importlib.util import find_spec
 
 DOORS = {
     "serve": "serve a model over HTTP and gRPC",
+    "chat": "talk with a server or a local model",
+    "top": "watch a server's load",
     "batch": "run a file of requests",
-    "bench": "measure a server or an engine",
+    "bench": "load a server and say what its clients saw",
     "keys": "make API keys",
     "plan": "say what fits on a machine",
     "simulate": "run the scheduler on a virtual clock",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import unicodedata
 from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -136,7 +137,7 @@ class Repl:
                     first = clock.now()
                 heard.append(piece.text)
                 tokens = max(tokens, piece.tokens)
-                self.console.print(piece.text, end="", markup=False, highlight=False, soft_wrap=True)
+                self.console.out(printable(piece.text), end="", highlight=False)
                 self.console.file.flush()
         self.console.print()
         if first is not None and tokens > 1:
@@ -144,4 +145,9 @@ class Repl:
             self._say(f"({tokens} tokens, {rate:,.1f} a second, the first after {first - start:.2f} s)", style="dim")
 
     def _say(self, text: str, style: str | None = None) -> None:
-        self.console.print(text, markup=False, highlight=False, style=style)
+        self.console.print(printable(text), markup=False, emoji=False, highlight=False, style=style)
+
+
+def printable(text: str) -> str:
+    """Text that cannot steer a terminal: no control characters but line ends and tabs."""
+    return "".join(char for char in text if char in "\n\t" or unicodedata.category(char) != "Cc")

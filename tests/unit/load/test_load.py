@@ -1,5 +1,7 @@
 """The load generator's parts: prompts, streams cut anywhere, reports, and agreement with a server's metrics."""
 
+import itertools
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -43,7 +45,7 @@ def test_a_stream_is_the_same_wherever_it_is_cut(cuts):
     outcome = Outcome(asked(), 0.0)
     stream = _Stream(outcome)
     places = [0, *sorted(cuts), len(STREAM)]
-    for now, (start, end) in enumerate(zip(places, places[1:], strict=False)):
+    for now, (start, end) in enumerate(itertools.pairwise(places)):
         stream.feed(STREAM[start:end], float(now))
     stream.finish(Reply(200))
     assert outcome.error is None
