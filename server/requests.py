@@ -24,6 +24,7 @@ class Job:
         params: how to sample each.
         options: whose request it is, and what each prompt may take.
         names: for errors, what the client calls the parameters that it does not call as the engine does.
+        delivers_output: whether the client gets the tokens that are generated, and so pays for them.
     """
 
     request_id: str
@@ -31,6 +32,7 @@ class Job:
     params: SamplingParams
     options: RequestOptions
     names: Mapping[str, str]
+    delivers_output: bool = True
 
 
 def new_id(prefix: str) -> str:
@@ -101,6 +103,12 @@ def check_model(client: EngineClient, name: str | None) -> None:
         call.check_model(name or client.model.name)
     if name and name != client.model.name:
         raise ModelNotFoundError(f"the model {name!r} is not served here; this server has {client.model.name!r}", param="model")
+
+
+def may_use(name: str) -> bool:
+    """Whether the caller may use a model."""
+    call = CURRENT.get()
+    return call is None or call.may_use(name)
 
 
 def check_not_empty(prompt: str | Sequence[object], param: str) -> None:

@@ -62,7 +62,13 @@ async def _charged(call: Call, client: EngineClient, job: Job) -> Events:
 
 
 def _size(job: Job) -> JobSize:
-    return JobSize(sum(map(_tokens, job.prompts)), len(job.prompts), job.params.n, job.params.max_tokens)
+    return JobSize(
+        prompt_tokens=sum(map(_tokens, job.prompts)),
+        prompts=len(job.prompts),
+        sequences=job.params.n,
+        max_tokens=job.params.max_tokens,
+        delivers_output=job.delivers_output,
+    )
 
 
 def _tokens(prompt: Prompt) -> int:

@@ -7,7 +7,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 
 from jaxserve.engine.events import Delta, Event, Finished, Started
-from jaxserve.errors import JaxserveError, ModelNotFoundError, PermissionDeniedError
+from jaxserve.errors import ErrorCode, JaxserveError, ModelNotFoundError, PermissionDeniedError
 from jaxserve.types import RequestOptions, ServiceClass
 from server.gateway.keys import Principal
 from server.gateway.ledger import Ledger
@@ -29,12 +29,14 @@ class JobSize:
         prompts: how many.
         sequences: of each prompt.
         max_tokens: of one output, None if it does not say.
+        delivers_output: whether the client gets the tokens that are generated.
     """
 
     prompt_tokens: int
     prompts: int
     sequences: int
     max_tokens: int | None
+    delivers_output: bool
 
 
 @dataclass(slots=True, eq=False)
@@ -61,7 +63,7 @@ class Run:
             self._prompt_tokens += len(event.prompt_token_ids)
         elif isinstance(event, Finished):
             self._finished += 1
-        if self.meter is not None:
+        if self.meter is not None and (self.size.delivers_output or not isinstance(event, Delta)):
             self.meter.passed(prompt, event, self.size.sequences)
 
     def ended(self, error: BaseException | None) -> None:
@@ -70,8 +72,8 @@ class Run:
             self.ledger.tell(Settle(self.reservation, self._prompt_tokens, self._output_tokens, self._finished))
             self.reservation = None
         if error is not None:
-            if isinstance(error, JaxserveError):
-                self._reason = error.code.value
+            if isinstance(error, Exception):  # else the reader left
+                self._reason = (error.code if isinstance(error, JaxserveError) else ErrorCode.INTERNAL).value
             if self.meter is not None:
                 self.meter.broke_off()
 
@@ -119,10 +121,13 @@ class Call:
             raise PermissionDeniedError(f"service_class {asked} is above {own}, that of the API key", param="service_class")
         return replace(given, tenant=principal.tenant, service_class=asked or own)
 
+    def may_use(self, name: str) -> bool:
+        """Whether the key may use a model."""
+        return self.principal.models is None or name in self.principal.models
+
     def check_model(self, name: str) -> None:
         """Raise ModelNotFoundError for a model that the key may not use."""
-        models = self.principal.models
-        if models is not None and name not in models:
+        if not self.may_use(name):
             raise ModelNotFoundError(f"the model {name!r} does not exist, or the API key may not use it", param="model")
 
     def engine_id(self, request_id: str) -> str:

@@ -11,7 +11,7 @@ from jaxserve.errors import ErrorCode
 from server.http import examples
 from server.http.openapi import ASKING, answer, failures
 from server.http.replies import HealthReply, ModelListReply, ModelReply, VersionReply
-from server.requests import check_model
+from server.requests import check_model, may_use
 
 router = APIRouter()
 
@@ -22,9 +22,9 @@ router = APIRouter()
     tags=["model"],
 )
 async def models(request: Request) -> ModelListReply:
-    """List the served models."""
+    """List the served models that the caller may use."""
     client: EngineClient = request.app.state.client
-    return {"object": "list", "data": [_reply(client.model)]}
+    return {"object": "list", "data": [_reply(client.model)] if may_use(client.model.name) else []}
 
 
 @router.get("/v1/models/{name:path}", responses={**answer(ModelReply, examples.MODEL), **failures(ASKING)}, tags=["model"])

@@ -75,6 +75,7 @@ def _job(body: CompletionRequest, prompts: Sequence[TextOrIds], headers: Headers
         params=sampling_params(fields, {}),
         options=options_of(body, headers),
         names={"tenant": TENANT_HEADER},
+        delivers_output=not _echoes_only(body),
     )
 
 
