@@ -16,12 +16,13 @@ import socket
 import struct
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 _LENGTH = struct.Struct("<I")
 _PR_SET_PDEATHSIG = 1
 _EXIT_ORPHANED = 3
+_STDERR = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,9 @@ class Child:
         await self.wait()
 
 
-async def spawn(module: str, first: bytes, *, pass_fds: Sequence[int] = ()) -> Child:
+async def spawn(
+    module: str, first: bytes, *, pass_fds: Sequence[int] = (), environment: Mapping[str, str] | None = None
+) -> Child:
     """Start a module as a child process.
 
     Must be called in the main thread: a child dies with the thread that started it.
@@ -79,16 +82,18 @@ async def spawn(module: str, first: bytes, *, pass_fds: Sequence[int] = ()) -> C
         module: name of the module; it calls `adopt` first of all.
         first: the first message.
         pass_fds: further file descriptors that the child inherits, under the same numbers.
+        environment: variables that it has besides ours, from before its first import.
     """
     ours, theirs = socket.socketpair()
     with theirs:
         code = (
-            f"import sys; sys.path[:] = {sys.path!r}; import runpy; "
+            f"import os, sys; os.environ.update({dict(environment or {})!r}); sys.path[:] = {sys.path!r}; import runpy; "
             f"runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
         )
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-c", code, str(theirs.fileno()), str(os.getpid())),
             stdin=asyncio.subprocess.DEVNULL,
+            stdout=_STDERR,  # ours is for the parent alone
             pass_fds=(theirs.fileno(), *pass_fds),
             start_new_session=True,  # a terminal's Ctrl-C is for the parent, who tells its children
         )

@@ -4,27 +4,24 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import logging
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import fields
-from importlib.metadata import version
 from typing import get_type_hints
 
-import uvloop
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bars
 
 from jaxserve.config.fields import EngineConfig, ServerConfig
 from jaxserve.config.flags import add_flags
-from jaxserve.engine.build import EngineReport
-from jaxserve.engine.local import LocalEngine
+from jaxserve.engine.remote.builders import Progress
 from jaxserve.errors import JaxserveError
-from jaxserve.executor.programs import Progress
-from server.run import Addresses, check_ports, serve
+from jaxserve.logs import set_up_logging
+from server.processes.supervisor import Announcer, Supervisor, engine_spec
+from server.run import Addresses, check_ports
 
 _EXIT_ERROR = 2
 _EXIT_INTERRUPTED = 130
@@ -36,10 +33,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     try:
         engine_config, config = _configs(arguments)
-        _set_up_logging(config.log_level)
+        set_up_logging(config.log_level)
         check_ports(config)
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_run(engine_config, config))
+        asyncio.run(_run(engine_config, config))
     except JaxserveError as error:
         print(f"jaxserve: {error.message}", file=sys.stderr)
         return _EXIT_ERROR
@@ -49,10 +45,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 async def _run(engine_config: EngineConfig, config: ServerConfig) -> None:
-    with _progress() as progress:
-        engine = await LocalEngine.start(engine_config, progress)
-    print(_banner(engine.report), file=sys.stderr, flush=True)
-    await serve(engine, config, _say_ready)
+    with ExitStack() as display:
+        progress = display.enter_context(_progress())
+
+        def say_banner(banner: str) -> None:
+            display.close()
+            print(banner, file=sys.stderr, flush=True)
+
+        supervisor = Supervisor(engine_spec(engine_config, config), config, Announcer(progress, say_banner, _say_ready))
+        await supervisor.run()
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -67,37 +68,9 @@ def _configs(arguments: argparse.Namespace) -> tuple[EngineConfig, ServerConfig]
     return EngineConfig.from_settings({**settings, "tenant_keys": server["keys"]}), ServerConfig(**server)
 
 
-def _set_up_logging(level: str) -> None:
-    """Our own messages from `level` on, libraries' warnings, all on stderr."""
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    for name in ("jaxserve", "server"):
-        logging.getLogger(name).setLevel(level.upper())
-
-
 def _say_ready(addresses: Addresses) -> None:
     """The one line on stdout, for people and for programs that wait for it."""
     print(f"ready: {addresses.http} {addresses.grpc}", flush=True)
-
-
-def _banner(report: EngineReport) -> str:
-    model, memory = report.model, report.memory
-    workspace = f"workspace {_size(memory.temporary)}"
-    return "\n".join(
-        (
-            f"jaxserve {version('jaxserve')}",
-            f"  model    {model.name}: {model.architecture}, {model.parameters / 1e6:,.1f}M parameters in {model.dtype}",
-            f"  context  {model.max_model_len:,} tokens a request, {memory.kv_tokens:,} in the KV cache",
-            f"  mesh     {report.mesh}",
-            f"  memory   a device: weights {_size(memory.weights)}, KV cache {_size(memory.kv_cache)}, {workspace}",
-            f"  pages    {report.page_size} tokens each, in {report.kv_dtype}",
-            f"  buckets  {' '.join(report.buckets)} (tokens x rows)",
-            f"  start    weights in {report.load_seconds:.1f} s, programs compiled in {report.compile_seconds:.1f} s",
-        )
-    )
-
-
-def _size(count: int) -> str:
-    return f"{count / 2**30:.2f} GiB" if count >= 2**30 else f"{count / 2**20:.1f} MiB"
 
 
 @contextmanager

@@ -11,7 +11,8 @@ def bind(host: str, port: int, name: str, *, shared: bool = False) -> socket.soc
     """A bound TCP socket that does not listen yet. Raises ConfigError naming host, port and flag.
 
     Args:
-        host, port: the address; port 0 takes a free one.
+        host: the address.
+        port: 0 takes a free one.
         name: the setting that the port is from.
         shared: other sockets of the same user may listen on the port; this one keeps it from everybody else.
     """

@@ -220,6 +220,9 @@ class ServerConfig:
     allow_unauthenticated: bool = setting(False, "listen without API keys where other machines can reach the server")
     usage_log: str | None = setting(None, "file to which each delivered batch of tokens is appended as a line of JSON, for bills")
     max_body_bytes: int = setting(16 * 2**20, "longest body of an HTTP request")
+    frontends: int = setting(1, "front-end processes, each with HTTP and gRPC on the same ports")
+    tokenizer_processes: int = setting(0, "processes a front end that tokenize and render; 0 for threads of its own")
+    max_engine_restarts: int = setting(5, "starts in a row of engines that end within a minute, before the server gives up")
     drain_timeout: float = setting(30.0, "seconds that running requests get to finish after SIGTERM")
     log_level: Literal["debug", "info", "warning", "error"] = setting("info", "least severe message to log")
     log_format: Literal["text", "json"] = setting("text", "how messages are written: for people, or an object a line")
@@ -235,6 +238,9 @@ class ServerConfig:
         for name in ("port", "grpc_port"):
             if not 0 <= getattr(self, name) <= 65535:
                 raise ConfigError(f"{name} must be between 0 and 65535, got {getattr(self, name)}", param=name)
+        require_at_least("frontends", self.frontends, 1)
+        require_at_least("tokenizer_processes", self.tokenizer_processes, 0)
+        require_at_least("max_engine_restarts", self.max_engine_restarts, 0)
         require_at_least("drain_timeout", self.drain_timeout, 0)
         require_at_least("max_body_bytes", self.max_body_bytes, 1)
         for name in ("slo_ttft_ms", "slo_itl_ms", "ready_timeout"):

@@ -11,11 +11,15 @@ from types import FrameType
 import msgspec
 
 from jaxserve.children import Parent, adopt
+from jaxserve.engine.observer import watch
 from jaxserve.engine.remote.builders import find_builder
 from jaxserve.engine.remote.messages import wire_error
 from jaxserve.engine.remote.reports import EngineSpec, Failed, Progressed, Ready, encode_report
 from jaxserve.engine.remote.server import EngineServer
 from jaxserve.errors import JaxserveError
+from jaxserve.logs import set_up_logging
+from jaxserve.metrics.instruments import Instruments
+from jaxserve.metrics.process import ProcessRecorder
 
 _EXIT_DIED = 1
 _EXIT_REFUSED = 2
@@ -55,16 +59,12 @@ def _build(spec: EngineSpec, parent: Parent) -> EngineServer:
         parent.send(encode_report(Progressed(what, done, total)))
 
     engine = find_builder(spec.builder)(spec.argument, progress)
+    instruments = Instruments()
+    process = ProcessRecorder(instruments, "engine", spec.restarts)
+    watch(engine.core, engine.description.model.name, instruments, process=process)
     server = EngineServer(engine.core, engine.description, spec.address, max_unread=spec.max_unread)
     parent.send(encode_report(Ready(engine.banner)))
     return server
-
-
-def set_up_logging(level: str) -> None:
-    """Our own messages from `level` on, libraries' warnings, all on stderr."""
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    for name in ("jaxserve", "server"):
-        logging.getLogger(name).setLevel(level.upper())
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import msgspec
 from jaxserve.children import Child, spawn
 from jaxserve.engine.remote.builders import Progress
 from jaxserve.engine.remote.messages import error_of
-from jaxserve.engine.remote.reports import EngineSpec, Progressed, Ready, decode_report
+from jaxserve.engine.remote.reports import METRICS_VARIABLE, EngineSpec, Progressed, Ready, decode_report
 from jaxserve.errors import EngineDeadError
 
 
@@ -22,7 +22,8 @@ class EngineProcess:
     @classmethod
     async def start(cls, spec: EngineSpec) -> EngineProcess:
         """Start an engine process. It must be waited for in this event loop, whose thread must be the main one."""
-        return cls(await spawn("jaxserve.engine.remote.child", msgspec.json.encode(spec)))
+        environment = {} if spec.metrics is None else {METRICS_VARIABLE: spec.metrics}
+        return cls(await spawn("jaxserve.engine.remote.child", msgspec.json.encode(spec), environment=environment))
 
     @property
     def pid(self) -> int:

@@ -9,6 +9,7 @@ import msgspec
 from jaxserve.engine.remote.messages import WireError
 from jaxserve.engine.remote.server import MAX_UNREAD
 
+METRICS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"  # read by prometheus-client when it is imported
 MODEL_BUILDER = "jaxserve.engine.remote.model:model_engine"
 
 
@@ -21,6 +22,8 @@ class EngineSpec(msgspec.Struct, frozen=True, kw_only=True):
         builder: "module:function"; see `jaxserve.engine.remote.builders`.
         max_unread: see EngineServer.
         log_level: least severe message to log.
+        restarts: how often an engine in its place was started before.
+        metrics: directory that it shares its metrics in; None for metrics that nobody reads.
     """
 
     address: str
@@ -28,6 +31,8 @@ class EngineSpec(msgspec.Struct, frozen=True, kw_only=True):
     builder: str = MODEL_BUILDER
     max_unread: int = MAX_UNREAD
     log_level: str = "info"
+    restarts: int = 0
+    metrics: str | None = None
 
 
 class Progressed(msgspec.Struct, frozen=True, tag="progress"):

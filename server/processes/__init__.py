@@ -1,0 +1,1 @@
+"""The processes of a server: a supervisor, an engine, and front ends with HTTP and gRPC each."""

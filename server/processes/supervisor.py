@@ -1,0 +1,232 @@
+"""The supervisor: the main process of a server. It starts an engine and front ends, keeps them running, and ends them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import shutil
+import signal
+import socket
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import msgspec
+
+from jaxserve.clock import RealClock
+from jaxserve.config.fields import EngineConfig, ServerConfig
+from jaxserve.engine.remote.builders import Progress
+from jaxserve.engine.remote.messages import wire_error
+from jaxserve.engine.remote.reports import METRICS_VARIABLE, EngineSpec
+from jaxserve.errors import JaxserveError
+from jaxserve.metrics.shared import bury
+from server.gateway.ledger import LedgerService, LedgerState
+from server.ports import authority, bind
+from server.processes.engine_keeper import EngineKeeper
+from server.processes.front_end_keeper import FrontEndKeeper
+from server.processes.specs import DRAIN, LEDGER, FrontEndSpec, encode_error
+from server.run import Addresses
+
+_LOG = logging.getLogger(__name__)
+
+KILL_SECONDS = 10.0  # that front ends may take longer than the drain they were granted
+
+
+@dataclass(frozen=True, slots=True)
+class Announcer:
+    """Whom to tell of the start.
+
+    Attributes:
+        progress: how far the engine's start is.
+        banner: what the engine says of itself.
+        ready: where the servers listen.
+    """
+
+    progress: Progress
+    banner: Callable[[str], None]
+    ready: Callable[[Addresses], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """The sockets of a server, held by the supervisor for as long as it runs, whatever becomes of front ends.
+
+    Attributes:
+        http: listens; every front end accepts connections from it.
+        grpc: does not listen; it keeps the port, which front ends share, from others.
+    """
+
+    http: socket.socket
+    grpc: socket.socket
+
+    @classmethod
+    def of(cls, config: ServerConfig) -> Ports:
+        """Take the ports of a configuration. Raises ConfigError for one that is taken."""
+        http = bind(config.host, config.port, "port")
+        try:
+            bind(config.host, config.grpc_port, "grpc_port").close()  # a shared port could be somebody else's
+            grpc = bind(config.host, config.grpc_port, "grpc_port", shared=True)
+        except BaseException:
+            http.close()
+            raise
+        return cls(http, grpc)
+
+    def close(self) -> None:
+        """Give them back."""
+        self.http.close()
+        self.grpc.close()
+
+
+class Supervisor:
+    """Runs a server.
+
+    Args:
+        engine: what the engine process builds; its address and number of restarts are filled in.
+        config: of front ends, and how many.
+        announcer: told of the start.
+    """
+
+    def __init__(self, engine: EngineSpec, config: ServerConfig, announcer: Announcer) -> None:
+        self._ports = Ports.of(config)
+        port, grpc_port = (item.getsockname()[1] for item in (self._ports.http, self._ports.grpc))
+        self._config = replace(config, port=port, grpc_port=grpc_port)
+        self._directory = Path(tempfile.mkdtemp(prefix="jaxserve-"))  # for this user alone
+        self._metrics = self._directory / "metrics"
+        self._metrics.mkdir()
+        self._engine_spec = engine
+        self._announcer = announcer
+        self._told = asyncio.Event()
+        self._told_again = asyncio.Event()
+        self._ledger = LedgerService(LedgerState(RealClock(), time.time()))
+        self._engine = EngineKeeper(
+            self._spec_of_engine,
+            max_restarts=config.max_engine_restarts,
+            on_ready=announcer.banner,
+            on_gone=self._bury,
+            explain=self._explain,
+            progress=announcer.progress,
+        )
+        self._front_ends = [self._front_end(place) for place in range(config.frontends)]
+
+    async def run(self) -> None:
+        """Serve until SIGTERM, SIGINT or a call of Admin.Drain, then drain. A second signal aborts what still runs.
+
+        Raises what keeps the server from starting, or EngineDeadError if the engine cannot be kept running.
+        """
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._on_signal)
+        running = [asyncio.create_task(run) for run in (self._engine.run(), *(keeper.run() for keeper in self._front_ends))]
+        try:
+            await self._until_told(running)
+            await self._drain(running)
+        finally:
+            await self._end(running)
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)
+
+    async def _until_told(self, running: list[asyncio.Task[None]]) -> None:
+        """Say when every front end listens, and wait for the signal. Raises what ended a keeper."""
+        listening = asyncio.create_task(self._all_listen())
+        told = asyncio.create_task(self._told.wait())
+        try:
+            await asyncio.wait((listening, told, *running), return_when=asyncio.FIRST_COMPLETED)
+            if listening.done() and not told.done():
+                self._announcer.ready(self._addresses())
+                await asyncio.wait((told, *running), return_when=asyncio.FIRST_COMPLETED)
+            for task in running:
+                if task.done():
+                    task.result()
+        finally:
+            listening.cancel()
+            told.cancel()
+
+    async def _all_listen(self) -> None:
+        for front_end in self._front_ends:
+            await front_end.listening.wait()
+
+    async def _drain(self, running: list[asyncio.Task[None]]) -> None:
+        """Let front ends finish what runs; the engine goes when they are gone."""
+        _LOG.info("draining for at most %g s", self._config.drain_timeout)
+        for front_end in self._front_ends:
+            front_end.stop()
+        ending = asyncio.gather(*running[1:], return_exceptions=True)
+        hurrying = asyncio.create_task(self._told_again.wait())
+        patience = self._config.drain_timeout + KILL_SECONDS
+        await asyncio.wait((ending, hurrying), timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+        if hurrying.done():
+            for front_end in self._front_ends:
+                front_end.stop()
+            await asyncio.wait((ending,), timeout=KILL_SECONDS)
+        hurrying.cancel()
+
+    async def _end(self, running: list[asyncio.Task[None]]) -> None:
+        """Leave nothing behind: no process, no port, no file."""
+        for front_end in self._front_ends:
+            await front_end.kill()
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        await self._engine.stop()
+        self._ports.close()
+        await asyncio.to_thread(shutil.rmtree, self._directory, ignore_errors=True)
+
+    def _on_signal(self) -> None:
+        (self._told_again if self._told.is_set() else self._told).set()
+
+    def _addresses(self) -> Addresses:
+        config = self._config
+        secure = "s" if config.tls_cert else ""
+        return Addresses(
+            http=f"http{secure}://{authority(config.host, config.port)}",
+            grpc=f"grpc{secure}://{authority(config.host, config.grpc_port)}",
+        )
+
+    def _spec_of_engine(self, restarts: int) -> EngineSpec:
+        return msgspec.structs.replace(
+            self._engine_spec, address=f"ipc://{self._directory / 'engine'}", restarts=restarts, metrics=str(self._metrics)
+        )
+
+    def _front_end(self, place: int) -> FrontEndKeeper:
+        def spec(restarts: int) -> FrontEndSpec:
+            return FrontEndSpec(
+                name=f"{place}.{restarts}",
+                restarts=restarts,
+                engine=f"ipc://{self._directory / 'engine'}",
+                config=asdict(self._config),
+                http_socket=self._ports.http.fileno(),
+                metrics=str(self._metrics),
+            )
+
+        return FrontEndKeeper(
+            spec,
+            environment={METRICS_VARIABLE: str(self._metrics)},
+            services={LEDGER: lambda name, payload: self._ledger.handle(payload), DRAIN: self._drain_asked},
+            on_gone=self._front_end_gone,
+        )
+
+    def _drain_asked(self, name: str, payload: bytes) -> bytes:
+        _LOG.info("front end %s was asked to drain the server", name)
+        self._told.set()
+        return b""
+
+    def _front_end_gone(self, name: str, process_id: int) -> None:
+        self._ledger.forget(name)
+        self._bury(process_id)
+
+    def _bury(self, process_id: int) -> None:
+        with contextlib.suppress(OSError):  # metrics are not worth a server
+            bury(self._metrics, process_id)
+
+    def _explain(self, error: JaxserveError) -> None:
+        payload = encode_error(wire_error(error))
+        for front_end in self._front_ends:
+            front_end.explain(payload)
+
+
+def engine_spec(engine: EngineConfig, config: ServerConfig) -> EngineSpec:
+    """What the engine process of a configuration builds; the supervisor says where it listens."""
+    return EngineSpec(address="", argument=asdict(engine), log_level=config.log_level)
