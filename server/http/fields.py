@@ -16,6 +16,7 @@ from jaxserve.sampling.params import MAX_INT32, MAX_LOGPROBS, MAX_SEQUENCES, MAX
 from jaxserve.types import ServiceClass
 
 _LONGEST_ID = 256
+_LONGEST_NUMBER = 20  # digits; Python refuses to read some thousands of them
 
 
 def described(what: str) -> WrapValidator:
@@ -39,8 +40,9 @@ TokenId = Annotated[int, Field(json_schema_extra={"minimum": 0, "maximum": MAX_I
 TokenList = Annotated[list[TokenId], Field(fail_fast=True)]
 TextList = Annotated[list[str], Field(fail_fast=True)]
 _StopText = Annotated[str, Field(json_schema_extra={"minLength": 1})]
+StopList = Annotated[list[_StopText], Field(fail_fast=True, json_schema_extra={"maxItems": MAX_STOP_STRINGS})]
 Stop = Annotated[
-    _StopText | Annotated[list[_StopText], Field(fail_fast=True, json_schema_extra={"maxItems": MAX_STOP_STRINGS})],
+    _StopText | StopList,
     described("a string or a list of strings"),
 ]
 LogitBias = Annotated[
@@ -167,4 +169,5 @@ _SAMPLING = tuple(name for name in EngineFields.model_fields if name not in _OTH
 
 def _token_id(key: str) -> Any:
     """The id that a JSON object's key stands for; SamplingParams refuses what is not one."""
-    return int(key) if key.isascii() and key.isdigit() else key
+    is_number = key.isascii() and key.isdigit() and len(key) <= _LONGEST_NUMBER
+    return int(key) if is_number else key

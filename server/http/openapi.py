@@ -42,6 +42,13 @@ field at fault. Unknown fields are ignored; known ones that cannot be honoured a
 _REQUEST_ID = {"X-Request-Id": {"description": "as it was sent, or made up", "schema": {"type": "string"}}}
 _RETRY_AFTER = {"Retry-After": {"description": "seconds", "schema": {"type": "integer", "minimum": 0}}}
 
+_EVENT = {
+    "description": "each event",
+    "type": "object",
+    "properties": {"event": {"type": "string"}, "data": {"type": "string", "description": "JSON, or [DONE] at the end"}},
+    "required": ["data"],
+}
+
 
 def failures(codes: Iterable[ErrorCode], body: Any = ErrorBody) -> Answers:
     """What is documented of failures: each status once, with the codes that it stands for."""
@@ -64,7 +71,7 @@ def answer(reply: Any, example: Any, *, streamed: str | None = None) -> Answers:
     """What is documented of success: a reply with an example, and an example of the stream where there may be one."""
     content: dict[str, Any] = {"application/json": {"example": example}}
     if streamed is not None:
-        content["text/event-stream"] = {"schema": {"type": "string"}, "example": streamed}
+        content["text/event-stream"] = {"schema": _EVENT, "example": streamed}
     return {200: {"model": reply, "description": "the answer", "content": content, "headers": _REQUEST_ID}}
 
 

@@ -7,10 +7,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from jaxserve.sampling.params import MAX_STOP_STRINGS
 from jaxserve.types import ChatMessage
 from server.http import unsupported
-from server.http.fields import EngineFields, TextList, described, told
+from server.http.fields import EngineFields, StopList, described
 
 
 class TextBlock(BaseModel):
@@ -67,7 +66,7 @@ class MessagesRequest(EngineFields):
     messages: Turns = Field(description="the last may be the assistant's: the answer then goes on with it")
     max_tokens: int = Field(json_schema_extra={"minimum": 1}, description="tokens of the answer at most")
     system: Blocks | None = None
-    stop_sequences: TextList | None = told(maxItems=MAX_STOP_STRINGS)
+    stop_sequences: StopList | None = None
     metadata: Metadata | None = None
     service_tier: Literal["auto", "standard_only"] | None = None
 
