@@ -137,7 +137,10 @@ async def test_a_front_end_that_does_not_read_is_cut_off_and_told(tokenizer_path
             await slow.send(encode(Hello(protocol())))
             for turn in range(40):  # more than the kernel's buffers hold
                 await slow.send(encode(Add([replace(request, id=f"{request.id}-{turn}") for request in requests])))
-            await asyncio.sleep(0.5)
+            async with asyncio.timeout(PATIENCE):
+                while watching.stats().prefix_queried_tokens == 0:
+                    await asyncio.sleep(0.01)
+            await until_free(watching)
             async with asyncio.timeout(PATIENCE):
                 while not isinstance(last := decode_from_engine(await slow.recv()), Farewell):
                     pass
