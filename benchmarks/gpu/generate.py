@@ -1,4 +1,4 @@
-"""HF transformers' generate on the engine's model: random weights, bfloat16, scaled_dot_product_attention, a static batch.
+"""HF transformers' generate on the engine's model: random weights, bfloat16, its default attention, a static batch.
 
 torch must not share the GPU with jax, which takes nearly all memory: this section never starts jax.
 """
@@ -32,9 +32,10 @@ def tasks(sizes: Sizes) -> Iterator[Task]:
         yield Task({}, lambda: {"skipped": f"torch {version('torch')} finds no GPU"})
         return
     model = _model(sizes.engine.decoder(), device)
-    versions = {"torch": version("torch"), "transformers": version("transformers")}
+    facts = {"torch": version("torch"), "transformers": version("transformers")}
+    facts["attention"] = model.config._attn_implementation
     for rows in sizes.generate_rows:
-        yield Task({"rows": rows, "context": sizes.engine.context, **versions}, _timed(model, rows, sizes, device))
+        yield Task({"rows": rows, "context": sizes.engine.context, **facts}, _timed(model, rows, sizes, device))
 
 
 def _model(config: DecoderConfig, device: str) -> Any:
@@ -52,7 +53,6 @@ def _model(config: DecoderConfig, device: str) -> Any:
         intermediate_size=config.ffn_size,
         max_position_embeddings=config.max_position_embeddings,
         tie_word_embeddings=config.tie_embeddings,
-        attn_implementation="sdpa",
     )
     torch.manual_seed(0)
     torch.set_default_dtype(getattr(torch, DTYPE))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -19,19 +18,18 @@ MOST_SETS = 32  # of page tables
 
 def random_array(shape: jax.ShapeDtypeStruct) -> jax.Array:
     """Normal numbers; they repeat in large arrays, so that making one takes no more memory than it has."""
+    # The leading axis of a cache is its one layer: its pages are what repeats.
+    leading, *rest = shape.shape[1:] if shape.shape[0] == 1 and len(shape.shape) > 1 else shape.shape
+    inner = math.prod(rest)
 
-    @partial(jax.jit, static_argnums=1)
-    def fill(pattern: jax.Array, size: tuple[int, ...]) -> jax.Array:
-        inner = math.prod(size[1:]) if len(size) > 1 else 1
-        rows = -(-pattern.size // inner)
-        block = jnp.resize(pattern, (rows, inner))
-        return jnp.broadcast_to(block, (-(-size[0] // rows), rows, inner)).reshape(-1, inner)[: size[0]].reshape(size)
+    @jax.jit
+    def fill(pattern: jax.Array) -> jax.Array:
+        block = jnp.resize(pattern, (-(-pattern.size // inner), inner))
+        times = -(-leading // block.shape[0])
+        return jnp.broadcast_to(block, (times, *block.shape)).reshape(-1, inner)[:leading].reshape(shape.shape)
 
-    pattern = jax.random.normal(jax.random.key(0), (PATTERN,), shape.dtype)
-    # The leading axis of a cache is one layer: its pages are what repeats.
-    flat = shape.shape[1:] if shape.shape[0] == 1 and len(shape.shape) > 1 else shape.shape
-    filled: jax.Array = fill(pattern, flat)
-    return filled.reshape(shape.shape)
+    filled: jax.Array = fill(jax.random.normal(jax.random.key(0), (PATTERN,), shape.dtype))
+    return filled
 
 
 def pool_pages(cases: list[Attention], heads: Heads, memory_bytes: int) -> int:

@@ -87,7 +87,7 @@ class Sizes:
         write_pages: of the cache that is written to.
         tile_decodes, tile_prefills: cases of the sweep over tile sizes.
         tiles: values of each field of `Tiles` that are tried, one field at a time.
-        copy_bytes: of the array that is copied.
+        copy_bytes: of the array that is copied: many times the L2 cache, and so that what is in flight fits into memory.
         matmul: size of the square matrices that are multiplied.
         rotated_bytes: KV that is read before any is read again: several times the L2 cache.
         call_bytes: KV that a call reads, in several operations if need be, so that a call outlasts its launch.
@@ -121,7 +121,7 @@ class Sizes:
             "block_bytes": (150 * 1024,),
         }
     )
-    copy_bytes: int = 2**32
+    copy_bytes: int = 2**30
     matmul: int = 8192
     rotated_bytes: int = 2**29
     call_bytes: int = 3 * 2**29
