@@ -1,15 +1,19 @@
 """A small model compiled for GPUs that are not here: the properties that a 70B model's speed rests on."""
 
 import json
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
+import jax
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 
 from jaxserve import compile as door
 from jaxserve.aot.build import Result, compile_for
 from jaxserve.aot.settings import TargetConfig
 from jaxserve.errors import ConfigError
+from jaxserve.executor.saved_programs import read_manifest
 
 LAYERS = 2
 MODEL = {
@@ -35,6 +39,16 @@ MODEL = {
 needs_plugin = pytest.mark.skipif(
     find_spec("jax_cuda13_plugin") is None, reason="NOT COMPILED FOR GPUS: jax-cuda13-plugin is missing (Python 3.12 and later)"
 )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_cache() -> Iterator[None]:
+    """jax cannot read programs of GPUs that are not here back from its cache, where the environment names one."""
+    jax.config.update("jax_enable_compilation_cache", False)
+    compilation_cache.reset_cache()
+    yield
+    jax.config.update("jax_enable_compilation_cache", True)
+    compilation_cache.reset_cache()
 
 
 @pytest.fixture(scope="module")
@@ -102,6 +116,81 @@ def test_the_door_says_what_is_wrong_in_one_line(capsys: pytest.CaptureFixture[s
         "jaxserve: target must be a GPU and how many, such as h100:8, got 'v100:1'; known GPUs are a100, h100, h200, b200; "
         "or cpu, for this machine's own\n"
     )
+
+
+@needs_plugin
+def test_programs_of_a_gpu_are_saved_with_what_they_are_for(checkpoint: str, tmp_path: Path) -> None:
+    config = TargetConfig(
+        model=checkpoint, target="h100:2", tp=2, max_num_seqs=8, rows="4", tokens="none", num_pages=99, layers=1
+    )
+    result = compile_for(config, lambda step: None, tmp_path)
+    assert result.num_pages == 99
+    assert result.saved is not None
+    assert result.saved.names == ("step_4x4", "score", "load_row", "copy_pages")
+    assert result.steps[0].launches is None, "a dump's path would be in the program"
+    manifest = read_manifest(tmp_path)
+    assert manifest is not None
+    assert (manifest.num_pages, sorted(manifest.programs)) == (99, sorted(result.saved.names))
+    expected = {
+        "platform": "gpu",
+        "device": "NVIDIA H100 80GB HBM3",
+        "compute_capability": "9.0",
+        "core_count": "132",
+        "tensor_parallel_size": "2",
+        "num_pages": "99",
+        "dtype": "bfloat16",
+        "kv_dtype": "bfloat16",
+        "max_num_seqs": "8",
+        "max_num_batched_tokens": "2048",
+        "max_model_len": "256",
+    }
+    assert {name: manifest.engine[name] for name in expected} == expected
+    assert "xla_gpu_enable_command_buffer" in manifest.engine["compiler_options"]
+    assert result.saved.bytes == sum(file.stat().st_size for file in tmp_path.glob("*.program"))
+
+
+@needs_plugin
+def test_more_pages_than_memory_has_are_refused() -> None:
+    config = TargetConfig(model="llama-3-8b", target="h100:1", num_pages=10**6)
+    with pytest.raises(ConfigError, match=r"too small: .* GB short .* and a KV cache of 16000000 tokens 2097\.15"):
+        compile_for(config, print)
+
+
+def test_this_machines_cpus_are_a_target_too(checkpoint: str) -> None:
+    """With the pages that an engine would choose here: all that two sequences could ever use."""
+    config = TargetConfig(model=checkpoint, target="cpu:2", tp=2, max_num_seqs=2, rows="2", tokens="none", dtype="float32")
+    result = compile_for(config, lambda step: None)
+    assert (result.dtype, result.num_pages, result.on_gpu) == ("float32", 2 * 256 // 16 + 1, False)
+    (step,) = result.steps
+    assert step.facts.activation_all_reduces == 2 * LAYERS + 1
+    assert step.facts.weight_copies == step.facts.cache_copies == ()
+    assert step.state_in_place
+    assert step.launches is None
+    assert result.saved is None
+
+
+def test_more_cpus_than_there_are() -> None:
+    with pytest.raises(ConfigError, match=r"there are 8 CPU devices, not 9 \(XLA_FLAGS=--xla_force_host_platform_device_count=9"):
+        compile_for(TargetConfig(target="cpu:9", tp=9), print)
+
+
+def test_steps_that_the_engine_does_not_have_are_not_saved(checkpoint: str, tmp_path: Path) -> None:
+    config = TargetConfig(model=checkpoint, target="cpu", max_num_seqs=4, max_num_batched_tokens=64, rows="2,3", tokens="48")
+    with pytest.raises(ConfigError, match=r"no step of 3 x 3, 48 x 4 \(tokens x rows\); it has 2 x 2, 4 x 4, 64 x 4$"):
+        compile_for(config, print, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_door_saves_programs_of_cpus(checkpoint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shapes = ["--max-num-seqs", "2", "--max-num-batched-tokens", "8", "--rows", "all", "--tokens", "none", "--layers", "1"]
+    assert door.main([checkpoint, "--target", "cpu", *shapes, "--output", str(tmp_path / "programs")]) == 0
+    printed, _ = capsys.readouterr()
+    assert "this machine's CPU x1" in printed
+    assert "the programs' KV cache: 33 pages of 16 tokens" in printed
+    assert "saved 4 programs" in printed
+    assert "not counted" in printed
+    assert "tokens that the KV cache holds" not in printed
+    assert (tmp_path / "programs" / "step_2x2.program").is_file()
 
 
 @needs_plugin
