@@ -7,7 +7,6 @@ from importlib.metadata import version
 from fastapi import APIRouter, Request
 
 from jaxserve.engine.client import EngineClient, ModelInfo
-from jaxserve.errors import ErrorCode
 from server.http import examples
 from server.http.openapi import ASKING, answer, failures
 from server.http.replies import HealthReply, ModelListReply, ModelReply, VersionReply

@@ -14,6 +14,7 @@ from starlette.exceptions import HTTPException
 from jaxserve.errors import InvalidRequestError, JaxserveError
 from server.errors import OUTCOMES, ErrorDetail, http_headers
 from server.http.error_bodies import body_of, shaped
+from server.http.unserved import explained
 
 _encode = msgspec.json.Encoder().encode
 
@@ -50,7 +51,7 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     status, path = HTTPStatus(error.status_code), _path_of(request)
     message = {
-        HTTPStatus.NOT_FOUND: f"there is nothing at {path}",
+        HTTPStatus.NOT_FOUND: explained(path),
         HTTPStatus.METHOD_NOT_ALLOWED: f"{path} does not take {request.method}",
     }.get(status, error.detail)
     detail: ErrorDetail = {"message": message, "type": "invalid_request_error", "param": None, "code": status.name.lower()}

@@ -59,6 +59,7 @@ class ScriptedClient:
         self.active: set[str] = set()
         self.aborted: list[str] = []
         self.seen: list[SamplingParams] = []
+        self.prompts: list[Prompt] = []
         self.options: list[RequestOptions] = []
         self.resets = 0
         self.arguments: Mapping[str, Any] = {}
@@ -77,6 +78,7 @@ class ScriptedClient:
         assert request_id is not None
         assert options is not None
         self.options.append(options)
+        self.prompts.append(prompt)
         self.check_health()
         ids = self._ids(prompt, params)
         self.seen.append(params)
