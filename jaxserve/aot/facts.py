@@ -59,7 +59,7 @@ def read_facts(module: Module, *, tokens: int, hidden_size: int, cache_elements:
         cache_elements: numbers that one device's part of the KV cache holds.
     """
     scheduled = list(module.scheduled())
-    found = [(_kind(instruction), instruction, when) for instruction, when in scheduled]
+    found = [(kind_of(instruction), instruction, when) for instruction, when in scheduled]
     collectives = Counter((kind, _payload(instruction), when) for kind, instruction, when in found if kind)
     activations = sum(
         kind == "all-reduce" and when == "always" and any(array.elements == tokens * hidden_size for array in line.results)
@@ -75,8 +75,8 @@ def read_facts(module: Module, *, tokens: int, hidden_size: int, cache_elements:
     )
 
 
-def _kind(instruction: Instruction) -> str | None:
-    """The kind of a collective, started or done at once."""
+def kind_of(instruction: Instruction) -> str | None:
+    """The kind of a collective, started or done at once; None for what is none, and for the end of a started one."""
     name = instruction.opcode.removesuffix("-start")
     return name if name in COLLECTIVES else None
 

@@ -80,7 +80,7 @@ def check_programs(engine, family, tensor):
     assert hlo.collectives(copy_pages) == []
     seen = []
     for text in steps:
-        always = hlo.collectives(hlo.entry(text))
+        always = hlo.every_step(text)
         tokens = always[0][1][0][0]
         assert always == [("all-reduce", [(tokens, HIDDEN)])] * (2 * LAYERS + 1)
         seen.append(tokens)

@@ -1,4 +1,5 @@
 import json
+import time
 from pathlib import Path
 
 import jax
@@ -11,7 +12,9 @@ from jaxserve.errors import CheckpointError
 from jaxserve.models.binding import abstract_params
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.registry import decoder_config, weight_rules
+from jaxserve.weights import load
 from jaxserve.weights.load import load_params
+from jaxserve.weights.packing import read_block
 from sharding import make_mesh
 
 HF = {"architectures": ["Qwen2ForCausalLM"], "vocab_size": 101, "hidden_size": 16, "intermediate_size": 24}
@@ -107,6 +110,25 @@ def test_progress(tmp_path):
     load_params(write(tmp_path, tensors(decoder)), decoder, make_mesh(1), "float32", progress=lambda *now: calls.append(now))
     total = len(weight_rules(decoder))
     assert calls == [(done, total) for done in range(1, total + 1)]
+
+
+def test_reading_ends_when_progress_raises(tmp_path, monkeypatch):
+    """The start was cancelled, or compiling failed: what was not begun is not read."""
+    decoder = config(num_hidden_layers=8)
+    begun = []
+
+    def slow(*arguments):
+        begun.append(arguments)
+        time.sleep(0.05 if len(begun) > 1 else 0)
+        return read_block(*arguments)
+
+    def cancelled(done, total):
+        raise KeyError("cancelled")
+
+    monkeypatch.setattr(load, "read_block", slow)
+    with pytest.raises(KeyError, match="cancelled"):
+        load_params(write(tmp_path, tensors(decoder)), decoder, make_mesh(1), "float32", progress=cancelled)
+    assert len(begun) < len(weight_rules(decoder)) // 2
 
 
 def test_tied_head_and_stored_frequencies_are_ignored(tmp_path):

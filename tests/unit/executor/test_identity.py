@@ -1,0 +1,103 @@
+"""What saved programs must agree in: every size and constant of model and engine, the devices, the packages, the code."""
+
+from dataclasses import fields, replace
+
+import jax
+import pytest
+
+from jaxserve.config.kernels import Kernels, LayerRange
+from jaxserve.executor import identity as module
+from jaxserve.executor.identity import identity
+from jaxserve.executor.lowering import Lowering
+from jaxserve.executor.options import ExecutorOptions
+from jaxserve.models.config import RopeConfig
+from jaxserve.models.registry import decoder_config
+from sharding import make_mesh
+from tests.support.families import hf_config
+
+MODEL = decoder_config(hf_config("llama"))
+OPTIONS = ExecutorOptions(
+    max_num_seqs=2,
+    max_num_batched_tokens=8,
+    max_model_len=32,
+    num_pages=20,
+    page_size=4,
+    dtype="float32",
+    kv_dtype="float32",
+)
+OTHER = {
+    "max_num_seqs": 3,
+    "max_num_batched_tokens": 9,
+    "max_model_len": 33,
+    "num_pages": 21,
+    "page_size": 8,
+    "dtype": "bfloat16",
+    "kv_dtype": "bfloat16",
+    "kernels": Kernels(attention=(LayerRange("xla", 0, None),)),
+}
+
+
+def identify(model=MODEL, options=OPTIONS, devices=1):
+    return identity(Lowering(model, make_mesh(devices), options))
+
+
+def changed(before, after):
+    assert before.keys() == after.keys()
+    return {name for name in before if before[name] != after[name]}
+
+
+def test_the_same_engine_has_the_same_identity():
+    assert identify() == identify()
+
+
+@pytest.mark.parametrize("name", [item.name for item in fields(ExecutorOptions) if item.name not in ("first_alone", "strict")])
+def test_every_option_that_shapes_programs_counts(name):
+    assert changed(identify(), identify(options=replace(OPTIONS, **{name: OTHER[name]}))) == {name}
+
+
+def test_options_that_shape_none_do_not_count():
+    assert identify(options=replace(OPTIONS, first_alone=True, strict=True)) == identify()
+
+
+def test_constants_of_the_model_count():
+    assert changed(identify(), identify(replace(MODEL, norm_eps=1e-3))) == {"model.norm_eps"}
+    assert changed(identify(), identify(replace(MODEL, rope=RopeConfig(theta=5e5)))) == {"model.rope"}
+    assert identify(replace(MODEL, eos_token_ids=(7,), dtype="float16")) == identify()
+
+
+def test_devices_count():
+    assert changed(identify(), identify(devices=2)) == {"tensor_parallel_size"}
+
+
+def test_settings_of_jax_count():
+    before = identify()
+    with jax.default_matmul_precision("highest"):
+        assert changed(before, identify()) == {"jax_default_matmul_precision"}
+
+
+def test_instruction_sets_count(monkeypatch, tmp_path):
+    before = identify()
+    names = []
+    for flags in ("fpu avx2", "fpu avx2 avx512f"):
+        (tmp_path / "cpuinfo").write_text(f"processor : 0\nflags : {flags}\nbogomips : {len(names)}\n")
+        monkeypatch.setattr(module, "_CPU_INFO", tmp_path / "cpuinfo")
+        names.append(identify()["device"])
+        assert changed(before, identify()) == {"device"}
+    assert names[0] != names[1]
+    monkeypatch.setattr(module, "_CPU_INFO", tmp_path / "nothing")
+    assert identify()["device"].endswith(" unknown")
+
+
+def test_the_code_counts(monkeypatch, tmp_path):
+    digests = []
+    for content in ("a = 1", "a = 2"):
+        (tmp_path / "package").mkdir(exist_ok=True)
+        (tmp_path / "package" / "step.py").write_text(content)
+        (tmp_path / "package" / "notes.txt").write_text(f"{len(digests)}")
+        monkeypatch.setattr(module, "files", lambda name: tmp_path)
+        digests.append(identify()["code"])
+    assert digests[0] != digests[1]
+    (tmp_path / "package" / "notes.txt").write_text("other")
+    assert identify()["code"] == digests[1]
+    (tmp_path / "package" / "step.py").rename(tmp_path / "package" / "steps.py")
+    assert identify()["code"] != digests[1]
