@@ -1,24 +1,190 @@
-"""Text tools of a front end: threads of its own, or processes beside it."""
+"""Texts in processes of their own, so that long prompts take no time from an event loop's process.
+
+A worker that dies or hangs costs time and nothing else: what it had is done in this process at once, and so is everything else
+until a worker is there again.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
+import time
+from array import array
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
-from jaxserve.tokenizer.chat import ChatTemplate
-from jaxserve.tokenizer.load import load_tokenizer
+import msgspec
+
+from jaxserve.children import Backoff, Child, spawn
+from jaxserve.tokenizer.load_tools import load_tools
 from jaxserve.tokenizer.texts import Texts, TextTools, ThreadTexts
+from jaxserve.tokenizer.worker import Encode, Job, Render, WorkerSpec
 
+logger = logging.getLogger(__name__)
 
-def load_tools(tokenizer: str, chat_template: str | None) -> TextTools:
-    """The tools of a checkpoint. Raises CheckpointError.
+MODULE = "jaxserve.tokenizer.worker"
+MAX_BATCH = 16  # jobs that a worker gets at once, if so many wait
+HANG_SECONDS = 10.0  # a batch that takes longer is taken away from its worker
+START_SECONDS = 60.0  # to load the tokenizer
 
-    Args:
-        tokenizer: path of the tokenizer: a directory or a file.
-        chat_template: path of the file that replaces its chat template.
-    """
-    return TextTools(load_tokenizer(tokenizer), ChatTemplate.load(tokenizer, chat_template))
+Result = TypeVar("Result")
+
+_ENCODER = msgspec.msgpack.Encoder()
+_REPLY: msgspec.msgpack.Decoder[list[bytes | None]] = msgspec.msgpack.Decoder(list[bytes | None])
 
 
 async def open_texts(tokenizer: str, chat_template: str | None, processes: int) -> Texts:
-    """Text tools for an event loop; see `load_tools`."""
-    return ThreadTexts(await asyncio.to_thread(load_tools, tokenizer, chat_template))
+    """Text tools for an event loop, with so many worker processes or with threads only; see `load_tools`."""
+    tools = await asyncio.to_thread(load_tools, tokenizer, chat_template)
+    if processes == 0:
+        return ThreadTexts(tools)
+    return ProcessTexts(tools, WorkerSpec(tokenizer, chat_template), processes)
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    """A job, encoded, and its tokens: None once it is known that no worker gives them."""
+
+    job: msgspec.Raw
+    tokens: asyncio.Future[list[int] | None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+
+    def answer(self, tokens: list[int] | None) -> None:
+        if not self.tokens.done():  # else its caller went away
+            self.tokens.set_result(tokens)
+
+
+class ProcessTexts:
+    """Texts in worker processes; see Texts. Belongs to the event loop that it is made in, of a main thread.
+
+    Args:
+        tools: for what workers cannot do now.
+        spec: what workers load.
+        processes: number of workers.
+        hang_seconds: see HANG_SECONDS.
+    """
+
+    def __init__(self, tools: TextTools, spec: WorkerSpec, processes: int, *, hang_seconds: float = HANG_SECONDS) -> None:
+        self._here = ThreadTexts(tools)
+        self._spec = spec
+        self._hang_seconds = hang_seconds
+        self._jobs: asyncio.Queue[_Waiting] = asyncio.Queue()
+        self._working: set[Child] = set()
+        self._keepers = [asyncio.create_task(self._keep(number)) for number in range(processes)]
+
+    @property
+    def tools(self) -> TextTools:
+        """The tools, for work that is short."""
+        return self._here.tools
+
+    @property
+    def workers(self) -> list[int]:
+        """Process ids of the workers that take jobs now."""
+        return [child.process.pid for child in self._working]
+
+    async def encode(self, text: str) -> list[int]:
+        """As TextTools.encode."""
+        tokens = await self._elsewhere(Encode(text))
+        return await self._here.encode(text) if tokens is None else tokens
+
+    async def render(self, messages: Sequence[Mapping[str, Any]], arguments: Mapping[str, Any]) -> list[int]:
+        """As TextTools.render."""
+        tokens = await self._elsewhere(Render([dict(message) for message in messages], dict(arguments)))
+        return await self._here.render(messages, arguments) if tokens is None else tokens
+
+    async def run(self, function: Callable[[], Result]) -> Result:
+        """Run a function in a thread."""
+        return await self._here.run(function)
+
+    async def close(self) -> None:
+        """End workers and threads."""
+        for keeper in self._keepers:
+            keeper.cancel()
+        await asyncio.gather(*self._keepers, return_exceptions=True)
+        self._give_up()
+        await self._here.close()
+
+    async def _elsewhere(self, job: Job) -> list[int] | None:
+        """A worker's tokens; None if there is no worker, or it failed."""
+        if not self._working:
+            return None
+        try:
+            waiting = _Waiting(msgspec.Raw(_ENCODER.encode(job)))
+        except (TypeError, UnicodeEncodeError, OverflowError):  # what no message can hold
+            return None
+        self._jobs.put_nowait(waiting)
+        return await waiting.tokens
+
+    def _give_up(self) -> None:
+        """Whatever waits is done here."""
+        while not self._jobs.empty():
+            self._jobs.get_nowait().answer(None)
+
+    async def _keep(self, number: int) -> None:
+        """One worker after another."""
+        backoff = Backoff()
+        while True:
+            started = time.monotonic()
+            try:
+                child = await spawn(MODULE, _ENCODER.encode(self._spec))
+                try:
+                    await self._work(child)
+                finally:
+                    self._working.discard(child)
+                    if not self._working:
+                        self._give_up()
+                    await child.kill()
+            except OSError as error:  # no memory, no process, no file descriptor left
+                logger.error("tokenizer process %d cannot be started: %s", number, error)
+            backoff.failed(time.monotonic() - started)
+            logger.error("tokenizer process %d ended or hangs; it is started again", number)
+            await asyncio.sleep(backoff.seconds)
+
+    async def _work(self, child: Child) -> None:
+        """Give a worker jobs until it ends or hangs."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(START_SECONDS):
+                ready = await child.receive()
+            if ready is None:
+                return
+            self._working.add(child)
+            ended = asyncio.ensure_future(child.process.wait())
+            try:
+                while (batch := await self._batch(ended)) and await self._do(child, batch):
+                    pass
+            finally:
+                ended.cancel()
+
+    async def _do(self, child: Child, batch: Sequence[_Waiting]) -> bool:
+        """Have a batch done, or leave it to this process. False if the worker ended; raises TimeoutError if it hangs."""
+        try:
+            child.send(_ENCODER.encode([waiting.job for waiting in batch]))
+            async with asyncio.timeout(self._hang_seconds):
+                reply = await child.receive()
+            if reply is not None:
+                for waiting, tokens in zip(batch, _REPLY.decode(reply), strict=True):
+                    waiting.answer(None if tokens is None else array("i", tokens).tolist())
+            return reply is not None
+        finally:
+            for waiting in batch:
+                waiting.answer(None)
+
+    async def _batch(self, ended: asyncio.Future[int]) -> list[_Waiting]:
+        """A worker's share of the jobs that wait, at least one; none once it has ended."""
+        first = asyncio.ensure_future(self._jobs.get())
+        try:
+            await asyncio.wait((first, ended), return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            if first.done():
+                first.result().answer(None)
+            raise
+        finally:
+            first.cancel()
+        if not first.done() or first.cancelled():
+            return []
+        batch = [first.result()]
+        share = min(MAX_BATCH, 1 + self._jobs.qsize() // len(self._working))
+        while len(batch) < share and not self._jobs.empty():
+            batch.append(self._jobs.get_nowait())
+        return batch

@@ -8,11 +8,11 @@ import math
 import time
 from collections.abc import Callable
 
+from jaxserve.children import Backoff
 from jaxserve.engine.remote.builders import Progress
 from jaxserve.engine.remote.process import EngineProcess, how_ended
 from jaxserve.engine.remote.reports import EngineSpec
 from jaxserve.errors import EngineDeadError, JaxserveError
-from server.processes.backoff import Backoff
 
 _LOG = logging.getLogger(__name__)
 

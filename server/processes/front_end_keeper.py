@@ -10,11 +10,10 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from jaxserve.children import Child, spawn
+from jaxserve.children import Backoff, Child, spawn
 from jaxserve.engine.remote.messages import error_of
 from jaxserve.engine.remote.process import how_ended
 from jaxserve.errors import JaxserveError
-from server.processes.backoff import Backoff
 from server.processes.control import Service, answer_calls, notify
 from server.processes.specs import ENGINE, FAILED, LISTENING, FrontEndSpec, decode_error
 

@@ -1,0 +1,61 @@
+"""A tokenizer process: takes batches of texts and conversations from its parent, and gives back their tokens."""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from typing import Any
+
+import msgspec
+
+from jaxserve.children import adopt
+from jaxserve.tokenizer.load_tools import load_tools
+from jaxserve.tokenizer.texts import TextTools
+
+
+class WorkerSpec(msgspec.Struct, frozen=True):
+    """Whose texts it tokenizes; see `load_tools`."""
+
+    tokenizer: str
+    chat_template: str | None
+
+
+class Encode(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """A text to encode; see TextTools.encode."""
+
+    text: str
+
+
+class Render(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """A conversation to render; see TextTools.render."""
+
+    messages: list[dict[str, Any]]
+    arguments: dict[str, Any]
+
+
+Job = Encode | Render
+
+
+def main() -> int:
+    """Work until the parent is gone."""
+    parent, first = adopt()
+    spec = msgspec.msgpack.decode(first, type=WorkerSpec)
+    tools = load_tools(spec.tokenizer, spec.chat_template)
+    decoder = msgspec.msgpack.Decoder(list[Job])
+    parent.send(b"")
+    while (content := parent.receive()) is not None:
+        parent.send(msgspec.msgpack.encode([_done(tools, job) for job in decoder.decode(content)]))
+    return 0
+
+
+def _done(tools: TextTools, job: Job) -> bytes | None:
+    """The tokens as int32; None if that failed: the parent will do it itself, and see why."""
+    try:
+        tokens = tools.encode(job.text) if isinstance(job, Encode) else tools.render(job.messages, job.arguments)
+        return array("i", tokens).tobytes()
+    except Exception:
+        return None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,149 @@
+"""Tokenizer processes: the same tokens as in process, whatever becomes of the workers."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from jaxserve.errors import InvalidRequestError
+from jaxserve.tokenizer.load_tools import load_tools
+from jaxserve.tokenizer.pool import MAX_BATCH, ProcessTexts, open_texts
+from jaxserve.tokenizer.texts import TextTools, ThreadTexts
+from jaxserve.tokenizer.worker import WorkerSpec
+
+PICO = str(Path(__file__).resolve().parents[3] / "jaxserve" / "assets" / "pico")
+PATIENCE = 30.0
+CHAT = [{"role": "user", "content": "What is 17 + 25?"}]
+
+
+@pytest.fixture(scope="module")
+def tools() -> TextTools:
+    return load_tools(PICO, None)
+
+
+async def until_workers(texts: ProcessTexts, count: int) -> list[int]:
+    async with asyncio.timeout(PATIENCE):
+        while len(texts.workers) != count:
+            await asyncio.sleep(0.01)
+    return texts.workers
+
+
+@pytest.fixture
+async def texts(tools: TextTools) -> AsyncIterator[ProcessTexts]:
+    texts = ProcessTexts(tools, WorkerSpec(PICO, None), 1, hang_seconds=1.0)
+    try:
+        yield texts
+    finally:
+        await texts.close()
+
+
+class Counting:
+    """Counts what is done in process."""
+
+    def __init__(self, texts: ProcessTexts) -> None:
+        self.count = 0
+        self._run = texts._here.run
+        texts._here.run = self.run  # type: ignore[method-assign]
+
+    async def run(self, function):
+        self.count += 1
+        return await self._run(function)
+
+
+async def test_tokens_are_those_of_this_process(texts: ProcessTexts, tools: TextTools) -> None:
+    here = Counting(texts)
+    words = [f"the number {number}, a smile \N{SMILING FACE WITH OPEN MOUTH}" for number in range(40)]
+    assert await texts.encode(words[0]) == tools.encode(words[0])
+    assert here.count == 1, "no worker has started yet"
+    await until_workers(texts, 1)
+    found = await asyncio.gather(*(texts.encode(word) for word in words), texts.render(CHAT, {"add_generation_prompt": True}))
+    assert found == [*(tools.encode(word) for word in words), tools.render(CHAT, {"add_generation_prompt": True})]
+    assert here.count == 1, "the worker did it"
+
+
+async def test_what_is_wrong_is_told_as_in_process(texts: ProcessTexts, tools: TextTools) -> None:
+    await until_workers(texts, 1)
+    with pytest.raises(InvalidRequestError):
+        await texts.render([{"role": "user", "content": "x"}], {"continue_final_message": True, "add_generation_prompt": True})
+    for odd in ("\ud800", "a\ud83d"):
+        try:
+            wanted = tools.encode(odd)
+        except Exception as error:
+            with pytest.raises(type(error)):
+                await texts.encode(odd)
+        else:
+            assert await texts.encode(odd) == wanted
+    assert len(texts.workers) == 1
+
+
+async def test_a_killed_worker_costs_no_request(texts: ProcessTexts, tools: TextTools) -> None:
+    (worker,) = await until_workers(texts, 1)
+    os.kill(worker, signal.SIGSTOP)  # what it gets now it will never do
+    waiting = [asyncio.create_task(texts.encode(f"number {number}")) for number in range(30)]
+    await asyncio.sleep(0.05)
+    os.kill(worker, signal.SIGKILL)
+    async with asyncio.timeout(PATIENCE):
+        assert await asyncio.gather(*waiting) == [tools.encode(f"number {number}") for number in range(30)]
+    (other,) = await until_workers(texts, 1)
+    assert other != worker
+    here = Counting(texts)
+    assert await texts.encode("back") == tools.encode("back")
+    assert here.count == 0
+
+
+async def test_an_idle_worker_that_dies_is_noticed(texts: ProcessTexts, tools: TextTools) -> None:
+    (worker,) = await until_workers(texts, 1)
+    os.kill(worker, signal.SIGKILL)
+    async with asyncio.timeout(PATIENCE):
+        while texts.workers == [worker]:
+            await asyncio.sleep(0.01)
+    assert await texts.encode("now") == tools.encode("now")
+    await until_workers(texts, 1)
+
+
+async def test_a_worker_that_hangs_is_ended(texts: ProcessTexts, tools: TextTools) -> None:
+    (worker,) = await until_workers(texts, 1)
+    os.kill(worker, signal.SIGSTOP)
+    async with asyncio.timeout(PATIENCE):
+        assert await texts.encode("hello") == tools.encode("hello")
+        while texts.workers in ([], [worker]):
+            await asyncio.sleep(0.01)
+
+
+async def test_several_workers_share(tools: TextTools) -> None:
+    texts = ProcessTexts(tools, WorkerSpec(PICO, None), 2)
+    await until_workers(texts, 2)
+    here = Counting(texts)
+    assert await asyncio.gather(*(texts.encode(str(n)) for n in range(100))) == [tools.encode(str(n)) for n in range(100)]
+    os.kill(texts.workers[0], signal.SIGKILL)
+    assert await asyncio.gather(*(texts.encode(str(n)) for n in range(100))) == [tools.encode(str(n)) for n in range(100)]
+    assert here.count <= 2 * MAX_BATCH
+    await texts.close()
+
+
+async def test_closing_answers_what_waits(texts: ProcessTexts, tools: TextTools) -> None:
+    (worker,) = await until_workers(texts, 1)
+    os.kill(worker, signal.SIGSTOP)
+    waiting = [asyncio.create_task(texts.encode("x")) for _ in range(3)]
+    await asyncio.sleep(0.05)
+    texts._hang_seconds = PATIENCE
+    closing = asyncio.create_task(texts.close())
+    async with asyncio.timeout(PATIENCE):
+        endings = await asyncio.gather(*waiting, return_exceptions=True)
+        await closing
+    assert all(ending == tools.encode("x") or isinstance(ending, RuntimeError) for ending in endings)
+
+
+async def test_no_processes_are_threads() -> None:
+    texts = await open_texts(PICO, None, 0)
+    assert isinstance(texts, ThreadTexts)
+    assert await texts.encode("hi") == texts.tools.encode("hi")
+    await texts.close()
+    texts = await open_texts(PICO, None, 1)
+    assert isinstance(texts, ProcessTexts)
+    await texts.close()
