@@ -56,9 +56,12 @@ def main() -> None:
     parser.add_argument("--into", required=True, type=Path)
     parser.add_argument("--seconds", required=True, type=float)
     parser.add_argument("--attention-kernel", default="auto")
+    parser.add_argument("--only-xla", action="store_true")
     arguments = parser.parse_args()
     sizes = SIZES[arguments.sizes]
     sizes = replace(sizes, engine=replace(sizes.engine, kernel=arguments.attention_kernel))
+    if arguments.only_xla:
+        sizes = replace(sizes, kernels=("xla",), engine=replace(sizes.engine, kernel="xla"))
     if sizes.platform == "cpu":
         jax.config.update("jax_platforms", "cpu")
     choose_platform(MEMORY_FRACTION)

@@ -147,6 +147,8 @@ def _parity(result: Figure) -> Iterator[Sequence[str]]:
 
 def _missing(result: Figure) -> Iterator[str]:
     """What has no figure, and why."""
+    if "only_xla_after" in result:
+        yield f"- a kernel crashed or hung in {result['only_xla_after']}: what came after it ran in XLA"
     for name, section in result["sections"].items():
         for figure in section["figures"]:
             labels = ", ".join(f"{key} {value}" for key, value in figure.items() if key in ("rows", "context", "implementation"))

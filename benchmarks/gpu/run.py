@@ -8,16 +8,17 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu.sections import SECTIONS
 from benchmarks.gpu.tasks import Figure
 
-GRACE = 30.0  # seconds beyond its own after which a section's process is ended
+GRACE = 40.0  # seconds beyond its own after which a section's process is ended
 LEAST = 15.0  # seconds that a section needs at least: jax alone takes some to start
 ERROR_OUTPUT = 1500  # characters kept of what a process that died wrote on stderr
+TRIALS = ("parity", "decode")  # sections that show whether the GPU's kernels run at all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +55,10 @@ def run(plan: Plan) -> Figure:
         found = run_process(plan, name, left) if left > LEAST else {"figures": [], "stopped": "no time was left for it"}
         result["sections"][name] = found
         print(_outcome(found), flush=True)
+        if name in TRIALS and crashed(found):
+            result["only_xla_after"] = name
+            print("  a kernel crashed or hung: what follows runs in XLA", flush=True)
+            plan = replace(plan, flags=(*plan.flags, "--only-xla"))
         plan.output.parent.mkdir(parents=True, exist_ok=True)
         plan.output.write_text(json.dumps(result, indent=1) + "\n")
     return result
@@ -61,7 +66,8 @@ def run(plan: Plan) -> Figure:
 
 def run_process(plan: Plan, name: str, left: float) -> Figure:
     """Run one section with what is `left` of the time. Returns its figures and how it ended."""
-    seconds = min(SECTIONS[name].seconds, left)
+    # How long a rehearsal takes says nothing: it may go on for as long as there is time.
+    seconds = left if plan.sizes == "rehearsal" else min(SECTIONS[name].seconds, left)
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as scratch:
         into, errors = Path(scratch) / "events", Path(scratch) / "stderr"
@@ -99,6 +105,11 @@ def collect(lines: Sequence[str]) -> Figure:
             found["figures"].append(figure)
         found |= event
     return found
+
+
+def crashed(found: Figure) -> bool:
+    """Whether a section's process died or hung, or its GPU was lost: CUDA's errors outlast the kernel that made them."""
+    return found.get("error", {}).get("type") == "process" or "CUDA_ERROR" in json.dumps(found)
 
 
 def _outcome(found: Figure) -> str:

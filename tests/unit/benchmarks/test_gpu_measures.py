@@ -126,7 +126,7 @@ def test_what_cannot_be_compiled_fails_alone():
 def test_parity_groups_name_the_worst_case():
     (task,) = [
         task
-        for task in parity.tasks(replace(TINY, parity_interpret=False, parity_cases=2))
+        for task in parity.xla_tasks(replace(TINY, parity_interpret=False, parity_cases=2))
         if task.labels == {"operation": "ragged_paged_attention", "implementation": "xla", "dtype": "bfloat16"}
     ]
     figure = task.measure()

@@ -2,6 +2,7 @@
 
 import json
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -81,7 +82,7 @@ def test_a_process_that_hangs_is_ended(tmp_path, monkeypatch):
 
 def test_a_rehearsal_writes_figures_and_says_what_it_had_no_time_for(tmp_path, capfd, monkeypatch):
     output = tmp_path / "results" / "gpu.json"
-    assert main(["--rehearse", "--sections", "device", "kv_write", "--output", str(output), "--minutes", "2"]) == 0
+    assert main(["--rehearse", "--sections", "device", "kv_write", "--output", str(output), "--minutes", "9"]) == 0
     result = json.loads(output.read_text())
     assert result["sizes"] == "rehearsal"
     (device,) = result["sections"]["device"]["figures"]
@@ -101,7 +102,37 @@ def test_a_section_that_fails_is_the_exit_code(tmp_path, monkeypatch):
     assert main(["--rehearse", "--sections", "device", "--output", str(tmp_path / "gpu.json"), "--minutes", "0.005"]) == 1
 
 
-@pytest.mark.parametrize("flag", ["--report"])
-def test_without_results_the_report_says_that_there_was_no_run(tmp_path, capsys, flag):
-    assert main([flag, "--output", str(tmp_path / "gpu.json")]) == 1
+@pytest.mark.parametrize(
+    ("found", "flags"),
+    [
+        (
+            {"figures": [{"error": {"type": "XlaRuntimeError", "message": "INTERNAL: CUDA_ERROR_ILLEGAL_ADDRESS"}}]},
+            ["--only-xla"],
+        ),
+        ({"figures": [], "error": {"type": "process", "message": "it hung", "traceback": ""}}, ["--only-xla"]),
+        ({"figures": [{"error": {"type": "ValueError", "message": "too large"}}]}, []),
+        ({"figures": [], "error": {"type": "ValueError", "message": "too large", "traceback": ""}}, []),
+    ],
+)
+def test_after_a_kernel_crashed_only_xla_runs(tmp_path, monkeypatch, found, flags):
+    given = []
+
+    def process(plan, name, left):
+        given.append((name, list(plan.flags)))
+        return {"figures": []} if name == "device" else found
+
+    monkeypatch.setattr(running, "run_process", process)
+    result = running.run(Plan(sections=("device", "parity", "engine"), sizes="full", output=tmp_path / "gpu.json", seconds=60.0))
+    assert given == [("device", []), ("parity", []), ("engine", flags)]
+    assert result.get("only_xla_after") == ("parity" if flags else None)
+    assert json.loads((tmp_path / "gpu.json").read_text()) == result
+
+
+def test_only_xla_leaves_the_kernels_out(tmp_path):
+    found = run_process(replace(plan(tmp_path), flags=("--only-xla",)), "tiles", 60.0)
+    assert [figure["skipped"] for figure in found["figures"]] == ["its kernels are not run"]
+
+
+def test_without_results_the_report_says_that_there_was_no_run(tmp_path, capsys):
+    assert main(["--report", "--output", str(tmp_path / "gpu.json")]) == 1
     assert "No GPU run has been made" in capsys.readouterr().out
