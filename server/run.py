@@ -15,7 +15,7 @@ from jaxserve.config.fields import ServerConfig
 from jaxserve.engine.client import EngineClient
 from jaxserve.errors import ConfigError
 from jaxserve.metrics.instruments import Instruments
-from server.gateway.gateway import Gateway
+from server.gateway.gateway import Gateway, check_files
 from server.grpc.server import GrpcServer
 from server.http.app import create_app
 from server.observe.observatory import Observatory
@@ -66,8 +66,9 @@ async def run_servers(servers: Servers, on_ready: Callable[[Addresses], None]) -
 
 
 def check_ports(config: ServerConfig) -> None:
-    """Raise ConfigError if a port is taken or TLS cannot be had: better known before a model is loaded than after."""
+    """Raise ConfigError for a port or a file that cannot be had: better known before a model is loaded than after."""
     load_tls(config)
+    check_files(config)
     for port, flag in ((config.port, "port"), (config.grpc_port, "grpc_port")):
         bind(config.host, port, flag).close()
     if config.port == config.grpc_port != 0:

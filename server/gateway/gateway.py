@@ -9,13 +9,14 @@ from collections.abc import Sequence
 
 from jaxserve.clock import RealClock
 from jaxserve.config.fields import ServerConfig
+from jaxserve.config.keys_file import load_keys
 from jaxserve.errors import PermissionDeniedError
 from server.gateway.call import Call
 from server.gateway.idempotency import Answers
 from server.gateway.keys import ANYBODY, KeyRing, Principal
 from server.gateway.ledger import Ledger, LedgerState, LocalLedger
 from server.gateway.routes import Access
-from server.gateway.usage import UsageLog
+from server.gateway.usage import UsageLog, check_usage_log
 
 _LOG = logging.getLogger(__name__)
 
@@ -77,3 +78,11 @@ class Gateway:
         if access == "admin" and not principal.admin:
             raise PermissionDeniedError("this needs an API key with admin = true")
         return principal
+
+
+def check_files(config: ServerConfig) -> None:
+    """Raise ConfigError for a file of keys or a usage log that cannot be used."""
+    if config.keys is not None:
+        load_keys(config.keys)
+    if config.usage_log is not None:
+        check_usage_log(config.usage_log)

@@ -86,10 +86,7 @@ class UsageLog:
         self._broken = False  # whether the file ends within a line
         self._failed = False
         self._lost = 0
-        try:
-            self._file = self._open()
-        except OSError as error:
-            raise ConfigError(f"usage_log: cannot append to {path}: {error.strerror}", param="usage_log") from error
+        self._file = _first(path)
         self._thread = threading.Thread(target=self._work, name="jaxserve-usage-log", daemon=True)
         self._thread.start()
 
@@ -178,11 +175,24 @@ class UsageLog:
                 return
         except FileNotFoundError:
             pass
-        moved, self._file, self._broken = self._file, self._open(), False
+        moved, self._file, self._broken = self._file, _open(self._path), False
         os.fsync(moved.descriptor)
         os.close(moved.descriptor)
 
-    def _open(self) -> _Opened:
-        descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        status = os.fstat(descriptor)
-        return _Opened(descriptor, (status.st_dev, status.st_ino))
+
+def check_usage_log(path: str) -> None:
+    """Raise ConfigError if the file cannot be appended to."""
+    os.close(_first(path).descriptor)
+
+
+def _first(path: str) -> _Opened:
+    try:
+        return _open(path)
+    except OSError as error:
+        raise ConfigError(f"usage_log: cannot append to {path}: {error.strerror}", param="usage_log") from error
+
+
+def _open(path: str) -> _Opened:
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    status = os.fstat(descriptor)
+    return _Opened(descriptor, (status.st_dev, status.st_ino))
