@@ -35,16 +35,20 @@ def serve(folder: Path, *arguments: str) -> tuple[str, str]:
 
 
 def test_a_server_compiles_no_step_that_was_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second server's sequences are shorter: the programs are not its own, and it says why."""
+    """The programs' cache has more pages than a server chooses here: it takes theirs.
+
+    The second server's sequences are shorter: the programs are not its own, and it says why.
+    """
     model, programs = write_tiny_checkpoint(tmp_path / "tiny"), tmp_path / "programs"
     steps = ("--rows", "all", "--tokens", "all", "--target", "cpu", "--output", str(programs))
-    door = [sys.executable, "-m", "jaxserve.compile", str(model), *steps, *SHAPES, *CONTEXT]
+    door = [sys.executable, "-m", "jaxserve.compile", str(model), *steps, *SHAPES, *CONTEXT, "--num-pages", "40"]
     told = subprocess.run(door, cwd=ROOT, env=environment(), capture_output=True, text=True, check=True, timeout=300)
     assert "saved 5 programs" in told.stdout
     monkeypatch.setenv("JAX_LOG_COMPILES", "1")
     loaded, log = serve(tmp_path / "loads", str(model), *SHAPES, *CONTEXT, "--programs", str(programs))
     assert "loading programs: 5/5" in log
     assert COMPILED_STEP not in log
+    assert "624 in the KV cache" in log
     compiled, log = serve(tmp_path / "compiles", str(model), *SHAPES, "--max-model-len", "64", "--programs", str(programs))
     assert log.count(COMPILED_STEP) == 2
     assert f"the programs in {programs} are for another engine, compiling: max_model_len: saved 128, here 64" in log
