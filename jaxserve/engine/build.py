@@ -194,6 +194,7 @@ def _report(
             dtype=resolved.dtype,
             parameters=decoder.num_parameters,
             created=int(time.time()),
+            tokenizer=str(Path(config.model.tokenizer or model_directory(config.model.model)).resolve()),
         ),
         kv_dtype=resolved.kv_dtype,
         mesh=f"{executor.device_kind} x{devices}",

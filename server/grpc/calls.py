@@ -14,12 +14,14 @@ from google.protobuf.message import DecodeError, Message
 
 from jaxserve.errors import InternalError, InvalidRequestError, JaxserveError
 from server.errors import grpc_status
+from server.grpc.unknown_fields import refuse_unknown
 from server.requests import new_id
 
 _LOG = logging.getLogger(__name__)
 
 REQUEST_ID_METADATA = "x-request-id"
 _LONGEST_ID = 256
+_OWN_PACKAGE = "jaxserve.v1"  # others' clients may know more than this server, as theirs does
 
 Request = TypeVar("Request", bound=Message)
 
@@ -78,11 +80,14 @@ def is_request_id(name: str) -> bool:
 
 
 def decoded(kind: type[Request], payload: bytes) -> Request:
-    """The message. Raises InvalidRequestError."""
+    """The message; one of our own packages holds no field that is unknown here. Raises InvalidRequestError."""
     try:
-        return kind.FromString(payload)
+        message = kind.FromString(payload)
     except DecodeError as error:
         raise InvalidRequestError(f"the request is not a valid {kind.DESCRIPTOR.full_name}") from error
+    if kind.DESCRIPTOR.file.package == _OWN_PACKAGE:
+        refuse_unknown(message)
+    return message
 
 
 def unary(kind: type[Request], answer: Callable[[Request, Call], Awaitable[Message]]) -> grpc.RpcMethodHandler[bytes, Message]:

@@ -15,7 +15,6 @@ from jaxserve.sampling.params import SamplingParams
 from jaxserve.types import ChatMessage, FinishReason, Prompt
 from server.grpc.calls import Call, is_request_id
 from server.grpc.jobs import TENANT_METADATA, options_of
-from server.grpc.unknown_fields import refuse_unknown
 from server.proto import inference_pb2 as pb
 from server.requests import Job, check_not_empty, in_words_of_client, new_id, sampling_params, template_arguments
 from server.tokenizing import encode, truncated
@@ -50,7 +49,6 @@ _REASONS = {FinishReason.STOP: pb.FINISH_REASON_STOP, FinishReason.LENGTH: pb.FI
 
 async def job_of(client: EngineClient, request: pb.GenerateRequest, call: Call) -> Job:
     """The request as the engine takes it. Raises InvalidRequestError naming the proto's field, or DeadlineError."""
-    refuse_unknown(request)
     if request.request_id and not is_request_id(request.request_id):
         raise InvalidRequestError("request_id must be at most 256 printable ASCII characters", param="request_id")
     params = sampling_params(_fields(request), _NAMES)
