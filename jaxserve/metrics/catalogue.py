@@ -144,7 +144,7 @@ BUCKET_MISSES = _counter("bucket_misses", "Steps padded to a larger bucket becau
 HTTP_REQUESTS = _counter("http_requests", "HTTP answers, by route and status.", ("method", "route", "status"))
 GRPC_REQUESTS = _counter("grpc_requests", "gRPC answers, by method and status.", ("method", "status"))
 ACTIVE_STREAMS = _gauge("active_streams", "Exchanges that stream now, by surface (http, grpc).", ("surface",), at_scrape=False)
-USAGE_EVENTS_DROPPED = _counter("usage_events_dropped", "Usage events that could not be written.", ())
+USAGE_TOKENS_LOST = _counter("usage_tokens_lost", "Delivered tokens that the usage log does not have.", ())
 TOKENIZER_FALLBACKS = _counter("tokenizer_fallbacks", "Calls that a tokenizer process failed and this process answered.", ())
 
 # Processes.

@@ -20,7 +20,7 @@ class ServerRecorder:
         self._http = instruments.counter(catalogue.HTTP_REQUESTS)
         self._grpc = instruments.counter(catalogue.GRPC_REQUESTS)
         self._streams = instruments.gauge(catalogue.ACTIVE_STREAMS)
-        self._dropped = instruments.counter(catalogue.USAGE_EVENTS_DROPPED)
+        self._lost = instruments.counter(catalogue.USAGE_TOKENS_LOST)
         self._fallbacks = instruments.counter(catalogue.TOKENIZER_FALLBACKS)
 
     def http_answered(self, method: str, route: str, status: str) -> None:
@@ -41,9 +41,9 @@ class ServerRecorder:
         finally:
             gauge.dec()
 
-    def usage_events_dropped(self, count: int) -> None:
-        """Usage events were lost."""
-        self._dropped.inc(count)
+    def usage_tokens_lost(self, count: int) -> None:
+        """Delivered tokens will never be in the usage log."""
+        self._lost.inc(count)
 
     def tokenizer_fell_back(self) -> None:
         """A tokenizer process failed a call, and this process answered it."""

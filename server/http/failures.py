@@ -69,7 +69,8 @@ def from_validation(errors: Iterable[Any], body: Any) -> InvalidRequestError:
     first = next(iter(errors))
     if first["type"] == "json_invalid":
         return InvalidRequestError(f"the body is not valid JSON: {first['ctx']['error']}")
-    path = _path(first["loc"][1:], body, missing=first["type"] == "missing")
+    where, *location = first["loc"]
+    path = _path(location, body, missing=first["type"] == "missing") if where == "body" else ".".join(map(str, location))
     named = first.get("ctx", {}).get("param")
     if named is not None:
         path = f"{path}.{named}" if path else named

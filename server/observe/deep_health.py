@@ -11,12 +11,14 @@ from jaxserve.engine.client import EngineClient
 from jaxserve.engine.events import Finished
 from jaxserve.errors import CancelledRequestError, JaxserveError
 from jaxserve.sampling.params import SamplingParams
-from jaxserve.types import FinishReason, RequestOptions, ServiceClass
+from jaxserve.types import FinishReason, Prompt, RequestOptions, ServiceClass
+from server.requests import new_id
 
 EVERY_SECONDS = 5.0  # between two tokens, however often somebody asks
 TIMEOUT_SECONDS = 10.0
 _TENANT = "jaxserve-health"
 _OPTIONS = RequestOptions(tenant=_TENANT, service_class=ServiceClass.BATCH, timeout=TIMEOUT_SECONDS)
+_PROMPT: Prompt = {"prompt_token_ids": [0]}
 _PARAMS = SamplingParams(max_tokens=1, temperature=0.0, ignore_eos=True)
 
 
@@ -54,7 +56,7 @@ class DeepHealth:
         started = self._clock.now()
         self._error = None
         try:
-            events: Any = self._client.generate({"prompt_token_ids": [0]}, _PARAMS, options=_OPTIONS)
+            events: Any = self._client.generate(_PROMPT, _PARAMS, request_id=new_id("health"), options=_OPTIONS)
             async with aclosing(events):
                 async for event in events:
                     if isinstance(event, Finished) and event.reason is FinishReason.ABORT:

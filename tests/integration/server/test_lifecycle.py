@@ -60,7 +60,8 @@ async def test_a_signal_lets_what_runs_finish_and_refuses_the_rest(number: signa
     assert (refused.status_code, refused.json()["error"]["code"]) == (503, "draining")
     assert int(refused.headers["retry-after"]) > 0
     async with httpx.AsyncClient(base_url=addresses.http) as client:
-        assert (await client.get("/health")).status_code == 503
+        assert (await client.get("/ready")).status_code == 503
+        assert (await client.get("/health")).status_code == 200  # who drains is not to be killed
         chat = {"messages": [{"role": "user", "content": "x"}]}
         assert (await client.post("/v1/chat/completions", json=chat)).status_code == 503
     async with grpc.aio.insecure_channel(addresses.grpc.removeprefix("grpc://")) as channel:
