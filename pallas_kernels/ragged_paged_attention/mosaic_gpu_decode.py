@@ -272,12 +272,16 @@ def _attend(refs: _Refs, span: Span, item: jax.Array, head: jax.Array, shape: De
         next_ids = loads.page_ids(block + shape.key_slots + 1), loads.page_ids(block + shape.value_slots + 1)
         slot = lax.rem(block, jnp.int32(shape.key_slots))
         plgpu.barrier_wait(refs.keys_loaded.at[slot])
-        scales = None if refs.key_scales is None else float8.read_scales(refs.key_scales.at[slot])
+        scales = None if refs.key_scales is None else refs.key_scales.at[slot]
         keys = _operand(refs.keys.at[slot], wide_keys)
         logits = tile.logits(refs.q_tile, keys, shape.options, scales)
-        pl.when(block + shape.key_slots < span.blocks)(partial(loads.keys, key_ids, slot=slot))
+        refill = pl.when(block + shape.key_slots < span.blocks)
+        if scales is None:
+            refill(partial(loads.keys, key_ids, slot=slot))
         first_key = (span.block + block) * BLOCK_KEYS
         state, fade = tile.absorb(state, _mask(logits, first_key, span), refs.weights, scales)
+        if scales is not None:  # by now every warp has read them
+            refill(partial(loads.keys, key_ids, slot=slot))
         slot = lax.rem(block, jnp.int32(shape.value_slots))
         plgpu.barrier_wait(refs.values_loaded.at[slot])
         values = _operand(refs.values.at[slot], wide_values)

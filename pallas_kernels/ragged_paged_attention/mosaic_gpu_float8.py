@@ -9,14 +9,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
-from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pallas_kernels import mosaic
-from pallas_kernels.ragged_paged_attention.mosaic_gpu_softmax import BLOCK_KEYS, WGMMA_ROWS, Scales
+from pallas_kernels.ragged_paged_attention.mosaic_gpu_softmax import BLOCK_KEYS
 
 # Of widened values and of the weights that multiply them, whatever the queries are: a weight times a scale needs its range.
 VALUE_DTYPE = jnp.bfloat16
@@ -45,11 +43,6 @@ def load_scales(scales: Any, source: Any, slot: Any, first: int, barrier: Any) -
     plgpu.copy_gmem_to_smem(scales.at[source], slot.at[pl.ds(first, scales.shape[1])], barrier)
 
 
-def read_scales(slot: Any) -> Scales:
-    """Return what a slot [2, BLOCK_KEYS] in shared memory holds; scales of unused keys may be anything."""
-    return Scales(*(_over_rows(slot.at[half]) for half in range(2)))
-
-
 def widen(stored: Any, wide: Any) -> None:
     """Put a block of numbers, shared memory [BLOCK_KEYS, D], into one of a wider dtype, which every warp then sees."""
     dim = stored.shape[1]
@@ -60,8 +53,3 @@ def widen(stored: Any, wide: Any) -> None:
         exact = loaded.astype(jnp.float16)
         wide[:, part] = exact if wide.dtype == jnp.float16 else exact.astype(jnp.float32).astype(wide.dtype)
     plgpu.commit_smem()
-
-
-def _over_rows(scales: Any) -> jax.Array:
-    along = plgpu.load(scales, layout=plgpu.Layout.WGMMA.reduce(0), optimized=False)
-    return lax.broadcast_in_dim(along.astype(jnp.float32), (WGMMA_ROWS, BLOCK_KEYS), [1])

@@ -363,7 +363,7 @@ def _attend(refs: _Refs, item: _Item, group: jax.Array, shape: PrefillShape) -> 
     def step(block: jax.Array, state: Softmax, *, masked: bool) -> Softmax:
         slot = lax.rem(block, jnp.int32(shape.slots))
         plgpu.barrier_wait(refs.keys_loaded.at[slot])
-        scales = None if refs.stages is None else float8.read_scales(refs.stages.scales.at[_scale_slot(block, shape)])
+        scales = None if refs.stages is None else refs.stages.scales.at[_scale_slot(block, shape)]
         logits = tile.logits(q_tile, refs.keys.at[slot], shape.options, scales)
         plgpu.barrier_arrive(refs.keys_free.at[slot])
         if masked:

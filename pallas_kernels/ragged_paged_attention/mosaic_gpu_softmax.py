@@ -35,16 +35,6 @@ class Options:
     soft_cap: float | None
 
 
-class Scales(NamedTuple):
-    """What a block of a quantized cache is multiplied with, f32 [64, BLOCK_KEYS], the same in every row.
-
-    Keys' scales multiply the scores and values' the weights, not the tiles. Those of unused keys may be anything.
-    """
-
-    keys: jax.Array
-    values: jax.Array
-
-
 class Softmax(NamedTuple):
     """The state in registers: weighted values as f32 [64, D'] parts of D, largest logit and sum of weights f32 [64]."""
 
@@ -68,11 +58,19 @@ def before_any_key(dim: int) -> Softmax:
     return Softmax(values, largest, plgpu.layout_cast(jnp.zeros((WGMMA_ROWS,), jnp.float32), rows))
 
 
-def logits(q: Any, keys: Any, options: Options, scales: Scales | None) -> jax.Array:
-    """Return the logits of a tile, f32 [64, BLOCK_KEYS], from references to q [64, D] and keys [BLOCK_KEYS, D]."""
+def logits(q: Any, keys: Any, options: Options, scales: Any) -> jax.Array:
+    """Return the logits of a tile, f32 [64, BLOCK_KEYS].
+
+    Args:
+        q: reference to [64, D].
+        keys: reference to [BLOCK_KEYS, D].
+        options: of the operation.
+        scales: of a quantized cache, reference to [2, BLOCK_KEYS]: of the keys, and of the values; else None. Those of keys
+            multiply the scores, and not the keys; those of keys that are masked may be anything.
+    """
     scores = _product(q, keys.transpose((1, 0)))
     if scales is not None:
-        scores *= scales.keys
+        scores *= _over_rows(scales.at[0])
     if options.soft_cap is None:
         return scores * (options.scale * LOG2_E)
     # tanh from exp2: the hardware's own is off by 5e-4, which the cap multiplies.
@@ -80,8 +78,10 @@ def logits(q: Any, keys: Any, options: Options, scales: Scales | None) -> jax.Ar
     return (options.soft_cap * LOG2_E) * (1.0 - 2.0 / (grown + 1.0))
 
 
-def absorb(state: Softmax, logit: jax.Array, weights: Any, scales: Scales | None) -> tuple[Softmax, jax.Array]:
+def absorb(state: Softmax, logit: jax.Array, weights: Any, scales: Any) -> tuple[Softmax, jax.Array]:
     """Take a tile of logits into the state, but for the values, and leave their weights in shared memory.
+
+    With `scales`, see `logits`, those of the values multiply the weights.
 
     Returns:
         The state, and the factor f32 [64] that its values are still to be multiplied with: see `add_values`.
@@ -89,7 +89,7 @@ def absorb(state: Softmax, logit: jax.Array, weights: Any, scales: Scales | None
     largest = jnp.maximum(state.largest, logit.max(axis=1))
     fade = jnp.exp2(state.largest - largest)
     weight = jnp.exp2(logit - lax.broadcast_in_dim(largest, logit.shape, [0]))
-    scaled = weight if scales is None else jnp.where(logit > MASKED, weight * scales.values, 0.0)
+    scaled = weight if scales is None else jnp.where(logit > MASKED, weight * _over_rows(scales.at[1]), 0.0)
     weights[...] = scaled.astype(weights.dtype)
     plgpu.commit_smem()
     return Softmax(state.values, largest, state.total * fade + weight.sum(axis=1)), fade
@@ -97,8 +97,9 @@ def absorb(state: Softmax, logit: jax.Array, weights: Any, scales: Scales | None
 
 def add_values(state: Softmax, fade: jax.Array, weights: Any, values: Any) -> Softmax:
     """Multiply the state's values with `fade` and add weights [64, BLOCK_KEYS] @ values [BLOCK_KEYS, D]."""
+    # Without the barriers the compiler multiplies all parts before it adds any: their products do not fit the registers.
     summed = tuple(
-        old * lax.broadcast_in_dim(fade, old.shape, [0]) + _product(weights, values.at[:, part])
+        lax.optimization_barrier(old * lax.broadcast_in_dim(fade, old.shape, [0]) + _product(weights, values.at[:, part]))
         for old, part in zip(state.values, parts_of(values.shape[1]), strict=True)
     )
     return state._replace(values=summed)
@@ -118,6 +119,12 @@ def clear_unused(values: Any, first_key: jax.Array, start: jax.Array, end: jax.A
         key = iota(loaded.shape, 0) + first_key
         columns[...] = jnp.where((key >= start) & (key < end), loaded, jnp.zeros_like(loaded))
     plgpu.commit_smem()
+
+
+def _over_rows(scales: Any) -> jax.Array:
+    """Read [BLOCK_KEYS] scales as f32 [64, BLOCK_KEYS], the same in every row."""
+    along = plgpu.load(scales, layout=plgpu.Layout.WGMMA.reduce(0), optimized=False)
+    return lax.broadcast_in_dim(along.astype(jnp.float32), (WGMMA_ROWS, BLOCK_KEYS), [1])
 
 
 def _columns(dim: int, width: int) -> list[Any]:
