@@ -66,6 +66,7 @@ def gated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gated]:
     keys = {
         "acme": new_key(file, "--tenant", "acme", "--weight", "4"),
         "globex": new_key(file, "--tenant", "globex", "--tpm", "3000"),
+        "hooli": new_key(file, "--tenant", "hooli", "--tpm", "3000"),
     }
     checkpoint = write_tiny_checkpoint(folder / "tiny")
     for process in served(folder, str(checkpoint), *SMALL, "--keys", str(file), "--usage-log", str(log)):
@@ -145,7 +146,7 @@ def test_a_repeated_request_is_answered_from_memory(gated: Gated) -> None:
 def test_front_ends_share_answers_and_limits(gated: Gated) -> None:
     """Each request comes over a connection of its own, to whichever front end takes it."""
     url = f"{gated.process.http}/v1/completions"
-    headers = {"x-api-key": gated.keys["globex"], "Idempotency-Key": "order-67"}
+    headers = {"x-api-key": gated.keys["hooli"], "Idempotency-Key": "order-67"}
     wish = {"prompt": PROMPT, "max_tokens": 20, "temperature": 1.0}
 
     def ask(_: int) -> httpx.Response:
@@ -156,7 +157,7 @@ def test_front_ends_share_answers_and_limits(gated: Gated) -> None:
     assert [reply.status_code for reply in replies] == [200] * 9
     assert len({reply.content for reply in replies}) == 1
     assert sum("idempotency-replayed" in reply.headers for reply in replies) == 8
-    plain = {"x-api-key": gated.keys["globex"]}
+    plain = {"x-api-key": gated.keys["hooli"]}
     remaining, before = math.inf, time.monotonic()
     for _ in range(8):
         asked = time.monotonic()
