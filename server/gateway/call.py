@@ -111,6 +111,10 @@ class Call:
     broken: bool = False
     _runs: list[Run] = field(default_factory=list)
 
+    def part(self) -> Call:
+        """A call for one of several requests on this one; who makes it sets CURRENT and closes it."""
+        return replace(self, broken=False, _runs=[])
+
     def options(self, given: RequestOptions) -> RequestOptions:
         """The request's options as its key allows them. Raises PermissionDeniedError for a class above the key's."""
         principal = self.principal

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
@@ -18,19 +17,13 @@ from server.grpc.health import accepts
 from server.grpc.jobs import events_of
 from server.grpc.kserve.replies import FINAL, answers
 from server.grpc.kserve.requests import INPUTS, OUTPUTS, VERSION, check_version, inference_of
+from server.grpc.kserve.stream import side_by_side
 from server.proto import kserve_pb2 as pb
 from server.requests import check_model
 
 SERVICE = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"]
 
 _LOG = logging.getLogger(__name__)
-
-# Requests of one stream that run side by side; the client waits to send more.
-_MAX_REQUESTS_OF_STREAM = 256
-# Answers that wait for the client to take them; the engine's own buffers come on top.
-_READ_AHEAD = 16
-
-_Replies = asyncio.Queue[pb.ModelStreamInferResponse | Exception | None]
 
 
 class Kserve:
@@ -81,29 +74,9 @@ class Kserve:
         self, payloads: AsyncIterator[bytes], call: Call
     ) -> AsyncGenerator[pb.ModelStreamInferResponse, None]:
         """Answer requests side by side as their output comes. One that fails gets an error and the others go on."""
-        replies: _Replies = asyncio.Queue(_READ_AHEAD)
-        free = asyncio.Semaphore(_MAX_REQUESTS_OF_STREAM)
-
-        async def read() -> None:
-            try:
-                async with asyncio.TaskGroup() as running:
-                    async for payload in payloads:
-                        await free.acquire()
-                        task = running.create_task(self._answer(payload, call, replies))
-                        task.add_done_callback(lambda _: free.release())
-                await replies.put(None)
-            except Exception as error:  # raised again where the replies are read
-                await replies.put(error)
-
-        reader = asyncio.create_task(read())
-        try:
-            while (reply := await replies.get()) is not None:
-                if isinstance(reply, Exception):
-                    raise reply
+        async with aclosing(side_by_side(payloads, lambda payload: self._answers(payload, call))) as replies:
+            async for reply in replies:
                 yield reply
-        finally:
-            reader.cancel()
-            await asyncio.gather(reader, return_exceptions=True)
 
     def handler(self) -> grpc.GenericRpcHandler[bytes, Message]:
         """The service as a grpc.aio server takes it."""
@@ -120,8 +93,8 @@ class Kserve:
             },
         )
 
-    async def _answer(self, payload: bytes, call: Call, replies: _Replies) -> None:
-        """Put the answers to one request of a stream into the queue."""
+    async def _answers(self, payload: bytes, call: Call) -> AsyncGenerator[pb.ModelStreamInferResponse, None]:
+        """The answers to one request of a stream, of which the last may be its failure."""
         name = ""
         try:
             request = decoded(pb.ModelInferRequest, payload)
@@ -130,12 +103,12 @@ class Kserve:
             events = events_of(self._client, inference.job)
             async with aclosing(answers(inference, self._client.model.name, events)) as found:
                 async for answer in found:
-                    await replies.put(pb.ModelStreamInferResponse(infer_response=answer))
+                    yield pb.ModelStreamInferResponse(infer_response=answer)
         except JaxserveError as error:
-            await replies.put(_failure(name, error))
+            yield _failure(name, error)
         except Exception:
             _LOG.exception("a request of the stream %s failed", call.request_id)
-            await replies.put(_failure(name, InternalError("the server failed to answer this request")))
+            yield _failure(name, InternalError("the server failed to answer this request"))
 
 
 def _failure(name: str, error: JaxserveError) -> pb.ModelStreamInferResponse:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import grpc.aio
@@ -15,10 +16,12 @@ from grpc_status import rpc_status
 from jaxserve.errors import QueueFullError
 from jaxserve.sampling.params import SamplingParams
 from jaxserve.types import RequestOptions, ServiceClass
+from server.grpc.kserve.stream import MAX_REQUESTS
 from server.grpc.kserve.tensors import texts
 from server.proto import kserve_pb2 as pb
 from server.proto.kserve_pb2_grpc import GRPCInferenceServiceStub
 from tests.support.scripted import ScriptedClient
+from tests.support.serving import serving
 
 EVERY_OUTPUT = ["text_output", "finish_reason", "cumulative_logprob", "logprobs", "num_input_tokens", "num_output_tokens"]
 
@@ -328,6 +331,53 @@ async def test_cancelling_a_stream_aborts_all_of_it(channel: grpc.aio.Channel, e
         while engine.active:
             await asyncio.sleep(0.005)
     assert len(engine.aborted) == 3
+
+
+async def test_a_stream_runs_so_many_requests_at_once(channel: grpc.aio.Channel, engine: ScriptedClient) -> None:
+    engine.delay = 3600.0
+    call = GRPCInferenceServiceStub(channel).ModelStreamInfer(request() for _ in range(MAX_REQUESTS + 20))
+    async with asyncio.timeout(20):
+        while len(engine.active) < MAX_REQUESTS:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)
+        assert len(engine.options) == MAX_REQUESTS
+        call.cancel()
+        while engine.active:
+            await asyncio.sleep(0.01)
+    assert len(engine.aborted) == MAX_REQUESTS
+
+
+async def test_requests_of_a_stream_are_billed_one_by_one(tmp_path: Path) -> None:
+    log = tmp_path / "usage.jsonl"
+    async with serving(ScriptedClient(), usage_log=str(log)) as servers, grpc.aio.insecure_channel(servers.grpc) as channel:
+        await conversation(channel, request("hello", stream=True), request("hey", {"n": 2}), request("x", {"top_p": 7}))
+    assert bills(log) == [(5, ["stop"]), (6, ["stop", "stop"])]
+
+
+async def test_what_a_broken_stream_did_not_hand_over_is_not_billed(tmp_path: Path) -> None:
+    engine, log = ScriptedClient(delay=0.005), tmp_path / "usage.jsonl"
+    async with serving(engine, usage_log=str(log)) as servers, grpc.aio.insecure_channel(servers.grpc) as channel:
+        made = [request("x" * 200, {"max_tokens": 200}, stream=True), request("x" * 200, {"max_tokens": 200})]
+        call = GRPCInferenceServiceStub(channel).ModelStreamInfer(iter(made))
+        for _ in range(50):
+            await call.read()
+        call.cancel()
+    (whole, whole_ends), (streamed, streamed_ends) = bills(log)
+    assert (whole, whole_ends) == (0, ["disconnected"])
+    assert 49 <= streamed < 200
+    assert streamed_ends == ["disconnected"]
+
+
+def bills(log: Path) -> list[tuple[int, list[str]]]:
+    """Tokens of each request, fewest first, and how its sequences ended."""
+    events = [json.loads(line) for line in log.read_text().splitlines()]
+    return sorted(bill(events, name) for name in {event["completion_id"] for event in events})
+
+
+def bill(events: list[dict[str, Any]], name: str) -> tuple[int, list[str]]:
+    """Tokens of one request, and how its sequences ended."""
+    mine = [event for event in events if event["completion_id"] == name]
+    return sum(event.get("completion_tokens", 0) for event in mine), [event["reason"] for event in mine if event.get("final")]
 
 
 async def test_readiness_and_metadata(channel: grpc.aio.Channel, engine: ScriptedClient) -> None:
