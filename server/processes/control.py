@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from jaxserve.children import Child, receive_frame, send_frame
+from jaxserve.children import receive_frame, send_frame
 from jaxserve.engine.remote.messages import WireError, error_of, wire_error
 from jaxserve.errors import InternalError
 
@@ -48,7 +48,8 @@ class Control:
     """A front end's way to the supervisor.
 
     Args:
-        reader, writer: its socket.
+        reader: its socket.
+        writer: likewise.
         notices: what to do with notices, by topic.
     """
 
@@ -101,22 +102,25 @@ class Control:
                 answer.set_exception(InternalError("the supervisor is gone"))
 
 
-async def answer_calls(child: Child, name: str, services: Mapping[str, Service]) -> None:
+async def answer_calls(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, name: str, services: Mapping[str, Service]
+) -> None:
     """In the supervisor: answer a front end's calls until it is gone.
 
     Args:
-        child: the front end.
+        reader: its socket.
+        writer: likewise.
         name: told to the services.
         services: by name.
     """
-    while (content := await child.receive()) is not None:
+    while (content := await receive_frame(reader)) is not None:
         call = _CALL.decode(content)
-        child.send(_ENCODER.encode(_answered(call, name, services)))
+        send_frame(writer, _ENCODER.encode(_answered(call, name, services)))
 
 
-def notify(child: Child, topic: str, payload: bytes) -> None:
+def notify(writer: asyncio.StreamWriter, topic: str, payload: bytes) -> None:
     """In the supervisor: tell a front end something."""
-    child.send(_ENCODER.encode(_Notice(topic, payload)))
+    send_frame(writer, _ENCODER.encode(_Notice(topic, payload)))
 
 
 def _answered(call: _Call, name: str, services: Mapping[str, Service]) -> _Answer:

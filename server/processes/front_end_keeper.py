@@ -64,8 +64,8 @@ class FrontEndKeeper:
                 MODULE, msgspec.json.encode(spec), pass_fds=(spec.http_socket,), environment=self._environment
             )
             if self._explanation is not None:
-                notify(self._child, ENGINE, self._explanation)
-            await answer_calls(self._child, spec.name, self._services)
+                notify(self._child.writer, ENGINE, self._explanation)
+            await answer_calls(self._child.reader, self._child.writer, spec.name, self._services)
             code = await self._child.wait()
             self._on_gone(spec.name, self._child.process.pid)
             if self._stopping:
@@ -93,7 +93,7 @@ class FrontEndKeeper:
         """Tell it, and those after it, why there is no engine now; see `specs.ENGINE`."""
         self._explanation = payload
         if self._child is not None:
-            notify(self._child, ENGINE, payload)
+            notify(self._child.writer, ENGINE, payload)
 
     def _listens(self, name: str, payload: bytes) -> bytes:
         self.listening.set()

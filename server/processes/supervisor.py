@@ -34,6 +34,9 @@ _LOG = logging.getLogger(__name__)
 
 KILL_SECONDS = 10.0  # that front ends may take longer than the drain they were granted
 
+# A front end starts tokenizer processes; gRPC's handlers, for a child that goes on without exec, would only complain about it.
+NO_FORK_HANDLERS = {"GRPC_ENABLE_FORK_SUPPORT": "0"}
+
 
 @dataclass(frozen=True, slots=True)
 class Announcer:
@@ -203,13 +206,14 @@ class Supervisor:
 
         return FrontEndKeeper(
             spec,
-            environment={METRICS_VARIABLE: str(self._metrics)},
+            environment={METRICS_VARIABLE: str(self._metrics), **NO_FORK_HANDLERS},
             services={LEDGER: lambda name, payload: self._ledger.handle(payload), DRAIN: self._drain_asked},
             on_gone=self._front_end_gone,
         )
 
     def _drain_asked(self, name: str, payload: bytes) -> bytes:
-        _LOG.info("front end %s was asked to drain the server", name)
+        if not self._told.is_set():
+            _LOG.info("front end %s was asked to drain the server", name)
         self._told.set()
         return b""
 
@@ -229,4 +233,4 @@ class Supervisor:
 
 def engine_spec(engine: EngineConfig, config: ServerConfig) -> EngineSpec:
     """What the engine process of a configuration builds; the supervisor says where it listens."""
-    return EngineSpec(address="", argument=asdict(engine), log_level=config.log_level)
+    return EngineSpec(address="", argument=asdict(engine), log_level=config.log_level, log_format=config.log_format)

@@ -53,8 +53,8 @@ class Faults:
 class ScoringExecutor(HashExecutor):
     """A HashExecutor with log-probabilities, which say of which token they are, and with faults."""
 
-    def __init__(self, faults: Faults, num_pages: int) -> None:
-        super().__init__(num_pages, PAGE, ROWS, CONTEXT, VOCAB)
+    def __init__(self, faults: Faults, num_pages: int, rows: int) -> None:
+        super().__init__(num_pages, PAGE, rows, CONTEXT, VOCAB)
         self.faults = faults
 
     def submit(self, plan: Plan) -> HashHandle:
@@ -88,7 +88,8 @@ def parts(argument: Mapping[str, Any]) -> tuple[EngineCore, EngineDescription]:
         raise ConfigError(faults.refuses_to_build, param="model")
     config = SchedulerConfig(**{"max_num_seqs": ROWS, "max_num_batched_tokens": 64, "itl_target_ms": 0.0, **given})
     cache = KVCache(num_pages, PAGE, prefix_caching=True)
-    core = EngineCore(Scheduler(config, cache, CONTEXT, RealClock()), ScoringExecutor(faults, num_pages), overlap=True)
+    executor = ScoringExecutor(faults, num_pages, config.max_num_seqs)
+    core = EngineCore(Scheduler(config, cache, CONTEXT, RealClock()), executor, overlap=True)
     limits = IntakeLimits(
         max_model_len=CONTEXT, vocab_size=VOCAB, eos_token_ids=frozenset(), max_sequences=config.max_waiting, seed=0, strict=True
     )
