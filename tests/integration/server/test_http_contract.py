@@ -22,7 +22,7 @@ CONFIG = """
 positive_data_acceptance.expected-statuses = ["2xx", "400", "404", "504"]
 not_a_server_error.expected-statuses = ["2xx", "3xx", "4xx", "504"]
 """
-EXAMPLES = "6"  # of each operation, besides those that cover each constraint of its schema
+EXAMPLES = "4"  # of each operation, besides those that cover each constraint of its schema
 JSON = {"content-type": "application/json"}
 SAY: list[dict[str, str]] = [{"role": "user", "content": "hi"}]
 GOOD: dict[str, dict[str, Any]] = {

@@ -126,6 +126,11 @@ async def test_an_echo_and_nothing_else(http: httpx.AsyncClient) -> None:
     assert (parts[-1]["choices"], parts[-1]["usage"]["completion_tokens"]) == ([], 0)
 
 
+async def test_an_echo_does_not_tell_what_came_of_the_token_that_is_thrown_away(http: httpx.AsyncClient) -> None:
+    asked = {"prompt": "hi", "max_tokens": 0, "echo": True, "stop": "h"}
+    assert (await http.post("/v1/completions", json=asked)).json()["choices"][0]["finish_reason"] == "length"
+
+
 @pytest.mark.parametrize("echo", [None, False])
 async def test_no_tokens_without_an_echo(http: httpx.AsyncClient, echo: bool | None) -> None:
     reply = await http.post("/v1/completions", json={**TEXT, "max_tokens": 0, "echo": echo})
