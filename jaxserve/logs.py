@@ -1,12 +1,56 @@
-"""How the processes of a server log."""
+"""How the processes of a server log: lines for people, or a JSON object a line for machines."""
 
 from __future__ import annotations
 
+import json
 import logging
+import time
+from typing import Any
+
+FIELDS = "fields"  # attribute of records that say what they have to say by name
 
 
-def set_up_logging(level: str) -> None:
-    """Our own messages from `level` on, libraries' warnings, all on stderr."""
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+def set_up_logging(level: str, log_format: str = "text") -> None:
+    """Our own messages from `level` on, libraries' warnings, all on stderr, as "text" or as "json"."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
     for name in ("jaxserve", "server"):
         logging.getLogger(name).setLevel(level.upper())
+
+
+class TextFormatter(logging.Formatter):
+    """A line with the time, for people; fields follow as name=value."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s%(words)s", defaults={"words": ""})
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        """The line without a traceback."""
+        fields = getattr(record, FIELDS, {})
+        record.words = "".join(f" {name}={_word(value)}" for name, value in fields.items())
+        return super().formatMessage(record)
+
+
+class JsonFormatter(logging.Formatter):
+    """An object with time (UTC), level, logger, message, the fields and, if there is one, the traceback."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line."""
+        seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        entry: dict[str, Any] = {
+            "time": f"{seconds}.{int(record.msecs):03}Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **getattr(record, FIELDS, {}),
+        }
+        if record.exc_info:
+            entry["exception"] = self.formatException(record.exc_info)
+        return json.dumps(entry, default=str)
+
+
+def _word(value: Any) -> str:
+    """A value as one word: what clients sent is quoted where it could be taken for something else."""
+    text = "-" if value in (None, "") else str(value)
+    return text if text.isascii() and text.isprintable() and not set(text) & set(' "=\\') else json.dumps(text)

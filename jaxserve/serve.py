@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     try:
         engine_config, config = _configs(arguments)
-        set_up_logging(config.log_level)
+        set_up_logging(config.log_level, config.log_format)
         check_ports(config)
         asyncio.run(_run(engine_config, config))
     except JaxserveError as error:

@@ -145,7 +145,7 @@ HTTP_REQUESTS = _counter("http_requests", "HTTP answers, by route and status.", 
 GRPC_REQUESTS = _counter("grpc_requests", "gRPC answers, by method and status.", ("method", "status"))
 ACTIVE_STREAMS = _gauge("active_streams", "Exchanges that stream now, by surface (http, grpc).", ("surface",), at_scrape=False)
 USAGE_TOKENS_LOST = _counter("usage_tokens_lost", "Delivered tokens that the usage log does not have.", ())
-TOKENIZER_FALLBACKS = _counter("tokenizer_fallbacks", "Calls that a tokenizer process failed and this process answered.", ())
+TOKENIZER_FALLBACKS = _counter("tokenizer_fallbacks", "Calls that no tokenizer process answered, so that a front end did.", ())
 
 # Processes.
 PROCESS_RESTARTS = _counter("process_restarts", "Starts of a process after the first, by role (engine, frontend).", ("role",))

@@ -35,12 +35,14 @@ _ENCODER = msgspec.msgpack.Encoder()
 _REPLY: msgspec.msgpack.Decoder[list[bytes | None]] = msgspec.msgpack.Decoder(list[bytes | None])
 
 
-async def open_texts(tokenizer: str, chat_template: str | None, processes: int) -> Texts:
-    """Text tools for an event loop, with so many worker processes or with threads only; see `load_tools`."""
+async def open_texts(
+    tokenizer: str, chat_template: str | None, processes: int, on_fallback: Callable[[], None] = lambda: None
+) -> Texts:
+    """Text tools for an event loop, with so many worker processes or with threads only; see `load_tools` and ProcessTexts."""
     tools = await asyncio.to_thread(load_tools, tokenizer, chat_template)
     if processes == 0:
         return ThreadTexts(tools)
-    return ProcessTexts(tools, WorkerSpec(tokenizer, chat_template), processes)
+    return ProcessTexts(tools, WorkerSpec(tokenizer, chat_template), processes, on_fallback=on_fallback)
 
 
 @dataclass(slots=True, eq=False)
@@ -63,12 +65,22 @@ class ProcessTexts:
         spec: what workers load.
         processes: number of workers.
         hang_seconds: see HANG_SECONDS.
+        on_fallback: told of each call that no worker answered.
     """
 
-    def __init__(self, tools: TextTools, spec: WorkerSpec, processes: int, *, hang_seconds: float = HANG_SECONDS) -> None:
+    def __init__(
+        self,
+        tools: TextTools,
+        spec: WorkerSpec,
+        processes: int,
+        *,
+        hang_seconds: float = HANG_SECONDS,
+        on_fallback: Callable[[], None] = lambda: None,
+    ) -> None:
         self._here = ThreadTexts(tools)
         self._spec = spec
         self._hang_seconds = hang_seconds
+        self._on_fallback = on_fallback
         self._jobs: asyncio.Queue[_Waiting] = asyncio.Queue()
         self._working: set[Child] = set()
         self._keepers = [asyncio.create_task(self._keep(number)) for number in range(processes)]
@@ -86,12 +98,18 @@ class ProcessTexts:
     async def encode(self, text: str) -> list[int]:
         """As TextTools.encode."""
         tokens = await self._elsewhere(Encode(text))
-        return await self._here.encode(text) if tokens is None else tokens
+        if tokens is None:
+            self._on_fallback()
+            return await self._here.encode(text)
+        return tokens
 
     async def render(self, messages: Sequence[Mapping[str, Any]], arguments: Mapping[str, Any]) -> list[int]:
         """As TextTools.render."""
         tokens = await self._elsewhere(Render([dict(message) for message in messages], dict(arguments)))
-        return await self._here.render(messages, arguments) if tokens is None else tokens
+        if tokens is None:
+            self._on_fallback()
+            return await self._here.render(messages, arguments)
+        return tokens
 
     async def run(self, function: Callable[[], Result]) -> Result:
         """Run a function in a thread."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from jaxserve.clock import RealClock
 from jaxserve.config.fields import ServerConfig
@@ -49,14 +49,21 @@ class Gateway:
         self.answers = Answers(ledger, self.owner)
 
     @classmethod
-    def open(cls, config: ServerConfig, ledger: Ledger | None = None, owner: str = "") -> Gateway:
+    def open(
+        cls,
+        config: ServerConfig,
+        ledger: Ledger | None = None,
+        owner: str = "",
+        on_usage_lost: Callable[[int], None] = lambda count: None,
+    ) -> Gateway:
         """The gateway that the configuration asks for; the ledger is one of its own by default.
 
-        Raises ConfigError for a file that cannot be used.
+        `on_usage_lost` is told of delivered tokens that will never be in the usage log. Raises ConfigError for a file that
+        cannot be used.
         """
         clock = RealClock()
         keys = None if config.keys is None else KeyRing(config.keys, clock)
-        log = None if config.usage_log is None else UsageLog(config.usage_log)
+        log = None if config.usage_log is None else UsageLog(config.usage_log, on_usage_lost)
         if keys is None:
             _LOG.warning("no API keys (--keys): whoever reaches %s may use this server", config.host)
         shared = ledger or LocalLedger(LedgerState(clock, time.time()))

@@ -11,6 +11,7 @@ import errno
 import logging
 import os
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -74,10 +75,12 @@ class UsageLog:
 
     Args:
         path: the file; ConfigError if it cannot be appended to.
+        on_lost: told of delivered tokens that will never be in the file.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, on_lost: Callable[[int], None] = lambda count: None) -> None:
         self._path = path
+        self._on_lost = on_lost
         self._encoder = msgspec.json.Encoder()
         self._waiting: dict[tuple[str, int, int], UsageEvent] = {}
         self._lock = threading.Lock()
@@ -112,15 +115,19 @@ class UsageLog:
             else:
                 if not self._lost:
                     _LOG.error("too much usage waits to be written to %s: from now on some is lost", self._path)
-                self._lost += event.completion_tokens
+                self._lose(event.completion_tokens)
 
     def close(self) -> None:
         """Write what waits, sync and close. Events added later are lost."""
         self._ended.set()
         self._thread.join()
-        self._lost += sum(event.completion_tokens for event in self._waiting.values())
+        self._lose(sum(event.completion_tokens for event in self._waiting.values()))
         if self._lost:
             _LOG.error("%d delivered tokens are missing in %s", self._lost, self._path)
+
+    def _lose(self, count: int) -> None:
+        self._lost += count
+        self._on_lost(count)
 
     def _work(self) -> None:
         while not self._ended.wait(FLUSH_SECONDS):

@@ -18,6 +18,7 @@ from server.gateway.refusals import rate_limit_headers
 from server.gateway.routes import grpc_access
 from server.grpc.calls import REQUEST_ID_METADATA, is_request_id
 from server.grpc.jobs import TENANT_METADATA
+from server.observe.exchange import name_exchange
 from server.requests import new_id
 
 IDEMPOTENCY_METADATA = "idempotency-key"
@@ -67,6 +68,7 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in 
 
         async def many(request: Any, context: Context) -> AsyncIterator[bytes]:
             named = NamedContext(context)
+            name_exchange(named.request_id)
             try:
                 call = self._gateway.call(named.request_id, named.credentials(), grpc_access(method))
                 keys = named.values(IDEMPOTENCY_METADATA)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from typing import Any
 
+from jaxserve.logs import FIELDS
 from server.observe.exchange import Exchange
 
 logger = logging.getLogger(__name__)
@@ -17,12 +17,10 @@ _PROBES = frozenset(
 
 
 def log_access(exchange: Exchange) -> None:
-    """Write the line of an exchange that is over. Its parts are in the record's `fields`, for logs in JSON."""
+    """Write the line of an exchange that is over."""
     level = logging.DEBUG if exchange.route in _PROBES else logging.INFO
     if logger.isEnabledFor(level):
-        fields = access_fields(exchange)
-        text = " ".join(f"{name}={_word(value)}" for name, value in fields.items())
-        logger.log(level, "access %s", text, extra={"fields": fields})
+        logger.log(level, "access", extra={FIELDS: access_fields(exchange)})
 
 
 def access_fields(exchange: Exchange) -> dict[str, Any]:
@@ -48,9 +46,3 @@ def access_fields(exchange: Exchange) -> dict[str, Any]:
         "ttft": round(min(firsts) - exchange.began, 6) if firsts else None,
         "finish_reason": ",".join(dict.fromkeys(reason for one in ran for reason in one.reasons)) or None,
     }
-
-
-def _word(value: Any) -> str:
-    """A value as one word: what clients sent is quoted where it could be taken for something else."""
-    text = "-" if value in (None, "") else str(value)
-    return text if text.isascii() and text.isprintable() and not set(text) & set(' "=\\') else json.dumps(text)

@@ -86,3 +86,10 @@ def generation(request_id: str, tenant: str) -> Generation:
     if exchange is not None:
         exchange.generations.append(begun)
     return begun
+
+
+def name_exchange(request_id: str) -> None:
+    """Say what the exchange that this task works for is called, where that is found out further in."""
+    exchange = EXCHANGE.get()
+    if exchange is not None:
+        exchange.request_id = request_id

@@ -23,6 +23,7 @@ from jaxserve.errors import JaxserveError
 from jaxserve.logs import set_up_logging
 from jaxserve.metrics.instruments import Instruments
 from jaxserve.metrics.requests import Objective, RequestRecorder
+from jaxserve.metrics.servers import ServerRecorder
 from jaxserve.tokenizer.pool import open_texts
 from server.gateway.gateway import Gateway
 from server.gateway.ledger import RemoteLedger
@@ -39,7 +40,8 @@ def main() -> int:
     """Run a front end until the supervisor ends it. Returns its exit code."""
     parent, first = adopt()
     spec = msgspec.json.decode(first, type=FrontEndSpec)
-    set_up_logging(spec.server_config().log_level)
+    config = spec.server_config()
+    set_up_logging(config.log_level, config.log_format)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_run(spec, parent))
 
@@ -68,8 +70,8 @@ async def _serve(spec: FrontEndSpec, link: RemoteLink, control: Control) -> None
     config = spec.server_config()
     description = await link.described()  # first, for a server whose engine cannot be built says nothing else
     ledger = RemoteLedger(partial(control.call, LEDGER))
-    gateway = Gateway.open(config, ledger, owner=spec.name)
     instruments = Instruments()
+    gateway = Gateway.open(config, ledger, spec.name, ServerRecorder(instruments).usage_tokens_lost)
     client = await _client(spec, config, description, link, instruments)
     observatory = Observatory(client, config, instruments, Path(spec.metrics), spec.restarts)
     servers = Servers(
@@ -91,7 +93,8 @@ async def _serve(spec: FrontEndSpec, link: RemoteLink, control: Control) -> None
 async def _client(
     spec: FrontEndSpec, config: ServerConfig, description: EngineDescription, link: RemoteLink, instruments: Instruments
 ) -> Frontend:
-    texts = await open_texts(description.tokenizer, description.chat_template, config.tokenizer_processes)
+    fell_back = ServerRecorder(instruments).tokenizer_fell_back
+    texts = await open_texts(description.tokenizer, description.chat_template, config.tokenizer_processes, fell_back)
     intake = Intake.by_rules(texts.tools.tokenizer, description.rules, f"{spec.name}.")
     objective = Objective(config.slo_ttft_ms / 1000, config.slo_itl_ms / 1000)
     recorder = RequestRecorder(instruments, description.model.name, objective)

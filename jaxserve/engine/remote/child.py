@@ -32,7 +32,7 @@ def main() -> int:
     parent, first = adopt()
     parent.exit_when_gone()
     spec = msgspec.json.decode(first, type=EngineSpec)
-    set_up_logging(spec.log_level)
+    set_up_logging(spec.log_level, spec.log_format)
     try:
         server = _build(spec, parent)
     except JaxserveError as error:
@@ -49,7 +49,8 @@ def main() -> int:
     signal.signal(signal.SIGTERM, on_signal)
     try:
         server.serve()
-    except Exception:  # its loop has logged it, and the front ends were told
+    except Exception as error:
+        logger.critical("the engine's process ends: %r", error, exc_info=error)
         return _EXIT_DIED
     return 0
 

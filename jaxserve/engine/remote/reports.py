@@ -22,6 +22,7 @@ class EngineSpec(msgspec.Struct, frozen=True, kw_only=True):
         builder: "module:function"; see `jaxserve.engine.remote.builders`.
         max_unread: see EngineServer.
         log_level: least severe message to log.
+        log_format: "text" or "json".
         restarts: how often an engine in its place was started before.
         metrics: directory that it shares its metrics in; None for metrics that nobody reads.
     """
@@ -31,6 +32,7 @@ class EngineSpec(msgspec.Struct, frozen=True, kw_only=True):
     builder: str = MODEL_BUILDER
     max_unread: int = MAX_UNREAD
     log_level: str = "info"
+    log_format: str = "text"
     restarts: int = 0
     metrics: str | None = None
 

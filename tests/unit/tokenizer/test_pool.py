@@ -66,6 +66,18 @@ async def test_tokens_are_those_of_this_process(texts: ProcessTexts, tools: Text
     assert here.count == 1, "the worker did it"
 
 
+async def test_what_no_worker_answers_is_told(tools: TextTools) -> None:
+    told: list[None] = []
+    texts = ProcessTexts(tools, WorkerSpec(PICO, None), 1, on_fallback=lambda: told.append(None))
+    await texts.encode("no worker has started yet")
+    await texts.render(CHAT, {"add_generation_prompt": True})
+    assert len(told) == 2
+    await until_workers(texts, 1)
+    await texts.encode("the worker does it")
+    assert len(told) == 2
+    await texts.close()
+
+
 async def test_what_is_wrong_is_told_as_in_process(texts: ProcessTexts, tools: TextTools) -> None:
     await until_workers(texts, 1)
     with pytest.raises(InvalidRequestError):

@@ -123,12 +123,13 @@ def test_what_a_full_disk_never_takes_is_lost_and_counted(
     def none(descriptor: int, data: bytes) -> int:
         raise OSError(28, "No space left on device")
 
-    log = UsageLog(str(tmp_path / "usage.jsonl"))
+    told: list[int] = []
+    log = UsageLog(str(tmp_path / "usage.jsonl"), told.append)
     monkeypatch.setattr(usage_module.os, "write", none)
     log.add(event(0, tokens=3))
     log.add(event(1, tokens=4))
     log.close()
-    assert log.lost_tokens == 7
+    assert log.lost_tokens == sum(told) == 7
     assert "7 delivered tokens" in caplog.text
 
 
@@ -137,11 +138,12 @@ def test_beyond_its_bound_tokens_are_lost_and_counted(
 ) -> None:
     monkeypatch.setattr(usage_module, "MAX_WAITING", 2)
     monkeypatch.setattr(usage_module, "FLUSH_SECONDS", 60.0)
-    log = UsageLog(str(tmp_path / "usage.jsonl"))
+    told: list[int] = []
+    log = UsageLog(str(tmp_path / "usage.jsonl"), told.append)
     for number in (0, 1, 2, 2, 1):
         log.add(event(number, tokens=3))
     log.close()
-    assert (total(tmp_path / "usage.jsonl"), log.lost_tokens) == (9, 6)
+    assert (total(tmp_path / "usage.jsonl"), log.lost_tokens, sum(told)) == (9, 6, 6)
     assert "6 delivered tokens" in caplog.text
 
 
