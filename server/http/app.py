@@ -21,7 +21,7 @@ from server.observe.observatory import Observatory
 
 def create_app(client: EngineClient, gateway: Gateway, observatory: Observatory) -> FastAPI:
     """Build the application over an engine, behind a gateway, watched by an observatory."""
-    app = FastAPI(title="jaxserve", version=version("jaxserve"), redirect_slashes=False, docs_url=None, redoc_url=None)
+    app = FastAPI(title="jaxserve", version=version("jaxserve"), redirect_slashes=False, openapi_url=None)
     app.state.client = client
     app.state.observatory = observatory
     app.state.deep_health = DeepHealth(client, RealClock())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from http import HTTPStatus
 from typing import Any
@@ -77,12 +78,10 @@ def answer(reply: Any, example: Any, *, streamed: str | None = None) -> Answers:
 
 def install(app: FastAPI) -> None:
     """Let the app describe itself so."""
-    document: dict[str, Any] = {}
 
+    @functools.cache
     def openapi() -> dict[str, Any]:
-        if not document:
-            document.update(_document(app))
-        return document
+        return _document(app)
 
     app.openapi = openapi  # type: ignore[method-assign]
 
