@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from benchmarks.gpu import engine, parity, tiles
+from benchmarks.gpu import engine, parity, tiles, timing
 from benchmarks.gpu.cases import Attention, cache_shape, decode_cases, dense, paged, prefill_cases, writes
 from benchmarks.gpu.pages import pool_pages, random_array, table_sets
 from benchmarks.gpu.programs import compile_all
@@ -38,11 +38,23 @@ def test_calls_follow_each_other_and_every_batch_is_kept():
     assert (figure["calls"], figure["operations"]) == (1, 2)
 
 
-def test_a_program_that_the_host_paces_is_said_to_be():
-    figure, _ = time_calls(
-        lambda number, state: state, jnp.zeros(1), Pace(probes=8, batch_seconds=0.0, repeats=1), operations=10**9
-    )
-    assert figure["seconds"] < 1e-6, "seconds are of one operation"
+@pytest.mark.parametrize(("waiting", "bound"), [(0.0, True), (10.0, False)])
+def test_a_program_that_the_host_paces_is_said_to_be(monkeypatch, waiting, bound):
+    now = [0.0]
+
+    def call(number, state):
+        now[0] += 1.0
+        return state
+
+    def wait(state):
+        now[0] += waiting
+        return state
+
+    monkeypatch.setattr(timing.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(timing.jax, "block_until_ready", wait)
+    figure, _ = time_calls(call, jnp.zeros(1), Pace(probes=4, batch_seconds=0.0, repeats=3), operations=2)
+    assert (figure["seconds"], figure["host_seconds"]) == ((1.0 + waiting) / 2, 0.5)
+    assert figure["host_bound"] is bound
 
 
 @pytest.mark.parametrize("shape", [(1, 5, 2, 1, 16, 8), (7, 3), (6,), (3, 2**21, 1)])
