@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import signal
 import time
@@ -13,13 +14,14 @@ import msgspec
 from jaxserve.children import Backoff, Child, spawn
 from jaxserve.engine.remote.messages import error_of
 from jaxserve.engine.remote.process import how_ended
-from jaxserve.errors import JaxserveError
+from jaxserve.errors import InternalError, JaxserveError
 from server.processes.control import Service, answer_calls, notify
 from server.processes.specs import ENGINE, FAILED, LISTENING, FrontEndSpec, decode_error
 
 _LOG = logging.getLogger(__name__)
 
 MODULE = "server.processes.frontend"
+MAX_FIRST_FAILURES = 3  # of front ends that never listened, before the server gives up
 
 
 class FrontEndKeeper:
@@ -50,42 +52,58 @@ class FrontEndKeeper:
         self._child: Child | None = None
         self._failure: JaxserveError | None = None
         self._explanation: bytes | None = None
-        self._stopping = False
+        self._told = asyncio.Event()  # to end
         self.listening = asyncio.Event()
 
     async def run(self) -> None:
-        """Keep the front end running until it is told to end. Raises what kept the first from listening."""
+        """Keep the front end running until it is told to end. Raises what keeps the first from listening."""
         backoff = Backoff()
         number = 0
-        while True:
+        while not self._told.is_set():
             started = time.monotonic()
             spec = self._spec(number)
-            self._child = await spawn(
-                MODULE, msgspec.json.encode(spec), pass_fds=(spec.http_socket,), environment=self._environment
-            )
-            if self._explanation is not None:
-                notify(self._child.writer, ENGINE, self._explanation)
-            await answer_calls(self._child.reader, self._child.writer, spec.name, self._services)
-            code = await self._child.wait()
-            self._on_gone(spec.name, self._child.process.pid)
-            if self._stopping:
+            code = await self._live(spec)
+            if self._told.is_set():
                 return
-            if self._failure is not None and not self.listening.is_set():
-                raise self._failure
-            backoff.failed(time.monotonic() - started)
+            failures = backoff.failed(time.monotonic() - started)
+            if not self.listening.is_set():
+                self._check_first(failures, code)
             number += 1
             _LOG.error("front end %s ended, %s; it is started again", spec.name, how_ended(code))
-            await asyncio.sleep(backoff.seconds)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(backoff.seconds):
+                    await self._told.wait()
+
+    async def _live(self, spec: FrontEndSpec) -> int:
+        """One front end from its start to its end. Returns its exit code."""
+        child = self._child = await spawn(
+            MODULE, msgspec.json.encode(spec), pass_fds=(spec.http_socket,), environment=self._environment
+        )
+        if self._told.is_set():
+            child.signal(signal.SIGTERM)
+        if self._explanation is not None:
+            notify(child.writer, ENGINE, self._explanation)
+        await answer_calls(child.reader, child.writer, spec.name, self._services)
+        code = await child.wait()
+        self._on_gone(spec.name, child.process.pid)
+        return code
+
+    def _check_first(self, failures: int, code: int) -> None:
+        """Raise what front ends that never listened ended of, if they said so or were too many."""
+        if self._failure is not None:
+            raise self._failure
+        if failures >= MAX_FIRST_FAILURES:
+            raise InternalError(f"the front end cannot be started: {failures} ended in a row, at last with {how_ended(code)}")
 
     def stop(self) -> None:
         """Let it drain; called again, let it hurry."""
-        self._stopping = True
+        self._told.set()
         if self._child is not None:
             self._child.signal(signal.SIGTERM)
 
     async def kill(self) -> None:
         """End it now."""
-        self._stopping = True
+        self._told.set()
         if self._child is not None:
             await self._child.kill()
 

@@ -16,7 +16,17 @@ import psutil
 import pytest
 
 from tests.support.hash_executor import expected
-from tests.support.hash_server import ENGINE, FRONT_END, PATIENCE, TOKENIZER, HashServer, hash_server, nothing_left, until
+from tests.support.hash_server import (
+    ENGINE,
+    FRONT_END,
+    PATIENCE,
+    TOKENIZER,
+    HashServer,
+    hash_server,
+    nothing_left,
+    starting_hash_server,
+    until,
+)
 
 STEP = 0.01  # seconds that a step takes
 LONG = {"prompt": [72, 101, 108], "max_tokens": 150, "stream": True, "return_token_ids": True}
@@ -245,6 +255,21 @@ def test_an_engine_that_never_lasts_ends_the_server(tmp_path: Path) -> None:
 def test_what_keeps_the_engine_from_being_built_ends_the_server(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="jaxserve: no such model"), hash_server(tmp_path, refuses_to_build="no such model"):
         pass
+
+
+def test_what_keeps_front_ends_from_listening_ends_the_server(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match=r"jaxserve: .*no-such-keys"), hash_server(tmp_path, {"keys": "/no-such-keys"}):
+        pass
+
+
+def test_a_signal_during_the_start(tmp_path: Path) -> None:
+    with starting_hash_server(tmp_path, build_seconds=600.0) as server:
+        until(lambda: server.pids(ENGINE) and server.pids(FRONT_END))
+        family = server.family()
+        server.popen.send_signal(signal.SIGTERM)
+        assert server.popen.wait(PATIENCE) == 0
+        nothing_left(family, [])
+        assert server.out.read_text() == ""
 
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs /proc")

@@ -102,7 +102,9 @@ def parts(argument: Mapping[str, Any]) -> tuple[EngineCore, EngineDescription]:
 
 def hash_engine(argument: Mapping[str, Any], progress: Progress) -> ServedEngine:
     """The builder of an engine process."""
-    core, description = parts(argument)
+    given = dict(argument)
+    time.sleep(given.pop("build_seconds", 0.0))
+    core, description = parts(given)
     progress("hashing", 1, 1)
     return ServedEngine(core, description, "a hash engine")
 

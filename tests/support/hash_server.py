@@ -130,8 +130,8 @@ def nothing_left(family: list[psutil.Process], ports: list[int]) -> None:
 
 
 @contextmanager
-def hash_server(folder: Path, server: dict[str, Any] | None = None, **engine: Any) -> Iterator[HashServer]:
-    """A running server; whatever is left of it at the end is killed."""
+def starting_hash_server(folder: Path, server: dict[str, Any] | None = None, **engine: Any) -> Iterator[HashServer]:
+    """A server that is being started; whatever is left of it at the end is killed."""
     checkpoint = write_tiny_checkpoint(folder / "tiny")
     arguments = json.dumps({"server": server or {}, "engine": {"tokenizer": str(checkpoint), **engine}})
     out, err = folder / "out", folder / "err"
@@ -140,7 +140,6 @@ def hash_server(folder: Path, server: dict[str, Any] | None = None, **engine: An
         popen = subprocess.Popen(command, cwd=ROOT, stdout=stdout, stderr=stderr)
     running = HashServer(popen, out, err)
     try:
-        running.wait_until_ready()
         yield running
     finally:
         if popen.poll() is None:
@@ -148,6 +147,14 @@ def hash_server(folder: Path, server: dict[str, Any] | None = None, **engine: An
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.kill()
         popen.wait()
+
+
+@contextmanager
+def hash_server(folder: Path, server: dict[str, Any] | None = None, **engine: Any) -> Iterator[HashServer]:
+    """A server that is ready."""
+    with starting_hash_server(folder, server, **engine) as running:
+        running.wait_until_ready()
+        yield running
 
 
 if __name__ == "__main__":

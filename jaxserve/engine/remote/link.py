@@ -30,7 +30,7 @@ from jaxserve.engine.remote.messages import (
     outcomes_of,
     protocol,
 )
-from jaxserve.errors import EngineDeadError, JaxserveError
+from jaxserve.errors import EngineDeadError, InternalError, JaxserveError
 from jaxserve.scheduler.request import EngineRequest
 
 logger = logging.getLogger(__name__)
@@ -141,6 +141,9 @@ class RemoteLink:
                 if self._error is None:
                     logger.error("the engine is lost: %s", ended.error.message)
                 self._lose(ended.error)
+            except Exception as error:
+                logger.exception("what the engine said could not be taken in")
+                self._lose(InternalError(f"the front end failed: {error!r}"))
             finally:
                 self._socket.disable_monitor()
                 monitor.close()
