@@ -18,6 +18,8 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from server.observe.exchange import Exchange, Generation
 
+TIMEOUT_SECONDS = 2.0  # to send a batch; the last one may hold the exit for so long
+
 Stage = tuple[str, float, float]  # name, begin and end by the monotonic clock
 
 
@@ -32,7 +34,7 @@ class SpanRecorder:
     def __init__(self, endpoint: str, model: str) -> None:
         self._model = model
         self._provider = TracerProvider(resource=Resource.create({"service.name": "jaxserve"}), shutdown_on_exit=False)
-        exporter = OTLPSpanExporter(endpoint=endpoint, insecure=not endpoint.startswith("https://"))
+        exporter = OTLPSpanExporter(endpoint=endpoint, insecure=not endpoint.startswith("https://"), timeout=TIMEOUT_SECONDS)
         self._provider.add_span_processor(BatchSpanProcessor(exporter))
         self._tracer = self._provider.get_tracer("jaxserve")
         self._propagator = TraceContextTextMapPropagator()
