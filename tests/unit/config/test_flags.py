@@ -22,9 +22,16 @@ from jaxserve.config.flags import add_flags
 from jaxserve.errors import ConfigError
 
 CONFIGS = (ModelConfig, CacheConfig, SchedulerConfig, ParallelConfig, CompileConfig, KernelConfig, RecordConfig, ServerConfig)
-FIELDS = [(config, item.name) for config in CONFIGS for item in fields(config)]
+FIELDS = [(config, item.name) for config in CONFIGS for item in fields(config) if item.metadata.get("flag", True)]
 SPECIAL = {"gpu_memory_fraction": 0.25, "max_num_batched_tokens": 1000, "max_num_seqs": 7}
+SPECIAL |= {"host": "::1"}
 SPECIAL |= {"low_watermark": 0.015, "high_watermark": 0.25, "attention_kernel": "xla@0-3", "kv_write_kernel": "xla"}
+TLS = {"tls_cert": "cert.pem", "tls_key": "key.pem"}
+COMPANIONS = {
+    "tls_cert": TLS,
+    "tls_key": TLS,
+    "tls_client_ca": {**TLS, "tls_client_ca": "some text"},
+}  # set together or not at all
 
 
 def parse(*arguments):
@@ -34,7 +41,7 @@ def parse(*arguments):
 
 
 def from_flags(config, arguments):
-    return config(**{item.name: getattr(arguments, item.name) for item in fields(config)})
+    return config(**{name: getattr(arguments, name) for owner, name in FIELDS if owner is config})
 
 
 def other_value(config, name):
@@ -69,9 +76,11 @@ def test_no_flag_gives_the_defaults():
 @pytest.mark.parametrize(("config", "name"), FIELDS)
 def test_every_field_round_trips(config, name):
     value = other_value(config, name)
-    arguments = parse(*arguments_for(config, name, value))
+    given = COMPANIONS.get(name, {name: value})
+    value = given[name]
+    arguments = parse(*(word for pair in given.items() for word in arguments_for(config, *pair)))
     parsed = from_flags(config, arguments)
-    assert parsed == config(**{name: value})
+    assert parsed == config(**given)
     assert type(getattr(parsed, name)) is type(value)
     for other in CONFIGS:
         if other is not config:
@@ -79,7 +88,7 @@ def test_every_field_round_trips(config, name):
 
 
 def test_all_flags_at_once():
-    given = {config: {item.name: other_value(config, item.name) for item in fields(config)} for config in CONFIGS}
+    given = {config: {name: other_value(config, name) for owner, name in FIELDS if owner is config} for config in CONFIGS}
     flat = [word for config, values in given.items() for pair in values.items() for word in arguments_for(config, *pair)]
     arguments = parse(*flat)
     assert [from_flags(config, arguments) for config in CONFIGS] == [config(**values) for config, values in given.items()]
@@ -93,7 +102,12 @@ def test_settings_go_to_the_part_that_has_them():
     parts = [getattr(built, item.name) for item in fields(EngineConfig)]
     assert {type(part) for part in parts} == set(engine)
     for part in parts:
-        assert part == type(part)(**{item.name: settings[item.name] for item in fields(part)})
+        assert part == type(part)(**{name: settings[name] for owner, name in FIELDS if owner is type(part)})
+
+
+def test_a_setting_without_a_flag_is_one_all_the_same():
+    assert "tenant_keys" not in vars(parse())
+    assert EngineConfig.from_settings({"tenant_keys": "keys.toml"}).scheduler.tenant_keys == "keys.toml"
 
 
 def test_an_unknown_setting_is_named():
