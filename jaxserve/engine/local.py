@@ -14,7 +14,7 @@ from jaxserve.engine.calls import run_call
 from jaxserve.engine.frontend import Frontend
 from jaxserve.engine.link import EngineLoad, LinkSink, load_of
 from jaxserve.engine.loop import EngineLoop, Outcome
-from jaxserve.engine.observer import watch
+from jaxserve.engine.watching import watch
 from jaxserve.errors import CheckpointError, EngineDeadError, InternalError, JaxserveError
 from jaxserve.executor.programs import Progress
 from jaxserve.metrics.instruments import Instruments

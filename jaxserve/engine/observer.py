@@ -5,14 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 
-from jaxserve.engine.core import EngineCore
-from jaxserve.metrics.instruments import Instruments
-from jaxserve.metrics.process import ProcessRecorder
 from jaxserve.metrics.steps import StepRecorder
 from jaxserve.metrics.timeline import Timeline, TimelineWindow
 from jaxserve.metrics.turn import Arrival, SequenceUpdate, Turn
-
-TIMELINE_SECONDS = 60.0
 
 
 class EngineObserver:
@@ -47,24 +42,3 @@ class EngineObserver:
     def window(self, seconds: float, now: float) -> TimelineWindow:
         """The last seconds; `now` is the engine's clock."""
         return self._timeline.window(seconds, now, time.time())
-
-
-def watch(
-    core: EngineCore,
-    model: str,
-    instruments: Instruments,
-    *,
-    process: ProcessRecorder | None = None,
-    timeline_seconds: float = TIMELINE_SECONDS,
-) -> None:
-    """Let an engine that has not started yet be watched.
-
-    Args:
-        core: the engine.
-        model: the served model's name.
-        instruments: its metrics go there.
-        process: of the engine's own process; None if it shares one with a front end.
-        timeline_seconds: how long its turns are kept.
-    """
-    timeline = Timeline(timeline_seconds, core.scheduler.cache.num_usable)
-    core.observer = EngineObserver(timeline, StepRecorder(instruments, model, core.executor.counts, process))

@@ -11,11 +11,11 @@ from types import FrameType
 import msgspec
 
 from jaxserve.children import Parent, adopt
-from jaxserve.engine.observer import watch
 from jaxserve.engine.remote.builders import find_builder
 from jaxserve.engine.remote.messages import wire_error
 from jaxserve.engine.remote.reports import EngineSpec, Failed, Progressed, Ready, encode_report
 from jaxserve.engine.remote.server import EngineServer
+from jaxserve.engine.watching import watch
 from jaxserve.errors import JaxserveError
 from jaxserve.logs import set_up_logging
 from jaxserve.metrics.instruments import Instruments
