@@ -21,16 +21,17 @@ MAX_MODEL_LEN = 512
 
 
 class ByteTokenizer:
-    """A token a byte; no BOS is added."""
+    """A token a byte; BOS is added if `adds_bos`."""
 
     vocab_size = VOCAB
     eos_token_id = EOS
     bos_token_id = BOS
     special_token_ids = frozenset({BOS, EOS})
     marks_each_invalid_byte = False
+    adds_bos = False
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        return list(text.encode())
+        return [BOS] * (add_special_tokens and self.adds_bos) + list(text.encode())
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         return b"".join(self.token_bytes(i) for i in token_ids if i < BOS or not skip_special_tokens).decode("utf-8", "replace")

@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support.scripted import MAX_MODEL_LEN, ScriptedClient
+from tests.support.scripted import BOS, MAX_MODEL_LEN, ScriptedClient
 
 SAY: dict[str, Any] = {"messages": [{"role": "user", "content": "hello"}]}
 TEXT: dict[str, Any] = {"prompt": "hello"}
@@ -169,6 +169,17 @@ async def test_developers_are_the_system_and_parts_are_joined(http: httpx.AsyncC
 async def test_tokenize(http: httpx.AsyncClient, body: dict[str, Any], tokens: list[int], texts: Any) -> None:
     reply = (await http.post("/tokenize", json={**body, "model": "echo"})).json()
     assert reply == {"count": len(tokens), "max_model_len": MAX_MODEL_LEN, "tokens": tokens, "token_strs": texts}
+
+
+@pytest.mark.parametrize(("wanted", "first"), [(None, [BOS]), (True, [BOS]), (False, [])])
+async def test_special_tokens_of_tokenize(
+    http: httpx.AsyncClient, engine: ScriptedClient, wanted: bool | None, first: list[int]
+) -> None:
+    engine.tokenizer.adds_bos = True
+    reply = await http.post("/tokenize", json={"prompt": "hi", "add_special_tokens": wanted})
+    assert reply.json()["tokens"] == [*first, 104, 105]
+    cut = {**TEXT, "add_special_tokens": wanted, "truncate_prompt_tokens": 6, "echo": True, "max_tokens": 0}
+    assert (await http.post("/v1/completions", json=cut)).json()["usage"]["prompt_tokens"] == len(first) + 5
 
 
 async def test_template_arguments_of_tokenize(http: httpx.AsyncClient, engine: ScriptedClient) -> None:
