@@ -28,9 +28,9 @@ from jaxserve.clock import RealClock
 from jaxserve.config.fields import SchedulerConfig
 from jaxserve.config.policies import Policies
 from jaxserve.engine.budgets import Budgets
-from jaxserve.engine.build import model_directory
 from jaxserve.engine.intake import Intake, IntakeLimits
 from jaxserve.engine.outputs import RequestOutputs
+from jaxserve.engine.preparation import model_directory
 from jaxserve.executor.batch import make_batch
 from jaxserve.executor.buckets import BucketGrid
 from jaxserve.sampling.params import SamplingParams

@@ -31,8 +31,9 @@ from benchmarks.plans import Shape, make_plan
 from jaxserve.clock import RealClock
 from jaxserve.config.fields import CacheConfig, EngineConfig, ModelConfig, ParallelConfig, SchedulerConfig
 from jaxserve.config.flags import add_flags
-from jaxserve.engine.build import BuiltEngine, build_engine, model_directory
+from jaxserve.engine.build import BuiltEngine, build_engine
 from jaxserve.engine.core import EngineCore
+from jaxserve.engine.preparation import model_directory
 from jaxserve.executor.base import Capabilities, Executor, StepHandle
 from jaxserve.models.checkpoint import read_hf_config
 from jaxserve.sampling.params import SamplingParams

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from jaxserve.clock import RealClock
 from jaxserve.config.fields import EngineConfig
-from jaxserve.engine.build import build_engine, model_directory
+from jaxserve.engine.build import build_engine
+from jaxserve.engine.preparation import model_directory
 from jaxserve.errors import ConfigError
 from jaxserve.executor.base import Executor
 from jaxserve.executor.programs import Progress

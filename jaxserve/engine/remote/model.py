@@ -11,8 +11,9 @@ import msgspec
 from jaxserve.clock import RealClock
 from jaxserve.config.fields import EngineConfig
 from jaxserve.engine.banner import banner
-from jaxserve.engine.build import build_engine, model_directory
+from jaxserve.engine.build import build_engine
 from jaxserve.engine.link import EngineDescription
+from jaxserve.engine.preparation import model_directory
 from jaxserve.engine.remote.builders import Progress, ServedEngine
 from jaxserve.errors import CheckpointError
 

@@ -1,0 +1,133 @@
+"""Everything about a start that needs no weights: what the configuration comes to for this model on these devices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from importlib.resources import files
+from pathlib import Path
+
+from jax.sharding import Mesh
+
+from jaxserve.config.fields import EngineConfig
+from jaxserve.config.policies import Policies
+from jaxserve.config.policies_file import load_policies
+from jaxserve.config.resolve import ModelFacts, ResolvedConfig, resolve
+from jaxserve.engine.warm import WarmLine, read_warm_prompts
+from jaxserve.errors import ConfigError
+from jaxserve.executor.compile_cache import keep_compiled_programs
+from jaxserve.executor.lowering import Lowering
+from jaxserve.executor.memory import count_bytes, device_facts
+from jaxserve.executor.options import ExecutorOptions, chosen_kernels
+from jaxserve.executor.platform import choose_platform
+from jaxserve.executor.saved_programs import SavedPrograms, read_manifest
+from jaxserve.models.checkpoint import read_hf_config
+from jaxserve.models.config import DecoderConfig
+from jaxserve.models.registry import decoder_config
+from jaxserve.tokenizer.base import Tokenizer
+from jaxserve.tokenizer.chat import ChatTemplate
+from jaxserve.tokenizer.load import load_tokenizer
+from sharding.mesh import make_mesh
+
+BUNDLED_MODEL = "pico"
+
+
+@dataclass(frozen=True, slots=True)
+class Preparation:
+    """What an engine is built from.
+
+    Attributes:
+        directory: of the checkpoint.
+        decoder: the model.
+        tokenizer: None if the checkpoint has none and none was named: token ids in, token ids out.
+        chat_template: None if there is none.
+        policies: of classes and tenants.
+        warm_prompts: what the prefix cache is to hold from the start.
+        resolved: values for everything that was "auto".
+        lowering: programs and weights from their shapes.
+        saved: programs that need not be compiled, if a directory of them was named.
+    """
+
+    directory: Path
+    decoder: DecoderConfig
+    tokenizer: Tokenizer | None
+    chat_template: ChatTemplate | None
+    policies: Policies
+    warm_prompts: Sequence[WarmLine]
+    resolved: ResolvedConfig
+    lowering: Lowering
+    saved: SavedPrograms | None
+
+
+def prepare(config: EngineConfig) -> Preparation:
+    """Read all files but the weights, choose devices and sizes. Raises CheckpointError, UnsupportedModelError or ConfigError."""
+    choose_platform(config.cache.gpu_memory_fraction)
+    keep_compiled_programs(config.compile.compilation_cache_dir)
+    directory = model_directory(config.model.model)
+    policies = load_policies(config.scheduler.policies, config.scheduler.tenant_keys)
+    warm_prompts = read_warm_prompts(config.cache)
+    decoder = decoder_config(read_hf_config(directory))
+    kernels = chosen_kernels(config, decoder.num_layers)
+    tokenizer_path = Path(config.model.tokenizer) if config.model.tokenizer else directory
+    tokenizer = _tokenizer(config, directory)
+    mesh = _mesh(config.parallel.tensor_parallel_size)
+    programs_directory = None if config.compile.programs is None else Path(config.compile.programs).expanduser()
+    manifest = None if programs_directory is None else read_manifest(programs_directory)
+    resolved = resolve(
+        config,
+        _model_facts(config, directory, decoder),
+        device_facts(mesh.devices.flat[0], mesh.devices.size),
+        partial(count_bytes, decoder, mesh, config),
+        None if manifest is None else manifest.num_pages,
+    )
+    lowering = Lowering(decoder, mesh, ExecutorOptions.of(config, resolved, kernels))
+    saved = None
+    if programs_directory is not None and manifest is not None:
+        saved = SavedPrograms(programs_directory, manifest, lowering)
+    return Preparation(
+        directory=directory,
+        decoder=decoder,
+        tokenizer=tokenizer,
+        chat_template=ChatTemplate.load(tokenizer_path, config.model.chat_template),
+        policies=policies,
+        warm_prompts=warm_prompts,
+        resolved=resolved,
+        lowering=lowering,
+        saved=saved,
+    )
+
+
+def model_directory(model: str) -> Path:
+    """The checkpoint directory for a model argument. Raises ConfigError if there is none."""
+    if model == BUNDLED_MODEL:
+        return Path(str(files("jaxserve") / "assets" / BUNDLED_MODEL))
+    path = Path(model)
+    if not path.is_dir():
+        raise ConfigError(f"model: no checkpoint directory at {model!r}", param="model")
+    return path
+
+
+def _tokenizer(config: EngineConfig, directory: Path) -> Tokenizer | None:
+    """The tokenizer; None if the checkpoint has none and none was named: token ids in, token ids out."""
+    if config.model.tokenizer:
+        return load_tokenizer(config.model.tokenizer)
+    if not any((directory / name).is_file() for name in ("tokenizer.json", "tokenizer.model")):
+        return None
+    return load_tokenizer(directory)
+
+
+def _mesh(tensor: int) -> Mesh:
+    try:
+        return make_mesh(tensor)
+    except ValueError as error:
+        raise ConfigError(f"tensor_parallel_size: {error}", param="tensor_parallel_size") from error
+
+
+def _model_facts(config: EngineConfig, directory: Path, decoder: DecoderConfig) -> ModelFacts:
+    name = config.model.model if config.model.model == BUNDLED_MODEL else directory.resolve().name
+    return ModelFacts(
+        name=name,
+        dtype=decoder.dtype,
+        max_position_embeddings=decoder.max_position_embeddings,
+    )
