@@ -83,11 +83,12 @@ class RequestOutputs:
             request.id: _SequenceText(request.id, index, self._detokenizer(), self._stop_strings())
             for index, request in enumerate(requests)
         }
+        self._unfinished = len(requests)
 
     @property
     def done(self) -> bool:
         """Whether every sequence finished."""
-        return all(sequence.finished for sequence in self._sequences.values())
+        return self._unfinished == 0
 
     @property
     def ids(self) -> list[str]:
@@ -116,6 +117,7 @@ class RequestOutputs:
         active = self.active_ids
         for sequence in self._sequences.values():
             sequence.finished = True
+        self._unfinished = 0
         return active
 
     def _failed(self, error: JaxserveError) -> Pushed:
@@ -194,6 +196,7 @@ class RequestOutputs:
 
     def _finish(self, sequence: _SequenceText, reason: FinishReason, matched: str | int | None) -> Finished:
         sequence.finished = True
+        self._unfinished -= 1
         now = self._clock.now()
         first = sequence.first_token if sequence.first_token is not None else now
         return Finished(
