@@ -40,8 +40,8 @@ class Bucket:
 
     def give_back(self, units: int, now: int) -> None:
         """Give back units that were taken; the bucket does not overflow."""
+        self._level += units * MINUTE
         self._flow(now)
-        self._level = min(self._level + units * MINUTE, self._limit * MINUTE)
 
     def remaining(self, now: int) -> int:
         """Whole units that can be taken, none while it is in debt."""

@@ -139,7 +139,7 @@ def test_a_days_tokens_come_back_at_midnight_utc_and_not_before() -> None:
     assert isinstance(bench.ask(1, 1), Refused)
     bench.now = NOON
     assert isinstance(bench.ask(50, 50), Granted)
-    bench.settle(50, 40, number=3)  # charged yesterday: today's is as it was
+    bench.settle(1, 0, number=3)  # charged yesterday: today's is as it was
     assert isinstance(bench.ask(1, 1), Refused)
 
 
@@ -153,6 +153,15 @@ def test_what_a_lost_front_end_reserved_stays_charged_and_runs_no_longer() -> No
     assert isinstance(bench.ask(10, 10), Refused)
     bench.settle(10, 10, number=1)
     assert bench.remaining() == (None, 40)
+
+
+def test_a_limit_may_change() -> None:
+    bench = Bench(TenantLimits(tpm=100))
+    bench.ask(10, 10)
+    bench.limits = TenantLimits(tpm=50)
+    assert bench.remaining() == (None, 50)
+    bench.now += MINUTE
+    assert bench.remaining() == (None, 50)
 
 
 def test_limits_may_come_and_go() -> None:

@@ -36,6 +36,7 @@ def test_the_wait_is_exact(limit: int, taken: int, data: st.DataObject) -> None:
     if wait:
         assert bucket.wait(units, wait - 1) > 0
     assert bucket.wait(units, wait) == 0
+    assert bucket.remaining(wait) >= units
 
 
 @settings(max_examples=60, deadline=None)
@@ -68,8 +69,9 @@ def test_it_does_not_overflow() -> None:
     assert bucket.remaining(5 * MINUTE) == 60
 
 
-def test_a_clock_that_goes_back_gives_nothing() -> None:
+def test_a_clock_that_goes_back_gives_nothing_and_takes_nothing() -> None:
     bucket = Bucket(60, MINUTE)
+    assert bucket.remaining(0) == 60
     bucket.take(60, MINUTE)
     assert bucket.remaining(0) == 0
     assert bucket.remaining(MINUTE) == 0
