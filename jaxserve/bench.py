@@ -6,15 +6,14 @@ import argparse
 import asyncio
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import uvloop
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from jaxserve.config.fields import setting
-from jaxserve.config.flags import add_flags
+from jaxserve.config.flags import add_flags, from_flags
 from jaxserve.doors import OneLineParser, wide_console, write_json
 from jaxserve.errors import ConfigError, JaxserveError
 from jaxserve.load.agreement import agreement
@@ -54,7 +53,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     try:
         settings = vars(_parser().parse_args(argv))
-        load, workload, slo, output = (_of(kind, settings) for kind in (LoadConfig, WorkloadConfig, SloConfig, OutputConfig))
+        load, workload = from_flags(LoadConfig, settings), from_flags(WorkloadConfig, settings)
+        slo, output = from_flags(SloConfig, settings), from_flags(OutputConfig, settings)
         if output.plot is not None:
             require_matplotlib()  # before the work, not after it
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -118,10 +118,6 @@ def _parser() -> argparse.ArgumentParser:
     serving = kinds.add_parser("serving", help="load a server that speaks OpenAI's completions", description=__doc__)
     add_flags(serving, LoadConfig, WorkloadConfig, SloConfig, OutputConfig)
     return parser
-
-
-def _of(kind: type[Any], settings: dict[str, Any]) -> Any:
-    return kind(**{item.name: settings[item.name] for item in fields(kind)})
 
 
 if __name__ == "__main__":

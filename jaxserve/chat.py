@@ -8,14 +8,14 @@ import contextlib
 import importlib
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console
 
 from jaxserve.config.check import check_types
 from jaxserve.config.fields import setting
-from jaxserve.config.flags import add_flags
+from jaxserve.config.flags import add_flags, from_flags
 from jaxserve.doors import OneLineParser
 from jaxserve.errors import JaxserveError
 from jaxserve.terminal.conversation import Conversation, Sampling
@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     console = Console(soft_wrap=True)
     try:
         settings = vars(_parser().parse_args(argv))
-        config, sampling = ChatConfig(**_of(ChatConfig, settings)), Sampling(**_of(Sampling, settings))
+        config, sampling = from_flags(ChatConfig, settings), from_flags(Sampling, settings)
         with asyncio.Runner() as runner:
             speaker = runner.run(_speaker(config))
             try:
@@ -94,10 +94,6 @@ def _parser() -> argparse.ArgumentParser:
     parser = OneLineParser(prog="python -m jaxserve.chat", description=__doc__)
     add_flags(parser, ChatConfig, Sampling)
     return parser
-
-
-def _of(kind: type[Any], settings: dict[str, Any]) -> dict[str, Any]:
-    return {item.name: settings[item.name] for item in fields(kind)}
 
 
 if __name__ == "__main__":

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import fields
-from typing import get_type_hints
+from importlib import import_module
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bars
 
 from jaxserve.config.fields import EngineConfig, ServerConfig
-from jaxserve.config.flags import add_flags
+from jaxserve.config.start import Start, read_start
 from jaxserve.engine.remote.builders import Progress
 from jaxserve.errors import JaxserveError
 from jaxserve.logs import set_up_logging
@@ -30,12 +28,15 @@ _LINE_SECONDS = 2.0
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Serve until told to stop. Returns the exit code; whatever keeps the server from starting is one line on stderr."""
-    arguments = _parser().parse_args(argv)
     try:
-        engine_config, config = _configs(arguments)
-        set_up_logging(config.log_level, config.log_format)
-        check_ports(config)
-        asyncio.run(_run(engine_config, config))
+        start = read_start(argv, "python -m jaxserve.serve", "Serve a model over HTTP and gRPC.")
+        set_up_logging(start.server.log_level, start.server.log_format)
+        check_ports(start.server)
+        if start.source.check:
+            _check(start)
+        else:
+            _say_settings(start)
+            asyncio.run(_run(start.engine, start.server))
     except JaxserveError as error:
         print(f"jaxserve: {error.message}", file=sys.stderr)
         return _EXIT_ERROR
@@ -56,16 +57,17 @@ async def _run(engine_config: EngineConfig, config: ServerConfig) -> None:
         await supervisor.run()
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m jaxserve.serve", description="Serve a model over HTTP and gRPC.")
-    add_flags(parser, *get_type_hints(EngineConfig).values(), ServerConfig)
-    return parser
+def _check(start: Start) -> None:
+    """Do what needs no weights and no programs of what a start does, and print what settings come to."""
+    prepare: Callable[[EngineConfig], object] = import_module("jaxserve.engine.preparation").prepare  # has jax: not for servers
+    prepare(start.engine)
+    print(start.as_yaml(), end="")
 
 
-def _configs(arguments: argparse.Namespace) -> tuple[EngineConfig, ServerConfig]:
-    settings = vars(arguments)
-    server = {item.name: settings.pop(item.name) for item in fields(ServerConfig)}
-    return EngineConfig.from_settings({**settings, "tenant_keys": server["keys"]}), ServerConfig(**server)
+def _say_settings(start: Start) -> None:
+    """Print what differs from the defaults, so that a log tells what ran."""
+    for line in start.as_yaml(changed_only=True).splitlines():
+        print(f"  setting  {line}", file=sys.stderr, flush=True)
 
 
 def _say_ready(addresses: Addresses) -> None:

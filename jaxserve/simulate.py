@@ -5,13 +5,12 @@ from __future__ import annotations
 import argparse
 import gc
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from jaxserve.config.fields import SchedulerConfig, setting
-from jaxserve.config.flags import add_flags
+from jaxserve.config.flags import add_flags, from_flags
 from jaxserve.doors import OneLineParser, wide_console, write_json
 from jaxserve.errors import ConfigError, JaxserveError
 from jaxserve.simulation.fleet import Fleet
@@ -45,13 +44,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     console = wide_console(_WIDTH)
     try:
         settings = vars(_parser().parse_args(argv))
-        output = OutputConfig(**_of(OutputConfig, settings))
-        replay_config = ReplayConfig(**_of(ReplayConfig, settings))
+        output = from_flags(OutputConfig, settings)
+        replay_config = from_flags(ReplayConfig, settings)
         scenario = Scenario(
-            replica=ReplicaConfig(**_of(ReplicaConfig, settings)),
-            scheduler=SchedulerConfig(**_of(SchedulerConfig, settings)),
-            workload=WorkloadConfig(**_of(WorkloadConfig, settings)),
-            slo=SloConfig(**_of(SloConfig, settings)),
+            replica=from_flags(ReplicaConfig, settings),
+            scheduler=from_flags(SchedulerConfig, settings),
+            workload=from_flags(WorkloadConfig, settings),
+            slo=from_flags(SloConfig, settings),
         )
         if replay_config.replay is not None:
             others = (scenario.scheduler, scenario.workload, scenario.slo, output)
@@ -85,11 +84,6 @@ def _parser() -> argparse.ArgumentParser:
     parser = OneLineParser(prog="python -m jaxserve.simulate", description=text)
     add_flags(parser, ReplicaConfig, SchedulerConfig, WorkloadConfig, SloConfig, OutputConfig, ReplayConfig)
     return parser
-
-
-def _of(config: type[Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that are fields of a dataclass."""
-    return {item.name: settings[item.name] for item in fields(config)}
 
 
 def _write(output: OutputConfig, result: Report) -> None:

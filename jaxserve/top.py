@@ -8,7 +8,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import httpx
 from rich.console import Console
@@ -16,7 +16,7 @@ from rich.live import Live
 
 from jaxserve.config.check import check_types
 from jaxserve.config.fields import setting
-from jaxserve.config.flags import add_flags
+from jaxserve.config.flags import add_flags, from_flags
 from jaxserve.doors import OneLineParser
 from jaxserve.errors import ConfigError, JaxserveError
 from jaxserve.metrics import catalogue
@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     console = Console()
     try:
         settings = vars(_parser().parse_args(argv))
-        config = TopConfig(**{item.name: settings[item.name] for item in fields(TopConfig)})
+        config = from_flags(TopConfig, settings)
         with httpx.Client(base_url=config.url, timeout=_SECONDS) as client:
             _watch(client, config, console)
     except JaxserveError as error:

@@ -56,7 +56,7 @@ def as_yaml(*configs: Any, changed_only: bool = False) -> str:
     for config in configs:
         for item in fields(config):
             value = getattr(config, item.name)
-            if changed_only and value == item.default:
+            if not item.metadata.get("flag", True) or (changed_only and value == item.default):
                 continue
             shown[item.name.replace("_", "-")] = value
     return yaml.safe_dump(shown, sort_keys=False, allow_unicode=True, default_flow_style=False) if shown else ""

@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import types
-from collections.abc import Sequence
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+Config = TypeVar("Config")
 
 
 def add_flags(parser: argparse.ArgumentParser, *configs: type[Any]) -> None:
@@ -17,9 +19,20 @@ def add_flags(parser: argparse.ArgumentParser, *configs: type[Any]) -> None:
     for config in configs:
         group = parser.add_argument_group(config.__name__.removesuffix("Config").lower(), config.__doc__)
         hints = get_type_hints(config)
+        taken = flag_names(config)
         for item in dataclasses.fields(config):
-            if item.metadata.get("flag", True):
+            if item.name in taken:
                 _add_flag(group, item, hints[item.name])
+
+
+def from_flags(config: type[Config], settings: Mapping[str, Any]) -> Config:
+    """A dataclass of what its flags say; a field without one has its default."""
+    return config(**{name: settings[name] for name in flag_names(config)})
+
+
+def flag_names(config: type[Any]) -> list[str]:
+    """The fields that have flags."""
+    return [item.name for item in dataclasses.fields(config) if item.metadata.get("flag", True)]
 
 
 def _add_flag(group: argparse._ArgumentGroup, item: dataclasses.Field[Any], hint: Any) -> None:

@@ -18,7 +18,7 @@ from jaxserve.config.fields import (
     SchedulerConfig,
     ServerConfig,
 )
-from jaxserve.config.flags import add_flags
+from jaxserve.config.flags import add_flags, from_flags
 from jaxserve.errors import ConfigError
 
 CONFIGS = (ModelConfig, CacheConfig, SchedulerConfig, ParallelConfig, CompileConfig, KernelConfig, RecordConfig, ServerConfig)
@@ -38,10 +38,6 @@ def parse(*arguments):
     parser = argparse.ArgumentParser(prog="prog")
     add_flags(parser, *CONFIGS)
     return parser.parse_args(arguments)
-
-
-def from_flags(config, arguments):
-    return config(**{name: getattr(arguments, name) for owner, name in FIELDS if owner is config})
 
 
 def other_value(config, name):
@@ -70,7 +66,7 @@ def arguments_for(config, name, value):
 def test_no_flag_gives_the_defaults():
     arguments = parse()
     for config in CONFIGS:
-        assert from_flags(config, arguments) == config()
+        assert from_flags(config, vars(arguments)) == config()
 
 
 @pytest.mark.parametrize(("config", "name"), FIELDS)
@@ -79,19 +75,19 @@ def test_every_field_round_trips(config, name):
     given = COMPANIONS.get(name, {name: value})
     value = given[name]
     arguments = parse(*(word for pair in given.items() for word in arguments_for(config, *pair)))
-    parsed = from_flags(config, arguments)
+    parsed = from_flags(config, vars(arguments))
     assert parsed == config(**given)
     assert type(getattr(parsed, name)) is type(value)
     for other in CONFIGS:
         if other is not config:
-            assert from_flags(other, arguments) == other()
+            assert from_flags(other, vars(arguments)) == other()
 
 
 def test_all_flags_at_once():
     given = {config: {name: other_value(config, name) for owner, name in FIELDS if owner is config} for config in CONFIGS}
     flat = [word for config, values in given.items() for pair in values.items() for word in arguments_for(config, *pair)]
     arguments = parse(*flat)
-    assert [from_flags(config, arguments) for config in CONFIGS] == [config(**values) for config, values in given.items()]
+    assert [from_flags(config, vars(arguments)) for config in CONFIGS] == [config(**values) for config, values in given.items()]
 
 
 def test_settings_go_to_the_part_that_has_them():
@@ -150,8 +146,8 @@ def test_names_are_unique_over_all_parts():
 
 
 def test_booleans_go_both_ways():
-    assert from_flags(CacheConfig, parse("--prefix-caching")).prefix_caching is True
-    assert from_flags(CacheConfig, parse("--no-prefix-caching")).prefix_caching is False
+    assert from_flags(CacheConfig, vars(parse("--prefix-caching"))).prefix_caching is True
+    assert from_flags(CacheConfig, vars(parse("--no-prefix-caching"))).prefix_caching is False
 
 
 @pytest.mark.parametrize(
@@ -212,5 +208,5 @@ def test_help_names_every_field_with_its_default(capsys, monkeypatch):
 )
 def test_impossible_values_name_the_field_and_the_limit(config, name, value, limit):
     with pytest.raises(ConfigError, match=f"^{name} must be {limit}") as refused:
-        from_flags(config, parse(*arguments_for(config, name, value)))
+        from_flags(config, vars(parse(*arguments_for(config, name, value))))
     assert refused.value.param == name
