@@ -37,6 +37,7 @@ def test_events_are_lines_and_those_of_a_sequence_that_wait_are_one(tmp_path: Pa
     for _ in range(9):
         log.add(event())
     log.add(event(tokens=0, final=True, reason="stop"))
+    log.add(event(tokens=0))  # older, and waits again after a full disk
     log.add(event(1))
     log.close()
     _, first, second = lines(path)
