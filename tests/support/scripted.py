@@ -53,7 +53,7 @@ class ScriptedClient:
     def __init__(self, *, delay: float = 0.0, failure: Exception | None = None, fail_after: int = 0) -> None:
         self.model = ModelInfo("echo", "EchoForCausalLM", MAX_MODEL_LEN, VOCAB, "float32", 0, 1_700_000_000)
         self.tokenizer = ByteTokenizer()
-        self.chat_template = "{{ messages[-1].content }}"
+        self.chat_template: str | None = "{{ messages[-1].content }}"
         self.delay = delay
         self.failure = failure
         self.fail_after = fail_after
@@ -146,6 +146,8 @@ class ScriptedClient:
     async def render_chat(self, messages: Sequence[ChatMessage], template_arguments: Mapping[str, Any]) -> Prompt:
         if self.draining:
             raise AssertionError("a draining engine renders nothing")
+        if self.chat_template is None:
+            raise InvalidRequestError("the model has no chat template", param="messages")
         self.arguments = template_arguments
         self.messages = messages
         return {"prompt_token_ids": self.tokenizer.encode(messages[-1]["content"])}

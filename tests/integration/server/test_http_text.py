@@ -226,6 +226,23 @@ async def test_detokenize_and_tokenizer_info(http: httpx.AsyncClient) -> None:
 
 
 @pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/v1/chat/completions", SAY, "messages"),
+        ("/tokenize", SAY, "messages"),
+        ("/v1/responses", {"input": "hello"}, "input"),
+    ],
+)
+async def test_no_chat_template(
+    http: httpx.AsyncClient, engine: ScriptedClient, path: str, body: dict[str, Any], param: str
+) -> None:
+    engine.chat_template = None
+    reply = await http.post(path, json=body)
+    assert (reply.status_code, reply.json()["error"]["param"]) == (400, param)
+    assert (await http.get("/tokenizer_info")).json()["chat_template"] is None
+
+
+@pytest.mark.parametrize(
     ("path", "words"),
     [
         ("/v1/embeddings", "not supported by this server yet"),
