@@ -1,3 +1,5 @@
+from pathlib import Path
+
 from prometheus_client.metrics_core import Metric as Family
 
 from jaxserve.metrics.catalogue import CATALOGUE, Kind
@@ -64,3 +66,9 @@ def test_tiers_are_up_to_their_bounds():
         "over_64k",
     ]
     assert context_tier(10**9) == TIERS[-1]
+
+
+def test_the_documentation_lists_every_metric():
+    page = (Path(__file__).resolve().parents[3] / "docs" / "metrics.md").read_text()
+    for metric in CATALOGUE:
+        assert f"| `{metric.name}` | {metric.kind} | {', '.join(metric.labels)} | {metric.help} |\n" in page
