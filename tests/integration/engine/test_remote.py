@@ -88,19 +88,22 @@ async def test_a_killed_engine_is_noticed_and_the_next_one_found(engine: RemoteE
     await client.drain(0.0)
 
 
-async def test_a_front_end_that_goes_away_leaves_nothing_behind(engine: RemoteEngine) -> None:
-    stays, goes = await engine.connect("a"), await engine.connect("b")
-    others = [asyncio.create_task(tokens(goes, max_tokens=200)) for _ in range(12)]
-    own = asyncio.create_task(tokens(stays, max_tokens=200))
-    async with asyncio.timeout(PATIENCE):
-        while stays.stats().running < 4:
-            await asyncio.sleep(0.01)
-    await goes._link.close()
-    endings = await asyncio.gather(*others, return_exceptions=True)
-    assert all(isinstance(ending, EngineDeadError) for ending in endings)
-    assert await own == expected([5, 6], 200, vocab=VOCAB)
-    await until_free(stays)
-    await stays.drain(0.0)
+async def test_a_front_end_that_goes_away_leaves_nothing_behind(tokenizer_path: str) -> None:
+    """Long before its requests would have come to their end."""
+    async with remote_engine(tokenizer=tokenizer_path, step_seconds=0.1) as engine:
+        stays, goes = await engine.connect("a"), await engine.connect("b")
+        others = [asyncio.create_task(tokens(goes, max_tokens=200)) for _ in range(12)]
+        own = asyncio.create_task(tokens(stays, max_tokens=30))
+        async with asyncio.timeout(PATIENCE):
+            while stays.stats().running < 4:
+                await asyncio.sleep(0.01)
+        await goes._link.close()
+        endings = await asyncio.gather(*others, return_exceptions=True)
+        assert all(isinstance(ending, EngineDeadError) for ending in endings)
+        assert await own == expected([5, 6], 30, vocab=VOCAB)
+        async with asyncio.timeout(10.0):
+            await until_free(stays)
+        await stays.drain(0.0)
 
 
 async def test_front_ends_share_no_sequence_and_no_seed(engine: RemoteEngine) -> None:
@@ -120,7 +123,7 @@ async def test_front_ends_share_no_sequence_and_no_seed(engine: RemoteEngine) ->
 
 
 async def test_a_front_end_that_does_not_read_is_cut_off_and_told(tokenizer_path: str) -> None:
-    async with remote_engine(tokenizer=tokenizer_path, max_unread=2) as engine:
+    async with remote_engine(tokenizer=tokenizer_path, max_unread=2, step_seconds=0.005) as engine:
         watching = await engine.connect("a")
         requests = [
             request
@@ -140,7 +143,8 @@ async def test_a_front_end_that_does_not_read_is_cut_off_and_told(tokenizer_path
             async with asyncio.timeout(PATIENCE):
                 while watching.stats().prefix_queried_tokens == 0:
                     await asyncio.sleep(0.01)
-            await until_free(watching)
+            async with asyncio.timeout(12.0):  # all of its tokens would take twice as long
+                await until_free(watching)
             async with asyncio.timeout(PATIENCE):
                 while not isinstance(last := decode_from_engine(await slow.recv()), Farewell):
                     pass
