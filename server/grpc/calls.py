@@ -55,7 +55,6 @@ class Call:
     @asynccontextmanager
     async def failures(self) -> AsyncIterator[None]:
         """Ends the call with the status of what is raised inside."""
-        self._name_request()
         try:
             yield
         except JaxserveError as error:
@@ -63,9 +62,6 @@ class Call:
         except Exception:
             _LOG.exception("the call %s failed", self.request_id)
             await self._fail(InternalError("the server failed to answer this request"))
-        self._name_request()
-
-    def _name_request(self) -> None:
         self._context.set_trailing_metadata(((REQUEST_ID_METADATA, self.request_id),))
 
     async def _fail(self, error: JaxserveError) -> NoReturn:

@@ -42,10 +42,11 @@ async def test_balancers_are_sent_elsewhere_before_the_engine_drains() -> None:
     async with serving(engine) as servers, grpc.aio.insecure_channel(servers.grpc) as channel:
         stopping = asyncio.create_task(servers.servers.stop())
         await engine.asked.wait()
-        assert not engine.draining
-        assert await statuses(channel) == {**dict.fromkeys(GENERATING, NOT_SERVING), "jaxserve.v1.Admin": SERVING}
+        draining, seen = engine.draining, await statuses(channel)
         engine.may_drain.set()
         await stopping
+    assert not draining
+    assert seen == {**dict.fromkeys(GENERATING, NOT_SERVING), "jaxserve.v1.Admin": SERVING}
 
 
 class SlowToDrain(ScriptedClient):
@@ -70,11 +71,12 @@ async def test_an_unknown_service(channel: grpc.aio.Channel) -> None:
 
 async def test_watching(channel: grpc.aio.Channel, engine: ScriptedClient) -> None:
     watch = HealthStub(channel).Watch(pb.HealthCheckRequest())
-    assert (await watch.read()).status == SERVING
-    engine.draining = True
-    assert (await watch.read()).status == NOT_SERVING
-    engine.draining = False
-    assert (await watch.read()).status == SERVING
+    async with asyncio.timeout(5):
+        assert (await watch.read()).status == SERVING
+        engine.draining = True
+        assert (await watch.read()).status == NOT_SERVING
+        engine.draining = False
+        assert (await watch.read()).status == SERVING
     watch.cancel()
 
 

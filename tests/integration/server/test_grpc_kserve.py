@@ -279,6 +279,15 @@ async def test_streamed(channel: grpc.aio.Channel) -> None:
     assert sum(outputs(reply)["num_output_tokens"][0] for reply in replies) == 5
 
 
+async def test_logprobs_need_no_parameter_and_come_piece_by_piece(channel: grpc.aio.Channel, engine: ScriptedClient) -> None:
+    made = request("hey", stream=True, return_logprobs=True, return_cumulative_logprob=True)
+    *replies, last = [outputs(reply.infer_response) for reply in await conversation(channel, made)]
+    assert engine.seen[0].logprobs == 0
+    assert [list(map(len, map(json.loads, elements(reply["logprobs"])))) for reply in replies] == [[1]] * 3
+    assert json.loads(elements(last["logprobs"])[0]) == []
+    assert last["cumulative_logprob"] == b"\0\0\xc0\xbf"  # -1.5
+
+
 async def test_requests_of_a_stream_go_on_where_one_fails(channel: grpc.aio.Channel) -> None:
     made = [
         request("hello", id="good", stream=True),
