@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.hash_server import hash_server
-from tests.support.tiny_checkpoint import write_tiny_checkpoint
 
 # What schema-valid requests may be answered besides success: a context that is too short, ids that the model does not know, a
 # model that is not there, a timeout of next to nothing.
@@ -104,8 +103,8 @@ CONTENT_TYPES = [
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with hash_server(write_tiny_checkpoint(tmp_path_factory.mktemp("hash") / "tiny")) as url:
-        yield url
+    with hash_server(tmp_path_factory.mktemp("hash")) as server:
+        yield server.http
 
 
 @pytest.fixture(scope="module")
@@ -196,10 +195,10 @@ def test_names_of_models_that_are_no_text(client: httpx.Client, path: str) -> No
 
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(path=st.sampled_from(sorted(GOOD)), noise=st.binary(max_size=4), data=st.data())
-def test_damaged_bodies(url: str, path: str, noise: bytes, data: st.DataObject) -> None:
+def test_damaged_bodies(client: httpx.Client, path: str, noise: bytes, data: st.DataObject) -> None:
     good = json.dumps(GOOD[path]).encode()
     start = data.draw(st.integers(0, len(good)))
     end = data.draw(st.integers(start, len(good)))
-    reply = httpx.post(url + path, content=good[:start] + noise + good[end:], headers=JSON, timeout=30)
+    reply = client.post(path, content=good[:start] + noise + good[end:], headers=JSON)
     if reply.status_code != 200:
         assert refused(reply, path)[1]
