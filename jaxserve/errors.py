@@ -16,6 +16,7 @@ class ErrorCode(StrEnum):
     DEADLINE_EXCEEDED = "deadline_exceeded"
     DRAINING = "draining"
     CANCELLED = "cancelled"
+    SLOW_READER = "slow_reader"
     ENGINE_DEAD = "engine_dead"
     INVALID_API_KEY = "invalid_api_key"
     PERMISSION_DENIED = "permission_denied"
@@ -102,6 +103,12 @@ class CancelledRequestError(JaxserveError):
     """The request was aborted by its client."""
 
     code = ErrorCode.CANCELLED
+
+
+class SlowReaderError(JaxserveError):
+    """The client did not read what was made for it, and its request was ended."""
+
+    code = ErrorCode.SLOW_READER
 
 
 class EngineDeadError(JaxserveError):

@@ -49,6 +49,7 @@ OUTCOMES: Mapping[ErrorCode, Outcome] = MappingProxyType(
         ErrorCode.DEADLINE_EXCEEDED: Outcome(504, "timeout_error", _STATUS.DEADLINE_EXCEEDED, retryable=True),
         ErrorCode.DRAINING: Outcome(503, "service_unavailable_error", _STATUS.UNAVAILABLE, retryable=True),
         ErrorCode.CANCELLED: Outcome(499, "cancelled_error", _STATUS.CANCELLED, retryable=False),
+        ErrorCode.SLOW_READER: Outcome(408, "timeout_error", _STATUS.RESOURCE_EXHAUSTED, retryable=False),
         ErrorCode.ENGINE_DEAD: Outcome(503, "service_unavailable_error", _STATUS.UNAVAILABLE, retryable=True),
         ErrorCode.INVALID_API_KEY: Outcome(401, "invalid_request_error", _STATUS.UNAUTHENTICATED, retryable=False),
         ErrorCode.PERMISSION_DENIED: Outcome(403, "permission_error", _STATUS.PERMISSION_DENIED, retryable=False),

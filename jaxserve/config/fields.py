@@ -200,6 +200,9 @@ class EngineConfig:
         return cls(**{part: kind(**chosen[part]) for part, kind in parts.items()})
 
 
+_STREAM_TIMES = ("http_keepalive", "receive_timeout", "sse_keepalive", "unread_timeout", "token_timeout")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfig:
     """Where and how the servers listen."""
@@ -220,6 +223,15 @@ class ServerConfig:
     allow_unauthenticated: bool = setting(False, "listen without API keys where other machines can reach the server")
     usage_log: str | None = setting(None, "file to which each delivered batch of tokens is appended as a line of JSON, for bills")
     max_body_bytes: int = setting(16 * 2**20, "longest body of an HTTP request")
+    max_header_kib: int = setting(64, "longest head of an HTTP request in KiB: request line and headers")
+    max_connections: int = setting(10_000, "HTTP connections a front end; more are told to come back")
+    http_keepalive: float = setting(75.0, "seconds that an HTTP connection may be idle between requests")
+    receive_timeout: float = setting(20.0, "seconds for a request's head, and for its body; 1 more for every 500 bytes")
+    sse_keepalive: float = setting(10.0, "seconds of silence after which a stream is sent a comment, and begun if need be")
+    max_unread_tokens: int = setting(4096, "tokens that wait for a client that reads slowly, at most")
+    max_unread_kib: int = setting(4096, "memory in KiB that they take, at most")
+    unread_timeout: float = setting(60.0, "seconds without progress after which a client that does not read is given up")
+    token_timeout: float = setting(600.0, "seconds without a token after which a stream ends; the batch class may wait for ever")
     frontends: int = setting(1, "front-end processes, each with HTTP and gRPC on the same ports")
     tokenizer_processes: int = setting(0, "processes a front end that tokenize and render; 0 for threads of its own")
     max_engine_restarts: int = setting(5, "starts in a row of engines that end within a minute, before the server gives up")
@@ -243,7 +255,9 @@ class ServerConfig:
         require_at_least("max_engine_restarts", self.max_engine_restarts, 0)
         require_at_least("drain_timeout", self.drain_timeout, 0)
         require_at_least("max_body_bytes", self.max_body_bytes, 1)
-        for name in ("slo_ttft_ms", "slo_itl_ms", "ready_timeout"):
+        for name in ("max_header_kib", "max_connections", "max_unread_tokens", "max_unread_kib"):
+            require_at_least(name, getattr(self, name), 1)
+        for name in ("slo_ttft_ms", "slo_itl_ms", "ready_timeout", *_STREAM_TIMES):
             if not 0.0 < getattr(self, name) < math.inf:
                 raise ConfigError(f"{name} must be above 0 and finite, got {getattr(self, name)}", param=name)
         if self.keys is None and not self.allow_unauthenticated and not is_loopback(self.host):

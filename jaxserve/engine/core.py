@@ -63,6 +63,10 @@ class EngineCore:
             self.observer.aborted(aborted, self.scheduler.clock.now())
         return aborted
 
+    def demote(self, ids: Iterable[str], *, demoted: bool) -> None:
+        """See Scheduler.demote."""
+        self.scheduler.demote(ids, demoted=demoted)
+
     def step(self) -> list[Update]:
         """One turn. Returns what the collected step did; empty while the first step of a busy period runs.
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any
 
 from jaxserve.clock import RealClock
@@ -19,18 +20,20 @@ from jaxserve.engine.link import EngineDescription, EngineLink
 from jaxserve.engine.loop import Outcome, Refusal
 from jaxserve.engine.outputs import RequestOutputs
 from jaxserve.engine.recording import record_events
-from jaxserve.errors import DrainingError, ErrorCode, InternalError, InvalidRequestError, JaxserveError
+from jaxserve.engine.streams import EventBuffer, StreamLimits
+from jaxserve.errors import DrainingError, ErrorCode, InternalError, InvalidRequestError, JaxserveError, SlowReaderError
 from jaxserve.metrics.instruments import Instruments
 from jaxserve.metrics.requests import Objective, RequestRecord, RequestRecorder
 from jaxserve.sampling.params import SamplingParams
 from jaxserve.scheduler.request import EngineRequest
 from jaxserve.tokenizer.base import Tokenizer
 from jaxserve.tokenizer.texts import Texts
-from jaxserve.types import ChatMessage, Prompt, RequestOptions
+from jaxserve.types import ChatMessage, Prompt, RequestOptions, ServiceClass
 
 logger = logging.getLogger(__name__)
 
 DRAIN_POLL = 0.02  # seconds
+WATCH_SECONDS = 0.5  # between looks at streams that stand still
 CLIENT_GONE, ABORTED = "client_gone", "abort"  # why requests were aborted, besides codes of errors
 
 
@@ -40,7 +43,8 @@ class _Stream:
 
     outputs: RequestOutputs
     record: RequestRecord
-    events: asyncio.Queue[Event | JaxserveError] = field(default_factory=asyncio.Queue)
+    events: EventBuffer
+    demoted: bool = False
 
 
 @dataclass(slots=True)
@@ -64,6 +68,7 @@ class Frontend:
         intake: by the engine's rules.
         origin: tells its requests from those of the engine's other front ends.
         recorder: of its requests; by default one that nobody reads.
+        limits: what readers may leave unread.
     """
 
     def __init__(
@@ -75,6 +80,7 @@ class Frontend:
         *,
         origin: str = "",
         recorder: RequestRecorder | None = None,
+        limits: StreamLimits | None = None,
     ) -> None:
         self._link = link
         self._texts = texts
@@ -86,6 +92,8 @@ class Frontend:
         self._requests: dict[str, _Stream] = {}
         self._counters = _Counters()
         self._recorder = recorder or RequestRecorder(Instruments(), model.name, Objective())
+        self._limits = limits or StreamLimits()
+        self._watch: asyncio.TimerHandle | None = None
         self._engines = 0  # found after the first
         self._draining = False
         self._failure: JaxserveError | None = None
@@ -137,11 +145,13 @@ class Frontend:
         self._requests[name] = stream
         self._streams.update((request.id, stream) for request in requests)
         self._link.add(requests)
+        if self._watch is None:
+            self._watch_streams()
         try:
-            while not (stream.outputs.done and stream.events.empty()):
-                event = await stream.events.get()
-                if isinstance(event, JaxserveError):
-                    raise event
+            while not (stream.outputs.done and stream.events.empty):
+                event = await stream.events.take()
+                if stream.demoted and stream.events.empty:
+                    self._demote(stream, demoted=False)
                 yield event
         finally:
             self._close(name, stream)
@@ -160,7 +170,7 @@ class Frontend:
         events = stream.outputs.abort()
         record_events(stream.record, events, self._clock.now())
         for event in events:
-            stream.events.put_nowait(event)
+            stream.events.put(event)
         return True
 
     async def reset_prefix_cache(self) -> None:
@@ -221,15 +231,17 @@ class Frontend:
                 continue
             if isinstance(outcome, Refusal):
                 stream.outputs.fail(outcome.error)  # the engine has nothing of it to end
-                stream.events.put_nowait(outcome.error)
+                stream.events.fail(outcome.error)
                 continue
             pushed = stream.outputs.push(outcome)
             ended += pushed.end
             record_events(stream.record, pushed.events, now)
             for event in pushed.events:
-                stream.events.put_nowait(event)
+                stream.events.put(event)
             if pushed.error is not None:
-                stream.events.put_nowait(pushed.error)
+                stream.events.fail(pushed.error)
+            elif stream.events.behind:
+                self._hold_back(stream)
         self._recorder.flush(now)
         if ended:
             self._link.abort(ended)
@@ -266,7 +278,7 @@ class Frontend:
         if name in self._requests:  # looked at after the wait: nothing can come between this and the caller's entry
             raise InvalidRequestError(f"request_id {name!r} is active already", param="request_id")
         record.prepared(requests[0].service_class, len(requests[0].prompt), arrival)
-        return requests, _Stream(outputs, record)
+        return requests, _Stream(outputs, record, EventBuffer(self._limits_of(requests[0])))
 
     async def _tokenized(self, prompt: Prompt) -> Prompt:
         """The prompt as tokens; whatever has no text in it is left for the intake to refuse."""
@@ -274,6 +286,45 @@ class Frontend:
         if not isinstance(text, str) or not text:
             return prompt
         return {"prompt_token_ids": await self._texts.encode(text)}
+
+    def _limits_of(self, request: EngineRequest) -> StreamLimits:
+        """Batch is promised no token at any time."""
+        batch = request.service_class is ServiceClass.BATCH
+        return replace(self._limits, idle_seconds=math.inf) if batch else self._limits
+
+    def _hold_back(self, stream: _Stream) -> None:
+        """Its reader falls behind: the request gives way to others, and ends where too much waits."""
+        if stream.outputs.done:
+            return
+        try:
+            stream.events.check()
+        except SlowReaderError as error:
+            self._cut_off(stream, error)
+        else:
+            self._demote(stream, demoted=True)
+
+    def _demote(self, stream: _Stream, *, demoted: bool) -> None:
+        if demoted != stream.demoted:
+            stream.demoted = demoted
+            self._link.demote(stream.outputs.active_ids, demoted=demoted)
+
+    def _cut_off(self, stream: _Stream, error: JaxserveError) -> None:
+        """End a request because of its reader, or because nothing comes for it."""
+        self._link.abort(stream.outputs.fail(error))
+        stream.events.fail(error)
+
+    def _watch_streams(self) -> None:
+        """End streams that stand still, and look again in a while for as long as there are any."""
+        now = time.monotonic()
+        for stream in self._requests.values():
+            if stream.outputs.done:
+                continue
+            try:
+                stream.events.check_time(now)
+            except JaxserveError as error:
+                self._cut_off(stream, error)
+        loop = asyncio.get_running_loop()
+        self._watch = loop.call_later(WATCH_SECONDS, self._watch_streams) if self._requests else None
 
     def _close(self, name: str, stream: _Stream) -> None:
         """The one place a request ends: whatever of it is still active is aborted."""
@@ -299,7 +350,7 @@ class Frontend:
         for stream in self._requests.values():
             if not stream.outputs.done:
                 stream.outputs.fail(error)  # the engine runs none of it any more, or is about to stop
-                stream.events.put_nowait(error.copy())
+                stream.events.fail(error.copy())
 
 
 def _check_name(name: str) -> None:

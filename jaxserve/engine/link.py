@@ -99,6 +99,10 @@ class EngineLink(Protocol):
         """End sequences at the engine's next turn; unknown ones are passed over."""
         ...
 
+    def demote(self, ids: Sequence[str], *, demoted: bool) -> None:
+        """Let sequences give way to all others, or no longer; unknown ones are passed over."""
+        ...
+
     async def call(self, name: str, argument: bytes) -> bytes:
         """Run a named call of `jaxserve.engine.calls` between two turns.
 

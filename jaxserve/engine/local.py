@@ -59,6 +59,10 @@ class LocalLink:
         """End sequences at the next turn."""
         self._engine.abort(ids)
 
+    def demote(self, ids: Sequence[str], *, demoted: bool) -> None:
+        """Let sequences give way, or no longer."""
+        self._engine.demote(ids, demoted=demoted)
+
     async def call(self, name: str, argument: bytes) -> bytes:
         """Run a named call between two turns."""
         try:

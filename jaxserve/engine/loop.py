@@ -39,6 +39,12 @@ class _Abort:
 
 
 @dataclass(frozen=True, slots=True)
+class _Demote:
+    ids: Sequence[str]
+    demoted: bool
+
+
+@dataclass(frozen=True, slots=True)
 class _Call:
     function: Callable[[EngineCore], bytes]
     done: Future[bytes] = field(default_factory=Future)
@@ -65,7 +71,7 @@ class EngineLoop:
         self._core = core
         self._sink = sink
         self._on_death = on_death
-        self._inbox: queue.SimpleQueue[_Add | _Abort | _Call | None] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[_Add | _Abort | _Demote | _Call | None] = queue.SimpleQueue()
         self._ended = threading.Event()
         self.heartbeat = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="jaxserve-engine", daemon=True)
@@ -81,6 +87,10 @@ class EngineLoop:
     def abort(self, ids: Sequence[str]) -> None:
         """End sequences at the next turn; unknown ones are passed over."""
         self._inbox.put(_Abort(ids))
+
+    def demote(self, ids: Sequence[str], *, demoted: bool) -> None:
+        """See Scheduler.demote."""
+        self._inbox.put(_Demote(ids, demoted))
 
     def call(self, function: Callable[[EngineCore], bytes]) -> Future[bytes]:
         """Run a function between two turns, in the thread that owns scheduler and cache.
@@ -129,6 +139,9 @@ class EngineLoop:
                 return False
             if isinstance(message, _Abort):
                 self._core.abort(message.ids)
+                continue
+            if isinstance(message, _Demote):
+                self._core.demote(message.ids, demoted=message.demoted)
                 continue
             if isinstance(message, _Call):
                 _answer(message, self._core)

@@ -234,7 +234,7 @@ class Batcher:
             match = self._running.match(sequence, fork=fork)
             verdict = capacity.verdict(sequence, match)
             if verdict is Verdict.CLASS:
-                line.skip_class(sequence.request.service_class)
+                line.skip_class(sequence.service_class)
             elif verdict is Verdict.TENANT or draft.tokens.left_for(sequence.request.tenant) <= 0:
                 line.skip_tenant(sequence)
             elif verdict is Verdict.START and rows.num_free:
@@ -242,7 +242,7 @@ class Batcher:
                 capacity.started(sequence)
                 line.admitted(sequence)
             elif sequence.batch and self._waiting.has_interactive:  # it is first by its age, and only batch waits for it
-                line.skip_class(sequence.request.service_class)
+                line.skip_class(sequence.service_class)
             elif not self._make_room_to_start(draft, sequence, match, capacity):
                 draft.full = True
                 return

@@ -122,11 +122,11 @@ class Capacity:
 
     def _class_allows(self, sequence: Sequence, match: PrefixMatch) -> bool:
         """Whether the sequence's class may have one more; its first one may always start."""
-        service_class = sequence.request.service_class
+        service_class = sequence.service_class
         share = self._policies.of_class(service_class).kv_share
         if share == 1.0:
             return True
-        mine = [one.pages for one in self._running.sequences if one.request.service_class is service_class]
+        mine = [one.pages for one in self._running.sequences if one.service_class is service_class]
         shared = {page for pages in mine for page in pages.pages[: pages.num_shared]}
         held = len(shared) + sum(len(pages.pages) - pages.num_shared for pages in mine)
         needed = self._cache.pages_taken(match, len(sequence.tokens))

@@ -36,6 +36,10 @@ class Footprint:
         self._expected[slot] = expected
         self._limit[slot] = limit
 
+    def set_batch(self, slot: int, *, batch: bool) -> None:
+        """The slot's sequence is of another class from now on."""
+        self._batch[slot] = batch
+
     def stop(self, slot: int) -> None:
         """The slot's sequence stops."""
         self._runs[slot] = False

@@ -54,7 +54,7 @@ class Line:
 
     def skip_tenant(self, sequence: Sequence) -> None:
         """Nothing of the tenant and class of `sequence`, which `next` gave, is offered any more."""
-        heapq.heappop(self._tenants[sequence.request.service_class])
+        heapq.heappop(self._tenants[sequence.service_class])
 
     def skip_class(self, service_class: ServiceClass) -> None:
         """Nothing of the class is offered any more."""
@@ -62,7 +62,7 @@ class Line:
 
     def admitted(self, sequence: Sequence) -> None:
         """`sequence`, which `next` gave, has left the queue, and its tenant was charged."""
-        service_class, tenant = sequence.request.service_class, sequence.request.tenant
+        service_class, tenant = sequence.service_class, sequence.request.tenant
         heap = self._tenants[service_class]
         _, index, _ = heapq.heappop(heap)
         if tenant in self._queues[service_class]:

@@ -30,7 +30,8 @@ class Preemption:
     """One sequence gave its pages back.
 
     Attributes:
-        id, tenant, service_class: whose they were.
+        id, tenant: whose they were.
+        service_class: that it was scheduled in.
         time: clock time, seconds.
         tokens_lost: computed tokens that must be computed again; 0 if they were swapped.
         pages_gained: pages that became free.
@@ -170,10 +171,10 @@ class Preempter:
         sequence.num_preemptions += 1
         sequence.queued_work = self._estimate(sequence)
         self._waiting.put_back([sequence])
-        self._waiting.served(request.service_class, self._clock.now())  # it had its turn: no aging takes the slot back at once
+        self._waiting.served(sequence.service_class, self._clock.now())  # it had its turn: no aging takes the slot back at once
         self.num_preemptions += 1
         self.num_lost_tokens += lost
-        self._tell(Preemption(request.id, request.tenant, request.service_class, self._clock.now(), lost, gained, swapped))
+        self._tell(Preemption(request.id, request.tenant, sequence.service_class, self._clock.now(), lost, gained, swapped))
 
     def _cheaper_to_swap(self, sequence: Sequence) -> bool:
         """The crossover: pages go out and come back at the link's speed, or their tokens are computed again at prefill's.

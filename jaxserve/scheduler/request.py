@@ -67,7 +67,8 @@ class Sequence:
         num_prompt: tokens of the prompt.
         limit: prompt and output tokens at which it ends.
         stop_token_ids: tokens that end it.
-        batch: whether it is of the batch class.
+        service_class: the class that it is scheduled in: its request's, or batch while it is demoted.
+        batch: whether that is the batch class.
         scored: whether log-probabilities of its prompt are wanted.
         tokens: prompt and output tokens known on the host.
         num_computed: tokens whose keys and values are in the cache once every submitted step has run.
@@ -94,6 +95,7 @@ class Sequence:
     num_prompt: int
     limit: int
     stop_token_ids: frozenset[int]
+    service_class: ServiceClass
     batch: bool
     scored: bool
     tokens: list[int]
@@ -131,10 +133,16 @@ class Sequence:
             num_prompt,
             limit,
             stops,
+            service_class=request.service_class,
             batch=request.service_class is ServiceClass.BATCH,
             scored=request.params.prompt_logprobs is not None,
             tokens=list(request.prompt),
         )
+
+    def set_class(self, service_class: ServiceClass) -> None:
+        """Change the class that it is scheduled in. Who keeps sequences by class must take it out before and back in after."""
+        self.service_class = service_class
+        self.batch = service_class is ServiceClass.BATCH
 
     @property
     def wants_scores(self) -> bool:
@@ -157,4 +165,4 @@ class Sequence:
 
         A sequence that was preempted again and again rises a class, or the others would never let it finish.
         """
-        return max(0, RANKS[self.request.service_class] - self.num_preemptions // PREEMPTIONS_A_CLASS), self.order
+        return max(0, RANKS[self.service_class] - self.num_preemptions // PREEMPTIONS_A_CLASS), self.order

@@ -12,6 +12,7 @@ from jaxserve.scheduler.footprint import Footprint
 from jaxserve.scheduler.planner import PageMoves
 from jaxserve.scheduler.request import NO_SLOT, Sequence, Status
 from jaxserve.scheduler.rows import RowTable
+from jaxserve.types import ServiceClass
 
 
 class RunningSet:
@@ -111,6 +112,13 @@ class RunningSet:
         """Make the pages findable that its computed and known tokens fill."""
         self.cache.commit(sequence.pages, sequence.tokens, sequence.num_computed)
         self._next_commit(sequence)
+
+    def set_class(self, sequence: Sequence, service_class: ServiceClass) -> None:
+        """Let the sequence run in another class."""
+        self.sequences.remove(sequence)
+        sequence.set_class(service_class)
+        insort(self.sequences, sequence, key=attrgetter("precedence"))
+        self.footprint.set_batch(sequence.slot, batch=sequence.batch)
 
     def swap_out(self, sequence: Sequence) -> bool:
         """Plan to move its computed pages to the swap space; False if that is full. It must stop next."""

@@ -36,7 +36,7 @@ from jaxserve.scheduler.running import RunningSet
 from jaxserve.scheduler.step import StepDraft
 from jaxserve.scheduler.update import Update
 from jaxserve.scheduler.waiting import WaitingQueue
-from jaxserve.types import FinishReason
+from jaxserve.types import FinishReason, ServiceClass
 
 logger = logging.getLogger(__name__)
 
@@ -177,6 +177,17 @@ class Scheduler:
                 self._finish(sequence)
                 aborted.append(name)
         return aborted
+
+    def demote(self, ids: Iterable[str], *, demoted: bool) -> None:
+        """Let sequences give way as the batch class does, or take their own class again; unknown ones are passed over."""
+        for name in ids:
+            sequence = self._sequences.get(name)
+            if sequence is None:
+                continue
+            service_class = ServiceClass.BATCH if demoted else sequence.request.service_class
+            if service_class is sequence.service_class:
+                continue
+            (self._running if sequence.status is Status.RUNNING else self._waiting).set_class(sequence, service_class)
 
     def schedule(self) -> Plan | None:
         """Plan the next step; None if there is nothing to compute."""

@@ -94,7 +94,7 @@ class WaitingQueue:
 
     def pop(self, sequence: Sequence, now: float) -> None:
         """It is admitted."""
-        self.served(sequence.request.service_class, now)
+        self.served(sequence.service_class, now)
         self._take_out(sequence)
 
     def remove(self, sequence: Sequence) -> None:
@@ -106,6 +106,15 @@ class WaitingQueue:
             self._counts_no_more(sequence)
         else:
             self._take_out(sequence)
+
+    def set_class(self, sequence: Sequence, service_class: ServiceClass) -> None:
+        """Let the sequence wait in another class, in front of its tenant's others there."""
+        held = sequence.parent is not None and sequence in sequence.parent.siblings
+        if not held:
+            self._take_out(sequence)
+        sequence.set_class(service_class)
+        if not held:
+            self.put_back([sequence])
 
     def newest_of_most_crowded(self, tenant: str, count: int) -> Sequence | None:
         """The newest sequence, not started yet, of the tenant that has most in the queue for its weight.
@@ -151,11 +160,10 @@ class WaitingQueue:
             assert set(queues) == set(self._queued_work[service_class]), "queued work of a tenant that does not wait"
             for tenant, queue in queues.items():
                 assert queue, "an empty queue is kept"
-                assert all((one.request.tenant, one.request.service_class) == (tenant, service_class) for one in queue)
+                assert all((one.request.tenant, one.service_class) == (tenant, service_class) for one in queue)
 
     def _tenant_queue(self, sequence: Sequence) -> deque[Sequence]:
-        request = sequence.request
-        return self._queues[request.service_class].setdefault(request.tenant, deque())
+        return self._queues[sequence.service_class].setdefault(sequence.request.tenant, deque())
 
     def _counts(self, sequence: Sequence) -> None:
         """Its tokens wait, and so does its tenant."""
@@ -169,19 +177,19 @@ class WaitingQueue:
     def _count_in(self, sequence: Sequence) -> None:
         self._length += 1
         self._counts(sequence)
-        queued, tenant = self._queued_work[sequence.request.service_class], sequence.request.tenant
+        queued, tenant = self._queued_work[sequence.service_class], sequence.request.tenant
         queued[tenant] = queued.get(tenant, 0.0) + sequence.queued_work
 
     def _take_out(self, sequence: Sequence) -> None:
-        request = sequence.request
-        queues, queued = self._queues[request.service_class], self._queued_work[request.service_class]
-        queue = queues[request.tenant]
+        service_class, tenant = sequence.service_class, sequence.request.tenant
+        queues, queued = self._queues[service_class], self._queued_work[service_class]
+        queue = queues[tenant]
         if queue[0] is sequence:
             queue.popleft()
         else:
             queue.remove(sequence)
-        queued[request.tenant] -= sequence.queued_work
+        queued[tenant] -= sequence.queued_work
         if not queue:
-            del queues[request.tenant], queued[request.tenant]
+            del queues[tenant], queued[tenant]
         self._length -= 1
         self._counts_no_more(sequence)

@@ -19,6 +19,7 @@ from jaxserve.engine.intake import Intake
 from jaxserve.engine.link import EngineDescription
 from jaxserve.engine.remote.link import RemoteLink
 from jaxserve.engine.remote.messages import error_of, wire_error
+from jaxserve.engine.streams import StreamLimits
 from jaxserve.errors import JaxserveError
 from jaxserve.logs import set_up_logging
 from jaxserve.metrics.instruments import Instruments
@@ -98,7 +99,8 @@ async def _client(
     intake = Intake.by_rules(texts.tools.tokenizer, description.rules, f"{spec.name}.")
     objective = Objective(config.slo_ttft_ms / 1000, config.slo_itl_ms / 1000)
     recorder = RequestRecorder(instruments, description.model.name, objective)
-    return Frontend(link, texts, description.model, intake, origin=f"{spec.name}.", recorder=recorder)
+    limits = StreamLimits(config.max_unread_tokens, config.max_unread_kib * 2**10, config.unread_timeout, config.token_timeout)
+    return Frontend(link, texts, description.model, intake, origin=f"{spec.name}.", recorder=recorder, limits=limits)
 
 
 def _told(control: Control) -> None:

@@ -112,6 +112,14 @@ class CheckedEngine:
         self.aborted += 1
         self.check()
 
+    def demote(self, name: str, *, demoted: bool) -> None:
+        """A sequence gives way from now on, or no longer; a second time does nothing."""
+        for _ in range(2):
+            self.core.demote([name, "unknown"], demoted=demoted)
+            sequence = self.scheduler.sequences[name]
+            assert sequence.batch == (demoted or sequence.request.service_class is ServiceClass.BATCH)
+            self.check()
+
     def wait(self, seconds: float) -> None:
         """Nothing happens for a while."""
         self.clock.advance(seconds)
@@ -217,7 +225,7 @@ class CheckedEngine:
         self.events.append(event)
         victim = self.scheduler.sequences[event.id]
         assert event.id not in self.waiting, "a sequence is admitted and preempted in one step"
-        assert (event.tenant, event.service_class) == (victim.request.tenant, victim.request.service_class)
+        assert (event.tenant, event.service_class) == (victim.request.tenant, victim.service_class)
         assert event.time == self.clock.now()
         assert event.pages_gained == self.cache.freed, "a preemption frees other pages than it tells"
         assert event.swapped == bool(victim.places)

@@ -28,6 +28,7 @@ from jaxserve.engine.remote.builders import Progress, ServedEngine
 from jaxserve.engine.remote.link import RemoteLink
 from jaxserve.engine.remote.process import EngineProcess
 from jaxserve.engine.remote.reports import EngineSpec
+from jaxserve.engine.streams import StreamLimits
 from jaxserve.errors import ConfigError
 from jaxserve.scheduler.plan import LogprobRows, Plan, StepResult
 from jaxserve.scheduler.scheduler import Scheduler
@@ -113,11 +114,11 @@ def tools_of(description: EngineDescription) -> TextTools:
     return TextTools(load_tokenizer(description.tokenizer), None)
 
 
-def front_end(link: Any, description: EngineDescription, origin: str = "") -> Frontend:
+def front_end(link: Any, description: EngineDescription, origin: str = "", limits: StreamLimits | None = None) -> Frontend:
     """A front end by the rules of the engine that the link leads to."""
     tools = tools_of(description)
     intake = Intake.by_rules(tools.tokenizer, description.rules, origin)
-    return Frontend(link, ThreadTexts(tools), description.model, intake, origin=origin)
+    return Frontend(link, ThreadTexts(tools), description.model, intake, origin=origin, limits=limits)
 
 
 @dataclass

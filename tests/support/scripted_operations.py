@@ -46,11 +46,13 @@ def run_script(seed: int, operations: int = 150, tenants: tuple[str, ...] = ("ou
             checked.add(_wish(draw, tenants))
         elif choice < 0.33 and checked.got:
             checked.abort(draw.choice(sorted(checked.got)))
-        elif choice < 0.35:
+        elif choice < 0.36 and checked.got:
+            checked.demote(draw.choice(sorted(checked.got)), demoted=draw.random() < 0.6)
+        elif choice < 0.38:
             checked.wait(0.3)
-        elif choice < 0.36:
+        elif choice < 0.39:
             checked.pin(draw.choice(tenants), _prompt(draw))
-        elif choice < 0.365:
+        elif choice < 0.395:
             checked.flush()
         else:
             checked.step()

@@ -19,6 +19,7 @@ from jaxserve.engine.remote.messages import (
     Add,
     Answer,
     Call,
+    Demote,
     Farewell,
     FromFrontend,
     Hello,
@@ -95,6 +96,10 @@ class RemoteLink:
     def abort(self, ids: Sequence[str]) -> None:
         """End sequences at the next turn."""
         self._send(Abort(list(ids)))
+
+    def demote(self, ids: Sequence[str], *, demoted: bool) -> None:
+        """Let sequences give way, or no longer."""
+        self._send(Demote(list(ids), demoted))
 
     async def call(self, name: str, argument: bytes) -> bytes:
         """Run a named call between two turns."""

@@ -88,6 +88,13 @@ class Abort(_Message, frozen=True, tag="abort"):
     ids: list[str]
 
 
+class Demote(_Message, frozen=True, tag="demote"):
+    """Let sequences give way to all others, or no longer."""
+
+    ids: list[str]
+    demoted: bool
+
+
 class Call(_Message, frozen=True, tag="call"):
     """A named call; its answer has the same number."""
 
@@ -133,7 +140,7 @@ class Farewell(_Message, frozen=True, tag="farewell"):
     error: WireError
 
 
-FromFrontend = Hello | Add | Abort | Call
+FromFrontend = Hello | Add | Abort | Demote | Call
 FromEngine = Welcome | Turned | Answer | Farewell
 
 _ENCODER = msgspec.msgpack.Encoder()

@@ -26,6 +26,7 @@ from jaxserve.engine.remote.messages import (
     Add,
     Answer,
     Call,
+    Demote,
     Farewell,
     FromEngine,
     Hello,
@@ -178,7 +179,7 @@ class EngineServer:
         self._send(client, Welcome(self._description))
         self._beat(client)
 
-    def _take(self, client: bytes, front_end: _FrontEnd, message: Add | Abort | Call) -> None:
+    def _take(self, client: bytes, front_end: _FrontEnd, message: Add | Abort | Demote | Call) -> None:
         if isinstance(message, Add):
             ids = [request.id for request in message.requests]
             front_end.sequences.update(ids)
@@ -187,6 +188,8 @@ class EngineServer:
         elif isinstance(message, Abort):
             self._forget(message.ids)
             self._engine.abort(message.ids)
+        elif isinstance(message, Demote):
+            self._engine.demote(message.ids, demoted=message.demoted)
         else:
             function: Callable[[EngineCore], bytes] = partial(run_call, name=message.name, argument=message.argument)
             future = self._engine.call(function)

@@ -109,6 +109,11 @@ class EngineMachine(RuleBasedStateMachine):
     def abort(self, data):
         self.engine.abort(data.draw(st.sampled_from(sorted(self.engine.got))))
 
+    @precondition(lambda self: self.engine.got)
+    @rule(data=st.data(), demoted=st.sampled_from([True, True, False]))
+    def demote(self, data, demoted):
+        self.engine.demote(data.draw(st.sampled_from(sorted(self.engine.got))), demoted=demoted)
+
     @rule(count=st.integers(1, 3))
     def few_steps(self, count):
         for _ in range(count):

@@ -22,6 +22,7 @@ from jaxserve.errors import (
     QueueFullError,
     RateLimitError,
     RequestTooLargeError,
+    SlowReaderError,
 )
 from server.errors import DEFAULT_RETRY_SECONDS, OUTCOMES, grpc_status, http_body, http_headers
 
@@ -49,6 +50,7 @@ def test_every_code_has_an_outcome() -> None:
         (PermissionDeniedError("x"), 403, StatusCode.PERMISSION_DENIED),
         (RateLimitError("x"), 429, StatusCode.RESOURCE_EXHAUSTED),
         (BudgetError("x"), 429, StatusCode.RESOURCE_EXHAUSTED),
+        (SlowReaderError("x"), 408, StatusCode.RESOURCE_EXHAUSTED),
         (RequestTooLargeError("x"), 413, StatusCode.RESOURCE_EXHAUSTED),
         (IdempotencyError("x"), 422, StatusCode.ALREADY_EXISTS),
     ],
