@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import aclosing
 
@@ -52,7 +53,8 @@ class Answers:
         _check_key(key)
         name = (scope, key)
         while True:
-            claimed = await self._claim(Claim(self._owner, scope, key, fingerprint))
+            claim = Claim(self._owner, uuid.uuid4().hex, scope, key, fingerprint)
+            claimed = await self._claim(claim)
             if claimed.state == "other":
                 raise IdempotencyError(f"the idempotency key {key!r} was used before with another request")
             if claimed.state == "done":
@@ -61,7 +63,7 @@ class Answers:
                 return
             recording = self._made_here.get(name)
             if claimed.state == "new":
-                recording = self._begin(name, make)
+                recording = self._begin(claim, make)
             if recording is not None and recording.kept:
                 async with aclosing(recording.read()) as pieces:
                     async for piece in pieces:
@@ -73,13 +75,13 @@ class Answers:
         try:
             claimed = await self._ledger.ask(claim)
         except BaseException:  # it may be claimed all the same
-            if (claim.scope, claim.key) not in self._made_here:
-                self._ledger.tell(Release(claim.owner, claim.scope, claim.key))
+            self._ledger.tell(Release(claim.token, claim.scope, claim.key))
             raise
         assert isinstance(claimed, Claimed)
         return claimed
 
-    def _begin(self, name: tuple[str, str], make: Make) -> Recording:
+    def _begin(self, claim: Claim, make: Make) -> Recording:
+        name = (claim.scope, claim.key)
         recording = self._made_here[name] = Recording()
         worth = False
 
@@ -91,9 +93,9 @@ class Answers:
             del self._made_here[name]
             whole = recording.whole()
             if worth and whole is not None:
-                self._ledger.tell(Keep(self._owner, *name, self._encoder.encode(whole)))
+                self._ledger.tell(Keep(claim.token, *name, self._encoder.encode(whole)))
             else:
-                self._ledger.tell(Release(self._owner, *name))
+                self._ledger.tell(Release(claim.token, *name))
 
         recording.start(making()).add_done_callback(on_made)
         return recording

@@ -55,9 +55,9 @@ class LedgerState:
         if isinstance(message, Settle):
             self._accounts.settle(message, now)
         elif isinstance(message, Keep):
-            self._results.keep(message.owner, (message.scope, message.key), message.result, self._clock.now())
+            self._results.keep(message.token, (message.scope, message.key), message.result, self._clock.now())
         elif isinstance(message, Release):
-            self._results.release(message.owner, (message.scope, message.key))
+            self._results.release(message.token, (message.scope, message.key))
         else:
             self.forget(message)
         return Done()

@@ -59,12 +59,14 @@ class Claim(msgspec.Struct, frozen=True, tag=True):
 
     Attributes:
         owner: the front end that asks.
+        token: a name of this claim that no other has.
         scope: the tenant.
         key: the idempotency key.
         fingerprint: digest of the request.
     """
 
     owner: str
+    token: str
     scope: str
     key: str
     fingerprint: bytes
@@ -73,7 +75,7 @@ class Claim(msgspec.Struct, frozen=True, tag=True):
 class Keep(msgspec.Struct, frozen=True, tag=True):
     """The result of a claimed request, for those who come with the same key. Answered by Done."""
 
-    owner: str
+    token: str
     scope: str
     key: str
     result: bytes
@@ -82,7 +84,7 @@ class Keep(msgspec.Struct, frozen=True, tag=True):
 class Release(msgspec.Struct, frozen=True, tag=True):
     """A claimed request has no result worth keeping: the next with its key runs. Answered by Done."""
 
-    owner: str
+    token: str
     scope: str
     key: str
 

@@ -17,6 +17,7 @@ _ENTRY_BYTES = 512  # of a kept result besides its bytes: the bound holds for ma
 class _Running:
     fingerprint: bytes
     owner: str
+    token: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ class Results:
         name = (ask.scope, ask.key)
         known = self._running.get(name) or self._kept.get(name)
         if known is None:
-            self._running[name] = _Running(ask.fingerprint, ask.owner)
+            self._running[name] = _Running(ask.fingerprint, ask.owner, ask.token)
             return Claimed("new", ask.owner)
         if known.fingerprint != ask.fingerprint:
             return Claimed("other")
@@ -60,9 +61,9 @@ class Results:
             return Claimed("running", known.owner)
         return Claimed("done", result=known.result)
 
-    def keep(self, owner: str, name: Name, result: bytes, now: float) -> None:
-        """Keep the result of a request that the owner claimed; the oldest ones make room."""
-        claim = self._take(owner, name)
+    def keep(self, token: str, name: Name, result: bytes, now: float) -> None:
+        """Keep the result of a request that was claimed with this token; the oldest ones make room."""
+        claim = self._take(token, name)
         if claim is None or len(result) > MAX_RESULT_BYTES:
             return
         kept = _Kept(claim.fingerprint, result, now + KEPT_SECONDS)
@@ -71,18 +72,18 @@ class Results:
         while self._bytes > MAX_KEPT_BYTES:
             self._drop_oldest()
 
-    def release(self, owner: str, name: Name) -> None:
-        """Give up a claim of the owner."""
-        self._take(owner, name)
+    def release(self, token: str, name: Name) -> None:
+        """Give up the claim with this token, if there is one."""
+        self._take(token, name)
 
     def forget(self, owner: str) -> None:
         """Give up every claim of the owner."""
         for name in [name for name, claim in self._running.items() if claim.owner == owner]:
             del self._running[name]
 
-    def _take(self, owner: str, name: Name) -> _Running | None:
+    def _take(self, token: str, name: Name) -> _Running | None:
         claim = self._running.get(name)
-        if claim is None or claim.owner != owner:
+        if claim is None or claim.token != token:
             return None
         return self._running.pop(name)
 

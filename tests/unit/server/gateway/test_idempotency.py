@@ -176,6 +176,28 @@ async def test_another_front_end_takes_over_what_failed(answers: Answers, elsewh
     assert await waiting == [(False, b"one")]
 
 
+async def test_a_reader_that_leaves_while_it_asks_claims_nothing(state: LedgerState) -> None:
+    service, gate = LedgerService(state), asyncio.Event()
+
+    async def call(payload: bytes) -> bytes:
+        answer = service.handle(payload)
+        await gate.wait()
+        return answer
+
+    answers, make = Answers(RemoteLedger(call), "here"), Maker()
+    leaving = asyncio.create_task(read(answers, make))
+    await asyncio.sleep(0)
+    staying = asyncio.create_task(read(answers, make))
+    await asyncio.sleep(0)
+    leaving.cancel()
+    await asyncio.wait([leaving])
+    gate.set()
+    make.say(b"one", None)
+    async with asyncio.timeout(5):
+        assert await staying == [(False, b"one")]
+    assert make.runs == 1
+
+
 @pytest.mark.parametrize("key", ["", "x" * 256, "é", "a\nb"])
 async def test_what_is_no_key_is_refused(answers: Answers, key: str) -> None:
     with pytest.raises(InvalidRequestError):

@@ -11,7 +11,7 @@ NAME = ("acme", "k")
 def claim(
     results: Results, *, now: float = 0.0, owner: str = "a", scope: str = "acme", key: str = "k", body: bytes = b"1"
 ) -> Claimed:
-    return results.claim(Claim(owner, scope, key, body), now)
+    return results.claim(Claim(owner, f"{owner}!", scope, key, body), now)
 
 
 def test_a_key_runs_once_and_its_result_comes_back() -> None:
@@ -19,7 +19,7 @@ def test_a_key_runs_once_and_its_result_comes_back() -> None:
     assert claim(results).state == "new"
     assert claim(results, owner="b") == Claimed("running", "a")
     assert claim(results, body=b"2").state == "other"
-    results.keep("a", NAME, b"answer", 0.0)
+    results.keep("a!", NAME, b"answer", 0.0)
     assert claim(results, owner="b") == Claimed("done", result=b"answer")
     assert claim(results, body=b"2").state == "other"
     assert claim(results, scope="globex").state == "new"
@@ -29,18 +29,18 @@ def test_a_key_runs_once_and_its_result_comes_back() -> None:
 def test_a_released_key_runs_again() -> None:
     results = Results()
     claim(results)
-    results.release("a", NAME)
+    results.release("a!", NAME)
     assert claim(results, body=b"2").state == "new"
 
 
-def test_only_who_claimed_may_keep_or_release() -> None:
+def test_only_the_claim_itself_is_kept_or_released() -> None:
     results = Results()
     claim(results)
-    results.release("b", NAME)
-    results.keep("b", NAME, b"forged", 0.0)
+    results.release("b!", NAME)
+    results.keep("b!", NAME, b"forged", 0.0)
     assert claim(results, owner="b") == Claimed("running", "a")
-    results.keep("a", NAME, b"answer", 0.0)
-    results.release("a", NAME)
+    results.keep("a!", NAME, b"answer", 0.0)
+    results.release("a!", NAME)
     assert claim(results).state == "done"
 
 
@@ -49,7 +49,7 @@ def test_claims_of_a_lost_front_end_are_given_up() -> None:
     claim(results)
     claim(results, key="done")
     claim(results, key="else", owner="b")
-    results.keep("a", ("acme", "done"), b"answer", 0.0)
+    results.keep("a!", ("acme", "done"), b"answer", 0.0)
     results.forget("a")
     assert [claim(results, key=key).state for key in ("k", "done", "else")] == ["new", "done", "running"]
 
@@ -57,7 +57,7 @@ def test_claims_of_a_lost_front_end_are_given_up() -> None:
 def test_results_expire() -> None:
     results = Results()
     claim(results)
-    results.keep("a", NAME, b"answer", 5.0)
+    results.keep("a!", NAME, b"answer", 5.0)
     assert claim(results, now=5.0 + KEPT_SECONDS - 0.1).state == "done"
     assert claim(results, now=5.0 + KEPT_SECONDS, body=b"2").state == "new"
     assert results.kept_bytes == 0
@@ -67,7 +67,7 @@ def test_memory_is_bounded_and_the_oldest_go_first() -> None:
     results = Results()
     for number in range(40):
         claim(results, key=str(number))
-        results.keep("a", ("acme", str(number)), bytes(MAX_RESULT_BYTES // 2), 0.0)
+        results.keep("a!", ("acme", str(number)), bytes(MAX_RESULT_BYTES // 2), 0.0)
         assert results.kept_bytes <= MAX_KEPT_BYTES
     assert claim(results, key="39").state == "done"
     assert claim(results, key="0").state == "new"
@@ -77,12 +77,12 @@ def test_memory_is_bounded_and_the_oldest_go_first() -> None:
 def test_a_long_result_is_not_kept(size: int, state: str) -> None:
     results = Results()
     claim(results)
-    results.keep("a", NAME, bytes(size), 0.0)
+    results.keep("a!", NAME, bytes(size), 0.0)
     assert claim(results).state == state
 
 
 def test_many_small_ones_count_too() -> None:
     results = Results()
     claim(results)
-    results.keep("a", NAME, b"", 0.0)
+    results.keep("a!", NAME, b"", 0.0)
     assert results.kept_bytes > 0
