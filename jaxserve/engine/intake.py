@@ -20,6 +20,8 @@ from jaxserve.types import Prompt, RequestOptions, ServiceClass
 
 NO_OPTIONS = RequestOptions()
 KNOWN_ROOTS = 4096  # salts whose hash is kept
+# OpenAI's words, by which other libraries tell such errors: litellm then tries a model of a longer context.
+_LONGEST = "this model's maximum context length is"
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,14 +193,14 @@ class Intake:
             limit, name = grant.max_kv_tokens, grant.kv_limit
         if prompt >= limit:
             raise ContextLengthError(
-                f"prompt has {prompt} tokens, but the context holds {limit} ({name}) and one must be left for output",
+                f"prompt has {prompt} tokens, but {_LONGEST} {limit} ({name}) and one must be left for output",
                 param="prompt",
             )
         left = limit - prompt
         if params.max_tokens is not None and params.max_tokens > left and self._limits.strict:
             raise ContextLengthError(
-                f"max_tokens is {params.max_tokens}, but after a prompt of {prompt} tokens the context holds {left} more "
-                f"of its {limit} ({name})",
+                f"max_tokens is {params.max_tokens}, but {_LONGEST} {limit} ({name}), of which a prompt of {prompt} tokens "
+                f"leaves {left}",
                 param="max_tokens",
             )
         return left

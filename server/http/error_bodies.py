@@ -45,9 +45,14 @@ def body_of(error: JaxserveError, path: str) -> ErrorBody | AnthropicErrorBody:
     return shaped(http_body(error)["error"], OUTCOMES[error.code].http, path)
 
 
+def speaks_anthropic(path: str) -> bool:
+    """Whether clients of a path are Anthropic's."""
+    return path == _ANTHROPIC_PATH or path.startswith(_ANTHROPIC_PATH + "/")
+
+
 def shaped(detail: ErrorDetail, status: int, path: str) -> ErrorBody | AnthropicErrorBody:
     """An error that may have no code of its own, as clients of `path` expect it."""
-    if path != _ANTHROPIC_PATH and not path.startswith(_ANTHROPIC_PATH + "/"):
+    if not speaks_anthropic(path):
         return {"error": detail}
     kind = _ANTHROPIC_KINDS.get(status, "invalid_request_error" if status < HTTPStatus.INTERNAL_SERVER_ERROR else "api_error")
     return {"type": "error", "error": {"type": kind, "message": detail["message"]}}

@@ -8,6 +8,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from jaxserve.errors import InternalError
+from server.http.error_bodies import speaks_anthropic
 from server.http.failures import error_response
 from server.requests import new_id
 
@@ -35,7 +36,10 @@ class Envelope:
             nonlocal started
             if message["type"] == "http.response.start":
                 started = True
-                MutableHeaders(scope=message)["X-Request-Id"] = request_id
+                headers = MutableHeaders(scope=message)
+                headers["X-Request-Id"] = request_id
+                if speaks_anthropic(scope["path"]):
+                    headers["request-id"] = request_id  # where Anthropic's clients look
             await send(message)
 
         try:

@@ -355,7 +355,7 @@ def test_prompt_logprobs_with_several_sequences(directory, llm):
         ("", {}, InvalidRequestError, "prompt must not be empty"),
         (ids([]), {}, InvalidRequestError, "prompt must not be empty"),
         (ids([VOCAB]), {}, InvalidRequestError, "token ids are integers from 0 to 256"),
-        (ids([5] * CONTEXT), {}, ContextLengthError, "prompt has 96 tokens, but the context holds 96"),
+        (ids([5] * CONTEXT), {}, ContextLengthError, "prompt has 96 tokens, but this model's maximum context length is 96"),
         (None, {}, InvalidRequestError, "prompt must be a string or a dict"),
         ([1, 2], {}, InvalidRequestError, "prompt must be a string or a dict"),
         (ids([5]), {"n": 9}, InvalidRequestError, "n must be at most 8"),

@@ -140,7 +140,7 @@ def test_a_line_that_is_not_unicode(tmp_path):
         ('{"prompt_token_ids": []}', "prompt must not be empty"),
         ('{"prompt_token_ids": [260, 5, 5, 5]}', "prompt has 260"),
         ('{"prompt_token_ids": [5, 5, 5]}', "the prompt has 3 tokens, and only whole pages of 4 are cached"),
-        (f'{{"prompt_token_ids": {[5] * CONTEXT}}}', "prompt has 64 tokens, but the context holds 64"),
+        (f'{{"prompt_token_ids": {[5] * CONTEXT}}}', "prompt has 64 tokens, but this model's maximum context length is 64"),
         ('{"messages": [{"role": "user", "content": "a"}]}', "the model has no chat template"),
         ('{"prompt_token_ids": [5, 5, 5, 5], "tenant": "a\\nb"}', "tenant must be"),
     ],
