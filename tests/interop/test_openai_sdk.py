@@ -1,0 +1,185 @@
+"""The openai SDK with its own defaults, retries among them, against a server process that asks for keys."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+from tests.interop.conftest import Gated
+from tests.interop.pico_tasks import held_out
+from tests.support.hash_server import ENGINE, hash_server, until
+
+SUM: dict[str, Any] = {"model": "pico", "messages": [{"role": "user", "content": "What is 17 + 25?"}], "temperature": 0}
+LONG: dict[str, Any] = {"model": "pico", "prompt": "1 2 3", "max_tokens": 450, "extra_body": {"ignore_eos": True}}
+
+
+@pytest.fixture
+def sdk(pico: Gated) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=pico.base_url, api_key=pico.keys["acme"]) as client:
+        yield client
+
+
+@pytest.fixture
+async def asdk(pico: Gated) -> AsyncIterator[openai.AsyncOpenAI]:
+    async with openai.AsyncOpenAI(base_url=pico.base_url, api_key=pico.keys["acme"]) as client:
+        yield client
+
+
+class Statuses(list[int]):
+    """What a client was answered, try by try."""
+
+    def client(self, base_url: str, api_key: str, max_retries: int, *also: Any) -> openai.OpenAI:
+        hooks = [lambda response: self.append(response.status_code), *also]
+        return openai.OpenAI(
+            base_url=base_url,
+            api_key=api_key,
+            max_retries=max_retries,
+            http_client=openai.DefaultHttpxClient(event_hooks={"response": hooks}),
+        )
+
+
+def quiet(pico: Gated) -> bool:
+    seen = pico.metrics()
+    return not any(value for (name, _), value in seen.items() if name in ("requests_active", "kv_cache_usage_perc"))
+
+
+async def test_many_sums_at_once(asdk: openai.AsyncOpenAI) -> None:
+    tasks = held_out("addition", 24)
+
+    async def ask(question: str) -> str | None:
+        message: Any = {"role": "user", "content": question}
+        reply = await asdk.chat.completions.create(model="pico", messages=[message], temperature=0, max_tokens=16)
+        return reply.choices[0].message.content
+
+    answers = await asyncio.gather(*(ask(task.prompt) for task in tasks))
+    right = [answer == task.answer for answer, task in zip(answers, tasks, strict=True)]
+    assert sum(right) >= 0.9 * len(right)
+
+
+def test_chat_with_everything_that_it_tells(sdk: openai.OpenAI) -> None:
+    raw = sdk.chat.completions.with_raw_response.create(
+        **SUM, logprobs=True, top_logprobs=2, extra_headers={"X-Request-Id": "sum-1"}
+    )
+    reply = raw.parse()
+    choice = reply.choices[0]
+    assert (choice.message.content, choice.finish_reason, reply.usage and reply.usage.completion_tokens) == ("42", "stop", 3)
+    assert reply._request_id == raw.headers["x-request-id"] == "sum-1"
+    assert choice.logprobs is not None
+    assert choice.logprobs.content is not None
+    assert [token.token for token in choice.logprobs.content] == ["4", "2", "<|end|>"]
+    assert all(len(token.top_logprobs) == 2 and token.logprob > -0.1 for token in choice.logprobs.content)
+
+
+def test_the_stream_helper(sdk: openai.OpenAI) -> None:
+    with sdk.chat.completions.stream(**SUM, stream_options={"include_usage": True}, logprobs=True) as stream:
+        kinds = {event.type for event in stream}
+        whole = stream.get_final_completion()
+    assert {"chunk", "content.delta", "content.done", "logprobs.content.delta", "logprobs.content.done"} <= kinds
+    assert (whole.choices[0].message.content, whole.choices[0].finish_reason) == ("42", "stop")
+    assert whole.usage is not None
+    assert (whole.usage.completion_tokens, whole.usage.total_tokens) == (3, 17)
+
+
+def test_responses(sdk: openai.OpenAI) -> None:
+    asked: dict[str, Any] = {"model": "pico", "input": "What is 17 + 25?", "temperature": 0}
+    assert sdk.responses.create(**asked).output_text == "42"
+    with sdk.responses.stream(**asked) as stream:
+        assert "".join(event.delta for event in stream if event.type == "response.output_text.delta") == "42"
+        assert stream.get_final_response().status == "completed"
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "code", "param"),
+    [
+        (openai.BadRequestError, {"temperature": -1}, "invalid_request", "temperature"),
+        (openai.BadRequestError, {"max_tokens": 10_000}, "context_length_exceeded", "max_tokens"),
+        (openai.BadRequestError, {"tools": [{"type": "function", "function": {"name": "f"}}]}, "invalid_request", "tools"),
+        (openai.NotFoundError, {"model": "gpt-5"}, "model_not_found", "model"),
+        (openai.APIStatusError, {"max_tokens": 450, "extra_body": {"timeout": 1e-3}}, "deadline_exceeded", None),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_errors_have_types(
+    sdk: openai.OpenAI, kind: type[openai.APIStatusError], change: dict[str, Any], code: str, param: str | None, stream: bool
+) -> None:
+    with pytest.raises(kind) as info:
+        sdk.with_options(max_retries=0).chat.completions.create(**{**SUM, **change, "stream": stream})
+    assert (info.value.code, info.value.param) == (code, param)
+    assert info.value.request_id
+
+
+def test_what_is_not_served_is_not_found(sdk: openai.OpenAI) -> None:
+    with pytest.raises(openai.NotFoundError, match="embeddings"):
+        sdk.embeddings.create(model="pico", input="x")
+
+
+def test_a_wrong_key(pico: Gated) -> None:
+    with openai.OpenAI(base_url=pico.base_url, api_key="sk-wrong") as client:
+        with pytest.raises(openai.AuthenticationError) as info:
+            client.chat.completions.create(**SUM)
+        assert info.value.code == "invalid_api_key"
+
+
+def test_a_429_is_tried_again_when_the_server_says(pico: Gated) -> None:
+    """A tenant of one request at a time: the second comes in once the first has gone away."""
+    statuses = Statuses()
+    with openai.OpenAI(base_url=pico.base_url, api_key=pico.keys["one-at-a-time"]) as other:
+        first = other.completions.create(**{**LONG, "n": 8}, stream=True)
+        next(iter(first))
+        told: list[str] = []
+
+        def refused(response: Any) -> None:
+            if response.status_code == 429:
+                told.append(response.headers["retry-after"])
+                first.close()
+
+        with statuses.client(pico.base_url, pico.keys["one-at-a-time"], 10, refused) as client:
+            assert client.chat.completions.create(**SUM).choices[0].message.content == "42"
+    assert (statuses[0], statuses[-1], set(statuses)) == (429, 200, {429, 200})
+    assert all(1 <= int(seconds) <= 2 for seconds in told)
+
+
+def test_a_client_that_runs_out_of_patience_ends_its_requests(pico: Gated, sdk: openai.OpenAI) -> None:
+    aborted = "requests_aborted_total", ("pico", "client_gone")
+    before = pico.metrics().get(aborted, 0.0)
+    with pytest.raises(openai.APITimeoutError):
+        sdk.with_options(timeout=0.2, max_retries=1).completions.create(**LONG, n=8)
+    until(lambda: quiet(pico))
+    assert pico.metrics()[aborted] - before == 2, "both tries"
+
+
+def test_a_stream_that_is_closed_ends_its_request(pico: Gated, sdk: openai.OpenAI) -> None:
+    aborted = "requests_aborted_total", ("pico", "client_gone")
+    before = pico.metrics().get(aborted, 0.0)
+    with sdk.completions.create(**LONG, stream=True) as stream:
+        next(iter(stream))
+    until(lambda: quiet(pico))
+    assert pico.metrics()[aborted] - before == 1
+
+
+def test_a_503_is_tried_again_until_the_engine_is_back(tmp_path: Path) -> None:
+    """The engine is killed under a stream: that one ends with an error, the next request gets its answer."""
+    asked: dict[str, Any] = {"model": "hash", "prompt": [72, 101], "max_tokens": 200}
+    statuses = Statuses()
+    with (
+        hash_server(tmp_path, step_seconds=0.01) as server,
+        statuses.client(f"{server.http}/v1", "none", 10) as client,
+    ):
+        wanted = client.completions.create(**asked).choices[0].text
+        stream = client.completions.create(**asked, stream=True)
+        text = next(iter(stream)).choices[0].text
+        os.kill(server.pids(ENGINE)[0], signal.SIGKILL)
+        with pytest.raises(openai.APIError) as info:  # noqa: PT012 - the stream fails while it is read
+            for chunk in stream:
+                text += chunk.choices[0].text
+        assert info.value.code == "engine_dead"
+        assert wanted.startswith(text)
+        assert client.completions.create(**asked).choices[0].text == wanted
+    assert (statuses[:2], statuses[2], statuses[-1], set(statuses[2:])) == ([200, 200], 503, 200, {503, 200})
