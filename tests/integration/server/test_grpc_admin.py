@@ -62,6 +62,14 @@ async def test_intervals_that_make_no_sense(channel: grpc.aio.Channel, interval:
     assert (info.value.code(), found.field_violations[0].field) == (grpc.StatusCode.INVALID_ARGUMENT, "interval")
 
 
+async def test_intervals_are_kept(channel: grpc.aio.Channel) -> None:
+    watch = AdminStub(channel).WatchLoad(pb.WatchLoadRequest(interval=3600.0))
+    await watch.read()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.2):
+            await watch.read()
+
+
 async def test_watching_ends_with_the_server(engine: ScriptedClient) -> None:
     async with serving(engine) as servers, grpc.aio.insecure_channel(servers.grpc) as channel:
         watch = AdminStub(channel).WatchLoad(pb.WatchLoadRequest(interval=3600.0))
