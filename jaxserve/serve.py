@@ -18,8 +18,9 @@ from jaxserve.config.start import Start, read_start
 from jaxserve.engine.remote.builders import Progress
 from jaxserve.errors import JaxserveError
 from jaxserve.logs import set_up_logging
+from server.checks import check_ports
+from server.ports import Addresses
 from server.processes.supervisor import Announcer, Supervisor, engine_spec
-from server.run import Addresses, check_ports
 
 _EXIT_ERROR = 2
 _EXIT_INTERRUPTED = 130

@@ -1,10 +1,19 @@
-"""Sockets to listen on."""
+"""Sockets to listen on, and where they are."""
 
 from __future__ import annotations
 
 import socket
+from dataclasses import dataclass
 
 from jaxserve.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """Where the servers listen, as URLs."""
+
+    http: str
+    grpc: str
 
 
 def bind(host: str, port: int, name: str, *, shared: bool = False) -> socket.socket:

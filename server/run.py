@@ -7,31 +7,21 @@ import contextlib
 import signal
 import socket
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import uvicorn
 
 from jaxserve.config.fields import ServerConfig
 from jaxserve.engine.client import EngineClient
-from jaxserve.errors import ConfigError
 from jaxserve.metrics.instruments import Instruments
-from server.gateway.gateway import Gateway, check_files
+from server.gateway.gateway import Gateway
 from server.grpc.server import GrpcServer
 from server.http.app import create_app
 from server.observe.observatory import Observatory
-from server.ports import authority, bind, taken
+from server.ports import Addresses, authority, bind, taken
 from server.tls import load_tls
 
 # After the drain nothing runs in the engine: what is left is the last bytes on their way to clients.
 _CLOSE_SECONDS = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Addresses:
-    """Where the servers listen, as URLs."""
-
-    http: str
-    grpc: str
 
 
 async def serve(client: EngineClient, config: ServerConfig, on_ready: Callable[[Addresses], None]) -> None:
@@ -63,16 +53,6 @@ async def run_servers(servers: Servers, on_ready: Callable[[Addresses], None]) -
     finally:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)
-
-
-def check_ports(config: ServerConfig) -> None:
-    """Raise ConfigError for a port or a file that cannot be had: better known before a model is loaded than after."""
-    load_tls(config)
-    check_files(config)
-    for port, flag in ((config.port, "port"), (config.grpc_port, "grpc_port")):
-        bind(config.host, port, flag).close()
-    if config.port == config.grpc_port != 0:
-        raise ConfigError(f"port and grpc_port are both {config.port}: choose another --grpc-port", param="grpc_port")
 
 
 class Servers:
@@ -140,6 +120,8 @@ class Servers:
         except OSError as error:
             listener.close()
             raise taken(config.host, config.grpc_port, "grpc_port", error) from error
+        # The next server is to get the port although connections of this one linger.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         http_port = listener.getsockname()[1]
         self._http_task = asyncio.create_task(self._http.serve(sockets=[listener]))
         await self._http.listening.wait()

@@ -24,11 +24,10 @@ from jaxserve.engine.remote.reports import METRICS_VARIABLE, EngineSpec
 from jaxserve.errors import JaxserveError
 from jaxserve.metrics.shared import bury
 from server.gateway.ledger import LedgerService, LedgerState
-from server.ports import authority, bind
+from server.ports import Addresses, authority, bind
 from server.processes.engine_keeper import EngineKeeper
 from server.processes.front_end_keeper import FrontEndKeeper
 from server.processes.specs import DRAIN, LEDGER, FrontEndSpec, encode_error
-from server.run import Addresses
 
 _LOG = logging.getLogger(__name__)
 
@@ -58,7 +57,7 @@ class Ports:
     """The sockets of a server, held by the supervisor for as long as it runs, whatever becomes of front ends.
 
     Attributes:
-        http: listens; every front end accepts connections from it.
+        http: every front end listens at it and accepts its connections.
         grpc: does not listen; it keeps the port, which front ends share, from others.
     """
 
@@ -70,6 +69,8 @@ class Ports:
         """Take the ports of a configuration. Raises ConfigError for one that is taken."""
         http = bind(config.host, config.port, "port")
         try:
+            # Or another could take the port for as long as nobody listens. Front ends set it again, for the next server's sake.
+            http.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
             bind(config.host, config.grpc_port, "grpc_port").close()  # a shared port could be somebody else's
             grpc = bind(config.host, config.grpc_port, "grpc_port", shared=True)
         except BaseException:

@@ -99,6 +99,7 @@ async def test_the_engine_is_killed_under_64_streams(server: HashServer) -> None
         assert all(stream.tokens == wanted[: len(stream.tokens)] for stream in streams), "nothing sent is taken back"
         refused = await client.post("/v1/completions", json={"prompt": "x"})
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "engine_dead")
+        assert "is started again" in refused.json()["error"]["message"]
         assert int(refused.headers["retry-after"]) >= 1
         assert (await client.get("/ready")).status_code == 503
         assert (await client.get("/health")).status_code == 200
