@@ -79,24 +79,25 @@ def _tokens(prompt: Prompt) -> int:
     return len(fields["prompt"].encode(errors="replace")) // _BYTES_A_TOKEN + 1
 
 
-async def _run(client: EngineClient, job: Job) -> Events:
+def _run(client: EngineClient, job: Job) -> Events:
     if len(job.prompts) == 1:
-        async with aclosing(_events(client, job, job.prompts[0], job.request_id)) as events:
-            async for event in events:
-                yield 0, event
-        return
+        return _events(client, job, 0, job.request_id)
+    return _side_by_side(client, job)
+
+
+async def _side_by_side(client: EngineClient, job: Job) -> Events:
     queue: asyncio.Queue[tuple[int, Event] | Exception | None] = asyncio.Queue(_READ_AHEAD)
 
-    async def pump(which: int, prompt: Prompt) -> None:
+    async def pump(which: int) -> None:
         try:
-            async with aclosing(_events(client, job, prompt, f"{job.request_id}-{which}")) as events:
-                async for event in events:
-                    await queue.put((which, event))
+            async with aclosing(_events(client, job, which, f"{job.request_id}-{which}")) as events:
+                async for item in events:
+                    await queue.put(item)
             await queue.put(None)
         except Exception as error:  # raised again where the events are read
             await queue.put(error)
 
-    pumps = [asyncio.create_task(pump(which, prompt)) for which, prompt in enumerate(job.prompts)]
+    pumps = [asyncio.create_task(pump(which)) for which in range(len(job.prompts))]
     try:
         running = len(pumps)
         while running:
@@ -113,16 +114,17 @@ async def _run(client: EngineClient, job: Job) -> Events:
         await asyncio.gather(*pumps, return_exceptions=True)
 
 
-async def _events(client: EngineClient, job: Job, prompt: Prompt, request_id: str) -> AsyncGenerator[Event, None]:
+async def _events(client: EngineClient, job: Job, which: int, request_id: str) -> Events:
+    """The events of one of the prompts."""
     watched = generation(request_id, job.options.tenant)
     try:
-        stream = _closable(client.generate(prompt, job.params, request_id=request_id, options=job.options))
+        stream = _closable(client.generate(job.prompts[which], job.params, request_id=request_id, options=job.options))
         async with aclosing(stream) as events:
             async for event in events:
                 watched.saw(event)
                 if isinstance(event, Finished):
                     _check_outcome(client, event)
-                yield event
+                yield which, event
     except JaxserveError as error:
         raise in_words_of_client(error, job.names) from error
 

@@ -7,15 +7,18 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
+import msgspec
 from fastapi import Request
 
 from jaxserve.engine.events import Delta, Event, Finished, PositionLogprobs, Started
 from jaxserve.types import FinishReason
 from server.http.fields import StreamOptions
 from server.http.replies import Reason, UsageReply
-from server.http.sse import DONE, frame
+from server.http.sse import DONE
 from server.requests import Job
 from server.streams import Events, run
+
+_encode = msgspec.json.Encoder().encode
 
 
 @dataclass(slots=True)
@@ -109,18 +112,22 @@ async def stream_frames(
     head: Mapping[str, Any],
     options: StreamOptions | None,
 ) -> AsyncGenerator[bytes, None]:
-    """The SSE frames of a stream: `head` with each of the additions that an event makes, usage if wanted, the end."""
+    """The SSE frames of a stream: `head` with each of the additions that an event makes, usage if wanted, the end.
+
+    Neither `head` nor an addition is empty.
+    """
     include_usage = options is not None and bool(options.include_usage)
     continuous = include_usage and options is not None and bool(options.continuous_usage_stats)
     tally = Tally()
+    opening = b"data: " + _encode(head)[:-1] + b","  # what is the same in every chunk is written once
     async with aclosing(events):
         async for which, event in events:
-            tally.add(event)
+            if include_usage:
+                tally.add(event)
             for addition in additions(which, event):
-                chunk = {**head, **addition}
                 if include_usage:
-                    chunk["usage"] = tally.reply() if continuous else None
-                yield frame(chunk)
+                    addition = {**addition, "usage": tally.reply() if continuous else None}
+                yield opening + _encode(addition)[1:] + b"\n\n"
     if include_usage:
-        yield frame({**head, "choices": [], "usage": tally.reply()})
+        yield opening + _encode({"choices": [], "usage": tally.reply()})[1:] + b"\n\n"
     yield DONE

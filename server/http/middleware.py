@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -32,7 +33,7 @@ class Envelope:
         scope.setdefault("state", {})["request_id"] = request_id
         started = False
 
-        async def send_with_id(message: Message) -> None:
+        def send_with_id(message: Message) -> Awaitable[None]:
             nonlocal started
             if message["type"] == "http.response.start":
                 started = True
@@ -40,7 +41,7 @@ class Envelope:
                 headers["X-Request-Id"] = request_id
                 if speaks_anthropic(scope["path"]):
                     headers["request-id"] = request_id  # where Anthropic's clients look
-            await send(message)
+            return send(message)  # awaited by the caller: events of streams pass here, one by one
 
         try:
             await self._app(scope, receive, send_with_id)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable
 from contextlib import ExitStack
 
 from starlette.datastructures import Headers
@@ -69,12 +69,12 @@ class Observed:
         with ExitStack() as stack:
             stack.enter_context(self._observatory.watching(exchange))
 
-            async def sending(message: Message) -> None:
+            def sending(message: Message) -> Awaitable[None]:
                 if message["type"] == "http.response.start":
                     exchange.status = str(message["status"])
                     if Headers(raw=message["headers"]).get("content-type", "").startswith("text/event-stream"):
                         stack.enter_context(self._observatory.servers.stream("http"))
-                await send(message)
+                return send(message)  # awaited by the caller: events of streams pass here, one by one
 
             try:
                 await self._app(scope, receive, sending)
