@@ -135,7 +135,23 @@ def test_tokens_are_written_now_and_then_and_when_the_last_request_ends(instrume
     record.tokens(0, 1, 10.2)
     record.ended(0, "stop", 10.2)
     record.finished()
-    assert recorded(instruments)["generation_tokens_total", LABELS] == 4
+    seen = recorded(instruments)
+    assert seen["generation_tokens_total", LABELS] == 4
+    assert seen["inter_token_latency_seconds_count", LABELS] == 3
+    assert seen["inter_token_latency_seconds_sum", LABELS] == pytest.approx(0.2)
+
+
+def test_tokens_that_come_together_have_no_time_between_them(instruments, recorder):
+    record = recorder.received()
+    record.prepared(PAID, 3, 0.0)
+    record.started(3, 0.0, 1.0)
+    record.tokens(0, 3, 1.0)
+    record.ended(0, "stop", 1.0)
+    record.finished()
+    seen = recorded(instruments)
+    assert seen["inter_token_latency_seconds_count", LABELS] == 2
+    assert seen["inter_token_latency_seconds_sum", LABELS] == 0
+    assert seen["generation_tokens_total", LABELS] == 3
 
 
 def test_the_tier_is_that_of_the_prompt(instruments, recorder):

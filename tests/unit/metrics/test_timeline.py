@@ -60,6 +60,7 @@ def test_what_is_too_old_is_forgotten_and_what_is_too_much_too(monkeypatch):
     window = kept.window(1e9, 72.3, 1e9)
     assert [one.step for one in window.turns] == [1, 2]
     assert [span.id for span in window.spans] == ["gone", "runs", "waits"]
+    assert (len(kept._turns), len(kept._ended)) == (2, 1), "memory is given back"
     monkeypatch.setattr(timeline_module, "MAX_TURNS", 3)
     few = Timeline(60.0, 100)
     for number in range(5):
