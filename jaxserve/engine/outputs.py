@@ -28,7 +28,7 @@ class _SequenceText:
     id: str
     index: int
     detokenizer: Detokenizer | None
-    stop: StopStrings
+    stop: StopStrings | None
     num_tokens: int = 0
     first_token: float | None = None
     finished: bool = False
@@ -139,9 +139,11 @@ class RequestOutputs:
             return pushed
         if not self.started:
             pushed.events.append(self._start(update))
-        early, self._early = self._early, []
-        for ready in (*early, update):
-            self._take_token(self._sequences[ready.id], ready, pushed)
+        if self._early:
+            early, self._early = self._early, []
+            for ready in early:
+                self._take_token(self._sequences[ready.id], ready, pushed)
+        self._take_token(sequence, update, pushed)
         return pushed
 
     def abort(self) -> list[Event]:
@@ -170,11 +172,12 @@ class RequestOutputs:
         reason, matched = update.reason, update.matched
         text = self._text(sequence, token, reason)
         released, stopped = text, None
-        if sequence.num_tokens > self._params.min_tokens:
-            watched = sequence.stop.push(text)
-            released, stopped = watched.text, watched.matched
-        if stopped is None and reason is not None:
-            released += sequence.stop.flush().text
+        if sequence.stop is not None:
+            if sequence.num_tokens > self._params.min_tokens:
+                watched = sequence.stop.push(text)
+                released, stopped = watched.text, watched.matched
+            if stopped is None and reason is not None:
+                released += sequence.stop.flush().text
         if stopped is not None:
             if reason is None:
                 pushed.end.append(sequence.id)
@@ -232,5 +235,7 @@ class RequestOutputs:
             return None
         return Detokenizer(self._tokenizer, self._prompt, skip_special_tokens=self._params.skip_special_tokens)
 
-    def _stop_strings(self) -> StopStrings:
+    def _stop_strings(self) -> StopStrings | None:
+        if not self._params.stop:
+            return None
         return StopStrings(self._params.stop, include_in_output=self._params.include_stop_str_in_output)

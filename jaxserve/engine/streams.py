@@ -36,36 +36,43 @@ class StreamLimits:
 
 
 @dataclass(slots=True)
-class _Waiting:
-    """Deltas of one sequence that wait, as one."""
+class _Joined:
+    """What several deltas hold."""
 
-    first: Delta
     texts: list[str] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[PositionLogprobs] = field(default_factory=list)
-    merged: bool = False
-    bytes: int = 0
 
-    def add(self, delta: Delta) -> None:
-        """Append the sequence's next delta."""
-        if not self.merged:
-            self.merged = True
-            self._append(self.first)
-        self._append(delta)
-
-    def delta(self) -> Delta:
-        """All of it."""
-        first = self.first
-        if not self.merged:
-            return first
-        logprobs = None if first.logprobs is None else tuple(self.logprobs)
-        text, token_ids = "".join(self.texts), tuple(self.token_ids)
-        return Delta(first.request_id, first.index, text, token_ids, first.first_token_index, logprobs)
-
-    def _append(self, delta: Delta) -> None:
+    def append(self, delta: Delta) -> None:
+        """One more."""
         self.texts.append(delta.text)
         self.token_ids.extend(delta.token_ids)
         self.logprobs.extend(delta.logprobs or ())
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """Deltas of one sequence that wait, as one; mostly it is one."""
+
+    first: Delta
+    bytes: int
+    joined: _Joined | None = None
+
+    def add(self, delta: Delta) -> None:
+        """Append the sequence's next delta."""
+        if self.joined is None:
+            self.joined = _Joined()
+            self.joined.append(self.first)
+        self.joined.append(delta)
+
+    def delta(self) -> Delta:
+        """All of it."""
+        first, joined = self.first, self.joined
+        if joined is None:
+            return first
+        logprobs = None if first.logprobs is None else tuple(joined.logprobs)
+        text, token_ids = "".join(joined.texts), tuple(joined.token_ids)
+        return Delta(first.request_id, first.index, text, token_ids, first.first_token_index, logprobs)
 
 
 class EventBuffer:
@@ -140,7 +147,7 @@ class EventBuffer:
                 waiting.bytes += size
                 waiting.add(event)
                 return
-            waiting = self._open[event.index] = _Waiting(event, bytes=size)
+            waiting = self._open[event.index] = _Waiting(event, size)
             self._items.append(waiting)
         else:
             self._items.append(event)

@@ -65,6 +65,11 @@ class _Utf8Decoder:
         self._decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape" if each_byte else "replace")
 
     def push(self, data: bytes) -> str:
+        if not self._decoder.buffer:  # nothing is held back: whole characters, as nearly all tokens are, need no more than this
+            try:
+                return data.decode()
+            except UnicodeDecodeError:
+                pass
         return self._mark(self._decoder.decode(data))
 
     def flush(self) -> str:
