@@ -34,7 +34,7 @@ from jaxserve.config.flags import add_flags
 from jaxserve.engine.build import BuiltEngine, build_engine
 from jaxserve.engine.core import EngineCore
 from jaxserve.engine.preparation import model_directory
-from jaxserve.executor.base import Capabilities, Executor, StepHandle
+from jaxserve.executor.base import Capabilities, Executor, ExecutorCounts, StepHandle
 from jaxserve.models.checkpoint import read_hf_config
 from jaxserve.sampling.params import SamplingParams
 from jaxserve.scheduler.plan import Plan, StepResult
@@ -112,6 +112,10 @@ class Waits:
     def capabilities(self) -> Capabilities:
         """The executor's."""
         return self._executor.capabilities()
+
+    def counts(self) -> ExecutorCounts:
+        """The executor's."""
+        return self._executor.counts()
 
     def submit(self, plan: Plan) -> StepHandle:
         """The executor's, its handle watched."""
