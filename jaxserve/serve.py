@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bars
 
-from jaxserve.config.fields import EngineConfig, ServerConfig
+from jaxserve.config.fields import EngineConfig
 from jaxserve.config.start import Start, read_start
 from jaxserve.engine.remote.builders import Progress
 from jaxserve.errors import JaxserveError
@@ -36,8 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if start.source.check:
             _check(start)
         else:
-            _say_settings(start)
-            asyncio.run(_run(start.engine, start.server))
+            asyncio.run(_run(start))
     except JaxserveError as error:
         print(f"jaxserve: {error.message}", file=sys.stderr)
         return _EXIT_ERROR
@@ -46,15 +45,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-async def _run(engine_config: EngineConfig, config: ServerConfig) -> None:
+async def _run(start: Start) -> None:
     with ExitStack() as display:
         progress = display.enter_context(_progress())
 
         def say_banner(banner: str) -> None:
             display.close()
             print(banner, file=sys.stderr, flush=True)
+            _say_settings(start)  # not before: what keeps the server from starting is told in one line
 
-        supervisor = Supervisor(engine_spec(engine_config, config), config, Announcer(progress, say_banner, _say_ready))
+        announcer = Announcer(progress, say_banner, _say_ready)
+        supervisor = Supervisor(engine_spec(start.engine, start.server), start.server, announcer)
         await supervisor.run()
 
 
