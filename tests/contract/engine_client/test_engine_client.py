@@ -84,7 +84,8 @@ async def test_events_of_a_request(client: EngineClient) -> None:
         assert (end.reason, end.usage.prompt_tokens, end.usage.completion_tokens) == (FinishReason.LENGTH, 5, 6)
         assert 0.0 <= end.timing.queue <= end.timing.first_token <= end.timing.total
         deltas = [event for event in events if isinstance(event, Delta) and event.index == index]
-        assert [delta.first_token_index for delta in deltas] == list(range(6))
+        places = [delta.first_token_index + place for delta in deltas for place in range(len(delta.token_ids))]
+        assert places == list(range(6))
     stats = await until_idle(client)
     assert (stats.finished, stats.received) == (before.finished + 1, before.received + 1)
 
@@ -120,10 +121,10 @@ async def test_logprobs_are_of_their_own_tokens(client: EngineClient) -> None:
                 assert event.logprobs is None
                 continue
             assert event.logprobs is not None
-            (position,) = event.logprobs
-            (token,) = event.token_ids
-            assert (position.chosen.token_id, position.chosen.logprob, position.chosen.rank) == (token, -token / 8, token + 1)
-            assert [top.token_id for top in position.top] == [(token + place) % VOCAB for place in range(3)]
+            for position, token in zip(event.logprobs, event.token_ids, strict=True):
+                chosen = position.chosen
+                assert (chosen.token_id, chosen.logprob, chosen.rank) == (token, -token / 8, token + 1)
+                assert [top.token_id for top in position.top] == [(token + place) % VOCAB for place in range(3)]
             assert [top.logprob for top in position.top] == [-((token + place) % VOCAB) / 16 for place in range(3)]
 
 

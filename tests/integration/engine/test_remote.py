@@ -41,12 +41,13 @@ async def engine(tokenizer_path: str) -> AsyncIterator[RemoteEngine]:
 
 
 async def tokens(client: Frontend, **given: Any) -> list[int]:
-    found: list[int] = []
+    """Those of the first sequence, then those of the next one."""
+    deltas: list[Delta] = []
     async with asyncio.timeout(PATIENCE):
         async for event in client.generate({"prompt_token_ids": [5, 6]}, SamplingParams(**given)):
             if isinstance(event, Delta):
-                found += event.token_ids
-    return found
+                deltas.append(event)
+    return [token for delta in sorted(deltas, key=lambda delta: delta.index) for token in delta.token_ids]
 
 
 async def until_free(client: Frontend) -> None:
@@ -192,4 +193,19 @@ async def test_a_stopped_engine_ends_with_0(engine: RemoteEngine) -> None:
         assert isinstance(await anext(events), Started)
         await engine.process.stop(PATIENCE)
     assert await engine.process.ended() == 0
+    await client.drain(0.0)
+
+
+async def test_a_front_end_that_fell_behind_catches_up_with_fewer_events(engine: RemoteEngine) -> None:
+    """What waits for it is taken in before readers run, so that they find the tokens of several steps in one event."""
+    client = await engine.connect("a")
+    deltas: list[Delta] = []
+    async with asyncio.timeout(PATIENCE):
+        async for event in client.generate({"prompt_token_ids": [5, 6]}, SamplingParams(max_tokens=200)):
+            if isinstance(event, Delta):
+                deltas.append(event)
+                if len(deltas) == 1:
+                    time.sleep(0.5)  # the event loop is held up, as by too much work
+    assert [token for delta in deltas for token in delta.token_ids] == expected([5, 6], 200, vocab=VOCAB)
+    assert max(len(delta.token_ids) for delta in deltas) > 4
     await client.drain(0.0)
