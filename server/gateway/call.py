@@ -17,6 +17,7 @@ from server.gateway.refusals import refusal
 from server.gateway.usage import UsageEvent, UsageLog
 
 DISCONNECTED = "disconnected"
+MOST_TOKENS = 10**9  # of one output that are charged before it begins: more is refused anyway, and could be any number
 _PRECEDENCE = tuple(ServiceClass)
 
 
@@ -136,7 +137,9 @@ class Call:
 
     def engine_id(self, request_id: str) -> str:
         """The engine's name for a request: a tenant cannot name, and so not abort or stand in the way of, another's."""
-        return request_id if self.principal.tenant is None else f"{self.principal.tenant}:{request_id}"
+        tenant = self.principal.tenant
+        # With its length: names of tenants may hold colons themselves.
+        return request_id if tenant is None else f"{len(tenant)}:{tenant}:{request_id}"
 
     async def start(self, completion_id: str, model: str, options: RequestOptions, size: JobSize) -> Run:
         """Admit a job and charge its estimate. Raises RateLimitError, BudgetError or InvalidRequestError."""
@@ -179,10 +182,9 @@ class Call:
             return None
         reservation = uuid.uuid4().hex
         sequences = size.prompts * size.sequences
+        most = None if size.max_tokens is None else min(size.max_tokens, MOST_TOKENS)
         try:
-            answer = await self.ledger.ask(
-                Reserve(self.owner, reservation, tenant, limits, size.prompt_tokens, sequences, size.max_tokens)
-            )
+            answer = await self.ledger.ask(Reserve(self.owner, reservation, tenant, limits, size.prompt_tokens, sequences, most))
         except BaseException:  # it may be reserved all the same
             self.ledger.tell(Settle(reservation, 0, 0, 0))
             raise

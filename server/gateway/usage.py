@@ -82,7 +82,7 @@ class UsageLog:
         self._path = path
         self._on_lost = on_lost
         self._encoder = msgspec.json.Encoder()
-        self._waiting: dict[tuple[str, int, int], UsageEvent] = {}
+        self._waiting: dict[tuple[str | int, ...], UsageEvent] = {}
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self._rounds = 0  # since the last sync
@@ -100,7 +100,9 @@ class UsageLog:
 
     def add(self, event: UsageEvent) -> None:
         """Write an event soon; never waits."""
-        name = (event.completion_id, event.prompt, event.index)
+        # Clients may name requests and answers themselves, and so alike: what makes them one must pay alike.
+        who = (event.tenant, event.key_id, event.model, event.service_class, event.request_id)
+        name = (*who, event.completion_id, event.prompt, event.index)
         with self._lock:
             known = self._waiting.get(name)
             if known is not None:

@@ -29,6 +29,18 @@ def total(*paths: Path) -> int:
     return sum(line["completion_tokens"] for path in paths for line in lines(path))
 
 
+@pytest.mark.parametrize("field", ["tenant", "key_id", "model", "service_class", "request_id", "completion_id"])
+def test_each_pays_for_itself_though_answers_are_called_alike(tmp_path: Path, field: str) -> None:
+    path = tmp_path / "usage.jsonl"
+    log = UsageLog(str(path))
+    for value in ("one", "another"):
+        used = event()
+        setattr(used, field, value)
+        log.add(used)
+    log.close()
+    assert {line[field]: line["completion_tokens"] for line in lines(path)} == {"one": 1, "another": 1}
+
+
 def test_events_are_lines_and_those_of_a_sequence_that_wait_are_one(tmp_path: Path) -> None:
     path = tmp_path / "usage.jsonl"
     path.write_text("{}\n")
