@@ -125,8 +125,12 @@ class Supervisor:
             loop.add_signal_handler(number, self._on_signal)
         running = [asyncio.create_task(run) for run in (self._engine.run(), *(keeper.run() for keeper in self._front_ends))]
         try:
-            await self._until_told(running)
-            await self._drain(running)
+            try:
+                await self._until_told(running)
+            except JaxserveError:
+                await self._drain(running, 0.0)  # streams that run hear why, and what was used is written down
+                raise
+            await self._drain(running, self._config.drain_timeout)
         finally:
             await self._end(running)
             for number in (signal.SIGTERM, signal.SIGINT):
@@ -152,15 +156,14 @@ class Supervisor:
         for front_end in self._front_ends:
             await front_end.listening.wait()
 
-    async def _drain(self, running: list[asyncio.Task[None]]) -> None:
+    async def _drain(self, running: list[asyncio.Task[None]], timeout: float) -> None:
         """Let front ends finish what runs; the engine goes when they are gone."""
-        _LOG.info("draining for at most %g s", self._config.drain_timeout)
+        _LOG.info("draining for at most %g s", timeout)
         for front_end in self._front_ends:
             front_end.stop()
         ending = asyncio.gather(*running[1:], return_exceptions=True)
         hurrying = asyncio.create_task(self._told_again.wait())
-        patience = self._config.drain_timeout + KILL_SECONDS
-        await asyncio.wait((ending, hurrying), timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((ending, hurrying), timeout=timeout + KILL_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         if hurrying.done():
             for front_end in self._front_ends:
                 front_end.stop()

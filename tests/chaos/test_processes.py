@@ -253,6 +253,21 @@ def test_an_engine_that_never_lasts_ends_the_server(tmp_path: Path) -> None:
         nothing_left(family, ports)
 
 
+async def test_a_server_that_gives_up_says_why_and_writes_its_bill(tmp_path: Path) -> None:
+    log = tmp_path / "usage.jsonl"
+    with hash_server(tmp_path, {"max_engine_restarts": 0, "usage_log": str(log)}, step_seconds=STEP) as server:
+        family, ports = server.family(), server.ports()
+        async with client_of(server) as client:
+            streams, tasks = await open_streams(client, 8)
+            os.kill(server.pids(ENGINE)[0], signal.SIGKILL)
+            await asyncio.gather(*tasks)
+        assert {stream.error for stream in streams} == {"engine_dead"}
+        assert await asyncio.to_thread(server.popen.wait, PATIENCE) == 2
+        billed = sum(json.loads(line)["completion_tokens"] for line in log.read_text().splitlines())
+        assert billed == sum(len(stream.tokens) for stream in streams)
+        nothing_left(family, ports)
+
+
 def test_what_keeps_the_engine_from_being_built_ends_the_server(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="jaxserve: no such model"), hash_server(tmp_path, refuses_to_build="no such model"):
         pass
