@@ -34,7 +34,8 @@ from jaxserve.config.flags import add_flags
 from jaxserve.engine.build import BuiltEngine, build_engine
 from jaxserve.engine.core import EngineCore
 from jaxserve.engine.preparation import model_directory
-from jaxserve.executor.base import Capabilities, Executor, ExecutorCounts, StepHandle
+from jaxserve.executor.base import Capabilities, Executor, StepHandle
+from jaxserve.metrics.turn import ExecutorCounts
 from jaxserve.models.checkpoint import read_hf_config
 from jaxserve.sampling.params import SamplingParams
 from jaxserve.scheduler.plan import Plan, StepResult
