@@ -55,7 +55,7 @@ class ChatRequest(SharedFields):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if self.top_logprobs is not None and not self.logprobs:
+        if self.top_logprobs and not self.logprobs:
             raise PydanticCustomError("needs_logprobs", "is only allowed with logprobs: true", {"param": "top_logprobs"})
         if None not in (self.max_tokens, self.max_completion_tokens) and self.max_tokens != self.max_completion_tokens:
             raise PydanticCustomError(

@@ -126,7 +126,7 @@ class ResponsesRequest(EngineFields):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if self.top_logprobs is not None and not self.with_logprobs():
+        if self.top_logprobs and not self.with_logprobs():
             raise PydanticCustomError(
                 "needs_include", "is only allowed with include: ['{include}']", {"param": "top_logprobs", "include": LOGPROBS}
             )
