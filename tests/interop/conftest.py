@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,8 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.interop.programs import run
-from tests.support.serve_process import ROOT, Process, served
+from tests.support.serve_process import Process, served
 from tests.unit.metrics.scrape import values
 
 # Other tests serve the bundled model with these: what one has compiled, the others load.
@@ -42,25 +41,23 @@ class Gated:
         return [json.loads(line) for line in self.usage_log.read_text().splitlines()]
 
 
-def new_key(file: Path, tenant: str, *arguments: str) -> str:
-    """Make a key as operators do, and add it to the file."""
-    made = run([sys.executable, "-m", "jaxserve.keys", "new", "--tenant", tenant, *arguments], cwd=ROOT)
-    with file.open("a") as lines:
-        lines.write(made.stdout)
-    return made.stderr.split()[-1]
+def entry(tenant: str, key: str, limits: str) -> str:
+    """What `python -m jaxserve.keys new` prints, which takes a second a key."""
+    return f'[[key]]\nsha256 = "{hashlib.sha256(key.encode()).hexdigest()}"\ntenant = "{tenant}"\n{limits}\n'
 
 
 @contextmanager
-def gated(folder: Path, tenants: dict[str, tuple[str, ...]], *arguments: str) -> Iterator[Gated]:
-    """A server for the tenants, each with the options of its key."""
+def gated(folder: Path, tenants: dict[str, str], *arguments: str) -> Iterator[Gated]:
+    """A server for the tenants, each with the limits of its key."""
     file, log = folder / "keys.toml", folder / "usage.jsonl"
-    keys = {tenant: new_key(file, tenant, *options) for tenant, options in tenants.items()}
+    keys = {tenant: f"key-of-{tenant}" for tenant in tenants}
+    file.write_text("\n".join(entry(tenant, keys[tenant], limits) for tenant, limits in tenants.items()))
     for process in served(folder, "pico", *SMALL, "--keys", str(file), "--usage-log", str(log), *arguments):
         yield Gated(process, keys, log)
 
 
 @pytest.fixture(scope="package")
 def pico(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gated]:
-    tenants = {"acme": (), "one-at-a-time": ("--max-concurrent", "1")}
+    tenants = {"acme": "", "one-at-a-time": "max_concurrent = 1"}
     with gated(tmp_path_factory.mktemp("pico"), tenants, "--frontends", "2") as running:
         yield running

@@ -39,7 +39,7 @@ def main() -> None:
         "response": response.output[0].content[0].text,
         "message": message.choices[0].message.content,
         "usage": [whole.usage.total_tokens, chunks[-1].usage.total_tokens, text.usage.completion_tokens],
-        "tokens": 3 + 3 + 5 + 3 + 3,
+        "tokens": sum(part.usage.completion_tokens for part in (whole, chunks[-1], text, message)) + response.usage.output_tokens,
         "failures": [
             failure(asked, change)
             for change in ({"temperature": -1}, {"api_key": "sk-wrong"}, {"model": "openai/other"}, {"max_tokens": 10_000})

@@ -15,7 +15,7 @@ def test_litellm(pico: Gated, tmp_path: Path) -> None:
     seen = json.loads(run(program, cwd=tmp_path).stdout.splitlines()[-1])
     answers = {surface: seen[surface] for surface in ("chat", "stream", "response", "message")}
     assert answers == dict.fromkeys(answers, "42")
-    assert (seen["logprobs"], seen["usage"]) == (["4", "2", "<|end|>"], [17, 17, 5])
+    assert (seen["logprobs"], seen["usage"], seen["tokens"]) == (["4", "2", "<|end|>"], [17, 17, 5], 17)
     assert seen["text"]
     assert seen["failures"] == [
         ["BadRequestError", 400],

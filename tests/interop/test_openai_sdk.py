@@ -95,6 +95,26 @@ def test_responses(sdk: openai.OpenAI) -> None:
         assert stream.get_final_response().status == "completed"
 
 
+def test_what_asks_for_nothing_is_no_reason_to_refuse(sdk: openai.OpenAI) -> None:
+    """Defaults that programs spell out, and fields that are for accounts and caches elsewhere."""
+    harmless: dict[str, Any] = {
+        **{"logit_bias": {}, "stop": [], "tools": [], "tool_choice": "none", "parallel_tool_calls": True},
+        **{"n": 1, "top_p": 1.0, "frequency_penalty": 0.0, "presence_penalty": 0.0, "logprobs": False, "top_logprobs": 0},
+        **{"response_format": {"type": "text"}, "modalities": ["text"], "reasoning_effort": "none", "store": False},
+        **{"metadata": {"a": "b"}, "user": "u", "safety_identifier": "x", "prompt_cache_key": "x", "service_tier": "auto"},
+    }
+    assert sdk.chat.completions.create(**SUM, **harmless).choices[0].message.content == "42"
+    kept = sdk.responses.create(model="pico", input="What is 17 + 25?", temperature=0, top_logprobs=0, truncation="disabled")
+    assert kept.output_text == "42"
+
+
+def test_an_answer_is_sent_back_as_it_came(sdk: openai.OpenAI) -> None:
+    answer = sdk.chat.completions.create(**SUM).choices[0].message
+    for turn in (answer, answer.model_dump()):
+        turns: Any = [*SUM["messages"], turn, {"role": "user", "content": "What is 20 + 25?"}]
+        assert sdk.chat.completions.create(**{**SUM, "messages": turns}).choices[0].message.content == "45"
+
+
 @pytest.mark.parametrize(
     ("kind", "change", "code", "param"),
     [

@@ -1,4 +1,7 @@
-"""What Triton's own client sees of a server, as JSON: a program, since its protobuf package cannot share a process with ours."""
+"""What Triton's own client sees of a server, as JSON: `triton_client.py HOST:PORT TOKENS [KEY]`.
+
+A program, since its protobuf package cannot share a process with ours.
+"""
 
 from __future__ import annotations
 
@@ -68,9 +71,21 @@ def failure(client: Any) -> str:
     return ""
 
 
+class Bearer(triton.InferenceServerClientPlugin):
+    """Sends an API key with every call."""
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+
+    def __call__(self, request: Any) -> None:
+        request.headers = {**request.headers, "authorization": f"Bearer {self.key}"}
+
+
 def main() -> None:
-    target, count = sys.argv[1], int(sys.argv[2])
+    target, count, keys = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
     with triton.InferenceServerClient(target) as client:
+        for key in keys:
+            client.register_plugin(Bearer(key))
         seen = {
             "live": client.is_server_live(),
             "ready": client.is_server_ready(),
