@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import signal
 import socket
 from collections.abc import Callable, Iterator
+from typing import cast
 
 import uvicorn
 
@@ -16,12 +18,15 @@ from jaxserve.metrics.instruments import Instruments
 from server.gateway.gateway import Gateway
 from server.grpc.server import GrpcServer
 from server.http.app import create_app
+from server.http.connections import Connection, ConnectionLimits, connections
 from server.observe.observatory import Observatory
 from server.ports import Addresses, authority, bind, taken
 from server.tls import load_tls
 
 # After the drain nothing runs in the engine: what is left is the last bytes on their way to clients.
 _CLOSE_SECONDS = 2
+
+_TICKS = 10  # of uvicorn a second
 
 
 async def serve(client: EngineClient, config: ServerConfig, on_ready: Callable[[Addresses], None]) -> None:
@@ -98,7 +103,7 @@ class Servers:
         )
         self._http = _HttpServer(
             uvicorn.Config(
-                create_app(client, self._gateway, self._observatory),
+                create_app(client, self._gateway, self._observatory, config),
                 lifespan="off",
                 ws="none",
                 log_config=None,
@@ -106,6 +111,8 @@ class Servers:
                 access_log=False,
                 server_header=False,
                 timeout_graceful_shutdown=_CLOSE_SECONDS,
+                timeout_keep_alive=math.ceil(config.http_keepalive),
+                http=cast(type[Connection], connections(ConnectionLimits.of(config))),
                 **(self._tls.http_settings() if self._tls else {}),
             )
         )
@@ -156,15 +163,26 @@ class Servers:
 
 
 class _HttpServer(uvicorn.Server):
-    """uvicorn that leaves signals to us and says when it listens."""
+    """uvicorn that leaves signals to us, says when it listens, and looks after its connections."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
         self.listening = asyncio.Event()
+        self._looked_at: list[Connection] = []
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self.listening.set()
+
+    async def on_tick(self, counter: int) -> bool:
+        """Ten times a second: look at a tenth of the connections, or ten thousand of them would hold up a step's tokens."""
+        part = counter % _TICKS
+        if part == 0:
+            self._looked_at = [one for one in self.server_state.connections if isinstance(one, Connection)]
+        now = asyncio.get_running_loop().time()
+        for connection in self._looked_at[part::_TICKS]:
+            connection.check(now)
+        return await super().on_tick(counter)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -7,6 +7,7 @@ from importlib.metadata import version
 from fastapi import FastAPI
 
 from jaxserve.clock import RealClock
+from jaxserve.config.fields import ServerConfig
 from jaxserve.engine.client import EngineClient
 from server.gateway.gateway import Gateway
 from server.http import about, admin, chat, completions, docs_page, failures, observe, openapi, tokens
@@ -19,10 +20,11 @@ from server.observe.deep_health import DeepHealth
 from server.observe.observatory import Observatory
 
 
-def create_app(client: EngineClient, gateway: Gateway, observatory: Observatory) -> FastAPI:
+def create_app(client: EngineClient, gateway: Gateway, observatory: Observatory, config: ServerConfig) -> FastAPI:
     """Build the application over an engine, behind a gateway, watched by an observatory."""
     app = FastAPI(title="jaxserve", version=version("jaxserve"), redirect_slashes=False, openapi_url=None)
     app.state.client = client
+    app.state.sse_keepalive = config.sse_keepalive
     app.state.observatory = observatory
     app.state.deep_health = DeepHealth(client, RealClock())
     parts = (chat, completions, responses, messages, tokens, about, admin, observe, docs_page)
