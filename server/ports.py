@@ -28,7 +28,7 @@ def bind(host: str, port: int, name: str, *, shared: bool = False) -> socket.soc
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, kind, protocol)
-    except OSError as error:
+    except (OSError, ValueError) as error:  # the latter for what is no name at all
         raise ConfigError(f"cannot listen on host {host!r} ({error}): choose another --host", param="host") from error
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT if shared else socket.SO_REUSEADDR, 1)

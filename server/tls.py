@@ -69,8 +69,9 @@ def load_tls(config: ServerConfig) -> Tls | None:
 def _read(path: Path, name: str) -> bytes:
     try:
         return path.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"{name} {path} cannot be read ({error.strerror})", param=name) from error
+    except (OSError, ValueError) as error:  # the latter for what is no path at all
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError(f"{name} {path} cannot be read ({reason})", param=name) from error
 
 
 def _no_password() -> str:

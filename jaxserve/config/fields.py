@@ -254,6 +254,8 @@ class ServerConfig:
         require_at_least("tokenizer_processes", self.tokenizer_processes, 0)
         require_at_least("max_engine_restarts", self.max_engine_restarts, 0)
         require_at_least("drain_timeout", self.drain_timeout, 0)
+        if self.drain_timeout == math.inf:
+            raise ConfigError("drain_timeout must be finite, got inf", param="drain_timeout")
         require_at_least("max_body_bytes", self.max_body_bytes, 1)
         for name in ("max_header_kib", "max_connections", "max_unread_tokens", "max_unread_kib"):
             require_at_least(name, getattr(self, name), 1)

@@ -197,8 +197,9 @@ def check_usage_log(path: str) -> None:
 def _first(path: str) -> _Opened:
     try:
         return _open(path)
-    except OSError as error:
-        raise ConfigError(f"usage_log: cannot append to {path}: {error.strerror}", param="usage_log") from error
+    except (OSError, ValueError) as error:  # the latter for what is no path at all
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError(f"usage_log: cannot append to {path!r}: {reason}", param="usage_log") from error
 
 
 def _open(path: str) -> _Opened:

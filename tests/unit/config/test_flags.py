@@ -204,6 +204,7 @@ def test_help_names_every_field_with_its_default(capsys, monkeypatch):
         (ServerConfig, "grpc_port", -1, "between 0 and 65535, got -1"),
         (ServerConfig, "drain_timeout", -0.5, "at least 0, got -0.5"),
         (ServerConfig, "drain_timeout", float("nan"), "at least 0, got nan"),
+        (ServerConfig, "drain_timeout", float("inf"), "finite, got inf"),
     ],
 )
 def test_impossible_values_name_the_field_and_the_limit(config, name, value, limit):

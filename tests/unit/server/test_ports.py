@@ -34,3 +34,9 @@ def test_a_port_that_others_share_is_taken_all_the_same() -> None:
         others.listen()
         with pytest.raises(ConfigError, match="--grpc-port"):
             Ports.of(ServerConfig(port=0, grpc_port=others.getsockname()[1]))
+
+
+@pytest.mark.parametrize("host", ["x" * 70, "a\0b"])
+def test_a_host_that_is_none_is_told(host: str) -> None:
+    with pytest.raises(ConfigError, match="choose another --host"):
+        bind(host, 0, "port")

@@ -160,9 +160,10 @@ def test_beyond_its_bound_tokens_are_lost_and_counted(
     assert "6 delivered tokens" in caplog.text
 
 
-def test_a_file_that_cannot_be_had_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["nowhere/usage.jsonl", "nowhere\0"])
+def test_a_file_that_cannot_be_had_is_named(tmp_path: Path, name: str) -> None:
     with pytest.raises(ConfigError, match=r"usage_log: cannot append to .*nowhere") as info:
-        UsageLog(str(tmp_path / "nowhere" / "usage.jsonl"))
+        UsageLog(str(tmp_path / name))
     assert info.value.param == "usage_log"
 
 
