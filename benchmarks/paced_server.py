@@ -70,23 +70,25 @@ def paced_server(*, front_ends: int, rows: int, step_seconds: float) -> Iterator
         engine = {"rows": rows, "step_seconds": step_seconds, "tokenizer": tokenizer}
         command = [sys.executable, "-m", "benchmarks.paced_server", json.dumps({"front_ends": front_ends, "engine": engine})]
         errors = folder / "errors"
-        with errors.open("wb") as stderr:
-            popen = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=stderr)
-        try:
-            assert popen.stdout is not None
-            line = popen.stdout.readline().decode().split()
-            if len(line) != 3:
-                raise RuntimeError(errors.read_text())
-            yield PacedServer(line[1], line[2].removeprefix("grpc://"), _children(popen.pid, front_ends))
-        finally:
-            family = psutil.Process(popen.pid).children(recursive=True) if popen.poll() is None else []
-            popen.terminate()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                popen.wait(_STOP_SECONDS)
-            for process in (*family, popen):
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    process.kill()
-            popen.wait()
+        with errors.open("wb") as stderr, subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=stderr) as popen:
+            try:
+                assert popen.stdout is not None
+                line = popen.stdout.readline().decode().split()
+                if len(line) != 3:
+                    raise RuntimeError(errors.read_text())
+                yield PacedServer(line[1], line[2].removeprefix("grpc://"), _children(popen.pid, front_ends))
+            finally:
+                _end(popen)
+
+
+def _end(popen: subprocess.Popen[bytes]) -> None:
+    family = psutil.Process(popen.pid).children(recursive=True) if popen.poll() is None else []
+    popen.terminate()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        popen.wait(_STOP_SECONDS)
+    for process in (*family, popen):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
 
 
 def _children(supervisor: int, front_ends: int) -> dict[str, int]:
