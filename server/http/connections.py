@@ -34,6 +34,7 @@ LINGER_SECONDS = 2.0  # for which what a refused client still sends is thrown aw
 # Bytes that wait in this process, and in the kernel, for a client that does not read; what else there is waits in its stream.
 _WRITE_BUFFER = 32 * 2**10
 _UNSENT = 32 * 2**10
+_LONGEST_MS = 2**31 - 1  # that the kernel can count
 
 _UPGRADE = re.compile(rb"\nupgrade:", re.IGNORECASE)
 
@@ -259,7 +260,7 @@ def _set_options(connected: socket.socket | None, limits: ConnectionLimits) -> N
     if connected is None or connected.family not in (socket.AF_INET, socket.AF_INET6):
         return
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    options = {**_SOCKET_OPTIONS, "TCP_USER_TIMEOUT": round(limits.unread_seconds * 1000)}
+    options = {**_SOCKET_OPTIONS, "TCP_USER_TIMEOUT": round(min(limits.unread_seconds * 1000, _LONGEST_MS))}
     for name, value in options.items():
         number = getattr(socket, name, None)
         if number is not None:

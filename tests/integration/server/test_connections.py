@@ -296,6 +296,15 @@ async def test_a_client_that_does_not_read_is_given_up(stream: bool) -> None:
             assert len(engine.aborted) == (1 if stream else 0)
 
 
+async def test_times_may_be_as_long_as_anybody_likes() -> None:
+    names = ("unread_timeout", "token_timeout", "receive_timeout", "sse_keepalive", "http_keepalive")
+    limits = {**dict.fromkeys(names, 1e300), "max_connections": 10**30, "max_header_kib": 10**30}
+    async with serving(ScriptedClient(), **limits) as servers, peer(servers) as client:
+        for _ in range(2):
+            await client.send(REQUEST)
+            assert (await client.answer())[0] == 200
+
+
 def _own(servers: Serving, client: Peer) -> Any:
     """The server's side of a connection."""
     address = client.writer.get_extra_info("sockname")
