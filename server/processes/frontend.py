@@ -21,6 +21,7 @@ from jaxserve.engine.remote.link import RemoteLink
 from jaxserve.engine.remote.messages import error_of, wire_error
 from jaxserve.engine.streams import StreamLimits
 from jaxserve.errors import JaxserveError
+from jaxserve.heap import settle
 from jaxserve.logs import set_up_logging
 from jaxserve.metrics.instruments import Instruments
 from jaxserve.metrics.requests import Objective, RequestRecorder
@@ -83,6 +84,7 @@ async def _serve(spec: FrontEndSpec, link: RemoteLink, control: Control) -> None
         http_socket=socket.socket(fileno=spec.http_socket),
         share_grpc_port=True,
     )
+    settle()
     asking = asyncio.create_task(_pass_on(servers.drain_asked, control))
     try:
         await run_servers(servers, lambda addresses: _told(control))

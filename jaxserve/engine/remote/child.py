@@ -17,6 +17,7 @@ from jaxserve.engine.remote.reports import EngineSpec, Failed, Progressed, Ready
 from jaxserve.engine.remote.server import EngineServer
 from jaxserve.engine.watching import watch
 from jaxserve.errors import JaxserveError
+from jaxserve.heap import settle
 from jaxserve.logs import set_up_logging
 from jaxserve.metrics.instruments import Instruments
 from jaxserve.metrics.process import ProcessRecorder
@@ -64,6 +65,7 @@ def _build(spec: EngineSpec, parent: Parent) -> EngineServer:
     process = ProcessRecorder(instruments, "engine", spec.restarts)
     watch(engine.core, engine.description.model.name, instruments, process=process)
     server = EngineServer(engine.core, engine.description, spec.address, max_unread=spec.max_unread)
+    settle()
     parent.send(encode_report(Ready(engine.banner)))
     return server
 
