@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Any, NoReturn
@@ -9,7 +10,7 @@ from typing import Any, NoReturn
 import grpc
 import grpc.aio
 
-from jaxserve.errors import InvalidRequestError, JaxserveError
+from jaxserve.errors import InvalidRequestError, JaxserveError, SlowReaderError
 from server.errors import grpc_status
 from server.gateway.call import CURRENT, Call
 from server.gateway.gateway import Gateway
@@ -30,10 +31,16 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class Gate(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in the stubs only
-    """Lets in who may come in. Methods see a context that names the request and tells clients what is left for them."""
+    """Lets in who may come in. Methods see a context that names the request and tells clients what is left for them.
 
-    def __init__(self, gateway: Gateway) -> None:
+    Args:
+        gateway: who may come in.
+        unread_seconds: after which a call is cancelled whose client does not take a message.
+    """
+
+    def __init__(self, gateway: Gateway, unread_seconds: float) -> None:
         self._gateway = gateway
+        self._unread_seconds = unread_seconds
 
     async def intercept_service(
         self, continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]], handler_call_details: grpc.HandlerCallDetails
@@ -83,9 +90,14 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in 
                 answer = self._keyed(call, keys[0].decode("latin-1"), method, inner, serialize, request, named)
             else:
                 answer = _plain(call, inner, serialize, request, named)
+            loop, give_up = asyncio.get_running_loop(), _giving_up(context, named.request_id)
             async with aclosing(answer):
                 async for message in answer:
-                    yield message
+                    giving_up = loop.call_later(self._unread_seconds, give_up)
+                    try:
+                        yield message
+                    finally:
+                        giving_up.cancel()
 
         return many
 
@@ -140,6 +152,20 @@ async def _plain(
         await context.finish()
     finally:
         call.close()
+
+
+def _giving_up(context: Context, request_id: str) -> Callable[[], None]:
+    """What ends the call that this task answers, although the task waits for a client that does not read."""
+    task = asyncio.current_task()
+    assert task is not None
+
+    def give_up() -> None:
+        status = grpc_status(SlowReaderError("a message was not taken in time (unread_timeout)"), request_id)
+        ending = asyncio.ensure_future(context.abort(status.code, status.details, tuple(status.trailing_metadata)))
+        ending.add_done_callback(lambda done: done.cancelled() or done.exception())  # it always raises
+        asyncio.get_running_loop().call_soon(task.cancel)  # after the status is on its way
+
+    return give_up
 
 
 class NamedContext:

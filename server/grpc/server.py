@@ -57,7 +57,8 @@ class GrpcServer:
         tls: Tls | None = None,
         share_port: bool = False,
     ) -> None:
-        self._server = aio.server(interceptors=(Observed(observatory), Gate(gateway)), options=_options(config, share_port))
+        interceptors = (Observed(observatory), Gate(gateway, config.unread_timeout))
+        self._server = aio.server(interceptors=interceptors, options=_options(config, share_port))
         self._tls = tls
         self._closing = asyncio.Event()
         generating, others = [one.SERVICE.full_name for one in (service, kserve, vllm)], [admin.SERVICE.full_name]

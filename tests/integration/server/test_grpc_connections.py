@@ -42,3 +42,32 @@ async def test_silent_clients_are_asked_whether_they_live() -> None:
                     break
         writer.close()
         await writer.wait_closed()
+
+
+async def test_a_client_that_does_not_read_is_given_up() -> None:
+    engine = ScriptedClient()
+    small = [("grpc.http2.bdp_probe", 0)]  # else a client on loopback takes megabytes
+    async with (
+        serving(engine, unread_timeout=0.5) as servers,
+        grpc.aio.insecure_channel(servers.grpc, options=small) as channel,
+        grpc.aio.insecure_channel(servers.grpc, options=[("grpc.use_local_subchannel_pool", 1)]) as other,
+    ):
+        request = pb.GenerateRequest(text="x" * 200, sampling=pb.Sampling(n=8), output=pb.Output(logprobs=20))
+        request.stopping.max_tokens = 200
+        slow = InferenceStub(channel).Generate(request)
+        assert (await slow.read()).HasField("started")
+        assert engine.active
+        async with asyncio.timeout(20):
+            while engine.active:
+                await asyncio.sleep(0.01)
+        assert len(engine.aborted) == 1
+        assert len([event async for event in InferenceStub(other).Generate(pb.GenerateRequest(text="ab"))]) == 4
+        with pytest.raises(grpc.aio.AioRpcError, match="unread_timeout") as info:
+            await _read_on(slow)
+        assert info.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+async def _read_on(call: grpc.aio.UnaryStreamCall[pb.GenerateRequest, pb.GenerateEvent]) -> None:
+    async with asyncio.timeout(20):
+        while await call.read():
+            pass
