@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import resource
 import socket
 import sys
 from functools import partial
@@ -44,8 +46,16 @@ def main() -> int:
     spec = msgspec.json.decode(first, type=FrontEndSpec)
     config = spec.server_config()
     set_up_logging(config.log_level, config.log_format)
+    _allow_connections()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_run(spec, parent))
+
+
+def _allow_connections() -> None:
+    """Take as many open files, which connections are, as this user may have."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):  # where the limit of the limits is none
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 async def _run(spec: FrontEndSpec, parent: Parent) -> int:
