@@ -29,6 +29,7 @@ class TextFormatter(logging.Formatter):
         """The line without a traceback."""
         fields = getattr(record, FIELDS, {})
         record.words = "".join(f" {name}={_word(value)}" for name, value in fields.items())
+        record.message = _line(record.message)
         return super().formatMessage(record)
 
 
@@ -48,6 +49,13 @@ class JsonFormatter(logging.Formatter):
         if record.exc_info:
             entry["exception"] = self.formatException(record.exc_info)
         return json.dumps(entry, default=str)
+
+
+def _line(message: str) -> str:
+    """A message without line ends and control characters: it may hold names that clients chose, and must not look like others."""
+    if message.isprintable():
+        return message
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in message)
 
 
 def _word(value: Any) -> str:

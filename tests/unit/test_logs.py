@@ -61,6 +61,11 @@ def test_what_clients_send_stays_one_word(value, word):
     assert line.endswith(f" WARNING server.x: access x={word} y=1")
 
 
+def test_names_that_clients_choose_make_no_lines_of_their_own():
+    line = TextFormatter().format(record("preempted %s: é", "a\n2023 ERROR server: b\x1b[2J\x85\u2028\ud800"))
+    assert line.endswith(r" WARNING server.x: preempted a\n2023 ERROR server: b\x1b[2J\x85\u2028\ud800: é")
+
+
 def test_text_lines_without_fields_are_as_usual():
     assert TextFormatter().format(record("%d things", 3)).endswith(" WARNING server.x: 3 things")
     assert "ValueError" in TextFormatter().format(record("failed", error=failure()))
