@@ -106,20 +106,26 @@ async def spawn(
         first: the first message.
         pass_fds: further file descriptors that the child inherits, under the same numbers.
         environment: variables that it has besides ours, from before its first import.
+
+    Raises OSError if there is no process or file descriptor to be had.
     """
+    code = (
+        f"import os, sys; os.environ.update({dict(environment or {})!r}); sys.path[:] = {sys.path!r}; import runpy; "
+        f"runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
+    )
     ours, theirs = socket.socketpair()
     with theirs:
-        code = (
-            f"import os, sys; os.environ.update({dict(environment or {})!r}); sys.path[:] = {sys.path!r}; import runpy; "
-            f"runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
-        )
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-c", code, str(theirs.fileno()), str(os.getpid())),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=_STDERR,  # ours is for the parent alone
-            pass_fds=(theirs.fileno(), *pass_fds),
-            start_new_session=True,  # a terminal's Ctrl-C is for the parent, who tells its children
-        )
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-c", code, str(theirs.fileno()), str(os.getpid())),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=_STDERR,  # ours is for the parent alone
+                pass_fds=(theirs.fileno(), *pass_fds),
+                start_new_session=True,  # a terminal's Ctrl-C is for the parent, who tells its children
+            )
+        except BaseException:
+            ours.close()
+            raise
     reader, writer = await asyncio.open_connection(sock=ours)
     child = Child(process, reader, writer)
     child.send(first)

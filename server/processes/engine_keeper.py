@@ -78,7 +78,13 @@ class EngineKeeper:
 
     async def _live(self, number: int, started: float) -> JaxserveError:
         """One engine from its start to its end. Returns what it ended of; raises it if it was the first and never ready."""
-        self._process = await EngineProcess.start(self._spec(number))
+        try:
+            self._process = await EngineProcess.start(self._spec(number))
+        except OSError as error:  # of the machine, which may have what it takes in a moment
+            failure = EngineDeadError(f"the engine's process cannot be started: {error}")
+            if number == 0:
+                raise failure from error
+            return failure
         try:
             banner = await self._process.ready(lambda *how_far: self._on_progress(number, *how_far))
         except JaxserveError as error:

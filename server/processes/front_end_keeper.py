@@ -62,23 +62,26 @@ class FrontEndKeeper:
         while not self._told.is_set():
             started = time.monotonic()
             spec = self._spec(number)
-            code = await self._live(spec)
+            how = await self._live(spec)
             if self._told.is_set():
                 return
             failures = backoff.failed(time.monotonic() - started)
             if not self.listening.is_set():
-                self._check_first(failures, code)
+                self._check_first(failures, how)
             number += 1
-            _LOG.error("front end %s ended, %s; it is started again", spec.name, how_ended(code))
+            _LOG.error("front end %s ended, %s; it is started again", spec.name, how)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(backoff.seconds):
                     await self._told.wait()
 
-    async def _live(self, spec: FrontEndSpec) -> int:
-        """One front end from its start to its end. Returns its exit code."""
-        child = self._child = await spawn(
-            MODULE, msgspec.json.encode(spec), pass_fds=(spec.http_socket,), environment=self._environment
-        )
+    async def _live(self, spec: FrontEndSpec) -> str:
+        """One front end from its start to its end. Returns how it ended, in words."""
+        try:
+            child = self._child = await spawn(
+                MODULE, msgspec.json.encode(spec), pass_fds=(spec.http_socket,), environment=self._environment
+            )
+        except OSError as error:  # of the machine, which may have what it takes in a moment
+            return f"before it was a process: {error}"
         if self._told.is_set():
             child.signal(signal.SIGTERM)
         if self._explanation is not None:
@@ -86,14 +89,14 @@ class FrontEndKeeper:
         await answer_calls(child.reader, child.writer, spec.name, self._services)
         code = await child.wait()
         self._on_gone(spec.name, child.process.pid)
-        return code
+        return how_ended(code)
 
-    def _check_first(self, failures: int, code: int) -> None:
+    def _check_first(self, failures: int, how: str) -> None:
         """Raise what front ends that never listened ended of, if they said so or were too many."""
         if self._failure is not None:
             raise self._failure
         if failures >= MAX_FIRST_FAILURES:
-            raise InternalError(f"the front end cannot be started: {failures} ended in a row, at last with {how_ended(code)}")
+            raise InternalError(f"the front end cannot be started: {failures} ended in a row, at last {how}")
 
     def stop(self) -> None:
         """Let it drain; called again, let it hurry."""

@@ -253,6 +253,20 @@ def test_an_engine_that_never_lasts_ends_the_server(tmp_path: Path) -> None:
         nothing_left(family, ports)
 
 
+@pytest.mark.parametrize(("module", "words"), [(ENGINE, "cannot be started"), (FRONT_END, "before it was a process")])
+def test_a_machine_that_has_no_process_to_give_for_a_while(tmp_path: Path, module: str, words: str) -> None:
+    with hash_server(tmp_path) as server:
+        supervisor = psutil.Process(server.popen.pid)
+        few, many = supervisor.rlimit(psutil.RLIMIT_NOFILE)
+        supervisor.rlimit(psutil.RLIMIT_NOFILE, (3, many))
+        os.kill(server.pids(module)[0], signal.SIGKILL)
+        until(lambda: words in server.err.read_text())
+        supervisor.rlimit(psutil.RLIMIT_NOFILE, (few, many))
+        server.until_ready()
+        assert server.popen.poll() is None
+        assert server.stop() == 0
+
+
 async def test_a_server_that_gives_up_says_why_and_writes_its_bill(tmp_path: Path) -> None:
     log = tmp_path / "usage.jsonl"
     with hash_server(tmp_path, {"max_engine_restarts": 0, "usage_log": str(log)}, step_seconds=STEP) as server:
