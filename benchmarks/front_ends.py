@@ -100,7 +100,7 @@ def _table(kind: str, rows: list[dict[str, Any]]) -> Table:
     for row in rows:
         late, gaps, cores = row["late_ms"], row["added_itl_ms"], row["cores"]
         front_ends = sum(value for name, value in cores.items() if name.startswith("front_end"))
-        times = (late["p50"], late["p99"], gaps["p50"], gaps["p99"]) if kind == "paced" else ("",) * 4
+        times = [part.get(name, "") if kind == "paced" else "" for part in (late, gaps) for name in ("p50", "p99")]
         counts = (row["streams"], row["front_ends"], row["events_per_s"], row["tokens_per_s"])
         busy = (cores["engine"], round(front_ends, 3), cores["clients"])
         values = (row["surface"], *counts, *times, row["front_end_us_per_token"], *busy, row["load_average_before"])
@@ -126,6 +126,7 @@ def main() -> None:
             for surface, front_ends, count in itertools.product(given.surfaces, given.front_ends, streams)
         ]
         console.print(_table(kind, report[kind]))
+        RESULTS.write_text(json.dumps(report, indent=1) + "\n")
     report["memory"] = [memory(surface, given.seconds) for surface in given.surfaces]
     console.print(report["memory"])
     RESULTS.write_text(json.dumps(report, indent=1) + "\n")

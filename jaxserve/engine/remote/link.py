@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import logging
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -38,9 +39,10 @@ logger = logging.getLogger(__name__)
 
 RETRY_SECONDS = 0.1  # between two connections
 
-# Messages taken in before readers run. Where a front end falls behind, the tokens of several steps wait for its readers together
-# and so are sent together, which costs little more than one: it catches up.
-BURST = 16
+# For how long messages that wait are taken in before anything else runs. Where a front end falls behind, the tokens of several
+# steps wait for its readers together and so are sent together, which costs little more than one: it catches up. Not for longer,
+# for new calls wait too: grpc.aio accepts one a turn of the event loop.
+BURST_SECONDS = 0.02
 
 
 class _Ended(Exception):
@@ -169,10 +171,11 @@ class RemoteLink:
                 await asyncio.wait((message, gone), return_when=asyncio.FIRST_COMPLETED)
                 if not message.done():
                     raise _Ended(EngineDeadError("the engine's process ended"))
-                for _ in range(BURST):
+                began = time.monotonic()
+                while message.done():
                     self._take(message.result())
                     message = asyncio.ensure_future(source.recv())
-                    if not message.done():
+                    if time.monotonic() - began >= BURST_SECONDS:
                         break
         finally:
             for waiting in (gone, message):
