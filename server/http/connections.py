@@ -197,7 +197,7 @@ class Connection(HttpToolsProtocol):
         elif self._blocked is not None:
             if now - self._blocked > limits.unread_seconds:
                 self.transport.abort()
-        elif self.flow.read_paused:  # the server does not read: this time is not the client's
+        elif self.flow.read_paused or self.pipeline:  # the time is not the client's
             self._since = now
         elif self._reading is _Reading.REFUSED or (self._reading is _Reading.BODY and self.cycle.response_complete):
             if still > LINGER_SECONDS:

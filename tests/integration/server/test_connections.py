@@ -274,8 +274,17 @@ async def test_more_connections_than_allowed() -> None:
                         break
 
 
-@pytest.mark.parametrize("stream", [False, True])
-async def test_a_client_that_does_not_read_is_given_up(stream: bool) -> None:
+@pytest.mark.parametrize("rest", [b"GET /health HTTP/1.1\r\nHo", HEAD % len(BODY) + BODY[:9]], ids=["head", "body"])
+async def test_the_time_of_an_answer_is_not_that_of_the_next_request(rest: bytes) -> None:
+    async with one(ScriptedClient(delay=0.4), receive_timeout=0.5) as client:
+        await client.send(REQUEST + rest)
+        assert (await client.answer())[0] == 200
+        await client.send(b"st: x\r\n\r\n" if rest.startswith(b"GET") else BODY[9:])
+        assert (await client.answer())[0] == 200
+
+
+@pytest.mark.parametrize(("stream", "header"), [(False, b""), (True, b""), (False, b"Connection: close\r\n")])
+async def test_a_client_that_does_not_read_is_given_up(stream: bool, header: bytes) -> None:
     """Half of a long answer waits for it, and it takes nothing; its request ends with its connection."""
     fields = {"prompt": "x" * 200, "max_tokens": 200, "n": 8, "logprobs": 20, "stream": stream}
     body = json.dumps(fields).encode()
@@ -285,7 +294,7 @@ async def test_a_client_that_does_not_read_is_given_up(stream: bool) -> None:
         with socket.socket() as silent:
             silent.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             silent.connect((host, int(port)))
-            silent.sendall(HEAD % len(body) + body)
+            silent.sendall((HEAD % len(body)).replace(b"Host: x\r\n", b"Host: x\r\n" + header) + body)
             async with asyncio.timeout(PATIENCE), peer(servers) as other:
                 while not engine.seen:
                     await asyncio.sleep(0.01)
