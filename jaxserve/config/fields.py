@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_type_hints
+from urllib.parse import urlsplit
 
 from jaxserve.config.check import check_types
 from jaxserve.config.kernels import AUTO, Kernels, parse_kernels
@@ -268,6 +269,10 @@ class ServerConfig:
                 "or --allow-unauthenticated to let anybody in",
                 param="allow_unauthenticated",
             )
+        if self.otlp_endpoint is not None and not _is_http_url(self.otlp_endpoint):
+            raise ConfigError(
+                f"otlp_endpoint must be a URL such as http://localhost:4317, got {self.otlp_endpoint!r}", param="otlp_endpoint"
+            )
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ConfigError("tls_cert and tls_key go together", param="tls_key" if self.tls_key is None else "tls_cert")
         if self.tls_client_ca is not None and self.tls_cert is None:
@@ -289,6 +294,14 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:  # a name
         return host == "localhost"
+
+
+def _is_http_url(text: str) -> bool:
+    try:
+        url = urlsplit(text)
+        return url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
+    except ValueError:  # no host or port that could be one
+        return False
 
 
 def require_at_least(name: str, value: float, low: float) -> None:

@@ -24,7 +24,7 @@ from jaxserve.errors import ConfigError
 CONFIGS = (ModelConfig, CacheConfig, SchedulerConfig, ParallelConfig, CompileConfig, KernelConfig, RecordConfig, ServerConfig)
 FIELDS = [(config, item.name) for config in CONFIGS for item in fields(config) if item.metadata.get("flag", True)]
 SPECIAL = {"gpu_memory_fraction": 0.25, "max_num_batched_tokens": 1000, "max_num_seqs": 7}
-SPECIAL |= {"host": "::1"}
+SPECIAL |= {"host": "::1", "otlp_endpoint": "https://[::1]:4317"}
 SPECIAL |= {"low_watermark": 0.015, "high_watermark": 0.25, "attention_kernel": "xla@0-3", "kv_write_kernel": "xla"}
 TLS = {"tls_cert": "cert.pem", "tls_key": "key.pem"}
 COMPANIONS = {
@@ -205,6 +205,12 @@ def test_help_names_every_field_with_its_default(capsys, monkeypatch):
         (ServerConfig, "drain_timeout", -0.5, "at least 0, got -0.5"),
         (ServerConfig, "drain_timeout", float("nan"), "at least 0, got nan"),
         (ServerConfig, "drain_timeout", float("inf"), "finite, got inf"),
+        (ServerConfig, "otlp_endpoint", "", "a URL"),
+        (ServerConfig, "otlp_endpoint", "localhost:4317", "a URL"),
+        (ServerConfig, "otlp_endpoint", "ftp://x:1", "a URL"),
+        (ServerConfig, "otlp_endpoint", "http://", "a URL"),
+        (ServerConfig, "otlp_endpoint", "http://[::bad", "a URL"),
+        (ServerConfig, "otlp_endpoint", "http://x:99999999", "a URL"),
     ],
 )
 def test_impossible_values_name_the_field_and_the_limit(config, name, value, limit):
