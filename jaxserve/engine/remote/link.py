@@ -7,7 +7,6 @@ import contextlib
 import itertools
 import logging
 import math
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -39,10 +38,10 @@ logger = logging.getLogger(__name__)
 
 RETRY_SECONDS = 0.1  # between two connections
 
-# For how long messages that wait are taken in before anything else runs. Where a front end falls behind, the tokens of several
-# steps wait for its readers together and so are sent together, which costs little more than one: it catches up. Not for longer,
-# for new calls wait too: grpc.aio accepts one a turn of the event loop.
-BURST_SECONDS = 0.02
+# Messages taken in before readers run. Where a front end falls behind, the tokens of several steps wait for its readers together
+# and so are sent together, which costs little more than one: it catches up. A bound in seconds would shrink where the machine is
+# busy, which is where it is needed. Not more, for new calls wait too: grpc.aio accepts one a turn of the event loop.
+BURST = 16
 
 
 class _Ended(Exception):
@@ -171,11 +170,10 @@ class RemoteLink:
                 await asyncio.wait((message, gone), return_when=asyncio.FIRST_COMPLETED)
                 if not message.done():
                     raise _Ended(EngineDeadError("the engine's process ended"))
-                began = time.monotonic()
-                while message.done():
+                for _ in range(BURST):
                     self._take(message.result())
                     message = asyncio.ensure_future(source.recv())
-                    if time.monotonic() - began >= BURST_SECONDS:
+                    if not message.done():
                         break
         finally:
             for waiting in (gone, message):
