@@ -7,9 +7,12 @@ from collections.abc import Sequence
 from typing import cast
 
 from jaxserve.engine.client import EngineClient
+from jaxserve.errors import InvalidRequestError
 from jaxserve.types import Prompt, TokensPrompt
 from server.requests import check_not_empty
 from server.tokenizing import encode, truncated
+
+MAX_PROMPTS = 1024  # of one request: each is a request to the engine, and all begin at once
 
 TextOrIds = str | list[int]
 
@@ -20,10 +23,12 @@ def named_id(prefix: str, given: str | None) -> str:
 
 
 def prompts_in(given: str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]]) -> list[TextOrIds]:
-    """The prompts, of which the field may hold one or several. Raises InvalidRequestError for an empty one."""
+    """The prompts, of which the field may hold one or several. Raises InvalidRequestError for an empty one, or too many."""
     check_not_empty(given, "prompt")
     if isinstance(given, str) or isinstance(given[0], int):
         return [cast(TextOrIds, given)]
+    if len(given) > MAX_PROMPTS:
+        raise InvalidRequestError(f"prompt must hold at most {MAX_PROMPTS} prompts, got {len(given)}", param="prompt")
     several = cast(list[TextOrIds], given)
     for index, prompt in enumerate(several):
         check_not_empty(prompt, f"prompt[{index}]")
