@@ -40,6 +40,10 @@ class Footprint:
         """The slot's sequence is of another class from now on."""
         self._batch[slot] = batch
 
+    def is_batch(self, slot: int) -> bool:
+        """Whether the slot's sequence counts as batch."""
+        return bool(self._batch[slot])
+
     def stop(self, slot: int) -> None:
         """The slot's sequence stops."""
         self._runs[slot] = False

@@ -165,6 +165,7 @@ class RunningSet:
             assert sequence.capacity == len(sequence.pages.pages) * self.cache.page_size
             assert sequence.num_computed <= sequence.capacity
             assert not sequence.places, "a running sequence is swapped out"
+            assert self.footprint.is_batch(sequence.slot) == sequence.batch
         assert self.num_pages == sum(len(sequence.pages.pages) for sequence in self.sequences)
         assert self._tenant_rows == Counter(sequence.request.tenant for sequence in self.sequences)
         self.cache.check(sequence.pages for sequence in unfinished)

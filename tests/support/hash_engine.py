@@ -128,10 +128,10 @@ class RemoteEngine:
     spec: EngineSpec
     process: EngineProcess
 
-    async def connect(self, origin: str = "") -> Frontend:
+    async def connect(self, origin: str = "", limits: StreamLimits | None = None) -> Frontend:
         async with asyncio.timeout(20):
             link = RemoteLink(self.spec.address)
-            return front_end(link, await link.described(), origin)
+            return front_end(link, await link.described(), origin, limits)
 
     async def restart(self) -> None:
         self.process = await EngineProcess.start(self.spec)
