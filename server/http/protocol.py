@@ -76,7 +76,7 @@ class CompletionRequest(SharedFields):
         }
     )
 
-    prompt: PromptField
+    prompt: PromptField = Field(description="one prompt, or at most 1024 of them")
     max_tokens: int | None = told("tokens of an output at most, 16 by default; 0 only with echo", minimum=0)
     echo: bool | None = Field(None, description="begin the text with the prompt; max_tokens may then be 0")
     logprobs: int | None = told("log-probabilities of each token, and of so many alternatives", minimum=0, maximum=MAX_LOGPROBS)
