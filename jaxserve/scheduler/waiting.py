@@ -117,7 +117,7 @@ class WaitingQueue:
             self.put_back([sequence])
 
     def newest_of_most_crowded(self, tenant: str, count: int) -> Sequence | None:
-        """The newest sequence, not started yet, of the tenant that has most in the queue for its weight.
+        """The newest request that has not started, by its first sequence, of the tenant with most in the queue for its weight.
 
         None if `tenant` would have as much with `count` sequences more.
         """
@@ -130,7 +130,8 @@ class WaitingQueue:
             return None
         for service_class in reversed(ServiceClass):
             for sequence in reversed(self._queues[service_class].get(most, deque())):
-                if sequence.admitted is None and sequence.parent is None:
+                # A sequence that waited for its request's first one, and was let go when that ended, is of a request that began.
+                if sequence.admitted is None and sequence.request.parent is None:
                     return sequence
         return None
 

@@ -130,6 +130,7 @@ class Supervisor:
             except JaxserveError:
                 await self._drain(running, 0.0)  # streams that run hear why, and what was used is written down
                 raise
+            _LOG.info("draining for at most %g s", self._config.drain_timeout)
             await self._drain(running, self._config.drain_timeout)
         finally:
             await self._end(running)
@@ -158,7 +159,6 @@ class Supervisor:
 
     async def _drain(self, running: list[asyncio.Task[None]], timeout: float) -> None:
         """Let front ends finish what runs; the engine goes when they are gone."""
-        _LOG.info("draining for at most %g s", timeout)
         for front_end in self._front_ends:
             front_end.stop()
         ending = asyncio.gather(*running[1:], return_exceptions=True)

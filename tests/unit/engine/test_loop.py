@@ -129,10 +129,12 @@ def test_an_abort_in_the_same_turn(watched):
 
 
 def test_stop_ends_the_thread_and_may_be_called_again(watched):
+    others = set(threading.enumerate())
     watched.loop.start()
     watched.loop.add(watched.requests(max_tokens=60))
+    assert [thread.name for thread in set(threading.enumerate()) - others] == ["jaxserve-engine"]
     watched.loop.stop()
-    assert not any(thread.name == "jaxserve-engine" for thread in threading.enumerate())
+    assert set(threading.enumerate()) <= others
     watched.loop.stop()
     assert watched.deaths.empty()
 

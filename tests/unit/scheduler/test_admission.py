@@ -191,3 +191,17 @@ def test_whole_requests_are_displaced_and_never_those_that_have_started():
     bench.add(request("light", 4, tenant="light"))
     assert {update.id for update in bench.scheduler.take_ended()} == {"family0", "family1", "family2"}
     bench.scheduler.check()
+
+
+def test_the_rest_of_a_request_whose_first_sequence_ran_and_ended_is_not_displaced():
+    bench = Bench(max_num_seqs=1, budget=16, prefix_caching=False, max_waiting=4)
+    bench.scheduler.add(family("family", 4, 40, tenant="heavy"))
+    bench.step()
+    assert bench.scheduler.abort(["family0"]) == ["family0"], "its stop string came"
+    bench.add(request("fourth", 4, tenant="heavy"))
+    bench.add(request("light", 4, tenant="light"))
+    assert [update.id for update in bench.scheduler.take_ended()] == ["fourth"]
+    with pytest.raises(QueueFullError):
+        bench.add(request("light1", 4, tenant="light"))
+    assert bench.scheduler.take_ended() == []
+    bench.scheduler.check()
