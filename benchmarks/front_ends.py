@@ -7,8 +7,8 @@ ask for the next stream of 512 tokens when their last one has ended:
 
 - `paced`: steps of 20 ms, a token for each stream. How long is a token on its way from the end of its step to its client
   (`late`), and how much longer than the step are the gaps between what comes (`added_itl`)?
-- `ceiling`: steps that take no time. How many tokens and events a second come? A front end that falls behind sends the tokens of
-  several steps in one event, so tokens are what counts.
+- `ceiling`: steps of 4 ms, more than a front end takes for long. How many tokens and events a second come? One that falls behind
+  sends the tokens of several steps in one event, so tokens are what counts.
 - `memory`: steps of two seconds. How much more memory do 1,000 open streams take than 100?
 
 All processes, the clients too, share the machine's cores; `cores` says how many each kept busy. Prints a table and writes
@@ -35,7 +35,7 @@ from benchmarks.paced_server import ROOT, PacedServer, paced_server
 from benchmarks.stream_clients import Seen, Task
 
 RESULTS = Path(__file__).parent / "results" / "front_ends.json"
-STEP_SECONDS, IDLE_STEP_SECONDS = 0.02, 2.0
+STEP_SECONDS, CEILING_STEP_SECONDS, IDLE_STEP_SECONDS = 0.02, 0.004, 2.0
 OUTPUT_TOKENS, WARM_UP_SECONDS, PATIENCE_SECONDS = 512, 2.0, 180.0
 CEILING_STREAMS, FEW_STREAMS, MANY_STREAMS = 256, 100, 1000
 
@@ -72,6 +72,15 @@ def case(surface: str, streams: int, front_ends: int, step_seconds: float, secon
     }
 
 
+def attempt(surface: str, streams: int, front_ends: int, step_seconds: float, seconds: float) -> dict[str, Any]:
+    """A case, or that a stream broke in it, and how; the others go on."""
+    try:
+        return case(surface, streams, front_ends, step_seconds, seconds)
+    except RuntimeError as error:
+        reason = str(error).strip().splitlines()[-1]
+        return {"surface": surface, "streams": streams, "front_ends": front_ends, "broke": reason}
+
+
 def memory(surface: str, seconds: float) -> dict[str, Any]:
     """KiB that a stream takes which waits for its next token, in each process."""
     grown: dict[int, dict[str, int]] = {}
@@ -98,6 +107,9 @@ def _table(kind: str, rows: list[dict[str, Any]]) -> Table:
     for column in (*columns, "front end us/token", "cores: engine", "front ends", "clients", "load"):
         table.add_column(column, justify="right")
     for row in rows:
+        if "broke" in row:
+            table.add_row(row["surface"], str(row["streams"]), str(row["front_ends"]), "a stream broke")
+            continue
         late, gaps, cores = row["late_ms"], row["added_itl_ms"], row["cores"]
         front_ends = sum(value for name, value in cores.items() if name.startswith("front_end"))
         times = [part.get(name, "") if kind == "paced" else "" for part in (late, gaps) for name in ("p50", "p99")]
@@ -119,10 +131,10 @@ def main() -> None:
     report: dict[str, Any] = {**machine.describe(), "command": " ".join(["python -m benchmarks.front_ends", *sys.argv[1:]])}
     console = Console()
     console.width = max(console.width, 180)
-    steps = {"paced": (given.streams, STEP_SECONDS), "ceiling": ([CEILING_STREAMS], 0.0)}
+    steps = {"paced": (given.streams, STEP_SECONDS), "ceiling": ([CEILING_STREAMS], CEILING_STEP_SECONDS)}
     for kind, (streams, step_seconds) in steps.items():
         report[kind] = [
-            case(surface, count, front_ends, step_seconds, given.seconds)
+            attempt(surface, count, front_ends, step_seconds, given.seconds)
             for surface, front_ends, count in itertools.product(given.surfaces, given.front_ends, streams)
         ]
         console.print(_table(kind, report[kind]))
