@@ -37,6 +37,7 @@ from benchmarks.stream_clients import Seen, Task
 RESULTS = Path(__file__).parent / "results" / "front_ends.json"
 STEP_SECONDS, CEILING_STEP_SECONDS, IDLE_STEP_SECONDS = 0.02, 0.004, 2.0
 OUTPUT_TOKENS, WARM_UP_SECONDS, PATIENCE_SECONDS = 512, 2.0, 180.0
+_REASON_CHARS = 400  # of a traceback's end
 CEILING_STREAMS, FEW_STREAMS, MANY_STREAMS = 256, 100, 1000
 
 
@@ -77,7 +78,7 @@ def attempt(surface: str, streams: int, front_ends: int, step_seconds: float, se
     try:
         return case(surface, streams, front_ends, step_seconds, seconds)
     except RuntimeError as error:
-        reason = str(error).strip().splitlines()[-1]
+        reason = " ".join(str(error).split())[-_REASON_CHARS:]
         return {"surface": surface, "streams": streams, "front_ends": front_ends, "broke": reason}
 
 
