@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
+from functools import partial
 from typing import Any, NoReturn
 
 import grpc
@@ -19,6 +20,7 @@ from server.gateway.refusals import rate_limit_headers
 from server.gateway.routes import grpc_access
 from server.grpc.calls import REQUEST_ID_METADATA, is_request_id
 from server.grpc.jobs import TENANT_METADATA
+from server.grpc.wrapping import Behaviour, wrapped
 from server.observe.exchange import name_exchange
 from server.requests import new_id
 
@@ -49,19 +51,14 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in 
         handler = await continuation(handler_call_details)
         if handler is None:
             return None
-        method = handler_call_details.method
-        given = {"request_deserializer": handler.request_deserializer, "response_serializer": None}
-        if handler.unary_unary is not None:
-            return grpc.unary_unary_rpc_method_handler(self._one(method, handler), **given)
-        if handler.unary_stream is not None:
-            return grpc.unary_stream_rpc_method_handler(self._many(method, handler.unary_stream, handler), **given)
-        return grpc.stream_stream_rpc_method_handler(self._many(method, handler.stream_stream, handler), **given)
+        given = (handler_call_details.method, handler)
+        return wrapped(handler, partial(self._one, *given), partial(self._many, *given), None)
 
-    def _one(self, method: str, handler: Any) -> Any:
-        async def inner(request: Any, context: Any) -> AsyncGenerator[Any, None]:
-            yield await handler.unary_unary(request, context)
+    def _one(self, method: str, handler: Any, inner: Behaviour) -> Behaviour:
+        async def alone(request: Any, context: Any) -> AsyncGenerator[Any, None]:
+            yield await inner(request, context)
 
-        many = self._many(method, inner, handler)
+        many = self._many(method, handler, alone)
 
         async def one(request: Any, context: Context) -> bytes:
             async with aclosing(many(request, context)) as messages:
@@ -70,7 +67,7 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in 
 
         return one
 
-    def _many(self, method: str, inner: Callable[[Any, Any], AsyncGenerator[Any, None]], handler: Any) -> Any:
+    def _many(self, method: str, handler: Any, inner: Behaviour) -> Behaviour:
         serialize: Callable[[Any], bytes] = handler.response_serializer
 
         async def many(request: Any, context: Context) -> AsyncIterator[bytes]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import grpc
 from grpc import aio
 
+from server.grpc.wrapping import wrapped
 from server.observe.exchange import Exchange
 from server.observe.observatory import Observatory
 
@@ -34,12 +36,7 @@ class Observed(aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in t
         if handler is None:
             return None
         method: str = handler_call_details.method
-        given = {"request_deserializer": handler.request_deserializer, "response_serializer": handler.response_serializer}
-        if handler.unary_unary is not None:
-            return grpc.unary_unary_rpc_method_handler(self._one(method, handler.unary_unary), **given)
-        if handler.unary_stream is not None:
-            return grpc.unary_stream_rpc_method_handler(self._many(method, handler.unary_stream), **given)
-        return grpc.stream_stream_rpc_method_handler(self._many(method, handler.stream_stream), **given)
+        return wrapped(handler, partial(self._one, method), partial(self._many, method), handler.response_serializer)
 
     def _one(self, method: str, inner: Any) -> Any:
         async def one(request: Any, context: Any) -> Any:
