@@ -9,23 +9,12 @@ import jax.numpy as jnp
 import pytest
 
 from pallas_kernels import hopper
+from pallas_kernels.parity.features import ATTENTION
 from pallas_kernels.ragged_paged_attention import mosaic_gpu_support as support
 from pallas_kernels.ragged_paged_attention.implementations import IMPLEMENTATIONS
 from pallas_kernels.ragged_paged_attention.mosaic_gpu_tiles import HOPPER, decode_slots, decode_splits, prefill_slots
-from pallas_kernels.ragged_paged_attention.problem import AttentionProblem
 from pallas_kernels.registry import Target, choose
 
-LLAMA = AttentionProblem(
-    tokens=64,
-    rows=64,
-    pages_per_row=256,
-    heads=32,
-    kv_heads=8,
-    head_dim=128,
-    page_size=16,
-    dtype=jnp.dtype(jnp.bfloat16),
-    kv_dtype=jnp.dtype(jnp.bfloat16),
-)
 FLOAT8 = jnp.dtype(jnp.float8_e4m3fn)
 H100 = Target("gpu", (9, 0))
 new_jax = pytest.mark.skipif(jax.__version_info__ < hopper.OLDEST_JAX, reason="NOT CHECKED: Mosaic GPU kernels need jax 0.11.2")
@@ -49,7 +38,7 @@ def named(function):
     ],
 )
 def test_supported(change):
-    assert support.supports(replace(LLAMA, **change)) is None
+    assert support.supports(replace(ATTENTION, **change)) is None
 
 
 @pytest.mark.parametrize(
@@ -65,7 +54,7 @@ def test_supported(change):
     ],
 )
 def test_not_supported(change, reason):
-    assert support.supports(replace(LLAMA, **change)) == reason
+    assert support.supports(replace(ATTENTION, **change)) == reason
 
 
 @new_jax
@@ -77,16 +66,19 @@ def test_only_hopper(target):
 
 @new_jax
 def test_picked_on_hopper_and_interpreted_only_by_name():
-    assert named(choose("attention", IMPLEMENTATIONS, None, H100, LLAMA)) == "mosaic_gpu"
-    assert named(choose("attention", IMPLEMENTATIONS, None, Target("cpu"), LLAMA)) == "xla"
-    assert named(choose("attention", IMPLEMENTATIONS, "mosaic_gpu_interpreted", Target("cpu"), LLAMA)) == "mosaic_gpu_interpreted"
+    assert named(choose("attention", IMPLEMENTATIONS, None, H100, ATTENTION)) == "mosaic_gpu"
+    assert named(choose("attention", IMPLEMENTATIONS, None, Target("cpu"), ATTENTION)) == "xla"
+    assert (
+        named(choose("attention", IMPLEMENTATIONS, "mosaic_gpu_interpreted", Target("cpu"), ATTENTION))
+        == "mosaic_gpu_interpreted"
+    )
     with pytest.raises(ValueError, match="interpreted on CPUs"):
-        choose("attention", IMPLEMENTATIONS, "mosaic_gpu_interpreted", H100, LLAMA)
+        choose("attention", IMPLEMENTATIONS, "mosaic_gpu_interpreted", H100, ATTENTION)
 
 
 def test_a_named_kernel_that_cannot_says_what_it_supports():
     with pytest.raises(ValueError, match=r"page|jax") as error:
-        choose("attention", IMPLEMENTATIONS, "mosaic_gpu", H100, replace(LLAMA, page_size=128))
+        choose("attention", IMPLEMENTATIONS, "mosaic_gpu", H100, replace(ATTENTION, page_size=128))
     assert "multiples of 16 up to 256" in str(error.value)
 
 
