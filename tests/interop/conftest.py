@@ -18,6 +18,8 @@ from tests.unit.metrics.scrape import values
 
 # Other tests serve the bundled model with these: what one has compiled, the others load.
 SMALL = ("--max-num-seqs", "4", "--max-num-batched-tokens", "32")
+# On a slow machine clients that all come at once would be told to come back later.
+NO_HURRY = '{"classes": {"interactive_paid": {"queue_timeout": null}}}'
 
 
 @dataclass(frozen=True)
@@ -49,10 +51,12 @@ def entry(tenant: str, key: str, limits: str) -> str:
 @contextmanager
 def gated(folder: Path, tenants: dict[str, str], *arguments: str) -> Iterator[Gated]:
     """A server for the tenants, each with the limits of its key."""
-    file, log = folder / "keys.toml", folder / "usage.jsonl"
+    file, policies, log = folder / "keys.toml", folder / "policies.json", folder / "usage.jsonl"
+    policies.write_text(NO_HURRY)
     keys = {tenant: f"key-of-{tenant}" for tenant in tenants}
     file.write_text("\n".join(entry(tenant, keys[tenant], limits) for tenant, limits in tenants.items()))
-    for process in served(folder, "pico", *SMALL, "--keys", str(file), "--usage-log", str(log), *arguments):
+    files = ("--keys", str(file), "--policies", str(policies), "--usage-log", str(log))
+    for process in served(folder, "pico", *SMALL, *files, *arguments):
         yield Gated(process, keys, log)
 
 
