@@ -7,15 +7,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
-from starlette.datastructures import Headers
 
 from jaxserve.engine.client import EngineClient
 from jaxserve.engine.events import Delta, Event, Finished, Started
+from jaxserve.types import RequestOptions
 from server.http import examples
 from server.http.conversation import plain
 from server.http.disconnect import until_gone
 from server.http.failures import json_response
-from server.http.generation import Gathered, events_of, gather, reason_of, stream_frames
+from server.http.generation import Gathered, gather, reason_of, stream_frames
 from server.http.headers import TENANT_HEADER, options_of
 from server.http.logprobs import chat_logprobs, prompt_logprobs
 from server.http.openapi import GENERATING, answer, failures
@@ -25,7 +25,7 @@ from server.http.replies import ChatChoiceReply, ChatChunkChoiceReply, ChatReply
 from server.http.sse import stream
 from server.http.strict_json import StrictJsonRoute
 from server.requests import Job, admit, check_not_empty, sampling_params, template_arguments
-from server.streams import Events
+from server.streams import Events, run
 
 router = APIRouter(route_class=StrictJsonRoute)
 
@@ -39,21 +39,27 @@ async def chat_completions(body: ChatRequest, request: Request) -> Response:
     """Answer a conversation."""
     client: EngineClient = request.app.state.client
     admit(client, body.model)
-    job = await _job(client, body, request.headers)
-    events = events_of(request, job)
-    head: dict[str, Any] = {
-        "id": job.request_id,
-        "object": "chat.completion.chunk" if body.stream else "chat.completion",
-        "created": int(time.time()),
-        "model": client.model.name,
-        **body.tier(),
-    }
+    job = await _job(client, body, options_of(body, request.headers))
+    events = run(client, job)
     if body.stream:
+        head = _head(client, body, job, "chat.completion.chunk")
         return await stream(request, stream_frames(events, _Chunks(body, job), head, body.stream_options))
-    return await until_gone(request.receive, _whole(events, head, body, job))
+    return json_response(await until_gone(request.receive, _whole(client, events, body, job)))
 
 
-async def _job(client: EngineClient, body: ChatRequest, headers: Headers) -> Job:
+async def chat_reply(client: EngineClient, body: ChatRequest, options: RequestOptions) -> ChatReply:
+    """What the endpoint answers to a body that wants no stream. Raises JaxserveError; cancelling aborts."""
+    admit(client, body.model)
+    job = await _job(client, body, options)
+    return await _whole(client, run(client, job), body, job)
+
+
+def _head(client: EngineClient, body: ChatRequest, job: Job, kind: str) -> dict[str, Any]:
+    """What an answer, or each chunk of one, begins with."""
+    return {"id": job.request_id, "object": kind, "created": int(time.time()), "model": client.model.name, **body.tier()}
+
+
+async def _job(client: EngineClient, body: ChatRequest, options: RequestOptions) -> Job:
     check_not_empty(body.messages, "messages")
     names = {"prompt": "messages", "logprobs": "top_logprobs", "tenant": TENANT_HEADER}
     fields = body.sampling()
@@ -63,7 +69,6 @@ async def _job(client: EngineClient, body: ChatRequest, headers: Headers) -> Job
     if body.logprobs:
         fields["logprobs"] = body.top_logprobs or 0
     params = sampling_params(fields, names)
-    options = options_of(body, headers)
     arguments = template_arguments(
         body.chat_template_kwargs or {},
         "chat_template_kwargs",
@@ -77,10 +82,10 @@ async def _job(client: EngineClient, body: ChatRequest, headers: Headers) -> Job
     return Job(request_id=request_id, prompts=(prompt,), params=params, options=options, names=names)
 
 
-async def _whole(events: Events, head: dict[str, Any], body: ChatRequest, job: Job) -> Response:
+async def _whole(client: EngineClient, events: Events, body: ChatRequest, job: Job) -> ChatReply:
     gathered, tally = await gather(events, job.params.n)
     reply: ChatReply = {
-        **head,  # type: ignore[typeddict-item]
+        **_head(client, body, job, "chat.completion"),  # type: ignore[typeddict-item]
         "choices": [_choice(index, one, body) for index, one in enumerate(gathered)],
         "usage": tally.reply(),
     }
@@ -89,7 +94,7 @@ async def _whole(events: Events, head: dict[str, Any], body: ChatRequest, job: J
     positions = gathered[0].started.prompt_logprobs
     if positions is not None:
         reply["prompt_logprobs"] = prompt_logprobs(positions)
-    return json_response(reply)
+    return reply
 
 
 def _choice(index: int, one: Gathered, body: ChatRequest) -> ChatChoiceReply:

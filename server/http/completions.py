@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
-from starlette.datastructures import Headers
 
 from jaxserve.engine.client import EngineClient
 from jaxserve.engine.events import Delta, Event, Finished, Started
 from jaxserve.tokenizer.base import Tokenizer
+from jaxserve.types import RequestOptions
 from server.http import examples
 from server.http.disconnect import until_gone
 from server.http.failures import json_response
-from server.http.generation import Gathered, events_of, gather, reason_of, stream_frames, without_output
+from server.http.generation import Gathered, gather, reason_of, stream_frames, without_output
 from server.http.headers import TENANT_HEADER, options_of
 from server.http.logprobs import TextLogprobs, joined, prompt_logprobs
 from server.http.openapi import GENERATING, answer, failures
@@ -25,7 +26,7 @@ from server.http.replies import CompletionChoiceReply, CompletionReply
 from server.http.sse import stream
 from server.http.strict_json import StrictJsonRoute
 from server.requests import Job, admit, sampling_params
-from server.streams import Events
+from server.streams import Events, run
 
 router = APIRouter(route_class=StrictJsonRoute)
 
@@ -42,12 +43,34 @@ async def completions(body: CompletionRequest, request: Request) -> Response:
     """Continue one text or several."""
     client: EngineClient = request.app.state.client
     admit(client, body.model)
+    work = await _work(client, body, options_of(body, request.headers))
+    if body.stream:
+        return await stream(request, stream_frames(work.events, work.texts.chunks, work.head, body.stream_options))
+    return json_response(await until_gone(request.receive, _whole(work)))
+
+
+async def completion_reply(client: EngineClient, body: CompletionRequest, options: RequestOptions) -> CompletionReply:
+    """What the endpoint answers to a body that wants no stream. Raises JaxserveError; cancelling aborts."""
+    admit(client, body.model)
+    return await _whole(await _work(client, body, options))
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """A request on its way: its events, what makes choices of them, and what its answer, or each chunk of it, begins with."""
+
+    job: Job
+    events: Events
+    texts: _Texts
+    head: Mapping[str, Any]
+
+
+async def _work(client: EngineClient, body: CompletionRequest, options: RequestOptions) -> _Work:
     prompts = await _prompts(client, body)
-    job = _job(body, prompts, request.headers)
-    events = events_of(request, job)
+    job = _job(body, prompts, options)
+    events = run(client, job)
     if _echoes_only(body):
         events = without_output(events)
-    texts = _Texts(client.tokenizer, body, job, prompts)
     head: dict[str, Any] = {
         "id": job.request_id,
         "object": "text_completion",
@@ -55,12 +78,10 @@ async def completions(body: CompletionRequest, request: Request) -> Response:
         "model": client.model.name,
         **body.tier(),
     }
-    if body.stream:
-        return await stream(request, stream_frames(events, texts.chunks, head, body.stream_options))
-    return await until_gone(request.receive, _whole(events, head, texts, job))
+    return _Work(job, events, _Texts(client.tokenizer, body, job, prompts), head)
 
 
-def _job(body: CompletionRequest, prompts: Sequence[TextOrIds], headers: Headers) -> Job:
+def _job(body: CompletionRequest, prompts: Sequence[TextOrIds], options: RequestOptions) -> Job:
     fields = body.sampling()
     if body.max_tokens is None:
         fields["max_tokens"] = _DEFAULT_MAX_TOKENS
@@ -73,7 +94,7 @@ def _job(body: CompletionRequest, prompts: Sequence[TextOrIds], headers: Headers
         request_id=named_id("cmpl-", body.request_id),
         prompts=tuple(engine_prompt(prompt) for prompt in prompts),
         params=sampling_params(fields, {}),
-        options=options_of(body, headers),
+        options=options,
         names={"tenant": TENANT_HEADER},
         delivers_output=not _echoes_only(body),
     )
@@ -96,14 +117,13 @@ async def _prompts(client: EngineClient, body: CompletionRequest) -> list[TextOr
     return [cut(client, ids, limit, output) if limit is not None else ids for ids in tokens]
 
 
-async def _whole(events: Events, head: dict[str, Any], texts: _Texts, job: Job) -> Response:
-    gathered, tally = await gather(events, job.params.n)
-    reply: CompletionReply = {
-        **head,  # type: ignore[typeddict-item]
-        "choices": [texts.whole(index, one) for index, one in enumerate(gathered)],
+async def _whole(work: _Work) -> CompletionReply:
+    gathered, tally = await gather(work.events, work.job.params.n)
+    return {
+        **work.head,  # type: ignore[typeddict-item]
+        "choices": [work.texts.whole(index, one) for index, one in enumerate(gathered)],
         "usage": tally.reply(),
     }
-    return json_response(reply)
 
 
 class _Texts:

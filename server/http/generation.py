@@ -8,15 +8,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import msgspec
-from fastapi import Request
 
 from jaxserve.engine.events import Delta, Event, Finished, PositionLogprobs, Started
 from jaxserve.types import FinishReason
 from server.http.fields import StreamOptions
 from server.http.replies import Reason, UsageReply
 from server.http.sse import DONE
-from server.requests import Job
-from server.streams import Events, run
+from server.streams import Events
 
 _encode = msgspec.json.Encoder().encode
 
@@ -57,11 +55,6 @@ class Gathered:
     logprobs: list[PositionLogprobs] = field(default_factory=list)
     reason: Reason = "stop"
     matched: str | None = None
-
-
-def events_of(request: Request, job: Job) -> Events:
-    """The job's events: the one place where HTTP starts a job."""
-    return run(request.app.state.client, job)
 
 
 def reason_of(event: Finished) -> Reason:

@@ -13,7 +13,7 @@ from server.http import examples
 from server.http.disconnect import until_gone
 from server.http.error_bodies import AnthropicErrorBody
 from server.http.failures import json_response
-from server.http.generation import Tally, events_of, gather
+from server.http.generation import Tally, gather
 from server.http.headers import TENANT_HEADER, options_of
 from server.http.messages.protocol import CountTokensRequest, MessagesRequest, conversation
 from server.http.messages.replies import AnthropicMessageReply, TokenCountReply, stop_reason, usage_of
@@ -23,7 +23,7 @@ from server.http.prompts import named_id, tokens_of
 from server.http.sse import stream
 from server.http.strict_json import StrictJsonRoute
 from server.requests import Job, admit, check_not_empty, sampling_params, template_arguments
-from server.streams import Events
+from server.streams import Events, run
 
 router = APIRouter(route_class=StrictJsonRoute)
 
@@ -43,7 +43,7 @@ async def messages(body: MessagesRequest, request: Request) -> Response:
     client: EngineClient = request.app.state.client
     admit(client, body.model)
     job = await _job(client, body, request.headers)
-    events = events_of(request, job)
+    events = run(client, job)
     empty: AnthropicMessageReply = {
         "id": job.request_id,
         "type": "message",

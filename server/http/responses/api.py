@@ -10,7 +10,7 @@ from jaxserve.errors import InvalidRequestError
 from server.http import examples
 from server.http.disconnect import until_gone
 from server.http.failures import json_response
-from server.http.generation import events_of, gather
+from server.http.generation import gather
 from server.http.headers import TENANT_HEADER, options_of
 from server.http.openapi import GENERATING, answer, failures
 from server.http.prompts import named_id
@@ -20,7 +20,7 @@ from server.http.responses.stream import ResponseStream
 from server.http.sse import stream
 from server.http.strict_json import StrictJsonRoute
 from server.requests import Job, admit, check_not_empty, in_words_of_client, sampling_params, template_arguments
-from server.streams import Events
+from server.streams import Events, run
 
 router = APIRouter(route_class=StrictJsonRoute)
 
@@ -43,7 +43,7 @@ async def responses(body: ResponsesRequest, request: Request) -> Response:
     client: EngineClient = request.app.state.client
     admit(client, body.model)
     job = await _job(client, body, request.headers)
-    events = events_of(request, job)
+    events = run(client, job)
     draft = Draft(body, job, client.model.name)
     if body.stream:
         streamed = ResponseStream(draft)
