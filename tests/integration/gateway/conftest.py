@@ -81,7 +81,7 @@ async def servers(engine: ScriptedClient, keys_file: Path, usage_log: Path) -> A
 
 @pytest.fixture
 async def http(servers: Serving) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=servers.http) as client:
+    async with httpx.AsyncClient(base_url=servers.http, timeout=30) as client:
         yield client
 
 

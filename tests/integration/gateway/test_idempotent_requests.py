@@ -110,7 +110,10 @@ async def test_keys_are_checked(http: httpx.AsyncClient) -> None:
 async def test_what_is_repeated_is_paid_once(tmp_path: Path, engine: ScriptedClient) -> None:
     keys, log = tmp_path / "keys.toml", tmp_path / "usage.jsonl"
     keys.write_text(f'[[key]]\nsha256 = "{hashlib.sha256(b"free").hexdigest()}"\ntenant = "acme"\ntpm = 6000\n')
-    async with serving(engine, keys=str(keys), usage_log=str(log)) as servers, httpx.AsyncClient(base_url=servers.http) as http:
+    async with (
+        serving(engine, keys=str(keys), usage_log=str(log)) as servers,
+        httpx.AsyncClient(base_url=servers.http, timeout=30) as http,
+    ):
         for _ in range(3):
             reply = await completions(http)
         assert reply.headers["x-ratelimit-limit-tokens"] == "6000"

@@ -150,7 +150,7 @@ async def test_grpc_calls(channel: grpc.aio.Channel, engine: ScriptedClient, ser
 
 
 async def test_without_keys_the_tenant_is_who_the_client_says(engine: ScriptedClient, usage_log: Path) -> None:
-    async with serving(engine, usage_log=str(usage_log)) as servers, httpx.AsyncClient(base_url=servers.http) as http:
+    async with serving(engine, usage_log=str(usage_log)) as servers, httpx.AsyncClient(base_url=servers.http, timeout=30) as http:
         await http.post("/v1/completions", json={"prompt": "hello", "service_class": "batch"}, headers={"X-Tenant": "globex"})
     (event,) = usage(usage_log)
     assert (event["tenant"], event["key_id"], event["service_class"]) == ("globex", "", "batch")

@@ -35,7 +35,7 @@ async def test_a_completion(addresses, caplog, stream: bool) -> None:
     caplog.set_level(logging.INFO, LOGGER)
     headers = {"x-request-id": "mine", "x-tenant": "acme", "authorization": "Bearer secret"}
     body = {"prompt": [PROMPT, "hi"], "max_tokens": 3, "stream": stream}
-    async with httpx.AsyncClient(base_url=addresses.http, headers=headers) as client:
+    async with httpx.AsyncClient(base_url=addresses.http, headers=headers, timeout=30) as client:
         assert (await client.post("/v1/completions", json=body)).status_code == 200
     [line] = lines(caplog)
     assert line["ttft"] <= line["seconds"] < 30
@@ -56,7 +56,7 @@ async def test_a_completion(addresses, caplog, stream: bool) -> None:
 
 async def test_what_fails_has_a_line_too(addresses, caplog) -> None:
     caplog.set_level(logging.INFO, LOGGER)
-    async with httpx.AsyncClient(base_url=addresses.http) as client:
+    async with httpx.AsyncClient(base_url=addresses.http, timeout=30) as client:
         await client.post("/v1/completions", json={"prompt": "x", "top_p": 7})
         await client.get("/v1/models/other")
         await client.get("/health")  # asked by machines: only for those who debug

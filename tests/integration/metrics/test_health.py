@@ -40,7 +40,7 @@ def engine() -> Engine:
 async def http(engine: Engine) -> AsyncIterator[httpx.AsyncClient]:
     servers = Servers(engine, ServerConfig(port=0, grpc_port=0, ready_timeout=3.0))
     addresses = await servers.start()
-    async with httpx.AsyncClient(base_url=addresses.http) as client:
+    async with httpx.AsyncClient(base_url=addresses.http, timeout=30) as client:
         yield client
     await servers.stop()
 

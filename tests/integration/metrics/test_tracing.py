@@ -71,7 +71,7 @@ def attributes(span: Span) -> dict[str, object]:
 async def test_a_request_has_spans_under_its_clients_span(collector: tuple[Collector, str]) -> None:
     kept, endpoint = collector
     engine = ScriptedClient(delay=0.02)
-    async with Site(engine, endpoint) as addresses, httpx.AsyncClient(base_url=addresses.http) as client:
+    async with Site(engine, endpoint) as addresses, httpx.AsyncClient(base_url=addresses.http, timeout=30) as client:
         headers = {"traceparent": f"00-{TRACE}-{PARENT}-01", "x-request-id": "mine"}
         body = {"prompt": "hello", "max_tokens": 3, "stream": True}
         assert (await client.post("/v1/completions", json=body, headers=headers)).status_code == 200
@@ -96,7 +96,7 @@ async def test_a_request_has_spans_under_its_clients_span(collector: tuple[Colle
 
 async def test_an_unsampled_client_gets_no_spans_and_an_odd_one_a_trace_of_its_own(collector: tuple[Collector, str]) -> None:
     kept, endpoint = collector
-    async with Site(ScriptedClient(), endpoint) as addresses, httpx.AsyncClient(base_url=addresses.http) as client:
+    async with Site(ScriptedClient(), endpoint) as addresses, httpx.AsyncClient(base_url=addresses.http, timeout=30) as client:
         for sent in (f"00-{TRACE}-{PARENT}-00", "odd", f"00-{'0' * 32}-{PARENT}-01"):
             body = {"prompt": "hello", "max_tokens": 1}
             assert (await client.post("/v1/completions", json=body, headers={"traceparent": sent})).status_code == 200
@@ -121,7 +121,10 @@ async def test_calls_and_failures_have_spans(collector: tuple[Collector, str]) -
 
 
 async def test_no_collector_holds_nobody_up() -> None:
-    async with Site(ScriptedClient(), "http://127.0.0.1:9") as addresses, httpx.AsyncClient(base_url=addresses.http) as client:
+    async with (
+        Site(ScriptedClient(), "http://127.0.0.1:9") as addresses,
+        httpx.AsyncClient(base_url=addresses.http, timeout=30) as client,
+    ):
         assert (await client.post("/v1/completions", json={"prompt": "x", "max_tokens": 1})).status_code == 200
 
 

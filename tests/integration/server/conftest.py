@@ -32,7 +32,7 @@ async def sdk(servers: Serving) -> AsyncIterator[openai.AsyncOpenAI]:
 
 @pytest.fixture
 async def http(servers: Serving) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=servers.http) as client:
+    async with httpx.AsyncClient(base_url=servers.http, timeout=30) as client:
         yield client
 
 

@@ -245,7 +245,7 @@ async def test_a_client_that_goes_away_aborts(servers: Serving, engine: Scripted
 
 async def test_a_client_that_goes_away_before_the_first_token_aborts(servers: Serving, engine: ScriptedClient) -> None:
     engine.delay = 60.0
-    async with httpx.AsyncClient(base_url=servers.http) as client:
+    async with httpx.AsyncClient(base_url=servers.http, timeout=30) as client:
         with pytest.raises(httpx.ReadTimeout):
             await client.post("/v1/completions", json={**TEXT, "stream": True}, timeout=0.2)
     async with asyncio.timeout(5):

@@ -60,7 +60,7 @@ async def test_a_signal_lets_what_runs_finish_and_refuses_the_rest(number: signa
     refused = await ask(addresses)
     assert (refused.status_code, refused.json()["error"]["code"]) == (503, "draining")
     assert int(refused.headers["retry-after"]) > 0
-    async with httpx.AsyncClient(base_url=addresses.http) as client:
+    async with httpx.AsyncClient(base_url=addresses.http, timeout=30) as client:
         assert (await client.get("/ready")).status_code == 503
         assert (await client.get("/health")).status_code == 200  # who drains is not to be killed
         chat = {"messages": [{"role": "user", "content": "x"}]}
@@ -108,7 +108,7 @@ async def test_a_second_signal_aborts_at_once() -> None:
 async def test_an_idle_connection_does_not_hold_the_exit() -> None:
     running = Running(ScriptedClient(), drain_timeout=600.0)
     addresses = await running.addresses()
-    async with httpx.AsyncClient(base_url=addresses.http) as client:
+    async with httpx.AsyncClient(base_url=addresses.http, timeout=30) as client:
         await client.get("/health")
         os.kill(os.getpid(), signal.SIGTERM)
         await running.ended()

@@ -80,7 +80,7 @@ async def test_clients_that_go_away_free_their_pages(servers: Serving, engine: L
     stats = engine.stats()
     assert stats.received == stats.finished + stats.aborted + stats.rejected
     assert stats.aborted > 0
-    async with httpx.AsyncClient(base_url=servers.http) as client:
+    async with httpx.AsyncClient(base_url=servers.http, timeout=30) as client:
         reply = await client.post("/v1/completions", json={**ENDLESS, "max_tokens": 4}, timeout=30)
     assert reply.json()["usage"]["completion_tokens"] == 4
 

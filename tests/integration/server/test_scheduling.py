@@ -209,7 +209,7 @@ async def test_warm_prompts_and_the_reset(servers: Serving, sdk: openai.AsyncOpe
     assert engine._built.core.scheduler.cache.num_pinned == 4
     assert await cached(sdk, WARM + " there", "warm") == 16
     assert await cached(sdk, WARM + " there") == 0
-    async with httpx.AsyncClient(base_url=servers.http) as client:
+    async with httpx.AsyncClient(base_url=servers.http, timeout=30) as client:
         assert (await client.post("/reset_prefix_cache")).status_code == 200
     assert await cached(sdk, WARM + " there", "warm") == 0
     assert await cached(sdk, WARM + " there", "warm") == 20

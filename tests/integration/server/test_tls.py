@@ -42,7 +42,7 @@ async def version(running: Serving, trusted: Authority, own: Pair | None = None)
     context = ssl.create_default_context(cafile=str(trusted.own.cert))
     if own is not None:
         context.load_cert_chain(own.cert, own.key)
-    async with httpx.AsyncClient(base_url=running.http, verify=context) as client:
+    async with httpx.AsyncClient(base_url=running.http, verify=context, timeout=30) as client:
         return (await client.get("/version")).status_code
 
 
