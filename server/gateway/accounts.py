@@ -35,12 +35,13 @@ class _Account:
 
 @dataclass(frozen=True, slots=True)
 class _Reservation:
-    """What was charged, to whom, on which day."""
+    """What was charged, to whom, on which day, and whether to the day alone."""
 
     owner: str
     tenant: str
     tokens: int
     day: int
+    background: bool
 
 
 @dataclass(slots=True)
@@ -63,13 +64,14 @@ class Accounts:
         refused = self._refused(account, ask, tokens, now)
         if refused is not None:
             return refused
-        if account.requests is not None:
-            account.requests.take(1, now)
-        if account.tokens is not None:
-            account.tokens.take(tokens, now)
-        account.running += 1
+        if not ask.background:
+            if account.requests is not None:
+                account.requests.take(1, now)
+            if account.tokens is not None:
+                account.tokens.take(tokens, now)
+            account.running += 1
         account.spent += tokens
-        self._reservations[ask.reservation] = _Reservation(ask.owner, ask.tenant, tokens, account.day)
+        self._reservations[ask.reservation] = _Reservation(ask.owner, ask.tenant, tokens, account.day, ask.background)
         return Granted(_levels(account, now))
 
     def settle(self, told: Settle, now: int) -> None:
@@ -94,12 +96,13 @@ class Accounts:
 
     def _close(self, account: _Account, reservation: _Reservation, tokens: int, now: int) -> None:
         difference = tokens - reservation.tokens
-        if account.tokens is not None:
-            if difference < 0:
-                account.tokens.give_back(-difference, now)
-            else:
-                account.tokens.take(difference, now)
-        account.running -= 1
+        if not reservation.background:
+            if account.tokens is not None:
+                if difference < 0:
+                    account.tokens.give_back(-difference, now)
+                else:
+                    account.tokens.take(difference, now)
+            account.running -= 1
         if account.day == reservation.day:
             account.spent += difference
 
@@ -118,12 +121,14 @@ class Accounts:
         def refused(limit: Limit, wait: int | None, allowed: int, used: int, asked: int) -> Refused:
             return Refused(limit, wait, allowed, used, asked, _levels(account, now))
 
-        for most in (limits.tpm, limits.daily_tokens):
-            if most is not None and tokens > most:
+        for most in _token_limits(ask):
+            if tokens > most:
                 return refused("size", None, most, 0, tokens)
         if limits.daily_tokens is not None and account.spent + tokens > limits.daily_tokens:
             midnight = DAY - (self.epoch + now) % DAY
             return refused("daily", midnight, limits.daily_tokens, account.spent, tokens)
+        if ask.background:
+            return None
         waits: list[tuple[int, Limit, Bucket, int]] = []
         if account.requests is not None:
             waits.append((account.requests.wait(1, now), "requests", account.requests, 1))
@@ -144,8 +149,13 @@ def _estimate(ask: Reserve, output_mean: float) -> int:
         return ask.prompt_tokens + ask.sequences * ask.max_tokens
     usual = ask.prompt_tokens + ask.sequences * math.ceil(output_mean)
     least = ask.prompt_tokens + ask.sequences
-    most = min(limit for limit in (ask.limits.tpm, ask.limits.daily_tokens, usual) if limit is not None)
-    return max(least, most)
+    return max(least, min([usual, *_token_limits(ask)]))
+
+
+def _token_limits(ask: Reserve) -> list[int]:
+    """Limits that no request can exceed."""
+    limits = (None if ask.background else ask.limits.tpm, ask.limits.daily_tokens)
+    return [limit for limit in limits if limit is not None]
 
 
 def _bucket(bucket: Bucket | None, limit: int | None, now: int) -> Bucket | None:

@@ -99,6 +99,7 @@ class Call:
         owner: the front end that answers it.
         ledger: where limits are kept.
         log: where usage is written, None for nowhere.
+        background: whether it is a batch's: of the tenant's limits only the tokens of the day stand against it.
         levels: what was left for the tenant when its limits were last looked at.
         broken: whether anything started for it did not come to its end.
     """
@@ -108,6 +109,7 @@ class Call:
     owner: str
     ledger: Ledger
     log: UsageLog | None
+    background: bool = False
     levels: Levels | None = None
     broken: bool = False
     _runs: list[Run] = field(default_factory=list)
@@ -183,8 +185,9 @@ class Call:
         reservation = uuid.uuid4().hex
         sequences = size.prompts * size.sequences
         most = None if size.max_tokens is None else min(size.max_tokens, MOST_TOKENS)
+        ask = Reserve(self.owner, reservation, tenant, limits, size.prompt_tokens, sequences, most, self.background)
         try:
-            answer = await self.ledger.ask(Reserve(self.owner, reservation, tenant, limits, size.prompt_tokens, sequences, most))
+            answer = await self.ledger.ask(ask)
         except BaseException:  # it may be reserved all the same
             self.ledger.tell(Settle(reservation, 0, 0, 0))
             raise

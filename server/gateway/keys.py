@@ -71,9 +71,20 @@ class KeyRing:
         # decides takes the same time for every digest.
         if key is None or not hmac.compare_digest(digest, bytes.fromhex(key.sha256)):
             raise AuthenticationError("the API key is not known here")
+        return self._unexpired(key)
+
+    def named(self, tenant: str, key_id: str) -> Principal:
+        """Whose work a tenant's key began earlier. Raises AuthenticationError if the tenant has no such key any more."""
+        self._poll()
+        key = self._by_name.get(key_id)
+        if key is None or key.tenant != tenant:
+            raise AuthenticationError(f"the API key {key_id!r} of tenant {tenant!r} is not known here any more")
+        return self._unexpired(key)
+
+    def _unexpired(self, key: ApiKey) -> Principal:
         if key.expires is not None and datetime.now(UTC) >= key.expires:
             raise AuthenticationError(f"the API key expired at {key.expires.isoformat()}")
-        return self._principals[digest]
+        return self._principals[key.name]
 
     def _poll(self) -> None:
         now = self._clock.now()
@@ -97,7 +108,8 @@ class KeyRing:
     def _take(self, keys: Keys) -> None:
         self._weights = keys.weights
         self._by_digest: Mapping[bytes, ApiKey] = {bytes.fromhex(key.sha256): key for key in keys.keys}
-        self._principals = {digest: _principal(key, keys) for digest, key in self._by_digest.items()}
+        self._by_name: Mapping[str, ApiKey] = {key.name: key for key in keys.keys}  # they are unique: see load_keys
+        self._principals = {key.name: _principal(key, keys) for key in keys.keys}
 
 
 def _principal(key: ApiKey, keys: Keys) -> Principal:

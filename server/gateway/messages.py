@@ -21,6 +21,7 @@ class Reserve(msgspec.Struct, frozen=True, tag=True):
         prompt_tokens: of all its prompts, estimated.
         sequences: outputs, of all its prompts.
         max_tokens: of one output, None if it does not say.
+        background: whether only the tokens of the day stand against it, and are charged.
     """
 
     owner: str
@@ -30,6 +31,7 @@ class Reserve(msgspec.Struct, frozen=True, tag=True):
     prompt_tokens: int
     sequences: int
     max_tokens: int | None
+    background: bool = False
 
 
 class Settle(msgspec.Struct, frozen=True, tag=True):

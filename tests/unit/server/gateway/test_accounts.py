@@ -27,10 +27,18 @@ class Bench:
         self.accounts = Accounts(self.epoch)
 
     def ask(
-        self, prompt: int = 10, most: int | None = 10, *, sequences: int = 1, tenant: str = "acme", owner: str = "a"
+        self,
+        prompt: int = 10,
+        most: int | None = 10,
+        *,
+        sequences: int = 1,
+        tenant: str = "acme",
+        owner: str = "a",
+        background: bool = False,
     ) -> Granted | Refused:
         self.count += 1
-        return self.accounts.reserve(Reserve(owner, f"r{self.count}", tenant, self.limits, prompt, sequences, most), self.now)
+        ask = Reserve(owner, f"r{self.count}", tenant, self.limits, prompt, sequences, most, background)
+        return self.accounts.reserve(ask, self.now)
 
     def settle(self, prompt: int, output: int, *, number: int | None = None, finished: int = 1) -> None:
         self.accounts.settle(Settle(f"r{number or self.count}", prompt, output, finished), self.now)
@@ -125,6 +133,28 @@ def test_requests_at_the_same_time() -> None:
     assert isinstance(bench.ask(tenant="globex"), Granted)
     bench.settle(1, 1, number=1)
     assert isinstance(bench.ask(), Granted)
+
+
+def test_background_work_takes_of_the_day_and_leaves_all_other_limits_alone() -> None:
+    bench = Bench(TenantLimits(rpm=1, tpm=50, max_concurrent=1, daily_tokens=1000))
+    for _ in range(3):
+        assert isinstance(bench.ask(200, 50, background=True), Granted)
+    assert bench.remaining() == (1, 50)
+    assert isinstance(bench.ask(40, 10), Granted), "what runs behind is none of the requests at the same time"
+    bench.settle(250, 300, number=1)
+    bench.settle(0, 0, number=2, finished=0)
+    assert bench.remaining() == (0, 0)
+    refused = bench.ask(100, 51, background=True)
+    assert isinstance(refused, Refused)
+    assert (refused.limit, refused.wait, refused.used) == ("daily", NOON, 850)
+    too_long = bench.ask(1000, 1, background=True)
+    assert isinstance(too_long, Refused)
+    assert (too_long.limit, too_long.allowed) == ("size", 1000)
+    bench.accounts.forget("a", bench.now)
+    bench.now = MINUTE
+    assert bench.remaining() == (1, 50)
+    assert isinstance(bench.ask(100, 50, background=True), Granted)
+    assert isinstance(bench.ask(25, 25), Refused), "850 and 150 are spent"
 
 
 def test_a_days_tokens_come_back_at_midnight_utc_and_not_before() -> None:

@@ -59,6 +59,20 @@ def test_keys_expire(path: Path, expires: str, known: bool) -> None:
             ring.principal([b"one"])
 
 
+def test_a_key_is_found_by_its_name_until_it_is_gone(path: Path) -> None:
+    clock = VirtualClock()
+    path.write_text(entry("one", id='"web"', models='["pico"]') + entry("two", expires="2001-01-01T00:00:00Z", id='"old"'))
+    ring = KeyRing(str(path), clock)
+    assert ring.named("acme", "web") == ring.principal([b"one"])
+    for tenant, name, words in (("globex", "web", "not known"), ("acme", "wob", "not known"), ("acme", "old", "expired")):
+        with pytest.raises(AuthenticationError, match=words):
+            ring.named(tenant, name)
+    path.write_text(entry("three"))
+    clock.advance(POLL_SECONDS)
+    with pytest.raises(AuthenticationError, match="not known"):
+        ring.named("acme", "web")
+
+
 def test_a_changed_file_is_read_again(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     clock = VirtualClock()
     path.write_text(entry("one"))
