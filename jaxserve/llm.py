@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -19,9 +19,11 @@ from jaxserve.outputs import CompletionOutput, RequestOutput, logprob_dict
 from jaxserve.sampling.params import SamplingParams
 from jaxserve.scheduler.request import EngineRequest
 from jaxserve.tokenizer.base import Tokenizer
+from jaxserve.tokenizer.chat import ChatTemplate
 from jaxserve.types import ChatMessage, Prompt, RequestOptions, ServiceClass
 
 Setting = TypeVar("Setting", SamplingParams, RequestOptions)
+OnOutput = Callable[[RequestOutput], None]
 
 
 @dataclass(slots=True)
@@ -44,6 +46,7 @@ class _Request:
     outputs: RequestOutputs
     started: Started | None = None
     sequences: list[_Collected] = field(default_factory=list)
+    output: RequestOutput | None = None
 
 
 class LLM:
@@ -76,12 +79,18 @@ class LLM:
             raise CheckpointError("the checkpoint has no tokenizer; name one with tokenizer=")
         return self._built.tokenizer
 
+    @property
+    def chat_template(self) -> ChatTemplate | None:
+        """The model's way to write a conversation as one prompt, if it has one."""
+        return self._built.chat_template
+
     def generate(
         self,
         prompts: Prompt | Sequence[Prompt],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         options: RequestOptions | Sequence[RequestOptions] | None = None,
+        on_output: OnOutput | None = None,
     ) -> list[RequestOutput]:
         """Generate for every prompt; outputs come in the prompts' order.
 
@@ -89,6 +98,7 @@ class LLM:
             prompts: a string, {"prompt": str}, {"prompt_token_ids": [...]}, or a list of these.
             sampling_params: one for all, one a prompt, or None for the defaults.
             options: the same of whose requests they are and what they may take; timeouts count from the call.
+            on_output: told of each output when it is complete, in the order in which they end. What it raises ends the call.
 
         A request that fails alone (a timeout of its options passed, its tokens could not be decoded) keeps its place in the
         list: its output has `error` set. Raises InvalidRequestError or ContextLengthError, before anything runs, if a prompt,
@@ -106,12 +116,12 @@ class LLM:
             try:
                 while pending or core.has_work:
                     while pending and core.scheduler.has_room(pending[-1].engine_requests):
-                        self._add(pending.pop())
-                    self._turn(by_sequence)
+                        self._add(pending.pop(), on_output)
+                    self._turn(by_sequence, on_output)
                     interrupts.release()
             finally:
                 core.abort(by_sequence)  # nothing is left of a call that was interrupted
-        return [_output(request) for request in requests]
+        return [_done(request) for request in requests]
 
     def chat(
         self,
@@ -156,13 +166,14 @@ class LLM:
             requests.append(_Request(prompt, wanted, sequences, outputs, sequences=collected))
         return requests
 
-    def _add(self, request: _Request) -> None:
+    def _add(self, request: _Request, on_output: OnOutput | None) -> None:
         try:
             self._built.core.add(request.engine_requests)
         except RefusedError as error:
             request.outputs.fail(error)
+            _tell(request, on_output)
 
-    def _turn(self, by_sequence: Mapping[str, _Request]) -> None:
+    def _turn(self, by_sequence: Mapping[str, _Request], on_output: OnOutput | None) -> None:
         """One step of the engine."""
         for update in self._built.core.step():
             request = by_sequence.get(update.id)
@@ -172,6 +183,21 @@ class LLM:
             self._built.core.abort(pushed.end)
             for event in pushed.events:
                 _collect(request, event)
+            if request.outputs.done:
+                _tell(request, on_output)
+
+
+def _tell(request: _Request, on_output: OnOutput | None) -> None:
+    """The request is done; updates of a sequence that ended may still come."""
+    if request.output is None:
+        request.output = _output(request)
+        if on_output is not None:
+            on_output(request.output)
+
+
+def _done(request: _Request) -> RequestOutput:
+    assert request.output is not None, "every request ends"
+    return request.output
 
 
 def _collect(request: _Request, event: Event) -> None:

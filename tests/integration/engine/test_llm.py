@@ -102,6 +102,28 @@ def test_outputs_come_in_the_prompts_order(llm):
     assert outputs[13].outputs[0].token_ids == tokens_of(llm, wanted[13], prompts[13])
 
 
+def test_outputs_are_told_as_they_end(llm):
+    """Each once, as it is returned; also one that fails."""
+    told = []
+    params = [greedy(max_tokens=20), greedy(max_tokens=2), greedy(n=2, max_tokens=5)]
+    outputs = llm.generate([ids(PROMPT)] * 3, params, on_output=told.append)
+    assert [output.request_id for output in told] == ["1", "2", "0"]
+    assert sorted(told, key=lambda output: output.request_id) == outputs
+    told.clear()
+    too_late = RequestOptions(queue_timeout=1e-9)
+    (output,) = llm.generate([ids(PROMPT)], greedy(), options=too_late, on_output=told.append)
+    assert told == [output]
+    assert output.error is not None
+
+
+def test_what_on_output_raises_ends_the_call(llm):
+    def stop(output):
+        raise KeyError(output.request_id)
+
+    with pytest.raises(KeyError, match="1"):
+        llm.generate([ids(PROMPT)] * 2, [greedy(max_tokens=20), greedy(max_tokens=2)], on_output=stop)
+
+
 def test_no_prompts(llm):
     assert llm.generate([]) == []
 

@@ -1,0 +1,1 @@
+"""EleutherAI's lm-eval harness over an engine in this process."""
