@@ -24,6 +24,10 @@ class ErrorCode(StrEnum):
     BUDGET_SPENT = "insufficient_quota"
     REQUEST_TOO_LARGE = "request_too_large"
     IDEMPOTENCY_KEY_REUSED = "idempotency_key_reused"
+    NOT_FOUND = "not_found"
+    CONFLICT = "conflict"
+    QUOTA_EXCEEDED = "quota_exceeded"
+    STORAGE_FULL = "storage_full"
     INTERNAL = "internal_error"
     CONFIG = "invalid_config"
     CHECKPOINT = "invalid_checkpoint"
@@ -157,6 +161,30 @@ class IdempotencyError(JaxserveError):
     """An idempotency key was used before with another request."""
 
     code = ErrorCode.IDEMPOTENCY_KEY_REUSED
+
+
+class NotFoundError(JaxserveError):
+    """The caller has nothing of that name."""
+
+    code = ErrorCode.NOT_FOUND
+
+
+class ConflictError(JaxserveError):
+    """What is there is not in a state that allows this."""
+
+    code = ErrorCode.CONFLICT
+
+
+class QuotaError(JaxserveError):
+    """The tenant has as much stored, or as many batches unfinished, as it may have."""
+
+    code = ErrorCode.QUOTA_EXCEEDED
+
+
+class StorageFullError(JaxserveError):
+    """The disk has no room for what was to be stored."""
+
+    code = ErrorCode.STORAGE_FULL
 
 
 class ConfigError(JaxserveError, ValueError):

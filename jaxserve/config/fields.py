@@ -201,6 +201,16 @@ class EngineConfig:
         return cls(**{part: kind(**chosen[part]) for part, kind in parts.items()})
 
 
+_AT_LEAST_ONE = (
+    "max_header_kib",
+    "max_connections",
+    "max_unread_tokens",
+    "max_unread_kib",
+    "max_file_mib",
+    "max_tenant_mib",
+    "max_tenant_batches",
+    "max_batch_lines",
+)
 _STREAM_TIMES = ("http_keepalive", "receive_timeout", "sse_keepalive", "unread_timeout", "token_timeout")
 
 
@@ -223,7 +233,15 @@ class ServerConfig:
     keys: str | None = setting(None, "TOML file of API keys and of what their tenants may take; without, anybody is let in")
     allow_unauthenticated: bool = setting(False, "listen without API keys where other machines can reach the server")
     usage_log: str | None = setting(None, "file to which each delivered batch of tokens is appended as a line of JSON, for bills")
-    max_body_bytes: int = setting(16 * 2**20, "longest body of an HTTP request")
+    max_body_bytes: int = setting(16 * 2**20, "longest body of an HTTP request other than an upload")
+    state_dir: str | None = setting(
+        None, "directory of files and batches, made if need be; without, /v1/files and /v1/batches are not served"
+    )
+    max_file_mib: int = setting(512, "largest file in MiB that can be uploaded")
+    file_days: float = setting(30.0, "days after which a file is removed, unless it was asked for less or more")
+    max_tenant_mib: int = setting(10_240, "MiB of files that a tenant may have stored; outputs of batches count")
+    max_tenant_batches: int = setting(100, "batches of a tenant that have not ended, at most")
+    max_batch_lines: int = setting(50_000, "requests in a batch, at most")
     max_header_kib: int = setting(64, "longest head of an HTTP request in KiB: request line and headers")
     max_connections: int = setting(10_000, "HTTP connections a front end; more are told to come back")
     http_keepalive: float = setting(75.0, "seconds that an HTTP connection may be idle between requests")
@@ -258,9 +276,9 @@ class ServerConfig:
         if self.drain_timeout == math.inf:
             raise ConfigError("drain_timeout must be finite, got inf", param="drain_timeout")
         require_at_least("max_body_bytes", self.max_body_bytes, 1)
-        for name in ("max_header_kib", "max_connections", "max_unread_tokens", "max_unread_kib"):
+        for name in _AT_LEAST_ONE:
             require_at_least(name, getattr(self, name), 1)
-        for name in ("slo_ttft_ms", "slo_itl_ms", "ready_timeout", *_STREAM_TIMES):
+        for name in ("slo_ttft_ms", "slo_itl_ms", "ready_timeout", "file_days", *_STREAM_TIMES):
             if not 0.0 < getattr(self, name) < math.inf:
                 raise ConfigError(f"{name} must be above 0 and finite, got {getattr(self, name)}", param=name)
         if self.keys is None and not self.allow_unauthenticated and not is_loopback(self.host):

@@ -16,7 +16,8 @@ from server.errors import OUTCOMES, ErrorBody
 Answers = dict[int | str, dict[str, Any]]
 
 _AT_START = frozenset({ErrorCode.CONFIG, ErrorCode.CHECKPOINT, ErrorCode.UNSUPPORTED_MODEL})
-GENERATING = tuple(code for code in OUTCOMES if code not in _AT_START)
+_OF_FILES = frozenset({ErrorCode.NOT_FOUND, ErrorCode.CONFLICT, ErrorCode.QUOTA_EXCEEDED, ErrorCode.STORAGE_FULL})
+GENERATING = tuple(code for code in OUTCOMES if code not in _AT_START | _OF_FILES)
 ASKING = (  # what is answered without the engine's queue
     ErrorCode.INVALID_REQUEST,
     ErrorCode.INVALID_API_KEY,
@@ -28,6 +29,7 @@ ASKING = (  # what is answered without the engine's queue
     ErrorCode.DRAINING,
     ErrorCode.ENGINE_DEAD,
 )
+STORING = (*ASKING, *(code for code in OUTCOMES if code in _OF_FILES))
 
 _ABOUT = """
 Serves one language model. Errors have OpenAI's shape, and Anthropic's under `/v1/messages`; `code` is stable, `param` names the

@@ -9,6 +9,7 @@ from grpc import StatusCode
 from jaxserve.errors import (
     AuthenticationError,
     BudgetError,
+    ConflictError,
     DeadlineError,
     DrainingError,
     EngineDeadError,
@@ -17,12 +18,15 @@ from jaxserve.errors import (
     InvalidRequestError,
     JaxserveError,
     ModelNotFoundError,
+    NotFoundError,
     OverloadedError,
     PermissionDeniedError,
     QueueFullError,
+    QuotaError,
     RateLimitError,
     RequestTooLargeError,
     SlowReaderError,
+    StorageFullError,
 )
 from server.errors import DEFAULT_RETRY_SECONDS, OUTCOMES, grpc_status, http_body, http_headers
 
@@ -53,6 +57,10 @@ def test_every_code_has_an_outcome() -> None:
         (SlowReaderError("x"), 408, StatusCode.RESOURCE_EXHAUSTED),
         (RequestTooLargeError("x"), 413, StatusCode.RESOURCE_EXHAUSTED),
         (IdempotencyError("x"), 422, StatusCode.ALREADY_EXISTS),
+        (NotFoundError("x"), 404, StatusCode.NOT_FOUND),
+        (ConflictError("x"), 409, StatusCode.FAILED_PRECONDITION),
+        (QuotaError("x"), 403, StatusCode.RESOURCE_EXHAUSTED),
+        (StorageFullError("x"), 507, StatusCode.RESOURCE_EXHAUSTED),
     ],
 )
 def test_statuses(error: JaxserveError, http: int, grpc: StatusCode) -> None:

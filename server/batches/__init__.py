@@ -1,0 +1,1 @@
+"""Files and batches: what is kept of them, and what runs them. Knows nothing of HTTP."""
