@@ -1,4 +1,4 @@
-"""What a front-end process is told when it starts, and what supervisor and front ends tell each other later."""
+"""What front ends and the batch worker are told when they start, and what they and the supervisor tell each other later."""
 
 from __future__ import annotations
 
@@ -10,20 +10,19 @@ from jaxserve.config.fields import ServerConfig
 from jaxserve.engine.remote.messages import WireError
 
 # Services of the supervisor.
-LISTENING, FAILED, DRAIN, LEDGER = "listening", "failed", "drain", "ledger"
+READY, FAILED, DRAIN, LEDGER = "ready", "failed", "drain", "ledger"
 # Topics of its notices.
 ENGINE = "engine"
 
 
-class FrontEndSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """What a front-end process runs.
+class LinkedSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """What a process runs that speaks to the engine.
 
     Attributes:
-        name: unique among all front ends of the server, those that are gone too.
+        name: unique among all of the server, those that are gone too.
         restarts: how often one in its place was started before.
         engine: ZeroMQ endpoint of the engine.
         config: the server's, with the ports that the supervisor got.
-        http_socket: file descriptor of the listening HTTP socket.
         metrics: directory that the processes share their metrics in.
     """
 
@@ -31,12 +30,21 @@ class FrontEndSpec(msgspec.Struct, frozen=True, kw_only=True):
     restarts: int
     engine: str
     config: dict[str, Any]
-    http_socket: int
     metrics: str
 
     def server_config(self) -> ServerConfig:
         """The configuration."""
         return msgspec.convert(self.config, ServerConfig)
+
+
+class FrontEndSpec(LinkedSpec, frozen=True, kw_only=True):
+    """What a front end runs.
+
+    Attributes:
+        http_socket: file descriptor of the listening HTTP socket.
+    """
+
+    http_socket: int
 
 
 def encode_error(error: WireError) -> bytes:

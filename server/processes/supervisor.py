@@ -26,11 +26,12 @@ from jaxserve.metrics.shared import bury
 from server.gateway.ledger import LedgerService, LedgerState
 from server.ports import Addresses, authority, bind
 from server.processes.engine_keeper import EngineKeeper
-from server.processes.front_end_keeper import FrontEndKeeper
+from server.processes.keeper import Keeper, Recipe
 from server.processes.specs import DRAIN, LEDGER, FrontEndSpec, encode_error
 
 _LOG = logging.getLogger(__name__)
 
+FRONT_END = "server.processes.frontend"
 KILL_SECONDS = 10.0  # that front ends may take longer than the drain they were granted
 
 # A front end starts tokenizer processes; gRPC's handlers, for a child that goes on without exec, would only complain about it.
@@ -155,7 +156,7 @@ class Supervisor:
 
     async def _all_listen(self) -> None:
         for front_end in self._front_ends:
-            await front_end.listening.wait()
+            await front_end.ready.wait()
 
     async def _drain(self, running: list[asyncio.Task[None]], timeout: float) -> None:
         """Let front ends finish what runs; the engine goes when they are gone."""
@@ -197,9 +198,9 @@ class Supervisor:
             self._engine_spec, address=f"ipc://{self._directory / 'engine'}", restarts=restarts, metrics=str(self._metrics)
         )
 
-    def _front_end(self, place: int) -> FrontEndKeeper:
-        def spec(restarts: int) -> FrontEndSpec:
-            return FrontEndSpec(
+    def _front_end(self, place: int) -> Keeper:
+        def recipe(restarts: int) -> Recipe:
+            spec = FrontEndSpec(
                 name=f"{place}.{restarts}",
                 restarts=restarts,
                 engine=f"ipc://{self._directory / 'engine'}",
@@ -207,9 +208,12 @@ class Supervisor:
                 http_socket=self._ports.http.fileno(),
                 metrics=str(self._metrics),
             )
+            return Recipe(spec.name, msgspec.json.encode(spec), (spec.http_socket,))
 
-        return FrontEndKeeper(
-            spec,
+        return Keeper(
+            "front end",
+            FRONT_END,
+            recipe,
             environment={METRICS_VARIABLE: str(self._metrics), **NO_FORK_HANDLERS},
             services={LEDGER: lambda name, payload: self._ledger.handle(payload), DRAIN: self._drain_asked},
             on_gone=self._front_end_gone,
