@@ -139,4 +139,4 @@ def paced_engine(argument: Mapping[str, Any], progress: Progress) -> ServedEngin
         PAGE_SIZE,
     )
     model = ModelInfo(MODEL, "PacedForCausalLM", CONTEXT, VOCABULARY, "bfloat16", 0, 0)
-    return ServedEngine(core, EngineDescription(model, rules, argument["tokenizer"], None), "a paced engine")
+    return ServedEngine(core, EngineDescription(model, rules, argument["tokenizer"], None, config), "a paced engine")

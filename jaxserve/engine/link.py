@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from jaxserve.config.fields import SchedulerConfig
 from jaxserve.engine.client import ModelInfo
 from jaxserve.engine.core import EngineCore
 from jaxserve.engine.intake import IntakeRules
@@ -23,12 +24,14 @@ class EngineDescription:
         rules: what requests must fit.
         tokenizer: absolute path of its tokenizer: a directory or a file.
         chat_template: absolute path of the file that replaces the checkpoint's own chat template, if one does.
+        scheduler: how much runs and waits in it at the same time.
     """
 
     model: ModelInfo
     rules: IntakeRules
     tokenizer: str
     chat_template: str | None
+    scheduler: SchedulerConfig
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ import msgspec
 
 from jaxserve.children import receive_frame, send_frame
 from jaxserve.engine.remote.messages import WireError, error_of, wire_error
-from jaxserve.errors import InternalError
+from jaxserve.errors import DrainingError, InternalError
 
 _LOG = logging.getLogger(__name__)
 
@@ -64,9 +64,9 @@ class Control:
         self._listening = asyncio.create_task(self._listen())
 
     async def call(self, service: str, content: bytes = b"") -> bytes:
-        """Call a service. Raises what it raised, or InternalError if there is none or the supervisor is gone."""
+        """Call a service. Raises what it raised, InternalError if there is none, or DrainingError if the supervisor is gone."""
         if self._listening.done():
-            raise InternalError("the supervisor is gone")
+            raise DrainingError("the supervisor is gone")
         number = next(self._numbers)
         answer = self._waiting[number] = asyncio.get_running_loop().create_future()
         send_frame(self._writer, _ENCODER.encode(_Call(number, service, content)))
@@ -99,7 +99,7 @@ class Control:
                 answer.set_exception(error_of(message.error))
         for answer in self._waiting.values():
             if not answer.done():
-                answer.set_exception(InternalError("the supervisor is gone"))
+                answer.set_exception(DrainingError("the supervisor is gone"))
 
 
 async def answer_calls(

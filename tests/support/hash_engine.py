@@ -98,7 +98,7 @@ def parts(argument: Mapping[str, Any]) -> tuple[EngineCore, EngineDescription]:
         limits, CacheNamespace("m", "float32", "r"), Policies(), ServiceClass.INTERACTIVE_PAID, cache.num_usable, PAGE
     )
     model = ModelInfo("hash", "HashForCausalLM", CONTEXT, VOCAB, "float32", 0, 0)
-    return core, EngineDescription(model, rules, tokenizer, None)
+    return core, EngineDescription(model, rules, tokenizer, None, config)
 
 
 def hash_engine(argument: Mapping[str, Any], progress: Progress) -> ServedEngine:

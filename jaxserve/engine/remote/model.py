@@ -31,5 +31,6 @@ def model_engine(argument: Mapping[str, Any], progress: Progress) -> ServedEngin
         rules=built.intake.rules,
         tokenizer=str(tokenizer.resolve()),
         chat_template=None if template is None else str(Path(template).resolve()),
+        scheduler=config.scheduler,
     )
     return ServedEngine(built.core, description, banner(built.report))

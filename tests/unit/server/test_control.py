@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from jaxserve.errors import InternalError, RateLimitError
+from jaxserve.errors import DrainingError, InternalError, RateLimitError
 from server.processes.control import Control, answer_calls, notify
 
 PATIENCE = 10.0
@@ -90,8 +90,8 @@ async def test_without_a_supervisor_calls_end() -> None:
         calling = asyncio.create_task(control.call("echo"))
         await asyncio.sleep(0)
         writer.transport.abort()
-        with pytest.raises(InternalError, match="the supervisor is gone"):
+        with pytest.raises(DrainingError, match="the supervisor is gone"):
             await calling
         await control.gone()
-        with pytest.raises(InternalError, match="the supervisor is gone"):
+        with pytest.raises(DrainingError, match="the supervisor is gone"):
             await control.call("echo")
