@@ -1,0 +1,87 @@
+"""In which order the requests of a window are asked. Pure functions: no request is tokenized for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from types import MappingProxyType
+from typing import Any, Literal
+
+import msgspec
+
+from jaxserve.jobs.lines import Line
+
+OrderName = Literal["file", "prefix"]
+
+_KEY_BYTES = 2**14  # of a prompt that are compared
+_SHARED_BYTES = 64  # of two prompts that make them neighbours of one group: about a page of 16 tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A request that waits to be asked.
+
+    Attributes:
+        line: the request.
+        size: of its line, bytes.
+        key: how its prompt begins, as JSON: what begins alike has the same tokens as far as that goes, or nearly.
+    """
+
+    line: Line
+    size: int
+    key: bytes
+
+    @classmethod
+    def of(cls, line: Line, size: int) -> Waiting:
+        """A line as it waits."""
+        return cls(line, size, prompt_key(line.body))
+
+
+def prompt_key(body: Mapping[str, Any]) -> bytes:
+    """How the prompt of a body begins."""
+    prompt = body.get("messages", body.get("prompt"))
+    return msgspec.json.encode(prompt)[:_KEY_BYTES]
+
+
+def sequences(body: Mapping[str, Any]) -> int:
+    """Sequences that a body asks for, as far as that can be told from one that may be unfit: prompts, n of each."""
+    prompt, n = body.get("prompt"), body.get("n")
+    many = isinstance(prompt, list) and bool(prompt) and not isinstance(prompt[0], int)
+    prompts = len(prompt) if isinstance(prompt, list) and many else 1
+    return prompts * (n if isinstance(n, int) and n > 0 else 1)
+
+
+def in_file_order(window: Sequence[Waiting]) -> list[Waiting]:
+    """As they come."""
+    return list(window)
+
+
+def by_prefix(window: Sequence[Waiting]) -> list[Waiting]:
+    """Requests whose prompts begin alike one after another, the more alike the nearer; groups of more bytes first."""
+    groups = _groups(sorted(window, key=lambda one: one.key))
+    groups.sort(key=lambda group: -sum(one.size for one in group))
+    return [one for group in groups for one in group]
+
+
+ORDERS: Mapping[OrderName, Callable[[Sequence[Waiting]], list[Waiting]]] = MappingProxyType(
+    {"file": in_file_order, "prefix": by_prefix}
+)
+
+
+def _groups(by_key: Iterable[Waiting]) -> list[list[Waiting]]:
+    """Neighbours that share enough of their beginnings."""
+    ordered = list(by_key)
+    groups = [ordered[:1]] if ordered else []
+    for one, following in pairwise(ordered):
+        if _shares(one.key, following.key):
+            groups[-1].append(following)
+        else:
+            groups.append([following])
+    return groups
+
+
+def _shares(one: bytes, other: bytes) -> bool:
+    """Whether two beginnings share as much as is worth finding again."""
+    needed = min(_SHARED_BYTES, len(one), len(other))
+    return one[:needed] == other[:needed]

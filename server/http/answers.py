@@ -1,0 +1,45 @@
+"""BodyAnswers: the lines of jobs, answered as the endpoints that they name would answer them."""
+
+from __future__ import annotations
+
+import logging
+from http import HTTPStatus
+
+from jaxserve.engine.client import EngineClient
+from jaxserve.errors import InternalError, JaxserveError
+from jaxserve.jobs.answers import ASKED_AGAIN, STOPS_JOB, Answer
+from jaxserve.jobs.lines import Line
+from server.errors import OUTCOMES, http_body
+from server.http.bodies import answer_body
+
+logger = logging.getLogger(__name__)
+
+
+class BodyAnswers:
+    """Answers by an engine; see jaxserve.jobs.answers.Answers.
+
+    Args:
+        client: the engine.
+        tenant: whose requests they are.
+    """
+
+    def __init__(self, client: EngineClient, tenant: str = "") -> None:
+        self._client = client
+        self._tenant = tenant
+
+    async def answer(self, line: Line) -> Answer:
+        """The endpoint's reply, or its error body."""
+        try:
+            reply = await answer_body(self._client, line.url, line.body, tenant=self._tenant)
+        except JaxserveError as error:
+            if error.code in ASKED_AGAIN | STOPS_JOB:
+                raise
+            return _refusal(error)
+        except Exception as error:
+            logger.exception("the request of line %d failed", line.number)
+            return _refusal(InternalError(f"the request failed: {error!r}"))
+        return Answer(HTTPStatus.OK, reply["id"], reply)
+
+
+def _refusal(error: JaxserveError) -> Answer:
+    return Answer(OUTCOMES[error.code].http, "", http_body(error))
