@@ -16,9 +16,9 @@ import pytest
 
 from server.proto import inference_pb2 as pb
 from server.proto.inference_pb2_grpc import InferenceStub
-from tests.interop import pico_tasks
 from tests.interop.conftest import Gated
 from tests.interop.programs import run
+from tests.interop.questions import TEXT_TASKS
 from tests.support.serve_process import ROOT
 
 HERE = Path(__file__).parent
@@ -217,10 +217,9 @@ async def litellm(server: Gated) -> int:
 
 async def lm_eval(server: Gated, folder: Path) -> int:
     """Four candidates for each task, of which the server makes one more token each."""
-    pico_tasks.write(folder)
-    key = server.keys["lm-eval"]
+    key, limit = server.keys["lm-eval"], 40
     arguments = f"model=pico,base_url={server.base_url}/completions,auth_token={key},num_concurrent=8,max_length=512"
     program = [sys.executable, "-m", "lm_eval", "run", "--model", "local-completions", "--model_args", arguments]
-    program += ["--tasks", "pico_addition_choice", "--include_path", str(HERE / "tasks")]
+    program += ["--tasks", "pico_addition_choice_text", "--limit", str(limit), "--include_path", str(TEXT_TASKS)]
     await asyncio.to_thread(run, program, cwd=folder, OPENAI_API_KEY=key, HF_HOME=str(folder / "cache"))
-    return 4 * pico_tasks.COUNT
+    return 4 * limit

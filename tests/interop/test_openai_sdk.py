@@ -13,7 +13,7 @@ import openai
 import pytest
 
 from tests.interop.conftest import Gated
-from tests.interop.pico_tasks import held_out
+from tests.interop.questions import held_out
 from tests.support.hash_server import ENGINE, hash_server, until
 
 SUM: dict[str, Any] = {"model": "pico", "messages": [{"role": "user", "content": "What is 17 + 25?"}], "temperature": 0}
@@ -58,8 +58,8 @@ async def test_many_sums_at_once(asdk: openai.AsyncOpenAI) -> None:
         reply = await asdk.chat.completions.create(model="pico", messages=[message], temperature=0, max_tokens=16)
         return reply.choices[0].message.content
 
-    answers = await asyncio.gather(*(ask(task.prompt) for task in tasks))
-    right = [answer == task.answer for answer, task in zip(answers, tasks, strict=True)]
+    answers = await asyncio.gather(*(ask(question) for question, _ in tasks))
+    right = [answer == expected for answer, (_, expected) in zip(answers, tasks, strict=True)]
     assert sum(right) >= 0.9 * len(right)
 
 
