@@ -17,6 +17,7 @@ def set_up_logging(level: str, log_format: str = "text") -> None:
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
     for name in ("jaxserve", "server"):
         logging.getLogger(name).setLevel(level.upper())
+    logging.getLogger("python_multipart").setLevel(logging.ERROR)  # it warns of every form that a client got wrong
 
 
 class TextFormatter(logging.Formatter):

@@ -76,6 +76,8 @@ JITTER_SHARE = 0.25
 JITTER_SECONDS = 1.0
 _JITTER_STEPS = 1000
 
+_NOT_AGAIN = frozenset({ErrorCode.CONFLICT, ErrorCode.STORAGE_FULL})
+
 _DOMAIN = "jaxserve"  # of the reasons in google.rpc.ErrorInfo
 _MAX_MESSAGE_BYTES = 1000  # a status travels in headers, of which clients take 8 KiB, and says its message up to three times
 
@@ -113,9 +115,14 @@ def http_body(error: JaxserveError) -> ErrorBody:
 
 
 def http_headers(error: JaxserveError) -> dict[str, str]:
-    """Retry-After, in whole seconds and never too early, where trying again may help; how to identify oneself after a 401."""
+    """Retry-After, in whole seconds and never too early, where trying again may help; how to identify oneself after a 401.
+
+    Where SDKs would try again for the status alone, and in vain, they are told not to.
+    """
     if OUTCOMES[error.code].http == HTTPStatus.UNAUTHORIZED:
         return {"WWW-Authenticate": "Bearer"}
+    if error.code in _NOT_AGAIN:
+        return {"x-should-retry": "false"}
     seconds = retry_after(error)
     return {} if seconds is None else {"Retry-After": str(math.ceil(seconds))}
 

@@ -19,6 +19,7 @@ from server.gateway.gateway import Gateway
 from server.grpc.server import GrpcServer
 from server.http.app import create_app
 from server.http.connections import Connection, ConnectionLimits, connections
+from server.http.storage import Storage
 from server.observe.observatory import Observatory
 from server.ports import Addresses, authority, bind, taken
 from server.tls import load_tls
@@ -61,7 +62,7 @@ async def run_servers(servers: Servers, on_ready: Callable[[Addresses], None]) -
 
 
 class Servers:
-    """The HTTP and the gRPC server of one engine. Raises ConfigError if TLS cannot be had.
+    """The HTTP and the gRPC server of one engine. Raises ConfigError if TLS or the state directory cannot be had.
 
     Args:
         client: the engine.
@@ -91,6 +92,7 @@ class Servers:
         self.drain_asked = asyncio.Event()
         self._gateway = gateway or Gateway.open(config)
         self._http_socket = http_socket
+        self._storage = Storage.of(config)
         self._observatory = observatory or Observatory(client, config, Instruments())
         self._grpc = GrpcServer(
             client,
@@ -103,7 +105,7 @@ class Servers:
         )
         self._http = _HttpServer(
             uvicorn.Config(
-                create_app(client, self._gateway, self._observatory, config),
+                create_app(client, self._gateway, self._observatory, config, self._storage),
                 lifespan="off",
                 ws="none",
                 log_config=None,
@@ -147,6 +149,8 @@ class Servers:
         if self._http_task is not None:
             await self._http_task
         self._gateway.close()
+        if self._storage is not None:
+            await asyncio.to_thread(self._storage.close)
         await self._observatory.close()
 
     async def _drain(self, hurry: asyncio.Event) -> None:

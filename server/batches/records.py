@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
+from typing import Final
 
-WINDOW = "24h"
+WINDOW: Final = "24h"
 WINDOW_SECONDS = 24 * 3600
 
 

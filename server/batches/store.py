@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 import sqlite3
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -386,21 +387,25 @@ class Upload:
         self._content = content
         self._file_id = file_id
         self._owner = owner
+        self._lock = threading.Lock()  # whoever is cancelled closes it while a thread still writes
 
     def write(self, data: bytes) -> None:
         """Append. Raises StorageFullError."""
-        self._content.write(data)
+        with self._lock:
+            self._content.write(data)
 
     def keep(self, filename: str, purpose: Purpose = Purpose.BATCH, lifetime: int | None = None) -> StoredFile:
         """Store it, for a lifetime in seconds or the usual one. Raises QuotaError or StorageFullError."""
-        self._content.publish()
-        record = self._store.keep_file(self._file_id, self._owner, purpose, filename, self._content.size, lifetime)
-        self._content.keep()
-        return record
+        with self._lock:
+            self._content.publish()
+            record = self._store.keep_file(self._file_id, self._owner, purpose, filename, self._content.size, lifetime)
+            self._content.keep()
+            return record
 
     def close(self) -> None:
         """Let go of it."""
-        self._content.close()
+        with self._lock:
+            self._content.close()
 
 
 def _no_file(file_id: str, param: str | None = None) -> NotFoundError:

@@ -26,6 +26,14 @@ _ADMIN_SERVICES = frozenset({"jaxserve.v1.Admin"})
 _ADMIN_METHODS = frozenset({"/vllm.grpc.engine.VllmEngine/FlushCache"})
 
 
+_UPLOADS = frozenset({("POST", "/v1/files")})
+
+
+def is_upload(method: str, path: str) -> bool:
+    """Whether an HTTP operation reads its body by itself, as it comes and to a limit of its own."""
+    return (method, path) in _UPLOADS
+
+
 def http_access(path: str) -> Access:
     """Who may use an HTTP path."""
     if path in _OPEN_PATHS or path.startswith(_OPEN_UNDER):

@@ -11,23 +11,29 @@ from jaxserve.config.fields import ServerConfig
 from jaxserve.engine.client import EngineClient
 from server.gateway.gateway import Gateway
 from server.http import about, admin, chat, completions, docs_page, failures, observe, openapi, tokens
+from server.http.batches import api as batches
+from server.http.files import api as files
 from server.http.gate import Gate
 from server.http.messages import api as messages
 from server.http.middleware import Envelope
 from server.http.observed import Observed, RouteNames
 from server.http.responses import api as responses
+from server.http.storage import Storage
 from server.observe.deep_health import DeepHealth
 from server.observe.observatory import Observatory
 
 
-def create_app(client: EngineClient, gateway: Gateway, observatory: Observatory, config: ServerConfig) -> FastAPI:
-    """Build the application over an engine, behind a gateway, watched by an observatory."""
+def create_app(
+    client: EngineClient, gateway: Gateway, observatory: Observatory, config: ServerConfig, storage: Storage | None
+) -> FastAPI:
+    """Build the application over an engine, behind a gateway, watched by an observatory; with storage for files or without."""
     app = FastAPI(title="jaxserve", version=version("jaxserve"), redirect_slashes=False, openapi_url=None)
     app.state.client = client
     app.state.sse_keepalive = config.sse_keepalive
     app.state.observatory = observatory
+    app.state.storage = storage
     app.state.deep_health = DeepHealth(client, RealClock())
-    parts = (chat, completions, responses, messages, tokens, about, admin, observe, docs_page)
+    parts = (chat, completions, responses, messages, files, batches, tokens, about, admin, observe, docs_page)
     names = RouteNames([*app.routes, *(route for part in parts for route in part.router.routes)])
     for part in parts:
         app.include_router(part.router)

@@ -35,6 +35,8 @@ _LIMITS = {
     "maxItems": "at most {} of them",
 }
 
+_FORM = "multipart/form-data"  # only files come so
+
 
 # Writing the document takes a good part of a second once: these two are no coroutines, so that it happens in a thread.
 @router.get("/openapi.json")
@@ -72,14 +74,15 @@ def _operation(document: Mapping[str, Any], method: str, path: str, operation: M
     for schema in _bodies(document, operation):
         parts.append(f"<h4>{escape(schema.get('title', 'body'))}</h4><table>{''.join(_fields(document, schema))}</table>")
         parts += [f"<pre>{escape(_curl(base_url + path, example))}</pre>" for example in schema.get("examples", ())]
+    if _FORM in operation.get("requestBody", {}).get("content", {}):
+        parts.append(f"<pre>{escape(f'curl {base_url}{path} -F purpose=batch -F file=@requests.jsonl')}</pre>")
     parts.append(f"<h4>answers</h4><table>{''.join(_answers(operation))}</table></details>")
     return "".join(parts)
 
 
 def _bodies(document: Mapping[str, Any], operation: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """What the body may be: one schema, or one of several."""
-    content = operation.get("requestBody", {}).get("content", {}).get("application/json")
-    if content is not None:
+    for content in operation.get("requestBody", {}).get("content", {}).values():
         schema = content["schema"]
         for one in schema.get("anyOf", schema.get("oneOf", [schema])):
             yield _resolved(document, one)

@@ -131,3 +131,46 @@ TOKENIZER: dict[str, Any] = {
     "chat_template": "{% for message in messages %}...",
 }
 MODEL: dict[str, Any] = {"id": "pico", "object": "model", "created": 1767225600, "owned_by": "jaxserve", "max_model_len": 512}
+
+FILE: dict[str, Any] = {
+    "id": "file-7d4e",
+    "object": "file",
+    "bytes": 4096,
+    "created_at": 1767225600,
+    "expires_at": 1769817600,
+    "filename": "requests.jsonl",
+    "purpose": "batch",
+    "status": "processed",
+}
+FILES: dict[str, Any] = {"object": "list", "data": [FILE], "first_id": FILE["id"], "last_id": FILE["id"], "has_more": False}
+BATCH: dict[str, Any] = {
+    "id": "batch_7d4e",
+    "object": "batch",
+    "endpoint": "/v1/chat/completions",
+    "model": "pico",
+    "errors": None,
+    "input_file_id": FILE["id"],
+    "completion_window": "24h",
+    "status": "in_progress",
+    "output_file_id": None,
+    "error_file_id": None,
+    "created_at": 1767225600,
+    "in_progress_at": 1767225601,
+    "expires_at": 1767312000,
+    "finalizing_at": None,
+    "completed_at": None,
+    "failed_at": None,
+    "expired_at": None,
+    "cancelling_at": None,
+    "cancelled_at": None,
+    "request_counts": {"total": 100, "completed": 40, "failed": 1},
+    "usage": {
+        "input_tokens": 640,
+        "input_tokens_details": {"cached_tokens": 0},
+        "output_tokens": 120,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": 760,
+    },
+    "metadata": {"night": "1"},
+}
+BATCHES: dict[str, Any] = {"object": "list", "data": [BATCH], "first_id": BATCH["id"], "last_id": BATCH["id"], "has_more": False}

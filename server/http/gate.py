@@ -14,7 +14,7 @@ from server.gateway.call import CURRENT, Call
 from server.gateway.gateway import Gateway
 from server.gateway.idempotency import Add, fingerprint
 from server.gateway.refusals import rate_limit_headers
-from server.gateway.routes import http_access
+from server.gateway.routes import http_access, is_upload
 from server.http.disconnect import until_gone
 from server.http.failures import error_response
 from server.http.headers import TENANT_HEADER
@@ -32,7 +32,8 @@ class _Head(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Gate:
-    """Lets in who may come in. The body of a request is read before the application sees it, and never beyond the limit.
+    """Lets in who may come in. The body of a request is read before the application sees it, and never beyond the limit; only
+    that of an upload is left to the application.
 
     Args:
         app: what answers.
@@ -51,10 +52,13 @@ class Gate:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
+        upload = is_upload(scope["method"], scope["path"])
         try:
             call = self._gateway.call(scope["state"]["request_id"], _credentials(headers), http_access(scope["path"]))
-            body = await _body(receive, headers, self._gateway.max_body_bytes)
             keys = headers.getlist(_KEY_HEADER)
+            if upload and keys:
+                raise InvalidRequestError(f"{_KEY_HEADER} is not taken with an upload", param=_KEY_HEADER)
+            body = b"" if upload else await _body(receive, headers, self._gateway.max_body_bytes)
             if len(keys) > 1:
                 raise InvalidRequestError(f"{_KEY_HEADER} must be given once, got {len(keys)}", param=_KEY_HEADER)
         except JaxserveError as error:
@@ -63,7 +67,7 @@ class Gate:
         if keys and scope["method"] == "POST":
             await self._keyed(call, keys[0], body, scope, receive, send)
         else:
-            await self._plain(call, scope, _with_body(body, receive), send)
+            await self._plain(call, scope, receive if upload else _with_body(body, receive), send)
 
     async def _plain(self, call: Call, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer, counting what is delivered."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Awaitable, Iterable
 from contextlib import ExitStack
 
@@ -26,17 +25,15 @@ class RouteNames:
     """
 
     def __init__(self, routes: Iterable[BaseRoute]) -> None:
-        paths = [route.path for route in routes if isinstance(route, Route)]
-        self._plain = frozenset(path for path in paths if "{" not in path)
-        self._templates = [
-            (re.compile(re.escape(path.partition("{")[0]) + ".+"), path) for path in paths if path not in self._plain
-        ]
+        found = [route for route in routes if isinstance(route, Route)]
+        self._plain = frozenset(route.path for route in found if "{" not in route.path)
+        self._templates = [(route.path_regex, route.path) for route in found if route.path not in self._plain]
 
     def of(self, path: str) -> str:
         """The template of a path."""
         if path in self._plain:
             return path
-        return next((template for pattern, template in self._templates if pattern.fullmatch(path)), UNMATCHED)
+        return next((template for pattern, template in self._templates if pattern.match(path)), UNMATCHED)
 
 
 class Observed:

@@ -38,7 +38,8 @@ field at fault. Unknown fields are ignored; known ones that cannot be honoured a
 - `Authorization: Bearer KEY` or `x-api-key: KEY`, where the server has keys.
 - `X-Request-Id` is told back, or made up; it is for logs. Under `/v1/messages` it is told as `request-id` too.
 - `X-Tenant` names the tenant, where the server has no keys.
-- `Idempotency-Key`: a POST that is sent again with the same key gets the first answer.
+- `Idempotency-Key`: a POST that is sent again with the same key gets the first answer; not taken with an upload.
+- Files and batches are the tenant's: what is another's does not exist.
 - `Retry-After` says in seconds when a request that was refused may succeed.
 """
 

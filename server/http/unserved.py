@@ -5,8 +5,7 @@ from __future__ import annotations
 # Prefixes of paths; what follows is nothing or begins with a slash.
 _NOT_YET = (
     "/v1/embeddings",
-    "/v1/files",
-    "/v1/batches",
+    "/v1/uploads",
     "/v1/messages/batches",
     "/v1/load_lora_adapter",
     "/v1/unload_lora_adapter",

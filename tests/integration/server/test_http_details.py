@@ -3,6 +3,8 @@
 import asyncio
 import json
 import logging
+from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -11,7 +13,7 @@ import pytest
 from jaxserve.errors import ErrorCode
 from server.errors import OUTCOMES
 from tests.support.scripted import MAX_MODEL_LEN, VOCAB, ScriptedClient
-from tests.support.serving import Serving
+from tests.support.serving import Serving, serving
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}]}
 TEXT: dict[str, Any] = {"prompt": "hi"}
@@ -178,14 +180,23 @@ async def test_openapi_tells_the_truth_about_errors(http: httpx.AsyncClient) -> 
     assert isinstance(document["components"]["schemas"]["ChatRequest"]["properties"]["n"]["maximum"], int)
 
 
-async def test_examples_of_the_document_work(http: httpx.AsyncClient) -> None:
-    document = (await http.get("/openapi.json")).json()
+@pytest.fixture
+async def storing(engine: ScriptedClient, tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
+    """Of a server that keeps files."""
+    async with serving(engine, state_dir=str(tmp_path)) as running, httpx.AsyncClient(base_url=running.http) as client:
+        yield client
+
+
+async def test_examples_of_the_document_work(storing: httpx.AsyncClient) -> None:
+    document = (await storing.get("/openapi.json")).json()
     schemas, tried = document["components"]["schemas"], 0
+    stored = (await storing.post("/v1/files", data={"purpose": "batch"}, files={"file": b"{}"})).json()
     for path, methods in document["paths"].items():
         schema = methods.get("post", {}).get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
         for reference in schema.get("anyOf", schema.get("oneOf", [schema])):
             for example in schemas.get(reference.get("$ref", "").rsplit("/", 1)[-1], {}).get("examples", ()):
-                reply = await http.post(path, json=example)
+                named = {"input_file_id": stored["id"]} if "input_file_id" in example else {}
+                reply = await storing.post(path, json={**example, **named})
                 assert reply.status_code == 200, reply.text
                 kind = "text/event-stream" if example.get("stream") else "application/json"
                 assert reply.headers["content-type"].startswith(kind)
@@ -196,7 +207,13 @@ async def test_examples_of_the_document_work(http: httpx.AsyncClient) -> None:
 async def test_the_page_needs_neither_scripts_nor_the_network(http: httpx.AsyncClient) -> None:
     reply = await http.get("/docs", headers={"host": "<b>x</b>"})
     assert (reply.status_code, reply.headers["content-type"]) == (200, "text/html; charset=utf-8")
-    for words in ("/v1/messages/count_tokens", "keep only so many tokens", "What is 17 + 25?", "&lt;b&gt;x&lt;/b&gt;"):
+    for words in (
+        "/v1/messages/count_tokens",
+        "keep only so many tokens",
+        "What is 17 + 25?",
+        "&lt;b&gt;x&lt;/b&gt;",
+        "-F purpose",
+    ):
         assert words in reply.text
     for tag in ("<script", "<link", "<img", "<b>x", "src=", "@import"):
         assert tag not in reply.text

@@ -246,7 +246,8 @@ async def test_no_chat_template(
     ("path", "words"),
     [
         ("/v1/embeddings", "not supported by this server yet"),
-        ("/v1/files/file-1", "not supported by this server yet"),
+        ("/v1/uploads/upload_1", "not supported by this server yet"),
+        ("/v1/files/file-1/lines", "there is nothing at"),
         ("/v1/audio/speech", "generates text"),
         ("/v1/responses/resp_1", "stores nothing"),
         ("/v1/filesystem", "there is nothing at"),

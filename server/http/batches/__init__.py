@@ -1,0 +1,1 @@
+"""OpenAI's batches: /v1/batches."""

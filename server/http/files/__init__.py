@@ -1,0 +1,1 @@
+"""OpenAI's files: /v1/files."""
