@@ -147,8 +147,14 @@ ACTIVE_STREAMS = _gauge("active_streams", "Exchanges that stream now, by surface
 USAGE_TOKENS_LOST = _counter("usage_tokens_lost", "Delivered tokens that the usage log does not have.", ())
 TOKENIZER_FALLBACKS = _counter("tokenizer_fallbacks", "Calls that no tokenizer process answered, so that a front end did.", ())
 
+# Batches, recorded by the worker that runs them.
+BATCHES = _gauge("batches", "Batches that are stored, by status.", ("status",), at_scrape=False)
+BATCH_REQUESTS = _counter("batch_requests", "Requests of batches that are done, by fate (completed, failed).", ("fate",))
+
 # Processes.
-PROCESS_RESTARTS = _counter("process_restarts", "Starts of a process after the first, by role (engine, frontend).", ("role",))
+PROCESS_RESTARTS = _counter(
+    "process_restarts", "Starts of a process after the first, by role (engine, frontend, batches).", ("role",)
+)
 PROCESS_MEMORY = _gauge(
     "process_resident_memory_bytes", "Resident memory of live processes, by role; on Linux.", ("role",), at_scrape=False
 )

@@ -213,6 +213,13 @@ ROWS: tuple[Row, ...] = (
         ),
     ),
     Row(
+        "Batches",
+        (
+            _one("Batches by status", "short", c.BATCHES, "status"),
+            _one("Requests of batches", "reqps", c.BATCH_REQUESTS, "fate"),
+        ),
+    ),
+    Row(
         "Servers and processes",
         (
             _one("HTTP answers by status", "reqps", c.HTTP_REQUESTS, "status"),

@@ -16,7 +16,7 @@ class ProcessRecorder:
 
     Args:
         instruments: written to.
-        role: what it is: "engine" or "frontend".
+        role: what it is: "engine", "frontend" or "batches".
         restarts: how often a process in this place was started before.
     """
 

@@ -73,6 +73,11 @@ class Gateway:
         """A call that may be made with these credentials. Raises AuthenticationError or PermissionDeniedError."""
         return Call(request_id, self._principal(credentials, access), self.owner, self.ledger, self._log)
 
+    def work(self, request_id: str, tenant: str, key_id: str) -> Call:
+        """A call for work in the background that a tenant's key began earlier. Raises AuthenticationError if the key is gone."""
+        principal = ANYBODY if self._keys is None else self._keys.named(tenant, key_id)
+        return Call(request_id, principal, self.owner, self.ledger, self._log, background=True)
+
     def close(self) -> None:
         """Write down what has been used. Calls must be over."""
         if self._log is not None:

@@ -1,4 +1,4 @@
-"""The supervisor: the main process of a server. It starts an engine and front ends, keeps them running, and ends them."""
+"""The supervisor: the main process of a server. It starts an engine, front ends and a batch worker, and keeps them running."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import signal
 import socket
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -23,15 +24,18 @@ from jaxserve.engine.remote.messages import wire_error
 from jaxserve.engine.remote.reports import METRICS_VARIABLE, EngineSpec
 from jaxserve.errors import JaxserveError
 from jaxserve.metrics.shared import bury
+from server.batches.store import Store
 from server.gateway.ledger import LedgerService, LedgerState
 from server.ports import Addresses, authority, bind
+from server.processes.control import Service
 from server.processes.engine_keeper import EngineKeeper
 from server.processes.keeper import Keeper, Recipe
-from server.processes.specs import DRAIN, LEDGER, FrontEndSpec, encode_error
+from server.processes.specs import DRAIN, LEDGER, FrontEndSpec, LinkedSpec, encode_error
+from server.processes.state_lock import StateLock
 
 _LOG = logging.getLogger(__name__)
 
-FRONT_END = "server.processes.frontend"
+FRONT_END, BATCHES = "server.processes.frontend", "server.processes.batches"
 KILL_SECONDS = 10.0  # that front ends may take longer than the drain they were granted
 
 # A front end starts tokenizer processes; gRPC's handlers, for a child that goes on without exec, would only complain about it.
@@ -96,6 +100,11 @@ class Supervisor:
 
     def __init__(self, engine: EngineSpec, config: ServerConfig, announcer: Announcer) -> None:
         self._ports = Ports.of(config)
+        try:
+            self._state = _take_state(config)
+        except BaseException:
+            self._ports.close()
+            raise
         port, grpc_port = (item.getsockname()[1] for item in (self._ports.http, self._ports.grpc))
         self._config = replace(config, port=port, grpc_port=grpc_port)
         self._directory = Path(tempfile.mkdtemp(prefix="jaxserve-"))  # for this user alone
@@ -114,7 +123,9 @@ class Supervisor:
             explain=self._explain,
             progress=announcer.progress,
         )
-        self._front_ends = [self._front_end(place) for place in range(config.frontends)]
+        self._keepers = [self._front_end(place) for place in range(config.frontends)]
+        if self._state is not None:
+            self._keepers.append(self._batch_worker())
 
     async def run(self) -> None:
         """Serve until SIGTERM, SIGINT or a call of Admin.Drain, then drain. A second signal aborts what still runs.
@@ -124,7 +135,7 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal)
-        running = [asyncio.create_task(run) for run in (self._engine.run(), *(keeper.run() for keeper in self._front_ends))]
+        running = [asyncio.create_task(run) for run in (self._engine.run(), *(keeper.run() for keeper in self._keepers))]
         try:
             try:
                 await self._until_told(running)
@@ -139,47 +150,49 @@ class Supervisor:
                 loop.remove_signal_handler(number)
 
     async def _until_told(self, running: list[asyncio.Task[None]]) -> None:
-        """Say when every front end listens, and wait for the signal. Raises what ended a keeper."""
-        listening = asyncio.create_task(self._all_listen())
+        """Say when all are ready, and wait for the signal. Raises what ended a keeper."""
+        ready = asyncio.create_task(self._all_are_ready())
         told = asyncio.create_task(self._told.wait())
         try:
-            await asyncio.wait((listening, told, *running), return_when=asyncio.FIRST_COMPLETED)
-            if listening.done() and not told.done():
+            await asyncio.wait((ready, told, *running), return_when=asyncio.FIRST_COMPLETED)
+            if ready.done() and not told.done():
                 self._announcer.ready(self._addresses())
                 await asyncio.wait((told, *running), return_when=asyncio.FIRST_COMPLETED)
             for task in running:
                 if task.done():
                     task.result()
         finally:
-            listening.cancel()
+            ready.cancel()
             told.cancel()
 
-    async def _all_listen(self) -> None:
-        for front_end in self._front_ends:
-            await front_end.ready.wait()
+    async def _all_are_ready(self) -> None:
+        for keeper in self._keepers:
+            await keeper.ready.wait()
 
     async def _drain(self, running: list[asyncio.Task[None]], timeout: float) -> None:
-        """Let front ends finish what runs; the engine goes when they are gone."""
-        for front_end in self._front_ends:
-            front_end.stop()
+        """Let front ends finish what runs, and the worker keep what is done; the engine goes when they are gone."""
+        for keeper in self._keepers:
+            keeper.stop()
         ending = asyncio.gather(*running[1:], return_exceptions=True)
         hurrying = asyncio.create_task(self._told_again.wait())
         await asyncio.wait((ending, hurrying), timeout=timeout + KILL_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         if hurrying.done():
-            for front_end in self._front_ends:
-                front_end.stop()
+            for keeper in self._keepers:
+                keeper.stop()
             await asyncio.wait((ending,), timeout=KILL_SECONDS)
         hurrying.cancel()
 
     async def _end(self, running: list[asyncio.Task[None]]) -> None:
         """Leave nothing behind: no process, no port, no file."""
-        for front_end in self._front_ends:
-            await front_end.kill()
+        for keeper in self._keepers:
+            await keeper.kill()
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
         await self._engine.stop()
         self._ports.close()
+        if self._state is not None:
+            self._state.close()
         await asyncio.to_thread(shutil.rmtree, self._directory, ignore_errors=True)
 
     def _on_signal(self) -> None:
@@ -200,24 +213,41 @@ class Supervisor:
 
     def _front_end(self, place: int) -> Keeper:
         def recipe(restarts: int) -> Recipe:
-            spec = FrontEndSpec(
-                name=f"{place}.{restarts}",
-                restarts=restarts,
-                engine=f"ipc://{self._directory / 'engine'}",
-                config=asdict(self._config),
-                http_socket=self._ports.http.fileno(),
-                metrics=str(self._metrics),
-            )
-            return Recipe(spec.name, msgspec.json.encode(spec), (spec.http_socket,))
+            spec = FrontEndSpec(**self._linked(str(place), restarts), http_socket=self._ports.http.fileno())
+            return Recipe(spec.name, msgspec.json.encode(spec), (spec.http_socket, *self._inherited()))
 
+        return self._keeper("front end", FRONT_END, recipe, {DRAIN: self._drain_asked})
+
+    def _batch_worker(self) -> Keeper:
+        def recipe(restarts: int) -> Recipe:
+            spec = LinkedSpec(**self._linked("batches", restarts))
+            return Recipe(spec.name, msgspec.json.encode(spec), self._inherited())
+
+        return self._keeper("batch worker", BATCHES, recipe, {})
+
+    def _keeper(self, what: str, module: str, recipe: Callable[[int], Recipe], services: Mapping[str, Service]) -> Keeper:
         return Keeper(
-            "front end",
-            FRONT_END,
+            what,
+            module,
             recipe,
             environment={METRICS_VARIABLE: str(self._metrics), **NO_FORK_HANDLERS},
-            services={LEDGER: lambda name, payload: self._ledger.handle(payload), DRAIN: self._drain_asked},
-            on_gone=self._front_end_gone,
+            services={LEDGER: lambda name, payload: self._ledger.handle(payload), **services},
+            on_gone=self._gone,
         )
+
+    def _linked(self, place: str, restarts: int) -> dict[str, Any]:
+        """What every LinkedSpec says."""
+        return {
+            "name": f"{place}.{restarts}",
+            "restarts": restarts,
+            "engine": f"ipc://{self._directory / 'engine'}",
+            "config": asdict(self._config),
+            "metrics": str(self._metrics),
+        }
+
+    def _inherited(self) -> tuple[int, ...]:
+        """Descriptors for every process that writes to the state directory."""
+        return () if self._state is None else (self._state.descriptor,)
 
     def _drain_asked(self, name: str, payload: bytes) -> bytes:
         if not self._told.is_set():
@@ -225,7 +255,7 @@ class Supervisor:
         self._told.set()
         return b""
 
-    def _front_end_gone(self, name: str, process_id: int) -> None:
+    def _gone(self, name: str, process_id: int) -> None:
         self._ledger.forget(name)
         self._bury(process_id)
 
@@ -235,8 +265,23 @@ class Supervisor:
 
     def _explain(self, error: JaxserveError) -> None:
         payload = encode_error(wire_error(error))
-        for front_end in self._front_ends:
-            front_end.explain(payload)
+        for keeper in self._keepers:
+            keeper.explain(payload)
+
+
+def _take_state(config: ServerConfig) -> StateLock | None:
+    """Take the state directory, if there is one, and see that it can be used. Raises ConfigError."""
+    if config.state_dir is None:
+        return None
+    lock = StateLock(Path(config.state_dir))
+    try:
+        store = Store.of(config)
+        assert store is not None
+        store.close()
+    except BaseException:
+        lock.close()
+        raise
+    return lock
 
 
 def engine_spec(engine: EngineConfig, config: ServerConfig) -> EngineSpec:

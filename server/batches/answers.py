@@ -1,0 +1,102 @@
+"""Who answers the lines of a batch: the engine, in turns with other batches and at the tenant's cost; or nobody any more."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import msgspec
+
+from jaxserve.engine.client import EngineClient
+from jaxserve.errors import BudgetError, EngineDeadError
+from jaxserve.jobs.answers import Answer, NoAnswer
+from jaxserve.jobs.lines import Line
+from jaxserve.jobs.order import sequences
+from server.batches.records import Batch
+from server.batches.turns import Load, Turns
+from server.gateway.call import CURRENT
+from server.gateway.gateway import Gateway
+
+BUDGET_SECONDS = 30.0  # between two looks at a spent budget, which somebody may raise
+ENGINE_SECONDS = 0.2  # between two looks at an engine that is gone
+_BYTES_A_TOKEN = 4
+
+Ask = Callable[[Line, str], Awaitable[Answer | NoAnswer]]
+"""Answers a line as work of a tenant; raises as Answers.answer does."""
+
+EXPIRED = NoAnswer("batch_expired", "This request could not be executed before the completion window expired.")
+MODEL_CHANGED = NoAnswer("model_changed", "The server has another model than the one that the batch was begun with.")
+
+
+@dataclass(frozen=True, slots=True)
+class Nobody:
+    """Answers no line. See Answers.
+
+    Attributes:
+        word: why.
+    """
+
+    word: NoAnswer
+
+    async def answer(self, line: Line) -> NoAnswer:
+        """Why not."""
+        return self.word
+
+
+@dataclass(frozen=True, slots=True)
+class EngineAnswers:
+    """Answers the lines of one batch as requests of the key that created it. See Answers.
+
+    Attributes:
+        batch: whose lines they are.
+        ask: the endpoints.
+        turns: shared with other batches.
+        gateway: keeps the tenants' accounts.
+        engine: waited for where it is gone.
+    """
+
+    batch: Batch
+    ask: Ask
+    turns: Turns
+    gateway: Gateway
+    engine: EngineClient
+
+    async def answer(self, line: Line) -> Answer | NoAnswer:
+        """Answer a line, as soon as it is its turn and there is an engine.
+
+        Raises AuthenticationError where the key is gone, BudgetError while the day's tokens are spent, and what `ask` raises.
+        """
+        load = Load(sequences(line.body), len(msgspec.json.encode(line.body)) // _BYTES_A_TOKEN)
+        while True:
+            async with self.turns.turn(self.batch.owner, self.batch.id, load):
+                try:
+                    return await self._charged(line)
+                except EngineDeadError:
+                    pass  # the turn is given back first
+                except BudgetError as error:
+                    wait = min(error.retry_after or BUDGET_SECONDS, BUDGET_SECONDS)
+                    raise BudgetError(error.message, param=error.param, retry_after=wait) from error
+            await self._engine_is_back()
+
+    async def _charged(self, line: Line) -> Answer | NoAnswer:
+        # The same name after a restart: who adds up the usage log can tell what was done twice.
+        call = self.gateway.work(f"{self.batch.id}-{line.number}", self.batch.owner, self.batch.wanted.key_id)
+        before = CURRENT.set(call)
+        try:
+            answer = await self.ask(line, self.batch.owner)
+            call.handed()
+            return answer
+        finally:
+            call.close()
+            CURRENT.reset(before)
+
+    async def _engine_is_back(self) -> None:
+        """Wait for an engine. Raises DrainingError."""
+        while True:
+            try:
+                self.engine.check_health()
+            except EngineDeadError:
+                await asyncio.sleep(ENGINE_SECONDS)
+            else:
+                return

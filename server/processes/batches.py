@@ -1,0 +1,119 @@
+"""The batch worker's process: runs the batches of a state directory over an engine in another process. It never imports jax."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import signal
+import sys
+from functools import partial
+
+import msgspec
+import uvloop
+
+from jaxserve.children import adopt
+from jaxserve.config.fields import ServerConfig
+from jaxserve.engine.frontend import Frontend
+from jaxserve.engine.link import EngineDescription
+from jaxserve.engine.remote.link import RemoteLink
+from jaxserve.heap import settle
+from jaxserve.jobs.answers import Answer
+from jaxserve.jobs.config import JobConfig
+from jaxserve.jobs.lines import Line
+from jaxserve.logs import set_up_logging
+from jaxserve.metrics.batches import BatchRecorder
+from jaxserve.metrics.instruments import Instruments
+from jaxserve.metrics.process import ProcessRecorder
+from jaxserve.metrics.servers import ServerRecorder
+from server.batches.answers import EngineAnswers
+from server.batches.running import BatchTools
+from server.batches.store import Store
+from server.batches.turns import Turns
+from server.batches.worker import Worker, engine_share
+from server.gateway.gateway import Gateway
+from server.gateway.ledger import RemoteLedger
+from server.http.answers import BodyAnswers
+from server.processes.control import Control
+from server.processes.linked import open_client, run_linked
+from server.processes.specs import LEDGER, READY, LinkedSpec
+
+_MIB = 2**20
+_MEASURE_SECONDS = 5.0
+_WINDOW, _WINDOW_MIB = 1024, 8  # of each batch, of which many run side by side
+
+
+def main() -> int:
+    """Run batches until the supervisor ends it. Returns its exit code."""
+    parent, first = adopt()
+    spec = msgspec.json.decode(first, type=LinkedSpec)
+    config = spec.server_config()
+    set_up_logging(config.log_level, config.log_format)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(run_linked(spec, parent, partial(_serve, spec)))
+
+
+async def _serve(spec: LinkedSpec, link: RemoteLink, control: Control) -> None:
+    """Build everything and run batches until the drain. Raises ConfigError or CheckpointError for what cannot be built."""
+    config = spec.server_config()
+    description = await link.described()  # first, for a server whose engine cannot be built says nothing else
+    store = Store.of(config)
+    assert store is not None, "the supervisor starts no worker without a state directory"
+    ledger = RemoteLedger(partial(control.call, LEDGER))
+    instruments = Instruments()
+    gateway = Gateway.open(config, ledger, spec.name, ServerRecorder(instruments).usage_tokens_lost)
+    client = await open_client(spec, description, link, instruments, tokenizer_processes=0)
+    measuring = asyncio.create_task(_measure(ProcessRecorder(instruments, "batches", spec.restarts)))
+    settle()
+    stopped = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+    control.tell(READY)
+    try:
+        await Worker(_tools(config, store, description, client, gateway, instruments)).run(stopped)
+    finally:
+        measuring.cancel()
+        await client.drain(0.0)
+        gateway.close()
+        await ledger.close()
+        store.close()
+
+
+def _tools(
+    config: ServerConfig,
+    store: Store,
+    description: EngineDescription,
+    client: Frontend,
+    gateway: Gateway,
+    instruments: Instruments,
+) -> BatchTools:
+    """What batches run with."""
+    share = engine_share(description.scheduler)
+    turns = Turns(share, lambda tenant: description.rules.policies.of_tenant(tenant).weight)
+
+    async def ask(line: Line, tenant: str) -> Answer:
+        return await BodyAnswers(client, tenant).answer(line)
+
+    return BatchTools(
+        store=store,
+        answers=lambda batch: EngineAnswers(batch, ask, turns, gateway, client),
+        fingerprint=description.rules.namespace.model,
+        max_lines=config.max_batch_lines,
+        job=JobConfig(
+            concurrency=share.sequences,
+            window=_WINDOW,
+            window_mib=_WINDOW_MIB,
+            max_line_mib=math.ceil(config.max_body_bytes / _MIB),
+        ),
+        recorder=BatchRecorder(instruments),
+    )
+
+
+async def _measure(recorder: ProcessRecorder) -> None:
+    """Record this process's memory now and then."""
+    while True:
+        recorder.measure()
+        await asyncio.sleep(_MEASURE_SECONDS)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
