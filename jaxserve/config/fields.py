@@ -201,6 +201,7 @@ class EngineConfig:
         return cls(**{part: kind(**chosen[part]) for part, kind in parts.items()})
 
 
+_MAX_DAYS = 36_500
 _AT_LEAST_ONE = (
     "max_header_kib",
     "max_connections",
@@ -278,9 +279,11 @@ class ServerConfig:
         require_at_least("max_body_bytes", self.max_body_bytes, 1)
         for name in _AT_LEAST_ONE:
             require_at_least(name, getattr(self, name), 1)
-        for name in ("slo_ttft_ms", "slo_itl_ms", "ready_timeout", "file_days", *_STREAM_TIMES):
+        for name in ("slo_ttft_ms", "slo_itl_ms", "ready_timeout", *_STREAM_TIMES):
             if not 0.0 < getattr(self, name) < math.inf:
                 raise ConfigError(f"{name} must be above 0 and finite, got {getattr(self, name)}", param=name)
+        if not 0.0 < self.file_days <= _MAX_DAYS:
+            raise ConfigError(f"file_days must be above 0 and at most {_MAX_DAYS}, got {self.file_days}", param="file_days")
         if self.keys is None and not self.allow_unauthenticated and not is_loopback(self.host):
             raise ConfigError(
                 f"host {self.host!r} can be reached by other machines, and there are no API keys: give --keys, "

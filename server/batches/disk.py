@@ -8,8 +8,8 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from io import FileIO
 from pathlib import Path
-from typing import BinaryIO
 
 from jaxserve.errors import ConfigError, StorageFullError
 
@@ -106,8 +106,10 @@ class NewFile:
 
     def write(self, data: bytes) -> None:
         """Append. Raises StorageFullError."""
+        rest = memoryview(data)
         with _told_of_full_disk():
-            self._file.write(data)
+            while rest:
+                rest = rest[self._file.write(rest) :]  # the last bytes of a disk are written before it is full
         self.size += len(data)
 
     def publish(self) -> None:
@@ -129,13 +131,13 @@ class NewFile:
         self._file.close()
 
 
-def _locked_file(path: Path) -> BinaryIO:
+def _locked_file(path: Path) -> FileIO:
     """A new file, locked. Somebody who looks for orphans may take it away before it is locked: then once more."""
     while True:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, _PRIVATE_FILE)
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         if os.fstat(descriptor).st_nlink > 0:
-            return open(descriptor, "wb", buffering=0)
+            return FileIO(descriptor, "wb")
         os.close(descriptor)
 
 
