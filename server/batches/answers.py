@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import msgspec
 
-from jaxserve.engine.client import EngineClient
 from jaxserve.errors import BudgetError, EngineDeadError
 from jaxserve.jobs.answers import Answer, NoAnswer
 from jaxserve.jobs.lines import Line
@@ -53,14 +52,14 @@ class EngineAnswers:
         ask: the endpoints.
         turns: shared with other batches.
         gateway: keeps the tenants' accounts.
-        engine: waited for where it is gone.
+        check_health: raises EngineDeadError while the engine is gone, which is waited for.
     """
 
     batch: Batch
     ask: Ask
     turns: Turns
     gateway: Gateway
-    engine: EngineClient
+    check_health: Callable[[], None]
 
     async def answer(self, line: Line) -> Answer | NoAnswer:
         """Answer a line, as soon as it is its turn and there is an engine.
@@ -95,7 +94,7 @@ class EngineAnswers:
         """Wait for an engine. Raises DrainingError."""
         while True:
             try:
-                self.engine.check_health()
+                self.check_health()
             except EngineDeadError:
                 await asyncio.sleep(ENGINE_SECONDS)
             else:

@@ -74,7 +74,7 @@ def _check(raws: Iterator[RawLine], rules: InputRules, halted: Callable[[], bool
             break
         problem = _problem(line, rules.endpoint)
         if problem is None and isinstance(line, Line):
-            name = hashlib.blake2b(line.custom_id.encode(errors="surrogatepass"), digest_size=_DIGEST_BYTES).digest()
+            name = hashlib.blake2b(line.custom_id.encode(), digest_size=_DIGEST_BYTES).digest()
             if name in names:
                 message = f"custom_id {line.custom_id!r} is that of an earlier line"
                 problem = Problem("duplicate_custom_id", message, line.number, "custom_id")

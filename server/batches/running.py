@@ -70,7 +70,7 @@ class BatchRun:
         self._expiring = False
         self._job: Job | None = None
         self._reported = 0  # lines that the store knows to be done
-        self._recorded = LineCounts()  # in the metrics, of this run
+        self._recorded = LineCounts()  # in the metrics, of this job's run
         self._reporting: asyncio.Task[None] | None = None
 
     async def run(self) -> Batch:
@@ -130,7 +130,10 @@ class BatchRun:
         if self._is_late:
             return await asyncio.to_thread(store.expire, batch.id, Results(batch.counts, batch.spent))
         rules = InputRules(batch.wanted.endpoint, self._tools.max_lines, self._tools.job.max_line_mib * 2**20)
-        checked = await asyncio.to_thread(check_input, store.input_path(batch), rules, lambda: self._halted)
+        try:
+            checked = await asyncio.to_thread(check_input, store.input_path(batch), rules, lambda: self._halted)
+        except OSError as error:
+            return await self._fail("invalid_input", "the input file cannot be read", str(error))
         if checked is None:
             return None
         if checked.problems:
@@ -147,7 +150,7 @@ class BatchRun:
             if late:
                 return await asyncio.to_thread(store.expire, batch.id, Results(batch.counts, batch.spent))
             if error.param == "input":
-                return await asyncio.to_thread(store.fail, batch.id, [Problem("invalid_input", error.message)])
+                return await self._fail("invalid_input", "the input file is not what it was when the batch began", error.message)
             raise
         if results is None:
             return None
@@ -167,7 +170,7 @@ class BatchRun:
         try:
             results = await self._work(Nobody(EXPIRED))
         except ConfigError as error:
-            return await asyncio.to_thread(store.fail, batch.id, [Problem("results_lost", error.message)])
+            return await self._fail("results_lost", "the results cannot be read any more", error.message)
         return None if results is None else await asyncio.to_thread(store.complete, batch.id, results)
 
     async def _cancel(self) -> Batch | None:
@@ -180,11 +183,16 @@ class BatchRun:
                 _LOG.error("what is done of %s is lost: %s", batch.id, error.message)
         return await asyncio.to_thread(self._tools.store.cancelled, batch.id, results or Results(batch.counts, batch.spent))
 
+    async def _fail(self, code: str, message: str, reason: str) -> Batch | None:
+        """End a batch whose files are not in order; clients are not told their names."""
+        _LOG.error("%s fails: %s", self._batch.id, reason)
+        return await asyncio.to_thread(self._tools.store.fail, self._batch.id, [Problem(code, message)])
+
     async def _work(self, answers: Answers) -> Results | None:
         """Work on the lines that are left. Returns the results if none is left then."""
         job = await asyncio.to_thread(self._open)
         try:
-            self._job = job
+            self._job, self._recorded = job, LineCounts()
             if self._halted:
                 return None
             try:

@@ -95,7 +95,7 @@ def _tools(
 
     return BatchTools(
         store=store,
-        answers=lambda batch: EngineAnswers(batch, ask, turns, gateway, client),
+        answers=lambda batch: EngineAnswers(batch, ask, turns, gateway, client.check_health),
         fingerprint=description.rules.namespace.model,
         max_lines=config.max_batch_lines,
         job=JobConfig(
