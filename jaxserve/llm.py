@@ -222,7 +222,7 @@ def _output(request: _Request) -> RequestOutput:
     return RequestOutput(
         request_id=request.outputs.request_id,
         prompt=text if isinstance(text, str) else None,
-        prompt_token_ids=list(request.engine_requests[0].prompt),
+        prompt_token_ids=list(request.engine_requests[0].whole_prompt),
         prompt_logprobs=None if scores is None else [None if score is None else logprob_dict(score) for score in scores],
         outputs=[_completion(index, sequence, request) for index, sequence in enumerate(request.sequences)],
         num_cached_tokens=started.cached_tokens if started is not None else 0,

@@ -126,7 +126,11 @@ class Intake:
         if params.stop and self._tokenizer is None:
             raise InvalidRequestError("stop strings need a tokenizer, and none is loaded", param="stop")
         max_tokens = self._max_tokens(len(tokens), params, grant)
-        others = replace(params, prompt_logprobs=None)  # the first sequence scores the prompt for all
+        self._check_scores(params, len(tokens))
+        seen, target = (tuple(tokens[:-1]), tokens[-1]) if params.scores_only else (tuple(tokens), None)
+        others = params
+        if params.n > 1:  # the first sequence scores the prompt for all
+            others = replace(params, prompt_logprobs=None, prompt_logprobs_start=0)
         number = f"{self._origin}{next(self._counter)}"
         seed = params.seed if params.seed is not None else _mix(self._limits.seed, number)
         root = self.cache_root(options)
@@ -134,7 +138,7 @@ class Intake:
         return [
             EngineRequest(
                 id=ids[index],
-                prompt=tuple(tokens),
+                prompt=seen,
                 params=params if index == 0 else others,
                 max_tokens=max_tokens,
                 seed=seed if index == 0 else _mix(seed, index),
@@ -146,6 +150,7 @@ class Intake:
                 parent=None if index == 0 else ids[0],
                 queue_deadline=grant.queue_deadline,
                 deadline=grant.deadline,
+                target=target,
             )
             for index in range(params.n)
         ]
@@ -177,11 +182,12 @@ class Intake:
         wanted = left if params.max_tokens is None else min(params.max_tokens, left)
         if grant.max_total_tokens is None:
             return wanted
+        least = 0 if params.scores_only else 1
         share = (grant.max_total_tokens - prompt) // params.n
-        if share < 1:
+        if share < least:
             raise InvalidRequestError(
                 f"max_total_tokens is {grant.max_total_tokens}, but a prompt of {prompt} tokens and at least "
-                f"one token for each of {params.n} sequences make {prompt + params.n}",
+                f"{least} tokens for each of {params.n} sequences make {prompt + least * params.n}",
                 param="max_total_tokens",
             )
         return min(wanted, share)
@@ -191,6 +197,8 @@ class Intake:
         limit, name = self._limits.max_model_len, "max_model_len"
         if grant.max_kv_tokens is not None and grant.max_kv_tokens < limit:  # it would wait for pages for ever
             limit, name = grant.max_kv_tokens, grant.kv_limit
+        if params.scores_only and prompt - 1 <= limit:  # the last token is only scored
+            return 0
         if prompt >= limit:
             raise ContextLengthError(
                 f"prompt has {prompt} tokens, but {_LONGEST} {limit} ({name}) and one must be left for output",
@@ -204,6 +212,18 @@ class Intake:
                 param="max_tokens",
             )
         return left
+
+    def _check_scores(self, params: SamplingParams, prompt: int) -> None:
+        """Refuse a prompt of which nothing would be scored although that is asked for."""
+        start = params.prompt_logprobs_start
+        if start and start >= prompt:
+            raise InvalidRequestError(
+                f"prompt_logprobs_start is {start}, but the prompt has {prompt} tokens", param="prompt_logprobs_start"
+            )
+        if params.scores_only and prompt < 2:
+            raise InvalidRequestError(
+                "max_tokens 0 needs a prompt of at least 2 tokens: the first has no log-probability", param="max_tokens"
+            )
 
     def _check_satisfiable(self, params: SamplingParams) -> None:
         """Refuse what no schedule and no token could fulfil."""

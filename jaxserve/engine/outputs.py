@@ -67,7 +67,7 @@ class RequestOutputs:
 
     def __init__(self, request_id: str, requests: Sequence[EngineRequest], tokenizer: Tokenizer | None, clock: Clock) -> None:
         self.request_id = request_id
-        self._prompt = requests[0].prompt
+        self._prompt = requests[0].whole_prompt
         self._params: SamplingParams = requests[0].params
         self._arrival = requests[0].arrival
         self._tokenizer = tokenizer
@@ -77,7 +77,7 @@ class RequestOutputs:
         self.error: JaxserveError | None = None
         self._queue_time = 0.0
         self._num_cached = 0
-        self._scores: list[PositionLogprobs | None] = [None]
+        self._scores: list[PositionLogprobs | None] = [None] * max(1, self._params.prompt_logprobs_start)
         self._early: list[Update] = []  # tokens of other sequences while the first still scores the prompt
         self._sequences = {
             request.id: _SequenceText(request.id, index, self._detokenizer(), self._stop_strings())
@@ -132,7 +132,7 @@ class RequestOutputs:
             return self._failed(update.error)
         if update.score is not None and sequence.index == 0:
             self._take_scores(update.score)
-        if update.token is None:
+        if update.token is None and update.reason is None:
             return pushed
         if self._params.prompt_logprobs is not None and len(self._scores) < len(self._prompt):
             self._early.append(update)
@@ -163,7 +163,11 @@ class RequestOutputs:
 
     def _take_token(self, sequence: _SequenceText, update: Update, pushed: Pushed) -> None:
         token = update.token
-        if token is None or sequence.finished:
+        if sequence.finished:
+            return
+        if token is None:
+            assert update.reason is not None, "an update without a token ends its sequence here"
+            pushed.events.append(self._finish(sequence, update.reason, None))
             return
         first_index = sequence.num_tokens
         sequence.num_tokens += 1
@@ -231,7 +235,7 @@ class RequestOutputs:
         return TokenLogprob(token, logprob, rank, token_text(self._tokenizer, token), self._tokenizer.token_bytes(token))
 
     def _detokenizer(self) -> Detokenizer | None:
-        if self._tokenizer is None:
+        if self._tokenizer is None or self._params.scores_only:
             return None
         return Detokenizer(self._tokenizer, self._prompt, skip_special_tokens=self._params.skip_special_tokens)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from lm_eval.api.instance import Instance
@@ -26,6 +27,7 @@ from jaxserve.types import Prompt
 logger = logging.getLogger(__name__)
 
 MAX_GEN_TOKS = 256  # output tokens of a task that names no number: as lm-eval's other models have it
+SCORED_STARTS = 4096  # parameters that are kept
 NO_ARGUMENTS: Mapping[str, Any] = {}
 Progress = Callable[[str, int, int], None]  # what, done, of how many
 
@@ -80,7 +82,7 @@ class JaxserveLM(TemplateLM):  # type: ignore[misc]  # lm_eval is not typed
         on_progress: Progress = silent,
     ) -> None:
         super().__init__()
-        longest = llm.report.model.max_model_len - 2  # one is left for output, one is only scored
+        longest = llm.report.model.max_model_len
         if max_length is not None and not 1 <= max_length <= longest:
             raise ConfigError(f"max_length must be between 1 and {longest}, got {max_length}", param="max_length")
         self.usage = TokensUsed()
@@ -188,8 +190,7 @@ class JaxserveLM(TemplateLM):  # type: ignore[misc]  # lm_eval is not typed
                 if texts is not None:  # windows of a longer text have no name of their own
                     self.cache_hook.add_partial("loglikelihood", texts, answers[member])
 
-        params = SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=0)
-        self._run("scoring", [(prompt.tokens, params) for prompt in prompts], take)
+        self._run("scoring", [(prompt.tokens, _scoring(prompt.start)) for prompt in prompts], take)
         return answers
 
     def _run(
@@ -232,3 +233,9 @@ class JaxserveLM(TemplateLM):  # type: ignore[misc]  # lm_eval is not typed
 
     def _text_of(self, token: int) -> str:
         return self._tokens.decode([token], skip_special_tokens=False)
+
+
+@lru_cache(maxsize=SCORED_STARTS)
+def _scoring(start: int) -> SamplingParams:
+    """Score a prompt from a position on, and generate nothing."""
+    return SamplingParams(max_tokens=0, temperature=0.0, prompt_logprobs=0, prompt_logprobs_start=start)

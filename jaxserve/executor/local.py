@@ -113,16 +113,18 @@ class LocalExecutor:
         return make_batch(plan, bucket, max_pages=options.max_pages, page_size=options.page_size, spare_slot=options.max_num_seqs)
 
     def _score(self, plan: Plan) -> jax.Array | None:
-        """Score prompt tokens from the step's hidden states."""
+        """Score prompt tokens from the step's hidden states: the packed rows of one target after the other."""
         if not plan.scores:
             return None
-        targets = np.zeros(self._state.hidden.shape[0], np.int32)
-        end = 0
+        places = np.zeros((2, self._state.hidden.shape[0]), np.int32)
+        count = 0
         for score in plan.scores:
-            start = int(plan.query_start[score.row]) + score.offset
-            end = start + len(score.targets)
-            targets[start:end] = score.targets
-        scored: jax.Array = self._programs.score(self._params, self._state.hidden, targets, np.array(end, np.int32))
+            first, end = int(plan.query_start[score.row]) + score.offset, count + len(score.targets)
+            places[0, count:end] = np.arange(first, first + len(score.targets))
+            places[1, count:end] = score.targets
+            count = end
+        rows, targets = places
+        scored: jax.Array = self._programs.score(self._params, self._state.hidden, rows, targets, np.array(count, np.int32))
         return scored
 
     def _copy(self, plan: Plan) -> None:

@@ -101,12 +101,12 @@ class Lowering:
         vocabulary = state.sampler.bias.shape[1]
         row = [np.zeros(vocabulary, dtype) for dtype in (np.int32, np.bool_, np.float32)]
         slot, count = np.zeros((), np.int32), np.zeros((), np.int32)
-        targets, pages = np.zeros(state.hidden.shape[0], np.int32), np.zeros(COPY_WIDTH, np.int32)
+        tokens, pages = np.zeros(state.hidden.shape[0], np.int32), np.zeros(COPY_WIDTH, np.int32)
         score = jax.jit(make_score(self.config, self.mesh))
         load: Callable[..., Any] = jax.jit(load_row, donate_argnums=0, out_shardings=placed.sampler)
         copy = jax.jit(make_copy(self.mesh), donate_argnums=0, out_shardings=placed.kv_pages)
         return (
-            Recipe(SCORE, score, (self.params, state.hidden, targets, count), 0, self._xla),
+            Recipe(SCORE, score, (self.params, state.hidden, tokens, tokens, count), 0, self._xla),
             Recipe(LOAD_ROW, load, (state.sampler, slot, *row), placed.sampler, self._xla),
             Recipe(COPY_PAGES, copy, (state.kv_pages, pages, pages), 0, self._xla),
         )

@@ -33,10 +33,11 @@ class LocalHandle:
         if self._scored is None:
             return ()
         packed = np.asarray(self._scored)
-        scores = []
+        scores, start = [], 0
         for score in self._plan.scores:
-            start = int(self._plan.query_start[score.row]) + score.offset
-            scores.append(unpack_logprobs(packed[start : start + len(score.targets)], self._columns))
+            end = start + len(score.targets)
+            scores.append(unpack_logprobs(packed[start:end], self._columns))
+            start = end
         return tuple(scores)
 
 

@@ -36,6 +36,8 @@ EVERYWHERE = PartitionSpec()
 
 Chosen = tuple[jax.Array, SamplerState, jax.Array]
 """Tokens that exist int32[R], the sampler's state after them, packed int32[R,PACKED_WIDTH]."""
+Score = Callable[[Params, jax.Array, jax.Array, jax.Array, jax.Array], jax.Array]
+"""What `make_score` makes."""
 
 
 @jax.tree_util.register_dataclass
@@ -186,10 +188,10 @@ def _put_first(into: jax.Array, rows: jax.Array) -> jax.Array:
     return into.at[places].set(rows, mode="promise_in_bounds", unique_indices=True, indices_are_sorted=True)
 
 
-def make_score(config: DecoderConfig, mesh: Mesh) -> Callable[[Params, jax.Array, jax.Array, jax.Array], jax.Array]:
-    """Prompt scoring: (params, hidden[T,E], targets int32[T], count int32[]) -> packed int32[T,PACKED_WIDTH-1].
+def make_score(config: DecoderConfig, mesh: Mesh) -> Score:
+    """Prompt scoring: (params, hidden[T,E], rows int32[T], targets int32[T], count int32[]) -> packed int32[T,PACKED_WIDTH-1].
 
-    Row t holds the log-probabilities of token targets[t] after hidden state t, for t < count. The work follows count.
+    Row t holds the log-probabilities of token targets[t] after hidden state rows[t], for t < count. The work follows count.
     """
     pack = jax.shard_map(
         partial(_pack_logprobs, _vocabulary(config, mesh)),
@@ -199,14 +201,14 @@ def make_score(config: DecoderConfig, mesh: Mesh) -> Callable[[Params, jax.Array
         check_vma=False,  # every device computes the same from what they exchanged, which the check cannot see
     )
 
-    def score(params: Params, hidden: jax.Array, targets: jax.Array, count: jax.Array) -> jax.Array:
+    def score(params: Params, hidden: jax.Array, rows: jax.Array, targets: jax.Array, count: jax.Array) -> jax.Array:
         decoder = bind(config, params)
         chunk = min(SCORE_CHUNK, hidden.shape[0])
         out = jnp.zeros((hidden.shape[0], PACKED_WIDTH - 1), jnp.int32)
 
         def body(index: jax.Array, out: jax.Array) -> jax.Array:
             start = jnp.minimum(index * chunk, hidden.shape[0] - chunk)
-            logits = decoder.logits(jax.lax.dynamic_slice_in_dim(hidden, start, chunk))
+            logits = decoder.logits(hidden[jax.lax.dynamic_slice_in_dim(rows, start, chunk)])
             packed = pack(logits, jax.lax.dynamic_slice_in_dim(targets, start, chunk))
             return jax.lax.dynamic_update_slice_in_dim(out, packed, start, 0)
 

@@ -15,6 +15,7 @@ MAX_LOGIT_BIAS = 1024
 MAX_INT32 = 2**31 - 1  # parameters go to the device as int32 and float32
 MAX_FLOAT32 = 3.4e38
 MAX_MIN_TOKENS = 2**30  # fits with the prompt's length added
+_NEEDS_SCORES = "0, or left out, without prompt_logprobs"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +24,7 @@ class SamplingParams:
 
     Attributes:
         n: independent sequences for the prompt.
-        max_tokens: tokens to generate at most; None means up to the context limit.
+        max_tokens: tokens to generate at most; None means up to the context limit, 0 that only the prompt is scored.
         min_tokens: end-of-sequence and stop tokens are suppressed before this many tokens.
         temperature: 0 is greedy; larger is more random.
         top_k: keep the k likeliest tokens; 0 or -1 keeps all.
@@ -42,6 +43,7 @@ class SamplingParams:
         skip_special_tokens: leave special tokens out of the text.
         logprobs: log-probabilities of this many likeliest tokens (and the chosen one) per position; None for none.
         prompt_logprobs: the same for prompt positions.
+        prompt_logprobs_start: only for prompt positions from this one on; those before it may come from the prefix cache.
     """
 
     n: int = 1
@@ -64,6 +66,7 @@ class SamplingParams:
     skip_special_tokens: bool = True
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    prompt_logprobs_start: int = 0
 
     def __post_init__(self) -> None:
         for name in ("stop", "stop_token_ids", "allowed_token_ids"):
@@ -81,7 +84,7 @@ class SamplingParams:
         self._check_lists()
 
     def _check_types(self) -> None:
-        for name in ("n", "min_tokens", "top_k"):
+        for name in ("n", "min_tokens", "top_k", "prompt_logprobs_start"):
             _require(name, isinstance(getattr(self, name), int) and not isinstance(getattr(self, name), bool), "an integer")
         for name in ("max_tokens", "seed", "logprobs", "prompt_logprobs"):
             value = getattr(self, name)
@@ -96,8 +99,11 @@ class SamplingParams:
     def _check_ranges(self) -> None:
         _in_range("n", self.n, 1, MAX_SEQUENCES)
         if self.max_tokens is not None:
-            _in_range("max_tokens", self.max_tokens, 1, None)
-        _in_range("min_tokens", self.min_tokens, 0, min(self.max_tokens or MAX_MIN_TOKENS, MAX_MIN_TOKENS))
+            _in_range("max_tokens", self.max_tokens, 1 if self.prompt_logprobs is None else 0, None)
+        if self.scores_only:
+            _require("n", self.n == 1, f"1 with max_tokens 0, got {self.n}")
+        most = MAX_MIN_TOKENS if self.max_tokens is None else self.max_tokens
+        _in_range("min_tokens", self.min_tokens, 0, min(most, MAX_MIN_TOKENS))
         _in_range("temperature", self.temperature, 0.0, 100.0)
         _in_range("top_k", self.top_k, -1, MAX_INT32)
         _require("top_p", 0.0 < self.top_p <= 1.0, f"in (0, 1], got {self.top_p}")
@@ -111,6 +117,8 @@ class SamplingParams:
             value = getattr(self, name)
             if value is not None:
                 _in_range(name, value, 0, MAX_LOGPROBS)
+        _in_range("prompt_logprobs_start", self.prompt_logprobs_start, 0, None)
+        _require("prompt_logprobs_start", self.prompt_logprobs_start == 0 or self.prompt_logprobs is not None, _NEEDS_SCORES)
 
     def _check_lists(self) -> None:
         _require("stop", len(self.stop) <= MAX_STOP_STRINGS, f"at most {MAX_STOP_STRINGS} strings, got {len(self.stop)}")
@@ -129,6 +137,11 @@ class SamplingParams:
         for name in ("stop_token_ids", "allowed_token_ids"):
             ids = getattr(self, name) or ()
             _require(name, all(map(_is_token_id, ids)), "a list of token ids")
+
+    @property
+    def scores_only(self) -> bool:
+        """Whether nothing is generated."""
+        return self.max_tokens == 0
 
     @property
     def penalized(self) -> bool:

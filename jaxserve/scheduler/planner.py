@@ -49,7 +49,7 @@ class Planner:
                 tokens.append(sequence.tokens[end - 1])
             else:
                 tokens += sequence.tokens[end - count : end]
-            if sequence.scored and sequence.wants_scores:
+            if sequence.targets and sequence.wants_scores:
                 scores += _scores(row, sequence, end - count, end)
             sample = end == known + sequence.num_pending
             samples.append(sample)
@@ -81,9 +81,9 @@ class Planner:
 
 
 def _scores(row: int, sequence: Sequence, start: int, end: int) -> list[PromptScore]:
-    """Score the prompt tokens that follow computed tokens start:end, unless they were scored before a preemption."""
+    """Score what follows computed tokens start:end, unless it was scored before a preemption or is not wanted."""
     first = max(start, sequence.num_scored)
-    targets = sequence.request.prompt[first + 1 : end + 1]
+    targets = sequence.targets[first + 1 : end + 1]
     sequence.num_scored = first + len(targets)
     return [PromptScore(row, first - start, targets)] if targets else []
 

@@ -24,7 +24,7 @@ class EngineRequest:
         id: unique among active sequences.
         prompt: token ids, not empty, shorter than the context.
         params: how to sample; `n` and stop strings are not the engine's concern.
-        max_tokens: output tokens at most, resolved against the context.
+        max_tokens: output tokens at most, resolved against the context; 0 if the prompt is only scored.
         seed: 64-bit seed of this sequence's samples.
         eos_token_ids: tokens that end it unless `ignore_eos`.
         cache_root: hash of the prefix-cache namespace it may share.
@@ -34,6 +34,7 @@ class EngineRequest:
         parent: the sequence of the same request whose prompt pages it shares, None for the first one.
         queue_deadline: clock time by which it must have started.
         deadline: clock time by which it must have ended.
+        target: what follows the prompt, if the prompt is only scored: its log-probability is wanted, and no token.
     """
 
     id: str
@@ -49,6 +50,12 @@ class EngineRequest:
     parent: str | None = None
     queue_deadline: float = math.inf
     deadline: float = math.inf
+    target: int | None = None
+
+    @property
+    def whole_prompt(self) -> tuple[int, ...]:
+        """The prompt as its client gave it."""
+        return self.prompt if self.target is None else (*self.prompt, self.target)
 
 
 class Status(Enum):
@@ -69,7 +76,7 @@ class Sequence:
         stop_token_ids: tokens that end it.
         service_class: the class that it is scheduled in: its request's, or batch while it is demoted.
         batch: whether that is the batch class.
-        scored: whether log-probabilities of its prompt are wanted.
+        targets: tokens from the first on of which log-probabilities are wanted, that of the first excepted; empty if none are.
         tokens: prompt and output tokens known on the host.
         num_computed: tokens whose keys and values are in the cache once every submitted step has run.
         num_pending: output tokens sampled by steps in flight, not yet known on the host (0 or 1).
@@ -81,7 +88,7 @@ class Sequence:
         places: where its pages are in the swap space, while it waits there.
         prefix_hashes: hashes of its leading full pages, computed once for all look-ups.
         num_cached: prompt tokens found in the prefix cache when it first ran.
-        num_scored: prompt positions whose successor's log-probability was asked for.
+        num_scored: prompt positions whose successor's log-probability was asked for, or is not wanted.
         state_loaded: whether its slot's sampling state was loaded since it got the slot.
         siblings: sequences of the same request that are held until this one's prompt is computed.
         parent: the sequence whose prompt pages it may share while that runs.
@@ -97,7 +104,7 @@ class Sequence:
     stop_token_ids: frozenset[int]
     service_class: ServiceClass
     batch: bool
-    scored: bool
+    targets: tuple[int, ...]
     tokens: list[int]
     status: Status = Status.WAITING
     num_computed: int = 0
@@ -128,6 +135,8 @@ class Sequence:
             stops |= request.eos_token_ids
         num_prompt = len(request.prompt)
         limit = min(num_prompt + request.max_tokens, max_model_len)
+        if request.target is not None:
+            limit = num_prompt + 1  # its last row samples as every row does; nobody gets that token
         return cls(
             request,
             num_prompt,
@@ -135,8 +144,9 @@ class Sequence:
             stops,
             service_class=request.service_class,
             batch=request.service_class is ServiceClass.BATCH,
-            scored=request.params.prompt_logprobs is not None,
+            targets=() if request.params.prompt_logprobs is None else request.whole_prompt,
             tokens=list(request.prompt),
+            num_scored=max(0, request.params.prompt_logprobs_start - 1),
         )
 
     def set_class(self, service_class: ServiceClass) -> None:
@@ -147,7 +157,7 @@ class Sequence:
     @property
     def wants_scores(self) -> bool:
         """Whether prompt log-probabilities are still to be computed."""
-        return self.scored and self.num_scored < self.num_prompt - 1
+        return self.num_scored < len(self.targets) - 1
 
     @property
     def num_tokens(self) -> int:

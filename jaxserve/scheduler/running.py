@@ -51,9 +51,10 @@ class RunningSet:
         if fork and sequence.parent is not None:
             full = (sequence.num_prompt - 1) // self.cache.page_size
             return PrefixMatch(root, tuple(sequence.parent.pages.pages[:full]), (), full * self.cache.page_size)
-        if sequence.wants_scores:  # every prompt token must run to be scored
-            return PrefixMatch(root)
-        return self.cache.find(root, sequence.tokens, sequence.prefix_hashes)
+        known = sequence.tokens
+        if sequence.wants_scores:  # a token must run for what follows it to be scored
+            known = known[: sequence.num_scored + 1]
+        return self.cache.find(root, known, sequence.prefix_hashes)
 
     def take_moves(self) -> PageMoves:
         """Pages to move before the next step: what was planned since the last one that had rows."""

@@ -263,6 +263,8 @@ class Scheduler:
         try:
             if token < 0:
                 raise InternalError("the model's logits are not finite")
+            if sequence.request.target is not None:
+                return self._end_scored(sequence, score)
             reason, matched = self._append(sequence, token)
         except Exception as error:
             return self._fail(sequence, error)
@@ -286,6 +288,13 @@ class Scheduler:
             self._end(sequence)
             return FinishReason.LENGTH, None
         return None, None
+
+    def _end_scored(self, sequence: Sequence, score: LogprobRows | None) -> Update:
+        """The end of the prompt was computed, and no more was asked for: the row's token is nobody's."""
+        sequence.num_pending -= 1
+        self._finish(sequence)
+        name, num_cached, queue_time = sequence.request.id, sequence.num_cached, sequence.queue_time
+        return Update(name, score=score, reason=FinishReason.LENGTH, num_cached=num_cached, queue_time=queue_time)
 
     def _end(self, sequence: Sequence) -> None:
         """It ended by itself: its length is what such outputs get to."""

@@ -15,7 +15,7 @@ class Update:
 
     Attributes:
         id: the sequence.
-        token: its new token, or None if it only finished or was scored.
+        token: its new token, or None if it was only scored (and ended by that, if nothing was to be generated) or failed.
         logprobs, index: row `index` of `logprobs` holds the token's log-probabilities, if it wanted them.
         score: log-probabilities of some more of its prompt tokens, in order.
         reason: set when it finished.

@@ -31,6 +31,7 @@ from tests.support.watched_parts import (
     cache_root,
     oracle,
     requests_of,
+    scores_of,
 )
 
 MAX_STEPS = 4000
@@ -67,6 +68,7 @@ class CheckedEngine:
         self.requests: dict[str, EngineRequest] = {}
         self.wanted: dict[str, list[int]] = {}  # outputs of all requests that were taken
         self.got: dict[str, list[int]] = {}  # of those that are active
+        self.scores: dict[str, list[int]] = {}  # of their prompts
         self.started: set[str] = set()  # names of requests, of which any sequence ran
         self.waiting: set[str] = set()  # before the step
         self.computed: dict[str, int] = {}  # tokens in the cache, as of the latest plan
@@ -102,6 +104,7 @@ class CheckedEngine:
             output = oracle(requests[0])
             for one in requests:
                 self.requests[one.id], self.wanted[one.id], self.got[one.id] = one, output, []
+                self.scores[one.id] = []
         self.check()
 
     def abort(self, name: str) -> None:
@@ -237,8 +240,13 @@ class CheckedEngine:
         assert before or (interactive and rank == RANKS[ServiceClass.BATCH]), "the first of all is preempted"
 
     def _take(self, update: Update) -> None:
-        """A token, or an error of the sequence's own."""
+        """A token, scores of its prompt, or an error of the sequence's own."""
         name, wanted = update.id, self.wanted[update.id]
+        if update.score is not None:
+            self.scores[name] += update.score.rank.tolist()
+            if update.token is None and update.reason is None:
+                assert update.error is None
+                return
         if POISON in self.requests[name].prompt:
             assert isinstance(update.error, InternalError)
             assert update.token is None
@@ -246,6 +254,12 @@ class CheckedEngine:
             del self.got[name]
             return
         assert update.error is None
+        assert self.scores[name] == scores_of(self.requests[name]), "what was to be scored was not, or twice"
+        if self.requests[name].target is not None:
+            assert (update.token, update.reason) == (None, FinishReason.LENGTH)
+            self.finished += 1
+            del self.got[name]
+            return
         assert update.token is not None
         self.got[name].append(update.token)
         assert self.got[name] == wanted[: len(self.got[name])]

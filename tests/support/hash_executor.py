@@ -14,14 +14,20 @@ import numpy.typing as npt
 
 from jaxserve.executor.base import Capabilities
 from jaxserve.metrics.turn import ExecutorCounts
-from jaxserve.scheduler.plan import Plan, StepResult
+from jaxserve.scheduler.plan import LogprobRows, Plan, StepResult
 
 VOCAB = 50
 UNWRITTEN = -7
+NO_ALTERNATIVES = (np.zeros((0, 0), np.int32), np.zeros((0, 0), np.float32))
 
 
 def next_token(tokens: list[int], vocab: int = VOCAB) -> int:
     return zlib.crc32(np.array(tokens, np.int32).tobytes()) % vocab
+
+
+def score_of(tokens: list[int], target: int) -> int:
+    """What a target after these tokens is scored with: as its rank."""
+    return zlib.crc32(np.array([*tokens, target], np.int32).tobytes()) % 10**6
 
 
 def expected(prompt: list[int], count: int, stops: frozenset[int] = frozenset(), vocab: int = VOCAB) -> list[int]:
@@ -110,12 +116,22 @@ class HashExecutor:
                 assert plan.page_table[row, page] > 0, "a token goes to the null page"
                 self.pages[plan.page_table[row, page], place] = tokens[index]
         out = np.full(plan.num_rows, UNWRITTEN, np.int32)
+        contents = []
         for row in range(plan.num_rows):
             assert len(spans[row]) > 0
             length = int(plan.kv_length[row])
             content = self.pages[plan.page_table[row]].reshape(-1)[:length].tolist()
             assert UNWRITTEN not in content, "a page is read before it is written"
+            contents.append(content)
             out[row] = -1 if self.poison in content else next_token(content, self.vocab)
             if plan.samples[row]:
                 self.last[plan.slots[row]] = max(out[row], 0)
-        return HashHandle(self, StepResult(plan.step, out))
+        scores = []
+        for score in plan.scores:
+            span, length = spans[score.row], int(plan.kv_length[score.row])
+            assert 0 < len(score.targets) <= len(span) - score.offset, "a token is scored that the row does not compute"
+            first = length - len(span) + score.offset + 1
+            content = contents[score.row]
+            ranks = [score_of(content[: first + index], target) for index, target in enumerate(score.targets)]
+            scores.append(LogprobRows(np.zeros(len(ranks), np.float32), np.array(ranks, np.int32), *NO_ALTERNATIVES))
+        return HashHandle(self, StepResult(plan.step, out, scores=tuple(scores)))

@@ -68,9 +68,11 @@ def _wish(draw: random.Random, tenants: tuple[str, ...]) -> Wish:
         timeout=draw.choice([None, None, None, None, 0.8]),
     )
     prompt = _prompt(draw)[: draw.choice([draw.randint(1, 8), draw.randint(1, 32)])]
-    return Wish(
-        prompt=prompt, output=draw.randint(8, 30), n=draw.choice([1, 1, 2, 3]), ignore_eos=draw.random() < 0.7, options=options
-    )
+    output, n, ignore_eos = draw.randint(8, 30), draw.choice([1, 1, 2, 3]), draw.random() < 0.7
+    scores = draw.randrange(len(prompt)) if draw.random() < 0.25 else None
+    if scores is not None and n == 1 and len(prompt) > 1 and draw.random() < 0.5:
+        output = 0
+    return Wish(prompt=prompt, output=output, scores=scores, n=n, ignore_eos=ignore_eos, options=options)
 
 
 def _prompt(draw: random.Random) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ from jaxserve.sampling.params import SamplingParams
 from jaxserve.scheduler.plan import Plan
 from jaxserve.scheduler.request import EngineRequest
 from jaxserve.types import RequestOptions
-from tests.support.hash_executor import VOCAB, HashExecutor, HashHandle, expected
+from tests.support.hash_executor import VOCAB, HashExecutor, HashHandle, expected, score_of
 
 MAX_LEN = 40
 EOS = frozenset({3})
@@ -35,10 +35,11 @@ class Setup:
 
 @dataclass(frozen=True, kw_only=True)
 class Wish:
-    """A request as a client makes it."""
+    """A request as a client makes it; without output, only its prompt is scored, from `scores` on."""
 
     prompt: tuple[int, ...]
     output: int
+    scores: int | None = None
     n: int = 1
     ignore_eos: bool = False
     options: RequestOptions
@@ -94,13 +95,19 @@ def requests_of(wish: Wish, name: str, now: float, budgets: Budgets) -> list[Eng
     """The sequences of a request, cut to what policies allow one of them."""
     grant = budgets.grant(wish.options, now)
     longest = min(MAX_LEN, grant.max_kv_tokens or MAX_LEN)
-    prompt = wish.prompt[: longest - 1]
+    prompt, target = wish.prompt[: longest - 1], None
+    if wish.output == 0:
+        *before, target = wish.prompt[: longest + 1]
+        prompt = tuple(before)
+    scored = {"prompt_logprobs": 0, "prompt_logprobs_start": wish.scores} if wish.scores is not None else {}
+    if wish.output == 0:
+        scored["max_tokens"] = 0
     ids = [f"{name}/{index}" for index in range(wish.n)]
     return [
         EngineRequest(
             id=one,
             prompt=prompt,
-            params=SamplingParams(temperature=0, ignore_eos=wish.ignore_eos),
+            params=SamplingParams(temperature=0, ignore_eos=wish.ignore_eos, **(scored if one == ids[0] else {})),
             max_tokens=min(wish.output, longest - len(prompt)),
             seed=0,
             eos_token_ids=EOS,
@@ -111,9 +118,19 @@ def requests_of(wish: Wish, name: str, now: float, budgets: Budgets) -> list[Eng
             parent=None if one == ids[0] else ids[0],
             queue_deadline=grant.queue_deadline,
             deadline=grant.deadline,
+            target=target,
         )
         for one in ids
     ]
+
+
+def scores_of(request: EngineRequest) -> list[int]:
+    """The scores that the request gets."""
+    if request.params.prompt_logprobs is None:
+        return []
+    tokens = list(request.whole_prompt)
+    first = max(1, request.params.prompt_logprobs_start)
+    return [score_of(tokens[:place], tokens[place]) for place in range(first, len(tokens))]
 
 
 def oracle(request: EngineRequest) -> list[int]:

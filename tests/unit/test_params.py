@@ -61,6 +61,9 @@ NAN, INF = float("nan"), float("inf")
         ("logprobs", -1, f"between 0 and {MAX_LOGPROBS}"),
         ("prompt_logprobs", True, "an integer or null"),
         ("prompt_logprobs", MAX_LOGPROBS + 1, f"between 0 and {MAX_LOGPROBS}"),
+        ("prompt_logprobs_start", 1, "0, or left out, without prompt_logprobs"),
+        ("prompt_logprobs_start", -1, "at least 0, got -1"),
+        ("prompt_logprobs_start", None, "an integer"),
         ("stop", ["x"] * (MAX_STOP_STRINGS + 1), f"at most {MAX_STOP_STRINGS} strings, got {MAX_STOP_STRINGS + 1}"),
         ("stop", "", "a list of non-empty strings"),
         ("stop", ["a", ""], "a list of non-empty strings"),
@@ -97,6 +100,16 @@ def test_min_tokens_may_not_exceed_max_tokens():
     assert SamplingParams(min_tokens=5, max_tokens=5).min_tokens == 5
     with pytest.raises(InvalidRequestError, match="min_tokens must be between 0 and 5, got 6"):
         SamplingParams(min_tokens=6, max_tokens=5)
+
+
+def test_only_a_prompt_that_is_scored_may_have_no_output():
+    assert SamplingParams(max_tokens=0, prompt_logprobs=0, prompt_logprobs_start=7).scores_only
+    assert not SamplingParams(max_tokens=1, prompt_logprobs=0).scores_only
+    assert not SamplingParams(max_tokens=None).scores_only
+    for name, wrong in (("max_tokens", {"max_tokens": -1}), ("n", {"n": 2}), ("min_tokens", {"min_tokens": 1})):
+        with pytest.raises(InvalidRequestError, match=f"{name} must be") as refused:
+            SamplingParams(**{"max_tokens": 0, "prompt_logprobs": 0} | wrong)
+        assert refused.value.param == name
 
 
 def test_lists_become_tuples_and_one_string_a_list():

@@ -139,6 +139,22 @@ async def test_prompt_logprobs(client: EngineClient) -> None:
     assert [score.chosen.logprob for score in scores[1:] if score is not None] == [-token / 8 for token in prompt[1:]]
 
 
+async def test_a_prompt_that_is_only_scored(client: EngineClient) -> None:
+    prompt = list(range(3, 103))
+    scoring = {"max_tokens": 0, "prompt_logprobs": 0, "prompt_logprobs_start": 98}
+    for cached in (0, 96):
+        events = await ask(client, {"prompt_token_ids": prompt}, **scoring)
+        started, finished = events
+        assert isinstance(started, Started)
+        assert isinstance(finished, Finished)
+        assert started.prompt_token_ids == tuple(prompt)
+        assert started.prompt_logprobs is not None
+        assert [score and score.chosen.token_id for score in started.prompt_logprobs] == [*[None] * 98, 101, 102]
+        assert (finished.reason, finished.usage.completion_tokens) == (FinishReason.LENGTH, 0)
+        assert finished.usage.cached_tokens == cached
+    await until_idle(client)
+
+
 async def test_a_stop_string(client: EngineClient) -> None:
     whole = client.tokenizer.decode(expected(PROMPT, 60, vocab=VOCAB))
     stop = next(whole[place] for place in range(3, len(whole)) if whole[place].isascii())

@@ -355,6 +355,41 @@ def test_prompt_logprobs_equal_those_of_generation(llm, length):
             assert row[other].logprob == pytest.approx(entry.logprob, abs=TOLERANCE)
 
 
+@pytest.mark.parametrize("start", [1, 2, 16, 17, 39, 40])
+@pytest.mark.parametrize("cached", [False, True])
+def test_scores_from_a_position_on_are_those_of_the_whole_prompt(llm, start, cached):
+    prompt = [(13 * place) % 200 + 3 for place in range(41)]
+    whole = llm.generate(ids(prompt), greedy(prompt_logprobs=3, max_tokens=1))[0].prompt_logprobs
+    if not cached:
+        llm.reset_prefix_cache()
+    scoring = SamplingParams(max_tokens=0, prompt_logprobs=3, prompt_logprobs_start=start)
+    (scored,) = llm.generate([ids(prompt)], scoring)
+    assert scored.num_cached_tokens == ((start - 1) // 4 * 4 if cached else 0)
+    assert scored.prompt_token_ids == prompt
+    assert scored.prompt_logprobs[:start] == [None] * start
+    for got, want in zip(scored.prompt_logprobs[start:], whole[start:], strict=True):
+        assert got.keys() == want.keys()
+        for token, entry in want.items():
+            assert got[token].rank == entry.rank
+            assert got[token].logprob == pytest.approx(entry.logprob, abs=TOLERANCE)
+    (output,) = scored.outputs
+    assert (output.text, output.token_ids, output.finish_reason, output.stop_reason) == ("", [], "length", None)
+
+
+def test_a_prompt_that_is_only_scored_may_be_one_longer_than_the_context(llm):
+    prompt = [(13 * place) % 200 + 3 for place in range(CONTEXT + 1)]
+    scoring = SamplingParams(max_tokens=0, prompt_logprobs=0)
+    (scored,) = llm.generate([ids(prompt)], scoring)
+    (most,) = llm.generate([ids(prompt[:-2])], SamplingParams(max_tokens=1, prompt_logprobs=0))
+    assert len(scored.prompt_logprobs) == CONTEXT + 1
+    chosen = [row[token].logprob for token, row in zip(prompt[1:], scored.prompt_logprobs[1:], strict=True)]
+    wanted = [row[token].logprob for token, row in zip(prompt[1:], most.prompt_logprobs[1:], strict=False)]
+    assert chosen[: len(wanted)] == pytest.approx(wanted, abs=TOLERANCE)
+    assert all(logprob < 0 for logprob in chosen)
+    with pytest.raises(ContextLengthError, match="prompt has 98 tokens"):
+        llm.generate([ids([*prompt, 5])], scoring)
+
+
 def test_prompt_logprobs_with_several_sequences(directory, llm):
     """Sequences that find the prompt in the cache are ahead of the one that scores it."""
     prompt = [(11 * place) % 200 + 3 for place in range(60)]

@@ -49,6 +49,7 @@ def built(directory, tensor):
 def scores(result):
     """All log-probabilities of the generated tokens and of the first prompt's, as one array, and all ids beside them."""
     rows = [update.logprobs for updates in result.updates for update in updates if update.logprobs is not None]
+    rows += [update.score for updates in result.updates for update in updates if update.score is not None]
     numbers = [np.concatenate([row.chosen.ravel(), row.top.ravel()]) for row in rows]
     ids = [np.concatenate([row.rank.ravel(), row.top_ids.ravel()]) for row in rows]
     return np.concatenate(numbers), np.concatenate(ids)

@@ -79,10 +79,14 @@ def wishes(draw):
         queue_timeout=draw(st.sampled_from([None, None, None, None, 0.05, 0.5])),
         timeout=draw(st.sampled_from([None, None, None, None, 0.1, 1.0])),
     )
+    prompt, n = draw(prompts()), draw(st.sampled_from([1, 1, 1, 2, 3]))
+    scores = draw(st.integers(0, min(len(prompt), MAX_LEN - 1) - 1)) if draw(st.integers(0, 2)) == 2 else None
+    only = scores is not None and n == 1 and len(prompt) > 1 and draw(st.booleans())
     return Wish(
-        prompt=draw(prompts()),
-        output=draw(st.one_of(st.integers(1, 30), st.integers(20, 30))),
-        n=draw(st.sampled_from([1, 1, 1, 2, 3])),
+        prompt=prompt,
+        output=0 if only else draw(st.one_of(st.integers(1, 30), st.integers(20, 30))),
+        scores=scores,
+        n=n,
         ignore_eos=draw(st.booleans()),
         options=options,
     )

@@ -18,6 +18,7 @@ from jaxserve.scheduler.request import Status
 from jaxserve.scheduler.rows import RowTable
 from jaxserve.scheduler.running import RunningSet
 from jaxserve.scheduler.scheduler import Scheduler
+from jaxserve.scheduler.update import Update
 from tests.support.scripted_operations import run_script
 
 SEEDS = (*range(13), 24)
@@ -242,7 +243,39 @@ def the_first_of_all_may_be_preempted(patch):
     patch.setattr(Preempter, "make_room", mutant)
 
 
+def what_is_to_be_scored_comes_from_the_cache(patch):
+    match = RunningSet.match
+
+    def mutant(self, sequence, *, fork):
+        targets, sequence.targets = sequence.targets, ()
+        found = match(self, sequence, fork=fork)
+        sequence.targets = targets
+        return found
+
+    patch.setattr(RunningSet, "match", mutant)
+
+
+def scoring_begins_anew_after_a_preemption(patch):
+    start = RunningSet.start
+
+    def mutant(self, sequence, found, *, fork, expected):
+        if sequence.num_preemptions:
+            sequence.num_scored = max(0, sequence.request.params.prompt_logprobs_start - 1)
+        start(self, sequence, found, fork=fork, expected=expected)
+
+    patch.setattr(RunningSet, "start", mutant)
+
+
+def a_prompt_that_is_only_scored_gets_a_token(patch):
+    def mutant(self, sequence, score):
+        reason, _ = self._append(sequence, 1)
+        return Update(sequence.request.id, 1, reason=reason, score=score)
+
+    patch.setattr(Scheduler, "_end_scored", mutant)
+
+
 PREFIX, TENANT = "reads a page of another prefix", "of (ours|theirs|others) reads a page of"
+NOT_SCORED = "what was to be scored was not, or twice"
 COUNTS = "reference counts differ from the holders'"
 MUTATIONS = {  # and what the checks say of each; None where they say nothing in words
     one_reference_too_many: COUNTS,
@@ -268,6 +301,9 @@ MUTATIONS = {  # and what the checks say of each; None where they say nothing in
     a_slot_is_given_back_twice: None,
     a_token_is_told_twice: None,
     the_first_of_all_may_be_preempted: "the first of all is preempted",
+    what_is_to_be_scored_comes_from_the_cache: NOT_SCORED,
+    scoring_begins_anew_after_a_preemption: NOT_SCORED,
+    a_prompt_that_is_only_scored_gets_a_token: None,
 }
 
 

@@ -188,9 +188,31 @@ def test_requests_without_a_seed_differ_but_follow_the_engines_seed(tokenizer):
 
 
 def test_the_first_sequence_alone_scores_the_prompt(tokenizer):
-    requests = prepare(intake_of(tokenizer), n=3, prompt_logprobs=2, logprobs=1)
+    requests = prepare(intake_of(tokenizer), n=3, prompt_logprobs=2, prompt_logprobs_start=1, logprobs=1)
     assert [request.params.prompt_logprobs for request in requests] == [2, None, None]
+    assert [request.params.prompt_logprobs_start for request in requests] == [1, 0, 0]
+    assert [request.target for request in requests] == [None] * 3
     assert [request.params.logprobs for request in requests] == [1, 1, 1]
+
+
+def test_the_last_token_of_a_prompt_that_is_only_scored_need_not_fit(tokenizer):
+    intake = intake_of(tokenizer, strict=True)
+    (request,) = prepare(intake, tokens(CONTEXT + 1), max_tokens=0, prompt_logprobs=0)
+    assert (len(request.prompt), request.target, request.max_tokens) == (CONTEXT, 5, 0)
+    with pytest.raises(ContextLengthError, match=r"prompt has 34 tokens, but .* length is 32"):
+        prepare(intake, tokens(CONTEXT + 2), max_tokens=0, prompt_logprobs=0)
+
+
+def test_something_must_be_left_to_score(tokenizer):
+    intake = intake_of(tokenizer)
+    assert prepare(intake, tokens(3), prompt_logprobs=0, prompt_logprobs_start=2)
+    with pytest.raises(InvalidRequestError, match="prompt_logprobs_start is 3, but the prompt has 3 tokens") as refused:
+        prepare(intake, tokens(3), prompt_logprobs=0, prompt_logprobs_start=3)
+    assert refused.value.param == "prompt_logprobs_start"
+    assert prepare(intake, tokens(1), prompt_logprobs=0)
+    with pytest.raises(InvalidRequestError, match="max_tokens 0 needs a prompt of at least 2 tokens") as refused:
+        prepare(intake, tokens(1), prompt_logprobs=0, max_tokens=0)
+    assert refused.value.param == "max_tokens"
 
 
 # Options
@@ -270,6 +292,13 @@ def test_a_budget_without_a_token_for_every_sequence_is_refused():
     ) as refused:
         optioned(intake_of(None), RequestOptions(max_total_tokens=5), n=3)
     assert refused.value.param == "max_total_tokens"
+
+
+def test_a_budget_may_be_all_prompt_where_that_is_only_scored():
+    scoring = {"max_tokens": 0, "prompt_logprobs": 0}
+    assert optioned(intake_of(None), RequestOptions(max_total_tokens=3), **scoring)[0].max_tokens == 0
+    with pytest.raises(InvalidRequestError, match=r"max_total_tokens is 2, but a prompt of 3 tokens .* make 3"):
+        optioned(intake_of(None), RequestOptions(max_total_tokens=2), **scoring)
 
 
 @pytest.mark.parametrize(

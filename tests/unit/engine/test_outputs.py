@@ -216,6 +216,29 @@ def test_prompt_logprobs_of_one_token(tokenizer):
     assert sample.push(20)[0].prompt_logprobs == (None,)
 
 
+def test_prompt_logprobs_from_a_position_on(tokenizer):
+    sample = Sample(tokenizer, prompt={"prompt_token_ids": [10, 11, 12, 13]}, prompt_logprobs=1, prompt_logprobs_start=2)
+    started, _ = sample.push(20, score=scores(4, 2, 4))
+    assert [entry and (entry.chosen.token_id, entry.chosen.rank) for entry in started.prompt_logprobs] == [
+        None,
+        None,
+        (12, 2),
+        (13, 3),
+    ]
+
+
+def test_a_prompt_that_is_only_scored(tokenizer):
+    prompt = [10, 11, 12]
+    sample = Sample(tokenizer, prompt={"prompt_token_ids": prompt}, prompt_logprobs=0, max_tokens=0, logprobs=1)
+    assert sample.push(score=scores(3, 1, 2)) == []
+    started, finished = sample.push(score=scores(3, 2, 3), reason=FinishReason.LENGTH, num_cached=1, queue_time=0.5)
+    assert (started.prompt_token_ids, started.cached_tokens, started.queue_time) == (tuple(prompt), 1, 0.5)
+    assert [entry and entry.chosen.token_id for entry in started.prompt_logprobs] == [None, 11, 12]
+    assert (finished.reason, finished.matched) == (FinishReason.LENGTH, None)
+    assert finished.usage == Usage(3, 0, 1)
+    assert sample.outputs.done
+
+
 def test_prompt_logprobs_are_complete_even_if_another_sequence_is_faster(tokenizer):
     """A prefix hit lets the other sequences sample before the first one has run the whole prompt to score it."""
     sample = Sample(tokenizer, prompt={"prompt_token_ids": [10, 11, 12]}, prompt_logprobs=0, n=2, stop="b")

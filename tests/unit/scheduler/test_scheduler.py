@@ -513,19 +513,55 @@ def test_every_prompt_position_is_scored_once(length, budget):
     assert scores_of(bench, "a") == dict(enumerate(prompt[1:], 1))
 
 
+@pytest.mark.parametrize("start", [0, 3, 11])
 @pytest.mark.parametrize("ahead", [5, 6, 7, 8])  # after it, chunks begin elsewhere than before, or not
-def test_scoring_goes_on_after_a_preemption(ahead):
-    bench = Bench(num_pages=11, budget=6, max_num_seqs=4, prefix_caching=True)
+@pytest.mark.parametrize("prefix_caching", [False, True])
+def test_scoring_goes_on_after_a_preemption(ahead, start, prefix_caching):
+    bench = Bench(num_pages=11, budget=6, max_num_seqs=4, prefix_caching=prefix_caching)
     prompt = list(range(30))
-    bench.add(request("a", ahead, max_tokens=28), request("b", prompt, prompt_logprobs=2, max_tokens=2))
-    assert scores_of(bench, "b") == dict(enumerate(prompt[1:], 1))
-    starts = [plan for plan in bench.executor.plans if "b" in plan.ids and counts(plan)["b"] == plan.kv_length[row(plan, "b")]]
-    assert len(starts) == 2, "preempted once while it was scored, and computed again from its first token"
+    scoring = {"prompt_logprobs": 2, "prompt_logprobs_start": start}
+    bench.add(request("a", ahead, max_tokens=28), request("b", prompt, max_tokens=2, **scoring))
+    first = max(1, start)
+    assert scores_of(bench, "b") == dict(enumerate(prompt[first:], first))
+    lost = [event.tokens_lost for event in bench.preemptions]
+    assert len(lost) == 1
+    assert 0 < lost[0] < len(prompt), "preempted while it was scored"
+    computed = sum(counts(plan).get("b", 0) for plan in bench.executor.plans)
+    again = computed - (len(prompt) + 1)
+    assert again == lost[0] if not prefix_caching else again < lost[0], "what was scored may come from the cache"
 
 
-def test_a_scored_prompt_uses_the_prefix_cache_once_it_is_scored():
+@pytest.mark.parametrize(("start", "computed"), [(0, 20), (1, 20), (4, 20), (5, 16), (8, 16), (9, 12), (17, 4), (19, 4)])
+def test_what_comes_before_the_scores_may_come_from_the_cache(start, computed):
     bench = Bench(budget=64)
     bench.add(request("warm", range(20), max_tokens=1))
     bench.step()
-    bench.add(request("a", range(20), prompt_logprobs=1), request("b", range(20)))
-    assert counts(bench.plan()) == {"a": 20, "b": 4}
+    bench.add(request("a", range(20), prompt_logprobs=1, prompt_logprobs_start=start), request("b", range(20)))
+    plan = bench.plan()
+    assert counts(plan) == {"a": computed, "b": 4}
+    assert scored(plan, "a") == {place: place for place in range(max(1, start), 20)}
+
+
+@pytest.mark.parametrize("budget", [4, 5, 64])
+@pytest.mark.parametrize("start", [0, 9])
+def test_a_prompt_that_is_only_scored_takes_no_step_more(start, budget):
+    """Its last token is not computed, also where it is the one that the cache could not hold."""
+    bench = Bench(budget=budget, max_len=20, num_pages=6)
+    prompt = request("a", range(20), max_tokens=0, target=20, prompt_logprobs=0, prompt_logprobs_start=start)
+    bench.add(prompt)
+    for _ in range(-(-20 // budget)):
+        _, updates = bench.step()
+    assert [(update.token, update.reason) for update in updates] == [(None, FinishReason.LENGTH)]
+    assert not bench.scheduler.has_work
+    assert bench.scheduler.lengths.actual_tokens == 0
+    assert bench.scheduler.lengths.expected(request("b", 4)) > 0, "outputs are not expected to be empty because of it"
+    assert bench.executor.plans[-1].scores[-1].targets[-1] == 20
+    bench.add(prompt)
+    assert counts(bench.plan())["a"] == min(budget, 20 if start == 0 else 12), "up to its start it is in the cache"
+
+
+def test_continuations_of_one_context_compute_it_once():
+    bench = Bench(budget=64, max_num_seqs=4)
+    scoring = {"max_tokens": 0, "prompt_logprobs": 0, "prompt_logprobs_start": 17}
+    bench.add(*(request(name, [*range(17), 30 + index], target=40 + index, **scoring) for index, name in enumerate("abcd")))
+    assert bench.rows() == {"a": 18, "b": 2, "c": 2, "d": 2}
