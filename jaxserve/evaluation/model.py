@@ -144,6 +144,11 @@ class JaxserveLM(TemplateLM):  # type: ignore[misc]  # lm_eval is not typed
             special = False
         return self._tokens.encode(string, add_special_tokens=special)
 
+    def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
+        """(context, continuation) -> log-likelihood, and whether greedy decoding says the continuation."""
+        answers: list[tuple[float, bool]] = super().loglikelihood(requests, disable_tqdm=True)  # its bar is of the tokenizing
+        return answers
+
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
         """The log-likelihood of whole texts, each in windows of `max_length` that predict every token once."""
         owners: list[int] = []
