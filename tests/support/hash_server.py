@@ -28,7 +28,8 @@ from tests.support.hash_engine import BUILDER
 from tests.support.serve_process import ROOT, Process
 from tests.support.tiny_checkpoint import write_tiny_checkpoint
 
-ENGINE, FRONT_END, TOKENIZER = "jaxserve.engine.remote.child", "server.processes.frontend", "jaxserve.tokenizer.worker"
+ENGINE, TOKENIZER = "jaxserve.engine.remote.child", "jaxserve.tokenizer.worker"
+FRONT_END, BATCHES = "server.processes.frontend", "server.processes.batches"
 PATIENCE = 30.0
 
 

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -94,7 +95,7 @@ class Bench:
     def counted(self, fate: str) -> float:
         return self.instruments.registry.get_sample_value("jaxserve:batch_requests_total", {"fate": fate}) or 0.0
 
-    def _lines(self, file_id: str | None) -> list[dict[str, dict[str, str]]]:
+    def _lines(self, file_id: str | None) -> list[dict[str, Any]]:
         if file_id is None:
             return []
         _, content = self.store.open_file("", file_id)
