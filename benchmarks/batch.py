@@ -1,0 +1,209 @@
+"""`jaxserve.batch` beside the same requests through a server, and beside HF transformers' batched generate, in turns.
+
+    python -m benchmarks.batch --transformers-python PATH [--requests 128] [--repeats 3]
+
+PATH is an interpreter with torch and transformers (extra "parity"); without one only jaxserve is measured. First the server is
+asked by several numbers of clients, as interactive and as batch work, and transformers with several batch sizes; then the best of
+each and `jaxserve.batch` take turns. Seconds are those of answering: neither loading nor compiling nor reading the requests
+counts. Output tokens are those that were asked for. Writes benchmarks/results/batch.json and prints a table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import machine
+from benchmarks.batch_requests import Request, Workload, requests, write_checkpoint, write_lines
+from benchmarks.servers import ROOT, server
+
+RESULTS = Path(__file__).parent / "results" / "batch.json"
+MODEL_FLAGS = ("--load-format", "dummy", "--max-model-len", "1024")
+Way = tuple[int, str]  # clients, service class
+
+
+class Batch:
+    """`python -m jaxserve.batch`, a process a run."""
+
+    def __init__(self, model: Path, lines: Path) -> None:
+        self._model = model
+        self._lines = lines
+
+    def seconds(self) -> float:
+        """From the first request asked to the last one answered."""
+        with tempfile.TemporaryDirectory() as folder:
+            summary = Path(folder) / "summary.json"
+            flags = ("-i", str(self._lines), "-o", f"{folder}/out.jsonl", "--summary-json", str(summary), *MODEL_FLAGS)
+            command = [sys.executable, "-m", "jaxserve.batch", str(self._model), *flags]
+            subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            return float(json.loads(summary.read_text())["this_run"]["answering_seconds"])
+
+
+class Served:
+    """A server with the flags that `jaxserve.batch` chooses, and clients in a process of their own."""
+
+    def __init__(self, url: str, lines: Path) -> None:
+        self._url = url
+        self._lines = lines
+
+    def seconds(self, way: Way) -> float:
+        """From the first request sent to the last one answered."""
+        command = [sys.executable, "-m", "benchmarks.batch_clients", self._url, str(self._lines), str(way[0]), way[1]]
+        done = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE)
+        return float(json.loads(done.stdout)["seconds"])
+
+
+class Transformers:
+    """HF transformers' generate, in a process of its own."""
+
+    def __init__(self, python: str, model: Path, threads: int, wanted: Sequence[Request]) -> None:
+        script = Path(__file__).parent / "peer_batches.py"
+        self._process = subprocess.Popen(
+            [python, str(script), str(model), "bfloat16", str(threads)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        self._job = {"prompts": [one.prompt for one in wanted], "outputs": [one.output for one in wanted]}
+        self.versions: dict[str, str] = self._read()
+
+    def seconds(self, rows: int) -> float:
+        """From the first batch to the last."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps({**self._job, "rows": rows}) + "\n")
+        self._process.stdin.flush()
+        return float(self._read()["seconds"])
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.communicate()
+
+    def _read(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise SystemExit("the transformers process ended; has its interpreter torch and transformers?")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+
+def measure(
+    given: argparse.Namespace, model: Path, lines: Path, wanted: Sequence[Request], report: dict[str, Any]
+) -> dict[str, Any]:
+    """Seconds of every run."""
+    ways: list[Way] = [(clients, name) for name in ("interactive_paid", "batch") for clients in given.clients]
+    with ExitStack() as opened:
+        batch = Batch(model, lines)
+        batch.seconds()  # its programs are compiled now, and the server's with them
+        step = ("--max-num-seqs", str(given.rows), "--max-num-batched-tokens", str(given.tokens), "--log-level", "warning")
+        served = Served(opened.enter_context(server([str(model), *MODEL_FLAGS, *step])), lines)
+        tried = {f"{clients} clients, {name}": served.seconds((clients, name)) for clients, name in ways}
+        best = ways[list(tried.values()).index(min(tried.values()))]
+        runs: dict[str, list[float]] = {"batch": [], "server": []}
+        peer, rows = None, {}
+        if given.transformers_python:
+            peer = Transformers(given.transformers_python, model, report["cores"], wanted)
+            opened.callback(peer.close)
+            report["versions"] |= peer.versions
+            rows = {count: peer.seconds(count) for count in given.transformers_rows}
+            runs["transformers"] = []
+        loads = []
+        for _ in range(given.repeats):
+            loads.append(round(os.getloadavg()[0], 2))
+            runs["batch"].append(batch.seconds())
+            runs["server"].append(served.seconds(best))
+            if peer is not None:
+                runs["transformers"].append(peer.seconds(min(rows, key=rows.__getitem__)))
+    return {
+        "server_tried": tried,
+        "server_best": f"{best[0]} clients, {best[1]}",
+        "transformers_tried": rows,
+        "load_average_before": loads,
+        "seconds": runs,
+    }
+
+
+def rates(found: dict[str, Any], tokens: int) -> dict[str, Any]:
+    """Output tokens a second, and how many times those of each other one `jaxserve.batch` has, run by run."""
+    seconds = found["seconds"]
+    ratios = {
+        name: [other / ours for ours, other in zip(seconds["batch"], seconds[name], strict=True)]
+        for name in seconds
+        if name != "batch"
+    }
+    return {
+        "output_tokens_per_s": {name: machine.median([tokens / value for value in values]) for name, values in seconds.items()},
+        "batch_is_faster_by": {
+            name: {"median": machine.median(values), "min": min(values), "max": max(values)} for name, values in ratios.items()
+        },
+    }
+
+
+def table(report: dict[str, Any]) -> Table:
+    """The end of it."""
+    shown = Table(title=f"{report['model']}: {report['workload']}", title_justify="left")
+    for column in ("", "output tokens/s", "jaxserve.batch is faster by", "from", "to"):
+        shown.add_column(column, justify="right")
+    for name, rate in report["output_tokens_per_s"].items():
+        ratio = report["batch_is_faster_by"].get(name)
+        cells = [f"{ratio[key]:.2f}x" for key in ("median", "min", "max")] if ratio else ["", "", ""]
+        shown.add_row(name, f"{rate:.0f}", *cells)
+    return shown
+
+
+def main() -> None:
+    """Run and write the results."""
+    given = _arguments()
+    workload = Workload(
+        requests=given.requests,
+        prompt_tokens=64,
+        output_tokens=64,
+        prompt_sigma=0.8,
+        output_sigma=given.output_sigma,
+        longest_prompt=512,
+        longest_output=256,
+    )
+    wanted = list(requests(workload))
+    tokens = sum(one.output for one in wanted)
+    report: dict[str, Any] = {**machine.describe(), "command": " ".join(["python -m benchmarks.batch", *sys.argv[1:]])}
+    report |= {
+        "model": "Llama 150M, dummy weights, bfloat16",
+        "workload": f"{given.requests} completions, {sum(len(one.prompt) for one in wanted)} tokens in, {tokens} out",
+    }
+    with tempfile.TemporaryDirectory() as scratch:
+        model = write_checkpoint(Path(scratch) / "llama150m")
+        lines = write_lines(Path(scratch) / "requests.jsonl", wanted, model.name)
+        found = measure(given, model, lines, wanted, report)
+    report |= found | rates(found, tokens)
+    given.results.write_text(json.dumps(report, indent=1) + "\n")
+    Console().print(table(report), json.dumps(found))
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--transformers-python", help="interpreter that has torch and transformers")
+    parser.add_argument("--requests", type=int, default=128)
+    parser.add_argument("--output-sigma", type=float, default=0.6)
+    parser.add_argument("--rows", type=int, default=64, help="the server's --max-num-seqs: that of jaxserve.batch")
+    parser.add_argument("--tokens", type=int, default=1024, help="the server's --max-num-batched-tokens: that of jaxserve.batch")
+    parser.add_argument("--clients", type=int, nargs="+", default=[32, 80])
+    parser.add_argument("--transformers-rows", type=int, nargs="+", default=[16, 32, 64])
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
