@@ -34,12 +34,12 @@ def create_app(
     app.state.storage = storage
     app.state.deep_health = DeepHealth(client, RealClock())
     parts = (chat, completions, responses, messages, files, batches, tokens, about, admin, observe, docs_page)
-    names = RouteNames([*app.routes, *(route for part in parts for route in part.router.routes)])
+    routes = [*app.routes, *(route for part in parts for route in part.router.routes)]
     for part in parts:
         app.include_router(part.router)
-    failures.install(app)
+    failures.install(app, routes)
     openapi.install(app)
     app.add_middleware(Gate, gateway=gateway)
-    app.add_middleware(Observed, observatory=observatory, names=names)
+    app.add_middleware(Observed, observatory=observatory, names=RouteNames(routes))
     app.add_middleware(Envelope)
     return app

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 
@@ -10,6 +11,7 @@ import msgspec
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.routing import BaseRoute, Route
 
 from jaxserve.errors import InvalidRequestError, JaxserveError
 from server.errors import OUTCOMES, ErrorDetail, http_headers
@@ -29,11 +31,11 @@ def error_response(error: JaxserveError, path: str) -> Response:
     return json_response(body_of(error, path), OUTCOMES[error.code].http, http_headers(error))
 
 
-def install(app: FastAPI) -> None:
-    """Let the app answer every failure in this shape."""
+def install(app: FastAPI, routes: Sequence[BaseRoute]) -> None:
+    """Let the app, which has these routes, answer every failure in this shape."""
     app.add_exception_handler(JaxserveError, _on_error)
     app.add_exception_handler(RequestValidationError, _on_invalid_body)
-    app.add_exception_handler(HTTPException, _on_http_error)
+    app.add_exception_handler(HTTPException, partial(_on_http_error, [route for route in routes if isinstance(route, Route)]))
 
 
 async def _on_error(request: Request, error: Exception) -> Response:
@@ -46,7 +48,7 @@ async def _on_invalid_body(request: Request, error: Exception) -> Response:
     return error_response(from_validation(error.errors(), error.body), _path_of(request))
 
 
-async def _on_http_error(request: Request, error: Exception) -> Response:
+async def _on_http_error(routes: Sequence[Route], request: Request, error: Exception) -> Response:
     """Failures found by the framework: no such path, wrong method."""
     assert isinstance(error, HTTPException)
     status, path = HTTPStatus(error.status_code), _path_of(request)
@@ -55,7 +57,15 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
         HTTPStatus.METHOD_NOT_ALLOWED: f"{path} does not take {request.method}",
     }.get(status, error.detail)
     detail: ErrorDetail = {"message": message, "type": "invalid_request_error", "param": None, "code": status.name.lower()}
-    return json_response(shaped(detail, status, path), status, dict(error.headers or {}))
+    headers = dict(error.headers or {})
+    if status is HTTPStatus.METHOD_NOT_ALLOWED:
+        headers["Allow"] = ", ".join(sorted(_methods(routes, path)))  # the framework looks at one route only
+    return json_response(shaped(detail, status, path), status, headers)
+
+
+def _methods(routes: Sequence[Route], path: str) -> set[str]:
+    """What may be done at a path."""
+    return {method for route in routes if route.path_regex.match(path) for method in route.methods or ()}
 
 
 def _path_of(request: Request) -> str:

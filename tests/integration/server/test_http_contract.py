@@ -103,7 +103,7 @@ CONTENT_TYPES = [
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with hash_server(tmp_path_factory.mktemp("hash")) as server:
+    with hash_server(tmp_path_factory.mktemp("hash"), {"state_dir": str(tmp_path_factory.mktemp("state"))}) as server:
         yield server.http
 
 
