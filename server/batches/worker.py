@@ -19,6 +19,7 @@ from server.batches.turns import Load
 _LOG = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.25  # between looks at what is new and what is to be cancelled
+RETRY_SECONDS = 1.0  # at least, before a batch that failed for the moment goes on
 UPKEEP_SECONDS = 5.0  # between countings of batches and removals of expired files
 MOST_OF_A_TENANT = 4  # batches side by side: a small one need not wait for a huge one
 MOST = 32  # of all tenants
@@ -114,6 +115,6 @@ class Worker:
             backoff.failed(time.monotonic() - began)
             known = isinstance(error, JaxserveError)
             _LOG.error("%s cannot go on for the moment: %s", batch.id, error, exc_info=None if known else error)
-            await run.stopped(max(backoff.seconds, 1.0))
+            await run.stopped(max(backoff.seconds, RETRY_SECONDS))
         finally:
             del self._runs[batch.id]

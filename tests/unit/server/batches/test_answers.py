@@ -1,0 +1,134 @@
+"""Answers to lines of a batch: in whose name, at whose cost, and what is waited for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from jaxserve.clock import VirtualClock
+from jaxserve.errors import (
+    AuthenticationError,
+    BudgetError,
+    DrainingError,
+    EngineDeadError,
+    JaxserveError,
+    QueueFullError,
+)
+from jaxserve.jobs.answers import Answer, NoAnswer
+from jaxserve.jobs.lines import Line
+from server.batches.answers import BUDGET_SECONDS, EXPIRED, EngineAnswers, Nobody
+from server.batches.records import Batch, BatchStatus, NewBatch
+from server.batches.turns import Load, Turns
+from server.gateway.call import CURRENT, Call
+from server.gateway.gateway import Gateway
+from server.gateway.keys import ANYBODY, KeyRing
+from server.gateway.ledger import LedgerState, LocalLedger
+
+LINE = Line(7, "r7", "/v1/completions", {"prompt": ["x", "y"], "n": 2})
+GOOD = Answer(200, "cmpl-1", {})
+
+
+@dataclass
+class Endpoint:
+    """Answers, or raises what it is to raise first; sees for whom."""
+
+    raises: list[JaxserveError] = field(default_factory=list)
+    seen: list[tuple[str, Call | None]] = field(default_factory=list)
+    health: list[JaxserveError] = field(default_factory=list)
+
+    async def ask(self, line: Line, tenant: str) -> Answer:
+        self.seen.append((tenant, CURRENT.get()))
+        if self.raises:
+            raise self.raises.pop(0)
+        return GOOD
+
+    def check_health(self) -> None:
+        if self.health:
+            raise self.health.pop(0)
+
+
+def answers_of(endpoint: Endpoint, keys: KeyRing | None = None, turns: Turns | None = None) -> EngineAnswers:
+    wanted = NewBatch(endpoint="/v1/completions", input_file_id="file-1", model="m", key_id="web")
+    batch = Batch(id="batch_1", owner="acme", wanted=wanted, status=BatchStatus.IN_PROGRESS, created_at=0, expires_at=1)
+    gateway = Gateway(keys, LocalLedger(LedgerState(VirtualClock(), 0.0)), None, max_body_bytes=1)
+    return EngineAnswers(batch, endpoint.ask, turns or Turns(Load(4, 100), lambda _: 1.0), gateway, endpoint.check_health)
+
+
+async def test_a_line_is_asked_in_its_tenants_name_as_work_in_the_background() -> None:
+    endpoint = Endpoint()
+    assert await answers_of(endpoint).answer(LINE) == GOOD
+    ((tenant, call),) = endpoint.seen
+    assert call is not None
+    assert (tenant, call.request_id, call.background, call.principal) == ("acme", "batch_1-7", True, ANYBODY)
+    assert CURRENT.get() is None
+
+
+async def test_a_line_is_asked_with_the_key_that_created_the_batch(tmp_path: Path) -> None:
+    file = tmp_path / "keys.toml"
+    file.write_text(f'[[key]]\nsha256 = "{"0" * 64}"\ntenant = "acme"\nid = "web"\n')
+    endpoint = Endpoint()
+    await answers_of(endpoint, KeyRing(str(file), VirtualClock())).answer(LINE)
+    ((_, call),) = endpoint.seen
+    assert call is not None
+    assert (call.principal.tenant, call.principal.key_id) == ("acme", "web")
+    file.write_text(f'[[key]]\nsha256 = "{"0" * 64}"\ntenant = "globex"\nid = "web"\n')
+    with pytest.raises(AuthenticationError):
+        await answers_of(endpoint, KeyRing(str(file), VirtualClock())).answer(LINE)
+    assert len(endpoint.seen) == 1
+
+
+async def test_an_engine_that_is_gone_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("server.batches.answers.ENGINE_SECONDS", 0.001)
+    gone = EngineDeadError("gone")
+    endpoint = Endpoint(raises=[gone, gone], health=[gone, gone, gone])
+    async with asyncio.timeout(30):
+        assert await answers_of(endpoint).answer(LINE) == GOOD
+    assert (len(endpoint.seen), endpoint.health) == (3, [])
+
+
+async def test_a_server_that_ends_is_not_waited_for() -> None:
+    for endpoint in (
+        Endpoint(raises=[DrainingError("ends")]),
+        Endpoint([EngineDeadError("gone")], health=[DrainingError("ends")]),
+    ):
+        with pytest.raises(DrainingError):
+            await answers_of(endpoint).answer(LINE)
+
+
+@pytest.mark.parametrize(("told", "wait"), [(3600.0, BUDGET_SECONDS), (2.5, 2.5), (None, BUDGET_SECONDS)])
+async def test_a_spent_budget_is_looked_at_again_before_the_day_ends(told: float | None, wait: float) -> None:
+    with pytest.raises(BudgetError, match="spent") as refused:
+        await answers_of(Endpoint([BudgetError("spent", retry_after=told)])).answer(LINE)
+    assert refused.value.retry_after == wait
+
+
+def by_sequences() -> Turns:
+    return Turns(Load(4, 10**6), lambda _: 1.0)
+
+
+def by_tokens() -> Turns:
+    return Turns(Load(10**6, 15), lambda _: 1.0)
+
+
+@pytest.mark.parametrize("turns_of", [by_sequences, by_tokens])
+async def test_a_line_waits_for_its_turn_and_gives_it_back(turns_of: Callable[[], Turns]) -> None:
+    """Two prompts of two outputs each are four sequences; 26 bytes of JSON are about six tokens."""
+    turns, endpoint = turns_of(), Endpoint([QueueFullError("full")])
+    async with turns.turn("acme", "batch_2", Load(1, 10)):
+        waiting = asyncio.create_task(answers_of(endpoint, turns=turns).answer(LINE))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert endpoint.seen == []
+    async with asyncio.timeout(30):
+        with pytest.raises(QueueFullError):
+            await waiting
+        async with turns.turn("acme", "batch_2", Load(4, 15)):
+            pass
+
+
+async def test_nobody_answers_in_one_word() -> None:
+    assert await Nobody(EXPIRED).answer(LINE) == NoAnswer("batch_expired", EXPIRED.message)
