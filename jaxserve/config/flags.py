@@ -5,16 +5,21 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 Config = TypeVar("Config")
 
 
-def add_flags(parser: argparse.ArgumentParser, *configs: type[Any]) -> None:
-    """Add a group of flags for each dataclass: --max-num-seqs for max_num_seqs, --no-x too where x is a bool.
+def add_flags(parser: argparse.ArgumentParser, *configs: type[Any], chosen: Collection[str] = ()) -> None:
+    """Add a group of flags for each dataclass: --max-num-seqs for max_num_seqs, --no-x too where x is a bool, or a bool or None.
 
-    A field whose metadata has `flag` False has none: it is set from another.
+    A field whose metadata has `flag` False has none: it is set from another. One with `short` has that flag, too.
+
+    Args:
+        parser: gets the flags.
+        configs: dataclasses made of `setting`s.
+        chosen: fields that are None where no flag says otherwise: the door chooses a value then.
     """
     for config in configs:
         group = parser.add_argument_group(config.__name__.removesuffix("Config").lower(), config.__doc__)
@@ -22,7 +27,7 @@ def add_flags(parser: argparse.ArgumentParser, *configs: type[Any]) -> None:
         taken = flag_names(config)
         for item in dataclasses.fields(config):
             if item.name in taken:
-                _add_flag(group, item, hints[item.name])
+                _add_flag(group, item, hints[item.name], is_chosen=item.name in chosen)
 
 
 def from_flags(config: type[Config], settings: Mapping[str, Any]) -> Config:
@@ -35,21 +40,25 @@ def flag_names(config: type[Any]) -> list[str]:
     return [item.name for item in dataclasses.fields(config) if item.metadata.get("flag", True)]
 
 
-def _add_flag(group: argparse._ArgumentGroup, item: dataclasses.Field[Any], hint: Any) -> None:
+def _add_flag(group: argparse._ArgumentGroup, item: dataclasses.Field[Any], hint: Any, *, is_chosen: bool) -> None:
     text = item.metadata["help"]
-    if item.default is not None and not isinstance(item.default, bool):
+    if is_chosen:
+        text += " (default: chosen for the work and the device)"
+    elif item.default is not None and not isinstance(item.default, bool):
         text += f" (default: {item.default})"
     if item.metadata.get("positional"):
         group.add_argument(item.name, nargs="?", default=item.default, help=text)
         return
     flag = "--" + item.name.replace("_", "-")
-    if hint is bool:
-        state = "on" if item.default else "off"
-        group.add_argument(flag, action=argparse.BooleanOptionalAction, default=item.default, help=f"{text} (default: {state})")
+    if bool in (hint, *get_args(hint)):
+        if item.default is not None:
+            text += f" (default: {'on' if item.default else 'off'})"
+        group.add_argument(flag, action=argparse.BooleanOptionalAction, default=item.default, help=text)
         return
     choices: Sequence[Any] | None = get_args(hint) if get_origin(hint) is Literal else None
     kind = type(choices[0]) if choices else _scalar(hint)
-    group.add_argument(flag, type=kind, default=item.default, choices=choices, help=text)
+    names = [name for name in (item.metadata.get("short"), flag) if name]
+    group.add_argument(*names, type=kind, default=None if is_chosen else item.default, choices=choices, help=text)
 
 
 def _scalar(hint: Any) -> type[Any]:

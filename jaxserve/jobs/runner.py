@@ -82,7 +82,7 @@ class Runner:
                 await self._changed.wait()
         finally:
             self._stopped = True
-            await self._wind_up(committing)
+            await _undisturbed(self._wind_up(committing))
         if self._failure is not None:
             raise self._failure
 
@@ -209,3 +209,16 @@ class Runner:
 
     async def _on_disk(self, work: Callable[[], Result]) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._disk, work)
+
+
+async def _undisturbed(work: Coroutine[Any, Any, None]) -> None:
+    """Do work to its end; whoever cancels it meanwhile is heard afterwards."""
+    task, cancelled = asyncio.create_task(work), False
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            cancelled = True
+    task.result()
+    if cancelled:
+        raise asyncio.CancelledError

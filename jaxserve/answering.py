@@ -1,0 +1,107 @@
+"""An engine in this process that answers the lines of jobs; set up for throughput, since nobody waits for a first token."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import jax
+
+from jaxserve.config.fields import EngineConfig, ModelConfig
+from jaxserve.engine.local import LocalEngine
+from jaxserve.engine.preparation import BUNDLED_MODEL, model_directory
+from jaxserve.errors import ConfigError
+from jaxserve.executor.platform import choose_platform
+from jaxserve.executor.programs import Progress
+from jaxserve.heap import settle
+from jaxserve.jobs.storage import JobModel
+from jaxserve.models.checkpoint import read_hf_config
+from jaxserve.models.registry import decoder_config
+from jaxserve.weights.fingerprint import model_fingerprint
+from server.http.answers import BodyAnswers
+
+CHOSEN = ("max_num_seqs", "max_num_batched_tokens", "max_waiting")
+"""Settings of the engine that are chosen here where they are None."""
+
+# Rows and tokens of a step. More of either make a step longer, not the work shorter, from where the device is busy; and every
+# doubling is another program to compile, which on a CPU takes longer than it saves. docs/batch.md has the measurement.
+_CPU_STEP = (64, 1024)
+_GPU_STEP = (256, 4096)
+
+_SPARE = 4  # a quarter more than runs is asked for, so that the engine never waits for a request to be prepared
+_LEAST_SPARE = 8
+_TEXT_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "chat_template.jinja")
+
+
+class LocalAnswers(BodyAnswers):
+    """Answers by an engine in this process; belongs to the event loop it was started in.
+
+    Attributes:
+        engine: the engine.
+    """
+
+    def __init__(self, engine: LocalEngine) -> None:
+        super().__init__(engine)
+        self.engine = engine
+
+    @classmethod
+    @asynccontextmanager
+    async def start(cls, config: EngineConfig, progress: Progress) -> AsyncIterator[LocalAnswers]:
+        """Build an engine and start it; at the end it stops, whatever still runs. Raises what LocalEngine.start raises."""
+        engine = await LocalEngine.start(config, progress)
+        settle()
+        try:
+            yield cls(engine)
+        finally:
+            await engine.drain(0.0)
+
+
+def throughput_config(settings: Mapping[str, Any]) -> EngineConfig:
+    """The engine for a job: every setting as it is given, and those of CHOSEN that are None as this device does most with.
+
+    Raises ConfigError.
+    """
+    choose_platform(settings["gpu_memory_fraction"])
+    rows, tokens = _CPU_STEP if jax.default_backend() == "cpu" else _GPU_STEP
+    given = {name: value for name, value in settings.items() if value is not None or name not in CHOSEN}
+    rows = given.setdefault("max_num_seqs", min(rows, given.get("max_num_batched_tokens", rows)))
+    given.setdefault("max_num_batched_tokens", max(tokens, rows))
+    given.setdefault("max_waiting", max(1024, 2 * rows))
+    return EngineConfig.from_settings(given)
+
+
+def sequences_in_flight(config: EngineConfig) -> int:
+    """How many sequences to ask an engine for at once: its steps are always full, and its queue never is."""
+    rows = config.scheduler.max_num_seqs
+    return min(rows + max(rows // _SPARE, _LEAST_SPARE), config.scheduler.max_waiting)
+
+
+def job_model(config: ModelConfig) -> JobModel:
+    """What must stay the same while a job is resumed: weights, dtype, tokenizer and chat template.
+
+    Raises CheckpointError, UnsupportedModelError or ConfigError.
+    """
+    directory = model_directory(config.model)
+    decoder = decoder_config(read_hf_config(directory))
+    numbers = model_fingerprint(directory, decoder, load_format=config.load_format, seed=config.seed)
+    digest = hashlib.blake2b(f"{numbers} {config.dtype}".encode(), digest_size=8)
+    for name, content in _texts(config, directory).items():
+        digest.update(f" {name} {len(content)} ".encode() + content)
+    own_name = BUNDLED_MODEL if config.model == BUNDLED_MODEL else directory.resolve().name
+    return JobModel(config.served_model_name or own_name, digest.hexdigest())
+
+
+def _texts(config: ModelConfig, directory: Path) -> Mapping[str, bytes]:
+    """Files that say how text becomes tokens, by name."""
+    place = Path(config.tokenizer) if config.tokenizer else directory
+    paths = {name: place / name for name in _TEXT_FILES} if place.is_dir() else {"tokenizer": place}
+    if config.chat_template is not None:
+        paths["template"] = Path(config.chat_template)
+    try:
+        return MappingProxyType({name: path.read_bytes() for name, path in paths.items() if path.is_file()})
+    except OSError as error:
+        raise ConfigError(f"cannot read {error.filename}: {error.strerror}") from error

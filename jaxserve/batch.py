@@ -1,0 +1,158 @@
+"""The door `python -m jaxserve.batch MODEL -i requests.jsonl -o results.jsonl [flags]`: a file of requests, without a server."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import dataclasses
+import math
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import uvloop
+from rich.console import Console
+
+from jaxserve.answering import CHOSEN, LocalAnswers, job_model, sequences_in_flight, throughput_config
+from jaxserve.config.check import check_types
+from jaxserve.config.fields import EngineConfig, setting
+from jaxserve.config.flags import add_flags, flag_names, from_flags
+from jaxserve.doors import OneLineParser, write_json
+from jaxserve.engine.client import EngineStats
+from jaxserve.errors import ConfigError, InternalError, JaxserveError
+from jaxserve.jobs.config import JobConfig
+from jaxserve.jobs.display import Display, display
+from jaxserve.jobs.files import JobFiles
+from jaxserve.jobs.job import Job
+from jaxserve.jobs.scan import Shard
+from jaxserve.jobs.summary import Summary
+from jaxserve.logs import set_up_logging
+
+_EXIT_FAILURES = 1
+_EXIT_ERROR = 2
+_EXIT_SIGNAL = 128  # and the signal's number
+_ENGINE_PARTS = tuple(get_type_hints(EngineConfig).values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchConfig:
+    """What to work off, and where to write."""
+
+    input: str | None = setting(None, "file of requests: OpenAI's batch format, a JSON object a line", short="-i")
+    output: str | None = setting(None, "file that replies are appended to, as they come", short="-o")
+    errors: str | None = setting(None, "file for what became of all other lines; for -o results.jsonl, results.errors.jsonl")
+    shards: str = setting("1/1", "i/n: only the i-th of n parts of the input, each for a machine of its own, with its own output")
+    cost_per_hour: float | None = setting(None, "dollars that an hour of this machine costs: the summary tells what the job did")
+    summary_json: str | None = setting(None, "also write the summary to this file, as JSON")
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        for name in ("input", "output"):
+            if not getattr(self, name):
+                raise ConfigError(f"{name} is missing: -{name[0]} FILE", param=name)
+            if getattr(self, name) == "-":
+                raise ConfigError(f"{name} must be a file: a job can be resumed, and a stream cannot", param=name)
+        if self.cost_per_hour is not None and not 0.0 <= self.cost_per_hour < math.inf:
+            raise ConfigError(f"cost_per_hour must be at least 0 and finite, got {self.cost_per_hour}", param="cost_per_hour")
+
+    def files(self) -> JobFiles:
+        """The files of the job."""
+        assert self.input is not None
+        assert self.output is not None
+        return JobFiles.beside(Path(self.input), Path(self.output), None if self.errors is None else Path(self.errors))
+
+
+@dataclass(slots=True)
+class _Interruption:
+    """Ends a task at the first signal; commits must not be disturbed by further ones."""
+
+    task: asyncio.Task[Any] | None
+    number: int | None = None
+
+    def listen(self) -> None:
+        """Take over Ctrl-C and SIGTERM."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, self._interrupt, number)
+
+    def _interrupt(self, number: int) -> None:
+        if self.number is None and self.task is not None:
+            self.number = number
+            self.task.cancel()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Work off a file, or what is left of it; the summary goes to stdout, everything else to stderr.
+
+    Returns the exit code: 0 if every request was answered, 1 if all is done and some of it is in the error file, 2 if the job
+    cannot begin or go on, which is one line on stderr; 130 and 143 after Ctrl-C and SIGTERM.
+    """
+    set_up_logging("warning")
+    try:
+        settings = vars(_parser().parse_args(argv))
+        batch, job_config = from_flags(BatchConfig, settings), from_flags(JobConfig, settings)
+        shard = Shard.parse(batch.shards)
+        engine = throughput_config({name: settings[name] for part in _ENGINE_PARTS for name in flag_names(part)})
+        job_config = dataclasses.replace(job_config, concurrency=sequences_in_flight(engine))
+        with display(Console(stderr=True)) as shown:
+            job = Job(batch.files(), job_model(engine.model), shard=shard, config=job_config, on_scan=shown.scanned)
+            with job, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                summary, interrupted = runner.run(_work(job, engine, shown))
+        return _finish(summary, interrupted, batch)
+    except JaxserveError as error:
+        sys.stderr.write(f"jaxserve: {error.message}\n")
+        return _EXIT_ERROR
+    except KeyboardInterrupt:  # before the job began
+        return _EXIT_SIGNAL + signal.SIGINT
+
+
+async def _work(job: Job, config: EngineConfig, shown: Display) -> tuple[Summary, int | None]:
+    """Run the job. Returns what became of it, and the signal that ended it, if one did."""
+    interruption = _Interruption(asyncio.current_task())
+    interruption.listen()
+    if not job.complete:
+        try:
+            async with LocalAnswers.start(config, shown.started) as answers:
+                await _run(job, answers, shown)
+        except asyncio.CancelledError:
+            if interruption.number is None:
+                raise
+    return job.summary(), interruption.number
+
+
+async def _run(job: Job, answers: LocalAnswers, shown: Display) -> None:
+    try:
+        await job.run(answers, lambda progress: shown.worked(progress, _kv_use(answers.engine.stats())))
+    except JaxserveError as error:
+        raise InternalError(f"{error.message}; {_left(job.summary())}") from error
+
+
+def _kv_use(stats: EngineStats) -> float:
+    return 1.0 - stats.pages_free / stats.pages_total
+
+
+def _finish(summary: Summary, interrupted: int | None, batch: BatchConfig) -> int:
+    """Tell what became of the job. Returns the exit code."""
+    sys.stdout.write(summary.text(batch.cost_per_hour) + "\n")
+    if batch.summary_json is not None:
+        write_json(Path(batch.summary_json), summary.as_dict(batch.cost_per_hour))
+    if interrupted is not None:
+        sys.stderr.write(f"jaxserve: {signal.Signals(interrupted).name}; {_left(summary)}\n")
+        return _EXIT_SIGNAL + interrupted
+    return _EXIT_FAILURES if summary.all_runs.failed or summary.all_runs.invalid else 0
+
+
+def _left(summary: Summary) -> str:
+    return f"{summary.all_runs.done:,} of {summary.lines:,} lines are done, run the same command to go on"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = OneLineParser(prog="python -m jaxserve.batch", description=__doc__, allow_abbrev=False)
+    add_flags(parser, BatchConfig, JobConfig, *_ENGINE_PARTS, chosen=CHOSEN)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
