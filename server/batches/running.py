@@ -69,6 +69,7 @@ class BatchRun:
         self._halted = False  # what runs now is to end, for the batch goes another way
         self._expiring = False
         self._job: Job | None = None
+        self._kept: Results | None = None  # what is done, where a job of this run knows it: to open another reads the input again
         self._reported = 0  # lines that the store knows to be done
         self._recorded = LineCounts()  # in the metrics, of this job's run
         self._reporting: asyncio.Task[None] | None = None
@@ -168,15 +169,15 @@ class BatchRun:
         """From finalizing to completed. Every line has its answer, so nobody is asked."""
         store, batch = self._tools.store, self._batch
         try:
-            results = await self._work(Nobody(EXPIRED))
+            results = self._kept or await self._work(Nobody(EXPIRED))
         except ConfigError as error:
             return await self._fail("results_lost", "the results cannot be read any more", error.message)
         return None if results is None else await asyncio.to_thread(store.complete, batch.id, results)
 
     async def _cancel(self) -> Batch | None:
         """From cancelling to cancelled, with what is done."""
-        batch, results = self._batch, None
-        if self._files.journal.exists():
+        batch, results = self._batch, self._kept
+        if results is None and self._files.journal.exists():
             try:
                 results = await self._done()
             except ConfigError as error:
@@ -192,7 +193,7 @@ class BatchRun:
         """Work on the lines that are left. Returns the results if none is left then."""
         job = await asyncio.to_thread(self._open)
         try:
-            self._job, self._recorded = job, LineCounts()
+            self._job, self._recorded, self._kept = job, LineCounts(), None
             if self._halted:
                 return None
             try:
@@ -202,7 +203,8 @@ class BatchRun:
             if self._reporting is not None:
                 await self._reporting
             await self._report(job.progress.all_runs)
-            return self._results(job) if job.complete else None
+            self._kept = self._results(job)
+            return self._kept if job.complete else None
         finally:
             self._job = None
             await asyncio.to_thread(job.close)

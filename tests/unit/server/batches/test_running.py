@@ -209,6 +209,23 @@ async def test_a_batch_that_was_cancelled_before_it_ran_has_no_files(bench: Benc
     assert (ended.status, bench.asked, ended.output_file_id) == (BatchStatus.CANCELLED, [], None)
 
 
+@pytest.mark.parametrize("broken", [False, True])
+async def test_a_batch_that_is_cancelled_while_nobody_runs_it(bench: Bench, broken: bool) -> None:
+    bench.open_until = 4
+    batch = bench.batch(*requests(9))
+    run = bench.run_of(batch)
+    async with running(run) as task:
+        await until(lambda: done(bench, batch, 3))
+        run.stop()
+        await task
+    bench.store.cancel("", batch.id)
+    if broken:
+        (bench.store.work_folder(batch) / "journal").write_bytes(b"no database" * 100)
+    ended = await bench.run_of(batch).run()
+    assert (ended.status, ended.counts) == (BatchStatus.CANCELLED, Counts(9, 3, 0))
+    assert bench.results(ended) == ([] if broken else names(1, 3), [])
+
+
 async def test_a_batch_that_expires_delivers_what_is_done_and_names_the_rest(bench: Bench) -> None:
     bench.open_until = 4
     batch = bench.batch(*requests(9))
