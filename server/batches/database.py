@@ -40,7 +40,6 @@ _SCHEMA = (
         metadata TEXT,
         output_lifetime INTEGER,
         key_id TEXT NOT NULL,
-        models TEXT,
         status TEXT NOT NULL,
         created_at INTEGER NOT NULL,
         expires_at INTEGER NOT NULL,

@@ -126,7 +126,6 @@ class NewBatch:
         metadata: the client's own notes.
         output_lifetime: seconds from their creation after which its output files expire; None for the store's default.
         key_id: the API key's name in the usage log.
-        models: those that the key may use, None for all.
     """
 
     endpoint: str
@@ -135,7 +134,6 @@ class NewBatch:
     metadata: Mapping[str, str] | None = None
     output_lifetime: int | None = None
     key_id: str = ""
-    models: frozenset[str] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -67,7 +67,6 @@ def row_of_batch(batch: Batch) -> dict[str, object]:
         "metadata": encoded(wanted.metadata),
         "output_lifetime": wanted.output_lifetime,
         "key_id": wanted.key_id,
-        "models": encoded(wanted.models),
         "status": batch.status.value,
         **{name: getattr(batch, name) for name in _TIMES},
         **numbers(batch.counts, batch.spent),
@@ -79,7 +78,6 @@ def row_of_batch(batch: Batch) -> dict[str, object]:
 
 def batch_of(row: sqlite3.Row) -> Batch:
     """A row as a batch."""
-    models = _decoded(row["models"])
     return Batch(
         id=row["id"],
         owner=row["owner"],
@@ -90,7 +88,6 @@ def batch_of(row: sqlite3.Row) -> Batch:
             metadata=_decoded(row["metadata"]),
             output_lifetime=row["output_lifetime"],
             key_id=row["key_id"],
-            models=None if models is None else frozenset(models),
         ),
         status=BatchStatus(row["status"]),
         **{name: row[name] for name in _TIMES},

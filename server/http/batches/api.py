@@ -73,5 +73,4 @@ def _wanted(body: BatchRequest, model: str) -> NewBatch:
         metadata=body.metadata,
         output_lifetime=None if expiry is None else expiry.seconds,
         key_id="" if call is None else call.principal.key_id,
-        models=None if call is None else call.principal.models,
     )

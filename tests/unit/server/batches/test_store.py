@@ -292,7 +292,6 @@ def test_a_batch_from_creation_to_its_results(store: Store, root: Path, clock: V
         metadata={"night": "é"},
         output_lifetime=7200,
         key_id="web",
-        models=frozenset({"pico", "other"}),
     )
     batch, start = store.create_batch("acme", asked), int(clock.now())
     assert (batch.wanted, batch.owner, batch.status) == (asked, "acme", BatchStatus.VALIDATING)
