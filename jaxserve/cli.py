@@ -12,6 +12,7 @@ DOORS = {
     "chat": "talk with a server or a local model",
     "top": "watch a server's load",
     "batch": "run a file of requests",
+    "eval": "score a model with lm-eval",
     "bench": "load a server and say what its clients saw",
     "keys": "make API keys",
     "plan": "say what fits on a machine",
