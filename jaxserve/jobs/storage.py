@@ -126,16 +126,19 @@ def _identity(found: Scan, shard: Shard, model: JobModel) -> Identity:
 def _check_same(before: Identity, now: Identity, files: JobFiles) -> None:
     """Raise ConfigError for another job."""
     if (before.input_sha256, before.input_bytes) != (now.input_sha256, now.input_bytes):
-        what = (
-            f"{files.input} is not the file that the job was begun with: its hash differs (sha256 {now.input_sha256[:16]}..., "
-            f"{now.input_bytes} bytes; was {before.input_sha256[:16]}..., {before.input_bytes} bytes)"
+        param, what = (
+            "input",
+            (
+                f"{files.input} is not the file that the job was begun with: its hash differs (sha256 {now.input_sha256[:16]}..., "
+                f"{now.input_bytes} bytes; was {before.input_sha256[:16]}..., {before.input_bytes} bytes)"
+            ),
         )
     elif before.shard != now.shard:
-        what = f"the job was begun as shard {before.shard}, not {now.shard}"
+        param, what = "shards", f"the job was begun as shard {before.shard}, not {now.shard}"
     elif before.model != now.model:
-        what = f"the job was begun with the model {before.model}, not {now.model}"
+        param, what = "model", f"the job was begun with the model {before.model}, not {now.model}"
     elif before.fingerprint != now.fingerprint:
-        what = f"the job was begun with another model named {now.model}, or with other settings of it"
+        param, what = "model", f"the job was begun with another model named {now.model}, or with other settings of it"
     else:
         return
-    raise ConfigError(f"{files.output} cannot be resumed: {what}; undo that, or give another -o")
+    raise ConfigError(f"{files.output} cannot be resumed: {what}; undo that, or give another output", param=param)

@@ -41,8 +41,8 @@ def files_in(folder: Path) -> JobFiles:
 
 def read(path: Path) -> list[dict[str, Any]]:
     """Lines of an output, each of them whole."""
-    text = path.read_text()
-    assert not text or text.endswith("\n")
+    text = path.read_bytes()
+    assert not text or text.endswith(b"\n")
     return [json.loads(line) for line in text.splitlines()]
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -312,22 +314,23 @@ def test_line_numbers_of_a_shard_are_those_of_the_file(tmp_path: Path) -> None:
     assert 0 < len(replies) < 10
 
 
-def refused(folder: Path, **options: object) -> str:
+def refused(folder: Path, **options: Any) -> str:
+    """The message of a refusal, and what it is about."""
     with pytest.raises(ConfigError) as caught:
-        open_job(folder, **options)  # type: ignore[arg-type]
-    return caught.value.message
+        open_job(folder, **options)
+    return f"{caught.value.param}: {caught.value.message}"
 
 
 def test_another_input_model_or_shard_is_refused(tmp_path: Path) -> None:
     many(tmp_path, 10)
     interrupt(tmp_path, 3)
-    assert "shard 1/1, not 2/2" in refused(tmp_path, shard=Shard(2, 2))
-    assert "with the model echo, not other" in refused(tmp_path, model=JobModel("other", "0123"))
-    assert "another model named echo" in refused(tmp_path, model=JobModel("echo", "4567"))
+    assert re.match("shards: .*shard 1/1, not 2/2", refused(tmp_path, shard=Shard(2, 2)))
+    assert re.match("model: .*with the model echo, not other", refused(tmp_path, model=JobModel("other", "0123")))
+    assert re.match("model: .*another model named echo", refused(tmp_path, model=JobModel("echo", "4567")))
     before = (tmp_path / "out.jsonl").read_bytes()
     with (tmp_path / "in.jsonl").open("ab") as file:
         file.write(b"\n")
-    assert "hash differs" in refused(tmp_path)
+    assert re.match("input: .*hash differs", refused(tmp_path))
     many(tmp_path, 10)
     assert run(tmp_path, Echo()).complete  # it was only looked at
     assert (tmp_path / "out.jsonl").read_bytes().startswith(before)
