@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Protocol
 
 import msgspec
 
 from jaxserve.errors import BudgetError, EngineDeadError
-from jaxserve.jobs.answers import Answer, NoAnswer
+from jaxserve.jobs.answers import Answer, Answers, NoAnswer
 from jaxserve.jobs.lines import Line
 from jaxserve.jobs.order import sequences
 from server.batches.records import Batch
 from server.batches.turns import Load, Turns
 from server.gateway.call import CURRENT
 from server.gateway.gateway import Gateway
+from server.gateway.usage import UsageEvent
 
 BUDGET_SECONDS = 30.0  # between two looks at a spent budget, which somebody may raise
 ENGINE_SECONDS = 0.2  # between two looks at an engine that is gone
@@ -28,9 +30,21 @@ EXPIRED = NoAnswer("batch_expired", "This request could not be executed before t
 MODEL_CHANGED = NoAnswer("model_changed", "The server has another model than the one that the batch was begun with.")
 
 
+class LineAnswers(Answers, Protocol):
+    """Answers, that are told what became of them."""
+
+    def committed(self) -> None:
+        """There was a commit. Told of each, about once a second."""
+        ...
+
+    def ended(self) -> None:
+        """Everything that was answered is committed."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Nobody:
-    """Answers no line. See Answers.
+    """Answers no line. See LineAnswers.
 
     Attributes:
         word: why.
@@ -42,10 +56,28 @@ class Nobody:
         """Why not."""
         return self.word
 
+    def committed(self) -> None:
+        """There was a commit, which costs nothing."""
 
-@dataclass(frozen=True, slots=True)
+    def ended(self) -> None:
+        """Likewise."""
+
+
+@dataclass(slots=True)
+class _Usage:
+    """Of one line: kept for as long as it may have to be asked again."""
+
+    events: list[UsageEvent] = field(default_factory=list)
+
+    def add(self, event: UsageEvent) -> None:
+        self.events.append(event)
+
+
+@dataclass(slots=True)
 class EngineAnswers:
-    """Answers the lines of one batch as requests of the key that created it. See Answers.
+    """Answers the lines of one batch as requests of the key that created it. See LineAnswers.
+
+    What a line took is billed when its answer is committed: what a killed process did not commit is done, and billed, again.
 
     Attributes:
         batch: whose lines they are.
@@ -60,6 +92,8 @@ class EngineAnswers:
     turns: Turns
     gateway: Gateway
     check_health: Callable[[], None]
+    _answered: list[UsageEvent] = field(default_factory=list)  # since the latest commit that is known of
+    _committing: list[UsageEvent] = field(default_factory=list)  # before it: some may have come too late for it
 
     async def answer(self, line: Line) -> Answer | NoAnswer:
         """Answer a line, as soon as it is its turn and there is an engine.
@@ -79,16 +113,27 @@ class EngineAnswers:
             await self._engine_is_back()
 
     async def _charged(self, line: Line) -> Answer | NoAnswer:
-        # The same name after a restart: who adds up the usage log can tell what was done twice.
-        call = self.gateway.work(f"{self.batch.id}-{line.number}", self.batch.owner, self.batch.wanted.key_id)
+        batch, usage = self.batch, _Usage()
+        call = self.gateway.work(f"{batch.id}-{line.number}", batch.owner, batch.wanted.key_id, usage)
         before = CURRENT.set(call)
         try:
-            answer = await self.ask(line, self.batch.owner)
+            answer = await self.ask(line, batch.owner)
             call.handed()
-            return answer
         finally:
             call.close()
             CURRENT.reset(before)
+        self._answered += usage.events
+        return answer
+
+    def committed(self) -> None:
+        """Bill what was answered before the commit began."""
+        self.gateway.bill(self._committing)
+        self._committing, self._answered = self._answered, []
+
+    def ended(self) -> None:
+        """Bill everything."""
+        self.gateway.bill((*self._committing, *self._answered))
+        self._committing, self._answered = [], []
 
     async def _engine_is_back(self) -> None:
         """Wait for an engine. Raises DrainingError."""

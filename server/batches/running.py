@@ -9,10 +9,10 @@ import shutil
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from jaxserve.errors import ConfigError, DrainingError, RefusedError, StorageFullError
-from jaxserve.jobs.answers import Answers
 from jaxserve.jobs.config import JobConfig
 from jaxserve.jobs.files import JobFiles
 from jaxserve.jobs.job import Job
@@ -21,7 +21,7 @@ from jaxserve.jobs.summary import Counts as LineCounts
 from jaxserve.jobs.summary import Progress
 from jaxserve.logs import FIELDS
 from jaxserve.metrics.batches import BatchRecorder
-from server.batches.answers import EXPIRED, MODEL_CHANGED, EngineAnswers, Nobody
+from server.batches.answers import EXPIRED, MODEL_CHANGED, LineAnswers, Nobody
 from server.batches.checking import InputRules, check_input
 from server.batches.records import FINAL, Batch, BatchStatus, Counts, Problem, Results, Spent
 from server.batches.store import Store
@@ -46,7 +46,7 @@ class BatchTools:
     """
 
     store: Store
-    answers: Callable[[Batch], EngineAnswers]
+    answers: Callable[[Batch], LineAnswers]
     fingerprint: str
     max_lines: int
     job: JobConfig
@@ -159,7 +159,7 @@ class BatchRun:
             return await asyncio.to_thread(store.expire, batch.id, results)
         return await asyncio.to_thread(store.finalize, batch.id)
 
-    async def _answers(self, *, late: bool) -> Answers:
+    async def _answers(self, *, late: bool) -> LineAnswers:
         if late:
             return Nobody(EXPIRED)
         same = await asyncio.to_thread(_is_same_model, self._folder / "model", self._tools.fingerprint)
@@ -189,7 +189,7 @@ class BatchRun:
         _LOG.error("%s fails: %s", self._batch.id, reason)
         return await asyncio.to_thread(self._tools.store.fail, self._batch.id, [Problem(code, message)])
 
-    async def _work(self, answers: Answers) -> Results | None:
+    async def _work(self, answers: LineAnswers) -> Results | None:
         """Work on the lines that are left. Returns the results if none is left then."""
         job = await asyncio.to_thread(self._open)
         try:
@@ -197,9 +197,10 @@ class BatchRun:
             if self._halted:
                 return None
             try:
-                await job.run(answers, self._on_progress)
+                await job.run(answers, partial(self._on_progress, answers))
             except DrainingError:  # the server ends, and so does this run
                 self._stopped.set()
+            answers.ended()
             if self._reporting is not None:
                 await self._reporting
             await self._report(job.progress.all_runs)
@@ -236,8 +237,9 @@ class BatchRun:
     def _counts(self, done: LineCounts) -> Counts:
         return Counts(self._batch.counts.total, done.answered, done.failed + done.invalid)
 
-    def _on_progress(self, progress: Progress) -> None:
-        """Told about once a second."""
+    def _on_progress(self, answers: LineAnswers, progress: Progress) -> None:
+        """Told after each commit, about once a second."""
+        answers.committed()
         self._record(progress.run)
         if self._reporting is None or self._reporting.done():  # else the next time, or at the end
             self._reporting = asyncio.create_task(self._report(progress.all_runs))

@@ -14,7 +14,7 @@ from server.gateway.ledger import Ledger
 from server.gateway.messages import Granted, Levels, Peek, Refused, Reserve, Settle
 from server.gateway.meter import Meter
 from server.gateway.refusals import refusal
-from server.gateway.usage import UsageEvent, UsageLog
+from server.gateway.usage import UsageEvent, UsageSink
 
 DISCONNECTED = "disconnected"
 MOST_TOKENS = 10**9  # of one output that are charged before it begins: more is refused anyway, and could be any number
@@ -108,7 +108,7 @@ class Call:
     principal: Principal
     owner: str
     ledger: Ledger
-    log: UsageLog | None
+    log: UsageSink | None
     background: bool = False
     levels: Levels | None = None
     broken: bool = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from jaxserve.clock import RealClock
 from jaxserve.config.fields import ServerConfig
@@ -16,7 +16,7 @@ from server.gateway.idempotency import Answers
 from server.gateway.keys import ANYBODY, KeyRing, Principal
 from server.gateway.ledger import Ledger, LedgerState, LocalLedger
 from server.gateway.routes import Access
-from server.gateway.usage import UsageLog, check_usage_log
+from server.gateway.usage import UsageEvent, UsageLog, UsageSink, check_usage_log
 
 _LOG = logging.getLogger(__name__)
 
@@ -73,10 +73,19 @@ class Gateway:
         """A call that may be made with these credentials. Raises AuthenticationError or PermissionDeniedError."""
         return Call(request_id, self._principal(credentials, access), self.owner, self.ledger, self._log)
 
-    def work(self, request_id: str, tenant: str, key_id: str) -> Call:
-        """A call for work in the background that a tenant's key began earlier. Raises AuthenticationError if the key is gone."""
+    def work(self, request_id: str, tenant: str, key_id: str, usage: UsageSink) -> Call:
+        """A call for work in the background that a tenant's key began earlier, whose usage goes elsewhere for now.
+
+        Raises AuthenticationError if the key is gone.
+        """
         principal = ANYBODY if self._keys is None else self._keys.named(tenant, key_id)
-        return Call(request_id, principal, self.owner, self.ledger, self._log, background=True)
+        return Call(request_id, principal, self.owner, self.ledger, usage, background=True)
+
+    def bill(self, events: Iterable[UsageEvent]) -> None:
+        """Write usage of such work down."""
+        if self._log is not None:
+            for event in events:
+                self._log.add(event)
 
     def close(self) -> None:
         """Write down what has been used. Calls must be over."""

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Protocol
 
 import msgspec
 
@@ -59,6 +60,14 @@ class UsageEvent(msgspec.Struct, kw_only=True):
     completion_tokens: int = 0
     final: bool = False
     reason: str | None = None
+
+
+class UsageSink(Protocol):
+    """Takes usage events."""
+
+    def add(self, event: UsageEvent) -> None:
+        """Take one; never waits."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

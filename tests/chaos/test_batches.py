@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from contextlib import AbstractContextManager
@@ -18,7 +19,8 @@ REQUESTS = 900
 
 def test_every_request_is_answered_once_as_if_nothing_had_been(tmp_path: Path) -> None:
     requests = [request(number, 1 + number % 23) for number in range(REQUESTS)]
-    state = {"state_dir": str(tmp_path / "state"), "max_engine_restarts": 20}
+    bill = tmp_path / "usage.jsonl"
+    state = {"state_dir": str(tmp_path / "state"), "usage_log": str(bill), "max_engine_restarts": 20}
 
     def start(name: str) -> AbstractContextManager[HashServer]:
         folder = tmp_path / name
@@ -52,3 +54,10 @@ def test_every_request_is_answered_once_as_if_nothing_had_been(tmp_path: Path) -
             assert second.popen.wait(30) == 2
             assert "another server uses" in second.err.read_text()
         assert httpx.get(f"{server.http}/ready", timeout=30).status_code == 200
+        assert server.stop() == 0
+    # A killed process does not write what the last seconds took; nothing is billed twice.
+    events = [json.loads(line) for line in bill.read_text().splitlines()]
+    billed = {f"r{int(one['request_id'].rpartition('-')[2]) - 1}": one["completion_tokens"] for one in events if one["final"]}
+    assert len(billed) == sum(one["final"] for one in events)
+    wanted = {one["custom_id"]: one["body"]["max_tokens"] for one in requests}
+    assert billed.items() <= wanted.items()

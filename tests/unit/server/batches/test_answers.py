@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,9 +28,29 @@ from server.gateway.call import CURRENT, Call
 from server.gateway.gateway import Gateway
 from server.gateway.keys import ANYBODY, KeyRing
 from server.gateway.ledger import LedgerState, LocalLedger
+from server.gateway.usage import UsageEvent, UsageLog
 
 LINE = Line(7, "r7", "/v1/completions", {"prompt": ["x", "y"], "n": 2})
 GOOD = Answer(200, "cmpl-1", {})
+WHOSE: dict[str, Any] = {
+    "completion_id": "cmpl-1",
+    "tenant": "acme",
+    "key_id": "web",
+    "model": "m",
+    "service_class": "batch",
+    "prompt": 0,
+    "index": 0,
+}
+
+
+class Bill(UsageLog):
+    """A usage log that is looked at at once."""
+
+    def __init__(self) -> None:
+        self.billed: list[str] = []
+
+    def add(self, event: UsageEvent) -> None:
+        self.billed.append(event.request_id)
 
 
 @dataclass
@@ -41,7 +62,11 @@ class Endpoint:
     health: list[JaxserveError] = field(default_factory=list)
 
     async def ask(self, line: Line, tenant: str) -> Answer:
-        self.seen.append((tenant, CURRENT.get()))
+        call = CURRENT.get()
+        self.seen.append((tenant, call))
+        assert call is not None
+        assert call.log is not None
+        call.log.add(UsageEvent(request_id=call.request_id, prompt_tokens=3, **WHOSE))
         if self.raises:
             raise self.raises.pop(0)
         return GOOD
@@ -51,10 +76,12 @@ class Endpoint:
             raise self.health.pop(0)
 
 
-def answers_of(endpoint: Endpoint, keys: KeyRing | None = None, turns: Turns | None = None) -> EngineAnswers:
+def answers_of(
+    endpoint: Endpoint, keys: KeyRing | None = None, turns: Turns | None = None, bill: UsageLog | None = None
+) -> EngineAnswers:
     wanted = NewBatch(endpoint="/v1/completions", input_file_id="file-1", model="m", key_id="web")
     batch = Batch(id="batch_1", owner="acme", wanted=wanted, status=BatchStatus.IN_PROGRESS, created_at=0, expires_at=1)
-    gateway = Gateway(keys, LocalLedger(LedgerState(VirtualClock(), 0.0)), None, max_body_bytes=1)
+    gateway = Gateway(keys, LocalLedger(LedgerState(VirtualClock(), 0.0)), bill, max_body_bytes=1)
     return EngineAnswers(batch, endpoint.ask, turns or Turns(Load(4, 100), lambda _: 1.0), gateway, endpoint.check_health)
 
 
@@ -128,6 +155,35 @@ async def test_a_line_waits_for_its_turn_and_gives_it_back(turns_of: Callable[[]
             await waiting
         async with turns.turn("acme", "batch_2", Load(4, 15)):
             pass
+
+
+async def test_what_a_line_took_is_billed_when_its_answer_is_committed() -> None:
+    bill = Bill()
+    answers = answers_of(Endpoint(), bill=bill)
+    await answers.answer(LINE)
+    answers.committed()
+    assert bill.billed == [], "it may have come while the commit was under way"
+    await answers.answer(replace(LINE, number=8))
+    answers.committed()
+    assert bill.billed == ["batch_1-7"]
+    answers.committed()
+    assert bill.billed == ["batch_1-7", "batch_1-8"]
+    await answers.answer(replace(LINE, number=9))
+    answers.committed()
+    await answers.answer(replace(LINE, number=10))
+    answers.ended()
+    answers.ended()
+    assert bill.billed == [f"batch_1-{number}" for number in range(7, 11)]
+
+
+async def test_what_has_to_be_asked_again_is_billed_once() -> None:
+    bill = Bill()
+    answers = answers_of(Endpoint(raises=[EngineDeadError("gone"), QueueFullError("full")]), bill=bill)
+    with pytest.raises(QueueFullError):
+        await answers.answer(LINE)
+    await answers.answer(LINE)
+    answers.ended()
+    assert bill.billed == ["batch_1-7"]
 
 
 async def test_nobody_answers_in_one_word() -> None:
