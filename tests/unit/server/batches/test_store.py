@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import resource
 import sqlite3
 import threading
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing, contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -26,6 +28,7 @@ from jaxserve.errors import (
 )
 from server.batches import database as database_module
 from server.batches.database import UNFINISHED, Database
+from server.batches.disk import Disk
 from server.batches.records import (
     WINDOW_SECONDS,
     Batch,
@@ -443,6 +446,46 @@ def test_what_belongs_to_nobody_is_removed_and_what_is_written_stays(store: Stor
         assert worker.remove_orphans() == 0
     assert on_disk(root) == {kept.id, batch.wanted.input_file_id, late.id}
     assert store.work_folder(batch).joinpath("journal").exists()
+
+
+def test_a_new_file_that_was_taken_for_an_orphan_is_made_again(root: Path) -> None:
+    disk = Disk(root)
+    part = root / "files" / "file-1.part"
+    with part.open("wb") as orphan:
+        fcntl.flock(orphan, fcntl.LOCK_EX)
+        waiter = f":{part.stat().st_ino} "
+        with ThreadPoolExecutor(1) as threads:
+            writing = threads.submit(disk.write, "file-1")
+            until(lambda: any("->" in line and waiter in line for line in Path("/proc/locks").read_text().splitlines()))
+            part.unlink()
+            fcntl.flock(orphan, fcntl.LOCK_UN)
+            new = writing.result()
+    new.write(b"here")
+    new.publish()
+    new.keep()
+    new.close()
+    assert disk.path("file-1").read_bytes() == b"here"
+
+
+def test_an_upload_that_is_closed_while_it_is_kept_is_kept_whole(store: Store, root: Path) -> None:
+    with closing(Database(root / "state.db")) as other, ThreadPoolExecutor(2) as threads:
+        upload = store.upload("acme")
+        upload.write(b"whole")
+        with other.writing():
+            keeping = threads.submit(upload.keep, "in.jsonl")
+            until(lambda: not any(name.endswith(".part") for name in on_disk(root)))
+            closed = threads.submit(upload.close)
+            wait([closed], timeout=0.2)  # it should not come to its end yet
+        kept = keeping.result()
+        closed.result()
+    assert content(store, kept.id) == b"whole"
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
 
 
 @contextmanager
