@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -60,18 +61,31 @@ class LocalAnswers(BodyAnswers):
             await engine.drain(0.0)
 
 
-def throughput_config(settings: Mapping[str, Any]) -> EngineConfig:
-    """The engine for a job: every setting as it is given, and those of CHOSEN that are None as this device does most with.
+def throughput_config(settings: Mapping[str, Any], *, on_cpu: bool | None = None) -> EngineConfig:
+    """The engine for a job: every setting as it is given, and those of CHOSEN that are None as its device does most with.
+
+    `on_cpu` says whether that is a CPU; None where it is this process's device.
 
     Raises ConfigError.
     """
-    choose_platform(settings["gpu_memory_fraction"])
-    rows, tokens = _CPU_STEP if jax.default_backend() == "cpu" else _GPU_STEP
+    if on_cpu is None:
+        choose_platform(settings["gpu_memory_fraction"])
+        on_cpu = jax.default_backend() == "cpu"
+    rows, tokens = _CPU_STEP if on_cpu else _GPU_STEP
     given = {name: value for name, value in settings.items() if value is not None or name not in CHOSEN}
     rows = given.setdefault("max_num_seqs", min(rows, given.get("max_num_batched_tokens", rows)))
     given.setdefault("max_num_batched_tokens", max(tokens, rows))
     given.setdefault("max_waiting", max(1024, 2 * rows))
     return EngineConfig.from_settings(given)
+
+
+def remote_engine(config: EngineConfig) -> Callable[[], AbstractAsyncContextManager[LocalAnswers]]:
+    """What starts an engine in a process elsewhere: it can be pickled, and nobody is told how far the start is."""
+    return partial(LocalAnswers.start, config, _silent)
+
+
+def _silent(what: str, done: int, total: int) -> None:
+    """Nobody is told."""
 
 
 def sequences_in_flight(config: EngineConfig) -> int:

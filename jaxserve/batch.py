@@ -8,25 +8,29 @@ import dataclasses
 import math
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any, get_type_hints
 
 import uvloop
 from rich.console import Console
 
-from jaxserve.answering import CHOSEN, LocalAnswers, job_model, sequences_in_flight, throughput_config
+from jaxserve.answering import CHOSEN, LocalAnswers, job_model, remote_engine, sequences_in_flight, throughput_config
 from jaxserve.config.check import check_types
 from jaxserve.config.fields import EngineConfig, setting
 from jaxserve.config.flags import add_flags, flag_names, from_flags
 from jaxserve.doors import OneLineParser, write_json
 from jaxserve.engine.client import EngineStats
 from jaxserve.errors import ConfigError, InternalError, JaxserveError
+from jaxserve.jobs.answers import Answers
+from jaxserve.jobs.cluster import ClusterConfig
 from jaxserve.jobs.config import JobConfig
 from jaxserve.jobs.display import Display, display
 from jaxserve.jobs.files import JobFiles
 from jaxserve.jobs.job import Job
+from jaxserve.jobs.runner import OnProgress
 from jaxserve.jobs.scan import Shard
 from jaxserve.jobs.summary import Summary
 from jaxserve.logs import set_up_logging
@@ -94,12 +98,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         settings = vars(_parser().parse_args(argv))
         batch, job_config = from_flags(BatchConfig, settings), from_flags(JobConfig, settings)
         shard = Shard.parse(batch.shards)
-        engine = throughput_config({name: settings[name] for part in _ENGINE_PARTS for name in flag_names(part)})
-        job_config = dataclasses.replace(job_config, concurrency=sequences_in_flight(engine))
+        cluster = from_flags(ClusterConfig, settings)
+        engine = _engine_config({name: settings[name] for part in _ENGINE_PARTS for name in flag_names(part)}, cluster)
+        job_config = dataclasses.replace(job_config, concurrency=_in_flight(engine, cluster))
         with display(Console(stderr=True)) as shown:
             job = Job(batch.files(), job_model(engine.model), shard=shard, config=job_config, on_scan=shown.scanned)
             with job, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                summary, interrupted = runner.run(_work(job, engine, shown))
+                summary, interrupted = runner.run(_work(job, engine, cluster, shown))
         return _finish(summary, interrupted, batch)
     except JaxserveError as error:
         sys.stderr.write(f"jaxserve: {error.message}\n")
@@ -108,25 +113,64 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _EXIT_SIGNAL + signal.SIGINT
 
 
-async def _work(job: Job, config: EngineConfig, shown: Display) -> tuple[Summary, int | None]:
+async def _work(job: Job, config: EngineConfig, cluster: ClusterConfig, shown: Display) -> tuple[Summary, int | None]:
     """Run the job. Returns what became of it, and the signal that ended it, if one did."""
     interruption = _Interruption(asyncio.current_task())
     interruption.listen()
     if not job.complete:
         try:
-            async with LocalAnswers.start(config, shown.started) as answers:
-                await _run(job, answers, shown)
+            await (_run_on_cluster(job, config, cluster, shown) if cluster.engines else _run_here(job, config, shown))
         except asyncio.CancelledError:
             if interruption.number is None:
                 raise
     return job.summary(), interruption.number
 
 
-async def _run(job: Job, answers: LocalAnswers, shown: Display) -> None:
+async def _run_here(job: Job, config: EngineConfig, shown: Display) -> None:
+    """With an engine in this process."""
+    async with LocalAnswers.start(config, shown.started) as answers:
+        await _run(job, answers, lambda progress: shown.worked(progress, _kv_use(answers.engine.stats())))
+
+
+async def _run_on_cluster(job: Job, config: EngineConfig, cluster: ClusterConfig, shown: Display) -> None:
+    """With engines that are actors of Ray."""
+    engines = _ray_data().RayEngines.start(remote_engine(config), cluster, rows=config.scheduler.max_num_seqs)
+    async with engines as answers:
+        await _run(job, answers, lambda progress: shown.worked(progress, None))
+
+
+async def _run(job: Job, answers: Answers, on_progress: OnProgress) -> None:
     try:
-        await job.run(answers, lambda progress: shown.worked(progress, _kv_use(answers.engine.stats())))
+        await job.run(answers, on_progress)
     except JaxserveError as error:
         raise InternalError(f"{error.message}; {_left(job.summary())}") from error
+
+
+def _engine_config(settings: Mapping[str, Any], cluster: ClusterConfig) -> EngineConfig:
+    """One engine's. Raises ConfigError, also if a cluster is asked for and Ray is missing."""
+    if not cluster.engines:
+        return throughput_config(settings)
+    shared, given = settings["tensor_parallel_size"], cluster.gpus_per_engine
+    if 0 < given < shared:
+        raise ConfigError(
+            f"gpus_per_engine is {given:g}, but tensor_parallel_size is {shared}: an engine needs a GPU for each part",
+            param="gpus_per_engine",
+        )
+    _ray_data()
+    return throughput_config(settings, on_cpu=not given)
+
+
+def _in_flight(config: EngineConfig, cluster: ClusterConfig) -> int:
+    """Sequences that are asked for at once."""
+    return cluster.sequences(config.scheduler.max_num_seqs) if cluster.engines else sequences_in_flight(config)
+
+
+def _ray_data() -> Any:
+    """The module that needs Ray. Raises ConfigError if it is missing."""
+    try:
+        return import_module("jaxserve.jobs.ray_data")
+    except ImportError as error:
+        raise ConfigError("engines needs Ray: pip install 'jaxserve[ray]'", param="engines") from error
 
 
 def _kv_use(stats: EngineStats) -> float:
@@ -150,7 +194,7 @@ def _left(summary: Summary) -> str:
 
 def _parser() -> argparse.ArgumentParser:
     parser = OneLineParser(prog="python -m jaxserve.batch", description=__doc__, allow_abbrev=False)
-    add_flags(parser, BatchConfig, JobConfig, *_ENGINE_PARTS, chosen=CHOSEN)
+    add_flags(parser, BatchConfig, JobConfig, ClusterConfig, *_ENGINE_PARTS, chosen=CHOSEN)
     return parser
 
 

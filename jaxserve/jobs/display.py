@@ -32,8 +32,8 @@ class Display(Protocol):
         """So far is the engine's start."""
         ...
 
-    def worked(self, progress: Progress, kv_use: float) -> None:
-        """So far is the job, with this share of the KV cache in use."""
+    def worked(self, progress: Progress, kv_use: float | None) -> None:
+        """So far is the job, with this share of the KV cache in use; None where it is not known."""
         ...
 
 
@@ -66,7 +66,7 @@ class Rates:
         while len(self._seen) > 2 and now - self._seen[1][0] >= _RATE_SECONDS:
             self._seen.popleft()
 
-    def said(self, progress: Progress, kv_use: float) -> str:
+    def said(self, progress: Progress, kv_use: float | None) -> str:
         """Failures, tokens a second, cache, time left."""
         (before, first), (now, last) = self._seen[0], self._seen[-1]
         seconds = now - before
@@ -78,7 +78,8 @@ class Rates:
             tokens_in = (last.prompt_tokens - first.prompt_tokens) / seconds
             tokens_out = (last.completion_tokens - first.completion_tokens) / seconds
             parts.append(f"tokens/s {tokens_in:,.0f} in {tokens_out:,.0f} out")
-        parts.append(f"KV {kv_use:.0%}")
+        if kv_use is not None:
+            parts.append(f"KV {kv_use:.0%}")
         if last.prompt_tokens:
             parts.append(f"prefix hits {last.cached_tokens / last.prompt_tokens:.0%}")
         if last.done and last.answering_seconds > 0:
@@ -106,7 +107,7 @@ class Lines:
         if self._is_time(what, done, total):
             self._say(f"{what}: {done:,}/{total:,}")
 
-    def worked(self, progress: Progress, kv_use: float) -> None:
+    def worked(self, progress: Progress, kv_use: float | None) -> None:
         """See Display."""
         self._rates.see(self._now(), progress)
         done = progress.all_runs.done
@@ -142,7 +143,7 @@ class Terminal:
         """See Display."""
         self._show(what, done, total, "")
 
-    def worked(self, progress: Progress, kv_use: float) -> None:
+    def worked(self, progress: Progress, kv_use: float | None) -> None:
         """See Display."""
         self._rates.see(self._now(), progress)
         self._show(_REQUESTS, progress.all_runs.done, progress.lines, self._rates.said(progress, kv_use))

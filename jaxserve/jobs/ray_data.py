@@ -15,8 +15,8 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 import pyarrow
@@ -43,15 +43,15 @@ _CONNECT_SECONDS = 5.0
 
 
 class RayEngines:
-    """The Answers of all engines together; `start` makes it, `close` ends it. Belongs to one event loop."""
+    """The Answers of all engines together. Belongs to one event loop."""
 
-    def __init__(self, chunks: Chunks, pipeline: _Pipeline) -> None:
+    def __init__(self, chunks: Chunks) -> None:
         self._chunks = chunks
-        self._pipeline = pipeline
 
     @classmethod
-    async def start(cls, engine: Engine, config: ClusterConfig, *, rows: int) -> RayEngines:
-        """Join the cluster and ask it for the actors; what is asked before they are there waits.
+    @asynccontextmanager
+    async def start(cls, engine: Engine, config: ClusterConfig, *, rows: int) -> AsyncIterator[RayEngines]:
+        """Join the cluster and ask it for the actors; what is asked before they are there waits. At the end all of it is left.
 
         Args:
             engine: starts one engine.
@@ -70,19 +70,14 @@ class RayEngines:
                 settle=lambda data: loop.call_soon_threadsafe(chunks.settle, data),
                 fail=lambda error: loop.call_soon_threadsafe(chunks.fail, error),
             )
-        except BaseException:
+            yield cls(chunks)
+        finally:
+            chunks.fail(EngineDeadError("the engines were closed"))
             await asyncio.to_thread(pipeline.leave)
-            raise
-        return cls(chunks, pipeline)
 
     async def answer(self, line: Line) -> Answer | NoAnswer:
         """See Answers. Raises EngineDeadError if the cluster gave up."""
         return await self._chunks.answer(line)
-
-    async def close(self) -> None:
-        """End the engines and leave the cluster; what waits for an answer gets none."""
-        self._chunks.fail(EngineDeadError("the engines were closed"))
-        await asyncio.to_thread(self._pipeline.leave)
 
 
 class _Pipeline:
@@ -100,7 +95,6 @@ class _Pipeline:
 
     def join(self) -> None:
         """Join the cluster, or start one of this machine alone. Raises ConfigError."""
-        logging.getLogger("ray.data").setLevel(logging.ERROR)  # what is to be told, the job tells
         address = self._config.ray_address
         try:
             if address is not None and ":" in address:  # Ray itself would try for minutes
@@ -110,8 +104,9 @@ class _Pipeline:
                 address=address,
                 include_dashboard=False if address is None else None,
                 log_to_driver=False,
-                logging_level="error",
+                logging_level=logging.CRITICAL,
             )
+            logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # what is to be told, the job tells
             here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
             self._relay = Queue(actor_options={"num_cpus": 0, "scheduling_strategy": here})
         except (OSError, ValueError, RuntimeError, RayError) as error:
@@ -215,7 +210,8 @@ class _EngineActor:
         self._name = uuid.uuid4().hex
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, name="jaxserve-loop", daemon=True).start()
-        self._answers = self._run(engine().__aenter__())  # never left: the process ends with the job
+        self._context = engine()  # entered and never left: the process ends with the job
+        self._answers = self._run(self._context.__aenter__())
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
         """A chunk's outcomes."""

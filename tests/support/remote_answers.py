@@ -17,9 +17,12 @@ class RemoteEcho:
     """A body may hold `dies`, a file: an engine that is asked dies unless the file is there, which it makes before."""
 
     def __init__(self) -> None:
+        self.ended = False
         self._refused: set[int] = set()
 
     async def answer(self, line: Line) -> Answer:
+        if self.ended:
+            raise EngineDeadError("it has ended")
         if "dies" in line.body and not Path(line.body["dies"]).exists():
             Path(line.body["dies"]).touch()
             raise EngineDeadError("the request killed it")
@@ -32,7 +35,11 @@ class RemoteEcho:
 
 @asynccontextmanager
 async def remote_echo() -> AsyncIterator[RemoteEcho]:
-    yield RemoteEcho()
+    echo = RemoteEcho()
+    try:
+        yield echo
+    finally:
+        echo.ended = True
 
 
 @asynccontextmanager

@@ -22,17 +22,15 @@ LINES = 400
 async def run_on_cluster(folder: Path, stop_after: int = LINES) -> Summary:
     """A run on two engines, ended when so many lines are done."""
     cluster = ClusterConfig(engines=2, cpus_per_engine=0.5)
-    engines = await ray_data.RayEngines.start(remote_echo, cluster, rows=8)
-    try:
+    async with ray_data.RayEngines.start(remote_echo, cluster, rows=8) as engines:
         with open_job(folder, config=JobConfig(concurrency=cluster.sequences(8), commit_seconds=0.1)) as job:
 
             def look(progress: Progress) -> None:
                 if progress.run.done >= stop_after:
                     job.stop()
 
-            return await job.run(engines, look)
-    finally:
-        await engines.close()
+            summary: Summary = await job.run(engines, look)
+            return summary
 
 
 async def test_a_job_on_two_engines_of_which_one_dies_and_that_is_resumed(tmp_path: Path) -> None:
@@ -55,21 +53,20 @@ async def test_a_job_on_two_engines_of_which_one_dies_and_that_is_resumed(tmp_pa
 
 async def test_an_engine_that_does_not_start_ends_the_job(tmp_path: Path) -> None:
     write(tmp_path / "in.jsonl", [request("r0")])
-    engines = await ray_data.RayEngines.start(no_engine, ClusterConfig(engines=1, cpus_per_engine=0.5), rows=8)
-    try:
+    async with ray_data.RayEngines.start(no_engine, ClusterConfig(engines=1, cpus_per_engine=0.5), rows=8) as engines:
         with open_job(tmp_path) as job, pytest.raises(EngineDeadError, match="no such model"):
             await job.run(engines)
-    finally:
-        await engines.close()
 
 
 async def test_more_engines_than_the_cluster_holds_are_refused() -> None:
     with pytest.raises(ConfigError, match="1000 engines of 1 CPUs each") as refused:
-        await ray_data.RayEngines.start(remote_echo, ClusterConfig(engines=1000), rows=8)
+        async with ray_data.RayEngines.start(remote_echo, ClusterConfig(engines=1000), rows=8):
+            pass
     assert refused.value.param == "engines"
 
 
 async def test_a_cluster_that_is_not_there_is_refused() -> None:
     with pytest.raises(ConfigError, match="cannot join the Ray cluster") as refused:
-        await ray_data.RayEngines.start(remote_echo, ClusterConfig(engines=1, ray_address="127.0.0.1:1"), rows=8)
+        async with ray_data.RayEngines.start(remote_echo, ClusterConfig(engines=1, ray_address="127.0.0.1:1"), rows=8):
+            pass
     assert refused.value.param == "ray_address"

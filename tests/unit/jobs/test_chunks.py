@@ -6,10 +6,9 @@ import asyncio
 
 import pytest
 
-from jaxserve.errors import ConfigError, DrainingError, EngineDeadError, JaxserveError, QueueFullError
+from jaxserve.errors import DrainingError, EngineDeadError, JaxserveError, QueueFullError
 from jaxserve.jobs.answers import Answer, NoAnswer
 from jaxserve.jobs.chunks import LINGER_SECONDS, MOST_DEATHS, Chunks, answer_chunk
-from jaxserve.jobs.cluster import CHUNKS, ClusterConfig
 from jaxserve.jobs.lines import Line
 from tests.unit.jobs.support import Echo
 
@@ -207,23 +206,3 @@ async def test_an_engine_that_loses_many_chunks_died_once() -> None:
         await way.bring_back(at)
     await asyncio.wait(tasks, timeout=PATIENCE)
     assert texts(tasks) == [f"text {number}" for number in range(8)]
-
-
-@pytest.mark.parametrize(
-    ("settings", "param"),
-    [
-        ({"engines": -1}, "engines"),
-        ({"engines": 1, "cpus_per_engine": 0.0}, "cpus_per_engine"),
-        ({"engines": 1, "gpus_per_engine": -1.0}, "gpus_per_engine"),
-        ({"ray_address": "auto"}, "ray_address"),
-    ],
-)
-def test_impossible_clusters(settings: dict[str, float | str], param: str) -> None:
-    with pytest.raises(ConfigError, match=param) as refused:
-        ClusterConfig(**settings)  # type: ignore[arg-type]
-    assert refused.value.param == param
-
-
-def test_more_lines_are_in_flight_than_chunks_hold() -> None:
-    cluster = ClusterConfig(engines=3)
-    assert cluster.sequences(8) == 3 * CHUNKS * 8 + 8
