@@ -69,6 +69,9 @@ def test_from_upload_to_download(server: HashServer, client: openai.OpenAI) -> N
     assert (file.purpose, file.status) == ("batch_output", "processed")
     until(lambda: server.metrics()["batch_requests_total"] - before["batch_requests_total"] == 64)
     until(lambda: server.metrics()["batches"] >= 1)
+    text = httpx.get(f"{server.http}/metrics", timeout=30).text
+    assert 'jaxserve:process_resident_memory_bytes{role="batches"}' in text
+    assert 'jaxserve:batch_requests_total{fate="failed"} ' in text
     assert not list((Path(server.out).parent / "state" / "work").iterdir())
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from jaxserve.errors import ConfigError
 from jaxserve.jobs.answers import Answer
 from jaxserve.jobs.config import JobConfig
 from jaxserve.jobs.lines import Line
+from jaxserve.logs import FIELDS
 from jaxserve.metrics.batches import BatchRecorder
 from jaxserve.metrics.instruments import Instruments
 from server.batches.answers import EngineAnswers
@@ -143,7 +145,8 @@ def done(bench: Bench, batch: Batch, count: int) -> bool:
     return counts.completed + counts.failed == count
 
 
-async def test_a_batch_is_answered_and_its_files_are_handed_over(bench: Bench) -> None:
+async def test_a_batch_is_answered_and_its_files_are_handed_over(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="server.batches")
     bench.status_of = lambda line: 400 if line.number == 2 else 200
     batch = bench.batch(*requests(6))
     ended = await bench.run_of(batch).run()
@@ -154,6 +157,16 @@ async def test_a_batch_is_answered_and_its_files_are_handed_over(bench: Bench) -
     assert (sorted(output), errors) == (["r1", *names(3, 6)], [("r2", None)])
     assert (bench.counted("completed"), bench.counted("failed")) == (5, 1)
     assert not list((bench.root / "work").iterdir())
+    begins, ends = caplog.records
+    assert (begins.getMessage(), ends.getMessage()) == ("batch begins", "batch ends")
+    told = getattr(ends, FIELDS)
+    assert (told["batch"], told["status"], told["requests"], told["failed"], told["output_tokens"]) == (
+        batch.id,
+        "completed",
+        6,
+        1,
+        10,
+    )
 
 
 async def test_a_file_that_is_none_fails_the_batch_before_anything_is_asked(bench: Bench) -> None:

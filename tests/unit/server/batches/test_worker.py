@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -71,7 +72,7 @@ def test_rows_are_filled_and_the_queue_never(rows: int, waiting: int, sequences:
 class Unlucky(Store):
     """A store that fails its first moves to the end."""
 
-    failures = 2
+    failures = 0
 
     def finalize(self, batch_id: str) -> Batch | None:
         if self.failures:
@@ -84,33 +85,97 @@ async def reply(line: Line, tenant: str) -> Answer:
     return Answer(200, "cmpl-1", {})
 
 
-async def test_a_batch_that_fails_for_the_moment_is_tried_again(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("server.batches.worker.LOOK_SECONDS", 0.01)
-    monkeypatch.setattr("server.batches.worker.RETRY_SECONDS", 0.01)
-    gateway = Gateway(None, LocalLedger(LedgerState(VirtualClock(), 0.0)), None, max_body_bytes=1)
-    turns, instruments, stopped = Turns(Load(4, 100), lambda _: 1.0), Instruments(), asyncio.Event()
-    with closing(Unlucky(tmp_path, Quotas(2**20, 10, 10**6))) as store:
-        tools = BatchTools(
-            store=store,
+class Bench:
+    """A worker over a store, of a clock that is set by hand."""
+
+    def __init__(self, root: Path) -> None:
+        self.now = 1_000_000.0
+        self.store = Unlucky(root, Quotas(2**20, 10, 10**6), now=lambda: self.now)
+        self.instruments = Instruments()
+        gateway = Gateway(None, LocalLedger(LedgerState(VirtualClock(), 0.0)), None, max_body_bytes=1)
+        turns = Turns(Load(4, 100), lambda _: 1.0)
+        self.tools = BatchTools(
+            store=self.store,
             answers=lambda one: EngineAnswers(one, reply, turns, gateway, lambda: None),
             fingerprint="one",
             max_lines=10,
             job=JobConfig(commit_seconds=0.02),
-            recorder=BatchRecorder(instruments),
+            recorder=BatchRecorder(self.instruments),
+            now=lambda: self.now,
         )
-        with closing(store.upload("")) as upload:
+
+    def file(self, lifetime: int | None = None) -> str:
+        with closing(self.store.upload("")) as upload:
             upload.write(b'{"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {}}')
-            file = upload.keep("in.jsonl")
-        batch = store.create_batch("", NewBatch(endpoint="/v1/completions", input_file_id=file.id, model="m"))
-        working = asyncio.create_task(Worker(tools).run(stopped))
+            return upload.keep("in.jsonl", lifetime=lifetime).id
+
+    def batch(self) -> Batch:
+        return self.store.create_batch("", NewBatch(endpoint="/v1/completions", input_file_id=self.file(), model="m"))
+
+    def stored(self, status: str) -> float | None:
+        return self.instruments.registry.get_sample_value("jaxserve:batches", {"status": status})
+
+    @asynccontextmanager
+    async def working(self) -> AsyncIterator[None]:
+        stopped = asyncio.Event()
+        task = asyncio.create_task(Worker(self.tools).run(stopped))
         async with asyncio.timeout(30):
-            while store.batch("", batch.id).status not in FINAL:
-                await asyncio.sleep(0.01)
+            yield
             stopped.set()
-            await working
-        assert store.batch("", batch.id).status is BatchStatus.COMPLETED
-        assert store.failures == 0
+            await task
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    for name in ("LOOK_SECONDS", "RETRY_SECONDS", "UPKEEP_SECONDS"):
+        monkeypatch.setattr(f"server.batches.worker.{name}", 0.01)
+    made = Bench(tmp_path)
+    yield made
+    made.store.close()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0.01)
+
+
+async def test_a_batch_that_fails_for_the_moment_is_tried_again(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    bench.store.failures = 2
+    batch = bench.batch()
+    async with bench.working():
+        await until(lambda: bench.store.batch("", batch.id).status in FINAL)
+    assert bench.store.batch("", batch.id).status is BatchStatus.COMPLETED
+    assert bench.store.failures == 0
     assert caplog.text.count("cannot go on for the moment") == 2
     assert "the disk is away" in caplog.text
+
+
+async def test_batches_are_counted_and_what_nobody_wants_is_removed(bench: Bench, tmp_path: Path) -> None:
+    batch = bench.batch()
+    expired = bench.file(lifetime=60)
+    orphan = tmp_path / "work" / "batch_gone"
+    orphan.mkdir()
+    async with bench.working():
+        await until(lambda: bench.stored("completed") == 1)
+        assert not orphan.exists()
+        assert (tmp_path / "files" / expired).exists()
+        bench.now += 60
+        await until(lambda: not (tmp_path / "files" / expired).exists())
+    assert bench.store.batch("", batch.id).status is BatchStatus.COMPLETED
+    assert bench.stored("validating") == 0
+
+
+async def test_a_worker_that_is_stopped_lets_its_batches_pause(bench: Bench) -> None:
+    asked, batch = asyncio.Event(), bench.batch()
+
+    async def never(line: Line, tenant: str) -> Answer:
+        asked.set()
+        await asyncio.Event().wait()
+        raise AssertionError("nobody sets it")
+
+    answers = bench.tools.answers(batch)
+    assert isinstance(answers, EngineAnswers)
+    bench.tools = replace(bench.tools, answers=lambda one: replace(answers, ask=never))
+    async with bench.working():
+        await asked.wait()
+    assert bench.store.batch("", batch.id).status is BatchStatus.IN_PROGRESS
