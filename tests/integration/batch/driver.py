@@ -29,9 +29,9 @@ from tests.support.hash_engine import PAGE, parts, tools_of
 
 
 @asynccontextmanager
-async def hash_client(tokenizer: str) -> AsyncIterator[LocalEngine]:
+async def hash_client(tokenizer: str, **faults: Any) -> AsyncIterator[LocalEngine]:
     """A hash engine in this process."""
-    core, description = parts({"tokenizer": tokenizer})
+    core, description = parts({"tokenizer": tokenizer, **faults})
     tools = tools_of(description)
     report = EngineReport(description.model, "int32", "none", PAGE, MemoryLedger(0, 0, 0, 0), (), 0.0, 0.0)
     built = BuiltEngine(core, Intake.by_rules(tools.tokenizer, description.rules, ""), tools.tokenizer, None, report, RealClock())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -184,6 +185,34 @@ def test_a_cancelled_run_keeps_what_is_done(tmp_path: Path) -> None:
 
     with open_job(tmp_path) as job:
         asyncio.run(cancelled())
+    assert len(ids(tmp_path)) == 6
+    run(tmp_path, Echo())
+    assert ids(tmp_path) == dict.fromkeys(names, 1)
+
+
+def test_impatience_does_not_disturb_a_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cancelled again and again while it writes down what was done, a run still does so, and then ends as cancelled."""
+    names = many(tmp_path, 40)
+    original = Storage.commit
+
+    def slow(storage: Storage, *arguments: Any) -> None:
+        time.sleep(0.1)
+        original(storage, *arguments)
+
+    async def cancelled() -> None:
+        running = asyncio.create_task(job.run(Stuck(6), lambda progress: cancel.set() if progress.run.done == 6 else None))
+        await cancel.wait()
+        monkeypatch.setattr(Storage, "commit", slow)
+        for _ in range(5):
+            running.cancel()
+            await asyncio.sleep(0.005)
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
+    cancel = asyncio.Event()
+    with open_job(tmp_path) as job:
+        asyncio.run(cancelled())
+        assert job.progress.run.done == 6
     assert len(ids(tmp_path)) == 6
     run(tmp_path, Echo())
     assert ids(tmp_path) == dict.fromkeys(names, 1)
