@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from jaxserve.answering import CHOSEN, throughput_config
 from jaxserve.config.fields import EngineConfig, ModelConfig, setting
 from jaxserve.config.flags import add_flags, flag_names, from_flags
 from jaxserve.config.harness import prepare_harness
@@ -156,14 +157,15 @@ def _require_harness() -> None:
 
 
 def _engine_settings(settings: dict[str, Any], model: str) -> dict[str, Any]:
-    """What differs from an engine's own defaults, checked before anything is loaded."""
+    """What differs from an engine's own defaults: what was asked for, and what a batch of work wants."""
     names = [name for part in get_type_hints(EngineConfig).values() for name in flag_names(part)]
-    chosen = {name: settings[name] for name in names} | {"model": model}
-    EngineConfig.from_settings(chosen)
-    usual: dict[str, Any] = {}
-    for part in fields(EngineConfig):
-        usual |= asdict(getattr(EngineConfig(), part.name))
-    return {name: value for name, value in chosen.items() if value != usual[name] or name == "model"}
+    config = throughput_config({name: settings[name] for name in names} | {"model": model})
+    wanted, usual = _flat(config), _flat(EngineConfig())
+    return {name: value for name, value in wanted.items() if value != usual[name] or name == "model"}
+
+
+def _flat(config: EngineConfig) -> dict[str, Any]:
+    return {name: value for part in fields(config) for name, value in asdict(getattr(config, part.name)).items()}
 
 
 class _Bar:
@@ -196,7 +198,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--compare", nargs="+", metavar="CHECKPOINT|RESULT", help="checkpoints, and files that --output wrote, in their order"
     )
-    add_flags(parser, EvalConfig, OutputConfig, *get_type_hints(EngineConfig).values())
+    add_flags(parser, EvalConfig, OutputConfig, *get_type_hints(EngineConfig).values(), chosen=CHOSEN)
     parser.set_defaults(default_class=ServiceClass.BATCH.value)  # nobody waits for a first token
     return parser
 
