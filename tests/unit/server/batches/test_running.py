@@ -67,12 +67,18 @@ class Bench:
             file = upload.keep("in.jsonl")
         return self.store.create_batch("", NewBatch(endpoint=URL, input_file_id=file.id, model="m"))
 
-    def run_of(self, batch: Batch) -> BatchRun:
+    def run_of(self, batch: Batch, when_begun: Callable[[], None] = lambda: None) -> BatchRun:
+        """A run, which tells when it is about to open the batch's job."""
         gateway = Gateway(None, LocalLedger(LedgerState(VirtualClock(), 0.0)), None, max_body_bytes=1)
         turns = Turns(Load(4, 10**6), lambda tenant: 1.0)
+
+        def answers(one: Batch) -> EngineAnswers:
+            when_begun()
+            return EngineAnswers(one, self.ask, turns, gateway, lambda: None)
+
         tools = BatchTools(
             store=self.store,
-            answers=lambda one: EngineAnswers(one, self.ask, turns, gateway, lambda: None),
+            answers=answers,
             fingerprint=self.fingerprint,
             max_lines=100,
             job=JobConfig(concurrency=4, order="file", commit_seconds=0.02),
@@ -198,6 +204,16 @@ async def test_a_run_that_was_stopped_before_it_began_does_nothing(bench: Bench)
     run = bench.run_of(bench.batch(*requests(2)))
     run.stop()
     assert (await run.run()).status is BatchStatus.VALIDATING
+
+
+async def test_a_run_that_is_stopped_while_its_job_is_opened_asks_nothing(bench: Bench) -> None:
+    def stop() -> None:
+        run.stop()
+
+    run = bench.run_of(bench.batch(*requests(3)), when_begun=stop)
+    async with running(run) as task:
+        assert (await task).status is BatchStatus.IN_PROGRESS
+    assert bench.asked == []
 
 
 async def test_a_cancelled_batch_delivers_what_is_done(bench: Bench) -> None:
