@@ -14,6 +14,8 @@ from jaxserve.jobs.lines import Line, LineError
 from jaxserve.jobs.summary import Counts
 
 _UNKNOWN = "error"
+# Characters at which Python's str.splitlines, and others, end a line; in JSON they are only found in strings.
+_LINE_ENDS = tuple((character.encode(), f"\\u{ord(character):04x}".encode()) for character in "\x85\u2028\u2029")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +82,10 @@ class Results:
 
 
 def _encoded(value: Any) -> bytes:
-    return msgspec.json.encode(value) + b"\n"
+    text = msgspec.json.encode(value)
+    for character, escaped in _LINE_ENDS:
+        text = text.replace(character, escaped)
+    return text + b"\n"
 
 
 def _code(answer: Answer) -> str:

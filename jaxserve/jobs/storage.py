@@ -126,13 +126,8 @@ def _identity(found: Scan, shard: Shard, model: JobModel) -> Identity:
 def _check_same(before: Identity, now: Identity, files: JobFiles) -> None:
     """Raise ConfigError for another job."""
     if (before.input_sha256, before.input_bytes) != (now.input_sha256, now.input_bytes):
-        param, what = (
-            "input",
-            (
-                f"{files.input} is not the file that the job was begun with: its hash differs (sha256 {now.input_sha256[:16]}..., "
-                f"{now.input_bytes} bytes; was {before.input_sha256[:16]}..., {before.input_bytes} bytes)"
-            ),
-        )
+        was, found = (f"sha256 {one.input_sha256[:16]}..., {one.input_bytes} bytes" for one in (before, now))
+        param, what = "input", f"{files.input} is not the file that the job was begun with: its hash differs ({found}; was {was})"
     elif before.shard != now.shard:
         param, what = "shards", f"the job was begun as shard {before.shard}, not {now.shard}"
     elif before.model != now.model:

@@ -125,6 +125,16 @@ def test_answers_other_than_200_go_to_the_error_file(tmp_path: Path) -> None:
     assert (summary.run.failed, summary.run.invalid) == (1, 2)
 
 
+def test_whatever_is_answered_is_one_line_for_every_reader(tmp_path: Path) -> None:
+    text = "".join(map(chr, range(0x20))) + "\x7f\x85\u2028\u2029é😀"
+    write(tmp_path / "in.jsonl", [request(f"id {text}", text)])
+    run(tmp_path, Echo())
+    (line,) = (tmp_path / "out.jsonl").read_text(encoding="utf-8").splitlines()
+    found = json.loads(line)
+    assert found["custom_id"] == f"id {text}"
+    assert found["response"]["body"]["choices"] == [{"text": text}]
+
+
 def test_a_line_refused_for_the_moment_is_asked_again(tmp_path: Path) -> None:
     many(tmp_path, 3)
     refused: list[str] = []
