@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import io
+import logging
 import os
 import socket
 from collections.abc import AsyncIterator, Coroutine, Iterator
@@ -32,7 +33,7 @@ NAMES_NOTHING = ("file-1", "..", "%2e%2e%2fstate.db", "x" * 5000, "%00", "batch_
 
 def keys_toml() -> str:
     """A key for each tenant, of its name."""
-    entry = '[[key]]\nsha256 = "{}"\ntenant = "{}"\n{}\n'
+    entry = '[[key]]\nsha256 = "{0}"\ntenant = "{1}"\nid = "key of {1}"\n{2}\n'
     return "".join(
         entry.format(hashlib.sha256(key.encode()).hexdigest(), key, 'models = ["other"]' if key == ELSEWHERE else "")
         for key in (*TENANTS, ELSEWHERE)
@@ -168,7 +169,7 @@ async def test_a_file_that_is_too_long_is_refused(sdk: openai.AsyncOpenAI, http:
 
 
 async def test_a_client_that_leaves_in_the_middle_leaves_nothing(
-    servers: Serving, state: Path, http: httpx.AsyncClient, tenant: str
+    servers: Serving, state: Path, http: httpx.AsyncClient, tenant: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     before = on_disk(state)
     host, _, port = servers.http.removeprefix("http://").rpartition(":")
@@ -179,6 +180,7 @@ async def test_a_client_that_leaves_in_the_middle_leaves_nothing(
         await until(lambda: on_disk(state) > before)
     await until(lambda: on_disk(state) == before)
     assert (await http.get("/v1/files")).json()["data"] == []
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
 
 async def until(condition: Any) -> None:
@@ -216,18 +218,22 @@ async def test_a_batch_from_creation_to_cancellation(sdk: openai.AsyncOpenAI) ->
     assert (batch.request_counts.total, batch.request_counts.completed, batch.request_counts.failed) == (0, 0, 0)
     assert await sdk.batches.retrieve(batch.id) == batch
     assert [one async for one in sdk.batches.list(limit=1)] == [batch]
-    status, code, _, message = await refusal(sdk.files.delete(file_id))
-    assert (status, code) == (409, "conflict")
-    assert batch.id in message
+    with pytest.raises(openai.ConflictError, match=batch.id) as conflict:
+        await sdk.files.delete(file_id)
+    assert conflict.value.code == "conflict"
+    assert conflict.value.response.headers["x-should-retry"] == "false"  # SDKs would, for the status alone
     cancelled = await sdk.batches.cancel(batch.id)
     assert (cancelled.status, cancelled.cancelling_at is not None) == ("cancelling", True)
     assert await sdk.batches.cancel(batch.id) == cancelled
 
 
-async def test_what_a_worker_does_is_told(sdk: openai.AsyncOpenAI, state: Path) -> None:
-    first, second = [await sdk.batches.create(input_file_id=await uploaded(sdk), **COMPLETIONS) for _ in range(2)]
+async def test_what_a_worker_does_is_told(sdk: openai.AsyncOpenAI, state: Path, tenant: str) -> None:
+    expiry: Any = {"anchor": "created_at", "seconds": 3600}
+    first = await sdk.batches.create(input_file_id=await uploaded(sdk), output_expires_after=expiry, **COMPLETIONS)
+    second = await sdk.batches.create(input_file_id=await uploaded(sdk), **COMPLETIONS)
     worker = Store(state, Quotas(10**9, 10, 10**6))
     try:
+        assert worker.batch(tenant, first.id).wanted.key_id == f"key of {tenant}"
         worker.begin(first.id, 3)
         worker.progress(first.id, Counts(3, 1, 1), Spent(30, 10, 5))
         running = await sdk.batches.retrieve(first.id)
@@ -249,7 +255,8 @@ async def test_what_a_worker_does_is_told(sdk: openai.AsyncOpenAI, state: Path) 
     assert (done.status, done.completed_at is not None, done.finalizing_at is not None) == ("completed", True, True)
     assert (await sdk.files.content(done.output_file_id)).content == b"answers"
     assert (await sdk.files.content(done.error_file_id)).content == b"errors"
-    assert (await sdk.files.retrieve(done.output_file_id)).purpose == "batch_output"
+    output = await sdk.files.retrieve(done.output_file_id)
+    assert (output.purpose, output.expires_at) == ("batch_output", output.created_at + 3600)
     assert (await refusal(sdk.batches.create(input_file_id=done.output_file_id, **COMPLETIONS)))[:3] == (
         400,
         "invalid_request",
