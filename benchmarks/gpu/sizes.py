@@ -8,9 +8,8 @@ from types import MappingProxyType
 from typing import Any
 
 from benchmarks.gpu.timing import Pace
-from jaxserve.aot.shapes import from_shape
+from jaxserve.aot.shapes import known_decoder
 from jaxserve.models.config import DecoderConfig
-from jaxserve.planner import catalogue
 
 PAGE_SIZE = 16
 DTYPE = "bfloat16"
@@ -67,9 +66,8 @@ class EngineSizes:
 
     def decoder(self) -> DecoderConfig:
         """The model."""
-        config = from_shape(catalogue.model(self.model))
-        layers = self.changes.get("num_layers", config.num_layers)
-        return replace(config, **{**self.changes, "windows": config.windows[:layers]})
+        config = known_decoder(self.model)
+        return replace(config.first(self.changes.get("num_layers", config.num_layers)), **self.changes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 from jaxserve.errors import ConfigError, UnsupportedModelError
 from jaxserve.models.checkpoint import read_hf_config
-from jaxserve.models.config import DecoderConfig, RopeConfig
-from jaxserve.models.registry import decoder_config
+from jaxserve.models.config import DecoderConfig
+from jaxserve.models.registry import MODEL_TYPES, decoder_config
 from jaxserve.planner import catalogue
-from jaxserve.planner.shape import ModelShape
-
-NORM_EPS = 1e-5  # a constant in the program: what it costs does not depend on it
 
 
 def decoder(name: str, layers: int | None) -> DecoderConfig:
@@ -23,43 +19,26 @@ def decoder(name: str, layers: int | None) -> DecoderConfig:
         UnsupportedModelError: a shape that the engine's decoder does not have.
         CheckpointError: a config.json that cannot be read.
     """
-    config = decoder_config(read_hf_config(Path(name))) if Path(name).is_dir() else from_shape(catalogue.model(name))
+    config = decoder_config(read_hf_config(Path(name))) if Path(name).is_dir() else known_decoder(name)
     if layers is None:
         return config
     if layers > config.num_layers:
         raise ConfigError(f"layers is {layers}, but {name} has {config.num_layers}", param="layers")
-    return replace(config, num_layers=layers, windows=config.windows[:layers])
+    return config.first(layers)
 
 
-def from_shape(shape: ModelShape) -> DecoderConfig:
-    """A decoder with the sizes of a planner's shape; constants that it lacks (rotary base, epsilon) are placeholders.
+def known_decoder(name: str) -> DecoderConfig:
+    """The decoder of a model that the planner knows by name, in bfloat16.
 
     Raises:
-        UnsupportedModelError: experts, latent attention or sinks, which the engine does not have.
+        ConfigError: no such model.
+        UnsupportedModelError: one that the engine does not serve.
     """
-    missing = {"mixture of experts": shape.experts, "latent attention": shape.latent, "attention sinks": shape.sinks}
-    lacks = [name for name, present in missing.items() if present]
-    if lacks:
-        raise UnsupportedModelError(f"{shape.name}: the engine does not serve models with {' and '.join(lacks)}", param="model")
-    return DecoderConfig(
-        architecture="Qwen3ForCausalLM" if shape.qk_norm else "Qwen2ForCausalLM" if shape.qkv_bias else "LlamaForCausalLM",
-        vocab_size=shape.vocab_size,
-        hidden_size=shape.hidden_size,
-        num_layers=shape.num_layers,
-        num_heads=shape.num_heads,
-        num_kv_heads=shape.num_kv_heads,
-        head_dim=shape.head_dim,
-        ffn_size=shape.ffn_size,
-        norm_eps=NORM_EPS,
-        rope=RopeConfig(),
-        tie_embeddings=shape.tie_embeddings,
-        qkv_bias=shape.qkv_bias,
-        output_bias=shape.output_bias,
-        mlp_bias=shape.mlp_bias,
-        qk_norm=shape.qk_norm,
-        activation="silu",
-        windows=shape.windows,
-        max_position_embeddings=shape.max_position_embeddings,
-        dtype="bfloat16",
-        eos_token_ids=(),
-    )
+    hf = catalogue.known_config(name)
+    if hf is None:
+        raise ConfigError(
+            f"{name!r} is neither a checkpoint directory nor one of {', '.join(catalogue.model_names())}", param="model"
+        )
+    if hf["model_type"] not in MODEL_TYPES:
+        raise UnsupportedModelError(f"{name}: the engine does not serve models of type {hf['model_type']} yet", param="model")
+    return decoder_config({**hf, "architectures": [MODEL_TYPES[hf["model_type"]]], "dtype": "bfloat16"})

@@ -102,7 +102,7 @@ def build_engine(config: EngineConfig, *, strict_length: bool, clock: Clock, pro
     )
     model = config.model
     fingerprint = model_fingerprint(ready.directory, decoder, load_format=model.load_format, seed=model.seed)
-    namespace = CacheNamespace(fingerprint, resolved.kv_dtype, repr(decoder.rope))
+    namespace = CacheNamespace(fingerprint, resolved.kv_dtype, repr(decoder.ropes))
     dumper = crash_dumper(config, resolved.served_model_name, fingerprint, executor.capabilities())
     built = BuiltEngine(
         core=EngineCore(scheduler, executor, overlap=config.scheduler.overlap, dumper=dumper),

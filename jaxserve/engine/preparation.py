@@ -81,6 +81,7 @@ def prepare(config: EngineConfig) -> Preparation:
         partial(count_bytes, decoder, mesh, config),
         None if manifest is None else manifest.num_pages,
     )
+    decoder = decoder.serving(resolved.max_model_len)
     lowering = Lowering(decoder, mesh, ExecutorOptions.of(config, resolved, kernels))
     saved = None
     if programs_directory is not None and manifest is not None:

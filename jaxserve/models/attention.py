@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxserve.models.config import DecoderConfig
-from jaxserve.models.norm import RMSNorm
+from jaxserve.models.norm import HeadsNorm, RMSNorm
 from jaxserve.models.parameter import declare, project_columns, project_rows
 from jaxserve.models.rope import Rotation, rotate
 from jaxserve.models.shards import cache_kv_heads
@@ -57,22 +57,25 @@ class Attention(nnx.Module):
     def __init__(self, config: DecoderConfig, layer: int, shards: int, dtype: jnp.dtype) -> None:
         self.layer = layer
         self.heads, self.kv_heads, self.head_dim = config.num_heads, cache_kv_heads(config, shards), config.head_dim
-        self.spec = AttentionSpec(scale=config.head_dim**-0.5, window=config.windows[layer])
+        scale = config.scales.attention or config.head_dim**-0.5
+        self.spec = AttentionSpec(scale, config.windows[layer], config.scales.attention_cap)
         embed, columns = config.hidden_size, (self.heads + 2 * self.kv_heads) // shards * self.head_dim
         rows = self.heads // shards * self.head_dim
         self.qkv = declare((embed, shards, columns), ("embed", "heads", None), dtype)
         self.qkv_bias = declare((shards, columns), ("heads", None), dtype) if config.qkv_bias else None
         self.out = declare((shards, rows, embed), ("heads", None, "embed"), dtype)
         self.out_bias = declare((embed,), ("embed",), dtype) if config.output_bias else None
-        self.q_norm = RMSNorm(self.head_dim, "head_dim", config.norm_eps, dtype) if config.qk_norm else None
-        self.k_norm = RMSNorm(self.head_dim, "head_dim", config.norm_eps, dtype) if config.qk_norm else None
+        self.q_norm = _norm(self.heads, config, shards, dtype)
+        self.k_norm = _norm(self.kv_heads, config, shards, dtype)
 
-    def __call__(self, x: jax.Array, by: Rotation, attend: Attend) -> jax.Array:
-        """x[T, E] of normalised activations to [T, E], before the residual sum."""
+    def __call__(self, x: jax.Array, by: Rotation | None, attend: Attend) -> jax.Array:
+        """x[T, E] of normalised activations to [T, E], before the residual sum; `by` is None for no positions."""
         q, k, v = self._heads(x)
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
-        attended = attend(self.layer, rotate(q, by), rotate(k, by), v, self.spec)
+        if by is not None:
+            q, k = rotate(q, by), rotate(k, by)
+        attended = attend(self.layer, q, k, v, self.spec)
         shards = self.out.shape[0]
         return project_rows(attended.reshape(x.shape[0], shards, -1), self.out, self.out_bias)
 
@@ -87,3 +90,14 @@ class Attention(nnx.Module):
             k.reshape(tokens, self.kv_heads, self.head_dim),
             v.reshape(tokens, self.kv_heads, self.head_dim),
         )
+
+
+def _norm(heads: int, config: DecoderConfig, shards: int, dtype: jnp.dtype) -> RMSNorm | HeadsNorm | None:
+    """What normalises queries or keys of so many heads."""
+    match config.qk_norm:
+        case None:
+            return None
+        case "head":
+            return RMSNorm(config.head_dim, "head_dim", config, dtype)
+        case "all":
+            return HeadsNorm(heads, config, shards, dtype)

@@ -15,18 +15,31 @@ from jaxserve.models.rope import Rotation, rotation
 
 
 class Layer(nnx.Module):
-    """Pre-normalised attention and MLP, each added to the residual stream."""
+    """Attention and MLP, each normalised before, after or on both sides, and added to the residual stream."""
 
     def __init__(self, config: DecoderConfig, layer: int, shards: int, dtype: jnp.dtype) -> None:
-        self.attention_norm = RMSNorm(config.hidden_size, "embed", config.norm_eps, dtype)
-        self.attention = Attention(config, layer, shards, dtype)
-        self.mlp_norm = RMSNorm(config.hidden_size, "embed", config.norm_eps, dtype)
-        self.mlp = GatedMLP(config, shards, dtype)
+        def norm(where: str) -> RMSNorm | None:
+            wanted = config.norms in (where, "around")
+            return RMSNorm(config.hidden_size, "embed", config, dtype) if wanted else None
 
-    def __call__(self, x: jax.Array, by: Rotation, attend: Attend) -> jax.Array:
+        self.attention_norm, self.attention_out_norm = norm("before"), norm("after")
+        self.attention = Attention(config, layer, shards, dtype)
+        self.mlp_norm, self.mlp_out_norm = norm("before"), norm("after")
+        self.mlp = GatedMLP(config, shards, dtype)
+        self.residual = config.scales.residual
+
+    def __call__(self, x: jax.Array, by: Rotation | None, attend: Attend) -> jax.Array:
         """The residual stream x[T, E] after this layer."""
-        x += self.attention(self.attention_norm(x), by, attend)
-        return x + self.mlp(self.mlp_norm(x))
+        attended = self.attention(_normed(x, self.attention_norm), by, attend)
+        x = self._add(x, _normed(attended, self.attention_out_norm))
+        return self._add(x, _normed(self.mlp(_normed(x, self.mlp_norm)), self.mlp_out_norm))
+
+    def _add(self, x: jax.Array, block: jax.Array) -> jax.Array:
+        return x + (block if self.residual == 1.0 else block * jnp.asarray(self.residual, x.dtype))
+
+
+def _normed(x: jax.Array, norm: RMSNorm | None) -> jax.Array:
+    return x if norm is None else norm(x)
 
 
 class Decoder(nnx.Module):
@@ -40,7 +53,7 @@ class Decoder(nnx.Module):
         self.config = config
         self.embedding = Embedding(config, shards, dtype)
         self.layers = nnx.Dict({str(i): Layer(config, i, shards, dtype) for i in range(config.num_layers)})
-        self.final_norm = RMSNorm(config.hidden_size, "embed", config.norm_eps, dtype)
+        self.final_norm = RMSNorm(config.hidden_size, "embed", config, dtype)
         self.head = None if config.tie_embeddings else Head(config, shards, dtype)
 
     def hidden(self, tokens: jax.Array, positions: jax.Array, attend: Attend) -> jax.Array:
@@ -55,9 +68,10 @@ class Decoder(nnx.Module):
             [T, E] in the parameters' dtype.
         """
         x = self.embedding(tokens)
-        by = rotation(self.config.rope, self.config.head_dim, positions)
-        for layer in range(self.config.num_layers):
-            x = self.layers[str(layer)](x, by, attend)
+        config = self.config
+        by = {rope: rotation(rope, config.head_dim, positions) for rope in dict.fromkeys(config.ropes) if rope is not None}
+        for layer, rope in enumerate(config.ropes):
+            x = self.layers[str(layer)](x, None if rope is None else by[rope], attend)
         return self.final_norm(x)
 
     def logits(self, hidden: jax.Array) -> jax.Array:

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxserve.models.config import DecoderConfig
+from jaxserve.models.config import DecoderConfig, Scales
 from jaxserve.models.parameter import declare
 from jaxserve.models.shards import padded_vocab
 
@@ -19,35 +19,41 @@ class Embedding(nnx.Module):
     """The embedding table [V, E], padded."""
 
     def __init__(self, config: DecoderConfig, shards: int, dtype: jnp.dtype) -> None:
-        self.vocab_size = config.vocab_size
+        self.vocab_size, self.scales = config.vocab_size, config.scales
         rows = padded_vocab(config.vocab_size, shards)
         self.table = declare((rows, config.hidden_size), ("vocab", "embed"), dtype)
 
     def __call__(self, tokens: jax.Array) -> jax.Array:
-        """tokens[T] int32 below vocab_size to their rows [T, E]."""
-        return self.table[...].at[tokens].get(mode="clip")
+        """tokens[T] int32 below vocab_size to their rows [T, E], scaled."""
+        rows = self.table[...].at[tokens].get(mode="clip")
+        return rows if self.scales.embedding == 1.0 else rows * jnp.asarray(self.scales.embedding, rows.dtype)
 
     def logits(self, hidden: jax.Array) -> jax.Array:
         """hidden[R, E] to float32[R, padded V] by the table itself (tied embeddings, Press and Wolf 2017)."""
         logits = jnp.einsum("re,ve->rv", hidden, self.table[...], preferred_element_type=jnp.float32)
-        return _without_padding(logits, self.vocab_size)
+        return _finished(logits, self.vocab_size, self.scales)
 
 
 class Head(nnx.Module):
     """A matrix of its own for the logits: [E, V], padded."""
 
     def __init__(self, config: DecoderConfig, shards: int, dtype: jnp.dtype) -> None:
-        self.vocab_size = config.vocab_size
+        self.vocab_size, self.scales = config.vocab_size, config.scales
         columns = padded_vocab(config.vocab_size, shards)
         self.kernel = declare((config.hidden_size, columns), ("embed", "vocab"), dtype)
 
     def logits(self, hidden: jax.Array) -> jax.Array:
         """hidden[R, E] to float32[R, padded V]."""
         logits = jnp.einsum("re,ev->rv", hidden, self.kernel[...], preferred_element_type=jnp.float32)
-        return _without_padding(logits, self.vocab_size)
+        return _finished(logits, self.vocab_size, self.scales)
 
 
-def _without_padding(logits: jax.Array, vocab_size: int) -> jax.Array:
+def _finished(logits: jax.Array, vocab_size: int, scales: Scales) -> jax.Array:
+    """Scaled, capped, and -inf where no token is."""
+    if scales.logits != 1.0:
+        logits = logits * scales.logits
+    if scales.logits_cap is not None:
+        logits = scales.logits_cap * jnp.tanh(logits / scales.logits_cap)
     if logits.shape[1] == vocab_size:
         return logits
     token = jax.lax.broadcasted_iota(jnp.int32, logits.shape, 1)

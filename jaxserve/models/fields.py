@@ -13,6 +13,7 @@ from jaxserve.errors import CheckpointError, UnsupportedModelError
 NEUTRAL_VALUES: Mapping[str, tuple[object, ...]] = MappingProxyType(
     {
         "hidden_act": ("silu", "swish"),
+        "hidden_activation": (None, "silu", "swish"),
         "quantization_config": (None,),
         "compression_config": (None,),
         "partial_rotary_factor": (None, 1.0),
@@ -34,6 +35,7 @@ NEUTRAL_VALUES: Mapping[str, tuple[object, ...]] = MappingProxyType(
         "cross_attention_hidden_size": (None,),
         "per_layer_config": (None,),
         "use_mrope": (None, False),
+        "use_bidirectional_attention": (None, False),
         "rope_interleaved": (None, False),
     }
 )
@@ -82,6 +84,13 @@ class HfFields:
             raise self._wrong(name, "a token id or a list of them", value)
         return tuple(ids)
 
+    def numbers(self, name: str) -> tuple[float, ...]:
+        """A list of positive numbers; required."""
+        value = self._value(name, None)
+        if not isinstance(value, list) or not all(isinstance(item, int | float) and item > 0 for item in value):
+            raise self._wrong(name, "a list of positive numbers", value)
+        return tuple(map(float, value))
+
     def strings(self, name: str) -> tuple[str, ...] | None:
         """A list of strings, or None if absent."""
         value = self.hf.get(name)
@@ -91,12 +100,12 @@ class HfFields:
             raise self._wrong(name, "a list of strings", value)
         return tuple(value)
 
-    def refuse_unimplemented(self) -> None:
-        """Raise UnsupportedModelError naming each field whose value changes results in a way not implemented."""
+    def refuse_unimplemented(self, reads: frozenset[str]) -> None:
+        """Raise UnsupportedModelError naming each field, but those that the family reads, whose value is not implemented."""
         wrong = [
             f"{name}={self.hf[name]!r:.80}"
             for name, neutral in NEUTRAL_VALUES.items()
-            if name in self.hf and self.hf[name] not in neutral
+            if name in self.hf and name not in reads and self.hf[name] not in neutral
         ]
         if wrong:
             raise UnsupportedModelError(f"{self.where} has values that jaxserve does not implement: {', '.join(wrong)}")

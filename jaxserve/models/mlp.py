@@ -1,6 +1,10 @@
-"""The gated MLP (SwiGLU, Shazeer 2020)."""
+"""The gated MLP (SwiGLU and GeGLU, Shazeer 2020)."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from types import MappingProxyType
 
 import jax
 import jax.numpy as jnp
@@ -9,15 +13,20 @@ from flax import nnx
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.parameter import declare, project_columns, project_rows
 
+ACTIVATIONS: Mapping[str, Callable[[jax.Array], jax.Array]] = MappingProxyType(
+    {"silu": jax.nn.silu, "gelu_tanh": partial(jax.nn.gelu, approximate=True)}
+)
+
 
 class GatedMLP(nnx.Module):
-    """down(silu(gate(x)) * up(x)).
+    """down(activation(gate(x)) * up(x)).
 
     `gate_up` [E, s, 2F/s] holds for each shard its gate columns, then its up columns; `down` is [s, F/s, E].
     """
 
     def __init__(self, config: DecoderConfig, shards: int, dtype: jnp.dtype) -> None:
         embed, local = config.hidden_size, config.ffn_size // shards
+        self.activation = config.activation
         self.gate_up = declare((embed, shards, 2 * local), ("embed", "ffn", None), dtype)
         self.gate_up_bias = declare((shards, 2 * local), ("ffn", None), dtype) if config.mlp_bias else None
         self.down = declare((shards, local, embed), ("ffn", None, "embed"), dtype)
@@ -26,4 +35,4 @@ class GatedMLP(nnx.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         """x[T, E] of normalised activations to [T, E], before the residual sum."""
         gate, up = jnp.split(project_columns(x, self.gate_up, self.gate_up_bias), 2, axis=-1)
-        return project_rows(jax.nn.silu(gate) * up, self.down, self.down_bias)
+        return project_rows(ACTIVATIONS[self.activation](gate) * up, self.down, self.down_bias)

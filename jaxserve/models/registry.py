@@ -9,7 +9,7 @@ from typing import Any
 
 from jaxserve.errors import UnsupportedModelError
 from jaxserve.models.config import DecoderConfig
-from jaxserve.models.families import llama, mistral, qwen2, qwen3
+from jaxserve.models.families import gemma2, gemma3, granite, llama, mistral, olmo2, phi3, qwen2, qwen3, smollm3
 from jaxserve.models.fields import HfFields
 from jaxserve.models.rules import WeightRule
 
@@ -20,21 +20,27 @@ class Family:
 
     Attributes:
         architecture: the name in `architectures` of config.json.
+        model_type: the name in `model_type`.
         config_from_hf: parsed config.json to DecoderConfig.
         weight_rules: DecoderConfig to the place of every tensor.
     """
 
     architecture: str
+    model_type: str
     config_from_hf: Callable[[Mapping[str, Any]], DecoderConfig]
     weight_rules: Callable[[DecoderConfig], list[WeightRule]]
 
 
 FAMILIES: Mapping[str, Family] = MappingProxyType(
     {
-        module.ARCHITECTURE: Family(module.ARCHITECTURE, module.config_from_hf, module.weight_rules)
-        for module in (llama, mistral, qwen2, qwen3)
+        module.ARCHITECTURE: Family(module.ARCHITECTURE, module.MODEL_TYPE, module.config_from_hf, module.weight_rules)
+        for module in (llama, mistral, qwen2, qwen3, gemma2, gemma3, phi3, olmo2, smollm3, granite)
     }
 )
+
+
+MODEL_TYPES: Mapping[str, str] = MappingProxyType({family.model_type: name for name, family in FAMILIES.items()})
+"""The architecture that goes with each `model_type`."""
 
 
 def family(hf: Mapping[str, Any]) -> Family:

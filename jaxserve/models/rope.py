@@ -19,18 +19,19 @@ Frequencies = npt.NDArray[np.float32]
 
 
 class Rotation(NamedTuple):
-    """Cosine and sine of every token's angles, each float32[T, D/2]."""
+    """Cosine and sine of every token's angles, each float32[T, half of the rotated dimensions]."""
 
     cos: jax.Array
     sin: jax.Array
 
 
 def inverse_frequencies(rope: RopeConfig, head_dim: int) -> Frequencies:
-    """Radians a position for each pair of dimensions: float32[D/2].
+    """Radians a position for each pair of rotated dimensions: float32[D/2], or fewer if only some of the D are rotated.
 
     Computed in float32 step by step as the checkpoints' own code does: at position 100,000 a rounding difference in a
     frequency is a visible angle.
     """
+    head_dim = rope.rotated_dims or head_dim
     exponents = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
     periods = np.power(np.float32(rope.theta), exponents)
     inverse: Frequencies = np.float32(1.0) / periods
@@ -43,6 +44,10 @@ def inverse_frequencies(rope: RopeConfig, head_dim: int) -> Frequencies:
             return _llama3(rope, inverse)
         case "yarn":
             return _yarn(rope, periods, head_dim)
+        case "longrope":  # LongRoPE (Ding et al. 2024)
+            factors = np.asarray(rope.long_factors if rope.extended else rope.short_factors, np.float32)
+            divided: Frequencies = np.float32(1.0) / (factors * periods)
+            return divided
 
 
 def rotation(rope: RopeConfig, head_dim: int, positions: jax.Array) -> Rotation:
@@ -52,10 +57,11 @@ def rotation(rope: RopeConfig, head_dim: int, positions: jax.Array) -> Rotation:
 
 
 def rotate(x: jax.Array, by: Rotation) -> jax.Array:
-    """Rotate queries or keys x[T, heads, D], computing in float32; the result has x's dtype."""
-    first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
+    """Rotate queries or keys x[T, heads, D], computing in float32; the result has x's dtype. Dimensions beyond `by` stay."""
+    half = by.cos.shape[-1]
+    first, second, rest = jnp.split(x.astype(jnp.float32), (half, 2 * half), axis=-1)
     cos, sin = by.cos[:, None, :], by.sin[:, None, :]
-    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1).astype(x.dtype)
+    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin, rest], axis=-1).astype(x.dtype)
 
 
 def _llama3(rope: RopeConfig, inverse: Frequencies) -> Frequencies:

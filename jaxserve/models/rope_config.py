@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from jaxserve.errors import UnsupportedModelError
-from jaxserve.models.config import RopeConfig
+from jaxserve.errors import CheckpointError, UnsupportedModelError
+from jaxserve.models.config import RopeConfig, RopeKind
 from jaxserve.models.fields import HfFields
 
 DEFAULT_THETA = 10000.0
@@ -32,12 +33,13 @@ KNOWN_KEYS: Mapping[str, frozenset[str]] = MappingProxyType(
                 "truncate",
             }
         ),
+        "longrope": frozenset({"factor", "original_max_position_embeddings", "attention_factor", "short_factor", "long_factor"}),
     }
 )
 COMMON_KEYS = frozenset({"rope_type", "type", "rope_theta", "partial_rotary_factor"})
 
 
-def rope_from_hf(hf: Mapping[str, Any], max_position_embeddings: int) -> RopeConfig:
+def rope_from_hf(hf: Mapping[str, Any], max_position_embeddings: int, partly: int | None = None) -> RopeConfig:
     """The rotary embedding that config.json describes.
 
     Transformers 4 writes `rope_theta` beside an optional `rope_scaling`; transformers 5 writes both into
@@ -46,6 +48,7 @@ def rope_from_hf(hf: Mapping[str, Any], max_position_embeddings: int) -> RopeCon
     Args:
         hf: the parsed config.json.
         max_position_embeddings: the model's, which stands in for a missing `original_max_position_embeddings`.
+        partly: D of a family that may rotate only a part of each head, as `partial_rotary_factor` says; None for the others.
 
     Raises:
         UnsupportedModelError: an unknown kind, an unknown key, or a partial rotation.
@@ -61,8 +64,19 @@ def rope_from_hf(hf: Mapping[str, Any], max_position_embeddings: int) -> RopeCon
     unknown = sorted(key for key in set(table) - KNOWN_KEYS[kind] - COMMON_KEYS if table[key] is not None)
     if unknown:
         raise UnsupportedModelError(f"rope parameters in config.json not supported for type {kind!r}: {unknown}")
-    if table.get("partial_rotary_factor") not in (None, 1.0):
+    if partly is None and table.get("partial_rotary_factor") not in (None, 1.0):
         raise fields.unsupported("partial_rotary_factor", "every dimension of a head is rotated")
+    rope = _scaled(hf, fields, kind, max_position_embeddings)
+    share = 1.0 if partly is None else fields.number("partial_rotary_factor", HfFields(hf).number("partial_rotary_factor", 1.0))
+    if partly is None or share == 1.0:
+        return rope
+    rotated = int(partly * share)
+    if rotated % 2 or rotated > partly:
+        raise CheckpointError(f"config.json: partial_rotary_factor={share} rotates {rotated} of {partly} dimensions, not pairs")
+    return replace(rope, rotated_dims=rotated)
+
+
+def _scaled(hf: Mapping[str, Any], fields: HfFields, kind: RopeKind, max_position_embeddings: int) -> RopeConfig:
     theta = fields.number("rope_theta", HfFields(hf).number("rope_theta", DEFAULT_THETA))
     if kind == "default":
         return RopeConfig(theta=theta)
@@ -81,6 +95,17 @@ def rope_from_hf(hf: Mapping[str, Any], max_position_embeddings: int) -> RopeCon
             high_freq_factor=fields.number("high_freq_factor"),
         )
     factor = fields.number("factor", max_position_embeddings / original)
+    if kind == "longrope":
+        return RopeConfig(
+            kind="longrope",
+            theta=theta,
+            factor=factor,
+            original_max_position_embeddings=original,
+            attention_factor=fields.number("attention_factor", _longrope_attention_factor(factor, original)),
+            short_factors=fields.numbers("short_factor"),
+            long_factors=fields.numbers("long_factor"),
+            extended=max_position_embeddings > original,
+        )
     return RopeConfig(
         kind="yarn",
         theta=theta,
@@ -91,6 +116,11 @@ def rope_from_hf(hf: Mapping[str, Any], max_position_embeddings: int) -> RopeCon
         truncate=fields.flag("truncate", True),
         attention_factor=_yarn_attention_factor(fields, factor),
     )
+
+
+def _longrope_attention_factor(factor: float, original: int) -> float:
+    """LongRoPE (Ding et al. 2024): sqrt(1 + ln(s) / ln(original length))."""
+    return 1.0 if factor <= 1 else math.sqrt(1 + math.log(factor) / math.log(original))
 
 
 def _yarn_attention_factor(fields: HfFields, factor: float) -> float:

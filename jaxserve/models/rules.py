@@ -7,9 +7,11 @@ a matrix at run time.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
+from itertools import accumulate
+from types import MappingProxyType
 from typing import NamedTuple
 
 from jaxserve.models.config import DecoderConfig
@@ -39,13 +41,22 @@ class Source:
 
     Attributes:
         name: its name there.
-        shape: its shape there.
+        shape: its shape there, or that of the rows which are taken from it.
         heads: indivisible parts of its first dimension; None if any number of shards that divides it will do.
+        first_row: where in the tensor the rows begin.
+        rows: how many rows the tensor has; None if all of them are taken.
     """
 
     name: str
     shape: tuple[int, ...]
     heads: int | None = None
+    first_row: int = 0
+    rows: int | None = None
+
+    @property
+    def stored_shape(self) -> tuple[int, ...]:
+        """The whole tensor's shape in the checkpoint."""
+        return self.shape if self.rows is None else (self.rows, *self.shape[1:])
 
     def parts(self, shards: int) -> int:
         """Into how many parts its first dimension is cut for so many shards: each goes to shards / parts of them."""
@@ -75,8 +86,26 @@ class Output(NamedTuple):
     heads: int | None = None
 
 
-def decoder_rules(config: DecoderConfig) -> list[WeightRule]:
-    """Rules of a decoder stored under the names that Llama introduced (`model.layers.N.self_attn.q_proj.weight`...)."""
+# What checkpoints call the norms of a layer, by the place of the norms.
+_NORMS: Mapping[str, Mapping[str, str]] = MappingProxyType(
+    {
+        "before": {"attention_norm": "input_layernorm", "mlp_norm": "post_attention_layernorm"},
+        "after": {"attention_out_norm": "post_attention_layernorm", "mlp_out_norm": "post_feedforward_layernorm"},
+        "around": {
+            "attention_norm": "input_layernorm",
+            "attention_out_norm": "post_attention_layernorm",
+            "mlp_norm": "pre_feedforward_layernorm",
+            "mlp_out_norm": "post_feedforward_layernorm",
+        },
+    }
+)
+
+
+def decoder_rules(config: DecoderConfig, *, fused: bool = False) -> list[WeightRule]:
+    """Rules of a decoder stored under the names that Llama introduced (`model.layers.N.self_attn.q_proj.weight`...).
+
+    `fused`: queries, keys and values are one matrix `qkv_proj`, and the MLP's gate and up another, `gate_up_proj`.
+    """
     table = (config.vocab_size, config.hidden_size)
     rules = [
         _whole(("embedding", "table"), "model.embed_tokens.weight", table),
@@ -86,11 +115,15 @@ def decoder_rules(config: DecoderConfig) -> list[WeightRule]:
         rules.append(WeightRule(("head", "kernel"), (Source("lm_head.weight", table),), Packing.TRANSPOSED))
     for layer in range(config.num_layers):
         path, prefix = ("layers", str(layer)), f"model.layers.{layer}"
-        rules += _attention_rules(config, path, prefix) + _mlp_rules(config, path, prefix)
+        rules += [
+            _whole((*path, norm, "scale"), f"{prefix}.{name}.weight", (config.hidden_size,))
+            for norm, name in _NORMS[config.norms].items()
+        ]
+        rules += _attention_rules(config, path, prefix, fused) + _mlp_rules(config, path, prefix, fused)
     return rules
 
 
-def _attention_rules(config: DecoderConfig, path: Path, prefix: str) -> list[WeightRule]:
+def _attention_rules(config: DecoderConfig, path: Path, prefix: str, fused: bool) -> list[WeightRule]:
     embed, head_dim = config.hidden_size, config.head_dim
     query = config.num_heads * head_dim
     heads = {"q": config.num_heads, "k": config.num_kv_heads, "v": config.num_kv_heads}
@@ -98,29 +131,29 @@ def _attention_rules(config: DecoderConfig, path: Path, prefix: str) -> list[Wei
     output = f"{prefix}.self_attn.o_proj"
     here = (*path, "attention")
     rules = [
-        _whole((*path, "attention_norm", "scale"), f"{prefix}.input_layernorm.weight", (embed,)),
-        _columns((*here, "qkv"), outputs, embed),
+        _columns((*here, "qkv"), outputs, embed, f"{prefix}.self_attn.qkv_proj" if fused else None),
         WeightRule((*here, "out"), (Source(f"{output}.weight", (embed, query)),), Packing.ROWS),
     ]
     if config.qkv_bias:
         rules.append(_column_biases((*here, "qkv_bias"), outputs))
     if config.output_bias:
         rules.append(_whole((*here, "out_bias"), f"{output}.bias", (embed,)))
-    if config.qk_norm:
-        rules += [
-            _whole((*here, f"{name}_norm", "scale"), f"{prefix}.self_attn.{name}_norm.weight", (head_dim,)) for name in ("q", "k")
-        ]
+    for name in ("q", "k"):
+        scale, stored = (*here, f"{name}_norm", "scale"), f"{prefix}.self_attn.{name}_norm.weight"
+        if config.qk_norm == "head":
+            rules.append(_whole(scale, stored, (head_dim,)))
+        elif config.qk_norm == "all":
+            rules.append(WeightRule(scale, (Source(stored, (heads[name] * head_dim,), heads[name]),), Packing.COLUMNS))
     return rules
 
 
-def _mlp_rules(config: DecoderConfig, path: Path, prefix: str) -> list[WeightRule]:
+def _mlp_rules(config: DecoderConfig, path: Path, prefix: str, fused: bool) -> list[WeightRule]:
     embed, ffn = config.hidden_size, config.ffn_size
     outputs = [Output(f"{prefix}.mlp.{name}_proj", ffn) for name in ("gate", "up")]
     down = f"{prefix}.mlp.down_proj"
     here = (*path, "mlp")
     rules = [
-        _whole((*path, "mlp_norm", "scale"), f"{prefix}.post_attention_layernorm.weight", (embed,)),
-        _columns((*here, "gate_up"), outputs, embed),
+        _columns((*here, "gate_up"), outputs, embed, f"{prefix}.mlp.gate_up_proj" if fused else None),
         WeightRule((*here, "down"), (Source(f"{down}.weight", (embed, ffn)),), Packing.ROWS),
     ]
     if config.mlp_bias:
@@ -133,9 +166,18 @@ def _whole(path: Path, name: str, shape: tuple[int, ...]) -> WeightRule:
     return WeightRule(path, (Source(name, shape),), Packing.WHOLE)
 
 
-def _columns(path: Path, outputs: Sequence[Output], inputs: int) -> WeightRule:
-    sources = tuple(Source(f"{output.name}.weight", (output.size, inputs), output.heads) for output in outputs)
-    return WeightRule(path, sources, Packing.COLUMNS)
+def _columns(path: Path, outputs: Sequence[Output], inputs: int, fused: str | None) -> WeightRule:
+    """Of matrices of their own, or of one, `fused`, that has their rows one after the other."""
+    if fused is None:
+        sources = [Source(f"{output.name}.weight", (output.size, inputs), output.heads) for output in outputs]
+        return WeightRule(path, tuple(sources), Packing.COLUMNS)
+    firsts = accumulate((output.size for output in outputs), initial=0)
+    total = sum(output.size for output in outputs)
+    parts = [
+        Source(f"{fused}.weight", (output.size, inputs), output.heads, first, total)
+        for output, first in zip(outputs, firsts, strict=False)
+    ]
+    return WeightRule(path, tuple(parts), Packing.COLUMNS)
 
 
 def _column_biases(path: Path, outputs: Sequence[Output]) -> WeightRule:

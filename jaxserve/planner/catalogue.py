@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -45,6 +46,12 @@ def model_names() -> tuple[str, ...]:
     return tuple(_table("shapes.toml"))
 
 
+def known_config(name: str) -> Mapping[str, Any] | None:
+    """The fields of config.json that the planner has of a model it knows by name; None for another."""
+    fields: Mapping[str, Any] | None = _table("shapes.toml").get(name)
+    return fields
+
+
 def hardware(name: str) -> Hardware:
     """A GPU by name. Raises ConfigError, listing the known ones, for another."""
     known = _table("hardware.toml")
@@ -60,15 +67,15 @@ def model(name: str) -> ModelShape:
         ConfigError: neither a known name nor a path.
         CheckpointError: a config.json that cannot be read or planned with.
     """
-    known, path = _table("shapes.toml"), Path(name)
-    if name in known:
-        return shape_from_hf(known[name], name, name)
+    known, path = known_config(name), Path(name)
+    if known is not None:
+        return shape_from_hf(known, name, name)
     if path.is_dir():
         return shape_from_hf(read_hf_config(path), path.resolve().name, str(path / "config.json"))
     if path.is_file():
         return shape_from_hf(read_json_object(path), path.resolve().parent.name, name)
     raise ConfigError(
-        f"unknown model {name!r}: no checkpoint directory or config.json of that name; known are {', '.join(known)}",
+        f"unknown model {name!r}: no checkpoint directory or config.json of that name; known are {', '.join(model_names())}",
         param="model",
     )
 

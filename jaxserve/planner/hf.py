@@ -7,10 +7,12 @@ from typing import Any
 
 from jaxserve.errors import CheckpointError, UnsupportedModelError
 from jaxserve.models.fields import HfFields
+from jaxserve.models.registry import MODEL_TYPES as SERVED
+from jaxserve.models.registry import decoder_config
 from jaxserve.planner.shape import Experts, Latent, ModelShape
 
-MODEL_TYPES = ("llama", "mistral", "qwen2", "qwen3", "mixtral", "qwen3_moe", "deepseek_v2", "deepseek_v3", "gpt_oss")
-_QWEN3 = ("qwen3", "qwen3_moe")
+_PLANNED_ONLY = ("mixtral", "qwen3_moe", "deepseek_v2", "deepseek_v3", "gpt_oss")
+MODEL_TYPES = (*SERVED, *_PLANNED_ONLY)
 _DEEPSEEK = ("deepseek_v2", "deepseek_v3")
 
 
@@ -26,6 +28,8 @@ def shape_from_hf(hf: Mapping[str, Any], name: str, where: str = "config.json") 
         raise UnsupportedModelError(
             f"{where}: model_type {kind!r} is not known to the planner; known are {', '.join(MODEL_TYPES)}", param="model"
         )
+    if kind in SERVED:
+        return _of_decoder(hf, name)
     hidden, heads = fields.integer("hidden_size"), fields.integer("num_attention_heads")
     kv_heads = fields.integer("num_key_value_heads", heads)
     if heads % kv_heads:
@@ -45,19 +49,55 @@ def shape_from_hf(hf: Mapping[str, Any], name: str, where: str = "config.json") 
         windows=_windows(fields, str(kind)),
         max_position_embeddings=fields.integer("max_position_embeddings"),
         tie_embeddings=fields.flag("tie_word_embeddings", False),
-        qkv_bias=bias or kind == "qwen2",
+        qkv_bias=bias,
         output_bias=bias,
         mlp_bias=fields.flag("mlp_bias", kind == "gpt_oss"),
-        qk_norm=kind in _QWEN3,
+        norms=_norms(fields, str(kind)),
         sinks=kind == "gpt_oss",
         experts=_experts(fields, str(kind)),
         latent=_latent(fields) if kind in _DEEPSEEK else None,
     )
 
 
+def _of_decoder(hf: Mapping[str, Any], name: str) -> ModelShape:
+    """The shape of a model that the engine serves, as the engine reads it, but for how a checkpoint is quantised."""
+    plain = {key: value for key, value in hf.items() if key != "quantization_config"}
+    decoder = decoder_config(plain | {"architectures": [SERVED[hf["model_type"]]]})
+    fields = HfFields(hf)
+    return ModelShape(
+        name=name,
+        nominal_billions=fields.number("nominal_billions") if fields.has("nominal_billions") else None,
+        vocab_size=decoder.vocab_size,
+        hidden_size=decoder.hidden_size,
+        num_heads=decoder.num_heads,
+        num_kv_heads=decoder.num_kv_heads,
+        head_dim=decoder.head_dim,
+        ffn_size=decoder.ffn_size,
+        windows=decoder.windows,
+        max_position_embeddings=decoder.max_position_embeddings,
+        tie_embeddings=decoder.tie_embeddings,
+        qkv_bias=decoder.qkv_bias,
+        output_bias=decoder.output_bias,
+        mlp_bias=decoder.mlp_bias,
+        norms=decoder.norm_parameters,
+        sinks=False,
+        experts=None,
+        latent=None,
+    )
+
+
+def _norms(fields: HfFields, kind: str) -> int:
+    hidden, per_head = fields.integer("hidden_size"), kind == "qwen3_moe"
+    a_layer = 2 * hidden + (2 * fields.integer("head_dim", hidden // fields.integer("num_attention_heads")) if per_head else 0)
+    if kind in _DEEPSEEK:
+        latent = _latent(fields)
+        a_layer += latent.query_rank + latent.kv_rank
+    return fields.integer("num_hidden_layers") * a_layer + hidden
+
+
 def _windows(fields: HfFields, kind: str) -> tuple[int | None, ...]:
     layers = fields.integer("num_hidden_layers")
-    asked = fields.flag("use_sliding_window", False) if kind.startswith("qwen") else kind in ("mistral", "mixtral", "gpt_oss")
+    asked = fields.flag("use_sliding_window", False) if kind.startswith("qwen") else kind in ("mixtral", "gpt_oss")
     if not asked or not fields.has("sliding_window"):
         return (None,) * layers
     window, types = fields.integer("sliding_window"), fields.strings("layer_types")

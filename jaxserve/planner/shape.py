@@ -81,7 +81,7 @@ class ModelShape:
         max_position_embeddings: longest context, tokens.
         tie_embeddings: the logits use the embedding table.
         qkv_bias, output_bias, mlp_bias: which projections add a bias (mlp_bias: the experts' too).
-        qk_norm: queries and keys are normalised per head.
+        norms: of all layers together, and the last one: how many weights they have.
         sinks: one learned attention sink a head.
         experts, latent: None for a dense MLP and for grouped-query attention.
     """
@@ -100,7 +100,7 @@ class ModelShape:
     qkv_bias: bool
     output_bias: bool
     mlp_bias: bool
-    qk_norm: bool
+    norms: int
     sinks: bool
     experts: Experts | None
     latent: Latent | None
@@ -126,7 +126,7 @@ class ModelShape:
             *head,
             *self._attention(),
             *self._mlp(),
-            Part("norms", self._norms(), "none", False, multiplied=False),
+            Part("norms", self.norms, "none", False, multiplied=False),
         )
         return tuple(part for part in parts if part.count)
 
@@ -180,12 +180,6 @@ class ModelShape:
             Part("mlp biases", biases + each, "none", False, multiplied=False),  # `each`: one an expert, of the router
             Part("expert biases", each * (2 * moe.ffn_size + embed), "none", False, "routed", multiplied=False),
         )
-
-    def _norms(self) -> int:
-        a_layer = 2 * self.hidden_size + self.qk_norm * 2 * self.head_dim
-        if self.latent:
-            a_layer += self.latent.query_rank + self.latent.kv_rank
-        return self.num_layers * a_layer + self.hidden_size
 
     def kv_values(self, tp: int | None = None) -> int:
         """Values that one layer's cache holds per token: in all, or on one of `tp` devices.

@@ -21,7 +21,7 @@ def check_tensors(config: DecoderConfig, rules: Iterable[WeightRule], shapes: Ma
     Raises:
         CheckpointError: one error that lists the missing, the unexpected and the mis-shaped tensors.
     """
-    expected = {source.name: source.shape for rule in rules for source in rule.sources}
+    expected = {source.name: source.stored_shape for rule in rules for source in rule.sources}
     missing = [f"{name} {list(shape)}" for name, shape in expected.items() if name not in shapes]
     unexpected = [f"{name} {list(shapes[name])}" for name in sorted(shapes) if name not in expected]
     unexpected = [line for line in unexpected if not _ignorable(config, line.split()[0])]

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from jax.sharding import NamedSharding
 
-from jaxserve.models.rules import Packing, WeightRule
+from jaxserve.models.rules import Packing, Source, WeightRule
 
 Shapes = tuple[tuple[int, ...], ...]
 Parts = tuple[int, ...]
@@ -45,8 +45,13 @@ class DummyWeights:
         if signature not in self._programs:  # one compilation for the same parameter of all layers
             fill = partial(_fill, sources=sources, parts=parts, packing=rule.packing, shape=shape, ones=ones, dtype=self._dtype)
             self._programs[signature] = jax.jit(fill, out_shardings=sharding)
-        keys = [zlib.crc32(f"{self._seed} {source.name}".encode()) for source in rule.sources]
+        keys = [_key(self._seed, source) for source in rule.sources]
         return self._programs[signature](np.array(keys, np.uint32))
+
+
+def _key(seed: int, source: Source) -> int:
+    row = f" {source.first_row}" if source.first_row else ""
+    return zlib.crc32(f"{seed} {source.name}{row}".encode())
 
 
 def _fill(

@@ -59,7 +59,8 @@ def _put_columns(
     for source in rule.sources:
         parts = source.parts(shard[1])
         number, width = shard[0] * parts // shard[1], source.shape[0] // parts
-        part = checkpoint.read(source.name, ((number * width, (number + 1) * width), *inputs))
+        first = source.first_row + number * width
+        part = checkpoint.read(source.name, ((first, first + width), *inputs))
         _put_transposed(out[..., column : column + width], part)
         column += width
 

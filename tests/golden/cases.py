@@ -18,6 +18,7 @@ class Case:
         layout: transformers' major version in whose layout config.json is written.
         dtype: of the stored weights; goldens are computed in float32 from them in any case.
         shard_size: largest safetensors file; smaller than the model for a sharded index.
+        shortest: of its prompts; what is shorter, transformers computes otherwise than within a longer text.
     """
 
     name: str
@@ -27,6 +28,7 @@ class Case:
     layout: int = 5
     dtype: str = "float32"
     shard_size: str = "1GB"
+    shortest: int = 1
 
 
 BASE: dict[str, Any] = {
@@ -57,6 +59,25 @@ YARN = {
     "rope_theta": 10000.0,
     "factor": 4.0,
     "original_max_position_embeddings": 64,
+}
+
+CAPS = {"attn_logit_softcapping": 5.0, "final_logit_softcapping": 20.0}
+# Phi-3 at 256 positions: its frequencies for short and for long contexts, and heads of 16 of which 12 dimensions rotate.
+LONGROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 10000.0,
+    "partial_rotary_factor": 0.75,
+    "short_factor": [1.0, 1.1, 1.2, 1.3, 1.5, 1.8],
+    "long_factor": [1.0, 1.5, 2.5, 4.0, 6.0, 9.0],
+}
+PARTLY: dict[str, Any] = {"hidden_size": 64, "max_position_embeddings": 256}
+FACTORS = {
+    "embedding_multiplier": 3.0,
+    "attention_multiplier": 0.2,
+    "residual_multiplier": 0.4,
+    "logits_scaling": 0.5,
+    "attention_bias": True,
+    "mlp_bias": True,
 }
 
 CASES = (
@@ -115,4 +136,54 @@ CASES = (
             "rope_parameters": {**YARN, "beta_fast": 16.0, "beta_slow": 2.0, "mscale": 1.2, "mscale_all_dim": 0.7},
         },
     ),
+    Case("gemma2-caps", "gemma2", 14, {"head_dim": 16, "sliding_window": 24, "query_pre_attn_scalar": 10, **CAPS}),
+    Case(
+        "gemma2-plain",
+        "gemma2",
+        15,
+        {"num_hidden_layers": 3, "head_dim": 8, "attn_logit_softcapping": None, "final_logit_softcapping": None},
+        layout=4,
+        dtype="bfloat16",
+    ),
+    Case(
+        "gemma3-local",
+        "gemma3_text",
+        16,
+        {
+            "num_hidden_layers": 3,
+            "head_dim": 16,
+            "sliding_window": 20,
+            "sliding_window_pattern": 2,
+            "rope_parameters": {
+                "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 500000.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 5000.0},
+            },
+        },
+    ),
+    Case("phi3-window", "phi3", 17, {"sliding_window": 40, "num_key_value_heads": 4}),
+    Case(
+        "phi3-short",
+        "phi3",
+        18,
+        {**PARTLY, "rope_parameters": LONGROPE, "original_max_position_embeddings": 256},
+        dtype="bfloat16",
+    ),
+    Case(
+        "phi3-long",
+        "phi3",
+        19,
+        {**PARTLY, "rope_parameters": LONGROPE, "original_max_position_embeddings": 64, "tie_word_embeddings": True},
+        shortest=65,
+    ),
+    Case("olmo2-gqa", "olmo2", 20, {"head_dim": 8}),
+    Case("olmo2-mha", "olmo2", 21, {"num_key_value_heads": 4, "attention_bias": True, "num_hidden_layers": 3}, layout=4),
+    Case("smollm3-nope", "smollm3", 22, {"num_hidden_layers": 3, "no_rope_layer_interval": 2}),
+    Case(
+        "smollm3-window",
+        "smollm3",
+        23,
+        {"no_rope_layers": [0, 1], "use_sliding_window": True, "sliding_window": 24, "attention_bias": True, "mlp_bias": True},
+        layout=4,
+    ),
+    Case("granite-factors", "granite", 24, FACTORS),
 )

@@ -62,6 +62,8 @@ def dense_attend(layer: int, q: jax.Array, k: jax.Array, v: jax.Array, spec: Att
     tokens, heads, head_dim = q.shape
     grouped = q.reshape(tokens, k.shape[1], -1, head_dim).astype(jnp.float32)
     scores = jnp.einsum("tkgd,ukd->kgtu", grouped, k.astype(jnp.float32)) * spec.scale
+    if spec.soft_cap is not None:
+        scores = spec.soft_cap * jnp.tanh(scores / spec.soft_cap)
     distance = jnp.arange(tokens)[:, None] - jnp.arange(tokens)[None, :]
     seen = (distance >= 0) & (distance < (tokens if spec.window is None else spec.window))
     weights = jax.nn.softmax(jnp.where(seen[None, None], scores, -jnp.inf), axis=-1)

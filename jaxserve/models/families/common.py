@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from jaxserve.errors import CheckpointError
-from jaxserve.models.config import DecoderConfig
+from jaxserve.models.config import DecoderConfig, RopeConfig
 from jaxserve.models.fields import HfFields
 from jaxserve.models.rope_config import rope_from_hf
 
@@ -24,7 +24,10 @@ def common_config(
     num_kv_heads: int | None = None,
     head_dim: int | None = None,
     mlp_bias: bool = False,
-    qk_norm: bool = False,
+    tie_embeddings: bool = False,
+    reads: frozenset[str] = frozenset(),
+    ropes: tuple[RopeConfig | None, ...] | None = None,
+    **choices: Any,
 ) -> DecoderConfig:
     """A DecoderConfig from the fields all families share plus what the family decides.
 
@@ -38,14 +41,17 @@ def common_config(
         num_kv_heads: the family's default; the number of heads if None.
         head_dim: the family's default; hidden_size / num_attention_heads if None.
         mlp_bias: as in DecoderConfig.
-        qk_norm: as in DecoderConfig.
+        tie_embeddings: the family's default.
+        reads: fields that most families do not have, and that this one has read itself.
+        ropes: as in DecoderConfig; by default the one that config.json describes, in every layer.
+        choices: fields of DecoderConfig whose defaults are not the family's.
 
     Raises:
         UnsupportedModelError: a value that jaxserve does not implement.
         CheckpointError: a field that is missing or impossible.
     """
     fields = HfFields(hf)
-    fields.refuse_unimplemented()
+    fields.refuse_unimplemented(reads)
     if hf.get("model_type", model_type) != model_type:
         raise fields.unsupported("model_type", f"this architecture goes with {model_type!r}")
     dtype = hf.get("dtype") or hf.get("torch_dtype") or "float32"
@@ -59,27 +65,27 @@ def common_config(
     if width % 2:
         raise CheckpointError(f"config.json: head_dim must be even for rotary embedding, got {width}")
     limit = fields.integer("max_position_embeddings", max_position_embeddings)
+    layers = fields.integer("num_hidden_layers")
     return DecoderConfig(
         architecture=hf["architectures"][0],
         vocab_size=fields.integer("vocab_size"),
         hidden_size=hidden,
-        num_layers=fields.integer("num_hidden_layers"),
+        num_layers=layers,
         num_heads=heads,
         num_kv_heads=kv_heads,
         head_dim=width,
         ffn_size=fields.integer("intermediate_size"),
         norm_eps=fields.number("rms_norm_eps", 1e-6),
-        rope=rope_from_hf(hf, limit),
-        tie_embeddings=fields.flag("tie_word_embeddings", False),
+        ropes=(rope_from_hf(hf, limit),) * layers if ropes is None else ropes,
+        tie_embeddings=fields.flag("tie_word_embeddings", tie_embeddings),
         qkv_bias=qkv_bias,
         output_bias=output_bias,
         mlp_bias=mlp_bias,
-        qk_norm=qk_norm,
-        activation="silu",
         windows=windows,
         max_position_embeddings=limit,
         dtype=dtype,
         eos_token_ids=fields.token_ids("eos_token_id"),
+        **{"qk_norm": None, "activation": "silu", **choices},
     )
 
 
@@ -103,19 +109,34 @@ def layered_windows(fields: HfFields) -> tuple[int | None, ...]:
         UnsupportedModelError: a layer type other than full or sliding attention.
         CheckpointError: a list of another length, or a sliding layer without a window.
     """
-    layers = fields.integer("num_hidden_layers")
     slides = fields.flag("use_sliding_window", False)
+    first = fields.hf.get("max_window_layers", 28)
+    sliding = sliding_layers(fields, lambda layer: slides and layer >= first)
+    if not any(sliding):
+        return (None,) * len(sliding)
+    if not slides:
+        raise CheckpointError("config.json: layer_types has sliding_attention, but use_sliding_window is false")
+    return windows_of(sliding, fields.integer("sliding_window", 4096))
+
+
+def sliding_layers(fields: HfFields, default: Callable[[int], bool]) -> tuple[bool, ...]:
+    """Which layers have a window: as `layer_types` says, by default as the family does.
+
+    Raises:
+        UnsupportedModelError: a layer type other than full or sliding attention.
+        CheckpointError: a list of another length.
+    """
+    layers = fields.integer("num_hidden_layers")
     kinds = fields.strings("layer_types")
     if kinds is None:
-        first = fields.hf.get("max_window_layers", 28)
-        kinds = tuple("sliding_attention" if slides and i >= first else "full_attention" for i in range(layers))
+        return tuple(map(default, range(layers)))
     if len(kinds) != layers:
         raise CheckpointError(f"config.json: layer_types has {len(kinds)} entries for {layers} layers")
     if not set(kinds) <= {"full_attention", "sliding_attention"}:
         raise fields.unsupported("layer_types", "supported are full_attention and sliding_attention")
-    if "sliding_attention" not in kinds:
-        return (None,) * layers
-    if not slides:
-        raise CheckpointError("config.json: layer_types has sliding_attention, but use_sliding_window is false")
-    window = fields.integer("sliding_window", 4096)
-    return tuple(window if kind == "sliding_attention" else None for kind in kinds)
+    return tuple(kind == "sliding_attention" for kind in kinds)
+
+
+def windows_of(sliding: Iterable[bool], window: int) -> tuple[int | None, ...]:
+    """The window in the layers that have one."""
+    return tuple(window if each else None for each in sliding)

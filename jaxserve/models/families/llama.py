@@ -11,6 +11,7 @@ from jaxserve.models.fields import HfFields
 from jaxserve.models.rules import WeightRule, decoder_rules
 
 ARCHITECTURE = "LlamaForCausalLM"
+MODEL_TYPE = "llama"
 
 
 def config_from_hf(hf: Mapping[str, Any]) -> DecoderConfig:
@@ -25,7 +26,7 @@ def config_from_hf(hf: Mapping[str, Any]) -> DecoderConfig:
     bias = fields.flag("attention_bias", False)
     return common_config(
         hf,
-        model_type="llama",
+        model_type=MODEL_TYPE,
         qkv_bias=bias,
         output_bias=bias,
         mlp_bias=fields.flag("mlp_bias", False),

@@ -11,6 +11,7 @@ from jaxserve.models.fields import HfFields
 from jaxserve.models.rules import WeightRule, decoder_rules
 
 ARCHITECTURE = "MistralForCausalLM"
+MODEL_TYPE = "mistral"
 
 
 def config_from_hf(hf: Mapping[str, Any]) -> DecoderConfig:
@@ -24,7 +25,7 @@ def config_from_hf(hf: Mapping[str, Any]) -> DecoderConfig:
     window = None if unlimited else fields.integer("sliding_window", 4096)
     return common_config(
         hf,
-        model_type="mistral",
+        model_type=MODEL_TYPE,
         qkv_bias=False,
         output_bias=False,
         windows=uniform_windows(fields, window),

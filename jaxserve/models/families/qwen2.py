@@ -11,6 +11,7 @@ from jaxserve.models.fields import HfFields
 from jaxserve.models.rules import WeightRule, decoder_rules
 
 ARCHITECTURE = "Qwen2ForCausalLM"
+MODEL_TYPE = "qwen2"
 
 
 def config_from_hf(hf: Mapping[str, Any]) -> DecoderConfig:
@@ -21,7 +22,7 @@ def config_from_hf(hf: Mapping[str, Any]) -> DecoderConfig:
     """
     return common_config(
         hf,
-        model_type="qwen2",
+        model_type=MODEL_TYPE,
         qkv_bias=True,
         output_bias=False,
         windows=layered_windows(HfFields(hf)),

@@ -11,6 +11,7 @@ from jaxserve.models.fields import HfFields
 from jaxserve.models.rules import WeightRule, decoder_rules
 
 ARCHITECTURE = "Qwen3ForCausalLM"
+MODEL_TYPE = "qwen3"
 
 
 def config_from_hf(hf: Mapping[str, Any]) -> DecoderConfig:
@@ -23,10 +24,10 @@ def config_from_hf(hf: Mapping[str, Any]) -> DecoderConfig:
     bias = fields.flag("attention_bias", False)
     return common_config(
         hf,
-        model_type="qwen3",
+        model_type=MODEL_TYPE,
         qkv_bias=bias,
         output_bias=bias,
-        qk_norm=True,
+        qk_norm="head",
         windows=layered_windows(fields),
         max_position_embeddings=32768,
         num_kv_heads=None if "num_key_value_heads" in hf else 32,

@@ -61,7 +61,7 @@ def test_options_that_shape_none_do_not_count():
 
 def test_constants_of_the_model_count():
     assert changed(identify(), identify(replace(MODEL, norm_eps=1e-3))) == {"model.norm_eps"}
-    assert changed(identify(), identify(replace(MODEL, rope=RopeConfig(theta=5e5)))) == {"model.rope"}
+    assert changed(identify(), identify(replace(MODEL, ropes=(RopeConfig(theta=5e5),) * 2))) == {"model.ropes"}
     assert identify(replace(MODEL, eos_token_ids=(7,), dtype="float16")) == identify()
 
 

@@ -6,7 +6,13 @@ from jaxserve.errors import CheckpointError, UnsupportedModelError
 from jaxserve.models.registry import FAMILIES, decoder_config
 
 TYPES = {"LlamaForCausalLM": "llama", "MistralForCausalLM": "mistral", "Qwen2ForCausalLM": "qwen2"}
-TYPES["Qwen3ForCausalLM"] = "qwen3"
+TYPES |= {
+    "Qwen3ForCausalLM": "qwen3",
+    "Gemma2ForCausalLM": "gemma2",
+    "Gemma3ForCausalLM": "gemma3_text",
+    "Phi3ForCausalLM": "phi3",
+}
+TYPES |= {"Olmo2ForCausalLM": "olmo2", "SmolLM3ForCausalLM": "smollm3", "GraniteForCausalLM": "granite"}
 
 
 def hf(architecture="LlamaForCausalLM", **changes):
@@ -35,10 +41,10 @@ def test_every_family_reads_a_minimal_config():
 
 
 def test_what_each_family_decides():
-    llama, mistral, qwen2, qwen3 = (decoder_config(hf(name)) for name in FAMILIES)
+    llama, mistral, qwen2, qwen3 = (decoder_config(hf(name)) for name in TYPES if name.startswith(("L", "M", "Q")))
     assert (llama.qkv_bias, mistral.qkv_bias, qwen2.qkv_bias, qwen3.qkv_bias) == (False, False, True, False)
     assert (llama.head_dim, qwen3.head_dim) == (8, 128)
-    assert [c.qk_norm for c in (llama, mistral, qwen2, qwen3)] == [False, False, False, True]
+    assert [c.qk_norm for c in (llama, mistral, qwen2, qwen3)] == [None, None, None, "head"]
     assert llama.windows == qwen2.windows == (None,) * 3
     assert mistral.windows == (4096,) * 3
     assert decoder_config(hf("MistralForCausalLM", sliding_window=None)).windows == (None,) * 3
@@ -50,8 +56,8 @@ def test_both_layouts_of_transformers_mean_the_same():
     older = hf(rope_theta=5e5, rope_scaling={"type": "linear", "factor": 2.0}, torch_dtype="bfloat16")
     five = hf(rope_parameters={**scaling, "rope_theta": 5e5}, dtype="bfloat16")
     assert decoder_config(four) == decoder_config(five) == decoder_config(older)
-    assert decoder_config(five).rope.theta == 5e5
-    assert decoder_config(hf(rope_theta=7.0, rope_scaling=None)).rope.theta == 7.0
+    assert decoder_config(five).ropes[0].theta == 5e5
+    assert decoder_config(hf(rope_theta=7.0, rope_scaling=None)).ropes[0].theta == 7.0
 
 
 def test_windows_of_qwen():
@@ -79,7 +85,14 @@ def test_windows_of_qwen():
         ({"sliding_window": 64}, "sliding_window"),
         ({"layer_types": ["full_attention", "chunked_attention", "full_attention"]}, "layer_types"),
         ({"dtype": "float8_e4m3fn"}, "float8_e4m3fn"),
-        ({"rope_scaling": {"rope_type": "longrope", "factor": 2.0}}, "longrope"),
+        ({"rope_scaling": {"rope_type": "proportional", "factor": 2.0}}, "proportional"),
+        ({"architectures": ["Gemma2ForCausalLM"], "model_type": "gemma2", "hidden_activation": "gelu"}, "hidden_activation"),
+        (
+            {"architectures": ["Gemma3ForCausalLM"], "model_type": "gemma3_text", "use_bidirectional_attention": True},
+            "bidirectional",
+        ),
+        ({"embedding_multiplier": 2.0}, "embedding_multiplier"),
+        ({"final_logit_softcapping": 30.0}, "final_logit_softcapping"),
         ({"rope_parameters": {"rope_type": "default", "mrope_section": [2, 1, 1]}}, "mrope_section"),
         ({"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}}, "partial_rotary_factor"),
     ],
@@ -100,6 +113,9 @@ def test_what_is_not_implemented_is_refused_by_name(given, names):
         ({"attention_bias": 1}, "attention_bias must be true or false"),
         ({"eos_token_id": "</s>"}, "eos_token_id"),
         ({"rope_scaling": {"rope_type": "linear"}}, "lacks factor"),
+        ({"architectures": ["Phi3ForCausalLM"], "model_type": "phi3", "partial_rotary_factor": 0.4}, "partial_rotary_factor=0.4"),
+        ({"architectures": ["SmolLM3ForCausalLM"], "model_type": "smollm3", "no_rope_layers": [1, 0]}, "no_rope_layers"),
+        ({"rope_scaling": {"rope_type": "longrope", "short_factor": [1.0]}}, "lacks long_factor"),
     ],
 )
 def test_impossible_fields_are_named(given, names):
@@ -110,7 +126,7 @@ def test_impossible_fields_are_named(given, names):
 def test_attention_factor_of_yarn():
     def factor(**changes):
         table = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128, **changes}
-        return decoder_config(hf(rope_parameters=table)).rope.attention_factor
+        return decoder_config(hf(rope_parameters=table)).ropes[0].attention_factor
 
     assert factor() == pytest.approx(0.1 * math.log(4) + 1)
     assert factor(attention_factor=1.5) == 1.5
@@ -121,4 +137,35 @@ def test_attention_factor_of_yarn():
 
 def test_yarn_without_a_factor_extends_to_the_models_length():
     table = {"rope_type": "yarn", "original_max_position_embeddings": 128}
-    assert decoder_config(hf(rope_parameters=table)).rope.factor == 4.0
+    assert decoder_config(hf(rope_parameters=table)).ropes[0].factor == 4.0
+
+
+def test_gemma_alternates_windows_and_rotary_embeddings():
+    gemma2 = decoder_config(hf("Gemma2ForCausalLM", sliding_window=8))
+    assert gemma2.windows == (8, None, 8)
+    assert (gemma2.scales.attention_cap, gemma2.scales.logits_cap, gemma2.scales.attention) == (50.0, 30.0, 1 / 16)
+    assert gemma2.tie_embeddings
+    uncapped = decoder_config(hf("Gemma2ForCausalLM", final_logit_softcapping=None, hidden_act="gelu_pytorch_tanh"))
+    assert (uncapped.scales.attention_cap, uncapped.scales.logits_cap) == (50.0, None)
+    four = hf("Gemma3ForCausalLM", sliding_window_pattern=2, rope_theta=1e6, rope_scaling={"rope_type": "linear", "factor": 8.0})
+    gemma3 = decoder_config(four | {"rope_local_base_freq": 5e3, "sliding_window": 8})
+    assert gemma3.windows == (8, None, 8)
+    assert [(rope.theta, rope.factor) for rope in gemma3.ropes] == [(5e3, 1.0), (1e6, 8.0), (5e3, 1.0)]
+
+
+def test_an_engine_uses_one_set_of_longropes_factors():
+    table = {"rope_type": "longrope", "short_factor": [1.0] * 4, "long_factor": [2.0] * 4}
+    sizes = {"original_max_position_embeddings": 256, "max_position_embeddings": 512}
+    phi = decoder_config(hf("Phi3ForCausalLM", rope_scaling={**table, "type": "su", "rope_type": "su"}, **sizes))
+    assert [phi.ropes[0].extended, phi.serving(256).ropes[0].extended, phi.serving(257).ropes[0].extended] == [True, False, True]
+    assert phi.ropes[0].attention_factor == pytest.approx(math.sqrt(1 + math.log(2) / math.log(256)))
+    partly = decoder_config(hf("Phi3ForCausalLM", partial_rotary_factor=0.5))
+    assert partly.ropes[0].rotated_dims == 4
+
+
+def test_layers_of_smollm3_without_positions():
+    every = decoder_config(hf("SmolLM3ForCausalLM", no_rope_layer_interval=2))
+    assert [rope is None for rope in every.ropes] == [False, True, False]
+    told = hf("SmolLM3ForCausalLM", no_rope_layers=[0, 1, 1], use_sliding_window=True, sliding_window=8)
+    assert decoder_config(told).windows == (8, None, None)
+    assert decoder_config(told).ropes[1].theta == 2e6

@@ -1,4 +1,5 @@
 import re
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -7,17 +8,20 @@ import pytest
 
 from jaxserve.errors import ConfigError
 from jaxserve.models.binding import abstract_params, bind, param_axes, param_shardings
-from jaxserve.models.config import DecoderConfig, RopeConfig
+from jaxserve.models.config import DecoderConfig, RopeConfig, Scales
 from jaxserve.models.registry import weight_rules
 from jaxserve.models.shards import cache_kv_heads, padded_vocab
 from jaxserve.weights.load import load_params
 from sharding import make_mesh
 
 PLAIN = {"architecture": "LlamaForCausalLM", "vocab_size": 101, "hidden_size": 32, "num_layers": 2, "num_heads": 8}
-PLAIN |= {"num_kv_heads": 4, "head_dim": 6, "ffn_size": 40, "norm_eps": 1e-6, "rope": RopeConfig(), "windows": (None, 8)}
-PLAIN |= {"tie_embeddings": False, "qkv_bias": False, "output_bias": False, "mlp_bias": False, "qk_norm": False}
+PLAIN |= {"num_kv_heads": 4, "head_dim": 6, "ffn_size": 40, "norm_eps": 1e-6, "ropes": (RopeConfig(),) * 2, "windows": (None, 8)}
+PLAIN |= {"tie_embeddings": False, "qkv_bias": False, "output_bias": False, "mlp_bias": False, "qk_norm": None}
 PLAIN |= {"activation": "silu", "max_position_embeddings": 64, "dtype": "bfloat16", "eos_token_ids": ()}
-EVERYTHING = dict.fromkeys(("tie_embeddings", "qkv_bias", "output_bias", "mlp_bias", "qk_norm"), True)
+EVERYTHING = dict.fromkeys(("tie_embeddings", "qkv_bias", "output_bias", "mlp_bias"), True) | {"qk_norm": "head"}
+AROUND = {"norms": "around", "norm_offset": 1.0, "activation": "gelu_tanh", "ropes": (RopeConfig(rotated_dims=4), None)}
+AFTER = {"norms": "after", "qk_norm": "all"}
+CHOICES = [{}, EVERYTHING, AROUND, AFTER]
 
 
 def config(**changes) -> DecoderConfig:
@@ -34,7 +38,7 @@ def values_only(layer, q, k, v, spec):
     return jnp.repeat(v, q.shape[1] // v.shape[1], axis=1)
 
 
-@pytest.mark.parametrize("changes", [{}, EVERYTHING])
+@pytest.mark.parametrize("changes", CHOICES)
 @pytest.mark.parametrize("shards", [1, 2, 4, 8])
 def test_rules_and_parameters_are_the_same_set(changes, shards):
     decoder = config(**changes)
@@ -46,7 +50,7 @@ def test_rules_and_parameters_are_the_same_set(changes, shards):
     assert all(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in paths.values())
 
 
-@pytest.mark.parametrize("changes", [{}, EVERYTHING])
+@pytest.mark.parametrize("changes", CHOICES)
 def test_number_of_parameters(changes):
     decoder = config(**changes)
     leaves = jax.tree.leaves(abstract_params(decoder, "float32"))
@@ -148,6 +152,23 @@ def test_two_all_reduces_a_layer_and_one_for_the_embedding(tensor):
     text = run.lower(params, jnp.arange(8)).compile().as_text()
     assert len(re.findall(r"= \S+ all-reduce(?:-start)?\(", text)) == 2 * decoder.num_layers + 1
     assert not re.findall(r"= \S+ (?:all-gather|all-to-all|collective-permute)(?:-start)?\(", text)
+
+
+def test_constants_scale_and_cap():
+    plain = config(norm_eps=1e-3)
+    params = load_params("", plain, make_mesh(1), "float32", load_format="dummy")
+    tokens = jnp.arange(8)
+    before = np.asarray(logits(plain, params, tokens, values_only))
+
+    def after(**scales):
+        return np.asarray(logits(replace(plain, scales=Scales(**scales)), params, tokens, values_only))
+
+    np.testing.assert_allclose(after(logits=0.5), before * 0.5, rtol=1e-6)
+    np.testing.assert_allclose(after(logits=2.0, logits_cap=0.7), 0.7 * np.tanh(2 * before / 0.7), rtol=1e-5)
+    table = params["embedding"]["table"]
+    nothing_added = bind(replace(plain, scales=Scales(residual=0.0, embedding=3.0)), params)
+    expected = nothing_added.logits(nothing_added.final_norm(3.0 * table[:8]))
+    np.testing.assert_allclose(after(residual=0.0, embedding=3.0), expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize(("platform", "dtype"), [("cuda", "bf16"), ("cpu", "f32")])

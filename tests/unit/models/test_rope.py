@@ -74,3 +74,19 @@ def test_scores_depend_on_distance_only():
 def test_rotation_keeps_the_dtype():
     x = jnp.ones((1, 1, D), jnp.bfloat16)
     assert rotate(x, rotation(DEFAULT, D, jnp.array([3]))).dtype == jnp.bfloat16
+
+
+def test_only_the_first_dimensions_rotate():
+    part = RopeConfig(rotated_dims=6)
+    x = jnp.asarray(np.random.default_rng(1).normal(size=(2, 3, D)), jnp.float32)
+    rotated = rotate(x, rotation(part, D, jnp.array([1, 9])))
+    np.testing.assert_array_equal(rotated[..., 6:], x[..., 6:])
+    np.testing.assert_allclose(rotated[..., :6], rotate(x[..., :6], rotation(DEFAULT, 6, jnp.array([1, 9]))), rtol=1e-6)
+
+
+def test_longrope_divides_by_the_factors_in_use():
+    short, long = tuple(1.0 + i for i in range(D // 2)), tuple(2.0 + i for i in range(D // 2))
+    rope = RopeConfig(kind="longrope", short_factors=short, long_factors=long, original_max_position_embeddings=64)
+    plain = inverse_frequencies(DEFAULT, D)
+    np.testing.assert_allclose(plain / inverse_frequencies(rope.serving(64), D), short, rtol=1e-6)
+    np.testing.assert_allclose(plain / inverse_frequencies(rope.serving(65), D), long, rtol=1e-6)

@@ -1,0 +1,55 @@
+"""Gemma 3 (Gemma Team 2025), text: Gemma 2 without caps, with QK-norm, and a window in five of six layers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from jaxserve.models.config import DecoderConfig, RopeConfig
+from jaxserve.models.families.common import sliding_layers, windows_of
+from jaxserve.models.families.gemma import gemma_config
+from jaxserve.models.fields import HfFields
+from jaxserve.models.rope_config import rope_from_hf
+from jaxserve.models.rules import WeightRule, decoder_rules
+
+ARCHITECTURE = "Gemma3ForCausalLM"
+MODEL_TYPE = "gemma3_text"
+
+_LONGEST = 131072
+_GLOBAL_THETA, _LOCAL_THETA = 1e6, 1e4
+
+
+def config_from_hf(hf: Mapping[str, Any]) -> DecoderConfig:
+    """The decoder that a Gemma 3 text config.json describes; layers with a window have a rotary embedding of their own.
+
+    Raises:
+        UnsupportedModelError, CheckpointError: as `gemma_config`, `sliding_layers` and `rope_from_hf`.
+    """
+    fields = HfFields(hf)
+    every = fields.integer("sliding_window_pattern", 6)
+    sliding = sliding_layers(fields, lambda layer: (layer + 1) % every != 0)
+    local, whole = _ropes(hf, fields.integer("max_position_embeddings", _LONGEST))
+    return gemma_config(
+        hf,
+        model_type=MODEL_TYPE,
+        windows=windows_of(sliding, fields.integer("sliding_window", 4096)),
+        max_position_embeddings=_LONGEST,
+        qk_norm="head",
+        ropes=tuple(local if each else whole for each in sliding),
+    )
+
+
+def _ropes(hf: Mapping[str, Any], limit: int) -> tuple[RopeConfig, RopeConfig]:
+    """The rotary embeddings of layers with and without a window, in the layouts of transformers 5 and 4."""
+    tables = hf.get("rope_parameters") or {}
+    if "full_attention" in tables or "sliding_attention" in tables:
+        local = {"rope_theta": _LOCAL_THETA, **(tables.get("sliding_attention") or {})}
+        whole = {"rope_theta": _GLOBAL_THETA, **(tables.get("full_attention") or {})}
+        return rope_from_hf({"rope_parameters": local}, limit), rope_from_hf({"rope_parameters": whole}, limit)
+    local = {"rope_theta": HfFields(hf).number("rope_local_base_freq", _LOCAL_THETA)}
+    return rope_from_hf(local, limit), rope_from_hf({"rope_theta": _GLOBAL_THETA, **hf}, limit)
+
+
+def weight_rules(config: DecoderConfig) -> list[WeightRule]:
+    """Where each tensor of the checkpoint goes."""
+    return decoder_rules(config)

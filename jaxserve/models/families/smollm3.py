@@ -1,0 +1,61 @@
+"""SmolLM3 (Hugging Face 2025): Llama in which every fourth layer knows no positions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from jaxserve.errors import CheckpointError
+from jaxserve.models.config import DecoderConfig, RopeConfig
+from jaxserve.models.families.common import common_config, sliding_layers, windows_of
+from jaxserve.models.fields import HfFields
+from jaxserve.models.rope_config import rope_from_hf
+from jaxserve.models.rules import WeightRule, decoder_rules
+
+ARCHITECTURE = "SmolLM3ForCausalLM"
+MODEL_TYPE = "smollm3"
+
+_LONGEST = 32768
+_THETA = 2e6
+
+
+def config_from_hf(hf: Mapping[str, Any]) -> DecoderConfig:
+    """The decoder that a SmolLM3 config.json describes.
+
+    Raises:
+        UnsupportedModelError, CheckpointError: as `common_config` and `sliding_layers`.
+    """
+    fields = HfFields(hf)
+    bias = fields.flag("attention_bias", False)
+    ropes = _ropes(fields)
+    slides = fields.flag("use_sliding_window", False) and fields.has("sliding_window")
+    sliding = sliding_layers(fields, lambda layer: slides and ropes[layer] is None)
+    return common_config(
+        hf,
+        model_type=MODEL_TYPE,
+        qkv_bias=bias,
+        output_bias=bias,
+        mlp_bias=fields.flag("mlp_bias", False),
+        windows=windows_of(sliding, fields.integer("sliding_window")) if slides else (None,) * len(ropes),
+        max_position_embeddings=_LONGEST,
+        num_kv_heads=None if "num_key_value_heads" in hf else 4,
+        tie_embeddings=True,
+        reads=frozenset({"no_rope_layers"}),
+        ropes=ropes,
+    )
+
+
+def _ropes(fields: HfFields) -> tuple[RopeConfig | None, ...]:
+    """`no_rope_layers` has a 1 for every layer with a rotary embedding."""
+    layers, every = fields.integer("num_hidden_layers"), fields.integer("no_rope_layer_interval", 4)
+    rotates = fields.hf.get("no_rope_layers") or [int((layer + 1) % every != 0) for layer in range(layers)]
+    if len(rotates) != layers or not set(rotates) <= {0, 1}:
+        raise CheckpointError(f"config.json: no_rope_layers must hold a 0 or 1 for each of {layers} layers, got {rotates!r:.80}")
+    limit = fields.integer("max_position_embeddings", _LONGEST)
+    rope = rope_from_hf({"rope_theta": _THETA, **fields.hf}, limit)
+    return tuple(rope if each else None for each in rotates)
+
+
+def weight_rules(config: DecoderConfig) -> list[WeightRule]:
+    """Where each tensor of the checkpoint goes."""
+    return decoder_rules(config)
