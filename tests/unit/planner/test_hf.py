@@ -34,6 +34,8 @@ def hf(kind: str, **fields: Any) -> dict[str, Any]:
         ("mistral", "MistralForCausalLM", {"sliding_window": 32, "head_dim": 16}),
         ("qwen2", "Qwen2ForCausalLM", {"use_sliding_window": True, "sliding_window": 32, "max_window_layers": 3}),
         ("qwen3", "Qwen3ForCausalLM", {"head_dim": 16}),
+        ("gemma3_text", "Gemma3ForCausalLM", {"head_dim": 16, "sliding_window": 32}),
+        ("olmo2", "Olmo2ForCausalLM", {}),
     ],
 )
 def test_counts_as_the_engine_does(kind: str, architecture: str, fields: dict[str, Any]) -> None:
@@ -71,15 +73,16 @@ def test_qwen3_moe_may_have_dense_layers() -> None:
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"num_key_value_heads": 3}, "8 heads cannot share 3 KV heads"),
-        ({"hidden_size": 60}, "lacks head_dim"),
+        ({"num_key_value_heads": 3}, "8 heads cannot share 3 KV heads|num_attention_heads=8 is no multiple of 3"),
+        ({"hidden_size": 60}, "lacks head_dim|head_dim must be even"),
         ({"vocab_size": -1}, "vocab_size must be a positive integer"),
         ({"num_hidden_layers": None}, "lacks num_hidden_layers"),
     ],
 )
-def test_impossible_fields_are_named(fields: dict[str, Any], words: str) -> None:
+@pytest.mark.parametrize("kind", ["llama", "mixtral"])
+def test_impossible_fields_are_named(kind: str, fields: dict[str, Any], words: str) -> None:
     with pytest.raises(CheckpointError, match=words):
-        shape_from_hf(hf("llama", **fields), "x")
+        shape_from_hf(hf(kind, **fields), "x")
 
 
 def test_more_active_experts_than_there_are() -> None:
@@ -89,7 +92,7 @@ def test_more_active_experts_than_there_are() -> None:
 
 def test_layer_types_must_match_the_layers() -> None:
     with pytest.raises(CheckpointError, match="1 layer_types for 4 layers"):
-        shape_from_hf(hf("mistral", sliding_window=8, layer_types=["full_attention"]), "x")
+        shape_from_hf(hf("mixtral", sliding_window=8, layer_types=["full_attention"]), "x")
 
 
 def test_an_unknown_model_type_lists_the_known() -> None:
