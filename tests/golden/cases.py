@@ -171,9 +171,9 @@ CASES = (
     Case(
         "phi3-long",
         "phi3",
-        19,
-        {**PARTLY, "rope_parameters": LONGROPE, "original_max_position_embeddings": 64, "tie_word_embeddings": True},
-        shortest=65,
+        29,
+        {**PARTLY, "rope_parameters": LONGROPE, "original_max_position_embeddings": 32, "tie_word_embeddings": True},
+        shortest=33,
     ),
     Case("olmo2-gqa", "olmo2", 20, {"head_dim": 8}),
     Case("olmo2-mha", "olmo2", 21, {"num_key_value_heads": 4, "attention_bias": True, "num_hidden_layers": 3}, layout=4),

@@ -47,7 +47,7 @@ def make(case: Case) -> None:
     rng = np.random.default_rng(case.seed)
     prompts, greedy, last, gaps = [], [], [], []
     for length in LENGTHS:
-        prompt, tokens, logits, gap = clear_prompt(model, rng, max(length, case.shortest))
+        prompt, tokens, logits, gap = clear_prompt(model, rng, length if length >= case.shortest else length + case.shortest - 1)
         prompts.append(prompt)
         greedy.append(tokens)
         last.append(logits)
