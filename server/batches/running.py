@@ -101,7 +101,7 @@ class BatchRun:
     def look(self, stored: Batch) -> None:
         """See whether the batch is still to go where it goes."""
         moved = stored.status is BatchStatus.CANCELLING and self._batch.status is not BatchStatus.CANCELLING
-        expires = self._batch.status in (BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS) and not self._expiring
+        expires = self._batch.status is BatchStatus.IN_PROGRESS and not self._expiring
         if moved or (expires and self._is_late):
             self._halt()
 
@@ -126,10 +126,8 @@ class BatchRun:
         return self._tools.now() >= self._batch.expires_at
 
     async def _check(self) -> Batch | None:
-        """From validating to in_progress, failed or expired."""
+        """From validating to in_progress or failed, be it late or not: what expires tells of each of its lines."""
         store, batch = self._tools.store, self._batch
-        if self._is_late:
-            return await asyncio.to_thread(store.expire, batch.id, Results(batch.counts, batch.spent))
         rules = InputRules(batch.wanted.endpoint, self._tools.max_lines, self._tools.job.max_line_mib * 2**20)
         try:
             checked = await asyncio.to_thread(check_input, store.input_path(batch), rules, lambda: self._halted)

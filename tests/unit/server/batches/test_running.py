@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from jaxserve.clock import VirtualClock
+from jaxserve.engine.events import Started
 from jaxserve.errors import ConfigError
 from jaxserve.jobs.answers import Answer
 from jaxserve.jobs.config import JobConfig
@@ -21,16 +22,29 @@ from jaxserve.jobs.lines import Line
 from jaxserve.logs import FIELDS
 from jaxserve.metrics.batches import BatchRecorder
 from jaxserve.metrics.instruments import Instruments
+from jaxserve.types import RequestOptions
 from server.batches.answers import EngineAnswers
 from server.batches.records import WINDOW_SECONDS, Batch, BatchStatus, Counts, NewBatch
 from server.batches.running import BatchRun, BatchTools
 from server.batches.store import Quotas, Store
 from server.batches.turns import Load, Turns
+from server.gateway.call import CURRENT, JobSize
 from server.gateway.gateway import Gateway
 from server.gateway.ledger import LedgerState, LocalLedger
+from server.gateway.usage import UsageEvent, UsageLog
 
 PATIENCE = 30.0
 URL = "/v1/completions"
+
+
+class Bill(UsageLog):
+    """A usage log that is looked at at once."""
+
+    def __init__(self) -> None:
+        self.billed: list[str] = []
+
+    def add(self, event: UsageEvent) -> None:
+        self.billed.append(event.request_id)
 
 
 class Unlucky(Store):
@@ -56,6 +70,7 @@ class Bench:
     fingerprint: str = "one"
     asked: list[int] = field(default_factory=list)
     instruments: Instruments = field(default_factory=Instruments)
+    bill: Bill = field(default_factory=Bill)
 
     def __post_init__(self) -> None:
         self.store = Unlucky(self.root, Quotas(2**20, 10, 10**6), now=lambda: self.now)
@@ -69,7 +84,7 @@ class Bench:
 
     def run_of(self, batch: Batch, when_begun: Callable[[], None] = lambda: None) -> BatchRun:
         """A run, which tells when it is about to open the batch's job."""
-        gateway = Gateway(None, LocalLedger(LedgerState(VirtualClock(), 0.0)), None, max_body_bytes=1)
+        gateway = Gateway(None, LocalLedger(LedgerState(VirtualClock(), 0.0)), self.bill, max_body_bytes=1)
         turns = Turns(Load(4, 10**6), lambda tenant: 1.0)
 
         def answers(one: Batch) -> EngineAnswers:
@@ -89,6 +104,11 @@ class Bench:
 
     async def ask(self, line: Line, tenant: str) -> Answer:
         self.asked.append(line.number)
+        call = CURRENT.get()
+        assert call is not None
+        size = JobSize(prompt_tokens=1, prompts=1, sequences=1, max_tokens=1, delivers_output=True)
+        work = await call.start("cmpl-1", "m", RequestOptions(), size)
+        work.passed(0, Started(call.request_id, (1, 2, 3), 1, 0.0))
         if line.number >= self.open_until:
             await asyncio.Event().wait()
         usage = {"prompt_tokens": 3, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 1}}
@@ -200,6 +220,25 @@ async def test_a_run_that_is_stopped_goes_on_where_it_was(bench: Bench) -> None:
     assert bench.counted("completed") == 12
 
 
+async def test_what_is_committed_is_billed_once(bench: Bench) -> None:
+    bench.open_until = 4
+    batch = bench.batch(*requests(6))
+    run = bench.run_of(batch)
+
+    def billed() -> list[int]:
+        return sorted({int(name.rpartition("-")[2]) for name in bench.bill.billed})
+
+    async with running(run) as task:
+        await until(lambda: billed() == [1, 2, 3])
+        run.stop()
+        await task
+    assert billed() == [1, 2, 3]
+    bench.open_until = 10**9
+    await bench.run_of(batch).run()
+    assert billed() == [1, 2, 3, 4, 5, 6]
+    assert len(bench.bill.billed) == 2 * 6, "of each its prompt and its end"
+
+
 async def test_a_run_that_was_stopped_before_it_began_does_nothing(bench: Bench) -> None:
     run = bench.run_of(bench.batch(*requests(2)))
     run.stop()
@@ -281,7 +320,8 @@ async def test_a_batch_that_expired_while_nobody_ran_it(bench: Bench) -> None:
     ended = [await bench.run_of(batch).run() for batch in (fresh, begun)]
     assert {one.status for one in ended} == {BatchStatus.EXPIRED}
     assert bench.asked == []
-    assert bench.results(ended[1]) == ([], [("r1", "batch_expired"), ("r2", "batch_expired")])
+    for one in ended:
+        assert bench.results(one) == ([], [("r1", "batch_expired"), ("r2", "batch_expired")])
 
 
 async def test_another_model_does_not_go_on_with_a_batch(bench: Bench) -> None:
