@@ -8,6 +8,8 @@ from collections import Counter
 FLAGS = ("--xla_force_host_platform_device_count=8", "--xla_backend_optimization_level=0")
 os.environ["XLA_FLAGS"] = " ".join((os.environ.get("XLA_FLAGS", ""), *FLAGS)).strip()
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# The libraries below lm-eval read these when they are first imported. No test goes to the network.
+os.environ.update(HF_HUB_OFFLINE="1", HF_DATASETS_OFFLINE="1")
 
 import jax  # noqa: E402
 

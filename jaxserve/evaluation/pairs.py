@@ -19,7 +19,8 @@ from jaxserve.evaluation.result import Result
 from jaxserve.evaluation.values import DOCUMENTS
 
 _EXACT = 14  # documents that differ, up to which all sign patterns are tried
-_PATTERNS = 20_000  # drawn for more
+_LIGHT = 0.002  # share of the squares that no part may exceed, for the normal distribution to be taken
+_PATTERNS = 20_000  # drawn for the others
 _CHUNK = 2**22  # signs held at once
 _SEED = 0
 _CLOSE = 1e-9  # the values are those that the figure was made of
@@ -138,17 +139,33 @@ def sign_flip_p(parts: Floats) -> float:
     """Share of all ways to flip signs of the parts whose sum is at least as far from 0 as theirs: Fisher's randomisation test.
 
     If two models were alike, the difference on each document could as well have had the other sign. For right and wrong answers
-    this is McNemar's exact test. Where there are too many ways, some thousands are drawn.
+    this is McNemar's exact test. Where there are too many ways, some thousands are drawn; where there are very many parts of
+    which none weighs much, their sum has a normal distribution.
     """
     given = parts[parts != 0.0]
     if not len(given):
         return 1.0
-    least = abs(float(given.sum())) * (1 - _CLOSE)
+    sizes, least = np.abs(given), abs(float(given.sum())) * (1 - _CLOSE)
+    if np.allclose(sizes, sizes[0], rtol=_CLOSE, atol=0.0):
+        return _sign_test(int((given > 0.0).sum()), len(given))
     if len(given) <= _EXACT:
         signs = np.array(list(product((-1.0, 1.0), repeat=len(given))))
         return float((np.abs(signs @ given) >= least).mean())
+    squares = given**2
+    if squares.max() <= _LIGHT * squares.sum():
+        return math.erfc(least / math.sqrt(2 * float(squares.sum())))
     dice, hits, rows = np.random.default_rng(_SEED), 0, max(1, _CHUNK // len(given))
     for first in range(0, _PATTERNS, rows):
         signs = dice.integers(0, 2, (min(rows, _PATTERNS - first), len(given)), dtype=np.int8) * 2.0 - 1.0
         hits += int((np.abs(signs @ given) >= least).sum())
     return (hits + 1) / (_PATTERNS + 1)  # the pattern at hand is one of them
+
+
+def _sign_test(positive: int, count: int) -> float:
+    """All parts have one size: both tails of a binomial distribution."""
+    fewer = min(positive, count - positive)
+    ways, term = 0, 1
+    for place in range(fewer + 1):
+        ways += term
+        term = term * (count - place) // (place + 1)
+    return min(1.0, 2 * ways / 2**count)

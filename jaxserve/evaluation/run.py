@@ -11,12 +11,13 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from lm_eval.evaluator import evaluate
 
-from jaxserve.config.fields import EngineConfig
+from jaxserve.config.fields import EngineConfig, ModelConfig
 from jaxserve.engine.preparation import model_directory
 from jaxserve.errors import ConfigError
 from jaxserve.evaluation.harness import Tasks
@@ -28,6 +29,8 @@ from jaxserve.evaluation.values import values_of
 from jaxserve.llm import LLM
 from jaxserve.models.checkpoint import read_hf_config
 from jaxserve.models.registry import decoder_config
+from jaxserve.tokenizer.chat import ChatTemplate
+from jaxserve.tokenizer.load import load_tokenizer
 from jaxserve.weights.fingerprint import model_fingerprint
 
 _HARNESS_SEEDS = (0, 1234)  # of Python's and numpy's generators, which some tasks use: lm-eval's own
@@ -46,16 +49,12 @@ def run(tasks: Tasks, config: EvalConfig, settings: Mapping[str, Any], progress:
     Raises what `LLM` and `JaxserveLM` raise, and ConfigError for a chat template that the model does not have.
     """
     started, begin = datetime.now(UTC), time.monotonic()
+    templated = tasks.own if config.apply_chat_template is None else config.apply_chat_template
+    _require_texts(EngineConfig.from_settings(settings).model, templated=templated)
     with heard() as notes:
         llm = LLM(progress=progress, **settings)
         loaded = time.monotonic()
         model = JaxserveLM(llm, on_progress=progress)
-        templated = tasks.own if config.apply_chat_template is None else config.apply_chat_template
-        if templated and llm.chat_template is None:
-            raise ConfigError(
-                f"{llm.report.model.name} has no chat template, which these prompts want; --no-apply-chat-template does without",
-                param="apply_chat_template",
-            )
         harness = _evaluate(model, tasks, config, templated)
     seconds = {"load": loaded - begin, "evaluate": time.monotonic() - loaded}
     samples = harness.pop("samples")
@@ -73,6 +72,17 @@ def run(tasks: Tasks, config: EvalConfig, settings: Mapping[str, Any], progress:
         "values": values_of(samples),
     }
     return Result(plain(header), plain(harness))
+
+
+def _require_texts(config: ModelConfig, *, templated: bool) -> None:
+    """Raise CheckpointError without a tokenizer, ConfigError without a chat template: before the model is loaded."""
+    place = Path(config.tokenizer) if config.tokenizer else model_directory(config.model)
+    load_tokenizer(place)
+    if templated and ChatTemplate.load(place, config.chat_template) is None:
+        raise ConfigError(
+            f"{config.model} has no chat template, which these prompts want; --no-apply-chat-template does without",
+            param="apply_chat_template",
+        )
 
 
 def _evaluate(model: JaxserveLM, tasks: Tasks, config: EvalConfig, templated: bool) -> dict[str, Any]:
