@@ -29,7 +29,7 @@ ASKING = (  # what is answered without the engine's queue
     ErrorCode.DRAINING,
     ErrorCode.ENGINE_DEAD,
 )
-STORING = (*ASKING, *(code for code in OUTCOMES if code in _OF_FILES))
+STORING = (*ASKING, ErrorCode.OVERLOADED, *(code for code in OUTCOMES if code in _OF_FILES))
 
 _ABOUT = """
 Serves one language model. Errors have OpenAI's shape, and Anthropic's under `/v1/messages`; `code` is stable, `param` names the

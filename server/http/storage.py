@@ -10,11 +10,12 @@ from typing import ParamSpec, TypeVar
 from fastapi import Request
 
 from jaxserve.config.fields import ServerConfig
-from jaxserve.errors import NotFoundError
+from jaxserve.engine.budgets import check_options
+from jaxserve.errors import InvalidRequestError, NotFoundError
 from server.batches.store import Store
 from server.gateway.call import CURRENT
 from server.http.headers import TENANT_HEADER
-from server.requests import request_options
+from server.requests import in_words_of_client, request_options
 
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
@@ -60,8 +61,16 @@ def storage_of(request: Request) -> Storage:
 
 
 def owner_of(request: Request) -> str:
-    """Whose files and batches a request sees: those of the API key's tenant, or else of the one that the header names."""
+    """Whose files and batches a request sees: those of the API key's tenant, or else of the one that the header names.
+
+    Raises InvalidRequestError for a header that names none.
+    """
     call = CURRENT.get()
     if call is not None and call.principal.tenant is not None:
         return call.principal.tenant
-    return request_options(request.headers.getlist(TENANT_HEADER), {}, tenant_name=TENANT_HEADER).tenant
+    options = request_options(request.headers.getlist(TENANT_HEADER), {}, tenant_name=TENANT_HEADER)
+    try:
+        check_options(options)  # or the lines of its batches would all be refused
+    except InvalidRequestError as error:
+        raise in_words_of_client(error, {"tenant": TENANT_HEADER}) from error
+    return options.tenant

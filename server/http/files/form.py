@@ -132,10 +132,15 @@ class UploadForm:
         self._disposition = b""
 
     def _on_header_name(self, data: bytes, start: int, end: int) -> None:
-        self._header[0].extend(data[start:end])
+        self._read_header(self._header[0], data[start:end])
 
     def _on_header_value(self, data: bytes, start: int, end: int) -> None:
-        self._header[1].extend(data[start:end])
+        self._read_header(self._header[1], data[start:end])
+
+    def _read_header(self, read: bytearray, data: bytes) -> None:
+        read.extend(data)
+        if len(read) > _LONGEST_FIELD:
+            raise InvalidRequestError(f"a header of the form is longer than {_LONGEST_FIELD} bytes")
 
     def _on_header(self) -> None:
         name, value = self._header

@@ -140,6 +140,7 @@ def test_no_file_or_two() -> None:
         b"--c\r\n" + FILE + END,
         b"--b\r\nname without a colon\r\n\r\nx\r\n" + END,
         b"--b\r\n" + b"x" * 20_000 + b": y\r\n\r\n" + END,
+        b"--b\r\na: " + b"x" * 20_000 + b"\r\n\r\n" + END,
         b"--b\r\n" + b"a: b\r\n" * 1000 + b"\r\nx\r\n" + END,
         named("purpose", b"x" * 5000) + FILE + END,
         named("purpose", b"\xff") + FILE + END,
