@@ -168,4 +168,4 @@ def _sign_test(positive: int, count: int) -> float:
     for place in range(fewer + 1):
         ways += term
         term = term * (count - place) // (place + 1)
-    return min(1.0, 2 * ways / 2**count)
+    return min(1.0, float(2 * ways / 2**count))
