@@ -1,12 +1,15 @@
-"""Files in a server of several processes: each knows what the others stored, and so does the next server."""
+"""Files in a server of several processes: each knows what the others stored, and whoever comes after them."""
 
 from __future__ import annotations
 
 import socket
+from contextlib import closing
 from pathlib import Path
 
 import httpx
+import psutil
 
+from server.batches.store import Quotas, Store
 from tests.support.hash_server import FRONT_END, hash_server, until
 
 LINES = b'{"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {"prompt": "hi"}}\n'
@@ -14,9 +17,7 @@ LINES = b'{"custom_id": "a", "method": "POST", "url": "/v1/completions", "body":
 
 def test_front_ends_share_files_and_a_killed_server_leaves_whole_ones(tmp_path: Path) -> None:
     state = tmp_path / "state"
-    (tmp_path / "first").mkdir()
-    (tmp_path / "second").mkdir()
-    with hash_server(tmp_path / "first", {"state_dir": str(state), "frontends": 2}) as server:
+    with hash_server(tmp_path, {"state_dir": str(state), "frontends": 2}) as server:
         assert len(server.pids(FRONT_END)) == 2
         ids = []
         for _ in range(6):  # a connection each, so that both front ends are asked
@@ -32,13 +33,18 @@ def test_front_ends_share_files_and_a_killed_server_leaves_whole_ones(tmp_path: 
             client.sendall(b"Content-Type: multipart/form-data; boundary=b\r\n\r\n--b\r\n")
             client.sendall(b'Content-Disposition: form-data; name="file"; filename="x"\r\n\r\n' + b"x" * 100_000)
             until(lambda: len(on_disk(state)) == 7)
-            for process in server.family():
+            family = server.family()
+            for process in family:
                 process.kill()
             server.popen.wait()
-    with hash_server(tmp_path / "second", {"state_dir": str(state)}) as server:
-        until(lambda: on_disk(state) == set(ids))
+            assert not psutil.wait_procs(family, timeout=30)[1]  # their locks go with them
+    with closing(Store(state, Quotas(10**9, 10, 10**6))) as store:  # as the next server's worker does
+        assert store.remove_orphans() == 1
+        assert on_disk(state) == set(ids)
         for file_id in ids:
-            assert httpx.get(f"{server.http}/v1/files/{file_id}/content", verify=False).content == LINES
+            _, content = store.open_file("", file_id)
+            with content:
+                assert content.read() == LINES
 
 
 def on_disk(state: Path) -> set[str]:
