@@ -41,11 +41,11 @@ class Turns:
     A line beyond the bound goes alone. Belongs to one event loop.
 
     Args:
-        bound: what all lines together may take at the same time.
+        bound: what all lines together may take at the same time, where so many sequences of theirs are in the engine.
         weight: of a tenant, relative to others'.
     """
 
-    def __init__(self, bound: Load, weight: Callable[[str], float]) -> None:
+    def __init__(self, bound: Callable[[int], Load], weight: Callable[[str], float]) -> None:
         self._bound = bound
         self._weight = weight
         self._taken = Load()
@@ -79,7 +79,7 @@ class Turns:
             if line.granted.cancelled():  # its task has not run since
                 self._leave(batch, line)
                 continue
-            if self._tenants and not (self._taken + line.load).fits(self._bound):
+            if self._tenants and not (self._taken + line.load).fits(self._bound(self._taken.sequences)):
                 return
             self._leave(batch, line)
             if batch in self._waiting:  # comes after others like it

@@ -10,11 +10,9 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 
 from jaxserve.children import Backoff
-from jaxserve.config.fields import SchedulerConfig
 from jaxserve.errors import JaxserveError
 from server.batches.records import Batch
 from server.batches.running import BatchRun, BatchTools
-from server.batches.turns import Load
 
 _LOG = logging.getLogger(__name__)
 
@@ -23,15 +21,6 @@ RETRY_SECONDS = 1.0  # at least, before a batch that failed for the moment goes 
 UPKEEP_SECONDS = 5.0  # between countings of batches and removals of expired files
 MOST_OF_A_TENANT = 4  # batches side by side: a small one need not wait for a huge one
 MOST = 32  # of all tenants
-_SPARE_SHARE, _LEAST_SPARE = 4, 4  # lines that wait in the engine so that no row of it waits for a line
-_QUEUE_SHARE = 2  # of the engine's queue, at most a half
-
-
-def engine_share(scheduler: SchedulerConfig) -> Load:
-    """What lines of batches may take of an engine at the same time: its rows are filled, and its queue never is."""
-    rows = scheduler.max_num_seqs
-    sequences = min(rows + max(rows // _SPARE_SHARE, _LEAST_SPARE), max(1, scheduler.max_waiting // _QUEUE_SHARE))
-    return Load(sequences, scheduler.max_waiting_tokens // _QUEUE_SHARE)
 
 
 def next_batches(unfinished: Sequence[Batch], running: Collection[str]) -> list[Batch]:

@@ -12,6 +12,7 @@ import msgspec
 import uvloop
 
 from jaxserve.children import adopt
+from jaxserve.clock import RealClock
 from jaxserve.config.fields import ServerConfig
 from jaxserve.engine.frontend import Frontend
 from jaxserve.engine.link import EngineDescription
@@ -26,10 +27,11 @@ from jaxserve.metrics.instruments import Instruments
 from jaxserve.metrics.process import ProcessRecorder
 from jaxserve.metrics.servers import ServerRecorder
 from server.batches.answers import EngineAnswers
+from server.batches.room import Room
 from server.batches.running import BatchTools
 from server.batches.store import Store
 from server.batches.turns import Turns
-from server.batches.worker import Worker, engine_share
+from server.batches.worker import Worker
 from server.gateway.gateway import Gateway
 from server.gateway.ledger import RemoteLedger
 from server.http.answers import BodyAnswers
@@ -87,8 +89,13 @@ def _tools(
     instruments: Instruments,
 ) -> BatchTools:
     """What batches run with."""
-    share = engine_share(description.scheduler)
-    turns = Turns(share, lambda tenant: description.rules.policies.of_tenant(tenant).weight)
+
+    def busy() -> int:
+        stats = client.stats()
+        return stats.running + stats.waiting
+
+    room = Room(description.scheduler, busy, RealClock())
+    turns = Turns(room.bound, lambda tenant: description.rules.policies.of_tenant(tenant).weight)
 
     async def ask(line: Line, tenant: str) -> Answer:
         return await BodyAnswers(client, tenant).answer(line)
@@ -99,7 +106,7 @@ def _tools(
         fingerprint=description.rules.namespace.model,
         max_lines=config.max_batch_lines,
         job=JobConfig(
-            concurrency=share.sequences,
+            concurrency=room.most.sequences,
             window=_WINDOW,
             window_mib=_WINDOW_MIB,
             max_line_mib=math.ceil(config.max_body_bytes / _MIB),

@@ -82,7 +82,9 @@ def answers_of(
     wanted = NewBatch(endpoint="/v1/completions", input_file_id="file-1", model="m", key_id="web")
     batch = Batch(id="batch_1", owner="acme", wanted=wanted, status=BatchStatus.IN_PROGRESS, created_at=0, expires_at=1)
     gateway = Gateway(keys, LocalLedger(LedgerState(VirtualClock(), 0.0)), bill, max_body_bytes=1)
-    return EngineAnswers(batch, endpoint.ask, turns or Turns(Load(4, 100), lambda _: 1.0), gateway, endpoint.check_health)
+    return EngineAnswers(
+        batch, endpoint.ask, turns or Turns(lambda own: Load(4, 100), lambda _: 1.0), gateway, endpoint.check_health
+    )
 
 
 async def test_a_line_is_asked_in_its_tenants_name_as_work_in_the_background() -> None:
@@ -134,11 +136,11 @@ async def test_a_spent_budget_is_looked_at_again_before_the_day_ends(told: float
 
 
 def by_sequences() -> Turns:
-    return Turns(Load(4, 10**6), lambda _: 1.0)
+    return Turns(lambda own: Load(4, 10**6), lambda _: 1.0)
 
 
 def by_tokens() -> Turns:
-    return Turns(Load(10**6, 15), lambda _: 1.0)
+    return Turns(lambda own: Load(10**6, 15), lambda _: 1.0)
 
 
 @pytest.mark.parametrize("turns_of", [by_sequences, by_tokens])

@@ -85,7 +85,7 @@ class Bench:
     def run_of(self, batch: Batch, when_begun: Callable[[], None] = lambda: None) -> BatchRun:
         """A run, which tells when it is about to open the batch's job."""
         gateway = Gateway(None, LocalLedger(LedgerState(VirtualClock(), 0.0)), self.bill, max_body_bytes=1)
-        turns = Turns(Load(4, 10**6), lambda tenant: 1.0)
+        turns = Turns(lambda own: Load(4, 10**6), lambda tenant: 1.0)
 
         def answers(one: Batch) -> EngineAnswers:
             when_begun()

@@ -48,7 +48,7 @@ class Lines:
 
 
 def lines_of(bound: Load, weights: Mapping[str, float] | None = None) -> Lines:
-    return Lines(Turns(bound, lambda tenant: (weights or {}).get(tenant, 1.0)))
+    return Lines(Turns(lambda own: bound, lambda tenant: (weights or {}).get(tenant, 1.0)))
 
 
 async def shares(lines: Lines, count: int) -> Counter[str]:
@@ -75,6 +75,29 @@ async def test_no_more_than_the_bound_is_in_the_engine() -> None:
     assert lines.running == [names[4]], "what comes later does not pass it"
     await lines.end(names[4])
     assert lines.running == [long], "100 tokens would be 101"
+
+
+async def test_the_bound_may_change() -> None:
+    bound = Load(1, 100)
+    told: list[int] = []
+
+    def bound_now(own: int) -> Load:
+        told.append(own)
+        return bound
+
+    lines = Lines(Turns(bound_now, lambda tenant: 1.0))
+    names = [await lines.want("a", "x") for _ in range(6)]
+    assert lines.running == names[:1]
+    bound = Load(4, 100)
+    await lines.end(names[0])
+    assert lines.running == names[1:5]
+    assert max(told) == 4
+    bound = Load(1, 100)
+    for name in names[1:4]:
+        await lines.end(name)
+        assert names[5] not in lines.running
+    await lines.end(names[4])
+    assert lines.running == names[5:]
 
 
 async def test_a_line_beyond_the_bound_goes_alone() -> None:
@@ -130,7 +153,7 @@ async def test_who_leaves_while_waiting_or_running_holds_up_nobody() -> None:
 
 
 async def test_a_turn_that_is_cancelled_as_it_is_granted_is_given_back() -> None:
-    turns = Turns(Load(1, 100), lambda tenant: 1.0)
+    turns = Turns(lambda own: Load(1, 100), lambda tenant: 1.0)
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(turns.turn("a", "x", ONE))
 

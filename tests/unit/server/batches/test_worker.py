@@ -1,4 +1,4 @@
-"""Which batches begin, how much of the engine they take, and what becomes of those that fail for the moment."""
+"""Which batches begin, and what becomes of those that fail for the moment."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from jaxserve.clock import VirtualClock
-from jaxserve.config.fields import SchedulerConfig
 from jaxserve.jobs.answers import Answer
 from jaxserve.jobs.config import JobConfig
 from jaxserve.jobs.lines import Line
@@ -22,7 +21,7 @@ from server.batches.records import FINAL, Batch, BatchStatus, NewBatch
 from server.batches.running import BatchTools
 from server.batches.store import Quotas, Store
 from server.batches.turns import Load, Turns
-from server.batches.worker import MOST, MOST_OF_A_TENANT, Worker, engine_share, next_batches
+from server.batches.worker import MOST, MOST_OF_A_TENANT, Worker, next_batches
 from server.gateway.gateway import Gateway
 from server.gateway.ledger import LedgerState, LocalLedger
 
@@ -61,14 +60,6 @@ def test_all_together_are_bounded() -> None:
     assert len(next_batches(many, {batch.id for batch in begun[1:]})) == 1
 
 
-@pytest.mark.parametrize(
-    ("rows", "waiting", "sequences"), [(32, 1024, 40), (256, 1024, 320), (8, 1024, 12), (64, 100, 50), (4, 1, 1)]
-)
-def test_rows_are_filled_and_the_queue_never(rows: int, waiting: int, sequences: int) -> None:
-    config = SchedulerConfig(max_num_seqs=rows, max_waiting=waiting, max_waiting_tokens=1000)
-    assert engine_share(config) == Load(sequences, 500)
-
-
 class Unlucky(Store):
     """A store that fails its first moves to the end."""
 
@@ -93,7 +84,7 @@ class Bench:
         self.store = Unlucky(root, Quotas(2**20, 10, 10**6), now=lambda: self.now)
         self.instruments = Instruments()
         gateway = Gateway(None, LocalLedger(LedgerState(VirtualClock(), 0.0)), None, max_body_bytes=1)
-        turns = Turns(Load(4, 100), lambda _: 1.0)
+        turns = Turns(lambda own: Load(4, 100), lambda _: 1.0)
         self.tools = BatchTools(
             store=self.store,
             answers=lambda one: EngineAnswers(one, reply, turns, gateway, lambda: None),
