@@ -18,9 +18,10 @@ from tests.support.hash_server import HashServer, hash_server, until
 KEYS: dict[str, dict[str, object]] = {
     "limited": {"tenant": "limited", "rpm": 1, "tpm": 30, "max_concurrent": 1},
     "daily": {"tenant": "daily", "daily_tokens": 100},
-    "first": {"tenant": "twice"},
-    "second": {"tenant": "twice"},
+    "one": {"tenant": "one"},
     "other": {"tenant": "other"},
+    "revoked": {"tenant": "twice"},
+    "kept": {"tenant": "twice"},
 }
 
 
@@ -96,7 +97,7 @@ def test_lines_wait_for_the_budget_of_another_day(gated: Gated) -> None:
 
 def test_a_tenants_batch_finds_no_prefix_of_anothers(gated: Gated) -> None:
     requests = [request(number, 1, prompt=[50, *range(100, 140), number]) for number in range(3)]
-    for key in ("first", "other"):
+    for key in ("one", "other"):
         with gated.sdk(key) as client:
             alone = wait(client, begin(client, requests[:1]))
             assert alone.usage is not None
@@ -108,9 +109,9 @@ def test_a_tenants_batch_finds_no_prefix_of_anothers(gated: Gated) -> None:
 
 def test_without_its_key_a_batch_is_not_answered_any_further(gated: Gated) -> None:
     requests = [request(number, 100) for number in range(200)]
-    with gated.sdk("first") as client, gated.sdk("second") as other_key:
+    with gated.sdk("revoked") as client, gated.sdk("kept") as other_key:
         batch = wait(client, begin(client, requests), done=1)
-        gated.allow(*KEYS.keys() - {"first"})
+        gated.allow(*KEYS.keys() - {"revoked"})
         ended = wait(other_key, batch)
         output, errors = lines(other_key, ended.output_file_id), lines(other_key, ended.error_file_id)
     assert ended.status == "completed"

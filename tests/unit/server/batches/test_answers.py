@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 from jaxserve.clock import VirtualClock
+from jaxserve.engine.events import Started
 from jaxserve.errors import (
     AuthenticationError,
     BudgetError,
+    DeadlineError,
     DrainingError,
     EngineDeadError,
     JaxserveError,
@@ -21,10 +23,11 @@ from jaxserve.errors import (
 )
 from jaxserve.jobs.answers import Answer, NoAnswer
 from jaxserve.jobs.lines import Line
+from jaxserve.types import RequestOptions
 from server.batches.answers import BUDGET_SECONDS, EXPIRED, EngineAnswers, Nobody
 from server.batches.records import Batch, BatchStatus, NewBatch
 from server.batches.turns import Load, Turns
-from server.gateway.call import CURRENT, Call
+from server.gateway.call import CURRENT, Call, JobSize
 from server.gateway.gateway import Gateway
 from server.gateway.keys import ANYBODY, KeyRing
 from server.gateway.ledger import LedgerState, LocalLedger
@@ -47,10 +50,14 @@ class Bill(UsageLog):
     """A usage log that is looked at at once."""
 
     def __init__(self) -> None:
-        self.billed: list[str] = []
+        self.events: list[UsageEvent] = []
+
+    @property
+    def billed(self) -> list[str]:
+        return [event.request_id for event in self.events]
 
     def add(self, event: UsageEvent) -> None:
-        self.billed.append(event.request_id)
+        self.events.append(event)
 
 
 @dataclass
@@ -176,6 +183,27 @@ async def test_what_a_line_took_is_billed_when_its_answer_is_committed() -> None
     answers.ended()
     answers.ended()
     assert bill.billed == [f"batch_1-{number}" for number in range(7, 11)]
+
+
+async def test_a_line_that_broke_off_has_its_end_on_the_bill() -> None:
+    bill = Bill()
+
+    async def breaks_off(line: Line, tenant: str) -> Answer:
+        call = CURRENT.get()
+        assert call is not None
+        size = JobSize(prompt_tokens=1, prompts=1, sequences=1, max_tokens=1, delivers_output=True)
+        work = await call.start("cmpl-1", "m", RequestOptions(), size)
+        work.passed(0, Started(call.request_id, (1, 2, 3), 1, 0.0))
+        call.ended(work, DeadlineError("too late"))
+        return Answer(504, "", {})
+
+    answers = replace(answers_of(Endpoint(), bill=bill), ask=breaks_off)
+    assert (await answers.answer(LINE)) == Answer(504, "", {})
+    answers.ended()
+    assert [(one.prompt_tokens, one.final, one.reason) for one in bill.events] == [
+        (3, False, None),
+        (0, True, "deadline_exceeded"),
+    ]
 
 
 async def test_what_has_to_be_asked_again_is_billed_once() -> None:
