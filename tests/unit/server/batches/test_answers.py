@@ -200,10 +200,8 @@ async def test_a_line_that_broke_off_has_its_end_on_the_bill() -> None:
     answers = replace(answers_of(Endpoint(), bill=bill), ask=breaks_off)
     assert (await answers.answer(LINE)) == Answer(504, "", {})
     answers.ended()
-    assert [(one.prompt_tokens, one.final, one.reason) for one in bill.events] == [
-        (3, False, None),
-        (0, True, "deadline_exceeded"),
-    ]
+    told = [(one.prompt_tokens, one.final, one.reason) for one in bill.events]
+    assert told == [(3, False, None), (0, True, "deadline_exceeded")]
 
 
 async def test_what_has_to_be_asked_again_is_billed_once() -> None:
