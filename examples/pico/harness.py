@@ -10,6 +10,7 @@ import sysconfig
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
+from string import ascii_lowercase, ascii_uppercase, digits
 from typing import Any
 
 from tasks import CITIES, COLORS, MAKERS, NAMES, Source, Task
@@ -60,15 +61,16 @@ def near_numbers(answer: str, dice: Random) -> Iterator[str]:
 
 
 def near_orders(answer: str, dice: Random) -> Iterator[str]:
-    """The same digits with two exchanged, or with one digit changed, which a run of equal digits needs."""
+    """The same characters with two exchanged, or with one changed, which a run of equal ones needs."""
+    alphabet = next(letters for letters in (digits, ascii_lowercase, ascii_uppercase) if answer[0] in letters)
     while True:
-        digits = list(answer)
-        first, second = dice.sample(range(len(digits)), 2)
+        characters = list(answer)
+        first, second = dice.sample(range(len(characters)), 2)
         if dice.random() < 0.7:
-            digits[first], digits[second] = digits[second], digits[first]
+            characters[first], characters[second] = characters[second], characters[first]
         else:
-            digits[first] = dice.choice("0123456789")
-        yield "".join(digits)
+            characters[first] = dice.choice(alphabet)
+        yield "".join(characters)
 
 
 def near_objects(answer: str, dice: Random) -> Iterator[str]:
@@ -85,12 +87,12 @@ def near_objects(answer: str, dice: Random) -> Iterator[str]:
         yield json.dumps(filled | {key: values[key]()})
 
 
-# Kinds whose answers the harness splits into the tokens that training showed. Reversed and upper-cased words it does not:
-# they were trained a letter a token, and a choice is read as ordinary text.
 NEAR: dict[str, Callable[[str, Random], Iterator[str]]] = {
     "addition": near_numbers,
     "subtraction": near_numbers,
     "digit_sort": near_orders,
+    "reversal": near_orders,
+    "uppercase": near_orders,
     "json_fill": near_objects,
 }
 

@@ -139,7 +139,7 @@ def test_patterns_name_tasks_and_not_the_groups_that_have_them() -> None:
     loaded = harness.load_tasks(("pico_*_choice", "pico_text"), None)
     assert loaded.own
     assert set(loaded.loaded["groups"]) == {"pico_text"}
-    assert len(loaded.loaded["tasks"]) == 4 + 2
+    assert len(loaded.loaded["tasks"]) == 6 + 2
 
 
 def test_a_task_may_be_a_file(tmp_path: Path) -> None:

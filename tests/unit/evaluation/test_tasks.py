@@ -61,7 +61,7 @@ def test_words_are_right_and_were_held_out() -> None:
             assert document["answer"] == (word[::-1] if kind == "reversal" else word.upper())
 
 
-@pytest.mark.parametrize("kind", ["addition", "subtraction", "digit_sort", "json_fill"])
+@pytest.mark.parametrize("kind", ["addition", "subtraction", "digit_sort", "json_fill", "reversal", "uppercase"])
 def test_the_right_choice_is_anywhere_among_four(kind: str) -> None:
     listed = documents(kind)
     assert all(document["choices"][document["gold"]] == document["answer"] for document in listed)
