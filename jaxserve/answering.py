@@ -30,7 +30,7 @@ CHOSEN = ("max_num_seqs", "max_num_batched_tokens", "max_waiting")
 
 # Rows and tokens of a step. More of either make a step longer, not the work shorter, from where the device is busy; and every
 # doubling is another program to compile, which on a CPU takes longer than it saves. docs/batch.md has the measurement.
-_CPU_STEP = (64, 1024)
+_CPU_STEP = (64, 512)
 _GPU_STEP = (256, 4096)
 
 _SPARE = 4  # a quarter more than runs is asked for, so that the engine never waits for a request to be prepared

@@ -105,7 +105,7 @@ class Journal:
         row = (json.dumps(asdict(identity)), line, offset, json.dumps(Counts().as_dict()))
         self._database.execute("INSERT INTO job VALUES (1, ?, ?, ?, 0, 0, ?, 0, 0)", row)
         self._database.execute("COMMIT")
-        self._database.execute("BEGIN IMMEDIATE")
+        self._database.execute("BEGIN")
 
     def state(self) -> State:
         """What was committed last. Raises ConfigError if it cannot be read."""
@@ -154,7 +154,7 @@ class Journal:
             ),
         )
         execute("COMMIT")
-        execute("BEGIN IMMEDIATE")
+        execute("BEGIN")
 
     def close(self) -> None:
         """Forget what was not committed, and let others have the job."""

@@ -7,7 +7,7 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from jaxserve.errors import ConfigError, JaxserveError
+from jaxserve.errors import ConfigError
 from jaxserve.jobs.config import JobConfig
 from jaxserve.jobs.files import JobFiles
 from jaxserve.jobs.journal import Identity, Journal, State
@@ -44,7 +44,6 @@ class Storage:
 
         Raises ConfigError where this is another job than the one that the files are of, or a file cannot be used.
         """
-        self._failure: JaxserveError | None = None
         with contextlib.ExitStack() as opened:
             file = opened.enter_context(files.open_input())
             files.check()
@@ -78,13 +77,10 @@ class Storage:
 
         Raises StorageError, after which nothing can be committed any more: the files are as the last commit left them.
         """
-        if self._failure is not None:
-            raise self._failure.copy()
         try:
             with self._failing("write the job's files"):
                 self._write(settled, state)
-        except StorageError as error:
-            self._failure = error
+        except StorageError:
             self._undo()
             raise
 

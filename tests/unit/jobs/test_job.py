@@ -355,9 +355,11 @@ def test_line_numbers_of_a_shard_are_those_of_the_file(tmp_path: Path) -> None:
 
 def refused(folder: Path, **options: Any) -> str:
     """The message of a refusal, and what it is about."""
-    with pytest.raises(ConfigError) as caught:
-        open_job(folder, **options)
-    return f"{caught.value.param}: {caught.value.message}"
+    try:
+        open_job(folder, **options).close()
+    except ConfigError as error:
+        return f"{error.param}: {error.message}"
+    return "it was not refused"
 
 
 def test_another_input_model_or_shard_is_refused(tmp_path: Path) -> None:
@@ -376,9 +378,19 @@ def test_another_input_model_or_shard_is_refused(tmp_path: Path) -> None:
 
 
 def test_two_processes_cannot_have_a_job(tmp_path: Path) -> None:
+    """Neither before its first commit nor after it."""
     many(tmp_path, 3)
-    with open_job(tmp_path):
+    said: list[str] = []
+
+    def look(progress: Progress) -> None:
+        if progress.run.done == 1 and not said:
+            said.append(refused(tmp_path))
+            job.stop()
+
+    with open_job(tmp_path) as job:
         assert "another process" in refused(tmp_path)
+        asyncio.run(job.run(Stuck(1), look))
+    assert "another process" in said[0]
     assert run(tmp_path, Echo()).complete
 
 
