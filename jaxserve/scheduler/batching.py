@@ -5,8 +5,9 @@
     3. interactive requests that wait          while rows, pages and tokens last
     4. batch decodes, prompts, and requests    with what is left
 
-While interactive sequences decode, the step is no larger than their time between tokens allows. A batch sequence is left
-out of a few steps at most. Sequences that wait are admitted only in steps that preempted nothing.
+While interactive sequences decode, the step is no larger than their time between tokens allows; `courtesy` says what else batch
+leaves to them. A batch sequence is left out of a few steps at most. Sequences that wait are admitted only in steps that preempted
+nothing.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from jaxserve.clock import Clock
 from jaxserve.config.fields import SchedulerConfig
 from jaxserve.config.policies import Policies
 from jaxserve.scheduler.capacity import Capacity, Verdict
+from jaxserve.scheduler.courtesy import Courtesy
 from jaxserve.scheduler.estimates import OutputLengths, PromptShares
 from jaxserve.scheduler.fairness import PrefillTokens, TokenWork
 from jaxserve.scheduler.pace import Pace
@@ -68,6 +70,7 @@ class Batcher:
         self._prompts = prompts
         self._pace = pace
         self._preempter = preempter
+        self._courtesy = Courtesy(config, pace)
         self._num_admitted = 0
         self._yielded = 0  # steps in a row that left all batch decodes out
         self._turn = 0  # steps that took some of the batch decodes: each begins behind the one before
@@ -81,13 +84,18 @@ class Batcher:
         self._prefill(draft, draft.interactive.prefills)
         if self._waiting.has_interactive:
             self._admit(draft, only_interactive=True)
+        most = self._most_with_batch(draft)
+        draft.tokens.bound(most)
         self._decode_batch(draft)
         self._prefill(draft, draft.batch.prefills)
         self._admit(draft, only_interactive=False)
         self._settle(draft)
         draft.tokens.release()  # reserves that were not used: some prompt may have got nothing because of them
-        self._prefill(draft, [*draft.interactive.prefills, *draft.batch.prefills])
+        self._prefill(draft, draft.interactive.prefills)
+        draft.tokens.bound(most)
+        self._prefill(draft, draft.batch.prefills)
         self._settle(draft)
+        draft.tokens.release()
         waits = draft.batch.decodes or draft.batch.prefills
         ran = any(sequence.batch for sequence in draft.settled)
         self._yielded = self._yielded + 1 if waits and not ran else 0
@@ -112,11 +120,13 @@ class Batcher:
                 group.decodes.append(sequence)
             else:
                 group.prefills.append(sequence)
-                prompt_tokens += missing
+                prompt_tokens += 0 if low else missing
                 eager[sequence.request.tenant] = eager.get(sequence.request.tenant, 0) + missing
+        runs = bool(interactive.decodes or interactive.prefills)
+        self._courtesy.look(self._clock.now(), interactive=runs or self._waiting.has_interactive)
         budget = self._config.max_num_batched_tokens
         if interactive.decodes:
-            budget = self._pace.budget(len(interactive.decodes), prompt_tokens + self._waiting.num_tokens)
+            budget = self._pace.budget(len(interactive.decodes), prompt_tokens + self._waiting.interactive_tokens)
         return StepDraft(PrefillTokens(self._policies, budget, eager), interactive, batch)
 
     def _decode(self, draft: StepDraft, sequences: list[Sequence]) -> None:
@@ -135,6 +145,12 @@ class Batcher:
         self._decode_turn(draft, max(1 + len(draft.batch.decodes) // MAX_YIELDED, self._batch_rows(draft)))
         for sequence in draft.batch.prefills[:1]:
             self._prefill(draft, [sequence], at_most=self._pace.smallest)
+
+    def _most_with_batch(self, draft: StepDraft) -> int:
+        """Tokens of the step that batch may fill it up to."""
+        prompts = any(sequence in draft.chosen for sequence in draft.interactive.prefills)
+        prompts = prompts or any(not sequence.batch for sequence in draft.prefilling)
+        return self._courtesy.most_tokens(draft.tokens.taken, prompts=prompts, decodes=bool(draft.interactive.decodes))
 
     def _decode_batch(self, draft: StepDraft) -> None:
         """Batch decodes, in turns if the interactive ones beside them leave rows for some only."""
@@ -225,7 +241,8 @@ class Batcher:
             return
         self._settle(draft)
         line = self._waiting.line()
-        capacity = Capacity(self._config, self._policies, self._running.cache, self._lengths, self._pace, self._running)
+        spare = self._courtesy.spare_rows
+        capacity = Capacity(self._config, self._policies, self._running.cache, self._lengths, self._pace, self._running, spare)
         while draft.tokens.left > 0:
             sequence = line.next(only_interactive=only_interactive)
             if sequence is None:

@@ -40,6 +40,7 @@ class Capacity:
         lengths: output lengths to expect.
         pace: rows that may decode together.
         running: what runs.
+        spare_rows: that batch does not start in.
     """
 
     def __init__(
@@ -50,12 +51,14 @@ class Capacity:
         lengths: OutputLengths,
         pace: Pace,
         running: RunningSet,
+        spare_rows: int,
     ) -> None:
         self._config = config
         self._policies = policies
         self._cache = cache
         self._lengths = lengths
         self._max_decodes = pace.max_decodes()
+        self._most_with_batch = config.max_num_seqs - spare_rows
         self._low_watermark = int(cache.num_usable * config.low_watermark)
         self._running = running
         size = cache.page_size
@@ -95,6 +98,8 @@ class Capacity:
         """Whether the interactive sequences that run keep their time between tokens."""
         if not sequence.batch:
             return self._interactive < self._max_decodes
+        if len(self._running) >= self._most_with_batch:
+            return False
         return not self._interactive or len(self._running) < self._max_decodes
 
     def _missing_pages(self, sequence: Sequence, held: int) -> int:

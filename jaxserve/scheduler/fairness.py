@@ -107,6 +107,8 @@ class PrefillTokens:
 
     def __init__(self, policies: Policies, budget: int, eager: Mapping[str, float]) -> None:
         self.left = budget
+        self._budget = budget
+        self._withheld = 0
         self._reserved: dict[str, int] = {}
         if any(policy.prefill_reserve for policy in policies.tenants.values()):
             shares = {tenant: policies.of_tenant(tenant).prefill_reserve for tenant in eager}
@@ -120,9 +122,22 @@ class PrefillTokens:
         others = sum(tokens for other, tokens in self._reserved.items() if other != tenant)
         return max(self.left - others, min(self._reserved.get(tenant, 0), self.left))
 
+    @property
+    def taken(self) -> int:
+        """Tokens that are given out."""
+        return self._budget - self.left - self._withheld
+
+    def bound(self, most: int) -> None:
+        """Until `release` the step gets no larger than so many tokens, or than it is."""
+        withheld = max(0, self.left - max(0, most - self.taken))
+        self.left -= withheld
+        self._withheld += withheld
+
     def release(self) -> None:
-        """Nobody claims what is left of the reserves: everybody may have it."""
+        """Nobody claims what is left of the reserves, and there is no bound any more: everybody may have what is left."""
         self._reserved = {}
+        self.left += self._withheld
+        self._withheld = 0
 
     def take(self, tenant: str, count: int) -> None:
         """A row of the tenant takes tokens."""

@@ -2,8 +2,8 @@
 
 Steps are timed. What a step of a size costs is the moving average of those measured; of a size not measured lately, a line
 through the two nearest smaller ones. While an interactive sequence decodes, a step is made as large as the time between tokens
-that was promised (`itl_target_ms`) allows: half of it while no prompt waits, all of it while four full steps of prompts do.
-Beyond that steps grow with what waits: a queue that only grows helps nobody. Sizes are powers of two: steps are padded to them.
+that was promised (`itl_target_ms`) allows: half of it while no interactive prompt waits, all of it while four full steps of them
+do. Beyond that steps grow with what waits: a queue that only grows helps nobody. Sizes are powers of two, as steps are padded to.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Pace:
 
         Args:
             decodes: their tokens, which are always in it.
-            waiting_tokens: prompt tokens that could be computed now.
+            waiting_tokens: prompt tokens of interactive sequences that could be computed now; batch is in no hurry.
         """
         if not self._target:
             return self._max_tokens
@@ -100,6 +100,11 @@ class Pace:
         if size - decodes < self.smallest // 2:
             size = 2 ** _exponent(decodes + self.smallest // 2)
         return min(size, self._max_tokens)
+
+    def padded(self, size: int) -> int:
+        """Tokens that a step of so many is computed as."""
+        padded: int = 2 ** _exponent(size)
+        return min(max(padded, self.smallest), self._max_tokens)
 
     def max_decodes(self) -> int:
         """Rows that may decode together within the target."""

@@ -277,7 +277,7 @@ class Scheduler:
         sequence.tokens.append(token)
         known = len(sequence.tokens)
         if sequence.status is Status.WAITING:  # preempted while the step was in flight
-            self._waiting.grew(1)
+            self._waiting.grew(sequence, 1)
         elif sequence.num_computed >= sequence.commit_at <= known:
             self._running.commit(sequence)
         request = sequence.request

@@ -21,9 +21,6 @@ from jaxserve.types import ServiceClass
 class WaitingQueue:
     """Every sequence that waits, siblings held behind their first sequence included.
 
-    Attributes:
-        num_tokens: tokens of all sequences in it.
-
     Args:
         work: decides between tenants.
         aging: seconds that a class's wait counts less than that of the class above it.
@@ -37,7 +34,7 @@ class WaitingQueue:
         self._queued_work: dict[ServiceClass, dict[str, float]] = {service_class: {} for service_class in ServiceClass}
         self._held = 0
         self._length = 0
-        self.num_tokens = 0
+        self._tokens = dict.fromkeys(ServiceClass, 0)
 
     def __len__(self) -> int:
         return self._length + self._held
@@ -47,6 +44,16 @@ class WaitingQueue:
         for queues in self._queues.values():
             for queue in queues.values():
                 yield from queue
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of all sequences in it."""
+        return sum(self._tokens.values())
+
+    @property
+    def interactive_tokens(self) -> int:
+        """Tokens of those of interactive classes."""
+        return self.num_tokens - self._tokens[ServiceClass.BATCH]
 
     @property
     def has_interactive(self) -> bool:
@@ -110,10 +117,13 @@ class WaitingQueue:
     def set_class(self, sequence: Sequence, service_class: ServiceClass) -> None:
         """Let the sequence wait in another class, in front of its tenant's others there."""
         held = sequence.parent is not None and sequence in sequence.parent.siblings
-        if not held:
+        if held:
+            self._counts_no_more(sequence)
+            sequence.set_class(service_class)
+            self._counts(sequence)
+        else:
             self._take_out(sequence)
-        sequence.set_class(service_class)
-        if not held:
+            sequence.set_class(service_class)
             self.put_back([sequence])
 
     def newest_of_most_crowded(self, tenant: str, count: int) -> Sequence | None:
@@ -135,9 +145,9 @@ class WaitingQueue:
                     return sequence
         return None
 
-    def grew(self, count: int) -> None:
-        """A step that was in flight when its sequence was preempted gave it tokens."""
-        self.num_tokens += count
+    def grew(self, sequence: Sequence, count: int) -> None:
+        """A step that was in flight when the sequence was preempted gave it tokens."""
+        self._tokens[sequence.service_class] += count
 
     def work_ahead(self, tenant: str, service_class: ServiceClass) -> float:
         """Token-work that is done before a new sequence of the tenant: higher classes' and a fair part of its own class's.
@@ -156,7 +166,8 @@ class WaitingQueue:
         """Assert the counts, given the sequences that are held behind others."""
         waiting = [*self, *held]
         assert len(waiting) == len(self) == len(set(map(id, waiting)))
-        assert self.num_tokens == sum(len(sequence.tokens) for sequence in waiting)
+        for service_class, tokens in self._tokens.items():
+            assert tokens == sum(len(sequence.tokens) for sequence in waiting if sequence.service_class is service_class)
         for service_class, queues in self._queues.items():
             assert set(queues) == set(self._queued_work[service_class]), "queued work of a tenant that does not wait"
             for tenant, queue in queues.items():
@@ -168,11 +179,11 @@ class WaitingQueue:
 
     def _counts(self, sequence: Sequence) -> None:
         """Its tokens wait, and so does its tenant."""
-        self.num_tokens += len(sequence.tokens)
+        self._tokens[sequence.service_class] += len(sequence.tokens)
         self._work.wait(sequence.request.tenant)
 
     def _counts_no_more(self, sequence: Sequence) -> None:
-        self.num_tokens -= len(sequence.tokens)
+        self._tokens[sequence.service_class] -= len(sequence.tokens)
         self._work.wait_no_more(sequence.request.tenant)
 
     def _count_in(self, sequence: Sequence) -> None:

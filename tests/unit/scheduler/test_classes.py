@@ -264,10 +264,15 @@ def test_the_queue_counts_sequences_tokens_and_tenants():
     queue.append(first)
     queue.append(second)
     assert (len(queue), queue.num_tokens, queue.tenants()) == (2, 12, {"x", "y"})
+    assert queue.interactive_tokens == 5
     queue.remove(first)
-    queue.grew(1)
+    queue.grew(second, 1)
     second.tokens.append(3)
     assert (len(queue), queue.num_tokens, queue.tenants()) == (1, 8, {"y"})
+    assert queue.interactive_tokens == 0
+    queue.set_class(second, FREE)
+    assert (queue.num_tokens, queue.interactive_tokens) == (8, 8)
+    queue.check([])
     queue.remove(second)
     assert (len(queue), queue.num_tokens, queue.tenants()) == (0, 0, set())
     queue.check([])

@@ -251,3 +251,19 @@ def test_a_reserve_lets_a_small_tenant_start_beside_a_large_prompt():
     assert bench.rows() == {"a": 8, "b": 8}
     assert bench.rows() == {"a": 8, "b": 8}
     assert bench.rows() == {"a": 12, "b": 4}, "the reserve is for prompts that are there"
+
+
+def test_a_bound_holds_until_it_is_released():
+    tokens = PrefillTokens(Policies(), 100, {})
+    tokens.take("a", 20)
+    tokens.bound(32)
+    tokens.bound(50)
+    assert (tokens.left, tokens.taken) == (12, 20)
+    tokens.take("b", 2)
+    tokens.release()
+    assert (tokens.left, tokens.taken) == (78, 22)
+    tokens.bound(10)
+    assert (tokens.left, tokens.taken) == (0, 22)
+    tokens.release()
+    tokens.release()
+    assert (tokens.left, tokens.taken) == (78, 22)
