@@ -216,10 +216,15 @@ class RequestOutputs:
         )
 
     def _take_scores(self, rows: LogprobRows) -> None:
-        """Log-probabilities of the next prompt tokens."""
-        for row in range(len(rows.rank)):
-            token = self._prompt[len(self._scores)]
-            self._scores.append(self._position(rows, row, token, self._params.prompt_logprobs or 0))
+        """Log-probabilities of the next prompt tokens: often thousands at once."""
+        if self._params.prompt_logprobs:
+            for row in range(len(rows.rank)):
+                token = self._prompt[len(self._scores)]
+                self._scores.append(self._position(rows, row, token, self._params.prompt_logprobs))
+            return
+        first = len(self._scores)
+        chosen = zip(self._prompt[first : first + len(rows.rank)], rows.chosen.tolist(), rows.rank.tolist(), strict=True)
+        self._scores += [PositionLogprobs(self._token_logprob(*one), ()) for one in chosen]
 
     def _position(self, rows: LogprobRows, row: int, token: int, count: int) -> PositionLogprobs:
         """The chosen token and the `count` likeliest ones of one row."""
