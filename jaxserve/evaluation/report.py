@@ -80,10 +80,12 @@ def _add_metric(table: Table, entries: Sequence[tuple[str, Difference]], first: 
 
 
 def figure(value: float | None, *, signed: bool = False) -> str:
-    """A metric with four digits that count, a dash where there is none."""
+    """A metric with four decimals, or its power of ten where they would not show it; a dash where there is none."""
     if value is None:
         return "–"
     sign = "+" if signed else ""
+    if 0.0 < abs(value) < 0.001:
+        return f"{value:{sign}.1e}"
     return f"{value:{sign}.4f}" if abs(value) < 100 else f"{value:{sign},.1f}"
 
 

@@ -15,7 +15,7 @@ from rich.console import Console
 from jaxserve.errors import ConfigError
 from jaxserve.evaluation.names import labels, steps
 from jaxserve.evaluation.plot import plot
-from jaxserve.evaluation.report import show, show_comparison
+from jaxserve.evaluation.report import figure, show, show_comparison
 from jaxserve.evaluation.result import CHECKPOINTS, HEADER, Result, plain, read_results, require_writable, write_atomically
 from jaxserve.evaluation.scores import scores
 from jaxserve.evaluation.values import values_of
@@ -96,6 +96,15 @@ def test_comparison_says_what_it_cannot_tell_and_what_is_not_comparable() -> Non
     assert "Nothing tells whether these differences are more than chance." in lines
     assert "Careful: limit differs: None, 2" in lines
     assert "b: contexts were too long" in lines
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(None, "–"), (0.0, "0.0000"), (0.00004, "4.0e-05"), (0.5, "0.5000"), (-99.0, "-99.0000"), (1234.56, "1,234.6")],
+)
+def test_figures_show_what_counts(value: float | None, shown: str) -> None:
+    assert figure(value) == shown
+    assert figure(0.25, signed=True) == "+0.2500"
 
 
 def test_names_tell_checkpoints_apart() -> None:
