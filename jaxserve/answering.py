@@ -29,9 +29,9 @@ CHOSEN = ("max_num_seqs", "max_num_batched_tokens", "max_waiting")
 """Settings of the engine that are chosen here where they are None."""
 
 # Rows and tokens of a step. More of either make a step longer, not the work shorter, from where the device is busy; and every
-# doubling is another program to compile, which on a CPU takes longer than it saves. docs/batch.md has the measurement.
+# doubling is more programs to compile, which on a CPU soon takes longer than it saves.
 _CPU_STEP = (64, 512)
-_GPU_STEP = (256, 4096)
+_GPU_STEP = (256, 4096)  # not measured yet
 
 _SPARE = 4  # a quarter more than runs is asked for, so that the engine never waits for a request to be prepared
 _LEAST_SPARE = 8
