@@ -139,10 +139,13 @@ class SharedFields(EngineFields):
     stream_options: StreamOptions | None = None
     user: str | None = Field(None, description="a tag of the client's own, without effect")
     n: int | None = told("outputs for a prompt", minimum=1, maximum=MAX_SEQUENCES)
-    max_tokens: int | None = told("tokens of an output at most", minimum=1)
+    max_tokens: int | None = told("tokens of an output at most; 0 only with prompt_logprobs", minimum=0)
     stop: Stop | None = None
     prompt_logprobs: int | None = told(
         "log-probabilities of the prompt, and of so many alternatives at each position", minimum=0, maximum=MAX_LOGPROBS
+    )
+    prompt_logprobs_start: int | None = told(
+        "those of prompt tokens from this one on; what comes before may be in the prefix cache", minimum=0
     )
     service_tier: ServiceTier | None = Field(None, description="flex is the class batch, priority is interactive_paid")
     truncate_prompt_tokens: int | None = told(
@@ -159,9 +162,10 @@ class SharedFields(EngineFields):
 
     def sampling(self) -> dict[str, Any]:
         """The fields that SamplingParams knows under the same name."""
-        return super().sampling() | {name: getattr(self, name) for name in ("n", "max_tokens", "stop", "prompt_logprobs")}
+        return super().sampling() | {name: getattr(self, name) for name in _SHARED_SAMPLING}
 
 
+_SHARED_SAMPLING = ("n", "max_tokens", "stop", "prompt_logprobs", "prompt_logprobs_start")
 _OPTIONS = ("cache_salt", "queue_timeout", "timeout", "max_total_tokens")
 _OTHER = ("model", "stream", "logit_bias", "service_tier", "service_class", "request_id", *_OPTIONS)
 _SAMPLING = tuple(name for name in EngineFields.model_fields if name not in _OTHER)

@@ -48,16 +48,17 @@ class TextLogprobs:
         self._offset = 0
 
     def prompt(self, started: Started) -> CompletionLogprobsReply:
-        """The echoed prompt's. Its first token has no log-probability, as nothing precedes it."""
-        first, *_ = started.prompt_token_ids
+        """The echoed prompt's. Its first token has no log-probability, as nothing precedes it, nor have those not asked for."""
+        assert started.prompt_logprobs is not None
+        scored = [position for position in started.prompt_logprobs if position is not None]
+        before = started.prompt_token_ids[: len(started.prompt_token_ids) - len(scored)]
         reply: CompletionLogprobsReply = {
-            "tokens": [_name(first, token_text(self._tokenizer, first), self._as_ids)],
-            "token_logprobs": [None],
-            "top_logprobs": [None],
+            "tokens": [_name(token, token_text(self._tokenizer, token), self._as_ids) for token in before],
+            "token_logprobs": [None] * len(before),
+            "top_logprobs": [None] * len(before),
             "text_offset": self._prompt_offsets(started.prompt_token_ids),
         }
-        assert started.prompt_logprobs is not None
-        self._append(reply, [position for position in started.prompt_logprobs if position is not None])
+        self._append(reply, scored)
         return reply
 
     def output(self, positions: Sequence[PositionLogprobs]) -> CompletionLogprobsReply:

@@ -39,7 +39,7 @@ class ChatRequest(SharedFields):
     )
 
     messages: Messages
-    max_completion_tokens: int | None = told("the newer name of max_tokens", minimum=1)
+    max_completion_tokens: int | None = told("the newer name of max_tokens", minimum=0)
     logprobs: bool | None = Field(None, description="log-probabilities of the output's tokens")
     top_logprobs: int | None = told("and of so many alternatives; needs logprobs", minimum=0, maximum=MAX_LOGPROBS)
     chat_template_kwargs: dict[str, Any] | None = Field(None, description="further variables of the chat template")
@@ -77,7 +77,7 @@ class CompletionRequest(SharedFields):
     )
 
     prompt: PromptField = Field(description="one prompt, or at most 1024 of them")
-    max_tokens: int | None = told("tokens of an output at most, 16 by default; 0 only with echo", minimum=0)
+    max_tokens: int | None = told("tokens of an output at most, 16 by default; 0 only with echo or prompt_logprobs", minimum=0)
     echo: bool | None = Field(None, description="begin the text with the prompt; max_tokens may then be 0")
     logprobs: int | None = told("log-probabilities of each token, and of so many alternatives", minimum=0, maximum=MAX_LOGPROBS)
     add_special_tokens: bool | None = Field(None, description="begin a text prompt with BOS and the like, which is the default")

@@ -75,6 +75,7 @@ _OTHERS: Mapping[str, tuple[Any, ...]] = MappingProxyType(
         "echo": (False,),
         "n": (1,),
         "prompt_logprobs": (),
+        "prompt_logprobs_start": (),
         "return_token_ids": (False,),
         "return_tokens_as_token_ids": (False,),
         "truncate_prompt_tokens": (),

@@ -202,3 +202,29 @@ def test_damaged_bodies(client: httpx.Client, path: str, noise: bytes, data: st.
     reply = client.post(path, content=good[:start] + noise + good[end:], headers=JSON)
     if reply.status_code != 200:
         assert refused(reply, path)[1]
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+def test_a_prompt_that_is_only_scored_from_a_position_on(client: httpx.Client, path: str) -> None:
+    body = {**GOOD[path], "max_tokens": 0, "prompt_logprobs": 0}
+    reply = client.post(path, json={**body, "prompt_logprobs_start": 1}).json()
+    (choice,) = reply["choices"]
+    scores = (reply if path.startswith("/v1/chat") else choice)["prompt_logprobs"]
+    assert choice["finish_reason"] == "length"
+    assert (choice["text"] if path == "/v1/completions" else choice["message"]["content"]) == ""
+    assert (reply["usage"]["prompt_tokens"], reply["usage"]["completion_tokens"]) == (len(scores), 0)
+    assert [score is None for score in scores] == [True] + [False] * (len(scores) - 1)
+    last = client.post(path, json={**body, "prompt_logprobs_start": len(scores) - 1})
+    assert last.json()["choices"][0]["finish_reason"] == "length"
+    assert refused(client.post(path, json={**body, "prompt_logprobs_start": len(scores)}), path)[0] == "prompt_logprobs_start"
+    with client.stream("POST", path, json={**body, "stream": True}) as stream:
+        lines = [line for line in stream.iter_lines() if line]
+    assert lines[-1] == "data: [DONE]"
+    assert sum('"finish_reason":"length"' in line for line in lines) == 1
+
+
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/responses"])
+def test_scores_from_a_position_on_are_of_text_and_chat_alone(client: httpx.Client, path: str) -> None:
+    assert refused(client.post(path, json={**GOOD[path], "prompt_logprobs_start": 1}), path)[1].startswith(
+        "prompt_logprobs_start"
+    )

@@ -63,6 +63,16 @@ def test_impossible_tokens_have_a_number_that_json_can_write() -> None:
     assert reply["content"] == [{"token": "a", "logprob": -9999.0, "bytes": [97], "top_logprobs": []}]
 
 
+def test_an_echo_that_is_scored_from_a_position_on() -> None:
+    started = Started("a", (97, 98, 99), 0, 0.0, (None, None, position(b"c", token_id=99)))
+    assert TextLogprobs(ByteTokenizer(), skip_special_tokens=True).prompt(started) == {
+        "tokens": ["a", "b", "c"],
+        "token_logprobs": [None, None, -1.0],
+        "top_logprobs": [None, None, {"c": -1.0}],
+        "text_offset": [0, 1, 2],
+    }
+
+
 def test_prompt_logprobs_are_keyed_by_token_id() -> None:
     top = (TokenLogprob(7, -0.5, 1, "b", b"b"),)
     assert prompt_logprobs([None, position(b"a", token_id=3, top=top)]) == [

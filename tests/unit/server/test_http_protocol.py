@@ -143,6 +143,7 @@ def test_every_sampling_field_reaches_the_engine() -> None:
         "include_stop_str_in_output": True,
         "skip_special_tokens": False,
         "prompt_logprobs": 1,
+        "prompt_logprobs_start": 2,
     }
     params = sampling_params(CompletionRequest.model_validate({**TEXT, **fields}).sampling(), {})
     expected = {**fields, "logit_bias": {7: -1.0}, "allowed_token_ids": (7, 8), "stop": ("x",), "stop_token_ids": (4,)}
