@@ -18,7 +18,7 @@ from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
 from jaxserve.errors import CheckpointError, ConfigError, ContextLengthError, InvalidRequestError
 from jaxserve.evaluation.generation import Generation, generation
-from jaxserve.evaluation.scoring import group, likelihood
+from jaxserve.evaluation.scoring import group, likelihood, parts
 from jaxserve.llm import LLM
 from jaxserve.outputs import RequestOutput
 from jaxserve.sampling.params import SamplingParams
@@ -27,6 +27,7 @@ from jaxserve.types import Prompt
 logger = logging.getLogger(__name__)
 
 MAX_GEN_TOKS = 256  # output tokens of a task that names no number: as lm-eval's other models have it
+SCORED_AT_ONCE = 65_536  # tokens whose scores are in memory together: about 32 MB
 SCORED_STARTS = 4096  # parameters that are kept
 NO_ARGUMENTS: Mapping[str, Any] = {}
 Progress = Callable[[str, int, int], None]  # what, done, of how many
@@ -178,7 +179,8 @@ class JaxserveLM(TemplateLM):  # type: ignore[misc]  # lm_eval is not typed
             answers[number] = postprocess_generated_text(text, list(wanted[number][1].until), None)
             self.cache_hook.add_partial("generate_until", requests[number].args, answers[number])
 
-        self._run("generating", [(wanted[number][0], wanted[number][1].params) for number in order], take)
+        asked = [(wanted[number][0], wanted[number][1].params) for number in order]
+        self._run("generating", asked, take, total=len(asked))
         return answers
 
     def _loglikelihood_tokens(
@@ -188,21 +190,35 @@ class JaxserveLM(TemplateLM):  # type: ignore[misc]  # lm_eval is not typed
         prompts = group(self._fitting(context, continuation) for _, context, continuation in requests)
         answers = [(0.0, True)] * len(requests)
 
+        done = 0
+
         def take(place: int, output: RequestOutput) -> None:
-            for member in prompts[place].members:
+            for member in prompts[done + place].members:
                 texts, _, continuation = requests[member]
                 answers[member] = likelihood(output, len(continuation))
                 if texts is not None:  # windows of a longer text have no name of their own
                     self.cache_hook.add_partial("loglikelihood", texts, answers[member])
 
-        self._run("scoring", [(prompt.tokens, _scoring(prompt.start)) for prompt in prompts], take)
+        for part in parts(prompts, SCORED_AT_ONCE):
+            wanted = [(prompt.tokens, _scoring(prompt.start)) for prompt in part]
+            self._run("scoring", wanted, take, before=done, total=len(prompts))
+            done += len(part)
         return answers
 
     def _run(
-        self, what: str, requests: Sequence[tuple[Sequence[int], SamplingParams]], take: Callable[[int, RequestOutput], None]
+        self,
+        what: str,
+        requests: Sequence[tuple[Sequence[int], SamplingParams]],
+        take: Callable[[int, RequestOutput], None],
+        *,
+        total: int,
+        before: int = 0,
     ) -> None:
-        """Generate for all requests; `take` gets the place and output of each as it ends. Raises what one failed with."""
-        ended = 0
+        """Generate for all requests; `take` gets the place and output of each as it ends. Raises what one failed with.
+
+        Progress is told of `total` requests, of which `before` were done.
+        """
+        ended = before
 
         def on_output(output: RequestOutput) -> None:
             nonlocal ended
@@ -211,13 +227,15 @@ class JaxserveLM(TemplateLM):  # type: ignore[misc]  # lm_eval is not typed
             self.usage.add(output)
             take(int(output.request_id), output)
             ended += 1
-            self._on_progress(what, ended, len(requests))
+            self._on_progress(what, ended, total)
 
         prompts: list[Prompt] = [{"prompt_token_ids": list(tokens)} for tokens, _ in requests]
         self._llm.generate(prompts, [params for _, params in requests], on_output=on_output)
 
     def _fitting(self, context: list[int], continuation: list[int]) -> tuple[tuple[int, ...], int]:
         """Context and continuation as far as the model sees them, and where the continuation starts."""
+        if not continuation:  # its characters may have become part of the context's last token
+            raise InvalidRequestError(f"a continuation of {len(context)} tokens of context has no token of its own")
         if len(continuation) > self.max_length:
             raise ContextLengthError(f"a continuation has {len(continuation)} tokens, but max_length is {self.max_length}")
         tokens = (*context, *continuation)[-(self.max_length + 1) :]  # the last one is predicted, not seen

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from jaxserve.outputs import RequestOutput
@@ -34,6 +34,16 @@ def group(wanted: Iterable[tuple[tuple[int, ...], int]]) -> list[ScoredPrompt]:
         prompt.start = min(prompt.start, start)
         prompt.members.append(number)
     return [prompts[tokens] for tokens in sorted(prompts)]
+
+
+def parts(prompts: Sequence[ScoredPrompt], size: int) -> Iterator[Sequence[ScoredPrompt]]:
+    """The prompts in their order, in runs of about `size` scored tokens: the scores of one are in memory together."""
+    begin = scored = 0
+    for end, prompt in enumerate(prompts, 1):
+        scored += len(prompt.tokens) - prompt.start
+        if scored >= size or end == len(prompts):
+            yield prompts[begin:end]
+            begin, scored = end, 0
 
 
 def likelihood(output: RequestOutput, length: int) -> tuple[float, bool]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jaxserve.evaluation.scoring import ScoredPrompt, group, likelihood
+from jaxserve.evaluation.scoring import ScoredPrompt, group, likelihood, parts
 from jaxserve.outputs import Logprob, RequestOutput
 
 
@@ -22,6 +22,14 @@ def test_prompts_of_one_context_are_neighbours() -> None:
     wanted = [((*contexts[number], token), 5) for token in (9, 8, 7) for number in (3, 1, 2)]
     assert [prompt.tokens[0] for prompt in group(wanted)] == [1, 1, 1, 2, 2, 2, 3, 3, 3]
     assert group([]) == []
+
+
+def test_parts_have_about_so_many_scored_tokens() -> None:
+    prompts = [ScoredPrompt(tuple(range(length)), start) for length, start in ((5, 1), (3, 1), (9, 2), (4, 3), (2, 1))]
+    assert list(parts(prompts, 1)) == [[prompt] for prompt in prompts]
+    assert list(parts(prompts, 6)) == [prompts[:2], prompts[2:3], prompts[3:]]
+    assert list(parts(prompts, 100)) == [prompts]
+    assert list(parts([], 6)) == []
 
 
 def output(*scores: tuple[float, int]) -> RequestOutput:
