@@ -26,5 +26,5 @@ def prepare_harness(scratch: Path) -> None:
     """
     os.environ.update(_ALWAYS)
     home = os.environ.get("HOME", os.path.expanduser("~"))
-    if not any(os.environ.get(name) for name in _CACHES) and not (home and os.access(home, os.W_OK)):
+    if not any(os.environ.get(name) for name in _CACHES) and not os.access(home, os.W_OK):
         os.environ["HF_HOME"] = str(scratch)

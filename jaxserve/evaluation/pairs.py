@@ -96,13 +96,13 @@ def _of_group(base: Result, other: Result, group: str, metric: str) -> Pairs | N
     """A mean of tasks, all alike or by their sizes."""
     tasks = [task for task in dict.fromkeys(_leaves(base, group)) if _figure(base, task, metric) is not None]
     found = [pairs(base, other, task, metric) for task in tasks]
-    kept = [entry for entry in found if entry is not None and entry.factor == 1.0]
+    kept = [entry for entry in found if entry is not None]
     if not kept or len(kept) < len(found):
         return None
     sizes = np.array([len(entry.parts[0]) for entry in kept], np.float64)
     for weights in (np.full(len(kept), 1 / len(kept)), sizes / sizes.sum()):
         if all(_same(_mean(result, tasks, metric, weights), _figure(result, group, metric)) for result in (base, other)):
-            parts = tuple(weight * entry.parts[0] for weight, entry in zip(weights, kept, strict=True))
+            parts = tuple(weight * entry.factor * entry.parts[0] for weight, entry in zip(weights, kept, strict=True))
             return Pairs(parts, tuple(entry.shares[0] for entry in kept), 1.0)
     return None
 

@@ -33,20 +33,17 @@ def test_right_and_wrong_answers_get_mcnemars_exact_p(better: int, worse: int) -
     assert sign_flip_p(parts) == pytest.approx(binomial_p(better, worse))
 
 
-@pytest.mark.parametrize("count", [20, 600])  # drawn, and from the normal distribution
-def test_many_documents_of_different_weight(count: int) -> None:
+@pytest.mark.parametrize(("count", "worse"), [(20, 5), (2400, 19)])  # drawn, and from the normal distribution
+def test_many_documents_of_different_weight(count: int, worse: int) -> None:
     """Against the exact share, by the distribution of all sums of whole numbers."""
-    dice = np.random.default_rng(count)
-    parts = dice.integers(1, 6, count) * np.where(np.arange(count) % 40 < (5 if count < 100 else 19), -1, 1)
-    ways = {0: 1}
+    parts = np.random.default_rng(0).integers(1, 6, count) * np.where(np.arange(count) % 40 < worse, -1, 1)
+    most = int(np.abs(parts).sum())
+    shares = np.zeros(2 * most + 1)  # of sign patterns, by their sum from -most to most
+    shares[most] = 1.0
     for size in np.abs(parts).tolist():
-        following: dict[int, int] = {}
-        for total, number in ways.items():
-            for reached in (total - size, total + size):
-                following[reached] = following.get(reached, 0) + number
-        ways = following
-    exact = sum(number for total, number in ways.items() if abs(total) >= abs(int(parts.sum()))) / 2**count
-    assert 0.01 < exact < 0.5
+        shares = (np.roll(shares, size) + np.roll(shares, -size)) / 2
+    exact = float(shares[np.abs(np.arange(-most, most + 1)) >= abs(int(parts.sum()))].sum())
+    assert 0.001 < exact < 0.5
     assert sign_flip_p(parts / 7.0) == pytest.approx(exact, rel=0.1)
 
 
@@ -156,6 +153,20 @@ def test_a_group_is_compared_by_the_documents_of_all_its_tasks(by_size: bool) ->
     assert entry.paired
     assert entry.stderr == pytest.approx(math.hypot(*errors))
     assert entry.p == pytest.approx(2 / 2**5)
+
+
+def test_a_group_of_texts_is_compared_in_its_own_unit() -> None:
+    texts = [{"one": [(-110.0, 100), (-190.0, 200)], "two": [(-300.0, 250), (-90.0, 100)]}]
+    texts.append({"one": [(-100.0, 100), (-185.0, 200)], "two": [(-290.0, 250), (-70.0, 100)]})
+    made = [made_result(name, texts=listed) for name, listed in zip("ab", texts, strict=True)]
+    for result in made:
+        results = result.harness["results"]
+        results["all"] = {"bits_per_byte,none": statistics.fmean(results[task]["bits_per_byte,none"] for task in ("one", "two"))}
+        result.harness["group_subtasks"]["all"] = ["one", "two"]
+    entry = {entry.score.key: entry for entry in differences(*made)}
+    errors = [entry[task, "bits_per_byte,none"].stderr or 0.0 for task in ("one", "two")]
+    assert entry["all", "bits_per_byte,none"].stderr == pytest.approx(math.hypot(*errors) / 2)
+    assert entry["all", "bits_per_byte,none"].p == pytest.approx(2 / 2**4)
 
 
 def test_a_task_that_only_one_has_is_no_difference() -> None:

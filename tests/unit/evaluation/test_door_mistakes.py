@@ -140,6 +140,7 @@ def test_patterns_name_tasks_and_not_the_groups_that_have_them() -> None:
     assert loaded.own
     assert set(loaded.loaded["groups"]) == {"pico_text"}
     assert len(loaded.loaded["tasks"]) == 6 + 2
+    assert set(harness.load_tasks(("pico_spell*",), None).loaded["groups"]) == {"pico_spelling"}  # no task is called so
 
 
 def test_a_task_may_be_a_file(tmp_path: Path) -> None:
