@@ -1,11 +1,11 @@
 """`jaxserve.batch` beside the same requests through a server, and beside HF transformers' batched generate, in turns.
 
-    python -m benchmarks.batch --transformers-python PATH [--requests 128] [--repeats 3]
+    python -m benchmarks.batch --transformers-python PATH [--requests 96] [--repeats 2]
 
-PATH is an interpreter with torch and transformers (extra "parity"); without one only jaxserve is measured. First the server is
-asked by several numbers of clients, as interactive and as batch work, and transformers with several batch sizes; then the best of
-each and `jaxserve.batch` take turns. Seconds are those of answering: neither loading nor compiling nor reading the requests
-counts. Output tokens are those that were asked for. Writes benchmarks/results/batch.json and prints a table.
+PATH is an interpreter with torch and transformers (extra "parity"); without one only jaxserve is measured. The server has the
+flags that `jaxserve.batch` chooses, and is asked as clients do, and for its batch class; all sides take turns. Seconds are those
+of answering: neither loading nor compiling nor reading the requests counts. Output tokens are those that were asked for. Writes
+benchmarks/results/batch.json and prints a table.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import httpx
 from rich.console import Console
 from rich.table import Table
 
@@ -58,7 +60,8 @@ class Served:
         self._lines = lines
 
     def seconds(self, way: Way) -> float:
-        """From the first request sent to the last one answered."""
+        """From the first request sent to the last one answered; nothing is left of earlier runs in the prefix cache."""
+        httpx.post(f"{self._url}/reset_prefix_cache").raise_for_status()
         command = [sys.executable, "-m", "benchmarks.batch_clients", self._url, str(self._lines), str(way[0]), way[1]]
         done = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE)
         return float(json.loads(done.stdout)["seconds"])
@@ -102,47 +105,38 @@ class Transformers:
 def measure(
     given: argparse.Namespace, model: Path, lines: Path, wanted: Sequence[Request], report: dict[str, Any]
 ) -> dict[str, Any]:
-    """Seconds of every run."""
-    ways: list[Way] = [(clients, name) for name in ("interactive_paid", "batch") for clients in given.clients]
+    """Seconds of every run, in turns."""
+    numbers = {"interactive_paid": given.clients, "batch": given.batch_clients}
+    ways: list[Way] = [(clients, name) for name in numbers for clients in numbers[name]]
     with ExitStack() as opened:
         batch = Batch(model, lines)
         batch.seconds()  # its programs are compiled now, and the server's with them
         step = ("--max-num-seqs", str(given.rows), "--max-num-batched-tokens", str(given.tokens), "--log-level", "warning")
         served = Served(opened.enter_context(server([str(model), *MODEL_FLAGS, *step])), lines)
-        tried = {f"{clients} clients, {name}": served.seconds((clients, name)) for clients, name in ways}
-        best = ways[list(tried.values()).index(min(tried.values()))]
-        runs: dict[str, list[float]] = {"batch": [], "server": []}
-        peer, rows = None, {}
+        sides: dict[str, Callable[[], float]] = {"jaxserve.batch": batch.seconds}
+        for clients, name in ways:
+            sides[f"server, {clients} clients, {name}"] = partial(served.seconds, (clients, name))
         if given.transformers_python:
             peer = Transformers(given.transformers_python, model, report["cores"], wanted)
             opened.callback(peer.close)
             report["versions"] |= peer.versions
-            rows = {count: peer.seconds(count) for count in given.transformers_rows}
-            runs["transformers"] = []
+            for rows in given.transformers_rows:
+                sides[f"transformers, {rows} rows"] = partial(peer.seconds, rows)
+        runs: dict[str, list[float]] = {name: [] for name in sides}
         loads = []
         for _ in range(given.repeats):
-            loads.append(round(os.getloadavg()[0], 2))
-            runs["batch"].append(batch.seconds())
-            runs["server"].append(served.seconds(best))
-            if peer is not None:
-                runs["transformers"].append(peer.seconds(min(rows, key=rows.__getitem__)))
-    return {
-        "server_tried": tried,
-        "server_best": f"{best[0]} clients, {best[1]}",
-        "transformers_tried": rows,
-        "load_average_before": loads,
-        "seconds": runs,
-    }
+            for name, side in sides.items():
+                loads.append(round(os.getloadavg()[0], 2))
+                runs[name].append(side())
+                print(name, runs[name][-1], flush=True)
+    return {"load_average_before": loads, "seconds": runs}
 
 
 def rates(found: dict[str, Any], tokens: int) -> dict[str, Any]:
     """Output tokens a second, and how many times those of each other one `jaxserve.batch` has, run by run."""
     seconds = found["seconds"]
-    ratios = {
-        name: [other / ours for ours, other in zip(seconds["batch"], seconds[name], strict=True)]
-        for name in seconds
-        if name != "batch"
-    }
+    ours, *others = seconds
+    ratios = {name: [other / own for own, other in zip(seconds[ours], seconds[name], strict=True)] for name in others}
     return {
         "output_tokens_per_s": {name: machine.median([tokens / value for value in values]) for name, values in seconds.items()},
         "batch_is_faster_by": {
@@ -169,11 +163,11 @@ def main() -> None:
     workload = Workload(
         requests=given.requests,
         prompt_tokens=64,
-        output_tokens=64,
+        output_tokens=48,
         prompt_sigma=0.8,
         output_sigma=given.output_sigma,
         longest_prompt=512,
-        longest_output=256,
+        longest_output=192,
     )
     wanted = list(requests(workload))
     tokens = sum(one.output for one in wanted)
@@ -188,19 +182,20 @@ def main() -> None:
         found = measure(given, model, lines, wanted, report)
     report |= found | rates(found, tokens)
     given.results.write_text(json.dumps(report, indent=1) + "\n")
-    Console().print(table(report), json.dumps(found))
+    Console(width=120).print(table(report))
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--transformers-python", help="interpreter that has torch and transformers")
-    parser.add_argument("--requests", type=int, default=128)
+    parser.add_argument("--requests", type=int, default=96)
     parser.add_argument("--output-sigma", type=float, default=0.6)
     parser.add_argument("--rows", type=int, default=64, help="the server's --max-num-seqs: that of jaxserve.batch")
-    parser.add_argument("--tokens", type=int, default=1024, help="the server's --max-num-batched-tokens: that of jaxserve.batch")
-    parser.add_argument("--clients", type=int, nargs="+", default=[32, 80])
-    parser.add_argument("--transformers-rows", type=int, nargs="+", default=[16, 32, 64])
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--tokens", type=int, default=512, help="the server's --max-num-batched-tokens: that of jaxserve.batch")
+    parser.add_argument("--clients", type=int, nargs="+", default=[40], help="that ask as clients do")
+    parser.add_argument("--batch-clients", type=int, nargs="+", default=[80], help="that ask for the batch class")
+    parser.add_argument("--transformers-rows", type=int, nargs="+", default=[32])
+    parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--results", type=Path, default=RESULTS)
     return parser.parse_args()
 

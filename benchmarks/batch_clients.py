@@ -19,9 +19,11 @@ from typing import Any
 import httpx
 import uvloop
 
+_REFUSALS = (429, 503, 504)  # not now, or it waited too long: such a line is sent again when the server says so
+
 
 async def send(base_url: str, lines: list[dict[str, Any]], clients: int) -> int:
-    """Send every line; returns the output tokens. Raises httpx.HTTPStatusError for an answer that is none."""
+    """Send every line; returns the output tokens. Raises httpx.HTTPStatusError for one that cannot be answered."""
     waiting = iter(lines)
     limits = httpx.Limits(max_connections=clients)
     async with httpx.AsyncClient(base_url=base_url, timeout=None, limits=limits) as http:
@@ -32,7 +34,8 @@ async def send(base_url: str, lines: list[dict[str, Any]], clients: int) -> int:
 async def _client(http: httpx.AsyncClient, waiting: Iterator[dict[str, Any]]) -> int:
     tokens = 0
     for line in waiting:
-        answer = await http.post(line["url"], json=line["body"])
+        while (answer := await http.post(line["url"], json=line["body"])).status_code in _REFUSALS:
+            await asyncio.sleep(float(answer.headers.get("retry-after", 1)))
         answer.raise_for_status()
         tokens += answer.json()["usage"]["completion_tokens"]
     return tokens
