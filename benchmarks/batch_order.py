@@ -16,6 +16,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -36,13 +37,16 @@ from jaxserve.jobs.storage import JobModel
 
 RESULTS = Path(__file__).parent / "results" / "batch_order.json"
 ROWS, PAGES, PAGE_SIZE = 16, 257, 16
+ALIKE = 64  # bytes of a prompt that a group shares
 
 Order = Callable[[Sequence[Waiting]], list[Waiting]]
 
 
-def by_key(window: Sequence[Waiting]) -> list[Waiting]:
-    """Sorted by how prompts begin, and no more."""
-    return sorted(window, key=lambda one: one.key)
+def large_groups_first(window: Sequence[Waiting]) -> list[Waiting]:
+    """Sorted by how prompts begin, and of those that begin alike the groups with more bytes first."""
+    groups = [list(group) for _, group in groupby(by_prefix(window), key=lambda one: one.key[:ALIKE])]
+    groups.sort(key=lambda group: -sum(one.size for one in group))
+    return [one for group in groups for one in group]
 
 
 def longest_first(window: Sequence[Waiting]) -> list[Waiting]:
@@ -58,16 +62,19 @@ def shortest_first(window: Sequence[Waiting]) -> list[Waiting]:
 ORDERS: Mapping[str, Order] = {
     "file": in_file_order,
     "prefix": by_prefix,
-    "key": by_key,
+    "large groups first": large_groups_first,
     "longest first": longest_first,
     "shortest first": shortest_first,
 }
 WORKLOADS: Mapping[str, tuple[Workload, Sequence[str]]] = {
     "shared": (
         Workload(requests=128, prefixes=32, prefix_tokens=256, prompt_tokens=32, output_tokens=32),
-        ("file", "prefix", "key"),
+        ("file", "prefix", "large groups first"),
     ),
-    "fits": (Workload(requests=96, prefixes=4, prefix_tokens=256, prompt_tokens=32, output_tokens=32), ("file", "prefix", "key")),
+    "fits": (
+        Workload(requests=96, prefixes=4, prefix_tokens=256, prompt_tokens=32, output_tokens=32),
+        ("file", "prefix", "large groups first"),
+    ),
     "single": (
         Workload(requests=96, prompt_tokens=96, prompt_sigma=1.0, output_tokens=48, output_sigma=0.6, longest_prompt=512),
         ("file", "prefix", "longest first", "shortest first"),

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -15,7 +14,6 @@ from jaxserve.jobs.lines import Line
 OrderName = Literal["file", "prefix"]
 
 _KEY_BYTES = 2**14  # of a prompt that are compared
-_SHARED_BYTES = 64  # of two prompts that make them neighbours of one group: about a page of 16 tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,30 +56,10 @@ def in_file_order(window: Sequence[Waiting]) -> list[Waiting]:
 
 
 def by_prefix(window: Sequence[Waiting]) -> list[Waiting]:
-    """Requests whose prompts begin alike one after another, the more alike the nearer; groups of more bytes first."""
-    groups = _groups(sorted(window, key=lambda one: one.key))
-    groups.sort(key=lambda group: -sum(one.size for one in group))
-    return [one for group in groups for one in group]
+    """Requests whose prompts begin alike one after another, the more alike the nearer: sorted by how they begin."""
+    return sorted(window, key=lambda one: one.key)
 
 
 ORDERS: Mapping[OrderName, Callable[[Sequence[Waiting]], list[Waiting]]] = MappingProxyType(
     {"file": in_file_order, "prefix": by_prefix}
 )
-
-
-def _groups(by_key: Iterable[Waiting]) -> list[list[Waiting]]:
-    """Neighbours that share enough of their beginnings."""
-    ordered = list(by_key)
-    groups = [ordered[:1]] if ordered else []
-    for one, following in pairwise(ordered):
-        if _shares(one.key, following.key):
-            groups[-1].append(following)
-        else:
-            groups.append([following])
-    return groups
-
-
-def _shares(one: bytes, other: bytes) -> bool:
-    """Whether two beginnings share as much as is worth finding again."""
-    needed = min(_SHARED_BYTES, len(one), len(other))
-    return one[:needed] == other[:needed]
