@@ -20,8 +20,9 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 Values = dict[tuple[str, tuple[str, ...]], float]
 LONG = {"prompt": "to be or not to be", "ignore_eos": True, "max_tokens": 100, "temperature": 0.0}
 
-# What cannot be caused here, and where it is: tests/unit/metrics/test_steps.py, tests/chaos.
+# What cannot be caused here, and where it is: tests/unit/metrics/test_steps.py, tests/chaos, tests/integration/batches.
 CAUSED_BY_EXECUTORS = {"late_compiles", "bucket_misses"}
+CAUSED_BY_OTHER_PROCESSES = {"process_restarts", "usage_tokens_lost", "tokenizer_fallbacks", "batches", "batch_requests"}
 # Of a live engine these are above 0 only while something runs.
 WHILE_RUNNING = {"num_requests_running", "num_requests_waiting", "kv_cache_usage_perc", "requests_active", "active_streams"}
 
@@ -90,8 +91,7 @@ async def test_every_metric_moves_and_requests_are_conserved(watched: Watched) -
     after = await until_quiet(watched)
 
     assert all(conserved(seen) for seen in (before, *during, after))
-    by_engine = {metric.name for metric in CATALOGUE} - CAUSED_BY_EXECUTORS
-    by_engine -= {"process_restarts", "usage_tokens_lost", "tokenizer_fallbacks"}
+    by_engine = {metric.name for metric in CATALOGUE} - CAUSED_BY_EXECUTORS - CAUSED_BY_OTHER_PROCESSES
     assert by_engine - moved([*during, after]) == set()
     assert {metric.name for metric in CATALOGUE if metric.name in WHILE_RUNNING and total(after, metric) > 0} == set()
     assert moved([before]) <= {"engine_up", "compiled_programs", "process_resident_memory_bytes", "http_requests"}
