@@ -157,6 +157,11 @@ def table(report: dict[str, Any]) -> Table:
     return shown
 
 
+def _of_no_machine(argument: str) -> str:
+    """An argument as it is written down: a path of this machine tells others nothing."""
+    return Path(argument).name if argument.startswith("/") else argument
+
+
 def main() -> None:
     """Run and write the results."""
     given = _arguments()
@@ -171,7 +176,10 @@ def main() -> None:
     )
     wanted = list(requests(workload))
     tokens = sum(one.output for one in wanted)
-    report: dict[str, Any] = {**machine.describe(), "command": " ".join(["python -m benchmarks.batch", *sys.argv[1:]])}
+    report: dict[str, Any] = {
+        **machine.describe(),
+        "command": " ".join(["python -m benchmarks.batch", *map(_of_no_machine, sys.argv[1:])]),
+    }
     report |= {
         "model": "Llama 150M, dummy weights, bfloat16",
         "workload": f"{given.requests} completions, {sum(len(one.prompt) for one in wanted)} tokens in, {tokens} out",
