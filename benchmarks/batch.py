@@ -28,6 +28,7 @@ from rich.table import Table
 
 from benchmarks import machine
 from benchmarks.batch_requests import Request, Workload, requests, write_checkpoint, write_lines
+from benchmarks.peer import Peer
 from benchmarks.servers import ROOT, server
 
 RESULTS = Path(__file__).parent / "results" / "batch.json"
@@ -71,35 +72,17 @@ class Transformers:
     """HF transformers' generate, in a process of its own."""
 
     def __init__(self, python: str, model: Path, threads: int, wanted: Sequence[Request]) -> None:
-        script = Path(__file__).parent / "peer_batches.py"
-        self._process = subprocess.Popen(
-            [python, str(script), str(model), "bfloat16", str(threads)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
+        self._peer = Peer(python, "peer_batches.py", str(model), "bfloat16", str(threads))
         self._job = {"prompts": [one.prompt for one in wanted], "outputs": [one.output for one in wanted]}
-        self.versions: dict[str, str] = self._read()
+        self.versions: dict[str, str] = self._peer.hello
 
     def seconds(self, rows: int) -> float:
         """From the first batch to the last."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps({**self._job, "rows": rows}) + "\n")
-        self._process.stdin.flush()
-        return float(self._read()["seconds"])
+        return float(self._peer.ask({**self._job, "rows": rows})["seconds"])
 
     def close(self) -> None:
         """End the process."""
-        self._process.communicate()
-
-    def _read(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            raise SystemExit("the transformers process ended; has its interpreter torch and transformers?")
-        answer: dict[str, Any] = json.loads(line)
-        return answer
+        self._peer.close()
 
 
 def measure(

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 import tempfile
 import time
@@ -23,6 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import llama150m, machine
+from benchmarks.peer import Peer
 from jaxserve import LLM, SamplingParams
 
 PROMPT, OUTPUT = 128, 128
@@ -56,34 +56,16 @@ class Transformers:
     """transformers' generate, in a process of its own."""
 
     def __init__(self, python: str, directory: Path, dtype: str, threads: int) -> None:
-        script = Path(__file__).parent / "peer_transformers.py"
-        self._process = subprocess.Popen(
-            [python, str(script), str(directory), dtype, str(threads)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        self.versions: dict[str, str] = self._read()["versions"]
+        self._peer = Peer(python, "peer_transformers.py", str(directory), dtype, str(threads))
+        self.versions: dict[str, str] = self._peer.hello["versions"]
 
     def seconds(self, rows: int, output: int) -> float:
         """Wall time of `rows` random prompts with `output` tokens each."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps({"rows": rows, "prompt": PROMPT, "output": output}) + "\n")
-        self._process.stdin.flush()
-        return float(self._read()["seconds"])
+        return float(self._peer.ask({"rows": rows, "prompt": PROMPT, "output": output})["seconds"])
 
     def close(self) -> None:
         """End the process."""
-        self._process.communicate()
-
-    def _read(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            raise SystemExit("the transformers process ended; has its interpreter torch and transformers?")
-        answer: dict[str, Any] = json.loads(line)
-        return answer
+        self._peer.close()
 
 
 def measure(engines: dict[str, Ours | Transformers], rows: int, repeats: int) -> dict[str, dict[str, float]]:
