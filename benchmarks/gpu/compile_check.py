@@ -21,6 +21,7 @@ from benchmarks.gpu.programs import finish
 from benchmarks.gpu.sizes import FULL, Sizes
 from benchmarks.gpu.tasks import Figure
 from jaxserve.aot.target import Target
+from jaxserve.executor.compile_cache import nothing_kept
 from jaxserve.executor.platform import choose_platform
 from pallas_kernels.registry import Target as KernelTarget
 
@@ -28,6 +29,7 @@ Compile = Callable[[], Any]
 """Compiles something; its result has a memory analysis."""
 
 
+@nothing_kept()
 def check(target: str, sections: Sequence[str]) -> int:
     """Compile for a target such as "h100" what the sections time, a line each. Returns the exit code: 1 if something failed."""
     choose_platform()

@@ -23,6 +23,7 @@ from jaxserve.aot.thunks import Launches, read_launches
 from jaxserve.config.resolve import DeviceFacts, ModelFacts, resolve, resolve_dtypes
 from jaxserve.errors import ConfigError
 from jaxserve.executor.buckets import Bucket
+from jaxserve.executor.compile_cache import nothing_kept
 from jaxserve.executor.lowering import Lowering, step_name
 from jaxserve.executor.memory import count_bytes, device_bytes
 from jaxserve.executor.options import ExecutorOptions, chosen_kernels
@@ -102,6 +103,7 @@ Done = Callable[[CompiledStep], None]
 """Told after every bucket."""
 
 
+@nothing_kept()
 def compile_for(config: TargetConfig, done: Done, output: Path | None = None) -> Result:
     """Compile and look. If there is an `output`, save the programs there, those that are not steps among them.
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import jax
+from jax.experimental.compilation_cache import compilation_cache
 
 NO_CACHE = "none"
 
@@ -23,3 +26,16 @@ def keep_compiled_programs(directory: str | None) -> None:
     # By default jax keeps only what took a second to compile; a model has many programs that take less.
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
+
+
+@contextmanager
+def nothing_kept() -> Iterator[None]:
+    """Compile without the persistent cache: jax writes programs for devices that are not here to it, but cannot read them."""
+    enabled = jax.config.jax_enable_compilation_cache
+    jax.config.update("jax_enable_compilation_cache", False)
+    compilation_cache.reset_cache()  # jax asks once whether a cache is used, and remembers
+    try:
+        yield
+    finally:
+        jax.config.update("jax_enable_compilation_cache", enabled)
+        compilation_cache.reset_cache()

@@ -11,6 +11,7 @@ import pytest
 from jax.sharding import SingleDeviceSharding
 
 from jaxserve.aot.target import Target as CompileTarget
+from jaxserve.executor.compile_cache import nothing_kept
 from pallas_kernels.ragged_paged_attention import mosaic_gpu, ragged_paged_attention
 from pallas_kernels.registry import Target
 
@@ -24,7 +25,8 @@ HEADS, KV_HEADS, PAGES_PER_ROW = 32, 8, 256
 
 @pytest.fixture(scope="module")
 def device():
-    return CompileTarget.parse("h100").devices()[0]
+    with nothing_kept():
+        yield CompileTarget.parse("h100").devices()[0]
 
 
 def lower(

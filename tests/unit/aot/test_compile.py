@@ -1,13 +1,10 @@
 """A small model compiled for GPUs that are not here: the properties that a 70B model's speed rests on."""
 
 import json
-from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
-import jax
 import pytest
-from jax.experimental.compilation_cache import compilation_cache
 
 from jaxserve import compile as door
 from jaxserve.aot.build import Result, compile_for
@@ -39,16 +36,6 @@ MODEL = {
 needs_plugin = pytest.mark.skipif(
     find_spec("jax_cuda13_plugin") is None, reason="NOT COMPILED FOR GPUS: jax-cuda13-plugin is missing (Python 3.12 and later)"
 )
-
-
-@pytest.fixture(scope="module", autouse=True)
-def no_cache() -> Iterator[None]:
-    """jax cannot read programs of GPUs that are not here back from its cache, where the environment names one."""
-    jax.config.update("jax_enable_compilation_cache", False)
-    compilation_cache.reset_cache()
-    yield
-    jax.config.update("jax_enable_compilation_cache", True)
-    compilation_cache.reset_cache()
 
 
 @pytest.fixture(scope="module")
