@@ -76,6 +76,91 @@ UNSCALED = Scales()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Routing:
+    """How a token chooses its experts.
+
+    Attributes:
+        score: what makes the router's logits the experts' scores.
+        normalize: the weights of the chosen experts are divided by their sum.
+        scale: multiplies the weights, after that.
+        bias: the router's projection adds a bias.
+        correction: a stored bias is added to the scores for the choice alone, not for the weights.
+        groups: neighbouring experts form so many groups of one size.
+        active_groups: only experts of that many groups, the best ones, can be chosen.
+        group_score: what makes a group good: its best score, or the sum of its best two.
+    """
+
+    score: Literal["softmax", "sigmoid"] = "softmax"
+    normalize: bool = True
+    scale: float = 1.0
+    bias: bool = False
+    correction: bool = False
+    groups: int = 1
+    active_groups: int = 1
+    group_score: Literal["max", "top2"] = "max"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experts:
+    """The mixture-of-experts MLP of some layers.
+
+    Attributes:
+        count: X, routed experts of a layer.
+        active: how many of them a token visits.
+        ffn_size: F of one expert.
+        layers: one entry a layer: whether it has experts; the others have a dense MLP.
+        routing: who visits whom.
+        shared_ffn_size: F of the expert that every token visits; 0 for none.
+        shared_gate: the shared expert's output is multiplied by a sigmoid of a projection of its input.
+    """
+
+    count: int
+    active: int
+    ffn_size: int
+    layers: tuple[bool, ...]
+    routing: Routing
+    shared_ffn_size: int = 0
+    shared_gate: bool = False
+
+    def parameters(self, embed: int, *, bias: bool) -> int:
+        """Weights of one layer, the router's included; `bias` if each expert's projections add one."""
+        routing = self.routing
+        router = self.count * (embed + routing.bias + routing.correction)
+        each = 3 * embed * self.ffn_size + bias * (2 * self.ffn_size + embed)
+        return router + self.count * each + 3 * embed * self.shared_ffn_size + self.shared_gate * embed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latent:
+    """Multi-head latent attention (DeepSeek-AI 2024): keys and values of all heads are projections of one short vector a token.
+
+    Attributes:
+        query_rank: of the queries' own latent; None if they are projected from the hidden state.
+        kv_rank: of the latent that is cached.
+        nope_dim, rope_dim: dimensions of a query or key head without positions, and with; all heads share the latter's key.
+        value_dim: of a value head.
+    """
+
+    query_rank: int | None
+    kv_rank: int
+    nope_dim: int
+    rope_dim: int
+    value_dim: int
+
+    def parameters(self, embed: int, heads: int) -> int:
+        """Weights of one layer's projections; norms apart."""
+        query = heads * (self.nope_dim + self.rope_dim)
+        queries = embed * query if self.query_rank is None else self.query_rank * (embed + query)
+        down = embed * (self.kv_rank + self.rope_dim)
+        return queries + down + self.kv_rank * heads * (self.nope_dim + self.value_dim) + heads * self.value_dim * embed
+
+    @property
+    def norms(self) -> int:
+        """Weights of one layer's norms of latents."""
+        return self.kv_rank + (self.query_rank or 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DecoderConfig:
     """A decoder-only transformer with RMSNorm, rotary positions, grouped-query attention and a gated MLP.
 
@@ -93,7 +178,10 @@ class DecoderConfig:
         tie_embeddings: the logits use the embedding table instead of a matrix of their own.
         qkv_bias, output_bias, mlp_bias: which projections add a bias.
         qk_norm: queries and keys are normalised before rotation, per head or over all heads together; None for not at all.
-        activation: of the MLP's gate.
+        activation: of the MLP's gate; "swiglu_clamped" is gpt-oss's, which bounds gate and up and adds 1 to up.
+        experts: which layers have experts instead of an MLP of `ffn_size`, and how they are chosen; None for a dense model.
+        latent: the attention's projections, where it caches a latent; None where it caches keys and values.
+        sinks: each query head has a logit of its own that every token attends to, without a value.
         scales: constant factors and soft caps.
         windows: one entry a layer: how many of the latest positions a token sees, itself included; None for all.
         max_position_embeddings: longest sequence the model is defined for.
@@ -118,7 +206,10 @@ class DecoderConfig:
     output_bias: bool
     mlp_bias: bool
     qk_norm: Literal["head", "all"] | None
-    activation: Literal["silu", "gelu_tanh"]
+    activation: Literal["silu", "gelu_tanh", "swiglu_clamped"]
+    experts: Experts | None = None
+    latent: Latent | None = None
+    sinks: bool = False
     scales: Scales = UNSCALED
     windows: tuple[int | None, ...]
     max_position_embeddings: int
@@ -131,25 +222,39 @@ class DecoderConfig:
 
     def first(self, layers: int) -> DecoderConfig:
         """The same with only its first layers."""
-        return replace(self, num_layers=layers, windows=self.windows[:layers], ropes=self.ropes[:layers])
+        experts = self.experts and replace(self.experts, layers=self.experts.layers[:layers])
+        return replace(self, num_layers=layers, windows=self.windows[:layers], ropes=self.ropes[:layers], experts=experts)
+
+    def experts_of(self, layer: int) -> Experts | None:
+        """The experts of a layer; None if its MLP is dense."""
+        return self.experts if self.experts is not None and self.experts.layers[layer] else None
 
     @property
     def num_parameters(self) -> int:
         """Number of weights; a tied embedding table counts once."""
         tables = self.vocab_size * self.hidden_size * (1 if self.tie_embeddings else 2)
-        return tables + self.num_layers * self._layer_parameters + self.norm_parameters
+        layers = sum(self._mlp_parameters(layer) for layer in range(self.num_layers))
+        return tables + layers + self.num_layers * self._attention_parameters + self.norm_parameters
 
     @property
     def norm_parameters(self) -> int:
         """Weights of all norms."""
         heads = {None: 0, "head": 2, "all": self.num_heads + self.num_kv_heads}[self.qk_norm]
         a_layer = self.hidden_size * (4 if self.norms == "around" else 2) + heads * self.head_dim
-        return self.num_layers * a_layer + self.hidden_size
+        latents = 0 if self.latent is None else self.latent.norms
+        return self.num_layers * (a_layer + latents) + self.hidden_size
 
     @property
-    def _layer_parameters(self) -> int:
-        embed, ffn, query = self.hidden_size, self.ffn_size, self.num_heads * self.head_dim
+    def _attention_parameters(self) -> int:
+        embed, sinks = self.hidden_size, self.sinks * self.num_heads
+        if self.latent is not None:
+            return self.latent.parameters(embed, self.num_heads) + sinks
+        query = self.num_heads * self.head_dim
         qkv = query + 2 * self.num_kv_heads * self.head_dim
-        matrices = embed * qkv + query * embed + 3 * embed * ffn
-        biases = self.qkv_bias * qkv + self.output_bias * embed + self.mlp_bias * (2 * ffn + embed)
-        return matrices + biases
+        return embed * qkv + query * embed + self.qkv_bias * qkv + self.output_bias * embed + sinks
+
+    def _mlp_parameters(self, layer: int) -> int:
+        embed, ffn, experts = self.hidden_size, self.ffn_size, self.experts_of(layer)
+        if experts is not None:
+            return experts.parameters(embed, bias=self.mlp_bias)
+        return 3 * embed * ffn + self.mlp_bias * (2 * ffn + embed)
