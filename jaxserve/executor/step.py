@@ -112,13 +112,21 @@ class PagedAttend:
         self._kernels = kernels
         self._target = Target.of(mesh.devices.flat[0])
 
-    def __call__(self, layer: int, q: jax.Array, k: jax.Array, v: jax.Array, spec: AttentionSpec) -> jax.Array:
-        """q[T,H,D], k[T,K,D], v[T,K,D] -> [T,H,D]."""
+    def __call__(
+        self, layer: int, q: jax.Array, k: jax.Array, v: jax.Array, spec: AttentionSpec, sinks: jax.Array | None
+    ) -> jax.Array:
+        """q[T,H,D], k[T,K,D], v[T,K,D], sinks[H] if any -> [T,H,D]."""
         batch = self._batch
         dtype = self.kv_pages.dtype
 
         def write_and_attend(
-            kv_pages: jax.Array, q: jax.Array, k: jax.Array, v: jax.Array, kv_slots: jax.Array, *rows: jax.Array
+            kv_pages: jax.Array,
+            q: jax.Array,
+            k: jax.Array,
+            v: jax.Array,
+            sinks: jax.Array | None,
+            kv_slots: jax.Array,
+            *rows: jax.Array,
         ) -> tuple[jax.Array, jax.Array]:
             kernel = kernel_of(self._kernels.kv_write, layer)
             kv_pages = kv_write(kv_pages, k, v, kv_slots, layer=layer, implementation=kernel, target=self._target)
@@ -130,6 +138,7 @@ class PagedAttend:
                 scale=spec.scale,
                 window=spec.window,
                 soft_cap=spec.soft_cap,
+                sinks=sinks,
                 implementation=kernel_of(self._kernels.attention, layer),
                 target=self._target,
             )
@@ -139,13 +148,13 @@ class PagedAttend:
         sharded = jax.shard_map(
             write_and_attend,
             mesh=self._mesh,
-            in_specs=(KV_PAGES, by_head, by_head, by_head, *[EVERYWHERE] * 4),
+            in_specs=(KV_PAGES, by_head, by_head, by_head, partition_spec(("heads",)), *[EVERYWHERE] * 4),
             out_specs=(KV_PAGES, by_head),
             check_vma=False,  # the ops' loops start from constants, which the check takes for a mismatch
         )
         rows = (batch.page_table, batch.query_start, batch.kv_length)
         heads = (q.astype(dtype), k.astype(dtype), v.astype(dtype))
-        self.kv_pages, attended = sharded(self.kv_pages, *heads, batch.kv_slots, *rows)
+        self.kv_pages, attended = sharded(self.kv_pages, *heads, sinks, batch.kv_slots, *rows)
         return attended.astype(q.dtype)
 
 

@@ -37,10 +37,13 @@ class AttentionSpec:
 class Attend(Protocol):
     """Causal attention of a step's tokens over their own sequences, past positions included."""
 
-    def __call__(self, layer: int, q: jax.Array, k: jax.Array, v: jax.Array, spec: AttentionSpec) -> jax.Array:
+    def __call__(
+        self, layer: int, q: jax.Array, k: jax.Array, v: jax.Array, spec: AttentionSpec, sinks: jax.Array | None
+    ) -> jax.Array:
         """Attend with q[T, H, D] over what is cached and the step's own k[T, K, D], v[T, K, D]; returns [T, H, D].
 
-        K is `shards.cache_kv_heads`.
+        K is `shards.cache_kv_heads`. `sinks` [H] are logits of keys without value that every token attends to, one a head;
+        None for none.
 
         The implementation also stores k and v where later steps will find them.
         """
@@ -51,7 +54,7 @@ class Attention(nnx.Module):
 
     `qkv` [E, s, (H + 2K)/s * D] holds for each shard its query heads, its key heads, its value heads; `out` is
     [s, H*D/s, E]. With fewer KV heads than shards, K is s: each head is repeated for s/K neighbouring shards, whose query
-    heads are those that read it.
+    heads are those that read it. `sinks` [s, H/s] are the logits of a model that has them (see `Attend`).
     """
 
     def __init__(self, config: DecoderConfig, layer: int, shards: int, dtype: jnp.dtype) -> None:
@@ -67,6 +70,7 @@ class Attention(nnx.Module):
         self.out_bias = declare((embed,), ("embed",), dtype) if config.output_bias else None
         self.q_norm = _norm(self.heads, config, shards, dtype)
         self.k_norm = _norm(self.kv_heads, config, shards, dtype)
+        self.sinks = declare((shards, self.heads // shards), ("heads", None), dtype) if config.sinks else None
 
     def __call__(self, x: jax.Array, by: Rotation | None, attend: Attend) -> jax.Array:
         """x[T, E] of normalised activations to [T, E], before the residual sum; `by` is None for no positions."""
@@ -75,7 +79,8 @@ class Attention(nnx.Module):
             q, k = self.q_norm(q), self.k_norm(k)
         if by is not None:
             q, k = rotate(q, by), rotate(k, by)
-        attended = attend(self.layer, q, k, v, self.spec)
+        sinks = None if self.sinks is None else self.sinks[...].reshape(-1)
+        attended = attend(self.layer, q, k, v, self.spec, sinks)
         shards = self.out.shape[0]
         return project_rows(attended.reshape(x.shape[0], shards, -1), self.out, self.out_bias)
 

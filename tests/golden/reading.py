@@ -57,8 +57,8 @@ def read_golden(name: str) -> Golden:
         return Golden(directory, texts["prompts"], texts["greedy"], arrays["last"], texts["full"], arrays["full"])
 
 
-def dense_attend(layer: int, q: jax.Array, k: jax.Array, v: jax.Array, spec: AttentionSpec) -> jax.Array:
-    """Causal attention over one sequence that is the whole step: q[T, H, D], k and v[T, K, D] to [T, H, D]."""
+def dense_attend(layer: int, q: jax.Array, k: jax.Array, v: jax.Array, spec: AttentionSpec, sinks: jax.Array | None) -> jax.Array:
+    """Causal attention over one sequence that is the whole step: q[T, H, D], k and v[T, K, D], sinks[H] to [T, H, D]."""
     tokens, heads, head_dim = q.shape
     grouped = q.reshape(tokens, k.shape[1], -1, head_dim).astype(jnp.float32)
     scores = jnp.einsum("tkgd,ukd->kgtu", grouped, k.astype(jnp.float32)) * spec.scale
@@ -66,7 +66,11 @@ def dense_attend(layer: int, q: jax.Array, k: jax.Array, v: jax.Array, spec: Att
         scores = spec.soft_cap * jnp.tanh(scores / spec.soft_cap)
     distance = jnp.arange(tokens)[:, None] - jnp.arange(tokens)[None, :]
     seen = (distance >= 0) & (distance < (tokens if spec.window is None else spec.window))
-    weights = jax.nn.softmax(jnp.where(seen[None, None], scores, -jnp.inf), axis=-1)
+    scores = jnp.where(seen[None, None], scores, -jnp.inf)
+    if sinks is not None:
+        sink = sinks.astype(jnp.float32).reshape(*scores.shape[:2], 1, 1)
+        scores = jnp.concatenate([scores, jnp.broadcast_to(sink, (*scores.shape[:3], 1))], axis=-1)
+    weights = jax.nn.softmax(scores, axis=-1)[..., :tokens]
     attended = jnp.einsum("kgtu,ukd->tkgd", weights, v.astype(jnp.float32))
     return attended.reshape(tokens, heads, head_dim).astype(q.dtype)
 

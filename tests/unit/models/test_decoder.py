@@ -33,7 +33,7 @@ def logits(decoder_config, params, tokens, attend):
     return decoder.logits(decoder.hidden(tokens, jnp.arange(tokens.shape[0]), attend))
 
 
-def values_only(layer, q, k, v, spec):
+def values_only(layer, q, k, v, spec, sinks):
     """A stand-in for attention that is local to a token."""
     return jnp.repeat(v, q.shape[1] // v.shape[1], axis=1)
 
@@ -50,7 +50,7 @@ def test_rules_and_parameters_are_the_same_set(changes, shards):
     assert all(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in paths.values())
 
 
-@pytest.mark.parametrize("changes", CHOICES)
+@pytest.mark.parametrize("changes", [*CHOICES, {"sinks": True}])
 def test_number_of_parameters(changes):
     decoder = config(**changes)
     leaves = jax.tree.leaves(abstract_params(decoder, "float32"))
@@ -107,11 +107,11 @@ def test_dtypes_and_what_attend_sees(dtype):
     params = load_params("", decoder, make_mesh(1), dtype, load_format="dummy")
     calls = []
 
-    def attend(layer, q, k, v, spec):
+    def attend(layer, q, k, v, spec, sinks):
         calls.append((layer, q.shape, k.shape, v.shape, spec.window, spec.soft_cap))
         assert q.dtype == k.dtype == v.dtype == jnp.dtype(dtype)
         assert spec.scale == pytest.approx(6**-0.5)
-        return values_only(layer, q, k, v, spec)
+        return values_only(layer, q, k, v, spec, sinks)
 
     model = bind(decoder, params)
     hidden = model.hidden(jnp.arange(5), jnp.arange(5), attend)
@@ -179,3 +179,17 @@ def test_what_devices_sum_is_rounded_on_gpus_alone(platform, dtype):
     text = traced.lower(lowering_platforms=(platform,)).as_text()
     sums = re.findall(r"dot_general.*contracting_dims = \[1, 2\] x \[0, 1\].*-> tensor<8x32x(\w+)>", text)
     assert sums == [dtype] * 2 * decoder.num_layers
+
+
+@pytest.mark.parametrize("shards", [1, 4])
+def test_sinks_are_a_logit_a_head(shards):
+    decoder, seen = config(sinks=True), []
+
+    def attend(layer, q, k, v, spec, sinks):
+        seen.append(sinks.shape)
+        return values_only(layer, q, k, v, spec, sinks)
+
+    params = abstract_params(decoder, "float32", shards)
+    assert params["layers"]["1"]["attention"]["sinks"].shape == (shards, 8 // shards)
+    jax.eval_shape(lambda params, tokens: logits(decoder, params, tokens, attend), params, jnp.arange(5))
+    assert seen == [(8,), (8,)]

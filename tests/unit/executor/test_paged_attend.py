@@ -1,0 +1,41 @@
+"""Attention over pages is attention: the same as over a whole sequence at once, however many devices share the heads."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxserve.config.kernels import AUTOMATIC
+from jaxserve.executor.batch import make_batch
+from jaxserve.executor.buckets import Bucket
+from jaxserve.executor.step import PagedAttend
+from jaxserve.models.attention import AttentionSpec
+from sharding import make_mesh
+from tests.golden.reading import dense_attend
+from tests.support.plans import make_plan
+
+TOKENS, PAGE, HEADS, KV_HEADS, DIM = 11, 4, 4, 2, 8
+SPEC = AttentionSpec(scale=0.3, window=7, soft_cap=2.0)
+
+
+def paged(tensor, kv_pages, *arguments):
+    """One row of all tokens, in pages 1, 2 and 3; the last layer of two."""
+    plan = make_plan((range(TOKENS), TOKENS, (1, 2, 3)))
+    batch = make_batch(plan, Bucket(tokens=TOKENS + 1, rows=2), max_pages=3, page_size=PAGE, spare_slot=0)
+    padded = [x if x is None or x.ndim == 1 else jnp.pad(x, ((0, 1), (0, 0), (0, 0))) for x in arguments]
+
+    @jax.jit
+    def run(kv_pages, q, k, v, sinks):
+        return PagedAttend(make_mesh(tensor), kv_pages, batch, AUTOMATIC)(1, q, k, v, SPEC, sinks)
+
+    return run(kv_pages, *padded)[:TOKENS]
+
+
+@pytest.mark.parametrize("tensor", [1, 2])
+@pytest.mark.parametrize("sinks", [None, jnp.array([-1.0, 0.0, 1.0, 3.0])], ids=["plain", "sinks"])
+def test_keys_and_values(tensor, sinks):
+    rng = np.random.default_rng(0)
+    q, k, v = (jnp.asarray(rng.standard_normal((TOKENS, heads, DIM)), jnp.float32) for heads in (HEADS, KV_HEADS, KV_HEADS))
+    kv_pages = jnp.full((2, 5, 2, KV_HEADS, PAGE, DIM), jnp.nan)
+    got = paged(tensor, kv_pages, q, k, v, sinks)
+    np.testing.assert_allclose(got, dense_attend(1, q, k, v, SPEC, sinks), atol=1e-6, rtol=0)
