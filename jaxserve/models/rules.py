@@ -7,8 +7,8 @@ a matrix at run time.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from itertools import accumulate
 from types import MappingProxyType
@@ -37,14 +37,18 @@ class Packing(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A tensor that the checkpoint must have.
+    """A matrix [out, in] or vector [out], from a tensor that the checkpoint must have.
 
     Attributes:
-        name: its name there.
-        shape: its shape there, or that of the rows which are taken from it.
+        name: the tensor's name there.
+        shape: of the matrix: the tensor's own, unless what follows says that this is a part of it.
         heads: indivisible parts of its first dimension; None if any number of shards that divides it will do.
         first_row: where in the tensor the rows begin.
         rows: how many rows the tensor has; None if all of them are taken.
+        row_step: from each row to the next one that is taken: 2 where two matrices' rows alternate.
+        transposed: the tensor has matrices as [in, out].
+        expert: which one is meant of the tensor's matrices, all experts' one after the other; None if it has no such dimension.
+        experts: how many those are.
     """
 
     name: str
@@ -52,11 +56,17 @@ class Source:
     heads: int | None = None
     first_row: int = 0
     rows: int | None = None
+    row_step: int = 1
+    transposed: bool = False
+    expert: int | None = None
+    experts: int = 1
 
     @property
     def stored_shape(self) -> tuple[int, ...]:
         """The whole tensor's shape in the checkpoint."""
-        return self.shape if self.rows is None else (self.rows, *self.shape[1:])
+        matrix = self.shape if self.rows is None else (self.rows, *self.shape[1:])
+        stored = matrix[::-1] if self.transposed else matrix
+        return stored if self.expert is None else (self.experts, *stored)
 
     def parts(self, shards: int) -> int:
         """Into how many parts its first dimension is cut for so many shards: each goes to shards / parts of them."""
@@ -71,11 +81,19 @@ class WeightRule:
         path: the parameter's place in the tree.
         sources: the tensors, in packing order.
         packing: how they are packed.
+        experts: X, if the parameter has every expert's own along a first dimension: `sources` are those of the first expert,
+            then those of the next; None if it has no such dimension.
     """
 
     path: Path
     sources: tuple[Source, ...]
     packing: Packing
+    experts: int | None = None
+
+    def of_expert(self, expert: int) -> WeightRule:
+        """The rule of one expert's part of a parameter that has such parts."""
+        each = len(self.sources) // (self.experts or 1)
+        return replace(self, sources=self.sources[expert * each : (expert + 1) * each], experts=None)
 
 
 class Output(NamedTuple):
@@ -101,25 +119,41 @@ _NORMS: Mapping[str, Mapping[str, str]] = MappingProxyType(
 )
 
 
-def decoder_rules(config: DecoderConfig, *, fused: bool = False) -> list[WeightRule]:
+LayerRules = Callable[[DecoderConfig, Path, str], list[WeightRule]]
+"""Rules of a part of one layer, from the layer's path in the tree and the beginning of its tensors' names."""
+
+
+def decoder_rules(
+    config: DecoderConfig,
+    *,
+    fused: bool = False,
+    attention: LayerRules | None = None,
+    experts: LayerRules | None = None,
+) -> list[WeightRule]:
     """Rules of a decoder stored under the names that Llama introduced (`model.layers.N.self_attn.q_proj.weight`...).
 
-    `fused`: queries, keys and values are one matrix `qkv_proj`, and the MLP's gate and up another, `gate_up_proj`.
+    Args:
+        config: the decoder.
+        fused: queries, keys and values are one matrix `qkv_proj`, and the MLP's gate and up another, `gate_up_proj`.
+        attention: of the attention, where it is not Llama's.
+        experts: of the MLP in layers that have experts; see `expert_rules`.
     """
     table = (config.vocab_size, config.hidden_size)
     rules = [
-        _whole(("embedding", "table"), "model.embed_tokens.weight", table),
-        _whole(("final_norm", "scale"), "model.norm.weight", (config.hidden_size,)),
+        whole(("embedding", "table"), "model.embed_tokens.weight", table),
+        whole(("final_norm", "scale"), "model.norm.weight", (config.hidden_size,)),
     ]
     if not config.tie_embeddings:
         rules.append(WeightRule(("head", "kernel"), (Source("lm_head.weight", table),), Packing.TRANSPOSED))
     for layer in range(config.num_layers):
         path, prefix = ("layers", str(layer)), f"model.layers.{layer}"
         rules += [
-            _whole((*path, norm, "scale"), f"{prefix}.{name}.weight", (config.hidden_size,))
+            whole((*path, norm, "scale"), f"{prefix}.{name}.weight", (config.hidden_size,))
             for norm, name in _NORMS[config.norms].items()
         ]
-        rules += _attention_rules(config, path, prefix, fused) + _mlp_rules(config, path, prefix, fused)
+        rules += attention(config, path, prefix) if attention else _attention_rules(config, path, prefix, fused)
+        sparse = experts if config.experts_of(layer) is not None else None
+        rules += sparse(config, path, prefix) if sparse else mlp_rules((*path, "mlp"), f"{prefix}.mlp", config, fused=fused)
     return rules
 
 
@@ -131,43 +165,44 @@ def _attention_rules(config: DecoderConfig, path: Path, prefix: str, fused: bool
     output = f"{prefix}.self_attn.o_proj"
     here = (*path, "attention")
     rules = [
-        _columns((*here, "qkv"), outputs, embed, f"{prefix}.self_attn.qkv_proj" if fused else None),
+        columns((*here, "qkv"), outputs, embed, f"{prefix}.self_attn.qkv_proj" if fused else None),
         WeightRule((*here, "out"), (Source(f"{output}.weight", (embed, query)),), Packing.ROWS),
     ]
     if config.qkv_bias:
         rules.append(_column_biases((*here, "qkv_bias"), outputs))
     if config.output_bias:
-        rules.append(_whole((*here, "out_bias"), f"{output}.bias", (embed,)))
+        rules.append(whole((*here, "out_bias"), f"{output}.bias", (embed,)))
     for name in ("q", "k"):
         scale, stored = (*here, f"{name}_norm", "scale"), f"{prefix}.self_attn.{name}_norm.weight"
         if config.qk_norm == "head":
-            rules.append(_whole(scale, stored, (head_dim,)))
+            rules.append(whole(scale, stored, (head_dim,)))
         elif config.qk_norm == "all":
             rules.append(WeightRule(scale, (Source(stored, (heads[name] * head_dim,), heads[name]),), Packing.COLUMNS))
     return rules
 
 
-def _mlp_rules(config: DecoderConfig, path: Path, prefix: str, fused: bool) -> list[WeightRule]:
-    embed, ffn = config.hidden_size, config.ffn_size
-    outputs = [Output(f"{prefix}.mlp.{name}_proj", ffn) for name in ("gate", "up")]
-    down = f"{prefix}.mlp.down_proj"
-    here = (*path, "mlp")
+def mlp_rules(path: Path, prefix: str, config: DecoderConfig, ffn: int | None = None, *, fused: bool = False) -> list[WeightRule]:
+    """Rules of a gated MLP stored as `prefix`.gate_proj and so on; `ffn` is its size if that is not the config's."""
+    embed, ffn = config.hidden_size, ffn or config.ffn_size
+    outputs = [Output(f"{prefix}.{name}_proj", ffn) for name in ("gate", "up")]
+    down = f"{prefix}.down_proj"
     rules = [
-        _columns((*here, "gate_up"), outputs, embed, f"{prefix}.mlp.gate_up_proj" if fused else None),
-        WeightRule((*here, "down"), (Source(f"{down}.weight", (embed, ffn)),), Packing.ROWS),
+        columns((*path, "gate_up"), outputs, embed, f"{prefix}.gate_up_proj" if fused else None),
+        WeightRule((*path, "down"), (Source(f"{down}.weight", (embed, ffn)),), Packing.ROWS),
     ]
     if config.mlp_bias:
-        rules.append(_column_biases((*here, "gate_up_bias"), outputs))
-        rules.append(_whole((*here, "down_bias"), f"{down}.bias", (embed,)))
+        rules.append(_column_biases((*path, "gate_up_bias"), outputs))
+        rules.append(whole((*path, "down_bias"), f"{down}.bias", (embed,)))
     return rules
 
 
-def _whole(path: Path, name: str, shape: tuple[int, ...]) -> WeightRule:
+def whole(path: Path, name: str, shape: tuple[int, ...]) -> WeightRule:
+    """The rule of one tensor that is taken as it is."""
     return WeightRule(path, (Source(name, shape),), Packing.WHOLE)
 
 
-def _columns(path: Path, outputs: Sequence[Output], inputs: int, fused: str | None) -> WeightRule:
-    """Of matrices of their own, or of one, `fused`, that has their rows one after the other."""
+def columns(path: Path, outputs: Sequence[Output], inputs: int, fused: str | None = None) -> WeightRule:
+    """The rule of matrices of their own, or of one, `fused`, that has their rows one after the other."""
     if fused is None:
         sources = [Source(f"{output.name}.weight", (output.size, inputs), output.heads) for output in outputs]
         return WeightRule(path, tuple(sources), Packing.COLUMNS)

@@ -37,21 +37,24 @@ class DummyWeights:
 
     def make(self, rule: WeightRule, shape: tuple[int, ...], sharding: NamedSharding) -> jax.Array:
         """One parameter of the given packed shape on its devices."""
-        sources = tuple(source.shape for source in rule.sources)
+        one = rule if rule.experts is None else rule.of_expert(0)
+        sources = tuple(source.shape for source in one.sources)
         ones = rule.path[-1] == "scale"
         columns = rule.packing is Packing.COLUMNS
-        parts = tuple(source.parts(shape[-2]) for source in rule.sources) if columns else ()
+        parts = tuple(source.parts(shape[-2]) for source in one.sources) if columns else ()
         signature = (sources, parts, rule.packing, shape, ones)
         if signature not in self._programs:  # one compilation for the same parameter of all layers
-            fill = partial(_fill, sources=sources, parts=parts, packing=rule.packing, shape=shape, ones=ones, dtype=self._dtype)
-            self._programs[signature] = jax.jit(fill, out_shardings=sharding)
-        keys = [_key(self._seed, source) for source in rule.sources]
-        return self._programs[signature](np.array(keys, np.uint32))
+            each = shape if rule.experts is None else shape[1:]
+            fill = partial(_fill, sources=sources, parts=parts, packing=rule.packing, shape=each, ones=ones, dtype=self._dtype)
+            self._programs[signature] = jax.jit(fill if rule.experts is None else jax.vmap(fill), out_shardings=sharding)
+        keys = np.array([_key(self._seed, source) for source in rule.sources], np.uint32)
+        return self._programs[signature](keys if rule.experts is None else keys.reshape(rule.experts, -1))
 
 
 def _key(seed: int, source: Source) -> int:
-    row = f" {source.first_row}" if source.first_row else ""
-    return zlib.crc32(f"{seed} {source.name}{row}".encode())
+    part = f" {source.first_row}" if source.first_row else ""
+    part += "" if source.expert is None else f" of expert {source.expert}"
+    return zlib.crc32(f"{seed} {source.name}{part}".encode())
 
 
 def _fill(

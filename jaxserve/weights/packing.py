@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from jaxserve.models.rules import Packing, WeightRule
+from jaxserve.models.rules import Packing, Source, WeightRule
 from jaxserve.weights.safetensors import Block, SafetensorsCheckpoint
 
 Index = tuple[slice, ...]
+Bounds = tuple[tuple[int, int], ...]
+"""Where a block starts and stops, in every dimension."""
 STRIP = 16
 """Rows transposed at a time: few enough that the lines they are written to stay in cache (5 times faster than .T)."""
 
@@ -27,31 +29,55 @@ def read_block(checkpoint: SafetensorsCheckpoint, rule: WeightRule, shape: tuple
     """
     bounds = tuple(part.indices(size)[:2] for part, size in zip(index, shape, strict=True))
     out = np.zeros([stop - start for start, stop in bounds], dtype)
+    if rule.experts is None:
+        _fill(out, checkpoint, rule, shape, bounds)
+    else:
+        for at, expert in enumerate(range(*bounds[0])):
+            _fill(out[at], checkpoint, rule.of_expert(expert), shape[1:], bounds[1:])
+    return out
+
+
+def _fill(out: Block, checkpoint: SafetensorsCheckpoint, rule: WeightRule, shape: tuple[int, ...], bounds: Bounds) -> None:
+    """Fill the part of a parameter between bounds; `shape` is that of the whole parameter."""
     source = rule.sources[0]
     match rule.packing:
         case Packing.WHOLE:
-            part = checkpoint.read(source.name, _inside(bounds, source.shape))
+            part = _read(checkpoint, source, _inside(bounds, source.shape))
             out[: len(part)] = part
         case Packing.TRANSPOSED:
-            part = checkpoint.read(source.name, _inside(bounds[::-1], source.shape))
+            part = _read(checkpoint, source, _inside(bounds[::-1], source.shape))
             _put_transposed(out[:, : len(part)], part)
         case Packing.ROWS:
             (first, last), (from_row, to_row), outputs = bounds
             for at, shard in enumerate(range(first, last)):
                 rows = (shard * shape[1] + from_row, shard * shape[1] + to_row)
-                _put_transposed(out[at], checkpoint.read(source.name, (outputs, rows)))
+                _put_transposed(out[at], _read(checkpoint, source, (outputs, rows)))
         case Packing.COLUMNS:
             *inputs, (first, last), _ = bounds
             for at, shard in enumerate(range(first, last)):
                 _put_columns(out[..., at, :], checkpoint, rule, tuple(inputs), (shard, shape[-2]))
-    return out
+
+
+def _read(checkpoint: SafetensorsCheckpoint, source: Source, bounds: Bounds) -> Block:
+    """The block of a source's matrix or vector between bounds, wherever in its tensor that is."""
+    (start, stop), *inputs = bounds
+    first, step = source.first_row, source.row_step
+    stored = [(first + start * step, first + (stop - 1) * step + 1), *inputs]
+    if source.transposed:
+        stored.reverse()
+    if source.expert is not None:
+        stored.insert(0, (source.expert, source.expert + 1))
+    block = checkpoint.read(source.name, tuple(stored))
+    if source.expert is not None:
+        block = block[0]
+    return (block.T if source.transposed else block)[::step]
 
 
 def _put_columns(
     out: Block,
     checkpoint: SafetensorsCheckpoint,
     rule: WeightRule,
-    inputs: tuple[tuple[int, int], ...],
+    inputs: Bounds,
     shard: tuple[int, int],
 ) -> None:
     """Fill out[in, X] of matrices or out[X] of vectors with one shard's columns of every source, side by side."""
@@ -59,8 +85,7 @@ def _put_columns(
     for source in rule.sources:
         parts = source.parts(shard[1])
         number, width = shard[0] * parts // shard[1], source.shape[0] // parts
-        first = source.first_row + number * width
-        part = checkpoint.read(source.name, ((first, first + width), *inputs))
+        part = _read(checkpoint, source, ((number * width, (number + 1) * width), *inputs))
         _put_transposed(out[..., column : column + width], part)
         column += width
 
@@ -71,6 +96,6 @@ def _put_transposed(out: Block, part: Block) -> None:
         out[..., row : row + STRIP] = part[row : row + STRIP].T
 
 
-def _inside(bounds: tuple[tuple[int, int], ...], shape: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
+def _inside(bounds: Bounds, shape: tuple[int, ...]) -> Bounds:
     """The bounds, cut to a tensor that is shorter than the padded parameter."""
     return tuple((min(start, size), min(stop, size)) for (start, stop), size in zip(bounds, shape, strict=True))
