@@ -39,7 +39,7 @@ def _tasks(sizes: Sizes, wanted: Callable[[str], bool]) -> Iterator[Task]:
     pairs = [(operation, entry) for operation in OPERATIONS for entry in _entries(operation, target, sizes)]
     chosen = sorted((pair for pair in pairs if wanted(pair[1].name)), key=lambda pair: pair[0].name == "kv_write")
     for dtype in DTYPES:
-        for operation, entry in chosen:
+        for operation, entry in (pair for pair in chosen if dtype in pair[0].dtypes):
             labels = {"operation": operation.name, "implementation": entry.name, "dtype": dtype}
             cases = [case for case in operation.cases if case.tiny or not entry.interpreted][: sizes.parity_cases]
             yield Task(labels, partial(_check, operation.check, cases, dtype, entry, target))

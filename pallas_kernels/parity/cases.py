@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import jax.numpy as jnp
 import numpy as np
 
 from pallas_kernels.parity.batches import Batch, Heads, make_batch
 
 DTYPES = ("float32", "bfloat16", "float16", "float8")  # "float8": bfloat16 with a cache in float8_e4m3fn
+MATMUL_DTYPES = ("float32", "bfloat16", "float16")
 
 # Decodes, a prompt from its start, chunks that begin inside and at the edge of a page, length 1, a row without queries.
 MIXED = ((1, 1), (1, 16), (1, 17), (5, 5), (7, 23), (16, 32), (1, 33), (0, 0), (2, 18), (1, 48))
@@ -92,6 +94,38 @@ class WriteCase:
     tiny: bool = True
 
 
+@dataclass(frozen=True, slots=True)
+class GroupedCase:
+    """A call of grouped_matmul; a dtype of MATMUL_DTYPES, that of rows and weights, completes it.
+
+    Attributes:
+        name: what tables call it.
+        sizes: of the groups.
+        nobody: rows behind them; all NaN.
+        inputs, outputs: I, O.
+        result: dtype of the result; None for that of rows and weights.
+        magnitude: of the rows.
+        tiny: small enough for an interpreted kernel.
+    """
+
+    name: str
+    sizes: tuple[int, ...]
+    nobody: int = 0
+    inputs: int = 64
+    outputs: int = 128
+    result: str | None = "float32"
+    magnitude: float = 1.0
+    tiny: bool = False
+
+    def arrays(self, dtype: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Rows, weights and group sizes; results are normal times 0.4 times the magnitude. The same ones every time."""
+        rng = np.random.default_rng(sum(self.sizes))
+        x = rng.standard_normal((sum(self.sizes) + self.nobody, self.inputs)) * self.magnitude
+        x[sum(self.sizes) :] = np.nan
+        weights = rng.standard_normal((len(self.sizes), self.inputs, self.outputs)) * (0.4 / self.inputs**0.5)
+        return x.astype(jnp.dtype(dtype)), weights.astype(jnp.dtype(dtype)), np.asarray(self.sizes, np.int32)
+
+
 _WINDOWED = (*MIXED, (1, 300), (4, 290))
 
 ATTENTION_CASES = (
@@ -149,4 +183,22 @@ WRITE_CASES = (
     WriteCase("zeros", (16, 143, 31), zeros=True),
     WriteCase("denormal", (16, 143, 31), magnitude=1e-40),
     WriteCase("large", (16, 143, 31), magnitude=1e4),
+)
+
+GROUPED_CASES = (
+    GroupedCase("mixed", (5, 0, 130, 1, 17, 64), nobody=7),
+    GroupedCase("result of the dtype", (5, 0, 12, 1), result=None, tiny=True),
+    GroupedCase("one group has all", (0, 0, 40, 0), tiny=True),
+    GroupedCase("one group", (19,), nobody=3, tiny=True),
+    GroupedCase("groups of one row", (1, 1, 1, 0, 1, 1, 1, 1), tiny=True),
+    GroupedCase("one row", (0, 0, 1, 0)),
+    GroupedCase("one row of nobody", (0, 0, 0), nobody=1),
+    GroupedCase("only nobody", (0, 0, 0), nobody=20, tiny=True),
+    GroupedCase("mostly nobody", (3, 0, 2), nobody=300),
+    GroupedCase("ends of blocks", (8, 16, 63, 64, 65, 127, 128, 129)),
+    GroupedCase("more groups than rows", tuple(int(group % 7 == 3) for group in range(40)), nobody=2),
+    GroupedCase("odd widths", (5, 0, 23, 2), nobody=3, inputs=37, outputs=51),
+    GroupedCase("width 1", (5, 0, 23, 2), inputs=1, outputs=1),
+    GroupedCase("wide", (9, 30, 1), nobody=2, inputs=512, outputs=384),
+    GroupedCase("small", (5, 0, 23, 2), magnitude=1e-30),
 )

@@ -8,6 +8,8 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from pallas_kernels.grouped_matmul import implementations as grouped
+from pallas_kernels.grouped_matmul.problem import GroupedProblem
 from pallas_kernels.kv_write import implementations as write
 from pallas_kernels.kv_write.problem import WriteProblem
 from pallas_kernels.parity.batches import FLOAT8
@@ -52,6 +54,17 @@ WRITE_FEATURES: dict[str, dict[str, Any]] = {
     **_DIMS,
     **_PAGES,
 }
+GROUPED = GroupedProblem(rows=512, groups=128, inputs=2048, outputs=1536, dtype=BFLOAT16, result_dtype=jnp.dtype("float32"))
+GROUPED_FEATURES: dict[str, dict[str, Any]] = {
+    **{name: {key: value for key, value in _DTYPES[name].items() if key == "dtype"} for name in ("bf16", "f16", "f32")},
+    "result in bf16": {"result_dtype": BFLOAT16},
+    "one row": {"rows": 1},
+    "prompts": {"rows": 65536},
+    "8 groups": {"groups": 8},
+    "256 groups": {"groups": 256},
+    "widths of 2880": {"inputs": 2880, "outputs": 2880},
+    "odd widths": {"inputs": 37, "outputs": 51},
+}
 
 
 def feature_tables() -> str:
@@ -60,6 +73,7 @@ def feature_tables() -> str:
         (
             _table("ragged_paged_attention", attention.IMPLEMENTATIONS, ATTENTION, ATTENTION_FEATURES),
             _table("kv_write", write.IMPLEMENTATIONS, WRITE, WRITE_FEATURES),
+            _table("grouped_matmul", grouped.IMPLEMENTATIONS, GROUPED, GROUPED_FEATURES),
         )
     )
 

@@ -11,11 +11,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pallas_kernels.grouped_matmul import check_inputs as check_sizes
+from pallas_kernels.grouped_matmul import grouped_matmul
+from pallas_kernels.grouped_matmul import reference as grouped_reference
 from pallas_kernels.kv_write import check_inputs as check_slots
 from pallas_kernels.kv_write import kv_write
 from pallas_kernels.kv_write import reference as write_reference
 from pallas_kernels.parity.batches import FLOAT8
-from pallas_kernels.parity.cases import AttentionCase, WriteCase
+from pallas_kernels.parity.cases import AttentionCase, GroupedCase, WriteCase
 from pallas_kernels.ragged_paged_attention import check_inputs, ragged_paged_attention
 from pallas_kernels.ragged_paged_attention import reference as attention_reference
 from pallas_kernels.registry import KernelError, Target
@@ -79,6 +82,12 @@ def check_write(case: WriteCase, dtype: str, implementation: str, target: Target
     """Run a case of kv_write; the target is the default device unless given."""
     start = partial(Result, "kv_write", implementation, case.name, dtype)
     return _guarded(start, lambda: _write(start, case, dtype, implementation, target))
+
+
+def check_grouped(case: GroupedCase, dtype: str, implementation: str, target: Target | None = None) -> Result:
+    """Run a case of grouped_matmul; the target is the default device unless given."""
+    start = partial(Result, "grouped_matmul", implementation, case.name, dtype)
+    return _guarded(start, lambda: _grouped(start, case, dtype, implementation, target))
 
 
 def _guarded(start: _Start, run: Callable[[], Result]) -> Result:
@@ -196,3 +205,20 @@ def _judge_quantized(
     if not (np.abs(read - source) <= half_ulp).all():
         return start("FAIL", **figures, reason="errors must be within half an ulp of float8")
     return start("pass", **figures)
+
+
+def _grouped(start: _Start, case: GroupedCase, dtype: str, implementation: str, target: Target | None) -> Result:
+    x, weights, sizes = case.arrays(dtype)
+    check_sizes(x.shape[0], sizes)
+    result = case.result or dtype
+    call = jax.jit(partial(grouped_matmul, dtype=jnp.dtype(result), implementation=implementation, target=target))
+    with jax.default_matmul_precision("highest"):
+        got = np.asarray(call(x, weights, sizes))
+    want = grouped_reference.grouped_matmul(x, weights, sizes)
+    if got.dtype != jnp.dtype(result):
+        return start("FAIL", reason=f"the output is {got.dtype.name}, not {result}")
+    real = int(sizes.sum())
+    if (got[real:] != 0).any():
+        return start("FAIL", reason="rows of nobody are not 0")
+    # Products of 16-bit numbers are exact in float32: only the dtype of the result makes larger errors.
+    return _judge(start, got[:real].astype(np.float64), want[:real], TOLERANCE[result])

@@ -6,32 +6,36 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pallas_kernels.grouped_matmul import implementations as grouped
 from pallas_kernels.kv_write import implementations as write
-from pallas_kernels.parity.cases import ATTENTION_CASES, WRITE_CASES
-from pallas_kernels.parity.gate import Result, check_attention, check_write
+from pallas_kernels.parity.cases import ATTENTION_CASES, DTYPES, GROUPED_CASES, MATMUL_DTYPES, WRITE_CASES
+from pallas_kernels.parity.gate import Result, check_attention, check_grouped, check_write
 from pallas_kernels.ragged_paged_attention import implementations as attention
 from pallas_kernels.registry import Implementation, Target
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """An operation; `check(case, dtype, implementation's name, target)` runs one of its cases."""
+    """An operation; `check(case, dtype, implementation's name, target)` runs one of its cases in one of its dtypes."""
 
     name: str
     implementations: Sequence[Implementation[Any, Any]]
     cases: Sequence[Any]
     check: Callable[[Any, str, str, Target], Result]
+    dtypes: Sequence[str] = DTYPES
 
 
 OPERATIONS = (
+    Operation("grouped_matmul", grouped.IMPLEMENTATIONS, GROUPED_CASES, check_grouped, MATMUL_DTYPES),
     Operation("kv_write", write.IMPLEMENTATIONS, WRITE_CASES, check_write),
     Operation("ragged_paged_attention", attention.IMPLEMENTATIONS, ATTENTION_CASES, check_attention),
 )
 
 
 def check_all(operations: Sequence[Operation], dtypes: Sequence[str], target: Target, *, interpret: bool) -> Iterator[Result]:
-    """Run every case in every dtype of every implementation that runs on the target, on jax's default device.
+    """Run every case of every implementation that runs on the target, on jax's default device.
 
+    Each runs in those of the dtypes that are its operation's.
     Interpreted implementations are left out unless `interpret`; they run the tiny cases.
     """
     for operation in operations:
@@ -40,5 +44,5 @@ def check_all(operations: Sequence[Operation], dtypes: Sequence[str], target: Ta
                 continue
             for case in operation.cases:
                 if case.tiny or not entry.interpreted:
-                    for dtype in dtypes:
+                    for dtype in (dtype for dtype in dtypes if dtype in operation.dtypes):
                         yield operation.check(case, dtype, entry.name, target)

@@ -1,6 +1,7 @@
 """The XLA implementations under the shared suites."""
 
 from .attention_suite import AttentionSuite
+from .grouped_matmul_suite import GroupedMatmulSuite
 from .kv_write_suite import KvWriteSuite
 
 
@@ -9,4 +10,8 @@ class TestAttention(AttentionSuite):
 
 
 class TestKvWrite(KvWriteSuite):
+    implementation = "xla"
+
+
+class TestGroupedMatmul(GroupedMatmulSuite):
     implementation = "xla"

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from pallas_kernels import grouped_matmul as grouped
 from pallas_kernels import kv_write as write
 from pallas_kernels import ragged_paged_attention as attention
 
@@ -118,3 +119,37 @@ def test_write_values(slots, message):
     write.check_inputs(cache, np.asarray([0, 0, 8, 47]))
     with pytest.raises(ValueError, match=message):
         write.check_inputs(cache, np.asarray(slots))
+
+
+def grouped_arguments(**changes):
+    arguments = {"x": jnp.zeros((5, 8)), "weights": jnp.zeros((3, 8, 4)), "group_sizes": jnp.zeros(3, jnp.int32)}
+    return arguments | changes
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"x": jnp.zeros((5, 8, 1))}, ValueError, "x must be [N, I] = [any, any], got [5, 8, 1]"),
+        ({"x": jnp.zeros((5, 7))}, ValueError, "weights must be [X, I, O] = [any, 7, any], got [3, 8, 4]"),
+        ({"group_sizes": jnp.zeros(4, jnp.int32)}, ValueError, "group_sizes must be [X] = [3], got [4]"),
+        ({"x": jnp.zeros((0, 8))}, ValueError, "no axis may be empty, got x [0, 8] and weights [3, 8, 4]"),
+        ({"x": jnp.zeros((5, 8), jnp.int32)}, TypeError, "x must be bfloat16 or float16 or float32, got int32"),
+        ({"weights": jnp.zeros((3, 8, 4), jnp.bfloat16)}, TypeError, "weights must be float32 like x, got bfloat16"),
+        ({"group_sizes": jnp.zeros(3)}, TypeError, "group_sizes must be int32, got float32"),
+        ({"dtype": jnp.int32}, TypeError, "dtype must be bfloat16 or float16 or float32, got int32"),
+        ({"implementation": "abacus"}, ValueError, "grouped_matmul has no implementation 'abacus'; it has: xla"),
+    ],
+)
+def test_grouped_matmul_arguments(changes, error, message):
+    with pytest.raises(error, match=re.escape(message)):
+        grouped.grouped_matmul(**grouped_arguments(**changes))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [([2, -1, 0], "group_sizes must not be negative, got -1"), ([2, 1, 3], "group_sizes must be 5 in sum at most, got 6")],
+)
+def test_group_sizes(sizes, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        grouped.check_inputs(5, np.asarray(sizes))
+    grouped.check_inputs(5, np.asarray([2, 0, 3]))

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from pallas_kernels.grouped_matmul import api as grouped
+from pallas_kernels.grouped_matmul import xla as grouped_xla
 from pallas_kernels.kv_write import api as write
 from pallas_kernels.kv_write import xla as write_xla
-from pallas_kernels.parity.cases import ATTENTION_CASES, DTYPES, WRITE_CASES
-from pallas_kernels.parity.gate import check_attention, check_write
-from pallas_kernels.parity.operations import OPERATIONS, check_all
+from pallas_kernels.parity.cases import ATTENTION_CASES, DTYPES, GROUPED_CASES, WRITE_CASES
+from pallas_kernels.parity.gate import check_attention, check_grouped, check_write
+from pallas_kernels.parity.operations import Operation, check_all
 from pallas_kernels.ragged_paged_attention import api as attention
 from pallas_kernels.ragged_paged_attention import xla as attention_xla
 from pallas_kernels.registry import Implementation, Target
 
 CPU = Target("cpu")
 ATTENTION = {case.name: case for case in ATTENTION_CASES}
+GROUPED = {case.name: case for case in GROUPED_CASES}
 WRITE = {case.name: case for case in WRITE_CASES}
 
 
@@ -89,6 +90,23 @@ def test_wrong_writes(monkeypatch, dtype, change, reason):
     assert reason in result.reason
 
 
+@pytest.mark.parametrize(
+    ("case", "change", "reason"),
+    [
+        ("mixed", lambda out: out.astype(jnp.bfloat16).astype(jnp.float32), "max abs must be below 2e-05"),
+        ("mixed", lambda out: jnp.roll(out, 1, axis=0).at[0].set(0), "rows of nobody are not 0"),
+        ("mixed", lambda out: out.at[0, 0].set(jnp.nan), "the output is not finite"),
+        ("small", lambda out: out.at[5:].multiply(-1), "cosine must be above 0.999999"),
+        ("result of the dtype", lambda out: out.astype(jnp.float32), "the output is float32, not bfloat16"),
+    ],
+)
+def test_wrong_products(monkeypatch, case, change, reason):
+    name = only(monkeypatch, grouped, lambda *arrays, dtype: change(grouped_xla.grouped_matmul(*arrays, dtype=dtype)))
+    result = check_grouped(GROUPED[case], "bfloat16", name, CPU)
+    assert result.verdict == "FAIL"
+    assert reason in result.reason
+
+
 def test_the_null_page_may_hold_anything(monkeypatch):
     def change(pages, scales):
         return pages.at[:, 0].set(7), None if scales is None else scales.at[:, 0].set(7)
@@ -116,9 +134,10 @@ def test_a_run_over_implementations():
         return (case.name, dtype, implementation, target)
 
     table = (named("here"), named("elsewhere", runs_on=lambda target: "no"), named("dreamt", interpreted=True))
-    operation = replace(OPERATIONS[0], implementations=table, cases=(WRITE["zeros"], WRITE["a long chunk"]), check=check)
+    cases = (WRITE["zeros"], WRITE["a long chunk"])
+    operation = Operation("any", implementations=table, cases=cases, check=check, dtypes=("float32", "float16"))
     here = [(case, "float16", "here", CPU) for case in ("zeros", "a long chunk")]
-    assert list(check_all([operation], ["float16"], CPU, interpret=False)) == here
+    assert list(check_all([operation], ["float16", "float8"], CPU, interpret=False)) == here
     assert list(check_all([operation], ["float16"], CPU, interpret=True)) == [*here, ("zeros", "float16", "dreamt", CPU)]
 
 

@@ -1,0 +1,74 @@
+"""grouped_matmul: rows sorted by group, each multiplied by the matrix of its group."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pallas_kernels import checks
+from pallas_kernels.grouped_matmul.implementations import IMPLEMENTATIONS
+from pallas_kernels.grouped_matmul.problem import GroupedProblem
+from pallas_kernels.registry import Target, choose
+
+
+def grouped_matmul(
+    x: jax.Array,
+    weights: jax.Array,
+    group_sizes: jax.Array,
+    *,
+    dtype: Any = jnp.float32,
+    implementation: str | None = None,
+    target: Target | None = None,
+) -> jax.Array:
+    """Multiply the rows of group after group by the group's matrix; work is in proportion to the rows that have a group.
+
+    Axes: N rows, I their width, O the result's width, X groups (experts). Group 0 has the first `group_sizes[0]` rows, group 1
+    the next ones, and so on. Rows behind the last group's belong to nobody: they may hold anything, NaN included, and their
+    result is 0. So a device that has some of the experts puts their rows first, in arrays of any length.
+
+    Args:
+        x: [N, I] bf16, f16 or f32.
+        weights: [X, I, O], of the dtype of `x`.
+        group_sizes: int32 [X], none below 0, N in sum at most: `check_inputs` verifies that on concrete arrays, the operation
+            itself does not.
+        dtype: of the result: bf16, f16 or f32. Sums are in float32 whatever it is.
+        implementation: a name from `implementations.py`, or None to pick by target, shapes and dtypes.
+        target: the device that the program is for; the default device unless given.
+
+    Returns:
+        [N, O] of `dtype`.
+
+    Raises:
+        ValueError: a shape or the implementation's name is wrong, or that implementation cannot do this.
+        TypeError: a dtype is not supported.
+    """
+    checks.require_shape("x", x, (None, None), "[N, I]")
+    checks.require_shape("weights", weights, (None, x.shape[1], None), "[X, I, O]")
+    checks.require_shape("group_sizes", group_sizes, (weights.shape[0],), "[X]")
+    if 0 in (*x.shape, *weights.shape):
+        raise ValueError(f"no axis may be empty, got x {list(x.shape)} and weights {list(weights.shape)}")
+    checks.require_dtype("x", x, checks.FLOAT_DTYPES)
+    checks.require_dtype("group_sizes", group_sizes, (jnp.int32,))
+    if weights.dtype != x.dtype:
+        raise TypeError(f"weights must be {x.dtype.name} like x, got {weights.dtype.name}")
+    dtype = jnp.dtype(dtype)
+    if dtype not in [jnp.dtype(allowed) for allowed in checks.FLOAT_DTYPES]:
+        raise TypeError(f"dtype must be bfloat16 or float16 or float32, got {dtype.name}")
+    problem = GroupedProblem.of(x, weights, dtype)
+    return choose("grouped_matmul", IMPLEMENTATIONS, implementation, target, problem)(x, weights, group_sizes, dtype=dtype)
+
+
+def check_inputs(rows: int, group_sizes: np.ndarray) -> None:
+    """Check the values that tracing cannot see, on a concrete array, for `rows` rows.
+
+    Raises:
+        ValueError: a group's size is negative, or the groups have more rows than there are.
+    """
+    sizes = np.asarray(group_sizes)
+    if (sizes < 0).any():
+        raise ValueError(f"group_sizes must not be negative, got {int(sizes.min())}")
+    if sizes.sum() > rows:
+        raise ValueError(f"group_sizes must be {rows} in sum at most, got {int(sizes.sum())}")
