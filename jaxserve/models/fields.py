@@ -14,7 +14,6 @@ NEUTRAL_VALUES: Mapping[str, tuple[object, ...]] = MappingProxyType(
     {
         "hidden_act": ("silu", "swish"),
         "hidden_activation": (None, "silu", "swish"),
-        "quantization_config": (None,),
         "compression_config": (None,),
         "partial_rotary_factor": (None, 1.0),
         "attn_logit_softcapping": (None,),
