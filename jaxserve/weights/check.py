@@ -2,37 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from jaxserve.errors import CheckpointError
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.rules import WeightRule
+from jaxserve.weights.checkpoint import Checkpoint
 
 LISTED = 12
 """How many names a complaint lists before it only counts."""
+FLOATS = ("float32", "float16", "bfloat16")
 
 
-def check_tensors(config: DecoderConfig, rules: Iterable[WeightRule], shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Raise unless the checkpoint has exactly the rules' tensors in their shapes.
+def check_tensors(config: DecoderConfig, rules: Iterable[WeightRule], checkpoint: Checkpoint) -> None:
+    """Raise unless the checkpoint has exactly the rules' tensors in their shapes, and in floating point.
 
     Ignored beyond them: inverse frequencies of the rotary embedding, which old checkpoints store and the config
     determines, and a copy of the embedding table as `lm_head.weight` where the two are tied.
 
     Raises:
-        CheckpointError: one error that lists the missing, the unexpected and the mis-shaped tensors.
+        CheckpointError: one error that lists the missing, the unexpected and the mis-shaped tensors, and those of a dtype that
+            is no weight's (of a quantised checkpoint).
     """
+    shapes, dtypes = checkpoint.shapes, checkpoint.dtypes
     expected = {source.name: source.stored_shape for rule in rules for source in rule.sources}
     missing = [f"{name} {list(shape)}" for name, shape in expected.items() if name not in shapes]
     unexpected = [f"{name} {list(shapes[name])}" for name in sorted(shapes) if name not in expected]
     unexpected = [line for line in unexpected if not _ignorable(config, line.split()[0])]
-    wrong = [
-        f"{name} is {list(shapes[name])}, needs {list(shape)}"
-        for name, shape in expected.items()
-        if name in shapes and shapes[name] != shape
-    ]
+    here = [name for name in expected if name in shapes]
+    wrong = [f"{n} is {list(shapes[n])}, needs {list(expected[n])}" for n in here if shapes[n] != expected[n]]
+    odd = [f"{name} ({dtypes[name]})" for name in here if dtypes[name] not in FLOATS]
     problems = [
         _listed(f"{len(found)} {kind}", found)
-        for kind, found in (("missing", missing), ("unexpected", unexpected), ("of the wrong shape", wrong))
+        for kind, found in (
+            ("missing", missing),
+            ("unexpected", unexpected),
+            ("of the wrong shape", wrong),
+            (f"not {', '.join(FLOATS)}", odd),
+        )
         if found
     ]
     if problems:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import reduce
+from math import prod
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import jax
-import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.typing import DTypeLike
 
@@ -19,13 +20,16 @@ from jaxserve.models.registry import weight_rules
 from jaxserve.models.rules import WeightRule
 from jaxserve.weights.abstract import placed_params
 from jaxserve.weights.check import check_tensors
+from jaxserve.weights.checkpoint import Block, Checkpoint
 from jaxserve.weights.dummy import DummyWeights
+from jaxserve.weights.finite import is_finite, not_finite_error
+from jaxserve.weights.held import HeldTensors
 from jaxserve.weights.packing import Index, read_block
-from jaxserve.weights.safetensors import Block, SafetensorsCheckpoint
+from jaxserve.weights.safetensors import SafetensorsCheckpoint
 
 Progress = Callable[[int, int], None]
 READERS = 4
-"""Threads that read: enough to keep a disk busy while others transpose and cast, few enough to bound host memory."""
+"""Parameters read at a time: enough to keep a disk busy while others are transposed and cast, few enough to bound host memory."""
 
 
 def load_params(
@@ -40,7 +44,8 @@ def load_params(
 ) -> Params:
     """The parameters of a decoder, each packed for and placed on the mesh's devices.
 
-    From safetensors, every device's part is read on its own: the host never holds more than a few tensors.
+    From a checkpoint, reading, packing and copying to devices go on at the same time for `READERS` parameters, and the host
+    holds those and no more.
 
     Args:
         model_dir: checkpoint directory; not looked at for dummy weights.
@@ -49,24 +54,23 @@ def load_params(
         dtype: of the parameters, whatever the checkpoint's.
         load_format: where the numbers come from.
         seed: of dummy weights.
-        progress: called in this thread with (parameters done, parameters in all) after each.
+        progress: called in this thread with (bytes done, bytes in all) after each parameter.
 
     Returns:
         Nested dict of arrays in the tree of `abstract_params(config, dtype, shards)`.
 
     Raises:
-        CheckpointError: a checkpoint that is missing, damaged, or does not fit the decoder.
+        CheckpointError: a checkpoint that is missing, damaged, does not fit the decoder, or has weights that are not finite.
         ConfigError: a decoder that cannot be divided over the mesh.
     """
-    name = jnp.dtype(dtype).name
-    jobs = _jobs(config, mesh, name)
+    jobs = _jobs(config, mesh, dtype)
     if load_format == "dummy":
-        dummy = DummyWeights(seed, name)
-        return _collect(jobs, (dummy.make(*job) for job in jobs), progress)
+        makers: dict[str, DummyWeights] = {job.dtype: DummyWeights(seed, job.dtype) for job in jobs}
+        return _collect(jobs, (makers[job.dtype].make(job.rule, job.shape, job.sharding) for job in jobs), progress)
     with SafetensorsCheckpoint(Path(model_dir)) as checkpoint, ThreadPoolExecutor(READERS) as pool:
-        check_tensors(config, [job.rule for job in jobs], checkpoint.shapes)
+        check_tensors(config, [job.rule for job in jobs], checkpoint)
         try:
-            return _collect(jobs, pool.map(lambda job: _read(checkpoint, job, name), jobs), progress)
+            return _collect(jobs, pool.map(lambda job: _read(checkpoint, job), jobs), progress)
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)  # do not read the rest for nobody
             raise
@@ -77,32 +81,46 @@ class _Job(NamedTuple):
 
     rule: WeightRule
     shape: tuple[int, ...]
+    dtype: str
     sharding: NamedSharding
 
 
-def _jobs(config: DecoderConfig, mesh: Mesh, dtype: str) -> list[_Job]:
+def _jobs(config: DecoderConfig, mesh: Mesh, dtype: DTypeLike) -> list[_Job]:
     tree = placed_params(config, mesh, dtype)
     leaves = [(rule, _leaf(tree, rule.path)) for rule in weight_rules(config)]
-    return [_Job(rule, leaf.shape, leaf.sharding) for rule, leaf in leaves]
+    return [_Job(rule, leaf.shape, leaf.dtype.name, leaf.sharding) for rule, leaf in leaves]
 
 
 def _leaf(tree: Params, path: tuple[str, ...]) -> Any:
     return reduce(lambda node, key: node[key], path, tree)
 
 
-def _read(checkpoint: SafetensorsCheckpoint, job: _Job, dtype: str) -> jax.Array:
-    def block(index: Index | None) -> Block:
-        whole = (slice(None),) * len(job.shape)
-        return read_block(checkpoint, job.rule, job.shape, whole if index is None else index, dtype)
+def _read(checkpoint: Checkpoint, job: _Job) -> jax.Array:
+    tensors = HeldTensors(checkpoint)
 
-    return jax.make_array_from_callback(job.shape, job.sharding, block)
+    def block(index: Index | None) -> Block:
+        everything = (slice(None),) * len(job.shape)
+        with np.errstate(over="ignore", invalid="ignore"):  # told below, by the tensor's name
+            packed = read_block(tensors, job.rule, job.shape, everything if index is None else index, job.dtype)
+        if not is_finite(packed):
+            raise not_finite_error(tensors, job.rule, job.dtype)
+        return packed
+
+    array: jax.Array = jax.make_array_from_callback(job.shape, job.sharding, block)
+    return array.block_until_ready()  # the host's copy goes before the next parameter comes
 
 
 def _collect(jobs: list[_Job], arrays: Iterable[jax.Array], progress: Progress | None) -> Params:
     tree: Params = {}
-    for done, (job, array) in enumerate(zip(jobs, arrays, strict=True), start=1):
+    done, total = 0, sum(_bytes(job) for job in jobs)
+    for job, array in zip(jobs, arrays, strict=True):
         *parents, last = job.rule.path
         reduce(lambda node, key: node.setdefault(key, {}), parents, tree)[last] = array
+        done += _bytes(job)
         if progress is not None:
-            progress(done, len(jobs))
+            progress(done, total)
     return tree
+
+
+def _bytes(job: _Job) -> int:
+    return np.dtype(job.dtype).itemsize * prod(job.shape)

@@ -5,16 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from jaxserve.models.rules import Packing, Source, WeightRule
-from jaxserve.weights.safetensors import Block, SafetensorsCheckpoint
+from jaxserve.weights.checkpoint import Block, Bounds, Tensors
 
 Index = tuple[slice, ...]
-Bounds = tuple[tuple[int, int], ...]
-"""Where a block starts and stops, in every dimension."""
 STRIP = 16
 """Rows transposed at a time: few enough that the lines they are written to stay in cache (5 times faster than .T)."""
 
 
-def read_block(checkpoint: SafetensorsCheckpoint, rule: WeightRule, shape: tuple[int, ...], index: Index, dtype: str) -> Block:
+def read_block(checkpoint: Tensors, rule: WeightRule, shape: tuple[int, ...], index: Index, dtype: str) -> Block:
     """The block of a packed parameter at an index, reading only what it needs.
 
     Args:
@@ -37,7 +35,7 @@ def read_block(checkpoint: SafetensorsCheckpoint, rule: WeightRule, shape: tuple
     return out
 
 
-def _fill(out: Block, checkpoint: SafetensorsCheckpoint, rule: WeightRule, shape: tuple[int, ...], bounds: Bounds) -> None:
+def _fill(out: Block, checkpoint: Tensors, rule: WeightRule, shape: tuple[int, ...], bounds: Bounds) -> None:
     """Fill the part of a parameter between bounds; `shape` is that of the whole parameter."""
     source = rule.sources[0]
     match rule.packing:
@@ -58,7 +56,7 @@ def _fill(out: Block, checkpoint: SafetensorsCheckpoint, rule: WeightRule, shape
                 _put_columns(out[..., at, :], checkpoint, rule, tuple(inputs), (shard, shape[-2]))
 
 
-def _read(checkpoint: SafetensorsCheckpoint, source: Source, bounds: Bounds) -> Block:
+def _read(checkpoint: Tensors, source: Source, bounds: Bounds) -> Block:
     """The block of a source's matrix or vector between bounds, wherever in its tensor that is."""
     (start, stop), *inputs = bounds
     first, step = source.first_row, source.row_step
@@ -75,7 +73,7 @@ def _read(checkpoint: SafetensorsCheckpoint, source: Source, bounds: Bounds) -> 
 
 def _put_columns(
     out: Block,
-    checkpoint: SafetensorsCheckpoint,
+    checkpoint: Tensors,
     rule: WeightRule,
     inputs: Bounds,
     shard: tuple[int, int],

@@ -1,20 +1,27 @@
 import json
 import time
+from collections import Counter
+from functools import reduce
 from pathlib import Path
 
 import jax
 import ml_dtypes
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
 from jaxserve.errors import CheckpointError
 from jaxserve.models.binding import abstract_params
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.registry import decoder_config, weight_rules
+from jaxserve.models.rules import Packing
 from jaxserve.weights import load
+from jaxserve.weights.held import HeldTensors
 from jaxserve.weights.load import load_params
 from jaxserve.weights.packing import read_block
+from jaxserve.weights.safetensors import SafetensorsCheckpoint
 from sharding import make_mesh
 
 HF = {"architectures": ["Qwen2ForCausalLM"], "vocab_size": 101, "hidden_size": 16, "intermediate_size": 24}
@@ -108,8 +115,11 @@ def test_progress(tmp_path):
     decoder = config()
     calls = []
     load_params(write(tmp_path, tensors(decoder)), decoder, make_mesh(1), "float32", progress=lambda *now: calls.append(now))
-    total = len(weight_rules(decoder))
-    assert calls == [(done, total) for done in range(1, total + 1)]
+    done, totals = zip(*calls, strict=True)
+    assert len(calls) == len(weight_rules(decoder))
+    assert set(totals) == {decoder.num_parameters * 4}
+    assert list(done) == sorted(set(done))
+    assert done[-1] == totals[0]
 
 
 def test_reading_ends_when_progress_raises(tmp_path, monkeypatch):
@@ -195,7 +205,7 @@ def test_a_bad_index_is_named(tmp_path):
 def test_quantised_tensors_are_refused(tmp_path):
     arrays = tensors(config())
     arrays["model.norm.weight"] = np.zeros(16, np.int8)
-    with pytest.raises(CheckpointError, match=r"not F32, F16, BF16: model\.norm\.weight \(I8\)"):
+    with pytest.raises(CheckpointError, match=r"1 not float32, float16, bfloat16: model\.norm\.weight \(int8\)"):
         load_params(write(tmp_path, arrays), config(), make_mesh(1), "float32")
 
 
@@ -205,3 +215,106 @@ def test_a_truncated_tensor_is_not_read_as_zeros(tmp_path):
     path.write_bytes(path.read_bytes()[:-4])
     with pytest.raises(CheckpointError, match="damaged"):
         load_params(tmp_path, config(), make_mesh(1), "float32")
+
+
+def test_tensors_in_other_files_than_the_index_says_are_named(tmp_path):
+    arrays = tensors(config())
+    index = write(tmp_path, arrays, files=2) / "model.safetensors.index.json"
+    weight_map = json.loads(index.read_text())["weight_map"]
+    moved = {**weight_map, "model.norm.weight": next(f for f in weight_map.values() if f != weight_map["model.norm.weight"])}
+    unlisted = {name: file for name, file in weight_map.items() if name != "model.norm.weight"}
+    imagined = {**weight_map, "model.sinks": "model-0.safetensors"}
+    elsewhere = r"model-.\.safetensors (lacks|has) tensors that .* places (there|elsewhere): model\.norm\.weight"
+    for changed, complaint in (
+        (moved, elsewhere),
+        (unlisted, r"has tensors that .* places elsewhere: model\.norm\.weight \(nowhere\)"),
+        (imagined, r"model-0\.safetensors lacks tensors that .* places there: model\.sinks"),
+    ):
+        index.write_text(json.dumps({"weight_map": changed}))
+        with pytest.raises(CheckpointError, match=complaint):
+            load_params(tmp_path, config(), make_mesh(1), "float32")
+
+
+@pytest.mark.parametrize("tensor", [1, 2])
+@pytest.mark.parametrize("stored", [np.float16, ml_dtypes.bfloat16, np.float32])
+def test_weights_that_are_no_numbers_are_named(tmp_path, stored, tensor):
+    name = "model.layers.1.mlp.up_proj.weight"
+    for value in (np.nan, -np.nan, np.inf, -np.inf):
+        arrays = {name: array.astype(stored) for name, array in tensors(config()).items()}
+        arrays[name][23, 15] = value
+        with pytest.raises(CheckpointError, match=rf"NaN or infinite: {name} has 1 in 384, the first at \[23, 15\]: {value:g}$"):
+            load_params(write(tmp_path, arrays), config(), make_mesh(tensor), "bfloat16")
+
+
+def test_weights_too_large_for_the_dtype_are_named(tmp_path):
+    arrays = tensors(config())
+    arrays["model.norm.weight"][3] = 7e4
+    load_params(write(tmp_path, arrays), config(), make_mesh(1), "bfloat16")
+    with pytest.raises(CheckpointError, match=r"norm\.weight has 1 in 16, the first at \[3\]: 70000, too large for float16"):
+        load_params(tmp_path, config(), make_mesh(1), "float16")
+
+
+def test_a_file_that_shrinks_while_it_is_read_is_named(tmp_path):
+    path = write(tmp_path, {"a": np.arange(6, dtype=np.float32), "b": np.arange(6, dtype=np.float32)}) / "model.safetensors"
+    with SafetensorsCheckpoint(tmp_path) as checkpoint:
+        path.write_bytes(path.read_bytes()[:-8])
+        with pytest.raises(CheckpointError, match=r"model\.safetensors ends within b: it has become shorter"):
+            checkpoint.read("b", ((0, 6),))
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_any_block_of_any_tensor(blocks, data):
+    checkpoint, arrays = blocks
+    name = data.draw(st.sampled_from(sorted(arrays)))
+    shape = arrays[name].shape
+    starts = [data.draw(st.integers(0, size)) for size in shape]
+    bounds = tuple((start, data.draw(st.integers(start, size))) for start, size in zip(starts, shape, strict=True))
+    for tensors in (checkpoint, HeldTensors(checkpoint), HeldTensors(checkpoint, lambda *tensor: None)):
+        for _ in range(2):
+            block = tensors.read(name, bounds)
+            assert block.dtype == arrays[name].dtype
+            np.testing.assert_array_equal(block, arrays[name][tuple(slice(*part) for part in bounds)])
+
+
+@pytest.fixture(scope="module")
+def blocks(tmp_path_factory):
+    shapes = {"scalar": (), "vector": (5,), "matrix": (4, 3), "experts": (3, 1, 4), "deep": (2, 3, 2, 2)}
+    arrays = {name: np.arange(np.prod(shape), dtype=np.int32).reshape(shape) for name, shape in shapes.items()}
+    arrays["bytes"] = np.arange(9, dtype=np.uint8)
+    with SafetensorsCheckpoint(write(tmp_path_factory.mktemp("blocks"), arrays)) as checkpoint:
+        yield checkpoint, arrays
+
+
+class CountingTensors:
+    """Counts the elements that are read of each tensor."""
+
+    def __init__(self, checkpoint):
+        self.checkpoint = checkpoint
+        self.shapes, self.dtypes = checkpoint.shapes, checkpoint.dtypes
+        self.read_elements = Counter()
+
+    def read(self, name, bounds):
+        block = self.checkpoint.read(name, bounds)
+        self.read_elements[name] += block.size
+        return block
+
+
+@pytest.mark.parametrize("checked", [True, False])
+def test_the_blocks_of_a_parameter_read_every_element_once(tmp_path, checked):
+    decoder, arrays = config(), tensors(config())
+    shapes = abstract_params(decoder, "float32", 2)
+    told = []
+    with SafetensorsCheckpoint(write(tmp_path, arrays)) as checkpoint:
+        counting = CountingTensors(checkpoint)
+        for rule in weight_rules(decoder):
+            shape = reduce(lambda node, key: node[key], rule.path, shapes).shape
+            axis = {Packing.COLUMNS: -2, Packing.ROWS: 0}.get(rule.packing)
+            held = HeldTensors(counting, (lambda name, tensor: told.append((name, tensor.shape))) if checked else None)
+            for shard in range(2 if axis is not None else 1):
+                index = [slice(None)] * len(shape)
+                if axis is not None:
+                    index[axis] = slice(shard, shard + 1)
+                read_block(held, rule, shape, tuple(index), "float32")
+    assert counting.read_elements == {name: array.size for name, array in arrays.items()}
+    assert sorted(told) == (sorted((name, array.shape) for name, array in arrays.items()) if checked else [])

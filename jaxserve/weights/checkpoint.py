@@ -1,0 +1,52 @@
+"""What every source of stored tensors offers: names, shapes, dtypes, and any block of a tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+import numpy.typing as npt
+
+Block = npt.NDArray[Any]
+Bounds = tuple[tuple[int, int], ...]
+"""(start, stop) in every dimension."""
+
+
+class Tensors(Protocol):
+    """Tensors that can be read, by name."""
+
+    def read(self, name: str, bounds: Bounds) -> Block:
+        """The block of a tensor between (start, stop) in every dimension, in its stored dtype.
+
+        Safe from several threads. The block may be a view of something larger and must not be written to.
+
+        Raises:
+            CheckpointError: what is stored cannot be read.
+        """
+        ...
+
+
+class Checkpoint(Tensors, Protocol):
+    """The tensors of a checkpoint. A context manager: reading needs it to be open.
+
+    Attributes:
+        shapes: the shape of every tensor, by name.
+        dtypes: the dtype of every tensor, by name, as numpy and ml_dtypes call it: "bfloat16", "float8_e4m3fn".
+    """
+
+    shapes: Mapping[str, tuple[int, ...]]
+    dtypes: Mapping[str, str]
+
+    def __enter__(self) -> Self:
+        """Itself."""
+        ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Close what is open."""
+        ...
+
+
+def whole(shape: tuple[int, ...]) -> Bounds:
+    """The bounds of all of a tensor."""
+    return tuple((0, size) for size in shape)

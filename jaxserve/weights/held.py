@@ -1,0 +1,41 @@
+"""What the blocks of one parameter read, so that no byte of a file is read twice for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from jaxserve.weights.checkpoint import Block, Bounds, Checkpoint, whole
+
+Check = Callable[[str, Block], None]
+"""Told a tensor's name and all of it; raises what is wrong with it."""
+
+
+class HeldTensors:
+    """Tensors for the blocks of one parameter, used by one thread and then let go. See `Tensors`.
+
+    A block of rows is read from the file alone. A tensor is held whole, from its first read on, where blocks take columns of it
+    (every block would else read nearly all of it), and where it is to be checked.
+
+    Args:
+        checkpoint: the files.
+        check: called once with every tensor that is read; None for no check.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, check: Check | None = None) -> None:
+        self._checkpoint = checkpoint
+        self._check = check
+        self._held: dict[str, Block] = {}
+
+    def read(self, name: str, bounds: Bounds) -> Block:
+        """See `Tensors`."""
+        everything = whole(self._checkpoint.shapes[name])
+        if name not in self._held and self._check is None and bounds[1:] == everything[1:]:
+            return self._checkpoint.read(name, bounds)
+        if name not in self._held:
+            tensor = self._checkpoint.read(name, everything)
+            if self._check is not None:
+                self._check(name, tensor)
+            if bounds == everything and self._check is None:  # the parameter is one block
+                return tensor
+            self._held[name] = tensor
+        return self._held[name][tuple(slice(*part) for part in bounds)]
