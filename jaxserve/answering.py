@@ -13,6 +13,7 @@ from typing import Any
 import jax
 
 from jaxserve.config.fields import EngineConfig, ModelConfig
+from jaxserve.engine.generation import generation_defaults
 from jaxserve.engine.local import LocalEngine
 from jaxserve.engine.preparation import BUNDLED_MODEL, model_directory
 from jaxserve.errors import ConfigError
@@ -95,14 +96,15 @@ def sequences_in_flight(config: EngineConfig) -> int:
 
 
 def job_model(config: ModelConfig) -> JobModel:
-    """What must stay the same while a job is resumed: weights, dtype, tokenizer and chat template.
+    """What must stay the same while a job is resumed: weights, dtype, tokenizer, chat template and sampling defaults.
 
     Raises CheckpointError, UnsupportedModelError or ConfigError.
     """
     directory = model_directory(config.model)
     decoder = decoder_config(read_hf_config(directory))
     numbers = model_fingerprint(directory, decoder, load_format=config.load_format, seed=config.seed)
-    digest = hashlib.blake2b(f"{numbers} {config.dtype}".encode(), digest_size=8)
+    sampling = generation_defaults(config, directory)
+    digest = hashlib.blake2b(f"{numbers} {config.dtype} {sampling}".encode(), digest_size=8)
     for name, content in _texts(config, directory).items():
         digest.update(f" {name} {len(content)} ".encode() + content)
     own_name = BUNDLED_MODEL if config.model == BUNDLED_MODEL else directory.resolve().name

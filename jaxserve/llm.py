@@ -84,6 +84,11 @@ class LLM:
         """The model's way to write a conversation as one prompt, if it has one."""
         return self._built.chat_template
 
+    def get_default_sampling_params(self) -> SamplingParams:
+        """The defaults, those of the checkpoint's generation_config.json before SamplingParams' own."""
+        defaults, limit = self._built.report.model.sampling, self._built.intake.rules.limits.default_max_tokens
+        return SamplingParams(**(defaults.given() | ({} if limit is None else {"max_tokens": limit})))
+
     def generate(
         self,
         prompts: Prompt | Sequence[Prompt],
@@ -96,7 +101,7 @@ class LLM:
 
         Args:
             prompts: a string, {"prompt": str}, {"prompt_token_ids": [...]}, or a list of these.
-            sampling_params: one for all, one a prompt, or None for the defaults.
+            sampling_params: one for all, one a prompt, or None for `get_default_sampling_params()`.
             options: the same of whose requests they are and what they may take; timeouts count from the call.
             on_output: told of each output when it is complete, in the order in which they end. What it raises ends the call.
 
@@ -107,7 +112,7 @@ class LLM:
         listed: list[Prompt] = [prompts] if isinstance(prompts, str | dict) else list(prompts)
         requests = self._prepare(
             listed,
-            _for_each(len(listed), sampling_params, SamplingParams(), "sampling_params"),
+            _for_each(len(listed), sampling_params, self.get_default_sampling_params(), "sampling_params"),
             _for_each(len(listed), options, NO_OPTIONS, "options"),
         )
         by_sequence = {sequence: request for request in requests for sequence in request.outputs.ids}

@@ -40,14 +40,14 @@ def new_id(prefix: str) -> str:
     return f"{prefix}-{uuid.uuid4().hex}"
 
 
-def sampling_params(fields: Mapping[str, Any], names: Mapping[str, str]) -> SamplingParams:
-    """Build the parameters; None means the default, for max_tokens the rest of the context.
+def sampling_params(client: EngineClient, fields: Mapping[str, Any], names: Mapping[str, str]) -> SamplingParams:
+    """Build the parameters; None means the model's default or else the engine's, for max_tokens what the model leaves.
 
     Raises InvalidRequestError in the client's words.
     """
     given = {name: value for name, value in fields.items() if value is not None}
     try:
-        return SamplingParams(**{"max_tokens": None, **given})
+        return SamplingParams(**{"max_tokens": None, **client.model.sampling.given(), **given})
     except InvalidRequestError as error:
         raise in_words_of_client(error, names) from error
 

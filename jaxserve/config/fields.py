@@ -36,6 +36,9 @@ class ModelConfig:
     load_format: Literal["safetensors", "dummy"] = setting("safetensors", "'dummy': seeded random weights for config.json")
     seed: int = setting(0, "seed of dummy weights and of requests without a seed")
     chat_template: str | None = setting(None, "file with a Jinja chat template that replaces the checkpoint's own")
+    generation_config: Literal["auto", "none"] = setting(
+        "auto", "whether the checkpoint's generation_config.json says how to sample for requests that do not"
+    )
 
     def __post_init__(self) -> None:
         check_types(self)

@@ -26,6 +26,7 @@ from jaxserve.executor.local import LocalExecutor
 from jaxserve.executor.programs import Progress, make_programs
 from jaxserve.models.binding import Params
 from jaxserve.models.config import DecoderConfig
+from jaxserve.sampling.defaults import SamplingDefaults
 from jaxserve.sampling.params import MAX_STOP_TOKEN_IDS
 from jaxserve.scheduler.plan import SUPPRESS_WIDTH
 from jaxserve.scheduler.scheduler import Scheduler
@@ -99,6 +100,7 @@ def build_engine(config: EngineConfig, *, strict_length: bool, clock: Clock, pro
         seed=config.model.seed,
         max_sequences=config.scheduler.max_waiting,
         strict=strict_length,
+        default_max_tokens=ready.default_max_tokens,
     )
     model = config.model
     fingerprint = model_fingerprint(ready.directory, decoder, load_format=model.load_format, seed=model.seed)
@@ -109,7 +111,7 @@ def build_engine(config: EngineConfig, *, strict_length: bool, clock: Clock, pro
         intake=Intake(tokenizer, limits, namespace, _budgets(config, ready.policies, cache)),
         tokenizer=tokenizer,
         chat_template=ready.chat_template,
-        report=_report(config, resolved, decoder, executor, (loaded.seconds, compiled.seconds)),
+        report=_report(config, resolved, decoder, executor, ready.sampling, (loaded.seconds, compiled.seconds)),
         clock=clock,
     )
     warmer = Warmer(built.core, built.intake, tokenizer, built.chat_template, clock, resolved.max_model_len)
@@ -145,6 +147,7 @@ def _report(
     resolved: ResolvedConfig,
     decoder: DecoderConfig,
     executor: LocalExecutor,
+    sampling: SamplingDefaults,
     seconds: tuple[float, float],
 ) -> EngineReport:
     """What was built; `seconds` were spent on loading and on compiling."""
@@ -159,6 +162,7 @@ def _report(
             parameters=decoder.num_parameters,
             created=int(time.time()),
             tokenizer=str(Path(config.model.tokenizer or model_directory(config.model.model)).resolve()),
+            sampling=sampling,
         ),
         kv_dtype=resolved.kv_dtype,
         mesh=f"{executor.device_kind} x{devices}",

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from jaxserve.engine.events import Event
+from jaxserve.sampling.defaults import NO_DEFAULTS, SamplingDefaults
 from jaxserve.sampling.params import SamplingParams
 from jaxserve.tokenizer.base import Tokenizer
 from jaxserve.types import ChatMessage, Prompt, RequestOptions
@@ -25,6 +26,7 @@ class ModelInfo:
         parameters: number of parameters.
         created: Unix time at which the engine was started.
         tokenizer: absolute path of its tokenizer, a directory or a file; empty where it is not known.
+        sampling: what requests that do not say how to sample get.
     """
 
     name: str
@@ -35,6 +37,7 @@ class ModelInfo:
     parameters: int
     created: int
     tokenizer: str = ""
+    sampling: SamplingDefaults = NO_DEFAULTS
 
 
 @dataclass(frozen=True, slots=True)

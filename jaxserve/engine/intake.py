@@ -35,6 +35,7 @@ class IntakeLimits:
         max_sequences: sequences of one request, for all of them must fit the waiting queue.
         seed: where the seeds of requests without one come from.
         strict: whether prompt + max_tokens beyond the context is an error (servers) or ends the output early (offline).
+        default_max_tokens: output tokens of a request that does not say; None for all that the context leaves.
     """
 
     max_model_len: int
@@ -43,6 +44,7 @@ class IntakeLimits:
     max_sequences: int
     seed: int
     strict: bool
+    default_max_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +181,8 @@ class Intake:
     def _max_tokens(self, prompt: int, params: SamplingParams, grant: Grant) -> int:
         """Output tokens of a sequence at most."""
         left = self._room(prompt, params, grant)
-        wanted = left if params.max_tokens is None else min(params.max_tokens, left)
+        asked = self._limits.default_max_tokens if params.max_tokens is None else params.max_tokens
+        wanted = left if asked is None else min(asked, left)
         if grant.max_total_tokens is None:
             return wanted
         least = 0 if params.scores_only else 1

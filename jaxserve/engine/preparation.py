@@ -14,8 +14,9 @@ from jaxserve.config.fields import EngineConfig
 from jaxserve.config.policies import Policies
 from jaxserve.config.policies_file import load_policies
 from jaxserve.config.resolve import ModelFacts, ResolvedConfig, resolve
+from jaxserve.engine.generation import generation_defaults
 from jaxserve.engine.warm import WarmLine, read_warm_prompts
-from jaxserve.errors import ConfigError
+from jaxserve.errors import CheckpointError, ConfigError
 from jaxserve.executor.compile_cache import keep_compiled_programs
 from jaxserve.executor.lowering import Lowering
 from jaxserve.executor.memory import count_bytes, device_facts
@@ -25,6 +26,7 @@ from jaxserve.executor.saved_programs import SavedPrograms, read_manifest
 from jaxserve.models.checkpoint import read_hf_config
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.registry import decoder_config
+from jaxserve.sampling.defaults import SamplingDefaults
 from jaxserve.tokenizer.base import Tokenizer
 from jaxserve.tokenizer.chat import ChatTemplate
 from jaxserve.tokenizer.load import load_tokenizer
@@ -42,6 +44,7 @@ class Preparation:
         decoder: the model.
         tokenizer: None if the checkpoint has none and none was named: token ids in, token ids out.
         chat_template: None if there is none.
+        sampling, default_max_tokens: what requests that do not say get.
         policies: of classes and tenants.
         warm_prompts: what the prefix cache is to hold from the start.
         resolved: values for everything that was "auto".
@@ -53,6 +56,8 @@ class Preparation:
     decoder: DecoderConfig
     tokenizer: Tokenizer | None
     chat_template: ChatTemplate | None
+    sampling: SamplingDefaults
+    default_max_tokens: int | None
     policies: Policies
     warm_prompts: Sequence[WarmLine]
     resolved: ResolvedConfig
@@ -70,7 +75,8 @@ def prepare(config: EngineConfig) -> Preparation:
     decoder = decoder_config(read_hf_config(directory))
     kernels = chosen_kernels(config, decoder.num_layers)
     tokenizer_path = Path(config.model.tokenizer) if config.model.tokenizer else directory
-    tokenizer = _tokenizer(config, directory)
+    tokenizer = _tokenizer(config, directory, decoder)
+    sampling, default_max_tokens = generation_defaults(config.model, directory)
     mesh = _mesh(config.parallel.tensor_parallel_size)
     programs_directory = None if config.compile.programs is None else Path(config.compile.programs).expanduser()
     manifest = None if programs_directory is None else read_manifest(programs_directory)
@@ -91,6 +97,8 @@ def prepare(config: EngineConfig) -> Preparation:
         decoder=decoder,
         tokenizer=tokenizer,
         chat_template=ChatTemplate.load(tokenizer_path, config.model.chat_template),
+        sampling=sampling,
+        default_max_tokens=default_max_tokens,
         policies=policies,
         warm_prompts=warm_prompts,
         resolved=resolved,
@@ -109,13 +117,32 @@ def model_directory(model: str) -> Path:
     return path
 
 
-def _tokenizer(config: EngineConfig, directory: Path) -> Tokenizer | None:
+def _tokenizer(config: EngineConfig, directory: Path, decoder: DecoderConfig) -> Tokenizer | None:
     """The tokenizer; None if the checkpoint has none and none was named: token ids in, token ids out."""
     if config.model.tokenizer:
-        return load_tokenizer(config.model.tokenizer)
-    if not any((directory / name).is_file() for name in ("tokenizer.json", "tokenizer.model")):
+        tokenizer = load_tokenizer(config.model.tokenizer)
+    elif any((directory / name).is_file() for name in ("tokenizer.json", "tokenizer.model")):
+        tokenizer = load_tokenizer(directory)
+    else:
         return None
-    return load_tokenizer(directory)
+    check_vocabulary(tokenizer, decoder.vocab_size)
+    return tokenizer
+
+
+def check_vocabulary(tokenizer: Tokenizer, vocab_size: int) -> None:
+    """Raise CheckpointError if text may become a token that a model of `vocab_size` embeddings does not have.
+
+    Special tokens beyond them are let pass, for text models keep those of their siblings that see images (Gemma 3): a
+    prompt that spells one out is refused when it comes.
+    """
+    special = tokenizer.special_token_ids
+    beyond = [i for i in range(vocab_size, tokenizer.vocab_size) if i not in special and tokenizer.token_bytes(i)]
+    if beyond:
+        raise CheckpointError(
+            f"the tokenizer has ids up to {tokenizer.vocab_size - 1}, {len(beyond)} of them for text beyond the model's "
+            f"{vocab_size} embeddings: it belongs to another model",
+            param="tokenizer",
+        )
 
 
 def _mesh(tensor: int) -> Mesh:

@@ -132,7 +132,7 @@ class LocalSpeaker:
     async def answer(self, messages: list[ChatMessage], sampling: Sampling) -> AsyncGenerator[Piece, None]:
         """Stream an answer from the engine."""
         prompt = await self._engine.render_chat(messages, {})
-        params = SamplingParams(**{"max_tokens": None, **sampling.given()})
+        params = SamplingParams(**{"max_tokens": None, **self._engine.model.sampling.given(), **sampling.given()})
         tokens = 0
         async with aclosing(cast(AsyncGenerator[Event, None], self._engine.generate(prompt, params))) as events:
             async for event in events:

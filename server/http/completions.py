@@ -67,7 +67,7 @@ class _Work:
 
 async def _work(client: EngineClient, body: CompletionRequest, options: RequestOptions) -> _Work:
     prompts = await _prompts(client, body)
-    job = _job(body, prompts, options)
+    job = _job(client, body, prompts, options)
     events = run(client, job)
     if _echoes_only(body):
         events = without_output(events)
@@ -81,7 +81,7 @@ async def _work(client: EngineClient, body: CompletionRequest, options: RequestO
     return _Work(job, events, _Texts(client.tokenizer, body, job, prompts), head)
 
 
-def _job(body: CompletionRequest, prompts: Sequence[TextOrIds], options: RequestOptions) -> Job:
+def _job(client: EngineClient, body: CompletionRequest, prompts: Sequence[TextOrIds], options: RequestOptions) -> Job:
     fields = body.sampling()
     if body.max_tokens is None:
         fields["max_tokens"] = _DEFAULT_MAX_TOKENS
@@ -93,7 +93,7 @@ def _job(body: CompletionRequest, prompts: Sequence[TextOrIds], options: Request
     return Job(
         request_id=named_id("cmpl-", body.request_id),
         prompts=tuple(engine_prompt(prompt) for prompt in prompts),
-        params=sampling_params(fields, {}),
+        params=sampling_params(client, fields, {}),
         options=options,
         names={"tenant": TENANT_HEADER},
         delivers_output=not _echoes_only(body),

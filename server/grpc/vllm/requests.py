@@ -15,8 +15,6 @@ from server.requests import Job, check_not_empty, new_id, sampling_params
 from server.tokenizing import encode, truncated
 
 _PLAIN = (
-    "top_k",
-    "min_p",
     "frequency_penalty",
     "presence_penalty",
     "min_tokens",
@@ -24,13 +22,13 @@ _PLAIN = (
     "ignore_eos",
     "include_stop_str_in_output",
 )
-_ONE_BY_DEFAULT = ("top_p", "repetition_penalty", "n")
+_LEFT_OUT_AT_ZERO = ("top_p", "top_k", "min_p", "repetition_penalty", "n")  # fields that cannot say that they are not set
 _OPTIONAL = ("temperature", "max_tokens", "logprobs", "prompt_logprobs", "seed")
 _LISTS = ("stop", "stop_token_ids")
 _OTHER = ("logit_bias", "truncate_prompt_tokens")
 _NAMES = {
     "tenant": TENANT_METADATA,
-    **{name: f"sampling_params.{name}" for name in (*_PLAIN, *_ONE_BY_DEFAULT, *_OPTIONAL, *_LISTS, *_OTHER)},
+    **{name: f"sampling_params.{name}" for name in (*_PLAIN, *_LEFT_OUT_AT_ZERO, *_OPTIONAL, *_LISTS, *_OTHER)},
 }
 
 
@@ -40,7 +38,7 @@ async def job_of(client: EngineClient, request: pb.GenerateRequest, call: Call) 
     if request.request_id and not is_request_id(request.request_id):
         raise InvalidRequestError("request_id must be at most 256 printable ASCII characters", param="request_id")
     given = request.sampling_params
-    params = sampling_params(_fields(given), _NAMES)
+    params = sampling_params(client, _fields(given), _NAMES)
     kind = request.WhichOneof("input")
     if kind is None:
         raise InvalidRequestError("input is required: one of tokenized and text", param="input")
@@ -78,7 +76,7 @@ def _fields(given: pb.SamplingParams) -> dict[str, Any]:
     """SamplingParams' arguments."""
     return {
         **{name: getattr(given, name) for name in _PLAIN},
-        **{name: getattr(given, name) or 1 for name in _ONE_BY_DEFAULT},
+        **{name: getattr(given, name) or None for name in _LEFT_OUT_AT_ZERO},
         **{name: getattr(given, name) for name in _OPTIONAL if given.HasField(name)},
         **{name: tuple(getattr(given, name)) for name in _LISTS},
         "logit_bias": dict(given.logit_bias),

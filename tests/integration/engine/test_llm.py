@@ -32,9 +32,13 @@ PROMPT = [17, 40, 99, 5, 200, 31, 77, 8, 120, 64, 33]
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory):
-    """A golden checkpoint's weights with a tokenizer over bytes and a chat template: random words, but real ones."""
+    """A golden checkpoint's weights with a tokenizer over (nearly all) bytes and a chat template: random words, but real ones."""
     directory = tmp_path_factory.mktemp("llm") / "model"
     write_tiny_checkpoint(directory)
+    tokenizer = json.loads((directory / "tokenizer.json").read_text())
+    letters = tokenizer["model"]["vocab"]
+    tokenizer["model"]["vocab"] = {letter: token for letter, token in letters.items() if token < VOCAB}
+    (directory / "tokenizer.json").write_text(json.dumps(tokenizer))
     golden = read_golden("llama-tied").directory
     shutil.copy(golden / "model.safetensors", directory)
     config = json.loads((golden / "config.json").read_text())
@@ -165,6 +169,19 @@ def test_requests_without_a_seed_differ(llm):
 
 
 # Ends
+
+
+def test_the_checkpoints_defaults_are_for_calls_without_parameters(directory):
+    generation = {"temperature": 0.0, "repetition_penalty": 1.5, "max_new_tokens": 3, "eos_token_id": EOS}
+    (directory / "generation_config.json").write_text(json.dumps(generation))
+    try:
+        chosen = load(directory)
+    finally:
+        (directory / "generation_config.json").unlink()
+    wanted = SamplingParams(temperature=0.0, repetition_penalty=1.5, max_tokens=3)
+    assert chosen.get_default_sampling_params() == wanted
+    assert tokens_of(chosen, None) == tokens_of(chosen, wanted)
+    assert len(tokens_of(chosen, SamplingParams(ignore_eos=True, max_tokens=None))) == 3
 
 
 def test_max_tokens(llm):

@@ -21,7 +21,7 @@ PAID, FREE, BATCH = ServiceClass
 NAMESPACE = CacheNamespace("m", "float32", "r")
 
 
-def intake_of(tokenizer, *, strict=True, seed=0, policies=None, default_class=PAID):
+def intake_of(tokenizer, *, strict=True, seed=0, policies=None, default_class=PAID, default_max_tokens=None):
     limits = IntakeLimits(
         max_model_len=CONTEXT,
         vocab_size=VOCAB,
@@ -29,6 +29,7 @@ def intake_of(tokenizer, *, strict=True, seed=0, policies=None, default_class=PA
         max_sequences=8,
         seed=seed,
         strict=strict,
+        default_max_tokens=default_max_tokens,
     )
     budgets = Budgets(policies or Policies(), default_class, num_pages=PAGES, page_size=PAGE)
     return Intake(tokenizer, limits, NAMESPACE, budgets)
@@ -131,6 +132,13 @@ def test_max_tokens_beyond_the_context_is_refused_by_servers_and_cut_offline(tok
     assert prepare(lenient, tokens(12), max_tokens=10**12)[0].max_tokens == 20
     for intake in (strict, lenient):
         assert prepare(intake, tokens(12), max_tokens=None)[0].max_tokens == 20
+
+
+def test_the_checkpoints_longest_output_is_for_requests_that_do_not_say():
+    """It never makes a request unfit: what the context leaves is less, or enough."""
+    intake = intake_of(None, default_max_tokens=15)
+    assert [prepare(intake, tokens(count), max_tokens=None)[0].max_tokens for count in (12, 17, 30)] == [15, 15, 2]
+    assert prepare(intake, tokens(12), max_tokens=20)[0].max_tokens == 20
 
 
 def test_more_sequences_than_the_queue_could_ever_hold(tokenizer):

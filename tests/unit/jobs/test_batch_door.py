@@ -186,7 +186,12 @@ def test_a_models_fingerprint_tells_what_changes_answers(checkpoint: Path, tmp_p
     prints = [of(), of(dtype="float32"), of(seed=1), of(chat_template=str(template))]
     template.write_text("{{ messages[0] }}")
     prints.append(of(chat_template=str(template)))
-    assert len(set(prints)) == 5
+    (checkpoint / "generation_config.json").write_text('{"temperature": 0.5}')
+    prints.append(of())
+    (checkpoint / "generation_config.json").write_text('{"temperature": 0.6}')
+    prints.append(of())
+    assert of(generation_config="none") == prints[0]
+    assert len(set(prints)) == 7
     assert of() == of(max_model_len=100) == of(served_model_name="x")
     assert job_model(ModelConfig(model=str(checkpoint), load_format="dummy", served_model_name="x")).name == "x"
     assert job_model(ModelConfig()).name == "pico"
