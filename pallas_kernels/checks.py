@@ -33,17 +33,19 @@ def require_pages(kv_pages: jax.Array, kv_scales: jax.Array | None, layer: int) 
     """Check a paged cache, its scales, and that it has this layer.
 
     Raises:
-        ValueError: `kv_pages` is not [L, P, 2, K, S, D], `kv_scales` is not [L, P, 2, K, S], or `layer` is outside them.
+        ValueError: `kv_pages` is not [L, P, 2, K, S, D] or [L, P, 1, K, S, D], `kv_scales` are not its first five axes, or
+            `layer` is outside them.
         TypeError: the dtype of the cache or of its scales is not supported, or they do not go together.
     """
-    require_shape("kv_pages", kv_pages, (None, None, 2, None, None, None), "[L, P, 2, K, S, D]")
+    halves = 1 if kv_pages.ndim == 6 and kv_pages.shape[2] == 1 else 2
+    require_shape("kv_pages", kv_pages, (None, None, halves, None, None, None), f"[L, P, {halves}, K, S, D]")
     require_dtype("kv_pages", kv_pages, FLOAT_DTYPES + QUANTIZED_DTYPES)
     quantized = kv_pages.dtype in [jnp.dtype(dtype) for dtype in QUANTIZED_DTYPES]
     if quantized != (kv_scales is not None):
         need = "needs" if quantized else "must have no"
         raise TypeError(f"a cache of {kv_pages.dtype.name} {need} kv_scales")
     if kv_scales is not None:
-        require_shape("kv_scales", kv_scales, kv_pages.shape[:5], "[L, P, 2, K, S]")
+        require_shape("kv_scales", kv_scales, kv_pages.shape[:5], f"[L, P, {halves}, K, S]")
         require_dtype("kv_scales", kv_scales, SCALE_DTYPES)
     if not 0 <= layer < kv_pages.shape[0]:
         raise ValueError(f"layer must be between 0 and {kv_pages.shape[0] - 1}, got {layer}")

@@ -18,7 +18,7 @@ from pallas_kernels.registry import Target, choose
 def kv_write(
     kv_pages: jax.Array,
     k: jax.Array,
-    v: jax.Array,
+    v: jax.Array | None,
     slots: jax.Array,
     *,
     layer: int,
@@ -32,7 +32,7 @@ def kv_write(
 def kv_write(
     kv_pages: jax.Array,
     k: jax.Array,
-    v: jax.Array,
+    v: jax.Array | None,
     slots: jax.Array,
     *,
     layer: int,
@@ -45,7 +45,7 @@ def kv_write(
 def kv_write(
     kv_pages: jax.Array,
     k: jax.Array,
-    v: jax.Array,
+    v: jax.Array | None,
     slots: jax.Array,
     *,
     layer: int,
@@ -56,15 +56,15 @@ def kv_write(
     """Write `k` and `v` into their slots of one layer; in place when the caller's jit donates the cache.
 
     Args:
-        kv_pages: [L, P, 2, K, S, D] bf16, f16, f32 or f8 (E4M3, with `kv_scales`); axis 2 is key, value. Page 0 is the null
-            page: its contents are never read.
+        kv_pages: [L, P, 2, K, S, D] bf16, f16, f32 or f8 (E4M3, with `kv_scales`); axis 2 is key, value. [L, P, 1, K, S, D]
+            for a cache of keys alone. Page 0 is the null page: its contents are never read.
         k: [T, K, D] bf16, f16 or f32; converted to the cache's dtype, or quantized.
-        v: [T, K, D], like `k`.
+        v: [T, K, D], like `k`; None for a cache of keys alone.
         slots: int32 [T], page * S + offset. Padding tokens name slot 0, in the null page. Real slots must be distinct and
             inside the cache: `check_inputs` verifies that on concrete arrays, the operation itself does not.
         layer: static index into L.
-        kv_scales: [L, P, 2, K, S] f16 or f32 for a cache in f8. A scale is the largest magnitude of the token's key or
-            value of that head over 448, the largest number of E4M3 (`quantize.py`).
+        kv_scales: the first five axes of `kv_pages`, f16 or f32, for a cache in f8. A scale is the largest magnitude of the
+            token's key or value of that head over 448, the largest number of E4M3 (`quantize.py`).
         implementation: a name from `implementations.py`, or None to pick by target, shapes and dtypes.
         target: the device that the program is for; the default device unless given.
 
@@ -79,10 +79,12 @@ def kv_write(
     tokens, heads, dim = slots.shape[0] if slots.ndim else None, kv_pages.shape[3], kv_pages.shape[5]
     checks.require_shape("slots", slots, (None,), "[T]")
     checks.require_dtype("slots", slots, (jnp.int32,))
-    for name, array in (("k", k), ("v", v)):
+    if (v is None) != (kv_pages.shape[2] == 1):
+        raise ValueError(f"v must be None for a cache of keys alone and for no other, the cache is {list(kv_pages.shape)}")
+    for name, array in (("k", k),) if v is None else (("k", k), ("v", v)):
         checks.require_shape(name, array, (tokens, heads, dim), "[T, K, D]")
         checks.require_dtype(name, array, checks.FLOAT_DTYPES)
-    if v.dtype != k.dtype:
+    if v is not None and v.dtype != k.dtype:
         raise TypeError(f"v must be {k.dtype.name} like k, got {v.dtype.name}")
     write = choose("kv_write", IMPLEMENTATIONS, implementation, target, WriteProblem.of(kv_pages, k, kv_scales))
     kv_pages, kv_scales = write(kv_pages, kv_scales, k, v, slots, layer=layer)

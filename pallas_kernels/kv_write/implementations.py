@@ -17,7 +17,7 @@ class KvWrite(Protocol):
     """The operation after its arguments were checked; see api.py."""
 
     def __call__(
-        self, kv_pages: jax.Array, kv_scales: jax.Array | None, k: jax.Array, v: jax.Array, slots: jax.Array, *, layer: int
+        self, kv_pages: jax.Array, kv_scales: jax.Array | None, k: jax.Array, v: jax.Array | None, slots: jax.Array, *, layer: int
     ) -> tuple[jax.Array, jax.Array | None]:
         """Write; returns both caches."""
         ...

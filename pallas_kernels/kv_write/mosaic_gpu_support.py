@@ -15,6 +15,8 @@ LIMITS = (
 
 def supports(problem: WriteProblem) -> str | None:
     """Say why the kernels do not compute a problem, or None if they do."""
+    if not problem.values:
+        return "it writes values, and this cache has none beside its keys"
     quantized = problem.scales_dtype is not None
     if not quantized and problem.dtype != problem.kv_dtype:
         return f"keys and values must have the cache's {problem.kv_dtype.name}, not {problem.dtype.name}"

@@ -18,6 +18,7 @@ class WriteProblem:
         dtype: of the new keys and values.
         kv_dtype: of the cache.
         scales_dtype: of the cache's scales; None for a cache without.
+        values: whether the cache has values beside its keys.
     """
 
     tokens: int
@@ -27,6 +28,7 @@ class WriteProblem:
     dtype: jnp.dtype
     kv_dtype: jnp.dtype
     scales_dtype: jnp.dtype | None = None
+    values: bool = True
 
     @classmethod
     def of(cls, kv_pages: jax.Array, k: jax.Array, kv_scales: jax.Array | None) -> WriteProblem:
@@ -39,4 +41,5 @@ class WriteProblem:
             dtype=k.dtype,
             kv_dtype=kv_pages.dtype,
             scales_dtype=None if kv_scales is None else kv_scales.dtype,
+            values=kv_pages.shape[2] == 2,
         )

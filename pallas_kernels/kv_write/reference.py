@@ -8,7 +8,7 @@ from pallas_kernels.kv_write.quantize import E4M3_LARGEST
 
 
 def kv_write(
-    kv_pages: np.ndarray, kv_scales: np.ndarray | None, k: np.ndarray, v: np.ndarray, slots: np.ndarray, *, layer: int
+    kv_pages: np.ndarray, kv_scales: np.ndarray | None, k: np.ndarray, v: np.ndarray | None, slots: np.ndarray, *, layer: int
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """See api.py; numpy arrays in, new numpy arrays out. Quantization is in float64."""
     written = np.array(kv_pages)
@@ -16,7 +16,7 @@ def kv_write(
     size = kv_pages.shape[4]
     for token, slot in enumerate(slots):
         page, offset = divmod(int(slot), size)
-        for half, source in enumerate((k, v)):
+        for half, source in enumerate((k,) if v is None else (k, v)):
             for head, vector in enumerate(source[token]):
                 if scales is not None:
                     vector = vector.astype(np.float64)

@@ -10,13 +10,13 @@ from pallas_kernels.kv_write.quantize import quantize
 
 
 def kv_write(
-    kv_pages: jax.Array, kv_scales: jax.Array | None, k: jax.Array, v: jax.Array, slots: jax.Array, *, layer: int
+    kv_pages: jax.Array, kv_scales: jax.Array | None, k: jax.Array, v: jax.Array | None, slots: jax.Array, *, layer: int
 ) -> tuple[jax.Array, jax.Array | None]:
     """See api.py."""
     size = kv_pages.shape[4]
     page, offset = slots // size, slots % size
     # One scatter for both halves: every update is the [2, K, D] of one token.
-    new = jnp.stack([k, v], axis=1)
+    new = k[:, None] if v is None else jnp.stack([k, v], axis=1)
     where = layer, page, slice(None), slice(None), offset
     if kv_scales is None:
         return kv_pages.at[where].set(new.astype(kv_pages.dtype), mode="promise_in_bounds"), None

@@ -55,6 +55,7 @@ def make_batch(
     pages_per_row: int | None = None,
     magnitude: float = 1.0,
     key_magnitude: float = 1.0,
+    values: bool = True,
 ) -> Batch:
     """Make a batch of rows (queries of this step, keys in all), padded to `tokens` and `padded_rows`.
 
@@ -75,6 +76,7 @@ def make_batch(
         pages_per_row: M, one more than the longest row needs unless given.
         magnitude: of the queries.
         key_magnitude: of the keys.
+        values: whether the cache has values beside its keys; keys are cut off like them if not.
     """
     rng = np.random.default_rng(seed)
     real = sum(count for count, _ in rows)
@@ -84,7 +86,8 @@ def make_batch(
     pages_per_row = max(*used, 1) + 1 if pages_per_row is None else pages_per_row
     num_pages = padded_rows * pages_per_row + 2
     free = list(rng.permutation(num_pages - 1) + 1)
-    kv_pages = np.full((layers, num_pages, 2, heads.kv, page_size, heads.dim), np.nan, np.float32)
+    halves = 2 if values else 1
+    kv_pages = np.full((layers, num_pages, halves, heads.kv, page_size, heads.dim), np.nan, np.float32)
     page_table = np.zeros((padded_rows, pages_per_row), np.int32)
     query_start = np.full(padded_rows + 1, real, np.int32)
     kv_length = np.zeros(padded_rows, np.int32)
@@ -94,9 +97,9 @@ def make_batch(
         page_table[row, : used[row]] = [free.pop() for _ in range(used[row])]
         for key in range(length):
             page, offset = page_table[row, key // page_size], key % page_size
-            kv_pages[layer, page, :, :, offset] = rng.standard_normal((2, heads.kv, heads.dim))
+            kv_pages[layer, page, :, :, offset] = rng.standard_normal((halves, heads.kv, heads.dim))
     kv_pages[:, :, 0] *= key_magnitude
-    kv_pages[:, :, 1] = np.clip(kv_pages[:, :, 1], -LARGEST_VALUE, LARGEST_VALUE)
+    kv_pages[:, :, -1] = np.clip(kv_pages[:, :, -1], -LARGEST_VALUE, LARGEST_VALUE)
     q = rng.standard_normal((tokens, heads.query, heads.dim)) * magnitude
     q[real:] = np.nan
     stored, scales = _store(kv_pages, jnp.dtype(kv_dtype or dtype), np.dtype(scale_dtype))

@@ -25,6 +25,7 @@ class AttentionCase:
     Attributes:
         name: what tables call it.
         sinks: logits of the heads; None for none.
+        value_dim: of values that are the beginnings of keys; None for values of their own.
         tiny: small enough for an interpreted kernel.
     """
 
@@ -43,6 +44,7 @@ class AttentionCase:
     window: int | None = None
     soft_cap: float | None = None
     sinks: tuple[float, ...] | None = None
+    value_dim: int | None = None
     tiny: bool = False
 
     def batch(self, dtype: str) -> Batch:
@@ -60,6 +62,7 @@ class AttentionCase:
             padded_rows=self.padded_rows,
             magnitude=self.magnitude,
             key_magnitude=self.key_magnitude,
+            values=self.value_dim is None,
         )
 
     def sink_array(self) -> np.ndarray | None:
@@ -79,6 +82,7 @@ class WriteCase:
         scale_dtype: of the scales of a quantized cache.
         magnitude: of the new keys and values.
         zeros: whether every other one is all zeros.
+        values: whether the cache has values beside its keys.
         tiny: small enough for an interpreted kernel.
     """
 
@@ -91,6 +95,7 @@ class WriteCase:
     scale_dtype: str = "float32"
     magnitude: float = 1.0
     zeros: bool = False
+    values: bool = True
     tiny: bool = True
 
 
@@ -166,6 +171,9 @@ ATTENTION_CASES = (
     AttentionCase("huge scores", magnitude=1e4, key_magnitude=1e3),
     AttentionCase("first layer", layers=3, layer=0),
     AttentionCase("float16 scales", scale_dtype="float16"),
+    AttentionCase("latents", heads=Heads(4, 1, 48), value_dim=32),
+    AttentionCase("latents, decodes", DECODES, tokens=5, heads=Heads(16, 1, 80), value_dim=64),
+    AttentionCase("latents, everything", heads=Heads(4, 2, 40), value_dim=39, window=9, soft_cap=3.0, sinks=SINKS, scale=0.3),
 )
 
 WRITE_CASES = (
@@ -183,6 +191,7 @@ WRITE_CASES = (
     WriteCase("zeros", (16, 143, 31), zeros=True),
     WriteCase("denormal", (16, 143, 31), magnitude=1e-40),
     WriteCase("large", (16, 143, 31), magnitude=1e4),
+    WriteCase("latents", (16, 0, 143, 31, 0), kv_heads=1, head_dim=80, values=False, tiny=False),
 )
 
 GROUPED_CASES = (

@@ -45,6 +45,7 @@ ATTENTION_FEATURES: dict[str, dict[str, Any]] = {
     "window": {"window": 1024},
     "soft cap": {"soft_cap": 30.0},
     "sinks": {"sinks": True},
+    "latents": {"kv_heads": 1, "head_dim": 576, "value_dim": 512},
     "prompts": {"tokens": 512},
 }
 WRITE = WriteProblem(tokens=64, kv_heads=8, head_dim=128, page_size=16, dtype=BFLOAT16, kv_dtype=BFLOAT16)
@@ -53,6 +54,7 @@ WRITE_FEATURES: dict[str, dict[str, Any]] = {
     "f32 into bf16": {"dtype": jnp.dtype("float32")},
     **_DIMS,
     **_PAGES,
+    "latents": {"kv_heads": 1, "head_dim": 576, "values": False},
 }
 GROUPED = GroupedProblem(rows=512, groups=128, inputs=2048, outputs=1536, dtype=BFLOAT16, result_dtype=jnp.dtype("float32"))
 GROUPED_FEATURES: dict[str, dict[str, Any]] = {

@@ -103,6 +103,7 @@ def _guarded(start: _Start, run: Callable[[], Result]) -> Result:
 def _attention(start: _Start, case: AttentionCase, dtype: str, implementation: str, target: Target | None) -> Result:
     batch, sinks = case.batch(dtype), case.sink_array()
     options: dict[str, Any] = {"layer": case.layer, "scale": case.scale, "window": case.window, "soft_cap": case.soft_cap}
+    options["value_dim"] = case.value_dim
     check_inputs(batch.q.shape[0], jnp.asarray(batch.kv_pages), batch.page_table, batch.query_start, batch.kv_length)
     call = jax.jit(partial(ragged_paged_attention, implementation=implementation, target=target, **options))
     # A float32 matrix product is one only where asked for: a GPU's default is TensorFloat-32.
@@ -147,12 +148,14 @@ def _write(start: _Start, case: WriteCase, dtype: str, implementation: str, targ
     rng = np.random.default_rng(len(case.slots))
     kv_dtype = FLOAT8 if dtype == "float8" else jnp.dtype(dtype)
     source = jnp.dtype(case.source or ("bfloat16" if dtype == "float8" else dtype))
-    shape = (3, WRITE_PAGES, 2, case.kv_heads, case.page_size, case.head_dim)
+    halves = 2 if case.values else 1
+    shape = (3, WRITE_PAGES, halves, case.kv_heads, case.page_size, case.head_dim)
     pages = rng.standard_normal(shape).astype(kv_dtype)
     scales = rng.standard_normal(shape[:5]).astype(case.scale_dtype) if dtype == "float8" else None
-    k, v = (rng.standard_normal((2, len(case.slots), case.kv_heads, case.head_dim)) * case.magnitude).astype(source)
+    new = (rng.standard_normal((halves, len(case.slots), case.kv_heads, case.head_dim)) * case.magnitude).astype(source)
     if case.zeros:
-        k[::2], v[::2] = 0, 0
+        new[:, ::2] = 0
+    k, v = new[0], new[1] if case.values else None
     slots = np.asarray(case.slots, np.int32)
     check_slots(jnp.asarray(pages), slots)
     call = jax.jit(
@@ -163,7 +166,7 @@ def _write(start: _Start, case: WriteCase, dtype: str, implementation: str, targ
     if scales is None or want_scales is None:
         return _judge_copy(start, np.asarray(written), want)
     got, got_scales = (np.asarray(array) for array in written)
-    return _judge_quantized(start, case, (got, got_scales), (want, want_scales), (k, v))
+    return _judge_quantized(start, case, (got, got_scales), (want, want_scales), new)
 
 
 def _judge_copy(start: _Start, got: np.ndarray, want: np.ndarray) -> Result:
@@ -178,7 +181,7 @@ def _judge_quantized(
     case: WriteCase,
     got: tuple[np.ndarray, np.ndarray],
     want: tuple[np.ndarray, np.ndarray],
-    new: tuple[np.ndarray, np.ndarray],
+    new: np.ndarray,
 ) -> Result:
     """What was written is within half an ulp of float8, at the reference's scale; the rest is as it was, bit by bit."""
     slots = np.asarray([slot for slot in case.slots if slot >= case.page_size], np.int64)
@@ -189,10 +192,10 @@ def _judge_quantized(
     rest[:, 0] = False
     if any(mine[rest].tobytes() != theirs[rest].tobytes() for mine, theirs in zip(got, want, strict=True)):
         return start("FAIL", reason="slots that were not named must stay as they are")
-    scale = got[1][1, page, :, :, offset].astype(np.float64)  # [T, 2, K]
+    scale = got[1][1, page, :, :, offset].astype(np.float64)  # [T, 2, K], or 1
     expected = want[1][1, page, :, :, offset].astype(np.float64)
     read = got[0][1, page, :, :, offset].astype(np.float64) * scale[..., None]  # [T, 2, K, D]
-    source = np.stack([half[tokens].astype(np.float64) for half in new], axis=1)
+    source = np.swapaxes(new[:, tokens].astype(np.float64), 0, 1)
     # Relative to each vector's largest number, so that a table can show the worst of several; what may count as 0 does.
     size = np.maximum(np.abs(source).max(axis=-1, keepdims=True), TINY)
     figures = _errors(*(np.where(np.abs(array) < TINY, 0.0, array) / size for array in (read, source)))

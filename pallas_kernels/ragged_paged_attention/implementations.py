@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 import jax
 
@@ -30,13 +31,23 @@ class RaggedPagedAttention(Protocol):
         window: int | None,
         soft_cap: float | None,
         sinks: jax.Array | None,
+        value_dim: int | None,
     ) -> jax.Array:
         """Attend."""
         ...
 
 
-_mosaic_gpu = later("pallas_kernels.ragged_paged_attention.mosaic_gpu", "ragged_paged_attention")
-_triton = later("pallas_kernels.ragged_paged_attention.triton", "ragged_paged_attention")
+def _with_values(function: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
+    """An implementation that knows only caches with values: its `supports` has refused the others."""
+
+    def attend(*arguments: Any, value_dim: None, **options: Any) -> jax.Array:
+        return function(*arguments, **options)
+
+    return attend
+
+
+_mosaic_gpu = _with_values(later("pallas_kernels.ragged_paged_attention.mosaic_gpu", "ragged_paged_attention"))
+_triton = _with_values(later("pallas_kernels.ragged_paged_attention.triton", "ragged_paged_attention"))
 
 IMPLEMENTATIONS: tuple[Implementation[RaggedPagedAttention, AttentionProblem], ...] = (
     Implementation(

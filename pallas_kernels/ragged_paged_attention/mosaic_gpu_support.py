@@ -18,6 +18,8 @@ LIMITS = (
 
 def supports(problem: AttentionProblem) -> str | None:
     """Say why the kernels do not compute a problem, or None if they do."""
+    if problem.value_dim is not None:
+        return "it reads values, and this cache has none beside its keys"
     if problem.dtype not in (jnp.bfloat16, jnp.float16):
         return f"queries must be bfloat16 or float16, not {problem.dtype.name}"
     if problem.kv_dtype not in (problem.dtype, jnp.float8_e4m3fn):

@@ -22,6 +22,7 @@ class AttentionProblem:
         scales_dtype: of the cache's scales; None for a cache without.
         window, soft_cap: as in api.py.
         sinks: whether there are any.
+        value_dim: as in api.py.
     """
 
     tokens: int
@@ -37,6 +38,7 @@ class AttentionProblem:
     window: int | None = None
     soft_cap: float | None = None
     sinks: bool = False
+    value_dim: int | None = None
 
     @classmethod
     def of(
@@ -49,6 +51,7 @@ class AttentionProblem:
         window: int | None,
         soft_cap: float | None,
         sinks: jax.Array | None,
+        value_dim: int | None,
     ) -> AttentionProblem:
         """The problem that arguments pose."""
         return cls(
@@ -65,4 +68,5 @@ class AttentionProblem:
             window=window,
             soft_cap=soft_cap,
             sinks=sinks is not None,
+            value_dim=value_dim,
         )

@@ -18,8 +18,9 @@ def ragged_paged_attention(
     window: int | None = None,
     soft_cap: float | None = None,
     sinks: np.ndarray | None = None,
+    value_dim: int | None = None,
 ) -> np.ndarray:
-    """See api.py; numpy arrays in, float64 [T, H, D] out."""
+    """See api.py; numpy arrays in, float64 [T, H, D] or [T, H, value_dim] out."""
     heads, kv_heads, size = q.shape[1], kv_pages.shape[3], kv_pages.shape[4]
 
     def stored(half: int, kv_head: int, keys: list[tuple[int, int]]) -> np.ndarray:
@@ -28,7 +29,7 @@ def ragged_paged_attention(
             return vectors
         return vectors * np.array([kv_scales[layer, page, half, kv_head, slot] for page, slot in keys], np.float64)[:, None]
 
-    out = np.zeros(q.shape, np.float64)
+    out = np.zeros((*q.shape[:2], value_dim or q.shape[2]), np.float64)
     for row, length in enumerate(kv_length):
         first, last = int(query_start[row]), int(query_start[row + 1])
         for token in range(first, last):
@@ -37,7 +38,8 @@ def ragged_paged_attention(
             keys = [(int(page_table[row, j // size]), j % size) for j in range(start, position + 1)]
             for head in range(heads):
                 kv_head = head // (heads // kv_heads)
-                k, v = stored(0, kv_head, keys), stored(1, kv_head, keys)
+                k = stored(0, kv_head, keys)
+                v = stored(1, kv_head, keys) if value_dim is None else k[:, :value_dim]
                 scores = k @ q[token, head].astype(np.float64) * scale
                 if soft_cap is not None:
                     scores = soft_cap * np.tanh(scores / soft_cap)

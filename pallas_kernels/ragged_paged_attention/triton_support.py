@@ -28,6 +28,8 @@ def runs_on(target: Target) -> str | None:
 
 def supports(problem: AttentionProblem) -> str | None:
     """Say why the kernel does not compute a problem, or None if it does."""
+    if problem.value_dim is not None:
+        return "it reads values, and this cache has none beside its keys"
     if problem.dtype not in (jnp.bfloat16, jnp.float16):
         return f"queries must be bfloat16 or float16, not {problem.dtype.name}"
     if problem.kv_dtype != problem.dtype:

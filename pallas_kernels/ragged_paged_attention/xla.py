@@ -45,6 +45,7 @@ class Options(NamedTuple):
     scale: float
     window: int | None
     soft_cap: float | None
+    value_dim: int | None
 
 
 class Problem(NamedTuple):
@@ -53,15 +54,17 @@ class Problem(NamedTuple):
     Attributes:
         pages: [L * P * 2 * K, S, D], the cache as a list of one head's halves of pages, so that one gather of whole
             entries yields [..., K, C, S, D] with no transpose. A quantized cache as bytes: on CPU a gather of float8
-            converts the whole cache to float16.
+            converts the whole cache to float16. A cache whose keys are its values has no second halves.
         scales: [L * P * 2 * K, S], likewise; None if the cache is not quantized.
         layer_start: where the layer begins in `pages`.
+        page_entries: entries of `pages` to a page: 2 * K, or K.
         sink: the state before any key, [K, G].
     """
 
     pages: jax.Array
     scales: jax.Array | None
     layer_start: jax.Array
+    page_entries: int
     kv_heads: int
     options: Options
     sink: Softmax
@@ -94,16 +97,17 @@ def ragged_paged_attention(
     window: int | None,
     soft_cap: float | None,
     sinks: jax.Array | None,
+    value_dim: int | None,
 ) -> jax.Array:
     """See api.py."""
     shape = (kv_pages.shape[3], q.shape[1] // kv_pages.shape[3])  # [K, G]
     sink = Softmax(
         largest=jnp.full(shape, LOWEST, jnp.float32) if sinks is None else sinks.astype(jnp.float32).reshape(shape),
         total=jnp.full(shape, 0.0 if sinks is None else 1.0, jnp.float32),
-        values=jnp.zeros((*shape, q.shape[2]), jnp.float32),
+        values=jnp.zeros((*shape, value_dim or q.shape[2]), jnp.float32),
     )
     rows = Rows(page_table, query_start, kv_length)
-    options = Options(scale, window, soft_cap)
+    options = Options(scale, window, soft_cap, value_dim)
     # The layer is an argument, so that all layers of a model share one trace.
     attended: jax.Array = _attend(q, (kv_pages, kv_scales), rows, jnp.int32(layer), sink, options=options)
     return attended
@@ -114,13 +118,14 @@ def _attend(
     q: jax.Array, cache: tuple[jax.Array, jax.Array | None], rows: Rows, layer: jax.Array, sink: Softmax, *, options: Options
 ) -> jax.Array:
     kv_pages, kv_scales = cache
-    _, num_pages, _, kv_heads, size, dim = kv_pages.shape
+    _, num_pages, halves, kv_heads, size, dim = kv_pages.shape
     if kv_scales is not None:
         kv_pages = lax.bitcast_convert_type(kv_pages, jnp.uint8)
     problem = Problem(
         pages=kv_pages.reshape(-1, size, dim),
         scales=None if kv_scales is None else kv_scales.reshape(-1, size),
-        layer_start=layer * (num_pages * 2 * kv_heads),
+        layer_start=layer * (num_pages * halves * kv_heads),
+        page_entries=halves * kv_heads,
         kv_heads=kv_heads,
         options=options,
         sink=sink,
@@ -166,7 +171,7 @@ def _together(problem: Problem, q: jax.Array, page_table: jax.Array, length: jax
 
     state = Softmax(*(jnp.broadcast_to(part[None], (rows, *part.shape)) for part in problem.sink))
     _, state = lax.while_loop(lambda carry: carry[0] < trips, trip, (jnp.int32(0), state))
-    return _normalize(state).reshape(rows, heads, dim).astype(q.dtype)
+    return _normalize(state).reshape(rows, heads, -1).astype(q.dtype)
 
 
 def _chunks(problem: Problem, rows: Rows, q: jax.Array, out: jax.Array) -> jax.Array:
@@ -188,7 +193,7 @@ def _chunks(problem: Problem, rows: Rows, q: jax.Array, out: jax.Array) -> jax.A
         block = lax.dynamic_slice_in_dim(q, at, queries).astype(jnp.float32)
         block = block.reshape(queries, kv_heads, -1, dim).transpose(1, 0, 2, 3)  # [K, BQ, G, D]
         state = _attend_chunk(problem, rows, block, Item(row, at + shift, first + shift, last + shift))
-        attended = _normalize(state).transpose(1, 0, 2, 3).reshape(queries, heads, dim).astype(q.dtype)
+        attended = _normalize(state).transpose(1, 0, 2, 3).reshape(queries, heads, -1).astype(q.dtype)
         token = at + jnp.arange(queries, dtype=jnp.int32)
         ours = ((token >= first) & (token < last))[:, None, None]
         old = lax.dynamic_slice_in_dim(out, at, queries)
@@ -224,12 +229,12 @@ def _attend_chunk(problem: Problem, rows: Rows, q: jax.Array, item: Item) -> Sof
 
 
 def _gather(problem: Problem, ids: jax.Array, live: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Fetch keys and values of pages `ids` [..., C] as f32 [..., K, C * S, D].
+    """Fetch keys and values of pages `ids` [..., C] as f32 [..., K, C * S, D]; values may be shorter.
 
     Values where `live` [..., C * S] is false become 0: a weight of 0 does not cancel a NaN.
     """
     head = jnp.arange(problem.kv_heads, dtype=jnp.int32)[:, None]
-    entry = problem.layer_start + ids[..., None, :] * (2 * problem.kv_heads)
+    entry = problem.layer_start + ids[..., None, :] * problem.page_entries
     entry = entry + jnp.expand_dims(head, tuple(range(ids.ndim - 1)))  # [..., K, C]
 
     def fetch(index: jax.Array) -> jax.Array:
@@ -241,8 +246,9 @@ def _gather(problem: Problem, ids: jax.Array, live: jax.Array) -> tuple[jax.Arra
             pages = lax.bitcast_convert_type(pages, jnp.float8_e4m3fn).astype(jnp.float32) * scales[..., None]
         return pages.reshape(*pages.shape[:-3], -1, pages.shape[-1])
 
-    values = fetch(entry + problem.kv_heads)
-    return fetch(entry), jnp.where(live[..., None, :, None], values, 0.0)
+    keys, value_dim = fetch(entry), problem.options.value_dim
+    values = fetch(entry + problem.kv_heads) if value_dim is None else keys[..., :value_dim]
+    return keys, jnp.where(live[..., None, :, None], values, 0.0)
 
 
 def _scores(problem: Problem, axes: str, q: jax.Array, k: jax.Array) -> jax.Array:

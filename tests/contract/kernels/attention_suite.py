@@ -21,7 +21,9 @@ from .batches import Batch, Heads, make_batch
 
 SINKS = np.asarray(cases.SINKS, np.float32)
 IN_EVERY_DTYPE = [
-    case for case in ATTENTION_CASES if case.name in ("mixed", "decodes", "everything", "huge scores", "float16 scales")
+    case
+    for case in ATTENTION_CASES
+    if case.name in ("mixed", "decodes", "everything", "huge scores", "float16 scales", "latents")
 ]
 
 

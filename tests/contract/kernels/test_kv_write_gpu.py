@@ -48,6 +48,7 @@ def test_copies(name):
     [
         ({}, None),
         ({"kv_heads": 256}, None),
+        ({"values": False}, "it writes values, and this cache has none beside its keys"),
         ({"kv_heads": 257}, "there can be 256 KV heads at most, not 257"),
         ({"dtype": jnp.dtype("float32")}, "keys and values must have the cache's bfloat16, not float32"),
         ({"head_dim": 72}, None),

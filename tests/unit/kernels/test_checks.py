@@ -13,6 +13,7 @@ from pallas_kernels import kv_write as write
 from pallas_kernels import ragged_paged_attention as attention
 
 FLOAT8_PAGES = jnp.zeros((2, 6, 2, 2, 8, 16), jnp.float8_e4m3fn)
+LATENTS = jnp.zeros((2, 6, 1, 2, 8, 16))
 
 
 def attention_arguments(**changes):
@@ -56,6 +57,9 @@ def attention_arguments(**changes):
         ({"layer": 2}, ValueError, "layer must be between 0 and 1, got 2"),
         ({"window": 0}, ValueError, "window must be at least 1, got 0"),
         ({"soft_cap": 0.0}, ValueError, "soft_cap must be above 0, got 0.0"),
+        ({"value_dim": 8}, ValueError, "value_dim goes with a cache that has no values: it is 8, the cache [2, 6, 2, 2, 8, 16]"),
+        ({"kv_pages": LATENTS}, ValueError, "value_dim goes with a cache that has no values: it is None"),
+        ({"kv_pages": LATENTS, "value_dim": 17}, ValueError, "value_dim must be between 1 and 16, got 17"),
         (
             {"implementation": "abacus"},
             ValueError,
@@ -74,6 +78,8 @@ def test_attention_arguments(changes, error, message):
         ({"k": jnp.zeros((3, 2, 8))}, ValueError, "k must be [T, K, D] = [3, 2, 16], got [3, 2, 8]"),
         ({"v": jnp.zeros((3, 2, 16), jnp.bfloat16)}, TypeError, "v must be float32 like k, got bfloat16"),
         ({"v": jnp.zeros((4, 2, 16))}, ValueError, "v must be [T, K, D] = [3, 2, 16], got [4, 2, 16]"),
+        ({"v": None}, ValueError, "v must be None for a cache of keys alone and for no other, the cache is [2, 6, 2, 2, 8, 16]"),
+        ({"kv_pages": LATENTS}, ValueError, "v must be None for a cache of keys alone"),
         ({"slots": jnp.zeros((3, 1), jnp.int32)}, ValueError, "slots must be [T]"),
         ({"slots": jnp.zeros(3, jnp.uint32)}, TypeError, "slots must be int32, got uint32"),
         ({"layer": -1}, ValueError, "layer must be between 0 and 1, got -1"),

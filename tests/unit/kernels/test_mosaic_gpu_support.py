@@ -51,6 +51,7 @@ def test_supported(change):
         ({"head_dim": 100}, "the head dim must be a multiple of 16 up to 256, not 100"),
         ({"head_dim": 272}, "the head dim must be a multiple of 16 up to 256, not 272"),
         ({"heads": 520}, "a KV head can have 64 query heads at most, not 65"),
+        ({"value_dim": 64}, "it reads values, and this cache has none beside its keys"),
     ],
 )
 def test_not_supported(change, reason):

@@ -38,6 +38,7 @@ def test_without_jax_triton(monkeypatch):
         ({"head_dim": 257}, "the head dim can be 256 at most, not 257", None),
         ({"heads": 520}, "a KV head can have 64 query heads at most, not 65", None),
         ({"dtype": jnp.dtype("float32")}, "queries must be bfloat16 or float16, not float32", None),
+        ({"value_dim": 64}, "it reads values, and this cache has none beside its keys", None),
         ({"kv_dtype": jnp.dtype("float16")}, "the cache must have the queries' bfloat16, not float16", None),
     ],
 )
