@@ -41,7 +41,8 @@ def ragged_paged_attention(
         kv_pages: [L, P, 2, K, S, D] bf16, f16, f32 or f8 (E4M3, with `kv_scales`); axis 2 is key, value. With `value_dim`
             [L, P, 1, K, S, D]: keys alone. Page 0 is the null page. Whatever no row uses (other pages, slots at or after a
             row's length, the null page) may hold anything, NaN included.
-        page_table: int32 [R, M]; entries past a row's last page are ignored and must be valid page ids (0 will do).
+        page_table: int32 [R, M]; entries past a row's last page, and of pages before all its windows, are ignored and must be
+            valid page ids (0 will do).
         query_start: int32 [R + 1], non-decreasing from 0. Padding rows repeat the last value.
         kv_length: int32 [R], keys of the row with this step's; 0 for padding rows.
         layer: static index into L.
@@ -130,12 +131,14 @@ def check_inputs(
     page_table: np.ndarray,
     query_start: np.ndarray,
     kv_length: np.ndarray,
+    window: int | None = None,
 ) -> None:
     """Check the values that tracing cannot see, on concrete arrays; `tokens` is T.
 
     Raises:
         ValueError: query_start does not ascend from 0 to at most T, a row has more queries than keys or keys than
-            pages, a row that uses a page names none (0), or a page id is outside the cache.
+            pages, a row that uses a page names none (0), or a page id is outside the cache. Pages that lie before the
+            windows of all of a row's queries are not used.
     """
     page_table, query_start, kv_length = (np.asarray(array) for array in (page_table, query_start, kv_length))
     counts = np.diff(query_start)
@@ -149,5 +152,6 @@ def check_inputs(
             raise ValueError(f"row {row} has {count} queries but only {length} keys")
         if length > page_table.shape[1] * size:
             raise ValueError(f"row {row} has {length} keys, more than {page_table.shape[1]} pages of {size} hold")
-        if count and (page_table[row, : -(-length // size)] == 0).any():
+        first = 0 if window is None else max(0, length - count - window + 1) // size
+        if count and (page_table[row, first : -(-length // size)] == 0).any():
             raise ValueError(f"row {row} uses the null page")

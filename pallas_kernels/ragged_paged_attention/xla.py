@@ -163,11 +163,10 @@ def _together(problem: Problem, q: jax.Array, page_table: jax.Array, length: jax
         page = jnp.minimum(first_page + block * block_pages, page_table.shape[1] - block_pages)
         ids = jax.vmap(lambda table, at: lax.dynamic_slice(table, (at,), (block_pages,)))(page_table, page)
         key = page[:, None] * size + jnp.arange(block_pages * size, dtype=jnp.int32)[None, :]  # [R, C * S]
-        live = key < length[:, None]
+        live = (key >= start[:, None]) & (key < length[:, None])
         k, v = _gather(problem, ids, live)
         scores = _scores(problem, "rkgd,rksd->rkgs", grouped, k)
-        seen = live & (key >= start[:, None])
-        return block + 1, _absorb(state, scores, seen[:, None, None, :], v)
+        return block + 1, _absorb(state, scores, live[:, None, None, :], v)
 
     state = Softmax(*(jnp.broadcast_to(part[None], (rows, *part.shape)) for part in problem.sink))
     _, state = lax.while_loop(lambda carry: carry[0] < trips, trip, (jnp.int32(0), state))
@@ -216,7 +215,7 @@ def _attend_chunk(problem: Problem, rows: Rows, q: jax.Array, item: Item) -> Sof
         page, state = carry
         ids = lax.dynamic_slice(rows.page_table, (item.row, page), (1, block_pages))[0]
         key = page * size + jnp.arange(block_pages * size, dtype=jnp.int32)  # [C * S]
-        live = key < length
+        live = (key >= start) & (key < length)
         k, v = _gather(problem, ids, live)
         scores = _scores(problem, "kqd,ksd->kqs", flat_q, k).reshape(kv_heads, queries, group, -1)
         seen = (key[None, :] <= position[:, None]) & live[None, :]  # [BQ, C * S]

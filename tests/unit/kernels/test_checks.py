@@ -159,3 +159,11 @@ def test_group_sizes(sizes, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         grouped.check_inputs(5, np.asarray(sizes))
     grouped.check_inputs(5, np.asarray([2, 0, 3]))
+
+
+def test_pages_before_every_window_may_be_given_back():
+    cache = jnp.zeros((2, 6, 2, 2, 8, 16))
+    batch = {"page_table": np.array([[0, 0, 3, 4]]), "query_start": np.array([0, 2]), "kv_length": np.array([32])}
+    attention.check_inputs(2, cache, **batch, window=15)  # the first query is at position 30 and sees 16 to 30
+    with pytest.raises(ValueError, match="row 0 uses the null page"):
+        attention.check_inputs(2, cache, **batch, window=16)
