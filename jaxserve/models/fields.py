@@ -28,6 +28,10 @@ NEUTRAL_VALUES: Mapping[str, tuple[object, ...]] = MappingProxyType(
         "attn_temperature_tuning": (None, False),
         "attention_chunk_size": (None,),
         "no_rope_layers": (None, []),
+        "is_causal": (None, True),
+        "use_qk_norm": (None, False),
+        "qk_layernorm": (None, False),
+        "n_routed_experts": (None, 0),
         "num_local_experts": (None, 0),
         "num_experts": (None, 0),
         "add_cross_attention": (None, False),
@@ -61,6 +65,13 @@ class HfFields:
             raise self._wrong(name, "a positive integer", value)
         return value
 
+    def count(self, name: str, default: int) -> int:
+        """An integer that is not negative."""
+        value = self._value(name, default)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise self._wrong(name, "an integer, 0 or more", value)
+        return value
+
     def number(self, name: str, default: float | None = None) -> float:
         """A positive number; required if `default` is None."""
         value = self._value(name, default)
@@ -89,6 +100,13 @@ class HfFields:
         if not isinstance(value, list) or not all(isinstance(item, int | float) and item > 0 for item in value):
             raise self._wrong(name, "a list of positive numbers", value)
         return tuple(map(float, value))
+
+    def table(self, name: str) -> dict[str, Any]:
+        """An object of fields; an empty one if absent."""
+        value = self.hf.get(name) or {}
+        if not isinstance(value, dict):
+            raise self._wrong(name, "an object", value)
+        return value
 
     def strings(self, name: str) -> tuple[str, ...] | None:
         """A list of strings, or None if absent."""

@@ -54,7 +54,8 @@ def rope_from_hf(hf: Mapping[str, Any], max_position_embeddings: int, partly: in
         UnsupportedModelError: an unknown kind, an unknown key, or a partial rotation.
         CheckpointError: a key that is missing or of the wrong type.
     """
-    table = hf.get("rope_scaling") or hf.get("rope_parameters") or {}
+    whole = HfFields(hf)
+    table = whole.table("rope_scaling") or whole.table("rope_parameters")
     fields = HfFields(table, "config.json, rope parameters")
     kind: Any = table.get("rope_type") or table.get("type") or "default"
     if kind not in KNOWN_KEYS:

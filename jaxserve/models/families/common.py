@@ -95,8 +95,10 @@ def uniform_windows(fields: HfFields, window: int | None) -> tuple[int | None, .
     """The same window in every layer.
 
     Raises:
-        UnsupportedModelError: `layer_types` says that layers differ from that.
+        UnsupportedModelError: `layer_types` says that layers differ from that, or there is a `sliding_window` for none.
     """
+    if window is None and fields.has("sliding_window"):
+        raise fields.unsupported("sliding_window", "layers of this architecture see every position")
     kind = "full_attention" if window is None else "sliding_attention"
     if any(layer != kind for layer in fields.strings("layer_types") or ()):
         raise fields.unsupported("layer_types", f"every layer of this architecture is {kind}")
@@ -112,7 +114,7 @@ def layered_windows(fields: HfFields) -> tuple[int | None, ...]:
         CheckpointError: a list of another length, or a sliding layer without a window.
     """
     slides = fields.flag("use_sliding_window", False)
-    first = fields.hf.get("max_window_layers", 28)
+    first = fields.count("max_window_layers", 28)
     sliding = sliding_layers(fields, lambda layer: slides and layer >= first)
     if not any(sliding):
         return (None,) * len(sliding)

@@ -41,12 +41,15 @@ def config_from_hf(hf: Mapping[str, Any]) -> DecoderConfig:
 
 def _ropes(hf: Mapping[str, Any], limit: int) -> tuple[RopeConfig, RopeConfig]:
     """The rotary embeddings of layers with and without a window, in the layouts of transformers 5 and 4."""
-    tables = hf.get("rope_parameters") or {}
-    if "full_attention" in tables or "sliding_attention" in tables:
-        local = {"rope_theta": _LOCAL_THETA, **(tables.get("sliding_attention") or {})}
-        whole = {"rope_theta": _GLOBAL_THETA, **(tables.get("full_attention") or {})}
+    fields = HfFields(hf)
+    kinds = HfFields(fields.table("rope_parameters"), "config.json, rope_parameters")
+    if "full_attention" in kinds.hf or "sliding_attention" in kinds.hf:
+        if others := sorted(kinds.hf.keys() - {"full_attention", "sliding_attention"}):
+            raise kinds.unsupported(others[0], "supported are full_attention and sliding_attention")
+        local = {"rope_theta": _LOCAL_THETA, **kinds.table("sliding_attention")}
+        whole = {"rope_theta": _GLOBAL_THETA, **kinds.table("full_attention")}
         return rope_from_hf({"rope_parameters": local}, limit), rope_from_hf({"rope_parameters": whole}, limit)
-    local = {"rope_theta": HfFields(hf).number("rope_local_base_freq", _LOCAL_THETA)}
+    local = {"rope_theta": fields.number("rope_local_base_freq", _LOCAL_THETA)}
     return rope_from_hf(local, limit), rope_from_hf({"rope_theta": _GLOBAL_THETA, **hf}, limit)
 
 

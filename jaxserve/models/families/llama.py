@@ -21,8 +21,6 @@ def config_from_hf(hf: Mapping[str, Any]) -> DecoderConfig:
         UnsupportedModelError, CheckpointError: as `common_config`.
     """
     fields = HfFields(hf)
-    if fields.has("sliding_window"):
-        raise fields.unsupported("sliding_window", "layers of this architecture see every position")
     bias = fields.flag("attention_bias", False)
     return common_config(
         hf,

@@ -41,7 +41,7 @@ def config_from_hf(hf: Mapping[str, Any]) -> DecoderConfig:
 def _rope(fields: HfFields) -> RopeConfig:
     hf = {"original_max_position_embeddings": _LONGEST, **fields.hf}
     for place in ("rope_scaling", "rope_parameters"):
-        table = hf.get(place) or {}
+        table = fields.table(place)
         kind = "rope_type" if "rope_type" in table else "type"
         if table.get(kind) in _OLD_NAMES:
             hf[place] = {**table, kind: "longrope"}
