@@ -12,11 +12,18 @@ from jax.sharding import AxisType, Mesh
 DATA = "data"
 """Replicas of the weights."""
 TENSOR = "tensor"
-"""Devices that share every layer: its heads, its MLP columns, the vocabulary."""
+"""Devices that share every expert of theirs: its columns."""
 EXPERT = "expert"
-"""Devices that share the experts of a layer."""
+"""Devices that share the experts of a layer: each has whole ones, or the same part of them."""
+LAYER_AXES = (EXPERT, TENSOR)
+"""Devices that share every layer: its heads, its MLP columns, the vocabulary."""
 SEQUENCE = "sequence"
 """Devices that share the tokens of a sequence."""
+
+
+def shards_of(mesh: Mesh) -> int:
+    """How many devices share every layer."""
+    return math.prod(mesh.shape[axis] for axis in LAYER_AXES)
 
 
 def make_mesh(

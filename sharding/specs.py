@@ -7,19 +7,21 @@ from types import MappingProxyType
 
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from sharding.mesh import TENSOR
+from sharding.mesh import EXPERT, LAYER_AXES, TENSOR
 
 LogicalAxes = tuple[str | None, ...]
 """One name a dimension; None for a dimension that is never divided."""
 
-MESH_AXES: Mapping[str, str | None] = MappingProxyType(
+MESH_AXES: Mapping[str, str | tuple[str, ...] | None] = MappingProxyType(
     {
         "embed": None,
         "head_dim": None,
-        "heads": TENSOR,  # query heads, and the shard dimension of packed attention projections: whole heads on each device
-        "kv_heads": TENSOR,  # of keys, values and their cache; with fewer heads than devices the dimension repeats each head
-        "ffn": TENSOR,  # the shard dimension of packed MLP projections
-        "vocab": TENSOR,  # of tables, logits and the sampler's state, padded to a multiple of the devices
+        "heads": LAYER_AXES,  # query heads, and the shard dimension of packed attention projections: whole heads on each device
+        "kv_heads": LAYER_AXES,  # of keys, values and their cache; with fewer heads than devices the dimension repeats each head
+        "ffn": LAYER_AXES,  # the shard dimension of packed MLP projections
+        "vocab": LAYER_AXES,  # of tables, logits and the sampler's state, padded to a multiple of the devices
+        "experts": EXPERT,  # whole experts
+        "expert_ffn": TENSOR,  # the shard dimension of their projections: neighbouring shards on the devices of an expert
         "layers": None,
         "pages": None,
         "page_size": None,

@@ -9,6 +9,7 @@ from flax import nnx
 from jaxserve.models.attention import Attend, Attention
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.embedding import Embedding, Head
+from jaxserve.models.experts import Experts, Visit, visit_all
 from jaxserve.models.mlp import GatedMLP
 from jaxserve.models.norm import RMSNorm
 from jaxserve.models.rope import Rotation, rotation
@@ -25,14 +26,17 @@ class Layer(nnx.Module):
         self.attention_norm, self.attention_out_norm = norm("before"), norm("after")
         self.attention = Attention(config, layer, shards, dtype)
         self.mlp_norm, self.mlp_out_norm = norm("before"), norm("after")
-        self.mlp = GatedMLP(config, shards, dtype)
+        experts = config.experts_of(layer)
+        self.mlp = GatedMLP(config, shards, dtype) if experts is None else Experts(config, experts, layer, shards, dtype)
         self.residual = config.scales.residual
 
-    def __call__(self, x: jax.Array, by: Rotation | None, attend: Attend) -> jax.Array:
+    def __call__(self, x: jax.Array, by: Rotation | None, attend: Attend, visit: Visit) -> jax.Array:
         """The residual stream x[T, E] after this layer."""
         attended = self.attention(_normed(x, self.attention_norm), by, attend)
         x = self._add(x, _normed(attended, self.attention_out_norm))
-        return self._add(x, _normed(self.mlp(_normed(x, self.mlp_norm)), self.mlp_out_norm))
+        normed = _normed(x, self.mlp_norm)
+        mlp = self.mlp(normed, visit) if isinstance(self.mlp, Experts) else self.mlp(normed)
+        return self._add(x, _normed(mlp, self.mlp_out_norm))
 
     def _add(self, x: jax.Array, block: jax.Array) -> jax.Array:
         return x + (block if self.residual == 1.0 else block * jnp.asarray(self.residual, x.dtype))
@@ -56,13 +60,14 @@ class Decoder(nnx.Module):
         self.final_norm = RMSNorm(config.hidden_size, "embed", config, dtype)
         self.head = None if config.tie_embeddings else Head(config, shards, dtype)
 
-    def hidden(self, tokens: jax.Array, positions: jax.Array, attend: Attend) -> jax.Array:
+    def hidden(self, tokens: jax.Array, positions: jax.Array, attend: Attend, visit: Visit = visit_all) -> jax.Array:
         """Activations after the final norm.
 
         Args:
             tokens: int32[T], below vocab_size.
             positions: int32[T], each token's position in its own sequence.
             attend: called once a layer, in order.
+            visit: called in every layer with experts, in order; where one device has all of them, the default will do.
 
         Returns:
             [T, E] in the parameters' dtype.
@@ -71,7 +76,7 @@ class Decoder(nnx.Module):
         config = self.config
         by = {rope: rotation(rope, config.head_dim, positions) for rope in dict.fromkeys(config.ropes) if rope is not None}
         for layer, rope in enumerate(config.ropes):
-            x = self.layers[str(layer)](x, None if rope is None else by[rope], attend)
+            x = self.layers[str(layer)](x, None if rope is None else by[rope], attend, visit)
         return self.final_norm(x)
 
     def logits(self, hidden: jax.Array) -> jax.Array:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from types import MappingProxyType
 
 import jax
@@ -13,9 +12,27 @@ from flax import nnx
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.parameter import declare, project_columns, project_rows
 
-ACTIVATIONS: Mapping[str, Callable[[jax.Array], jax.Array]] = MappingProxyType(
-    {"silu": jax.nn.silu, "gelu_tanh": partial(jax.nn.gelu, approximate=True)}
+CLAMP, SHARPNESS = 7.0, 1.702  # of "swiglu_clamped"
+
+
+def _silu(gate: jax.Array, up: jax.Array) -> jax.Array:
+    return jax.nn.silu(gate) * up
+
+
+def _gelu_tanh(gate: jax.Array, up: jax.Array) -> jax.Array:
+    return jax.nn.gelu(gate, approximate=True) * up
+
+
+def _swiglu_clamped(gate: jax.Array, up: jax.Array) -> jax.Array:
+    """OpenAI's in gpt-oss (2025)."""
+    gate = jnp.minimum(gate, CLAMP)
+    return (jnp.clip(up, -CLAMP, CLAMP) + 1) * (gate * jax.nn.sigmoid(gate * SHARPNESS))
+
+
+ACTIVATIONS: Mapping[str, Callable[[jax.Array, jax.Array], jax.Array]] = MappingProxyType(
+    {"silu": _silu, "gelu_tanh": _gelu_tanh, "swiglu_clamped": _swiglu_clamped}
 )
+"""From gate and up, of one shape, to what the projection down takes, by `DecoderConfig.activation`."""
 
 
 class GatedMLP(nnx.Module):
@@ -35,4 +52,4 @@ class GatedMLP(nnx.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         """x[T, E] of normalised activations to [T, E], before the residual sum."""
         gate, up = jnp.split(project_columns(x, self.gate_up, self.gate_up_bias), 2, axis=-1)
-        return project_rows(ACTIVATIONS[self.activation](gate) * up, self.down, self.down_bias)
+        return project_rows(ACTIVATIONS[self.activation](gate, up), self.down, self.down_bias)

@@ -151,13 +151,14 @@ def decoder_rules(
             whole((*path, norm, "scale"), f"{prefix}.{name}.weight", (config.hidden_size,))
             for norm, name in _NORMS[config.norms].items()
         ]
-        rules += attention(config, path, prefix) if attention else _attention_rules(config, path, prefix, fused)
+        rules += attention(config, path, prefix) if attention else attention_rules(config, path, prefix, fused=fused)
         sparse = experts if config.experts_of(layer) is not None else None
-        rules += sparse(config, path, prefix) if sparse else mlp_rules((*path, "mlp"), f"{prefix}.mlp", config, fused=fused)
+        rules += sparse(config, path, prefix) if sparse else mlp_rules(config, (*path, "mlp"), f"{prefix}.mlp", fused=fused)
     return rules
 
 
-def _attention_rules(config: DecoderConfig, path: Path, prefix: str, fused: bool) -> list[WeightRule]:
+def attention_rules(config: DecoderConfig, path: Path, prefix: str, *, fused: bool = False) -> list[WeightRule]:
+    """Rules of a layer's attention; `fused` as in `decoder_rules`."""
     embed, head_dim = config.hidden_size, config.head_dim
     query = config.num_heads * head_dim
     heads = {"q": config.num_heads, "k": config.num_kv_heads, "v": config.num_kv_heads}
@@ -181,9 +182,9 @@ def _attention_rules(config: DecoderConfig, path: Path, prefix: str, fused: bool
     return rules
 
 
-def mlp_rules(path: Path, prefix: str, config: DecoderConfig, ffn: int | None = None, *, fused: bool = False) -> list[WeightRule]:
-    """Rules of a gated MLP stored as `prefix`.gate_proj and so on; `ffn` is its size if that is not the config's."""
-    embed, ffn = config.hidden_size, ffn or config.ffn_size
+def mlp_rules(config: DecoderConfig, path: Path, prefix: str, *, fused: bool = False) -> list[WeightRule]:
+    """Rules of a gated MLP at a path, stored as `prefix`.gate_proj and so on; `fused` as in `decoder_rules`."""
+    embed, ffn = config.hidden_size, config.ffn_size
     outputs = [Output(f"{prefix}.{name}_proj", ffn) for name in ("gate", "up")]
     down = f"{prefix}.down_proj"
     rules = [

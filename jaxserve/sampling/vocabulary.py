@@ -24,11 +24,11 @@ class Vocabulary:
 
     Attributes:
         size: V, tokens of the whole vocabulary.
-        axis: the mesh axis that divides it, inside a shard_map over that axis; None where the columns are all of it.
+        axis: the mesh axis, or several, that divide it, inside a shard_map over them; None where the columns are all of it.
     """
 
     size: int
-    axis: str | None = None
+    axis: str | tuple[str, ...] | None = None
 
     def first(self, columns: int) -> jax.Array:
         """The token of the first of this device's `columns` columns: int32 scalar."""

@@ -10,7 +10,7 @@ from jax.typing import DTypeLike
 
 from jaxserve.models.binding import Params, abstract_params, param_shardings
 from jaxserve.models.config import DecoderConfig
-from sharding import TENSOR
+from sharding import shards_of
 
 
 def placed_params(config: DecoderConfig, mesh: Mesh, dtype: DTypeLike) -> Params:
@@ -24,5 +24,5 @@ def placed_params(config: DecoderConfig, mesh: Mesh, dtype: DTypeLike) -> Params
     def place(path: tuple[Any, ...], leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=shardings[tuple(str(key.key) for key in path)])
 
-    params: Params = jax.tree.map_with_path(place, abstract_params(config, dtype, mesh.shape[TENSOR]))
+    params: Params = jax.tree.map_with_path(place, abstract_params(config, dtype, shards_of(mesh)))
     return params

@@ -186,4 +186,14 @@ CASES = (
         layout=4,
     ),
     Case("granite-factors", "granite", 24, FACTORS),
+    Case("mixtral-window", "mixtral", 30, {"sliding_window": 24, "num_local_experts": 5, "intermediate_size": 24}),
+    Case(
+        "mixtral-full",
+        "mixtral",
+        31,
+        {"sliding_window": None, "num_local_experts": 8, "num_experts_per_tok": 3, "intermediate_size": 40, "head_dim": 12},
+        layout=4,
+        dtype="bfloat16",
+        shard_size="100KB",
+    ),
 )

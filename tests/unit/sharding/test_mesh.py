@@ -33,8 +33,8 @@ def test_no_devices_on_an_axis(axis):
 
 
 def test_logical_axes():
-    assert partition_spec(("embed", "heads", None)) == PartitionSpec(None, "tensor", None)
+    assert partition_spec(("embed", "heads", None)) == PartitionSpec(None, ("expert", "tensor"), None)
     assert named_sharding(make_mesh(2), ("vocab", "embed")).shard_shape((10, 4)) == (5, 4)
-    assert partition_spec(KV_PAGES_AXES) == PartitionSpec(None, None, None, "tensor", None, None)
+    assert partition_spec(KV_PAGES_AXES) == PartitionSpec(None, None, None, ("expert", "tensor"), None, None)
     with pytest.raises(ValueError, match=r"unknown logical axes \['hats'\]"):
         partition_spec(("hats",))

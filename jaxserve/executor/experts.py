@@ -1,0 +1,73 @@
+"""Experts as the decoder's layers visit them: every device computes what its own experts add, and one sum joins the devices."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh, PartitionSpec
+
+from jaxserve.models.experts import AXES, ExpertWeights, Visitors, visit_some, visits
+from pallas_kernels.grouped_matmul import grouped_matmul
+from pallas_kernels.registry import Target
+from sharding import EXPERT, LAYER_AXES, partition_spec
+
+
+class DividedVisit:
+    """The Visit of a step on a mesh.
+
+    Every device sees all tokens and has the experts of its place on axis EXPERT, or its part of them. So nothing is sent from
+    device to device but the sum that a dense MLP has as well, the shared expert's part in it, and no token is ever left out for
+    want of room. That is said with shard_map: the compiler cannot partition a grouped matmul.
+
+    Attributes:
+        counts: int32[X] of each call, tokens that visited each expert.
+
+    Args:
+        mesh: the devices.
+        tokens: int32 scalar, how many of the step's tokens are real; the others, which pad it to its bucket, visit none.
+    """
+
+    def __init__(self, mesh: Mesh, tokens: jax.Array) -> None:
+        self.counts: list[jax.Array] = []
+        self._mesh = mesh
+        self._tokens = tokens
+        self._target = Target.of(mesh.devices.flat[0])
+
+    def __call__(self, layer: int, visitors: Visitors, weights: ExpertWeights, activation: str) -> jax.Array:
+        """As Visit."""
+        experts, count = visitors.routed.experts, weights.gate_up.shape[0]
+        real = jnp.arange(experts.shape[0], dtype=jnp.int32)[:, None] < self._tokens
+        experts = jnp.where(real, experts, count)
+        sizes = visits(experts, count)
+        self.counts.append(sizes)
+        dtype = visitors.x.dtype
+        exchanged = dtype if self._target.platform == "gpu" else jnp.float32  # as in project_rows
+
+        def visit(visitors: Visitors, weights: ExpertWeights, sizes: jax.Array) -> jax.Array:
+            here = weights.gate_up.shape[0]
+            first = jax.lax.axis_index(EXPERT).astype(jnp.int32) * here
+            mine = jax.lax.dynamic_slice_in_dim(sizes, first, here)
+            matmul = partial(grouped_matmul, dtype=dtype, target=self._target)
+            part = visit_some(visitors, weights, first, mine, activation, matmul)
+            summed: jax.Array = jax.lax.psum(part.astype(exchanged), LAYER_AXES)
+            return summed.astype(jnp.float32)
+
+        sharded = jax.shard_map(
+            visit,
+            mesh=self._mesh,
+            in_specs=(PartitionSpec(), _specs(weights), PartitionSpec()),
+            out_specs=PartitionSpec(),
+            check_vma=False,  # the op's loops start from constants, which the check takes for a mismatch
+        )
+        joined: jax.Array = sharded(visitors._replace(routed=visitors.routed._replace(experts=experts)), weights, sizes)
+        return joined
+
+
+def _specs(weights: ExpertWeights) -> Any:
+    """The PartitionSpecs of a layer's experts, in a tree of their structure."""
+    parts = weights._asdict().items()
+    specs: dict[str, Any] = {name: None if part is None else partition_spec(AXES[name]) for name, part in parts}
+    return ExpertWeights(**specs)

@@ -1,0 +1,190 @@
+"""The mixture-of-experts MLP: each token visits the experts that it chose, and none is ever dropped.
+
+Tokens are sorted by expert, so that an expert's tokens are neighbours and the experts' projections are grouped matmuls
+(Gale et al. 2022). Where the experts are is the caller's matter, as the cache is in attention: the model says what is computed
+with the experts that a device has, the caller's `visit` says which those are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from types import MappingProxyType
+from typing import NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from jaxserve.models import config as models
+from jaxserve.models.mlp import ACTIVATIONS, GatedMLP
+from jaxserve.models.parameter import declare
+from jaxserve.models.routing import Routed, route
+from pallas_kernels.grouped_matmul import grouped_matmul
+from sharding import LogicalAxes
+
+Matmul = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
+"""x[N, I], matrices[X, I, O], rows of each int32[X] -> [N, O] of x's dtype; 0 in the rows behind them."""
+
+
+class Visitors(NamedTuple):
+    """The tokens of a step as they come to a layer's experts.
+
+    Attributes:
+        x: [T, E], normalised activations.
+        routed: whom each visits.
+        shared: float32[T, 1], how much the shared expert counts; None if it counts as it is, or there is none.
+    """
+
+    x: jax.Array
+    routed: Routed
+    shared: jax.Array | None
+
+
+class ExpertWeights(NamedTuple):
+    """The experts of a layer, or what one device has of them: X experts, in s parts.
+
+    Attributes:
+        gate_up: [X, E, s, 2F/s].
+        gate_up_bias: [X, s, 2F/s] or None.
+        down: [X, s, F/s, E].
+        shared_gate_up, shared_down: of the expert that every token visits, [E, s, 2F/s] and [s, F/s, E], or None.
+    """
+
+    gate_up: jax.Array
+    gate_up_bias: jax.Array | None
+    down: jax.Array
+    shared_gate_up: jax.Array | None
+    shared_down: jax.Array | None
+
+
+AXES: Mapping[str, LogicalAxes] = MappingProxyType(
+    {
+        "gate_up": ("experts", "embed", "expert_ffn", None),
+        "gate_up_bias": ("experts", "expert_ffn", None),
+        "down": ("experts", "expert_ffn", None, "embed"),
+        "shared_gate_up": ("embed", "ffn", None),
+        "shared_down": ("ffn", None, "embed"),
+    }
+)
+"""The logical axes of ExpertWeights."""
+
+
+class Visit(Protocol):
+    """A step's tokens visit a layer's experts, wherever these are."""
+
+    def __call__(self, layer: int, visitors: Visitors, weights: ExpertWeights, activation: str) -> jax.Array:
+        """The sum float32[T, E] over each token's experts, the shared one included; see `visit_some`."""
+
+
+class Experts(nnx.Module):
+    """Routed experts, each a gated MLP, and perhaps one more that every token visits.
+
+    `gate_up` [X, E, s, 2F/s] and `down` [X, s, F/s, E] hold the experts' projections as GatedMLP has its own. A device has some
+    of the X, all of them in the same part or parts of the s: so the layout does not depend on how many share the experts.
+    """
+
+    def __init__(self, config: models.DecoderConfig, experts: models.Experts, layer: int, shards: int, dtype: jnp.dtype) -> None:
+        embed, count, local, routing = config.hidden_size, experts.count, experts.ffn_size // shards, experts.routing
+        self.layer, self.experts, self.activation = layer, experts, config.activation
+        self.router = declare((embed, count), ("embed", None), dtype)
+        self.router_bias = declare((count,), (None,), dtype) if routing.bias else None
+        # Experts differ by less in it than 16 bits resolve.
+        self.correction = declare((count,), (None,), jnp.dtype("float32")) if routing.correction else None
+        self.gate_up = declare((count, embed, shards, 2 * local), AXES["gate_up"], dtype)
+        self.gate_up_bias = declare((count, shards, 2 * local), AXES["gate_up_bias"], dtype) if config.mlp_bias else None
+        self.down = declare((count, shards, local, embed), AXES["down"], dtype)
+        self.down_bias = declare((count, embed), (None, "embed"), dtype) if config.mlp_bias else None
+        shared = replace(config, ffn_size=experts.shared_ffn_size, mlp_bias=False)
+        self.shared = GatedMLP(shared, shards, dtype) if experts.shared_ffn_size else None
+        self.shared_gate = declare((embed, 1), ("embed", None), dtype) if experts.shared_gate else None
+
+    def __call__(self, x: jax.Array, visit: Visit) -> jax.Array:
+        """x[T, E] of normalised activations to [T, E], before the residual sum."""
+        correction = None if self.correction is None else self.correction[...]
+        routed = route(_scores(x, self.router[...], self.router_bias), correction, self.experts)
+        shared = None if self.shared_gate is None else jax.nn.sigmoid(_scores(x, self.shared_gate[...], None))
+        weights = ExpertWeights(
+            gate_up=self.gate_up[...],
+            gate_up_bias=None if self.gate_up_bias is None else self.gate_up_bias[...],
+            down=self.down[...],
+            shared_gate_up=None if self.shared is None else self.shared.gate_up[...],
+            shared_down=None if self.shared is None else self.shared.down[...],
+        )
+        y = visit(self.layer, Visitors(x, routed, shared), weights, self.activation)
+        if self.down_bias is not None:
+            y += _biases(routed, self.down_bias[...])
+        return y.astype(x.dtype)
+
+
+def visit_some(
+    visitors: Visitors, weights: ExpertWeights, first: jax.Array | int, sizes: jax.Array, activation: str, matmul: Matmul
+) -> jax.Array:
+    """What the experts that a device has add to each token: float32[T, E], the sum of its parts alone.
+
+    Args:
+        visitors: the tokens. Those that choose no expert that there is, whatever its number, visit none.
+        weights: the device's; experts `first` to `first` + X.
+        first: the number of the device's first expert.
+        sizes: int32[X], how many tokens visit each of the device's experts.
+        activation: of the gate.
+        matmul: the grouped one.
+    """
+    x, (experts, scores), _ = visitors
+    (tokens, active), count, embed = experts.shape, weights.gate_up.shape[0], x.shape[1]
+    local = experts.reshape(-1) - first
+    keys = jnp.where((local >= 0) & (local < count), local, count)  # other devices' visitors come behind
+    order = jnp.argsort(keys, stable=True).astype(jnp.int32)
+    places = jnp.arange(tokens * active, dtype=jnp.int32)
+    inverse = jnp.zeros_like(order).at[order].set(places, mode="promise_in_bounds", unique_indices=True)
+    parts = weights.gate_up.shape[2]
+    both = matmul(x[order // active], weights.gate_up.reshape(count, embed, -1), sizes)
+    if weights.gate_up_bias is not None:
+        bias = weights.gate_up_bias.reshape(count, -1).at[keys[order]].get(mode="clip")
+        both = (both.astype(jnp.float32) + bias.astype(jnp.float32)).astype(x.dtype)
+    hidden = _gated(both.reshape(tokens * active, parts, -1), activation)
+    down = matmul(hidden.reshape(tokens * active, -1), weights.down.reshape(count, -1, embed), sizes)
+    each = down[inverse].reshape(tokens, active, embed).astype(jnp.float32)
+    return jnp.sum(each * scores[:, :, None], axis=1) + _shared(visitors, weights, activation)
+
+
+def visit_all(layer: int, visitors: Visitors, weights: ExpertWeights, activation: str) -> jax.Array:
+    """A Visit where one device has all experts."""
+    sizes = visits(visitors.routed.experts, weights.gate_up.shape[0])
+    matmul = partial(grouped_matmul, dtype=visitors.x.dtype)
+    return visit_some(visitors, weights, 0, sizes, activation, matmul)
+
+
+def visits(experts: jax.Array, count: int) -> jax.Array:
+    """How often each of `count` experts is among experts int32[T, k]: int32[count]. Numbers of none are in no count."""
+    return jnp.zeros(count, jnp.int32).at[experts.reshape(-1)].add(1, mode="drop")
+
+
+def _shared(visitors: Visitors, weights: ExpertWeights, activation: str) -> jax.Array:
+    """What the shared expert adds: float32[T, E]; 0 without one."""
+    if weights.shared_gate_up is None or weights.shared_down is None:
+        return jnp.zeros((), jnp.float32)
+    x = visitors.x
+    both = jnp.einsum("te,esx->tsx", x, weights.shared_gate_up, preferred_element_type=jnp.float32).astype(x.dtype)
+    y = jnp.einsum("tsx,sxe->te", _gated(both, activation), weights.shared_down, preferred_element_type=jnp.float32)
+    return y if visitors.shared is None else y * visitors.shared
+
+
+def _gated(both: jax.Array, activation: str) -> jax.Array:
+    """[N, s, 2F/s] of gate and up to [N, s, F/s]."""
+    gate, up = jnp.split(both, 2, axis=-1)
+    return ACTIVATIONS[activation](gate, up)
+
+
+def _scores(x: jax.Array, kernel: jax.Array, bias: nnx.Param[jax.Array] | None) -> jax.Array:
+    """x[T, E] times a matrix [E, N], plus a bias [N]: float32[T, N]."""
+    y = jnp.einsum("te,en->tn", x, kernel, preferred_element_type=jnp.float32)
+    return y if bias is None else y + bias[...].astype(jnp.float32)[None]
+
+
+def _biases(routed: Routed, bias: jax.Array) -> jax.Array:
+    """The experts' biases [X, E], weighted as their outputs are: float32[T, E]. A matmul, smaller than those of the experts."""
+    number = jnp.arange(bias.shape[0], dtype=jnp.int32)
+    weight = jnp.sum(jnp.where(routed.experts[:, :, None] == number, routed.weights[:, :, None], 0.0), axis=1)
+    return jnp.einsum("tx,xe->te", weight, bias.astype(jnp.float32))
