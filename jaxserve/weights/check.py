@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from jaxserve.errors import CheckpointError
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.rules import WeightRule
-from jaxserve.weights.checkpoint import Checkpoint
 
 LISTED = 12
 """How many names a complaint lists before it only counts."""
 FLOATS = ("float32", "float16", "bfloat16")
 
 
-def check_tensors(config: DecoderConfig, rules: Iterable[WeightRule], checkpoint: Checkpoint) -> None:
+def check_tensors(
+    config: DecoderConfig, rules: Iterable[WeightRule], shapes: Mapping[str, tuple[int, ...]], dtypes: Mapping[str, str]
+) -> None:
     """Raise unless the checkpoint has exactly the rules' tensors in their shapes, and in floating point.
 
     Ignored beyond them: inverse frequencies of the rotary embedding, which old checkpoints store and the config
     determines, and a copy of the embedding table as `lm_head.weight` where the two are tied.
 
+    Args:
+        config: the decoder.
+        rules: its own.
+        shapes: of the tensors that the checkpoint has once it is dequantised, by name.
+        dtypes: their names, likewise.
+
     Raises:
         CheckpointError: one error that lists the missing, the unexpected and the mis-shaped tensors, and those of a dtype that
             is no weight's (of a quantised checkpoint).
     """
-    shapes, dtypes = checkpoint.shapes, checkpoint.dtypes
     expected = {source.name: source.stored_shape for rule in rules for source in rule.sources}
     missing = [f"{name} {list(shape)}" for name, shape in expected.items() if name not in shapes]
     unexpected = [f"{name} {list(shapes[name])}" for name in sorted(shapes) if name not in expected]

@@ -10,21 +10,25 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.typing import DTypeLike
 
 from jaxserve.models.binding import Params
+from jaxserve.models.checkpoint import read_json_object
 from jaxserve.models.config import DecoderConfig
+from jaxserve.models.quantisation import Quantisation, quantisation_from_hf
 from jaxserve.models.registry import weight_rules
 from jaxserve.models.rules import WeightRule
 from jaxserve.weights.abstract import placed_params
 from jaxserve.weights.check import check_tensors
-from jaxserve.weights.checkpoint import Block, Checkpoint
+from jaxserve.weights.checkpoint import Block, Tensors
 from jaxserve.weights.dummy import DummyWeights
 from jaxserve.weights.finite import is_finite, not_finite_error
 from jaxserve.weights.held import HeldTensors
 from jaxserve.weights.packing import Index, read_block
+from jaxserve.weights.quantised.layout import Dequantised, Layout
 from jaxserve.weights.safetensors import SafetensorsCheckpoint
 
 Progress = Callable[[int, int], None]
@@ -68,9 +72,10 @@ def load_params(
         makers: dict[str, DummyWeights] = {job.dtype: DummyWeights(seed, job.dtype) for job in jobs}
         return _collect(jobs, (makers[job.dtype].make(job.rule, job.shape, job.sharding) for job in jobs), progress)
     with SafetensorsCheckpoint(Path(model_dir)) as checkpoint, ThreadPoolExecutor(READERS) as pool:
-        check_tensors(config, [job.rule for job in jobs], checkpoint)
+        layout = Layout.of(checkpoint.shapes, checkpoint.dtypes, _quantisation(Path(model_dir)), jnp.dtype(dtype).name)
+        check_tensors(config, [job.rule for job in jobs], layout.shapes, layout.dtypes)
         try:
-            return _collect(jobs, pool.map(lambda job: _read(checkpoint, job), jobs), progress)
+            return _collect(jobs, pool.map(lambda job: _read(job, Dequantised(HeldTensors(checkpoint), layout)), jobs), progress)
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)  # do not read the rest for nobody
             raise
@@ -95,9 +100,12 @@ def _leaf(tree: Params, path: tuple[str, ...]) -> Any:
     return reduce(lambda node, key: node[key], path, tree)
 
 
-def _read(checkpoint: Checkpoint, job: _Job) -> jax.Array:
-    tensors = HeldTensors(checkpoint)
+def _quantisation(directory: Path) -> Quantisation | None:
+    path = directory / "config.json"
+    return quantisation_from_hf(read_json_object(path)) if path.is_file() else None
 
+
+def _read(job: _Job, tensors: Tensors) -> jax.Array:
     def block(index: Index | None) -> Block:
         everything = (slice(None),) * len(job.shape)
         with np.errstate(over="ignore", invalid="ignore"):  # told below, by the tensor's name

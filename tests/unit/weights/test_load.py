@@ -17,7 +17,7 @@ from jaxserve.models.binding import abstract_params
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.registry import decoder_config, weight_rules
 from jaxserve.models.rules import Packing
-from jaxserve.weights import load
+from jaxserve.weights import load, packing
 from jaxserve.weights.held import HeldTensors
 from jaxserve.weights.load import load_params
 from jaxserve.weights.packing import read_block
@@ -52,8 +52,9 @@ def write(directory: Path, arrays: dict[str, np.ndarray], files: int = 1) -> Pat
 
 
 @pytest.mark.parametrize("tensor", [1, 2])
-@pytest.mark.parametrize("files", [1, 3])
-def test_every_shard_holds_its_heads_and_columns(tmp_path, tensor, files):
+@pytest.mark.parametrize(("files", "piece"), [(1, packing.PIECE), (3, 100)])
+def test_every_shard_holds_its_heads_and_columns(tmp_path, monkeypatch, tensor, files, piece):
+    monkeypatch.setattr(packing, "PIECE", piece)
     decoder = config()
     arrays = tensors(decoder)
     params = load_params(write(tmp_path, arrays, files), decoder, make_mesh(tensor), "float32")
