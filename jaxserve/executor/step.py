@@ -13,11 +13,11 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxserve.config.kernels import AUTOMATIC, Kernels, kernel_of
 from jaxserve.executor.batch import DeviceBatch
-from jaxserve.executor.experts import DividedVisit
 from jaxserve.models.attention import AttentionSpec
 from jaxserve.models.binding import Params, bind
+from jaxserve.models.cache_layout import cache_layout
 from jaxserve.models.config import DecoderConfig
-from jaxserve.models.shards import cache_kv_heads, padded_vocab
+from jaxserve.models.shards import padded_vocab
 from jaxserve.sampling.batch import SamplingBatch
 from jaxserve.sampling.logprobs import token_logprobs
 from jaxserve.sampling.params import MAX_LOGPROBS
@@ -27,7 +27,7 @@ from jaxserve.sampling.vocabulary import Vocabulary
 from pallas_kernels.kv_write import kv_write
 from pallas_kernels.ragged_paged_attention import ragged_paged_attention
 from pallas_kernels.registry import Target
-from sharding import KV_PAGES_AXES, LAYER_AXES, partition_spec, shards_of
+from sharding import KV_PAGES_AXES, TENSOR, partition_spec
 
 SCORE_CHUNK = 64  # prompt positions whose logits are held at once
 PACKED_WIDTH = 3 + 2 * MAX_LOGPROBS
@@ -47,7 +47,7 @@ class StepState:
     """What lives on the device from step to step; donated to each.
 
     Attributes:
-        kv_pages: [L,P,2,K,S,D], sharded over K, which is `cache_kv_heads`.
+        kv_pages: [L,P,2,K,S,D] or [L,P,1,K,S,D], sharded over K; see `cache_layout`.
         sampler: counts and biases of each slot, sharded over the padded vocabulary.
         last_tokens: int32[slots+1], the token last sampled in each slot.
         hidden: [T,E] of the largest bucket, final hidden states of the last step, for prompt scoring.
@@ -82,15 +82,14 @@ class StateShape:
 
 def abstract_state(config: DecoderConfig, mesh: Mesh, shape: StateShape) -> StepState:
     """A StepState with a jax.ShapeDtypeStruct at every leaf, which says its sharding. Allocates nothing."""
-    shards = shards_of(mesh)
-    heads, columns = cache_kv_heads(config, shards), padded_vocab(config.vocab_size, shards)
-
+    shards = mesh.shape[TENSOR]
+    columns = padded_vocab(config.vocab_size, shards)
     tables = jax.eval_shape(partial(empty_state, shape.slots, columns))
 
     def array(size: tuple[int, ...], dtype: str, spec: PartitionSpec) -> Any:
         return jax.ShapeDtypeStruct(size, jnp.dtype(dtype), sharding=NamedSharding(mesh, spec))
 
-    pages = (config.num_layers, shape.num_pages, 2, heads, shape.page_size, config.head_dim)
+    pages = cache_layout(config, shards).shape(config.num_layers, shape.num_pages, shape.page_size)
     return StepState(
         kv_pages=array(pages, shape.kv_dtype, KV_PAGES),
         sampler=jax.tree.map(lambda table: array(table.shape, table.dtype, BY_VOCAB), tables),
@@ -114,9 +113,9 @@ class PagedAttend:
         self._target = Target.of(mesh.devices.flat[0])
 
     def __call__(
-        self, layer: int, q: jax.Array, k: jax.Array, v: jax.Array, spec: AttentionSpec, sinks: jax.Array | None
+        self, layer: int, q: jax.Array, k: jax.Array, v: jax.Array | None, spec: AttentionSpec, sinks: jax.Array | None
     ) -> jax.Array:
-        """q[T,H,D], k[T,K,D], v[T,K,D], sinks[H] if any -> [T,H,D]."""
+        """q[T,H,D], k[T,K,D], v[T,K,D] and sinks[H] if any -> [T,H,D], or [T,H,value_dim]."""
         batch = self._batch
         dtype = self.kv_pages.dtype
 
@@ -124,7 +123,7 @@ class PagedAttend:
             kv_pages: jax.Array,
             q: jax.Array,
             k: jax.Array,
-            v: jax.Array,
+            v: jax.Array | None,
             sinks: jax.Array | None,
             kv_slots: jax.Array,
             *rows: jax.Array,
@@ -140,6 +139,7 @@ class PagedAttend:
                 window=spec.window,
                 soft_cap=spec.soft_cap,
                 sinks=sinks,
+                value_dim=spec.value_dim,
                 implementation=kernel_of(self._kernels.attention, layer),
                 target=self._target,
             )
@@ -154,7 +154,7 @@ class PagedAttend:
             check_vma=False,  # the ops' loops start from constants, which the check takes for a mismatch
         )
         rows = (batch.page_table, batch.query_start, batch.kv_length)
-        heads = (q.astype(dtype), k.astype(dtype), v.astype(dtype))
+        heads = (q.astype(dtype), k.astype(dtype), None if v is None else v.astype(dtype))
         self.kv_pages, attended = sharded(self.kv_pages, *heads, sinks, batch.kv_slots, *rows)
         return attended.astype(q.dtype)
 
@@ -175,8 +175,7 @@ def make_step(
         last_sampled = state.last_tokens[jnp.maximum(-1 - batch.tokens, 0)]
         tokens = jnp.where(batch.tokens < 0, last_sampled, batch.tokens)
         attend = PagedAttend(mesh, state.kv_pages, batch, kernels)
-        visit = DividedVisit(mesh, batch.query_start[-1])
-        hidden = decoder.hidden(tokens, batch.positions, attend, visit)
+        hidden = decoder.hidden(tokens, batch.positions, attend)
         last = jnp.maximum(batch.query_start[1:] - 1, 0)
         chosen, sampler, packed = choose(decoder.logits(hidden[last]), batch.sampling, state.sampler)
         new_state = StepState(
@@ -230,7 +229,7 @@ def make_score(config: DecoderConfig, mesh: Mesh) -> Score:
 
 
 def _vocabulary(config: DecoderConfig, mesh: Mesh) -> Vocabulary:
-    return Vocabulary(config.vocab_size, LAYER_AXES if shards_of(mesh) > 1 else None)
+    return Vocabulary(config.vocab_size, TENSOR if mesh.shape[TENSOR] > 1 else None)
 
 
 def _chooser(config: DecoderConfig, mesh: Mesh) -> Callable[[jax.Array, SamplingBatch, SamplerState], Chosen]:

@@ -27,23 +27,25 @@ class AttentionSpec:
         scale: multiplies the scores.
         window: how many of the latest positions a token sees, itself included; None for all.
         soft_cap: scores become soft_cap * tanh(score / soft_cap); None for no cap.
+        value_dim: a key's value is its first so many numbers; None for values of their own.
     """
 
     scale: float
     window: int | None
     soft_cap: float | None = None
+    value_dim: int | None = None
 
 
 class Attend(Protocol):
     """Causal attention of a step's tokens over their own sequences, past positions included."""
 
     def __call__(
-        self, layer: int, q: jax.Array, k: jax.Array, v: jax.Array, spec: AttentionSpec, sinks: jax.Array | None
+        self, layer: int, q: jax.Array, k: jax.Array, v: jax.Array | None, spec: AttentionSpec, sinks: jax.Array | None
     ) -> jax.Array:
         """Attend with q[T, H, D] over what is cached and the step's own k[T, K, D], v[T, K, D]; returns [T, H, D].
 
-        K is `shards.cache_kv_heads`. `sinks` [H] are logits of keys without value that every token attends to, one a head;
-        None for none.
+        K is `shards.cache_kv_heads`. With `spec.value_dim` v is None, and the result [T, H, value_dim]. `sinks` [H] are logits
+        of keys without value that every token attends to, one a head; None for none.
 
         The implementation also stores k and v where later steps will find them.
         """

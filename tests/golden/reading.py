@@ -57,8 +57,11 @@ def read_golden(name: str) -> Golden:
         return Golden(directory, texts["prompts"], texts["greedy"], arrays["last"], texts["full"], arrays["full"])
 
 
-def dense_attend(layer: int, q: jax.Array, k: jax.Array, v: jax.Array, spec: AttentionSpec, sinks: jax.Array | None) -> jax.Array:
-    """Causal attention over one sequence that is the whole step: q[T, H, D], k and v[T, K, D], sinks[H] to [T, H, D]."""
+def dense_attend(
+    layer: int, q: jax.Array, k: jax.Array, v: jax.Array | None, spec: AttentionSpec, sinks: jax.Array | None
+) -> jax.Array:
+    """Causal attention over one sequence that is the whole step; see `Attend`."""
+    v = k[..., : spec.value_dim] if v is None else v
     tokens, heads, head_dim = q.shape
     grouped = q.reshape(tokens, k.shape[1], -1, head_dim).astype(jnp.float32)
     scores = jnp.einsum("tkgd,ukd->kgtu", grouped, k.astype(jnp.float32)) * spec.scale
@@ -72,7 +75,7 @@ def dense_attend(layer: int, q: jax.Array, k: jax.Array, v: jax.Array, spec: Att
         scores = jnp.concatenate([scores, jnp.broadcast_to(sink, (*scores.shape[:3], 1))], axis=-1)
     weights = jax.nn.softmax(scores, axis=-1)[..., :tokens]
     attended = jnp.einsum("kgtu,ukd->tkgd", weights, v.astype(jnp.float32))
-    return attended.reshape(tokens, heads, head_dim).astype(q.dtype)
+    return attended.reshape(tokens, heads, v.shape[-1]).astype(q.dtype)
 
 
 def load(directory: Path, tensor: int = 1) -> tuple[DecoderConfig, Params]:

@@ -1,5 +1,7 @@
 """Attention over pages is attention: the same as over a whole sequence at once, however many devices share the heads."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,7 +20,7 @@ TOKENS, PAGE, HEADS, KV_HEADS, DIM = 11, 4, 4, 2, 8
 SPEC = AttentionSpec(scale=0.3, window=7, soft_cap=2.0)
 
 
-def paged(tensor, kv_pages, *arguments):
+def paged(tensor, kv_pages, spec, *arguments):
     """One row of all tokens, in pages 1, 2 and 3; the last layer of two."""
     plan = make_plan((range(TOKENS), TOKENS, (1, 2, 3)))
     batch = make_batch(plan, Bucket(tokens=TOKENS + 1, rows=2), max_pages=3, page_size=PAGE, spare_slot=0)
@@ -26,7 +28,7 @@ def paged(tensor, kv_pages, *arguments):
 
     @jax.jit
     def run(kv_pages, q, k, v, sinks):
-        return PagedAttend(make_mesh(tensor), kv_pages, batch, AUTOMATIC)(1, q, k, v, SPEC, sinks)
+        return PagedAttend(make_mesh(tensor), kv_pages, batch, AUTOMATIC)(1, q, k, v, spec, sinks)
 
     return run(kv_pages, *padded)[:TOKENS]
 
@@ -37,5 +39,17 @@ def test_keys_and_values(tensor, sinks):
     rng = np.random.default_rng(0)
     q, k, v = (jnp.asarray(rng.standard_normal((TOKENS, heads, DIM)), jnp.float32) for heads in (HEADS, KV_HEADS, KV_HEADS))
     kv_pages = jnp.full((2, 5, 2, KV_HEADS, PAGE, DIM), jnp.nan)
-    got = paged(tensor, kv_pages, q, k, v, sinks)
+    got = paged(tensor, kv_pages, SPEC, q, k, v, sinks)
     np.testing.assert_allclose(got, dense_attend(1, q, k, v, SPEC, sinks), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("tensor", [1, 2])
+def test_latents(tensor):
+    """Every device has the one latent of a token."""
+    rng = np.random.default_rng(1)
+    spec = replace(SPEC, value_dim=5)
+    q, latent = (jnp.asarray(rng.standard_normal((TOKENS, heads, DIM)), jnp.float32) for heads in (HEADS, 1))
+    kv_pages = jnp.full((2, 5, 1, tensor, PAGE, DIM), jnp.nan)
+    got = paged(tensor, kv_pages, spec, q, jnp.repeat(latent, tensor, axis=1), None, None)
+    assert got.shape == (TOKENS, HEADS, 5)
+    np.testing.assert_allclose(got, dense_attend(1, q, latent, None, spec, None), atol=1e-6, rtol=0)
