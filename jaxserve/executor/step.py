@@ -13,6 +13,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxserve.config.kernels import AUTOMATIC, Kernels, kernel_of
 from jaxserve.executor.batch import DeviceBatch
+from jaxserve.executor.experts import DividedVisit
 from jaxserve.models.attention import AttentionSpec
 from jaxserve.models.binding import Params, bind
 from jaxserve.models.cache_layout import cache_layout
@@ -27,7 +28,7 @@ from jaxserve.sampling.vocabulary import Vocabulary
 from pallas_kernels.kv_write import kv_write
 from pallas_kernels.ragged_paged_attention import ragged_paged_attention
 from pallas_kernels.registry import Target
-from sharding import KV_PAGES_AXES, TENSOR, partition_spec
+from sharding import KV_PAGES_AXES, LAYER_AXES, partition_spec, shards_of
 
 SCORE_CHUNK = 64  # prompt positions whose logits are held at once
 PACKED_WIDTH = 3 + 2 * MAX_LOGPROBS
@@ -82,7 +83,7 @@ class StateShape:
 
 def abstract_state(config: DecoderConfig, mesh: Mesh, shape: StateShape) -> StepState:
     """A StepState with a jax.ShapeDtypeStruct at every leaf, which says its sharding. Allocates nothing."""
-    shards = mesh.shape[TENSOR]
+    shards = shards_of(mesh)
     columns = padded_vocab(config.vocab_size, shards)
     tables = jax.eval_shape(partial(empty_state, shape.slots, columns))
 
@@ -175,7 +176,8 @@ def make_step(
         last_sampled = state.last_tokens[jnp.maximum(-1 - batch.tokens, 0)]
         tokens = jnp.where(batch.tokens < 0, last_sampled, batch.tokens)
         attend = PagedAttend(mesh, state.kv_pages, batch, kernels)
-        hidden = decoder.hidden(tokens, batch.positions, attend)
+        visit = DividedVisit(mesh, batch.query_start[-1])
+        hidden = decoder.hidden(tokens, batch.positions, attend, visit)
         last = jnp.maximum(batch.query_start[1:] - 1, 0)
         chosen, sampler, packed = choose(decoder.logits(hidden[last]), batch.sampling, state.sampler)
         new_state = StepState(
@@ -229,7 +231,7 @@ def make_score(config: DecoderConfig, mesh: Mesh) -> Score:
 
 
 def _vocabulary(config: DecoderConfig, mesh: Mesh) -> Vocabulary:
-    return Vocabulary(config.vocab_size, TENSOR if mesh.shape[TENSOR] > 1 else None)
+    return Vocabulary(config.vocab_size, LAYER_AXES if shards_of(mesh) > 1 else None)
 
 
 def _chooser(config: DecoderConfig, mesh: Mesh) -> Callable[[jax.Array, SamplingBatch, SamplerState], Chosen]:
