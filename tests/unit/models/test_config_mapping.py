@@ -5,14 +5,7 @@ import pytest
 from jaxserve.errors import CheckpointError, UnsupportedModelError
 from jaxserve.models.registry import FAMILIES, decoder_config
 
-TYPES = {"LlamaForCausalLM": "llama", "MistralForCausalLM": "mistral", "Qwen2ForCausalLM": "qwen2"}
-TYPES |= {
-    "Qwen3ForCausalLM": "qwen3",
-    "Gemma2ForCausalLM": "gemma2",
-    "Gemma3ForCausalLM": "gemma3_text",
-    "Phi3ForCausalLM": "phi3",
-}
-TYPES |= {"Olmo2ForCausalLM": "olmo2", "SmolLM3ForCausalLM": "smollm3", "GraniteForCausalLM": "granite"}
+TYPES = {name: family.model_type for name, family in FAMILIES.items()}
 
 
 def hf(architecture="LlamaForCausalLM", **changes):
@@ -37,11 +30,11 @@ def test_every_family_reads_a_minimal_config():
         config = decoder_config(hf(architecture))
         assert (config.num_heads, config.num_kv_heads, config.num_layers) == (4, 2, 3)
         assert config.eos_token_ids == (2, 3)
-        assert config.dtype == "float32"
+        assert config.dtype == ("bfloat16" if architecture == "GptOssForCausalLM" else "float32")
 
 
 def test_what_each_family_decides():
-    llama, mistral, qwen2, qwen3 = (decoder_config(hf(name)) for name in TYPES if name.startswith(("L", "M", "Q")))
+    llama, mistral, qwen2, qwen3 = (decoder_config(hf(f"{name}ForCausalLM")) for name in ("Llama", "Mistral", "Qwen2", "Qwen3"))
     assert (llama.qkv_bias, mistral.qkv_bias, qwen2.qkv_bias, qwen3.qkv_bias) == (False, False, True, False)
     assert (llama.head_dim, qwen3.head_dim) == (8, 128)
     assert [c.qk_norm for c in (llama, mistral, qwen2, qwen3)] == [None, None, None, "head"]
