@@ -186,5 +186,5 @@ def _scores(x: jax.Array, kernel: jax.Array, bias: nnx.Param[jax.Array] | None) 
 def _biases(routed: Routed, bias: jax.Array) -> jax.Array:
     """The experts' biases [X, E], weighted as their outputs are: float32[T, E]. A matmul, smaller than those of the experts."""
     number = jnp.arange(bias.shape[0], dtype=jnp.int32)
-    weight = jnp.sum(jnp.where(routed.experts[:, :, None] == number, routed.weights[:, :, None], 0.0), axis=1)
+    weight = jnp.sum(jnp.where(routed.experts[:, :, None] == number[None, None], routed.weights[:, :, None], 0.0), axis=1)
     return jnp.einsum("tx,xe->te", weight, bias.astype(jnp.float32))
