@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 
 @dataclass(frozen=True)
@@ -16,7 +16,8 @@ class Case:
         seed: of weights and prompts.
         config: arguments of the family's config class, beyond BASE.
         layout: transformers' major version in whose layout config.json is written.
-        dtype: of the stored weights; goldens are computed in float32 from them in any case.
+        stored: how the weights are quantised.
+        dtype: of the stored weights that are not quantised; goldens are computed in float32 from them in any case.
         shard_size: largest safetensors file; smaller than the model for a sharded index.
         shortest: of its prompts; what is shorter, transformers computes otherwise than within a longer text.
     """
@@ -26,6 +27,7 @@ class Case:
     seed: int
     config: dict[str, Any] = field(default_factory=dict)
     layout: int = 5
+    stored: Literal["plain", "fp8", "mxfp4"] = "plain"
     dtype: str = "float32"
     shard_size: str = "1GB"
     shortest: int = 1
@@ -79,6 +81,7 @@ FACTORS = {
     "attention_bias": True,
     "mlp_bias": True,
 }
+SPARSE = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
 
 CASES = (
     Case("llama-tied", "llama", 1, {"tie_word_embeddings": True, "vocab_size": 257}),
@@ -195,5 +198,78 @@ CASES = (
         layout=4,
         dtype="bfloat16",
         shard_size="100KB",
+    ),
+    Case(
+        "gpt-oss-window",
+        "gpt_oss",
+        32,
+        {
+            "head_dim": 16,
+            "num_local_experts": 6,
+            "num_experts_per_tok": 3,
+            "intermediate_size": 20,
+            "sliding_window": 24,
+            "rope_parameters": {**YARN, "rope_theta": 150000.0, "truncate": False, "beta_fast": 8.0},
+        },
+    ),
+    Case(
+        "gpt-oss-mxfp4",
+        "gpt_oss",
+        33,
+        {
+            "head_dim": 8,
+            "hidden_size": 64,
+            "num_local_experts": 4,
+            "num_experts_per_tok": 2,
+            "intermediate_size": 32,
+            "sliding_window": 40,
+            "layer_types": ["full_attention", "sliding_attention"],
+            "attention_bias": False,
+            "rope_parameters": {**YARN, "truncate": False},
+        },
+        layout=4,
+        stored="mxfp4",
+        dtype="bfloat16",
+    ),
+    Case(
+        "qwen2-moe-shared",
+        "qwen2_moe",
+        40,
+        {**SPARSE, "num_hidden_layers": 3, "shared_expert_intermediate_size": 20, "mlp_only_layers": [1], "norm_topk_prob": True},
+    ),
+    Case(
+        "qwen2-moe-windows",
+        "qwen2_moe",
+        41,
+        {
+            **SPARSE,
+            "num_hidden_layers": 4,
+            "shared_expert_intermediate_size": 24,
+            "decoder_sparse_step": 2,
+            "qkv_bias": False,
+            "use_sliding_window": True,
+            "sliding_window": 20,
+            "max_window_layers": 3,
+        },
+        layout=4,
+        dtype="bfloat16",
+    ),
+    Case("qwen3-moe-all", "qwen3_moe", 42, {**SPARSE, "num_experts_per_tok": 4, "head_dim": 16, "norm_topk_prob": True}),
+    Case(
+        "qwen3-moe-some",
+        "qwen3_moe",
+        43,
+        {
+            **SPARSE,
+            "num_hidden_layers": 3,
+            "head_dim": 8,
+            "decoder_sparse_step": 2,
+            "attention_bias": True,
+            "use_sliding_window": True,
+            "sliding_window": 28,
+            "tie_word_embeddings": True,
+        },
+        layout=4,
+        dtype="bfloat16",
     ),
 )

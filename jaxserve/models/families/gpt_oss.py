@@ -10,13 +10,14 @@ from typing import Any
 from jaxserve.models.config import DecoderConfig, Experts, Routing
 from jaxserve.models.families.common import common_config, sliding_layers, windows_of
 from jaxserve.models.fields import HfFields
-from jaxserve.models.mlp import CLAMP, SHARPNESS
 from jaxserve.models.rope_config import rope_from_hf
 from jaxserve.models.rules import Packing, Path, Source, WeightRule, decoder_rules, whole
 
 ARCHITECTURE = "GptOssForCausalLM"
 MODEL_TYPE = "gpt_oss"
 
+# What the activation `swiglu_clamped` has; not imported from there, since planners read configs without jax.
+SWIGLU: Mapping[str, float] = MappingProxyType({"swiglu_limit": 7.0, "swiglu_alpha": 1.702})
 _LONGEST = 131072
 _THETA = 150000.0
 _YARN: Mapping[str, Any] = MappingProxyType(
@@ -38,7 +39,7 @@ def config_from_hf(hf: Mapping[str, Any]) -> DecoderConfig:
         UnsupportedModelError, CheckpointError: as `common_config` and `sliding_layers`; constants of the SwiGLU that differ.
     """
     fields = HfFields(hf)
-    for name, constant in (("swiglu_limit", CLAMP), ("swiglu_alpha", SHARPNESS)):
+    for name, constant in SWIGLU.items():
         if fields.number(name, constant) != constant:
             raise fields.unsupported(name, f"the clamped SwiGLU has {constant}")
     layers, limit = fields.integer("num_hidden_layers"), fields.integer("max_position_embeddings", _LONGEST)

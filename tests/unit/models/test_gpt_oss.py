@@ -1,0 +1,95 @@
+import pytest
+
+from jaxserve.errors import CheckpointError, UnsupportedModelError
+from jaxserve.models.config import DecoderConfig, Routing
+from jaxserve.models.families.gpt_oss import SWIGLU
+from jaxserve.models.mlp import CLAMP, SHARPNESS
+from jaxserve.models.registry import decoder_config
+
+# As published, but for its size and the list of layer types.
+PUBLISHED = {
+    "architectures": ["GptOssForCausalLM"],
+    "attention_bias": True,
+    "eos_token_id": 200002,
+    "head_dim": 64,
+    "hidden_act": "silu",
+    "hidden_size": 2880,
+    "initial_context_length": 4096,
+    "intermediate_size": 2880,
+    "max_position_embeddings": 131072,
+    "model_type": "gpt_oss",
+    "num_attention_heads": 64,
+    "num_experts_per_tok": 4,
+    "num_hidden_layers": 4,
+    "num_key_value_heads": 8,
+    "num_local_experts": 32,
+    "quantization_config": {"modules_to_not_convert": ["model.layers.*.self_attn", "lm_head"], "quant_method": "mxfp4"},
+    "rms_norm_eps": 1e-05,
+    "rope_scaling": {
+        "beta_fast": 32.0,
+        "beta_slow": 1.0,
+        "factor": 32.0,
+        "original_max_position_embeddings": 4096,
+        "rope_type": "yarn",
+        "truncate": False,
+    },
+    "rope_theta": 150000,
+    "sliding_window": 128,
+    "swiglu_limit": 7.0,
+    "tie_word_embeddings": False,
+    "vocab_size": 201088,
+}
+
+
+def read(**changes: object) -> DecoderConfig:
+    return decoder_config({name: value for name, value in (PUBLISHED | changes).items() if value != "absent"})
+
+
+def test_the_published_config():
+    config = read()
+    assert config.windows == (128, None, 128, None)
+    assert (config.qkv_bias, config.output_bias, config.mlp_bias, config.sinks) == (True, True, True, True)
+    assert config.dtype == "bfloat16"
+    assert config.experts is not None
+    assert (config.experts.count, config.experts.active, config.experts.ffn_size) == (32, 4, 2880)
+    assert config.experts.routing == Routing(bias=True)
+    (rope,) = set(config.ropes)
+    assert rope is not None
+    assert (rope.kind, rope.theta, rope.factor, rope.truncate) == ("yarn", 150000.0, 32.0, False)
+
+
+def test_what_a_config_leaves_out_is_as_published():
+    left_out = (
+        "attention_bias",
+        "head_dim",
+        "num_key_value_heads",
+        "rms_norm_eps",
+        "rope_theta",
+        "sliding_window",
+        "swiglu_limit",
+    )
+    assert read(**dict.fromkeys(left_out, "absent"), rope_scaling=None) == read()
+
+
+def test_the_constants_are_those_of_the_activation():
+    assert dict(SWIGLU) == {"swiglu_limit": CLAMP, "swiglu_alpha": SHARPNESS}
+
+
+@pytest.mark.parametrize(
+    ("changes", "names"),
+    [
+        ({"swiglu_limit": 5.0}, "swiglu_limit=5.0"),
+        ({"swiglu_alpha": 1.0}, "swiglu_alpha=1.0"),
+        ({"hidden_act": "gelu"}, "hidden_act"),
+        ({"layer_types": ["chunked_attention"] * 4}, "layer_types"),
+        ({"quantization_config": {"quant_method": "gptq"}}, "quant_method='gptq'"),
+    ],
+)
+def test_what_would_change_the_mathematics_is_refused(changes, names):
+    with pytest.raises(UnsupportedModelError, match=names):
+        read(**changes)
+
+
+def test_more_active_experts_than_there_are():
+    with pytest.raises(CheckpointError, match="num_experts_per_tok=33 is more than the 32"):
+        read(num_experts_per_tok=33)
