@@ -108,6 +108,13 @@ class HfFields:
             raise self._wrong(name, "an object", value)
         return value
 
+    def counts(self, name: str) -> tuple[int, ...]:
+        """A list of integers, none of them negative; empty if absent."""
+        value = self._value(name, [])
+        if not isinstance(value, list) or not all(type(item) is int and item >= 0 for item in value):
+            raise self._wrong(name, "a list of integers, 0 or more", value)
+        return tuple(value)
+
     def strings(self, name: str) -> tuple[str, ...] | None:
         """A list of strings, or None if absent."""
         value = self.hf.get(name)

@@ -9,7 +9,22 @@ from typing import Any
 
 from jaxserve.errors import UnsupportedModelError
 from jaxserve.models.config import DecoderConfig
-from jaxserve.models.families import gemma2, gemma3, gpt_oss, granite, llama, mistral, mixtral, olmo2, phi3, qwen2, qwen3, smollm3
+from jaxserve.models.families import (
+    gemma2,
+    gemma3,
+    gpt_oss,
+    granite,
+    llama,
+    mistral,
+    mixtral,
+    olmo2,
+    phi3,
+    qwen2,
+    qwen2_moe,
+    qwen3,
+    qwen3_moe,
+    smollm3,
+)
 from jaxserve.models.fields import HfFields
 from jaxserve.models.rules import WeightRule
 
@@ -34,7 +49,22 @@ class Family:
 FAMILIES: Mapping[str, Family] = MappingProxyType(
     {
         module.ARCHITECTURE: Family(module.ARCHITECTURE, module.MODEL_TYPE, module.config_from_hf, module.weight_rules)
-        for module in (llama, mistral, qwen2, qwen3, gemma2, gemma3, phi3, olmo2, smollm3, granite, mixtral, gpt_oss)
+        for module in (
+            llama,
+            mistral,
+            qwen2,
+            qwen3,
+            gemma2,
+            gemma3,
+            phi3,
+            olmo2,
+            smollm3,
+            granite,
+            mixtral,
+            qwen2_moe,
+            qwen3_moe,
+            gpt_oss,
+        )
     }
 )
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from jaxserve.errors import CheckpointError
-from jaxserve.models.config import DecoderConfig, RopeConfig
+from jaxserve.models.config import DecoderConfig, Experts, RopeConfig
 from jaxserve.models.fields import HfFields
 from jaxserve.models.quantisation import quantisation_from_hf
 from jaxserve.models.rope_config import rope_from_hf
@@ -66,6 +66,7 @@ def common_config(
     width = fields.integer("head_dim", head_dim or max(hidden // heads, 1))
     if width % 2:
         raise CheckpointError(f"config.json: head_dim must be even for rotary embedding, got {width}")
+    require_experts(choices.get("experts"))
     limit = fields.integer("max_position_embeddings", max_position_embeddings)
     layers = fields.integer("num_hidden_layers")
     return DecoderConfig(
@@ -89,6 +90,24 @@ def common_config(
         eos_token_ids=fields.token_ids("eos_token_id"),
         **{"qk_norm": None, "activation": "silu", **choices},
     )
+
+
+def require_experts(experts: Experts | None) -> None:
+    """Raise CheckpointError for experts that no token could choose as config.json says."""
+    if experts is None:
+        return
+    routing, count, active = experts.routing, experts.count, experts.active
+    if count % routing.groups:
+        raise CheckpointError(f"config.json: n_group={routing.groups} does not divide {count} experts")
+    if routing.active_groups > routing.groups:
+        raise CheckpointError(f"config.json: topk_group={routing.active_groups} is more than n_group={routing.groups}")
+    size = count // routing.groups
+    if routing.group_score == "top2" and size < 2:
+        raise CheckpointError(f"config.json: n_group={routing.groups} leaves one expert of {count} in a group, which needs two")
+    if active > routing.active_groups * size:
+        raise CheckpointError(
+            f"config.json: num_experts_per_tok={active} is more than the {routing.active_groups * size} experts to choose from"
+        )
 
 
 def uniform_windows(fields: HfFields, window: int | None) -> tuple[int | None, ...]:
