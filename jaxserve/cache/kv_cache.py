@@ -4,6 +4,7 @@
     begin(match)   a sequence that holds those pages               (takes references)
     fork(parent)   a sequence that starts like another             (takes references, and a page to copy to)
     grow(...)      pages for its next tokens, or False             (all or nothing)
+    slide(...)     gives back what its next tokens do not see      (pages stay findable until they are used again)
     commit(...)    its pages that are now full become findable     (changes no counts)
     release(...)   gives everything back; pages stay findable until they are used again
 
@@ -13,6 +14,11 @@ into a page that two sequences hold.
 
 Pages of a chain are evicted from its end: what can be found by its own hash can be found from the start of its prompt. Quotas may
 break that where tenants share a chain, for they evict by owner; the pages behind the gap are lost until they age out.
+
+Layers may see a window of the latest tokens only. Layers are then grouped by their window, and each group has a page of its own
+for the same tokens: a *column* is one page of every group. A page that no token to come sees is given back, and the null page
+stands in its place; a prefix is found if the pages that its next token sees are there, whatever became of the others. Windows
+slide before a step is planned, never while it is: a page given back may be written by any row of that step.
 """
 
 from __future__ import annotations
@@ -21,10 +27,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from jaxserve.cache.page_pool import PagePool
+from jaxserve.cache.page_pool import NULL_PAGE, PagePool
 from jaxserve.cache.prefix_cache import PrefixCache
 from jaxserve.cache.prefix_hash import page_hash
 from jaxserve.cache.tenants import SHARED_TENANT, CacheCounters, Tenants
+from jaxserve.config.windows import first_column, most_pages
 from jaxserve.errors import InvalidRequestError
 
 PINNED_SHARE = 4  # by default a fourth of the pages may be pinned
@@ -36,11 +43,13 @@ class SequencePages:
 
     Attributes:
         root: hash of the namespace of its prefix.
-        pages: its pages.
-        hashes: of its leading pages.
+        pages: its pages, column after column, those of a column in the order of the groups; the null page for one given back.
+        hashes: of its leading columns.
         tenant: whom pages that it allocates are charged to.
         epoch: flushes of the cache before it began.
-        num_shared: leading pages that were shared by a fork or a match; they are full.
+        num_shared: leading columns that were shared by a fork or a match; they are full.
+        start: computed tokens when its windows slid for the last time.
+        slides_at: computed tokens from which on there is a page to give back; 0 where there is no window.
     """
 
     root: bytes
@@ -49,11 +58,16 @@ class SequencePages:
     tenant: str = SHARED_TENANT
     epoch: int = 0
     num_shared: int = 0
+    start: int = 0
+    slides_at: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class PrefixMatch:
-    """Leading tokens that are in the cache: whole pages and their hashes. Valid until the cache is used otherwise."""
+    """Leading tokens that are in the cache: whole columns and their hashes. Valid until the cache is used otherwise.
+
+    Pages are as in SequencePages, the null page for those that the next token does not see.
+    """
 
     root: bytes
     pages: tuple[int, ...] = ()
@@ -67,11 +81,11 @@ class Fork:
 
     Attributes:
         pages: the new sequence's.
-        copy: (source, destination) of the page to copy before any step writes into either; None if all its pages are shared.
+        copies: (source, destination) of pages to copy before any step writes into either, one a group; none if all are shared.
     """
 
     pages: SequencePages
-    copy: tuple[int, int] | None
+    copies: tuple[tuple[int, int], ...]
 
 
 def no_quota(tenant: str) -> int | None:
@@ -89,6 +103,11 @@ class KVCache:
         quota: pages of a tenant, referenced and cached, beyond which its cached pages are evicted before others'; None for no
             limit. Asked when a tenant is new. It never refuses pages.
         max_pinned: pages that may be pinned; a fourth of the usable ones if None.
+        windows: the window of each group of layers, in tokens; None for a group that sees everything.
+        max_chunk: tokens of a sequence that one step computes at most; needed where there is a window.
+
+    Raises:
+        ValueError: a window without `max_chunk`.
     """
 
     def __init__(
@@ -99,8 +118,17 @@ class KVCache:
         prefix_caching: bool,
         quota: Callable[[str], int | None] = no_quota,
         max_pinned: int | None = None,
+        windows: tuple[int | None, ...] = (None,),
+        max_chunk: int | None = None,
     ) -> None:
+        if any(windows) and max_chunk is None:
+            raise ValueError("a cache with windows needs max_chunk")
         self.page_size = page_size
+        self.windows = windows
+        self._groups = len(windows)
+        self._sliding = tuple((group, window) for group, window in enumerate(windows) if window is not None)
+        self._reach = {group: -(-(window - 1) // page_size) for group, window in self._sliding}  # columns before a whole one
+        self._max_chunk = max_chunk or 0
         self._prefixes = PrefixCache(num_pages)
         self._tenants = Tenants(quota, lifetime=num_pages - 1)
         self._pool = PagePool(num_pages, self._prefixes, self._tenants)
@@ -127,9 +155,33 @@ class KVCache:
         """Pages that are pinned."""
         return len(self._pinned)
 
+    @property
+    def slides(self) -> bool:
+        """Whether there is a window."""
+        return bool(self._sliding)
+
     def pages_for(self, num_tokens: int) -> int:
-        """Pages that hold this many tokens."""
-        return -(-num_tokens // self.page_size)
+        """Pages of all groups that hold this many tokens, if none is given back."""
+        return -(-num_tokens // self.page_size) * self._groups
+
+    def most_pages(self, num_tokens: int) -> int:
+        """Pages that a sequence of this many tokens holds at once at most."""
+        return sum(most_pages(window, num_tokens, self.page_size, self._max_chunk) for window in self.windows)
+
+    def capacity(self, sequence: SequencePages) -> int:
+        """Tokens that the sequence's pages hold, those that were given back included."""
+        return len(sequence.pages) // self._groups * self.page_size
+
+    def num_held(self, sequence: SequencePages) -> int:
+        """Pages that the sequence holds."""
+        return len(sequence.pages) - self._num_null(sequence, 0)
+
+    def num_different(self, sequences: Sequence[SequencePages]) -> int:
+        """Pages that the sequences hold together."""
+        shared = {page for one in sequences for page in one.pages[: one.num_shared * self._groups]}
+        shared.discard(NULL_PAGE)
+        own = [len(one.pages) - one.num_shared * self._groups - self._num_null(one, one.num_shared) for one in sequences]
+        return len(shared) + sum(own)
 
     def tenant_pages(self, tenant: str) -> int:
         """Different pages in use that were allocated for the tenant; those it has pinned are not counted."""
@@ -148,47 +200,87 @@ class KVCache:
             return PrefixMatch(root)
         usable = (len(tokens) - 1) // self.page_size
         self._extend(hashes, root, tokens, usable)
-        pages = self._prefixes.match(hashes[:usable])
-        return PrefixMatch(root, tuple(pages), tuple(hashes[: len(pages)]), len(pages) * self.page_size)
+        pages = self._match(hashes[:usable])
+        columns = len(pages) // self._groups
+        return PrefixMatch(root, tuple(pages), tuple(hashes[:columns]), columns * self.page_size)
 
     def fits(self, match: PrefixMatch, num_tokens: int, *, spare: int) -> bool:
         """Whether a sequence could begin with `match`, grow to `num_tokens`, and leave `spare` pages free."""
         return self.pages_taken(match, num_tokens) + spare <= self._pool.num_free
 
     def pages_taken(self, match: PrefixMatch, num_tokens: int) -> int:
-        """Free pages that a sequence uses up if it begins with `match` and grows to `num_tokens`: free cached ones too."""
-        return self._pool.count_held(match.pages, 0) + self.pages_for(num_tokens) - len(match.pages)
+        """Free pages that a sequence uses up if it begins with `match` and grows to `num_tokens`: free cached ones too.
+
+        With windows, how many at once at most.
+        """
+        if not self._sliding:
+            return self._pool.count_held(match.pages, 0) + self.pages_for(num_tokens) - len(match.pages)
+        new = (self.pages_for(num_tokens) - len(match.pages)) // self._groups
+        taken = 0
+        for group, window in enumerate(self.windows):
+            found = self._pool.count_held(_held(match.pages[group :: self._groups]), 0)
+            most = found + new
+            if window is not None:
+                most = min(most, most_pages(window, num_tokens, self.page_size, self._max_chunk))
+            taken += most
+        return taken
 
     def begin(self, match: PrefixMatch, num_tokens: int, tenant: str = SHARED_TENANT) -> SequencePages:
         """Start a sequence of `num_tokens` tokens that holds the matched pages; pages it allocates are charged to `tenant`."""
         self.queried_tokens += num_tokens
         self.hit_tokens += match.num_tokens
         self._tenants.count_query(tenant, num_tokens, match.num_tokens)
-        self._prefixes.count_hit(match.pages)
-        self._pool.share(match.pages)
-        return SequencePages(match.root, list(match.pages), list(match.hashes), tenant, self._epoch, len(match.pages))
+        pages, columns = _held(match.pages), len(match.pages) // self._groups
+        self._prefixes.count_hit(pages)
+        self._pool.share(pages)
+        sequence = SequencePages(match.root, list(match.pages), list(match.hashes), tenant, self._epoch, columns)
+        self._slid(sequence, match.num_tokens)
+        return sequence
+
+    def can_fork(self, parent: SequencePages, num_tokens: int) -> bool:
+        """Whether the parent still holds what a sequence that starts with its first `num_tokens` tokens sees of them."""
+        size = self.page_size
+        return all(
+            first_column(window, parent.start, size) <= first_column(window, num_tokens, size) for _, window in self._sliding
+        )
+
+    def fork_match(self, parent: SequencePages, num_tokens: int) -> PrefixMatch:
+        """The whole columns that `fork` would share."""
+        full = num_tokens // self.page_size
+        pages = parent.pages[: full * self._groups]
+        for group, window in self._sliding:
+            for column in range(min(full, first_column(window, num_tokens, self.page_size))):
+                pages[column * self._groups + group] = NULL_PAGE
+        return PrefixMatch(parent.root, tuple(pages), tuple(parent.hashes[:full]), full * self.page_size)
 
     def fork(self, parent: SequencePages, num_tokens: int) -> Fork | None:
         """A sequence whose first `num_tokens` tokens are its parent's; None, changing nothing, if no page is free for a copy.
 
         Full pages are shared, also without prefix caching. Of a page that both would write into the new sequence gets a copy: the
-        parent's tokens in it must have been computed by an earlier step. Raises ValueError if the parent has fewer pages.
+        parent's tokens in it must have been computed by an earlier step. Raises ValueError if the parent has fewer pages, or gave
+        one back that the new sequence sees.
         """
         full, rest = divmod(num_tokens, self.page_size)
-        if full + bool(rest) > len(parent.pages):
+        if (full + bool(rest)) * self._groups > len(parent.pages):
             raise ValueError(
                 f"fork at token {num_tokens} of a sequence with {len(parent.pages)} pages of {self.page_size} tokens"
             )
-        if rest and self._pool.num_free == 0:
+        if not self.can_fork(parent, num_tokens):
+            raise ValueError(f"fork at token {num_tokens} of a sequence whose windows slid to token {parent.start}")
+        if rest and self._pool.num_free < self._groups:
             return None
+        match = self.fork_match(parent, num_tokens)
         parent.num_shared = max(parent.num_shared, full)
-        pages = parent.pages[:full]
-        self._pool.share(pages)
-        copy = None
+        pages = list(match.pages)
+        self._pool.share(_held(pages))
+        copies: tuple[tuple[int, int], ...] = ()
         if rest:
-            pages += self._pool.allocate(1, self._tenants.account(parent.tenant))
-            copy = (parent.pages[full], pages[full])
-        return Fork(SequencePages(parent.root, pages, parent.hashes[:full], parent.tenant, parent.epoch, full), copy)
+            copied = self._pool.allocate(self._groups, self._tenants.account(parent.tenant))
+            copies = tuple(zip(parent.pages[len(pages) : len(pages) + self._groups], copied, strict=True))
+            pages += copied
+        child = SequencePages(parent.root, pages, list(match.hashes), parent.tenant, parent.epoch, full)
+        self._slid(child, num_tokens)
+        return Fork(child, copies)
 
     def can_grow(self, sequence: SequencePages, num_tokens: int, *, spare: int) -> bool:
         """Whether `grow` would succeed and leave `spare` pages free."""
@@ -196,12 +288,43 @@ class KVCache:
 
     def grow(self, sequence: SequencePages, num_tokens: int) -> bool:
         """Give the sequence pages for `num_tokens` tokens in all; False, changing nothing, if there are not enough."""
-        if num_tokens <= len(sequence.pages) * self.page_size:  # nearly every decode
-            return True
         missing = self.pages_for(num_tokens) - len(sequence.pages)
+        if missing <= 0:  # nearly every decode
+            return True
         if missing > self._pool.num_free:
             return False
         sequence.pages += self._pool.allocate(missing, self._tenants.account(sequence.tenant))
+        return True
+
+    def slide(self, sequence: SequencePages, num_computed: int) -> list[int]:
+        """Give back the pages that the token at position `num_computed` and those after it do not see.
+
+        Returns where they were in the sequence's pages. No step that is planned after this may read them: the sequence has
+        computed `num_computed` tokens in the steps before.
+        """
+        places = [
+            column * self._groups + group
+            for group, window in self._sliding
+            for column in range(
+                first_column(window, sequence.start, self.page_size), first_column(window, num_computed, self.page_size)
+            )
+        ]
+        self._slid(sequence, num_computed)
+        self._pool.release([sequence.pages[place] for place in reversed(places)])
+        for place in places:
+            sequence.pages[place] = NULL_PAGE
+        return places
+
+    def resume(self, sequence: SequencePages, num_computed: int) -> bool:
+        """Give a sequence that was released the pages that it has with so many tokens computed; False if not enough are free."""
+        nulls = [first_column(window, num_computed, self.page_size) for window in self.windows]
+        columns = -(-num_computed // self.page_size)
+        missing = sum(max(0, columns - null) for null in nulls)
+        if missing > self._pool.num_free:
+            return False
+        new = iter(self._pool.allocate(missing, self._tenants.account(sequence.tenant)))
+        sequence.pages += [NULL_PAGE if column < null else next(new) for column in range(columns) for null in nulls]
+        self._slid(sequence, num_computed)
         return True
 
     def commit(self, sequence: SequencePages, tokens: Sequence[int], num_computed: int) -> None:
@@ -217,8 +340,12 @@ class KVCache:
         if full == start or sequence.epoch != self._epoch:  # nearly every decode
             return
         self._extend(sequence.hashes, sequence.root, tokens, full)
-        for page, digest in zip(sequence.pages[start:full], sequence.hashes[start:full], strict=True):
-            self._pool.insert(digest, page)
+        groups = self._groups
+        for group in range(groups):
+            pages = sequence.pages[start * groups + group : full * groups : groups]
+            for page, digest in zip(pages, sequence.hashes[start:full], strict=True):
+                if page != NULL_PAGE:  # else it was given back before the host knew all its tokens
+                    self._pool.insert(_name(digest, group), page)
 
     def exclusive_pages(self, *sequences: SequencePages) -> int:
         """Pages that releasing these sequences would free."""
@@ -232,10 +359,11 @@ class KVCache:
 
         It may grow again, from nothing, to take pages that are swapped in.
         """
-        self._pool.release(reversed(sequence.pages))
+        self._pool.release(reversed(_held(sequence.pages)))
         sequence.pages.clear()
         sequence.hashes.clear()
         sequence.num_shared = 0
+        sequence.start = 0
 
     def pin(self, root: bytes, tokens: Sequence[int], tenant: str = SHARED_TENANT) -> int:
         """Hold the pages of the longest cached prefix of `tokens` until `unpin_all`; returns how many those are.
@@ -245,7 +373,7 @@ class KVCache:
         """
         hashes: list[bytes] = []
         self._extend(hashes, root, tokens, len(tokens) // self.page_size)
-        pages = self._prefixes.match(hashes)
+        pages = _held(self._match(hashes))
         new = [page for page in pages if page not in self._pinned]
         if len(self._pinned) + len(new) > self._max_pinned:
             raise InvalidRequestError(
@@ -273,6 +401,37 @@ class KVCache:
         self._pool.forget()
         self.unpin_all()
 
+    def _match(self, hashes: Sequence[bytes]) -> list[int]:
+        """Pages, as a sequence's, of the longest prefix whose next token finds all that it sees."""
+        if self._groups == 1 and not self._sliding:
+            return self._prefixes.match(hashes)
+        names = [[_name(digest, group) for digest in hashes] for group in range(self._groups)]
+        columns = len(hashes)
+        for group, window in enumerate(self.windows):
+            if window is None:
+                columns = len(self._prefixes.match(names[group][:columns]))
+        column, farthest = columns, max(self._reach.values(), default=0)
+        while column > max(0, columns - farthest):  # what is before the end, from there backwards; a gap is the next end
+            column -= 1
+            if any(
+                columns - column <= reach and names[group][column] not in self._prefixes for group, reach in self._reach.items()
+            ):
+                columns = column
+        nulls = [max(0, columns - self._reach.get(group, columns)) for group in range(self._groups)]
+        found = [[NULL_PAGE] * null + self._prefixes.match(names[group][null:columns]) for group, null in enumerate(nulls)]
+        return [pages[column] for column in range(columns) for pages in found]
+
+    def _slid(self, sequence: SequencePages, num_computed: int) -> None:
+        """The sequence's windows are where so many computed tokens bring them."""
+        sequence.start, size = num_computed, self.page_size
+        if self._sliding:
+            nulls = [(first_column(window, num_computed, size), window) for _, window in self._sliding]
+            sequence.slides_at = min((null + 1) * size + window - 1 for null, window in nulls)
+
+    def _num_null(self, sequence: SequencePages, first: int) -> int:
+        """Pages from column `first` on that the sequence gave back."""
+        return sum(max(0, first_column(window, sequence.start, self.page_size) - first) for _, window in self._sliding)
+
     def _extend(self, hashes: list[bytes], root: bytes, tokens: Sequence[int], count: int) -> None:
         """Append the hashes of pages len(hashes):count of the token sequence."""
         size = self.page_size
@@ -282,12 +441,29 @@ class KVCache:
             hashes.append(digest)
 
     def check(self, sequences: Iterable[SequencePages]) -> None:
-        """Assert the invariants of pages, owners and pins, given every live sequence; and that shared pages are full."""
+        """Assert the invariants of pages, owners and pins, given every live sequence.
+
+        Shared pages are full, and the null page stands where and only where windows have slid.
+        """
         live = list(sequences)
-        self._pool.check([*(sequence.pages for sequence in live), self._pinned])
+        self._pool.check([*(_held(sequence.pages) for sequence in live), self._pinned])
         for sequence in live:
-            full = max(sequence.num_shared, len(sequence.hashes))
+            full = max(sequence.num_shared, len(sequence.hashes)) * self._groups
             assert full <= len(sequence.pages), "a sequence shared more pages than it has"
-            for page in sequence.pages[full:]:
+            for page in _held(sequence.pages[full:]):
                 assert self._pool.num_references(page) == 1, f"page {page} is shared and may still be written"
+            for group, window in enumerate(self.windows):
+                pages, null = sequence.pages[group :: self._groups], first_column(window, sequence.start, self.page_size)
+                assert pages[:null] == [NULL_PAGE] * null, "a page is held that no token to come sees"
+                assert NULL_PAGE not in pages[null:], "a page is missing"
         assert len(self._pinned) <= self._max_pinned, "too many pages are pinned"
+
+
+def _held(pages: Sequence[int]) -> list[int]:
+    """Those that were not given back."""
+    return [page for page in pages if page != NULL_PAGE]
+
+
+def _name(digest: bytes, group: int) -> bytes:
+    """What a group's page is found by."""
+    return digest + bytes((group,)) if group else digest

@@ -36,6 +36,10 @@ class PrefixCache:
         """Different contents known."""
         return len(self._entries)
 
+    def __contains__(self, digest: bytes) -> bool:
+        """Whether a page holds this content."""
+        return digest in self._entries
+
     def match(self, hashes: Sequence[bytes]) -> list[int]:
         """Pages of the longest known prefix of a chain of hashes: the oldest of those that are equal."""
         pages = []

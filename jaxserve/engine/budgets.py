@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from jaxserve.config.policies import Policies
+from jaxserve.config.windows import longest_sequence
 from jaxserve.errors import InvalidRequestError
 from jaxserve.types import RequestOptions, ServiceClass
 
@@ -44,13 +45,25 @@ class Budgets:
         default_class: of requests that name none.
         num_pages: pages that sequences can have together; shares are parts of them.
         page_size: tokens a page.
+        windows, max_chunk: as of the KV cache.
     """
 
-    def __init__(self, policies: Policies, default_class: ServiceClass, *, num_pages: int, page_size: int) -> None:
+    def __init__(
+        self,
+        policies: Policies,
+        default_class: ServiceClass,
+        *,
+        num_pages: int,
+        page_size: int,
+        windows: tuple[int | None, ...] = (None,),
+        max_chunk: int = 1,
+    ) -> None:
         self.policies = policies
         self.default_class = default_class
         self.num_pages = num_pages
         self.page_size = page_size
+        self.windows = windows
+        self.max_chunk = max_chunk
 
     def grant(self, options: RequestOptions, arrival: float) -> Grant:
         """What a request that arrived at this clock time, seconds, may take. Raises InvalidRequestError naming the field."""
@@ -83,7 +96,8 @@ class Budgets:
         if share == 1.0:
             return None, ""
         pages = int(self.num_pages * share)
-        return pages * self.page_size, f"{name}, {share:g} of {self.num_pages} pages of {self.page_size} tokens"
+        tokens = longest_sequence(self.windows, pages, self.page_size, self.max_chunk)
+        return tokens, f"{name}, {share:g} of {self.num_pages} pages of {self.page_size} tokens"
 
 
 def check_options(options: RequestOptions) -> None:

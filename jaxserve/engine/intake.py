@@ -54,7 +54,7 @@ class IntakeRules:
     Attributes:
         limits: what a prompt must fit.
         namespace: what cached keys and values depend on besides tokens.
-        policies, default_class, num_pages, page_size: see Budgets.
+        policies, default_class, num_pages, page_size, windows, max_chunk: see Budgets.
     """
 
     limits: IntakeLimits
@@ -63,6 +63,8 @@ class IntakeRules:
     default_class: ServiceClass
     num_pages: int
     page_size: int
+    windows: tuple[int | None, ...] = (None,)
+    max_chunk: int = 1
 
 
 class Intake:
@@ -95,7 +97,14 @@ class Intake:
     @classmethod
     def by_rules(cls, tokenizer: Tokenizer, rules: IntakeRules, origin: str) -> Intake:
         """An intake for another process's engine; see `rules`."""
-        budgets = Budgets(rules.policies, rules.default_class, num_pages=rules.num_pages, page_size=rules.page_size)
+        budgets = Budgets(
+            rules.policies,
+            rules.default_class,
+            num_pages=rules.num_pages,
+            page_size=rules.page_size,
+            windows=rules.windows,
+            max_chunk=rules.max_chunk,
+        )
         return cls(tokenizer, rules.limits, rules.namespace, budgets, origin)
 
     @property
@@ -103,7 +112,14 @@ class Intake:
         """What it goes by."""
         budgets = self._budgets
         return IntakeRules(
-            self._limits, self._namespace, budgets.policies, budgets.default_class, budgets.num_pages, budgets.page_size
+            self._limits,
+            self._namespace,
+            budgets.policies,
+            budgets.default_class,
+            budgets.num_pages,
+            budgets.page_size,
+            budgets.windows,
+            budgets.max_chunk,
         )
 
     def cache_root(self, options: RequestOptions) -> bytes:

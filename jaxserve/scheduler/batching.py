@@ -106,6 +106,7 @@ class Batcher:
 
     def _draft(self) -> StepDraft:
         """What could run, and how many tokens the step may have."""
+        self._running.slide()
         interactive, batch = Runnable(), Runnable()
         prompt_tokens = 0
         eager = dict.fromkeys(self._waiting.tenants(), math.inf) if self._running.rows.num_free else {}
@@ -284,7 +285,7 @@ class Batcher:
         self._advance(draft, sequence, count)
 
     def _can_fork(self, draft: StepDraft, sequence: Sequence) -> bool:
-        """Whether its parent's prompt is in the cache since an earlier step, to the last page."""
+        """Whether its parent's prompt is in the cache since an earlier step, to the last page, as far as it needs it."""
         parent = sequence.parent
         return (
             parent is not None
@@ -292,6 +293,7 @@ class Batcher:
             and parent.num_computed >= parent.num_prompt
             and parent not in draft.prefilling
             and sequence.num_output == 0
+            and self._running.cache.can_fork(parent.pages, parent.num_prompt - 1)
         )
 
     def _make_room_to_start(self, draft: StepDraft, sequence: Sequence, match: PrefixMatch, capacity: Capacity) -> bool:

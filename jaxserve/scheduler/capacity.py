@@ -13,8 +13,10 @@ from enum import Enum
 import numpy as np
 
 from jaxserve.cache.kv_cache import KVCache, PrefixMatch
+from jaxserve.cache.page_pool import NULL_PAGE
 from jaxserve.config.fields import SchedulerConfig
 from jaxserve.config.policies import Policies
+from jaxserve.config.windows import touched_pages
 from jaxserve.scheduler.estimates import OutputLengths
 from jaxserve.scheduler.pace import Pace
 from jaxserve.scheduler.request import Sequence
@@ -67,6 +69,10 @@ class Capacity:
         self._growth = config.growth_reserve * growth
         self._batch = batch
         self._bound = float(self._tokens.sum() + self._growth.sum())  # of what is needed if none ever ended
+        self._num_full = cache.windows.count(None)
+        # The same in each group of layers with a window: a sequence has no more there than the pages that its window touches.
+        self._caps = [touched_pages(window, size) * size for window in cache.windows if window is not None]
+        self._capped = [float(np.minimum(self._tokens + self._growth, cap).sum()) for cap in self._caps]
         self._interactive = len(batch) - int(batch.sum())
 
     def started(self, sequence: Sequence) -> None:
@@ -76,6 +82,7 @@ class Capacity:
         self._growth = np.append(self._growth, growth)
         self._batch = np.append(self._batch, sequence.batch)
         self._bound += tokens + growth
+        self._capped = [bound + min(tokens + growth, cap) for bound, cap in zip(self._capped, self._caps, strict=True)]
         self._interactive += not sequence.batch
 
     def verdict(self, sequence: Sequence, match: PrefixMatch) -> Verdict:
@@ -91,7 +98,7 @@ class Capacity:
             return Verdict.TENANT
         if not self.rows_allow(sequence) or not self._cache.fits(match, len(sequence.tokens), spare=self._low_watermark):
             return Verdict.ROOM
-        missing = self._missing_pages(sequence, match.num_tokens)
+        missing = self._missing_pages(sequence, len(match.pages) - match.pages.count(NULL_PAGE))
         return Verdict.START if missing + self._low_watermark <= self._cache.num_free else Verdict.ROOM
 
     def rows_allow(self, sequence: Sequence) -> bool:
@@ -103,26 +110,35 @@ class Capacity:
         return not self._interactive or len(self._running) < self._max_decodes
 
     def _missing_pages(self, sequence: Sequence, held: int) -> int:
-        """Pages more than now that are needed at the worst moment, if the sequence starts with `held` tokens in the cache.
+        """Pages more than now that are needed at the worst moment, if the sequence starts with `held` pages.
 
         The worst moments are those just before an output ends: all that are no closer to their end have grown as far by then.
         """
         tokens, growth = self._needs_of(sequence)
-        now = self._running.num_pages * self._cache.page_size + held
-        bound = self._bound + tokens + growth
-        if bound <= now + (self._cache.num_free - self._low_watermark) * self._cache.page_size:  # even if none ever ended
-            return self._cache.pages_for(max(0, int(bound) - now))
+        size = self._cache.page_size
+        now = (self._running.num_pages + held) * size
+        bound = self._in_all_groups(self._bound + tokens + growth, tokens + growth)
+        if bound <= now + (self._cache.num_free - self._low_watermark) * size:  # even if none ever ended
+            return -(-max(0, int(bound) - now) // size)
         others = self._growth if sequence.batch else np.where(self._batch, 0.0, self._growth)
         all_tokens, all_growth = np.append(self._tokens, tokens), np.append(others, growth)
         longest_first = np.argsort(-all_growth, kind="stable")
         alive = np.arange(1, len(all_tokens) + 1)
         needed = np.cumsum(all_tokens[longest_first]) + alive * all_growth[longest_first]
         most = max(float(needed.max()), float(all_tokens.sum()))
-        return self._cache.pages_for(max(0, int(most) - now))
+        return -(-max(0, int(self._in_all_groups(most, tokens + growth)) - now) // size)
+
+    def _in_all_groups(self, most: float, new: float) -> float:
+        """Tokens of the pages of all groups of layers, if `most` are needed without a window, `new` of them by the sequence."""
+        total = self._num_full * most
+        for bound, cap in zip(self._capped, self._caps, strict=True):  # a step's own tokens are held beside the windows
+            total += min(most, bound + min(new, cap) + self._config.max_num_batched_tokens)
+        return total
 
     def _needs_of(self, sequence: Sequence) -> tuple[int, float]:
         """Tokens that the pages for its tokens hold, and tokens it is expected to grow by, as far as they are reserved."""
-        tokens = self._cache.pages_for(len(sequence.tokens)) * self._cache.page_size
+        size = self._cache.page_size
+        tokens = -(-len(sequence.tokens) // size) * size
         return tokens, self._config.growth_reserve * self._lengths.remaining(sequence.request, sequence.num_output)
 
     def _class_allows(self, sequence: Sequence, match: PrefixMatch) -> bool:
@@ -132,8 +148,7 @@ class Capacity:
         if share == 1.0:
             return True
         mine = [one.pages for one in self._running.sequences if one.service_class is service_class]
-        shared = {page for pages in mine for page in pages.pages[: pages.num_shared]}
-        held = len(shared) + sum(len(pages.pages) - pages.num_shared for pages in mine)
+        held = self._cache.num_different(mine)
         needed = self._cache.pages_taken(match, len(sequence.tokens))
         return not held or held + needed <= share * self._cache.num_usable
 

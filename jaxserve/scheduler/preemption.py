@@ -184,5 +184,5 @@ class Preempter:
         """
         if self._swap is None:
             return False
-        pages = self._cache.pages_for(sequence.num_computed)
+        pages = len(self._running.computed_pages(sequence))
         return 2 * self._swap.seconds(pages) < self._pace.prefill_seconds(sequence.num_computed)

@@ -76,11 +76,15 @@ class RowTable:
         self._free.append(slot)
 
     def set_pages(self, slot: int, pages: list[int]) -> None:
-        """Record the sequence's pages; pages are only ever appended while a sequence runs."""
+        """Record the sequence's pages; while a sequence runs they are only appended, or dropped."""
         known = self._num_pages[slot]
         if known < len(pages):
             self._pages[slot, known : len(pages)] = pages[known:]
             self._num_pages[slot] = len(pages)
+
+    def drop_pages(self, slot: int, places: list[int]) -> None:
+        """The sequence gave back its pages at these places."""
+        self._pages[slot, places] = NULL_PAGE
 
     def pages(self, slots: Ints) -> Ints:
         """int32[R,M]: a copy of the rows' pages, M covering the longest."""

@@ -7,6 +7,7 @@ from collections import Counter
 from operator import attrgetter
 
 from jaxserve.cache.kv_cache import KVCache, PrefixMatch
+from jaxserve.cache.page_pool import NULL_PAGE
 from jaxserve.cache.swap import SwapSpace
 from jaxserve.scheduler.footprint import Footprint
 from jaxserve.scheduler.planner import PageMoves
@@ -49,8 +50,7 @@ class RunningSet:
         if sequence.places:  # every page comes back from the swap space
             return PrefixMatch(root)
         if fork and sequence.parent is not None:
-            full = (sequence.num_prompt - 1) // self.cache.page_size
-            return PrefixMatch(root, tuple(sequence.parent.pages.pages[:full]), (), full * self.cache.page_size)
+            return self.cache.fork_match(sequence.parent.pages, sequence.num_prompt - 1)
         known = sequence.tokens
         if sequence.wants_scores:  # a token must run for what follows it to be scored
             known = known[: sequence.num_scored + 1]
@@ -81,14 +81,13 @@ class RunningSet:
             sequence.pages = forked.pages
             sequence.num_computed = sequence.num_prompt - 1
             sequence.num_cached = parent.num_cached
-            if forked.copy is not None:
-                self._moves.copies.append(forked.copy)
+            self._moves.copies += forked.copies
         else:
             sequence.pages = self.cache.begin(match, len(sequence.tokens), sequence.request.tenant)
             sequence.num_computed = match.num_tokens
             if sequence.num_preemptions == 0:
                 sequence.num_cached = match.num_tokens
-        self._has_pages(sequence, len(sequence.pages.pages))
+        self._has_pages(sequence, self.cache.num_held(sequence.pages))
         self._next_commit(sequence)
         insort(self.sequences, sequence, key=attrgetter("precedence"))
         self._tenant_rows[sequence.request.tenant] += 1
@@ -109,6 +108,16 @@ class RunningSet:
         self._has_pages(sequence, len(sequence.pages.pages) - known)
         return True
 
+    def slide(self) -> None:
+        """Give back the pages that no token to come sees. Only before a step is planned: none of its rows has moved ahead."""
+        if not self.cache.slides:
+            return
+        for sequence in self.sequences:
+            if sequence.num_computed >= sequence.pages.slides_at:
+                places = self.cache.slide(sequence.pages, sequence.num_computed)
+                self.num_pages -= len(places)
+                self.rows.drop_pages(sequence.slot, places)
+
     def commit(self, sequence: Sequence) -> None:
         """Make the pages findable that its computed and known tokens fill."""
         self.cache.commit(sequence.pages, sequence.tokens, sequence.num_computed)
@@ -121,11 +130,16 @@ class RunningSet:
         insort(self.sequences, sequence, key=attrgetter("precedence"))
         self.footprint.set_batch(sequence.slot, batch=sequence.batch)
 
-    def swap_out(self, sequence: Sequence) -> bool:
-        """Plan to move its computed pages to the swap space; False if that is full. It must stop next."""
-        if self._swap is None:
-            return False
+    def computed_pages(self, sequence: Sequence) -> list[int]:
+        """Pages that it holds computed tokens in."""
         pages = sequence.pages.pages[: self.cache.pages_for(sequence.num_computed)]
+        return [page for page in pages if page != NULL_PAGE]
+
+    def swap_out(self, sequence: Sequence) -> bool:
+        """Plan to move its computed pages to the swap space; False if that is full, or there are none. It must stop next."""
+        pages = self.computed_pages(sequence)
+        if self._swap is None or not pages:
+            return False
         places = self._swap.take(len(pages))
         if places is None:
             return False
@@ -135,7 +149,7 @@ class RunningSet:
 
     def stop(self, sequence: Sequence) -> None:
         """Release pages and slot. Steps run in order, so a step in flight is done with them before a later one starts."""
-        self.num_pages -= len(sequence.pages.pages)
+        self.num_pages -= self.cache.num_held(sequence.pages)
         self._tenant_rows[sequence.request.tenant] -= 1
         if not self._tenant_rows[sequence.request.tenant]:
             del self._tenant_rows[sequence.request.tenant]
@@ -163,11 +177,12 @@ class RunningSet:
         slots = {sequence.slot for sequence in self.sequences}
         assert len(slots) == len(self.sequences) == num_slots - self.rows.num_free
         for sequence in self.sequences:
-            assert sequence.capacity == len(sequence.pages.pages) * self.cache.page_size
+            assert sequence.capacity == self.cache.capacity(sequence.pages)
+            assert self.cache.num_held(sequence.pages) <= self.cache.most_pages(sequence.capacity), "more pages than windows need"
             assert sequence.num_computed <= sequence.capacity
             assert not sequence.places, "a running sequence is swapped out"
             assert self.footprint.is_batch(sequence.slot) == sequence.batch
-        assert self.num_pages == sum(len(sequence.pages.pages) for sequence in self.sequences)
+        assert self.num_pages == sum(self.cache.num_held(sequence.pages) for sequence in self.sequences)
         assert self._tenant_rows == Counter(sequence.request.tenant for sequence in self.sequences)
         self.cache.check(sequence.pages for sequence in unfinished)
         if self._swap is not None:
@@ -176,16 +191,16 @@ class RunningSet:
     def _swap_in(self, sequence: Sequence) -> None:
         """Take pages for what was swapped out, and plan to move it back. A later step may use its places again."""
         assert self._swap is not None
-        grown = self.cache.grow(sequence.pages, sequence.num_computed)
-        assert grown, "its pages were promised"
-        self._moves.swap_in += zip(sequence.places, sequence.pages.pages, strict=True)
+        resumed = self.cache.resume(sequence.pages, sequence.num_computed)
+        assert resumed, "its pages were promised"
+        self._moves.swap_in += zip(sequence.places, self.computed_pages(sequence), strict=True)
         self._swap.give_back(sequence.places)
         sequence.places = []
 
     def _has_pages(self, sequence: Sequence, new: int) -> None:
         """The sequence has `new` pages more."""
         self.num_pages += new
-        sequence.capacity = len(sequence.pages.pages) * self.cache.page_size
+        sequence.capacity = self.cache.capacity(sequence.pages)
         self.rows.set_pages(sequence.slot, sequence.pages.pages)
 
     def _next_commit(self, sequence: Sequence) -> None:

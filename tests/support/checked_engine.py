@@ -23,12 +23,12 @@ from tests.support.page_contents import PageContents
 from tests.support.watched_parts import (
     EOS,
     MAX_LEN,
-    POISON,
     Setup,
     TimedExecutor,
     WatchedCache,
     Wish,
     cache_root,
+    is_poisoned,
     oracle,
     requests_of,
     scores_of,
@@ -50,6 +50,8 @@ class CheckedEngine:
             setup.page_size,
             prefix_caching=setup.prefix_caching,
             quota=lambda tenant: int(setup.policies.of_tenant(tenant).kv_share * num_usable),
+            windows=setup.windows,
+            max_chunk=setup.config.max_num_batched_tokens,
         )
         self.swap = SwapSpace(setup.swap_places, setup.swap_page_seconds) if setup.swap_places else None
         self.scheduler = Scheduler(
@@ -63,8 +65,15 @@ class CheckedEngine:
         )
         self.executor = TimedExecutor(setup, self.clock, self._planned)
         self.core = EngineCore(self.scheduler, self.executor, overlap=setup.config.overlap)
-        self.contents = PageContents(setup.page_size)
-        self.budgets = Budgets(setup.policies, ServiceClass.BATCH, num_pages=num_usable, page_size=setup.page_size)
+        self.contents = PageContents(setup.page_size, setup.windows)
+        self.budgets = Budgets(
+            setup.policies,
+            ServiceClass.BATCH,
+            num_pages=num_usable,
+            page_size=setup.page_size,
+            windows=setup.windows,
+            max_chunk=setup.config.max_num_batched_tokens,
+        )
         self.requests: dict[str, EngineRequest] = {}
         self.wanted: dict[str, list[int]] = {}  # outputs of all requests that were taken
         self.got: dict[str, list[int]] = {}  # of those that are active
@@ -101,7 +110,7 @@ class CheckedEngine:
             self._refused(requests, error)
         else:
             assert bool(self._displaced(wish, {one.id for one in requests})) == full
-            output = oracle(requests[0])
+            output = oracle(requests[0], self.setup.windows)
             for one in requests:
                 self.requests[one.id], self.wanted[one.id], self.got[one.id] = one, output, []
                 self.scores[one.id] = []
@@ -218,7 +227,9 @@ class CheckedEngine:
             start = int(plan.kv_length[row] - (plan.query_start[row + 1] - plan.query_start[row]))
             assert name in admitted or start == self.computed[name], "a token is computed twice, or never"
             self.computed[name] = int(plan.kv_length[row])
-            last = 0 if POISON in request.prompt else None  # what a row without valid logits goes on with, until it is ended
+            last = (
+                0 if is_poisoned(request, self.setup.windows) else None
+            )  # what a row without valid logits goes on with, until it is ended
             texts.append((request.tenant, (*request.prompt, *(self.wanted[name] if last is None else (last,)))))
         self.started.update(map(_request_of, plan.ids))
         self.contents.run(plan, texts)
@@ -247,14 +258,14 @@ class CheckedEngine:
             if update.token is None and update.reason is None:
                 assert update.error is None
                 return
-        if POISON in self.requests[name].prompt:
+        if is_poisoned(self.requests[name], self.setup.windows):
             assert isinstance(update.error, InternalError)
             assert update.token is None
             self.failed += 1
             del self.got[name]
             return
         assert update.error is None
-        assert self.scores[name] == scores_of(self.requests[name]), "what was to be scored was not, or twice"
+        assert self.scores[name] == scores_of(self.requests[name], self.setup.windows), "what was to be scored was not, or twice"
         if self.requests[name].target is not None:
             assert (update.token, update.reason) == (None, FinishReason.LENGTH)
             self.finished += 1

@@ -2,7 +2,7 @@
 
 It reads the sequence back from the pages it was told of, as attention would: a wrong page table, a page shared too early or
 reused too soon, a token computed twice or never, a page copied or swapped wrongly, all change the output. `expected` is the
-oracle. A row that has the token `poison` in its pages has no valid logits.
+oracle. A row that sees the token `poison` has no valid logits. With groups of layers a token sees the window of each.
 """
 
 import zlib
@@ -18,6 +18,7 @@ from jaxserve.scheduler.plan import LogprobRows, Plan, StepResult
 
 VOCAB = 50
 UNWRITTEN = -7
+Windows = tuple[int | None, ...]
 NO_ALTERNATIVES = (np.zeros((0, 0), np.int32), np.zeros((0, 0), np.float32))
 
 
@@ -30,10 +31,17 @@ def score_of(tokens: list[int], target: int) -> int:
     return zlib.crc32(np.array([*tokens, target], np.int32).tobytes()) % 10**6
 
 
-def expected(prompt: list[int], count: int, stops: frozenset[int] = frozenset(), vocab: int = VOCAB) -> list[int]:
+def seen(tokens: list[int], windows: Windows = (None,)) -> list[int]:
+    """What the last of the tokens sees, group after group."""
+    return [token for window in windows for token in (tokens if window is None else tokens[-window:])]
+
+
+def expected(
+    prompt: list[int], count: int, stops: frozenset[int] = frozenset(), vocab: int = VOCAB, windows: Windows = (None,)
+) -> list[int]:
     tokens = list(prompt)
     for _ in range(count):
-        tokens.append(next_token(tokens, vocab))
+        tokens.append(next_token(seen(tokens, windows), vocab))
         if tokens[-1] in stops:
             break
     return tokens[len(prompt) :]
@@ -61,6 +69,7 @@ class HashExecutor:
         swap_places: int = 0,
         swap_page_seconds: float = 0.0,
         poison: int | None = None,
+        windows: Windows = (None,),
     ) -> None:
         self.pages = np.full((num_pages, page_size), UNWRITTEN, np.int32)
         self.places: dict[int, npt.NDArray[np.int32]] = {}  # of the swap space, those that hold a page
@@ -71,6 +80,7 @@ class HashExecutor:
         self.swap_places = swap_places
         self.swap_page_seconds = swap_page_seconds
         self.poison = poison
+        self.windows = windows
         self.in_flight: deque[int] = deque()
         self.plans: list[Plan] = []
 
@@ -113,16 +123,13 @@ class HashExecutor:
             start = int(plan.kv_length[row]) - len(span)
             for offset, index in enumerate(span):
                 page, place = divmod(start + offset, self.page_size)
-                assert plan.page_table[row, page] > 0, "a token goes to the null page"
-                self.pages[plan.page_table[row, page], place] = tokens[index]
+                column = self._table(plan, row)[page]
+                assert (column > 0).all(), "a token goes to the null page"
+                self.pages[column, place] = tokens[index]
         out = np.full(plan.num_rows, UNWRITTEN, np.int32)
-        contents = []
         for row in range(plan.num_rows):
             assert len(spans[row]) > 0
-            length = int(plan.kv_length[row])
-            content = self.pages[plan.page_table[row]].reshape(-1)[:length].tolist()
-            assert UNWRITTEN not in content, "a page is read before it is written"
-            contents.append(content)
+            content = self._seen(plan, row, int(plan.kv_length[row]))
             out[row] = -1 if self.poison in content else next_token(content, self.vocab)
             if plan.samples[row]:
                 self.last[plan.slots[row]] = max(out[row], 0)
@@ -131,7 +138,18 @@ class HashExecutor:
             span, length = spans[score.row], int(plan.kv_length[score.row])
             assert 0 < len(score.targets) <= len(span) - score.offset, "a token is scored that the row does not compute"
             first = length - len(span) + score.offset + 1
-            content = contents[score.row]
-            ranks = [score_of(content[: first + index], target) for index, target in enumerate(score.targets)]
+            ranks = [score_of(self._seen(plan, score.row, first + index), target) for index, target in enumerate(score.targets)]
             scores.append(LogprobRows(np.zeros(len(ranks), np.float32), np.array(ranks, np.int32), *NO_ALTERNATIVES))
         return HashHandle(self, StepResult(plan.step, out, scores=tuple(scores)))
+
+    def _table(self, plan: Plan, row: int) -> npt.NDArray[np.int32]:
+        """The row's pages [column, group]."""
+        return plan.page_table[row].reshape(-1, len(self.windows))
+
+    def _seen(self, plan: Plan, row: int, length: int) -> list[int]:
+        """What the last of so many tokens of the row sees, read from its pages."""
+        held: list[int] = []
+        for window, pages in zip(self.windows, self._table(plan, row).T, strict=True):
+            held += seen(self.pages[pages].reshape(-1)[:length].tolist(), (window,))
+        assert UNWRITTEN not in held, "a page is read before it is written"
+        return held

@@ -14,34 +14,53 @@ class PageContents:
 
     Args:
         page_size: tokens a page.
+        windows: of each group of layers.
     """
 
-    def __init__(self, page_size: int) -> None:
+    def __init__(self, page_size: int, windows: tuple[int | None, ...] = (None,)) -> None:
         self._size = page_size
+        self._windows = windows
         self._pages: dict[int, Text] = {}
         self._places: dict[int, Text] = {}
 
     def run(self, plan: Plan, texts: list[Text]) -> None:
         """Move and write what the plan says, then assert that every row reads its own text; `texts` are the rows' full ones."""
         self._move(plan)
-        for row, text in enumerate(texts):
-            end = int(plan.kv_length[row])
-            start = end - int(plan.query_start[row + 1] - plan.query_start[row])
-            first = start // self._size
-            if start % self._size:  # it goes on in a page that nobody else writes
-                self._check(plan, row, first, start, text)
-            for index in range(first, -(-end // self._size)):
-                self._pages[int(plan.page_table[row, index])] = (text[0], text[1][: min((index + 1) * self._size, end)])
-        for row, text in enumerate(texts):  # all writes before all reads, as in a layer
-            length = int(plan.kv_length[row])
-            for index in range(-(-length // self._size)):
-                self._check(plan, row, index, min((index + 1) * self._size, length), text)
+        for group in range(len(self._windows)):
+            self._write(plan, group, texts)
+        for group, window in enumerate(self._windows):  # all writes before all reads, as in a layer
+            for row, text in enumerate(texts):
+                start, length = self._span(plan, row)
+                first = 0 if window is None else max(0, start - window + 1) // self._size
+                assert not plan.page_table[row, group :: len(self._windows)][:first].any(), "a page is held that nobody sees"
+                for index in range(first, -(-length // self._size)):
+                    self._check(plan, (row, index, group), min((index + 1) * self._size, length), text)
 
-    def _check(self, plan: Plan, row: int, index: int, end: int, text: Text) -> None:
+    def _write(self, plan: Plan, group: int, texts: list[Text]) -> None:
+        for row, text in enumerate(texts):
+            start, end = self._span(plan, row)
+            first = start // self._size
+            if start % self._size and self._windows[group] != 1:  # it goes on in a page that nobody else writes
+                self._check(plan, (row, first, group), start, text)
+            for index in range(first, -(-end // self._size)):
+                page = self._page(plan, (row, index, group))
+                self._pages[page] = (text[0], text[1][: min((index + 1) * self._size, end)])
+
+    @staticmethod
+    def _span(plan: Plan, row: int) -> tuple[int, int]:
+        """The first token that the row computes, and the end."""
+        end = int(plan.kv_length[row])
+        return end - int(plan.query_start[row + 1] - plan.query_start[row]), end
+
+    def _page(self, plan: Plan, place: tuple[int, int, int]) -> int:
+        row, index, group = place
+        return int(plan.page_table[row, index * len(self._windows) + group])
+
+    def _check(self, plan: Plan, place: tuple[int, int, int], end: int, text: Text) -> None:
         """The row's page holds its text up to token `end`."""
-        tenant, held = self._held(self._pages, int(plan.page_table[row, index]))
-        assert tenant == text[0], f"{plan.ids[row]} of {text[0]} reads a page of {tenant}"
-        assert held[:end] == text[1][:end], f"{plan.ids[row]} reads a page of another prefix"
+        tenant, held = self._held(self._pages, self._page(plan, place))
+        assert tenant == text[0], f"{plan.ids[place[0]]} of {text[0]} reads a page of {tenant}"
+        assert held[:end] == text[1][:end], f"{plan.ids[place[0]]} reads a page of another prefix"
 
     def _move(self, plan: Plan) -> None:
         for page, place in plan.swap_out:

@@ -6,13 +6,14 @@ from jaxserve.config.fields import SchedulerConfig
 from jaxserve.config.policies import Policies, TenantPolicy
 from jaxserve.types import RequestOptions, ServiceClass
 from tests.support.checked_engine import CheckedEngine
-from tests.support.watched_parts import MAX_LEN, Setup, Wish
+from tests.support.hash_executor import Windows
+from tests.support.watched_parts import Setup, Wish, longest_needs
 
 BLOCKS = ((7, 8, 9, 10, 7, 8, 9, 11), (1, 2, 3, 4, 5, 6, 1, 2))  # of which prompts are made: prefixes and inner pages coincide
 CAPPED = Policies(tenants={"ours": TenantPolicy(kv_share=0.3, kv_cap=0.6), "theirs": TenantPolicy(prefill_reserve=0.3)})
 
 
-def scripted_setup(seed: int) -> Setup:
+def scripted_setup(seed: int, windows: Windows = (None,)) -> Setup:
     """A pool that is always too small; the seed chooses page size, overlap, chunks, swaps and quotas."""
     page_size = (4, 2, 8)[seed % 3]
     config = SchedulerConfig(
@@ -30,16 +31,22 @@ def scripted_setup(seed: int) -> Setup:
     return Setup(
         config=config,
         policies=CAPPED if seed % 2 else Policies(),
-        num_pages=MAX_LEN // page_size + 4,
+        num_pages=longest_needs(windows, page_size, config.max_num_batched_tokens) + 4,
         page_size=page_size,
         swap_places=(40, 4, 0)[seed % 3],
+        windows=windows,
     )
 
 
-def run_script(seed: int, operations: int = 150, tenants: tuple[str, ...] = ("ours", "theirs", "others")) -> CheckedEngine:
+def run_script(
+    seed: int,
+    operations: int = 150,
+    tenants: tuple[str, ...] = ("ours", "theirs", "others"),
+    windows: Windows = (None,),
+) -> CheckedEngine:
     """So many operations, then all there is to do; returns the engine."""
     draw = random.Random(seed)
-    checked = CheckedEngine(scripted_setup(seed))
+    checked = CheckedEngine(scripted_setup(seed, windows))
     for _ in range(operations):
         choice = draw.random()
         if choice < 0.3:

@@ -8,12 +8,13 @@ from jaxserve.cache.prefix_hash import CacheNamespace
 from jaxserve.clock import VirtualClock
 from jaxserve.config.fields import SchedulerConfig
 from jaxserve.config.policies import Policies
+from jaxserve.config.windows import most_pages
 from jaxserve.engine.budgets import Budgets, cache_salt
 from jaxserve.sampling.params import SamplingParams
 from jaxserve.scheduler.plan import Plan
 from jaxserve.scheduler.request import EngineRequest
 from jaxserve.types import RequestOptions
-from tests.support.hash_executor import VOCAB, HashExecutor, HashHandle, expected, score_of
+from tests.support.hash_executor import VOCAB, HashExecutor, HashHandle, Windows, expected, score_of, seen
 
 MAX_LEN = 40
 EOS = frozenset({3})
@@ -31,6 +32,7 @@ class Setup:
     swap_page_seconds: float = 0.0
     step_seconds: float = 0.01
     token_seconds: float = 0.001
+    windows: Windows = (None,)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +80,7 @@ class TimedExecutor(HashExecutor):
             swap_places=setup.swap_places,
             swap_page_seconds=setup.swap_page_seconds,
             poison=POISON,
+            windows=setup.windows,
         )
         self._setup, self._clock, self._watch = setup, clock, watch
 
@@ -85,6 +88,11 @@ class TimedExecutor(HashExecutor):
         self._watch(plan)
         seconds = self._setup.step_seconds + plan.num_tokens * self._setup.token_seconds
         return TimedHandle(super().submit(plan), self._clock, seconds)
+
+
+def longest_needs(windows: Windows, page_size: int, max_chunk: int) -> int:
+    """Pages that the longest sequence holds at once at most."""
+    return sum(most_pages(window, MAX_LEN, page_size, max_chunk) for window in windows)
 
 
 def cache_root(options: RequestOptions) -> bytes:
@@ -124,17 +132,23 @@ def requests_of(wish: Wish, name: str, now: float, budgets: Budgets) -> list[Eng
     ]
 
 
-def scores_of(request: EngineRequest) -> list[int]:
+def scores_of(request: EngineRequest, windows: Windows) -> list[int]:
     """The scores that the request gets."""
     if request.params.prompt_logprobs is None:
         return []
     tokens = list(request.whole_prompt)
     first = max(1, request.params.prompt_logprobs_start)
-    return [score_of(tokens[:place], tokens[place]) for place in range(first, len(tokens))]
+    return [score_of(seen(tokens[:place], windows), tokens[place]) for place in range(first, len(tokens))]
 
 
-def oracle(request: EngineRequest) -> list[int]:
+def is_poisoned(request: EngineRequest, windows: Windows) -> bool:
+    """Whether the request's first row has no valid logits."""
+    return POISON in seen(list(request.prompt), windows)
+
+
+def oracle(request: EngineRequest, windows: Windows) -> list[int]:
     """The tokens that the request gets if nothing ends it early; none if its logits are not valid."""
-    if POISON in request.prompt:
+    if is_poisoned(request, windows):
         return []
-    return expected(list(request.prompt), request.max_tokens, frozenset() if request.params.ignore_eos else EOS)
+    stops = frozenset() if request.params.ignore_eos else EOS
+    return expected(list(request.prompt), request.max_tokens, stops, windows=windows)

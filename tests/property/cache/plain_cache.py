@@ -1,4 +1,7 @@
-"""What the KV cache should do, written down plainly: pages are named by the tokens in them, and every search is a scan."""
+"""What the KV cache should do, written down plainly: pages are named by the tokens in them, and every search is a scan.
+
+The text of a page is its salt, all tokens up to its end, and its group of layers.
+"""
 
 from collections import Counter
 
@@ -60,13 +63,25 @@ class PlainCache:
     def in_use(self, tenant):
         return sum(self.references[page] > 0 for page in self.owned(tenant))
 
-    def match(self, texts):
-        pages = []
-        for text in texts:
-            if text not in self.pages_of:
-                break
-            pages.append(self.pages_of[text][0])
-        return pages
+    def match(self, columns, firsts):
+        """Pages of the longest prefix of the columns, each the texts of a page a group, of which all is there that is seen.
+
+        `firsts(count)` are the first columns of `count` that are seen, one a group; 0 stands for pages that are not.
+        """
+        for count in range(len(columns), 0, -1):
+            seen = [
+                text
+                for index, texts in enumerate(columns[:count])
+                for text, first in zip(texts, firsts(count), strict=True)
+                if index >= first
+            ]
+            if all(text in self.pages_of for text in seen):
+                return [
+                    self.pages_of[text][0] if index >= first else 0
+                    for index, texts in enumerate(columns[:count])
+                    for text, first in zip(texts, firsts(count), strict=True)
+                ]
+        return []
 
     def hit(self, pages):
         for page in pages:

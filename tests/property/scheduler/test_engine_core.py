@@ -8,11 +8,12 @@ from jaxserve.config.fields import SchedulerConfig
 from jaxserve.config.policies import ClassPolicy, Policies, TenantPolicy
 from jaxserve.types import RequestOptions, ServiceClass
 from tests.support.checked_engine import CheckedEngine
-from tests.support.watched_parts import MAX_LEN, POISON, Setup, Wish
+from tests.support.watched_parts import MAX_LEN, POISON, Setup, Wish, longest_needs
 
 TENANTS = ("ours", "theirs", "others")
 BLOCKS = ((7, 8, 9, 10, 7, 8, 9, 11), (1, 2, 3, 4, 5, 6, 1, 2))  # of which prompts are made: prefixes and inner pages coincide
 
+WINDOWS = ((7,), (2,), (16,), (None, 6), (9, None, 4))
 SHARES = ((1.0, 1.0), (0.2, 1.0), (0.2, 0.5), (0.5, 0.6))  # kv_share and kv_cap
 
 
@@ -51,16 +52,18 @@ def setups(draw):
         aging_s=draw(st.sampled_from([0.0, 0.5, 10.0])),
         overlap=draw(st.booleans()),
     )
+    windows = draw(st.one_of(st.just((None,)), st.sampled_from(WINDOWS)))
     return Setup(
         config=config,
         policies=draw(policies()),
-        num_pages=-(-MAX_LEN // page_size) + 1 + draw(st.integers(0, 6)),
+        num_pages=longest_needs(windows, page_size, config.max_num_batched_tokens) + 1 + draw(st.integers(0, 6)),
         page_size=page_size,
         prefix_caching=draw(st.sampled_from([True, True, False])),
         swap_places=draw(st.sampled_from([0, 4, 40])),
         swap_page_seconds=draw(st.sampled_from([0.0, 1.0])),
         step_seconds=draw(st.sampled_from([0.0, 0.01])),
         token_seconds=draw(st.sampled_from([0.001, 0.01])),
+        windows=windows,
     )
 
 

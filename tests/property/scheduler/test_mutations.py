@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from jaxserve.cache import kv_cache
 from jaxserve.cache.kv_cache import KVCache
 from jaxserve.cache.page_pool import PagePool
 from jaxserve.cache.prefix_hash import CacheNamespace, page_hash
@@ -274,6 +275,72 @@ def a_prompt_that_is_only_scored_gets_a_token(patch):
     patch.setattr(Scheduler, "_end_scored", mutant)
 
 
+def windows_slide_while_a_step_is_planned(patch):
+    """What a row of the step still reads is given to another one."""
+    advance = Batcher._advance
+
+    def mutant(self, draft, sequence, count):
+        advance(self, draft, sequence, count)
+        self._running.slide()
+
+    patch.setattr(Batcher, "_advance", mutant)
+
+
+def windows_slide_a_token_too_far(patch):
+    slide = KVCache.slide
+    patch.setattr(KVCache, "slide", lambda self, pages, num_computed: slide(self, pages, num_computed + 1))
+
+
+def windows_never_slide(patch):
+    patch.setattr(RunningSet, "slide", lambda self: None)
+
+
+def pages_given_back_stay_in_the_table(patch):
+    patch.setattr(RowTable, "drop_pages", lambda self, slot, places: None)
+
+
+def the_first_page_that_is_seen_is_not_looked_for(patch):
+    match = KVCache._match
+
+    def mutant(self, hashes):
+        reach = self._reach
+        self._reach = {group: columns - 1 for group, columns in reach.items()}
+        pages = match(self, hashes)
+        self._reach = reach
+        return pages
+
+    patch.setattr(KVCache, "_match", mutant)
+
+
+def groups_find_each_others_pages(patch):
+    patch.setattr(kv_cache, "_name", lambda digest, group: digest)
+
+
+def a_fork_of_pages_that_were_given_back(patch):
+    patch.setattr(KVCache, "can_fork", lambda self, parent, num_tokens: True)
+
+
+def swapped_windows_come_back_a_column_early(patch):
+    resume = KVCache.resume
+
+    def mutant(self, sequence, num_computed):
+        resumed = resume(self, sequence, num_computed)
+        if 0 in sequence.pages:
+            sequence.pages.append(sequence.pages.pop(0))
+        return resumed
+
+    patch.setattr(KVCache, "resume", mutant)
+
+
+def a_first_chunk_is_not_reckoned_with(patch):
+    taken = KVCache.pages_taken
+
+    def mutant(self, match, num_tokens):
+        return taken(self, match, num_tokens) - self.pages_for(self._max_chunk) // 2
+
+    patch.setattr(KVCache, "pages_taken", mutant)
+
+
 PREFIX, TENANT = "reads a page of another prefix", "of (ours|theirs|others) reads a page of"
 NOT_SCORED = "what was to be scored was not, or twice"
 COUNTS = "reference counts differ from the holders'"
@@ -307,6 +374,24 @@ MUTATIONS = {  # and what the checks say of each; None where they say nothing in
 }
 
 
+SLIDING = (
+    *((seed, (7,)) for seed in range(9)),
+    *((seed, (None, 6)) for seed in range(9)),
+    *((seed, (3, 12)) for seed in range(6)),
+)
+WINDOW_MUTATIONS = {
+    windows_slide_while_a_step_is_planned: f"{PREFIX}|{TENANT}|a token goes to the null page",
+    windows_slide_a_token_too_far: f"{PREFIX}|{TENANT}|was never written",
+    windows_never_slide: "a page is held that nobody sees|more pages than windows need",
+    pages_given_back_stay_in_the_table: "a page is held that nobody sees",
+    the_first_page_that_is_seen_is_not_looked_for: f"{PREFIX}|was never written",
+    groups_find_each_others_pages: None,
+    a_fork_of_pages_that_were_given_back: None,
+    swapped_windows_come_back_a_column_early: None,
+    a_first_chunk_is_not_reckoned_with: "its pages were promised|beyond its cap",
+}
+
+
 def test_unbroken_code_passes_and_meets_everything():
     engines = [run_script(seed) for seed in SEEDS]
     plans = [plan for checked in engines for plan in checked.executor.plans]
@@ -323,3 +408,19 @@ def test_a_mutation_is_caught(mutate, message, monkeypatch):
     mutate(monkeypatch)
     with pytest.raises(AssertionError, match=message):
         deque(map(run_script, SEEDS), maxlen=0)
+
+
+def test_windows_pass_and_meet_everything():
+    engines = [run_script(seed, windows=windows) for seed, windows in SLIDING]
+    plans = [plan for checked in engines for plan in checked.executor.plans]
+    assert sum(len(checked.events) for checked in engines) > 50
+    assert sum(event.swapped for checked in engines for event in checked.events) > 10
+    assert sum(len(plan.copies) for plan in plans) > 10
+    assert sum(checked.cache.hit_tokens for checked in engines) > 200
+
+
+@pytest.mark.parametrize(("mutate", "message"), WINDOW_MUTATIONS.items(), ids=[mutate.__name__ for mutate in WINDOW_MUTATIONS])
+def test_a_mutation_of_windows_is_caught(mutate, message, monkeypatch):
+    mutate(monkeypatch)
+    with pytest.raises(AssertionError, match=message):
+        deque((run_script(seed, windows=windows) for seed, windows in SLIDING), maxlen=0)

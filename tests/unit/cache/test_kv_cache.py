@@ -187,7 +187,7 @@ def test_fork_shares_full_pages_and_copies_the_last():
     parent = run(cache, tokens, tenant="ours")
     fork = cache.fork(parent, 10)
     assert fork.pages.pages[:2] == parent.pages[:2]
-    assert fork.copy == (parent.pages[2], fork.pages.pages[2])
+    assert fork.copies == ((parent.pages[2], fork.pages.pages[2]),)
     assert fork.pages.pages[2] not in parent.pages
     assert (fork.pages.root, fork.pages.hashes, fork.pages.tenant) == (ROOT, parent.hashes, "ours")
     assert (cache.exclusive_pages(parent), cache.exclusive_pages(fork.pages)) == (1, 1)
@@ -230,7 +230,7 @@ def test_a_fork_at_a_page_boundary_copies_nothing():
     parent = run(cache, list(range(12)))
     assert cache.num_free == 0
     fork = cache.fork(parent, 8)
-    assert fork.copy is None
+    assert fork.copies == ()
     assert fork.pages.pages == parent.pages[:2]
     assert (cache.exclusive_pages(parent), cache.exclusive_pages(fork.pages)) == (1, 0)
     cache.check([parent, fork.pages])
