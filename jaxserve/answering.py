@@ -36,7 +36,15 @@ _GPU_STEP = (256, 4096)  # not measured yet
 
 _SPARE = 4  # a quarter more than runs is asked for, so that the engine never waits for a request to be prepared
 _LEAST_SPARE = 8
-_TEXT_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "chat_template.jinja")
+_TEXT_FILES = (
+    "tokenizer.json",
+    "tokenizer.model",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "additional_chat_templates/tool_use.jinja",
+)
 
 
 class LocalAnswers(BodyAnswers):

@@ -29,12 +29,20 @@ class ChatTemplate:
         source: the Jinja template.
     """
 
-    def __init__(self, source: str, *, special_tokens: Mapping[str, str], now: Callable[[], datetime] = datetime.now) -> None:
+    def __init__(
+        self,
+        source: str,
+        *,
+        special_tokens: Mapping[str, str],
+        tool_use: str | None = None,
+        now: Callable[[], datetime] = datetime.now,
+    ) -> None:
         """Compile a template.
 
         Args:
             source: the Jinja template.
             special_tokens: role -> text, such as ``bos_token``; variables of the template.
+            tool_use: the template of conversations with tools, where that is another one.
             now: what the template's ``strftime_now`` reads.
 
         Raises CheckpointError if the template is not valid Jinja.
@@ -47,6 +55,7 @@ class ChatTemplate:
         environment.globals["strftime_now"] = lambda form: now().strftime(form)
         try:
             self._template = environment.from_string(source)
+            self._tool_use = self._template if tool_use is None else environment.from_string(tool_use)
         except TemplateError as error:
             raise CheckpointError(f"the chat template is not valid Jinja: {_one_line(error)}") from error
         self.source = source
@@ -56,21 +65,24 @@ class ChatTemplate:
     def load(cls, path: str | Path, override: str | Path | None = None) -> ChatTemplate | None:
         """The chat template of a checkpoint directory (or of the directory of a tokenizer file); None if it has none.
 
-        Taken from, in this order: the file `override`, ``chat_template.jinja``, ``chat_template`` in
-        tokenizer_config.json (of several named ones, ``default``). Raises CheckpointError if a file is missing, damaged
-        or not valid Jinja.
+        Taken from, in this order: the file `override`; ``chat_template.jinja`` and the named ones in
+        ``additional_chat_templates/``; ``chat_template`` in tokenizer_config.json, a text or a list of named ones. Of
+        several, ``default`` is taken, and ``tool_use`` for conversations with tools; other names are not used. Raises
+        CheckpointError if a file is missing, damaged or not valid Jinja.
         """
         path = Path(path)
         directory = path if path.is_dir() else path.parent
         config = read_tokenizer_config(directory)
-        file = Path(override) if override is not None else directory / "chat_template.jinja"
-        if file.is_file():
-            source: str | None = file.read_text(encoding="utf-8")
-        elif override is not None:
-            raise CheckpointError(f"chat template {file} does not exist")
+        if override is not None:
+            templates = {"default": _read(Path(override))}
         else:
-            source = _configured_template(config.chat_template, directory / "tokenizer_config.json")
-        return None if source is None else cls(source, special_tokens=config.names)
+            configured = _configured_templates(config.chat_template, directory / "tokenizer_config.json")
+            templates = _template_files(directory) or configured
+        if not templates:
+            return None
+        if "default" not in templates:
+            raise CheckpointError(f"{directory}: of the chat templates {sorted(templates)}, none is called default")
+        return cls(templates["default"], special_tokens=config.names, tool_use=templates.get("tool_use"))
 
     def render(
         self,
@@ -87,7 +99,7 @@ class ChatTemplate:
                 parts, which are joined by newlines.
             add_generation_prompt: end with the start of the assistant's turn.
             continue_final_message: end inside the final message, for the model to go on with it.
-            arguments: further variables of the template (``chat_template_kwargs``).
+            arguments: further variables of the template (``chat_template_kwargs``), ``tools`` among them.
 
         Raises InvalidRequestError if a message has another shape or the template refuses the conversation.
         """
@@ -106,21 +118,41 @@ class ChatTemplate:
         # Templates ask "is not none" of tools and documents, which an undefined variable would pass.
         variables = {"tools": None, "documents": None, **self._special_tokens, **arguments}
         variables |= {"messages": conversation, "add_generation_prompt": add_generation_prompt}
+        template = self._template if variables["tools"] is None else self._tool_use
         try:
-            text = self._template.render(variables)
+            text = template.render(variables)
         except Exception as error:  # a template is a program: it can fail in any way
             raise _refused(f"the chat template refuses these messages: {_one_line(error)}") from error
         return _cut_at_mark(text) if continue_final_message else text
 
 
-def _configured_template(value: object, file: Path) -> str | None:
-    if value is None or isinstance(value, str):
-        return value
+def _template_files(directory: Path) -> dict[str, str]:
+    """The templates that a checkpoint keeps in files of their own, by name."""
+    files = {file.stem: file for file in sorted((directory / "additional_chat_templates").glob("*.jinja"))}
+    if (directory / "chat_template.jinja").is_file():
+        files["default"] = directory / "chat_template.jinja"
+    return {name: _read(file) for name, file in files.items()}
+
+
+def _configured_templates(value: object, file: Path) -> dict[str, str]:
+    """The templates in a tokenizer_config.json, by name."""
+    if value is None:
+        return {}
+    if isinstance(value, str):
+        return {"default": value}
     try:
-        named = {entry["name"]: entry["template"] for entry in value}  # type: ignore[attr-defined]
-        return str(named["default"])
+        return {str(entry["name"]): str(entry["template"]) for entry in value}  # type: ignore[attr-defined]
     except (TypeError, KeyError) as error:
-        raise CheckpointError(f"{file}: chat_template is neither a text nor a list of named ones with a default") from error
+        raise CheckpointError(f"{file}: chat_template is neither a text nor a list of named ones") from error
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise CheckpointError(f"chat template {file} does not exist") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise CheckpointError(f"chat template {file} cannot be read: {error}") from error
 
 
 def _plain_message(message: Mapping[str, Any], index: int) -> dict[str, Any]:

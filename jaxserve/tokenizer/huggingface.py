@@ -20,7 +20,9 @@ class HuggingFaceTokenizer:
 
     Encoding is the `tokenizers` library's own. So is decoding for every text that is valid; a run of byte-fallback
     tokens that is partly valid keeps its valid characters, where the library replaces the whole run (which could not
-    be streamed: each character would depend on all bytes after it). Decoded text is never "cleaned up".
+    be streamed: each character would depend on all bytes after it). Decoded text is never "cleaned up". Which special
+    tokens begin and end a text is the file's post-processor's to say, whatever ``add_bos_token`` beside it says, as in
+    transformers 5.
     """
 
     def __init__(self, tokenizer: tokenizers.Tokenizer, config: TokenizerConfig) -> None:

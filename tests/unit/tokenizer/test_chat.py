@@ -146,8 +146,34 @@ def test_where_a_template_comes_from(tmp_path: Path) -> None:
     assert ChatTemplate.load(tmp_path, override=override).render(HELLO) == "mine"
 
 
-@pytest.mark.parametrize("value", [5, [{"name": "tool_use", "template": "x"}], ["x"]])
+@pytest.mark.parametrize("value", [5, [{"name": "default"}], ["x"]])
 def test_template_of_another_shape_is_the_checkpoints_fault(tmp_path: Path, value: object) -> None:
     write_json(tmp_path / "tokenizer_config.json", {"chat_template": value})
     with pytest.raises(CheckpointError, match=r"tokenizer_config\.json: chat_template is neither"):
+        ChatTemplate.load(tmp_path)
+
+
+def test_conversations_with_tools_have_a_template_of_their_own(tmp_path: Path) -> None:
+    named = [{"name": "tool_use", "template": "tools {{ tools[0] }}"}, {"name": "default", "template": "plain"}]
+    write_json(tmp_path / "tokenizer_config.json", {"chat_template": named})
+    loaded = ChatTemplate.load(tmp_path)
+    assert loaded.source == loaded.render(HELLO) == loaded.render(HELLO, arguments={"tools": None}) == "plain"
+    assert loaded.render(HELLO, arguments={"tools": ["saw"]}) == "tools saw"
+
+
+def test_named_templates_in_files(tmp_path: Path) -> None:
+    """Files win over tokenizer_config.json, all of them together."""
+    write_json(tmp_path / "tokenizer_config.json", {"chat_template": [{"name": "tool_use", "template": "config"}]})
+    with pytest.raises(CheckpointError, match=r"of the chat templates \['tool_use'\], none is called default"):
+        ChatTemplate.load(tmp_path)
+    (tmp_path / "chat_template.jinja").write_text("file")
+    assert ChatTemplate.load(tmp_path).render(HELLO, arguments={"tools": []}) == "file"
+    folder = tmp_path / "additional_chat_templates"
+    folder.mkdir()
+    (folder / "tool_use.jinja").write_text("file with tools")
+    (folder / "rag.jinja").write_text("{% another language")
+    loaded = ChatTemplate.load(tmp_path)
+    assert (loaded.render(HELLO), loaded.render(HELLO, arguments={"tools": []})) == ("file", "file with tools")
+    (tmp_path / "chat_template.jinja").write_bytes(b"\xff")
+    with pytest.raises(CheckpointError, match=r"chat_template\.jinja cannot be read"):
         ChatTemplate.load(tmp_path)
