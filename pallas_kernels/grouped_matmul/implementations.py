@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Protocol
 
 import jax
 import jax.numpy as jnp
 
-from pallas_kernels.grouped_matmul import xla
+from pallas_kernels import hopper
+from pallas_kernels.grouped_matmul import mosaic_gpu_support, xla
 from pallas_kernels.grouped_matmul.problem import GroupedProblem
-from pallas_kernels.registry import Implementation
+from pallas_kernels.registry import Implementation, later
 
 
 class GroupedMatmul(Protocol):
@@ -20,8 +22,27 @@ class GroupedMatmul(Protocol):
         ...
 
 
+_mosaic_gpu = later("pallas_kernels.grouped_matmul.mosaic_gpu", "grouped_matmul")
+
 IMPLEMENTATIONS: tuple[Implementation[GroupedMatmul, GroupedProblem], ...] = (
+    Implementation(
+        "mosaic_gpu",
+        _mosaic_gpu,
+        limits=mosaic_gpu_support.LIMITS,
+        checked="compiled for an H100 without one; not yet run on a GPU",
+        runs_on=hopper.runs_on,
+        supports=mosaic_gpu_support.supports,
+    ),
     Implementation("xla", xla.grouped_matmul, limits="everything", checked="every case, on CPUs; not yet run on a GPU"),
+    Implementation(
+        "mosaic_gpu_interpreted",
+        partial(_mosaic_gpu, interpret=True),
+        limits=mosaic_gpu_support.LIMITS,
+        checked="small groups, on CPUs",
+        runs_on=hopper.interpreted_on,
+        supports=mosaic_gpu_support.supports,
+        interpreted=True,
+    ),
 )
 
 NAMES = tuple(entry.name for entry in IMPLEMENTATIONS)

@@ -143,7 +143,7 @@ def grouped_arguments(**changes):
         ({"weights": jnp.zeros((3, 8, 4), jnp.bfloat16)}, TypeError, "weights must be float32 like x, got bfloat16"),
         ({"group_sizes": jnp.zeros(3)}, TypeError, "group_sizes must be int32, got float32"),
         ({"dtype": jnp.int32}, TypeError, "dtype must be bfloat16 or float16 or float32, got int32"),
-        ({"implementation": "abacus"}, ValueError, "grouped_matmul has no implementation 'abacus'; it has: xla"),
+        ({"implementation": "abacus"}, ValueError, "grouped_matmul has no implementation 'abacus'; it has: mosaic_gpu, xla"),
     ],
 )
 def test_grouped_matmul_arguments(changes, error, message):

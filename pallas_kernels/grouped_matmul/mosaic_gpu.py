@@ -1,0 +1,234 @@
+"""grouped_matmul in Mosaic GPU, for Hopper: tiles of rows of one group, as many as the groups have.
+
+A tile has rows of one group, from the group's start on, and some columns of the result. XLA lists the row tiles, and each thread
+block takes every 132nd tile. One warpgroup loads rows and weights by TMA into a ring, 64 of I at a time and ahead into the next
+tile; the others multiply, 64 rows each, and sum in registers. The last tile of a group computes whole 64 rows and stores those
+that are the group's: powers of two of them at a time, since the size of a TMA copy is static (from jax's `ragged_dot_mgpu`,
+whose tiles are of all groups and whose grid does not shrink with them).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+from pallas_kernels import mosaic
+from pallas_kernels.grouped_matmul.mosaic_gpu_tiles import STAGED_COLUMNS, STEP, WGMMA_ROWS, Tiles, choose_tiles, most_row_tiles
+from pallas_kernels.grouped_matmul.problem import GroupedProblem
+
+# Registers of a thread: three warpgroups share the 65536 of a multiprocessor, and loading needs few.
+LOADING_REGISTERS, COMPUTING_REGISTERS = 40, 232
+
+
+class RowTiles(NamedTuple):
+    """The row tiles in order of their rows, int32 [A] each, and how many there are, int32 [1].
+
+    Attributes:
+        group: whose weights.
+        at: the first row that is multiplied.
+        first: the first row of the group's among them.
+        rows: of the group's from there on.
+        tiles: their number; the entries behind them mean nothing.
+    """
+
+    group: jax.Array
+    at: jax.Array
+    first: jax.Array
+    rows: jax.Array
+    tiles: jax.Array
+
+
+def grouped_matmul(
+    x: jax.Array, weights: jax.Array, group_sizes: jax.Array, *, dtype: jnp.dtype, interpret: bool = False
+) -> jax.Array:
+    """See api.py. With `interpret` the kernel is interpreted, on CPUs."""
+    product: jax.Array = _multiply(x, weights, group_sizes, dtype=dtype, interpret=interpret)
+    return product
+
+
+@partial(jax.jit, static_argnames=("dtype", "interpret"))  # so that all layers of a model share one trace and one kernel
+def _multiply(x: jax.Array, weights: jax.Array, group_sizes: jax.Array, *, dtype: jnp.dtype, interpret: bool) -> jax.Array:
+    rows = x.shape[0]
+    problem = GroupedProblem.of(x, weights, dtype)
+    tiles = choose_tiles(problem, 2) if interpret else choose_tiles(problem)
+    if padding := max(tiles.rows, -(-rows // mosaic.ROW_TILE) * mosaic.ROW_TILE) - rows:
+        x = jnp.pad(x, ((0, padding), (0, 0)))
+    listed = list_tiles(group_sizes, x.shape[0], tiles.rows)
+    run = plgpu.kernel(
+        partial(_kernel, tiles=tiles),
+        out_type=jax.ShapeDtypeStruct((x.shape[0], problem.outputs), dtype),
+        grid=(tiles.programs,),
+        grid_names=("program",),
+        num_threads=tiles.groups + 1,
+        thread_name="group",
+        scratch_types=_scratch(tiles, x.dtype, dtype),
+        kernel_name="grouped_matmul",
+        interpret=mosaic.interpreter() if interpret else None,
+    )
+    out = run(x, weights, *listed)[:rows]
+    owned = jnp.arange(rows, dtype=jnp.int32) < jnp.sum(group_sizes)
+    return jnp.where(owned[:, None], out, jnp.zeros((), dtype))
+
+
+def list_tiles(group_sizes: jax.Array, rows: int, tile: int) -> RowTiles:
+    """List the row tiles of groups that lie one behind the other in `rows` rows, a multiple of 8, `tile` or more."""
+    ends = jnp.cumsum(group_sizes)
+    starts = (ends - group_sizes) // mosaic.ROW_TILE * mosaic.ROW_TILE  # of whole rows of tiles of shared memory
+    tiles = jnp.where(group_sizes > 0, -(-(ends - starts) // tile), 0)
+    last = jnp.cumsum(tiles)
+    number = jnp.arange(most_row_tiles(rows, group_sizes.shape[0], tile), dtype=jnp.int32)
+    group = jnp.minimum(jnp.sum((last[None, :] <= number[:, None]).astype(jnp.int32), axis=1), group_sizes.shape[0] - 1)
+    start = starts[group] + (number - last[group] + tiles[group]) * tile
+    first = jnp.maximum(start, ends[group] - group_sizes[group])
+    end = jnp.minimum(start + tile, ends[group])
+    # The last tile must not reach behind the rows: it starts earlier, with rows that are not its group's.
+    return RowTiles(group, jnp.clip(start, 0, rows - tile), first, end - first, last[-1:])
+
+
+def _scratch(tiles: Tiles, dtype: Any, result_dtype: Any) -> list[Any]:
+    """Describe the shared memory, in the order of `_Refs`."""
+    return [
+        mosaic.tiled((tiles.slots, tiles.row_groups, WGMMA_ROWS, STEP), dtype),
+        mosaic.tiled((tiles.slots, tiles.column_groups, STEP, tiles.columns), dtype),
+        plgpu.SMEM((tiles.groups, WGMMA_ROWS, STAGED_COLUMNS), result_dtype),
+        plgpu.Barrier(num_arrivals=tiles.row_groups + tiles.column_groups, num_barriers=tiles.slots),
+        plgpu.Barrier(num_arrivals=tiles.groups, num_barriers=tiles.slots),
+    ]
+
+
+class _Refs(NamedTuple):
+    """Memory of the kernel, in the order of its arguments: inputs, outputs, scratch."""
+
+    x: Any
+    weights: Any
+    group: Any
+    at: Any
+    first: Any
+    rows: Any
+    row_tiles: Any
+    out: Any
+    row_ring: Any
+    weight_ring: Any
+    staged: Any
+    loaded: Any
+    free: Any
+
+
+class _Tile(NamedTuple):
+    """What a thread block works on: an entry of `RowTiles`, int32 scalars, and the first column."""
+
+    group: jax.Array
+    at: jax.Array
+    first: jax.Array
+    rows: jax.Array
+    column: jax.Array
+
+
+def _kernel(*arguments: Any, tiles: Tiles) -> None:
+    refs = _Refs(*arguments)
+    program, group = lax.axis_index("program"), lax.axis_index("group")
+    steps, columns = refs.x.shape[1] // STEP, refs.out.shape[1] // tiles.width
+    # This block's tiles: program, program + programs, ...
+    mine = lax.div(refs.row_tiles[0] * columns - program + (tiles.programs - 1), jnp.int32(tiles.programs))
+
+    @pl.when(group < tiles.groups)
+    def _compute() -> None:
+        plgpu.set_max_registers(COMPUTING_REGISTERS, action="increase")
+
+        @pl.loop(0, mine)
+        def _each(turn: jax.Array) -> None:
+            _multiply_tile(refs, _tile(refs, tiles, program + turn * tiles.programs), group, turn * steps, tiles)
+
+        plgpu.wait_smem_to_gmem(0)
+
+    @pl.when(group == tiles.groups)
+    def _load() -> None:
+        plgpu.set_max_registers(LOADING_REGISTERS, action="decrease")
+
+        @pl.loop(0, mine)
+        def _each(turn: jax.Array) -> None:
+            _load_tile(refs, _tile(refs, tiles, program + turn * tiles.programs), turn * steps, tiles)
+
+        # A barrier may not be left while it has completed a phase that nobody awaited.
+        for slot in range(tiles.slots):
+            pl.when(slot < mine * steps)(partial(plgpu.barrier_wait, refs.free.at[slot]))
+
+
+def _tile(refs: _Refs, tiles: Tiles, number: jax.Array) -> _Tile:
+    """Tile `number`: panels of columns, in each all row tiles, of each the panel's columns."""
+    in_panel = refs.row_tiles[0] * tiles.panel
+    panel, within = lax.div(number, in_panel), lax.rem(number, in_panel)
+    row, column = lax.div(within, jnp.int32(tiles.panel)), lax.rem(within, jnp.int32(tiles.panel))
+    return _Tile(refs.group[row], refs.at[row], refs.first[row], refs.rows[row], (panel * tiles.panel + column) * tiles.width)
+
+
+def _load_tile(refs: _Refs, tile: _Tile, done: jax.Array, tiles: Tiles) -> None:
+    """Load a tile's rows and weights, `done` steps of other tiles having gone through the ring before."""
+
+    @pl.loop(0, refs.x.shape[1] // STEP)
+    def _step(step: jax.Array) -> None:
+        slot = lax.rem(done + step, jnp.int32(tiles.slots))
+        pl.when(done + step >= tiles.slots)(lambda: plgpu.barrier_wait(refs.free.at[slot]))
+        inputs = pl.ds(pl.multiple_of(step * STEP, STEP), STEP)
+        for i in range(tiles.row_groups):
+            part = refs.x.at[pl.ds(pl.multiple_of(tile.at + i * WGMMA_ROWS, mosaic.ROW_TILE), WGMMA_ROWS), inputs]
+            plgpu.copy_gmem_to_smem(part, refs.row_ring.at[slot, i], refs.loaded.at[slot])
+        for i in range(tiles.column_groups):
+            column = pl.multiple_of(tile.column + i * tiles.columns, STAGED_COLUMNS)
+            part = refs.weights.at[tile.group, inputs, pl.ds(column, tiles.columns)]
+            plgpu.copy_gmem_to_smem(part, refs.weight_ring.at[slot, i], refs.loaded.at[slot])
+
+
+def _multiply_tile(refs: _Refs, tile: _Tile, group: jax.Array, done: jax.Array, tiles: Tiles) -> None:
+    """Multiply this warpgroup's part of a tile and store it."""
+    row_group, column_group = lax.div(group, jnp.int32(tiles.column_groups)), lax.rem(group, jnp.int32(tiles.column_groups))
+    steps = refs.x.shape[1] // STEP
+
+    def multiply(total: Any) -> jax.Array:
+        @pl.loop(0, steps)
+        def _step(step: jax.Array) -> None:
+            slot = lax.rem(done + step, jnp.int32(tiles.slots))
+            plgpu.barrier_wait(refs.loaded.at[slot])
+            plgpu.wgmma(total, refs.row_ring.at[slot, row_group], refs.weight_ring.at[slot, column_group])
+            # The product before this one is done: its slot is free.
+            plgpu.wgmma_wait(1)
+            before = lax.rem(done + step + (tiles.slots - 1), jnp.int32(tiles.slots))
+            pl.when(step > 0)(lambda: plgpu.barrier_arrive(refs.free.at[before]))
+
+        plgpu.wgmma_wait(0)
+        plgpu.barrier_arrive(refs.free.at[lax.rem(done + (steps - 1), jnp.int32(tiles.slots))])
+        product: jax.Array = total[...]
+        return product
+
+    product = pl.run_scoped(multiply, plgpu.WGMMAAccumulatorRef((WGMMA_ROWS, tiles.columns), jnp.float32))
+    # The part of the tile's own rows that this warpgroup has.
+    start = tile.first - tile.at - row_group * WGMMA_ROWS
+    end = jnp.clip(start + tile.rows, 0, WGMMA_ROWS)
+    start = jnp.clip(start, 0, WGMMA_ROWS)
+    staged = refs.staged.at[group]
+    for column in range(0, tiles.columns, STAGED_COLUMNS):
+        plgpu.wait_smem_to_gmem(0, wait_read_only=True)
+        staged[...] = product[:, column : column + STAGED_COLUMNS].astype(staged.dtype)
+        plgpu.commit_smem()
+        columns = pl.ds(tile.column + column_group * tiles.columns + column, STAGED_COLUMNS)
+        _store_rows(staged, refs.out, start, end, tile.at + row_group * WGMMA_ROWS, columns)
+
+
+def _store_rows(staged: Any, out: Any, start: jax.Array, end: jax.Array, at: jax.Array, columns: Any) -> None:
+    """Store rows [start, end) of a tile that begins at row `at` of the result."""
+    count = end - start
+    size = WGMMA_ROWS
+    while size:
+        pl.when((count & size) != 0)(partial(_store, staged, out, start, at, columns, size))
+        start += count & size
+        size //= 2
+
+
+def _store(staged: Any, out: Any, start: jax.Array, at: jax.Array, columns: Any, size: int) -> None:
+    plgpu.copy_smem_to_gmem(staged.at[pl.ds(start, size)], out.at[pl.ds(at + start, size), columns])
