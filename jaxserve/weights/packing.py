@@ -64,8 +64,9 @@ def _fill(out: Block, checkpoint: Tensors, rule: WeightRule, shape: tuple[int, .
 def _read(checkpoint: Tensors, source: Source, bounds: Bounds) -> Block:
     """The block of a source's matrix or vector between bounds, wherever in its tensor that is."""
     (start, stop), *inputs = bounds
-    first, step = source.first_row, source.row_step
-    stored = [(first + start * step, first + (stop - 1) * step + 1), *inputs]
+    # Of rows that alternate with another source's, both are read: so the two read the same block.
+    first, phase = divmod(source.first_row, source.row_step)
+    stored = [((first + start) * source.row_step, (first + stop) * source.row_step), *inputs]
     if source.transposed:
         stored.reverse()
     if source.expert is not None:
@@ -73,7 +74,7 @@ def _read(checkpoint: Tensors, source: Source, bounds: Bounds) -> Block:
     block = checkpoint.read(source.name, tuple(stored))
     if source.expert is not None:
         block = block[0]
-    return (block.T if source.transposed else block)[::step]
+    return (block.T if source.transposed else block)[phase :: source.row_step]
 
 
 def _put_columns(

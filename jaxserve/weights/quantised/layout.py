@@ -58,16 +58,27 @@ class Layout:
 
 
 class Dequantised:
-    """The tensors of a layout, read from those that a checkpoint stores."""
+    """The tensors of a layout, read from those that a checkpoint stores. See `Tensors`."""
 
     def __init__(self, stored: Tensors, layout: Layout) -> None:
         self._stored = stored
         self._quantised = layout.quantised
+        self._latest: tuple[tuple[str, Bounds], Block] | None = None
 
     def read(self, name: str, bounds: Bounds) -> Block:
-        """The block of a tensor between (start, stop) in every dimension, in the layout's dtype."""
+        """The block of a tensor between (start, stop) in every dimension, in the layout's dtype.
+
+        The latest one is kept: an expert's gate and up may alternate in one block, which is then read for both in turn.
+        """
         tensor = self._quantised.get(name)
-        return self._stored.read(name, bounds) if tensor is None else tensor.read(self._stored, bounds)
+        if tensor is None:
+            return self._stored.read(name, bounds)
+        wanted, latest = (name, bounds), self._latest
+        if latest is not None and latest[0] == wanted:
+            return latest[1]
+        block = tensor.read(self._stored, bounds)
+        self._latest = (wanted, block)
+        return block
 
 
 def _block_fp8(

@@ -1,4 +1,5 @@
 import itertools
+from functools import partial
 
 import ml_dtypes
 import numpy as np
@@ -8,6 +9,8 @@ from hypothesis import strategies as st
 
 from jaxserve.errors import CheckpointError
 from jaxserve.models.quantisation import MXFP4, BlockFP8
+from jaxserve.models.rules import Packing, Source, WeightRule
+from jaxserve.weights.packing import read_block
 from jaxserve.weights.quantised import mxfp4
 from jaxserve.weights.quantised.layout import Dequantised, Layout
 
@@ -19,12 +22,14 @@ class Stored:
 
     def __init__(self, **arrays):
         self.arrays = arrays
+        self.reads = []
         self.shapes = {name: array.shape for name, array in arrays.items()}
         self.dtypes = {name: array.dtype.name for name, array in arrays.items()}
 
     def read(self, name, bounds):
         for (start, stop), size in zip(bounds, self.arrays[name].shape, strict=True):
             assert 0 <= start <= stop <= size, (name, bounds)
+        self.reads.append(name)
         return self.arrays[name][tuple(slice(*pair) for pair in bounds)]
 
     def dequantised(self, quantisation, dtype="float32"):
@@ -129,6 +134,20 @@ def test_other_tensors_are_read_as_they_are(quantisation):
     tensors, layout = Stored(norm=plain).dequantised(quantisation)
     assert (layout.shapes, layout.dtypes) == ({"norm": (3, 4)}, {"norm": "bfloat16"})
     np.testing.assert_array_equal(tensors.read("norm", ((1, 3), (0, 2))), plain[1:, :2])
+
+
+def test_gate_and_up_that_alternate_are_dequantised_once():
+    experts, inputs, ffn = 2, 32, 3
+    blocks, scales = mxfp4_parts(experts, 2 * ffn, inputs // 32)
+    stored = Stored(w_blocks=blocks, w_scales=scales)
+    tensors, _ = stored.dequantised(MXFP4())
+    both = partial(Source, "w", (ffn, inputs), rows=2 * ffn, row_step=2, transposed=True, experts=experts)
+    sources = tuple(both(first_row=row, expert=expert) for expert in range(experts) for row in (0, 1))
+    rule = WeightRule(("gate_up",), sources, Packing.COLUMNS, experts)
+    packed = read_block(tensors, rule, (experts, inputs, 1, 2 * ffn), (slice(None),) * 4, "bfloat16")
+    whole = tensors.read("w", ((0, experts), (0, inputs), (0, 2 * ffn)))
+    np.testing.assert_array_equal(packed[:, :, 0], np.concatenate([whole[..., 0::2], whole[..., 1::2]], axis=-1))
+    assert stored.reads == ["w_blocks", "w_scales"] * experts * 2  # each expert for the parameter, and for `whole`
 
 
 def test_quantised_tensors_are_only_what_config_says():
