@@ -115,7 +115,7 @@ def compile_for(config: TargetConfig, done: Done, output: Path | None = None) ->
     target, model = Target.parse(config.target), decoder(config.model, config.layers)
     if config.tp > target.count:
         raise ConfigError(f"tp is {config.tp}, but the target has {target.count} devices", param="tp")
-    mesh = make_mesh(config.tp, target.devices())
+    mesh = make_mesh(config.tp // config.ep, target.devices(), expert=config.ep)
     ledger, lowering = _plan(config, target, model, mesh)
     buckets = config.buckets(lowering.grid)
     if output is not None:

@@ -30,6 +30,7 @@ class TargetConfig:
     model: str = setting("llama-3-8b", "checkpoint directory, or a shape that jaxserve.plan knows", positional=True)
     target: str = setting("h100:1", "GPU and how many: a100, h100, h200 or b200, as in h100:8; 'cpu' for this machine's own")
     tp: int = setting(1, "devices that share every layer")
+    ep: int = setting(1, "groups of them that share the experts of a layer")
     rows: str = setting("32", "decode steps to compile: numbers of rows, as in 1,32,256; 'all' that the engine has, or 'none'")
     tokens: str = setting("2048", "steps with prompts to compile: numbers of tokens, as in 512,2048; likewise 'all' or 'none'")
     layers: int | None = setting(None, "compile the model's first layers only: a quick look")
@@ -64,7 +65,7 @@ class TargetConfig:
             model=ModelConfig(model=self.model, dtype=self.dtype, max_model_len=self.max_model_len),
             cache=CacheConfig(page_size=self.page_size, num_pages=self.num_pages, gpu_memory_fraction=self.gpu_memory_fraction),
             scheduler=SchedulerConfig(max_num_seqs=self.max_num_seqs, max_num_batched_tokens=self.max_num_batched_tokens),
-            parallel=ParallelConfig(tensor_parallel_size=self.tp),
+            parallel=ParallelConfig(tensor_parallel_size=self.tp, expert_parallel_size=self.ep),
             kernels=KernelConfig(attention_kernel=self.attention_kernel, kv_write_kernel=self.kv_write_kernel),
         )
 

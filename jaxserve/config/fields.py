@@ -121,10 +121,21 @@ class ParallelConfig:
     """The device mesh."""
 
     tensor_parallel_size: int = setting(1, "devices that share every layer")
+    expert_parallel_size: int = setting(
+        1, "groups of those devices that share the experts of a layer, whole ones each; within a group every expert is divided"
+    )
 
     def __post_init__(self) -> None:
         check_types(self)
-        require_at_least("tensor_parallel_size", self.tensor_parallel_size, 1)
+        devices, groups = self.tensor_parallel_size, self.expert_parallel_size
+        require_at_least("tensor_parallel_size", devices, 1)
+        require_at_least("expert_parallel_size", groups, 1)
+        if devices % groups:
+            fitting = ", ".join(str(size) for size in range(1, devices + 1) if devices % size == 0)
+            raise ConfigError(
+                f"expert_parallel_size {groups} does not divide tensor_parallel_size {devices}; sizes that fit: {fitting}",
+                param="expert_parallel_size",
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

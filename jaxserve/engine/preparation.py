@@ -10,7 +10,7 @@ from pathlib import Path
 
 from jax.sharding import Mesh
 
-from jaxserve.config.fields import EngineConfig
+from jaxserve.config.fields import EngineConfig, ParallelConfig
 from jaxserve.config.policies import Policies
 from jaxserve.config.policies_file import load_policies
 from jaxserve.config.resolve import ModelFacts, ResolvedConfig, resolve
@@ -77,7 +77,7 @@ def prepare(config: EngineConfig) -> Preparation:
     tokenizer_path = Path(config.model.tokenizer) if config.model.tokenizer else directory
     tokenizer = _tokenizer(config, directory, decoder)
     sampling, default_max_tokens = generation_defaults(config.model, directory)
-    mesh = _mesh(config.parallel.tensor_parallel_size)
+    mesh = _mesh(config.parallel)
     programs_directory = None if config.compile.programs is None else Path(config.compile.programs).expanduser()
     manifest = None if programs_directory is None else read_manifest(programs_directory)
     resolved = resolve(
@@ -145,9 +145,10 @@ def check_vocabulary(tokenizer: Tokenizer, vocab_size: int) -> None:
         )
 
 
-def _mesh(tensor: int) -> Mesh:
+def _mesh(parallel: ParallelConfig) -> Mesh:
+    groups = parallel.expert_parallel_size
     try:
-        return make_mesh(tensor)
+        return make_mesh(parallel.tensor_parallel_size // groups, expert=groups)
     except ValueError as error:
         raise ConfigError(f"tensor_parallel_size: {error}", param="tensor_parallel_size") from error
 

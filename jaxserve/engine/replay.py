@@ -14,7 +14,7 @@ from jaxserve.models.registry import decoder_config
 from jaxserve.record.recording import RecordHeader
 from jaxserve.weights.fingerprint import model_fingerprint
 
-_SETTINGS = ("dtype", "load_format", "seed", "tensor_parallel_size")
+_SETTINGS = ("dtype", "load_format", "seed", "tensor_parallel_size", "expert_parallel_size")
 _LIMITS = ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "num_pages", "page_size")
 
 
@@ -30,7 +30,7 @@ def recorded_model(model: str, header: RecordHeader, progress: Progress) -> Exec
         ConfigError: the checkpoint is not the recorded one, or the devices cannot hold what theirs did.
         CheckpointError, UnsupportedModelError: the checkpoint cannot be loaded.
     """
-    settings = {name: header.settings[name] for name in _SETTINGS}
+    settings = {name: header.settings[name] for name in _SETTINGS if name in header.settings}
     limits = {name: getattr(header.capabilities, name) for name in _LIMITS}
     config = EngineConfig.from_settings({**settings, **limits, "model": model, "record_steps": 0})
     directory = model_directory(model)

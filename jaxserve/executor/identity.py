@@ -15,6 +15,7 @@ from jax.sharding import Mesh
 
 from jaxserve.executor.gpu_options import compiler_options
 from jaxserve.executor.lowering import Lowering
+from sharding import EXPERT
 
 PACKAGES = ("jaxserve", "jax", "jaxlib", "flax", "numpy")
 CUDA_PACKAGES = ("jax-cuda12-plugin", "jax-cuda12-pjrt", "jax-cuda13-plugin", "jax-cuda13-pjrt")
@@ -33,6 +34,7 @@ def identity(lowering: Lowering) -> Identity:
     decoder = {f"model.{name}": value for name, value in asdict(lowering.config).items() if name not in _NO_PART}
     shapes = {
         "tensor_parallel_size": mesh.devices.size,
+        "expert_parallel_size": mesh.shape[EXPERT],
         "dtype": options.dtype,
         "kv_dtype": options.kv_dtype,
         "page_size": options.page_size,

@@ -10,7 +10,8 @@ from jax.typing import DTypeLike
 
 from jaxserve.models.binding import Params, abstract_params, param_shardings
 from jaxserve.models.config import DecoderConfig
-from sharding import shards_of
+from jaxserve.models.shards import require_expert_groups
+from sharding import EXPERT, shards_of
 
 
 def placed_params(config: DecoderConfig, mesh: Mesh, dtype: DTypeLike) -> Params:
@@ -19,6 +20,7 @@ def placed_params(config: DecoderConfig, mesh: Mesh, dtype: DTypeLike) -> Params
     Raises:
         ConfigError: a decoder that cannot be divided over the mesh.
     """
+    require_expert_groups(config, shards_of(mesh), mesh.shape[EXPERT])
     shardings = param_shardings(config, mesh)
 
     def place(path: tuple[Any, ...], leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:

@@ -20,11 +20,22 @@ FAMILIES = {
     "qwen2": {"architectures": ["Qwen2ForCausalLM"], "num_key_value_heads": 8, "tie_word_embeddings": True},
     "qwen3": {"architectures": ["Qwen3ForCausalLM"], "num_key_value_heads": 2, "attention_bias": True},
 }
+SPARSE = {  # with experts, of which the last layer has none
+    "qwen2_moe": {
+        "architectures": ["Qwen2MoeForCausalLM"],
+        "num_key_value_heads": 8,
+        "num_experts": 8,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": 16,
+        "shared_expert_intermediate_size": 24,
+        "mlp_only_layers": [1],
+    },
+}
 
 
 def hf_config(family: str) -> dict[str, object]:
     """The config.json of a family's model."""
-    return {**COMMON, **FAMILIES[family]}
+    return {**COMMON, **(FAMILIES | SPARSE)[family]}
 
 
 def write_config(directory: Path, family: str) -> Path:

@@ -50,14 +50,15 @@ def sparse_experts(fields: HfFields, *, count: int, active: int, ffn_size: int, 
         ffn_size: the family's default for the size of one.
         shared: what Experts says of a shared expert.
     """
-    if count == 0:
-        return None
     step, dense = fields.integer("decoder_sparse_step", 1), fields.counts("mlp_only_layers")
+    layers = tuple((i + 1) % step == 0 and i not in dense for i in range(fields.integer("num_hidden_layers")))
+    if count == 0 or not any(layers):
+        return None
     return Experts(
         count=count,
         active=fields.integer("num_experts_per_tok", active),
         ffn_size=fields.integer("moe_intermediate_size", ffn_size),
-        layers=tuple((i + 1) % step == 0 and i not in dense for i in range(fields.integer("num_hidden_layers"))),
+        layers=layers,
         routing=Routing(normalize=fields.flag("norm_topk_prob", False)),
         **shared,
     )

@@ -93,7 +93,8 @@ def test_all_buckets_are_the_engines() -> None:
 
 def test_the_settings_reach_the_engine() -> None:
     config = TargetConfig(
-        tp=2,
+        tp=4,
+        ep=2,
         dtype="float16",
         max_num_seqs=8,
         max_num_batched_tokens=64,
@@ -109,7 +110,8 @@ def test_the_settings_reach_the_engine() -> None:
     engine = EngineConfig.from_settings(
         {
             "model": "llama-3-8b",
-            "tensor_parallel_size": 2,
+            "tensor_parallel_size": 4,
+            "expert_parallel_size": 2,
             "dtype": "float16",
             "max_num_seqs": 8,
             "max_num_batched_tokens": 64,

@@ -31,7 +31,8 @@ COMPANIONS = {
     "tls_cert": TLS,
     "tls_key": TLS,
     "tls_client_ca": {**TLS, "tls_client_ca": "some text"},
-}  # set together or not at all
+    "expert_parallel_size": {"expert_parallel_size": 4, "tensor_parallel_size": 8},
+}  # settings that need others
 
 
 def parse(*arguments):
@@ -200,6 +201,7 @@ def test_help_names_every_field_with_its_default(capsys, monkeypatch):
         (SchedulerConfig, "long_prefill_token_threshold", -1, "at least 0, got -1"),
         (SchedulerConfig, "max_waiting", 0, "at least 1, got 0"),
         (ParallelConfig, "tensor_parallel_size", 0, "at least 1, got 0"),
+        (ParallelConfig, "expert_parallel_size", 0, "at least 1, got 0"),
         (ServerConfig, "port", 65536, "between 0 and 65535, got 65536"),
         (ServerConfig, "grpc_port", -1, "between 0 and 65535, got -1"),
         (ServerConfig, "drain_timeout", -0.5, "at least 0, got -0.5"),
@@ -222,3 +224,10 @@ def test_impossible_values_name_the_field_and_the_limit(config, name, value, lim
     with pytest.raises(ConfigError, match=f"^{name} must be {limit}") as refused:
         from_flags(config, vars(parse(*arguments_for(config, name, value))))
     assert refused.value.param == name
+
+
+def test_groups_of_experts_divide_the_devices():
+    with pytest.raises(
+        ConfigError, match="expert_parallel_size 4 does not divide tensor_parallel_size 6; sizes that fit: 1, 2, 3, 6"
+    ):
+        ParallelConfig(tensor_parallel_size=6, expert_parallel_size=4)

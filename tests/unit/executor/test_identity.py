@@ -10,7 +10,7 @@ from jaxserve.executor import identity as module
 from jaxserve.executor.identity import identity
 from jaxserve.executor.lowering import Lowering
 from jaxserve.executor.options import ExecutorOptions
-from jaxserve.models.config import RopeConfig
+from jaxserve.models.config import Experts, RopeConfig, Routing
 from jaxserve.models.registry import decoder_config
 from sharding import make_mesh
 from tests.support.families import hf_config
@@ -67,6 +67,10 @@ def test_constants_of_the_model_count():
 
 def test_devices_count():
     assert changed(identify(), identify(devices=2)) == {"tensor_parallel_size"}
+    routed = Experts(count=4, active=2, ffn_size=8, layers=(True,) * MODEL.num_layers, routing=Routing())
+    sparse = replace(MODEL, experts=routed)
+    one, grouped = (identity(Lowering(sparse, mesh, OPTIONS)) for mesh in (make_mesh(2), make_mesh(1, expert=2)))
+    assert changed(one, grouped) == {"expert_parallel_size"}
 
 
 def test_settings_of_jax_count():

@@ -1,0 +1,84 @@
+"""Experts on a mesh: whoever has them, each token's are the same, and the devices exchange what a dense MLP's would."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxserve.errors import ConfigError
+from jaxserve.executor.experts import DividedVisit
+from jaxserve.models.binding import abstract_params, bind
+from jaxserve.models.registry import decoder_config
+from jaxserve.weights.load import load_params
+from sharding import make_mesh
+from tests.golden.reading import dense_attend
+from tests.support import hlo
+from tests.support.families import hf_config
+
+TOKENS = np.array([3, 141, 59, 26, 5, 35, 300, 0, 97, 93, 23, 84, 84, 84, 84, 84], np.int32)
+REAL = 12  # of them; the others are padding
+CONFIG = decoder_config(hf_config("qwen2_moe"))
+COUNT, ACTIVE = 8, 3
+
+
+def mesh_of(devices, groups):
+    return make_mesh(devices // groups, expert=groups)
+
+
+def hidden(mesh, tokens=REAL):
+    """Final hidden states, visits of the experts, and the compiled program."""
+    params = load_params("", CONFIG, mesh, "float32", load_format="dummy", seed=7)
+
+    @jax.jit
+    def run(params, ids, real):
+        visit = DividedVisit(mesh, real)
+        return bind(CONFIG, params).hidden(ids, jnp.arange(len(TOKENS)), dense_attend, visit), visit.counts
+
+    program = run.lower(params, TOKENS, np.int32(tokens)).compile()
+    states, counts = program(params, TOKENS, np.int32(tokens))
+    return np.asarray(states), [np.asarray(each) for each in counts], program.as_text()
+
+
+@pytest.fixture(scope="module")
+def one_device():
+    params = load_params("", CONFIG, make_mesh(1), "float32", load_format="dummy", seed=7)
+    run = jax.jit(lambda params, ids: bind(CONFIG, params).hidden(ids, jnp.arange(len(TOKENS)), dense_attend))
+    return np.asarray(run(params, TOKENS))
+
+
+@pytest.mark.parametrize(("devices", "groups"), [(1, 1), (2, 2), (4, 1), (4, 2), (8, 8), (8, 2)])
+def test_the_same_on_every_mesh(one_device, devices, groups):
+    states, counts, text = hidden(mesh_of(devices, groups))
+    np.testing.assert_allclose(states[:REAL], one_device[:REAL], atol=1e-5, rtol=0)
+    assert [each.sum() for each in counts] == [REAL * ACTIVE]
+    exchanged = [("all-reduce", [(len(TOKENS), CONFIG.hidden_size)])] * (2 * CONFIG.num_layers + 1)
+    assert hlo.collectives(text) == (exchanged if devices > 1 else [])
+
+
+def test_padding_visits_nobody(one_device):
+    states, counts, _ = hidden(mesh_of(4, 2), tokens=1)
+    np.testing.assert_allclose(states[:1], one_device[:1], atol=1e-5, rtol=0)
+    assert np.abs(states[2] - one_device[2]).max() > 1e-2  # only the shared expert has seen it
+    assert sorted(counts[0]) == [0] * (COUNT - ACTIVE) + [1] * ACTIVE
+
+
+@pytest.mark.parametrize(
+    ("changes", "devices", "groups", "words"),
+    [
+        ({}, 6, 2, "tensor_parallel_size 6 does not divide num_attention_heads 8 .* sizes that fit this model: 1, 2, 4, 8"),
+        ({"num_experts": 6}, 4, 4, "expert_parallel_size 4 does not divide num_experts 6; sizes that fit this model: 1, 2"),
+        ({"moe_intermediate_size": 12}, 8, 8, "does not divide moe_intermediate_size 12; sizes that fit this model: 1, 2, 4"),
+        ({"shared_expert_intermediate_size": 20}, 8, 1, "does not divide shared_expert_intermediate_size 20"),
+        ({"intermediate_size": 20}, 8, 1, "does not divide intermediate_size 20"),
+        ({"mlp_only_layers": [0, 1]}, 4, 2, "expert_parallel_size 2: .* has no experts"),
+    ],
+)
+def test_meshes_that_do_not_fit_are_refused_by_name(changes, devices, groups, words):
+    config = decoder_config({**hf_config("qwen2_moe"), **changes})
+    with pytest.raises(ConfigError, match=words):
+        load_params("", config, mesh_of(devices, groups), "float32", load_format="dummy")
+
+
+def test_dense_layers_alone_have_the_dense_size():
+    config = decoder_config({**hf_config("qwen2_moe"), "intermediate_size": 20, "mlp_only_layers": []})
+    assert abstract_params(config, "float32", 8)
