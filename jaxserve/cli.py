@@ -19,6 +19,7 @@ DOORS = {
     "simulate": "run the scheduler on a virtual clock",
     "compile": "compile ahead of time",
     "verify": "compare the kernels with their references",
+    "convert": "convert a checkpoint to Orbax",
 }
 
 

@@ -58,7 +58,7 @@ def _add_flag(group: argparse._ArgumentGroup, item: dataclasses.Field[Any], hint
     choices: Sequence[Any] | None = get_args(hint) if get_origin(hint) is Literal else None
     kind = type(choices[0]) if choices else _scalar(hint)
     names = [name for name in (item.metadata.get("short"), flag) if name]
-    group.add_argument(*names, type=kind, default=None if is_chosen else item.default, choices=choices, help=text)
+    group.add_argument(*names, dest=item.name, type=kind, default=None if is_chosen else item.default, choices=choices, help=text)
 
 
 def _scalar(hint: Any) -> type[Any]:

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import reduce
 from math import prod
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,10 +26,11 @@ from jaxserve.weights.check import check_tensors
 from jaxserve.weights.checkpoint import Block, Tensors
 from jaxserve.weights.dummy import DummyWeights
 from jaxserve.weights.finite import is_finite, not_finite_error
+from jaxserve.weights.formats import LoadFormat, open_checkpoint
 from jaxserve.weights.held import HeldTensors
+from jaxserve.weights.manifest import require_manifest
 from jaxserve.weights.packing import Index, read_block
 from jaxserve.weights.quantised.layout import Dequantised, Layout
-from jaxserve.weights.safetensors import SafetensorsCheckpoint
 
 Progress = Callable[[int, int], None]
 READERS = 4
@@ -42,8 +43,9 @@ def load_params(
     mesh: Mesh,
     dtype: DTypeLike,
     *,
-    load_format: Literal["safetensors", "dummy"] = "safetensors",
+    load_format: LoadFormat = "auto",
     seed: int = 0,
+    verify: bool = False,
     progress: Progress | None = None,
 ) -> Params:
     """The parameters of a decoder, each packed for and placed on the mesh's devices.
@@ -56,26 +58,37 @@ def load_params(
         config: the decoder.
         mesh: from `sharding.make_mesh`.
         dtype: of the parameters, whatever the checkpoint's.
-        load_format: where the numbers come from.
+        load_format: where the numbers come from; "auto": from whatever the directory has.
         seed: of dummy weights.
+        verify: whether every tensor is compared with the checksum that the directory's manifest has of it.
         progress: called in this thread with (bytes done, bytes in all) after each parameter.
 
     Returns:
         Nested dict of arrays in the tree of `abstract_params(config, dtype, shards)`.
 
     Raises:
-        CheckpointError: a checkpoint that is missing, damaged, does not fit the decoder, or has weights that are not finite.
+        CheckpointError: a checkpoint that is missing, damaged, does not fit the decoder, or has weights that are not finite;
+            `verify` without a manifest, or a tensor that is not the manifest's.
         ConfigError: a decoder that cannot be divided over the mesh.
     """
     jobs = _jobs(config, mesh, dtype)
     if load_format == "dummy":
         makers: dict[str, DummyWeights] = {job.dtype: DummyWeights(seed, job.dtype) for job in jobs}
         return _collect(jobs, (makers[job.dtype].make(job.rule, job.shape, job.sharding) for job in jobs), progress)
-    with SafetensorsCheckpoint(Path(model_dir)) as checkpoint, ThreadPoolExecutor(READERS) as pool:
-        layout = Layout.of(checkpoint.shapes, checkpoint.dtypes, _quantisation(Path(model_dir)), jnp.dtype(dtype).name)
+    directory = Path(model_dir)
+    manifest = require_manifest(directory) if verify else None
+    with open_checkpoint(directory, load_format) as checkpoint, ThreadPoolExecutor(READERS) as pool:
+        if manifest is not None:
+            manifest.check_names(checkpoint.shapes)
+        layout = Layout.of(checkpoint.shapes, checkpoint.dtypes, _quantisation(directory), jnp.dtype(dtype).name)
         check_tensors(config, [job.rule for job in jobs], layout.shapes, layout.dtypes)
+
+        def read(job: _Job) -> jax.Array:
+            held = HeldTensors(checkpoint, None if manifest is None else manifest.check)
+            return _read(job, Dequantised(held, layout))
+
         try:
-            return _collect(jobs, pool.map(lambda job: _read(job, Dequantised(HeldTensors(checkpoint), layout)), jobs), progress)
+            return _collect(jobs, pool.map(read, jobs), progress)
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)  # do not read the rest for nobody
             raise

@@ -1,0 +1,216 @@
+"""Converts a checkpoint to a model directory with Orbax weights, and writes manifests."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from jaxserve.errors import CheckpointError, ConfigError
+from jaxserve.models.checkpoint import read_hf_config, read_json_object
+from jaxserve.models.config import DecoderConfig
+from jaxserve.models.quantisation import quantisation_from_hf
+from jaxserve.models.registry import decoder_config, weight_rules
+from jaxserve.weights.check import check_tensors
+from jaxserve.weights.checkpoint import Block, Bounds, Checkpoint, Tensors, whole
+from jaxserve.weights.finite import is_finite
+from jaxserve.weights.formats import open_checkpoint
+from jaxserve.weights.manifest import MANIFEST, Manifest, TensorSum, tokenizer_fingerprint, write_manifest
+from jaxserve.weights.maxtext import MaxTextCheckpoint, RopePairs
+from jaxserve.weights.orbax import FOLDER, OrbaxCheckpoint, find_orbax
+from jaxserve.weights.orbax_writer import LazyTensor, write_orbax
+from jaxserve.weights.quantised.layout import Dequantised, Layout
+
+Told = Callable[[int, int], None]
+"""Told of bytes done and bytes in all."""
+CONFIG = "config.json"
+COPIED = (
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer.model",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "chat_template.json",
+    "vocab.json",
+    "merges.txt",
+)
+"""What a model directory has beside configuration and weights."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """What to convert.
+
+    Attributes:
+        path: a model directory, or a checkpoint of MaxText.
+        kind: which of them.
+        config: the config.json; that of the model directory if None. What a tokenizer consists of lies beside it.
+        rope: which elements of a head MaxText's rotary embedding turns together; None for what it does with such a config.json.
+    """
+
+    path: Path
+    kind: Literal["hf", "maxtext"] = "hf"
+    config: Path | None = None
+    rope: RopePairs | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind == "maxtext" and self.config is None:
+            raise ConfigError(
+                "config: a checkpoint of MaxText does not say what model it is of; name a config.json", param="config"
+            )
+        if self.kind == "hf" and self.rope is not None:
+            raise ConfigError("maxtext_rope is for checkpoints of MaxText", param="maxtext_rope")
+
+    @property
+    def config_file(self) -> Path:
+        """The config.json."""
+        return self.config or self.path / CONFIG
+
+    def open(self, config: DecoderConfig) -> Checkpoint:
+        """Its tensors, under Hugging Face's names."""
+        if self.kind == "hf":
+            return open_checkpoint(self.path, "auto")
+        found = find_orbax(self.path)
+        if found is None:
+            raise CheckpointError(f"{self.path} has no Orbax checkpoint", param="source")
+        turned = next((rope for rope in config.ropes if rope is not None), None)
+        usual: RopePairs = "neighbours" if turned is not None and turned.kind == "llama3" else "halves"
+        return MaxTextCheckpoint(OrbaxCheckpoint(found), config, self.rope or usual)
+
+
+def convert(source: Source, output: Path, dtype: str | None, told: Told) -> Manifest:
+    """Write a model directory with Orbax weights and a manifest. One tensor is in memory at a time.
+
+    Weights are stored as checkpoints have them, an array for each tensor: nothing depends on devices, so any mesh loads them.
+
+    Args:
+        source: what to convert.
+        output: must not exist, or be empty. Nothing is left there if it fails.
+        dtype: of the weights written, which dequantises those that are quantised; None to leave everything as it is.
+        told: of progress.
+
+    Returns:
+        The manifest.
+
+    Raises:
+        CheckpointError: the source is damaged or does not fit its configuration.
+        ConfigError: an output that is there already.
+    """
+    if not source.path.is_dir():
+        raise ConfigError(f"source: there is no directory {source.path}", param="source")
+    hf = read_hf_config(source.path) if source.config is None else read_json_object(source.config)
+    config = decoder_config(hf)
+    with source.open(config) as checkpoint:
+        quantisation = quantisation_from_hf(hf)
+        logical = Layout.of(checkpoint.shapes, checkpoint.dtypes, quantisation, dtype or config.dtype)
+        check_tensors(config, weight_rules(config), logical.shapes, logical.dtypes)
+        stored = Layout.of(checkpoint.shapes, checkpoint.dtypes, None if dtype is None else quantisation, dtype or config.dtype)
+        tensors: Tensors = Dequantised(checkpoint, stored)
+        if dtype is not None:
+            tensors, stored = _Cast(tensors, dtype), Layout(stored.shapes, dict.fromkeys(stored.shapes, dtype), {})
+        with _new_directory(output):
+            summing = _Summing(stored.shapes, stored.dtypes, told)
+            lazy = (LazyTensor(name, _reading(tensors, name, shape)) for name, shape in stored.shapes.items())
+            write_orbax(output / FOLDER, lazy, summing.add)
+            _copy(source.config_file, output, dtype)
+            manifest = Manifest.of(tokenizer_fingerprint(output), summing.sums)
+            write_manifest(output, manifest)
+    return manifest
+
+
+def make_manifest(directory: Path, told: Told) -> Manifest:
+    """Write the manifest of a model directory from what lies there now, tensors and tokenizer; returns it.
+
+    Raises:
+        CheckpointError: no weights, or damaged ones.
+        ConfigError: the directory cannot be written to.
+    """
+    with open_checkpoint(directory, "auto") as checkpoint:
+        summing = _Summing(checkpoint.shapes, checkpoint.dtypes, told)
+        for name, shape in checkpoint.shapes.items():
+            summing.add(name, checkpoint.read(name, whole(shape)))
+    manifest = Manifest.of(tokenizer_fingerprint(directory), summing.sums)
+    try:
+        write_manifest(directory, manifest)
+    except OSError as error:
+        raise ConfigError(f"cannot write {directory / MANIFEST}: {error.strerror}", param="source") from error
+    return manifest
+
+
+class _Cast:
+    """Tensors in another dtype."""
+
+    def __init__(self, tensors: Tensors, dtype: str) -> None:
+        self._tensors = tensors
+        self._dtype = np.dtype(dtype)
+
+    def read(self, name: str, bounds: Bounds) -> Block:
+        """See `Tensors`. Raises CheckpointError for numbers that are too large for the dtype."""
+        block = self._tensors.read(name, bounds)
+        with np.errstate(over="ignore"):
+            cast = block.astype(self._dtype, copy=False)
+        if not is_finite(np.ascontiguousarray(cast)):
+            raise CheckpointError(f"{name} has weights that are NaN, infinite, or too large for {self._dtype}", param="dtype")
+        return cast
+
+
+class _Summing:
+    """Sums up tensors that pass by.
+
+    Attributes:
+        sums: of those so far.
+    """
+
+    def __init__(self, shapes: Mapping[str, tuple[int, ...]], dtypes: Mapping[str, str], told: Told) -> None:
+        self.sums: dict[str, TensorSum] = {}
+        self._total = sum(prod(shape) * np.dtype(dtypes[name]).itemsize for name, shape in shapes.items())
+        self._done = 0
+        self._told = told
+
+    def add(self, name: str, tensor: Block) -> None:
+        """One more."""
+        self.sums[name] = TensorSum.of(tensor)
+        self._done += tensor.nbytes
+        self._told(self._done, self._total)
+
+
+def _reading(tensors: Tensors, name: str, shape: tuple[int, ...]) -> Callable[[], Block]:
+    return lambda: np.ascontiguousarray(tensors.read(name, whole(shape)))
+
+
+@contextmanager
+def _new_directory(path: Path) -> Iterator[None]:
+    """Make a directory; take it away again if what is done with it fails."""
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise ConfigError(f"output: {path} is there already and not empty", param="output")
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        yield
+    except OSError as error:
+        shutil.rmtree(path, ignore_errors=True)
+        raise ConfigError(f"output: cannot write {path}: {error.strerror or error}", param="output") from error
+    except BaseException:
+        shutil.rmtree(path, ignore_errors=True)
+        raise
+
+
+def _copy(config_file: Path, output: Path, dtype: str | None) -> None:
+    """Copy what belongs to a model beside its weights; config.json says their new dtype."""
+    config = read_json_object(config_file)
+    if dtype is not None:
+        config.pop("quantization_config", None)
+        config.pop("torch_dtype", None)
+        config["dtype"] = dtype
+    (output / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    for name in COPIED:
+        if (config_file.parent / name).is_file():
+            shutil.copyfile(config_file.parent / name, output / name)

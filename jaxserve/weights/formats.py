@@ -1,0 +1,39 @@
+"""Opens the weights of a model directory, in whichever format they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from jaxserve.errors import CheckpointError
+from jaxserve.weights.checkpoint import Checkpoint
+from jaxserve.weights.orbax import OrbaxCheckpoint, find_orbax
+from jaxserve.weights.safetensors import INDEX, SINGLE, SafetensorsCheckpoint
+
+StoredFormat = Literal["auto", "safetensors", "orbax"]
+LoadFormat = Literal["auto", "safetensors", "orbax", "dummy"]
+
+
+def stored_format(directory: Path) -> Literal["safetensors", "orbax"]:
+    """The format that a model directory's weights are in; safetensors if there are both.
+
+    Raises:
+        CheckpointError: there are none.
+    """
+    if any((directory / name).is_file() for name in (SINGLE, INDEX)):
+        return "safetensors"
+    if find_orbax(directory) is not None:
+        return "orbax"
+    raise CheckpointError(f"{directory} has neither {SINGLE} nor {INDEX} nor an Orbax checkpoint", param="model")
+
+
+def open_checkpoint(directory: Path, load_format: StoredFormat) -> Checkpoint:
+    """The weights of a model directory; to be closed. Raises CheckpointError if there are none or they are damaged."""
+    if load_format == "auto":
+        load_format = stored_format(directory)
+    if load_format == "safetensors":
+        return SafetensorsCheckpoint(directory)
+    found = find_orbax(directory)
+    if found is None:
+        raise CheckpointError(f"{directory} has no Orbax checkpoint", param="model")
+    return OrbaxCheckpoint(found)

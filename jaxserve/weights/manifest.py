@@ -1,0 +1,163 @@
+"""The manifest of a model directory: a checksum of every tensor, and of the tokenizer that the model was trained with."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from jaxserve.errors import CheckpointError
+from jaxserve.models.checkpoint import read_json_object
+from jaxserve.weights.checkpoint import Block
+
+MANIFEST = "jaxserve-manifest.json"
+_VERSION = 1
+_SHOWN = 12  # digits of a checksum in a complaint
+_LISTED = 8
+
+
+class TensorSum(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a tensor must be.
+
+    Attributes:
+        dtype: as numpy and ml_dtypes call it.
+        shape: its shape.
+        sha256: of its elements in C order, little-endian.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    sha256: str
+
+    @classmethod
+    def of(cls, tensor: Block) -> TensorSum:
+        """Of a tensor."""
+        return cls(tensor.dtype.name, tensor.shape, checksum(tensor))
+
+
+class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What a model directory must hold.
+
+    Attributes:
+        version: of this file's form.
+        tokenizer: from `tokenizer_fingerprint`; None if there was none.
+        tensors: by the names they are stored under.
+    """
+
+    version: int
+    tokenizer: str | None
+    tensors: dict[str, TensorSum]
+
+    @classmethod
+    def of(cls, tokenizer: str | None, tensors: dict[str, TensorSum]) -> Manifest:
+        """A manifest of this version."""
+        return cls(version=_VERSION, tokenizer=tokenizer, tensors=tensors)
+
+    def check_names(self, names: Iterable[str]) -> None:
+        """Raise CheckpointError unless the checkpoint has exactly the manifest's tensors."""
+        here = set(names)
+        gone, new = sorted(self.tensors.keys() - here), sorted(here - self.tensors.keys())
+        if gone or new:
+            parts = [f"{kind} {_listed(some)}" for kind, some in (("lacks", gone), ("has besides", new)) if some]
+            raise CheckpointError(f"the checkpoint is not what {MANIFEST} says: it {' and '.join(parts)}", param="verify_weights")
+
+    def check(self, name: str, tensor: Block) -> None:
+        """Raise CheckpointError unless a tensor is the manifest's."""
+        expected, found = self.tensors[name], TensorSum.of(tensor)
+        if found != expected:
+            raise CheckpointError(
+                f"{name} is not what {MANIFEST} says: {_told(found)}, expected {_told(expected)}; "
+                "the file is damaged or was changed",
+                param="verify_weights",
+            )
+
+
+def checksum(tensor: Block) -> str:
+    """SHA-256 of an array's elements in C order."""
+    return hashlib.sha256(np.ascontiguousarray(tensor).reshape(-1).view(np.uint8).data).hexdigest()
+
+
+def read_manifest(directory: Path) -> Manifest | None:
+    """The manifest of a model directory; None if it has none. Raises CheckpointError for one that cannot be read."""
+    path = directory / MANIFEST
+    if not path.is_file():
+        return None
+    try:
+        manifest = msgspec.json.decode(path.read_bytes(), type=Manifest, strict=True)
+    except (OSError, msgspec.DecodeError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error}", param="model") from error
+    if manifest.version != _VERSION:
+        raise CheckpointError(f"{path} is of version {manifest.version}; this jaxserve reads {_VERSION}", param="model")
+    return manifest
+
+
+def write_manifest(directory: Path, manifest: Manifest) -> None:
+    """Write the manifest of a model directory."""
+    (directory / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n")
+
+
+def require_manifest(directory: Path) -> Manifest:
+    """The manifest of a model directory. Raises CheckpointError if it has none."""
+    manifest = read_manifest(directory)
+    if manifest is None:
+        raise CheckpointError(
+            f"{directory} has no {MANIFEST} to verify weights against; "
+            f"`python -m jaxserve.convert {directory} --manifest` writes one from what is there now",
+            param="verify_weights",
+        )
+    return manifest
+
+
+def tokenizer_fingerprint(path: Path) -> str | None:
+    """SHA-256 of what gives tokens their ids, wherever it lies: vocabulary, and tokens added to it. None if there is none.
+
+    Chat templates and names of special tokens are no part of it.
+
+    Args:
+        path: a model directory, or the tokenizer.json or tokenizer.model of one.
+    """
+    directory = path if path.is_dir() else path.parent
+    candidates = [path] if path.is_file() else [path / "tokenizer.json", path / "tokenizer.model"]
+    vocabulary = next((file for file in candidates if file.is_file()), None)
+    if vocabulary is None:
+        return None
+    state = hashlib.sha256(vocabulary.suffix.encode())
+    state.update(hashlib.sha256(vocabulary.read_bytes()).digest())
+    state.update(json.dumps(_added_tokens(directory), sort_keys=True).encode())
+    return state.hexdigest()
+
+
+def check_tokenizer(directory: Path, tokenizer: Path) -> None:
+    """Raise CheckpointError if the manifest of a model directory names another tokenizer than the given one (see above)."""
+    manifest = read_manifest(directory)
+    if manifest is None or manifest.tokenizer is None:
+        return
+    found = tokenizer_fingerprint(tokenizer)
+    if found is not None and found != manifest.tokenizer:
+        raise CheckpointError(
+            f"the tokenizer at {tokenizer} ({found[:_SHOWN]}) is not the one that {directory / MANIFEST} names "
+            f"({manifest.tokenizer[:_SHOWN]}): its tokens may have other ids than the model was trained with; "
+            f"`python -m jaxserve.convert {directory} --manifest` accepts what lies in the directory",
+            param="tokenizer",
+        )
+
+
+def _added_tokens(directory: Path) -> list[Mapping[str, object]]:
+    """Tokens added to the vocabulary, as the two files that may list them say."""
+    old, new = directory / "added_tokens.json", directory / "tokenizer_config.json"
+    return [
+        read_json_object(old) if old.is_file() else {},
+        (read_json_object(new).get("added_tokens_decoder") if new.is_file() else None) or {},
+    ]
+
+
+def _told(sum_: TensorSum) -> str:
+    return f"{sum_.dtype} {list(sum_.shape)} {sum_.sha256[:_SHOWN]}"
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:_LISTED]) + (f" and {len(names) - _LISTED} more" if len(names) > _LISTED else "")

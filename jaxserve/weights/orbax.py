@@ -1,0 +1,96 @@
+"""A checkpoint's tensors in Orbax's format: names, shapes, and any block without reading the rest.
+
+A tree of arrays, each a zarr array of chunks in one OCDBT database (https://orbax.readthedocs.io, "Checkpoint format"). What
+Orbax wrote beside them, `_METADATA`, says which arrays there are; they are opened with tensorstore, as Orbax does. A name is
+the keys of the path in the tree, joined with dots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import tensorstore as ts
+
+from jaxserve.errors import CheckpointError
+from jaxserve.models.checkpoint import read_json_object
+from jaxserve.weights.checkpoint import Block, Bounds
+
+METADATA = "_METADATA"
+FOLDER = "orbax"
+"""Where a model directory has its Orbax checkpoint."""
+_INDEX_CACHE = 2**26  # bytes of the database's index that stay in memory
+
+
+class OrbaxCheckpoint:
+    """The arrays of one Orbax checkpoint, the directory that has `_METADATA`. See `Checkpoint`.
+
+    Raises:
+        CheckpointError: no Orbax checkpoint, a damaged one, or one whose arrays are not all there.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        metadata = read_json_object(directory / METADATA)
+        try:
+            names = list(_names(metadata["tree_metadata"]))
+            context = ts.Context({"cache_pool#index": {"total_bytes_limit": _INDEX_CACHE}})  # chunks are read once and not kept
+            opening = {name: ts.open(spec, context=context) for name, spec in _specs(directory.absolute(), names, metadata)}
+        except (KeyError, TypeError, AttributeError) as error:
+            raise CheckpointError(f"{directory / METADATA} is not what Orbax writes: {error!r}", param="model") from error
+        self._stores: dict[str, Any] = {}
+        for name, store in opening.items():
+            try:
+                self._stores[name] = store.result()
+            except (ValueError, OSError) as error:
+                raise CheckpointError(f"{directory}: {name} cannot be opened: {_line(error)}", param="model") from error
+        self.shapes: Mapping[str, tuple[int, ...]] = {name: tuple(store.shape) for name, store in self._stores.items()}
+        self.dtypes: Mapping[str, str] = {name: store.dtype.name for name, store in self._stores.items()}
+
+    def __enter__(self) -> OrbaxCheckpoint:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._stores.clear()
+
+    def read(self, name: str, bounds: Bounds) -> Block:
+        """See `Tensors`. Reads the chunks that the block has a part in."""
+        try:
+            block: Block = self._stores[name][tuple(slice(*part) for part in bounds)].read().result()
+        except (ValueError, OSError) as error:
+            raise CheckpointError(f"{self._directory}: {name} cannot be read: {_line(error)}", param="model") from error
+        return block
+
+
+def find_orbax(directory: Path) -> Path | None:
+    """The Orbax checkpoint of a model directory, or in what training wrote: itself, its `orbax`, `items` or `default`, or those
+    of its last step.
+    """
+    for folder in (directory, *(directory / name for name in (FOLDER, "items", "default"))):
+        if (folder / METADATA).is_file():
+            return folder
+    steps = [path for path in directory.iterdir() if path.name.isdecimal() and path.is_dir()] if directory.is_dir() else []
+    return find_orbax(max(steps, key=lambda path: int(path.name))) if steps else None
+
+
+def _names(tree: Mapping[str, Any]) -> Iterator[str]:
+    """Of the arrays; empty containers and the like are listed too, and skipped."""
+    for entry in tree.values():
+        if not entry["value_metadata"].get("skip_deserialize", False):
+            yield ".".join(str(part["key"]) for part in entry["key_metadata"])
+
+
+def _specs(directory: Path, names: list[str], metadata: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    driver = "zarr3" if metadata["use_zarr3"] else "zarr"
+    for name in names:
+        store: dict[str, Any] = {"driver": "file", "path": f"{directory}/{name}/"}
+        if metadata["use_ocdbt"]:
+            base = {"driver": "file", "path": f"{directory}/"}
+            store = {"driver": "ocdbt", "base": base, "path": f"{name}/", "cache_pool": "cache_pool#index"}
+        yield name, {"driver": driver, "kvstore": store, "open": True}
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]
