@@ -30,8 +30,8 @@ def bind(config: DecoderConfig, params: Params) -> Decoder:
         config: what the parameters belong to.
         params: arrays (or tracers) in the tree of `abstract_params`.
     """
-    packed = params["layers"]["0"]["attention"]["qkv"]
-    graphdef, _ = _split_skeleton(config, packed.shape[1], packed.dtype.name)
+    packed = params["layers"]["0"]["attention"]["out"]
+    graphdef, _ = _split_skeleton(config, packed.shape[0], packed.dtype.name)
     return nnx.merge(graphdef, params)
 
 

@@ -187,6 +187,8 @@ class DecoderConfig:
         max_position_embeddings: longest sequence the model is defined for.
         dtype: name of the checkpoint's dtype.
         eos_token_ids: tokens that end a sequence.
+        draft_layers: how many layers checkpoints may have behind the last one, to guess further tokens (multi-token prediction,
+            Gloeckle et al. 2024); they are not loaded.
     """
 
     architecture: str
@@ -215,6 +217,7 @@ class DecoderConfig:
     max_position_embeddings: int
     dtype: str
     eos_token_ids: tuple[int, ...]
+    draft_layers: int = 0
 
     def serving(self, length: int) -> DecoderConfig:
         """The same for an engine whose sequences are no longer than `length`."""

@@ -10,6 +10,7 @@ from jaxserve.models.attention import Attend, Attention
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.embedding import Embedding, Head
 from jaxserve.models.experts import Experts, Visit, visit_all
+from jaxserve.models.latent_attention import LatentAttention
 from jaxserve.models.mlp import GatedMLP
 from jaxserve.models.norm import RMSNorm
 from jaxserve.models.rope import Rotation, rotation
@@ -24,7 +25,10 @@ class Layer(nnx.Module):
             return RMSNorm(config.hidden_size, "embed", config, dtype) if wanted else None
 
         self.attention_norm, self.attention_out_norm = norm("before"), norm("after")
-        self.attention = Attention(config, layer, shards, dtype)
+        latent = config.latent
+        self.attention = (
+            Attention(config, layer, shards, dtype) if latent is None else LatentAttention(config, latent, layer, shards, dtype)
+        )
         self.mlp_norm, self.mlp_out_norm = norm("before"), norm("after")
         experts = config.experts_of(layer)
         self.mlp = GatedMLP(config, shards, dtype) if experts is None else Experts(config, experts, layer, shards, dtype)

@@ -10,6 +10,8 @@ from typing import Any
 from jaxserve.errors import UnsupportedModelError
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.families import (
+    deepseek_v2,
+    deepseek_v3,
     gemma2,
     gemma3,
     gpt_oss,
@@ -64,6 +66,8 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             qwen2_moe,
             qwen3_moe,
             gpt_oss,
+            deepseek_v2,
+            deepseek_v3,
         )
     }
 )

@@ -64,6 +64,15 @@ def rotate(x: jax.Array, by: Rotation) -> jax.Array:
     return jnp.concatenate([first * cos - second * sin, second * cos + first * sin, rest], axis=-1).astype(x.dtype)
 
 
+def rotate_pairs(x: jax.Array, by: Rotation) -> jax.Array:
+    """Rotate queries or keys x[T, heads, D] whose dimensions 2i and 2i + 1 are a pair, as DeepSeek's checkpoints have them.
+
+    The result has all first members of pairs, then all second ones: an order that scores do not see.
+    """
+    pairs = x.reshape(*x.shape[:-1], -1, 2)
+    return rotate(jnp.concatenate([pairs[..., 0], pairs[..., 1]], axis=-1), by)
+
+
 def _llama3(rope: RopeConfig, inverse: Frequencies) -> Frequencies:
     """Llama 3.1: long wavelengths are stretched by `factor`, short ones kept, those between interpolated smoothly."""
     low, high, factor = (np.float32(v) for v in (rope.low_freq_factor, rope.high_freq_factor, rope.factor))

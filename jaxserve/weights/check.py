@@ -19,7 +19,7 @@ def check_tensors(
     """Raise unless the checkpoint has exactly the rules' tensors in their shapes, and in floating point.
 
     Ignored beyond them: inverse frequencies of the rotary embedding, which old checkpoints store and the config
-    determines, and a copy of the embedding table as `lm_head.weight` where the two are tied.
+    determines, a copy of the embedding table as `lm_head.weight` where the two are tied, and the config's `draft_layers`.
 
     Args:
         config: the decoder.
@@ -53,7 +53,12 @@ def check_tensors(
 
 
 def _ignorable(config: DecoderConfig, name: str) -> bool:
-    return name.endswith("rotary_emb.inv_freq") or (config.tie_embeddings and name == "lm_head.weight")
+    drafts = range(config.num_layers, config.num_layers + config.draft_layers)
+    return (
+        name.endswith("rotary_emb.inv_freq")
+        or (config.tie_embeddings and name == "lm_head.weight")
+        or any(name.startswith(f"model.layers.{layer}.") for layer in drafts)
+    )
 
 
 def _listed(title: str, lines: list[str]) -> str:

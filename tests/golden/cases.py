@@ -81,6 +81,16 @@ FACTORS = {
     "attention_bias": True,
     "mlp_bias": True,
 }
+DEEPSEEK: dict[str, Any] = {
+    "num_key_value_heads": 4,
+    "kv_lora_rank": 16,
+    "qk_nope_head_dim": 12,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 10,
+    "first_k_dense_replace": 1,
+    "moe_intermediate_size": 16,
+}
+DEEPSEEK_YARN = {**YARN, "mscale": 0.707, "mscale_all_dim": 0.9}
 SPARSE = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
 
 CASES = (
@@ -270,6 +280,69 @@ CASES = (
             "tie_word_embeddings": True,
         },
         layout=4,
+        dtype="bfloat16",
+    ),
+    Case(
+        "deepseek-v2-lite",
+        "deepseek_v2",
+        50,
+        {**DEEPSEEK, "q_lora_rank": None, "n_routed_experts": 6, "num_experts_per_tok": 2, "n_shared_experts": 2},
+        dtype="bfloat16",
+    ),
+    Case(
+        "deepseek-v2-groups",
+        "deepseek_v2",
+        51,
+        {
+            **DEEPSEEK,
+            "q_lora_rank": 20,
+            "topk_method": "group_limited_greedy",
+            "n_routed_experts": 9,
+            "n_group": 3,
+            "topk_group": 2,
+            "num_experts_per_tok": 4,
+            "n_shared_experts": 1,
+            "routed_scaling_factor": 2.0,
+            "first_k_dense_replace": 0,
+            "rope_parameters": DEEPSEEK_YARN,
+        },
+        layout=4,
+        dtype="bfloat16",
+    ),
+    Case(
+        "deepseek-v3-groups",
+        "deepseek_v3",
+        52,
+        {
+            **DEEPSEEK,
+            "q_lora_rank": 24,
+            "n_routed_experts": 8,
+            "n_group": 4,
+            "topk_group": 2,
+            "num_experts_per_tok": 3,
+            "rope_parameters": {**DEEPSEEK_YARN, "mscale_all_dim": 0.707},
+        },
+        layout=4,
+        dtype="bfloat16",
+    ),
+    Case(
+        "deepseek-v3-fp8",
+        "deepseek_v3",
+        53,
+        {
+            **DEEPSEEK,
+            "q_lora_rank": None,
+            "qk_nope_head_dim": 8,
+            "qk_rope_head_dim": 16,
+            "v_head_dim": 12,
+            "n_routed_experts": 4,
+            "n_group": 1,
+            "topk_group": 1,
+            "num_experts_per_tok": 2,
+            "n_shared_experts": 2,
+            "norm_topk_prob": False,
+        },
+        stored="fp8",
         dtype="bfloat16",
     ),
 )

@@ -78,6 +78,9 @@ def randomize(model: Any, seed: int) -> None:
                 parameter.copy_(0.6 * noise)
             else:
                 parameter.copy_(1.5 * noise * parameter.shape[1] ** -0.5)
+        for name, buffer in model.named_buffers():
+            if name.endswith("e_score_correction_bias"):
+                buffer.copy_(0.3 * torch.randn(buffer.shape, generator=generator))
 
 
 def write_config(path: Path, case: Case) -> None:
@@ -110,7 +113,7 @@ def write_tokenizer(directory: Path, vocab_size: int) -> None:
 def reference_model(directory: Path) -> Any:
     """The checkpoint as transformers loads it, in float32."""
     model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, attn_implementation="eager")
-    return model.eval()
+    return model.float().eval()  # beside FP8, transformers leaves tensors as they are stored
 
 
 def prompt_logits(model: Any, prompt: list[int]) -> np.ndarray:

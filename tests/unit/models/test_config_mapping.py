@@ -25,10 +25,14 @@ def hf(architecture="LlamaForCausalLM", **changes):
     return {name: value for name, value in fields.items() if value != "absent"}
 
 
+LATENT = {"num_key_value_heads": 4, "num_experts_per_tok": 2}  # what DeepSeek's families need beside
+
+
 def test_every_family_reads_a_minimal_config():
     for architecture in FAMILIES:
-        config = decoder_config(hf(architecture))
-        assert (config.num_heads, config.num_kv_heads, config.num_layers) == (4, 2, 3)
+        latent = architecture.startswith("Deepseek")
+        config = decoder_config(hf(architecture, **(LATENT if latent else {})))
+        assert (config.num_heads, config.num_kv_heads, config.num_layers) == (4, 1 if latent else 2, 3)
         assert config.eos_token_ids == (2, 3)
         assert config.dtype == ("bfloat16" if architecture == "GptOssForCausalLM" else "float32")
 

@@ -1,0 +1,113 @@
+"""What the DeepSeek families share: latent attention, experts beside shared ones, and the first layers dense."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from jaxserve.errors import CheckpointError
+from jaxserve.models.config import DecoderConfig, Experts, Latent, Routing, Scales
+from jaxserve.models.expert_rules import ExpertNames
+from jaxserve.models.families.common import common_config, uniform_windows
+from jaxserve.models.fields import HfFields
+from jaxserve.models.latent_rules import latent_rules
+from jaxserve.models.rope_config import rope_from_hf
+from jaxserve.models.rules import WeightRule, decoder_rules
+
+_NAMES = ExpertNames()
+
+
+def deepseek_config(
+    hf: Mapping[str, Any], *, model_type: str, routing: Routing, defaults: Mapping[str, Any], fixed: Mapping[str, Any]
+) -> DecoderConfig:
+    """The decoder that a DeepSeek config.json describes.
+
+    Args:
+        hf: the parsed config.json.
+        model_type: the family's.
+        routing: how tokens choose experts.
+        defaults: of fields that may be missing, by name.
+        fixed: the only value of fields that the family has no other for.
+
+    Raises:
+        UnsupportedModelError, CheckpointError: as `common_config`.
+    """
+    hf = {**defaults, **hf}
+    fields = HfFields(hf)
+    latent = _latent(fields)
+    derived = {
+        "num_key_value_heads": fields.integer("num_attention_heads"),
+        "head_dim": latent.rope_dim,
+        "qk_head_dim": latent.nope_dim + latent.rope_dim,
+    }
+    for name, value in {**fixed, **derived, "attention_bias": False, "mlp_bias": False}.items():
+        if fields.has(name) and hf[name] != value:
+            raise fields.unsupported(name, f"this architecture has {value!r}")
+    limit, layers = fields.integer("max_position_embeddings"), fields.integer("num_hidden_layers")
+    rope = replace(rope_from_hf(hf, limit), rotated_dims=latent.rope_dim)
+    # What attention sees: one head of keys, whose beginnings are the values.
+    seen = {"num_key_value_heads": 1, "head_dim": latent.kv_rank + latent.rope_dim}
+    return common_config(
+        {**hf, **seen},
+        model_type=model_type,
+        qkv_bias=False,
+        output_bias=False,
+        windows=uniform_windows(fields, None),
+        max_position_embeddings=limit,
+        ropes=(rope,) * layers,
+        reads=frozenset({"n_routed_experts"}),
+        latent=latent,
+        draft_layers=fields.count("num_nextn_predict_layers", 0),
+        experts=_experts(fields, routing, layers),
+        scales=Scales(attention=_attention_scale(fields, latent)),
+    )
+
+
+def weight_rules(config: DecoderConfig) -> list[WeightRule]:
+    """Where each tensor of the checkpoint goes."""
+    return decoder_rules(config, attention=latent_rules, experts=_NAMES.rules)
+
+
+def _latent(fields: HfFields) -> Latent:
+    return Latent(
+        query_rank=fields.integer("q_lora_rank") if fields.has("q_lora_rank") else None,
+        kv_rank=fields.integer("kv_lora_rank"),
+        nope_dim=fields.integer("qk_nope_head_dim"),
+        rope_dim=fields.integer("qk_rope_head_dim"),
+        value_dim=fields.integer("v_head_dim"),
+    )
+
+
+def _experts(fields: HfFields, routing: Routing, layers: int) -> Experts | None:
+    """The experts; None for a model whose layers are all among the first, dense ones."""
+    first, every = fields.count("first_k_dense_replace", 0), fields.integer("moe_layer_freq", 1)
+    sparse = tuple(layer >= first and layer % every == 0 for layer in range(layers))
+    if not any(sparse):
+        return None
+    count, active, size = (fields.integer(name) for name in ("n_routed_experts", "num_experts_per_tok", "moe_intermediate_size"))
+    if count % routing.groups or active > count // routing.groups * min(routing.active_groups, routing.groups):
+        raise CheckpointError(
+            f"config.json: num_experts_per_tok={active} cannot be chosen of {count} experts in {routing.groups} groups, "
+            f"{routing.active_groups} of them active"
+        )
+    return Experts(
+        count=count,
+        active=active,
+        ffn_size=size,
+        layers=sparse,
+        routing=routing,
+        shared_ffn_size=size * fields.count("n_shared_experts", 0),
+    )
+
+
+def _attention_scale(fields: HfFields, latent: Latent) -> float:
+    """1 / sqrt(D), times the square of YaRN's factor for all dimensions, which cosine and sine cannot carry here."""
+    table = fields.table("rope_scaling") or fields.table("rope_parameters")
+    scale = 1 / math.sqrt(latent.nope_dim + latent.rope_dim)
+    if not table.get("mscale_all_dim"):
+        return scale
+    rope = HfFields(table, "config.json, rope parameters")
+    factor = max(rope.number("factor"), 1.0)
+    return scale * (0.1 * rope.number("mscale_all_dim") * math.log(factor) + 1.0) ** 2

@@ -1,0 +1,80 @@
+"""Multi-head latent attention (DeepSeek-AI 2024): keys and values of all heads are projections of one short vector a token.
+
+That vector, the latent, is all that is cached. Keys and values are never made: a head's projection from latents to keys is
+applied to its query instead, and the one to values to what the head has attended to ("absorbed"). So every head attends to
+the latents themselves, as if to one KV head whose values are the beginnings of its keys.
+
+Prefill chunks are computed like decodes, in one program. Long prompts would be cheaper with keys and values made for each
+chunk: a query and a key then cost a head nope + rope + value multiplications and not 2 * kv_rank + rope (320 and not 1,088 in
+DeepSeek-V3), against kv_rank * (nope + value) for every cached token and head, at every chunk.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from jaxserve.models.attention import Attend, AttentionSpec
+from jaxserve.models.config import DecoderConfig, Latent
+from jaxserve.models.norm import RMSNorm
+from jaxserve.models.parameter import declare, project_columns, project_rows
+from jaxserve.models.rope import Rotation, rotate_pairs
+
+NORM_EPS = 1e-6
+"""Of the norms of latents: DeepSeek's own code and transformers give them this one, whatever the config says."""
+
+
+class LatentAttention(nnx.Module):
+    """Attention in the place of `attention.Attention` where the config has a `latent`.
+
+    `down` [E, 1, X] makes the queries' latent, if there is one, the cached latent and the key that all heads share; every
+    device has all of it. `query` [query rank or E, s, H/s * (nope + rope)] holds whole heads, `key_up` [H, nope, kv_rank] and
+    `value_up` [H, value, kv_rank] a matrix a head, and `out` is [s, H * value/s, E].
+    """
+
+    def __init__(self, config: DecoderConfig, latent: Latent, layer: int, shards: int, dtype: jnp.dtype) -> None:
+        embed, heads = config.hidden_size, config.num_heads
+        self.layer, self.heads, self.latent = layer, heads, latent
+        scale = config.scales.attention
+        if scale is None:
+            scale = 1 / math.sqrt(latent.nope_dim + latent.rope_dim)
+        self.spec = AttentionSpec(scale, config.windows[layer], config.scales.attention_cap, latent.kv_rank)
+        norms = replace(config, norm_eps=NORM_EPS)
+        rank = latent.query_rank
+        width = (rank or 0) + latent.kv_rank + latent.rope_dim
+        self.down = declare((embed, 1, width), ("embed", None, None), dtype)
+        self.query_norm = None if rank is None else RMSNorm(rank, "embed", norms, dtype)
+        self.kv_norm = RMSNorm(latent.kv_rank, "embed", norms, dtype)
+        columns = heads // shards * (latent.nope_dim + latent.rope_dim)
+        self.query = declare((rank or embed, shards, columns), ("embed", "heads", None), dtype)
+        self.key_up = declare((heads, latent.nope_dim, latent.kv_rank), ("heads", None, None), dtype)
+        self.value_up = declare((heads, latent.value_dim, latent.kv_rank), ("heads", None, None), dtype)
+        self.out = declare((shards, heads // shards * latent.value_dim, embed), ("heads", None, "embed"), dtype)
+
+    def __call__(self, x: jax.Array, by: Rotation | None, attend: Attend) -> jax.Array:
+        """x[T, E] of normalised activations to [T, E], before the residual sum; `by` rotates the `rope_dim` dimensions."""
+        tokens, shards = x.shape[0], self.out.shape[0]
+        queries, latents = self._down(x, by)
+        q = project_columns(queries, self.query, None).reshape(tokens, self.heads, -1)
+        nope, rope = jnp.split(q, (self.latent.nope_dim,), axis=2)
+        absorbed = jnp.einsum("thn,hnr->thr", nope, self.key_up[...], preferred_element_type=jnp.float32).astype(x.dtype)
+        q = jnp.concatenate([absorbed, _rotated(rope, by)], axis=2)
+        k = jnp.broadcast_to(latents[:, None], (tokens, shards, latents.shape[1]))  # one a device
+        attended = attend(self.layer, q, k, None, self.spec, None)
+        values = jnp.einsum("thr,hvr->thv", attended, self.value_up[...], preferred_element_type=jnp.float32).astype(x.dtype)
+        return project_rows(values.reshape(tokens, shards, -1), self.out, None)
+
+    def _down(self, x: jax.Array, by: Rotation | None) -> tuple[jax.Array, jax.Array]:
+        """x[T, E] to what queries are projected from, [T, query rank or E], and what is cached, [T, kv_rank + rope]."""
+        rank, kv_rank = self.latent.query_rank or 0, self.latent.kv_rank
+        queries, latent, key = jnp.split(project_columns(x, self.down, None)[:, 0], (rank, rank + kv_rank), axis=1)
+        cached = jnp.concatenate([self.kv_norm(latent), _rotated(key[:, None], by)[:, 0]], axis=1)
+        return x if self.query_norm is None else self.query_norm(queries), cached
+
+
+def _rotated(x: jax.Array, by: Rotation | None) -> jax.Array:
+    return x if by is None else rotate_pairs(x, by)

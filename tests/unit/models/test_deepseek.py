@@ -1,0 +1,136 @@
+"""What config.json says of latent attention, experts and their groups, and what is refused."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from jaxserve.errors import CheckpointError, UnsupportedModelError
+from jaxserve.models.checkpoint import read_hf_config
+from jaxserve.models.config import Latent, Routing
+from jaxserve.models.registry import decoder_config, weight_rules
+from jaxserve.weights.check import check_tensors
+from tests.golden.reading import DATA
+
+# The fields that count of the config.json files that DeepSeek published.
+V2_LITE = {
+    "architectures": ["DeepseekV2ForCausalLM"],
+    "model_type": "deepseek_v2",
+    "vocab_size": 102400,
+    "hidden_size": 2048,
+    "intermediate_size": 10944,
+    "num_hidden_layers": 27,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 16,
+    "q_lora_rank": None,
+    "kv_lora_rank": 512,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+    "n_routed_experts": 64,
+    "n_shared_experts": 2,
+    "num_experts_per_tok": 6,
+    "moe_intermediate_size": 1408,
+    "first_k_dense_replace": 1,
+    "n_group": 1,
+    "topk_group": 1,
+    "topk_method": "greedy",
+    "scoring_func": "softmax",
+    "norm_topk_prob": False,
+    "max_position_embeddings": 163840,
+    "rope_scaling": {
+        "type": "yarn",
+        "factor": 40,
+        "original_max_position_embeddings": 4096,
+        "beta_fast": 32,
+        "beta_slow": 1,
+        "mscale": 0.707,
+        "mscale_all_dim": 0.707,
+    },
+}
+V3 = V2_LITE | {
+    "architectures": ["DeepseekV3ForCausalLM"],
+    "model_type": "deepseek_v3",
+    "vocab_size": 129280,
+    "hidden_size": 7168,
+    "intermediate_size": 18432,
+    "num_hidden_layers": 61,
+    "num_attention_heads": 128,
+    "num_key_value_heads": 128,
+    "q_lora_rank": 1536,
+    "n_routed_experts": 256,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 8,
+    "moe_intermediate_size": 2048,
+    "first_k_dense_replace": 3,
+    "n_group": 8,
+    "topk_group": 4,
+    "topk_method": "noaux_tc",
+    "scoring_func": "sigmoid",
+    "norm_topk_prob": True,
+    "routed_scaling_factor": 2.5,
+    "num_nextn_predict_layers": 1,
+    "quantization_config": {
+        "quant_method": "fp8",
+        "fmt": "e4m3",
+        "activation_scheme": "dynamic",
+        "weight_block_size": [128, 128],
+    },
+}
+V3["rope_scaling"] = {**V3["rope_scaling"], "mscale": 1.0, "mscale_all_dim": 1.0}
+
+
+def test_the_published_models():
+    lite, large = decoder_config(V2_LITE), decoder_config(V3)
+    assert lite.num_parameters == 15_706_484_224
+    assert large.num_parameters == 671_026_419_200
+    assert lite.latent == Latent(query_rank=None, kv_rank=512, nope_dim=128, rope_dim=64, value_dim=128)
+    assert (large.num_kv_heads, large.head_dim, large.ropes[0].rotated_dims) == (1, 576, 64)
+    assert lite.experts.routing == Routing(normalize=False)
+    assert large.experts.routing == Routing(
+        score="sigmoid", scale=2.5, correction=True, groups=8, active_groups=4, group_score="top2"
+    )
+    assert [lite.experts.layers.index(True), large.experts.layers.index(True)] == [1, 3]
+    assert (lite.experts.shared_ffn_size, large.experts.shared_ffn_size) == (2816, 2048)
+    assert large.draft_layers == 1
+    # YaRN's factor is in the scores alone: cosine and sine have the quotient of two equal ones.
+    assert large.ropes[0].attention_factor == 1.0
+    assert large.scales.attention == pytest.approx(192**-0.5 * (0.1 * math.log(40) + 1) ** 2)
+    assert decoder_config(V3 | {"rope_scaling": None}).scales.attention == pytest.approx(192**-0.5)
+
+
+def test_every_second_layer_and_none_at_all():
+    some = decoder_config(V2_LITE | {"moe_layer_freq": 2, "first_k_dense_replace": 3, "num_hidden_layers": 8})
+    assert [layer for layer, sparse in enumerate(some.experts.layers) if sparse] == [4, 6]
+    assert decoder_config(V2_LITE | {"first_k_dense_replace": 27}).experts is None
+
+
+@pytest.mark.parametrize(
+    ("hf", "error", "words"),
+    [
+        (V2_LITE | {"topk_method": "noaux_tc"}, UnsupportedModelError, "topk_method='noaux_tc' is not supported; supported are"),
+        (V2_LITE | {"norm_topk_prob": True}, UnsupportedModelError, "norm_topk_prob=True is not supported"),
+        (V2_LITE | {"num_key_value_heads": 4}, UnsupportedModelError, "num_key_value_heads=4 is not supported"),
+        (V3 | {"scoring_func": "softmax"}, UnsupportedModelError, "scoring_func='softmax' .* this architecture has 'sigmoid'"),
+        (V3 | {"rope_interleave": False}, UnsupportedModelError, "rope_interleave=False is not supported"),
+        (V3 | {"attention_bias": True}, UnsupportedModelError, "attention_bias=True is not supported"),
+        (V3 | {"n_group": 7}, CheckpointError, "num_experts_per_tok=8 cannot be chosen of 256 experts in 7 groups"),
+        (V3 | {"topk_group": 1, "n_group": 64}, CheckpointError, "in 64 groups, 1 of them active"),
+        (V3 | {"kv_lora_rank": None}, CheckpointError, "lacks kv_lora_rank"),
+    ],
+)
+def test_refused(hf, error, words):
+    with pytest.raises(error, match=words):
+        decoder_config(hf)
+
+
+def test_layers_that_draft_are_passed_over():
+    config = decoder_config(read_hf_config(DATA / "deepseek-v3-groups"))
+    rules = weight_rules(config)
+    shapes = {source.name: source.stored_shape for rule in rules for source in rule.sources}
+    dtypes = dict.fromkeys([*shapes, "model.layers.2.eh_proj.weight", "model.layers.3.eh_proj.weight"], "bfloat16")
+    assert (config.num_layers, config.draft_layers) == (2, 1)
+    check_tensors(config, rules, shapes | {"model.layers.2.eh_proj.weight": (4, 8)}, dtypes)
+    for wrong, layer in ((config, 3), (replace(config, draft_layers=0), 2)):
+        with pytest.raises(CheckpointError, match=f"1 unexpected: model.layers.{layer}.eh_proj.weight"):
+            check_tensors(wrong, rules, shapes | {f"model.layers.{layer}.eh_proj.weight": (4, 8)}, dtypes)
