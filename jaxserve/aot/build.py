@@ -21,6 +21,7 @@ from jaxserve.aot.shapes import decoder
 from jaxserve.aot.target import Target
 from jaxserve.aot.thunks import Launches, read_launches
 from jaxserve.config.resolve import DeviceFacts, ModelFacts, resolve, resolve_dtypes
+from jaxserve.config.windows import group_layers
 from jaxserve.errors import ConfigError
 from jaxserve.executor.buckets import Bucket
 from jaxserve.executor.compile_cache import nothing_kept
@@ -147,7 +148,7 @@ def compile_for(config: TargetConfig, done: Done, output: Path | None = None) ->
 def _plan(config: TargetConfig, target: Target, model: DecoderConfig, mesh: Mesh) -> tuple[Ledger, Lowering]:
     """What an engine with these settings would choose on the target."""
     engine, devices = config.engine(), target.facts(list(mesh.devices.flat), config.gpu_memory_fraction)
-    stored = ModelFacts(config.model, model.dtype, model.max_position_embeddings)
+    stored = ModelFacts(config.model, model.dtype, model.max_position_embeddings, group_layers(model.windows).windows)
     count = partial(count_bytes, model, mesh, engine)
     ledger = first_ledger(
         memory=_memory(target, devices),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from jaxserve.config.fields import EngineConfig, RecordConfig
+from jaxserve.config.windows import longest_sequence
 from jaxserve.errors import ConfigError
 
 CPU_CACHE_BYTES = 4 * 2**30  # enough for the small models a CPU serves; --kv-cache-memory-gib asks for more
@@ -22,11 +23,13 @@ class ModelFacts:
         name: name of its directory.
         dtype: dtype of its weights.
         max_position_embeddings: longest context it was made for, tokens.
+        windows: of each group of its layers.
     """
 
     name: str
     dtype: str
     max_position_embeddings: int
+    windows: tuple[int | None, ...] = (None,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +114,11 @@ def resolve(
     device_bytes = count_bytes(dtype, kv_dtype)
     max_model_len = _max_model_len(config, model)
     num_pages = _num_pages(config, devices, max_model_len, device_bytes, saved_pages)
-    fitting = (num_pages - 1) * config.cache.page_size
-    if fitting < 2:
+    chunk = config.scheduler.max_num_batched_tokens
+    fitting = longest_sequence(model.windows, num_pages - 1, config.cache.page_size, chunk)
+    if fitting is not None and fitting < 2:
         raise ConfigError(f"num_pages is {num_pages}: the KV cache must hold a prompt's token and one more", param="num_pages")
-    if fitting < max_model_len:
+    if fitting is not None and fitting < max_model_len:
         if config.model.max_model_len is not None:
             raise ConfigError(
                 f"max_model_len is {max_model_len} tokens, but the KV cache holds {fitting} "

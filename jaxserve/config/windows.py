@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 
 def first_column(window: int | None, num_computed: int, page_size: int) -> int:
@@ -36,3 +37,25 @@ def longest_sequence(windows: Sequence[int | None], num_pages: int, page_size: i
     if None not in windows and held(num_pages + 1) <= num_pages:
         return None
     return (bisect_right(range(num_pages + 1), num_pages, key=held) - 1) * page_size
+
+
+@dataclass(frozen=True, slots=True)
+class LayerGroups:
+    """Layers whose keys and values share pages.
+
+    Attributes:
+        windows: of each group; the largest of its layers'.
+        places: each layer's group, and its number in it.
+        size: layers of the largest group; a page has room for so many.
+    """
+
+    windows: tuple[int | None, ...]
+    places: tuple[tuple[int, int], ...]
+    size: int
+
+
+def group_layers(windows: Sequence[int | None]) -> LayerGroups:
+    """The groups of layers with these windows: one for all, which sees what the layer does that sees most."""
+    limits = [window for window in windows if window is not None]
+    widest = max(limits) if len(limits) == len(windows) else None
+    return LayerGroups((widest,), tuple((0, layer) for layer in range(len(windows))), len(windows))

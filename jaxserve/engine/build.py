@@ -91,6 +91,8 @@ def build_engine(config: EngineConfig, *, strict_length: bool, clock: Clock, pro
         config.cache.page_size,
         prefix_caching=config.cache.prefix_caching,
         quota=partial(_quota, ready.policies, resolved.num_pages - 1),
+        windows=executor.capabilities().windows,
+        max_chunk=config.scheduler.max_num_batched_tokens,
     )
     scheduler = Scheduler(config.scheduler, cache, resolved.max_model_len, clock, policies=ready.policies)
     limits = IntakeLimits(
@@ -133,7 +135,14 @@ def _load(config: EngineConfig, ready: Preparation, progress: Progress) -> Param
 
 def _budgets(config: EngineConfig, policies: Policies, cache: KVCache) -> Budgets:
     default_class = ServiceClass(config.scheduler.default_class)
-    return Budgets(policies, default_class, num_pages=cache.num_usable, page_size=cache.page_size)
+    return Budgets(
+        policies,
+        default_class,
+        num_pages=cache.num_usable,
+        page_size=cache.page_size,
+        windows=cache.windows,
+        max_chunk=config.scheduler.max_num_batched_tokens,
+    )
 
 
 def _quota(policies: Policies, num_pages: int, tenant: str) -> int | None:

@@ -14,6 +14,7 @@ from jaxserve.config.fields import EngineConfig, ParallelConfig
 from jaxserve.config.policies import Policies
 from jaxserve.config.policies_file import load_policies
 from jaxserve.config.resolve import ModelFacts, ResolvedConfig, resolve
+from jaxserve.config.windows import group_layers
 from jaxserve.engine.generation import generation_defaults
 from jaxserve.engine.warm import WarmLine, read_warm_prompts
 from jaxserve.errors import CheckpointError, ConfigError
@@ -159,4 +160,5 @@ def _model_facts(config: EngineConfig, directory: Path, decoder: DecoderConfig) 
         name=name,
         dtype=decoder.dtype,
         max_position_embeddings=decoder.max_position_embeddings,
+        windows=group_layers(decoder.windows).windows,
     )

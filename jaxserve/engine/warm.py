@@ -148,7 +148,7 @@ class Warmer:
     def _check_room(self) -> None:
         """Pins must leave the longest sequence its pages, or it would wait for ever."""
         cache = self.core.scheduler.cache
-        left, needed = cache.num_usable - cache.num_pinned, cache.pages_for(self.max_model_len)
+        left, needed = cache.num_usable - cache.num_pinned, cache.most_pages(self.max_model_len)
         if left < needed:
             raise InvalidRequestError(
                 f"{cache.num_pinned} of {cache.num_usable} pages are pinned, which leaves {left}, but a sequence of "

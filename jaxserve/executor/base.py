@@ -20,6 +20,7 @@ class Capabilities:
         num_pages, page_size: the KV cache.
         swap_places: pages that its swap space holds; 0 if it has none, and then no plan may swap.
         swap_page_seconds: seconds to move one page there, or back.
+        windows: the window of each group of layers, as the KV cache knows them.
     """
 
     max_num_seqs: int
@@ -29,6 +30,7 @@ class Capabilities:
     page_size: int
     swap_places: int = 0
     swap_page_seconds: float = 0.0
+    windows: tuple[int | None, ...] = (None,)
 
 
 class StepHandle(Protocol):

@@ -9,11 +9,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxserve.config.windows import group_layers
 from jaxserve.executor.base import Capabilities
 from jaxserve.executor.batch import DeviceBatch, make_batch
 from jaxserve.executor.buckets import Bucket
 from jaxserve.executor.compile_guard import CompileGuard
 from jaxserve.executor.copies import copy_batches
+from jaxserve.executor.expert_tokens import ExpertTokens
 from jaxserve.executor.lowering import Lowering
 from jaxserve.executor.programs import SMALL_PROGRAMS, Programs
 from jaxserve.executor.result import LocalHandle
@@ -44,6 +46,8 @@ class LocalExecutor:
         self._programs = programs
         self._guard = CompileGuard(strict=lowering.options.strict)
         self._padding_tokens = 0
+        self._latest: LocalHandle | None = None
+        self._expert_tokens = ExpertTokens(lowering.config, programs.expert_tokens)
         self.device_kind: str = lowering.mesh.devices.flat[0].device_kind
         self.grid = lowering.grid
         zeros: Callable[..., jax.Array] = jnp.zeros
@@ -83,6 +87,7 @@ class LocalExecutor:
             max_model_len=options.max_model_len,
             num_pages=options.num_pages,
             page_size=options.page_size,
+            windows=group_layers(self._config.windows).windows,
         )
 
     def counts(self) -> ExecutorCounts:
@@ -92,6 +97,9 @@ class LocalExecutor:
             late_compiles=self.late_compiles,
             bucket_misses=self.bucket_misses,
             padding_tokens=self._padding_tokens,
+            expert_tokens=self._expert_tokens.counted(
+                self._state.expert_tokens, in_flight=self._latest is not None and not self._latest.collected
+            ),
         )
 
     def submit(self, plan: Plan) -> LocalHandle:
@@ -106,7 +114,8 @@ class LocalExecutor:
             for start in plan.starts:
                 self._load(start)
             self._state, packed = program(self._params, self._state, self._batch(plan, bucket))
-            return LocalHandle(plan, packed, self._score(plan), min(MAX_LOGPROBS, self._config.vocab_size))
+            self._latest = LocalHandle(plan, packed, self._score(plan), min(MAX_LOGPROBS, self._config.vocab_size))
+            return self._latest
 
     def _batch(self, plan: Plan, bucket: Bucket) -> DeviceBatch:
         options = self._options

@@ -135,7 +135,14 @@ class Replica:
         self._held: list[Update] = []
         self._progress: dict[str, int] = {}  # tokens of each unfinished sequence that were ever in the cache
         self._clock = VirtualClock(now)
-        self._cache = KVCache(limits.num_pages, limits.page_size, prefix_caching=spec.prefix_caching, quota=_quota(spec))
+        self._cache = KVCache(
+            limits.num_pages,
+            limits.page_size,
+            prefix_caching=spec.prefix_caching,
+            quota=_quota(spec),
+            windows=limits.windows,
+            max_chunk=limits.max_num_batched_tokens,
+        )
         self._scheduler = Scheduler(
             spec.scheduler,
             self._cache,
@@ -150,6 +157,8 @@ class Replica:
             ServiceClass(spec.scheduler.default_class),
             num_pages=self._cache.num_usable,
             page_size=limits.page_size,
+            windows=limits.windows,
+            max_chunk=limits.max_num_batched_tokens,
         )
         costs = CostModel(spec.layout, spec.calibration, spec.grid(limits))
         executor = SimulatedExecutor(limits, costs, self._clock, spec.calibration.host_s, self._observe)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from jaxserve.config.fields import SchedulerConfig
 from jaxserve.config.policies_file import load_policies
+from jaxserve.config.windows import group_layers, longest_sequence
 from jaxserve.errors import ConfigError
 from jaxserve.executor.base import Capabilities
 from jaxserve.executor.simulated import Calibration
@@ -82,8 +83,9 @@ def replica_spec(config: ReplicaConfig, scheduler: SchedulerConfig) -> ReplicaSp
     memory.check_layout(layout)
     room = memory.ledger(layout).kv_tokens  # raises where the weights alone are too big
     num_pages = room // config.page_size if config.num_pages is None else config.num_pages
-    fitting = max(num_pages - 1, 0) * config.page_size
-    if fitting < 2 or num_pages * config.page_size > room:
+    windows = group_layers(shape.windows).windows
+    fitting = longest_sequence(windows, max(num_pages - 1, 0), config.page_size, scheduler.max_num_batched_tokens)
+    if (fitting is not None and fitting < 2) or num_pages * config.page_size > room:
         raise ConfigError(
             f"num_pages is {num_pages} of {config.page_size} tokens, one of them the null page: memory holds {room:,} tokens, "
             "and a prompt's token and one more must fit",
@@ -97,6 +99,7 @@ def replica_spec(config: ReplicaConfig, scheduler: SchedulerConfig) -> ReplicaSp
         page_size=config.page_size,
         swap_places=_swap_places(config, layout),
         swap_page_seconds=config.page_size * layout.kv_token_bytes_device / (config.swap_gbps * 1e9),
+        windows=windows,
     )
     return ReplicaSpec(
         layout=layout,
@@ -139,8 +142,8 @@ def _calibration(config: ReplicaConfig) -> Calibration:
     )
 
 
-def _max_model_len(config: ReplicaConfig, made_for: int, fitting: int) -> int:
-    asked = config.max_model_len
+def _max_model_len(config: ReplicaConfig, made_for: int, fitting: int | None) -> int:
+    asked, fitting = config.max_model_len, made_for if fitting is None else fitting
     if asked is None:
         return min(made_for, fitting)
     if asked > made_for:

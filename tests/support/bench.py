@@ -18,7 +18,7 @@ from jaxserve.scheduler.request import EngineRequest
 from jaxserve.scheduler.scheduler import Scheduler
 from jaxserve.scheduler.update import Update
 from jaxserve.types import ServiceClass
-from tests.support.hash_executor import HashExecutor
+from tests.support.hash_executor import HashExecutor, Windows
 
 MAX_LEN = 400
 PAID, FREE, BATCH = ServiceClass
@@ -75,11 +75,12 @@ class Bench:
         swap: SwapSpace | None = None,
         swap_places: int = 0,
         poison: int | None = None,
+        windows: Windows = (None,),
         **config: Any,
     ) -> None:
         settings = {"growth_reserve": 0.0, "itl_target_ms": 0.0} | config
         self.config = SchedulerConfig(max_num_seqs=max_num_seqs, max_num_batched_tokens=budget, **settings)
-        self.cache = KVCache(num_pages, page_size, prefix_caching=prefix_caching)
+        self.cache = KVCache(num_pages, page_size, prefix_caching=prefix_caching, windows=windows, max_chunk=budget)
         self.clock = VirtualClock()
         self.preemptions: list[Preemption] = []
         self.scheduler = Scheduler(
@@ -91,7 +92,9 @@ class Bench:
             swap=swap,
             on_preemption=self.preemptions.append,
         )
-        self.executor = HashExecutor(num_pages, page_size, max_num_seqs, max_len, swap_places=swap_places, poison=poison)
+        self.executor = HashExecutor(
+            num_pages, page_size, max_num_seqs, max_len, swap_places=swap_places, poison=poison, windows=windows
+        )
         self.tokens: dict[str, list[int]] = {}
         self.ended: dict[str, Update] = {}
 

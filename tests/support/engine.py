@@ -61,7 +61,13 @@ def run(
 ) -> Run:
     limits = built.core.executor.capabilities()
     settings = {"max_num_seqs": limits.max_num_seqs, "max_num_batched_tokens": limits.max_num_batched_tokens} | scheduler
-    cache = KVCache(num_pages or limits.num_pages, limits.page_size, prefix_caching=prefix_caching)
+    cache = KVCache(
+        num_pages or limits.num_pages,
+        limits.page_size,
+        prefix_caching=prefix_caching,
+        windows=limits.windows,
+        max_chunk=limits.max_num_batched_tokens,
+    )
     core = EngineCore(
         Scheduler(SchedulerConfig(**settings), cache, limits.max_model_len, RealClock()), built.core.executor, overlap=overlap
     )

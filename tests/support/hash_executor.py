@@ -93,6 +93,7 @@ class HashExecutor:
             page_size=self.page_size,
             swap_places=self.swap_places,
             swap_page_seconds=self.swap_page_seconds,
+            windows=self.windows,
         )
 
     def counts(self) -> ExecutorCounts:

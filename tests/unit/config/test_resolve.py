@@ -100,6 +100,15 @@ def test_a_cache_smaller_than_the_models_context_shortens_it():
     assert resolve(config(cache={"num_pages": 7}), MODEL, CPU).max_model_len == 96
 
 
+def test_windows_let_a_small_cache_hold_a_long_sequence():
+    """A window of 20 tokens and a step of 40 lie in 5 pages of 16 at most."""
+    settings = config(cache={"num_pages": 6}, scheduler={"max_num_batched_tokens": 40, "max_num_seqs": 4})
+    assert resolve(settings, replace(MODEL, windows=(20,)), CPU).max_model_len == 2048
+    assert resolve(settings, replace(MODEL, windows=(37,)), CPU).max_model_len == 80
+    assert resolve(settings, replace(MODEL, windows=(None,)), CPU).max_model_len == 80
+    assert resolve(settings, replace(MODEL, windows=(None, 20)), CPU).max_model_len == 32
+
+
 def test_a_cpu_gets_the_pages_that_could_ever_be_used():
     settings = config(model={"max_model_len": 100}, scheduler={"max_num_seqs": 3})
     assert resolve(settings, MODEL, CPU).num_pages == 3 * 7 + 1

@@ -368,6 +368,21 @@ def test_what_the_pages_of_its_class_or_tenant_can_never_hold_is_refused(policie
     assert optioned(intake, replace(options, service_class=FREE, tenant="other"), 20, max_tokens=None)[0].max_tokens == 12
 
 
+def test_what_pages_hold_depends_on_windows():
+    """5 of 10 pages: 20 tokens without windows, 8 in each of two groups, and any number where a window and a step lie in 5."""
+    policies = Policies(classes={PAID: ClassPolicy(kv_share=0.5)})
+
+    def most(**windows):
+        budgets = Budgets(policies, PAID, num_pages=10, page_size=4, **windows)
+        intake = Intake.by_rules(None, Intake(None, intake_of(None).rules.limits, NAMESPACE, budgets).rules, "")
+        return intake.prepare(tokens(3), SamplingParams(max_tokens=None), "name", 0.0)[0].max_tokens + 3
+
+    assert most() == 20
+    assert most(windows=(None, None)) == 8
+    assert most(windows=(None, 3), max_chunk=2) == 12
+    assert most(windows=(9,), max_chunk=8) == CONTEXT
+
+
 def test_tenants_and_salts_never_share_a_root():
     intake = intake_of(None)
     names = ("", "a", "ab", "1:", "1:a", "3", "3:b")

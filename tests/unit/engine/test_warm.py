@@ -30,13 +30,13 @@ def template(tmp_path):
 class Bench:
     """A small engine that is warmed, then asked."""
 
-    def __init__(self, tokenizer=None, template=None, *, context=CONTEXT, policies=None, overlap=True):
+    def __init__(self, tokenizer=None, template=None, *, context=CONTEXT, policies=None, overlap=True, windows=(None,)):
         clock = RealClock()
-        cache = KVCache(PAGES, PAGE, prefix_caching=True)
+        cache = KVCache(PAGES, PAGE, prefix_caching=True, windows=windows, max_chunk=16)
         config = SchedulerConfig(max_num_seqs=ROWS, max_num_batched_tokens=16)
         policies = policies or Policies()
         scheduler = Scheduler(config, cache, context, clock, policies=policies)
-        self.core = EngineCore(scheduler, HashExecutor(PAGES, PAGE, ROWS, context, VOCAB), overlap=overlap)
+        self.core = EngineCore(scheduler, HashExecutor(PAGES, PAGE, ROWS, context, VOCAB, windows=windows), overlap=overlap)
         limits = IntakeLimits(
             max_model_len=context, vocab_size=VOCAB, eos_token_ids=frozenset(), max_sequences=8, seed=0, strict=True
         )
@@ -176,6 +176,7 @@ def test_pins_leave_the_longest_sequence_its_pages(tmp_path):
     Bench(context=34 * PAGE).warm(path)
     with pytest.raises(ConfigError, match=r"line 1: 6 of 40 pages are pinned, which leaves 34, .* 137 needs 35"):
         Bench(context=34 * PAGE + 1).warm(path)
+    Bench(context=34 * PAGE + 1, windows=(9,)).warm(path)
 
 
 def test_no_file_and_a_missing_file(tmp_path):
