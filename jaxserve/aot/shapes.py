@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from jaxserve.errors import ConfigError, UnsupportedModelError
+from jaxserve.errors import ConfigError
 from jaxserve.models.checkpoint import read_hf_config
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.registry import MODEL_TYPES, decoder_config
@@ -16,7 +16,7 @@ def decoder(name: str, layers: int | None) -> DecoderConfig:
 
     Raises:
         ConfigError: no such shape and no such directory, or more layers than it has.
-        UnsupportedModelError: a shape that the engine's decoder does not have.
+        UnsupportedModelError: a config.json with values that jaxserve does not implement.
         CheckpointError: a config.json that cannot be read.
     """
     config = decoder_config(read_hf_config(Path(name))) if Path(name).is_dir() else known_decoder(name)
@@ -30,15 +30,11 @@ def decoder(name: str, layers: int | None) -> DecoderConfig:
 def known_decoder(name: str) -> DecoderConfig:
     """The decoder of a model that the planner knows by name, in bfloat16.
 
-    Raises:
-        ConfigError: no such model.
-        UnsupportedModelError: one that the engine does not serve.
+    Raises ConfigError if there is no such model.
     """
     hf = catalogue.known_config(name)
     if hf is None:
         raise ConfigError(
             f"{name!r} is neither a checkpoint directory nor one of {', '.join(catalogue.model_names())}", param="model"
         )
-    if hf["model_type"] not in MODEL_TYPES:
-        raise UnsupportedModelError(f"{name}: the engine does not serve models of type {hf['model_type']} yet", param="model")
     return decoder_config({**hf, "architectures": [MODEL_TYPES[hf["model_type"]]], "dtype": "bfloat16"})

@@ -6,42 +6,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
+from jaxserve.models.config import Experts, Latent
+
 Split = Literal["tensor", "kv_heads", "none"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Experts:
-    """A mixture-of-experts MLP.
-
-    Attributes:
-        count, active: routed experts in a layer, and how many of them a token visits.
-        ffn_size: F of one routed expert.
-        shared_ffn_size: F of the expert that every token visits; 0 for none.
-        layers: layers that have experts; the rest are dense.
-    """
-
-    count: int
-    active: int
-    ffn_size: int
-    shared_ffn_size: int
-    layers: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Latent:
-    """Multi-head latent attention: the cache holds one latent and one rotary key per token and layer, shared by all heads.
-
-    Attributes:
-        query_rank: rank of the compressed query; 0 where queries are not compressed.
-        kv_rank, rope_dim: values of the latent and of the rotary key.
-        nope_dim, value_dim: values of one head's other key part, and of its value.
-    """
-
-    query_rank: int
-    kv_rank: int
-    rope_dim: int
-    nope_dim: int
-    value_dim: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +19,10 @@ class Part:
         name: what they are.
         count: number of weights, of all layers together.
         split: over all devices, over at most as many as there are KV heads, or a copy on each.
-        quantised: whether they take the weight format; embeddings, logits, norms, routers and biases stay in 16 bits.
+        quantised: whether they take the weight format; embeddings, logits, norms, routers and biases keep their own.
         use: read at every step, a row a token (embedding), or by the tokens sent there (routed experts).
         multiplied: whether they are a matrix that tokens are multiplied with.
+        bits: of one of them, where they do not take the weight format.
     """
 
     name: str
@@ -63,6 +31,7 @@ class Part:
     quantised: bool = True
     use: Literal["step", "row", "routed", "last"] = "step"
     multiplied: bool = True
+    bits: int = 16
 
     def on_device(self, tp: int, kv_heads: int) -> float:
         """Number of these weights on each of `tp` devices."""
@@ -83,7 +52,7 @@ class ModelShape:
         qkv_bias, output_bias, mlp_bias: which projections add a bias (mlp_bias: the experts' too).
         norms: of all layers together, and the last one: how many weights they have.
         sinks: one learned attention sink a head.
-        experts, latent: None for a dense MLP and for grouped-query attention.
+        experts, latent: as in DecoderConfig; None for a dense MLP and for grouped-query attention.
     """
 
     name: str
@@ -113,7 +82,7 @@ class ModelShape:
     @property
     def dense_layers(self) -> int:
         """Layers with a dense MLP."""
-        return self.num_layers - (self.experts.layers if self.experts else 0)
+        return self.num_layers - (sum(self.experts.layers) if self.experts else 0)
 
     @cached_property
     def parts(self) -> tuple[Part, ...]:
@@ -150,7 +119,7 @@ class ModelShape:
         embed, layers, heads = self.hidden_size, self.num_layers, self.num_heads
         if self.latent:
             mla = self.latent
-            rank, query = mla.query_rank, heads * (mla.nope_dim + mla.rope_dim)
+            rank, query = mla.query_rank or 0, heads * (mla.nope_dim + mla.rope_dim)
             down = embed * (mla.kv_rank + mla.rope_dim) + embed * rank
             up = (rank or embed) * query + mla.kv_rank * heads * (mla.nope_dim + mla.value_dim)
             return (
@@ -171,14 +140,16 @@ class ModelShape:
         biases = self.mlp_bias * self.dense_layers * (2 * self.ffn_size + embed)
         if moe is None:
             return dense, Part("mlp biases", biases, "none", False, multiplied=False)
-        each = self.mlp_bias * moe.layers * moe.count
+        layers, routing = sum(moe.layers), moe.routing
+        each = layers * moe.count
         return (
             dense,
-            Part("routed experts", moe.layers * moe.count * 3 * embed * moe.ffn_size, use="routed"),
-            Part("shared expert", moe.layers * 3 * embed * moe.shared_ffn_size),
-            Part("router", moe.layers * embed * moe.count, "none", False),
-            Part("mlp biases", biases + each, "none", False, multiplied=False),  # `each`: one an expert, of the router
-            Part("expert biases", each * (2 * moe.ffn_size + embed), "none", False, "routed", multiplied=False),
+            Part("routed experts", each * 3 * embed * moe.ffn_size, use="routed"),
+            Part("shared expert", layers * 3 * embed * moe.shared_ffn_size),
+            Part("router", layers * embed * (moe.count + moe.shared_gate), "none", False),
+            Part("router corrections", each * routing.correction, "none", False, multiplied=False, bits=32),
+            Part("mlp biases", biases + each * routing.bias, "none", False, multiplied=False),
+            Part("expert biases", each * self.mlp_bias * (2 * moe.ffn_size + embed), "none", False, "routed", multiplied=False),
         )
 
     def kv_values(self, tp: int | None = None) -> int:

@@ -10,7 +10,7 @@ from jaxserve.aot.ledger import Ledger
 from jaxserve.aot.settings import TargetConfig
 from jaxserve.aot.shapes import decoder, known_decoder
 from jaxserve.config.fields import EngineConfig
-from jaxserve.errors import ConfigError, UnsupportedModelError
+from jaxserve.errors import ConfigError
 from jaxserve.executor.buckets import BucketGrid
 from jaxserve.models.checkpoint import read_hf_config
 from jaxserve.models.registry import decoder_config
@@ -22,17 +22,9 @@ def test_a_shape_has_as_many_parameters_as_the_planner_counts(name: str) -> None
     assert known_decoder(name).num_parameters == catalogue.model(name).num_parameters
 
 
-def test_every_dense_shape_of_the_planner_is_a_decoder() -> None:
-    shapes = {name: catalogue.model(name) for name in catalogue.model_names()}
-    dense = {name: shape for name, shape in shapes.items() if not (shape.experts or shape.latent or shape.sinks)}
-    assert len(dense) >= 6
-    for name, shape in dense.items():
-        assert known_decoder(name).num_parameters == shape.num_parameters
-
-
-def test_experts_are_refused_by_name() -> None:
-    with pytest.raises(UnsupportedModelError, match="mixtral-8x7b: the engine does not serve models of type mixtral"):
-        known_decoder("mixtral-8x7b")
+def test_every_shape_of_the_planner_is_a_decoder() -> None:
+    for name in catalogue.model_names():
+        assert known_decoder(name).num_parameters == catalogue.model(name).num_parameters
 
 
 def test_first_layers_alone() -> None:

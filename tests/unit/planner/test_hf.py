@@ -1,4 +1,4 @@
-"""Reading config.json files, of families that the engine serves and of others."""
+"""Reading config.json files as the engine does; what it counts is counted to the byte in test_bytes.py."""
 
 import json
 from pathlib import Path
@@ -55,13 +55,13 @@ def test_gpt_oss_alternates_windows_unless_told() -> None:
 
 
 def test_deepseek_has_dense_layers_first_and_shared_experts() -> None:
-    latent = {"kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8, "q_lora_rank": None}
+    latent = {"kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8, "num_key_value_heads": 8}
     moe = {"n_routed_experts": 4, "n_shared_experts": 2, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
-    shape = shape_from_hf(hf("deepseek_v2", **latent, **moe, first_k_dense_replace=1), "x")
+    shape = shape_from_hf(hf("deepseek_v2", **latent, **moe, q_lora_rank=None, first_k_dense_replace=1), "x")
     assert shape.experts is not None
     assert shape.latent is not None
-    assert (shape.experts.layers, shape.dense_layers, shape.experts.shared_ffn_size) == (3, 1, 64)
-    assert shape.latent.query_rank == 0
+    assert (sum(shape.experts.layers), shape.dense_layers, shape.experts.shared_ffn_size) == (3, 1, 64)
+    assert shape.latent.query_rank is None
 
 
 def test_qwen3_moe_may_have_dense_layers() -> None:
@@ -73,8 +73,8 @@ def test_qwen3_moe_may_have_dense_layers() -> None:
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"num_key_value_heads": 3}, "8 heads cannot share 3 KV heads|num_attention_heads=8 is no multiple of 3"),
-        ({"hidden_size": 60}, "lacks head_dim|head_dim must be even"),
+        ({"num_key_value_heads": 3}, "num_attention_heads=8 is no multiple of 3"),
+        ({"hidden_size": 60}, "head_dim must be even"),
         ({"vocab_size": -1}, "vocab_size must be a positive integer"),
         ({"num_hidden_layers": None}, "lacks num_hidden_layers"),
     ],
@@ -86,13 +86,8 @@ def test_impossible_fields_are_named(kind: str, fields: dict[str, Any], words: s
 
 
 def test_more_active_experts_than_there_are() -> None:
-    with pytest.raises(CheckpointError, match="5 experts a token, but only 4"):
+    with pytest.raises(CheckpointError, match="num_experts_per_tok=5 is more than the 4 experts"):
         shape_from_hf(hf("mixtral", num_local_experts=4, num_experts_per_tok=5), "x")
-
-
-def test_layer_types_must_match_the_layers() -> None:
-    with pytest.raises(CheckpointError, match="1 layer_types for 4 layers"):
-        shape_from_hf(hf("mixtral", sliding_window=8, layer_types=["full_attention"]), "x")
 
 
 def test_an_unknown_model_type_lists_the_known() -> None:

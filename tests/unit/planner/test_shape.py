@@ -21,12 +21,13 @@ PUBLISHED = {
     "qwen2.5-72b": 72.71,
     "qwen3-8b": 8.19,
     "qwen3-32b": 32.76,
+    "qwen3-moe": 30.53,
     "qwen3-235b-a22b": 235.09,
     "mixtral-8x7b": 46.70,
     "deepseek-v3": 671.03,
     "gpt-oss-120b": 116.83,
 }
-ACTIVE = {"qwen3-235b-a22b": 22, "mixtral-8x7b": 12.9, "deepseek-v3": 37, "gpt-oss-120b": 5.1}
+ACTIVE = {"qwen3-moe": 3.0, "qwen3-235b-a22b": 22, "mixtral-8x7b": 12.9, "deepseek-v3": 37, "gpt-oss-120b": 5.1}
 
 
 def test_every_named_shape_has_a_published_size() -> None:

@@ -1,0 +1,60 @@
+"""Weights and cache as planned are those that the engine holds, to the byte, for every family."""
+
+from typing import Any
+
+import jax
+import pytest
+
+from jaxserve.config.fields import EngineConfig
+from jaxserve.executor.memory import count_bytes
+from jaxserve.models.checkpoint import read_hf_config
+from jaxserve.models.registry import FAMILIES, MODEL_TYPES, decoder_config
+from jaxserve.planner import catalogue
+from jaxserve.planner.hf import shape_from_hf
+from jaxserve.planner.memory import PAGE_SIZE, Layout
+from jaxserve.weights.load import load_params
+from sharding import make_mesh
+from tests.golden.reading import DATA, NAMES
+
+# Published models, with everything a multiple of what it is, but smaller.
+SMALLER: dict[str, Any] = {"vocab_size": 96, "hidden_size": 64, "num_hidden_layers": 4, "intermediate_size": 40}
+PUBLISHED: dict[str, dict[str, Any]] = {
+    "mixtral-8x7b": {},
+    "qwen3-moe": {"moe_intermediate_size": 24},
+    "deepseek-v3": {"moe_intermediate_size": 24, "q_lora_rank": 48, "num_attention_heads": 8, "num_key_value_heads": 8},
+    "gpt-oss-120b": {},
+}
+
+
+def check(hf: dict[str, Any]) -> None:
+    decoder = decoder_config(hf)
+    plan = Layout(shape=shape_from_hf(hf, "small"), hardware=catalogue.hardware("h100"), tp=1, weights="bf16", kv_dtype="bf16")
+    held = count_bytes(decoder, make_mesh(1), EngineConfig(), "bfloat16", "bfloat16")
+    assert plan.shape.num_parameters == decoder.num_parameters
+    assert plan.weight_bytes == plan.weight_bytes_device == held.weights
+    assert PAGE_SIZE * plan.kv_token_bytes == PAGE_SIZE * plan.kv_token_bytes_device == held.page
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_golden_checkpoint(name: str) -> None:
+    check(read_hf_config(DATA / name))
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_models_scaled_down(name: str) -> None:
+    known = catalogue.known_config(name)
+    assert known is not None
+    check({**known, **SMALLER, **PUBLISHED[name], "architectures": [MODEL_TYPES[known["model_type"]]]})
+
+
+@pytest.mark.parametrize("name", ["mixtral-window", "qwen3-moe-some", "deepseek-v3-groups", "deepseek-v3-fp8", "gpt-oss-mxfp4"])
+def test_what_is_loaded(name: str) -> None:
+    """Also of quantised checkpoints, which are held dequantised; layers for predicting more tokens at once are not loaded."""
+    hf = read_hf_config(DATA / name)
+    params = load_params(DATA / name, decoder_config(hf), make_mesh(1), "bfloat16")
+    plan = Layout(shape=shape_from_hf(hf, "small"), hardware=catalogue.hardware("h100"), tp=1, weights="bf16", kv_dtype="bf16")
+    assert sum(array.nbytes for array in jax.tree.leaves(params)) == plan.weight_bytes
+
+
+def test_every_family_is_asked() -> None:
+    assert {read_hf_config(DATA / name)["architectures"][0] for name in NAMES} == set(FAMILIES)
