@@ -77,6 +77,29 @@ def rope_from_hf(hf: Mapping[str, Any], max_position_embeddings: int, partly: in
     return replace(rope, rotated_dims=rotated)
 
 
+def ropes_by_kind(
+    fields: HfFields, max_position_embeddings: int, thetas: tuple[float, float]
+) -> tuple[RopeConfig, RopeConfig] | None:
+    """The rotary embeddings of layers with a window and without, where `rope_parameters` has a table for each.
+
+    Args:
+        fields: of config.json.
+        max_position_embeddings: the model's.
+        thetas: the family's defaults for the two.
+
+    Returns None for a file that does not tell them apart, as those of transformers 4. Raises as `rope_from_hf`.
+    """
+    kinds = HfFields(fields.table("rope_parameters"), "config.json, rope_parameters")
+    names = ("sliding_attention", "full_attention")
+    if not any(map(kinds.has, names)):
+        return None
+    if others := sorted(kinds.hf.keys() - set(names)):
+        raise kinds.unsupported(others[0], f"supported are {' and '.join(names)}")
+    tables = ({"rope_theta": theta, **kinds.table(name)} for name, theta in zip(names, thetas, strict=True))
+    local, whole = (rope_from_hf({"rope_parameters": table}, max_position_embeddings) for table in tables)
+    return local, whole
+
+
 def _scaled(hf: Mapping[str, Any], fields: HfFields, kind: RopeKind, max_position_embeddings: int) -> RopeConfig:
     theta = fields.number("rope_theta", HfFields(hf).number("rope_theta", DEFAULT_THETA))
     if kind == "default":

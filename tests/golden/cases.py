@@ -137,7 +137,14 @@ CASES = (
         {"num_hidden_layers": 3, "use_sliding_window": True, "sliding_window": 20, "max_window_layers": 1},
     ),
     Case("qwen2-yarn", "qwen2", 10, {"rope_parameters": YARN, "max_position_embeddings": 256}, layout=4),
-    Case("qwen3-tied", "qwen3", 13, {"head_dim": 16, "tie_word_embeddings": True, "vocab_size": 281}),
+    Case(
+        "qwen3-fp8",
+        "qwen3",
+        13,
+        {"head_dim": 16, "tie_word_embeddings": True, "vocab_size": 281},
+        stored="fp8",
+        dtype="bfloat16",
+    ),
     Case(
         "qwen3-yarn",
         "qwen3",
@@ -190,6 +197,21 @@ CASES = (
     ),
     Case("olmo2-gqa", "olmo2", 20, {"head_dim": 8}),
     Case("olmo2-mha", "olmo2", 21, {"num_key_value_heads": 4, "attention_bias": True, "num_hidden_layers": 3}, layout=4),
+    Case(
+        "olmo3-yarn",
+        "olmo3",
+        60,
+        {
+            "num_hidden_layers": 4,
+            "sliding_window": 24,
+            "max_position_embeddings": 256,
+            "rope_parameters": {
+                "full_attention": YARN,
+                "sliding_attention": {"rope_type": "default", "rope_theta": 5000.0},
+            },
+        },
+        dtype="bfloat16",
+    ),
     Case("smollm3-nope", "smollm3", 22, {"num_hidden_layers": 3, "no_rope_layer_interval": 2}),
     Case(
         "smollm3-window",

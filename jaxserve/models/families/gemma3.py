@@ -9,7 +9,7 @@ from jaxserve.models.config import DecoderConfig, RopeConfig
 from jaxserve.models.families.common import sliding_layers, windows_of
 from jaxserve.models.families.gemma import gemma_config
 from jaxserve.models.fields import HfFields
-from jaxserve.models.rope_config import rope_from_hf
+from jaxserve.models.rope_config import rope_from_hf, ropes_by_kind
 from jaxserve.models.rules import WeightRule, decoder_rules
 
 ARCHITECTURE = "Gemma3ForCausalLM"
@@ -42,13 +42,9 @@ def config_from_hf(hf: Mapping[str, Any]) -> DecoderConfig:
 def _ropes(hf: Mapping[str, Any], limit: int) -> tuple[RopeConfig, RopeConfig]:
     """The rotary embeddings of layers with and without a window, in the layouts of transformers 5 and 4."""
     fields = HfFields(hf)
-    kinds = HfFields(fields.table("rope_parameters"), "config.json, rope_parameters")
-    if "full_attention" in kinds.hf or "sliding_attention" in kinds.hf:
-        if others := sorted(kinds.hf.keys() - {"full_attention", "sliding_attention"}):
-            raise kinds.unsupported(others[0], "supported are full_attention and sliding_attention")
-        local = {"rope_theta": _LOCAL_THETA, **kinds.table("sliding_attention")}
-        whole = {"rope_theta": _GLOBAL_THETA, **kinds.table("full_attention")}
-        return rope_from_hf({"rope_parameters": local}, limit), rope_from_hf({"rope_parameters": whole}, limit)
+    ropes = ropes_by_kind(fields, limit, (_LOCAL_THETA, _GLOBAL_THETA))
+    if ropes is not None:
+        return ropes
     local = {"rope_theta": fields.number("rope_local_base_freq", _LOCAL_THETA)}
     return rope_from_hf(local, limit), rope_from_hf({"rope_theta": _GLOBAL_THETA, **hf}, limit)
 

@@ -57,6 +57,18 @@ def test_both_layouts_of_transformers_mean_the_same():
     assert decoder_config(hf(rope_theta=7.0, rope_scaling=None)).ropes[0].theta == 7.0
 
 
+def test_layers_with_a_window_of_olmo_3_keep_their_rotary_embedding():
+    yarn = {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 64}
+    four = decoder_config(hf("Olmo3ForCausalLM", num_hidden_layers=4, rope_theta=7e5, rope_scaling=yarn))
+    kinds = {"full_attention": {**yarn, "rope_theta": 7e5}, "sliding_attention": {"rope_type": "default", "rope_theta": 7e5}}
+    five = decoder_config(hf("Olmo3ForCausalLM", num_hidden_layers=4, rope_parameters=kinds))
+    assert four == five
+    assert [rope.kind for rope in four.ropes] == ["default", "default", "default", "yarn"]
+    assert four.windows == (4096, 4096, 4096, None)
+    plain = decoder_config(hf("Olmo3ForCausalLM"))
+    assert {rope.theta for rope in plain.ropes} == {5e5}
+
+
 def test_windows_of_qwen():
     sliding = {"use_sliding_window": True, "sliding_window": 8}
     assert decoder_config(hf("Qwen2ForCausalLM", **sliding, max_window_layers=2)).windows == (None, None, 8)
