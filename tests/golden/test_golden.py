@@ -34,7 +34,7 @@ def test_the_goldens_tell_models_apart() -> None:
     [
         ("qwen2-yarn", 2),
         ("llama-biases", 2),
-        ("qwen3-tied", 2),
+        ("qwen3-fp8", 2),
         ("llama-linear", 4),
         ("mistral-window", 4),
         ("olmo2-gqa", 4),
