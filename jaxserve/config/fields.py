@@ -14,6 +14,7 @@ from jaxserve.config.kernels import AUTO, Kernels, parse_kernels
 from jaxserve.errors import ConfigError
 
 MAX_MESSAGE_MIB = 1024  # protobuf takes less than 2 GiB
+MAX_MINUTES = 525_600  # a year
 MAX_KEEPALIVE = 86_400  # seconds; gRPC counts milliseconds in 32 bits
 ServiceClassName = Literal["interactive_paid", "interactive_free", "batch"]
 DType = Literal["auto", "bfloat16", "float16", "float32"]
@@ -33,7 +34,13 @@ class ModelConfig:
     tokenizer: str | None = setting(None, "directory or file of the tokenizer; the checkpoint's own by default")
     dtype: DType = setting("auto", "dtype of weights, activations and KV cache; 'auto' takes the checkpoint's")
     max_model_len: int | None = setting(None, "longest prompt plus output in tokens; the model's own limit by default")
-    load_format: Literal["safetensors", "dummy"] = setting("safetensors", "'dummy': seeded random weights for config.json")
+    load_format: Literal["auto", "safetensors", "orbax", "dummy"] = setting(
+        "auto", "what the weights are in; 'auto': what the directory has; 'dummy': seeded random weights for config.json"
+    )
+    verify_weights: bool = setting(False, "compare every tensor with the checksum in the checkpoint's manifest while loading")
+    recheck_weights_minutes: float = setting(
+        0.0, "minutes in which all weights are read back from the devices once and compared with what was loaded; 0 for never"
+    )
     seed: int = setting(0, "seed of dummy weights and of requests without a seed")
     chat_template: str | None = setting(None, "file with a Jinja chat template that replaces the checkpoint's own")
     generation_config: Literal["auto", "none"] = setting(
@@ -44,6 +51,14 @@ class ModelConfig:
         check_types(self)
         if self.max_model_len is not None:
             require_at_least("max_model_len", self.max_model_len, 2)
+        if not 0.0 <= self.recheck_weights_minutes <= MAX_MINUTES:
+            raise ConfigError(
+                f"recheck_weights_minutes must be between 0 and {MAX_MINUTES}, got {self.recheck_weights_minutes}",
+                param="recheck_weights_minutes",
+            )
+        for name in ("verify_weights", "recheck_weights_minutes"):
+            if getattr(self, name) and self.load_format == "dummy":
+                raise ConfigError(f"{name} needs a checkpoint, and load_format is 'dummy'", param=name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,6 +31,7 @@ from jaxserve.weights.held import HeldTensors
 from jaxserve.weights.manifest import require_manifest
 from jaxserve.weights.packing import Index, read_block
 from jaxserve.weights.quantised.layout import Dequantised, Layout
+from jaxserve.weights.recheck import BlockSums, bounds_of
 
 Progress = Callable[[int, int], None]
 READERS = 4
@@ -46,6 +47,7 @@ def load_params(
     load_format: LoadFormat = "auto",
     seed: int = 0,
     verify: bool = False,
+    sums: BlockSums | None = None,
     progress: Progress | None = None,
 ) -> Params:
     """The parameters of a decoder, each packed for and placed on the mesh's devices.
@@ -61,6 +63,7 @@ def load_params(
         load_format: where the numbers come from; "auto": from whatever the directory has.
         seed: of dummy weights.
         verify: whether every tensor is compared with the checksum that the directory's manifest has of it.
+        sums: gets a checksum of every device's block, unless the weights are dummies; None for none.
         progress: called in this thread with (bytes done, bytes in all) after each parameter.
 
     Returns:
@@ -85,7 +88,7 @@ def load_params(
 
         def read(job: _Job) -> jax.Array:
             held = HeldTensors(checkpoint, None if manifest is None else manifest.check)
-            return _read(job, Dequantised(held, layout))
+            return _read(job, Dequantised(held, layout), sums)
 
         try:
             return _collect(jobs, pool.map(read, jobs), progress)
@@ -118,13 +121,15 @@ def _quantisation(directory: Path) -> Quantisation | None:
     return quantisation_from_hf(read_json_object(path)) if path.is_file() else None
 
 
-def _read(job: _Job, tensors: Tensors) -> jax.Array:
+def _read(job: _Job, tensors: Tensors, sums: BlockSums | None) -> jax.Array:
     def block(index: Index | None) -> Block:
-        everything = (slice(None),) * len(job.shape)
+        here = (slice(None),) * len(job.shape) if index is None else index
         with np.errstate(over="ignore", invalid="ignore"):  # told below, by the tensor's name
-            packed = read_block(tensors, job.rule, job.shape, everything if index is None else index, job.dtype)
+            packed = read_block(tensors, job.rule, job.shape, here, job.dtype)
         if not is_finite(packed):
             raise not_finite_error(tensors, job.rule, job.dtype)
+        if sums is not None:
+            sums.add(job.rule.path, bounds_of(here, job.shape), packed)
         return packed
 
     array: jax.Array = jax.make_array_from_callback(job.shape, job.sharding, block)

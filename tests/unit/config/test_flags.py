@@ -188,6 +188,8 @@ def test_help_names_every_field_with_its_default(capsys, monkeypatch):
     ("config", "name", "value", "limit"),
     [
         (ModelConfig, "max_model_len", 1, "at least 2, got 1"),
+        (ModelConfig, "recheck_weights_minutes", -1.0, "between 0 and 525600, got -1.0"),
+        (ModelConfig, "recheck_weights_minutes", float("nan"), "between 0 and 525600, got nan"),
         (CacheConfig, "page_size", 0, "at least 1, got 0"),
         (CacheConfig, "num_pages", 1, "at least 2, got 1"),
         (CacheConfig, "gpu_memory_fraction", 0.0, r"in \(0, 1\], got 0.0"),
@@ -231,3 +233,10 @@ def test_groups_of_experts_divide_the_devices():
         ConfigError, match="expert_parallel_size 4 does not divide tensor_parallel_size 6; sizes that fit: 1, 2, 3, 6"
     ):
         ParallelConfig(tensor_parallel_size=6, expert_parallel_size=4)
+
+
+@pytest.mark.parametrize("setting", [{"verify_weights": True}, {"recheck_weights_minutes": 5.0}])
+def test_dummy_weights_have_nothing_to_be_compared_with(setting):
+    with pytest.raises(ConfigError, match=f"{next(iter(setting))} needs a checkpoint, and load_format is 'dummy'"):
+        ModelConfig(load_format="dummy", **setting)
+    ModelConfig(load_format="orbax", **setting)
