@@ -11,6 +11,7 @@ from jaxserve.executor.base import Executor
 from jaxserve.executor.programs import Progress
 from jaxserve.models.checkpoint import read_hf_config
 from jaxserve.models.registry import decoder_config
+from jaxserve.record.rebuild import spare_spans
 from jaxserve.record.recording import RecordHeader
 from jaxserve.weights.fingerprint import model_fingerprint
 
@@ -31,7 +32,9 @@ def recorded_model(model: str, header: RecordHeader, progress: Progress) -> Exec
         CheckpointError, UnsupportedModelError: the checkpoint cannot be loaded.
     """
     settings = {name: header.settings[name] for name in _SETTINGS if name in header.settings}
-    limits = {name: getattr(header.capabilities, name) for name in _LIMITS}
+    recorded = header.capabilities
+    limits = {name: getattr(recorded, name) for name in _LIMITS}
+    limits["num_pages"] += sum(spare_spans(recorded, recorded.max_num_batched_tokens))
     config = EngineConfig.from_settings({**settings, **limits, "model": model, "record_steps": 0})
     directory = model_directory(model)
     decoder = decoder_config(read_hf_config(directory))

@@ -2,6 +2,9 @@
 
 A recording may begin in mid-stream: its first plans read keys and values, last tokens and sampling state that earlier steps left
 behind. Everything of that follows from the tokens of the sequences, so it is made again just before it is needed.
+
+Keys and values that a window has passed were given back, yet those in the window were computed from them. They are made again in
+spare pages behind the recorded ones, which are used in turn.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 import numpy.typing as npt
 
+from jaxserve.config.windows import first_column, touched_pages
 from jaxserve.executor.base import Capabilities
 from jaxserve.record.recording import RecordedSequence, RecordedStep
 from jaxserve.scheduler.plan import Bools, Ints, Plan, RowStart, SamplingRows
@@ -39,14 +43,19 @@ class Rebuilder:
 
     Args:
         sequences: of the recording.
-        limits: of the executor.
+        recorded: limits of the executor that was recorded.
+        max_tokens: of a step.
     """
 
-    def __init__(self, sequences: Sequence[RecordedSequence], limits: Capabilities) -> None:
+    def __init__(self, sequences: Sequence[RecordedSequence], recorded: Capabilities, max_tokens: int) -> None:
         self._sequences = sequences
-        self._page_size = limits.page_size
-        self._max_tokens = limits.max_num_batched_tokens
-        self._written: Bools = np.zeros(limits.num_pages, np.bool_)  # pages that hold what they held in the recording
+        self._page_size = recorded.page_size
+        self._windows = recorded.windows
+        self._max_tokens = max_tokens
+        self._written: Bools = np.zeros(recorded.num_pages, np.bool_)  # pages that hold what they held in the recording
+        spans = spare_spans(recorded, max_tokens)
+        ends = recorded.num_pages + np.cumsum([0, *spans])
+        self._spare = [np.arange(end - span, end) for span, end in zip(spans, ends[1:].tolist(), strict=True)]  # by group
         self._places: set[int] = set()  # the same for the swap space
         # Slots that hold the last token and the sampling state of their sequence: the first sample of the recording in a slot
         # provides them, and whoever gets the slot later brings its own.
@@ -91,24 +100,49 @@ class Rebuilder:
         now = np.zeros_like(self._written)  # pages that this plan writes into
         begun = np.zeros_like(self._written)  # of these, the ones that hold nothing before
         for row, (start, end) in enumerate(zip(starts, plan.kv_length.tolist(), strict=True)):
-            now[plan.page_table[row, start // size : _pages(end, size)]] = True
-            begun[plan.page_table[row, _pages(start, size) : _pages(end, size)]] = True
+            table = self._table(plan, row)
+            now[table[start // size : _pages(end, size)]] = True
+            begun[table[_pages(start, size) : _pages(end, size)]] = True
         preludes = []
         for row, start in enumerate(starts):
-            pages = plan.page_table[row, : _pages(start, size)]
-            missing = np.flatnonzero(~(self._written[pages] | begun[pages]))
-            if len(missing):  # each is computed from all before it, so those must hold their tokens by then
-                first = int(np.argmax(~self._written[pages] | now[pages])) * size
+            pages = self._table(plan, row)[: _pages(start, size)]
+            held = pages != 0
+            missing = np.flatnonzero((held & ~(self._written[pages] | begun[pages])).any(axis=1))
+            if len(missing):  # each is computed from all that it sees, so that must hold its tokens by then
+                first = self._first(held & self._written[pages] & ~now[pages], int(missing[0]))
                 end = min(start, (int(missing[-1]) + 1) * size)
-                preludes += self._compute(plan, row, self._sequences[sequences[row]].tokens, first, end)
-                self._written[pages] = True
+                preludes += self._compute(plan, row, self._sequences[sequences[row]].tokens, first * size, end)
+                self._written[pages[held]] = True
         self._written |= now
         return preludes
+
+    def _table(self, plan: Plan, row: int) -> Ints:
+        """The row's pages [column, group]."""
+        table: Ints = plan.page_table[row].reshape(-1, len(self._windows))
+        return table
+
+    def _first(self, ready: Bools, missing: int) -> int:
+        """The last column, of those up to the missing one, whose first token finds all pages ready that it sees."""
+        size = self._page_size
+
+        def finds_all(column: int) -> bool:
+            return all(
+                ready[first_column(window, column * size, size) : column, group].all()
+                for group, window in enumerate(self._windows)
+            )
+
+        return next(column for column in range(missing, -1, -1) if finds_all(column))
 
     def _compute(self, plan: Plan, row: int, tokens: Ints, first: int, end: int) -> list[Plan]:
         """Plans that compute positions first:end of a row's sequence, in chunks."""
         one = slice(row, row + 1)
         sampling = SamplingRows(**{item.name: getattr(plan.sampling, item.name)[one] for item in fields(SamplingRows)})
+        table = self._table(plan, row).copy()
+        columns = np.arange(len(table))
+        for group, spare in enumerate(self._spare):
+            given_back = (table[:, group] == 0) & (columns >= first // self._page_size) & (columns * self._page_size < end)
+            if len(spare):
+                table[given_back, group] = spare[columns[given_back] % len(spare)]
         plans = []
         for start in range(first, end, self._max_tokens):
             stop = min(start + self._max_tokens, end)
@@ -120,7 +154,7 @@ class Rebuilder:
                     tokens=tokens[start:stop],
                     query_start=np.array([0, stop - start], np.int32),
                     kv_length=np.array([stop], np.int32),
-                    page_table=plan.page_table[one],
+                    page_table=table.reshape(1, -1),
                     samples=np.zeros(1, np.bool_),
                     sampling=sampling,
                 )
@@ -157,6 +191,11 @@ class Rebuilder:
                 output = recorded.tokens[len(request.prompt) : int(plan.kv_length[row])].tolist()
                 added.append(RowStart(slot, request.prompt, tuple(output), params.logit_bias, params.allowed_token_ids))
         return tuple(added)
+
+
+def spare_spans(recorded: Capabilities, max_tokens: int) -> list[int]:
+    """Pages beyond the recorded ones, by group of layers, that rebuilding needs in steps of so many tokens."""
+    return [0 if window is None else touched_pages(window - 1 + max_tokens, recorded.page_size) for window in recorded.windows]
 
 
 def _pages(num_tokens: int, page_size: int) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 from jaxserve.clock import Clock
 from jaxserve.errors import ConfigError
 from jaxserve.executor.base import Capabilities, Executor
-from jaxserve.record.rebuild import PreparedStep, Rebuilder
+from jaxserve.record.rebuild import PreparedStep, Rebuilder, spare_spans
 from jaxserve.record.recording import RecordedStep, Recording
 from jaxserve.scheduler.plan import Bools, Plan, StepResult
 
@@ -70,8 +70,8 @@ def replay(recording: Recording, executor: Executor, clock: Clock, *, compare: b
         ConfigError: the executor cannot run these plans.
     """
     limits = executor.capabilities()
-    _check(recording, limits)
-    rebuilder = Rebuilder(recording.sequences, limits)
+    _check(recording, limits, compare=compare)
+    rebuilder = Rebuilder(recording.sequences, recording.header.capabilities, limits.max_num_batched_tokens)
     for step in recording.steps:
         prepared = rebuilder.prepare(step) if compare else PreparedStep((), step.plan, _NO_ROWS)
         started = clock.now()
@@ -88,15 +88,18 @@ def replay(recording: Recording, executor: Executor, clock: Clock, *, compare: b
         yield ReplayedStep(step.plan, seconds, step.seconds, compared, differences)
 
 
-def _check(recording: Recording, limits: Capabilities) -> None:
+def _check(recording: Recording, limits: Capabilities, *, compare: bool) -> None:
     had = recording.header.capabilities
+    if compare and limits.windows != had.windows:
+        raise ConfigError(f"the recording has layers with windows of {had.windows} tokens, the executor of {limits.windows}")
     if limits.page_size != had.page_size:
         raise ConfigError(f"the recording has pages of {had.page_size} tokens, the executor of {limits.page_size}")
     needed = ["max_num_seqs", "max_num_batched_tokens", "max_model_len", "num_pages"]
     if any(step.plan.swap_out or step.plan.swap_in for step in recording.steps):
         needed.append("swap_places")
+    spare = sum(spare_spans(had, limits.max_num_batched_tokens)) if compare else 0
     for name in needed:
-        wanted, there = getattr(had, name), getattr(limits, name)
+        wanted, there = getattr(had, name) + (spare if name == "num_pages" else 0), getattr(limits, name)
         if there < wanted:
             raise ConfigError(f"the recording needs {name} of {wanted}, the executor has {there}")
 

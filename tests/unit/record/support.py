@@ -18,6 +18,7 @@ from jaxserve.config.fields import SchedulerConfig
 from jaxserve.engine.core import EngineCore
 from jaxserve.executor.base import Capabilities, Executor
 from jaxserve.record.crash import CrashDumper
+from jaxserve.record.rebuild import spare_spans
 from jaxserve.record.recording import RecordHeader, Recording
 from jaxserve.record.replay import ReplayedStep, replay
 from jaxserve.record.ring import StepRing
@@ -25,7 +26,7 @@ from jaxserve.sampling.params import SamplingParams
 from jaxserve.scheduler.plan import Plan, StepResult
 from jaxserve.scheduler.request import EngineRequest
 from jaxserve.scheduler.scheduler import Scheduler
-from tests.support.hash_executor import HashExecutor, HashHandle
+from tests.support.hash_executor import HashExecutor, HashHandle, Windows
 
 MAX_LEN, PAGE, ROWS, BUDGET = 40, 4, 4, 9
 
@@ -56,8 +57,8 @@ class StatefulExecutor(HashExecutor):
     A step takes a quarter of a second.
     """
 
-    def __init__(self, *sizes: int, fails_at: int | None = None, swap_places: int = 0) -> None:
-        super().__init__(*sizes, swap_places=swap_places)
+    def __init__(self, *sizes: int, fails_at: int | None = None, swap_places: int = 0, windows: Windows = (None,)) -> None:
+        super().__init__(*sizes, swap_places=swap_places, windows=windows)
         self.clock = VirtualClock()
         self.fails_at = fails_at
         self.state: dict[int, list[Any]] = {}
@@ -103,13 +104,17 @@ class Engine:
         overlap: bool = True,
         fails_at: int | None = None,
         swap_places: int = 0,
+        windows: Windows = (None,),
         directory: Path = Path(os.devnull, "no dump is expected"),
     ) -> None:
         self.ring = StepRing(capacity)
-        self.executor = StatefulExecutor(num_pages, PAGE, ROWS, MAX_LEN, fails_at=fails_at, swap_places=swap_places)
+        self.executor = StatefulExecutor(
+            num_pages, PAGE, ROWS, MAX_LEN, fails_at=fails_at, swap_places=swap_places, windows=windows
+        )
         self.dumper = CrashDumper(self.ring, directory, header(self.executor.capabilities()))
         config = SchedulerConfig(max_num_seqs=ROWS, max_num_batched_tokens=BUDGET, growth_reserve=0.0)
-        cache, swap = KVCache(num_pages, PAGE, prefix_caching=True), SwapSpace(swap_places, 0.0)
+        cache = KVCache(num_pages, PAGE, prefix_caching=True, windows=windows, max_chunk=BUDGET)
+        swap = SwapSpace(swap_places, 0.0)
         scheduler = Scheduler(config, cache, MAX_LEN, self.executor.clock, swap=swap if swap_places else None)
         self.core = EngineCore(scheduler, self.executor, overlap=overlap, dumper=self.dumper)
 
@@ -122,10 +127,11 @@ def replayed(recording: Recording, executor: Executor, *, compare: bool = True) 
 
 
 def fresh(recording: Recording, **more: Any) -> StatefulExecutor:
-    """An executor that saw nothing, of the recorded one's size."""
+    """An executor that saw nothing, of the recorded one's size and with the pages to rebuild what windows passed."""
     limits = recording.header.capabilities
-    sizes = (limits.num_pages, limits.page_size, limits.max_num_seqs, limits.max_model_len)
-    return StatefulExecutor(*sizes, swap_places=limits.swap_places, **more)
+    num_pages = limits.num_pages + sum(spare_spans(limits, BUDGET))
+    sizes = (num_pages, limits.page_size, limits.max_num_seqs, limits.max_model_len)
+    return StatefulExecutor(*sizes, swap_places=limits.swap_places, windows=limits.windows, **more)
 
 
 def same(left: Any, right: Any) -> bool:

@@ -7,12 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jaxserve.config.windows import most_pages
 from jaxserve.errors import ConfigError
 from jaxserve.record.dump import read_dump
 from jaxserve.record.recording import RecordedStep
 from jaxserve.record.replay import Difference
 from jaxserve.scheduler.plan import StepResult
-from tests.support.hash_executor import next_token
+from tests.support.hash_executor import next_token, seen
 from tests.unit.record.support import BUDGET, MAX_LEN, PAGE, ROWS, Engine, StatefulExecutor, fresh, replayed, request, same
 
 PARAMS = ({}, {"presence_penalty": 1.0}, {"logit_bias": {3: 2.0}}, {"allowed_token_ids": (1, 2)})
@@ -55,9 +56,13 @@ def workloads(draw):
     overlap=st.booleans(),
     swap_places=st.sampled_from([0, 6]),
     aborts=st.lists(st.sampled_from(["0-0", "1-0", "2-1", "3-0"]), max_size=20),
+    windows=st.sampled_from([(None,), (None,), (6,), (1,), (None, 9), (5, 11)]),
 )
-def test_replay_is_equal_from_wherever_the_ring_began(requests, steps, capacity, num_pages, overlap, swap_places, aborts):
-    engine = Engine(capacity=capacity, num_pages=num_pages, overlap=overlap, swap_places=swap_places)
+def test_replay_is_equal_from_wherever_the_ring_began(
+    requests, steps, capacity, num_pages, overlap, swap_places, aborts, windows
+):
+    num_pages = max(num_pages, 1 + sum(most_pages(window, MAX_LEN, PAGE, BUDGET) for window in windows))
+    engine = Engine(capacity=capacity, num_pages=num_pages, overlap=overlap, swap_places=swap_places, windows=windows)
     run(engine, requests, steps, aborts)
     recording = engine.recording()
     result = replayed(recording, fresh(recording))
@@ -141,9 +146,9 @@ def one_row(step, tokens, start, pages, **moves):
     return rows(step, (tokens, start, pages), **moves)
 
 
-def hand_made(*steps, swap_places=0):
+def hand_made(*steps, swap_places=0, windows=(None,)):
     """A recording of plans and their rows' results; every sequence's tokens are 20, 21, 22, ..."""
-    engine = Engine(swap_places=swap_places)
+    engine = Engine(swap_places=swap_places, windows=windows)
     run(engine, [[request("a", [1, 2, 3])]], 1)
     recording = engine.recording()
     sequence = replace(recording.sequences[0], tokens=np.arange(20, 40, dtype=np.int32))
@@ -154,9 +159,35 @@ def hand_made(*steps, swap_places=0):
     return replace(recording, sequences=(sequence, sequence), steps=tuple(parts))
 
 
-def after(count):
+def after(count, windows=(None,)):
     """What the executor says after the sequence's first tokens."""
-    return next_token(list(range(20, 20 + count)))
+    return next_token(seen(list(range(20, 20 + count)), windows))
+
+
+def test_what_windows_gave_back_is_rebuilt_in_spare_pages():
+    """The keys of the last tokens were computed from keys that nobody holds; those that are there are not computed again."""
+    windows = (4,)
+    steps = [
+        (one_row(7, [32], 12, [0, 0, 5, 6]), after(13, windows)),
+        (one_row(8, [34], 14, [0, 0, 5, 9]), after(15, windows)),
+    ]
+    recording = hand_made(*steps, windows=windows)
+    executor = fresh(recording)
+    assert not any(step.differences or step.error for step in replayed(recording, executor))
+    rebuilt = [(plan.num_tokens, int(plan.kv_length[0])) for plan in executor.plans if not plan.samples.any()]
+    assert rebuilt == [(9, 9), (3, 12), (2, 14)]
+    spare = range(recording.header.capabilities.num_pages, len(executor.pages))
+    table = executor.plans[0].page_table[0]
+    assert set(table[:2].tolist()) <= set(spare)
+    assert table[2:].tolist() == [5, 6]
+
+
+def test_spare_pages_must_be_there():
+    recording = hand_made((one_row(7, [32], 12, [0, 0, 5, 6]), after(13, (4,))), windows=(4,))
+    with pytest.raises(ConfigError, match="the recording needs num_pages of 25, the executor has 21"):
+        replayed(recording, StatefulExecutor(21, PAGE, ROWS, MAX_LEN, windows=(4,)))
+    with pytest.raises(ConfigError, match=r"layers with windows of \(4,\) tokens, the executor of \(None,\)"):
+        replayed(recording, StatefulExecutor(25, PAGE, ROWS, MAX_LEN))
 
 
 @pytest.mark.parametrize("moved", ["swapped", "copied"])
