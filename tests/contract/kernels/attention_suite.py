@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from functools import cache, partial
 from typing import Any, ClassVar
 
@@ -78,6 +79,18 @@ class AttentionSuite:
         lengths = np.arange(33, 38, dtype=np.int32)
         apart = Batch(batch.q, batch.kv_pages, table, np.arange(6, dtype=np.int32), lengths)
         np.testing.assert_allclose(self.attend(batch), self.attend(apart), rtol=1e-5, atol=1e-5)
+
+    def test_pages_before_every_window_may_be_given_back(self):
+        """The null page, which holds NaN, may stand in their place."""
+        rows = [(1, 70), (7, 90), (40, 61), (1, 3), (2, 68)]
+        batch, table = make_batch(rows), make_batch(rows).page_table
+        for row, (count, length) in enumerate(rows):
+            table[row, : max(0, length - count - 19) // 16] = 0
+        assert (table == 0).sum() > (batch.page_table == 0).sum() + 8
+        check_inputs(batch.q.shape[0], batch.kv_pages, table, batch.query_start, batch.kv_length, window=20)
+        got = self.attend(dataclasses.replace(batch, page_table=table), window=20)
+        np.testing.assert_array_equal(got, self.attend(batch, window=20))
+        self.compare(batch, got, window=20)
 
     def test_random_batches(self):
         row = st.tuples(st.integers(0, 6), st.integers(0, 40)).map(lambda x: (x[0], x[0] + x[1] if x[0] else 0))
