@@ -20,6 +20,7 @@ def grouped_matmul(
     group_sizes: jax.Array,
     *,
     dtype: Any = jnp.float32,
+    expected_rows: int | None = None,
     implementation: str | None = None,
     target: Target | None = None,
 ) -> jax.Array:
@@ -35,6 +36,8 @@ def grouped_matmul(
         group_sizes: int32 [X], none below 0, N in sum at most: `check_inputs` verifies that on concrete arrays, the operation
             itself does not.
         dtype: of the result: bf16, f16 or f32. Sums are in float32 whatever it is.
+        expected_rows: how many rows are likely to have a group, N unless given. The sizes of blocks are chosen by it; the result
+            does not depend on it.
         implementation: a name from `implementations.py`, or None to pick by target, shapes and dtypes.
         target: the device that the program is for; the default device unless given.
 
@@ -57,8 +60,12 @@ def grouped_matmul(
     dtype = jnp.dtype(dtype)
     if dtype not in [jnp.dtype(allowed) for allowed in checks.FLOAT_DTYPES]:
         raise TypeError(f"dtype must be bfloat16 or float16 or float32, got {dtype.name}")
-    problem = GroupedProblem.of(x, weights, dtype)
-    return choose("grouped_matmul", IMPLEMENTATIONS, implementation, target, problem)(x, weights, group_sizes, dtype=dtype)
+    expected = x.shape[0] if expected_rows is None else expected_rows
+    if not 0 <= expected <= x.shape[0]:
+        raise ValueError(f"expected_rows must be between 0 and {x.shape[0]}, got {expected}")
+    problem = GroupedProblem.of(x, weights, dtype, expected)
+    multiply = choose("grouped_matmul", IMPLEMENTATIONS, implementation, target, problem)
+    return multiply(x, weights, group_sizes, dtype=dtype, expected_rows=expected)
 
 
 def check_inputs(rows: int, group_sizes: np.ndarray) -> None:

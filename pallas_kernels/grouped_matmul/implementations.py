@@ -17,7 +17,9 @@ from pallas_kernels.registry import Implementation, later
 class GroupedMatmul(Protocol):
     """The operation after its arguments were checked; see api.py."""
 
-    def __call__(self, x: jax.Array, weights: jax.Array, group_sizes: jax.Array, *, dtype: jnp.dtype) -> jax.Array:
+    def __call__(
+        self, x: jax.Array, weights: jax.Array, group_sizes: jax.Array, *, dtype: jnp.dtype, expected_rows: int
+    ) -> jax.Array:
         """Multiply."""
         ...
 

@@ -45,24 +45,32 @@ class RowTiles(NamedTuple):
 
 
 def grouped_matmul(
-    x: jax.Array, weights: jax.Array, group_sizes: jax.Array, *, dtype: jnp.dtype, interpret: bool = False
+    x: jax.Array,
+    weights: jax.Array,
+    group_sizes: jax.Array,
+    *,
+    dtype: jnp.dtype,
+    expected_rows: int,
+    interpret: bool = False,
 ) -> jax.Array:
     """See api.py. With `interpret` the kernel is interpreted, on CPUs."""
-    product: jax.Array = _multiply(x, weights, group_sizes, dtype=dtype, interpret=interpret)
+    problem = GroupedProblem.of(x, weights, dtype, expected_rows)
+    tiles = choose_tiles(problem, 2) if interpret else choose_tiles(problem)
+    product: jax.Array = _multiply(x, weights, group_sizes, dtype=dtype, tiles=tiles, interpret=interpret)
     return product
 
 
-@partial(jax.jit, static_argnames=("dtype", "interpret"))  # so that all layers of a model share one trace and one kernel
-def _multiply(x: jax.Array, weights: jax.Array, group_sizes: jax.Array, *, dtype: jnp.dtype, interpret: bool) -> jax.Array:
+@partial(jax.jit, static_argnames=("dtype", "tiles", "interpret"))  # so that all layers of a model share a trace and a kernel
+def _multiply(
+    x: jax.Array, weights: jax.Array, group_sizes: jax.Array, *, dtype: jnp.dtype, tiles: Tiles, interpret: bool
+) -> jax.Array:
     rows = x.shape[0]
-    problem = GroupedProblem.of(x, weights, dtype)
-    tiles = choose_tiles(problem, 2) if interpret else choose_tiles(problem)
     if padding := max(tiles.rows, -(-rows // mosaic.ROW_TILE) * mosaic.ROW_TILE) - rows:
         x = jnp.pad(x, ((0, padding), (0, 0)))
     listed = list_tiles(group_sizes, x.shape[0], tiles.rows)
     run = plgpu.kernel(
         partial(_kernel, tiles=tiles),
-        out_type=jax.ShapeDtypeStruct((x.shape[0], problem.outputs), dtype),
+        out_type=jax.ShapeDtypeStruct((x.shape[0], weights.shape[2]), dtype),
         grid=(tiles.programs,),
         grid_names=("program",),
         num_threads=tiles.groups + 1,

@@ -59,7 +59,7 @@ class Tiles:
 
 def choose_tiles(problem: GroupedProblem, programs: int = MULTIPROCESSORS) -> Tiles:
     """The tiles for a problem whose widths are multiples of 64."""
-    if problem.rows >= MANY_ROWS * problem.groups:
+    if problem.expected_rows >= MANY_ROWS * problem.groups:
         row_groups, column_groups = 2, 1
         columns = next(columns for columns in _MANY_ROWS_COLUMNS if problem.outputs % columns == 0)
     else:

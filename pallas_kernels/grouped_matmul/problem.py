@@ -16,6 +16,7 @@ class GroupedProblem:
         rows, groups, inputs, outputs: N, X, I, O.
         dtype: of the rows and the weights.
         result_dtype: of the result.
+        expected_rows: how many of the rows are likely to have a group.
     """
 
     rows: int
@@ -24,9 +25,10 @@ class GroupedProblem:
     outputs: int
     dtype: jnp.dtype
     result_dtype: jnp.dtype
+    expected_rows: int
 
     @classmethod
-    def of(cls, x: jax.Array, weights: jax.Array, result_dtype: jnp.dtype) -> GroupedProblem:
+    def of(cls, x: jax.Array, weights: jax.Array, result_dtype: jnp.dtype, expected_rows: int) -> GroupedProblem:
         """The problem that arguments pose."""
         groups, inputs, outputs = weights.shape
-        return cls(x.shape[0], groups, inputs, outputs, x.dtype, result_dtype)
+        return cls(x.shape[0], groups, inputs, outputs, x.dtype, result_dtype, expected_rows)

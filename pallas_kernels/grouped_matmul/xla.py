@@ -17,13 +17,15 @@ SMALLEST_BLOCK = 8
 LARGEST_BLOCK = 128
 
 
-@partial(jax.jit, static_argnames="dtype")  # so that all layers of a model share one trace
-def grouped_matmul(x: jax.Array, weights: jax.Array, group_sizes: jax.Array, *, dtype: jnp.dtype) -> jax.Array:
+@partial(jax.jit, static_argnames=("dtype", "expected_rows"))  # so that all layers of a model share one trace
+def grouped_matmul(
+    x: jax.Array, weights: jax.Array, group_sizes: jax.Array, *, dtype: jnp.dtype, expected_rows: int
+) -> jax.Array:
     """See api.py."""
     rows = x.shape[0]
     if rows == 1:  # XLA's CPU dots take several times longer for a single row than for two
         x = jnp.pad(x, ((0, 1), (0, 0)))
-    block = block_rows(x.shape[0], weights.shape[0])
+    block = min(block_rows(expected_rows, weights.shape[0]), x.shape[0])
     ends = jnp.cumsum(group_sizes)
     starts = ends - group_sizes
     trips = last_trips(group_sizes, block)
@@ -50,11 +52,11 @@ def grouped_matmul(x: jax.Array, weights: jax.Array, group_sizes: jax.Array, *, 
 
 
 def block_rows(rows: int, groups: int) -> int:
-    """Rows a trip: a group's share of them as a power of two, within the bounds above and `rows`. Measured on CPU."""
+    """Rows a trip: a group's share of them as a power of two, within the bounds above. Measured on CPU."""
     block = SMALLEST_BLOCK
     while block < LARGEST_BLOCK and 2 * block * groups <= rows:
         block *= 2
-    return min(block, rows)
+    return block
 
 
 def last_trips(group_sizes: jax.Array, block: int) -> jax.Array:

@@ -56,12 +56,14 @@ WRITE_FEATURES: dict[str, dict[str, Any]] = {
     **_PAGES,
     "latents": {"kv_heads": 1, "head_dim": 576, "values": False},
 }
-GROUPED = GroupedProblem(rows=512, groups=128, inputs=2048, outputs=1536, dtype=BFLOAT16, result_dtype=jnp.dtype("float32"))
+GROUPED = GroupedProblem(
+    rows=512, groups=128, inputs=2048, outputs=1536, dtype=BFLOAT16, result_dtype=jnp.dtype("float32"), expected_rows=512
+)
 GROUPED_FEATURES: dict[str, dict[str, Any]] = {
     **{name: {key: value for key, value in _DTYPES[name].items() if key == "dtype"} for name in ("bf16", "f16", "f32")},
     "result in bf16": {"result_dtype": BFLOAT16},
-    "one row": {"rows": 1},
-    "prompts": {"rows": 65536},
+    "one row": {"rows": 1, "expected_rows": 1},
+    "prompts": {"rows": 65536, "expected_rows": 65536},
     "8 groups": {"groups": 8},
     "256 groups": {"groups": 256},
     "widths of 2880": {"inputs": 2880, "outputs": 2880},

@@ -95,9 +95,8 @@ def test_tiles_have_every_row_once(tile):
 
 
 def problem(**changes):
-    return GroupedProblem(
-        **{"rows": 512, "groups": 128, "inputs": 2048, "outputs": 1536, "dtype": BFLOAT16, "result_dtype": FLOAT32} | changes
-    )
+    whole = {"rows": 512, "groups": 128, "inputs": 2048, "outputs": 1536, "dtype": BFLOAT16, "result_dtype": FLOAT32} | changes
+    return GroupedProblem(**{"expected_rows": whole["rows"]} | whole)
 
 
 @pytest.mark.parametrize(
@@ -110,6 +109,7 @@ def problem(**changes):
         ({"outputs": 64}, (64, 64), 1),
         ({"rows": 65535}, (64, 256), 6),
         ({"rows": 65536}, (128, 256), 6),
+        ({"rows": 65536, "expected_rows": 8192}, (64, 256), 6),
         ({"rows": 65536, "groups": 8, "outputs": 28672}, (128, 256), 8),
         ({"rows": 65536, "outputs": 2880, "result_dtype": BFLOAT16}, (128, 192), 5),
     ],

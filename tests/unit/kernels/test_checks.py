@@ -142,6 +142,8 @@ def grouped_arguments(**changes):
         ({"x": jnp.zeros((5, 8), jnp.int32)}, TypeError, "x must be bfloat16 or float16 or float32, got int32"),
         ({"weights": jnp.zeros((3, 8, 4), jnp.bfloat16)}, TypeError, "weights must be float32 like x, got bfloat16"),
         ({"group_sizes": jnp.zeros(3)}, TypeError, "group_sizes must be int32, got float32"),
+        ({"expected_rows": 6}, ValueError, "expected_rows must be between 0 and 5, got 6"),
+        ({"expected_rows": -1}, ValueError, "expected_rows must be between 0 and 5, got -1"),
         ({"dtype": jnp.int32}, TypeError, "dtype must be bfloat16 or float16 or float32, got int32"),
         ({"implementation": "abacus"}, ValueError, "grouped_matmul has no implementation 'abacus'; it has: mosaic_gpu, xla"),
     ],

@@ -101,7 +101,7 @@ def test_wrong_writes(monkeypatch, dtype, change, reason):
     ],
 )
 def test_wrong_products(monkeypatch, case, change, reason):
-    name = only(monkeypatch, grouped, lambda *arrays, dtype: change(grouped_xla.grouped_matmul(*arrays, dtype=dtype)))
+    name = only(monkeypatch, grouped, lambda *arrays, **options: change(grouped_xla.grouped_matmul(*arrays, **options)))
     result = check_grouped(GROUPED[case], "bfloat16", name, CPU)
     assert result.verdict == "FAIL"
     assert reason in result.reason

@@ -17,7 +17,7 @@ from pallas_kernels.grouped_matmul.xla import block_rows, last_trips
 
 @pytest.mark.parametrize(
     ("rows", "groups", "block"),
-    [(2, 8, 2), (7, 128, 7), (64, 128, 8), (512, 128, 8), (2048, 128, 16), (2047, 128, 8), (1024, 8, 128), (65536, 8, 128)],
+    [(0, 8, 8), (64, 128, 8), (512, 128, 8), (2048, 128, 16), (2047, 128, 8), (1024, 8, 128), (65536, 8, 128)],
 )
 def test_rows_of_a_trip(rows, groups, block):
     assert block_rows(rows, groups) == block
@@ -66,6 +66,16 @@ def test_devices_multiply_their_own_groups():
         own, mesh=mesh, in_specs=(everywhere, divided, everywhere, divided), out_specs=everywhere, check_vma=False
     )
     got = np.asarray(jax.jit(call)(x, weights, sizes, sizes))
+    np.testing.assert_allclose(got, reference.grouped_matmul(x, weights, sizes), rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize("expected", [0, 3, 64])
+def test_expecting_other_rows_changes_nothing(expected):
+    rng = np.random.default_rng(0)
+    sizes = np.asarray([30, 0, 11], np.int32)
+    x = rng.standard_normal((64, 16)).astype(np.float32)
+    weights = rng.standard_normal((3, 16, 24)).astype(np.float32)
+    got = np.asarray(grouped_matmul(x, weights, sizes, expected_rows=expected))
     np.testing.assert_allclose(got, reference.grouped_matmul(x, weights, sizes), rtol=0, atol=2e-5)
 
 
