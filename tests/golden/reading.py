@@ -78,10 +78,10 @@ def dense_attend(
     return attended.reshape(tokens, heads, v.shape[-1]).astype(q.dtype)
 
 
-def load(directory: Path, tensor: int = 1) -> tuple[DecoderConfig, Params]:
-    """The checkpoint's decoder and its float32 parameters on `tensor` devices."""
+def load(directory: Path) -> tuple[DecoderConfig, Params]:
+    """The checkpoint's decoder and its float32 parameters on one device."""
     config = decoder_config(read_hf_config(directory))
-    return config, load_params(directory, config, make_mesh(tensor), "float32")
+    return config, load_params(directory, config, make_mesh(1), "float32")
 
 
 def forward(config: DecoderConfig, params: Params) -> Forward:

@@ -1,10 +1,18 @@
 """The decoder computes what transformers computed, for every golden checkpoint."""
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxserve.executor.experts import DividedVisit
+from jaxserve.models.binding import Params, bind
+from jaxserve.models.checkpoint import read_hf_config
+from jaxserve.models.registry import decoder_config
+from jaxserve.weights.load import load_params
+from sharding import make_mesh
 from tests.golden.cases import CASES
-from tests.golden.reading import NAMES, TOLERANCE, check_greedy, forward, load, logits_of, read_golden
+from tests.golden.reading import NAMES, TOLERANCE, check_greedy, dense_attend, forward, load, logits_of, read_golden
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -29,21 +37,40 @@ def test_the_goldens_tell_models_apart() -> None:
         assert len(golden.prompts) == 17
 
 
-@pytest.mark.parametrize(
-    ("name", "tensor"),
-    [
-        ("qwen2-yarn", 2),
-        ("llama-biases", 2),
-        ("qwen3-fp8", 2),
-        ("llama-linear", 4),
-        ("mistral-window", 4),
-        ("olmo2-gqa", 4),
-        ("phi3-short", 4),
-        ("gemma3-local", 2),
-    ],
-)
-def test_logits_do_not_depend_on_the_mesh(name: str, tensor: int) -> None:
+MESHES = [
+    ("llama-biases", 2, 1),
+    ("llama-linear", 4, 1),
+    ("mistral-window", 4, 1),
+    ("qwen2-yarn", 2, 1),
+    ("qwen3-fp8", 2, 1),
+    ("gemma2-caps", 4, 1),
+    ("gemma3-local", 2, 1),
+    ("phi3-short", 4, 1),
+    ("olmo2-gqa", 4, 1),
+    ("olmo3-yarn", 2, 1),
+    ("smollm3-nope", 4, 1),
+    ("granite-factors", 2, 1),
+    ("mixtral-full", 2, 2),
+    ("qwen2-moe-shared", 2, 2),
+    ("qwen3-moe-some", 1, 2),
+    ("deepseek-v2-lite", 2, 2),
+    ("deepseek-v3-groups", 4, 1),
+]
+
+
+@pytest.mark.parametrize(("name", "tensor", "experts"), MESHES)
+def test_logits_do_not_depend_on_the_mesh(name: str, tensor: int, experts: int) -> None:
+    """Every family on devices that share all matrices, and groups of them the experts."""
     golden = read_golden(name)
-    run = forward(*load(golden.directory, tensor))
-    full = logits_of(run, golden.prompts[golden.full_prompt])
-    np.testing.assert_allclose(full, golden.full, atol=TOLERANCE, rtol=0)
+    mesh = make_mesh(tensor, expert=experts)
+    config = decoder_config(read_hf_config(golden.directory))
+    params = load_params(golden.directory, config, mesh, "float32")
+    tokens = np.array(golden.prompts[golden.full_prompt], np.int32)
+
+    @jax.jit
+    def run(params: Params, ids: jax.Array) -> jax.Array:
+        decoder, visit = bind(config, params), DividedVisit(mesh, jnp.int32(len(tokens)))
+        return decoder.logits(decoder.hidden(ids, jnp.arange(len(tokens)), dense_attend, visit))
+
+    logits = np.asarray(run(params, tokens))[:, : config.vocab_size]
+    np.testing.assert_allclose(logits, golden.full, atol=TOLERANCE, rtol=0)
