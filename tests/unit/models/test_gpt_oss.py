@@ -1,9 +1,14 @@
+import itertools
+import math
+
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from jaxserve.errors import CheckpointError, UnsupportedModelError
 from jaxserve.models.config import DecoderConfig, Routing
 from jaxserve.models.families.gpt_oss import SWIGLU
-from jaxserve.models.mlp import CLAMP, SHARPNESS
+from jaxserve.models.mlp import ACTIVATIONS, CLAMP, SHARPNESS
 from jaxserve.models.registry import decoder_config
 
 # As published, but for its size and the list of layer types.
@@ -69,6 +74,20 @@ def test_what_a_config_leaves_out_is_as_published():
         "swiglu_limit",
     )
     assert read(**dict.fromkeys(left_out, "absent"), rope_scaling=None) == read()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_clamped_swiglu(dtype):
+    """(up + 1) * gate * sigmoid(1.702 gate), the gate bounded above and up on both sides by 7, which the goldens hardly reach."""
+    gates = ups = [-30.0, -7.5, -7.0, -3.0, -0.5, 0.0, 1.0, 6.5, 7.0, 8.0, 40.0]
+    gate, up = (np.array(each, dtype) for each in zip(*itertools.product(gates, ups), strict=True))
+    found = ACTIVATIONS["swiglu_clamped"](jnp.asarray(gate), jnp.asarray(up))
+    assert found.dtype == dtype
+    wanted = [
+        (max(-7.0, min(u, 7.0)) + 1) * min(g, 7.0) / (1 + math.exp(-1.702 * min(g, 7.0)))
+        for g, u in itertools.product(gates, ups)
+    ]
+    np.testing.assert_allclose(np.asarray(found, np.float32), wanted, rtol=1e-5 if dtype == "float32" else 0.03, atol=1e-20)
 
 
 def test_the_constants_are_those_of_the_activation():
