@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -18,6 +20,24 @@ class OneLineParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise ConfigError."""
         raise ConfigError(message)
+
+
+class Throughput:
+    """How fast goes what is counted in megabytes, as the name of what is done says.
+
+    Args:
+        now: a clock, seconds.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._began: dict[str, tuple[float, int]] = {}
+
+    def said(self, what: str, done: int) -> str:
+        """Gigabytes a second since the first time that this was asked; nothing where nothing can be said."""
+        began, before = self._began.setdefault(what, (self._now(), done))
+        seconds = self._now() - began
+        return f"{(done - before) / 1000 / seconds:.2f} GB/s" if what.endswith(", MB") and seconds > 0 else ""
 
 
 def wide_console(width: int) -> Console:

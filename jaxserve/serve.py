@@ -15,6 +15,7 @@ from rich.progress import Progress as Bars
 
 from jaxserve.config.fields import EngineConfig
 from jaxserve.config.start import Start, read_start
+from jaxserve.doors import Throughput
 from jaxserve.engine.remote.builders import Progress
 from jaxserve.errors import JaxserveError
 from jaxserve.logs import set_up_logging
@@ -84,7 +85,8 @@ def _progress() -> Iterator[Progress]:
     if not console.is_terminal:
         yield _Lines()
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    rate = TextColumn("{task.fields[rate]}")
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), rate, TimeElapsedColumn())
     with Bars(*columns, console=console) as bars:
         yield _Terminal(bars)
 
@@ -95,11 +97,12 @@ class _Terminal:
     def __init__(self, bars: Bars) -> None:
         self._bars = bars
         self._tasks: dict[str, TaskID] = {}
+        self._rates = Throughput()
 
     def __call__(self, what: str, done: int, total: int) -> None:
         if what not in self._tasks:
-            self._tasks[what] = self._bars.add_task(what, total=total)
-        self._bars.update(self._tasks[what], completed=done)
+            self._tasks[what] = self._bars.add_task(what, total=total, rate="")
+        self._bars.update(self._tasks[what], completed=done, rate=self._rates.said(what, done))
 
 
 class _Lines:
@@ -107,12 +110,13 @@ class _Lines:
 
     def __init__(self) -> None:
         self._last = time.monotonic()
+        self._rates = Throughput()
 
     def __call__(self, what: str, done: int, total: int) -> None:
-        now = time.monotonic()
+        now, rate = time.monotonic(), self._rates.said(what, done)
         if done == total or now - self._last >= _LINE_SECONDS:
             self._last = now
-            print(f"{what}: {done}/{total}", file=sys.stderr, flush=True)
+            print(f"{what}: {done}/{total}" + (f", {rate}" if rate else ""), file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

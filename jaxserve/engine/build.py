@@ -35,6 +35,7 @@ from jaxserve.tokenizer.chat import ChatTemplate
 from jaxserve.types import ServiceClass
 from jaxserve.weights.fingerprint import model_fingerprint
 from jaxserve.weights.load import load_params
+from jaxserve.weights.recheck import BlockSums, WeightGuard
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,10 @@ def build_engine(config: EngineConfig, *, strict_length: bool, clock: Clock, pro
     """
     ready = prepare(config)
     loaded, compiled = both(partial(_load, config, ready), partial(make_programs, ready.lowering, saved=ready.saved), progress)
-    executor = LocalExecutor(ready.lowering, compiled.result, loaded.result)
+    params, guard = loaded.result
+    executor = LocalExecutor(ready.lowering, compiled.result, params, guard)
+    if guard is not None:
+        guard.start()
     resolved, decoder, tokenizer = ready.resolved, ready.decoder, ready.tokenizer
     cache = KVCache(
         resolved.num_pages,
@@ -121,16 +125,27 @@ def build_engine(config: EngineConfig, *, strict_length: bool, clock: Clock, pro
     return built
 
 
-def _load(config: EngineConfig, ready: Preparation, progress: Progress) -> Params:
-    return load_params(
+def _load(config: EngineConfig, ready: Preparation, progress: Progress) -> tuple[Params, WeightGuard | None]:
+    """The weights, and who guards them, if anybody does."""
+    model = config.model
+    sums = BlockSums() if model.recheck_weights_minutes else None
+    params = load_params(
         ready.directory,
         ready.decoder,
         ready.lowering.mesh,
         ready.resolved.dtype,
-        load_format=config.model.load_format,
-        seed=config.model.seed,
-        progress=lambda done, total: progress("loading weights", done, total),
+        load_format=model.load_format,
+        seed=model.seed,
+        verify=model.verify_weights,
+        sums=sums,
+        progress=lambda done, total: progress("loading weights, MB", _megabytes(done), _megabytes(total)),
     )
+    return params, None if sums is None else WeightGuard(params, sums, model.recheck_weights_minutes)
+
+
+def _megabytes(count: int) -> int:
+    """Begun ones count."""
+    return -(-count // 10**6)
 
 
 def _budgets(config: EngineConfig, policies: Policies, cache: KVCache) -> Budgets:
@@ -180,7 +195,7 @@ def _report(
             weights=resolved.device_bytes.weights,
             kv_cache=resolved.cache_bytes,
             temporary=executor.temporary_bytes,
-            kv_tokens=(resolved.num_pages - 1) * config.cache.page_size,
+            kv_tokens=(resolved.num_pages - 1) // len(executor.capabilities().windows) * config.cache.page_size,
         ),
         buckets=tuple(f"{bucket.tokens}x{bucket.rows}" for bucket in executor.grid.buckets),
         load_seconds=seconds[0],

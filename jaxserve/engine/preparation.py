@@ -31,6 +31,7 @@ from jaxserve.sampling.defaults import SamplingDefaults
 from jaxserve.tokenizer.base import Tokenizer
 from jaxserve.tokenizer.chat import ChatTemplate
 from jaxserve.tokenizer.load import load_tokenizer
+from jaxserve.weights.manifest import check_tokenizer
 from sharding.mesh import make_mesh
 
 BUNDLED_MODEL = "pico"
@@ -76,6 +77,7 @@ def prepare(config: EngineConfig) -> Preparation:
     decoder = decoder_config(read_hf_config(directory))
     kernels = chosen_kernels(config, decoder.num_layers)
     tokenizer_path = Path(config.model.tokenizer) if config.model.tokenizer else directory
+    check_tokenizer(directory, tokenizer_path)
     tokenizer = _tokenizer(config, directory, decoder)
     sampling, default_max_tokens = generation_defaults(config.model, directory)
     mesh = _mesh(config.parallel)

@@ -24,6 +24,7 @@ from jaxserve.metrics.turn import ExecutorCounts
 from jaxserve.models.binding import Params
 from jaxserve.sampling.params import MAX_LOGPROBS
 from jaxserve.scheduler.plan import Plan, RowStart
+from jaxserve.weights.recheck import WeightGuard
 
 
 class LocalExecutor:
@@ -37,12 +38,15 @@ class LocalExecutor:
         lowering: what the programs were made from: the model, the devices and the shapes.
         programs: made from it.
         params: the weights, on those devices.
+        weight_guard: of the weights; None for none.
     """
 
-    def __init__(self, lowering: Lowering, programs: Programs, params: Params) -> None:
+    def __init__(self, lowering: Lowering, programs: Programs, params: Params, weight_guard: WeightGuard | None = None) -> None:
         self._config = lowering.config
         self._options = lowering.options
+        self._windows = group_layers(lowering.config.windows).windows
         self._params = params
+        self._weight_guard = weight_guard
         self._programs = programs
         self._guard = CompileGuard(strict=lowering.options.strict)
         self._padding_tokens = 0
@@ -87,7 +91,7 @@ class LocalExecutor:
             max_model_len=options.max_model_len,
             num_pages=options.num_pages,
             page_size=options.page_size,
-            windows=group_layers(self._config.windows).windows,
+            windows=self._windows,
         )
 
     def counts(self) -> ExecutorCounts:
@@ -103,7 +107,14 @@ class LocalExecutor:
         )
 
     def submit(self, plan: Plan) -> LocalHandle:
-        """Copy pages, pad the plan to its bucket and start the step. Raises ValueError for a plan that swaps or is too large."""
+        """Copy pages, pad the plan to its bucket and start the step.
+
+        Raises:
+            ValueError: a plan that swaps or is too large.
+            EngineDeadError: weights are not what was loaded any more.
+        """
+        if self._weight_guard is not None:
+            self._weight_guard.require_intact()
         if plan.swap_out or plan.swap_in:
             raise ValueError(f"step {plan.step} swaps pages, and the executor has no swap space")
         bucket, program = self._programs.steps.choose(plan.num_tokens, plan.num_rows)
@@ -119,7 +130,14 @@ class LocalExecutor:
 
     def _batch(self, plan: Plan, bucket: Bucket) -> DeviceBatch:
         options = self._options
-        return make_batch(plan, bucket, max_pages=options.max_pages, page_size=options.page_size, spare_slot=options.max_num_seqs)
+        return make_batch(
+            plan,
+            bucket,
+            max_pages=options.max_pages,
+            page_size=options.page_size,
+            spare_slot=options.max_num_seqs,
+            groups=len(self._windows),
+        )
 
     def _score(self, plan: Plan) -> jax.Array | None:
         """Score prompt tokens from the step's hidden states: the packed rows of one target after the other."""

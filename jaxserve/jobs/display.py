@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bars
 
+from jaxserve.doors import Throughput
 from jaxserve.jobs.summary import Counts, Progress
 
 _LINE_SECONDS = 5.0
@@ -97,6 +98,7 @@ class Lines:
         self._last = now()
         self._ended: set[str] = set()
         self._rates = Rates()
+        self._throughput = Throughput(now)
 
     def scanned(self, done: int, total: int) -> None:
         """See Display."""
@@ -104,8 +106,9 @@ class Lines:
 
     def started(self, what: str, done: int, total: int) -> None:
         """See Display."""
+        rate = self._throughput.said(what, done)
         if self._is_time(what, done, total):
-            self._say(f"{what}: {done:,}/{total:,}")
+            self._say(f"{what}: {done:,}/{total:,}" + (f", {rate}" if rate else ""))
 
     def worked(self, progress: Progress, kv_use: float | None) -> None:
         """See Display."""
@@ -134,6 +137,7 @@ class Terminal:
         self._now = now
         self._tasks: dict[str, TaskID] = {}
         self._rates = Rates()
+        self._throughput = Throughput(now)
 
     def scanned(self, done: int, total: int) -> None:
         """See Display."""
@@ -141,7 +145,7 @@ class Terminal:
 
     def started(self, what: str, done: int, total: int) -> None:
         """See Display."""
-        self._show(what, done, total, "")
+        self._show(what, done, total, self._throughput.said(what, done))
 
     def worked(self, progress: Progress, kv_use: float | None) -> None:
         """See Display."""

@@ -64,7 +64,7 @@ def load_params(
         seed: of dummy weights.
         verify: whether every tensor is compared with the checksum that the directory's manifest has of it.
         sums: gets a checksum of every device's block, unless the weights are dummies; None for none.
-        progress: called in this thread with (bytes done, bytes in all) after each parameter.
+        progress: called in this thread with (bytes done, bytes in all), at the start and after each parameter.
 
     Returns:
         Nested dict of arrays in the tree of `abstract_params(config, dtype, shards)`.
@@ -139,6 +139,8 @@ def _read(job: _Job, tensors: Tensors, sums: BlockSums | None) -> jax.Array:
 def _collect(jobs: list[_Job], arrays: Iterable[jax.Array], progress: Progress | None) -> Params:
     tree: Params = {}
     done, total = 0, sum(_bytes(job) for job in jobs)
+    if progress is not None:
+        progress(done, total)
     for job, array in zip(jobs, arrays, strict=True):
         *parents, last = job.rule.path
         reduce(lambda node, key: node.setdefault(key, {}), parents, tree)[last] = array

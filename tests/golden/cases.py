@@ -105,7 +105,11 @@ CASES = (
         "llama-linear",
         "llama",
         3,
-        {"num_key_value_heads": 4, "rope_parameters": {"rope_type": "linear", "rope_theta": 5000.0, "factor": 2.0}},
+        {
+            "num_attention_heads": 8,  # of 4 elements: tests divide them over eight devices
+            "num_key_value_heads": 8,
+            "rope_parameters": {"rope_type": "linear", "rope_theta": 5000.0, "factor": 2.0},
+        },
         shard_size="50KB",
     ),
     Case(

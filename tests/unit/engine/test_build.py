@@ -26,9 +26,9 @@ def test_weights_load_beside_compilation_and_the_report_counts_them(tmp_path):
         threads.setdefault(what, set()).add(threading.current_thread())
 
     built = build(write_tiny_checkpoint(tmp_path / "tiny"), progress, load_format="dummy", tensor_parallel_size=2)
-    assert threads.keys() == {"loading weights", "compiling"}
-    assert threads["loading weights"] == {threading.current_thread()}
-    assert threads["compiling"].isdisjoint(threads["loading weights"])
+    assert threads.keys() == {"loading weights, MB", "compiling"}
+    assert threads["loading weights, MB"] == {threading.current_thread()}
+    assert threads["compiling"].isdisjoint(threads["loading weights, MB"])
     memory = built.report.memory
     params = jax.tree.leaves(built.core.executor._params)
     assert memory.weights == sum(array.addressable_shards[1].data.nbytes for array in params)
