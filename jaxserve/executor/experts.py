@@ -22,16 +22,13 @@ class DividedVisit:
     device to device but the sum that a dense MLP has as well, the shared expert's part in it, and no token is ever left out for
     want of room. That is said with shard_map: the compiler cannot partition a grouped matmul.
 
-    Attributes:
-        counts: int32[X] of each call, tokens that visited each expert.
-
     Args:
         mesh: the devices.
         tokens: int32 scalar, how many of the step's tokens are real; the others, which pad it to its bucket, visit none.
     """
 
     def __init__(self, mesh: Mesh, tokens: jax.Array) -> None:
-        self.counts: list[jax.Array] = []
+        self._counts: list[jax.Array] = []
         self._mesh = mesh
         self._tokens = tokens
         self._target = Target.of(mesh.devices.flat[0])
@@ -42,7 +39,7 @@ class DividedVisit:
         real = jnp.arange(experts.shape[0], dtype=jnp.int32)[:, None] < self._tokens
         experts = jnp.where(real, experts, count)
         sizes = visits(experts, count)
-        self.counts.append(sizes)
+        self._counts.append(sizes)
         dtype = visitors.x.dtype
         exchanged = dtype if self._target.platform == "gpu" else jnp.float32  # as in project_rows
 
@@ -66,6 +63,10 @@ class DividedVisit:
         )
         joined: jax.Array = sharded(visitors._replace(routed=visitors.routed._replace(experts=experts)), weights, sizes)
         return joined
+
+    def add_to(self, visited: jax.Array) -> jax.Array:
+        """What `visited` uint32[layers that have experts, X] counts, and the visits of this step, modulo 2**32."""
+        return visited + jnp.stack(self._counts).astype(jnp.uint32) if self._counts else visited
 
 
 def _specs(weights: ExpertWeights) -> Any:

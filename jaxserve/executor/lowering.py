@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
@@ -24,7 +25,7 @@ from jaxserve.weights.abstract import placed_params
 from pallas_kernels.registry import KernelError
 
 NO_OPTIONS: Mapping[str, str] = {}
-SCORE, LOAD_ROW, COPY_PAGES = "score", "load_row", "copy_pages"
+SCORE, LOAD_ROW, COPY_PAGES, EXPERT_TOKENS = "score", "load_row", "copy_pages", "expert_tokens"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -96,7 +97,7 @@ class Lowering:
         return Recipe(step_name(bucket), self._step, arguments, (self._placed, 0), self._xla)
 
     def others(self) -> tuple[Recipe, ...]:
-        """The programs that are not steps: SCORE, LOAD_ROW and COPY_PAGES."""
+        """The programs that are not steps: SCORE, LOAD_ROW, COPY_PAGES and EXPERT_TOKENS."""
         state, placed = self.state, self._placed
         vocabulary = state.sampler.bias.shape[1]
         row = [np.zeros(vocabulary, dtype) for dtype in (np.int32, np.bool_, np.float32)]
@@ -109,6 +110,7 @@ class Lowering:
             Recipe(SCORE, score, (self.params, state.hidden, tokens, tokens, count), 0, self._xla),
             Recipe(LOAD_ROW, load, (state.sampler, slot, *row), placed.sampler, self._xla),
             Recipe(COPY_PAGES, copy, (state.kv_pages, pages, pages), 0, self._xla),
+            Recipe(EXPERT_TOKENS, jax.jit(jnp.copy), (state.expert_tokens,), 0, self._xla),
         )
 
     def _example(self, bucket: Bucket) -> DeviceBatch:

@@ -7,21 +7,21 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from jaxserve.executor.lowering import COPY_PAGES, LOAD_ROW, SCORE, Lowering, Recipe, step_name
+from jaxserve.executor.lowering import COPY_PAGES, EXPERT_TOKENS, LOAD_ROW, SCORE, Lowering, Recipe, step_name
 from jaxserve.executor.step_programs import StepPrograms
 
 if TYPE_CHECKING:  # programs can be compiled without what reads saved ones
     from jaxserve.executor.saved_programs import SavedPrograms
 
 COMPILE_THREADS = 2  # XLA's own compiler threads fill the other cores
-SMALL_PROGRAMS = 3  # besides the steps
+SMALL_PROGRAMS = 4  # besides the steps
 
 Progress = Callable[[str, int, int], None]  # what, done, of how many
 
 
 @dataclass(frozen=True, slots=True)
 class Programs:
-    """Compiled programs: steps, prompt scoring, loading a slot's sampling state, and copying pages.
+    """Compiled programs: steps, prompt scoring, loading a slot's sampling state, copying pages, and what experts were visited.
 
     `temporary_bytes` is the largest workspace any of them takes per device.
     """
@@ -30,6 +30,7 @@ class Programs:
     score: Any
     load_row: Any
     copy_pages: Any
+    expert_tokens: Any
     temporary_bytes: int
 
 
@@ -56,7 +57,7 @@ def make_programs(lowering: Lowering, progress: Progress, saved: SavedPrograms |
     temporary = max(int(program.memory_analysis().temp_size_in_bytes) for program in done.values())
     ready = {bucket: done[name] for name, bucket in now.items()}
     steps = StepPrograms(lowering.grid, ready, lambda bucket: make(lowering.step(bucket)))
-    return Programs(steps, done[SCORE], done[LOAD_ROW], done[COPY_PAGES], temporary)
+    return Programs(steps, done[SCORE], done[LOAD_ROW], done[COPY_PAGES], done[EXPERT_TOKENS], temporary)
 
 
 def _make_all(recipes: list[Recipe], what: str, make: Callable[[Recipe], Any], progress: Progress) -> dict[str, Any]:

@@ -10,19 +10,25 @@ from jaxserve.scheduler.plan import Ints, LogprobRows, Plan, StepResult
 
 
 class LocalHandle:
-    """A step running on this process's devices; `columns` of the packed alternatives are real (fewer in a tiny vocabulary)."""
+    """A step running on this process's devices; `columns` of the packed alternatives are real (fewer in a tiny vocabulary).
+
+    Attributes:
+        collected: whether its result was asked for.
+    """
 
     def __init__(self, plan: Plan, packed: jax.Array, scored: jax.Array | None, columns: int) -> None:
         self._columns = columns
         self._plan = plan
         self._packed = packed
         self._scored = scored
+        self.collected = False
         for array in (packed, scored):
             if array is not None:
                 array.copy_to_host_async()
 
     def result(self) -> StepResult:
         """Wait for the step and unpack its tokens and log-probabilities."""
+        self.collected = True
         plan = self._plan
         packed = np.asarray(self._packed)[: plan.num_rows]
         wanted = bool((plan.samples & (plan.sampling.num_logprobs >= 0)).any())

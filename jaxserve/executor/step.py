@@ -52,12 +52,14 @@ class StepState:
         sampler: counts and biases of each slot, sharded over the padded vocabulary.
         last_tokens: int32[slots+1], the token last sampled in each slot.
         hidden: [T,E] of the largest bucket, final hidden states of the last step, for prompt scoring.
+        expert_tokens: uint32[layers that have experts,X], visits of each expert since the start, modulo 2**32; [0,0] without any.
     """
 
     kv_pages: jax.Array
     sampler: SamplerState
     last_tokens: jax.Array
     hidden: jax.Array
+    expert_tokens: jax.Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +93,13 @@ def abstract_state(config: DecoderConfig, mesh: Mesh, shape: StateShape) -> Step
         return jax.ShapeDtypeStruct(size, jnp.dtype(dtype), sharding=NamedSharding(mesh, spec))
 
     pages = cache_layout(config, shards).shape(config.num_layers, shape.num_pages, shape.page_size)
+    experts = (0, 0) if config.experts is None else (sum(config.experts.layers), config.experts.count)
     return StepState(
         kv_pages=array(pages, shape.kv_dtype, KV_PAGES),
         sampler=jax.tree.map(lambda table: array(table.shape, table.dtype, BY_VOCAB), tables),
         last_tokens=array((shape.slots + 1,), "int32", EVERYWHERE),
         hidden=array((shape.max_tokens, config.hidden_size), shape.dtype, EVERYWHERE),
+        expert_tokens=array(experts, "uint32", EVERYWHERE),
     )
 
 
@@ -185,6 +189,7 @@ def make_step(
             sampler=sampler,
             last_tokens=state.last_tokens.at[batch.sampling.slot].set(chosen),
             hidden=_put_first(state.hidden, hidden),
+            expert_tokens=visit.add_to(state.expert_tokens),
         )
         return new_state, packed
 

@@ -202,6 +202,12 @@ ROWS: tuple[Row, ...] = (
                 c.PADDING_TOKENS.help,
             ),
             Panel(
+                "Busiest expert of a layer",
+                "short",
+                (Query(f"max by (layer) ({_sum(c.EXPERT_TOKENS, 'layer', 'expert')})", "layer {{layer}}"),),
+                c.EXPERT_TOKENS.help,
+            ),
+            Panel(
                 "Compilation",
                 "short",
                 (

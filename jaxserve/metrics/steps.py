@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields
 
 from jaxserve.metrics import catalogue
+from jaxserve.metrics.experts import ExpertRecorder
 from jaxserve.metrics.instruments import Instruments
 from jaxserve.metrics.process import ProcessRecorder
 from jaxserve.metrics.turn import PHASES, ExecutorCounts, Turn
@@ -47,6 +47,7 @@ class StepRecorder:
                 catalogue.PADDING_TOKENS,
             )
         }
+        self._experts = ExpertRecorder(instruments, model)
         self._counts = counts
         self._process = process
         self._counted = ExecutorCounts()
@@ -70,10 +71,11 @@ class StepRecorder:
         for place, phase in enumerate(self._phases):
             phase.observe_many([mark[place + 1] - mark[place] for mark in marks])
         counts = self._counts()
-        for item in fields(ExecutorCounts):
-            more = getattr(counts, item.name) - getattr(self._counted, item.name)
+        for name, counter in self._counters.items():
+            more = getattr(counts, name) - getattr(self._counted, name)
             if more:
-                self._counters[item.name].inc(more)
+                counter.inc(more)
+        self._experts.record(counts.expert_tokens, everything=not turns or turns[-1].idle)
         self._counted = counts
         if self._process is not None:
             self._process.measure()

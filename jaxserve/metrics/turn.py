@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 PHASES = ("plan", "launch", "wait", "apply", "emit")
 
@@ -47,14 +47,25 @@ class Turn:
         return (self.began, self.planned, self.launched, self.waited, self.applied, self.ended)
 
 
+class LayerTokens(NamedTuple):
+    """A layer that has experts, by its number, and how many tokens visited each of them."""
+
+    layer: int
+    tokens: tuple[int, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class ExecutorCounts:
-    """What an executor counted since its start; see the metrics of the same names."""
+    """What an executor counted since its start; see the metrics of the same names.
+
+    What devices count, `expert_tokens`, may lack the latest steps while others are in flight.
+    """
 
     compiled_programs: int = 0
     late_compiles: int = 0
     bucket_misses: int = 0
     padding_tokens: int = 0
+    expert_tokens: tuple[LayerTokens, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,7 +113,7 @@ def test_programs_of_a_gpu_are_saved_with_what_they_are_for(checkpoint: str, tmp
     result = compile_for(config, lambda step: None, tmp_path)
     assert result.num_pages == 99
     assert result.saved is not None
-    assert result.saved.names == ("step_4x4", "score", "load_row", "copy_pages")
+    assert result.saved.names == ("step_4x4", "score", "load_row", "copy_pages", "expert_tokens")
     assert result.steps[0].launches is None, "a dump's path would be in the program"
     manifest = read_manifest(tmp_path)
     assert manifest is not None

@@ -33,7 +33,7 @@ OPTIONS = ExecutorOptions(
     strict=True,
 )
 STEPS = ["step_2x2", "step_8x2"]
-OTHERS = ["score", "load_row", "copy_pages"]
+OTHERS = ["score", "load_row", "copy_pages", "expert_tokens"]
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +110,7 @@ def fresh(lowering, model):
 def test_saved_programs_are_loaded_and_give_the_same_tokens(saved, model, fresh, caplog):
     start = Start(saved, model)
     assert start.compiled == []
-    assert start.told == [("loading programs", done, 5) for done in range(1, 6)]
+    assert start.told == [("loading programs", done, 6) for done in range(1, 7)]
     assert (start.tokens, start.temporary) == fresh
     assert caplog.text == ""
 
@@ -118,7 +118,7 @@ def test_saved_programs_are_loaded_and_give_the_same_tokens(saved, model, fresh,
 def test_what_is_not_there_is_compiled(tmp_path, lowering, compiled, model, fresh, caplog):
     save_programs(tmp_path, lowering, {name: compiled[name] for name in ("step_8x2", "score")})
     start = Start(tmp_path, model)
-    assert start.told == [("loading programs", 1, 2), ("loading programs", 2, 2), *(("compiling", n, 3) for n in (1, 2, 3))]
+    assert start.told == [("loading programs", 1, 2), ("loading programs", 2, 2), *(("compiling", n, 4) for n in (1, 2, 3, 4))]
     assert sorted(set(start.compiled) - {"jit(load_row)"}) == ["jit(copy)", "jit(step)"]
     assert start.tokens == fresh[0]
     assert caplog.text == ""
@@ -192,7 +192,7 @@ def test_a_damaged_file_is_an_error_line_and_compiled(saved, model, fresh, caplo
     assert record.levelno == logging.ERROR
     assert record.message.startswith(f"the saved program {path} cannot be loaded, compiling: ")
     assert words in record.message
-    assert start.told[-1] == ("loading programs", 5, 5)
+    assert start.told[-1] == ("loading programs", 6, 6)
     assert len(start.compiled) == 1
     assert start.tokens == fresh[0]
 
