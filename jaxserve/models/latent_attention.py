@@ -61,12 +61,13 @@ class LatentAttention(nnx.Module):
         queries, latents = self._down(x, by)
         q = project_columns(queries, self.query, None).reshape(tokens, self.heads, -1)
         nope, rope = jnp.split(q, (self.latent.nope_dim,), axis=2)
-        absorbed = jnp.einsum("thn,hnr->thr", nope, self.key_up[...], preferred_element_type=jnp.float32).astype(x.dtype)
-        q = jnp.concatenate([absorbed, _rotated(rope, by)], axis=2)
+        # Orders of operands and results that let XLA's CPU matmuls read the matrices as they lie.
+        absorbed = jnp.einsum("thn,hnr->htr", nope, self.key_up[...], preferred_element_type=jnp.float32)
+        q = jnp.concatenate([absorbed.swapaxes(0, 1).astype(x.dtype), _rotated(rope, by)], axis=2)
         k = jnp.broadcast_to(latents[:, None], (tokens, shards, latents.shape[1]))  # one a device
         attended = attend(self.layer, q, k, None, self.spec, None)
-        values = jnp.einsum("thr,hvr->thv", attended, self.value_up[...], preferred_element_type=jnp.float32).astype(x.dtype)
-        return project_rows(values.reshape(tokens, shards, -1), self.out, None)
+        values = jnp.einsum("hvr,thr->hvt", self.value_up[...], attended, preferred_element_type=jnp.float32)
+        return project_rows(values.astype(x.dtype).transpose(2, 0, 1).reshape(tokens, shards, -1), self.out, None)
 
     def _down(self, x: jax.Array, by: Rotation | None) -> tuple[jax.Array, jax.Array]:
         """x[T, E] to what queries are projected from, [T, query rank or E], and what is cached, [T, kv_rank + rope]."""

@@ -20,7 +20,9 @@ FAMILIES = {
     "qwen2": {"architectures": ["Qwen2ForCausalLM"], "num_key_value_heads": 8, "tie_word_embeddings": True},
     "qwen3": {"architectures": ["Qwen3ForCausalLM"], "num_key_value_heads": 2, "attention_bias": True},
 }
-SPARSE = {  # with experts, of which the last layer has none
+_LATENT = {"num_key_value_heads": 8, "kv_lora_rank": 20, "qk_nope_head_dim": 10, "qk_rope_head_dim": 8, "v_head_dim": 14}
+FAMILIES["deepseek_v3"] = {**_LATENT, "architectures": ["DeepseekV3ForCausalLM"], "q_lora_rank": 12, "first_k_dense_replace": 2}
+SPARSE = {  # with experts, of which the last layer of Qwen has none
     "qwen2_moe": {
         "architectures": ["Qwen2MoeForCausalLM"],
         "num_key_value_heads": 8,
@@ -29,6 +31,15 @@ SPARSE = {  # with experts, of which the last layer has none
         "moe_intermediate_size": 16,
         "shared_expert_intermediate_size": 24,
         "mlp_only_layers": [1],
+    },
+    "deepseek_v2": {
+        **_LATENT,
+        "architectures": ["DeepseekV2ForCausalLM"],
+        "q_lora_rank": None,
+        "n_routed_experts": 8,
+        "num_experts_per_tok": 3,
+        "n_shared_experts": 1,
+        "moe_intermediate_size": 40,
     },
 }
 

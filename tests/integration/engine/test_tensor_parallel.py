@@ -38,6 +38,7 @@ def built(directory, tensor):
             "dtype": "float32",
             "max_model_len": 40,
             "page_size": PAGE,
+            "num_pages": 40,  # larger than any block of keys that attention gathers
             "max_num_seqs": ROWS,
             "max_num_batched_tokens": 4,
             "tensor_parallel_size": tensor,
@@ -55,7 +56,7 @@ def scores(result):
     return np.concatenate(numbers), np.concatenate(ids)
 
 
-CASES = {"llama": (2, 4, 8), "mistral": (8,), "qwen2": (8,), "qwen3": (4,)}
+CASES = {"llama": (2, 4, 8), "mistral": (8,), "qwen2": (8,), "qwen3": (4,), "deepseek_v2": (8,)}
 
 
 @pytest.mark.parametrize("family", CASES)
@@ -90,7 +91,7 @@ def check_programs(engine, family, tensor):
         assert len(hlo.collectives(text)) > len(always)
         assert "input_output_alias" in text
         pages = executor.capabilities().num_pages
-        cache = LAYERS * pages * 2 * max(decoder.num_kv_heads, tensor) // tensor * PAGE * HEAD_DIM
+        cache = LAYERS * pages * PAGE * token_numbers(decoder, tensor)
         copied = hlo.copies(text)
         assert max(map(math.prod, copied), default=0) < cache
         assert not {hlo.unordered((SLOTS, math.ceil(VOCAB / tensor))), *matrices(decoder, tensor)} & set(copied)
@@ -105,8 +106,15 @@ def matrices(decoder, tensor):
     return {shape for shape in map(hlo.unordered, parts) if len(shape) > 1}
 
 
+def token_numbers(decoder, tensor):
+    """Numbers that one device caches of a token in a layer: its share of the heads, one at least; all of a latent."""
+    if decoder.latent is not None:
+        return decoder.latent.kv_rank + decoder.latent.rope_dim
+    return 2 * max(decoder.num_kv_heads // tensor, 1) * HEAD_DIM
+
+
 def check_memory(engine, family, tensor):
-    """A device holds its share of the heads of the cache, one at least."""
-    heads = max(decoder_config(hf_config(family)).num_kv_heads // tensor, 1)
+    """A device holds no more of the cache than it works on."""
     memory = engine.report.memory
-    assert memory.kv_cache == (memory.kv_tokens + PAGE) * LAYERS * 2 * heads * HEAD_DIM * 4
+    numbers = token_numbers(decoder_config(hf_config(family)), tensor)
+    assert memory.kv_cache == (memory.kv_tokens + PAGE) * LAYERS * numbers * 4

@@ -8,7 +8,7 @@ import pytest
 
 from jaxserve.errors import ConfigError
 from jaxserve.models.binding import abstract_params, bind, param_axes, param_shardings
-from jaxserve.models.config import DecoderConfig, RopeConfig, Scales
+from jaxserve.models.config import DecoderConfig, Latent, RopeConfig, Scales
 from jaxserve.models.registry import weight_rules
 from jaxserve.models.shards import cache_kv_heads, padded_vocab
 from jaxserve.weights.load import load_params
@@ -20,8 +20,10 @@ PLAIN |= {"tie_embeddings": False, "qkv_bias": False, "output_bias": False, "mlp
 PLAIN |= {"activation": "silu", "max_position_embeddings": 64, "dtype": "bfloat16", "eos_token_ids": ()}
 EVERYTHING = dict.fromkeys(("tie_embeddings", "qkv_bias", "output_bias", "mlp_bias"), True) | {"qk_norm": "head"}
 AROUND = {"norms": "around", "norm_offset": 1.0, "activation": "gelu_tanh", "ropes": (RopeConfig(rotated_dims=4), None)}
+LATENT = {"architecture": "DeepseekV3ForCausalLM", "num_kv_heads": 1, "head_dim": 88, "ropes": (RopeConfig(rotated_dims=8),) * 2}
+LATENT["latent"] = Latent(query_rank=72, kv_rank=80, nope_dim=24, rope_dim=8, value_dim=40)
 AFTER = {"norms": "after", "qk_norm": "all"}
-CHOICES = [{}, EVERYTHING, AROUND, AFTER]
+CHOICES = [{}, EVERYTHING, AROUND, AFTER, LATENT, {**LATENT, "latent": replace(LATENT["latent"], query_rank=None)}]
 
 
 def config(**changes) -> DecoderConfig:
@@ -35,6 +37,7 @@ def logits(decoder_config, params, tokens, attend):
 
 def values_only(layer, q, k, v, spec, sinks):
     """A stand-in for attention that is local to a token."""
+    v = k[..., : spec.value_dim] if v is None else v
     return jnp.repeat(v, q.shape[1] // v.shape[1], axis=1)
 
 
@@ -124,10 +127,10 @@ def test_dtypes_and_what_attend_sees(dtype):
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-@pytest.mark.parametrize("tied", [False, True])
-def test_weights_enter_plain_matmuls_as_they_are(dtype, tied):
+@pytest.mark.parametrize("changes", [{}, {"tie_embeddings": True}, LATENT], ids=["plain", "tied", "latent"])
+def test_weights_enter_plain_matmuls_as_they_are(dtype, changes):
     """On one device no weight is transposed, copied or converted as a whole before its dot."""
-    decoder = config(tie_embeddings=tied, hidden_size=256, ffn_size=384, head_dim=32, vocab_size=1000)
+    decoder = config(**{"hidden_size": 256, "ffn_size": 384, "head_dim": 32, "vocab_size": 1000} | changes)
     params = abstract_params(decoder, dtype)
     tokens = jax.ShapeDtypeStruct((8,), jnp.int32)
     run = jax.jit(lambda params, tokens: logits(decoder, params, tokens, values_only))
