@@ -12,6 +12,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PARITY_READY := $(VENV)/.ready-parity
 LOCKED := pyproject.toml $(wildcard requirements/lock-*.txt) scripts/venv
+NATIVE := $(wildcard pallas_kernels/*/*.cc pallas_kernels/*/*.h)
 PROTOS = $(wildcard server/proto/*.proto)
 
 .DEFAULT_GOAL := help
@@ -51,9 +52,9 @@ lock: ## resolve the dependencies afresh and write requirements/lock-*.txt
 	scripts/lock 3.12 3.11
 
 clean: ## remove caches and build products, not the environments
-	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist pallas_kernels/native/built
 
-$(READY): $(LOCKED)
+$(READY): $(LOCKED) $(NATIVE)
 	@scripts/venv $(VENV) "$(PYTHON)" dev
 	@touch $@
 

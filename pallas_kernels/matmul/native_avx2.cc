@@ -1,0 +1,61 @@
+// AVX2 with fused multiply-add.
+#include <immintrin.h>
+
+#include "pallas_kernels/matmul/native_tiles.h"
+
+namespace jaxserve::matmul {
+namespace {
+
+struct Avx2 {
+  using Words = __m256i;
+  using Sums = __m256;
+  static constexpr int kLanes = 8, kRows = 4, kVectors = 2;
+  static __m256i First(int64_t lanes) {
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int32_t>(lanes)), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+  }
+  static Sums Zero() { return _mm256_setzero_ps(); }
+  static Sums Read(const float* y) { return _mm256_loadu_ps(y); }
+  static Sums ReadPart(const float* y, int64_t lanes) { return _mm256_maskload_ps(y, First(lanes)); }
+  static void Write(float* y, Sums sums) { _mm256_storeu_ps(y, sums); }
+  static void WritePart(float* y, int64_t lanes, Sums sums) { _mm256_maskstore_ps(y, First(lanes), sums); }
+  static Words Load(const void* words) { return _mm256_loadu_si256(static_cast<const __m256i*>(words)); }
+  static Words LoadPart(const void* words, int64_t lanes) {
+    return _mm256_maskload_epi32(static_cast<const int*>(words), First(lanes));
+  }
+  static Words Broadcast(const void* word) {
+    int32_t value;
+    std::memcpy(&value, word, sizeof value);
+    return _mm256_set1_epi32(value);
+  }
+  static float Total(Sums sums) {
+    __m128 half = _mm_add_ps(_mm256_castps256_ps128(sums), _mm256_extractf128_ps(sums, 1));
+    half = _mm_add_ps(half, _mm_movehl_ps(half, half));
+    return _mm_cvtss_f32(_mm_add_ss(half, _mm_movehdup_ps(half)));
+  }
+};
+
+struct Float32 : Avx2 {
+  using Element = float;
+  static constexpr int kPerWord = 1;
+  static Sums MulAdd(Sums sums, Words x, Words w) {
+    return _mm256_fmadd_ps(_mm256_castsi256_ps(x), _mm256_castsi256_ps(w), sums);
+  }
+};
+
+struct Bfloat16 : Avx2 {
+  using Element = uint16_t;
+  static constexpr int kPerWord = 2;
+  static Sums Even(Words words) { return _mm256_castsi256_ps(_mm256_slli_epi32(words, 16)); }
+  static Sums Odd(Words words) {
+    return _mm256_castsi256_ps(_mm256_and_si256(words, _mm256_set1_epi32(static_cast<int32_t>(0xffff0000))));
+  }
+  static Sums MulAdd(Sums sums, Words x, Words w) {
+    return _mm256_fmadd_ps(Odd(x), Odd(w), _mm256_fmadd_ps(Even(x), Even(w), sums));
+  }
+};
+
+}  // namespace
+
+const Kernels kAvx2 = {Panels<Bfloat16>, Panels<Float32>, Rows<Bfloat16>, Rows<Float32>};
+
+}  // namespace jaxserve::matmul

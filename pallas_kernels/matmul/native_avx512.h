@@ -1,0 +1,32 @@
+// Vectors of 16 lanes for native_tiles.h, but for what a dtype adds.
+#pragma once
+
+#include <immintrin.h>
+
+#include "pallas_kernels/matmul/native_tiles.h"
+
+namespace jaxserve::matmul {
+namespace {
+
+struct Avx512 {
+  using Words = __m512i;
+  using Sums = __m512;
+  static constexpr int kLanes = 16, kRows = 6, kVectors = 4;
+  static __mmask16 First(int64_t lanes) { return static_cast<__mmask16>((1u << lanes) - 1); }
+  static Sums Zero() { return _mm512_setzero_ps(); }
+  static Sums Read(const float* y) { return _mm512_loadu_ps(y); }
+  static Sums ReadPart(const float* y, int64_t lanes) { return _mm512_maskz_loadu_ps(First(lanes), y); }
+  static void Write(float* y, Sums sums) { _mm512_storeu_ps(y, sums); }
+  static void WritePart(float* y, int64_t lanes, Sums sums) { _mm512_mask_storeu_ps(y, First(lanes), sums); }
+  static Words Load(const void* words) { return _mm512_loadu_si512(words); }
+  static Words LoadPart(const void* words, int64_t lanes) { return _mm512_maskz_loadu_epi32(First(lanes), words); }
+  static Words Broadcast(const void* word) {
+    int32_t value;
+    std::memcpy(&value, word, sizeof value);
+    return _mm512_set1_epi32(value);
+  }
+  static float Total(Sums sums) { return _mm512_reduce_add_ps(sums); }
+};
+
+}  // namespace
+}  // namespace jaxserve::matmul

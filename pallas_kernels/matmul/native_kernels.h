@@ -1,0 +1,34 @@
+// What the files for each instruction set offer to native.cc.
+#pragma once
+
+#include <cstdint>
+
+namespace jaxserve::matmul {
+
+constexpr int64_t kBlock = 64;  // outputs of a piece of work
+
+// y[rows, outputs] = x[rows, inputs] times a matrix; x and the matrix of one dtype, bfloat16 or float32, y in float32.
+//
+// The matrix is in one of two forms. Panels: blocks of kBlock outputs, the last one perhaps narrower, one after the other; in a
+// block words of 32 bits lie as [inputs in words, outputs], where a word is one float32, or bfloat16 of two neighbouring inputs;
+// the last input of an odd number of bfloat16 follows as a line by itself. Rows: [outputs, inputs], nothing more.
+struct Product {
+  const void* x;
+  const void* matrix;
+  float* y;
+  int64_t rows, inputs, outputs;
+};
+
+// Computes all rows of the outputs from kBlock * block on, kBlock of them or what there is.
+using Compute = void (*)(const Product& product, int64_t block);
+
+struct Kernels {
+  Compute panels_bfloat16, panels_float32, rows_bfloat16, rows_float32;
+};
+
+extern const Kernels kPortable;
+#if defined(__x86_64__)
+extern const Kernels kAvx2, kAvx512, kAvx512Bf16;
+#endif
+
+}  // namespace jaxserve::matmul

@@ -1,0 +1,69 @@
+// Every other CPU: arrays that compilers turn into what vectors there are.
+#include "pallas_kernels/matmul/native_tiles.h"
+
+namespace jaxserve::matmul {
+namespace {
+
+template <class Lane>
+struct Four {
+  Lane lane[4];
+};
+
+struct Portable {
+  using Words = Four<uint32_t>;
+  using Sums = Four<float>;
+  static constexpr int kLanes = 4, kRows = 4, kVectors = 2;
+  static Sums Zero() { return {}; }
+  static Sums Read(const float* y) { return ReadPart(y, kLanes); }
+  static Sums ReadPart(const float* y, int64_t lanes) {
+    Sums sums{};
+    std::memcpy(&sums, y, 4 * lanes);
+    return sums;
+  }
+  static void Write(float* y, Sums sums) { WritePart(y, kLanes, sums); }
+  static void WritePart(float* y, int64_t lanes, Sums sums) { std::memcpy(y, &sums, 4 * lanes); }
+  static Words Load(const void* words) { return LoadPart(words, kLanes); }
+  static Words LoadPart(const void* words, int64_t lanes) {
+    Words loaded{};
+    std::memcpy(&loaded, words, 4 * lanes);
+    return loaded;
+  }
+  static Words Broadcast(const void* word) {
+    uint32_t value;
+    std::memcpy(&value, word, sizeof value);
+    return {{value, value, value, value}};
+  }
+  static float Total(Sums sums) { return (sums.lane[0] + sums.lane[1]) + (sums.lane[2] + sums.lane[3]); }
+  static float AsFloat(uint32_t bits) {
+    float value;
+    std::memcpy(&value, &bits, sizeof value);
+    return value;
+  }
+};
+
+struct Float32 : Portable {
+  using Element = float;
+  static constexpr int kPerWord = 1;
+  static Sums MulAdd(Sums sums, Words x, Words w) {
+    for (int i = 0; i < kLanes; ++i) sums.lane[i] += AsFloat(x.lane[i]) * AsFloat(w.lane[i]);
+    return sums;
+  }
+};
+
+struct Bfloat16 : Portable {  // the first of two numbers is in the lower half: little-endian
+  using Element = uint16_t;
+  static constexpr int kPerWord = 2;
+  static Sums MulAdd(Sums sums, Words x, Words w) {
+    for (int i = 0; i < kLanes; ++i) {
+      sums.lane[i] += AsFloat(x.lane[i] << 16) * AsFloat(w.lane[i] << 16);
+      sums.lane[i] += AsFloat(x.lane[i] & 0xffff0000) * AsFloat(w.lane[i] & 0xffff0000);
+    }
+    return sums;
+  }
+};
+
+}  // namespace
+
+const Kernels kPortable = {Panels<Bfloat16>, Panels<Float32>, Rows<Bfloat16>, Rows<Float32>};
+
+}  // namespace jaxserve::matmul

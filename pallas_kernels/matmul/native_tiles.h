@@ -1,0 +1,168 @@
+// The products of native_kernels.h in terms of a vector type V, which a file for an instruction set defines.
+//
+// V works on words: float32, or two bfloat16. It has
+//   Element, kPerWord         the dtype's, and how many of them a word holds
+//   Words, Sums               vectors of kLanes words, and of as many float32
+//   kRows, kVectors           accumulators that fit the registers, as rows of x by vectors of outputs
+//   Zero() Read(y) Write(y, sums) ReadPart(y, n) WritePart(y, n, sums)
+//   Load(words) LoadPart(words, n) Broadcast(word)
+//   MulAdd(sums, x, w)        sums plus the products of all numbers in a word, lane by lane
+//   Total(sums)               of all lanes
+// Everything has internal linkage: two files for different CPUs must never share a function.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include "pallas_kernels/matmul/native_kernels.h"
+
+namespace jaxserve::matmul {
+namespace {
+
+constexpr int64_t kWords = 1024;  // inputs of a panel, in words, that stay in a core's cache while all rows pass: 256 KiB
+
+inline float ToFloat(float value) { return value; }
+inline float ToFloat(uint16_t bfloat16) {
+  const uint32_t bits = static_cast<uint32_t>(bfloat16) << 16;
+  float value;
+  std::memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
+// Some inputs of one panel, and the same ones of all rows.
+struct Strip {
+  const char* x;
+  const char* panel;
+  float* y;
+  int64_t rows, words, width;   // width: of the panel
+  int64_t x_stride, y_stride;   // from row to row: bytes; elements
+  bool first;                   // whether y holds nothing yet
+};
+
+// ROWS rows by VECTORS vectors of outputs from `column` on. Not WHOLE: one vector, of which the panel has `width - column` lanes.
+template <class V, int ROWS, int VECTORS, bool WHOLE>
+inline void Tile(const Strip& strip, int64_t row, int64_t column) {
+  const int64_t lanes = strip.width - column;
+  const char* x = strip.x + row * strip.x_stride;
+  float* y = strip.y + row * strip.y_stride + column;
+  typename V::Sums sums[ROWS][VECTORS];
+  for (int r = 0; r < ROWS; ++r)
+    for (int v = 0; v < VECTORS; ++v) {
+      const float* from = y + r * strip.y_stride + v * V::kLanes;
+      sums[r][v] = strip.first ? V::Zero() : WHOLE ? V::Read(from) : V::ReadPart(from, lanes);
+    }
+  const char* w = strip.panel + 4 * column;
+  for (int64_t k = 0; k < strip.words; ++k, w += 4 * strip.width) {
+    typename V::Words words[VECTORS];
+    for (int v = 0; v < VECTORS; ++v)
+      words[v] = WHOLE ? V::Load(w + 4 * v * V::kLanes) : V::LoadPart(w, lanes);
+    if (ROWS <= 2)  // bound by memory: ask for what comes
+      for (int v = 0; v < VECTORS; v += 64 / (4 * V::kLanes)) __builtin_prefetch(w + 4096 + 4 * v * V::kLanes);
+    for (int r = 0; r < ROWS; ++r) {
+      const typename V::Words value = V::Broadcast(x + r * strip.x_stride + 4 * k);
+      for (int v = 0; v < VECTORS; ++v) sums[r][v] = V::MulAdd(sums[r][v], value, words[v]);
+    }
+  }
+  for (int r = 0; r < ROWS; ++r)
+    for (int v = 0; v < VECTORS; ++v) {
+      float* to = y + r * strip.y_stride + v * V::kLanes;
+      WHOLE ? V::Write(to, sums[r][v]) : V::WritePart(to, lanes, sums[r][v]);
+    }
+}
+
+// A tile of as many rows as `rows` says, ROWS at most.
+template <class V, int ROWS, int VECTORS, bool WHOLE>
+inline void TileOf(int64_t rows, const Strip& strip, int64_t row, int64_t column) {
+  if constexpr (ROWS > 0) {
+    if (rows == ROWS) return Tile<V, ROWS, VECTORS, WHOLE>(strip, row, column);
+    TileOf<V, ROWS - 1, VECTORS, WHOLE>(rows, strip, row, column);
+  }
+}
+
+// All rows, in tiles of nearly equal numbers.
+template <class V, int VECTORS, bool WHOLE>
+inline void Columns(const Strip& strip, int64_t column) {
+  int64_t row = 0;
+  for (int64_t tiles = (strip.rows + V::kRows - 1) / V::kRows; tiles > 0; --tiles) {
+    const int64_t rows = (strip.rows - row + tiles - 1) / tiles;
+    TileOf<V, V::kRows, VECTORS, WHOLE>(rows, strip, row, column);
+    row += rows;
+  }
+}
+
+template <class V>
+void Panels(const Product& product, int64_t block) {
+  using Element = typename V::Element;
+  const int64_t inputs = product.inputs, words = inputs / V::kPerWord, size = sizeof(Element);
+  const int64_t left = product.outputs - block * kBlock, width = left < kBlock ? left : kBlock;
+  const char* x = static_cast<const char*>(product.x);
+  const char* panel = static_cast<const char*>(product.matrix) + block * kBlock * inputs * size;
+  float* y = product.y + block * kBlock;
+  int64_t k = 0;
+  do {
+    const int64_t here = words - k < kWords ? words - k : kWords;
+    const Strip strip{x + 4 * k, panel + 4 * k * width, y, product.rows, here, width, inputs * size, product.outputs, k == 0};
+    int64_t column = 0;
+    for (; column + V::kVectors * V::kLanes <= width; column += V::kVectors * V::kLanes)
+      Columns<V, V::kVectors, true>(strip, column);
+    for (; column + V::kLanes <= width; column += V::kLanes) Columns<V, 1, true>(strip, column);
+    if (column < width) Columns<V, 1, false>(strip, column);
+    k += kWords;
+  } while (k < words);
+  if (words * V::kPerWord == inputs) return;
+  const Element* last = reinterpret_cast<const Element*>(panel) + (inputs - 1) * width;
+  for (int64_t row = 0; row < product.rows; ++row) {
+    const float value = ToFloat(static_cast<const Element*>(product.x)[row * inputs + inputs - 1]);
+    for (int64_t column = 0; column < width; ++column) y[row * product.outputs + column] += value * ToFloat(last[column]);
+  }
+}
+
+// Dot products of ROWS rows of x, from `row` on, and OUTPUTS rows of the matrix, from `output` on.
+template <class V, int ROWS, int OUTPUTS>
+inline void Dots(const Product& product, int64_t row, int64_t output) {
+  using Element = typename V::Element;
+  const int64_t inputs = product.inputs, words = inputs / V::kPerWord;
+  const Element* x = static_cast<const Element*>(product.x) + row * inputs;
+  const Element* w = static_cast<const Element*>(product.matrix) + output * inputs;
+  typename V::Sums sums[ROWS][OUTPUTS];
+  for (auto& line : sums)
+    for (auto& sum : line) sum = V::Zero();
+  const auto add = [&](int64_t k, auto load) __attribute__((always_inline)) {
+    typename V::Words values[OUTPUTS];
+    for (int o = 0; o < OUTPUTS; ++o) values[o] = load(w + o * inputs + k * V::kPerWord);
+    for (int r = 0; r < ROWS; ++r) {
+      const typename V::Words value = load(x + r * inputs + k * V::kPerWord);
+      for (int o = 0; o < OUTPUTS; ++o) sums[r][o] = V::MulAdd(sums[r][o], value, values[o]);
+    }
+  };
+  int64_t k = 0;
+  for (; k + V::kLanes <= words; k += V::kLanes) add(k, [](const Element* from) { return V::Load(from); });
+  if (k < words) add(k, [&](const Element* from) { return V::LoadPart(from, words - k); });
+  for (int r = 0; r < ROWS; ++r)
+    for (int o = 0; o < OUTPUTS; ++o) {
+      float total = V::Total(sums[r][o]);
+      if (words * V::kPerWord < inputs) total += ToFloat(x[(r + 1) * inputs - 1]) * ToFloat(w[(o + 1) * inputs - 1]);
+      product.y[(row + r) * product.outputs + output + o] = total;
+    }
+}
+
+template <class V>
+void Rows(const Product& product, int64_t block) {
+  constexpr int kRows = 4, kOutputs = V::kRows * V::kVectors / kRows;
+  const int64_t left = product.outputs - block * kBlock, end = block * kBlock + (left < kBlock ? left : kBlock);
+  for (int64_t output = block * kBlock; output < end;) {
+    const bool several = output + kOutputs <= end;
+    int64_t row = 0;
+    if (several) {
+      for (; row + kRows <= product.rows; row += kRows) Dots<V, kRows, kOutputs>(product, row, output);
+      for (; row < product.rows; ++row) Dots<V, 1, kOutputs>(product, row, output);
+    } else {
+      for (; row + kRows <= product.rows; row += kRows) Dots<V, kRows, 1>(product, row, output);
+      for (; row < product.rows; ++row) Dots<V, 1, 1>(product, row, output);
+    }
+    output += several ? kOutputs : 1;
+  }
+}
+
+}  // namespace
+}  // namespace jaxserve::matmul

@@ -1,0 +1,61 @@
+"""What the native library is made of, and where it is.
+
+Its sources are the .cc files in the operations' folders, which include headers from there and from here. A file whose name ends
+with an instruction set, as in `matmul_avx2.cc`, is compiled for CPUs that have it; all others are for every CPU, and choose at
+run time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import re
+from collections.abc import Mapping
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from types import MappingProxyType
+
+PACKAGE = Path(__file__).resolve().parents[1]
+BUILT = Path(__file__).resolve().parent / "built"
+FLAGS = ("-std=c++17", "-O3", "-fPIC", "-Wall", "-Wextra", "-Wno-unused-parameter")
+INSTRUCTION_SETS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "avx2": ("-mavx2", "-mfma"),
+        "avx512": ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mfma"),
+        "avx512bf16": ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512bf16", "-mfma"),
+    }
+)
+"""The compiler's flags by the end of a file's name. All are of x86: elsewhere such files are left out."""
+_FUNCTION = re.compile(r"XLA_FFI_DEFINE_HANDLER_SYMBOL\(\s*(\w+)")
+
+
+def sources() -> list[Path]:
+    """The files to compile on this machine."""
+    x86 = platform.machine() in ("x86_64", "AMD64")
+    return [path for path in sorted(PACKAGE.rglob("*.cc")) if x86 or instruction_set(path) is None]
+
+
+def instruction_set(source: Path) -> str | None:
+    """The instruction set that a file is compiled for, by its name; None for every CPU."""
+    end = source.stem.rpartition("_")[2]
+    return end if end in INSTRUCTION_SETS else None
+
+
+@cache
+def digest() -> str:
+    """Of all that the library is made from: sources, flags, and the release of jaxlib whose headers they include."""
+    found = hashlib.blake2b(f"{version('jaxlib')} {FLAGS} {dict(INSTRUCTION_SETS)}".encode(), digest_size=8)
+    for path in sorted([*PACKAGE.rglob("*.cc"), *PACKAGE.rglob("*.h")]):
+        found.update(f"{path.relative_to(PACKAGE).as_posix()}\0".encode() + path.read_bytes() + b"\0")
+    return found.hexdigest()
+
+
+def functions() -> list[str]:
+    """The names of the functions that the sources define for XLA to call."""
+    return [name for path in sources() for name in _FUNCTION.findall(path.read_text(encoding="utf-8"))]
+
+
+def library_path() -> Path:
+    """The library's file. Its name says what it was made from, so one of other sources or another jaxlib is never loaded."""
+    return BUILT / f"{version('jaxlib')}-{digest()}.so"

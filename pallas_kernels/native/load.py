@@ -1,0 +1,39 @@
+"""Loads the native library if it is there."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+
+import jax
+
+from pallas_kernels.native.library import digest, functions, library_path
+from pallas_kernels.registry import Target
+
+
+@cache
+def missing() -> str | None:
+    """Say why there are no native kernels in this process, or None if there are.
+
+    The first call loads the library and registers its functions with XLA; nothing is ever compiled here.
+    """
+    path = library_path()
+    if not path.is_file():
+        return "the native library is not built (python -m pallas_kernels.native builds it)"
+    try:
+        library = ctypes.CDLL(str(path))
+    except OSError as error:
+        return f"the native library cannot be loaded: {error}"
+    for function in functions():
+        jax.ffi.register_ffi_target(target_name(function), jax.ffi.pycapsule(getattr(library, function)), platform="cpu")
+    return None
+
+
+def target_name(function: str) -> str:
+    """What XLA knows a function of the library by. It changes with the library, so that no cached program calls another one."""
+    return f"jaxserve_{function}_{digest()}"
+
+
+def runs_on(target: Target) -> str | None:
+    """Say why native kernels do not run on a device, or None if they do."""
+    return f"it needs a CPU, not {target}" if target.platform != "cpu" else missing()
