@@ -47,7 +47,8 @@ class DividedVisit:
             here = weights.gate_up.shape[0]
             first = jax.lax.axis_index(EXPERT).astype(jnp.int32) * here
             mine = jax.lax.dynamic_slice_in_dim(sizes, first, here)
-            matmul = partial(grouped_matmul, dtype=dtype, target=self._target)
+            likely = max(experts.size * here // count, 1)
+            matmul = partial(grouped_matmul, dtype=dtype, target=self._target, expected_rows=likely)
             part = visit_some(visitors, weights, first, mine, activation, matmul)
             if shards_of(self._mesh) == 1:
                 return part
