@@ -30,7 +30,10 @@ PARAMS = [
 ]
 
 
-def built(directory, tensor):
+GROUPS = {"deepseek_v2": 2}  # of the devices, which share the experts
+
+
+def built(directory, tensor, groups=1):
     config = EngineConfig.from_settings(
         {
             "model": str(directory),
@@ -42,6 +45,7 @@ def built(directory, tensor):
             "max_num_seqs": ROWS,
             "max_num_batched_tokens": 4,
             "tensor_parallel_size": tensor,
+            "expert_parallel_size": groups,
         }
     )
     return build_engine(config, strict_length=True, clock=RealClock(), progress=silent)
@@ -65,7 +69,7 @@ def test_the_same_tokens(family, tmp_path):
     one = run(built(directory, 1), PROMPTS, PARAMS)
     assert len({token for tokens in one.tokens for token in tokens}) > 30, "varied"
     for tensor in CASES[family]:
-        engine = built(directory, tensor)
+        engine = built(directory, tensor, GROUPS.get(family, 1))
         several = run(engine, PROMPTS, PARAMS)
         assert several.tokens == one.tokens
         for got, want in zip(scores(several), scores(one), strict=True):
@@ -94,13 +98,15 @@ def check_programs(engine, family, tensor):
         cache = LAYERS * pages * PAGE * token_numbers(decoder, tensor)
         copied = hlo.copies(text)
         assert max(map(math.prod, copied), default=0) < cache
-        assert not {hlo.unordered((SLOTS, math.ceil(VOCAB / tensor))), *matrices(decoder, tensor)} & set(copied)
+        assert not {hlo.unordered((SLOTS, math.ceil(VOCAB / tensor))), *matrices(decoder, tensor, GROUPS.get(family, 1))} & set(
+            copied
+        )
     assert sorted(seen) == sorted(bucket.tokens for bucket in executor.grid.buckets)
 
 
-def matrices(decoder, tensor):
+def matrices(decoder, tensor, groups):
     """Shapes of the matrices on one device."""
-    shardings = param_shardings(decoder, make_mesh(tensor))
+    shardings = param_shardings(decoder, make_mesh(tensor // groups, expert=groups))
     leaves = jax.tree_util.tree_leaves_with_path(abstract_params(decoder, "float32", tensor))
     parts = [shardings[tuple(key.key for key in path)].shard_shape(leaf.shape) for path, leaf in leaves]
     return {shape for shape in map(hlo.unordered, parts) if len(shape) > 1}
