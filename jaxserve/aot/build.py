@@ -155,6 +155,7 @@ def _plan(config: TargetConfig, target: Target, model: DecoderConfig, mesh: Mesh
         usable=_usable(devices),
         held=count(*resolve_dtypes(engine, stored, devices)),
         page_size=config.page_size,
+        groups=len(stored.windows),
     )
     if target.gpu is not None:
         ledger.require_room(_tokens(config, model), target=config.target)
@@ -175,7 +176,7 @@ def _usable(devices: DeviceFacts) -> int:
 def _tokens(config: TargetConfig, model: DecoderConfig) -> int:
     """Tokens that the KV cache must hold: all that were asked for, or one sequence."""
     if config.num_pages is not None:
-        return config.num_pages * config.page_size
+        return config.num_pages * config.page_size // len(group_layers(model.windows).windows)
     return config.max_model_len or model.max_position_embeddings
 
 

@@ -56,13 +56,13 @@ class Ledger:
             )
 
 
-def first_ledger(*, memory: int, usable: int, held: DeviceBytes, page_size: int) -> Ledger:
-    """The ledger before compiling."""
+def first_ledger(*, memory: int, usable: int, held: DeviceBytes, page_size: int, groups: int) -> Ledger:
+    """The ledger before compiling; a page is of one of the `groups` of layers."""
     return Ledger(
         memory=memory,
         usable=usable,
         weights=held.weights,
         state=held.state,
         temporary=WORKSPACE_BYTES,
-        token=held.page // page_size,
+        token=held.page * groups // page_size,
     )

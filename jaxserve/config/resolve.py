@@ -56,7 +56,7 @@ class DeviceBytes:
     Attributes:
         weights: parameters, with padding and what several devices repeat.
         state: what else lives from step to step, without the KV cache.
-        page: one page of the KV cache.
+        page: one page of the KV cache, which is of one group of layers.
     """
 
     weights: int
@@ -113,7 +113,7 @@ def resolve(
     dtype, kv_dtype = resolve_dtypes(config, model, devices)
     device_bytes = count_bytes(dtype, kv_dtype)
     max_model_len = _max_model_len(config, model)
-    num_pages = _num_pages(config, devices, max_model_len, device_bytes, saved_pages)
+    num_pages = _num_pages(config, devices, max_model_len * len(model.windows), device_bytes, saved_pages)
     chunk = config.scheduler.max_num_batched_tokens
     fitting = longest_sequence(model.windows, num_pages - 1, config.cache.page_size, chunk)
     if fitting is not None and fitting < 2:
@@ -166,11 +166,14 @@ def _max_model_len(config: EngineConfig, model: ModelFacts) -> int:
     return asked
 
 
-def _num_pages(config: EngineConfig, devices: DeviceFacts, max_model_len: int, held: DeviceBytes, saved_pages: int | None) -> int:
-    """Pages as asked for; else as saved programs have; else as many as could ever be used. The last two if memory allows."""
+def _num_pages(config: EngineConfig, devices: DeviceFacts, longest: int, held: DeviceBytes, saved_pages: int | None) -> int:
+    """Pages as asked for; else as saved programs have; else as many as could ever be used. The last two if memory allows.
+
+    `longest` is the tokens of the longest sequence, those of each group of layers counted.
+    """
     if config.cache.num_pages is not None:
         return config.cache.num_pages
-    useful = config.scheduler.max_num_seqs * -(-max_model_len // config.cache.page_size) + 1
+    useful = config.scheduler.max_num_seqs * -(-longest // config.cache.page_size) + 1
     page_bytes, held_bytes, spare = held.page * devices.count, (held.weights + held.state) * devices.count, 0
     if config.cache.kv_cache_memory_gib is not None:
         budget = int(config.cache.kv_cache_memory_gib * 2**30)

@@ -7,8 +7,12 @@ group: how many of the latest positions a token sees, itself included, or None f
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+MAX_GROUPS = 8  # every sequence has a page table for each
+WORTH = 1 / 8  # of the layers must be spared by groups what the widest window sees, or there is one group
 
 
 def first_column(window: int | None, num_computed: int, page_size: int) -> int:
@@ -44,7 +48,7 @@ class LayerGroups:
     """Layers whose keys and values share pages.
 
     Attributes:
-        windows: of each group; the largest of its layers'.
+        windows: of each group.
         places: each layer's group, and its number in it.
         size: layers of the largest group; a page has room for so many.
     """
@@ -55,7 +59,28 @@ class LayerGroups:
 
 
 def group_layers(windows: Sequence[int | None]) -> LayerGroups:
-    """The groups of layers with these windows: one for all, which sees what the layer does that sees most."""
-    limits = [window for window in windows if window is not None]
-    widest = max(limits) if len(limits) == len(windows) else None
-    return LayerGroups((widest,), tuple((0, layer) for layer in range(len(windows))), len(windows))
+    """The groups of layers with these windows: layers of a group have the same one, and all groups have room for as many layers.
+
+    A page is as large in every group, so that all have one pool. Of the sizes that make at most MAX_GROUPS groups the one with
+    the least empty room is taken, and of several the largest. Where few layers see less than others, and empty room takes what
+    that spares, there is one group, which sees what the layer does that sees most.
+    """
+    counts = Counter(windows)
+    widest = None if None in counts else max(window for window in windows if window is not None)
+
+    def groups(size: int) -> int:
+        return sum(-(-count // size) for count in counts.values())
+
+    sizes = [size for size in range(max(counts.values()), 0, -1) if groups(size) <= MAX_GROUPS]
+    size = min(sizes, key=lambda size: groups(size) * size, default=0)
+    spared = 2 * len(windows) - counts[widest] - groups(size) * size if size else 0
+    if len(counts) == 1 or spared < WORTH * len(windows):
+        return LayerGroups((widest,), tuple((0, layer) for layer in range(len(windows))), len(windows))
+    seen: Counter[int | None] = Counter()
+    group_of: dict[tuple[int | None, int], int] = {}  # by window and number of the group among those with it
+    places = []
+    for window in windows:
+        number, place = divmod(seen[window], size)
+        places.append((group_of.setdefault((window, number), len(group_of)), place))
+        seen[window] += 1
+    return LayerGroups(tuple(window for window, _ in group_of), tuple(places), size)

@@ -24,10 +24,10 @@ class DeviceBatch:
     Attributes:
         tokens: int32[T]; -1-s stands for the token last sampled in slot s.
         positions: int32[T], each token's place in its sequence.
-        kv_slots: int32[T], page * page_size + offset where its key and value go; 0 for padding.
+        kv_slots: int32[groups,T], page * page_size + offset where its key and value go in the layers of a group; 0 for padding.
         query_start: int32[R+1], first token of each row.
         kv_length: int32[R], keys of each row, this step's included; 0 for padding.
-        page_table: int32[R,M], pages of each row; 0 for padding.
+        page_table: int32[groups,R,M], pages of each row; 0 for padding.
         sampling: parameters, [R].
         samples: bool[R], rows that choose a token.
     """
@@ -42,22 +42,26 @@ class DeviceBatch:
     samples: jax.Array
 
 
-def make_batch(plan: Plan, bucket: Bucket, *, max_pages: int, page_size: int, spare_slot: int) -> DeviceBatch:
-    """Pad a plan. `max_pages` is M, the pages of the longest sequence."""
+def make_batch(plan: Plan, bucket: Bucket, *, max_pages: int, page_size: int, spare_slot: int, groups: int = 1) -> DeviceBatch:
+    """Pad a plan. `max_pages` is M, the pages of the longest sequence in each of the `groups` of layers."""
     rows, tokens = plan.num_rows, plan.num_tokens
     counts = np.diff(plan.query_start)
     row_of_token = np.repeat(np.arange(rows, dtype=np.int32), counts)
     # A row's tokens are its last ones: position = kv_length - (row's end - token's index).
     positions = (plan.kv_length - plan.query_start[1:])[row_of_token] + np.arange(tokens, dtype=np.int32)
-    pages = plan.page_table[row_of_token, positions // page_size]
-    page_table = np.zeros((bucket.rows, max_pages), np.int32)
-    page_table[:rows, : plan.page_table.shape[1]] = plan.page_table
+    page_table = np.zeros((groups, bucket.rows, max_pages), np.int32)
+    kv_slots = np.zeros((groups, bucket.tokens), np.int32)
+    columns, offsets = positions // page_size, positions % page_size
+    for group in range(groups):
+        pages = plan.page_table[:, group::groups]
+        page_table[group, :rows, : pages.shape[1]] = pages
+        kv_slots[group, :tokens] = pages[row_of_token, columns] * page_size + offsets
     query_start = np.full(bucket.rows + 1, tokens, np.int32)
     query_start[: rows + 1] = plan.query_start
     arrays: dict[str, Any] = {
         "tokens": _pad(plan.tokens, bucket.tokens, 0),
         "positions": _pad(positions, bucket.tokens, 0),
-        "kv_slots": _pad(pages * page_size + positions % page_size, bucket.tokens, 0),
+        "kv_slots": kv_slots,
         "query_start": query_start,
         "kv_length": _pad(plan.kv_length, bucket.rows, 0),
         "page_table": page_table,

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
+from jaxserve.config.windows import group_layers
 from jaxserve.errors import ConfigError
 from jaxserve.executor.batch import DeviceBatch, make_batch
 from jaxserve.executor.buckets import Bucket, BucketGrid
@@ -115,13 +116,14 @@ class Lowering:
 
     def _example(self, bucket: Bucket) -> DeviceBatch:
         """A batch of the bucket's shape, made as every batch is: one row with one token."""
-        options = self.options
+        options, groups = self.options, len(group_layers(self.config.windows).windows)
         return make_batch(
-            _example_plan(),
+            _example_plan(groups),
             bucket,
             max_pages=options.max_pages,
             page_size=options.page_size,
             spare_slot=options.max_num_seqs,
+            groups=groups,
         )
 
 
@@ -130,7 +132,7 @@ def step_name(bucket: Bucket) -> str:
     return f"step_{bucket.tokens}x{bucket.rows}"
 
 
-def _example_plan() -> Plan:
+def _example_plan(groups: int) -> Plan:
     """One greedy row that decodes its first token."""
     numbers = {name: np.zeros(1, np.float32) for name in ("temperature", "min_p", "presence", "frequency", "repetition", "top_p")}
     sampling = SamplingRows(
@@ -149,7 +151,7 @@ def _example_plan() -> Plan:
         tokens=np.zeros(1, np.int32),
         query_start=np.array([0, 1], np.int32),
         kv_length=one,
-        page_table=np.zeros((1, 1), np.int32),
+        page_table=np.zeros((1, groups), np.int32),
         samples=np.ones(1, np.bool_),
         sampling=sampling,
     )

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from jaxserve.clock import VirtualClock
+from jaxserve.config.windows import group_layers
 from jaxserve.executor.base import Capabilities
 from jaxserve.executor.buckets import Bucket, BucketGrid
 from jaxserve.metrics.turn import ExecutorCounts
@@ -124,9 +125,11 @@ class CostModel:
             overlap=self._overlap,
         )
 
-    def copy_s(self, tokens: int) -> float:
-        """Seconds to copy the KV of `tokens` tokens within HBM: all of it is read and written."""
-        return 2 * tokens * self._layout.kv_token_bytes_device / self._rates.bandwidth
+    def copy_page_s(self, page_size: int) -> float:
+        """Seconds to copy a page of so many tokens, in the layers of one group, within HBM: all of it is read and written."""
+        shape = self._layout.shape
+        share = group_layers(shape.windows).size / shape.num_layers
+        return 2 * page_size * self._layout.kv_token_bytes_device * share / self._rates.bandwidth
 
     def _attention_s(self, counts: Counts, lengths: Counts) -> float:
         """Seconds of the products with keys and values; latent attention decodes and prefills in different ways."""
@@ -207,7 +210,7 @@ class SimulatedExecutor:
         self._clock = clock
         self._host_s = host_s
         self._observe = observe
-        self._copy_page_s = costs.copy_s(limits.page_size)
+        self._copy_page_s = costs.copy_page_s(limits.page_size)
         self._free_at = clock.now()
 
     def capabilities(self) -> Capabilities:

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxserve.config.kernels import AUTOMATIC, Kernels, kernel_of
+from jaxserve.config.windows import LayerGroups, group_layers
 from jaxserve.executor.batch import DeviceBatch
 from jaxserve.executor.experts import DividedVisit
 from jaxserve.models.attention import AttentionSpec
@@ -48,7 +49,8 @@ class StepState:
     """What lives on the device from step to step; donated to each.
 
     Attributes:
-        kv_pages: [L,P,2,K,S,D] or [L,P,1,K,S,D], sharded over K; see `cache_layout`.
+        kv_pages: [L,P,2,K,S,D] or [L,P,1,K,S,D], sharded over K; see `cache_layout`. L is the layers of a group: a page is of one
+            group's layers, and all groups have their pages in one pool.
         sampler: counts and biases of each slot, sharded over the padded vocabulary.
         last_tokens: int32[slots+1], the token last sampled in each slot.
         hidden: [T,E] of the largest bucket, final hidden states of the last step, for prompt scoring.
@@ -92,7 +94,7 @@ def abstract_state(config: DecoderConfig, mesh: Mesh, shape: StateShape) -> Step
     def array(size: tuple[int, ...], dtype: str, spec: PartitionSpec) -> Any:
         return jax.ShapeDtypeStruct(size, jnp.dtype(dtype), sharding=NamedSharding(mesh, spec))
 
-    pages = cache_layout(config, shards).shape(config.num_layers, shape.num_pages, shape.page_size)
+    pages = cache_layout(config, shards).shape(group_layers(config.windows).size, shape.num_pages, shape.page_size)
     experts = (0, 0) if config.experts is None else (sum(config.experts.layers), config.experts.count)
     return StepState(
         kv_pages=array(pages, shape.kv_dtype, KV_PAGES),
@@ -110,8 +112,9 @@ class PagedAttend:
     the cache would gather all of it, and it cannot partition a kernel call at all.
     """
 
-    def __init__(self, mesh: Mesh, kv_pages: jax.Array, batch: DeviceBatch, kernels: Kernels) -> None:
+    def __init__(self, mesh: Mesh, kv_pages: jax.Array, batch: DeviceBatch, kernels: Kernels, groups: LayerGroups) -> None:
         self.kv_pages = kv_pages
+        self._groups = groups
         self._mesh = mesh
         self._batch = batch
         self._kernels = kernels
@@ -123,6 +126,7 @@ class PagedAttend:
         """q[T,H,D], k[T,K,D], v[T,K,D] and sinks[H] if any -> [T,H,D], or [T,H,value_dim]."""
         batch = self._batch
         dtype = self.kv_pages.dtype
+        group, place = self._groups.places[layer]
 
         def write_and_attend(
             kv_pages: jax.Array,
@@ -134,12 +138,12 @@ class PagedAttend:
             *rows: jax.Array,
         ) -> tuple[jax.Array, jax.Array]:
             kernel = kernel_of(self._kernels.kv_write, layer)
-            kv_pages = kv_write(kv_pages, k, v, kv_slots, layer=layer, implementation=kernel, target=self._target)
+            kv_pages = kv_write(kv_pages, k, v, kv_slots, layer=place, implementation=kernel, target=self._target)
             attended = ragged_paged_attention(
                 q,
                 kv_pages,
                 *rows,
-                layer=layer,
+                layer=place,
                 scale=spec.scale,
                 window=spec.window,
                 soft_cap=spec.soft_cap,
@@ -158,9 +162,9 @@ class PagedAttend:
             out_specs=(KV_PAGES, by_head),
             check_vma=False,  # the ops' loops start from constants, which the check takes for a mismatch
         )
-        rows = (batch.page_table, batch.query_start, batch.kv_length)
+        rows = (batch.page_table[group], batch.query_start, batch.kv_length)
         heads = (q.astype(dtype), k.astype(dtype), None if v is None else v.astype(dtype))
-        self.kv_pages, attended = sharded(self.kv_pages, *heads, sinks, batch.kv_slots, *rows)
+        self.kv_pages, attended = sharded(self.kv_pages, *heads, sinks, batch.kv_slots[group], *rows)
         return attended.astype(q.dtype)
 
 
@@ -173,13 +177,13 @@ def make_step(
     of float32: its log-probability, its rank, MAX_LOGPROBS likeliest ids and their log-probabilities. One array is one copy to
     the host.
     """
-    choose = _chooser(config, mesh)
+    choose, groups = _chooser(config, mesh), group_layers(config.windows)
 
     def step(params: Params, state: StepState, batch: DeviceBatch) -> tuple[StepState, jax.Array]:
         decoder = bind(config, params)
         last_sampled = state.last_tokens[jnp.maximum(-1 - batch.tokens, 0)]
         tokens = jnp.where(batch.tokens < 0, last_sampled, batch.tokens)
-        attend = PagedAttend(mesh, state.kv_pages, batch, kernels)
+        attend = PagedAttend(mesh, state.kv_pages, batch, kernels, groups)
         visit = DividedVisit(mesh, batch.query_start[-1])
         hidden = decoder.hidden(tokens, batch.positions, attend, visit)
         last = jnp.maximum(batch.query_start[1:] - 1, 0)

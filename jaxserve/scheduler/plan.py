@@ -90,7 +90,8 @@ class Plan:
         tokens: int32[T], input tokens row after row; a negative value -1-s stands for the token last sampled in slot s.
         query_start: int32[R+1], row r computes tokens query_start[r]:query_start[r+1].
         kv_length: int32[R], tokens of the row in the cache after the step.
-        page_table: int32[R,M], pages of each row, padded with the null page; M covers the longest row.
+        page_table: int32[R,M*groups], pages of each row, padded with the null page; M covers the longest row. The pages of the
+            groups of layers follow one another; the null page stands where no token to come sees anything.
         samples: bool[R], whether the row chooses a next token.
         sampling: parameters of every row.
         starts: slots to load before the step.

@@ -82,10 +82,11 @@ def replica_spec(config: ReplicaConfig, scheduler: SchedulerConfig) -> ReplicaSp
     )
     memory.check_layout(layout)
     room = memory.ledger(layout).kv_tokens  # raises where the weights alone are too big
-    num_pages = room // config.page_size if config.num_pages is None else config.num_pages
-    windows = group_layers(shape.windows).windows
+    groups = group_layers(shape.windows)
+    windows, most = groups.windows, room * shape.num_layers // (config.page_size * groups.size)
+    num_pages = most if config.num_pages is None else config.num_pages
     fitting = longest_sequence(windows, max(num_pages - 1, 0), config.page_size, scheduler.max_num_batched_tokens)
-    if (fitting is not None and fitting < 2) or num_pages * config.page_size > room:
+    if (fitting is not None and fitting < 2) or num_pages > most:
         raise ConfigError(
             f"num_pages is {num_pages} of {config.page_size} tokens, one of them the null page: memory holds {room:,} tokens, "
             "and a prompt's token and one more must fit",
@@ -97,8 +98,12 @@ def replica_spec(config: ReplicaConfig, scheduler: SchedulerConfig) -> ReplicaSp
         max_model_len=_max_model_len(config, shape.max_position_embeddings, fitting),
         num_pages=num_pages,
         page_size=config.page_size,
-        swap_places=_swap_places(config, layout),
-        swap_page_seconds=config.page_size * layout.kv_token_bytes_device / (config.swap_gbps * 1e9),
+        swap_places=_swap_places(config, layout, groups.size / shape.num_layers),
+        swap_page_seconds=config.page_size
+        * layout.kv_token_bytes_device
+        * groups.size
+        / shape.num_layers
+        / (config.swap_gbps * 1e9),
         windows=windows,
     )
     return ReplicaSpec(
@@ -153,9 +158,9 @@ def _max_model_len(config: ReplicaConfig, made_for: int, fitting: int | None) ->
     return asked
 
 
-def _swap_places(config: ReplicaConfig, layout: Layout) -> int:
-    """Pages that the host memory holds. KV heads that several GPUs have copies of are there once."""
-    page = config.page_size * layout.kv_token_bytes
+def _swap_places(config: ReplicaConfig, layout: Layout, layers: float) -> int:
+    """Pages of this share of the layers that the host memory holds. KV heads that several GPUs have copies of are there once."""
+    page = int(config.page_size * layout.kv_token_bytes * layers)
     places = int(config.swap_gib * memory.GIB // page)
     if config.swap_gib > 0.0 and places == 0:
         raise ConfigError(

@@ -1,9 +1,10 @@
 """How many pages windows leave of a sequence, counted token by token."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxserve.config.windows import first_column, group_layers, longest_sequence, most_pages
+from jaxserve.config.windows import LayerGroups, first_column, group_layers, longest_sequence, most_pages
 
 SIZES, CHUNKS = st.integers(1, 5), st.integers(1, 6)
 WINDOWS = st.one_of(st.none(), st.integers(1, 12))
@@ -47,6 +48,27 @@ def test_the_longest_sequence_is_the_longest(windows, pages, size, chunk):
 
 
 def test_layers_of_one_window_are_one_group():
-    groups = group_layers((16, 16, 16))
-    assert (groups.windows, groups.places, groups.size) == ((16,), ((0, 0), (0, 1), (0, 2)), 3)
-    assert group_layers((None, None)).windows == (None,)
+    assert group_layers((16, 16, 16)) == LayerGroups((16,), ((0, 0), (0, 1), (0, 2)), 3)
+    assert group_layers((None, None)) == LayerGroups((None,), ((0, 0), (0, 1)), 2)
+
+
+@pytest.mark.parametrize(
+    ("windows", "groups", "size"),
+    [
+        ((4096, None) * 21, (4096, None), 21),  # Gemma 2 9B
+        ((128, None) * 18, (128, None), 18),  # gpt-oss 120B
+        (((512,) * 5 + (None,)) * 4 + (512,) * 2, (512, 512, None, 512, 512, 512, 512), 4),  # Gemma 3 1B
+        (((1024,) * 5 + (None,)) * 10 + (1024,) * 2, (1024, None, 1024, 1024, 1024), 13),  # Gemma 3 27B
+        ((None, 20, 20), (None, 20, 20), 1),
+        ((None,) * 20 + (64,), (None,), 21),  # the one layer is not worth a group
+        ((64,) * 20 + (32,), (64,), 21),
+        (tuple(range(1, 10)), (9,), 9),  # more windows than groups
+    ],
+)
+def test_layers_are_grouped_by_their_window(windows, groups, size):
+    made = group_layers(windows)
+    assert (made.windows, made.size) == (groups, size)
+    assert len(set(made.places)) == len(windows)
+    for window, (group, place) in zip(windows, made.places, strict=True):
+        assert place < size
+        assert made.windows[group] == window or len(groups) == 1

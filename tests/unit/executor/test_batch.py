@@ -36,8 +36,8 @@ def sampling_rows(data, rows):
 
 
 @st.composite
-def plans(draw):
-    """A plan, its page size, and for each row (first position, tokens, pages)."""
+def plans(draw, groups=1):
+    """A plan, its page size, and for each row (first position, tokens, pages); pages of `groups` follow one another."""
     data = draw(st.data())
     size = draw(st.sampled_from([1, 3, 4]))
     count = draw(st.integers(1, 6))
@@ -45,7 +45,8 @@ def plans(draw):
     for _ in range(count):
         length = draw(st.integers(1, MAX_PAGES * size))
         new = draw(st.integers(1, length))
-        pages = draw(st.lists(st.integers(1, 99), min_size=-(-length // size), max_size=-(-length // size)))
+        held = -(-length // size) * groups
+        pages = draw(st.lists(st.integers(1, 99), min_size=held, max_size=held))
         rows.append((length - new, draw(st.lists(st.integers(-SLOTS, 500), min_size=new, max_size=new)), pages))
     table = np.zeros((count, max(len(pages) for _, _, pages in rows)), np.int32)
     for number, (_, _, pages) in enumerate(rows):
@@ -64,9 +65,9 @@ def plans(draw):
     return plan, size, rows
 
 
-def batch_of(plan, size, extra_tokens=3, extra_rows=2):
+def batch_of(plan, size, extra_tokens=3, extra_rows=2, groups=1):
     bucket = Bucket(plan.num_tokens + extra_tokens, plan.num_rows + extra_rows)
-    return bucket, make_batch(plan, bucket, max_pages=MAX_PAGES, page_size=size, spare_slot=SLOTS)
+    return bucket, make_batch(plan, bucket, max_pages=MAX_PAGES, page_size=size, spare_slot=SLOTS, groups=groups)
 
 
 @settings(deadline=None)
@@ -74,13 +75,12 @@ def batch_of(plan, size, extra_tokens=3, extra_rows=2):
 def test_tokens_against_a_loop(given_plan):
     plan, size, rows = given_plan
     bucket, batch = batch_of(plan, size)
-    wanted = {"tokens": [], "positions": [], "kv_slots": []}
-    for start, tokens, pages in rows:
+    wanted = {"tokens": [], "positions": []}
+    for start, tokens, _ in rows:
         for offset, token in enumerate(tokens):
             position = start + offset
             wanted["tokens"].append(token)
             wanted["positions"].append(position)
-            wanted["kv_slots"].append(pages[position // size] * size + position % size)
     for name, values in wanted.items():
         array = getattr(batch, name)
         assert array.dtype == np.int32
@@ -96,12 +96,29 @@ def test_rows_against_a_loop(given_plan):
     ends = np.cumsum([len(tokens) for _, tokens, _ in rows]).tolist()
     assert batch.query_start.tolist() == [0, *ends, *[ends[-1]] * spare], "a padding row has no tokens"
     assert batch.kv_length.tolist() == [start + len(tokens) for start, tokens, _ in rows] + [0] * spare
-    padded = [pages + [0] * (MAX_PAGES - len(pages)) for _, _, pages in rows]
-    assert batch.page_table.tolist() == padded + [[0] * MAX_PAGES] * spare
     assert batch.samples.tolist() == plan.samples.tolist() + [False] * spare
     assert batch.sampling.position.tolist() == batch.kv_length.tolist()
     slots = [slot if sample else SLOTS for slot, sample in zip(plan.slots.tolist(), plan.samples.tolist(), strict=True)]
     assert batch.sampling.slot.tolist() == slots + [SLOTS] * spare, "rows that do not sample write to the spare slot"
+
+
+@settings(deadline=None)
+@given(st.integers(1, 3).flatmap(lambda groups: st.tuples(st.just(groups), plans(groups))))
+def test_pages_of_groups_against_a_loop(drawn):
+    groups, (plan, size, rows) = drawn
+    bucket, batch = batch_of(plan, size, groups=groups)
+    assert (batch.page_table.dtype, batch.kv_slots.dtype) == (np.int32, np.int32)
+    assert (len(batch.page_table), len(batch.kv_slots)) == (groups, groups)
+    for group, (table, slots) in enumerate(zip(batch.page_table.tolist(), batch.kv_slots.tolist(), strict=True)):
+        mine = [pages[group::groups] for _, _, pages in rows]
+        wanted = [
+            pages[position // size] * size + position % size
+            for pages, (start, tokens, _) in zip(mine, rows, strict=True)
+            for position in range(start, start + len(tokens))
+        ]
+        assert slots == wanted + [0] * (bucket.tokens - len(wanted))
+        padded = [pages + [0] * (MAX_PAGES - len(pages)) for pages in mine]
+        assert table == padded + [[0] * MAX_PAGES] * (bucket.rows - len(rows))
 
 
 NEUTRAL = {"temperature": 0, "top_k": 0, "top_p": 1, "min_p": 0, "presence": 0, "frequency": 0, "repetition": 1, "suppress": -1}

@@ -6,6 +6,7 @@ import jax
 import pytest
 
 from jaxserve.config.fields import EngineConfig
+from jaxserve.config.windows import group_layers
 from jaxserve.executor.memory import count_bytes
 from jaxserve.models.checkpoint import read_hf_config
 from jaxserve.models.registry import FAMILIES, MODEL_TYPES, decoder_config
@@ -32,7 +33,9 @@ def check(hf: dict[str, Any]) -> None:
     held = count_bytes(decoder, make_mesh(1), EngineConfig(), "bfloat16", "bfloat16")
     assert plan.shape.num_parameters == decoder.num_parameters
     assert plan.weight_bytes == plan.weight_bytes_device == held.weights
-    assert PAGE_SIZE * plan.kv_token_bytes == PAGE_SIZE * plan.kv_token_bytes_device == held.page
+    token = PAGE_SIZE * plan.kv_token_bytes
+    assert token == PAGE_SIZE * plan.kv_token_bytes_device
+    assert token * group_layers(plan.shape.windows).size == held.page * decoder.num_layers, "a page is of a group of layers"
 
 
 @pytest.mark.parametrize("name", NAMES)
