@@ -32,6 +32,20 @@ MODEL = {
     "bos_token_id": 0,
     "eos_token_id": 1,
 }
+LATENT = {
+    key: MODEL[key] for key in ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "max_position_embeddings")
+}
+LATENT |= {
+    "architectures": ["DeepseekV3ForCausalLM"],
+    "num_attention_heads": 8,
+    "kv_lora_rank": 128,
+    "q_lora_rank": 192,
+    "qk_nope_head_dim": 64,
+    "qk_rope_head_dim": 32,
+    "v_head_dim": 64,
+    "first_k_dense_replace": LAYERS,
+    "torch_dtype": "bfloat16",
+}
 
 needs_plugin = pytest.mark.skipif(
     find_spec("jax_cuda13_plugin") is None, reason="NOT COMPILED FOR GPUS: jax-cuda13-plugin is missing (Python 3.12 and later)"
@@ -65,6 +79,16 @@ def test_decode_step_has_two_all_reduces_a_layer_and_copies_nothing(checkpoint: 
     assert step.launches.whole
     at_every_step = [entry.kind for entry in step.facts.collectives if entry.when == "always"]
     assert set(at_every_step) == {"all-reduce"}
+
+
+@needs_plugin
+def test_latent_attention_on_eight_gpus(tmp_path: Path) -> None:
+    """As for other models: two all-reduces a layer, and neither weights nor the cache are copied."""
+    (tmp_path / "config.json").write_text(json.dumps(LATENT))
+    (step,) = compiled(str(tmp_path), 8, rows="none", tokens="64").steps
+    assert step.facts.activation_all_reduces == 2 * LAYERS + 1
+    assert step.facts.weight_copies == step.facts.cache_copies == ()
+    assert step.state_in_place
 
 
 @needs_plugin
