@@ -24,7 +24,7 @@ slide before a step is planned, never while it is: a page given back may be writ
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from jaxserve.cache.page_pool import NULL_PAGE, PagePool
@@ -405,20 +405,21 @@ class KVCache:
         """Pages, as a sequence's, of the longest prefix whose next token finds all that it sees."""
         if self._groups == 1 and not self._sliding:
             return self._prefixes.match(hashes)
-        names = [[_name(digest, group) for digest in hashes] for group in range(self._groups)]
         columns = len(hashes)
         for group, window in enumerate(self.windows):
             if window is None:
-                columns = len(self._prefixes.match(names[group][:columns]))
+                columns = len(self._prefixes.match(_names(hashes[:columns], group)))
         column, farthest = columns, max(self._reach.values(), default=0)
         while column > max(0, columns - farthest):  # what is before the end, from there backwards; a gap is the next end
             column -= 1
-            if any(
-                columns - column <= reach and names[group][column] not in self._prefixes for group, reach in self._reach.items()
-            ):
-                columns = column
+            for group, reach in self._reach.items():
+                if columns - column <= reach and _name(hashes[column], group) not in self._prefixes:
+                    columns = column
+                    break
         nulls = [max(0, columns - self._reach.get(group, columns)) for group in range(self._groups)]
-        found = [[NULL_PAGE] * null + self._prefixes.match(names[group][null:columns]) for group, null in enumerate(nulls)]
+        found = [
+            [NULL_PAGE] * null + self._prefixes.match(_names(hashes[null:columns], group)) for group, null in enumerate(nulls)
+        ]
         return [pages[column] for column in range(columns) for pages in found]
 
     def _slid(self, sequence: SequencePages, num_computed: int) -> None:
@@ -462,6 +463,10 @@ class KVCache:
 def _held(pages: Sequence[int]) -> list[int]:
     """Those that were not given back."""
     return [page for page in pages if page != NULL_PAGE]
+
+
+def _names(hashes: Iterable[bytes], group: int) -> Iterator[bytes]:
+    return (_name(digest, group) for digest in hashes)
 
 
 def _name(digest: bytes, group: int) -> bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 
@@ -40,7 +40,7 @@ class PrefixCache:
         """Whether a page holds this content."""
         return digest in self._entries
 
-    def match(self, hashes: Sequence[bytes]) -> list[int]:
+    def match(self, hashes: Iterable[bytes]) -> list[int]:
         """Pages of the longest known prefix of a chain of hashes: the oldest of those that are equal."""
         pages = []
         for digest in hashes:
