@@ -11,6 +11,8 @@ import numpy.typing as npt
 Block = npt.NDArray[Any]
 Bounds = tuple[tuple[int, int], ...]
 """(start, stop) in every dimension."""
+PIECE = 2**22
+"""Elements read at a time: memory of a few MiB is used again for the next piece; new memory costs more than reading does."""
 
 
 class Tensors(Protocol):
@@ -38,6 +40,10 @@ class Checkpoint(Tensors, Protocol):
     shapes: Mapping[str, tuple[int, ...]]
     dtypes: Mapping[str, str]
 
+    def reads_rows(self, name: str) -> bool:
+        """Whether a part of a tensor that `piece` gives can be read without reading much more of it."""
+        ...
+
     def __enter__(self) -> Self:
         """Itself."""
         ...
@@ -45,6 +51,16 @@ class Checkpoint(Tensors, Protocol):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Close what is open."""
         ...
+
+
+def piece(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of a part of a tensor that is read at a time: neighbouring elements, at most `PIECE` of them."""
+    sizes: list[int] = []
+    room = PIECE
+    for size in reversed(shape):
+        sizes.append(max(1, min(size, room)))
+        room //= sizes[-1] if size == sizes[-1] else room  # nothing is left for the dimensions outside one that is divided
+    return tuple(reversed(sizes))
 
 
 def whole(shape: tuple[int, ...]) -> Bounds:

@@ -14,7 +14,7 @@ class HeldTensors:
     """Tensors for the blocks of one parameter, used by one thread and then let go. See `Tensors`.
 
     A block of rows is read from the file alone. A tensor is held whole, from its first read on, where blocks take columns of it
-    (every block would else read nearly all of it), and where it is to be checked.
+    or the file has no rows (every block would else read nearly all of it), and where it is to be checked.
 
     Args:
         checkpoint: the files.
@@ -29,7 +29,7 @@ class HeldTensors:
     def read(self, name: str, bounds: Bounds) -> Block:
         """See `Tensors`."""
         everything = whole(self._checkpoint.shapes[name])
-        if name not in self._held and self._check is None and bounds[1:] == everything[1:]:
+        if name not in self._held and self._check is None and self._has_rows(name, bounds, everything):
             return self._checkpoint.read(name, bounds)
         if name not in self._held:
             tensor = self._checkpoint.read(name, everything)
@@ -39,3 +39,7 @@ class HeldTensors:
                 return tensor
             self._held[name] = tensor
         return self._held[name][tuple(slice(*part) for part in bounds)]
+
+    def _has_rows(self, name: str, bounds: Bounds, everything: Bounds) -> bool:
+        divided = next((axis for axis, (start, stop) in enumerate(bounds) if stop - start != 1), len(bounds))
+        return bounds[divided + 1 :] == everything[divided + 1 :] and self._checkpoint.reads_rows(name)

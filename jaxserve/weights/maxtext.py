@@ -96,6 +96,10 @@ class MaxTextCheckpoint:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._stored.__exit__(kind, error, trace)
 
+    def reads_rows(self, name: str) -> bool:
+        """Never: rows lie across its axes."""
+        return name not in self._tensors
+
     def read(self, name: str, bounds: Bounds) -> Block:
         """See `Tensors`. Reads the whole tensor."""
         tensor = self._tensors[name]

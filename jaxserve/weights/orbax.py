@@ -8,6 +8,7 @@ the keys of the path in the tree, joined with dots.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from math import prod
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -16,7 +17,7 @@ import tensorstore as ts
 
 from jaxserve.errors import CheckpointError
 from jaxserve.models.checkpoint import read_json_object
-from jaxserve.weights.checkpoint import Block, Bounds
+from jaxserve.weights.checkpoint import PIECE, Block, Bounds
 
 METADATA = "_METADATA"
 FOLDER = "orbax"
@@ -54,6 +55,13 @@ class OrbaxCheckpoint:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._stores.clear()
+
+    def reads_rows(self, name: str) -> bool:
+        """Whether its chunks are rows, and not much larger than what is read at a time."""
+        shape, chunk = self.shapes[name], self._stores[name].chunk_layout.read_chunk.shape
+        divided = next((axis for axis, size in enumerate(chunk) if size > 1), len(shape))
+        is_run = all(chunk[axis] >= shape[axis] for axis in range(divided + 1, len(shape)))
+        return is_run and prod(chunk) <= 2 * PIECE
 
     def read(self, name: str, bounds: Bounds) -> Block:
         """See `Tensors`. Reads the chunks that the block has a part in."""

@@ -8,13 +8,10 @@ from math import prod
 import numpy as np
 
 from jaxserve.models.rules import Packing, Source, WeightRule
-from jaxserve.weights.checkpoint import Block, Bounds, Tensors
+from jaxserve.weights.checkpoint import Block, Bounds, Tensors, piece
+from jaxserve.weights.transpose import put_transposed
 
 Index = tuple[slice, ...]
-STRIP = 16
-"""Rows transposed at a time: few enough that the lines they are written to stay in cache (5 times faster than .T)."""
-PIECE = 2**22
-"""Elements read at a time: memory of a few MiB is used again for the next piece; new memory costs more than reading does."""
 _ALIGNED = 64  # bytes; what begins there, jax's CPU devices take without a copy
 
 
@@ -97,17 +94,14 @@ def _put_columns(
 def _put_transposed(out: Block, checkpoint: Tensors, source: Source, bounds: Bounds) -> None:
     """Fill the first columns of out with a source's rows between bounds, converting the dtype."""
     for first, part in _pieces(checkpoint, source, bounds):
-        for row in range(0, len(part), STRIP):
-            strip = part[row : row + STRIP].astype(out.dtype, copy=False)  # twice as fast before as within the transposition
-            out[..., first + row : first + row + len(strip)] = strip.T
+        put_transposed(out[..., first : first + len(part)], part)
 
 
 def _pieces(checkpoint: Tensors, source: Source, bounds: Bounds) -> Iterator[tuple[int, Block]]:
     """The rows of a source between bounds, a few at a time: how many came before, and the next."""
     (start, stop), *inputs = bounds
-    rows = max(1, PIECE // max(1, prod(end - begin for begin, end in inputs)))
-    if source.transposed:
-        rows = max(1, stop - start)  # in the file they are columns
+    size = (stop - start, *(end - begin for begin, end in inputs))
+    rows = max(1, size[0]) if source.transposed else piece(size)[0]  # in the file of a transposed one they are columns
     for row in range(start, stop, rows):
         yield row - start, _read(checkpoint, source, ((row, min(row + rows, stop)), *inputs))
 

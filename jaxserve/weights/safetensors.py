@@ -105,6 +105,10 @@ class SafetensorsCheckpoint:
         inside = (slice(None),) * (outer < len(bounds)) + tuple(slice(*part) for part in bounds[outer + 1 :])
         return block[inside].reshape([stop - start for start, stop in bounds])
 
+    def reads_rows(self, name: str) -> bool:
+        """Always: elements are stored in C order."""
+        return name in self._tensors
+
     def _add(self, path: Path, index: Mapping[str, str] | None) -> None:
         try:
             with safe_open(path, framework="numpy"):  # checks the header against the file

@@ -13,6 +13,7 @@ from safetensors.numpy import load_file, save_file
 from jaxserve.errors import CheckpointError, ConfigError, UnsupportedModelError
 from jaxserve.models.checkpoint import read_hf_config
 from jaxserve.models.registry import decoder_config
+from jaxserve.weights import checkpoint
 from jaxserve.weights.checkpoint import whole
 from jaxserve.weights.conversion import Source, convert, make_manifest
 from jaxserve.weights.load import load_params
@@ -60,11 +61,33 @@ def test_orbax_itself_reads_the_tensors(converted):
 
 def test_any_block_is_read(converted):
     expected = load_file(PLAIN / "model.safetensors")
-    with OrbaxCheckpoint(converted / "orbax") as checkpoint:
-        assert checkpoint.shapes == {name: tensor.shape for name, tensor in expected.items()}
-        assert set(checkpoint.dtypes.values()) == {"float32"}
+    with OrbaxCheckpoint(converted / "orbax") as stored:
+        assert stored.shapes == {name: tensor.shape for name, tensor in expected.items()}
+        assert set(stored.dtypes.values()) == {"float32"}
         name = "model.layers.0.mlp.up_proj.weight"
-        np.testing.assert_array_equal(checkpoint.read(name, ((3, 9), (2, 7))), expected[name][3:9, 2:7])
+        np.testing.assert_array_equal(stored.read(name, ((3, 9), (2, 7))), expected[name][3:9, 2:7])
+
+
+def test_chunks_are_what_is_read_at_a_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoint, "PIECE", 100)
+    convert(Source(path=PLAIN), tmp_path / "out", None, silent)
+    with OrbaxCheckpoint(tmp_path / "out" / "orbax") as rows:
+        name = "model.layers.0.mlp.up_proj.weight"
+        assert rows._stores[name].chunk_layout.read_chunk.shape == (3, rows.shapes[name][1])
+        assert all(map(rows.reads_rows, rows.shapes))
+    assert_same(load(tmp_path / "out"), load(PLAIN))
+
+
+def test_chunks_that_are_no_rows_are_read_once(tmp_path):
+    source = shutil.copytree(PLAIN, tmp_path / "source")
+    tensors = load_file(source / "model.safetensors")
+    (source / "model.safetensors").unlink()
+    chunks = dict.fromkeys(tensors, ocp.SaveArgs(chunk_byte_size=1024))
+    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as writer:
+        writer.save((source / "orbax").absolute(), args=ocp.args.PyTreeSave(tensors, save_args=chunks))
+    with OrbaxCheckpoint(source / "orbax") as stored:
+        assert not stored.reads_rows("model.layers.0.mlp.up_proj.weight")
+    assert_same(load(source, tensor=2), load(PLAIN, tensor=2))
 
 
 def test_what_lies_beside_the_weights_comes_along(tmp_path):
@@ -220,10 +243,10 @@ def test_checkpoints_of_maxtext(tmp_path, name, stacked, neighbours, wrapped):
     save(steps / "7" / "items", {**tree, "step": np.int32(7)} if wrapped else tree)
     source = Source(path=steps, kind="maxtext", config=DATA / name / "config.json")
     convert(source, tmp_path / "out", None, silent)
-    with OrbaxCheckpoint(tmp_path / "out" / "orbax") as checkpoint:
-        assert checkpoint.shapes.keys() == tensors.keys()
+    with OrbaxCheckpoint(tmp_path / "out" / "orbax") as stored:
+        assert stored.shapes.keys() == tensors.keys()
         for tensor, expected in tensors.items():
-            found = checkpoint.read(tensor, whole(expected.shape))
+            found = stored.read(tensor, whole(expected.shape))
             rounding = ml_dtypes.finfo(found.dtype).eps if "q_proj" in tensor else 0
             assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
             wide = (array.astype(np.float32) for array in (found, expected))

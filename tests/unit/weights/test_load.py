@@ -17,11 +17,12 @@ from jaxserve.models.binding import abstract_params
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.registry import decoder_config, weight_rules
 from jaxserve.models.rules import Packing
-from jaxserve.weights import load, packing
+from jaxserve.weights import checkpoint, load
 from jaxserve.weights.held import HeldTensors
 from jaxserve.weights.load import load_params
 from jaxserve.weights.packing import read_block
 from jaxserve.weights.safetensors import SafetensorsCheckpoint
+from jaxserve.weights.transpose import put_transposed
 from sharding import make_mesh
 
 HF = {"architectures": ["Qwen2ForCausalLM"], "vocab_size": 101, "hidden_size": 16, "intermediate_size": 24}
@@ -52,9 +53,9 @@ def write(directory: Path, arrays: dict[str, np.ndarray], files: int = 1) -> Pat
 
 
 @pytest.mark.parametrize("tensor", [1, 2])
-@pytest.mark.parametrize(("files", "piece"), [(1, packing.PIECE), (3, 100)])
+@pytest.mark.parametrize(("files", "piece"), [(1, checkpoint.PIECE), (3, 100)])
 def test_every_shard_holds_its_heads_and_columns(tmp_path, monkeypatch, tensor, files, piece):
-    monkeypatch.setattr(packing, "PIECE", piece)
+    monkeypatch.setattr(checkpoint, "PIECE", piece)
     decoder = config()
     arrays = tensors(decoder)
     params = load_params(write(tmp_path, arrays, files), decoder, make_mesh(tensor), "float32")
@@ -257,21 +258,21 @@ def test_weights_too_large_for_the_dtype_are_named(tmp_path):
 
 def test_a_file_that_shrinks_while_it_is_read_is_named(tmp_path):
     path = write(tmp_path, {"a": np.arange(6, dtype=np.float32), "b": np.arange(6, dtype=np.float32)}) / "model.safetensors"
-    with SafetensorsCheckpoint(tmp_path) as checkpoint:
+    with SafetensorsCheckpoint(tmp_path) as stored:
         path.write_bytes(path.read_bytes()[:-8])
         with pytest.raises(CheckpointError, match=r"model\.safetensors ends within b: it has become shorter"):
-            checkpoint.read("b", ((0, 6),))
+            stored.read("b", ((0, 6),))
 
 
 @given(st.data())
 @settings(max_examples=60, deadline=None)
 def test_any_block_of_any_tensor(blocks, data):
-    checkpoint, arrays = blocks
+    stored, arrays = blocks
     name = data.draw(st.sampled_from(sorted(arrays)))
     shape = arrays[name].shape
     starts = [data.draw(st.integers(0, size)) for size in shape]
     bounds = tuple((start, data.draw(st.integers(start, size))) for start, size in zip(starts, shape, strict=True))
-    for tensors in (checkpoint, HeldTensors(checkpoint), HeldTensors(checkpoint, lambda *tensor: None)):
+    for tensors in (stored, HeldTensors(stored), HeldTensors(stored, lambda *tensor: None)):
         for _ in range(2):
             block = tensors.read(name, bounds)
             assert block.dtype == arrays[name].dtype
@@ -283,17 +284,21 @@ def blocks(tmp_path_factory):
     shapes = {"scalar": (), "vector": (5,), "matrix": (4, 3), "experts": (3, 1, 4), "deep": (2, 3, 2, 2)}
     arrays = {name: np.arange(np.prod(shape), dtype=np.int32).reshape(shape) for name, shape in shapes.items()}
     arrays["bytes"] = np.arange(9, dtype=np.uint8)
-    with SafetensorsCheckpoint(write(tmp_path_factory.mktemp("blocks"), arrays)) as checkpoint:
-        yield checkpoint, arrays
+    with SafetensorsCheckpoint(write(tmp_path_factory.mktemp("blocks"), arrays)) as stored:
+        yield stored, arrays
 
 
 class CountingTensors:
     """Counts the elements that are read of each tensor."""
 
-    def __init__(self, checkpoint):
+    def __init__(self, checkpoint, rows):
+        self.rows = rows
         self.checkpoint = checkpoint
         self.shapes, self.dtypes = checkpoint.shapes, checkpoint.dtypes
         self.read_elements = Counter()
+
+    def reads_rows(self, name):
+        return self.rows
 
     def read(self, name, bounds):
         block = self.checkpoint.read(name, bounds)
@@ -301,13 +306,14 @@ class CountingTensors:
         return block
 
 
-@pytest.mark.parametrize("checked", [True, False])
-def test_the_blocks_of_a_parameter_read_every_element_once(tmp_path, checked):
+@pytest.mark.parametrize(("checked", "rows"), [(True, True), (False, True), (False, False)])
+def test_the_blocks_of_a_parameter_read_every_element_once(tmp_path, monkeypatch, checked, rows):
+    monkeypatch.setattr(checkpoint, "PIECE", 100)
     decoder, arrays = config(), tensors(config())
     shapes = abstract_params(decoder, "float32", 2)
     told = []
-    with SafetensorsCheckpoint(write(tmp_path, arrays)) as checkpoint:
-        counting = CountingTensors(checkpoint)
+    with SafetensorsCheckpoint(write(tmp_path, arrays)) as stored:
+        counting = CountingTensors(stored, rows)
         for rule in weight_rules(decoder):
             shape = reduce(lambda node, key: node[key], rule.path, shapes).shape
             axis = {Packing.COLUMNS: -2, Packing.ROWS: 0}.get(rule.packing)
@@ -319,3 +325,40 @@ def test_the_blocks_of_a_parameter_read_every_element_once(tmp_path, checked):
                 read_block(held, rule, shape, tuple(index), "float32")
     assert counting.read_elements == {name: array.size for name, array in arrays.items()}
     assert sorted(told) == (sorted((name, array.shape) for name, array in arrays.items()) if checked else [])
+
+
+@pytest.mark.parametrize(
+    ("shape", "part"),
+    [
+        ((), ()),
+        ((5,), (5,)),
+        ((200,), (100,)),
+        ((0, 7), (1, 7)),
+        ((30, 10), (10, 10)),
+        ((3, 150), (1, 100)),
+        ((4, 30, 10), (1, 10, 10)),
+        ((50, 2, 10), (5, 2, 10)),
+        ((50, 2, 99), (1, 1, 99)),
+    ],
+)
+def test_a_piece_is_a_run_of_elements(monkeypatch, shape, part):
+    monkeypatch.setattr(checkpoint, "PIECE", 100)
+    assert checkpoint.piece(shape) == part
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_transposition(data):
+    rows, columns, first = data.draw(st.integers(0, 140)), data.draw(st.integers(0, 9)), data.draw(st.integers(0, 5))
+    stored, wanted = (data.draw(st.sampled_from([np.float32, np.float16, ml_dtypes.bfloat16])) for _ in range(2))
+    part = np.arange(rows * columns, dtype=np.float32).reshape(rows, columns).astype(stored)
+    if data.draw(st.booleans()):
+        part = np.asfortranarray(part)
+    out = np.full((columns, first + rows + 3), -1, wanted)
+    put_transposed(out[:, first : first + rows], part)
+    np.testing.assert_array_equal(out[:, first : first + rows], part.astype(wanted).T)
+    assert (out[:, :first] == -1).all()
+    assert (out[:, first + rows :] == -1).all()
+    vector = np.full(rows, -1, wanted)
+    put_transposed(vector, part[:, 0] if columns else vector)
+    np.testing.assert_array_equal(vector, part[:, 0].astype(wanted) if columns else vector)
