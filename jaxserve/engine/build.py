@@ -35,6 +35,7 @@ from jaxserve.tokenizer.chat import ChatTemplate
 from jaxserve.types import ServiceClass
 from jaxserve.weights.fingerprint import model_fingerprint
 from jaxserve.weights.load import load_params
+from jaxserve.weights.packed import Packer
 from jaxserve.weights.recheck import BlockSums, WeightGuard
 
 
@@ -87,8 +88,6 @@ def build_engine(config: EngineConfig, *, strict_length: bool, clock: Clock, pro
     loaded, compiled = both(partial(_load, config, ready), partial(make_programs, ready.lowering, saved=ready.saved), progress)
     params, guard = loaded.result
     executor = LocalExecutor(ready.lowering, compiled.result, params, guard)
-    if guard is not None:
-        guard.start()
     resolved, decoder, tokenizer = ready.resolved, ready.decoder, ready.tokenizer
     cache = KVCache(
         resolved.num_pages,
@@ -120,6 +119,9 @@ def build_engine(config: EngineConfig, *, strict_length: bool, clock: Clock, pro
         report=_report(config, resolved, decoder, executor, ready.sampling, (loaded.seconds, compiled.seconds)),
         clock=clock,
     )
+    if guard is not None:
+        built.core.intact = guard.require_intact
+        guard.start()
     warmer = Warmer(built.core, built.intake, tokenizer, built.chat_template, clock, resolved.max_model_len)
     warmer.warm(ready.warm_prompts, progress)
     return built
@@ -138,6 +140,7 @@ def _load(config: EngineConfig, ready: Preparation, progress: Progress) -> tuple
         seed=model.seed,
         verify=model.verify_weights,
         sums=sums,
+        packer=Packer(ready.decoder, ready.lowering.mesh),
         progress=lambda done, total: progress("loading weights, MB", _megabytes(done), _megabytes(total)),
     )
     return params, None if sums is None else WeightGuard(params, sums, model.recheck_weights_minutes)

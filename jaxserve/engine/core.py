@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from jaxserve.errors import EngineDeadError
@@ -24,6 +24,7 @@ class EngineCore:
     Attributes:
         scheduler, executor: as given.
         observer: told of sequences and turns; None for nobody. Set it before the first turn.
+        intact: raises when the engine must not go on; an idle engine asks now and then. None if nothing watches over it.
 
     Args:
         scheduler: owns sequences and pages.
@@ -42,6 +43,7 @@ class EngineCore:
         self._collected = 0.0  # time of the latest result
         self._failure: BaseException | None = None
         self.observer: EngineObserver | None = None
+        self.intact: Callable[[], None] | None = None
         self._last_turn: Turn | None = None
 
     @property

@@ -133,6 +133,8 @@ class EngineLoop:
                 message = self._inbox.get(block=waits, timeout=IDLE_SECONDS)
             except queue.Empty:
                 if waits:
+                    if self._core.intact is not None:
+                        self._core.intact()
                     continue
                 break
             if message is None:

@@ -101,6 +101,7 @@ class LocalExecutor:
             late_compiles=self.late_compiles,
             bucket_misses=self.bucket_misses,
             padding_tokens=self._padding_tokens,
+            weight_checks=0 if self._weight_guard is None else self._weight_guard.checked,
             expert_tokens=self._expert_tokens.counted(
                 self._state.expert_tokens, in_flight=self._latest is not None and not self._latest.collected
             ),

@@ -140,6 +140,7 @@ EXPERT_TOKENS = _counter("expert_tokens", "Tokens that visited an expert, in lay
 COMPILED_PROGRAMS = _counter("compiled_programs", "Programs compiled or loaded, which steps may use.")
 LATE_COMPILES = _counter("late_compiles", "Programs that steps compiled after the engine was ready; there should be none.")
 BUCKET_MISSES = _counter("bucket_misses", "Steps padded to a larger bucket because theirs was not compiled yet.")
+WEIGHT_CHECKS = _counter("weight_checks", "Blocks of weights that were read back from a device and are what was loaded.")
 
 # The servers, recorded by each front end.
 HTTP_REQUESTS = _counter("http_requests", "HTTP answers, by route and status.", ("method", "route", "status"))

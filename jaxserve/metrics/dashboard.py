@@ -216,6 +216,7 @@ ROWS: tuple[Row, ...] = (
                     Query(_now(c.BUCKET_MISSES), "steps padded further"),
                 ),
             ),
+            _one("Weights read back", "short", c.WEIGHT_CHECKS),
         ),
     ),
     Row(

@@ -45,6 +45,7 @@ class StepRecorder:
                 catalogue.LATE_COMPILES,
                 catalogue.BUCKET_MISSES,
                 catalogue.PADDING_TOKENS,
+                catalogue.WEIGHT_CHECKS,
             )
         }
         self._experts = ExpertRecorder(instruments, model)

@@ -65,6 +65,7 @@ class ExecutorCounts:
     late_compiles: int = 0
     bucket_misses: int = 0
     padding_tokens: int = 0
+    weight_checks: int = 0
     expert_tokens: tuple[LayerTokens, ...] = ()
 
 

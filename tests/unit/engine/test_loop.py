@@ -19,7 +19,7 @@ from jaxserve.engine.core import EngineCore
 from jaxserve.engine.events import Delta, Finished, Started
 from jaxserve.engine.intake import Intake, IntakeLimits
 from jaxserve.engine.local import LocalEngine
-from jaxserve.engine.loop import EngineLoop, Refusal
+from jaxserve.engine.loop import IDLE_SECONDS, EngineLoop, Refusal
 from jaxserve.errors import DrainingError, EngineDeadError, InternalError, InvalidRequestError, QueueFullError
 from jaxserve.sampling.params import SamplingParams
 from jaxserve.scheduler.scheduler import Scheduler
@@ -151,6 +151,25 @@ def test_a_failing_step_ends_the_loop(tokenizer, caplog):
     watched.loop.add(watched.requests())  # nobody reads it, nobody waits for it
     watched.loop.abort(["x"])
     watched.loop.stop()
+
+
+def test_an_idle_engine_ends_when_it_is_not_intact_any_more(tokenizer):
+    built, died = build(tokenizer), queue.SimpleQueue()
+    error = EngineDeadError("a bit is lost")
+    lost = threading.Event()
+
+    def intact():
+        if lost.is_set():
+            raise error
+
+    built.core.intact = intact
+    loop = EngineLoop(built.core, lambda outcomes: None, died.put)
+    loop.start()
+    with pytest.raises(queue.Empty):
+        died.get(timeout=2 * IDLE_SECONDS)
+    lost.set()
+    assert died.get(timeout=PATIENCE) is error
+    loop.stop()
 
 
 def test_a_call_runs_between_turns_in_the_thread_of_the_loop(watched):
