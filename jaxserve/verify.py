@@ -51,6 +51,9 @@ class VerifyConfig:
             raise ConfigError(f"op: there is no {self.op!r}; there is: {', '.join(known)}", param="op")
         if self.dtype is not None and self.dtype not in DTYPES:
             raise ConfigError(f"dtype: there is no {self.dtype!r}; there is: {', '.join(DTYPES)}", param="dtype")
+        dtypes = self.operations()[0].dtypes
+        if self.op is not None and self.dtype is not None and self.dtype not in dtypes:
+            raise ConfigError(f"dtype: {self.op} has no {self.dtype!r}; it has: {', '.join(dtypes)}", param="dtype")
 
     def operations(self) -> tuple[Operation, ...]:
         """Those that were asked for."""

@@ -44,6 +44,10 @@ def test_a_wrong_kernel_is_listed_and_is_exit_code_1(capsys, monkeypatch):
     [
         (["--op", "softmax"], "op: there is no 'softmax'; there is: grouped_matmul, kv_write, ragged_paged_attention"),
         (["--dtype", "int8"], "dtype: there is no 'int8'; there is: float32, bfloat16, float16, float8"),
+        (
+            ["--op", "grouped_matmul", "--dtype", "float8"],
+            "dtype: grouped_matmul has no 'float8'; it has: float32, bfloat16, float16",
+        ),
         (["--device", "gpu"], "device: jax finds no gpu here"),
         (["models"], "subject must be one of 'kernels', got 'models'"),
         (["--op", "kv_write", "--dtype", "float32", "--json", "/nowhere/x"], "cannot write /nowhere/x"),

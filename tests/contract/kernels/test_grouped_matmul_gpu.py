@@ -31,6 +31,8 @@ WIDER = (
     GroupedCase("beside", (100, 0, 0, 3, 70), inputs=512, outputs=256),
     # Three times 64 columns in one warpgroup.
     GroupedCase("192 columns", (5, 60, 0, 9), nobody=7, outputs=192),
+    # More columns than a panel has.
+    GroupedCase("panels", (5, 9), outputs=13 * 64),
     # Tiles of 128 rows: two warpgroups below each other.
     GroupedCase("below", (600,), nobody=3, outputs=64),
 )
