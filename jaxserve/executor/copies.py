@@ -15,7 +15,7 @@ COPY_WIDTH = 16  # pages a call: its workspace holds as many
 
 
 def make_copy(mesh: Mesh) -> Callable[[jax.Array, jax.Array, jax.Array], jax.Array]:
-    """The program: (kv_pages [L,P,2,K,S,D], sources int32[COPY_WIDTH], destinations int32[COPY_WIDTH]) -> kv_pages.
+    """The program: (kv_pages [L,P,...,K,S,D], sources int32[COPY_WIDTH], destinations int32[COPY_WIDTH]) -> kv_pages.
 
     All sources are read before a destination is written. Every device copies its own heads.
     """

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 
 from jaxserve.errors import CheckpointError
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.rules import WeightRule
+
+logger = logging.getLogger(__name__)
 
 LISTED = 12
 """How many names a complaint lists before it only counts."""
@@ -35,6 +38,9 @@ def check_tensors(
     missing = [f"{name} {list(shape)}" for name, shape in expected.items() if name not in shapes]
     unexpected = [f"{name} {list(shapes[name])}" for name in sorted(shapes) if name not in expected]
     unexpected = [line for line in unexpected if not _ignorable(config, line.split()[0])]
+    drafts = sum(_drafts(config, name) for name in shapes)
+    if drafts:
+        logger.info("not loaded, since they belong to layers that guess further tokens: %d tensors", drafts)
     here = [name for name in expected if name in shapes]
     wrong = [f"{n} is {list(shapes[n])}, needs {list(expected[n])}" for n in here if shapes[n] != expected[n]]
     odd = [f"{name} ({dtypes[name]})" for name in here if dtypes[name] not in FLOATS]
@@ -53,12 +59,14 @@ def check_tensors(
 
 
 def _ignorable(config: DecoderConfig, name: str) -> bool:
-    drafts = range(config.num_layers, config.num_layers + config.draft_layers)
-    return (
-        name.endswith("rotary_emb.inv_freq")
-        or (config.tie_embeddings and name == "lm_head.weight")
-        or any(name.startswith(f"model.layers.{layer}.") for layer in drafts)
-    )
+    frequencies, head = name.endswith("rotary_emb.inv_freq"), config.tie_embeddings and name == "lm_head.weight"
+    return frequencies or head or _drafts(config, name)
+
+
+def _drafts(config: DecoderConfig, name: str) -> bool:
+    """Whether a tensor belongs to a layer behind the last one."""
+    behind = range(config.num_layers, config.num_layers + config.draft_layers)
+    return any(name.startswith(f"model.layers.{layer}.") for layer in behind)
 
 
 def _listed(title: str, lines: list[str]) -> str:

@@ -25,9 +25,10 @@ def held(tree, device):
 
 
 @pytest.mark.parametrize("tensor", [1, 8])
-def test_counted_bytes_are_those_of_the_arrays(tensor):
-    """Of 8 devices, several hold the same KV head, and the vocabulary is padded."""
-    decoder, mesh = decoder_config(hf_config("mistral")), make_mesh(tensor)
+@pytest.mark.parametrize("family", ["mistral", "deepseek_v2"])
+def test_counted_bytes_are_those_of_the_arrays(family, tensor):
+    """Of 8 devices, several hold the same KV head or latent, and the vocabulary is padded."""
+    decoder, mesh = decoder_config(hf_config(family)), make_mesh(tensor)
     assert tensor == 1 or (decoder.num_kv_heads < tensor and decoder.vocab_size % tensor)
     settings = {"page_size": 8, "num_pages": 5, "max_num_seqs": 2, "max_num_batched_tokens": 4, "dtype": "float16"}
     config = EngineConfig.from_settings(settings | {"tensor_parallel_size": tensor, "max_model_len": 32})
@@ -49,6 +50,14 @@ def test_counted_bytes_are_those_of_the_arrays(tensor):
         assert counted.page * 5 == held(state.kv_pages, device)
         assert counted.state == held(state, device) - held(state.kv_pages, device)
     assert device_bytes(params) == device_bytes(lowering.params) == counted.weights
+
+
+@pytest.mark.parametrize("tensor", [1, 8])
+def test_every_device_has_one_latent_of_a_token(tensor):
+    decoder, mesh = decoder_config(hf_config("deepseek_v2")), make_mesh(tensor)
+    config = EngineConfig.from_settings({"page_size": 8, "num_pages": 5, "tensor_parallel_size": tensor})
+    layers, rank, rope, itemsize = 2, 20, 8, 2
+    assert count_bytes(decoder, mesh, config, "float32", "bfloat16").page == layers * 8 * (rank + rope) * itemsize
 
 
 @dataclass

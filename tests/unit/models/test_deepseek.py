@@ -124,13 +124,15 @@ def test_refused(hf, error, words):
         decoder_config(hf)
 
 
-def test_layers_that_draft_are_passed_over():
+def test_layers_that_draft_are_passed_over(caplog):
     config = decoder_config(read_hf_config(DATA / "deepseek-v3-groups"))
     rules = weight_rules(config)
     shapes = {source.name: source.stored_shape for rule in rules for source in rule.sources}
     dtypes = dict.fromkeys([*shapes, "model.layers.2.eh_proj.weight", "model.layers.3.eh_proj.weight"], "bfloat16")
     assert (config.num_layers, config.draft_layers) == (2, 1)
-    check_tensors(config, rules, shapes | {"model.layers.2.eh_proj.weight": (4, 8)}, dtypes)
+    with caplog.at_level("INFO"):
+        check_tensors(config, rules, shapes | {"model.layers.2.eh_proj.weight": (4, 8)}, dtypes)
+    assert caplog.messages == ["not loaded, since they belong to layers that guess further tokens: 1 tensors"]
     for wrong, layer in ((config, 3), (replace(config, draft_layers=0), 2)):
         with pytest.raises(CheckpointError, match=f"1 unexpected: model.layers.{layer}.eh_proj.weight"):
             check_tensors(wrong, rules, shapes | {f"model.layers.{layer}.eh_proj.weight": (4, 8)}, dtypes)
