@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import islice
+from itertools import chain
 
 from prometheus_client import Counter
 
@@ -21,23 +21,22 @@ class ExpertRecorder:
     def __init__(self, instruments: Instruments, model: str) -> None:
         self._counter = instruments.counter(catalogue.EXPERT_TOKENS)
         self._model = model
-        self._series: dict[tuple[int, int], tuple[Counter, int]] = {}  # with the value that it has
+        self._series: list[Counter] = []
+        self._written: list[int] = []
         self._next = 0
 
     def record(self, layers: Sequence[LayerTokens], *, everything: bool) -> None:
-        """Take the counts; write AT_ONCE series, or all."""
-        places = [(layer, expert, tokens) for layer, counts in layers for expert, tokens in enumerate(counts)]
+        """Take the counts, of the same layers every time; write AT_ONCE series, or all."""
+        tokens = list(chain.from_iterable(counts for _, counts in layers))
+        if not self._series:
+            places = [(str(layer), str(expert)) for layer, counts in layers for expert in range(len(counts))]
+            self._series = [self._counter.labels(self._model, *place) for place in places]
+            self._written = [0] * len(places)
         first = 0 if everything else self._next
-        last = len(places) if everything else first + AT_ONCE
-        for layer, expert, tokens in islice(places, first, last):
-            self._write(layer, expert, tokens)
-        self._next = last if last < len(places) else 0
-
-    def _write(self, layer: int, expert: int, tokens: int) -> None:
-        place = (layer, expert)
-        if place not in self._series:
-            self._series[place] = (self._counter.labels(self._model, str(layer), str(expert)), 0)
-        series, written = self._series[place]
-        if tokens > written:
-            series.inc(tokens - written)
-            self._series[place] = (series, tokens)
+        last = len(tokens) if everything else min(first + AT_ONCE, len(tokens))
+        for place in range(first, last):
+            more = tokens[place] - self._written[place]
+            if more:
+                self._series[place].inc(more)
+                self._written[place] = tokens[place]
+        self._next = last % max(len(tokens), 1)
