@@ -31,7 +31,7 @@ from jaxserve.sampling.defaults import SamplingDefaults
 from jaxserve.tokenizer.base import Tokenizer
 from jaxserve.tokenizer.chat import ChatTemplate
 from jaxserve.tokenizer.load import load_tokenizer
-from jaxserve.weights.manifest import check_tokenizer
+from jaxserve.weights.manifest import check_tokenizer, require_manifest
 from sharding.mesh import make_mesh
 
 BUNDLED_MODEL = "pico"
@@ -78,6 +78,8 @@ def prepare(config: EngineConfig) -> Preparation:
     kernels = chosen_kernels(config, decoder.num_layers)
     tokenizer_path = Path(config.model.tokenizer) if config.model.tokenizer else directory
     check_tokenizer(directory, tokenizer_path)
+    if config.model.verify_weights:
+        require_manifest(directory)
     tokenizer = _tokenizer(config, directory, decoder)
     sampling, default_max_tokens = generation_defaults(config.model, directory)
     mesh = _mesh(config.parallel)

@@ -57,6 +57,11 @@ def test_eight_devices_give_transformers_tokens_from_an_orbax_checkpoint_until_t
         run(built, golden.prompts[:1], GREEDY)
 
 
+def test_there_is_something_to_verify_against_or_nothing_starts(golden):
+    with pytest.raises(CheckpointError, match=r"llama-linear has no jaxserve-manifest\.json to verify weights against"):
+        build(golden.directory, verify_weights=True, load_format="orbax")
+
+
 def test_another_tokenizer_is_refused_before_weights_are_read(orbax, tmp_path):
     directory = shutil.copytree(orbax, tmp_path / "model")
     shutil.rmtree(directory / "orbax")

@@ -66,3 +66,24 @@ def test_dummy_weights_follow_from_the_seed(checkpoint, tmp_path):
     assert first == of(tmp_path, load_format="dummy", seed=1)
     assert first != of(checkpoint, load_format="dummy", seed=2)
     assert first != of(checkpoint)
+
+
+def test_of_orbax_every_file_counts(checkpoint, tmp_path):
+    data = checkpoint / "orbax" / "d"
+    data.mkdir(parents=True)
+    (checkpoint / "orbax" / "_METADATA").write_text("{}")
+    (data / "f00d").write_bytes(b"chunks")
+    before = of(checkpoint, load_format="orbax")
+    assert of(shutil.copytree(checkpoint, tmp_path / "copy"), load_format="orbax") == before
+    assert before != of(checkpoint)
+    (data / "f00d").write_bytes(b"chunk5")
+    assert of(checkpoint, load_format="orbax") != before
+
+
+def test_by_default_it_is_of_what_would_be_loaded(checkpoint):
+    (checkpoint / "orbax").mkdir()
+    (checkpoint / "orbax" / "_METADATA").write_text("{}")
+    (checkpoint / "a.safetensors").rename(checkpoint / "model.safetensors")
+    assert of(checkpoint, load_format="auto") == of(checkpoint)
+    (checkpoint / "model.safetensors").unlink()
+    assert of(checkpoint, load_format="auto") == of(checkpoint, load_format="orbax")
