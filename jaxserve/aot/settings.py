@@ -45,6 +45,7 @@ class TargetConfig:
     gpu_memory_fraction: float = setting(0.9, "share of GPU memory that weights, workspace and KV cache may take")
     attention_kernel: str = setting(AUTO, "implementation of attention over pages, as for jaxserve.serve")
     kv_write_kernel: str = setting(AUTO, "implementation of writing keys and values into pages, likewise")
+    grouped_matmul_kernel: str = setting(AUTO, "implementation of the matrix products of experts, likewise")
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -66,7 +67,11 @@ class TargetConfig:
             cache=CacheConfig(page_size=self.page_size, num_pages=self.num_pages, gpu_memory_fraction=self.gpu_memory_fraction),
             scheduler=SchedulerConfig(max_num_seqs=self.max_num_seqs, max_num_batched_tokens=self.max_num_batched_tokens),
             parallel=ParallelConfig(tensor_parallel_size=self.tp, expert_parallel_size=self.ep),
-            kernels=KernelConfig(attention_kernel=self.attention_kernel, kv_write_kernel=self.kv_write_kernel),
+            kernels=KernelConfig(
+                attention_kernel=self.attention_kernel,
+                kv_write_kernel=self.kv_write_kernel,
+                grouped_matmul_kernel=self.grouped_matmul_kernel,
+            ),
         )
 
     def buckets(self, grid: BucketGrid) -> list[Bucket]:

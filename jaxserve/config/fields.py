@@ -178,6 +178,7 @@ class KernelConfig:
 
     attention_kernel: str = setting(AUTO, "of attention over pages; 'auto' takes what suits device, shapes and dtypes")
     kv_write_kernel: str = setting(AUTO, "of writing keys and values into pages; 'auto' likewise")
+    grouped_matmul_kernel: str = setting(AUTO, "of the matrix products of experts; 'auto' likewise")
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -188,6 +189,7 @@ class KernelConfig:
         return Kernels(
             attention=parse_kernels(self.attention_kernel, "attention_kernel"),
             kv_write=parse_kernels(self.kv_write_kernel, "kv_write_kernel"),
+            grouped_matmul=parse_kernels(self.grouped_matmul_kernel, "grouped_matmul_kernel"),
         )
 
 

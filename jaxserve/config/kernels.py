@@ -28,6 +28,7 @@ class Kernels:
 
     attention: tuple[LayerRange, ...] = ()
     kv_write: tuple[LayerRange, ...] = ()
+    grouped_matmul: tuple[LayerRange, ...] = ()
 
 
 AUTOMATIC = Kernels()

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
 
+from jaxserve.config.kernels import AUTOMATIC, Kernels, kernel_of
 from jaxserve.models.experts import AXES, ExpertWeights, Visitors, visit_some, visits
 from pallas_kernels.grouped_matmul import grouped_matmul
 from pallas_kernels.registry import Target
@@ -25,12 +26,14 @@ class DividedVisit:
     Args:
         mesh: the devices.
         tokens: int32 scalar, how many of the step's tokens are real; the others, which pad it to its bucket, visit none.
+        kernels: what computes the layers.
     """
 
-    def __init__(self, mesh: Mesh, tokens: jax.Array) -> None:
+    def __init__(self, mesh: Mesh, tokens: jax.Array, kernels: Kernels = AUTOMATIC) -> None:
         self._counts: list[jax.Array] = []
         self._mesh = mesh
         self._tokens = tokens
+        self._kernels = kernels
         self._target = Target.of(mesh.devices.flat[0])
 
     def __call__(self, layer: int, visitors: Visitors, weights: ExpertWeights, activation: str) -> jax.Array:
@@ -48,7 +51,8 @@ class DividedVisit:
             first = jax.lax.axis_index(EXPERT).astype(jnp.int32) * here
             mine = jax.lax.dynamic_slice_in_dim(sizes, first, here)
             likely = max(experts.size * here // count, 1)
-            matmul = partial(grouped_matmul, dtype=dtype, target=self._target, expected_rows=likely)
+            kernel = kernel_of(self._kernels.grouped_matmul, layer)
+            matmul = partial(grouped_matmul, dtype=dtype, expected_rows=likely, implementation=kernel, target=self._target)
             part = visit_some(visitors, weights, first, mine, activation, matmul)
             if shards_of(self._mesh) == 1:
                 return part

@@ -56,7 +56,8 @@ class Recipe:
         try:
             lowered = self.function.lower(*self.arguments)
         except KernelError as error:
-            raise ConfigError(f"attention_kernel or kv_write_kernel: {error}", param="attention_kernel") from error
+            named = "attention_kernel, kv_write_kernel or grouped_matmul_kernel"
+            raise ConfigError(f"{named}: {error}", param="attention_kernel") from error
         return lowered.compile(compiler_options={**self.options, **extra} or None)
 
 

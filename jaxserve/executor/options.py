@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from jaxserve.config.fields import EngineConfig
 from jaxserve.config.kernels import AUTOMATIC, Kernels, check_kernels
 from jaxserve.config.resolve import ResolvedConfig
-from pallas_kernels import kv_write, ragged_paged_attention
+from pallas_kernels import grouped_matmul, kv_write, ragged_paged_attention
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,4 +58,5 @@ def chosen_kernels(config: EngineConfig, num_layers: int) -> Kernels:
     kernels = config.kernels.parse()
     check_kernels(kernels.attention, ragged_paged_attention.NAMES, num_layers, "attention_kernel")
     check_kernels(kernels.kv_write, kv_write.NAMES, num_layers, "kv_write_kernel")
+    check_kernels(kernels.grouped_matmul, grouped_matmul.NAMES, num_layers, "grouped_matmul_kernel")
     return kernels

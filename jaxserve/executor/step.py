@@ -184,7 +184,7 @@ def make_step(
         last_sampled = state.last_tokens[jnp.maximum(-1 - batch.tokens, 0)]
         tokens = jnp.where(batch.tokens < 0, last_sampled, batch.tokens)
         attend = PagedAttend(mesh, state.kv_pages, batch, kernels, groups)
-        visit = DividedVisit(mesh, batch.query_start[-1])
+        visit = DividedVisit(mesh, batch.query_start[-1], kernels)
         hidden = decoder.hidden(tokens, batch.positions, attend, visit)
         last = jnp.maximum(batch.query_start[1:] - 1, 0)
         chosen, sampler, packed = choose(decoder.logits(hidden[last]), batch.sampling, state.sampler)

@@ -96,6 +96,7 @@ def test_the_settings_reach_the_engine() -> None:
         gpu_memory_fraction=0.5,
         attention_kernel="xla",
         kv_write_kernel="xla@0-1",
+        grouped_matmul_kernel="xla@1",
         rows="2",
         tokens="16",
     )
@@ -113,6 +114,7 @@ def test_the_settings_reach_the_engine() -> None:
             "gpu_memory_fraction": 0.5,
             "attention_kernel": "xla",
             "kv_write_kernel": "xla@0-1",
+            "grouped_matmul_kernel": "xla@1",
         }
     )
     assert config.engine() == engine

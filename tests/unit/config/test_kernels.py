@@ -59,5 +59,10 @@ def test_what_the_model_or_the_operation_does_not_have(setting, message):
 
 def test_each_operation_has_its_setting():
     assert KernelConfig().parse() == AUTOMATIC
-    parsed = KernelConfig(attention_kernel="xla@1", kv_write_kernel="xla@2-3").parse()
-    assert parsed == Kernels(attention=(LayerRange("xla", 1, 1),), kv_write=(LayerRange("xla", 2, 3),))
+    parsed = KernelConfig(attention_kernel="xla@1", kv_write_kernel="xla@2-3", grouped_matmul_kernel="xla").parse()
+    ranges = {
+        "attention": LayerRange("xla", 1, 1),
+        "kv_write": LayerRange("xla", 2, 3),
+        "grouped_matmul": LayerRange("xla", 0, None),
+    }
+    assert parsed == Kernels(**{name: (layers,) for name, layers in ranges.items()})

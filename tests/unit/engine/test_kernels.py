@@ -30,6 +30,7 @@ def build(**settings):
         ({"attention_kernel": "abacus"}, "attention_kernel: there is no 'abacus'; there is: .*xla"),
         ({"attention_kernel": "xla@0-99"}, "attention_kernel: the model has no layer 99"),
         ({"kv_write_kernel": "abacus@0"}, "kv_write_kernel: there is no 'abacus'; there is: .*xla"),
+        ({"grouped_matmul_kernel": "abacus"}, "grouped_matmul_kernel: there is no 'abacus'; there is: .*xla"),
     ],
 )
 def test_refused_before_the_weights_are_read(monkeypatch, settings, message):
