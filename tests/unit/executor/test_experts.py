@@ -113,7 +113,7 @@ def test_in_bfloat16_experts_differ_by_rounding_alone():
         return bind(CONFIG, params).layers["0"].mlp(x, visit_all)
 
     exact = np.asarray(layer(params, x))
-    rounded = layer(jax.tree.map(lambda array: array.astype("bfloat16"), params), x.astype("bfloat16"))
+    rounded = layer(jax.tree.map(lambda array: np.asarray(array).astype("bfloat16"), params), x.astype("bfloat16"))
     assert rounded.dtype == "bfloat16"
     error = np.abs(np.asarray(rounded, np.float32) - exact).max(axis=1)
     assert np.median(error) < 0.02 < np.abs(exact).max(axis=1).min()
