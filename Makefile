@@ -52,7 +52,7 @@ lock: ## resolve the dependencies afresh and write requirements/lock-*.txt
 	scripts/lock 3.12 3.11
 
 clean: ## remove caches and build products, not the environments
-	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist pallas_kernels/native/built
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist
 
 $(READY): $(LOCKED) $(NATIVE)
 	@scripts/venv $(VENV) "$(PYTHON)" dev

@@ -25,12 +25,22 @@ def missing() -> str | None:
     except OSError as error:
         return f"the native library cannot be loaded: {error}"
     for function in functions():
-        jax.ffi.register_ffi_target(target_name(function), jax.ffi.pycapsule(getattr(library, function)), platform="cpu")
+        jax.ffi.register_ffi_target(_registered(function), jax.ffi.pycapsule(getattr(library, function)), platform="cpu")
     return None
 
 
 def target_name(function: str) -> str:
-    """What XLA knows a function of the library by. It changes with the library, so that no cached program calls another one."""
+    """What XLA knows a function of the library by. It changes with the library, so that no cached program calls another one.
+
+    Raises:
+        RuntimeError: there is no library; see `missing`.
+    """
+    if (reason := missing()) is not None:
+        raise RuntimeError(reason)
+    return _registered(function)
+
+
+def _registered(function: str) -> str:
     return f"jaxserve_{function}_{digest()}"
 
 

@@ -131,6 +131,32 @@ class GroupedCase:
         return x.astype(jnp.dtype(dtype)), weights.astype(jnp.dtype(dtype)), np.asarray(self.sizes, np.int32)
 
 
+@dataclass(frozen=True, slots=True)
+class MatmulCase:
+    """A call of matmul; a dtype of MATMUL_DTYPES completes it.
+
+    Attributes:
+        name: what tables call it.
+        rows, inputs, outputs: T, I, O.
+        form: of the matrix, "plain" or a form of `matmul.PackedMatrix`.
+        tiny: small enough for an interpreted kernel.
+    """
+
+    name: str
+    rows: int
+    inputs: int
+    outputs: int
+    form: str = "panels"
+    tiny: bool = False
+
+    def arrays(self, dtype: str) -> tuple[np.ndarray, np.ndarray]:
+        """Rows and a plain matrix; results are normal times 0.4. The same ones every time."""
+        rng = np.random.default_rng(self.rows + self.inputs)
+        x = rng.standard_normal((self.rows, self.inputs))
+        matrix = rng.standard_normal((self.inputs, self.outputs)) * (0.4 / self.inputs**0.5)
+        return x.astype(jnp.dtype(dtype)), matrix.astype(jnp.dtype(dtype))
+
+
 _WINDOWED = (*MIXED, (1, 300), (4, 290))
 
 ATTENTION_CASES = (
@@ -210,4 +236,23 @@ GROUPED_CASES = (
     GroupedCase("width 1", (5, 0, 23, 2), inputs=1, outputs=1),
     GroupedCase("wide", (9, 30, 1), nobody=2, inputs=512, outputs=384),
     GroupedCase("small", (5, 0, 23, 2), magnitude=1e-30),
+)
+
+MATMUL_CASES = (
+    MatmulCase("plain", 5, 64, 128, form="plain"),
+    MatmulCase("one of each", 1, 1, 1),
+    MatmulCase("one row", 1, 128, 192),
+    MatmulCase("two rows", 2, 128, 128),
+    MatmulCase("a tile and a row", 7, 128, 64),
+    MatmulCase("many rows", 67, 64, 128),
+    MatmulCase("odd", 3, 37, 51),
+    MatmulCase("odd, more than a panel", 13, 129, 133),
+    MatmulCase("a block and a lane", 4, 64, 65),
+    MatmulCase("a block less a lane", 4, 63, 63),
+    # More inputs than any cache block has, and an odd number of them.
+    MatmulCase("deep", 9, 4101, 72),
+    MatmulCase("rows: one of each", 1, 1, 1, form="rows"),
+    MatmulCase("rows: odd", 13, 37, 51, form="rows"),
+    MatmulCase("rows: wide", 6, 128, 199, form="rows"),
+    MatmulCase("rows: many", 35, 65, 64, form="rows"),
 )

@@ -12,6 +12,8 @@ from pallas_kernels.grouped_matmul import implementations as grouped
 from pallas_kernels.grouped_matmul.problem import GroupedProblem
 from pallas_kernels.kv_write import implementations as write
 from pallas_kernels.kv_write.problem import WriteProblem
+from pallas_kernels.matmul import implementations as matmul
+from pallas_kernels.matmul.problem import MatmulProblem
 from pallas_kernels.parity.batches import FLOAT8
 from pallas_kernels.ragged_paged_attention import implementations as attention
 from pallas_kernels.ragged_paged_attention.problem import AttentionProblem
@@ -69,6 +71,15 @@ GROUPED_FEATURES: dict[str, dict[str, Any]] = {
     "widths of 2880": {"inputs": 2880, "outputs": 2880},
     "odd widths": {"inputs": 37, "outputs": 51},
 }
+MATMUL = MatmulProblem(rows=16, inputs=2048, outputs=8192, dtype=BFLOAT16, form="panels")
+MATMUL_FEATURES: dict[str, dict[str, Any]] = {
+    **{name: GROUPED_FEATURES[name] for name in ("bf16", "f16", "f32")},
+    "rows of a table": {"form": "rows"},
+    "not packed": {"form": "plain"},
+    "one row": {"rows": 1},
+    "prompts": {"rows": 2048},
+    "odd sizes": {"rows": 7, "inputs": 37, "outputs": 51},
+}
 
 
 def feature_tables() -> str:
@@ -78,6 +89,7 @@ def feature_tables() -> str:
             _table("ragged_paged_attention", attention.IMPLEMENTATIONS, ATTENTION, ATTENTION_FEATURES),
             _table("kv_write", write.IMPLEMENTATIONS, WRITE, WRITE_FEATURES),
             _table("grouped_matmul", grouped.IMPLEMENTATIONS, GROUPED, GROUPED_FEATURES),
+            _table("matmul", matmul.IMPLEMENTATIONS, MATMUL, MATMUL_FEATURES),
         )
     )
 

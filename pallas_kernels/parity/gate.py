@@ -17,8 +17,11 @@ from pallas_kernels.grouped_matmul import reference as grouped_reference
 from pallas_kernels.kv_write import check_inputs as check_slots
 from pallas_kernels.kv_write import kv_write
 from pallas_kernels.kv_write import reference as write_reference
+from pallas_kernels.matmul import PackedMatrix, matmul
+from pallas_kernels.matmul import reference as matmul_reference
+from pallas_kernels.matmul.packed import pack
 from pallas_kernels.parity.batches import FLOAT8
-from pallas_kernels.parity.cases import AttentionCase, GroupedCase, WriteCase
+from pallas_kernels.parity.cases import AttentionCase, GroupedCase, MatmulCase, WriteCase
 from pallas_kernels.ragged_paged_attention import check_inputs, ragged_paged_attention
 from pallas_kernels.ragged_paged_attention import reference as attention_reference
 from pallas_kernels.registry import KernelError, Target
@@ -88,6 +91,12 @@ def check_grouped(case: GroupedCase, dtype: str, implementation: str, target: Ta
     """Run a case of grouped_matmul; the target is the default device unless given."""
     start = partial(Result, "grouped_matmul", implementation, case.name, dtype)
     return _guarded(start, lambda: _grouped(start, case, dtype, implementation, target))
+
+
+def check_matmul(case: MatmulCase, dtype: str, implementation: str, target: Target | None = None) -> Result:
+    """Run a case of matmul; the target is the default device unless given."""
+    start = partial(Result, "matmul", implementation, case.name, dtype)
+    return _guarded(start, lambda: _matmul(start, case, dtype, implementation, target))
 
 
 def _guarded(start: _Start, run: Callable[[], Result]) -> Result:
@@ -225,3 +234,17 @@ def _grouped(start: _Start, case: GroupedCase, dtype: str, implementation: str, 
         return start("FAIL", reason="rows of nobody are not 0")
     # Products of 16-bit numbers are exact in float32: only the dtype of the result makes larger errors.
     return _judge(start, got[:real].astype(np.float64), want[:real], TOLERANCE[result])
+
+
+def _matmul(start: _Start, case: MatmulCase, dtype: str, implementation: str, target: Target | None) -> Result:
+    x, plain = case.arrays(dtype)
+    matrix: jax.Array | PackedMatrix = jnp.asarray(plain)
+    if case.form == "panels":
+        matrix = pack(jnp.asarray(plain), 1, "panels")
+    elif case.form == "rows":
+        matrix = pack(jnp.asarray(plain.T), 1, "rows")
+    with jax.default_matmul_precision("highest"):
+        got = np.asarray(jax.jit(partial(matmul, implementation=implementation, target=target))(x, matrix))
+    if got.dtype != np.float32:
+        return start("FAIL", reason=f"the output is {got.dtype.name}, not float32")
+    return _judge(start, got.astype(np.float64), matmul_reference.matmul(x, plain), TOLERANCE["float32"])

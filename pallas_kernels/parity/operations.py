@@ -8,8 +8,9 @@ from typing import Any
 
 from pallas_kernels.grouped_matmul import implementations as grouped
 from pallas_kernels.kv_write import implementations as write
-from pallas_kernels.parity.cases import ATTENTION_CASES, DTYPES, GROUPED_CASES, MATMUL_DTYPES, WRITE_CASES
-from pallas_kernels.parity.gate import Result, check_attention, check_grouped, check_write
+from pallas_kernels.matmul import implementations as matmul
+from pallas_kernels.parity.cases import ATTENTION_CASES, DTYPES, GROUPED_CASES, MATMUL_CASES, MATMUL_DTYPES, WRITE_CASES
+from pallas_kernels.parity.gate import Result, check_attention, check_grouped, check_matmul, check_write
 from pallas_kernels.ragged_paged_attention import implementations as attention
 from pallas_kernels.registry import Implementation, Target
 
@@ -28,6 +29,7 @@ class Operation:
 OPERATIONS = (
     Operation("grouped_matmul", grouped.IMPLEMENTATIONS, GROUPED_CASES, check_grouped, MATMUL_DTYPES),
     Operation("kv_write", write.IMPLEMENTATIONS, WRITE_CASES, check_write),
+    Operation("matmul", matmul.IMPLEMENTATIONS, MATMUL_CASES, check_matmul, MATMUL_DTYPES),
     Operation("ragged_paged_attention", attention.IMPLEMENTATIONS, ATTENTION_CASES, check_attention),
 )
 

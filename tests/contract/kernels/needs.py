@@ -5,6 +5,7 @@ from importlib.util import find_spec
 import jax
 import pytest
 
+from pallas_kernels import native
 from pallas_kernels.hopper import OLDEST_JAX
 
 MOSAIC = pytest.mark.skipif(
@@ -13,3 +14,4 @@ MOSAIC = pytest.mark.skipif(
 PLUGIN = pytest.mark.skipif(
     find_spec("jax_cuda13_plugin") is None, reason="NOT CHECKED: compiling for an H100 needs jax-cuda13-plugin"
 )
+NATIVE = pytest.mark.skipif(native.missing() is not None, reason=f"NOT CHECKED: native kernels: {native.missing()}")

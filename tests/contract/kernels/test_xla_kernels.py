@@ -3,6 +3,7 @@
 from .attention_suite import AttentionSuite
 from .grouped_matmul_suite import GroupedMatmulSuite
 from .kv_write_suite import KvWriteSuite
+from .matmul_suite import MatmulSuite
 
 
 class TestAttention(AttentionSuite):
@@ -14,4 +15,8 @@ class TestKvWrite(KvWriteSuite):
 
 
 class TestGroupedMatmul(GroupedMatmulSuite):
+    implementation = "xla"
+
+
+class TestMatmul(MatmulSuite):
     implementation = "xla"

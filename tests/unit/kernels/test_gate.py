@@ -10,8 +10,10 @@ from pallas_kernels.grouped_matmul import api as grouped
 from pallas_kernels.grouped_matmul import xla as grouped_xla
 from pallas_kernels.kv_write import api as write
 from pallas_kernels.kv_write import xla as write_xla
-from pallas_kernels.parity.cases import ATTENTION_CASES, DTYPES, GROUPED_CASES, WRITE_CASES
-from pallas_kernels.parity.gate import check_attention, check_grouped, check_write
+from pallas_kernels.matmul import api as matmul
+from pallas_kernels.matmul import xla as matmul_xla
+from pallas_kernels.parity.cases import ATTENTION_CASES, DTYPES, GROUPED_CASES, MATMUL_CASES, WRITE_CASES
+from pallas_kernels.parity.gate import check_attention, check_grouped, check_matmul, check_write
 from pallas_kernels.parity.operations import Operation, check_all
 from pallas_kernels.ragged_paged_attention import api as attention
 from pallas_kernels.ragged_paged_attention import xla as attention_xla
@@ -20,6 +22,7 @@ from pallas_kernels.registry import Implementation, Target
 CPU = Target("cpu")
 ATTENTION = {case.name: case for case in ATTENTION_CASES}
 GROUPED = {case.name: case for case in GROUPED_CASES}
+MATMUL = {case.name: case for case in MATMUL_CASES}
 WRITE = {case.name: case for case in WRITE_CASES}
 
 
@@ -103,6 +106,21 @@ def test_wrong_writes(monkeypatch, dtype, change, reason):
 def test_wrong_products(monkeypatch, case, change, reason):
     name = only(monkeypatch, grouped, lambda *arrays, **options: change(grouped_xla.grouped_matmul(*arrays, **options)))
     result = check_grouped(GROUPED[case], "bfloat16", name, CPU)
+    assert result.verdict == "FAIL"
+    assert reason in result.reason
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda out: out.astype(jnp.bfloat16).astype(jnp.float32), "max abs must be below 2e-05"),
+        (lambda out: out.at[0, 0].set(jnp.nan), "the output is not finite"),
+        (lambda out: out.astype(jnp.bfloat16), "the output is bfloat16, not float32"),
+    ],
+)
+def test_wrong_products_of_packed_matrices(monkeypatch, change, reason):
+    name = only(monkeypatch, matmul, lambda x, matrix: change(matmul_xla.matmul(x, matrix)))
+    result = check_matmul(MATMUL["odd"], "bfloat16", name, CPU)
     assert result.verdict == "FAIL"
     assert reason in result.reason
 

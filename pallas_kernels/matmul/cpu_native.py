@@ -1,0 +1,38 @@
+"""matmul in C++ (native.cc), for packed matrices."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from pallas_kernels import native
+from pallas_kernels.matmul.packed import PackedMatrix
+from pallas_kernels.matmul.problem import MatmulProblem
+
+LIMITS = "packed matrices of bfloat16 or float32"
+
+
+def supports(problem: MatmulProblem) -> str | None:
+    """Say why a problem is not supported, or None if it is."""
+    if problem.form == "plain":
+        return "the matrix must be packed"
+    if problem.dtype not in (jnp.bfloat16, jnp.float32):
+        return f"rows and matrix must be bfloat16 or float32, not {problem.dtype.name}"
+    return None
+
+
+def matmul(x: jax.Array, matrix: PackedMatrix, instruction_set: str = "best") -> jax.Array:
+    """See api.py.
+
+    A row's result does not depend on the other rows, nor on how many there are. With AVX512_BF16 denormal numbers are 0.
+
+    Args:
+        x: [T, I].
+        matrix: packed.
+        instruction_set: the only one to use, as native/library.py names it, or "portable" C++; what the CPU does not have becomes
+            that too. "best" takes the first there is of avx512bf16, avx512, avx2.
+    """
+    result = jax.ShapeDtypeStruct((x.shape[0], matrix.outputs), jnp.float32)
+    multiply = jax.ffi.ffi_call(native.target_name("Matmul"), result)
+    product: jax.Array = multiply(x, matrix.values, panels=matrix.form == "panels", instruction_set=instruction_set)
+    return product

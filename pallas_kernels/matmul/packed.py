@@ -1,0 +1,120 @@
+"""Matrices in the forms that native kernels read.
+
+A product with few rows takes as long as reading the matrix. XLA's CPU dots copy a matrix into another order at every call; here
+that is done once, when the weights are loaded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+from math import prod
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+
+BLOCK = 64  # columns of a panel; native_kernels.h has it too
+
+Form = Literal["panels", "rows"]
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, slots=True)
+class PackedMatrix:
+    """A matrix for native kernels: a leaf of the model's parameters, as it were. It takes exactly the bytes of the plain one.
+
+    Attributes:
+        values: all elements. "panels": [inputs * outputs], blocks of `BLOCK` outputs one after the other, the last perhaps
+            narrower. A block of float32 is [inputs, outputs]; of 16 bits [inputs / 2, outputs, 2], pairs of inputs side by side,
+            then the last input of an odd number. "rows": `shape`, nothing moved.
+        shape: of the plain parameter.
+        split: "panels": how many of its first axes are inputs, the others being outputs; "rows": how many are outputs.
+        form: how `values` are arranged.
+    """
+
+    values: jax.Array
+    shape: tuple[int, ...] = field(metadata={"static": True})
+    split: int = field(metadata={"static": True})
+    form: Form = field(metadata={"static": True})
+
+    @property
+    def dtype(self) -> jnp.dtype:
+        """Of the elements."""
+        return self.values.dtype
+
+    @property
+    def inputs(self) -> int:
+        """Numbers that a row of x has."""
+        return prod(self.shape[: self.split] if self.form == "panels" else self.shape[self.split :])
+
+    @property
+    def outputs(self) -> int:
+        """Numbers that a row of the product has."""
+        return prod(self.shape[self.split :] if self.form == "panels" else self.shape[: self.split])
+
+    def plain(self) -> jax.Array:
+        """The parameter in its own shape; of panels a copy."""
+        if self.form == "rows":
+            return self.values
+        return _unpack(self.values, self.inputs, self.outputs).reshape(self.shape)
+
+
+def pack(parameter: jax.Array, split: int, form: Form) -> PackedMatrix:
+    """Pack a parameter; `split` and `form` as in PackedMatrix. The result is on the parameter's devices."""
+    if form == "rows":
+        return PackedMatrix(parameter, parameter.shape, split, form)
+    return PackedMatrix(_pack(parameter, split), parameter.shape, split, form)
+
+
+def packed_shape(parameter: Any, split: int, form: Form, sharding: Any) -> PackedMatrix:
+    """What `pack` makes of a parameter of which only shape and dtype are known: the same with a jax.ShapeDtypeStruct."""
+    shape = parameter.shape if form == "rows" else (prod(parameter.shape),)
+    values: Any = jax.ShapeDtypeStruct(shape, parameter.dtype, sharding=sharding)
+    return PackedMatrix(values, parameter.shape, split, form)
+
+
+@partial(jax.jit, static_argnames="split")
+def _pack(parameter: jax.Array, split: int) -> jax.Array:
+    matrix = parameter.reshape(prod(parameter.shape[:split]), -1)
+    outputs = matrix.shape[1]
+    whole = outputs - outputs % BLOCK
+    parts = [_panels(matrix[:, :whole], BLOCK)] if whole else []
+    if whole < outputs:
+        parts.append(_panels(matrix[:, whole:], outputs - whole))
+    return parts[0] if len(parts) == 1 else jnp.concatenate(parts)
+
+
+def _panels(matrix: jax.Array, width: int) -> jax.Array:
+    """Panels of one width, all elements in a line."""
+    inputs, outputs = matrix.shape
+    group = _inputs_together(matrix.dtype)
+    even = inputs - inputs % group
+    blocks = outputs // width
+    lines = matrix[:even].reshape(even // group, group, blocks, width).transpose(2, 0, 3, 1).reshape(blocks, even * width)
+    if even < inputs:
+        lines = jnp.concatenate([lines, matrix[even].reshape(blocks, width)], axis=1)
+    return lines.reshape(-1)
+
+
+def _unpack(values: jax.Array, inputs: int, outputs: int) -> jax.Array:
+    whole = outputs - outputs % BLOCK
+    parts = [_from_panels(values[: inputs * whole], inputs, BLOCK)] if whole else []
+    if whole < outputs:
+        parts.append(_from_panels(values[inputs * whole :], inputs, outputs - whole))
+    return jnp.concatenate(parts, axis=1)
+
+
+def _from_panels(values: jax.Array, inputs: int, width: int) -> jax.Array:
+    group = _inputs_together(values.dtype)
+    even = inputs - inputs % group
+    lines = values.reshape(-1, inputs * width)
+    blocks = lines.shape[0]
+    matrix = lines[:, : even * width].reshape(blocks, even // group, width, group).transpose(1, 3, 0, 2)
+    outputs = blocks * width
+    return jnp.concatenate([matrix.reshape(even, outputs), lines[:, even * width :].reshape(inputs - even, outputs)])
+
+
+def _inputs_together(dtype: jnp.dtype) -> int:
+    """How many inputs a word of 32 bits holds."""
+    return 4 // dtype.itemsize

@@ -1,0 +1,45 @@
+"""What every implementation of matmul must do; a test module subclasses it and names one."""
+
+from __future__ import annotations
+
+from functools import cache, partial
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pallas_kernels.matmul import matmul
+from pallas_kernels.matmul.packed import pack
+from pallas_kernels.parity.cases import MATMUL_CASES, MATMUL_DTYPES
+from pallas_kernels.parity.gate import check_matmul
+
+
+@cache
+def compiled(implementation: str) -> Any:
+    """One jitted function, so that tests with equal shapes share a compilation."""
+    return jax.jit(partial(matmul, implementation=implementation))
+
+
+class MatmulSuite:
+    implementation: ClassVar[str]
+    dtypes: ClassVar[tuple[str, ...]] = MATMUL_DTYPES
+    forms: ClassVar[tuple[str, ...]] = ("plain", "panels", "rows")
+
+    @pytest.mark.parametrize("case", MATMUL_CASES, ids=lambda case: case.name)
+    def test_case(self, case):
+        for dtype in MATMUL_DTYPES:
+            result = check_matmul(case, dtype, self.implementation)
+            supported = dtype in self.dtypes and case.form in self.forms
+            assert result.verdict == ("pass" if supported else "unsupported"), result
+
+    @pytest.mark.parametrize("form", ["panels", "rows"])
+    def test_other_rows_do_not_matter(self, form):
+        """A row's result is the same, bit by bit, whatever the other rows hold."""
+        rng = np.random.default_rng(1)
+        x = rng.standard_normal((11, 45)).astype(np.float32)
+        alone = np.where((np.arange(11) == 6)[:, None], x, np.nan)
+        matrix = pack(jnp.asarray(rng.standard_normal((45, 70) if form == "panels" else (70, 45)), jnp.float32), 1, form)
+        call = compiled(self.implementation)
+        np.testing.assert_array_equal(np.asarray(call(alone, matrix))[6], np.asarray(call(x, matrix))[6])
