@@ -84,9 +84,10 @@ class WeightGuard:
         if not self._round:
             self._round = random.sample(self._blocks, len(self._blocks))
         block = self._round.pop()
-        # A copy on the host's own device: an array remembers what numpy once saw of it, which would fill the host's memory.
-        copy = np.asarray(jax.device_put(block.data, jax.local_devices(backend="cpu")[0]))
-        found, expected = checksum(copy), self._sums[block.place]
+        # An array keeps the copy that numpy once saw of it, which would fill the host's memory: so of another array of the same
+        # buffer, which goes.
+        passing = jax.make_array_from_single_device_arrays(block.data.shape, block.data.sharding, [block.data])
+        found, expected = checksum(np.asarray(passing)), self._sums[block.place]
         if found == expected:
             self.checked += 1
             return
@@ -110,7 +111,7 @@ def bounds_of(index: tuple[slice, ...], shape: tuple[int, ...]) -> Bounds:
 
 def _blocks(params: Params) -> Iterator[_Held]:
     for keys, leaf in jax.tree.leaves_with_path(params):
-        path = ".".join(str(key.key) for key in keys)
+        path = jax.tree_util.keystr(keys, simple=True, separator=".")
         for shard in leaf.addressable_shards:
             yield _Held((path, bounds_of(shard.index, leaf.shape)), str(shard.device), shard.data)
 
