@@ -177,7 +177,7 @@ class KVCache:
         return len(sequence.pages) - self._num_null(sequence, 0)
 
     def num_different(self, sequences: Sequence[SequencePages]) -> int:
-        """Pages that the sequences hold together."""
+        """Pages that the sequences hold together; one that a sequence computed and others found counts twice."""
         shared = {page for one in sequences for page in one.pages[: one.num_shared * self._groups]}
         shared.discard(NULL_PAGE)
         own = [len(one.pages) - one.num_shared * self._groups - self._num_null(one, one.num_shared) for one in sequences]

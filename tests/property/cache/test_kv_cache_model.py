@@ -305,9 +305,10 @@ class CacheMachine(RuleBasedStateMachine):
             columns = self.texts(sequence.salt, sequence.tokens, sequence.computed)
             for page, text in zip(sequence.pages.pages, [text for texts in columns for text in texts], strict=False):
                 assert page == 0 or self.content[page] == text
-        assert self.cache.num_different([sequence.pages for sequence in self.live]) == len(
-            {page for sequence in self.live for page in sequence.held}
-        )
+        everything = [sequence.pages for sequence in self.live]
+        shared = {page for pages in everything for page in pages.pages[: pages.num_shared * len(self.windows)] if page}
+        own = [page for one in self.live for page in one.pages.pages[one.pages.num_shared * len(self.windows) :] if page]
+        assert self.cache.num_different(everything) == len(shared) + len(own)
         for salt, tokens, group in self.plain.pages_of:
             parent = (salt, tokens[: -self.size], group)
             assert not (self.unbroken and parent[1]) or parent in self.plain.pages_of, "a page outlives the one before it"
