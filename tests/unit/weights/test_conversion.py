@@ -102,7 +102,11 @@ def test_what_lies_beside_the_weights_comes_along(tmp_path):
 
 
 def test_weights_are_cast_if_asked(tmp_path):
-    manifest = convert(Source(path=PLAIN), tmp_path / "out", "bfloat16", silent)
+    source = shutil.copytree(PLAIN, tmp_path / "source")
+    config = read_hf_config(PLAIN)
+    (source / "config.json").write_text(json.dumps({**config, "dtype": None, "torch_dtype": "float32"}))
+    manifest = convert(Source(path=source), tmp_path / "out", "bfloat16", silent)
+    assert "torch_dtype" not in read_hf_config(tmp_path / "out")
     assert {tensor.dtype for tensor in manifest.tensors.values()} == {"bfloat16"}
     assert decoder_config(read_hf_config(tmp_path / "out")).dtype == "bfloat16"
     assert_same(load(tmp_path / "out", dtype="bfloat16"), load(PLAIN, dtype="bfloat16"))
@@ -239,8 +243,11 @@ def test_checkpoints_of_maxtext(tmp_path, name, stacked, neighbours, wrapped):
     tree = maxtext_tree(tensors, config, stacked=stacked, neighbours=neighbours)
     for _ in range(wrapped):
         tree = {"params": tree}
+    if wrapped:  # with the rest of a training state
+        tree |= {"step": np.int32(7), "opt_state": {"mu": {"scale": np.ones(3)}, "empty": {}, "none": None}}
     steps = tmp_path / "checkpoints"
-    save(steps / "7" / "items", {**tree, "step": np.int32(7)} if wrapped else tree)
+    save(steps / "10" / "items", tree)
+    save(steps / "9" / "items", {"old": np.ones(3)})
     source = Source(path=steps, kind="maxtext", config=DATA / name / "config.json")
     convert(source, tmp_path / "out", None, silent)
     with OrbaxCheckpoint(tmp_path / "out" / "orbax") as stored:
