@@ -31,7 +31,9 @@ def test_visits_of_experts():
     assert visits.sum(axis=1).tolist() == [computed * ACTIVE] * LAYERS
     assert (visits > 0).all()
 
+    alone = len(seen)
     run(built, prompts, GREEDY, each_step=look)  # and here something is, most of the time
+    assert seen[alone] == seen[alone - 1]  # its first step is still to be heard of
     assert all(before <= after for before, after in pairwise(seen))
     visits = np.array([counts.tokens for counts in executor.counts().expert_tokens])
     assert visits.sum(axis=1).tolist() == [2 * computed * ACTIVE] * LAYERS

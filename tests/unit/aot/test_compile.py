@@ -92,6 +92,18 @@ def test_latent_attention_on_eight_gpus(tmp_path: Path) -> None:
 
 
 @needs_plugin
+def test_experts_of_two_groups_of_gpus(tmp_path: Path) -> None:
+    """Nothing more is exchanged than without experts, and none is copied."""
+    sparse = {"architectures": ["MixtralForCausalLM"], "model_type": "mixtral", "num_local_experts": 8, "intermediate_size": 512}
+    (tmp_path / "config.json").write_text(json.dumps(MODEL | sparse))
+    (step,) = compiled(str(tmp_path), 4, ep=2, rows="none", tokens="64", layers=1).steps
+    assert step.facts.activation_all_reduces == 2 + 1
+    assert step.facts.weight_copies == step.facts.cache_copies == ()
+    assert step.state_in_place
+    assert {entry.kind for entry in step.facts.collectives if entry.when == "always"} == {"all-reduce"}
+
+
+@needs_plugin
 def test_step_with_prompts_on_one_gpu_has_no_collectives(checkpoint: str) -> None:
     result = compiled(checkpoint, 1, rows="none", tokens="64")
     (step,) = result.steps
@@ -114,6 +126,11 @@ def test_a_model_that_does_not_fit_is_refused_with_what_is_missing() -> None:
 def test_more_devices_than_the_target_has() -> None:
     with pytest.raises(ConfigError, match="tp is 8, but the target has 4 devices"):
         compile_for(TargetConfig(model="llama-3-8b", target="h100:4", tp=8), print)
+
+
+def test_groups_of_devices_for_experts_that_there_are_not() -> None:
+    with pytest.raises(ConfigError, match="expert_parallel_size 2: LlamaForCausalLM has no experts"):
+        compile_for(TargetConfig(model="llama-3-8b", target="cpu:2", tp=2, ep=2), print)
 
 
 def test_context_longer_than_the_model_was_made_for() -> None:
