@@ -215,7 +215,7 @@ def _attend_chunk(problem: Problem, rows: Rows, q: jax.Array, item: Item) -> Sof
         page, state = carry
         ids = lax.dynamic_slice(rows.page_table, (item.row, page), (1, block_pages))[0]
         key = page * size + jnp.arange(block_pages * size, dtype=jnp.int32)  # [C * S]
-        live = (key >= start) & (key < length)
+        live = key < length
         k, v = _gather(problem, ids, live)
         scores = _scores(problem, "kqd,ksd->kqs", flat_q, k).reshape(kv_heads, queries, group, -1)
         seen = (key[None, :] <= position[:, None]) & live[None, :]  # [BQ, C * S]
