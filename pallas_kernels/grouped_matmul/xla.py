@@ -36,11 +36,8 @@ def grouped_matmul(
         before = jnp.where(group > 0, trips[jnp.maximum(group - 1, 0)], 0)
         first = starts[group] + (trip - before) * block
         at = jnp.minimum(first, x.shape[0] - block)  # the slice may start early; rows before `first` are not ours
-        product = jnp.dot(
-            lax.dynamic_slice_in_dim(x, at, block),
-            lax.dynamic_index_in_dim(weights, group, keepdims=False),
-            preferred_element_type=jnp.float32,
-        )
+        matrix = _matrix(weights, group)
+        product = jnp.dot(lax.dynamic_slice_in_dim(x, at, block), matrix, preferred_element_type=jnp.float32)
         row = at + jnp.arange(block, dtype=jnp.int32)
         ours = (row >= first) & (row < ends[group])
         old = lax.dynamic_slice_in_dim(out, at, block)
@@ -62,3 +59,14 @@ def block_rows(rows: int, groups: int) -> int:
 def last_trips(group_sizes: jax.Array, block: int) -> jax.Array:
     """int32 [X]: the trips up to and with each group's last one; a group takes one for each block that it has begun."""
     return jnp.cumsum(-(-group_sizes // block))
+
+
+def _matrix(weights: jax.Array, group: jax.Array) -> jax.Array:
+    """The matrix [I, O] of a group, which the trip of a loop computes.
+
+    It is taken as integers, because jax 0.10.2 slices bfloat16 on CPUs as float32, and behind a barrier that depends on the trip:
+    else all matrices are converted, or copied, ahead of the loop.
+    """
+    weights, group = lax.optimization_barrier((weights, group))
+    stored = lax.bitcast_convert_type(weights, jnp.dtype(f"uint{8 * weights.dtype.itemsize}"))
+    return lax.bitcast_convert_type(lax.dynamic_index_in_dim(stored, group, keepdims=False), weights.dtype)

@@ -37,11 +37,9 @@ def test_a_trip_reads_one_matrix_and_converts_none(dtype):
     compiled = jax.jit(grouped_matmul).lower(*arrays).compile()
     text = compiled.as_text()
     assert text is not None
-    short = {"bfloat16": "bf16", "float32": "f32"}[dtype]
-    # Nothing makes an array of all weights, and none of a matrix in another dtype.
-    assert not re.findall(r"= \w+\[16,48,96\]\S* (?!parameter|get-tuple-element)\w", text)
-    made = set(re.findall(r"= (\w+)\[(?:1,)?48,96\]", text))
-    assert made == {short}
+    # No matrix is converted, and none is left behind by a trip: there is room for one and the result, not for all.
+    as_stored = {"bfloat16": {"bf16", "u16"}, "float32": {"f32", "u32"}}[dtype]
+    assert set(re.findall(r"= (\w+)\[(?:16,|1,)?48,96\]", text)) <= as_stored
     memory = compiled.memory_analysis()
     assert memory is not None
     assert memory.temp_size_in_bytes < 2 * 64 * 96 * 4 + 2 * 48 * 96 * 4
