@@ -112,6 +112,7 @@ def test_windows_let_a_small_cache_hold_a_long_sequence():
 def test_a_cpu_gets_the_pages_that_could_ever_be_used():
     settings = config(model={"max_model_len": 100}, scheduler={"max_num_seqs": 3})
     assert resolve(settings, MODEL, CPU).num_pages == 3 * 7 + 1
+    assert resolve(settings, replace(MODEL, windows=(None, 20, 20)), CPU).num_pages == 3 * 19 + 1
 
 
 def test_a_cpu_gives_its_cache_at_most_a_share_of_its_memory():

@@ -179,6 +179,7 @@ def test_what_windows_gave_back_is_rebuilt_in_spare_pages():
     spare = range(recording.header.capabilities.num_pages, len(executor.pages))
     table = executor.plans[0].page_table[0]
     assert set(table[:2].tolist()) <= set(spare)
+    assert table[0] != table[1], "both are seen by one token"
     assert table[2:].tolist() == [5, 6]
 
 

@@ -53,6 +53,18 @@ def test_pages_that_windows_leave_let_more_sequences_run():
     assert one.tokens == outputs(one, *items)
 
 
+@pytest.mark.parametrize(("windows", "pages"), [((10,), 17), ((None, 10), 61)])
+def test_admission_looks_ahead_within_windows(windows, pages):
+    """With outputs as long as expected nobody is preempted, though not all could ever run at once."""
+    one = bench(windows, num_pages=pages, max_num_seqs=8, growth_reserve=1.0)
+    items = [request(name, 3, 60) for name in "abcdefgh"]
+    one.add(*items)
+    rows = [len(counts) for counts in one.run(400)]
+    assert one.preemptions == []
+    assert 2 <= max(rows) < 8
+    assert one.tokens == outputs(one, *items)
+
+
 def test_the_same_pages_are_too_few_without_windows():
     one = bench((None,), num_pages=101, max_num_seqs=5)
     one.add(*[request(name, 40, 100) for name in "abcde"])
