@@ -32,7 +32,7 @@ MESH_AXES: Mapping[str, str | tuple[str, ...] | None] = MappingProxyType(
 )
 
 KV_PAGES_AXES: LogicalAxes = ("layers", "pages", None, "kv_heads", "page_size", "head_dim")
-"""The KV cache [L, P, 2, K, S, D]."""
+"""The KV cache [L, P, 2, K, S, D], or [L, P, 1, K, S, D] of latents; L are the layers of one group."""
 
 
 def partition_spec(axes: LogicalAxes) -> PartitionSpec:
