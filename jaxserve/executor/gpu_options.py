@@ -34,6 +34,9 @@ OPTIONS: Mapping[str, str] = MappingProxyType(
         # A layer's next matmul needs the sum: there is nothing to run beside it, and starting it on another stream costs two
         # synchronisations each.
         "xla_gpu_disable_async_collectives": "ALLCOLLECTIVES",
+        # Products of the same activations are not made one: their weights, such as a router's and a shared expert's, would be
+        # put side by side at every step.
+        "xla_gpu_dot_merger_threshold_mb": "0",
         # XLA counts the donated cache twice, as argument and as result, finds that memory cannot hold both, and computes things
         # again to save some: hundreds of kernels for nothing.
         "xla_disable_hlo_passes": "rematerialization",

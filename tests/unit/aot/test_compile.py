@@ -43,7 +43,13 @@ LATENT |= {
     "qk_nope_head_dim": 64,
     "qk_rope_head_dim": 32,
     "v_head_dim": 64,
-    "first_k_dense_replace": LAYERS,
+    "first_k_dense_replace": 1,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 512,
+    "n_shared_experts": 1,
+    "n_group": 1,
+    "topk_group": 1,
     "torch_dtype": "bfloat16",
 }
 
@@ -82,22 +88,11 @@ def test_decode_step_has_two_all_reduces_a_layer_and_copies_nothing(checkpoint: 
 
 
 @needs_plugin
-def test_latent_attention_on_eight_gpus(tmp_path: Path) -> None:
-    """As for other models: two all-reduces a layer, and neither weights nor the cache are copied."""
+def test_latent_attention_and_experts_on_eight_gpus(tmp_path: Path) -> None:
+    """As for other models: two all-reduces a layer and nothing else, and neither weights nor the cache are copied."""
     (tmp_path / "config.json").write_text(json.dumps(LATENT))
-    (step,) = compiled(str(tmp_path), 8, rows="none", tokens="64").steps
+    (step,) = compiled(str(tmp_path), 8, ep=2, rows="none", tokens="64").steps
     assert step.facts.activation_all_reduces == 2 * LAYERS + 1
-    assert step.facts.weight_copies == step.facts.cache_copies == ()
-    assert step.state_in_place
-
-
-@needs_plugin
-def test_experts_of_two_groups_of_gpus(tmp_path: Path) -> None:
-    """Nothing more is exchanged than without experts, and none is copied."""
-    sparse = {"architectures": ["MixtralForCausalLM"], "model_type": "mixtral", "num_local_experts": 8, "intermediate_size": 512}
-    (tmp_path / "config.json").write_text(json.dumps(MODEL | sparse))
-    (step,) = compiled(str(tmp_path), 4, ep=2, rows="none", tokens="64", layers=1).steps
-    assert step.facts.activation_all_reduces == 2 + 1
     assert step.facts.weight_copies == step.facts.cache_copies == ()
     assert step.state_in_place
     assert {entry.kind for entry in step.facts.collectives if entry.when == "always"} == {"all-reduce"}
