@@ -210,7 +210,7 @@ def test_the_door_saves_programs_of_cpus(checkpoint: str, tmp_path: Path, capsys
     printed, _ = capsys.readouterr()
     assert "this machine's CPU x1" in printed
     assert "the programs' KV cache: 33 pages of 16 tokens" in printed
-    assert "saved 4 programs" in printed
+    assert "saved 5 programs" in printed
     assert "not counted" in printed
     assert "tokens that the KV cache holds" not in printed
     assert (tmp_path / "programs" / "step_2x2.program").is_file()
