@@ -35,7 +35,7 @@ class HeldTensors:
             tensor = self._checkpoint.read(name, everything)
             if self._check is not None:
                 self._check(name, tensor)
-            if bounds == everything and self._check is None:  # the parameter is one block
+            if bounds == everything:  # the parameter is one block
                 return tensor
             self._held[name] = tensor
         return self._held[name][tuple(slice(*part) for part in bounds)]

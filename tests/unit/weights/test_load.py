@@ -295,7 +295,7 @@ class CountingTensors:
         self.rows = rows
         self.checkpoint = checkpoint
         self.shapes, self.dtypes = checkpoint.shapes, checkpoint.dtypes
-        self.read_elements = Counter()
+        self.read_elements, self.reads = Counter(), Counter()
 
     def reads_rows(self, name):
         return self.rows
@@ -303,6 +303,7 @@ class CountingTensors:
     def read(self, name, bounds):
         block = self.checkpoint.read(name, bounds)
         self.read_elements[name] += block.size
+        self.reads[name] += 1
         return block
 
 
@@ -322,8 +323,10 @@ def test_the_blocks_of_a_parameter_read_every_element_once(tmp_path, monkeypatch
                 index = [slice(None)] * len(shape)
                 if axis is not None:
                     index[axis] = slice(shard, shard + 1)
-                read_block(held, rule, shape, tuple(index), "float32")
+                block = read_block(held, rule, shape, tuple(index), "float32")
+                assert block.ctypes.data % 64 == 0  # or jax's CPU devices would copy it
     assert counting.read_elements == {name: array.size for name, array in arrays.items()}
+    assert (set(counting.reads.values()) == {1}) == (checked or not rows)
     assert sorted(told) == (sorted((name, array.shape) for name, array in arrays.items()) if checked else [])
 
 

@@ -3,6 +3,7 @@
 import gc
 import threading
 import time
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -87,9 +88,9 @@ def test_the_thread_finds_it_and_ends(loaded):
 
 def test_the_thread_keeps_no_weights_in_memory(loaded):
     params, sums = loaded
-    guard = WeightGuard(params, sums, 10_000.0)
+    guard = WeightGuard(params, sums, 0.001)
     guard.start()
-    assert runs()
+    wait_until(partial(getattr, guard, "checked"))
     del guard
     gc.collect()
     wait_until(lambda: not runs())
