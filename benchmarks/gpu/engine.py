@@ -35,6 +35,7 @@ from jaxserve.sampling.params import SamplingParams
 from jaxserve.scheduler.request import EngineRequest
 from jaxserve.scheduler.scheduler import Scheduler
 from jaxserve.weights.load import load_params
+from jaxserve.weights.packed import Packer
 from sharding import make_mesh
 
 BURSTS = 5
@@ -102,7 +103,8 @@ def build(sizes: EngineSizes, devices: list[jax.Device]) -> tuple[Engine, Figure
     decoder = sizes.decoder()
     recipe = lowering(sizes, decoder, devices)
     start = time.perf_counter()
-    params = jax.block_until_ready(load_params("", decoder, recipe.mesh, DTYPE, load_format="dummy"))
+    packer = Packer(decoder, recipe.mesh)
+    params = jax.block_until_ready(load_params("", decoder, recipe.mesh, DTYPE, load_format="dummy", packer=packer))
     loaded = time.perf_counter()
     programs = make_programs(recipe, _silent)
     compiled = time.perf_counter()

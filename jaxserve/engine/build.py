@@ -35,6 +35,7 @@ from jaxserve.tokenizer.chat import ChatTemplate
 from jaxserve.types import ServiceClass
 from jaxserve.weights.fingerprint import model_fingerprint
 from jaxserve.weights.load import load_params
+from jaxserve.weights.packed import Packer
 from jaxserve.weights.recheck import BlockSums, WeightGuard
 
 
@@ -139,6 +140,7 @@ def _load(config: EngineConfig, ready: Preparation, progress: Progress) -> tuple
         seed=model.seed,
         verify=model.verify_weights,
         sums=sums,
+        packer=Packer(ready.decoder, ready.lowering.mesh),
         progress=lambda done, total: progress("loading weights, MB", _megabytes(done), _megabytes(total)),
     )
     return params, None if sums is None else WeightGuard(params, sums, model.recheck_weights_minutes)

@@ -12,6 +12,7 @@ from jax.sharding import Mesh, PartitionSpec
 from jaxserve.config.kernels import AUTOMATIC, Kernels, kernel_of
 from jaxserve.models.experts import AXES, ExpertWeights, Visitors, visit_some, visits
 from pallas_kernels.grouped_matmul import grouped_matmul
+from pallas_kernels.matmul import PackedMatrix
 from pallas_kernels.registry import Target
 from sharding import EXPERT, LAYER_AXES, partition_spec, shards_of
 
@@ -77,5 +78,12 @@ class DividedVisit:
 def _specs(weights: ExpertWeights) -> Any:
     """The PartitionSpecs of a layer's experts, in a tree of their structure."""
     parts = weights._asdict().items()
-    specs: dict[str, Any] = {name: None if part is None else partition_spec(AXES[name]) for name, part in parts}
+
+    def spec(name: str, part: Any) -> PartitionSpec | None:
+        if part is None:
+            return None
+        single = isinstance(part, PackedMatrix)  # packed on a single device alone
+        return PartitionSpec() if single else partition_spec(AXES[name])
+
+    specs: dict[str, Any] = {name: spec(name, part) for name, part in parts}
     return ExpertWeights(**specs)

@@ -15,6 +15,7 @@ from jax.sharding import Mesh
 
 from jaxserve.executor.gpu_options import compiler_options
 from jaxserve.executor.lowering import Lowering
+from pallas_kernels import native
 from sharding import EXPERT
 
 PACKAGES = ("jaxserve", "jax", "jaxlib", "flax", "numpy")
@@ -84,6 +85,7 @@ def _machine(mesh: Mesh) -> dict[str, object]:
     }
     if device.platform == "cpu":
         kind["device"] = f"{platform.machine()} {_cpu_features()}"
+        kind["native_kernels"] = native.missing() or native.digest()  # programs call them by the digest
     return kind
 
 

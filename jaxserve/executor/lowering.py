@@ -23,6 +23,7 @@ from jaxserve.models.config import DecoderConfig
 from jaxserve.sampling.state import load_row
 from jaxserve.scheduler.plan import SUPPRESS_WIDTH, Plan, SamplingRows
 from jaxserve.weights.abstract import placed_params
+from jaxserve.weights.packed import Packer
 from pallas_kernels.registry import KernelError
 
 NO_OPTIONS: Mapping[str, str] = {}
@@ -86,7 +87,7 @@ class Lowering:
             kv_dtype=options.kv_dtype,
             dtype=options.dtype,
         )
-        self.params = placed_params(config, mesh, options.dtype)
+        self.params = Packer(config, mesh).shapes(placed_params(config, mesh, options.dtype))
         self.state = abstract_state(config, mesh, shape)
         self._placed = jax.tree.map(lambda array: array.sharding, self.state)
         self._xla = compiler_options(device)

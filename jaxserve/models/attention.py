@@ -14,7 +14,7 @@ from flax import nnx
 
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.norm import HeadsNorm, RMSNorm
-from jaxserve.models.parameter import declare, project_columns, project_rows
+from jaxserve.models.parameter import COLUMNS, ROWS, declare, project_columns, project_rows
 from jaxserve.models.rope import Rotation, rotate
 from jaxserve.models.shards import cache_kv_heads
 
@@ -66,9 +66,9 @@ class Attention(nnx.Module):
         self.spec = AttentionSpec(scale, config.windows[layer], config.scales.attention_cap)
         embed, columns = config.hidden_size, (self.heads + 2 * self.kv_heads) // shards * self.head_dim
         rows = self.heads // shards * self.head_dim
-        self.qkv = declare((embed, shards, columns), ("embed", "heads", None), dtype)
+        self.qkv = declare((embed, shards, columns), ("embed", "heads", None), dtype, COLUMNS)
         self.qkv_bias = declare((shards, columns), ("heads", None), dtype) if config.qkv_bias else None
-        self.out = declare((shards, rows, embed), ("heads", None, "embed"), dtype)
+        self.out = declare((shards, rows, embed), ("heads", None, "embed"), dtype, ROWS)
         self.out_bias = declare((embed,), ("embed",), dtype) if config.output_bias else None
         self.q_norm = _norm(self.heads, config, shards, dtype)
         self.k_norm = _norm(self.kv_heads, config, shards, dtype)

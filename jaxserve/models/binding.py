@@ -16,6 +16,7 @@ from jax.typing import DTypeLike
 
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.decoder import Decoder
+from jaxserve.models.parameter import Product
 from jaxserve.models.shards import require_shards
 from sharding import LogicalAxes, named_sharding
 
@@ -54,6 +55,13 @@ def param_axes(config: DecoderConfig) -> dict[tuple[str, ...], LogicalAxes]:
     """The logical axes of every parameter, by path, as its module declares them."""
     _, state = _split_skeleton(config, 1, "float32")
     return {tuple(map(str, path)): variable.get_metadata("axes") for path, variable in nnx.to_flat_state(state)}
+
+
+def param_products(config: DecoderConfig) -> dict[tuple[str, ...], Product]:
+    """How parameters are matrices of products, by path, as their modules declare it; others are left out."""
+    _, state = _split_skeleton(config, 1, "float32")
+    products = {tuple(map(str, path)): variable.get_metadata("product") for path, variable in nnx.to_flat_state(state)}
+    return {path: product for path, product in products.items() if product is not None}
 
 
 def param_shardings(config: DecoderConfig, mesh: Mesh) -> dict[tuple[str, ...], NamedSharding]:

@@ -11,8 +11,9 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxserve.models.config import DecoderConfig, Scales
-from jaxserve.models.parameter import declare
+from jaxserve.models.parameter import COLUMNS, TABLE, declare
 from jaxserve.models.shards import padded_vocab
+from pallas_kernels.matmul import PackedMatrix, matmul
 
 
 class Embedding(nnx.Module):
@@ -21,16 +22,21 @@ class Embedding(nnx.Module):
     def __init__(self, config: DecoderConfig, shards: int, dtype: jnp.dtype) -> None:
         self.vocab_size, self.scales = config.vocab_size, config.scales
         rows = padded_vocab(config.vocab_size, shards)
-        self.table = declare((rows, config.hidden_size), ("vocab", "embed"), dtype)
+        self.table = declare((rows, config.hidden_size), ("vocab", "embed"), dtype, TABLE if config.tie_embeddings else None)
 
     def __call__(self, tokens: jax.Array) -> jax.Array:
         """tokens[T] int32 below vocab_size to their rows [T, E], scaled."""
-        rows = self.table[...].at[tokens].get(mode="clip")
+        table: jax.Array | PackedMatrix = self.table.get_value()
+        rows = (table.plain() if isinstance(table, PackedMatrix) else table).at[tokens].get(mode="clip")
         return rows if self.scales.embedding == 1.0 else rows * jnp.asarray(self.scales.embedding, rows.dtype)
 
     def logits(self, hidden: jax.Array) -> jax.Array:
         """hidden[R, E] to float32[R, padded V] by the table itself (tied embeddings, Press and Wolf 2017)."""
-        logits = jnp.einsum("re,ve->rv", hidden, self.table[...], preferred_element_type=jnp.float32)
+        table: jax.Array | PackedMatrix = self.table.get_value()
+        if isinstance(table, PackedMatrix):
+            logits = matmul(hidden, table)
+        else:
+            logits = jnp.einsum("re,ve->rv", hidden, table, preferred_element_type=jnp.float32)
         return _finished(logits, self.vocab_size, self.scales)
 
 
@@ -40,11 +46,15 @@ class Head(nnx.Module):
     def __init__(self, config: DecoderConfig, shards: int, dtype: jnp.dtype) -> None:
         self.vocab_size, self.scales = config.vocab_size, config.scales
         columns = padded_vocab(config.vocab_size, shards)
-        self.kernel = declare((config.hidden_size, columns), ("embed", "vocab"), dtype)
+        self.kernel = declare((config.hidden_size, columns), ("embed", "vocab"), dtype, COLUMNS)
 
     def logits(self, hidden: jax.Array) -> jax.Array:
         """hidden[R, E] to float32[R, padded V]."""
-        logits = jnp.einsum("re,ev->rv", hidden, self.kernel[...], preferred_element_type=jnp.float32)
+        kernel: jax.Array | PackedMatrix = self.kernel.get_value()
+        if isinstance(kernel, PackedMatrix):
+            logits = matmul(hidden, kernel)
+        else:
+            logits = jnp.einsum("re,ev->rv", hidden, kernel, preferred_element_type=jnp.float32)
         return _finished(logits, self.vocab_size, self.scales)
 
 

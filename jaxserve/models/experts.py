@@ -19,9 +19,10 @@ from flax import nnx
 
 from jaxserve.models import config as models
 from jaxserve.models.mlp import ACTIVATIONS, GatedMLP
-from jaxserve.models.parameter import declare
+from jaxserve.models.parameter import declare, multiply_columns, multiply_rows
 from jaxserve.models.routing import Routed, route
 from pallas_kernels.grouped_matmul import grouped_matmul
+from pallas_kernels.matmul import PackedMatrix
 from sharding import LogicalAxes
 
 Matmul = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
@@ -49,14 +50,15 @@ class ExpertWeights(NamedTuple):
         gate_up: [X, E, s, 2F/s].
         gate_up_bias: [X, s, 2F/s] or None.
         down: [X, s, F/s, E].
-        shared_gate_up, shared_down: of the expert that every token visits, [E, s, 2F/s] and [s, F/s, E], or None.
+        shared_gate_up, shared_down: of the expert that every token visits, [E, s, 2F/s] and [s, F/s, E], or None; on a single
+            device they may be packed.
     """
 
     gate_up: jax.Array
     gate_up_bias: jax.Array | None
     down: jax.Array
-    shared_gate_up: jax.Array | None
-    shared_down: jax.Array | None
+    shared_gate_up: jax.Array | PackedMatrix | None
+    shared_down: jax.Array | PackedMatrix | None
 
 
 AXES: Mapping[str, LogicalAxes] = MappingProxyType(
@@ -109,8 +111,8 @@ class Experts(nnx.Module):
             gate_up=self.gate_up[...],
             gate_up_bias=None if self.gate_up_bias is None else self.gate_up_bias[...],
             down=self.down[...],
-            shared_gate_up=None if self.shared is None else self.shared.gate_up[...],
-            shared_down=None if self.shared is None else self.shared.down[...],
+            shared_gate_up=None if self.shared is None else self.shared.gate_up.get_value(),
+            shared_down=None if self.shared is None else self.shared.down.get_value(),
         )
         y = visit(self.layer, Visitors(x, routed, shared), weights, self.activation)
         if self.down_bias is not None:
@@ -166,8 +168,8 @@ def _shared(visitors: Visitors, weights: ExpertWeights, activation: str) -> jax.
     if weights.shared_gate_up is None or weights.shared_down is None:
         return jnp.zeros((), jnp.float32)
     x = visitors.x
-    both = jnp.einsum("te,esx->tsx", x, weights.shared_gate_up, preferred_element_type=jnp.float32).astype(x.dtype)
-    y = jnp.einsum("tsx,sxe->te", _gated(both, activation), weights.shared_down, preferred_element_type=jnp.float32)
+    both = multiply_columns(x, weights.shared_gate_up).astype(x.dtype)
+    y = multiply_rows(_gated(both, activation), weights.shared_down)
     return y if visitors.shared is None else y * visitors.shared
 
 

@@ -21,7 +21,7 @@ from flax import nnx
 from jaxserve.models.attention import Attend, AttentionSpec
 from jaxserve.models.config import DecoderConfig, Latent
 from jaxserve.models.norm import RMSNorm
-from jaxserve.models.parameter import declare, project_columns, project_rows
+from jaxserve.models.parameter import COLUMNS, ROWS, declare, project_columns, project_rows
 from jaxserve.models.rope import Rotation, rotate_pairs
 
 NORM_EPS = 1e-6
@@ -46,14 +46,14 @@ class LatentAttention(nnx.Module):
         norms = replace(config, norm_eps=NORM_EPS)
         rank = latent.query_rank
         width = (rank or 0) + latent.kv_rank + latent.rope_dim
-        self.down = declare((embed, 1, width), ("embed", None, None), dtype)
+        self.down = declare((embed, 1, width), ("embed", None, None), dtype, COLUMNS)
         self.query_norm = None if rank is None else RMSNorm(rank, "embed", norms, dtype)
         self.kv_norm = RMSNorm(latent.kv_rank, "embed", norms, dtype)
         columns = heads // shards * (latent.nope_dim + latent.rope_dim)
-        self.query = declare((rank or embed, shards, columns), ("embed", "heads", None), dtype)
+        self.query = declare((rank or embed, shards, columns), ("embed", "heads", None), dtype, COLUMNS)
         self.key_up = declare((heads, latent.nope_dim, latent.kv_rank), ("heads", None, None), dtype)
         self.value_up = declare((heads, latent.value_dim, latent.kv_rank), ("heads", None, None), dtype)
-        self.out = declare((shards, heads // shards * latent.value_dim, embed), ("heads", None, "embed"), dtype)
+        self.out = declare((shards, heads // shards * latent.value_dim, embed), ("heads", None, "embed"), dtype, ROWS)
 
     def __call__(self, x: jax.Array, by: Rotation | None, attend: Attend) -> jax.Array:
         """x[T, E] of normalised activations to [T, E], before the residual sum; `by` rotates the `rope_dim` dimensions."""

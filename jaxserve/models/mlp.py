@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxserve.models.config import DecoderConfig
-from jaxserve.models.parameter import declare, project_columns, project_rows
+from jaxserve.models.parameter import COLUMNS, ROWS, declare, project_columns, project_rows
 
 CLAMP, SHARPNESS = 7.0, 1.702  # of "swiglu_clamped"
 
@@ -44,9 +44,9 @@ class GatedMLP(nnx.Module):
     def __init__(self, config: DecoderConfig, shards: int, dtype: jnp.dtype) -> None:
         embed, local = config.hidden_size, config.ffn_size // shards
         self.activation = config.activation
-        self.gate_up = declare((embed, shards, 2 * local), ("embed", "ffn", None), dtype)
+        self.gate_up = declare((embed, shards, 2 * local), ("embed", "ffn", None), dtype, COLUMNS)
         self.gate_up_bias = declare((shards, 2 * local), ("ffn", None), dtype) if config.mlp_bias else None
-        self.down = declare((shards, local, embed), ("ffn", None, "embed"), dtype)
+        self.down = declare((shards, local, embed), ("ffn", None, "embed"), dtype, ROWS)
         self.down_bias = declare((embed,), ("embed",), dtype) if config.mlp_bias else None
 
     def __call__(self, x: jax.Array) -> jax.Array:

@@ -29,9 +29,11 @@ from jaxserve.weights.finite import is_finite, not_finite_error
 from jaxserve.weights.formats import LoadFormat, open_checkpoint
 from jaxserve.weights.held import HeldTensors
 from jaxserve.weights.manifest import require_manifest
+from jaxserve.weights.packed import Packer
 from jaxserve.weights.packing import Index, read_block
 from jaxserve.weights.quantised.layout import Dequantised, Layout
 from jaxserve.weights.recheck import BlockSums, bounds_of
+from pallas_kernels.matmul import PackedMatrix
 
 Progress = Callable[[int, int], None]
 READERS = 4
@@ -48,6 +50,7 @@ def load_params(
     seed: int = 0,
     verify: bool = False,
     sums: BlockSums | None = None,
+    packer: Packer | None = None,
     progress: Progress | None = None,
 ) -> Params:
     """The parameters of a decoder, each packed for and placed on the mesh's devices.
@@ -64,10 +67,11 @@ def load_params(
         seed: of dummy weights.
         verify: whether every tensor is compared with the checksum that the directory's manifest has of it.
         sums: gets a checksum of every device's block, unless the weights are dummies; None for none.
+        packer: packs each parameter as soon as it is there; None leaves all plain.
         progress: called in this thread with (bytes done, bytes in all), at the start and after each parameter.
 
     Returns:
-        Nested dict of arrays in the tree of `abstract_params(config, dtype, shards)`.
+        Nested dict of arrays in the tree of `abstract_params(config, dtype, shards)`, or what the packer makes of them.
 
     Raises:
         CheckpointError: a checkpoint that is missing, damaged, does not fit the decoder, or has weights that are not finite;
@@ -77,7 +81,8 @@ def load_params(
     jobs = _jobs(config, mesh, dtype)
     if load_format == "dummy":
         makers: dict[str, DummyWeights] = {job.dtype: DummyWeights(seed, job.dtype) for job in jobs}
-        return _collect(jobs, (makers[job.dtype].make(job.rule, job.shape, job.sharding) for job in jobs), progress)
+        made = ((job, makers[job.dtype].make(job.rule, job.shape, job.sharding)) for job in jobs)
+        return _collect(jobs, (_held(job, array, packer, None) for job, array in made), progress)
     directory = Path(model_dir)
     manifest = require_manifest(directory) if verify else None
     with open_checkpoint(directory, load_format) as checkpoint, ThreadPoolExecutor(READERS) as pool:
@@ -86,9 +91,9 @@ def load_params(
         layout = Layout.of(checkpoint.shapes, checkpoint.dtypes, _quantisation(directory), jnp.dtype(dtype).name)
         check_tensors(config, [job.rule for job in jobs], layout.shapes, layout.dtypes)
 
-        def read(job: _Job) -> jax.Array:
+        def read(job: _Job) -> jax.Array | PackedMatrix:
             held = HeldTensors(checkpoint, None if manifest is None else manifest.check)
-            return _read(job, Dequantised(held, layout), sums)
+            return _held(job, _read(job, Dequantised(held, layout), sums), packer, sums)
 
         try:
             return _collect(jobs, pool.map(read, jobs), progress)
@@ -136,7 +141,19 @@ def _read(job: _Job, tensors: Tensors, sums: BlockSums | None) -> jax.Array:
     return array.block_until_ready()  # the host's copy goes before the next parameter comes
 
 
-def _collect(jobs: list[_Job], arrays: Iterable[jax.Array], progress: Progress | None) -> Params:
+def _held(job: _Job, array: jax.Array, packer: Packer | None, sums: BlockSums | None) -> jax.Array | PackedMatrix:
+    """A parameter as the engine is to hold it; `sums` gets the checksum of one that is packed."""
+    if packer is None:
+        return array
+    held = packer.pack(job.rule.path, array)
+    jax.block_until_ready(held)
+    if sums is not None and isinstance(held, PackedMatrix):
+        values = np.asarray(held.values)
+        sums.add((*job.rule.path, "values"), bounds_of((slice(None),) * values.ndim, values.shape), values)
+    return held
+
+
+def _collect(jobs: list[_Job], arrays: Iterable[jax.Array | PackedMatrix], progress: Progress | None) -> Params:
     tree: Params = {}
     done, total = 0, sum(_bytes(job) for job in jobs)
     if progress is not None:

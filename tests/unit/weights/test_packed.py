@@ -1,0 +1,116 @@
+"""Parameters packed for native kernels: which are, that only their order changes, and what the decoder computes with them."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxserve.executor.memory import device_bytes
+from jaxserve.models.binding import Params, abstract_params, bind
+from jaxserve.models.checkpoint import read_hf_config
+from jaxserve.models.registry import decoder_config
+from jaxserve.weights.abstract import placed_params
+from jaxserve.weights.load import load_params
+from jaxserve.weights.packed import Packer
+from jaxserve.weights.recheck import BlockSums, WeightGuard
+from pallas_kernels import native
+from pallas_kernels.matmul import PackedMatrix
+from pallas_kernels.native import load
+from sharding import make_mesh
+from tests.golden.reading import DATA, TOLERANCE, dense_attend, read_golden
+
+NATIVE = pytest.mark.skipif(native.missing() is not None, reason=f"NOT CHECKED: native kernels: {native.missing()}")
+UNTIED, TIED = "llama-biases", "qwen2-gqa7"
+
+
+def decoder_of(name):
+    return decoder_config(read_hf_config(DATA / name))
+
+
+def packed_leaves(params: Params) -> dict[str, str]:
+    """The form of each packed parameter, by the end of its path."""
+    leaves = jax.tree.leaves_with_path(params, is_leaf=lambda leaf: isinstance(leaf, PackedMatrix))
+    return {keys[-1].key: leaf.form for keys, leaf in leaves if isinstance(leaf, PackedMatrix)}
+
+
+@NATIVE
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize(("name", "more"), [(UNTIED, {"kernel": "panels"}), (TIED, {"table": "rows"})])
+def test_projections_and_logits_are_packed_and_nothing_is_lost(name, more, dtype):
+    config, mesh = decoder_of(name), make_mesh(1)
+    packer = Packer(config, mesh)
+    plain = load_params(DATA / name, config, mesh, dtype)
+    packed = load_params(DATA / name, config, mesh, dtype, packer=packer)
+    assert packed_leaves(packed) == {"qkv": "panels", "out": "panels", "gate_up": "panels", "down": "panels"} | more
+    shapes = packer.shapes(placed_params(config, mesh, dtype))
+    assert jax.tree.structure(shapes) == jax.tree.structure(packed)
+    assert [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(shapes)] == [
+        (leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(packed)
+    ]
+    assert device_bytes(shapes) == device_bytes(packed) == device_bytes(plain)
+    again = jax.tree.map(
+        lambda leaf: leaf.plain() if isinstance(leaf, PackedMatrix) else leaf,
+        packed,
+        is_leaf=lambda leaf: isinstance(leaf, PackedMatrix),
+    )
+    jax.tree.map(np.testing.assert_array_equal, again, plain)
+
+
+@pytest.mark.parametrize(("devices", "dtype", "reason"), [(2, "float32", None), (1, "float16", None), (1, "float32", "none")])
+def test_what_stays_plain(monkeypatch, devices, dtype, reason):
+    """On several devices, in dtypes that native kernels do not have, and without these."""
+    monkeypatch.setattr(load, "missing", lambda: reason)
+    config, mesh = decoder_of(UNTIED), make_mesh(devices)
+    params = placed_params(config, mesh, dtype)
+    assert Packer(config, mesh).shapes(params) == params
+
+
+@NATIVE
+@pytest.mark.parametrize("name", [UNTIED, TIED, "deepseek-v2-lite", "qwen2-moe-shared"])
+def test_logits_of_packed_weights(name):
+    golden, config, mesh = read_golden(name), decoder_of(name), make_mesh(1)
+    params = load_params(DATA / name, config, mesh, "float32", packer=Packer(config, mesh))
+    tokens = np.array(golden.prompts[golden.full_prompt], np.int32)
+
+    @jax.jit
+    def run(params: Params, ids: jax.Array) -> jax.Array:
+        decoder = bind(config, params)
+        return decoder.logits(decoder.hidden(ids, jnp.arange(len(tokens)), dense_attend))
+
+    logits = np.asarray(run(params, tokens))[:, : config.vocab_size]
+    np.testing.assert_allclose(logits, golden.full, atol=TOLERANCE, rtol=0)
+
+
+@NATIVE
+def test_every_projection_is_one_native_call():
+    config, mesh = decoder_of(UNTIED), make_mesh(1)
+    params = Packer(config, mesh).shapes(abstract_params(config, "bfloat16"))
+
+    def run(params: Params, ids: jax.Array) -> jax.Array:
+        decoder = bind(config, params)
+        return decoder.logits(decoder.hidden(ids, jnp.arange(4), dense_attend))
+
+    text = jax.jit(run).lower(params, jax.ShapeDtypeStruct((4,), jnp.int32)).as_text()
+    assert text.count(native.target_name("Matmul")) == 4 * config.num_layers + 1
+
+
+@NATIVE
+def test_packed_weights_are_guarded():
+    config, mesh, sums = decoder_of(UNTIED), make_mesh(1), BlockSums()
+    params = load_params(DATA / UNTIED, config, mesh, "bfloat16", sums=sums, packer=Packer(config, mesh))
+    check_all = partial(WeightGuard, sums=sums, minutes=1.0)
+    guard = check_all(params)
+    for _ in jax.tree.leaves(params):
+        guard.check_next()
+    assert guard.error is None
+    head = params["head"]["kernel"]
+    values = np.array(head.values)
+    values.view(np.uint16)[5] ^= 1
+    params["head"]["kernel"] = PackedMatrix(jax.device_put(values, head.values.sharding), head.shape, head.split, head.form)
+    guard = check_all(params)
+    for _ in jax.tree.leaves(params):
+        guard.check_next()
+    assert guard.error is not None
+    assert "head.kernel.values" in guard.error.message
