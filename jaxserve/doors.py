@@ -37,7 +37,7 @@ class Throughput:
         """Gigabytes a second since the first time that this was asked; nothing where nothing can be said."""
         began, before = self._began.setdefault(what, (self._now(), done))
         seconds = self._now() - began
-        return f"{(done - before) / 1000 / seconds:.2f} GB/s" if what.endswith(", MB") and seconds > 0 else ""
+        return f"{(done - before) / 1000 / seconds:.2f} GB/s" if what.endswith(", MB") and done > before and seconds > 0 else ""
 
 
 def wide_console(width: int) -> Console:

@@ -141,14 +141,15 @@ def _load(config: EngineConfig, ready: Preparation, progress: Progress) -> tuple
         verify=model.verify_weights,
         sums=sums,
         packer=Packer(ready.decoder, ready.lowering.mesh),
-        progress=lambda done, total: progress("loading weights, MB", _megabytes(done), _megabytes(total)),
+        progress=lambda done, total: progress("loading weights, MB", *_megabytes(done, total)),
     )
     return params, None if sums is None else WeightGuard(params, sums, model.recheck_weights_minutes)
 
 
-def _megabytes(count: int) -> int:
-    """Begun ones count."""
-    return -(-count // 10**6)
+def _megabytes(done: int, total: int) -> tuple[int, int]:
+    """Bytes as megabytes; all are done only with the last byte."""
+    whole = -(-total // 10**6)
+    return (whole if done == total else done // 10**6), whole
 
 
 def _budgets(config: EngineConfig, policies: Policies, cache: KVCache) -> Budgets:
