@@ -161,3 +161,23 @@ def test_a_cache_without_room_does_not_resume():
     other = SequencePages(b"")
     assert not cache.resume(other, 1)
     assert other.pages == []
+
+
+def test_a_fork_takes_what_its_next_token_sees():
+    cache = KVCache(9, 4, prefix_caching=False, windows=(5,), max_chunk=20)
+    parent = SequencePages(b"")
+    assert cache.grow(parent, 18)
+    fork = cache.fork(parent, 18)
+    assert fork.pages.pages[:4] == [0, 0, 0, parent.pages[3]]  # token 18 sees 14 to 18
+    assert fork.copies == ((parent.pages[4], fork.pages.pages[4]),)
+    cache.check([parent, fork.pages])
+
+
+def test_a_fork_needs_a_page_to_copy_to_in_every_group():
+    cache = KVCache(8, 4, prefix_caching=False, windows=(None, 9, 9), max_chunk=20)
+    parent = SequencePages(b"")
+    assert cache.grow(parent, 6)
+    assert cache.num_free == 1
+    assert cache.fork(parent, 6) is None
+    assert cache.num_free == 1
+    assert cache.fork(parent, 4).copies == ()
