@@ -26,6 +26,7 @@ from jaxserve.models.families import (
     qwen2_moe,
     qwen3,
     qwen3_moe,
+    seed_oss,
     smollm3,
 )
 from jaxserve.models.fields import HfFields
@@ -64,6 +65,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             olmo3,
             smollm3,
             granite,
+            seed_oss,
             mixtral,
             qwen2_moe,
             qwen3_moe,

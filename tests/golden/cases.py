@@ -224,6 +224,14 @@ CASES = (
         {"no_rope_layers": [0, 1], "use_sliding_window": True, "sliding_window": 24, "attention_bias": True, "mlp_bias": True},
         layout=4,
     ),
+    Case(
+        "seed-oss-biases",
+        "seed_oss",
+        61,
+        {"head_dim": 12, "mlp_bias": True, "rope_parameters": {"rope_type": "default", "rope_theta": 70000.0}},
+        layout=4,
+        dtype="bfloat16",
+    ),
     Case("granite-factors", "granite", 24, FACTORS),
     Case("mixtral-window", "mixtral", 30, {"sliding_window": 24, "num_local_experts": 5, "intermediate_size": 24}),
     Case(

@@ -50,6 +50,7 @@ MESHES = [
     ("olmo3-yarn", 2, 1),
     ("smollm3-nope", 4, 1),
     ("granite-factors", 2, 1),
+    ("seed-oss-biases", 2, 1),
     ("mixtral-full", 2, 2),
     ("qwen2-moe-shared", 2, 2),
     ("qwen3-moe-some", 1, 2),

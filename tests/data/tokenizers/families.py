@@ -290,6 +290,26 @@ FAMILIES: dict[str, Callable[[Path], None]] = {
     "gemma": _gemma,
     "olmo2": _olmo2,
 }
+OF_MODEL_TYPE = {
+    "llama": "llama3",
+    "mistral": "mixtral",
+    "qwen2": "qwen",
+    "qwen3": "qwen",
+    "gemma2": "gemma",
+    "gemma3_text": "gemma",
+    "phi3": "phi3",
+    "olmo2": "olmo2",
+    "olmo3": "olmo2",
+    "smollm3": "llama3",
+    "granite": "granite",
+    "mixtral": "mixtral",
+    "qwen2_moe": "qwen",
+    "qwen3_moe": "qwen",
+    "gpt_oss": "o200k",
+    "deepseek_v2": "deepseek2",
+    "deepseek_v3": "deepseek3",
+}
+"""Which of FAMILIES the published checkpoints of a `model_type` have."""
 TEXTS = (
     "hello world",
     "  two  spaces   and\n\n\tlines\r\n",

@@ -16,6 +16,7 @@ TRAINING = {
     "attention_dropout",
     "embd_pdrop",
     "resid_pdrop",
+    "residual_dropout",
     "initializer_range",
     "output_router_logits",
     "router_aux_loss_coef",
