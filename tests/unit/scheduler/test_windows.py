@@ -181,3 +181,13 @@ def test_a_fork_needs_a_page_to_copy_to_in_every_group():
     assert cache.fork(parent, 6) is None
     assert cache.num_free == 1
     assert cache.fork(parent, 4).copies == ()
+
+
+def test_a_page_that_was_given_back_before_it_was_known_is_not_found():
+    cache = KVCache(9, 1, prefix_caching=True, windows=(2,), max_chunk=8)
+    late = SequencePages(b"")
+    assert cache.grow(late, 8)
+    cache.slide(late, 8)
+    cache.commit(late, range(8), 8)
+    assert cache.find(b"", range(6), []).num_tokens == 0
+    assert cache.find(b"", range(9), []).num_tokens == 8
