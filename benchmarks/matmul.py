@@ -28,18 +28,17 @@ from pallas_kernels.matmul import PackedMatrix, matmul
 from pallas_kernels.matmul.packed import pack
 
 MATRICES = {"qkv": (1024, 1536), "out": (1024, 1024), "gate_up": (1024, 5632), "down": (2816, 1024), "head": (1024, 32000)}
+TABLE = "table"  # the head of tied embeddings: [32000, 1024], its rows as they are
 ROWS = (1, 2, 8, 16, 32, 128, 512)
 ENOUGH = 160 * 2**20  # bytes of matrices that no cache holds
 RESULTS = Path(__file__).parent / "results" / "matmul.json"
 
-Program = Callable[[jax.Array, Sequence[jax.Array | PackedMatrix]], jax.Array]
 
-
-def program(x: jax.Array, matrices: Sequence[jax.Array | PackedMatrix]) -> jax.Array:
+def program(x: jax.Array, matrices: Sequence[jax.Array | PackedMatrix], implementation: str) -> jax.Array:
     """Products with all matrices, one after the other, each of rows that the one before could have changed."""
     total = jnp.zeros((x.shape[0], 1), jnp.float32)
     for matrix in matrices:
-        y = matmul(x + (total * 0).astype(x.dtype), matrix)
+        y = matmul(x + (total * 0).astype(x.dtype), matrix, implementation=implementation)
         total = y[:, :1]
     return total
 
@@ -58,17 +57,22 @@ def milliseconds(calls: dict[str, Callable[[], jax.Array]], rounds: int) -> dict
 
 def measure(name: str, dtype: str, rows: Sequence[int], rounds: int) -> list[dict[str, Any]]:
     """A case for every number of rows."""
-    inputs, outputs = MATRICES[name]
+    inputs, outputs = MATRICES["head" if name == TABLE else name]
     size = inputs * outputs * jnp.dtype(dtype).itemsize
     count = -(-ENOUGH // size)
     rng = np.random.default_rng(0)
-    plain = [jnp.asarray(rng.standard_normal((inputs, outputs), np.float32) / 32, dtype) for _ in range(count)]
-    packed = [jax.jit(partial(pack, split=1, form="panels"))(matrix) for matrix in plain]
+    shape = (outputs, inputs) if name == TABLE else (inputs, outputs)
+    plain = [jnp.asarray(rng.standard_normal(shape, np.float32) / 32, dtype) for _ in range(count)]
+    packed = [pack(matrix, 1, "rows" if name == TABLE else "panels") for matrix in plain]
+    both = {"native": (packed, "cpu_native"), "xla": (packed if name == TABLE else plain, "xla")}
     cases = []
     for tokens in rows:
-        x, padded = (jnp.asarray(rng.standard_normal((n, inputs)), dtype) for n in (tokens, max(tokens, 2)))
-        ours, theirs = (jax.jit(program).lower(*arguments).compile() for arguments in ((x, packed), (padded, plain)))
-        taken = milliseconds({"native": partial(ours, x, packed), "xla": partial(theirs, padded, plain)}, rounds)
+        calls = {}
+        for side, (matrices, implementation) in both.items():
+            x = jnp.asarray(rng.standard_normal((max(tokens, 2) if side == "xla" else tokens, inputs)), dtype)
+            compiled = jax.jit(program, static_argnums=2).lower(x, matrices, implementation).compile()
+            calls[side] = partial(compiled, x, matrices)
+        taken = milliseconds(calls, rounds)
         case = {
             "matrix": name,
             "dtype": dtype,
@@ -89,7 +93,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, nargs="+", default=list(ROWS))
     parser.add_argument("--dtypes", nargs="+", default=["bfloat16", "float32"])
-    parser.add_argument("--matrices", nargs="+", default=list(MATRICES), choices=list(MATRICES))
+    parser.add_argument("--matrices", nargs="+", default=[*MATRICES, TABLE], choices=[*MATRICES, TABLE])
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--output", type=Path, default=RESULTS)
     asked = parser.parse_args()

@@ -56,8 +56,6 @@ inline void Tile(const Strip& strip, int64_t row, int64_t column) {
     typename V::Words words[VECTORS];
     for (int v = 0; v < VECTORS; ++v)
       words[v] = WHOLE ? V::Load(w + 4 * v * V::kLanes) : V::LoadPart(w, lanes);
-    if (ROWS <= 2)  // bound by memory: ask for what comes
-      for (int v = 0; v < VECTORS; v += 64 / (4 * V::kLanes)) __builtin_prefetch(w + 4096 + 4 * v * V::kLanes);
     for (int r = 0; r < ROWS; ++r) {
       const typename V::Words value = V::Broadcast(x + r * strip.x_stride + 4 * k);
       for (int v = 0; v < VECTORS; ++v) sums[r][v] = V::MulAdd(sums[r][v], value, words[v]);
@@ -136,7 +134,11 @@ inline void Dots(const Product& product, int64_t row, int64_t output) {
     }
   };
   int64_t k = 0;
-  for (; k + V::kLanes <= words; k += V::kLanes) add(k, [](const Element* from) { return V::Load(from); });
+  for (; k + V::kLanes <= words; k += V::kLanes) {
+    if (row == 0)  // the only rows of x for which these lines are not there yet: ask for those of the next outputs
+      for (int o = 0; o < OUTPUTS; ++o) __builtin_prefetch(w + (OUTPUTS + o) * inputs + k * V::kPerWord);
+    add(k, [](const Element* from) { return V::Load(from); });
+  }
   if (k < words) add(k, [&](const Element* from) { return V::LoadPart(from, words - k); });
   for (int r = 0; r < ROWS; ++r)
     for (int o = 0; o < OUTPUTS; ++o) {
@@ -146,19 +148,24 @@ inline void Dots(const Product& product, int64_t row, int64_t output) {
     }
 }
 
+// Dot products of ROWS rows of x at most, as `rows` says, with OUTPUTS rows of the matrix.
+template <class V, int ROWS, int OUTPUTS>
+inline void DotsOf(int64_t rows, const Product& product, int64_t row, int64_t output) {
+  if constexpr (ROWS > 0) {
+    if (rows == ROWS) return Dots<V, ROWS, OUTPUTS>(product, row, output);
+    DotsOf<V, ROWS - 1, OUTPUTS>(rows, product, row, output);
+  }
+}
+
 template <class V>
 void Rows(const Product& product, int64_t block) {
-  constexpr int kRows = 4, kOutputs = V::kRows * V::kVectors / kRows;
+  constexpr int kRows = 3, kOutputs = V::kRows * V::kVectors / kRows;  // 8 or 2, which divide kBlock
   const int64_t left = product.outputs - block * kBlock, end = block * kBlock + (left < kBlock ? left : kBlock);
   for (int64_t output = block * kBlock; output < end;) {
     const bool several = output + kOutputs <= end;
-    int64_t row = 0;
-    if (several) {
-      for (; row + kRows <= product.rows; row += kRows) Dots<V, kRows, kOutputs>(product, row, output);
-      for (; row < product.rows; ++row) Dots<V, 1, kOutputs>(product, row, output);
-    } else {
-      for (; row + kRows <= product.rows; row += kRows) Dots<V, kRows, 1>(product, row, output);
-      for (; row < product.rows; ++row) Dots<V, 1, 1>(product, row, output);
+    for (int64_t row = 0; row < product.rows; row += kRows) {
+      const int64_t rows = product.rows - row < kRows ? product.rows - row : kRows;
+      several ? DotsOf<V, kRows, kOutputs>(rows, product, row, output) : DotsOf<V, kRows, 1>(rows, product, row, output);
     }
     output += several ? kOutputs : 1;
   }
