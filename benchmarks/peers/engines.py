@@ -1,0 +1,150 @@
+"""The engines: how each is started on the model, and what to install where one is missing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+import psutil
+
+from benchmarks.peers.checkpoint import Models
+
+ROOT = Path(__file__).resolve().parents[2]
+CONTEXT, ROWS = 2048, 64
+_READY_SECONDS, _STOP_SECONDS, _POLL_SECONDS = 300.0, 30.0, 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """One engine.
+
+    Attributes:
+        name: as it is called in results.
+        command: what starts its server.
+        port: it serves on.
+        health: path that answers 200 once it is ready.
+        model: the name that requests give.
+        environment: variables it needs besides those of this process.
+    """
+
+    name: str
+    command: Sequence[str]
+    port: int
+    health: str
+    model: str
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+class Engine:
+    """A server of an engine, as processes of its own.
+
+    Args:
+        recipe: how it is started.
+        log: file that takes what it writes.
+
+    Attributes:
+        ready_seconds: from the command to the first answer.
+    """
+
+    def __init__(self, recipe: Recipe, log: Path) -> None:
+        self.recipe = recipe
+        self.url = f"http://127.0.0.1:{recipe.port}"
+        began = time.perf_counter()
+        with log.open("wb") as output:
+            environment = {**os.environ, **recipe.environment}
+            self._popen = subprocess.Popen(
+                recipe.command, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+            )
+        try:
+            self._wait(began + _READY_SECONDS, log)
+        except BaseException:
+            self.stop()
+            raise
+        self.ready_seconds = time.perf_counter() - began
+
+    def cpu_seconds(self) -> float:
+        """Seconds of CPU that it has taken so far, its children included."""
+        return sum(sum(process.cpu_times()[:2]) for process in self._processes())
+
+    def memory(self) -> int:
+        """Bytes of memory that are its own, its share of shared pages included."""
+        return sum(process.memory_full_info().pss for process in self._processes())
+
+    def stop(self) -> None:
+        """End it and its children."""
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            try:
+                os.killpg(self._popen.pid, number)
+                self._popen.wait(_STOP_SECONDS)
+            except (ProcessLookupError, subprocess.TimeoutExpired):
+                continue
+
+    def _processes(self) -> list[psutil.Process]:
+        process = psutil.Process(self._popen.pid)
+        return [process, *process.children(recursive=True)]
+
+    def _wait(self, deadline: float, log: Path) -> None:
+        while time.perf_counter() < deadline and self._popen.poll() is None:
+            try:
+                if httpx.get(self.url + self.recipe.health, timeout=_POLL_SECONDS * 10).status_code == 200:
+                    return
+            except httpx.HTTPError:
+                pass
+            time.sleep(_POLL_SECONDS)
+        raise RuntimeError(f"{self.recipe.name} did not get ready; its log ends: {log.read_text(errors='replace')[-1500:]}")
+
+
+def free_port() -> int:
+    """A port that nobody has now."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+def jaxserve(models: Models, flags: Sequence[str]) -> Recipe:
+    """This repository's server, with these flags besides."""
+    port = free_port()
+    own = ["--port", str(port), "--grpc-port", "0", "--max-model-len", str(CONTEXT), "--log-level", "warning", *flags]
+    command = [sys.executable, "-m", "jaxserve.serve", str(models.checkpoint), *own]
+    return Recipe("jaxserve", command, port, "/ready", models.checkpoint.name)
+
+
+def llama_cpp(models: Models, server: str, threads: int) -> Recipe:
+    """llama.cpp's server: 32 slots, each with the whole context."""
+    port, slots = free_port(), 32
+    sizes = ["--parallel", str(slots), "--ctx-size", str(slots * CONTEXT), "--threads", str(threads)]
+    command = [server, "--model", str(models.gguf), "--port", str(port), "--cont-batching", *sizes]
+    return Recipe("llama.cpp", command, port, "/health", "llama150m")
+
+
+def vllm(models: Models, python: str) -> Recipe:
+    """Of vLLM on CPU: bfloat16, prefix cache on (its default), 2 GB of KV cache."""
+    port = free_port()
+    flags = ["--dtype", "bfloat16", "--max-model-len", str(CONTEXT), "--max-num-seqs", str(ROWS), "--port", str(port)]
+    command = [str(Path(python).with_name("vllm")), "serve", str(models.checkpoint), *flags]
+    path = f"{Path(python).parent}:{os.environ['PATH']}"  # its compiler driver looks for ninja there
+    return Recipe("vllm", command, port, "/health", str(models.checkpoint), {"VLLM_CPU_KVCACHE_SPACE": "2", "PATH": path})
+
+
+def openvino(models: Models, python: str, threads: int) -> Recipe:
+    """OpenVINO GenAI behind `host_openvino`."""
+    return _hosted("openvino", python, models.gguf_float16, threads)
+
+
+def transformers(models: Models, python: str, threads: int) -> Recipe:
+    """HF transformers behind `host_transformers`."""
+    return _hosted("transformers", python, models.checkpoint, threads)
+
+
+def _hosted(name: str, python: str, model: Path, threads: int) -> Recipe:
+    port = free_port()
+    command = [python, "-m", f"benchmarks.peers.host_{name}", str(model), str(port), str(threads)]
+    return Recipe(name, command, port, "/health", "llama150m")
