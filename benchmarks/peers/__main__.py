@@ -88,7 +88,7 @@ def measure(
             for engine in engines if number % 2 == 0 else reversed(engines):
                 name = engine.recipe.name
                 before = sum(other.cpu_seconds() for other in engines if other is not engine)
-                streams = run(engine.url, engine.recipe.model, load, number)
+                streams = run(engine.url, engine.recipe.fields, load, number)
                 found = figures(streams)
                 idle = sum(other.cpu_seconds() for other in engines if other is not engine) - before
                 runs[load.name][name].append({**found, "others_cpu_seconds": idle})
@@ -100,7 +100,7 @@ def measure(
 
 def compare(given: argparse.Namespace, scratch: Path) -> dict[str, Any]:
     """The whole comparison."""
-    models = write_models(scratch)
+    models = write_models(given.models or scratch)
     report: dict[str, Any] = {**machine.describe(), "command": _command(), "load_average_before": os.getloadavg()[0]}
     loads = [
         load
@@ -112,7 +112,7 @@ def compare(given: argparse.Namespace, scratch: Path) -> dict[str, Any]:
         ready = {engine.recipe.name: engine.memory() for engine in engines}
         for engine in engines:
             for load in warm_up():
-                run(engine.url, engine.recipe.model, load, -1)
+                run(engine.url, engine.recipe.fields, load, -1)
         runs, kept = measure(engines, loads, given.rounds or (QUICK_ROUNDS if given.quick else ROUNDS))
         report["engines"] = {
             engine.recipe.name: {
@@ -159,6 +159,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=RESULTS, help="JSON file; the table and the picture lie beside it")
     parser.add_argument("--quick", action="store_true", help="two rounds, half the burst, no Poisson arrivals")
+    parser.add_argument("--models", type=Path, help="folder for the model: where it stays in one place, vLLM compiles it once")
     parser.add_argument("--rounds", type=int, default=0, help=f"{ROUNDS}, with --quick {QUICK_ROUNDS}")
     parser.add_argument("--only", nargs="+", help="workloads by name")
     parser.add_argument("--poisson-rate", type=float, default=1.2, help="arrivals a second")

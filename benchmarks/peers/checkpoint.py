@@ -50,7 +50,7 @@ class Models:
 
 
 def write_models(directory: Path) -> Models:
-    """Write all three, some 400 MB each."""
+    """Write all three, some 400 MB each; the same every time."""
     tensors = dict(weights())
     checkpoint = write_checkpoint(directory / "llama150m")
     (checkpoint / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}))

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import json
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,19 +39,28 @@ class Stream:
     output_tokens: int = 0
 
 
-def run(url: str, model: str, workload: Workload, seed: int) -> list[Stream]:
-    """Put a load on a server. Raises RuntimeError if a request fails or has another number of tokens than asked for."""
+def run(url: str, fields: Mapping[str, Any], workload: Workload, seed: int) -> list[Stream]:
+    """Put a load on a server.
+
+    Args:
+        url: the server's.
+        fields: what every request says besides: the model's name.
+        workload: the load.
+        seed: of its tokens and lengths.
+
+    Raises RuntimeError if a request fails or has another number of tokens than asked for.
+    """
     found = [Stream(request) for request in workload.requests(seed)]
     gc.collect()
     gc.disable()  # nothing here has cycles, and a collection would be seen as the server's pause
     try:
-        uvloop.run(_run(url, model, workload, found))
+        uvloop.run(_run(url, fields, workload, found))
     finally:
         gc.enable()
     return found
 
 
-async def _run(url: str, model: str, workload: Workload, found: list[Stream]) -> None:
+async def _run(url: str, fields: Mapping[str, Any], workload: Workload, found: list[Stream]) -> None:
     connections, begin = Connections(url), time.perf_counter()
     if workload.clients:
         waiting = iter(found)
@@ -58,7 +68,7 @@ async def _run(url: str, model: str, workload: Workload, found: list[Stream]) ->
         async def client() -> None:
             for stream in waiting:
                 stream.due = time.perf_counter()
-                await _complete(connections, model, stream)
+                await _complete(connections, fields, stream)
 
         await asyncio.gather(*(client() for _ in range(workload.clients)))
     else:
@@ -66,16 +76,16 @@ async def _run(url: str, model: str, workload: Workload, found: list[Stream]) ->
         async def arriving(stream: Stream) -> None:
             await asyncio.sleep(begin + stream.request.arrival - time.perf_counter())
             stream.due = begin + stream.request.arrival
-            await _complete(connections, model, stream)
+            await _complete(connections, fields, stream)
 
         await asyncio.gather(*map(arriving, found))
     connections.close()
 
 
-async def _complete(connections: Connections, model: str, stream: Stream) -> None:
+async def _complete(connections: Connections, fields: Mapping[str, Any], stream: Stream) -> None:
     request = stream.request
     body = {
-        "model": model,
+        **fields,
         "prompt": request.prompt,
         "max_tokens": request.output,
         "temperature": 0,

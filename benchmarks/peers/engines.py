@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import httpx
 import psutil
@@ -18,8 +19,8 @@ import psutil
 from benchmarks.peers.checkpoint import Models
 
 ROOT = Path(__file__).resolve().parents[2]
-CONTEXT, ROWS = 2048, 64
-_READY_SECONDS, _STOP_SECONDS, _POLL_SECONDS = 300.0, 30.0, 0.2
+CONTEXT, ROWS, CACHE_GIB = 2048, 64, 1
+_READY_SECONDS, _STOP_SECONDS, _POLL_SECONDS, _PATIENCE_SECONDS = 600.0, 30.0, 0.2, 600
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,7 @@ class Recipe:
         command: what starts its server.
         port: it serves on.
         health: path that answers 200 once it is ready.
-        model: the name that requests give.
+        fields: what its requests say besides the workload's: the model's name.
         environment: variables it needs besides those of this process.
     """
 
@@ -39,7 +40,7 @@ class Recipe:
     command: Sequence[str]
     port: int
     health: str
-    model: str
+    fields: Mapping[str, Any]
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -110,28 +111,32 @@ def free_port() -> int:
 
 
 def jaxserve(models: Models, flags: Sequence[str]) -> Recipe:
-    """This repository's server, with these flags besides."""
+    """This repository's server, with 1 GiB of KV cache and these flags besides."""
     port = free_port()
-    own = ["--port", str(port), "--grpc-port", "0", "--max-model-len", str(CONTEXT), "--log-level", "warning", *flags]
+    own = ["--port", str(port), "--grpc-port", "0", "--max-model-len", str(CONTEXT)]
+    own += ["--kv-cache-memory-gib", str(CACHE_GIB), "--log-level", "warning", *flags]
     command = [sys.executable, "-m", "jaxserve.serve", str(models.checkpoint), *own]
-    return Recipe("jaxserve", command, port, "/ready", models.checkpoint.name)
+    # Nobody else has a time limit; its own default would refuse what the others let wait.
+    patient = {"model": models.checkpoint.name, "queue_timeout": _PATIENCE_SECONDS, "timeout": _PATIENCE_SECONDS}
+    return Recipe("jaxserve", command, port, "/ready", patient)
 
 
 def llama_cpp(models: Models, server: str, threads: int) -> Recipe:
-    """llama.cpp's server: 32 slots, each with the whole context."""
+    """llama.cpp's server: 32 slots, each with the whole context: 0.75 GiB of KV cache."""
     port, slots = free_port(), 32
     sizes = ["--parallel", str(slots), "--ctx-size", str(slots * CONTEXT), "--threads", str(threads)]
     command = [server, "--model", str(models.gguf), "--port", str(port), "--cont-batching", *sizes]
-    return Recipe("llama.cpp", command, port, "/health", "llama150m")
+    return Recipe("llama.cpp", command, port, "/health", {"model": "llama150m"})
 
 
 def vllm(models: Models, python: str) -> Recipe:
-    """Of vLLM on CPU: bfloat16, prefix cache on (its default), 2 GB of KV cache."""
+    """Of vLLM on CPU: bfloat16, prefix cache on (its default), 1 GiB of KV cache."""
     port = free_port()
     flags = ["--dtype", "bfloat16", "--max-model-len", str(CONTEXT), "--max-num-seqs", str(ROWS), "--port", str(port)]
-    command = [str(Path(python).with_name("vllm")), "serve", str(models.checkpoint), *flags]
+    command = [python, "-m", "vllm.entrypoints.openai.api_server", "--model", str(models.checkpoint), *flags]
     path = f"{Path(python).parent}:{os.environ['PATH']}"  # its compiler driver looks for ninja there
-    return Recipe("vllm", command, port, "/health", str(models.checkpoint), {"VLLM_CPU_KVCACHE_SPACE": "2", "PATH": path})
+    environment = {"VLLM_CPU_KVCACHE_SPACE": str(CACHE_GIB), "PATH": path}
+    return Recipe("vllm", command, port, "/health", {"model": str(models.checkpoint)}, environment)
 
 
 def openvino(models: Models, python: str, threads: int) -> Recipe:
@@ -147,4 +152,4 @@ def transformers(models: Models, python: str, threads: int) -> Recipe:
 def _hosted(name: str, python: str, model: Path, threads: int) -> Recipe:
     port = free_port()
     command = [python, "-m", f"benchmarks.peers.host_{name}", str(model), str(port), str(threads)]
-    return Recipe(name, command, port, "/health", "llama150m")
+    return Recipe(name, command, port, "/health", {"model": "llama150m"})

@@ -123,7 +123,7 @@ def test_hosted_engines_speak_the_protocol_that_clients_read() -> None:
     load = Workload("", lambda seed: [Request([7 + seed], 3), Request([20], 4)], clients=1)
     for _ in range(100):
         try:
-            first, second = run(f"http://127.0.0.1:{port}", "any", load, 1)
+            first, second = run(f"http://127.0.0.1:{port}", {"model": "any"}, load, 1)
             break
         except ConnectionRefusedError:
             threading.Event().wait(0.05)
