@@ -2,6 +2,7 @@
 #include <string_view>
 
 #include "pallas_kernels/matmul/native_kernels.h"
+#include "pallas_kernels/native/instruction_sets.h"
 #include "pallas_kernels/native/work.h"
 
 namespace ffi = xla::ffi;
@@ -14,12 +15,9 @@ constexpr int64_t kSmall = 1 << 18;  // multiplications that are done sooner tha
 // The best kernels that this CPU can run and `instruction_set` allows: a name as in native/library.py, "portable" or "best".
 const Kernels& Choose(std::string_view instruction_set) {
 #if defined(__x86_64__)
-  const bool best = instruction_set == "best";
-  if ((best || instruction_set == "avx512bf16") && __builtin_cpu_supports("avx512bf16")) return kAvx512Bf16;
-  if ((best || instruction_set == "avx512") && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
-    return kAvx512;
-  if ((best || instruction_set == "avx2") && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return kAvx2;
+  if (MayUse("avx512bf16", instruction_set)) return kAvx512Bf16;
+  if (MayUse("avx512", instruction_set)) return kAvx512;
+  if (MayUse("avx2", instruction_set)) return kAvx2;
 #endif
   return kPortable;
 }

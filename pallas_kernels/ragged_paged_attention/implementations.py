@@ -8,8 +8,8 @@ from typing import Any, Protocol
 
 import jax
 
-from pallas_kernels import hopper
-from pallas_kernels.ragged_paged_attention import mosaic_gpu_support, triton_support, xla
+from pallas_kernels import hopper, native
+from pallas_kernels.ragged_paged_attention import cpu_native, mosaic_gpu_support, triton_support, xla
 from pallas_kernels.ragged_paged_attention.problem import AttentionProblem
 from pallas_kernels.registry import Implementation, later
 
@@ -46,6 +46,15 @@ def _with_values(function: Callable[..., jax.Array]) -> Callable[..., jax.Array]
     return attend
 
 
+def _without_scales(function: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
+    """An implementation that knows no quantized caches, likewise."""
+
+    def attend(*arguments: Any, kv_scales: None, **options: Any) -> jax.Array:
+        return function(*arguments, **options)
+
+    return attend
+
+
 _mosaic_gpu = _with_values(later("pallas_kernels.ragged_paged_attention.mosaic_gpu", "ragged_paged_attention"))
 _triton = _with_values(later("pallas_kernels.ragged_paged_attention.triton", "ragged_paged_attention"))
 
@@ -66,6 +75,14 @@ IMPLEMENTATIONS: tuple[Implementation[RaggedPagedAttention, AttentionProblem], .
         runs_on=triton_support.runs_on,
         supports=triton_support.supports,
         suits=triton_support.suits,
+    ),
+    Implementation(
+        "cpu_native",
+        _without_scales(cpu_native.ragged_paged_attention),
+        limits=cpu_native.LIMITS,
+        checked="every case, on CPUs",
+        runs_on=native.runs_on,
+        supports=cpu_native.supports,
     ),
     Implementation("xla", xla.ragged_paged_attention, limits="everything", checked="every case, on CPUs; not yet run on a GPU"),
     Implementation(

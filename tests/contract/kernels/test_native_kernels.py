@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 
 import jax
@@ -10,11 +11,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from pallas_kernels.kv_write import kv_write
 from pallas_kernels.matmul import cpu_native
 from pallas_kernels.matmul.packed import pack
-from pallas_kernels.parity.cases import MATMUL_CASES
+from pallas_kernels.parity.cases import ATTENTION_CASES, MATMUL_CASES
 from pallas_kernels.parity.gate import TOLERANCE
+from pallas_kernels.ragged_paged_attention import cpu_native as attention_native
+from pallas_kernels.ragged_paged_attention import ragged_paged_attention
+from pallas_kernels.ragged_paged_attention import reference as attention_reference
 
+from .attention_suite import AttentionSuite
+from .batches import Batch, Heads, make_batch
 from .matmul_suite import MatmulSuite
 from .needs import NATIVE
 
@@ -57,3 +64,78 @@ class TestMatmul(MatmulSuite):
             for products in pool.map(lambda _: program(x, matrix), range(16)):
                 for factor, got in enumerate(products, start=1):
                     np.testing.assert_allclose(np.asarray(got), want * factor, rtol=0, atol=1e-3)
+
+
+class TestAttention(AttentionSuite):
+    implementation = "cpu_native"
+    dtypes = ("float32", "bfloat16")
+
+    @pytest.mark.parametrize("dtype", dtypes)
+    @pytest.mark.parametrize(
+        "case",
+        [case for case in ATTENTION_CASES if case.name in ("everything", "odd group", "latents, everything", "huge scores")],
+        ids=lambda case: case.name,
+    )
+    def test_every_instruction_set_gives_the_same(self, case, dtype):
+        batch, sinks = case.batch(dtype), case.sink_array()
+        options = {"layer": case.layer, "scale": case.scale, "window": case.window, "soft_cap": case.soft_cap}
+        options |= {"value_dim": case.value_dim, "sinks": sinks}
+        want = attention_reference.ragged_paged_attention(*batch.arrays(), **options)
+        for name in INSTRUCTION_SETS:
+            call = partial(attention_native.ragged_paged_attention, **options, instruction_set=name)
+            got = np.asarray(jax.jit(call)(*batch.arrays())).astype(np.float64)
+            np.testing.assert_allclose(got, want, rtol=0, atol=TOLERANCE[dtype].max_abs, err_msg=name)
+
+    def test_chunks_change_no_bit(self):
+        """A token's result is the same however its row is cut, wherever blocks and ranges of keys begin."""
+        batch = make_batch([(530, 1100)], tokens=530, heads=Heads(3, 1, 32))
+        for window in (None, 70):
+            whole = self.attend(batch, window=window)
+            for cut in (1, 77, 400):
+                start = np.asarray([0, cut, 530], np.int32)
+                length = np.asarray([570 + cut, 1100], np.int32)
+                apart = Batch(batch.q, batch.kv_pages, np.repeat(batch.page_table, 2, axis=0), start, length)
+                np.testing.assert_array_equal(self.attend(apart, window=window), whole)
+
+    def test_long_rows_cut_between_threads_change_no_bit(self):
+        """One long row alone is shared between threads, among many it is one piece of work."""
+        one = make_batch([(1, 1700)], tokens=1, heads=Heads(2, 1, 64))
+        lengths = np.asarray([1700, *[40] * 99], np.int32)
+        table, start = np.repeat(one.page_table, 100, axis=0), np.arange(101, dtype=np.int32)
+        many = Batch(np.repeat(one.q, 100, axis=0), one.kv_pages, table, start, lengths)
+        for window in (None, 1100):
+            np.testing.assert_array_equal(self.attend(one, window=window)[0], self.attend(many, window=window)[0])
+        self.compare(one, self.attend(one))
+
+    def test_what_points_outside_the_arrays_is_refused(self):
+        batch = make_batch([(1, 20), (3, 9)])
+        wrong = {
+            "page_table": np.full_like(batch.page_table, batch.kv_pages.shape[1]),
+            "query_start": np.asarray([0, 1, 99], np.int32),
+            "kv_length": np.asarray([20, 2], np.int32),
+        }
+        for name, values in wrong.items():
+            with pytest.raises(jax.errors.JaxRuntimeError, match=f"{name} must|more queries than keys"):
+                self.attend(replace(batch, **{name: values}))
+        with pytest.raises(jax.errors.JaxRuntimeError, match="more keys than its pages hold"):
+            self.attend(replace(batch, kv_length=np.asarray([1000, 9], np.int32)))
+
+    def test_the_cache_is_not_copied(self):
+        """Layers write and attend in turns; the donated cache stays where it is, and no instruction makes another."""
+
+        def step(kv_pages, q, table, start, length, slots):
+            for layer in range(3):
+                kv_pages = kv_write(kv_pages, q[:, :2], q[:, :2], slots, layer=layer)
+                q += ragged_paged_attention(
+                    q, kv_pages, table, start, length, layer=layer, scale=0.1, implementation=self.implementation
+                )
+            return kv_pages, q
+
+        batch = make_batch([(1, 20), (3, 9)], layers=3, dtype="bfloat16")
+        arguments = (batch.kv_pages, *batch.arrays()[:1], *batch.arrays()[2:], np.zeros(batch.q.shape[0], np.int32))
+        compiled = jax.jit(step, donate_argnums=0).lower(*arguments).compile()
+        assert compiled.memory_analysis().alias_size_in_bytes >= batch.kv_pages.nbytes
+        cache = f"bf16[{','.join(map(str, batch.kv_pages.shape))}]"
+        assert f"{cache}" in compiled.as_text()
+        assert not [line for line in compiled.as_text().splitlines() if f"= {cache}" in line and " copy(" in line]
+        assert compiled.memory_analysis().temp_size_in_bytes < batch.kv_pages.nbytes

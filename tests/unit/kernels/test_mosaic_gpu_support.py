@@ -68,7 +68,8 @@ def test_only_hopper(target):
 @new_jax
 def test_picked_on_hopper_and_interpreted_only_by_name():
     assert named(choose("attention", IMPLEMENTATIONS, None, H100, ATTENTION)) == "mosaic_gpu"
-    assert named(choose("attention", IMPLEMENTATIONS, None, Target("cpu"), ATTENTION)) == "xla"
+    half = replace(ATTENTION, dtype=jnp.dtype(jnp.float16), kv_dtype=jnp.dtype(jnp.float16))  # with no native kernel
+    assert named(choose("attention", IMPLEMENTATIONS, None, Target("cpu"), half)) == "xla"
     assert (
         named(choose("attention", IMPLEMENTATIONS, "mosaic_gpu_interpreted", Target("cpu"), ATTENTION))
         == "mosaic_gpu_interpreted"

@@ -1,0 +1,289 @@
+// Attention of native_kernels.h in terms of a vector type V, which a file for an instruction set defines, and of Keys.
+//
+// V has
+//   Floats, Integers            vectors of kLanes float32, and of as many uint32, with the compilers' operators
+//   kRows, kVectors             accumulators that fit the registers: rows by vectors
+//   Read(from)                  of float32 or of bfloat16
+//   Write(to, floats) Broadcast(value) MulAdd(sum, x, y)
+//   Transpose(vectors)          kLanes of them, in place
+//   Largest(floats) Total(floats)
+// Keys says how the numbers of a key go into words of 32 bits: Plain below, or two bfloat16 a word. It has
+//   Element, kPerWord           what is stored, and how many of them a word holds
+//   Load(key, left)             a vector of words; after `left` elements they are 0
+//   MulAdd(sums, words, words)
+// Everything has internal linkage: two files for different CPUs must never share a function.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include "pallas_kernels/ragged_paged_attention/native_kernels.h"
+
+namespace jaxserve::attention {
+namespace {
+
+template <class V, class Element>
+inline typename V::Floats ReadPart(const Element* from, int64_t lanes) {
+  Element whole[V::kLanes] = {};
+  std::memcpy(whole, from, lanes * sizeof(Element));
+  return V::Read(whole);
+}
+
+// Keys as float32, whatever they are stored in.
+template <class V, class Stored>
+struct Plain {
+  using Element = Stored;
+  static constexpr int kPerWord = 1;
+  static typename V::Floats Load(const Element* key, int64_t left) {
+    return left >= V::kLanes ? V::Read(key) : ReadPart<V>(key, left);
+  }
+  static typename V::Floats MulAdd(typename V::Floats sums, typename V::Floats x, typename V::Floats y) {
+    return V::MulAdd(sums, x, y);
+  }
+};
+
+// e^x for x <= 0, and 0 where that is below the smallest normal number. Cephes' expf (Moshier): x = n ln 2 + r, and a polynomial
+// for e^r.
+template <class V>
+inline typename V::Floats Exp(typename V::Floats x) {
+  using Floats = typename V::Floats;
+  using Integers = typename V::Integers;
+  const Floats shifted = x * 1.44269504f + 12582912.0f;  // the lower bits are n, rounded
+  const Floats n = shifted - 12582912.0f;
+  const Floats r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
+  Floats y = r * 1.9875691500e-4f + 1.3981999507e-3f;
+  y = y * r + 8.3334519073e-3f;
+  y = y * r + 4.1665795894e-2f;
+  y = y * r + 1.6666665459e-1f;
+  y = y * r + 5.0000001201e-1f;
+  y = y * (r * r) + r + 1.0f;
+  const Integers power = (reinterpret_cast<Integers>(shifted) + 127) << 23;
+  return x < -87.0f ? Floats{} : y * reinterpret_cast<Floats>(power);
+}
+
+template <class V>
+inline typename V::Floats Tanh(typename V::Floats x) {
+  using Floats = typename V::Floats;
+  const Floats e = Exp<V>((x < 0.0f ? x : -x) * 2.0f);
+  const Floats size = (1.0f - e) / (1.0f + e);
+  return x < 0.0f ? -size : size;
+}
+
+// Calls Tile<n>::Run(arguments...) for the n that `rows` is, ROWS at most.
+template <template <int> class Tile, int ROWS, class... Arguments>
+inline void WithRows(int64_t rows, const Arguments&... arguments) {
+  if constexpr (ROWS > 0) {
+    if (rows == ROWS) return Tile<ROWS>::Run(arguments...);
+    WithRows<Tile, ROWS - 1>(rows, arguments...);
+  }
+}
+
+// The work of one call, with its scratch.
+template <class V, class Keys>
+struct Attention {
+  using Floats = typename V::Floats;
+  using Element = typename Keys::Element;
+  static constexpr int64_t kLanes = V::kLanes;
+
+  const Queries& queries;
+  const Softmax& state;
+  const int64_t rows, words, stride;  // words of a key; floats of a row of values
+  float* q;                           // [rows, words]
+  float* totals;                      // [rows, kLanes]
+  float* tile;                        // [words, kBlock]: keys of the block, transposed
+  float* weights;                     // [rows, kBlock]: first scores, then weights
+  float* fades;                       // [rows]: what the block makes of the values before it
+  const Element* keys[kBlock];        // where each key of the block is
+  const Element* coming[kBlock];      // and of the next one
+  int64_t block;                      // its first key
+  int64_t columns;                    // of it that are computed
+
+  Attention(const Queries& queries, const Softmax& state, float* scratch)
+      : queries(queries), state(state), rows(Rows(queries)), words((queries.dim + Keys::kPerWord - 1) / Keys::kPerWord),
+        stride(Padded(queries.value_dim)), q(scratch), totals(q + rows * Padded(queries.dim)),
+        tile(totals + rows * kMostLanes), weights(tile + Padded(queries.dim) * kBlock), fades(weights + rows * kBlock) {}
+
+  // The keys of the block that a row sees.
+  int64_t Low(int64_t row) const { return Clamp(Start(queries, row / queries.group)); }
+  int64_t High(int64_t row) const { return Clamp(End(queries, row / queries.group)); }
+  int64_t Clamp(int64_t key) const { return key < block ? 0 : key > block + kBlock ? kBlock : key - block; }
+
+  void Run(int64_t first, int64_t last) {
+    const int64_t start = Start(queries, 0) / kBlock * kBlock;
+    Begin();
+    block = first > start ? first : start;
+    Find(block);
+    for (const Element* key : coming) Prefetch(key);
+    for (; block < last; block += kBlock) {
+      columns = (High(rows - 1) + kLanes - 1) / kLanes * kLanes;
+      std::memcpy(keys, coming, sizeof keys);
+      Find(block + kBlock < last ? block + kBlock : block);
+      Transpose();
+      for (int64_t row = 0; row < rows; row += V::kRows) WithRows<Scores, V::kRows>(Tiled(row), *this, row);
+      for (int64_t row = 0; row < rows; ++row) Weigh(row);
+      for (int64_t row = 0; row < rows; row += V::kRows) WithRows<Values, V::kRows>(Tiled(row), *this, row);
+    }
+    for (int64_t row = 0; row < rows; ++row) state.total[row] = V::Total(V::Read(totals + row * kLanes));
+  }
+
+  // Rows of the tile that begins there.
+  int64_t Tiled(int64_t row) const { return rows - row < V::kRows ? rows - row : V::kRows; }
+
+  // Queries as words, and a softmax before any key.
+  void Begin() {
+    const auto* from = static_cast<const Element*>(queries.q);
+    const int64_t step = kLanes * Keys::kPerWord;
+    for (int64_t row = 0; row < rows; ++row) {
+      const Element* query = from + row / queries.group * queries.token_stride + row % queries.group * queries.dim;
+      float line[kMostLanes];
+      for (int64_t at = 0; at < queries.dim; at += step) {
+        const int64_t word = at / Keys::kPerWord, left = words - word;
+        V::Write(line, Keys::Load(query + at, queries.dim - at));
+        std::memcpy(q + row * words + word, line, 4 * (left < kLanes ? left : kLanes));
+      }
+      state.largest[row] = kLowest;
+    }
+    std::memset(totals, 0, 4 * rows * kLanes);
+    std::memset(state.values, 0, 4 * rows * stride);
+  }
+
+  // Where the keys of a block are. In place of those that no row sees, which need not be in any page, stands one that is.
+  void Find(int64_t first) {
+    const int64_t size = queries.page_size, start = Start(queries, 0), end = End(queries, queries.tokens - 1);
+    const int64_t low = start > first ? start - first : 0, high = end - first < kBlock ? end - first : kBlock;
+    for (int64_t at = low; at < high;) {
+      const int64_t page = (first + at) / size, slot = (first + at) % size;
+      const int64_t here = size - slot < high - at ? size - slot : high - at;
+      const auto* first_slot = reinterpret_cast<const Element*>(queries.keys + queries.pages[page] * queries.page_bytes);
+      for (int64_t i = 0; i < here; ++i) coming[at + i] = first_slot + (slot + i) * queries.dim;
+      at += here;
+    }
+    for (int64_t at = 0; at < low; ++at) coming[at] = coming[low];
+    for (int64_t at = high; at < kBlock; ++at) coming[at] = coming[low];
+  }
+
+  // Asks for a key of the next block and its value: pages are anywhere, and only we know what is read next.
+  void Prefetch(const Element* key) const {
+    const char* from = reinterpret_cast<const char*>(key);
+    for (int64_t at = 0; at < queries.dim * static_cast<int64_t>(sizeof(Element)); at += 64) {
+      __builtin_prefetch(from + at);
+      __builtin_prefetch(from + queries.value_bytes + at);
+    }
+  }
+
+  void Transpose() {
+    for (int64_t column = 0; column < columns; column += kLanes) {
+      for (int i = 0; i < kLanes; ++i) Prefetch(coming[column + i]);
+      for (int64_t word = 0; word < words; word += kLanes) {
+        const int64_t at = word * Keys::kPerWord;
+        Floats lines[kLanes];
+        for (int i = 0; i < kLanes; ++i) lines[i] = Keys::Load(keys[column + i] + at, queries.dim - at);
+        V::Transpose(lines);
+        for (int i = 0; i < kLanes; ++i) V::Write(tile + (word + i) * kBlock + column, lines[i]);
+      }
+    }
+  }
+
+  // Dot products of ROWS queries with the keys of the block.
+  template <int ROWS>
+  struct Scores {
+    static void Run(const Attention& of, int64_t row) {
+      int64_t column = 0;
+      for (; column + V::kVectors * kLanes <= of.columns; column += V::kVectors * kLanes) Tile<V::kVectors>(of, row, column);
+      for (; column < of.columns; column += kLanes) Tile<1>(of, row, column);
+    }
+    template <int VECTORS>
+    static void Tile(const Attention& of, int64_t row, int64_t column) {
+      Floats sums[ROWS][VECTORS] = {};
+      const float* query = of.q + row * of.words;
+      const float* tile = of.tile + column;
+      for (int64_t word = 0; word < of.words; ++word) {
+        Floats keys[VECTORS];
+        for (int v = 0; v < VECTORS; ++v) keys[v] = V::Read(tile + word * kBlock + v * kLanes);
+        for (int r = 0; r < ROWS; ++r) {
+          const Floats value = V::Broadcast(query[r * of.words + word]);
+          for (int v = 0; v < VECTORS; ++v) sums[r][v] = Keys::MulAdd(sums[r][v], value, keys[v]);
+        }
+      }
+      for (int r = 0; r < ROWS; ++r)
+        for (int v = 0; v < VECTORS; ++v) V::Write(of.weights + (row + r) * kBlock + column + v * kLanes, sums[r][v]);
+    }
+  };
+
+  // Scores of a row become weights, and its state makes room for a larger score.
+  void Weigh(int64_t row) {
+    const int64_t low = Low(row), high = High(row);
+    float* line = weights + row * kBlock;
+    fades[row] = 1.0f;
+    if (low >= high) {
+      std::memset(line, 0, 4 * columns);
+      return;
+    }
+    Floats largest = V::Broadcast(kLowest);
+    for (int64_t column = 0; column < columns; column += kLanes) {
+      Floats scores = V::Read(line + column) * queries.scale;
+      if (queries.soft_cap > 0.0f) scores = Tanh<V>(scores / queries.soft_cap) * queries.soft_cap;
+      const auto lane = V::Read(kLane) + static_cast<float>(column);
+      scores = (lane >= static_cast<float>(low)) & (lane < static_cast<float>(high)) ? scores : V::Broadcast(kLowest);
+      largest = largest > scores ? largest : scores;
+      V::Write(line + column, scores);
+    }
+    float* sums = totals + row * kLanes;
+    const float before = state.largest[row], found = V::Largest(largest), now = before > found ? before : found;
+    Floats total{};
+    for (int64_t column = 0; column < columns; column += kLanes) {
+      const Floats weight = Exp<V>(V::Read(line + column) - now);
+      total += weight;
+      V::Write(line + column, weight);
+    }
+    const Floats fade = Exp<V>(V::Broadcast(before - now));
+    V::Write(sums, V::Read(sums) * fade + total);
+    fades[row] = fade[0];
+    state.largest[row] = now;
+  }
+  static constexpr float kLane[kMostLanes] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+
+  // The weighted sum of the block's values, added to those of ROWS rows.
+  template <int ROWS>
+  struct Values {
+    static void Run(const Attention& of, int64_t row) {
+      const int64_t low = of.Low(row), high = of.High(row + ROWS - 1);
+      if (low >= high) return;
+      const int64_t dim = of.queries.value_dim;
+      int64_t at = 0;
+      for (; at + V::kVectors * kLanes <= dim; at += V::kVectors * kLanes) Tile<V::kVectors, true>(of, row, at, low, high);
+      for (; at + kLanes <= dim; at += kLanes) Tile<1, true>(of, row, at, low, high);
+      if (at < dim) Tile<1, false>(of, row, at, low, high);
+    }
+    // Numbers of values from `at` on. Not WHOLE: those of one vector that there are.
+    template <int VECTORS, bool WHOLE>
+    static void Tile(const Attention& of, int64_t row, int64_t at, int64_t low, int64_t high) {
+      float* values = of.state.values + row * of.stride + at;
+      Floats sums[ROWS][VECTORS];
+      for (int r = 0; r < ROWS; ++r)
+        for (int v = 0; v < VECTORS; ++v) sums[r][v] = V::Read(values + r * of.stride + v * kLanes) * of.fades[row + r];
+      const float* weights = of.weights + row * kBlock;
+      const int64_t ahead = of.queries.value_bytes / static_cast<int64_t>(sizeof(Element)) + at;
+      for (int64_t key = low; key < high; ++key) {
+        const Element* from = of.keys[key] + ahead;
+        Floats value[VECTORS];
+        for (int v = 0; v < VECTORS; ++v)
+          value[v] = WHOLE ? V::Read(from + v * kLanes) : ReadPart<V>(from, of.queries.value_dim - at);
+        for (int r = 0; r < ROWS; ++r) {
+          const Floats weight = V::Broadcast(weights[r * kBlock + key]);
+          for (int v = 0; v < VECTORS; ++v) sums[r][v] = V::MulAdd(sums[r][v], weight, value[v]);
+        }
+      }
+      for (int r = 0; r < ROWS; ++r)
+        for (int v = 0; v < VECTORS; ++v) V::Write(values + r * of.stride + v * kLanes, sums[r][v]);
+    }
+  };
+};
+
+template <class V, class Keys>
+void AttendWith(const Queries& queries, int64_t first, int64_t last, const Softmax& state, float* scratch) {
+  Attention<V, Keys>(queries, state, scratch).Run(first, last);
+}
+
+}  // namespace
+}  // namespace jaxserve::attention
