@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 from functools import cache
 
 import jax
@@ -10,13 +11,21 @@ import jax
 from pallas_kernels.native.library import digest, functions, library_path
 from pallas_kernels.registry import Target
 
+logger = logging.getLogger(__name__)
+
 
 @cache
 def missing() -> str | None:
     """Say why there are no native kernels in this process, or None if there are.
 
-    The first call loads the library and registers its functions with XLA; nothing is ever compiled here.
+    The first call loads the library, registers its functions with XLA, and logs what CPUs compute with; nothing is compiled.
     """
+    reason = _load()
+    logger.info("CPUs compute with %s", "native kernels" if reason is None else f"XLA alone: {reason}")
+    return reason
+
+
+def _load() -> str | None:
     path = library_path()
     if not path.is_file():
         return "the native library is not built (python -m pallas_kernels.native builds it)"
