@@ -128,7 +128,7 @@ void Finish(const Call& call, const Item& item, const Softmax& softmax) {
   for (int64_t row = 0; row < item.tokens * group; ++row) {
     const int64_t head = (item.token + row / group) * call.heads + item.kv_head * group + row % group;
     const float* values = softmax.values + row * stride;
-    const float share = softmax.total[row] > 0.0f ? 1.0f / softmax.total[row] : 0.0f;
+    const float share = 1.0f / softmax.total[row];  // a token sees itself
     char* out = call.out + head * call.value_dim * call.size;
     if (call.size == 2) {
       auto* to = reinterpret_cast<uint16_t*>(out);

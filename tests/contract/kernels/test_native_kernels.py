@@ -109,16 +109,32 @@ class TestAttention(AttentionSuite):
 
     def test_what_points_outside_the_arrays_is_refused(self):
         batch = make_batch([(1, 20), (3, 9)])
-        wrong = {
-            "page_table": np.full_like(batch.page_table, batch.kv_pages.shape[1]),
-            "query_start": np.asarray([0, 1, 99], np.int32),
-            "kv_length": np.asarray([20, 2], np.int32),
-        }
-        for name, values in wrong.items():
-            with pytest.raises(jax.errors.JaxRuntimeError, match=f"{name} must|more queries than keys"):
-                self.attend(replace(batch, **{name: values}))
-        with pytest.raises(jax.errors.JaxRuntimeError, match="more keys than its pages hold"):
-            self.attend(replace(batch, kv_length=np.asarray([1000, 9], np.int32)))
+        beyond, before = batch.page_table.copy(), batch.page_table.copy()
+        beyond[1, -1], before[0, 0] = batch.kv_pages.shape[1], -1
+        wrong = [
+            ("page_table must name pages of the cache", {"page_table": beyond}),
+            ("page_table must name pages of the cache", {"page_table": before}),
+            ("query_start must go from 0", {"query_start": np.asarray([1, 1, 4], np.int32)}),
+            ("query_start must go from 0", {"query_start": np.asarray([0, 1, 8], np.int32)}),
+            ("query_start must not descend", {"query_start": np.asarray([0, 5, 4], np.int32)}),
+            ("more queries than keys", {"kv_length": np.asarray([20, 2], np.int32)}),
+            ("more keys than its pages hold", {"kv_length": np.asarray([49, 9], np.int32)}),
+        ]
+        assert batch.q.shape[0] == 7
+        assert batch.page_table.shape == (2, 3)
+        for message, changes in wrong:
+            with pytest.raises(jax.errors.JaxRuntimeError, match=message):
+                self.attend(replace(batch, **changes))
+
+    def test_a_query_that_is_not_a_number_spoils_its_own_result_only(self):
+        batch = make_batch([(1, 20), (3, 9), (1, 70)])
+        want = self.attend(batch)
+        spoiled = batch.q.copy()
+        spoiled[2, 1, 5] = np.nan  # token 2, head 1
+        got = self.attend(replace(batch, q=spoiled)).copy()
+        assert np.isnan(got[2, 1]).all()
+        got[2, 1] = want[2, 1]
+        np.testing.assert_array_equal(got, want)
 
     def test_the_cache_is_not_copied(self):
         """Layers write and attend in turns; the donated cache stays where it is, and no instruction makes another."""
