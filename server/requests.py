@@ -9,6 +9,7 @@ from typing import Any
 
 from jaxserve.engine.client import EngineClient
 from jaxserve.errors import InvalidRequestError, JaxserveError, ModelNotFoundError
+from jaxserve.sampling.defaults import SamplingDefaults
 from jaxserve.sampling.params import SamplingParams
 from jaxserve.types import Prompt, RequestOptions, ServiceClass
 from server.gateway.call import CURRENT
@@ -40,14 +41,14 @@ def new_id(prefix: str) -> str:
     return f"{prefix}-{uuid.uuid4().hex}"
 
 
-def sampling_params(client: EngineClient, fields: Mapping[str, Any], names: Mapping[str, str]) -> SamplingParams:
-    """Build the parameters; None means the model's default or else the engine's, for max_tokens what the model leaves.
+def sampling_params(defaults: SamplingDefaults, fields: Mapping[str, Any], names: Mapping[str, str]) -> SamplingParams:
+    """Build the parameters; None means the model's default, if it has one, or else the engine's: max_tokens is what it leaves.
 
     Raises InvalidRequestError in the client's words.
     """
     given = {name: value for name, value in fields.items() if value is not None}
     try:
-        return SamplingParams(**{"max_tokens": None, **client.model.sampling.given(), **given})
+        return SamplingParams(**{"max_tokens": None, **defaults.given(), **given})
     except InvalidRequestError as error:
         raise in_words_of_client(error, names) from error
 

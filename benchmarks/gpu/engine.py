@@ -34,7 +34,7 @@ from jaxserve.models.config import DecoderConfig
 from jaxserve.sampling.params import SamplingParams
 from jaxserve.scheduler.request import EngineRequest
 from jaxserve.scheduler.scheduler import Scheduler
-from jaxserve.weights.load import load_params
+from jaxserve.weights.dummy import dummy_params
 from jaxserve.weights.packed import Packer
 from sharding import make_mesh
 
@@ -104,7 +104,7 @@ def build(sizes: EngineSizes, devices: list[jax.Device]) -> tuple[Engine, Figure
     recipe = lowering(sizes, decoder, devices)
     start = time.perf_counter()
     packer = Packer(decoder, recipe.mesh)
-    params = jax.block_until_ready(load_params("", decoder, recipe.mesh, DTYPE, load_format="dummy", packer=packer))
+    params = jax.block_until_ready(dummy_params(decoder, recipe.mesh, DTYPE, packer=packer))
     loaded = time.perf_counter()
     programs = make_programs(recipe, _silent)
     compiled = time.perf_counter()

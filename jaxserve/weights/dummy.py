@@ -13,14 +13,36 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
-from jax.sharding import NamedSharding
+from jax.sharding import Mesh, NamedSharding
+from jax.typing import DTypeLike
 
+from jaxserve.models.binding import Params
+from jaxserve.models.config import DecoderConfig
 from jaxserve.models.rules import Packing, Source, WeightRule
+from jaxserve.weights.jobs import Progress, collect, list_jobs
+from jaxserve.weights.packed import Packer
 
 Shapes = tuple[tuple[int, ...], ...]
 Parts = tuple[int, ...]
 """Of a packing by columns: into how many parts each source is cut."""
 Fill = Callable[[npt.NDArray[np.uint32]], jax.Array]
+
+
+def dummy_params(
+    config: DecoderConfig,
+    mesh: Mesh,
+    dtype: DTypeLike,
+    *,
+    seed: int = 0,
+    packer: Packer | None = None,
+    progress: Progress | None = None,
+) -> Params:
+    """The parameters of a decoder from a seed; see `load.load_params`. Raises ConfigError for a mesh that does not divide it."""
+    jobs = list_jobs(config, mesh, dtype)
+    makers = {name: DummyWeights(seed, name) for name in {job.dtype for job in jobs}}
+    made = ((job, makers[job.dtype].make(job.rule, job.shape, job.sharding)) for job in jobs)
+    held = (array if packer is None else jax.block_until_ready(packer.pack(job.rule.path, array)) for job, array in made)
+    return collect(jobs, held, progress)
 
 
 class DummyWeights:

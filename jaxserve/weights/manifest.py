@@ -8,11 +8,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import msgspec
-import numpy as np
 
 from jaxserve.errors import CheckpointError
 from jaxserve.models.checkpoint import read_json_object
 from jaxserve.weights.checkpoint import Block
+from jaxserve.weights.checksum import checksum
 
 MANIFEST = "jaxserve-manifest.json"
 _VERSION = 1
@@ -74,11 +74,6 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
                 "the file is damaged or was changed",
                 param="verify_weights",
             )
-
-
-def checksum(tensor: Block) -> str:
-    """SHA-256 of an array's elements in C order."""
-    return hashlib.sha256(np.ascontiguousarray(tensor).reshape(-1).view(np.uint8).data).hexdigest()
 
 
 def read_manifest(directory: Path) -> Manifest | None:

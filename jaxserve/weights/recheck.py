@@ -20,7 +20,7 @@ import numpy as np
 from jaxserve.errors import EngineDeadError
 from jaxserve.models.binding import Params
 from jaxserve.weights.checkpoint import Block, Bounds
-from jaxserve.weights.manifest import checksum
+from jaxserve.weights.checksum import checksum
 
 logger = logging.getLogger(__name__)
 

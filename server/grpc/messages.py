@@ -51,7 +51,7 @@ async def job_of(client: EngineClient, request: pb.GenerateRequest, call: Call) 
     """The request as the engine takes it. Raises InvalidRequestError naming the proto's field, or DeadlineError."""
     if request.request_id and not is_request_id(request.request_id):
         raise InvalidRequestError("request_id must be at most 256 printable ASCII characters", param="request_id")
-    params = sampling_params(client, _fields(request), _NAMES)
+    params = sampling_params(client.model.sampling, _fields(request), _NAMES)
     options = options_of(call, _present(request, _OPTIONS))
     kind = request.WhichOneof("prompt")
     if kind is None:

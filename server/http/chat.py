@@ -68,7 +68,7 @@ async def _job(client: EngineClient, body: ChatRequest, options: RequestOptions)
         names["max_tokens"] = "max_completion_tokens"
     if body.logprobs:
         fields["logprobs"] = body.top_logprobs or 0
-    params = sampling_params(client, fields, names)
+    params = sampling_params(client.model.sampling, fields, names)
     arguments = template_arguments(
         body.chat_template_kwargs or {},
         "chat_template_kwargs",

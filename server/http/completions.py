@@ -93,7 +93,7 @@ def _job(client: EngineClient, body: CompletionRequest, prompts: Sequence[TextOr
     return Job(
         request_id=named_id("cmpl-", body.request_id),
         prompts=tuple(engine_prompt(prompt) for prompt in prompts),
-        params=sampling_params(client, fields, {}),
+        params=sampling_params(client.model.sampling, fields, {}),
         options=options,
         names={"tenant": TENANT_HEADER},
         delivers_output=not _echoes_only(body),

@@ -38,7 +38,7 @@ async def job_of(client: EngineClient, request: pb.GenerateRequest, call: Call) 
     if request.request_id and not is_request_id(request.request_id):
         raise InvalidRequestError("request_id must be at most 256 printable ASCII characters", param="request_id")
     given = request.sampling_params
-    params = sampling_params(client, _fields(given), _NAMES)
+    params = sampling_params(client.model.sampling, _fields(given), _NAMES)
     kind = request.WhichOneof("input")
     if kind is None:
         raise InvalidRequestError("input is required: one of tokenized and text", param="input")

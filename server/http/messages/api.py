@@ -73,7 +73,7 @@ async def count_tokens(body: CountTokensRequest, request: Request) -> TokenCount
 
 
 async def _job(client: EngineClient, body: MessagesRequest, headers: Headers) -> Job:
-    params = sampling_params(client, body.sampling(), _NAMES)
+    params = sampling_params(client.model.sampling, body.sampling(), _NAMES)
     options = options_of(body, headers)
     prompt = await _rendered(client, body)
     request_id = named_id("msg_", body.request_id)

@@ -42,7 +42,8 @@ def test_a_load_gives_figures_that_agree_with_the_server(server, tmp_path, loop)
     agreement = {pair["name"]: (pair["clients"], pair["server"]) for pair in report["agreement"]}
     for name in ("finished", "prompt", "output"):
         assert agreement[name][0] == agreement[name][1] > 0, name
-    for name in ("mean TTFT", "mean ITL", "mean E2E"):  # the client also waits for the network and for its own turn
+    # The client also waits for the network and for its own turn. Not between tokens: those after a late one come the sooner.
+    for name in ("mean TTFT", "mean E2E"):
         clients, servers = agreement[name]
         assert 0 < servers < 1.05 * clients, (name, clients, servers)
 
