@@ -30,7 +30,11 @@ def keep_compiled_programs(directory: str | None) -> None:
 
 @contextmanager
 def nothing_kept() -> Iterator[None]:
-    """Compile without the persistent cache: jax writes programs for devices that are not here to it, but cannot read them."""
+    """Compile without the persistent cache.
+
+    For devices that are not here jax writes programs to it that it cannot read back; on CPUs it reads programs back that lack
+    functions once they are saved again.
+    """
     enabled = jax.config.jax_enable_compilation_cache
     jax.config.update("jax_enable_compilation_cache", False)
     compilation_cache.reset_cache()  # jax asks once whether a cache is used, and remembers

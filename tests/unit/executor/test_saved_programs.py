@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from jaxserve.errors import ConfigError
+from jaxserve.executor.compile_cache import nothing_kept
 from jaxserve.executor.local import LocalExecutor
 from jaxserve.executor.lowering import Lowering
 from jaxserve.executor.options import ExecutorOptions
@@ -34,6 +35,13 @@ OPTIONS = ExecutorOptions(
 )
 STEPS = ["step_2x2", "step_8x2"]
 OTHERS = ["score", "load_row", "copy_pages", "expert_tokens"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def outside_the_cache():
+    """As where programs are saved: one that jax's cache gave back lacks functions when it is saved."""
+    with nothing_kept():
+        yield
 
 
 @pytest.fixture(scope="module")
