@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import jax
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn, TransferSpeedColumn
 
@@ -57,6 +58,7 @@ class ConvertConfig:
 def main(argv: Sequence[str] | None = None) -> int:
     """Convert and say what was written. Returns the exit code; whatever is wrong is one line on stderr."""
     logging.getLogger("absl").setLevel(logging.ERROR)  # Orbax tells its own choices as warnings
+    jax.config.update("jax_platforms", "cpu")  # nothing is computed: no GPU's memory is taken from whoever uses it
     started = time.monotonic()
     try:
         config = ConvertConfig(**vars(_parser().parse_args(argv)))
