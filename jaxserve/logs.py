@@ -15,7 +15,7 @@ def set_up_logging(level: str, log_format: str = "text") -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
-    for name in ("jaxserve", "server"):
+    for name in ("jaxserve", "server", "pallas_kernels"):
         logging.getLogger(name).setLevel(level.upper())
     logging.getLogger("python_multipart").setLevel(logging.ERROR)  # it warns of every form that a client got wrong
 
