@@ -16,7 +16,7 @@ from jaxserve.config.windows import LayerGroups, group_layers
 from jaxserve.executor.batch import DeviceBatch
 from jaxserve.executor.experts import DividedVisit
 from jaxserve.models.attention import AttentionSpec
-from jaxserve.models.binding import Params, bind
+from jaxserve.models.binding import Params, UsedRows, bind
 from jaxserve.models.cache_layout import cache_layout
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.shards import padded_vocab
@@ -180,11 +180,12 @@ def make_step(
     choose, groups = _chooser(config, mesh), group_layers(config.windows)
 
     def step(params: Params, state: StepState, batch: DeviceBatch) -> tuple[StepState, jax.Array]:
-        decoder = bind(config, params)
+        real = batch.query_start[-1]
+        decoder = bind(config, params, UsedRows(real, jnp.sum(batch.kv_length > 0, dtype=jnp.int32)))
         last_sampled = state.last_tokens[jnp.maximum(-1 - batch.tokens, 0)]
         tokens = jnp.where(batch.tokens < 0, last_sampled, batch.tokens)
         attend = PagedAttend(mesh, state.kv_pages, batch, kernels, groups)
-        visit = DividedVisit(mesh, batch.query_start[-1], kernels)
+        visit = DividedVisit(mesh, real, kernels)
         hidden = decoder.hidden(tokens, batch.positions, attend, visit)
         last = jnp.maximum(batch.query_start[1:] - 1, 0)
         chosen, sampler, packed = choose(decoder.logits(hidden[last]), batch.sampling, state.sampler)

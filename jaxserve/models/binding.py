@@ -7,8 +7,9 @@ what crosses the boundary; the module exists while the function is traced.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding
@@ -18,19 +19,31 @@ from jaxserve.models.config import DecoderConfig
 from jaxserve.models.decoder import Decoder
 from jaxserve.models.parameter import Product
 from jaxserve.models.shards import require_shards
+from pallas_kernels.matmul.packed import counted
 from sharding import LogicalAxes, named_sharding
 
 Params = dict[str, Any]
 """Nested dict of arrays: params["layers"]["0"]["attention"]["qkv"] and so on."""
 
 
-def bind(config: DecoderConfig, params: Params) -> Decoder:
+class UsedRows(NamedTuple):
+    """How many tokens of a padded step and rows of its logits are real, int32 scalars: the first ones."""
+
+    tokens: jax.Array
+    logits: jax.Array
+
+
+def bind(config: DecoderConfig, params: Params, used: UsedRows | None = None) -> Decoder:
     """The decoder with these parameters; cheap enough to call in every traced function.
 
     Args:
         config: what the parameters belong to.
         params: arrays (or tracers) in the tree of `abstract_params`.
+        used: what products need to compute; None for everything. Where parameters are packed (`weights.packed`), padding then
+            costs next to nothing, and its activations and logits are finite; others do not look at it.
     """
+    if used is not None:
+        params = {part: counted(tree, used.tokens if part == "layers" else used.logits) for part, tree in params.items()}
     packed = params["layers"]["0"]["attention"]["out"]
     graphdef, _ = _split_skeleton(config, packed.shape[0], packed.dtype.name)
     return nnx.merge(graphdef, params)

@@ -21,13 +21,13 @@ def matmul(
     Axes: T rows, I inputs, O outputs.
 
     Args:
-        x: [T, I] bf16, f16 or f32.
-        matrix: [I, O], or packed with as many inputs; of the dtype of `x`.
+        x: [T, I] bf16, f16 or f32. Rows after `matrix.used_rows` may hold anything, NaN included.
+        matrix: [I, O], or packed with as many inputs; of the dtype of `x`. Its `used_rows`, if it has them, are at most T.
         implementation: a name from `implementations.py`, or None to pick by target, shapes and dtypes.
         target: the device that the program is for; unless given, a CPU for a packed matrix, else the default device.
 
     Returns:
-        float32 [T, O].
+        float32 [T, O]; 0 in the rows after `matrix.used_rows`.
 
     Raises:
         ValueError: a shape or the implementation's name is wrong, or that implementation cannot do this.

@@ -24,7 +24,8 @@ def supports(problem: MatmulProblem) -> str | None:
 def matmul(x: jax.Array, matrix: PackedMatrix, instruction_set: str = "best") -> jax.Array:
     """See api.py.
 
-    A row's result does not depend on the other rows, nor on how many there are. With AVX512_BF16 denormal numbers are 0.
+    A row's result does not depend on the other rows, nor on how many there are. Rows that are not used take no time but that of
+    writing zeros; more used rows than there are make a program fail when it runs. With AVX512_BF16 denormal numbers are 0.
 
     Args:
         x: [T, I].
@@ -34,5 +35,6 @@ def matmul(x: jax.Array, matrix: PackedMatrix, instruction_set: str = "best") ->
     """
     result = jax.ShapeDtypeStruct((x.shape[0], matrix.outputs), jnp.float32)
     multiply = jax.ffi.ffi_call(native.target_name("Matmul"), result)
-    product: jax.Array = multiply(x, matrix.values, panels=matrix.form == "panels", instruction_set=instruction_set)
+    used = jnp.int32(x.shape[0]) if matrix.used_rows is None else matrix.used_rows
+    product: jax.Array = multiply(x, matrix.values, used, panels=matrix.form == "panels", instruction_set=instruction_set)
     return product

@@ -1,4 +1,5 @@
 // The matrix product as XLA calls it: which kernel, and its blocks shared between threads.
+#include <cstring>
 #include <string_view>
 
 #include "pallas_kernels/matmul/native_kernels.h"
@@ -22,11 +23,21 @@ const Kernels& Choose(std::string_view instruction_set) {
   return kPortable;
 }
 
-// x [rows, inputs], matrix of inputs * outputs elements in the form that native_kernels.h describes, y [rows, outputs].
-ffi::Error Multiply(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer matrix, ffi::ResultBuffer<ffi::F32> y, bool panels,
-                    std::string_view instruction_set) {
-  const Product product{x.untyped_data(), matrix.untyped_data(), y->typed_data(), x.dimensions()[0],
+// Zeros in the rows of a block's outputs that are not computed.
+void Clear(const Product& product, int64_t block, int64_t rows) {
+  const int64_t left = product.outputs - block * kBlock, width = left < kBlock ? left : kBlock;
+  for (int64_t row = product.rows; row < rows; ++row)
+    std::memset(product.y + row * product.outputs + block * kBlock, 0, width * sizeof(float));
+}
+
+// x [rows, inputs], of which the first used[] count; matrix of inputs * outputs elements in the form that native_kernels.h
+// describes; y [rows, outputs].
+ffi::Error Multiply(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer matrix, ffi::Buffer<ffi::S32> used,
+                    ffi::ResultBuffer<ffi::F32> y, bool panels, std::string_view instruction_set) {
+  const int64_t rows = x.dimensions()[0];
+  const Product product{x.untyped_data(), matrix.untyped_data(), y->typed_data(), used.typed_data()[0],
                         x.dimensions()[1], y->dimensions()[1]};
+  if (product.rows < 0 || product.rows > rows) return ffi::Error::InvalidArgument("more rows are used than there are");
   const bool wide = x.element_type() == ffi::F32;
   if (x.element_type() != matrix.element_type() || !(wide || x.element_type() == ffi::BF16))
     return ffi::Error::InvalidArgument("x and matrix must both be bfloat16, or both float32");
@@ -36,10 +47,14 @@ ffi::Error Multiply(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer matri
   const Compute compute = panels ? (wide ? kernels.panels_float32 : kernels.panels_bfloat16)
                                  : (wide ? kernels.rows_float32 : kernels.rows_bfloat16);
   const int64_t blocks = (product.outputs + kBlock - 1) / kBlock;
+  const auto run = [&product, compute, rows](int64_t block) {
+    compute(product, block);
+    Clear(product, block, rows);
+  };
   if (product.rows * product.inputs * product.outputs < kSmall) {
-    for (int64_t block = 0; block < blocks; ++block) compute(product, block);
+    for (int64_t block = 0; block < blocks; ++block) run(block);
   } else {
-    RunItems(pool, blocks, [&product, compute](int64_t block) { compute(product, block); });
+    RunItems(pool, blocks, run);
   }
   return ffi::Error::Success();
 }
@@ -52,6 +67,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(Matmul, jaxserve::matmul::Multiply,
                                   .Ctx<ffi::ThreadPool>()
                                   .Arg<ffi::AnyBuffer>()
                                   .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::Buffer<ffi::S32>>()
                                   .Ret<ffi::Buffer<ffi::F32>>()
                                   .Attr<bool>("panels")
                                   .Attr<std::string_view>("instruction_set"));

@@ -6,7 +6,7 @@ that is done once, when the weights are loaded.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import prod
 from typing import Any, Literal
@@ -31,12 +31,15 @@ class PackedMatrix:
         shape: of the plain parameter.
         split: "panels": how many of its first axes are inputs, the others being outputs; "rows": how many are outputs.
         form: how `values` are arranged.
+        used_rows: int32 scalar, how many rows of x are multiplied, the first ones; the others of the product are 0. None for all.
+            A program that pads its rows gives it to the matrices that it multiplies by (`counted`); none is held with it.
     """
 
     values: jax.Array
     shape: tuple[int, ...] = field(metadata={"static": True})
     split: int = field(metadata={"static": True})
     form: Form = field(metadata={"static": True})
+    used_rows: jax.Array | None = None
 
     @property
     def dtype(self) -> jnp.dtype:
@@ -65,6 +68,15 @@ def pack(parameter: jax.Array, split: int, form: Form) -> PackedMatrix:
     if form == "rows":
         return PackedMatrix(parameter, parameter.shape, split, form)
     return PackedMatrix(_pack(parameter, split), parameter.shape, split, form)
+
+
+def counted(tree: Any, rows: jax.Array) -> Any:
+    """The same tree, in which every packed matrix is multiplied by the first `rows` rows of x alone; rows is an int32 scalar."""
+    return jax.tree.map(
+        lambda leaf: replace(leaf, used_rows=rows) if isinstance(leaf, PackedMatrix) else leaf,
+        tree,
+        is_leaf=lambda leaf: isinstance(leaf, PackedMatrix),
+    )
 
 
 def packed_shape(parameter: Any, split: int, form: Form, sharding: Any) -> PackedMatrix:

@@ -9,10 +9,14 @@ from pallas_kernels.matmul.packed import PackedMatrix
 
 
 def matmul(x: jax.Array, matrix: jax.Array | PackedMatrix) -> jax.Array:
-    """See api.py. Panels are brought back into a plain matrix at every call: correct, and slow."""
-    if isinstance(matrix, PackedMatrix):
-        plain = matrix.plain()
-        if matrix.form == "rows":
-            return jnp.einsum("ti,oi->to", x, plain.reshape(matrix.outputs, matrix.inputs), preferred_element_type=jnp.float32)
-        matrix = plain.reshape(matrix.inputs, matrix.outputs)
-    return jnp.dot(x, matrix, preferred_element_type=jnp.float32)
+    """See api.py. Panels are brought back into a plain matrix at every call, and all rows are multiplied: correct, and slow."""
+    if not isinstance(matrix, PackedMatrix):
+        return jnp.dot(x, matrix, preferred_element_type=jnp.float32)
+    plain = matrix.plain()
+    if matrix.form == "rows":
+        y = jnp.einsum("ti,oi->to", x, plain.reshape(matrix.outputs, matrix.inputs), preferred_element_type=jnp.float32)
+    else:
+        y = jnp.dot(x, plain.reshape(matrix.inputs, matrix.outputs), preferred_element_type=jnp.float32)
+    if matrix.used_rows is None:
+        return y
+    return jnp.where(jnp.arange(x.shape[0], dtype=jnp.int32)[:, None] < matrix.used_rows, y, 0.0)

@@ -139,6 +139,7 @@ class MatmulCase:
         name: what tables call it.
         rows, inputs, outputs: T, I, O.
         form: of the matrix, "plain" or a form of `matmul.PackedMatrix`.
+        used: rows that are multiplied, the others being NaN; None for all.
         tiny: small enough for an interpreted kernel.
     """
 
@@ -147,12 +148,14 @@ class MatmulCase:
     inputs: int
     outputs: int
     form: str = "panels"
+    used: int | None = None
     tiny: bool = False
 
     def arrays(self, dtype: str) -> tuple[np.ndarray, np.ndarray]:
         """Rows and a plain matrix; results are normal times 0.4. The same ones every time."""
         rng = np.random.default_rng(self.rows + self.inputs)
         x = rng.standard_normal((self.rows, self.inputs))
+        x[self.rows if self.used is None else self.used :] = np.nan
         matrix = rng.standard_normal((self.inputs, self.outputs)) * (0.4 / self.inputs**0.5)
         return x.astype(jnp.dtype(dtype)), matrix.astype(jnp.dtype(dtype))
 
@@ -251,8 +254,12 @@ MATMUL_CASES = (
     MatmulCase("a block less a lane", 4, 63, 63),
     # More inputs than any cache block has, and an odd number of them.
     MatmulCase("deep", 9, 4101, 72),
+    MatmulCase("padded", 13, 37, 133, used=7),
+    MatmulCase("padded, shared between threads", 70, 129, 133, used=35),
+    MatmulCase("padding alone", 3, 64, 128, used=0),
     MatmulCase("rows: one of each", 1, 1, 1, form="rows"),
     MatmulCase("rows: odd", 13, 37, 51, form="rows"),
     MatmulCase("rows: wide", 6, 128, 199, form="rows"),
     MatmulCase("rows: many", 35, 65, 64, form="rows"),
+    MatmulCase("rows: padded", 9, 37, 131, form="rows", used=4),
 )

@@ -19,7 +19,7 @@ from pallas_kernels.kv_write import kv_write
 from pallas_kernels.kv_write import reference as write_reference
 from pallas_kernels.matmul import PackedMatrix, matmul
 from pallas_kernels.matmul import reference as matmul_reference
-from pallas_kernels.matmul.packed import pack
+from pallas_kernels.matmul.packed import counted, pack
 from pallas_kernels.parity.batches import FLOAT8
 from pallas_kernels.parity.cases import AttentionCase, GroupedCase, MatmulCase, WriteCase
 from pallas_kernels.ragged_paged_attention import check_inputs, ragged_paged_attention
@@ -243,8 +243,13 @@ def _matmul(start: _Start, case: MatmulCase, dtype: str, implementation: str, ta
         matrix = pack(jnp.asarray(plain), 1, "panels")
     elif case.form == "rows":
         matrix = pack(jnp.asarray(plain.T), 1, "rows")
+    used = x.shape[0] if case.used is None else case.used
+    if case.used is not None:
+        matrix = counted(matrix, jnp.int32(used))
     with jax.default_matmul_precision("highest"):
         got = np.asarray(jax.jit(partial(matmul, implementation=implementation, target=target))(x, matrix))
     if got.dtype != np.float32:
         return start("FAIL", reason=f"the output is {got.dtype.name}, not float32")
-    return _judge(start, got.astype(np.float64), matmul_reference.matmul(x, plain), TOLERANCE["float32"])
+    if (got[used:] != 0).any():
+        return start("FAIL", reason="rows that are not used are not 0")
+    return _judge(start, got[:used].astype(np.float64), matmul_reference.matmul(x[:used], plain), TOLERANCE["float32"])

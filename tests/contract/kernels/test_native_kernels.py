@@ -13,7 +13,7 @@ import pytest
 
 from pallas_kernels.kv_write import kv_write
 from pallas_kernels.matmul import cpu_native
-from pallas_kernels.matmul.packed import pack
+from pallas_kernels.matmul.packed import counted, pack
 from pallas_kernels.parity.cases import ATTENTION_CASES, MATMUL_CASES
 from pallas_kernels.parity.gate import TOLERANCE
 from pallas_kernels.ragged_paged_attention import cpu_native as attention_native
@@ -52,6 +52,12 @@ class TestMatmul(MatmulSuite):
         whole = np.asarray(cpu_native.matmul(x, matrix))
         for rows in range(1, 17):
             np.testing.assert_array_equal(np.asarray(cpu_native.matmul(x[:rows], matrix)), whole[:rows])
+
+    @pytest.mark.parametrize("used", [-1, 4])
+    def test_more_used_rows_than_there_are_are_refused(self, used):
+        matrix = counted(pack(jnp.ones((8, 8), jnp.float32), 1, "panels"), jnp.int32(used))
+        with pytest.raises(jax.errors.JaxRuntimeError, match="more rows are used than there are"):
+            cpu_native.matmul(jnp.ones((3, 8), jnp.float32), matrix).block_until_ready()
 
     def test_many_products_at_once(self):
         """Large enough to be shared between threads; several programs share the threads, and all come to an end."""

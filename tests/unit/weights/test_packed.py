@@ -7,9 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxserve.executor.experts import DividedVisit
 from jaxserve.executor.memory import device_bytes
-from jaxserve.models.binding import Params, abstract_params, bind
+from jaxserve.models.binding import Params, UsedRows, abstract_params, bind
 from jaxserve.models.checkpoint import read_hf_config
+from jaxserve.models.parameter import multiply_columns
 from jaxserve.models.registry import decoder_config
 from jaxserve.weights.abstract import placed_params
 from jaxserve.weights.load import load_params
@@ -81,6 +83,32 @@ def test_logits_of_packed_weights(name):
 
     logits = np.asarray(run(params, tokens))[:, : config.vocab_size]
     np.testing.assert_allclose(logits, golden.full, atol=TOLERANCE, rtol=0)
+
+
+@NATIVE
+@pytest.mark.parametrize("name", [UNTIED, TIED, "qwen2-moe-shared"])
+def test_padding_is_not_computed(name):
+    """Real tokens come out as without padding, bit for bit; what follows them is finite, and logits of no row are 0."""
+    golden, config, mesh, real = read_golden(name), decoder_of(name), make_mesh(1), 5
+    params = load_params(DATA / name, config, mesh, "bfloat16", packer=Packer(config, mesh))
+    tokens = np.array(golden.prompts[golden.full_prompt], np.int32)[:real]
+
+    @jax.jit
+    def run(params: Params, ids: jax.Array, used: UsedRows | None) -> tuple[jax.Array, jax.Array, jax.Array]:
+        decoder = bind(config, params, used)
+        visit = DividedVisit(mesh, jnp.int32(real))
+        hidden = decoder.hidden(ids, jnp.arange(ids.shape[0]), dense_attend, visit)
+        bare = decoder.layers["0"].attention.qkv
+        return hidden, decoder.logits(hidden), multiply_columns(hidden, bare.get_value())
+
+    hidden, logits, _ = run(params, tokens, None)
+    padded, padded_logits, product = run(params, np.pad(tokens, (0, 3)), UsedRows(jnp.int32(real), jnp.int32(2)))
+    np.testing.assert_array_equal(padded[:real], hidden)
+    np.testing.assert_array_equal(padded_logits[:2], logits[:2])
+    assert np.isfinite(padded.astype(np.float32)).all()
+    assert (np.asarray(product)[real:] == 0).all()
+    assert np.asarray(product)[:real].all(axis=-1).any()
+    assert (np.asarray(padded_logits)[2:, : config.vocab_size] == 0).all()
 
 
 @NATIVE
