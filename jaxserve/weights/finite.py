@@ -2,37 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
-from typing import Any
-
 import numpy as np
 
 from jaxserve.errors import CheckpointError
 from jaxserve.models.rules import WeightRule
+from jaxserve.weights.bits import are_numbers
 from jaxserve.weights.checkpoint import Block, Tensors, whole
 
-_STRIP = 2**16  # elements looked at together: few enough to stay in a core's cache
-_EXPONENTS: Mapping[str, tuple[type[np.unsignedinteger[Any]], int]] = MappingProxyType(
-    {"float32": (np.uint32, 0x7F80_0000), "float16": (np.uint16, 0x7C00), "bfloat16": (np.uint16, 0x7F80)}
-)
-"""Bits that are all set in NaN and infinity, and in no number."""
+_STRIP = 2**17  # elements looked at together: few enough to stay in a core's cache, where they are looked at twice
 
 
 def is_finite(block: Block) -> bool:
-    """Whether a contiguous array of float32, float16 or bfloat16 holds numbers only.
-
-    Integer operations on the bits: numpy knows bfloat16 one element at a time.
-    """
-    kind, exponent = _EXPONENTS[block.dtype.name]
-    bits = block.reshape(-1).view(kind)
-    mask, exponents = kind(exponent), np.empty(min(_STRIP, bits.size), kind)
-    for start in range(0, bits.size, _STRIP):
-        strip = bits[start : start + _STRIP]
-        np.bitwise_and(strip, mask, out=exponents[: strip.size])
-        if exponents[: strip.size].max() == mask:
-            return False
-    return True
+    """Whether a contiguous array of float32, float16 or bfloat16 holds numbers only."""
+    line = block.reshape(-1)
+    return all(are_numbers(line[start : start + _STRIP]) for start in range(0, line.size, _STRIP))
 
 
 def not_finite_error(tensors: Tensors, rule: WeightRule, dtype: str) -> CheckpointError:

@@ -8,6 +8,7 @@ from math import prod
 import numpy as np
 
 from jaxserve.models.rules import Packing, Source, WeightRule
+from jaxserve.weights.bits import bits, convert
 from jaxserve.weights.checkpoint import Block, Bounds, Tensors, piece
 from jaxserve.weights.transpose import put_transposed
 
@@ -44,7 +45,7 @@ def _fill(out: Block, checkpoint: Tensors, rule: WeightRule, shape: tuple[int, .
     match rule.packing:
         case Packing.WHOLE:
             for row, part in _pieces(checkpoint, source, _inside(bounds, source.shape)):
-                out[row : row + len(part)] = part
+                bits(out)[row : row + len(part)] = bits(convert(part, out.dtype))
         case Packing.TRANSPOSED:
             _put_transposed(out, checkpoint, source, _inside(bounds[::-1], source.shape))
         case Packing.ROWS:

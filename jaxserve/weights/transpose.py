@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from jaxserve.weights.bits import bits, convert
 from jaxserve.weights.checkpoint import Block
 
 _STRIP = 64
@@ -21,12 +22,12 @@ def put_transposed(out: Block, part: Block) -> None:
         out: [columns, rows], elements of a row of it side by side.
         part: [rows, columns].
     """
-    together = _WORD.itemsize // out.itemsize
+    line, together = bits(out), _WORD.itemsize // out.itemsize
     packed = len(part) // together * together if out.ndim == 2 else 0
     for row in range(0, packed, _STRIP):
-        strip = part[row : min(row + _STRIP, packed)].astype(out.dtype, copy=False)
-        words = np.empty((len(strip) // together, strip.shape[1], together), out.dtype)
+        strip = bits(convert(part[row : min(row + _STRIP, packed)], out.dtype))
+        words = np.empty((len(strip) // together, strip.shape[1], together), line.dtype)
         for place in range(together):
             words[:, :, place] = strip[place::together]
-        out[:, row : row + len(strip)].view(_WORD)[...] = words.view(_WORD)[:, :, 0].T
-    out[..., packed:] = part[packed:].T
+        line[:, row : row + len(strip)].view(_WORD)[...] = words.view(_WORD)[:, :, 0].T
+    line[..., packed:] = bits(convert(part[packed:], out.dtype)).T

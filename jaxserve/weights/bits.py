@@ -1,0 +1,47 @@
+"""Elements as the integers that their bits are: numpy copies and compares those many at a time and lets other threads run
+meanwhile, where it takes ml_dtypes' numbers one by one and holds the interpreter's lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+from jaxserve.weights.checkpoint import Block
+
+_BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+_FLOAT32 = np.dtype(np.float32)
+_INFINITIES: Mapping[str, int] = MappingProxyType({"float32": 0x7F80_0000, "float16": 0x7C00, "bfloat16": 0x7F80})
+"""The bits of infinity. NaN's are larger, those of every positive number smaller; negative ones have the highest bit as well."""
+
+
+def bits(block: Block) -> npt.NDArray[Any]:
+    """The same memory as unsigned integers of the same size."""
+    return block.view(np.dtype(f"u{block.itemsize}"))
+
+
+def are_numbers(block: Block) -> bool:
+    """Whether an array of float32, float16 or bfloat16 has neither NaN nor infinity."""
+    if not block.size:
+        return True
+    infinity, unsigned = _INFINITIES[block.dtype.name], bits(block)
+    # Of signed integers the largest is that of a positive number if there is one, of unsigned ones that of a negative number.
+    signed = unsigned.view(np.dtype(f"i{block.itemsize}"))
+    return bool(signed.max() < infinity and unsigned.max() < infinity + (1 << 8 * block.itemsize - 1))
+
+
+def convert(block: Block, dtype: np.dtype) -> Block:
+    """`block.astype(dtype, copy=False)`, bit for bit, without the lock between bfloat16 and float32."""
+    if (block.dtype, dtype) == (_BFLOAT16, _FLOAT32):
+        return (bits(block).astype(np.uint32) << np.uint32(16)).view(dtype)
+    if (block.dtype, dtype) == (_FLOAT32, _BFLOAT16) and are_numbers(block):  # a NaN's bits are no number to be rounded
+        wide = bits(block)
+        odd = wide >> np.uint32(16) & np.uint32(1)  # ties go to even
+        rounded: Block = (wide + odd + np.uint32(0x7FFF)) >> np.uint32(16)
+        return rounded.astype(np.uint16).view(dtype)
+    return block.astype(dtype, copy=False)
