@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxserve.config.windows import group_layers
@@ -20,6 +18,7 @@ from jaxserve.executor.lowering import Lowering
 from jaxserve.executor.programs import SMALL_PROGRAMS, Programs
 from jaxserve.executor.result import LocalHandle
 from jaxserve.executor.step import StepState
+from jaxserve.executor.zeros import untouched_zeros
 from jaxserve.metrics.turn import ExecutorCounts
 from jaxserve.models.binding import Params
 from jaxserve.sampling.params import MAX_LOGPROBS
@@ -54,10 +53,7 @@ class LocalExecutor:
         self._expert_tokens = ExpertTokens(lowering.config, programs.expert_tokens)
         self.device_kind: str = lowering.mesh.devices.flat[0].device_kind
         self.grid = lowering.grid
-        zeros: Callable[..., jax.Array] = jnp.zeros
-        self._state: StepState = jax.tree.map(
-            lambda array: zeros(array.shape, array.dtype, device=array.sharding), lowering.state
-        )
+        self._state: StepState = jax.tree.map(untouched_zeros, lowering.state)
 
     @property
     def temporary_bytes(self) -> int:
