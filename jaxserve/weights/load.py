@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -25,6 +26,7 @@ from jaxserve.weights.jobs import Job, Progress, collect, list_jobs
 from jaxserve.weights.manifest import require_manifest
 from jaxserve.weights.packed import Packer
 from jaxserve.weights.packing import Index, read_block
+from jaxserve.weights.panels import read_panels
 from jaxserve.weights.quantised.layout import Dequantised, Layout
 from jaxserve.weights.recheck import BlockSums, bounds_of
 from pallas_kernels.matmul import PackedMatrix
@@ -84,7 +86,7 @@ def load_params(
 
         def read(job: Job) -> jax.Array | PackedMatrix:
             held = HeldTensors(checkpoint, None if manifest is None else manifest.check)
-            return _held(job, _read(job, Dequantised(held, layout), sums), packer, sums)
+            return _read(job, Dequantised(held, layout), packer, sums)
 
         try:
             return collect(jobs, pool.map(read, jobs), progress)
@@ -98,28 +100,27 @@ def _quantisation(directory: Path) -> Quantisation | None:
     return quantisation_from_hf(read_json_object(path)) if path.is_file() else None
 
 
-def _read(job: Job, tensors: Tensors, sums: BlockSums | None) -> jax.Array:
+def _read(job: Job, tensors: Tensors, packer: Packer | None, sums: BlockSums | None) -> jax.Array | PackedMatrix:
+    """One parameter, as the engine is to hold it."""
+    plain = jax.ShapeDtypeStruct(job.shape, job.dtype, sharding=job.sharding)
+    target = plain if packer is None else packer.shape(job.rule.path, plain)
+    packed = target if isinstance(target, PackedMatrix) else None
+    place = plain if packed is None else packed.values
+    path = job.rule.path if packed is None else (*job.rule.path, "values")
+
     def block(index: Index | None) -> Block:
-        here = (slice(None),) * len(job.shape) if index is None else index
+        here = (slice(None),) * len(place.shape) if index is None else index
         with np.errstate(over="ignore", invalid="ignore"):  # told below, by the tensor's name
-            packed = read_block(tensors, job.rule, job.shape, here, job.dtype)
-        if not is_finite(packed):
+            if packed is not None and packed.form == "panels":
+                read = read_panels(tensors, job.rule, job.shape, packed.split, job.dtype)
+            else:
+                read = read_block(tensors, job.rule, job.shape, here, job.dtype)
+        if not is_finite(read):
             raise not_finite_error(tensors, job.rule, job.dtype)
         if sums is not None:
-            sums.add(job.rule.path, bounds_of(here, job.shape), packed)
-        return packed
+            sums.add(path, bounds_of(here, place.shape), read)
+        return read
 
-    array: jax.Array = jax.make_array_from_callback(job.shape, job.sharding, block)
-    return array.block_until_ready()  # the host's copy goes before the next parameter comes
-
-
-def _held(job: Job, array: jax.Array, packer: Packer | None, sums: BlockSums | None) -> jax.Array | PackedMatrix:
-    """A parameter as the engine is to hold it; `sums` gets the checksum of one that is packed."""
-    if packer is None:
-        return array
-    held = packer.pack(job.rule.path, array)
-    jax.block_until_ready(held)
-    if sums is not None and isinstance(held, PackedMatrix):
-        values = np.asarray(held.values)
-        sums.add((*job.rule.path, "values"), bounds_of((slice(None),) * values.ndim, values.shape), values)
-    return held
+    array: jax.Array = jax.make_array_from_callback(place.shape, place.sharding, block)
+    array.block_until_ready()  # the host's copy goes before the next parameter comes
+    return array if packed is None else replace(packed, values=array)

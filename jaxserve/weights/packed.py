@@ -38,14 +38,14 @@ class Packer:
         product = self._product(path, parameter)
         return parameter if product is None else pack(parameter, product.split, product.form)
 
+    def shape(self, path: tuple[str, ...], leaf: Any) -> Any:
+        """What `pack` makes of a parameter of which only shape and dtype are known: with a jax.ShapeDtypeStruct for the array."""
+        product = self._product(path, leaf)
+        return leaf if product is None else packed_shape(leaf, *product, self._placed)
+
     def shapes(self, params: Params) -> Params:
         """What `pack` makes of every leaf of `placed_params`."""
-
-        def shape(keys: tuple[Any, ...], leaf: Any) -> Any:
-            product = self._product(tuple(str(key.key) for key in keys), leaf)
-            return leaf if product is None else packed_shape(leaf, *product, self._placed)
-
-        packed: Params = jax.tree.map_with_path(shape, params)
+        packed: Params = jax.tree.map_with_path(lambda keys, leaf: self.shape(tuple(str(key.key) for key in keys), leaf), params)
         return packed
 
     def _product(self, path: tuple[str, ...], leaf: Any) -> Product | None:

@@ -30,7 +30,7 @@ def read_block(checkpoint: Tensors, rule: WeightRule, shape: tuple[int, ...], in
         A contiguous array of that dtype; zeros where the parameter is padded.
     """
     bounds = tuple(part.indices(size)[:2] for part, size in zip(index, shape, strict=True))
-    out = _zeros([stop - start for start, stop in bounds], np.dtype(dtype))
+    out = aligned_zeros([stop - start for start, stop in bounds], np.dtype(dtype))
     if rule.experts is None:
         _fill(out, checkpoint, rule, shape, bounds)
     else:
@@ -44,7 +44,7 @@ def _fill(out: Block, checkpoint: Tensors, rule: WeightRule, shape: tuple[int, .
     source = rule.sources[0]
     match rule.packing:
         case Packing.WHOLE:
-            for row, part in _pieces(checkpoint, source, _inside(bounds, source.shape)):
+            for row, part in read_rows(checkpoint, source, _inside(bounds, source.shape)):
                 bits(out)[row : row + len(part)] = bits(convert(part, out.dtype))
         case Packing.TRANSPOSED:
             _put_transposed(out, checkpoint, source, _inside(bounds[::-1], source.shape))
@@ -94,11 +94,11 @@ def _put_columns(
 
 def _put_transposed(out: Block, checkpoint: Tensors, source: Source, bounds: Bounds) -> None:
     """Fill the first columns of out with a source's rows between bounds, converting the dtype."""
-    for first, part in _pieces(checkpoint, source, bounds):
+    for first, part in read_rows(checkpoint, source, bounds):
         put_transposed(out[..., first : first + len(part)], part)
 
 
-def _pieces(checkpoint: Tensors, source: Source, bounds: Bounds) -> Iterator[tuple[int, Block]]:
+def read_rows(checkpoint: Tensors, source: Source, bounds: Bounds) -> Iterator[tuple[int, Block]]:
     """The rows of a source between bounds, a few at a time: how many came before, and the next."""
     (start, stop), *inputs = bounds
     size = (stop - start, *(end - begin for begin, end in inputs))
@@ -107,8 +107,8 @@ def _pieces(checkpoint: Tensors, source: Source, bounds: Bounds) -> Iterator[tup
         yield row - start, _read(checkpoint, source, ((row, min(row + rows, stop)), *inputs))
 
 
-def _zeros(shape: Sequence[int], dtype: np.dtype) -> Block:
-    """np.zeros, aligned."""
+def aligned_zeros(shape: Sequence[int], dtype: np.dtype) -> Block:
+    """np.zeros that jax's CPU devices take without a copy."""
     memory = np.zeros(prod(shape) * dtype.itemsize + _ALIGNED, np.uint8)
     first = -memory.ctypes.data % _ALIGNED
     return memory[first : first + memory.size - _ALIGNED].view(dtype).reshape(shape)
