@@ -13,7 +13,7 @@ from jaxserve.weights.packing import aligned_zeros, read_rows
 from jaxserve.weights.transpose import put_transposed
 from pallas_kernels.matmul.packed import BLOCK
 
-_WORD = np.dtype(np.uint32)
+_PAIR = np.dtype(np.uint32)
 """Has the inputs that a panel keeps side by side: stored rows have them side by side, too."""
 
 
@@ -49,8 +49,8 @@ def _put(out: Block, rows: Block, column: int, outputs: int) -> None:
         count = min(width - within, len(rows) - done)
         strip = np.ascontiguousarray(convert(rows[done : done + count], out.dtype))
         place = out[panel * BLOCK * inputs :][: width * inputs]
-        even = inputs - inputs % (_WORD.itemsize // out.itemsize)
-        words = place[: even * width].view(_WORD).reshape(-1, width)
-        put_transposed(words[:, within : within + count], strip[:, :even].view(_WORD))
+        even = inputs - inputs % (_PAIR.itemsize // out.itemsize)
+        words = place[: even * width].view(_PAIR).reshape(-1, width)
+        put_transposed(words[:, within : within + count], strip[:, :even].view(_PAIR))
         put_transposed(place[even * width :].reshape(-1, width)[:, within : within + count], strip[:, even:])
         done += count

@@ -9,13 +9,14 @@ from jaxserve.weights.checkpoint import Block
 
 _STRIP = 64
 """Rows transposed at a time: few enough that the lines they are written to stay in cache."""
-_WORD = np.dtype(np.uint64)
+_WORD = np.dtype(np.complex128)
+"""16 bytes, the most that numpy copies as one."""
 
 
 def put_transposed(out: Block, part: Block) -> None:
     """out[...] = part.T, converting the dtype. Of vectors, out[...] = part.
 
-    Elements of neighbouring rows are put side by side into words of eight bytes, while they are in cache; then words are
+    Elements of neighbouring rows are put side by side into words, while they are in cache; then words are
     transposed, a fraction of as many as there are elements.
 
     Args:
