@@ -50,9 +50,8 @@ def sample(logits: jax.Array, batch: SamplingBatch, state: SamplerState, vocabul
 
 def _general(logits: jax.Array, batch: SamplingBatch, state: SamplerState, vocabulary: Vocabulary) -> jax.Array:
     logits = _adjusted(logits, batch, state, vocabulary)
-    greedy = _likeliest(logits, vocabulary)
-    tokens: jax.Array = lax.cond(batch.any_random, lambda: _random(logits, greedy, batch, vocabulary), lambda: greedy)
-    return tokens
+    scores: jax.Array = lax.cond(batch.any_random, lambda: _noisy(logits, batch, vocabulary), lambda: logits)
+    return _likeliest(scores, vocabulary)
 
 
 def _adjusted(logits: jax.Array, batch: SamplingBatch, state: SamplerState, vocabulary: Vocabulary) -> jax.Array:
@@ -84,23 +83,23 @@ def _suppressed(logits: jax.Array, suppress: jax.Array, vocabulary: Vocabulary) 
     return logits.at[row, vocabulary.columns(suppress, columns)].set(-jnp.inf, mode="drop")
 
 
-def _random(logits: jax.Array, greedy: jax.Array, batch: SamplingBatch, vocabulary: Vocabulary) -> jax.Array:
+def _noisy(logits: jax.Array, batch: SamplingBatch, vocabulary: Vocabulary) -> jax.Array:
+    """Scores whose largest is a sample; of greedy rows the logits themselves. NaN and +inf stay what makes a row invalid."""
     largest = vocabulary.largest(jnp.max(logits, axis=1))[:, None]
     # A row may forbid every token: then all deficits are infinite rather than NaN.
     largest = jnp.maximum(largest, -LARGEST)
-    is_greedy = batch.temperature <= 0.0
-    temperature = jnp.where(is_greedy, 1.0, batch.temperature)[:, None]
-    deficit = (largest - logits) / temperature
+    is_greedy = (batch.temperature <= 0.0)[:, None]
+    deficit = (largest - logits) / jnp.where(is_greedy, 1.0, batch.temperature[:, None])
     limits = (batch.top_k, batch.top_p, batch.min_p)
     scores: jax.Array = lax.cond(
         batch.any_truncated,
-        lambda: jnp.where(kept_tokens(deficit, *limits, vocabulary), -deficit, -jnp.inf),
+        lambda: jnp.where(kept_tokens(deficit, *limits, vocabulary) | jnp.isnan(deficit), -deficit, -jnp.inf),
         lambda: -deficit,
     )
     noise = gumbel_noise(batch.key, batch.position, logits.shape[1], vocabulary)
     # The barrier keeps the noise from being drawn once more for each pass over the scores.
-    chosen = _likeliest(lax.optimization_barrier(scores + noise), vocabulary)
-    return jnp.where(is_greedy | (greedy == NO_TOKEN), greedy, chosen)
+    noisy: jax.Array = lax.optimization_barrier(jnp.where(is_greedy, logits, scores + noise))
+    return noisy
 
 
 def _likeliest(scores: jax.Array, vocabulary: Vocabulary) -> jax.Array:
