@@ -5,8 +5,8 @@
 
 Engines that are not given are skipped; benchmarks/peers/README.md says how each is installed. All servers stay up for the whole
 run; in every round each workload goes to one engine after another, in the other order every second round, with prompts that no
-other round has. Writes the JSON, and beside it a table (.md) and a picture (.png). With transformers, outputs of every workload
-are held against its own logits. The machine must have nothing else to do.
+other round has. Writes the JSON after every round, and at the end a table (.md) and a picture (.png) beside it. With
+transformers, outputs of every workload are held against its own logits. The machine must have nothing else to do.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ import shlex
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -56,7 +57,7 @@ def recipes(given: argparse.Namespace, models: Models) -> list[Recipe]:
         made.append(transformers(models, given.transformers_python, threads))
     for name, how in INSTALL.items():
         if name not in {recipe.name for recipe in made}:
-            print(f"{name} is not measured; {how}", flush=True)
+            _say(f"{name} is not measured; {how}")
     return made
 
 
@@ -69,37 +70,67 @@ def started(chosen: Sequence[Recipe], logs: Path, opened: ExitStack) -> list[Eng
         except (OSError, RuntimeError) as error:
             if recipe.name == OWN:
                 raise
-            print(f"{recipe.name} is not measured; {error}", flush=True)
+            _say(f"{recipe.name} is not measured; {error}")
             continue
         opened.callback(engine.stop)
         engines.append(engine)
-        print(f"{recipe.name} is ready after {engine.ready_seconds:.1f} s", flush=True)
+        _say(f"{recipe.name} is ready after {engine.ready_seconds:.1f} s")
     return engines
 
 
-def measure(
-    engines: Sequence[Engine], loads: Sequence[Workload], rounds: int
-) -> tuple[dict[str, dict[str, list[Figures]]], dict[str, list[Stream]]]:
-    """Figures by workload, engine and round, and jaxserve's first streams of each workload."""
-    runs: dict[str, dict[str, list[Figures]]] = {load.name: {engine.recipe.name: [] for engine in engines} for load in loads}
-    kept: dict[str, list[Stream]] = {}
+class Measurement:
+    """What the engines were measured at so far.
+
+    Attributes:
+        runs: figures by workload, engine and round.
+        kept: jaxserve's first streams of each workload.
+    """
+
+    def __init__(self, engines: Sequence[Engine], loads: Sequence[Workload]) -> None:
+        self.runs: dict[str, dict[str, list[Figures]]] = {
+            load.name: {engine.recipe.name: [] for engine in engines} for load in loads
+        }
+        self.kept: dict[str, list[Stream]] = {}
+        self._engines = engines
+        self._loads = loads
+
+    def round(self, number: int) -> None:
+        """One more of each workload that has not had its rounds."""
+        for load in self._loads:
+            if number < load.rounds:
+                for engine in self._engines if number % 2 == 0 else reversed(self._engines):
+                    self._one(load, engine, number)
+
+    def _one(self, load: Workload, engine: Engine, number: int) -> None:
+        name = engine.recipe.name
+        others = [other for other in self._engines if other is not engine]
+        before, idle_before = engine.cpu_seconds(), sum(other.cpu_seconds() for other in others)
+        streams = run(engine.url, engine.recipe.fields, load, number)
+        found = figures(streams) | {"memory_gb": engine.memory() / 1e9, "cpu_seconds": engine.cpu_seconds() - before}
+        found["others_cpu_seconds"] = sum(other.cpu_seconds() for other in others) - idle_before
+        self.runs[load.name][name].append(found)
+        if name == OWN:
+            self.kept.setdefault(load.name, streams[-CHECKED:])
+        _say(f"round {number + 1}, {load.name}, {name}: {', '.join(f'{key} {value:.4g}' for key, value in found.items())}")
+
+
+def rounds_within(minutes: float, rounds: int, began: float) -> Iterator[int]:
+    """Numbers of rounds, as many as end within so many minutes after `began`, if each takes as long as the last.
+
+    `began` is a time of `time.perf_counter`.
+    """
     for number in range(rounds):
-        for load in loads:
-            for engine in engines if number % 2 == 0 else reversed(engines):
-                name = engine.recipe.name
-                before = sum(other.cpu_seconds() for other in engines if other is not engine)
-                streams = run(engine.url, engine.recipe.fields, load, number)
-                found = figures(streams)
-                idle = sum(other.cpu_seconds() for other in engines if other is not engine) - before
-                runs[load.name][name].append({**found, "others_cpu_seconds": idle})
-                if name == OWN:
-                    kept.setdefault(load.name, streams[-CHECKED:])
-                print(f"round {number + 1}, {load.name}, {name}: {_said(found)}", flush=True)
-    return runs, kept
+        start = time.perf_counter()
+        yield number
+        now = time.perf_counter()
+        if number + 1 < rounds and now + (now - start) > began + 60 * minutes:
+            _say(f"{number + 1} of {rounds} rounds: another would end after {minutes:g} minutes")
+            return
 
 
 def compare(given: argparse.Namespace, scratch: Path) -> dict[str, Any]:
-    """The whole comparison."""
+    """The whole comparison; what there is of it is in the JSON file after every round."""
+    began = time.perf_counter()
     models = write_models(given.models or scratch)
     report: dict[str, Any] = {**machine.describe(), "command": _command(), "load_average_before": os.getloadavg()[0]}
     loads = [
@@ -113,21 +144,33 @@ def compare(given: argparse.Namespace, scratch: Path) -> dict[str, Any]:
         for engine in engines:
             for load in warm_up():
                 run(engine.url, engine.recipe.fields, load, -1)
-        runs, kept = measure(engines, loads, given.rounds or (QUICK_ROUNDS if given.quick else ROUNDS))
-        report["engines"] = {
-            engine.recipe.name: {
-                "ready_seconds": engine.ready_seconds,
-                "memory_ready": ready[engine.recipe.name],
-                "memory_loaded": engine.memory(),
-            }
-            for engine in engines
-        }
-    report |= {"compared": compared(runs), "runs": runs}
+        measured = Measurement(engines, loads)
+        for number in rounds_within(given.minutes, given.rounds or (QUICK_ROUNDS if given.quick else ROUNDS), began):
+            measured.round(number)
+            report["engines"] = {engine.recipe.name: _of(engine, ready) for engine in engines}
+            report |= {"rounds": number + 1, "compared": compared(measured.runs), "runs": measured.runs}
+            report["minutes"] = (time.perf_counter() - began) / 60
+            given.out.write_text(json.dumps(report, indent=1) + "\n")
     if given.transformers_python:
         report["agreement"] = {
-            dtype: agreement(given.transformers_python, str(models.checkpoint), dtype, kept) for dtype in ("bfloat16", "float32")
+            dtype: agreement(given.transformers_python, str(models.checkpoint), dtype, measured.kept)
+            for dtype in ("bfloat16", "float32")
         }
     return report
+
+
+def _of(engine: Engine, ready: dict[str, int]) -> dict[str, Any]:
+    return {
+        "ready_seconds": engine.ready_seconds,
+        "memory_ready": ready[engine.recipe.name],
+        "memory_loaded": engine.memory(),
+        "flags": _without_places(engine.recipe.command[1:]),
+        "environment": {
+            name: ":".join(_without_places(value.split(":")))
+            for name, value in engine.recipe.environment.items()
+            if name != "PATH"
+        },
+    }
 
 
 def main() -> None:
@@ -145,14 +188,17 @@ def main() -> None:
             print(f"{workload}: {one['others']} of {one['tokens']} tokens are not transformers' in {dtype}, gap {one['gap']:.4f}")
 
 
-def _said(found: Figures) -> str:
-    return ", ".join(f"{name} {value:.4g}" for name, value in found.items())
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 def _command() -> str:
     """The command as it is written down: paths of this machine tell others nothing."""
-    words = [Path(word).name if word.startswith("/") else word for word in sys.argv[1:]]
-    return " ".join(["python -m benchmarks.peers", *words])
+    return " ".join(["python -m benchmarks.peers", *_without_places(sys.argv[1:])])
+
+
+def _without_places(words: Sequence[str]) -> list[str]:
+    return [Path(word).name if word.startswith("/") else word for word in words]
 
 
 def _arguments() -> argparse.Namespace:
@@ -161,6 +207,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="two rounds, half the burst, no Poisson arrivals")
     parser.add_argument("--models", type=Path, help="folder for the model: where it stays in one place, vLLM compiles it once")
     parser.add_argument("--rounds", type=int, default=0, help=f"{ROUNDS}, with --quick {QUICK_ROUNDS}")
+    parser.add_argument("--minutes", type=float, default=45, help="no round begins that would not end within so many")
     parser.add_argument("--only", nargs="+", help="workloads by name")
     parser.add_argument("--poisson-rate", type=float, default=1.2, help="arrivals a second")
     parser.add_argument("--jaxserve-flags", default="", help="for jaxserve.serve, in one argument")

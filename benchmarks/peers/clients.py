@@ -61,14 +61,14 @@ def run(url: str, fields: Mapping[str, Any], workload: Workload, seed: int) -> l
 
 
 async def _run(url: str, fields: Mapping[str, Any], workload: Workload, found: list[Stream]) -> None:
-    connections, begin = Connections(url), time.perf_counter()
+    begin = time.perf_counter()
     if workload.clients:
         waiting = iter(found)
 
         async def client() -> None:
             for stream in waiting:
                 stream.due = time.perf_counter()
-                await _complete(connections, fields, stream)
+                await _complete(url, fields, stream)
 
         await asyncio.gather(*(client() for _ in range(workload.clients)))
     else:
@@ -76,13 +76,12 @@ async def _run(url: str, fields: Mapping[str, Any], workload: Workload, found: l
         async def arriving(stream: Stream) -> None:
             await asyncio.sleep(begin + stream.request.arrival - time.perf_counter())
             stream.due = begin + stream.request.arrival
-            await _complete(connections, fields, stream)
+            await _complete(url, fields, stream)
 
         await asyncio.gather(*map(arriving, found))
-    connections.close()
 
 
-async def _complete(connections: Connections, fields: Mapping[str, Any], stream: Stream) -> None:
+async def _complete(url: str, fields: Mapping[str, Any], stream: Stream) -> None:
     request = stream.request
     body = {
         **fields,
@@ -95,9 +94,13 @@ async def _complete(connections: Connections, fields: Mapping[str, Any], stream:
     }
     pieces: list[tuple[float, bytes]] = []
     headers = {"Content-Type": "application/json"}
-    reply = await connections.exchange(
-        "POST", "/v1/completions", headers, json.dumps(body).encode(), lambda piece, now: pieces.append((now, piece))
-    )
+    connections = Connections(url)  # of its own: llama.cpp's server closes one that it has streamed on, and says it keeps it
+    try:
+        reply = await connections.exchange(
+            "POST", "/v1/completions", headers, json.dumps(body).encode(), lambda piece, now: pieces.append((now, piece))
+        )
+    finally:
+        connections.close()
     stream.ended = time.perf_counter()
     if reply.status != 200:
         raise RuntimeError(f"status {reply.status}: {b''.join(piece for _, piece in pieces)[:500]!r}")

@@ -25,7 +25,7 @@ SHOWN: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("16 streams", ("output_tokens_per_s", "decode_tokens_per_s")),
     ("32 streams", ("output_tokens_per_s", "decode_tokens_per_s")),
     ("prefill 512", ("prefill_tokens_per_s",)),
-    ("mixed burst", ("output_tokens_per_s", "ttft_p50_s", "ttft_p99_s", "itl_p99_s")),
+    ("mixed burst", ("output_tokens_per_s", "ttft_p50_s", "ttft_p99_s", "itl_p99_s", "memory_gb")),
     ("mixed poisson", ("output_tokens_per_s", "ttft_p50_s", "ttft_p99_s", "itl_p99_s")),
     ("shared prefix", ("seconds",)),
 )
@@ -37,6 +37,7 @@ _NAMES = {
     "ttft_p99_s": "TTFT p99, s",
     "itl_p99_s": "ITL p99, s",
     "seconds": "seconds",
+    "memory_gb": "memory, GB",
 }
 
 

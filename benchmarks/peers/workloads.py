@@ -28,11 +28,13 @@ class Workload:
         name: in results.
         requests: makes them for a seed.
         clients: how many are answered at a time; the next is sent when one has ended. 0: all at their arrival.
+        rounds: how many rounds have it at most.
     """
 
     name: str
     requests: Callable[[int], Sequence[Request]]
     clients: int = 0
+    rounds: int = 100
 
 
 def streams(count: int, prompt: int = 128, output: int = 128, rounds: int = 1) -> Callable[[int], Sequence[Request]]:
@@ -84,7 +86,7 @@ def workloads(*, quick: bool, poisson_rate: float) -> list[Workload]:
         Workload("mixed burst", mixed(burst), clients=16),
         Workload("shared prefix", shared_prefix(32)),
     ]
-    return made if quick else [*made, Workload("mixed poisson", mixed(48, poisson_rate))]
+    return made if quick else [*made, Workload("mixed poisson", mixed(48, poisson_rate), rounds=2)]
 
 
 def warm_up() -> list[Workload]:

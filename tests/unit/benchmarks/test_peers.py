@@ -3,6 +3,7 @@
 import json
 import struct
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from benchmarks.batch_requests import word
+from benchmarks.peers.__main__ import rounds_within
 from benchmarks.peers.checkpoint import gguf_fields, gguf_tensor
 from benchmarks.peers.clients import Stream, read, run
 from benchmarks.peers.engines import free_port
@@ -96,6 +98,14 @@ def test_every_round_has_its_own_tokens_and_the_same_lengths() -> None:
     arrivals = [request.arrival for request in mixed(8, rate=2.0)(0)]
     assert arrivals == sorted(arrivals)
     assert arrivals[0] > 0
+
+
+def test_no_round_begins_that_would_not_end_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = iter([0.0, 10.0, 10.0, 20.0, 20.0, 41.0])
+    monkeypatch.setattr(time, "perf_counter", lambda: next(now))
+    assert list(rounds_within(1.0, 5, 0.0)) == [0, 1, 2], "a fourth would take 21 s more"
+    now = iter([0.0, 10.0, 10.0, 20.0])
+    assert list(rounds_within(1.0, 2, 0.0)) == [0, 1]
 
 
 def test_a_table_and_a_picture_of_what_all_engines_have(tmp_path: Path) -> None:
