@@ -41,6 +41,7 @@ def shape_from_hf(hf: Mapping[str, Any], name: str, where: str = "config.json") 
         output_bias=decoder.output_bias,
         mlp_bias=decoder.mlp_bias,
         norms=decoder.norm_parameters,
+        heads_norms=decoder.qk_norm == "all",
         sinks=decoder.sinks,
         experts=decoder.experts,
         latent=decoder.latent,

@@ -23,6 +23,7 @@ class Part:
         use: read at every step, a row a token (embedding), or by the tokens sent there (routed experts).
         multiplied: whether they are a matrix that tokens are multiplied with.
         bits: of one of them, where they do not take the weight format.
+        rows: of a table, whose rows are padded so that each device has as many; None of what divides evenly.
     """
 
     name: str
@@ -32,9 +33,12 @@ class Part:
     use: Literal["step", "row", "routed", "last"] = "step"
     multiplied: bool = True
     bits: int = 16
+    rows: int | None = None
 
     def on_device(self, tp: int, kv_heads: int) -> float:
         """Number of these weights on each of `tp` devices."""
+        if self.rows is not None:
+            return -(-self.rows // tp) * (self.count // self.rows)
         return self.count / {"tensor": tp, "kv_heads": min(tp, kv_heads), "none": 1}[self.split]
 
 
@@ -51,6 +55,7 @@ class ModelShape:
         tie_embeddings: the logits use the embedding table.
         qkv_bias, output_bias, mlp_bias: which projections add a bias (mlp_bias: the experts' too).
         norms: of all layers together, and the last one: how many weights they have.
+        heads_norms: whether queries and keys have norms over all heads, which are split as the heads are.
         sinks: one learned attention sink a head.
         experts, latent: as in DecoderConfig; None for a dense MLP and for grouped-query attention.
     """
@@ -70,6 +75,7 @@ class ModelShape:
     output_bias: bool
     mlp_bias: bool
     norms: int
+    heads_norms: bool
     sinks: bool
     experts: Experts | None
     latent: Latent | None
@@ -88,15 +94,10 @@ class ModelShape:
     def parts(self) -> tuple[Part, ...]:
         """Every weight, by how it is stored and split."""
         table = self.vocab_size * self.hidden_size
-        embedding = Part("embedding", table, quantised=False, use="last" if self.tie_embeddings else "row")
-        head = () if self.tie_embeddings else (Part("logits", table, quantised=False, use="last"),)
-        parts = (
-            embedding,
-            *head,
-            *self._attention(),
-            *self._mlp(),
-            Part("norms", self.norms, "none", False, multiplied=False),
-        )
+        use: Literal["row", "last"] = "last" if self.tie_embeddings else "row"
+        embedding = Part("embedding", table, quantised=False, use=use, rows=self.vocab_size)
+        head = () if self.tie_embeddings else (Part("logits", table, quantised=False, use="last", rows=self.vocab_size),)
+        parts = (embedding, *head, *self._attention(), *self._mlp(), *self._norms())
         return tuple(part for part in parts if part.count)
 
     @cached_property
@@ -127,29 +128,46 @@ class ModelShape:
                 Part("latent projections", layers * down, "none"),
             )
         query, kv = heads * self.head_dim, 2 * self.num_kv_heads * self.head_dim
-        small = self.qkv_bias * (query + kv) + self.output_bias * embed + self.sinks * heads
         return (
             Part("attention", layers * 2 * embed * query),
             Part("keys and values", layers * embed * kv, "kv_heads"),
-            Part("attention biases", layers * small, "none", False, multiplied=False),
+            Part("query biases", layers * self.qkv_bias * query, quantised=False, multiplied=False),
+            Part("key and value biases", layers * self.qkv_bias * kv, "kv_heads", False, multiplied=False),
+            Part("output biases", layers * self.output_bias * embed, "none", False, multiplied=False),
+            Part("sinks", layers * self.sinks * heads, quantised=False, multiplied=False),
         )
 
     def _mlp(self) -> tuple[Part, ...]:
-        embed, moe = self.hidden_size, self.experts
-        dense = Part("mlp", self.dense_layers * 3 * embed * self.ffn_size)
-        biases = self.mlp_bias * self.dense_layers * (2 * self.ffn_size + embed)
+        embed, moe, biased = self.hidden_size, self.experts, self.mlp_bias * self.dense_layers
+        dense = (
+            Part("mlp", self.dense_layers * 3 * embed * self.ffn_size),
+            Part("gate and up biases", biased * 2 * self.ffn_size, quantised=False, multiplied=False),
+            Part("down biases", biased * embed, "none", False, multiplied=False),
+        )
         if moe is None:
-            return dense, Part("mlp biases", biases, "none", False, multiplied=False)
+            return dense
         layers, routing = sum(moe.layers), moe.routing
         each = layers * moe.count
+        biased = each * self.mlp_bias
         return (
-            dense,
+            *dense,
             Part("routed experts", each * 3 * embed * moe.ffn_size, use="routed"),
             Part("shared expert", layers * 3 * embed * moe.shared_ffn_size),
             Part("router", layers * embed * (moe.count + moe.shared_gate), "none", False),
             Part("router corrections", each * routing.correction, "none", False, multiplied=False, bits=32),
-            Part("mlp biases", biases + each * routing.bias, "none", False, multiplied=False),
-            Part("expert biases", each * self.mlp_bias * (2 * moe.ffn_size + embed), "none", False, "routed", multiplied=False),
+            Part("router biases", each * routing.bias, "none", False, multiplied=False),
+            Part("experts' gate and up biases", biased * 2 * moe.ffn_size, quantised=False, use="routed", multiplied=False),
+            Part("experts' down biases", biased * embed, "none", False, "routed", multiplied=False),
+        )
+
+    def _norms(self) -> tuple[Part, ...]:
+        queries, keys = (
+            self.heads_norms * self.num_layers * heads * self.head_dim for heads in (self.num_heads, self.num_kv_heads)
+        )
+        return (
+            Part("norms", self.norms - queries - keys, "none", False, multiplied=False),
+            Part("norms of queries", queries, quantised=False, multiplied=False),
+            Part("norms of keys", keys, "kv_heads", False, multiplied=False),
         )
 
     def kv_values(self, tp: int | None = None) -> int:

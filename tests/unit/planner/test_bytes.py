@@ -7,9 +7,11 @@ import pytest
 
 from jaxserve.config.fields import EngineConfig
 from jaxserve.config.windows import group_layers
+from jaxserve.errors import ConfigError
 from jaxserve.executor.memory import count_bytes
 from jaxserve.models.checkpoint import read_hf_config
 from jaxserve.models.registry import FAMILIES, MODEL_TYPES, decoder_config
+from jaxserve.models.shards import require_shards
 from jaxserve.planner import catalogue
 from jaxserve.planner.hf import shape_from_hf
 from jaxserve.planner.memory import PAGE_SIZE, Layout
@@ -27,9 +29,13 @@ PUBLISHED: dict[str, dict[str, Any]] = {
 }
 
 
+def layout(hf: dict[str, Any], tp: int = 1) -> Layout:
+    shape = shape_from_hf(hf, "small")
+    return Layout(shape=shape, hardware=catalogue.hardware("h100"), tp=tp, weights="bf16", kv_dtype="bf16")
+
+
 def check(hf: dict[str, Any]) -> None:
-    decoder = decoder_config(hf)
-    plan = Layout(shape=shape_from_hf(hf, "small"), hardware=catalogue.hardware("h100"), tp=1, weights="bf16", kv_dtype="bf16")
+    decoder, plan = decoder_config(hf), layout(hf)
     held = count_bytes(decoder, make_mesh(1), EngineConfig(), "bfloat16", "bfloat16")
     assert plan.shape.num_parameters == decoder.num_parameters
     assert plan.weight_bytes == plan.weight_bytes_device == held.weights
@@ -38,9 +44,24 @@ def check(hf: dict[str, Any]) -> None:
     assert token * group_layers(plan.shape.windows).size == held.page * decoder.num_layers, "a page is of a group of layers"
 
 
+def divides(name: str, tp: int) -> bool:
+    try:
+        require_shards(decoder_config(read_hf_config(DATA / name)), tp)
+    except ConfigError:
+        return False
+    return True
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_every_golden_checkpoint(name: str) -> None:
     check(read_hf_config(DATA / name))
+
+
+@pytest.mark.parametrize(("name", "tp"), [(name, tp) for name in NAMES for tp in (2, 4, 8) if divides(name, tp)])
+def test_every_golden_checkpoint_on_several_devices(name: str, tp: int) -> None:
+    hf = read_hf_config(DATA / name)
+    plan, held = layout(hf, tp), count_bytes(decoder_config(hf), make_mesh(tp), EngineConfig(), "bfloat16", "bfloat16")
+    assert plan.weight_bytes_device == held.weights
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -55,8 +76,7 @@ def test_what_is_loaded(name: str) -> None:
     """Also of quantised checkpoints, which are held dequantised; layers for predicting more tokens at once are not loaded."""
     hf = read_hf_config(DATA / name)
     params = load_params(DATA / name, decoder_config(hf), make_mesh(1), "bfloat16")
-    plan = Layout(shape=shape_from_hf(hf, "small"), hardware=catalogue.hardware("h100"), tp=1, weights="bf16", kv_dtype="bf16")
-    assert sum(array.nbytes for array in jax.tree.leaves(params)) == plan.weight_bytes
+    assert sum(array.nbytes for array in jax.tree.leaves(params)) == layout(hf).weight_bytes
 
 
 def test_every_family_is_asked() -> None:
