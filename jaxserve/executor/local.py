@@ -9,7 +9,7 @@ import numpy as np
 
 from jaxserve.config.windows import group_layers
 from jaxserve.executor.base import Capabilities
-from jaxserve.executor.batch import DeviceBatch, make_batch
+from jaxserve.executor.batch import PackedBatch, make_batch
 from jaxserve.executor.buckets import Bucket
 from jaxserve.executor.compile_guard import CompileGuard
 from jaxserve.executor.copies import copy_batches
@@ -51,7 +51,9 @@ class LocalExecutor:
         self._padding_tokens = 0
         self._latest: LocalHandle | None = None
         self._expert_tokens = ExpertTokens(lowering.config, programs.expert_tokens)
-        self.device_kind: str = lowering.mesh.devices.flat[0].device_kind
+        device = lowering.mesh.devices.flat[0]
+        self._far = device.platform != "cpu"
+        self.device_kind: str = device.device_kind
         self.grid = lowering.grid
         self._state: StepState = jax.tree.map(untouched_zeros, lowering.state)
 
@@ -122,10 +124,11 @@ class LocalExecutor:
             for start in plan.starts:
                 self._load(start)
             self._state, packed = program(self._params, self._state, self._batch(plan, bucket))
-            self._latest = LocalHandle(plan, packed, self._score(plan), min(MAX_LOGPROBS, self._config.vocab_size))
+            columns = min(MAX_LOGPROBS, self._config.vocab_size)
+            self._latest = LocalHandle(plan, packed, self._score(plan), columns, far=self._far)
             return self._latest
 
-    def _batch(self, plan: Plan, bucket: Bucket) -> DeviceBatch:
+    def _batch(self, plan: Plan, bucket: Bucket) -> PackedBatch:
         options = self._options
         return make_batch(
             plan,

@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 
 from jaxserve.config.windows import group_layers
 from jaxserve.errors import ConfigError
-from jaxserve.executor.batch import DeviceBatch, make_batch
+from jaxserve.executor.batch import PackedBatch, make_batch, on_packed
 from jaxserve.executor.buckets import Bucket, BucketGrid
 from jaxserve.executor.copies import COPY_WIDTH, make_copy
 from jaxserve.executor.gpu_options import compiler_options
@@ -91,7 +91,7 @@ class Lowering:
         self.state = abstract_state(config, mesh, shape)
         self._placed = jax.tree.map(lambda array: array.sharding, self.state)
         self._xla = compiler_options(device)
-        step = make_step(config, mesh, options.kernels)
+        step = on_packed(make_step(config, mesh, options.kernels))
         self._step = jax.jit(step, donate_argnums=1, out_shardings=(self._placed, None))
 
     def step(self, bucket: Bucket) -> Recipe:
@@ -116,7 +116,7 @@ class Lowering:
             Recipe(EXPERT_TOKENS, jax.jit(jnp.copy), (state.expert_tokens,), 0, self._xla),
         )
 
-    def _example(self, bucket: Bucket) -> DeviceBatch:
+    def _example(self, bucket: Bucket) -> PackedBatch:
         """A batch of the bucket's shape, made as every batch is: one row with one token."""
         options, groups = self.options, len(group_layers(self.config.windows).windows)
         return make_batch(

@@ -10,20 +10,27 @@ from jaxserve.scheduler.plan import Ints, LogprobRows, Plan, StepResult
 
 
 class LocalHandle:
-    """A step running on this process's devices; `columns` of the packed alternatives are real (fewer in a tiny vocabulary).
+    """A step running on this process's devices.
 
     Attributes:
         collected: whether its result was asked for.
+
+    Args:
+        plan: what runs.
+        packed: its packed rows.
+        scored: of prompt tokens, if any are scored.
+        columns: of the packed alternatives that are real: fewer in a tiny vocabulary.
+        far: whether the devices have memory of their own, from which a copy to the host is to be on its way early.
     """
 
-    def __init__(self, plan: Plan, packed: jax.Array, scored: jax.Array | None, columns: int) -> None:
+    def __init__(self, plan: Plan, packed: jax.Array, scored: jax.Array | None, columns: int, *, far: bool) -> None:
         self._columns = columns
         self._plan = plan
         self._packed = packed
         self._scored = scored
         self.collected = False
         for array in (packed, scored):
-            if array is not None:
+            if far and array is not None:
                 array.copy_to_host_async()
 
     def result(self) -> StepResult:

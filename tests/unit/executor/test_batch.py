@@ -67,7 +67,7 @@ def plans(draw, groups=1):
 
 def batch_of(plan, size, extra_tokens=3, extra_rows=2, groups=1):
     bucket = Bucket(plan.num_tokens + extra_tokens, plan.num_rows + extra_rows)
-    return bucket, make_batch(plan, bucket, max_pages=MAX_PAGES, page_size=size, spare_slot=SLOTS, groups=groups)
+    return bucket, make_batch(plan, bucket, max_pages=MAX_PAGES, page_size=size, spare_slot=SLOTS, groups=groups).unpacked()
 
 
 @settings(deadline=None)

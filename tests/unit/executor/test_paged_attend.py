@@ -24,7 +24,7 @@ SPEC = AttentionSpec(scale=0.3, window=7, soft_cap=2.0)
 def paged(tensor, kv_pages, spec, *arguments):
     """One row of all tokens, in pages 1, 2 and 3; the last layer of two."""
     plan = make_plan((range(TOKENS), TOKENS, (1, 2, 3)))
-    batch = make_batch(plan, Bucket(tokens=TOKENS + 1, rows=2), max_pages=3, page_size=PAGE, spare_slot=0)
+    batch = make_batch(plan, Bucket(tokens=TOKENS + 1, rows=2), max_pages=3, page_size=PAGE, spare_slot=0).unpacked()
     padded = [x if x is None or x.ndim == 1 else jnp.pad(x, ((0, 1), (0, 0), (0, 0))) for x in arguments]
 
     @jax.jit
@@ -67,7 +67,7 @@ def test_groups_of_layers_have_pages_of_their_own():
 
     @jax.jit
     def run(kv_pages, batch, layers):
-        attend, out = PagedAttend(make_mesh(1), kv_pages, batch, AUTOMATIC, groups), []
+        attend, out = PagedAttend(make_mesh(1), kv_pages, batch.unpacked(), AUTOMATIC, groups), []
         for layer, (q, k, v) in enumerate(layers):
             spec = replace(SPEC, window=(None, 5, None, 5)[layer])
             out.append(attend(layer, q, k, v, spec, None))
