@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, get_type_hints
 from urllib.parse import urlsplit
 
@@ -15,6 +15,8 @@ from jaxserve.errors import ConfigError
 
 MAX_MESSAGE_MIB = 1024  # protobuf takes less than 2 GiB
 MAX_MINUTES = 525_600  # a year
+ITL_TARGET_MS = 50.0
+CPU_ITL_TARGET_MS = 200.0  # a prompt of some hundred tokens takes longer than that, and a decode step of many rows half of it
 MAX_KEEPALIVE = 86_400  # seconds; gRPC counts milliseconds in 32 bits
 ServiceClassName = Literal["interactive_paid", "interactive_free", "batch"]
 DType = Literal["auto", "bfloat16", "float16", "float32"]
@@ -102,8 +104,9 @@ class SchedulerConfig:
         1.0, "share of the growth expected of outputs that admission keeps pages for; 0 admits whatever prompts leave room"
     )
     max_waiting_tokens: int = setting(2_000_000, "prompt tokens in the waiting queue; more are refused")
-    itl_target_ms: float = setting(
-        50.0, "time between tokens that interactive requests are promised, milliseconds; 0 for no promise"
+    itl_target_ms: float | None = setting(
+        None,
+        "time between tokens that interactive requests are promised, milliseconds; 0: no promise; by default 50, on CPUs 200",
     )
     aging_s: float = setting(10.0, "seconds after which a waiting request counts as one class higher than it is")
     prefill_price: float = setting(1.0, "token-work of a prompt token, for fairness between tenants")
@@ -121,14 +124,24 @@ class SchedulerConfig:
         require_at_least("max_waiting", self.max_waiting, 1)
         require_at_least("max_waiting_tokens", self.max_waiting_tokens, 1)
         for name in ("growth_reserve", "itl_target_ms", "aging_s", "prefill_price", "decode_price"):
-            if not 0.0 <= getattr(self, name) < math.inf:
-                raise ConfigError(f"{name} must be at least 0 and finite, got {getattr(self, name)}", param=name)
+            value = getattr(self, name)
+            if value is not None and not 0.0 <= value < math.inf:
+                raise ConfigError(f"{name} must be at least 0 and finite, got {value}", param=name)
         if not 0.0 <= self.low_watermark <= self.high_watermark < 1.0:
             raise ConfigError(
                 "watermarks must satisfy 0 <= low_watermark <= high_watermark < 1, "
                 f"got low_watermark {self.low_watermark} and high_watermark {self.high_watermark}",
                 param="low_watermark",
             )
+
+    @property
+    def itl_target(self) -> float:
+        """Seconds between tokens that are promised; 0 for no promise."""
+        return (ITL_TARGET_MS if self.itl_target_ms is None else self.itl_target_ms) / 1000
+
+    def on_cpu(self) -> SchedulerConfig:
+        """With the defaults that CPUs have."""
+        return replace(self, itl_target_ms=CPU_ITL_TARGET_MS) if self.itl_target_ms is None else self
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

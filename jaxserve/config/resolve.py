@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from jaxserve.config.fields import EngineConfig, RecordConfig
+from jaxserve.config.fields import EngineConfig, RecordConfig, SchedulerConfig
 from jaxserve.config.windows import longest_sequence
 from jaxserve.errors import ConfigError
 
@@ -79,6 +79,7 @@ class ResolvedConfig:
         num_pages: pages of the KV cache, the null page included.
         device_bytes: memory of one device; `cache_bytes` is its KV cache.
         compile_first: whether serving begins when a few steps are compiled.
+        scheduler: with the defaults of the platform.
     """
 
     served_model_name: str
@@ -88,6 +89,7 @@ class ResolvedConfig:
     num_pages: int
     device_bytes: DeviceBytes
     compile_first: bool
+    scheduler: SchedulerConfig
 
     @property
     def cache_bytes(self) -> int:
@@ -134,6 +136,7 @@ def resolve(
         num_pages=num_pages,
         device_bytes=device_bytes,
         compile_first=_compile_first(config, devices),
+        scheduler=config.scheduler.on_cpu() if devices.platform == "cpu" else config.scheduler,
     )
 
 

@@ -8,8 +8,11 @@ from jaxserve.engine.build import EngineReport
 
 
 def banner(report: EngineReport) -> str:
-    """Several lines: model, memory, buckets, how long the start took."""
+    """Several lines: model, memory, steps, how long the start took."""
     model, memory = report.model, report.memory
+    scheduler = report.scheduler
+    target = scheduler.itl_target
+    promise = f"{target * 1000:g} ms between tokens promised" if target else "no time between tokens promised"
     workspace = f"workspace {_size(memory.temporary)}"
     return "\n".join(
         (
@@ -19,6 +22,7 @@ def banner(report: EngineReport) -> str:
             f"  mesh     {report.mesh}",
             f"  memory   a device: weights {_size(memory.weights)}, KV cache {_size(memory.kv_cache)}, {workspace}",
             f"  pages    {report.page_size} tokens each, in {report.kv_dtype}",
+            f"  steps    of at most {scheduler.max_num_batched_tokens} tokens in {scheduler.max_num_seqs} rows, {promise}",
             f"  buckets  {' '.join(report.buckets)} (tokens x rows)",
             f"  start    weights in {report.load_seconds:.1f} s, programs compiled in {report.compile_seconds:.1f} s",
         )

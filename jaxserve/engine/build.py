@@ -10,7 +10,7 @@ from pathlib import Path
 from jaxserve.cache.kv_cache import KVCache
 from jaxserve.cache.prefix_hash import CacheNamespace
 from jaxserve.clock import Clock
-from jaxserve.config.fields import EngineConfig
+from jaxserve.config.fields import EngineConfig, SchedulerConfig
 from jaxserve.config.policies import Policies
 from jaxserve.config.resolve import ResolvedConfig
 from jaxserve.engine.budgets import Budgets
@@ -58,6 +58,7 @@ class EngineReport:
     mesh: str
     page_size: int
     memory: MemoryLedger
+    scheduler: SchedulerConfig
     buckets: tuple[str, ...]
     load_seconds: float
     compile_seconds: float
@@ -97,9 +98,10 @@ def build_engine(config: EngineConfig, *, strict_length: bool, clock: Clock, pro
         windows=executor.capabilities().windows,
         max_chunk=config.scheduler.max_num_batched_tokens,
     )
-    scheduler = Scheduler(config.scheduler, cache, resolved.max_model_len, clock, policies=ready.policies)
+    longest, sizes = resolved.max_model_len, executor.grid.step_sizes
+    scheduler = Scheduler(resolved.scheduler, cache, longest, clock, policies=ready.policies, step_sizes=sizes)
     limits = IntakeLimits(
-        max_model_len=resolved.max_model_len,
+        max_model_len=longest,
         vocab_size=decoder.vocab_size,
         eos_token_ids=_eos_token_ids(decoder, tokenizer),
         seed=config.model.seed,
@@ -201,6 +203,7 @@ def _report(
             temporary=executor.temporary_bytes,
             kv_tokens=(resolved.num_pages - 1) // len(executor.capabilities().windows) * config.cache.page_size,
         ),
+        scheduler=resolved.scheduler,
         buckets=tuple(f"{bucket.tokens}x{bucket.rows}" for bucket in executor.grid.buckets),
         load_seconds=seconds[0],
         compile_seconds=seconds[1],

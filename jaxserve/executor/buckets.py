@@ -2,7 +2,7 @@
 
 Decode steps have as many tokens as rows: powers of two, and on GPUs more of the large ones, where padding costs more. Steps
 with prompt chunks have more tokens than rows; rows cost little there (a row is one line of the logits), so their row count takes
-few values.
+few values. Where products skip padding, as native kernels for CPUs do, there are fewer sizes: each is a program to compile.
 """
 
 from __future__ import annotations
@@ -11,6 +11,10 @@ from collections.abc import Container
 from dataclasses import dataclass
 
 CHUNK_ROWS = 32  # row count of steps with prompt chunks, unless more rows run
+
+FREE_ROWS = 8  # where padding is nearly free: rows of the second smallest decode step,
+FREE_TOKENS = 128  # and tokens of the smallest step with prompt chunks
+FREE_STEPS = 4  # and sizes in a doubling by which steps are reckoned
 
 GPU_ROWS = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256)  # rows of decode steps on GPUs; doubling from there
 
@@ -25,19 +29,26 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True)
 class BucketGrid:
-    """All buckets, cheapest first."""
+    """All buckets, cheapest first.
+
+    Attributes:
+        buckets: the shapes.
+        free_padding: whether a step costs about what its tokens cost, not what its bucket could hold.
+    """
 
     buckets: tuple[Bucket, ...]
+    free_padding: bool = False
 
     @classmethod
-    def for_platform(cls, platform: str, *, max_rows: int, max_tokens: int) -> BucketGrid:
+    def for_platform(cls, platform: str, *, max_rows: int, max_tokens: int, free_padding: bool = False) -> BucketGrid:
         """The grid of an engine on devices of a platform ("cpu" or another)."""
         on_cpu = platform == "cpu"
         # XLA's CPU dots leave the fast path at one row.
-        return cls.make(max_rows=max_rows, max_tokens=max_tokens, min_rows=2 if on_cpu else 1, fine=not on_cpu)
+        min_rows = 2 if on_cpu else 1
+        return cls.make(max_rows=max_rows, max_tokens=max_tokens, min_rows=min_rows, fine=not on_cpu, free_padding=free_padding)
 
     @classmethod
-    def make(cls, *, max_rows: int, max_tokens: int, min_rows: int, fine: bool = False) -> BucketGrid:
+    def make(cls, *, max_rows: int, max_tokens: int, min_rows: int, fine: bool = False, free_padding: bool = False) -> BucketGrid:
         """Buckets for up to `max_rows` rows and `max_tokens` tokens a step.
 
         Args:
@@ -45,15 +56,27 @@ class BucketGrid:
             max_tokens: tokens of a plan.
             min_rows: no bucket has fewer.
             fine: decode steps of GPU_ROWS rows, not of powers of two.
+            free_padding: see BucketGrid.
         """
         max_rows, max_tokens = max(max_rows, min_rows), max(max_tokens, min_rows)
         counts = [*GPU_ROWS, *_doubling(2 * GPU_ROWS[-1], max_rows)] if fine else _doubling(min_rows, max_rows)
+        if free_padding:
+            counts = [count for count in counts if count == min_rows or count >= FREE_ROWS]
         rows = [*(count for count in counts if min_rows <= count < max_rows), max_rows]
         decode = {Bucket(count, count) for count in rows}
-        mixed_rows = {min(CHUNK_ROWS, max_rows), max_rows}
-        tokens = [*_doubling(2 * CHUNK_ROWS, max_tokens), max_tokens]
+        mixed_rows = {max_rows} if free_padding else {min(CHUNK_ROWS, max_rows), max_rows}
+        tokens = [*_doubling(FREE_TOKENS if free_padding else 2 * CHUNK_ROWS, max_tokens), max_tokens]
         mixed = {Bucket(count, rows) for count in tokens for rows in mixed_rows if rows <= count}
-        return cls(tuple(sorted(decode | mixed)))
+        return cls(tuple(sorted(decode | mixed)), free_padding)
+
+    @property
+    def step_sizes(self) -> tuple[int, ...]:
+        """Numbers of tokens, ascending: a step costs about what one of the smallest of them that holds it costs."""
+        if not self.free_padding:
+            return tuple(sorted({bucket.tokens for bucket in self.buckets}))
+        powers = _doubling(FREE_STEPS, self.max_tokens)
+        sizes = [size for power in powers for size in range(power, 2 * power, power // FREE_STEPS)]
+        return (*(size for size in sizes if size < self.max_tokens), self.max_tokens)
 
     @property
     def max_tokens(self) -> int:

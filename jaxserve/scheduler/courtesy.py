@@ -35,7 +35,7 @@ class Courtesy:
         """A step begins, with or without interactive sequences that run or wait."""
         if interactive:
             self._seen = now
-        self._expected = self._config.itl_target_ms > 0 and now - self._seen < LATELY_SECONDS
+        self._expected = self._config.itl_target > 0 and now - self._seen < LATELY_SECONDS
 
     @property
     def spare_rows(self) -> int:

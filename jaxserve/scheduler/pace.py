@@ -1,62 +1,76 @@
 """How much a step may hold, so that interactive sequences get their tokens in time.
 
-Steps are timed. What a step of a size costs is the moving average of those measured; of a size not measured lately, a line
-through the two nearest smaller ones. While an interactive sequence decodes, a step is made as large as the time between tokens
-that was promised (`itl_target_ms`) allows: half of it while no interactive prompt waits, all of it while four full steps of them
-do. Beyond that steps grow with what waits: a queue that only grows helps nobody. Sizes are powers of two, as steps are padded to.
+Steps are timed. What a step of a size costs is the moving average of those measured; sizes not measured lately lie on lines
+between those that were, and through the two nearest smaller ones. While an interactive sequence decodes, a step is made as large
+as the time between tokens that was promised (`itl_target_ms`) allows: half of it while no interactive prompt waits, all of it
+while four full steps of them do. Beyond that steps grow with what waits: a queue that only grows helps nobody. And a step with
+interactive prompts may take three times what its decodes would take alone: a promise that those nearly use up keeps nobody else
+waiting for ever. Sizes are those that steps are computed as.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Sequence
+
 RATE = 0.2  # weight of the newest measurement
-OUTLIER = 2.0  # a measurement counts as at most this many times the average: a pause of the machine is no trend
+OUTLIER = 2.0  # a measurement counts as at most this many times what was expected: a pause of the machine is no trend
 FRESH = 2000  # steps after which a measurement is forgotten
 QUIET_SHARE = 0.5  # of the promised time that a step takes while no prompt waits
 DEEP_STEPS = 4  # full steps of prompts that wait from which on all of the promised time is used
-SLOWEST = 2.0  # a target below this many times the fastest step is out of reach, and this is kept instead
+SLOWEST = 2.0  # a target below this many times the fastest step is out of reach,
+INSTEAD = 4.0  # and so many times the fastest is kept
+FAIR = 3.0  # times what its decodes would take alone, that a step with interactive prompts may take whatever was promised
 SMALLEST = 16  # of the budget's sixteenth, at least: prompts always go on
 
 
 class StepCosts:
-    """Seconds of a step by its size, in powers of two as steps are padded to."""
+    """Seconds of a step by its size.
 
-    def __init__(self) -> None:
-        self._seconds: dict[int, tuple[float, int]] = {}  # exponent -> average, and number of the step that measured it last
+    Args:
+        sizes: tokens, ascending; a step counts as one of the smallest of them that holds it.
+    """
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        self._sizes = sizes
+        self._seconds: dict[int, tuple[float, int]] = {}  # size -> average, and number of the step that measured it last
+        self._fresh: dict[int, float] = {}  # averages of those measured lately, ascending by size
         self._step = 0
 
     def observe(self, size: int, seconds: float) -> None:
         """A step of this size took so long. A time of zero tells of the clock, not of the step."""
         if seconds <= 0.0:
             return
+        size = padded(size, self._sizes)
+        known, _ = self._seconds.get(size, (self.seconds(size) or seconds, 0))
+        measured = min(seconds, OUTLIER * known)
         self._step += 1
-        exponent = _exponent(size)
-        known, _ = self._seconds.get(exponent, (seconds, 0))
-        seconds = min(seconds, OUTLIER * known)
-        self._seconds[exponent] = (known + RATE * (seconds - known), self._step)
+        mean = known + RATE * (measured - known) if size in self._seconds else measured
+        self._seconds[size] = (mean, self._step)
+        self._fresh = {one: mean for one, (mean, step) in sorted(self._seconds.items()) if self._step - step < FRESH}
 
     def seconds(self, size: int) -> float:
         """Expected seconds of a step of this size; 0 if nothing was measured."""
-        exponent = _exponent(size)
-        known = self._seconds.get(exponent)
-        if known is not None and self._step - known[1] < FRESH:
-            return known[0]
-        fresh = self._fresh()
-        smaller = sorted(known for known in fresh if known < exponent)[-2:]
+        size, fresh = padded(size, self._sizes), self._fresh
+        if size in fresh or not fresh:
+            return fresh.get(size, 0.0)
+        smaller = [known for known in fresh if known < size][-2:]
+        larger = next((known for known in fresh if known > size), None)
         if not smaller:
-            return min(fresh.values(), default=0.0)
+            return fresh[larger] * size / larger if larger is not None else 0.0
         last = smaller[-1]
-        slope = fresh[last] / 2.0**last
-        if len(smaller) == 2:
-            slope = max(0.0, (fresh[last] - fresh[smaller[0]]) / (2.0**last - 2.0 ** smaller[0]))
-        return fresh[last] + slope * (2.0**exponent - 2.0**last)
+        if larger is not None:
+            slope = (fresh[larger] - fresh[last]) / (larger - last)
+        elif len(smaller) == 2:
+            slope = max(0.0, (fresh[last] - fresh[smaller[0]]) / (last - smaller[0]))
+        else:
+            slope = fresh[last] / last
+        return fresh[last] + slope * (size - last)
 
     @property
     def fastest(self) -> float:
         """Seconds of the fastest size measured lately; 0 if none was."""
-        return min(self._fresh().values(), default=0.0)
-
-    def _fresh(self) -> dict[int, float]:
-        return {known: mean for known, (mean, step) in self._seconds.items() if self._step - step < FRESH}
+        return min(self._fresh.values(), default=0.0)
 
 
 class Pace:
@@ -69,15 +83,17 @@ class Pace:
         max_tokens: tokens of a step at most.
         max_rows: rows of a step at most.
         itl_target: seconds between tokens promised to interactive sequences; 0 for no promise.
+        sizes: tokens that steps with prompts are computed as, ascending; powers of two by default.
     """
 
-    def __init__(self, max_tokens: int, max_rows: int, itl_target: float) -> None:
+    def __init__(self, max_tokens: int, max_rows: int, itl_target: float, sizes: Sequence[int] = ()) -> None:
         self._max_tokens = max_tokens
-        self._max_rows = max_rows
         self._target = itl_target
+        self._sizes = _up_to(max_tokens, sizes)
+        self._rows = _up_to(max_rows, ())
         self.smallest = max(SMALLEST, max_tokens // 16)
-        self._mixed = StepCosts()
-        self._decode = StepCosts()
+        self._mixed = StepCosts(self._sizes)
+        self._decode = StepCosts(self._rows)
 
     def observe(self, rows: int, tokens: int, seconds: float) -> None:
         """A step was measured."""
@@ -92,37 +108,46 @@ class Pace:
         """
         if not self._target:
             return self._max_tokens
-        depth = waiting_tokens / (DEEP_STEPS * self._max_tokens)
-        allowed = self._reachable() * max(QUIET_SHARE + (1.0 - QUIET_SHARE) * depth, depth)
-        size = self._max_tokens
-        while size > self.smallest and self._mixed.seconds(size) > allowed:
-            size = 2 ** (_exponent(size) - 1)
-        if size - decodes < self.smallest // 2:
-            size = 2 ** _exponent(decodes + self.smallest // 2)
-        return min(size, self._max_tokens)
+        allowed = self._allowed(decodes, waiting_tokens)
+        least = self.padded(max(self.smallest, decodes + self.smallest // 2))
+        return next(size for size in reversed(self._sizes) if size == least or self._mixed.seconds(size) <= allowed)
 
     def padded(self, size: int) -> int:
         """Tokens that a step of so many is computed as."""
-        padded: int = 2 ** _exponent(size)
-        return min(max(padded, self.smallest), self._max_tokens)
+        return padded(max(size, self.smallest), self._sizes)
 
     def max_decodes(self) -> int:
         """Rows that may decode together within the target."""
-        rows = self._max_rows
         if not self._target:
-            return rows
-        allowed = self._reachable()
-        while rows > 1 and self._decode.seconds(rows) > allowed:
-            rows = 2 ** (_exponent(rows) - 1)
-        return rows
+            return self._rows[-1]
+        kept = self._kept()
+        return next((rows for rows in reversed(self._rows) if self._decode.seconds(rows) <= kept), 1)
 
     def prefill_seconds(self, tokens: int) -> float:
         """Seconds that a prompt of this many tokens takes in full steps."""
         return self._mixed.seconds(self._max_tokens) * tokens / self._max_tokens
 
-    def _reachable(self) -> float:
-        return max(self._target, SLOWEST * self._decode.fastest)
+    def _allowed(self, decodes: int, waiting_tokens: int) -> float:
+        """Seconds that the next step may take."""
+        kept, depth = self._kept(), waiting_tokens / (DEEP_STEPS * self._max_tokens)
+        quiet = kept * (QUIET_SHARE + (1.0 - QUIET_SHARE) * depth)
+        if not waiting_tokens:
+            return quiet
+        alone = self._decode.seconds(decodes) or self._mixed.seconds(decodes)
+        return max(quiet, FAIR * alone, max(kept, FAIR * alone) * depth)
+
+    def _kept(self) -> float:
+        """Seconds between tokens that can be promised."""
+        fastest = self._decode.fastest
+        return self._target if self._target >= SLOWEST * fastest else INSTEAD * fastest
 
 
-def _exponent(size: int) -> int:
-    return max(size - 1, 0).bit_length()
+def padded(size: int, sizes: Sequence[int]) -> int:
+    """The smallest of `sizes`, ascending, that holds `size`; the largest if none does."""
+    return sizes[min(bisect_left(sizes, size), len(sizes) - 1)]
+
+
+def _up_to(most: int, sizes: Sequence[int]) -> tuple[int, ...]:
+    """Those of `sizes`, or the powers of two, that are below `most`; and that."""
+    known = sizes or [2**exponent for exponent in range(most.bit_length())]
+    return (*(size for size in known if size < most), most)

@@ -62,6 +62,7 @@ class Scheduler:
         policies: what classes and tenants may take; no limits by default.
         swap: where preempted pages can wait; None if they are always computed again.
         on_preemption: told of every preemption.
+        step_sizes: tokens that steps with prompts are computed as, ascending; powers of two by default.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class Scheduler:
         policies: Policies | None = None,
         swap: SwapSpace | None = None,
         on_preemption: Callable[[Preemption], None] = log_preemption,
+        step_sizes: ListOf[int] = (),
     ) -> None:
         policies = policies or Policies()
         self.cache = cache
@@ -86,7 +88,7 @@ class Scheduler:
         footprint = Footprint(config.max_num_seqs)
         self._planner = Planner(self._rows, footprint)
         self._work = TokenWork(policies, config.prefill_price, config.decode_price)
-        self._pace = Pace(config.max_num_batched_tokens, config.max_num_seqs, config.itl_target_ms / 1000)
+        self._pace = Pace(config.max_num_batched_tokens, config.max_num_seqs, config.itl_target, step_sizes)
         self._waiting = WaitingQueue(self._work, config.aging_s)
         self._bounds = QueueBounds(config, self._waiting)
         self._running = RunningSet(cache, self._rows, footprint, swap)

@@ -143,6 +143,7 @@ class Replica:
             windows=limits.windows,
             max_chunk=limits.max_num_batched_tokens,
         )
+        grid = spec.grid(limits)
         self._scheduler = Scheduler(
             spec.scheduler,
             self._cache,
@@ -151,6 +152,7 @@ class Replica:
             policies=spec.policies,
             swap=SwapSpace(limits.swap_places, limits.swap_page_seconds) if limits.swap_places else None,
             on_preemption=self._preempted,
+            step_sizes=grid.step_sizes,
         )
         self._budgets = Budgets(
             spec.policies,
@@ -160,7 +162,7 @@ class Replica:
             windows=limits.windows,
             max_chunk=limits.max_num_batched_tokens,
         )
-        costs = CostModel(spec.layout, spec.calibration, spec.grid(limits))
+        costs = CostModel(spec.layout, spec.calibration, grid)
         executor = SimulatedExecutor(limits, costs, self._clock, spec.calibration.host_s, self._observe)
         self._core = EngineCore(self._scheduler, executor, overlap=spec.scheduler.overlap)
 

@@ -112,7 +112,7 @@ def replica_spec(config: ReplicaConfig, scheduler: SchedulerConfig) -> ReplicaSp
         fit=fitted,
         min_rows=1 if fitted is None else fitted.min_rows,
         fine=fitted is None or fitted.known,
-        scheduler=scheduler,
+        scheduler=scheduler if fitted is None or fitted.known else scheduler.on_cpu(),
         policies=load_policies(scheduler.policies),
         limits=limits,
         prefix_caching=config.prefix_caching,

@@ -75,6 +75,14 @@ def test_a_cache_in_float32_for_bfloat16_weights_takes_twice_the_bytes():
     assert resolved.cache_bytes == 200 * 16 * KV_VALUES * 4
 
 
+@pytest.mark.parametrize(
+    ("devices", "asked", "seconds"),
+    [(CPU, None, 0.2), (H100, None, 0.05), (CPU, 0.0, 0.0), (CPU, 50.0, 0.05), (H100, 200.0, 0.2)],
+)
+def test_time_between_tokens(devices, asked, seconds):
+    assert resolve(config(scheduler={"itl_target_ms": asked}), MODEL, devices).scheduler.itl_target == seconds
+
+
 def test_names():
     assert resolve(config(), MODEL, CPU).served_model_name == "tiny"
     assert resolve(config(model={"served_model_name": "mine"}), MODEL, CPU).served_model_name == "mine"

@@ -1,5 +1,6 @@
 """Every plan within the limits fits a bucket, and there are few of them."""
 
+import itertools
 import math
 
 import pytest
@@ -10,13 +11,17 @@ from jaxserve.executor.buckets import CHUNK_ROWS, Bucket, BucketGrid
 
 
 @st.composite
-def grids(draw):
+def grids(draw, free_padding=(False,)):
     max_rows = draw(st.integers(1, 300))
     max_tokens = draw(st.integers(max_rows, 9000))
-    return max_rows, max_tokens, BucketGrid.make(max_rows=max_rows, max_tokens=max_tokens, min_rows=draw(st.sampled_from([1, 2])))
+    more = {"min_rows": draw(st.sampled_from([1, 2])), "free_padding": draw(st.sampled_from(free_padding))}
+    return max_rows, max_tokens, BucketGrid.make(max_rows=max_rows, max_tokens=max_tokens, **more)
 
 
-@given(grids(), st.data())
+EITHER = grids(free_padding=(False, True))
+
+
+@given(EITHER, st.data())
 def test_every_plan_fits_the_cheapest_bucket_that_holds_it(grid, data):
     max_rows, max_tokens, buckets = grid
     rows = data.draw(st.integers(1, max_rows))
@@ -44,7 +49,7 @@ def test_a_chunk_is_padded_less_than_twofold(grid, data):
     assert chosen.tokens < max(2 * tokens, 2 * CHUNK_ROWS + 1)
 
 
-@given(grids())
+@given(EITHER)
 def test_a_grid_is_small_sorted_and_within_limits(grid):
     max_rows, max_tokens, buckets = grid
     listed = list(buckets.buckets)
@@ -68,6 +73,27 @@ def test_the_default_grid():
     assert grid.buckets == (*decode, *chunks)
 
 
+def test_there_are_fewer_sizes_where_padding_is_free():
+    grid = BucketGrid.for_platform("cpu", max_rows=64, max_tokens=512, free_padding=True)
+    assert grid.buckets == (
+        *(Bucket(rows, rows) for rows in (2, 8, 16, 32, 64)),
+        *(Bucket(tokens, 64) for tokens in (128, 256, 512)),
+    )
+
+
+@given(EITHER)
+def test_steps_are_reckoned_by_the_buckets_sizes_or_in_quarters_of_a_doubling(grid):
+    _, _, buckets = grid
+    sizes = buckets.step_sizes
+    assert list(sizes) == sorted(set(sizes))
+    assert sizes[-1] == buckets.max_tokens
+    if buckets.free_padding:
+        assert all(large <= 1.25 * small for small, large in itertools.pairwise(sizes))
+        assert min(sizes) <= 4
+    else:
+        assert set(sizes) == {bucket.tokens for bucket in buckets.buckets}
+
+
 def test_the_grid_of_a_gpu():
     grid = BucketGrid.make(max_rows=600, max_tokens=2048, min_rows=1, fine=True)
     decode = [bucket.rows for bucket in grid.buckets if bucket.tokens == bucket.rows]
@@ -76,7 +102,7 @@ def test_the_grid_of_a_gpu():
     assert [bucket.rows for bucket in small.buckets if bucket.tokens == bucket.rows] == [2, 4, 8, 16, 32, 48, 50]
 
 
-@given(grids(), st.data())
+@given(EITHER, st.data())
 def test_the_first_buckets_hold_every_plan(grid, data):
     max_rows, max_tokens, buckets = grid
     first = buckets.first()

@@ -5,31 +5,33 @@ import pytest
 from jaxserve.scheduler.pace import FRESH, Pace, StepCosts
 from tests.support.bench import BATCH, Bench, request
 
+POWERS = tuple(2**exponent for exponent in range(10))
+
 # Costs
 
 
 def test_a_size_costs_what_was_measured_for_its_power_of_two():
-    costs = StepCosts()
+    costs = StepCosts(POWERS)
     costs.observe(33, 0.5)
     assert [costs.seconds(size) for size in (33, 48, 64)] == [0.5] * 3
 
 
 def test_newer_measurements_weigh_a_fifth():
-    costs = StepCosts()
+    costs = StepCosts(POWERS)
     costs.observe(64, 1.0)
     costs.observe(64, 1.5)
     assert costs.seconds(64) == pytest.approx(1.1)
 
 
 def test_a_pause_of_the_machine_is_no_trend():
-    costs = StepCosts()
+    costs = StepCosts(POWERS)
     costs.observe(64, 1.0)
     costs.observe(64, 100.0)
     assert costs.seconds(64) == pytest.approx(1.2)
 
 
 def test_a_machine_that_became_slower_is_noticed():
-    costs = StepCosts()
+    costs = StepCosts(POWERS)
     costs.observe(64, 0.01)
     for _ in range(60):
         costs.observe(64, 0.1)
@@ -37,24 +39,45 @@ def test_a_machine_that_became_slower_is_noticed():
 
 
 def test_sizes_not_measured_lie_on_a_line_through_smaller_ones():
-    costs = StepCosts()
+    costs = StepCosts(POWERS)
     assert costs.seconds(64) == 0.0
     costs.observe(64, 1.0)
     assert costs.seconds(256) == 4.0, "through nothing"
     costs.observe(128, 1.5)
     assert costs.seconds(512) == pytest.approx(1.5 + 384 * 0.5 / 64)
-    assert costs.seconds(16) == 1.0, "no smaller one is known: at most as much"
+    assert costs.seconds(16) == 0.25, "no smaller one is known: a line through nothing"
+
+
+def test_sizes_between_those_measured_lie_on_a_line_through_them():
+    costs = StepCosts(POWERS)
+    for size, seconds in ((16, 0.4), (32, 0.5), (256, 1.2)):
+        costs.observe(size, seconds)
+    assert [costs.seconds(size) for size in (64, 128)] == pytest.approx([0.6, 0.8])
+
+
+def test_a_first_measurement_counts_as_at_most_twice_what_was_expected():
+    costs = StepCosts(POWERS)
+    costs.observe(128, 1.0)
+    costs.observe(256, 100.0)
+    assert costs.seconds(256) == 4.0
+
+
+def test_steps_are_measured_as_the_size_they_are_computed_as():
+    costs = StepCosts((24, 48, 100))
+    costs.observe(25, 0.5)
+    assert [costs.seconds(size) for size in (25, 48)] == [0.5] * 2
+    assert [costs.seconds(size) for size in (24, 100, 101)] == pytest.approx([0.25, 100 / 96, 100 / 96])
 
 
 def test_a_line_never_falls():
-    costs = StepCosts()
+    costs = StepCosts(POWERS)
     costs.observe(64, 1.0)
     costs.observe(128, 0.5)
     assert costs.seconds(512) == 0.5
 
 
 def test_old_measurements_are_forgotten():
-    costs = StepCosts()
+    costs = StepCosts(POWERS)
     costs.observe(64, 1.0)
     for _ in range(FRESH):
         costs.observe(16, 0.01)
@@ -62,7 +85,7 @@ def test_old_measurements_are_forgotten():
 
 
 def test_a_time_of_zero_is_no_measurement():
-    costs = StepCosts()
+    costs = StepCosts(POWERS)
     costs.observe(8, 0.0)
     costs.observe(8, 0.05)
     assert costs.seconds(8) == 0.05
@@ -131,11 +154,30 @@ def test_rows_that_decode_keep_the_target(target, rows):
     assert measured(fixed=0.002, a_token=0.001, target=target).max_decodes() == rows
 
 
-def test_a_target_out_of_reach_is_twice_the_fastest_step():
-    """A step of one row takes 100 ms, and more rows are nearly free: 50 ms would leave one row."""
-    pace = measured(fixed=0.1, a_token=0.001, target=0.050)
-    assert pace.max_decodes() == 32
-    assert pace.budget(0, DEEP) == 64
+def test_a_target_out_of_reach_is_four_times_the_fastest_step():
+    """A step of one row takes 104 ms: 50 ms would leave one row, and prompts the least they can get."""
+    pace = measured(fixed=0.1, a_token=0.004, target=0.050)
+    assert pace.max_decodes() == 32, "228 ms"
+    assert measured(fixed=0.1, a_token=0.012, target=0.050).max_decodes() == 16, "292 ms; 32 rows take 484, four times a row 448"
+    assert pace.budget(0, DEEP) == 64, "416 ms"
+    assert measured(fixed=0.1, a_token=0.004, target=0.210).max_decodes() == 16, "164 ms: this target is not out of reach"
+
+
+@pytest.mark.parametrize(("decodes", "size", "with_batch"), [(1, 32, 32), (8, 128, 32), (16, 128, 32), (32, 256, 64)])
+def test_interactive_prompts_get_twice_the_time_of_the_decodes_whatever_was_promised(decodes, size, with_batch):
+    """A step of 16 rows takes 42 ms, and one with 112 prompt tokens besides 74: they get it, though 50 were promised."""
+    pace = Pace(512, 32, 0.050)
+    for rows in POWERS[:6]:
+        pace.observe(rows, rows, 0.010 + 0.002 * rows)
+        pace.observe(1, 16 * rows, 0.010 + 0.0005 * 16 * rows)
+    assert (pace.budget(decodes, 1), pace.budget(decodes, 0)) == (size, with_batch)
+
+
+def test_decodes_never_measured_alone_take_what_a_step_of_their_size_would():
+    pace = Pace(512, 32, 0.050)
+    pace.observe(1, 64, 0.128)
+    assert pace.budget(32, 1) == 64, "32 tokens of it are 64 ms: with three times that 96 tokens are allowed"
+    assert pace.budget(32, 0) == 64
 
 
 def test_before_anything_was_measured_steps_are_whole():
@@ -148,13 +190,13 @@ def test_a_prompt_takes_its_part_of_full_steps():
 
 
 def test_forgotten_measurements_say_nothing_of_the_fastest_step():
-    """Two rows took 20 ms long ago; a row now takes 30. Two are tried again, though they might take 60."""
+    """Two rows took 20 ms long ago; a row now takes 30: 120 are kept in place of 50, and four are tried."""
     pace = Pace(512, 32, 0.05)
     for _ in range(5):
         pace.observe(2, 2, 0.02)
     for _ in range(FRESH + 100):
         pace.observe(1, 1, 0.03)
-    assert pace.max_decodes() == 2
+    assert pace.max_decodes() == 4
 
 
 # Through the scheduler
