@@ -2,12 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
 import jax
 
-from pallas_kernels.registry import Target
+from pallas_kernels.registry import Implementation, Target
 
 CAPABILITY = (9, 0)
 OLDEST_JAX = (0, 11, 2)
+
+
+def implementations(
+    function: Callable[..., Any], limits: str, supports: Callable[[Any], str | None], *, interpreted: str
+) -> tuple[Implementation[Any, Any], Implementation[Any, Any]]:
+    """The entries of an operation's Mosaic GPU kernel: compiled, and interpreted on CPUs.
+
+    Args:
+        function: takes the operation's arguments, and `interpret`.
+        limits: see Implementation.
+        supports: likewise.
+        interpreted: how much of it is checked when it is interpreted, for people.
+    """
+    checked = "compiled for an H100 without one; not yet run on a GPU"
+    slow = partial(function, interpret=True)
+    return (
+        Implementation("mosaic_gpu", function, limits, checked, runs_on, supports),
+        Implementation("mosaic_gpu_interpreted", slow, limits, interpreted, interpreted_on, supports, interpreted=True),
+    )
 
 
 def runs_on(target: Target) -> str | None:

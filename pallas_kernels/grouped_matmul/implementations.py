@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Protocol
 
 import jax
@@ -25,26 +24,14 @@ class GroupedMatmul(Protocol):
 
 
 _mosaic_gpu = later("pallas_kernels.grouped_matmul.mosaic_gpu", "grouped_matmul")
+_compiled, _interpreted = hopper.implementations(
+    _mosaic_gpu, mosaic_gpu_support.LIMITS, mosaic_gpu_support.supports, interpreted="small groups, on CPUs"
+)
 
 IMPLEMENTATIONS: tuple[Implementation[GroupedMatmul, GroupedProblem], ...] = (
-    Implementation(
-        "mosaic_gpu",
-        _mosaic_gpu,
-        limits=mosaic_gpu_support.LIMITS,
-        checked="compiled for an H100 without one; not yet run on a GPU",
-        runs_on=hopper.runs_on,
-        supports=mosaic_gpu_support.supports,
-    ),
+    _compiled,
     Implementation("xla", xla.grouped_matmul, limits="everything", checked="every case, on CPUs; not yet run on a GPU"),
-    Implementation(
-        "mosaic_gpu_interpreted",
-        partial(_mosaic_gpu, interpret=True),
-        limits=mosaic_gpu_support.LIMITS,
-        checked="small groups, on CPUs",
-        runs_on=hopper.interpreted_on,
-        supports=mosaic_gpu_support.supports,
-        interpreted=True,
-    ),
+    _interpreted,
 )
 
 NAMES = tuple(entry.name for entry in IMPLEMENTATIONS)

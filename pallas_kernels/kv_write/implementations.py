@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Protocol
 
 import jax
@@ -24,27 +23,15 @@ class KvWrite(Protocol):
 
 
 _mosaic_gpu = later("pallas_kernels.kv_write.mosaic_gpu", "kv_write")
+_compiled, _interpreted = hopper.implementations(
+    _mosaic_gpu, mosaic_gpu_support.LIMITS, mosaic_gpu_support.supports, interpreted="the tiny cases, on CPUs"
+)
 
 IMPLEMENTATIONS: tuple[Implementation[KvWrite, WriteProblem], ...] = (
     # First until the other is measured on a GPU: its scatter is in place too.
     Implementation("xla", xla.kv_write, limits="everything", checked="every case, on CPUs; not yet run on a GPU"),
-    Implementation(
-        "mosaic_gpu",
-        _mosaic_gpu,
-        limits=mosaic_gpu_support.LIMITS,
-        checked="compiled for an H100 without one; not yet run on a GPU",
-        runs_on=hopper.runs_on,
-        supports=mosaic_gpu_support.supports,
-    ),
-    Implementation(
-        "mosaic_gpu_interpreted",
-        partial(_mosaic_gpu, interpret=True),
-        limits=mosaic_gpu_support.LIMITS,
-        checked="the tiny cases, on CPUs",
-        runs_on=hopper.interpreted_on,
-        supports=mosaic_gpu_support.supports,
-        interpreted=True,
-    ),
+    _compiled,
+    _interpreted,
 )
 
 NAMES = tuple(entry.name for entry in IMPLEMENTATIONS)

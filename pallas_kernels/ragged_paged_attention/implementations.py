@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Protocol
 
 import jax
@@ -57,16 +56,12 @@ def _without_scales(function: Callable[..., jax.Array]) -> Callable[..., jax.Arr
 
 _mosaic_gpu = _with_values(later("pallas_kernels.ragged_paged_attention.mosaic_gpu", "ragged_paged_attention"))
 _triton = _with_values(later("pallas_kernels.ragged_paged_attention.triton", "ragged_paged_attention"))
+_compiled, _interpreted = hopper.implementations(
+    _mosaic_gpu, mosaic_gpu_support.LIMITS, mosaic_gpu_support.supports, interpreted="small batches, on CPUs"
+)
 
 IMPLEMENTATIONS: tuple[Implementation[RaggedPagedAttention, AttentionProblem], ...] = (
-    Implementation(
-        "mosaic_gpu",
-        _mosaic_gpu,
-        limits=mosaic_gpu_support.LIMITS,
-        checked="compiled for an H100 without one; not yet run on a GPU",
-        runs_on=hopper.runs_on,
-        supports=mosaic_gpu_support.supports,
-    ),
+    _compiled,
     Implementation(
         "triton",
         _triton,
@@ -85,15 +80,7 @@ IMPLEMENTATIONS: tuple[Implementation[RaggedPagedAttention, AttentionProblem], .
         supports=cpu_native.supports,
     ),
     Implementation("xla", xla.ragged_paged_attention, limits="everything", checked="every case, on CPUs; not yet run on a GPU"),
-    Implementation(
-        "mosaic_gpu_interpreted",
-        partial(_mosaic_gpu, interpret=True),
-        limits=mosaic_gpu_support.LIMITS,
-        checked="small batches, on CPUs",
-        runs_on=hopper.interpreted_on,
-        supports=mosaic_gpu_support.supports,
-        interpreted=True,
-    ),
+    _interpreted,
 )
 
 NAMES = tuple(entry.name for entry in IMPLEMENTATIONS)
