@@ -24,6 +24,7 @@ from jaxserve.sampling.state import load_row
 from jaxserve.scheduler.plan import SUPPRESS_WIDTH, Plan, SamplingRows
 from jaxserve.weights.abstract import placed_params
 from jaxserve.weights.packed import Packer
+from pallas_kernels.matmul import PackedMatrix
 from pallas_kernels.registry import KernelError
 
 NO_OPTIONS: Mapping[str, str] = {}
@@ -76,8 +77,12 @@ class Lowering:
     def __init__(self, config: DecoderConfig, mesh: Mesh, options: ExecutorOptions) -> None:
         device = mesh.devices.flat[0]
         self.config, self.mesh, self.options = config, mesh, options
+        self.params = Packer(config, mesh).shapes(placed_params(config, mesh, options.dtype))
         self.grid = BucketGrid.for_platform(
-            device.platform, max_rows=options.max_num_seqs, max_tokens=options.max_num_batched_tokens
+            device.platform,
+            max_rows=options.max_num_seqs,
+            max_tokens=options.max_num_batched_tokens,
+            free_padding=_holds_packed(self.params),
         )
         shape = StateShape(
             slots=options.max_num_seqs,
@@ -87,7 +92,6 @@ class Lowering:
             kv_dtype=options.kv_dtype,
             dtype=options.dtype,
         )
-        self.params = Packer(config, mesh).shapes(placed_params(config, mesh, options.dtype))
         self.state = abstract_state(config, mesh, shape)
         self._placed = jax.tree.map(lambda array: array.sharding, self.state)
         self._xla = compiler_options(device)
@@ -127,6 +131,12 @@ class Lowering:
             spare_slot=options.max_num_seqs,
             groups=groups,
         )
+
+
+def _holds_packed(params: Any) -> bool:
+    """Whether matrices are packed for native kernels, which multiply no padding."""
+    leaves = jax.tree.leaves(params, is_leaf=lambda leaf: isinstance(leaf, PackedMatrix))
+    return any(isinstance(leaf, PackedMatrix) for leaf in leaves)
 
 
 def step_name(bucket: Bucket) -> str:

@@ -12,7 +12,7 @@ import pytest
 from jaxserve.errors import ConfigError
 from jaxserve.executor.compile_cache import nothing_kept
 from jaxserve.executor.local import LocalExecutor
-from jaxserve.executor.lowering import Lowering
+from jaxserve.executor.lowering import Lowering, step_name
 from jaxserve.executor.options import ExecutorOptions
 from jaxserve.executor.programs import make_programs
 from jaxserve.executor.saved_programs import MANIFEST, SavedPrograms, program_path, read_manifest, save_programs
@@ -133,12 +133,12 @@ def test_what_is_not_there_is_compiled(tmp_path, lowering, compiled, model, fres
 
 
 def test_every_saved_step_is_loaded_before_serving_begins(tmp_path, model):
-    """The 4 x 4 is not among those that serving begins with."""
-    options = replace(OPTIONS, max_num_seqs=8, first_alone=True)
+    """That of 4 rows is not among those that serving begins with."""
+    options = replace(OPTIONS, max_num_seqs=16, max_num_batched_tokens=16, first_alone=True)
     lowering = Lowering(model[0], make_mesh(1), options)
     bucket = lowering.grid.choose(4, 4)
     assert bucket not in lowering.grid.first()
-    save_programs(tmp_path, lowering, {"step_4x4": lowering.step(bucket).compile()})
+    save_programs(tmp_path, lowering, {step_name(bucket): lowering.step(bucket).compile()})
     told = []
     programs = make_programs(
         lowering, lambda *line: told.append(line), SavedPrograms(tmp_path, read_manifest(tmp_path), lowering)
