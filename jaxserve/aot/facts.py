@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from jaxserve.aot.hlo import Instruction, Module, When
@@ -41,12 +42,14 @@ class Facts:
         activation_all_reduces: all-reduces at every step of arrays [T, E], which are the layers' and the embedding's.
         weight_copies: a line for each time a whole weight is written again.
         cache_copies: a line for each time the whole cache is written again.
+        weights_read_again: names of weights that more than one instruction of the entry computation reads.
     """
 
     collectives: tuple[Collective, ...]
     activation_all_reduces: int
     weight_copies: tuple[str, ...]
     cache_copies: tuple[str, ...]
+    weights_read_again: tuple[str, ...]
 
 
 def read_facts(module: Module, *, tokens: int, hidden_size: int, cache_elements: int) -> Facts:
@@ -65,12 +68,14 @@ def read_facts(module: Module, *, tokens: int, hidden_size: int, cache_elements:
         kind == "all-reduce" and when == "always" and any(array.elements == tokens * hidden_size for array in line.results)
         for kind, line, when in found
     )
+    reads = Counter(name for _, name, _ in _weight_reads(module))
     return Facts(
         collectives=tuple(
             Collective(kind=kind, bytes=size, when=when, count=count) for (kind, size, when), count in sorted(collectives.items())
         ),
         activation_all_reduces=activations,
         weight_copies=tuple(_weight_copies(module)),
+        weights_read_again=tuple(sorted(name for name, count in reads.items() if count > 1)),
         cache_copies=tuple(_describe(line) for line, _ in scheduled if _copies_cache(module, line, cache_elements)),
     )
 
@@ -87,27 +92,30 @@ def _payload(instruction: Instruction) -> int:
     return size // 2 if instruction.opcode == "all-reduce-start" and len(instruction.results) > 1 else size
 
 
-def _weight_copies(module: Module) -> list[str]:
-    """Instructions of the entry computation that take a weight and make something as large, other than a product."""
-    weights: dict[str, tuple[str, int]] = {}  # name in the HLO -> name in Python, elements
-    copies = []
+def _weight_reads(module: Module) -> Iterator[tuple[Instruction, str, int]]:
+    """Instructions of the entry computation that take a weight, with its name in Python and its elements."""
+    weights: dict[str, tuple[str, int]] = {}  # by name in the HLO
     for instruction in module.computations[module.entry]:
-        elements = max((array.elements for array in instruction.results), default=0)
         if instruction.opcode == "parameter" and instruction.op_name.startswith(_WEIGHTS):
             if len([size for size in instruction.results[0].sizes if size > 1]) > 1:  # not the scales of norms
-                weights[instruction.name] = (instruction.op_name, elements)
+                weights[instruction.name] = (instruction.op_name, instruction.results[0].elements)
             continue
         read = [weights[name] for name in instruction.operands if name in weights]
-        if not read:
-            continue
-        if instruction.opcode in _VIEWS:
+        if read and instruction.opcode in _VIEWS:
             weights[instruction.name] = read[0]
             continue
-        for name, size in read:
-            opcodes = module.opcodes_in(instruction)
-            moved = instruction.opcode in _MOVES or (instruction.opcode.startswith("fusion") and not opcodes & _PRODUCTS)
-            if moved and elements >= size:
-                copies.append(f"{name}: {_describe(instruction)}")
+        for name, elements in read:
+            yield instruction, name, elements
+
+
+def _weight_copies(module: Module) -> list[str]:
+    """Of those, the ones that make something as large, other than a product."""
+    copies = []
+    for instruction, name, size in _weight_reads(module):
+        opcodes = module.opcodes_in(instruction)
+        moved = instruction.opcode in _MOVES or (instruction.opcode.startswith("fusion") and not opcodes & _PRODUCTS)
+        if moved and max((array.elements for array in instruction.results), default=0) >= size:
+            copies.append(f"{name}: {_describe(instruction)}")
     return copies
 
 

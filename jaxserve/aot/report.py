@@ -96,4 +96,6 @@ def _copies(result: Result) -> list[str]:
     for step in result.steps:
         for copy in (*step.facts.weight_copies, *step.facts.cache_copies):
             lines.append(f"copy in {step.tokens} x {step.rows}: {copy}")
+        for name in step.facts.weights_read_again:
+            lines.append(f"read more than once in {step.tokens} x {step.rows}: {name}")
     return lines

@@ -13,6 +13,8 @@ from jaxserve.errors import ConfigError
 from jaxserve.executor.saved_programs import read_manifest
 
 LAYERS = 2
+# What a decode step on several H100s may launch: counted, not to grow. All of it is one command buffer.
+KERNELS, KERNELS_A_LAYER = 12, 11
 MODEL = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
@@ -81,8 +83,10 @@ def test_decode_step_has_two_all_reduces_a_layer_and_copies_nothing(checkpoint: 
     assert step.facts.activation_all_reduces == 2 * LAYERS + 1
     assert step.facts.weight_copies == ()
     assert step.facts.cache_copies == ()
+    assert step.facts.weights_read_again == ()
     assert step.state_in_place
     assert step.launches.whole
+    assert step.launches.kernels <= KERNELS + KERNELS_A_LAYER * LAYERS
     at_every_step = [entry.kind for entry in step.facts.collectives if entry.when == "always"]
     assert set(at_every_step) == {"all-reduce"}
 

@@ -103,6 +103,16 @@ def test_products_norms_and_updates_are_no_copies() -> None:
     assert facts().cache_copies == ()
 
 
+def test_a_weight_that_is_read_twice_is_named() -> None:
+    """As it is or through a view; a norm's scale may be read again."""
+    name = "params['layers']['0']['w']"
+    assert facts().weights_read_again == (name,)
+    once = HLO.replace("fusion(%w, %k), kind=kLoop", "fusion(%n, %k), kind=kLoop")
+    for more, expected in (("", ()), ("  %other = bf16[64,64]{1,0} fusion(%view, %k), kind=kCustom, calls=%product", (name,))):
+        module = Module.parse(once.replace("MORE", more))
+        assert read_facts(module, tokens=4, hidden_size=32, cache_elements=3200).weights_read_again == expected
+
+
 @pytest.mark.parametrize(
     "line",
     [
