@@ -77,14 +77,13 @@ inline void TileOf(int64_t rows, const Strip& strip, int64_t row, int64_t column
   }
 }
 
-// All rows, in tiles of nearly equal numbers.
+// All rows: a tile of as many as go, for which the panel comes from memory; the others, of nearly equal numbers, find it near.
 template <class V, int VECTORS, bool WHOLE>
 inline void Columns(const Strip& strip, int64_t column) {
-  int64_t row = 0;
-  for (int64_t tiles = (strip.rows + V::kRows - 1) / V::kRows; tiles > 0; --tiles) {
-    const int64_t rows = (strip.rows - row + tiles - 1) / tiles;
+  for (int64_t row = 0, rows; row < strip.rows; row += rows) {
+    const int64_t left = strip.rows - row, tiles = (left + V::kRows - 1) / V::kRows;
+    rows = row == 0 && tiles > 1 ? V::kRows : (left + tiles - 1) / tiles;
     TileOf<V, V::kRows, VECTORS, WHOLE>(rows, strip, row, column);
-    row += rows;
   }
 }
 

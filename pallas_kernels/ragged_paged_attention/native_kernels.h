@@ -47,7 +47,7 @@ inline int64_t Start(const Queries& queries, int64_t token) {
 
 inline int64_t ScratchFloats(const Queries& queries) {
   const int64_t dim = Padded(queries.dim);
-  return Rows(queries) * (dim + kMostLanes + kBlock + 1) + dim * kBlock;
+  return Rows(queries) * (dim + kMostLanes + kBlock + 1) + (dim + Padded(queries.value_dim)) * kBlock;
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Attention of native_kernels.h in terms of a vector type V, which a file for an instruction set defines, and of Keys.
+// Attention of native_kernels.h in terms of a vector type V, which a file for an instruction set defines, and of Words.
 //
 // V has
 //   Floats, Integers            vectors of kLanes float32, and of as many uint32, with the compilers' operators
@@ -7,9 +7,12 @@
 //   Write(to, floats) Broadcast(value) MulAdd(sum, x, y)
 //   Transpose(vectors)          kLanes of them, in place
 //   Largest(floats) Total(floats)
-// Keys says how the numbers of a key go into words of 32 bits: Plain below, or two bfloat16 a word. It has
+// Words says how numbers go into words of 32 bits: Plain below, or two bfloat16 a word. It has
 //   Element, kPerWord           what is stored, and how many of them a word holds
-//   Load(key, left)             a vector of words; after `left` elements they are 0
+//   Load(key, left)             a vector of words of a key's neighbouring numbers; after `left` of them they are 0
+//   Join(values, numbers, line) writes words, each of the same number of kPerWord values; a null pointer stands for zeros, which
+//                               also fill the last vector
+//   WriteWeights(line, column, weights)  kLanes of a row's weights, which lie as those of the values in words do
 //   MulAdd(sums, words, words)
 // Everything has internal linkage: two files for different CPUs must never share a function.
 #pragma once
@@ -29,7 +32,7 @@ inline typename V::Floats ReadPart(const Element* from, int64_t lanes) {
   return V::Read(whole);
 }
 
-// Keys as float32, whatever they are stored in.
+// Everything as float32, whatever it is stored in.
 template <class V, class Stored>
 struct Plain {
   using Element = Stored;
@@ -37,6 +40,10 @@ struct Plain {
   static typename V::Floats Load(const Element* key, int64_t left) {
     return left >= V::kLanes ? V::Read(key) : ReadPart<V>(key, left);
   }
+  static void Join(const Element* const* values, int64_t numbers, float* line) {
+    for (int64_t at = 0; at < numbers; at += V::kLanes) V::Write(line + at, Load(*values + at, numbers - at));
+  }
+  static void WriteWeights(float* line, int64_t column, typename V::Floats weights) { V::Write(line + column, weights); }
   static typename V::Floats MulAdd(typename V::Floats sums, typename V::Floats x, typename V::Floats y) {
     return V::MulAdd(sums, x, y);
   }
@@ -79,11 +86,11 @@ inline void WithRows(int64_t rows, const Arguments&... arguments) {
 }
 
 // The work of one call, with its scratch.
-template <class V, class Keys>
+template <class V, class Words>
 struct Attention {
   using Floats = typename V::Floats;
-  using Element = typename Keys::Element;
-  static constexpr int64_t kLanes = V::kLanes;
+  using Element = typename Words::Element;
+  static constexpr int64_t kLanes = V::kLanes, kPerWord = Words::kPerWord;
 
   const Queries& queries;
   const Softmax& state;
@@ -91,7 +98,8 @@ struct Attention {
   float* q;                           // [rows, words]
   float* totals;                      // [rows, kLanes]
   float* tile;                        // [words, kBlock]: keys of the block, transposed
-  float* weights;                     // [rows, kBlock]: first scores, then weights
+  float* lines;                       // [kBlock / kPerWord, stride]: its values, in words
+  float* weights;                     // [rows, kBlock]: first scores, then weights, in words
   float* fades;                       // [rows]: what the block makes of the values before it
   const Element* keys[kBlock];        // where each key of the block is
   const Element* coming[kBlock];      // and of the next one
@@ -99,9 +107,10 @@ struct Attention {
   int64_t columns;                    // of it that are computed
 
   Attention(const Queries& queries, const Softmax& state, float* scratch)
-      : queries(queries), state(state), rows(Rows(queries)), words((queries.dim + Keys::kPerWord - 1) / Keys::kPerWord),
+      : queries(queries), state(state), rows(Rows(queries)), words((queries.dim + kPerWord - 1) / kPerWord),
         stride(Padded(queries.value_dim)), q(scratch), totals(q + rows * Padded(queries.dim)),
-        tile(totals + rows * kMostLanes), weights(tile + Padded(queries.dim) * kBlock), fades(weights + rows * kBlock) {}
+        tile(totals + rows * kMostLanes), lines(tile + Padded(queries.dim) * kBlock), weights(lines + stride * kBlock),
+        fades(weights + rows * kBlock) {}
 
   // The keys of the block that a row sees.
   int64_t Low(int64_t row) const { return Clamp(Start(queries, row / queries.group)); }
@@ -113,12 +122,17 @@ struct Attention {
     Begin();
     block = first > start ? first : start;
     Find(block);
-    for (const Element* key : coming) Prefetch(key);
+    for (const Element* key : coming) {
+      Prefetch(key, queries.dim);
+      Prefetch(Value(key), queries.value_dim);
+    }
     for (; block < last; block += kBlock) {
       columns = (High(rows - 1) + kLanes - 1) / kLanes * kLanes;
       std::memcpy(keys, coming, sizeof keys);
-      Find(block + kBlock < last ? block + kBlock : block);
+      // The next range, too: who computes this one is likely to go on there.
+      Find(block + kBlock < End(queries, queries.tokens - 1) ? block + kBlock : block);
       Transpose();
+      Join();
       for (int64_t row = 0; row < rows; row += V::kRows) WithRows<Scores, V::kRows>(Tiled(row), *this, row);
       for (int64_t row = 0; row < rows; ++row) Weigh(row);
       for (int64_t row = 0; row < rows; row += V::kRows) WithRows<Values, V::kRows>(Tiled(row), *this, row);
@@ -132,13 +146,13 @@ struct Attention {
   // Queries as words, and a softmax before any key.
   void Begin() {
     const auto* from = static_cast<const Element*>(queries.q);
-    const int64_t step = kLanes * Keys::kPerWord;
+    const int64_t step = kLanes * kPerWord;
     for (int64_t row = 0; row < rows; ++row) {
       const Element* query = from + row / queries.group * queries.token_stride + row % queries.group * queries.dim;
       float line[kMostLanes];
       for (int64_t at = 0; at < queries.dim; at += step) {
-        const int64_t word = at / Keys::kPerWord, left = words - word;
-        V::Write(line, Keys::Load(query + at, queries.dim - at));
+        const int64_t word = at / kPerWord, left = words - word;
+        V::Write(line, Words::Load(query + at, queries.dim - at));
         std::memcpy(q + row * words + word, line, 4 * (left < kLanes ? left : kLanes));
       }
       state.largest[row] = kLowest;
@@ -162,25 +176,39 @@ struct Attention {
     for (int64_t at = high; at < kBlock; ++at) coming[at] = coming[low];
   }
 
-  // Asks for a key of the next block and its value: pages are anywhere, and only we know what is read next.
-  void Prefetch(const Element* key) const {
-    const char* from = reinterpret_cast<const char*>(key);
-    for (int64_t at = 0; at < queries.dim * static_cast<int64_t>(sizeof(Element)); at += 64) {
-      __builtin_prefetch(from + at);
-      __builtin_prefetch(from + queries.value_bytes + at);
-    }
+  // Asks for numbers of the next block, which pages have anywhere: only we know what is read next. A core can wait for few lines
+  // at once, for more of them in its second cache: each is asked for there, when the one of this block is read.
+  static void Prefetch(const Element* from, int64_t numbers) {
+    for (int64_t at = 0; at < numbers; at += 64 / sizeof(Element)) __builtin_prefetch(from + at, 0, 2);
   }
+
+  const Element* Value(const Element* key) const { return key + queries.value_bytes / static_cast<int64_t>(sizeof(Element)); }
 
   void Transpose() {
     for (int64_t column = 0; column < columns; column += kLanes) {
-      for (int i = 0; i < kLanes; ++i) Prefetch(coming[column + i]);
       for (int64_t word = 0; word < words; word += kLanes) {
-        const int64_t at = word * Keys::kPerWord;
-        Floats lines[kLanes];
-        for (int i = 0; i < kLanes; ++i) lines[i] = Keys::Load(keys[column + i] + at, queries.dim - at);
-        V::Transpose(lines);
-        for (int i = 0; i < kLanes; ++i) V::Write(tile + (word + i) * kBlock + column, lines[i]);
+        const int64_t at = word * kPerWord;
+        Floats square[kLanes];
+        for (int i = 0; i < kLanes; ++i) {
+          __builtin_prefetch(coming[column + i] + at, 0, 2);
+          square[i] = Words::Load(keys[column + i] + at, queries.dim - at);
+        }
+        V::Transpose(square);
+        for (int i = 0; i < kLanes; ++i) V::Write(tile + (word + i) * kBlock + column, square[i]);
       }
+    }
+  }
+
+  void Join() {
+    const int64_t low = Low(0), high = High(rows - 1), dim = queries.value_dim;
+    for (int64_t first = low / kPerWord * kPerWord; first < high; first += kPerWord) {
+      const Element* values[kPerWord];
+      for (int i = 0; i < kPerWord; ++i) {
+        const int64_t key = first + i;
+        values[i] = low <= key && key < high ? Value(keys[key]) : nullptr;
+        Prefetch(Value(coming[key]), dim);
+      }
+      Words::Join(values, dim, lines + first / kPerWord * stride);
     }
   }
 
@@ -202,7 +230,7 @@ struct Attention {
         for (int v = 0; v < VECTORS; ++v) keys[v] = V::Read(tile + word * kBlock + v * kLanes);
         for (int r = 0; r < ROWS; ++r) {
           const Floats value = V::Broadcast(query[r * of.words + word]);
-          for (int v = 0; v < VECTORS; ++v) sums[r][v] = Keys::MulAdd(sums[r][v], value, keys[v]);
+          for (int v = 0; v < VECTORS; ++v) sums[r][v] = Words::MulAdd(sums[r][v], value, keys[v]);
         }
       }
       for (int r = 0; r < ROWS; ++r)
@@ -223,8 +251,10 @@ struct Attention {
     for (int64_t column = 0; column < columns; column += kLanes) {
       Floats scores = V::Read(line + column) * queries.scale;
       if (queries.soft_cap > 0.0f) scores = Tanh<V>(scores / queries.soft_cap) * queries.soft_cap;
-      const auto lane = V::Read(kLane) + static_cast<float>(column);
-      scores = (lane >= static_cast<float>(low)) & (lane < static_cast<float>(high)) ? scores : V::Broadcast(kLowest);
+      if (column < low || column + kLanes > high) {
+        const auto lane = V::Read(kLane) + static_cast<float>(column);
+        scores = (lane >= static_cast<float>(low)) & (lane < static_cast<float>(high)) ? scores : V::Broadcast(kLowest);
+      }
       largest = largest > scores ? largest : scores;
       V::Write(line + column, scores);
     }
@@ -234,7 +264,7 @@ struct Attention {
     for (int64_t column = 0; column < columns; column += kLanes) {
       const Floats weight = Exp<V>(V::Read(line + column) - now);
       total += weight;
-      V::Write(line + column, weight);
+      Words::WriteWeights(line, column, weight);
     }
     const Floats fade = Exp<V>(V::Broadcast(before - now));
     V::Write(sums, V::Read(sums) * fade + total);
@@ -249,29 +279,25 @@ struct Attention {
     static void Run(const Attention& of, int64_t row) {
       const int64_t low = of.Low(row), high = of.High(row + ROWS - 1);
       if (low >= high) return;
-      const int64_t dim = of.queries.value_dim;
+      const int64_t dim = of.queries.value_dim, first = low / kPerWord, last = (high + kPerWord - 1) / kPerWord;
       int64_t at = 0;
-      for (; at + V::kVectors * kLanes <= dim; at += V::kVectors * kLanes) Tile<V::kVectors, true>(of, row, at, low, high);
-      for (; at + kLanes <= dim; at += kLanes) Tile<1, true>(of, row, at, low, high);
-      if (at < dim) Tile<1, false>(of, row, at, low, high);
+      for (; at + V::kVectors * kLanes <= dim; at += V::kVectors * kLanes) Tile<V::kVectors>(of, row, at, first, last);
+      for (; at < dim; at += kLanes) Tile<1>(of, row, at, first, last);
     }
-    // Numbers of values from `at` on. Not WHOLE: those of one vector that there are.
-    template <int VECTORS, bool WHOLE>
-    static void Tile(const Attention& of, int64_t row, int64_t at, int64_t low, int64_t high) {
+    // Numbers of values from `at` on.
+    template <int VECTORS>
+    static void Tile(const Attention& of, int64_t row, int64_t at, int64_t first, int64_t last) {
       float* values = of.state.values + row * of.stride + at;
       Floats sums[ROWS][VECTORS];
       for (int r = 0; r < ROWS; ++r)
         for (int v = 0; v < VECTORS; ++v) sums[r][v] = V::Read(values + r * of.stride + v * kLanes) * of.fades[row + r];
       const float* weights = of.weights + row * kBlock;
-      const int64_t ahead = of.queries.value_bytes / static_cast<int64_t>(sizeof(Element)) + at;
-      for (int64_t key = low; key < high; ++key) {
-        const Element* from = of.keys[key] + ahead;
+      for (int64_t word = first; word < last; ++word) {
         Floats value[VECTORS];
-        for (int v = 0; v < VECTORS; ++v)
-          value[v] = WHOLE ? V::Read(from + v * kLanes) : ReadPart<V>(from, of.queries.value_dim - at);
+        for (int v = 0; v < VECTORS; ++v) value[v] = V::Read(of.lines + word * of.stride + at + v * kLanes);
         for (int r = 0; r < ROWS; ++r) {
-          const Floats weight = V::Broadcast(weights[r * kBlock + key]);
-          for (int v = 0; v < VECTORS; ++v) sums[r][v] = V::MulAdd(sums[r][v], weight, value[v]);
+          const Floats weight = V::Broadcast(weights[r * kBlock + word]);
+          for (int v = 0; v < VECTORS; ++v) sums[r][v] = Words::MulAdd(sums[r][v], weight, value[v]);
         }
       }
       for (int r = 0; r < ROWS; ++r)
@@ -280,9 +306,9 @@ struct Attention {
   };
 };
 
-template <class V, class Keys>
+template <class V, class Words>
 void AttendWith(const Queries& queries, int64_t first, int64_t last, const Softmax& state, float* scratch) {
-  Attention<V, Keys>(queries, state, scratch).Run(first, last);
+  Attention<V, Words>(queries, state, scratch).Run(first, last);
 }
 
 }  // namespace
