@@ -51,5 +51,5 @@ class GatedMLP(nnx.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """x[T, E] of normalised activations to [T, E], before the residual sum."""
-        gate, up = jnp.split(project_columns(x, self.gate_up, self.gate_up_bias), 2, axis=-1)
-        return project_rows(ACTIVATIONS[self.activation](gate, up), self.down, self.down_bias)
+        gate, up = jnp.split(project_columns(x, self.gate_up, self.gate_up_bias, rounded=False), 2, axis=-1)
+        return project_rows(ACTIVATIONS[self.activation](gate, up).astype(x.dtype), self.down, self.down_bias)

@@ -37,7 +37,7 @@ def ragged_paged_attention(
     value_dim: int | None,
     instruction_set: str = "best",
 ) -> jax.Array:
-    """See api.py. With AVX512_BF16 denormal numbers of bfloat16 are 0 in queries and keys.
+    """See api.py. With AVX512_BF16 the weights of bfloat16 values are rounded to bfloat16, and denormal numbers are 0.
 
     A token's result does not depend on what else is in the batch, nor on how its row is cut into chunks. A program fails when it
     runs if pages or lengths point outside the arrays. `instruction_set` is as in matmul/cpu_native.py.
