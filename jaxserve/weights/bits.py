@@ -16,6 +16,7 @@ from jaxserve.weights.checkpoint import Block
 
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 _FLOAT32 = np.dtype(np.float32)
+_STRIP = 2**15  # elements rounded at a time: few enough that what comes between stays in a core's cache
 _INFINITIES: Mapping[str, int] = MappingProxyType({"float32": 0x7F80_0000, "float16": 0x7C00, "bfloat16": 0x7F80})
 """The bits of infinity. NaN's are larger, those of every positive number smaller; negative ones have the highest bit as well."""
 
@@ -36,12 +37,22 @@ def are_numbers(block: Block) -> bool:
 
 
 def convert(block: Block, dtype: np.dtype) -> Block:
-    """`block.astype(dtype, copy=False)`, bit for bit, without the lock between bfloat16 and float32."""
+    """`block.astype(dtype, copy=False)`, bit for bit, without the lock between bfloat16 and float32. Not for scalars."""
     if (block.dtype, dtype) == (_BFLOAT16, _FLOAT32):
         return (bits(block).astype(np.uint32) << np.uint32(16)).view(dtype)
-    if (block.dtype, dtype) == (_FLOAT32, _BFLOAT16) and are_numbers(block):  # a NaN's bits are no number to be rounded
-        wide = bits(block)
-        odd = wide >> np.uint32(16) & np.uint32(1)  # ties go to even
-        rounded: Block = (wide + odd + np.uint32(0x7FFF)) >> np.uint32(16)
-        return rounded.astype(np.uint16).view(dtype)
-    return block.astype(dtype, copy=False)
+    if (block.dtype, dtype) != (_FLOAT32, _BFLOAT16):
+        return block.astype(dtype, copy=False)
+    out = np.empty(block.shape, np.uint16)
+    rows = max(1, _STRIP // max(1, block[:1].size))
+    for row in range(0, len(block), rows):
+        out[row : row + rows] = _rounded(block[row : row + rows])
+    return out.view(dtype)
+
+
+def _rounded(block: Block) -> Block:
+    """The bits of float32 in bfloat16; ties go to even."""
+    if not are_numbers(block):  # a NaN's bits are no number to be rounded
+        return bits(block.astype(_BFLOAT16))
+    wide = bits(block)
+    rounded: Block = (wide + (wide >> np.uint32(16) & np.uint32(1)) + np.uint32(0x7FFF)) >> np.uint32(16)
+    return rounded

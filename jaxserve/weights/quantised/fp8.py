@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 
 from jaxserve.errors import CheckpointError
+from jaxserve.weights.bits import bits, convert
 from jaxserve.weights.checkpoint import Block, Bounds, Tensors
 
 SCALE_SUFFIX = "_scale_inv"
@@ -65,5 +66,6 @@ class BlockFP8Matrix:
         out = np.empty(stored.shape, self.dtype)
         for at, factor in enumerate(factors.astype(np.float32), start=above):
             part = slice(max(first, at * rows) - first, min(last, (at + 1) * rows) - first)
-            out[part] = np.take(_VALUES, stored[part], mode="clip") * factor[column_blocks]
+            numbers: Block = np.take(_VALUES, stored[part], mode="clip") * factor[column_blocks]
+            bits(out)[part] = bits(convert(numbers, out.dtype))
         return out

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from jaxserve.errors import CheckpointError
+from jaxserve.weights.bits import bits
 from jaxserve.weights.checkpoint import Block, Bounds, Tensors
 
 BLOCKS_SUFFIX, SCALES_SUFFIX = "_blocks", "_scales"
@@ -87,13 +88,13 @@ class MXFP4Stack:
             scales = tensors.read(self.name + SCALES_SUFFIX, index)[0]
             for row in range(0, len(matrix), rows):
                 part = slice(row, row + rows)
-                matrix[part] = _dequantised(blocks[part], scales[part])[:, cut]
+                bits(matrix)[part] = _dequantised(blocks[part], scales[part])[:, cut]
         return out.swapaxes(1, 2)
 
 
 def _dequantised(blocks: Block, scales: Block) -> Block:
-    """bfloat16[rows, in] of blocks[rows, in / 32, 16] and exponents[rows, in / 32]."""
+    """The bits of bfloat16[rows, in] of blocks[rows, in / 32, 16] and exponents[rows, in / 32]."""
     places = scales[..., None].astype(np.uint16) << 8 | blocks
     pairs: npt.NDArray[np.uint32] = np.take(_PAIRS, places, mode="clip")  # no place is out of bounds; other modes are slower
-    numbers: Block = pairs.view(ml_dtypes.bfloat16).reshape(len(blocks), -1)
+    numbers: Block = pairs.view(np.uint16).reshape(len(blocks), -1)
     return numbers

@@ -44,6 +44,14 @@ def test_nan_stays_nan_in_bfloat16(value):
         assert np.isnan(convert(nan, BFLOAT16).astype(FLOAT32)).all()
 
 
+@pytest.mark.parametrize("shape", [(70_000,), (0,), (3, 40_000), (900, 70), (0, 4), (4, 0), (5, 3, 7000)])
+def test_arrays_of_any_size_are_rounded(shape):
+    wide = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+    wide.reshape(-1)[1::20_011] = np.nan
+    for block in (wide, np.asfortranarray(wide)):
+        np.testing.assert_array_equal(bits(convert(block, BFLOAT16)), bits(block.astype(BFLOAT16)))
+
+
 def test_what_needs_no_conversion_is_not_copied():
     block = ALL_SHORT.view(BFLOAT16)
     assert convert(block, BFLOAT16) is block
