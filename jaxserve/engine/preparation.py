@@ -18,12 +18,14 @@ from jaxserve.config.windows import group_layers
 from jaxserve.engine.generation import generation_defaults
 from jaxserve.engine.warm import WarmLine, read_warm_prompts
 from jaxserve.errors import CheckpointError, ConfigError
-from jaxserve.executor.compile_cache import keep_compiled_programs
+from jaxserve.executor.compile_cache import keep_compiled_programs, kept_directory
+from jaxserve.executor.kept_programs import KeptPrograms
 from jaxserve.executor.lowering import Lowering
 from jaxserve.executor.memory import count_bytes, device_facts
 from jaxserve.executor.options import ExecutorOptions, chosen_kernels
 from jaxserve.executor.platform import choose_platform
-from jaxserve.executor.saved_programs import SavedPrograms, read_manifest
+from jaxserve.executor.programs import ProgramStore
+from jaxserve.executor.saved_programs import Manifest, SavedPrograms, read_manifest
 from jaxserve.models.checkpoint import read_hf_config
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.registry import decoder_config
@@ -51,7 +53,7 @@ class Preparation:
         warm_prompts: what the prefix cache is to hold from the start.
         resolved: values for everything that was "auto".
         lowering: programs and weights from their shapes.
-        saved: programs that need not be compiled, if a directory of them was named.
+        saved: where programs are had that need not be compiled: a directory that was named, or what earlier starts kept.
     """
 
     directory: Path
@@ -64,7 +66,7 @@ class Preparation:
     warm_prompts: Sequence[WarmLine]
     resolved: ResolvedConfig
     lowering: Lowering
-    saved: SavedPrograms | None
+    saved: ProgramStore | None
 
 
 def prepare(config: EngineConfig) -> Preparation:
@@ -94,9 +96,6 @@ def prepare(config: EngineConfig) -> Preparation:
     )
     decoder = decoder.serving(resolved.max_model_len)
     lowering = Lowering(decoder, mesh, ExecutorOptions.of(config, resolved, kernels))
-    saved = None
-    if programs_directory is not None and manifest is not None:
-        saved = SavedPrograms(programs_directory, manifest, lowering)
     return Preparation(
         directory=directory,
         decoder=decoder,
@@ -108,8 +107,15 @@ def prepare(config: EngineConfig) -> Preparation:
         warm_prompts=warm_prompts,
         resolved=resolved,
         lowering=lowering,
-        saved=saved,
+        saved=_program_store(programs_directory, manifest, lowering),
     )
+
+
+def _program_store(named: Path | None, manifest: Manifest | None, lowering: Lowering) -> ProgramStore | None:
+    if named is not None:
+        return None if manifest is None else SavedPrograms(named, manifest, lowering)
+    kept = kept_directory()
+    return None if kept is None else KeptPrograms(kept, lowering)
 
 
 def model_directory(model: str) -> Path:

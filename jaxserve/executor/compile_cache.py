@@ -28,6 +28,14 @@ def keep_compiled_programs(directory: str | None) -> None:
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
 
 
+def kept_directory() -> Path | None:
+    """Where programs are kept that need not be traced again, beside jax's; None if none are to be kept."""
+    place = jax.config.jax_compilation_cache_dir
+    if not jax.config.jax_enable_compilation_cache or place is None or "://" in place:  # jax's may be in a bucket
+        return None
+    return Path(place) / "programs"
+
+
 @contextmanager
 def nothing_kept() -> Iterator[None]:
     """Compile without the persistent cache.

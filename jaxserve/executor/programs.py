@@ -5,18 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from jaxserve.executor.lowering import COPY_PAGES, EXPERT_TOKENS, LOAD_ROW, SCORE, Lowering, Recipe, step_name
 from jaxserve.executor.step_programs import StepPrograms
-
-if TYPE_CHECKING:  # programs can be compiled without what reads saved ones
-    from jaxserve.executor.saved_programs import SavedPrograms
 
 COMPILE_THREADS = 2  # XLA's own compiler threads fill the other cores
 SMALL_PROGRAMS = 4  # besides the steps
 
 Progress = Callable[[str, int, int], None]  # what, done, of how many
+
+
+class ProgramStore(Protocol):
+    """Where programs may be had without compiling."""
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Of those that are there for sure."""
+
+    def load(self, recipe: Recipe) -> Any | None:
+        """The program of a recipe; None if it is not there."""
+
+    def make(self, recipe: Recipe) -> Any:
+        """Compile a program that is not there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +45,14 @@ class Programs:
     temporary_bytes: int
 
 
-def make_programs(lowering: Lowering, progress: Progress, saved: SavedPrograms | None = None) -> Programs:
+def make_programs(lowering: Lowering, progress: Progress, saved: ProgramStore | None = None) -> Programs:
     """Load or compile an engine's programs, several at a time. Needs no weights: their shapes are enough.
 
     Args:
         lowering: what they are made from. Its option `first_alone`: return when the grid's `first` steps and all saved ones are
             there; a thread compiles the others.
         progress: told after every program.
-        saved: programs that are loaded and not compiled.
+        saved: where programs are had that need not be compiled.
     """
     first = lowering.grid.first() if lowering.options.first_alone else lowering.grid.buckets
     known = frozenset() if saved is None else saved.names
@@ -49,8 +60,10 @@ def make_programs(lowering: Lowering, progress: Progress, saved: SavedPrograms |
     recipes = [*lowering.others(), *(lowering.step(bucket) for bucket in now.values())]
 
     def make(recipe: Recipe) -> Any:
-        loaded = None if saved is None else saved.load(recipe)
-        return recipe.compile() if loaded is None else loaded
+        if saved is None:
+            return recipe.compile()
+        loaded = saved.load(recipe)
+        return saved.make(recipe) if loaded is None else loaded
 
     done = _make_all([recipe for recipe in recipes if recipe.name in known], "loading programs", make, progress)
     done |= _make_all([recipe for recipe in recipes if recipe.name not in known], "compiling", make, progress)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -73,13 +73,20 @@ class SavedPrograms:
             content = path.read_bytes()
             if _checksum(content) != self._checksums[recipe.name]:
                 raise ValueError("the checksum is not the manifest's")
-            trees = (jax.tree.structure((recipe.arguments, {})), jax.tree.structure(recipe.result))
-            return serialize_executable.deserialize_and_load(
-                content, *trees, backend=self._devices[0].client, execution_devices=self._devices
-            )
+            return load_program(content, recipe, self._devices)
         except Exception as error:  # whatever is wrong with the file: pickle and XLA raise what they like
             logger.error("the saved program %s cannot be loaded, compiling: %s", path, error)
             return None
+
+    def make(self, recipe: Recipe) -> Any:
+        """Compile what cannot be loaded; the directory stays as it is."""
+        return recipe.compile()
+
+
+def load_program(content: bytes, recipe: Recipe, devices: Sequence[jax.Device]) -> Any:
+    """The program of a recipe (jax.stages.Compiled) from its bytes. Raises whatever pickle and XLA raise for others."""
+    trees = (jax.tree.structure((recipe.arguments, {})), jax.tree.structure(recipe.result))
+    return serialize_executable.deserialize_and_load(content, *trees, backend=devices[0].client, execution_devices=list(devices))
 
 
 def read_manifest(directory: Path) -> Manifest | None:

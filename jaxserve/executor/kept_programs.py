@@ -1,0 +1,125 @@
+"""Programs that earlier starts compiled, found by what they depend on: neither traced nor lowered again.
+
+jax's own cache finds a program by its text, which has to be made first: with small models that takes longer than all else of a
+second start. Here a folder is named by a digest of the engine's identity. Like jax's cache, the directory holds code that is
+run: it must be trusted like the engine itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import shutil
+import threading
+import zlib
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import jax
+import msgspec
+from jax.experimental import serialize_executable
+
+from jaxserve.config.xla import xla_flags
+from jaxserve.executor.identity import identity
+from jaxserve.executor.lowering import Lowering, Recipe
+from jaxserve.executor.saved_programs import load_program
+
+logger = logging.getLogger(__name__)
+
+MAX_ENGINES = 32  # folders kept; with 10 programs each takes about 3 MB
+_CACHE_HIT = "/jax/compilation_cache/cache_hits"
+_DIGEST_BYTES = 32
+_FAST = 1  # zlib's level
+
+
+class KeptPrograms:
+    """The programs of one engine in a directory that several share. May be used by several threads and processes.
+
+    Attributes:
+        names: none: what there is shows when it is asked for.
+
+    Args:
+        directory: of all engines.
+        lowering: this engine's.
+    """
+
+    def __init__(self, directory: Path, lowering: Lowering) -> None:
+        self.names: frozenset[str] = frozenset()
+        content = msgspec.json.encode((identity(lowering), xla_flags()))
+        self._folder = directory / hashlib.blake2b(content, digest_size=16).hexdigest()
+        self._devices = list(lowering.mesh.devices.flat)
+
+    def load(self, recipe: Recipe) -> Any | None:
+        """The program of a recipe (jax.stages.Compiled). None if it is not there, or damaged, which is logged."""
+        path = self._path(recipe)
+        try:
+            content = path.read_bytes()
+        except OSError:
+            return None
+        try:
+            digest, packed = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
+            if hashlib.sha256(packed).digest() != digest:
+                raise ValueError("the checksum is another")
+            program = load_program(zlib.decompress(packed), recipe, self._devices)
+        except Exception as error:  # whatever is wrong with the file: pickle and XLA raise what they like
+            logger.warning("the kept program %s cannot be loaded, compiling: %s", path, error)
+            return None
+        with suppress(OSError):
+            os.utime(self._folder)  # used: others are removed first
+        return program
+
+    def make(self, recipe: Recipe) -> Any:
+        """Compile a recipe, and keep what came of it. Where it cannot be kept it is logged."""
+        with _Hits() as hits:
+            program = recipe.compile()
+        if hits.any:  # on CPUs what jax's cache gave lacks functions once it is written again
+            return program
+        try:
+            packed = zlib.compress(serialize_executable.serialize(program)[0], _FAST)
+            self._write(self._path(recipe), hashlib.sha256(packed).digest() + packed)
+        except Exception as error:  # a full disk, a backend that cannot: serving goes on without
+            logger.warning("the program %s is not kept: %s", recipe.name, error)
+        return program
+
+    def _path(self, recipe: Recipe) -> Path:
+        return self._folder / f"{recipe.name}.program"
+
+    def _write(self, path: Path, content: bytes) -> None:
+        """All or nothing: other processes may read and write the same."""
+        if not path.parent.is_dir():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _remove_oldest(path.parent.parent)
+        part = path.with_suffix(f".{os.getpid()}.{threading.get_ident()}")
+        part.write_bytes(content)
+        part.replace(path)
+
+
+def _remove_oldest(directory: Path) -> None:
+    """Leave MAX_ENGINES folders."""
+    ages = []
+    for folder in directory.iterdir():
+        with suppress(OSError):
+            ages.append((folder.stat().st_mtime, folder))
+    for _, folder in sorted(ages, reverse=True)[MAX_ENGINES:]:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+class _Hits:
+    """Whether jax's cache gave this thread a program while this is entered: `any`."""
+
+    def __init__(self) -> None:
+        self.any = False
+
+    def __enter__(self) -> _Hits:
+        self._thread = threading.get_ident()
+        jax.monitoring.register_event_listener(self._hear)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        jax.monitoring.unregister_event_listener(self._hear)
+
+    def _hear(self, event: str, **_: str | int) -> None:
+        if event == _CACHE_HIT and threading.get_ident() == self._thread:
+            self.any = True
