@@ -20,6 +20,7 @@ from jaxserve.models.rules import Packing
 from jaxserve.weights import checkpoint, load
 from jaxserve.weights.held import HeldTensors
 from jaxserve.weights.load import load_params
+from jaxserve.weights.packed import Packer
 from jaxserve.weights.packing import read_block
 from jaxserve.weights.safetensors import SafetensorsCheckpoint
 from jaxserve.weights.transpose import put_transposed
@@ -240,12 +241,15 @@ def test_tensors_in_other_files_than_the_index_says_are_named(tmp_path):
 @pytest.mark.parametrize("tensor", [1, 2])
 @pytest.mark.parametrize("stored", [np.float16, ml_dtypes.bfloat16, np.float32])
 def test_weights_that_are_no_numbers_are_named(tmp_path, stored, tensor):
-    name = "model.layers.1.mlp.up_proj.weight"
+    name, mesh = "model.layers.1.mlp.up_proj.weight", make_mesh(tensor)
     for value in (np.nan, -np.nan, np.inf, -np.inf):
         arrays = {name: array.astype(stored) for name, array in tensors(config()).items()}
         arrays[name][23, 15] = value
-        with pytest.raises(CheckpointError, match=rf"NaN or infinite: {name} has 1 in 384, the first at \[23, 15\]: {value:g}$"):
-            load_params(write(tmp_path, arrays), config(), make_mesh(tensor), "bfloat16")
+        for packer in (None, Packer(config(), mesh)):
+            with pytest.raises(
+                CheckpointError, match=rf"NaN or infinite: {name} has 1 in 384, the first at \[23, 15\]: {value:g}$"
+            ):
+                load_params(write(tmp_path, arrays), config(), mesh, "bfloat16", packer=packer)
 
 
 def test_weights_too_large_for_the_dtype_are_named(tmp_path):
