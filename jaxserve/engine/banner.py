@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib.metadata import version
 
 from jaxserve.engine.build import EngineReport
+from jaxserve.engine.phases import StartTimes
 
 
 def banner(report: EngineReport) -> str:
@@ -24,9 +25,14 @@ def banner(report: EngineReport) -> str:
             f"  pages    {report.page_size} tokens each, in {report.kv_dtype}",
             f"  steps    of at most {scheduler.max_num_batched_tokens} tokens in {scheduler.max_num_seqs} rows, {promise}",
             f"  buckets  {' '.join(report.buckets)} (tokens x rows)",
-            f"  start    weights in {report.load_seconds:.1f} s, programs compiled in {report.compile_seconds:.1f} s",
+            f"  start    {_start(report.start)}",
         )
     )
+
+
+def _start(times: StartTimes) -> str:
+    beside = f"weights {times.weights:.1f} s and programs {times.programs:.1f} s at once"
+    return f"imports {times.imports:.1f} s, files {times.files:.1f} s, {beside}, warm {times.warm:.1f} s, rest {times.rest:.1f} s"
 
 
 def _size(count: int) -> str:

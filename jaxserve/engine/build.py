@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from jaxserve.engine.client import ModelInfo
 from jaxserve.engine.core import EngineCore
 from jaxserve.engine.dumps import crash_dumper
 from jaxserve.engine.intake import Intake, IntakeLimits
+from jaxserve.engine.phases import NO_TIMES, PhaseTimer, StartTimes
 from jaxserve.engine.preparation import Preparation, model_directory, prepare
 from jaxserve.engine.startup import both
 from jaxserve.engine.warm import Warmer
@@ -51,7 +52,7 @@ class MemoryLedger:
 
 @dataclass(frozen=True, slots=True)
 class EngineReport:
-    """What was built, for people. Loading and compiling go on at the same time."""
+    """What was built, for people."""
 
     model: ModelInfo
     kv_dtype: str
@@ -60,8 +61,7 @@ class EngineReport:
     memory: MemoryLedger
     scheduler: SchedulerConfig
     buckets: tuple[str, ...]
-    load_seconds: float
-    compile_seconds: float
+    start: StartTimes
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +85,11 @@ def build_engine(config: EngineConfig, *, strict_length: bool, clock: Clock, pro
         clock: time for requests.
         progress: told about loading and compiling.
     """
+    times = PhaseTimer()
     ready = prepare(config)
+    times.ended("files")
     loaded, compiled = both(partial(_load, config, ready), partial(make_programs, ready.lowering, saved=ready.saved), progress)
+    times.ended("building")
     params, guard = loaded.result
     executor = LocalExecutor(ready.lowering, compiled.result, params, guard)
     resolved, decoder, tokenizer = ready.resolved, ready.decoder, ready.tokenizer
@@ -100,33 +103,39 @@ def build_engine(config: EngineConfig, *, strict_length: bool, clock: Clock, pro
     )
     longest, sizes = resolved.max_model_len, executor.grid.step_sizes
     scheduler = Scheduler(resolved.scheduler, cache, longest, clock, policies=ready.policies, step_sizes=sizes)
-    limits = IntakeLimits(
-        max_model_len=longest,
-        vocab_size=decoder.vocab_size,
-        eos_token_ids=_eos_token_ids(decoder, tokenizer),
-        seed=config.model.seed,
-        max_sequences=config.scheduler.max_waiting,
-        strict=strict_length,
-        default_max_tokens=ready.default_max_tokens,
-    )
     model = config.model
     fingerprint = model_fingerprint(ready.directory, decoder, load_format=model.load_format, seed=model.seed)
     namespace = CacheNamespace(fingerprint, resolved.kv_dtype, repr(decoder.ropes))
     dumper = crash_dumper(config, resolved.served_model_name, fingerprint, executor.capabilities())
     built = BuiltEngine(
         core=EngineCore(scheduler, executor, overlap=config.scheduler.overlap, dumper=dumper),
-        intake=Intake(tokenizer, limits, namespace, _budgets(config, ready.policies, cache)),
+        intake=Intake(tokenizer, _limits(config, ready, strict_length), namespace, _budgets(config, ready.policies, cache)),
         tokenizer=tokenizer,
         chat_template=ready.chat_template,
-        report=_report(config, resolved, decoder, executor, ready.sampling, (loaded.seconds, compiled.seconds)),
+        report=_report(config, resolved, decoder, executor, ready.sampling, NO_TIMES),
         clock=clock,
     )
     if guard is not None:
         built.core.intact = guard.require_intact
         guard.start()
-    warmer = Warmer(built.core, built.intake, tokenizer, built.chat_template, clock, resolved.max_model_len)
+    warmer = Warmer(built.core, built.intake, tokenizer, built.chat_template, clock, longest)
+    times.ended("rest")
     warmer.warm(ready.warm_prompts, progress)
-    return built
+    times.ended("warm")
+    return replace(built, report=replace(built.report, start=times.start(loaded.seconds, compiled.seconds)))
+
+
+def _limits(config: EngineConfig, ready: Preparation, strict: bool) -> IntakeLimits:
+    """What requests may ask for."""
+    return IntakeLimits(
+        max_model_len=ready.resolved.max_model_len,
+        vocab_size=ready.decoder.vocab_size,
+        eos_token_ids=_eos_token_ids(ready.decoder, ready.tokenizer),
+        seed=config.model.seed,
+        max_sequences=config.scheduler.max_waiting,
+        strict=strict,
+        default_max_tokens=ready.default_max_tokens,
+    )
 
 
 def _load(config: EngineConfig, ready: Preparation, progress: Progress) -> tuple[Params, WeightGuard | None]:
@@ -178,9 +187,9 @@ def _report(
     decoder: DecoderConfig,
     executor: LocalExecutor,
     sampling: SamplingDefaults,
-    seconds: tuple[float, float],
+    start: StartTimes,
 ) -> EngineReport:
-    """What was built; `seconds` were spent on loading and on compiling."""
+    """What was built, and how long that took."""
     devices = config.parallel.tensor_parallel_size
     return EngineReport(
         model=ModelInfo(
@@ -205,8 +214,7 @@ def _report(
         ),
         scheduler=resolved.scheduler,
         buckets=tuple(f"{bucket.tokens}x{bucket.rows}" for bucket in executor.grid.buckets),
-        load_seconds=seconds[0],
-        compile_seconds=seconds[1],
+        start=start,
     )
 
 
