@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from math import prod
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any
 
 import tensorstore as ts
@@ -22,7 +22,12 @@ from jaxserve.weights.checkpoint import PIECE, Block, Bounds
 METADATA = "_METADATA"
 FOLDER = "orbax"
 """Where a model directory has its Orbax checkpoint."""
-_INDEX_CACHE = 2**26  # bytes of the database's index that stay in memory
+_CONTEXT = MappingProxyType(
+    {
+        "cache_pool#index": {"total_bytes_limit": 2**26},  # of the database's index; chunks are read once and not kept
+        "file_io_concurrency": {"limit": 4},  # threads of their own, as many as read: memory of one chunk serves the next
+    }
+)
 
 
 class OrbaxCheckpoint:
@@ -37,7 +42,7 @@ class OrbaxCheckpoint:
         metadata = read_json_object(directory / METADATA)
         try:
             names = list(_names(metadata["tree_metadata"]))
-            context = ts.Context({"cache_pool#index": {"total_bytes_limit": _INDEX_CACHE}})  # chunks are read once and not kept
+            context = ts.Context(dict(_CONTEXT))
             opening = {name: ts.open(spec, context=context) for name, spec in _specs(directory.absolute(), names, metadata)}
         except (KeyError, TypeError, AttributeError) as error:
             raise CheckpointError(f"{directory / METADATA} is not what Orbax writes: {error!r}", param="model") from error
