@@ -17,6 +17,7 @@ import jax
 import numpy as np
 
 from jaxserve.executor.buckets import Bucket
+from jaxserve.executor.flat_params import FlatParams
 from jaxserve.models.binding import Params
 from jaxserve.sampling.batch import SamplingBatch
 from jaxserve.scheduler.plan import SUPPRESS_WIDTH, Ints, Plan
@@ -138,11 +139,11 @@ class PackedBatch:
 
 def on_packed(
     of_parts: Callable[[Params, State, DeviceBatch], tuple[State, Packed]],
-) -> Callable[[Params, State, PackedBatch], tuple[State, Packed]]:
-    """A step that takes its batch apart itself."""
+) -> Callable[[FlatParams, State, PackedBatch], tuple[State, Packed]]:
+    """A step that takes its weights and its batch apart itself."""
 
-    def step(params: Params, state: State, batch: PackedBatch) -> tuple[State, Packed]:
-        return of_parts(params, state, batch.unpacked())
+    def step(params: FlatParams, state: State, batch: PackedBatch) -> tuple[State, Packed]:
+        return of_parts(params.tree(), state, batch.unpacked())
 
     return step
 

@@ -14,6 +14,7 @@ from jaxserve.executor.buckets import Bucket
 from jaxserve.executor.compile_guard import CompileGuard
 from jaxserve.executor.copies import copy_batches
 from jaxserve.executor.expert_tokens import ExpertTokens
+from jaxserve.executor.flat_params import FlatParams
 from jaxserve.executor.lowering import Lowering
 from jaxserve.executor.programs import SMALL_PROGRAMS, Programs
 from jaxserve.executor.result import LocalHandle
@@ -44,7 +45,7 @@ class LocalExecutor:
         self._config = lowering.config
         self._options = lowering.options
         self._windows = group_layers(lowering.config.windows).windows
-        self._params = params
+        self._params, self._flat_params = params, FlatParams.of(params)
         self._weight_guard = weight_guard
         self._programs = programs
         self._guard = CompileGuard(strict=lowering.options.strict)
@@ -123,7 +124,7 @@ class LocalExecutor:
                 self._copy(plan)
             for start in plan.starts:
                 self._load(start)
-            self._state, packed = program(self._params, self._state, self._batch(plan, bucket))
+            self._state, packed = program(self._flat_params, self._state, self._batch(plan, bucket))
             columns = min(MAX_LOGPROBS, self._config.vocab_size)
             self._latest = LocalHandle(plan, packed, self._score(plan), columns, far=self._far)
             return self._latest

@@ -16,6 +16,7 @@ from jaxserve.errors import ConfigError
 from jaxserve.executor.batch import PackedBatch, make_batch, on_packed
 from jaxserve.executor.buckets import Bucket, BucketGrid
 from jaxserve.executor.copies import COPY_WIDTH, make_copy
+from jaxserve.executor.flat_params import FlatParams
 from jaxserve.executor.gpu_options import compiler_options
 from jaxserve.executor.options import ExecutorOptions
 from jaxserve.executor.step import StateShape, abstract_state, make_score, make_step
@@ -99,8 +100,8 @@ class Lowering:
         self._step = jax.jit(step, donate_argnums=1, out_shardings=(self._placed, None))
 
     def step(self, bucket: Bucket) -> Recipe:
-        """The step of a bucket: (params, state, batch) -> (state, packed)."""
-        arguments = (self.params, self.state, self._example(bucket))
+        """The step of a bucket: (FlatParams, state, batch) -> (state, packed)."""
+        arguments = (FlatParams.of(self.params), self.state, self._example(bucket))
         return Recipe(step_name(bucket), self._step, arguments, (self._placed, 0), self._xla)
 
     def others(self) -> tuple[Recipe, ...]:

@@ -198,16 +198,16 @@ def outcomes_of(message: Turned) -> list[Outcome]:
     outcomes: list[Outcome] = [Refusal(refusal.ids, error_of(refusal.error)) for refusal in message.refusals]
     outcomes += [
         Update(
-            id=update.id,
-            token=update.token,
-            logprobs=None if update.row == NO_ROW else logprobs,
-            index=max(update.row, 0),
-            score=None if update.score is None else _rows(update.score),
-            reason=update.reason,
-            error=None if update.error is None else error_of(update.error),
-            matched=update.matched,
-            num_cached=update.num_cached,
-            queue_time=update.queue_time,
+            update.id,
+            update.token,
+            None if update.row == NO_ROW else logprobs,
+            max(update.row, 0),
+            None if update.score is None else _rows(update.score),
+            update.reason,
+            None if update.error is None else error_of(update.error),
+            update.matched,
+            update.num_cached,
+            update.queue_time,
         )
         for update in message.updates
     ]

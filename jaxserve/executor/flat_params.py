@@ -1,0 +1,59 @@
+"""Weights as steps take them, flattened once: at every call jax goes through every dictionary of a tree and sorts its keys."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from jaxserve.models.binding import Params
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A leaf's place in the tree, which programs name it by."""
+
+    path: str
+
+    def __str__(self) -> str:
+        return self.path
+
+
+@jax.tree_util.register_pytree_with_keys_class
+class FlatParams:
+    """A tree of weights, or of what stands for them, that is flattened once.
+
+    Args:
+        leaves: of the tree, in its order.
+        structure: of the tree.
+    """
+
+    def __init__(self, leaves: Iterable[Any], structure: jax.tree_util.PyTreeDef) -> None:
+        self._leaves = tuple(leaves)
+        self._structure = structure
+
+    @classmethod
+    def of(cls, params: Params) -> FlatParams:
+        """Those of a tree."""
+        return cls(*jax.tree.flatten(params))
+
+    def tree(self) -> Params:
+        """The tree again."""
+        params: Params = jax.tree.unflatten(self._structure, self._leaves)
+        return params
+
+    def tree_flatten(self) -> tuple[tuple[Any, ...], Hashable]:
+        """Leaves and structure, for jax."""
+        return self._leaves, self._structure
+
+    def tree_flatten_with_keys(self) -> tuple[tuple[tuple[_Place, Any], ...], Hashable]:
+        """The same, each leaf with its place in the tree: a program names its parameters as those of the tree."""
+        named, _ = jax.tree_util.tree_flatten_with_path(self.tree())
+        return tuple((_Place(jax.tree_util.keystr(path)), leaf) for path, leaf in named), self._structure
+
+    @classmethod
+    def tree_unflatten(cls, structure: jax.tree_util.PyTreeDef, leaves: Iterable[Any]) -> FlatParams:
+        """The inverse, for jax."""
+        return cls(leaves, structure)
