@@ -79,6 +79,17 @@ class Batcher:
         """The next step; it has no rows if there is nothing to compute."""
         draft = self._draft()
         self._decode(draft, draft.interactive.decodes)
+        if draft.others or len(self._waiting):
+            self._fill(draft)
+        else:  # nearly every step, and the device may wait for it
+            self._settle(draft)
+            self._yielded = 0
+        for sequence in draft.computed:
+            self._waiting.put_back(self._waiting.release(sequence))
+        return draft
+
+    def _fill(self, draft: StepDraft) -> None:
+        """What the step computes beside the interactive decodes."""
         if self._yielded >= MAX_YIELDED:
             self._let_batch_in(draft)
         self._prefill(draft, draft.interactive.prefills)
@@ -100,9 +111,6 @@ class Batcher:
         ran = any(sequence.batch for sequence in draft.settled)
         self._yielded = self._yielded + 1 if waits and not ran else 0
         draft.full |= len(self._waiting) > 0 and (draft.preempted or draft.tokens.left <= 0)
-        for sequence in draft.computed:
-            self._waiting.put_back(self._waiting.release(sequence))
-        return draft
 
     def _draft(self) -> StepDraft:
         """What could run, and how many tokens the step may have."""
@@ -125,10 +133,11 @@ class Batcher:
                 eager[sequence.request.tenant] = eager.get(sequence.request.tenant, 0) + missing
         runs = bool(interactive.decodes or interactive.prefills)
         self._courtesy.look(self._clock.now(), interactive=runs or self._waiting.has_interactive)
+        others = bool(interactive.prefills or batch.decodes or batch.prefills)
         budget = self._config.max_num_batched_tokens
-        if interactive.decodes:
+        if interactive.decodes and (others or len(self._waiting)):
             budget = self._pace.budget(len(interactive.decodes), prompt_tokens + self._waiting.interactive_tokens)
-        return StepDraft(PrefillTokens(self._policies, budget, eager), interactive, batch)
+        return StepDraft(PrefillTokens(self._policies, budget, eager), interactive, batch, others)
 
     def _decode(self, draft: StepDraft, sequences: list[Sequence]) -> None:
         """One token of each, as far as tokens and pages last."""

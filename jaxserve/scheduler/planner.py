@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from jaxserve.scheduler.footprint import Footprint
-from jaxserve.scheduler.plan import Plan, PromptScore, RowStart
+from jaxserve.scheduler.plan import Ints, Plan, PromptScore, RowStart
 from jaxserve.scheduler.request import Sequence
 from jaxserve.scheduler.rows import RowTable
 
@@ -58,16 +58,15 @@ class Planner:
                     starts += _row_starts(sequence)
                     sequence.state_loaded = True
                 sequence.num_pending += 1
-        slots = np.array([sequence.slot for sequence, _ in chosen], np.int32)
-        counts = np.array([count for _, count in chosen], np.int32)
+        slots, ids = self._rows.select([sequence for sequence, _ in chosen])
         kv_length = np.array([sequence.num_computed for sequence, _ in chosen], np.int32)
         self._footprint.grew(slots, kv_length)
         return Plan(
             step=next(self._step),
-            ids=tuple([sequence.request.id for sequence, _ in chosen]),
+            ids=ids,
             slots=slots,
             tokens=np.array(tokens, np.int32),
-            query_start=np.concatenate((np.zeros(1, np.int32), np.cumsum(counts, dtype=np.int32))),
+            query_start=_query_start(chosen, len(tokens)),
             kv_length=kv_length,
             page_table=self._rows.pages(slots),
             samples=np.array(samples, np.bool_),
@@ -78,6 +77,13 @@ class Planner:
             swap_in=tuple(moves.swap_in),
             copies=tuple(moves.copies),
         )
+
+
+def _query_start(chosen: list[tuple[Sequence, int]], num_tokens: int) -> Ints:
+    """int32[R+1]: where each row's tokens begin, and where the last one's end."""
+    if num_tokens == len(chosen):
+        return np.arange(num_tokens + 1, dtype=np.int32)
+    return np.array([0, *itertools.accumulate(count for _, count in chosen)], np.int32)
 
 
 def _scores(row: int, sequence: Sequence, start: int, end: int) -> list[PromptScore]:

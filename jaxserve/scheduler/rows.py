@@ -39,7 +39,10 @@ class RowTable:
             has_bias=np.zeros(num_slots, np.bool_),
         )
 
-        self._last: tuple[bytes, SamplingRows] | None = None  # slots and parameters of the latest step
+        # Most steps have the rows of the step before: they get its copies, which nobody can write to.
+        self._last: tuple[list[Sequence], Ints, tuple[str, ...]] | None = None  # sequences of the latest step, slots, names
+        self._last_pages: Ints | None = None  # of them
+        self._last_sampling: SamplingRows | None = None  # of them, once no stop token is suppressed
         self._tables = [(item.name, getattr(self._sampling, item.name)) for item in fields(SamplingRows)]
 
     @property
@@ -50,7 +53,7 @@ class RowTable:
     def take(self, sequence: Sequence) -> int:
         """Give the sequence a slot and write its parameters there. Whatever is raised, the slot stays free."""
         slot = self._free[-1]
-        self._last = None
+        self._last = self._last_pages = None
         params, table = sequence.request.params, self._sampling
         table.temperature[slot] = params.temperature
         table.top_k[slot] = max(params.top_k, 0)
@@ -81,28 +84,39 @@ class RowTable:
         if known < len(pages):
             self._pages[slot, known : len(pages)] = pages[known:]
             self._num_pages[slot] = len(pages)
+            self._last_pages = None
 
     def drop_pages(self, slot: int, places: list[int]) -> None:
         """The sequence gave back its pages at these places."""
         self._pages[slot, places] = NULL_PAGE
+        self._last_pages = None
+
+    def select(self, sequences: list[Sequence]) -> tuple[Ints, tuple[str, ...]]:
+        """The rows of the next step, which `pages` and `sampling` are asked for: int32[R] slots, and the sequences' names."""
+        if self._last is None or self._last[0] != sequences:
+            slots = np.array([sequence.slot for sequence in sequences], np.int32)
+            slots.flags.writeable = False
+            self._last = sequences, slots, tuple([sequence.request.id for sequence in sequences])
+            self._last_pages = self._last_sampling = None
+        return self._last[1:]
 
     def pages(self, slots: Ints) -> Ints:
         """int32[R,M]: a copy of the rows' pages, M covering the longest."""
-        return self._pages[slots, : int(self._num_pages[slots].max())]
+        if self._last_pages is None:
+            self._last_pages = self._pages[slots, : int(self._num_pages[slots].max())]
+            self._last_pages.flags.writeable = False
+        return self._last_pages
 
     def sampling(self, slots: Ints, lengths: Ints) -> SamplingRows:
-        """Copies of the rows' parameters; stop tokens are suppressed where `lengths` is short of prompt + min_tokens.
-
-        Most steps have the rows of the step before: they get its copies, which nobody can write to.
-        """
+        """Copies of the rows' parameters; stop tokens are suppressed where `lengths` is short of prompt + min_tokens."""
+        if self._last_sampling is not None:  # lengths only grow
+            return self._last_sampling
         long_enough: Bools = lengths >= self._min_length[slots]
-        same = slots.tobytes() if long_enough.all() else b""
-        if same and self._last is not None and self._last[0] == same:
-            return self._last[1]
         rows = {name: table[slots] for name, table in self._tables}
         rows["suppress"][long_enough] = -1
         for table in rows.values():
             table.flags.writeable = False
         sampling = SamplingRows(**rows)
-        self._last = (same, sampling)
+        if long_enough.all():
+            self._last_sampling = sampling
         return sampling

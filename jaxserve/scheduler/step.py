@@ -28,6 +28,7 @@ class StepDraft:
     Attributes:
         tokens: its tokens, as far as they are not given out.
         interactive, batch: what could run in it.
+        others: whether anything but interactive decodes could.
         chosen: rows of running sequences; a preemption may still take one out.
         rows: rows that are settled: their `num_computed` has moved ahead.
         settled: the sequences of `rows`.
@@ -41,6 +42,7 @@ class StepDraft:
     tokens: PrefillTokens
     interactive: Runnable
     batch: Runnable
+    others: bool
     chosen: dict[Sequence, int] = field(default_factory=dict)
     rows: list[tuple[Sequence, int]] = field(default_factory=list)
     settled: set[Sequence] = field(default_factory=set)

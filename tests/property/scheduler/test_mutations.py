@@ -81,7 +81,7 @@ def a_page_of_another_row_is_in_the_table(patch):
     pages = RowTable.pages
 
     def mutant(self, slots):
-        table = pages(self, slots)
+        table = pages(self, slots).copy()
         table[0, 0] = table[-1, 0]
         return table
 
