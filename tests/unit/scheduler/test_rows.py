@@ -1,0 +1,45 @@
+"""Rows that stay the same from step to step."""
+
+import numpy as np
+
+from jaxserve.scheduler.request import Sequence
+from jaxserve.scheduler.rows import RowTable
+from tests.support.bench import request
+
+
+def test_a_sequence_that_comes_back_to_another_slot_is_found_there() -> None:
+    table = RowTable(2, 4)
+    first, second = (Sequence.from_request(request(name, 4), 100) for name in "ab")
+    first.slot, second.slot = table.take(first), table.take(second)
+    slots, names = table.select([first])
+    assert (slots.tolist(), names) == ([0], ("a",))
+    assert table.select([first])[0] is slots
+    table.give_back(first.slot)
+    table.give_back(second.slot)
+    first.slot = table.take(first)
+    assert table.select([first])[0].tolist() == [1]
+
+
+def test_pages_are_copied_again_when_one_came_or_went() -> None:
+    table = RowTable(1, 4)
+    one = Sequence.from_request(request("a", 4), 100)
+    one.slot = table.take(one)
+    slots, _ = table.select([one])
+    table.set_pages(one.slot, [7])
+    first = table.pages(slots)
+    assert table.pages(slots) is first
+    table.set_pages(one.slot, [7, 8])
+    assert table.pages(slots).tolist() == [[7, 8]]
+    table.drop_pages(one.slot, [0])
+    assert table.pages(slots).tolist() == [[0, 8]]
+    assert first.tolist() == [[7]]
+
+
+def test_stop_tokens_are_suppressed_until_an_output_is_long_enough() -> None:
+    table = RowTable(1, 4)
+    one = Sequence.from_request(request("a", 4, min_tokens=2, eos=[9]), 100)
+    one.slot = table.take(one)
+    slots, _ = table.select([one])
+    suppressed = [table.sampling(slots, np.array([length], np.int32)).suppress[0, 0] for length in (4, 5, 6, 7)]
+    assert suppressed == [9, 9, -1, -1]
+    assert table.sampling(slots, np.array([7], np.int32)) is table.sampling(slots, np.array([8], np.int32))
