@@ -1,10 +1,12 @@
-"""Host time of a step: schedule and plan, pad to the bucket, apply, and tokens to text, with a device that takes no time.
+"""Host time of a step in the engine process and in a front end, with a device that takes no time.
 
     python -m benchmarks.host_loop [--rows 16 64 256 1024] [--steps 300]
 
-Three loads: `decode` (all rows decode), `waiting` (so they do, and 1,024 requests of 8 tenants wait), `mixed` (outputs end after
-32 to 96 tokens and waiting requests take their rows, so most steps also compute prompts). Prints medians in microseconds and
-writes benchmarks/results/host_loop.json.
+In the engine process: schedule and plan, pad to the bucket, call a program of as many arrays as a model of 12 layers has, apply,
+and write the message to the front end. In the front end: read the message, and tokens to text. Three loads: `decode` (all rows
+decode), `waiting` (so they do, and 1,024 requests of 8 tenants wait), `mixed` (outputs end after 32 to 96 tokens and waiting
+requests take their rows, so most steps also compute prompts). Prints medians in microseconds and writes
+benchmarks/results/host_loop.json.
 """
 
 from __future__ import annotations
@@ -17,8 +19,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
 from benchmarks import machine
@@ -27,21 +30,31 @@ from jaxserve.cache.prefix_hash import CacheNamespace
 from jaxserve.clock import RealClock
 from jaxserve.config.fields import SchedulerConfig
 from jaxserve.config.policies import Policies
+from jaxserve.doors import wide_console
 from jaxserve.engine.budgets import Budgets
 from jaxserve.engine.intake import Intake, IntakeLimits
+from jaxserve.engine.link import EngineLoad
 from jaxserve.engine.outputs import RequestOutputs
 from jaxserve.engine.preparation import model_directory
+from jaxserve.engine.remote.messages import Turned, decode_from_engine, encode, outcomes_of, turned
+from jaxserve.engine.remote.server import deal
 from jaxserve.executor.batch import make_batch
 from jaxserve.executor.buckets import BucketGrid
+from jaxserve.executor.flat_params import FlatParams
 from jaxserve.sampling.params import SamplingParams
 from jaxserve.scheduler.plan import StepResult
 from jaxserve.scheduler.scheduler import Scheduler
+from jaxserve.scheduler.update import Update
 from jaxserve.tokenizer.load import load_tokenizer
 from jaxserve.types import RequestOptions, ServiceClass
 
 PROMPT, MAX_LEN, PAGE_SIZE, VOCAB, WAITING, TENANTS = 128, 2048, 16, 500, 1024, 8
 RESULTS = Path(__file__).parent / "results" / "host_loop.json"
-PHASES = ("schedule", "batch", "apply", "outputs")
+WEIGHTS, STATE = 75, 7  # arrays of a model of 12 layers, and of what lives on the device
+ENGINE = ("schedule", "batch", "dispatch", "apply", "send")
+FRONT_END = ("receive", "outputs")
+PHASES = (*ENGINE, *FRONT_END)
+OWNER = b"front end"
 LOADS = ("decode", "waiting", "mixed")
 
 
@@ -68,6 +81,10 @@ class Loop:
         self.scheduler = Scheduler(config, cache, MAX_LEN, self.clock)
         self.grid = BucketGrid.make(max_rows=self.rows, max_tokens=config.max_num_batched_tokens, min_rows=2)
         self.outputs: dict[str, RequestOutputs] = {}
+        self.params = FlatParams.of({str(number): jnp.zeros(1) for number in range(WEIGHTS)})
+        self.state = [jnp.zeros(1) for _ in range(STATE)]
+        self.program = jax.jit(lambda params, state, batch: (state, batch.words[:1]), donate_argnums=1, keep_unused=True)
+        self.owners: dict[str, bytes] = {}
         self.rng = np.random.default_rng(0)
         self.count = 0
         for _ in range(self.rows):
@@ -91,42 +108,51 @@ class Loop:
         )
         self.scheduler.add(requests)
         self.outputs[requests[0].id] = RequestOutputs(name, requests, self.tokenizer, self.clock)
+        self.owners[requests[0].id] = OWNER
 
     def step(self) -> None:
         """One step; its phases are timed."""
+        drawn = self.rng.integers(3, VOCAB, self.rows).astype(np.int32)
         marks = [time.perf_counter()]
         plan = self.scheduler.schedule()
         assert plan is not None
         marks.append(time.perf_counter())
         bucket = self.grid.choose(plan.num_tokens, plan.num_rows)
-        make_batch(plan, bucket, max_pages=MAX_LEN // PAGE_SIZE, page_size=PAGE_SIZE, spare_slot=self.rows)
+        batch = make_batch(plan, bucket, max_pages=MAX_LEN // PAGE_SIZE, page_size=PAGE_SIZE, spare_slot=self.rows)
         marks.append(time.perf_counter())
-        tokens = self.rng.integers(3, VOCAB, plan.num_rows).astype(np.int32)
-        marks[-1:] = [time.perf_counter()]
-        updates = self.scheduler.apply(plan, StepResult(plan.step, tokens), marks[-1] - marks[0])
+        self.state, packed = self.program(self.params, self.state, batch)
+        np.asarray(packed)
         marks.append(time.perf_counter())
-        for update in updates:
+        updates = self.scheduler.apply(plan, StepResult(plan.step, drawn[: plan.num_rows]), marks[-1] - marks[0])
+        marks.append(time.perf_counter())
+        shares, _ = deal(updates, self.owners)
+        content = encode(turned(marks[-1], EngineLoad(), shares[OWNER]))
+        marks.append(time.perf_counter())
+        message = decode_from_engine(content)
+        assert isinstance(message, Turned)
+        outcomes = outcomes_of(message)
+        marks.append(time.perf_counter())
+        for update in outcomes:
+            assert isinstance(update, Update)
             self.outputs[update.id].push(update)
         marks.append(time.perf_counter())
         for phase, start, end in zip(PHASES, marks, marks[1:], strict=False):
             self.seconds[phase].append(end - start)
         for update in updates:
             if update.reason is not None:
-                del self.outputs[update.id]
+                del self.outputs[update.id], self.owners[update.id]
                 self.add()
 
 
 def measure(rows: int, load: str, steps: int) -> dict[str, float]:
-    """Median microseconds of each phase, of schedule and apply together, and of all."""
+    """Median microseconds of each phase, of all in the engine process, and of all."""
     loop = Loop(rows, load)
     for _ in range(steps):
         loop.step()
-    times = loop.seconds
-    medians = {phase: machine.median(times[phase]) * 1e6 for phase in PHASES}
-    medians["schedule + apply"] = (
-        machine.median([sum(pair) for pair in zip(times["schedule"], times["apply"], strict=True)]) * 1e6
-    )
-    medians["all"] = machine.median([sum(parts) for parts in zip(*times.values(), strict=True)]) * 1e6
+    medians = {phase: machine.median(times) * 1e6 for phase, times in loop.seconds.items()}
+    for name, phases in (("engine", ENGINE), ("all", PHASES)):
+        sums = map(sum, zip(*(loop.seconds[phase] for phase in phases), strict=True))
+        medians[name] = machine.median(list(sums)) * 1e6
     return medians
 
 
@@ -139,7 +165,7 @@ def main() -> None:
     report: dict[str, Any] = {**machine.describe(), "command": " ".join(["python -m benchmarks.host_loop", *sys.argv[1:]])}
     report["median_microseconds"] = {load: {} for load in LOADS}
     shown = Table(title="host time of a step, median microseconds", title_justify="left")
-    for column in ("load", "rows", *PHASES, "schedule + apply", "all"):
+    for column in ("load", "rows", *PHASES, "engine", "all"):
         shown.add_column(column, justify="right")
     for load in LOADS:
         for rows in arguments.rows:
@@ -147,7 +173,7 @@ def main() -> None:
             report["median_microseconds"][load][rows] = {name: round(value, 1) for name, value in medians.items()}
             shown.add_row(load, str(rows), *(f"{value:.0f}" for value in medians.values()))
     RESULTS.write_text(json.dumps(report, indent=1) + "\n")
-    Console().print(shown)
+    wide_console(120).print(shown)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import queue
 import socket
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
@@ -221,18 +221,7 @@ class EngineServer:
 
     def _deal(self, turn: _Turn) -> None:
         """Give each front end the outcomes of its sequences, in one message."""
-        shares: defaultdict[bytes, list[Outcome]] = defaultdict(list)
-        ended: list[str] = []
-        for outcome in turn.outcomes:
-            name = outcome.ids[0] if isinstance(outcome, Refusal) else outcome.id
-            owner = self._owners.get(name)
-            if owner is None:  # aborted in the meantime
-                continue
-            shares[owner].append(outcome)
-            if isinstance(outcome, Refusal):
-                ended += outcome.ids
-            elif outcome.reason is not None or outcome.error is not None:
-                ended.append(name)
+        shares, ended = deal(turn.outcomes, self._owners)
         self._forget(ended)
         for client, share in shares.items():
             self._send(client, turned(self._engine.heartbeat, turn.load, share))
@@ -293,3 +282,20 @@ class EngineServer:
             owner = self._owners.pop(sequence, None)
             if owner is not None and owner in self._front_ends:
                 self._front_ends[owner].sequences.discard(sequence)
+
+
+def deal(outcomes: Sequence[Outcome], owners: Mapping[str, bytes]) -> tuple[Mapping[bytes, list[Outcome]], list[str]]:
+    """The outcomes of a turn by the owner of their sequences, and the sequences that ended; what nobody owns is left out."""
+    shares: defaultdict[bytes, list[Outcome]] = defaultdict(list)
+    ended: list[str] = []
+    for outcome in outcomes:
+        name = outcome.ids[0] if isinstance(outcome, Refusal) else outcome.id
+        owner = owners.get(name)
+        if owner is None:  # aborted in the meantime
+            continue
+        shares[owner].append(outcome)
+        if isinstance(outcome, Refusal):
+            ended += outcome.ids
+        elif outcome.reason is not None or outcome.error is not None:
+            ended.append(name)
+    return shares, ended
