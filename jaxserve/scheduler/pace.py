@@ -1,11 +1,13 @@
 """How much a step may hold, so that interactive sequences get their tokens in time.
 
-Steps are timed. What a step of a size costs is the moving average of those measured; sizes not measured lately lie on lines
-between those that were, and through the two nearest smaller ones. While an interactive sequence decodes, a step is made as large
-as the time between tokens that was promised (`itl_target_ms`) allows: half of it while no interactive prompt waits, all of it
-while four full steps of them do. Beyond that steps grow with what waits: a queue that only grows helps nobody. And a step with
-interactive prompts may take three times what its decodes would take alone: a promise that those nearly use up keeps nobody else
-waiting for ever. Sizes are those that steps are computed as.
+Steps are timed. What a step of a size costs is the moving average of those measured; sizes that were not lie on lines between
+those that were, and through the two nearest smaller ones. A larger step takes no less, and no more a token: what is known of
+other sizes is bent to the newest measurement, so that sizes which were too slow once are tried again.
+
+While an interactive sequence decodes, a step is made as large as the time between tokens that was promised (`itl_target_ms`)
+allows: half of it while no interactive prompt waits, all of it while four full steps of them do. Beyond that steps grow with what
+waits: a queue that only grows helps nobody. And a step with interactive prompts may take three times what its decodes would take
+alone: a promise that those nearly use up keeps nobody else waiting for ever. Sizes are those that steps are computed as.
 """
 
 from __future__ import annotations
@@ -15,7 +17,6 @@ from collections.abc import Sequence
 
 RATE = 0.2  # weight of the newest measurement
 OUTLIER = 2.0  # a measurement counts as at most this many times what was expected: a pause of the machine is no trend
-FRESH = 2000  # steps after which a measurement is forgotten
 QUIET_SHARE = 0.5  # of the promised time that a step takes while no prompt waits
 DEEP_STEPS = 4  # full steps of prompts that wait from which on all of the promised time is used
 SLOWEST = 2.0  # a target below this many times the fastest step is out of reach,
@@ -33,44 +34,46 @@ class StepCosts:
 
     def __init__(self, sizes: Sequence[int]) -> None:
         self._sizes = sizes
-        self._seconds: dict[int, tuple[float, int]] = {}  # size -> average, and number of the step that measured it last
-        self._fresh: dict[int, float] = {}  # averages of those measured lately, ascending by size
-        self._step = 0
+        self._seconds: dict[int, float] = {}  # averages of those measured, ascending by size
 
     def observe(self, size: int, seconds: float) -> None:
         """A step of this size took so long. A time of zero tells of the clock, not of the step."""
         if seconds <= 0.0:
             return
         size = padded(size, self._sizes)
-        known, _ = self._seconds.get(size, (self.seconds(size) or seconds, 0))
-        measured = min(seconds, OUTLIER * known)
-        self._step += 1
-        mean = known + RATE * (measured - known) if size in self._seconds else measured
-        self._seconds[size] = (mean, self._step)
-        self._fresh = {one: mean for one, (mean, step) in sorted(self._seconds.items()) if self._step - step < FRESH}
+        known = self.seconds(size) or seconds
+        mean = min(seconds, OUTLIER * known)
+        if size in self._seconds:
+            mean = known + RATE * (mean - known)
+        bent = {size: mean}
+        for other, average in self._seconds.items():
+            if other != size:
+                one, a_token = mean, mean * other / size
+                bent[other] = min(max(average, min(one, a_token)), max(one, a_token))
+        self._seconds = dict(sorted(bent.items()))
 
     def seconds(self, size: int) -> float:
         """Expected seconds of a step of this size; 0 if nothing was measured."""
-        size, fresh = padded(size, self._sizes), self._fresh
-        if size in fresh or not fresh:
-            return fresh.get(size, 0.0)
-        smaller = [known for known in fresh if known < size][-2:]
-        larger = next((known for known in fresh if known > size), None)
+        size, known = padded(size, self._sizes), self._seconds
+        if size in known or not known:
+            return known.get(size, 0.0)
+        smaller = [one for one in known if one < size][-2:]
+        larger = next((one for one in known if one > size), None)
         if not smaller:
-            return fresh[larger] * size / larger if larger is not None else 0.0
+            return known[larger] * size / larger if larger is not None else 0.0
         last = smaller[-1]
         if larger is not None:
-            slope = (fresh[larger] - fresh[last]) / (larger - last)
+            slope = (known[larger] - known[last]) / (larger - last)
         elif len(smaller) == 2:
-            slope = max(0.0, (fresh[last] - fresh[smaller[0]]) / (last - smaller[0]))
+            slope = (known[last] - known[smaller[0]]) / (last - smaller[0])
         else:
-            slope = fresh[last] / last
-        return fresh[last] + slope * (size - last)
+            slope = known[last] / last
+        return known[last] + slope * (size - last)
 
     @property
     def fastest(self) -> float:
-        """Seconds of the fastest size measured lately; 0 if none was."""
-        return min(self._fresh.values(), default=0.0)
+        """Seconds of the fastest size measured; 0 if none was."""
+        return min(self._seconds.values(), default=0.0)
 
 
 class Pace:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from jaxserve.scheduler.pace import FRESH, Pace, StepCosts
+from jaxserve.scheduler.pace import Pace, StepCosts
 from tests.support.bench import BATCH, Bench, request
 
 POWERS = tuple(2**exponent for exponent in range(10))
@@ -69,19 +69,32 @@ def test_steps_are_measured_as_the_size_they_are_computed_as():
     assert [costs.seconds(size) for size in (24, 100, 101)] == pytest.approx([0.25, 100 / 96, 100 / 96])
 
 
-def test_a_line_never_falls():
+@pytest.mark.parametrize(
+    ("size", "seconds", "others"),
+    [
+        (128, 0.5, {64: 0.5, 256: 0.8, 512: 0.8}),
+        (64, 0.1, {32: 0.1, 128: 0.2, 256: 0.4, 512: 0.8}),
+        (256, 1.6, {32: 0.3, 64: 0.6, 512: 1.6}),
+    ],
+    ids=["a smaller one no more", "a larger one no more a token", "a larger one no less"],
+)
+def test_other_sizes_are_bent_to_the_newest_measurement(size, seconds, others):
     costs = StepCosts(POWERS)
-    costs.observe(64, 1.0)
-    costs.observe(128, 0.5)
-    assert costs.seconds(512) == 0.5
+    known = {32: 0.3, 64: 0.6, 256: 0.8, 512: 0.8}
+    for one, took in known.items():
+        costs.observe(one, took)
+    for _ in range(60):
+        costs.observe(size, seconds)
+    assert {one: costs.seconds(one) for one in others} == pytest.approx(others, rel=1e-3)
 
 
-def test_old_measurements_are_forgotten():
+def test_a_smaller_one_takes_no_less_a_token():
     costs = StepCosts(POWERS)
-    costs.observe(64, 1.0)
-    for _ in range(FRESH):
-        costs.observe(16, 0.01)
-    assert costs.seconds(64) == pytest.approx(0.04)
+    for size in (64, 256):
+        costs.observe(size, 0.1)
+    for _ in range(60):
+        costs.observe(256, 0.8)
+    assert costs.seconds(64) == pytest.approx(0.2, rel=1e-3)
 
 
 def test_a_time_of_zero_is_no_measurement():
@@ -189,14 +202,15 @@ def test_a_prompt_takes_its_part_of_full_steps():
     assert measured(fixed=0.088, a_token=0.001, target=0.0).prefill_seconds(1024) == pytest.approx(1.2)
 
 
-def test_forgotten_measurements_say_nothing_of_the_fastest_step():
-    """Two rows took 20 ms long ago; a row now takes 30: 120 are kept in place of 50, and four are tried."""
-    pace = Pace(512, 32, 0.05)
-    for _ in range(5):
-        pace.observe(2, 2, 0.02)
-    for _ in range(FRESH + 100):
-        pace.observe(1, 1, 0.03)
-    assert pace.max_decodes() == 4
+def test_sizes_that_were_too_slow_once_are_tried_again():
+    pace = measured(fixed=0.0, a_token=0.001, target=0.256)
+    for _ in range(60):  # the machine was slow for a while
+        for size in (32, 64, 128):
+            pace.observe(1, size, 0.01 * size)
+    assert pace.budget(0, DEEP) == 32
+    for _ in range(20):
+        pace.observe(1, 32, 0.032)
+    assert pace.budget(0, DEEP) == 128
 
 
 # Through the scheduler
@@ -283,7 +297,7 @@ def test_interactive_sequences_beyond_what_the_target_allows_wait():
 def two_rows(max_num_seqs):
     """A bench whose target allows two rows beside interactive decodes."""
     bench = Bench(max_num_seqs=max_num_seqs, budget=64, itl_target_ms=50.0)
-    for size, seconds in ((1, 0.02), (2, 0.04), (4, 0.08)):
+    for size, seconds in ((1, 0.02), (2, 0.04), (3, 0.06)):
         bench.scheduler._pace.observe(size, size, seconds)
     return bench
 
