@@ -7,8 +7,8 @@ from typing import Protocol
 import jax
 import jax.numpy as jnp
 
-from pallas_kernels import hopper
-from pallas_kernels.grouped_matmul import mosaic_gpu_support, xla
+from pallas_kernels import hopper, native
+from pallas_kernels.grouped_matmul import cpu_native, mosaic_gpu_support, xla
 from pallas_kernels.grouped_matmul.problem import GroupedProblem
 from pallas_kernels.registry import Implementation, later
 
@@ -30,6 +30,14 @@ _compiled, _interpreted = hopper.implementations(
 
 IMPLEMENTATIONS: tuple[Implementation[GroupedMatmul, GroupedProblem], ...] = (
     _compiled,
+    Implementation(
+        "cpu_native",
+        cpu_native.grouped_matmul,
+        limits=cpu_native.LIMITS,
+        checked="every case, on CPUs",
+        runs_on=native.runs_on,
+        supports=cpu_native.supports,
+    ),
     Implementation("xla", xla.grouped_matmul, limits="everything", checked="every case, on CPUs; not yet run on a GPU"),
     _interpreted,
 )

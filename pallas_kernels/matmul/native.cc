@@ -9,11 +9,7 @@
 namespace ffi = xla::ffi;
 
 namespace jaxserve::matmul {
-namespace {
 
-constexpr int64_t kSmall = 1 << 18;  // multiplications that are done sooner than another thread is awake
-
-// The best kernels that this CPU can run and `instruction_set` allows: a name as in native/library.py, "portable" or "best".
 const Kernels& Choose(std::string_view instruction_set) {
 #if defined(__x86_64__)
   if (MayUse("avx512bf16", instruction_set)) return kAvx512Bf16;
@@ -22,6 +18,10 @@ const Kernels& Choose(std::string_view instruction_set) {
 #endif
   return kPortable;
 }
+
+namespace {
+
+constexpr int64_t kSmall = 1 << 18;  // multiplications that are done sooner than another thread is awake
 
 // Zeros in the rows of a block's outputs that are not computed.
 void Clear(const Product& product, int64_t block, int64_t rows) {

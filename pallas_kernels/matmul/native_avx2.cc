@@ -56,6 +56,6 @@ struct Bfloat16 : Avx2 {
 
 }  // namespace
 
-const Kernels kAvx2 = {Panels<Bfloat16>, Panels<Float32>, Rows<Bfloat16>, Rows<Float32>};
+const Kernels kAvx2 = {Panels<Bfloat16>, Panels<Float32>, Rows<Bfloat16>, Rows<Float32>, Plain<Bfloat16>, Plain<Float32>};
 
 }  // namespace jaxserve::matmul

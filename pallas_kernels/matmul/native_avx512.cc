@@ -26,6 +26,6 @@ struct Bfloat16 : Avx512 {
 
 }  // namespace
 
-const Kernels kAvx512 = {Panels<Bfloat16>, Panels<Float32>, Rows<Bfloat16>, Rows<Float32>};
+const Kernels kAvx512 = {Panels<Bfloat16>, Panels<Float32>, Rows<Bfloat16>, Rows<Float32>, Plain<Bfloat16>, Plain<Float32>};
 
 }  // namespace jaxserve::matmul

@@ -14,6 +14,7 @@ struct Bfloat16 : Avx512 {
 
 }  // namespace
 
-const Kernels kAvx512Bf16 = {Panels<Bfloat16>, kAvx512.panels_float32, Rows<Bfloat16>, kAvx512.rows_float32};
+const Kernels kAvx512Bf16 = {Panels<Bfloat16>,     kAvx512.panels_float32, Rows<Bfloat16>,
+                             kAvx512.rows_float32, Plain<Bfloat16>,        kAvx512.plain_float32};
 
 }  // namespace jaxserve::matmul

@@ -2,16 +2,18 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 
 namespace jaxserve::matmul {
 
-constexpr int64_t kBlock = 64;  // outputs of a piece of work
+constexpr int64_t kBlock = 64;       // outputs of a piece of work
+constexpr int64_t kWide = 4 * kBlock;  // the same for plain matrices: enough neighbours to read a line of memory or more at once
 
 // y[rows, outputs] = x[rows, inputs] times a matrix; x and the matrix of one dtype, bfloat16 or float32, y in float32.
 //
-// The matrix is in one of two forms. Panels: blocks of kBlock outputs, the last one perhaps narrower, one after the other; in a
+// The matrix is in one of three forms. Panels: blocks of kBlock outputs, the last one perhaps narrower, one after the other; in a
 // block words of 32 bits lie as [inputs in words, outputs], where a word is one float32, or bfloat16 of two neighbouring inputs;
-// the last input of an odd number of bfloat16 follows as a line by itself. Rows: [outputs, inputs], nothing more.
+// the last input of an odd number of bfloat16 follows as a line by itself. Rows: [outputs, inputs], nothing more. Plain: [inputs, outputs].
 struct Product {
   const void* x;
   const void* matrix;
@@ -19,16 +21,19 @@ struct Product {
   int64_t rows, inputs, outputs;
 };
 
-// Computes all rows of the outputs from kBlock * block on, kBlock of them or what there is.
+// Computes all rows of the outputs from kBlock * block on, kBlock of them or what there is; of a plain matrix kWide.
 using Compute = void (*)(const Product& product, int64_t block);
 
 struct Kernels {
-  Compute panels_bfloat16, panels_float32, rows_bfloat16, rows_float32;
+  Compute panels_bfloat16, panels_float32, rows_bfloat16, rows_float32, plain_bfloat16, plain_float32;
 };
 
 extern const Kernels kPortable;
 #if defined(__x86_64__)
 extern const Kernels kAvx2, kAvx512, kAvx512Bf16;
 #endif
+
+// The best ones that this CPU can run and `instruction_set` allows: a name as in native/library.py, "portable" or "best".
+const Kernels& Choose(std::string_view instruction_set);
 
 }  // namespace jaxserve::matmul

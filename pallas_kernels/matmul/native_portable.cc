@@ -64,6 +64,6 @@ struct Bfloat16 : Portable {  // the first of two numbers is in the lower half: 
 
 }  // namespace
 
-const Kernels kPortable = {Panels<Bfloat16>, Panels<Float32>, Rows<Bfloat16>, Rows<Float32>};
+const Kernels kPortable = {Panels<Bfloat16>, Panels<Float32>, Rows<Bfloat16>, Rows<Float32>, Plain<Bfloat16>, Plain<Float32>};
 
 }  // namespace jaxserve::matmul

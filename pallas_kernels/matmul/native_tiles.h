@@ -87,6 +87,25 @@ inline void Columns(const Strip& strip, int64_t column) {
   }
 }
 
+// All rows and all outputs of the panel.
+template <class V>
+inline void AddStrip(const Strip& strip) {
+  int64_t column = 0;
+  for (; column + V::kVectors * V::kLanes <= strip.width; column += V::kVectors * V::kLanes)
+    Columns<V, V::kVectors, true>(strip, column);
+  for (; column + V::kLanes <= strip.width; column += V::kLanes) Columns<V, 1, true>(strip, column);
+  if (column < strip.width) Columns<V, 1, false>(strip, column);
+}
+
+// The products with the last of an odd number of inputs, which fills no word; `line` of the matrix has its outputs.
+template <class Element>
+inline void AddLast(const Product& product, float* y, const Element* line, int64_t width) {
+  for (int64_t row = 0; row < product.rows; ++row) {
+    const float value = ToFloat(static_cast<const Element*>(product.x)[row * product.inputs + product.inputs - 1]);
+    for (int64_t column = 0; column < width; ++column) y[row * product.outputs + column] += value * ToFloat(line[column]);
+  }
+}
+
 template <class V>
 void Panels(const Product& product, int64_t block) {
   using Element = typename V::Element;
@@ -98,20 +117,46 @@ void Panels(const Product& product, int64_t block) {
   int64_t k = 0;
   do {
     const int64_t here = words - k < kWords ? words - k : kWords;
-    const Strip strip{x + 4 * k, panel + 4 * k * width, y, product.rows, here, width, inputs * size, product.outputs, k == 0};
-    int64_t column = 0;
-    for (; column + V::kVectors * V::kLanes <= width; column += V::kVectors * V::kLanes)
-      Columns<V, V::kVectors, true>(strip, column);
-    for (; column + V::kLanes <= width; column += V::kLanes) Columns<V, 1, true>(strip, column);
-    if (column < width) Columns<V, 1, false>(strip, column);
+    AddStrip<V>({x + 4 * k, panel + 4 * k * width, y, product.rows, here, width, inputs * size, product.outputs, k == 0});
     k += kWords;
   } while (k < words);
-  if (words * V::kPerWord == inputs) return;
-  const Element* last = reinterpret_cast<const Element*>(panel) + (inputs - 1) * width;
-  for (int64_t row = 0; row < product.rows; ++row) {
-    const float value = ToFloat(static_cast<const Element*>(product.x)[row * inputs + inputs - 1]);
-    for (int64_t column = 0; column < width; ++column) y[row * product.outputs + column] += value * ToFloat(last[column]);
-  }
+  if (words * V::kPerWord < inputs) AddLast(product, y, reinterpret_cast<const Element*>(panel) + (inputs - 1) * width, width);
+}
+
+// Packs a few inputs at a time, then multiplies by them as by panels: for a matrix that is not worth another copy.
+template <class V>
+void Plain(const Product& product, int64_t block) {
+  using Element = typename V::Element;
+  constexpr int64_t kFew = 64, kPanels = kWide / kBlock;  // words of a strip
+  const int64_t inputs = product.inputs, outputs = product.outputs, words = inputs / V::kPerWord, begin = block * kWide;
+  const int64_t width = outputs - begin < kWide ? outputs - begin : kWide;
+  const char* x = static_cast<const char*>(product.x);
+  const Element* matrix = static_cast<const Element*>(product.matrix) + begin;
+  alignas(64) Element panels[kPanels][kFew * V::kPerWord * kBlock];
+  int64_t k = 0;
+  do {
+    const int64_t here = words - k < kFew ? words - k : kFew;
+    for (int64_t word = 0; word < here; ++word) {
+      const Element* line = matrix + (k + word) * V::kPerWord * outputs;
+      for (int64_t input = 0; input < V::kPerWord; ++input)
+        for (int64_t at = 0; at < width; at += 64 / sizeof(Element))  // of the next strip, into the second cache
+          __builtin_prefetch(line + (kFew * V::kPerWord + input) * outputs + at, 0, 2);
+      for (int64_t first = 0; first < width; first += kBlock) {
+        const int64_t panel_width = width - first < kBlock ? width - first : kBlock;
+        Element* to = panels[first / kBlock] + word * V::kPerWord * panel_width;
+        for (int64_t column = 0; column < panel_width; ++column)
+          for (int64_t input = 0; input < V::kPerWord; ++input)
+            to[column * V::kPerWord + input] = line[input * outputs + first + column];
+      }
+    }
+    for (int64_t first = 0; first < width; first += kBlock) {
+      const int64_t panel_width = width - first < kBlock ? width - first : kBlock;
+      AddStrip<V>({x + 4 * k, reinterpret_cast<const char*>(panels[first / kBlock]), product.y + begin + first, product.rows, here,
+                   panel_width, inputs * static_cast<int64_t>(sizeof(Element)), outputs, k == 0});
+    }
+    k += kFew;
+  } while (k < words);
+  if (words * V::kPerWord < inputs) AddLast(product, product.y + begin, matrix + (inputs - 1) * outputs, width);
 }
 
 // Dot products of ROWS rows of x, from `row` on, and OUTPUTS rows of the matrix, from `output` on.

@@ -11,10 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from pallas_kernels.grouped_matmul import cpu_native as grouped_native
+from pallas_kernels.grouped_matmul import reference as grouped_reference
 from pallas_kernels.kv_write import kv_write
 from pallas_kernels.matmul import cpu_native
 from pallas_kernels.matmul.packed import counted, pack
-from pallas_kernels.parity.cases import ATTENTION_CASES, MATMUL_CASES
+from pallas_kernels.parity.cases import ATTENTION_CASES, GROUPED_CASES, MATMUL_CASES
 from pallas_kernels.parity.gate import TOLERANCE
 from pallas_kernels.ragged_paged_attention import cpu_native as attention_native
 from pallas_kernels.ragged_paged_attention import ragged_paged_attention
@@ -22,6 +24,7 @@ from pallas_kernels.ragged_paged_attention import reference as attention_referen
 
 from .attention_suite import AttentionSuite
 from .batches import Batch, Heads, make_batch
+from .grouped_matmul_suite import GroupedMatmulSuite, compiled
 from .matmul_suite import MatmulSuite
 from .needs import NATIVE
 
@@ -70,6 +73,48 @@ class TestMatmul(MatmulSuite):
             for products in pool.map(lambda _: program(x, matrix), range(16)):
                 for factor, got in enumerate(products, start=1):
                     np.testing.assert_allclose(np.asarray(got), want * factor, rtol=0, atol=1e-3)
+
+
+class TestGroupedMatmul(GroupedMatmulSuite):
+    implementation = "cpu_native"
+    dtypes = ("float32", "bfloat16")
+
+    @pytest.mark.parametrize("dtype", dtypes)
+    @pytest.mark.parametrize(
+        "case", [case for case in GROUPED_CASES if case.name in ("odd widths", "width 1", "wide")], ids=lambda case: case.name
+    )
+    def test_every_instruction_set_gives_the_same(self, case, dtype):
+        arrays = tuple(jnp.asarray(array) for array in case.arrays(dtype))
+        want = grouped_reference.grouped_matmul(*map(np.asarray, arrays))
+        for name in INSTRUCTION_SETS:
+            call = partial(grouped_native.grouped_matmul, dtype=jnp.dtype("float32"), expected_rows=1, instruction_set=name)
+            tolerance = TOLERANCE["float32"].max_abs * case.magnitude
+            real = int(arrays[2].sum())  # rows behind them are NaN in x
+            np.testing.assert_allclose(
+                np.asarray(jax.jit(call)(*arrays))[:real], want[:real], rtol=0, atol=tolerance, err_msg=name
+            )
+
+    @pytest.mark.parametrize("dtype", dtypes)
+    def test_shared_between_threads(self, dtype):
+        """Groups of more outputs and inputs than a piece of work has; a row's result is the one it has alone, bit for bit."""
+        rng = np.random.default_rng(0)
+        x = jnp.asarray(rng.standard_normal((20, 333)), dtype)
+        weights = jnp.asarray(rng.standard_normal((6, 333, 600)), dtype)
+        call = partial(grouped_native.grouped_matmul, dtype=jnp.dtype("float32"), expected_rows=20)
+        got = np.asarray(call(x, weights, jnp.asarray([9, 0, 3, 1, 0, 5], jnp.int32)))
+        assert (got[18:] == 0).all()
+        for row, group in ((0, 0), (8, 0), (9, 2), (12, 3), (17, 5)):
+            alone = np.asarray(call(x[row : row + 1], weights[group : group + 1], jnp.asarray([1], jnp.int32)))
+            np.testing.assert_array_equal(got[row], alone[0])
+            want = np.asarray(x[row], np.float64) @ np.asarray(weights[group], np.float64)
+            np.testing.assert_allclose(got[row], want, rtol=0, atol=1e-3)
+
+    @pytest.mark.parametrize("sizes", [[3, 2], [-1, 2]])
+    def test_more_rows_than_there_are_are_refused(self, sizes):
+        with pytest.raises(jax.errors.JaxRuntimeError, match="group_sizes must be rows"):
+            compiled(self.implementation)(
+                jnp.ones((4, 8)), jnp.ones((2, 8, 8)), jnp.asarray(sizes, jnp.int32)
+            ).block_until_ready()
 
 
 class TestAttention(AttentionSuite):

@@ -145,7 +145,11 @@ def grouped_arguments(**changes):
         ({"expected_rows": 6}, ValueError, "expected_rows must be between 0 and 5, got 6"),
         ({"expected_rows": -1}, ValueError, "expected_rows must be between 0 and 5, got -1"),
         ({"dtype": jnp.int32}, TypeError, "dtype must be bfloat16 or float16 or float32, got int32"),
-        ({"implementation": "abacus"}, ValueError, "grouped_matmul has no implementation 'abacus'; it has: mosaic_gpu, xla"),
+        (
+            {"implementation": "abacus"},
+            ValueError,
+            "grouped_matmul has no implementation 'abacus'; it has: mosaic_gpu, cpu_native, xla",
+        ),
     ],
 )
 def test_grouped_matmul_arguments(changes, error, message):
