@@ -25,14 +25,16 @@ def banner(report: EngineReport) -> str:
             f"  pages    {report.page_size} tokens each, in {report.kv_dtype}",
             f"  steps    of at most {scheduler.max_num_batched_tokens} tokens in {scheduler.max_num_seqs} rows, {promise}",
             f"  buckets  {' '.join(report.buckets)} (tokens x rows)",
-            f"  start    {_start(report.start)}",
+            start_line(report.start),
         )
     )
 
 
-def _start(times: StartTimes) -> str:
+def start_line(times: StartTimes) -> str:
+    """How long the parts of a start took."""
     beside = f"weights {times.weights:.1f} s and programs {times.programs:.1f} s at once"
-    return f"imports {times.imports:.1f} s, files {times.files:.1f} s, {beside}, warm {times.warm:.1f} s, rest {times.rest:.1f} s"
+    before = f"imports {times.imports:.1f} s, files {times.files:.1f} s"
+    return f"  start    {before}, {beside}, warm {times.warm:.1f} s, rest {times.rest:.1f} s"
 
 
 def _size(count: int) -> str:
