@@ -25,12 +25,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import machine
-from benchmarks.peers.agreement import agreement
+from benchmarks.peers.agreement import agreement, wrong_tokens
 from benchmarks.peers.checkpoint import Models, write_models
 from benchmarks.peers.clients import Stream, run
 from benchmarks.peers.engines import Engine, Recipe, jaxserve, llama_cpp, openvino, transformers, vllm
 from benchmarks.peers.figures import Figures, figures
-from benchmarks.peers.report import OWN, compared, draw, table
+from benchmarks.peers.report import OWN, Runs, compared, draw, table
 from benchmarks.peers.workloads import Workload, warm_up, workloads
 
 RESULTS = Path(__file__).parents[1] / "results" / "peers.json"
@@ -107,6 +107,7 @@ class Measurement:
         before, idle_before = engine.cpu_seconds(), sum(other.cpu_seconds() for other in others)
         streams = run(engine.url, engine.recipe.fields, load, number)
         found = figures(streams) | {"memory_gb": engine.memory() / 1e9, "cpu_seconds": engine.cpu_seconds() - before}
+        found["wrong_tokens"] = sum(map(wrong_tokens, streams))
         found["others_cpu_seconds"] = sum(other.cpu_seconds() for other in others) - idle_before
         self.runs[load.name][name].append(found)
         if name == OWN:
@@ -149,6 +150,7 @@ def compare(given: argparse.Namespace, scratch: Path) -> dict[str, Any]:
             measured.round(number)
             report["engines"] = {engine.recipe.name: _of(engine, ready) for engine in engines}
             report |= {"rounds": number + 1, "compared": compared(measured.runs), "runs": measured.runs}
+            report["wrong_tokens"] = {engine.recipe.name: _wrong(measured.runs, engine.recipe.name) for engine in engines}
             report["minutes"] = (time.perf_counter() - began) / 60
             given.out.write_text(json.dumps(report, indent=1) + "\n")
     if given.transformers_python:
@@ -157,6 +159,10 @@ def compare(given: argparse.Namespace, scratch: Path) -> dict[str, Any]:
             for dtype in ("bfloat16", "float32")
         }
     return report
+
+
+def _wrong(runs: Runs, name: str) -> int:
+    return round(sum(figures["wrong_tokens"] for of in runs.values() for figures in of[name]))
 
 
 def _of(engine: Engine, ready: dict[str, int]) -> dict[str, Any]:

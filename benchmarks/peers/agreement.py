@@ -1,4 +1,4 @@
-"""Whether speed changed an answer: outputs of the measured runs against HF transformers."""
+"""Whether speed changed an answer: outputs of the measured runs against what the model must say, and HF transformers."""
 
 from __future__ import annotations
 
@@ -9,9 +9,17 @@ from typing import Any
 
 from benchmarks.batch_requests import VOCABULARY, word
 from benchmarks.peers.clients import Stream
+from benchmarks.peers.decisive import continuation
 from benchmarks.peers.engines import ROOT
 
 TOKENS = 64
+
+
+def wrong_tokens(stream: Stream) -> int:
+    """How many tokens of an output are not what the benchmark model says after the prompt."""
+    expected = "".join(map(word, continuation(stream.request.prompt, stream.request.output)))
+    size = len(word(0))
+    return sum(stream.text[at : at + size] != expected[at : at + size] for at in range(0, len(expected), size))
 
 
 def agreement(python: str, directory: str, dtype: str, streams: Mapping[str, Sequence[Stream]]) -> dict[str, Any]:

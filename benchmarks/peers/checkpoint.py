@@ -1,7 +1,7 @@
 """The benchmark model with random weights, as every engine wants it: a Hugging Face directory and GGUF files.
 
-Weights are normal with the usual deviation of 0.02, in bfloat16. Every token is a word of four characters (see
-`benchmarks.batch_requests`): a text tells how many tokens it is, whichever server sent it.
+Weights are normal, in bfloat16, with the usual deviations, but for those of `decisive`. Every token is a word of four characters
+(see `benchmarks.batch_requests`): a text tells how many tokens it is, whichever server sent it.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from safetensors.numpy import save_file
 
 from benchmarks.batch_requests import VOCABULARY, word, write_checkpoint
 from benchmarks.llama150m import CONFIG
+from benchmarks.peers import decisive
 from benchmarks.peers.gguf import Tensor, write_gguf
 
 Array = npt.NDArray[Any]
@@ -37,6 +38,7 @@ _LAYER_NAMES = {
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
 }
+_TO_RESIDUAL = ("o_proj", "down_proj")  # deviations of these are divided by the root of how many there are, as GPT-2's are
 _OUTER_NAMES = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 
 
@@ -81,11 +83,21 @@ def weights(seed: int = 0) -> Iterator[tuple[str, Array]]:
         "mlp.up_proj": (ffn, hidden),
         "mlp.down_proj": (hidden, ffn),
     }
-    for number in range(int(str(CONFIG["num_hidden_layers"]))):
+    layers = int(str(CONFIG["num_hidden_layers"]))
+    for number in range(layers):
         shapes |= {f"model.layers.{number}.{name}": shape for name, shape in layer.items()}
     random = np.random.default_rng(seed)
+    table, looking = decisive.embedding(random), decisive.attention(random, queries, keys)
+    made = {"model.embed_tokens": table, "lm_head": decisive.head(table, looking, DEVIATION)}
+    made |= {f"model.layers.{decisive.LAYER}.self_attn.{name}_proj": array for name, array in looking.items()}
     for name, shape in shapes.items():
-        values = random.standard_normal(shape, np.float32) * DEVIATION + (1.0 if len(shape) == 1 else 0.0)
+        values = made.get(name)
+        if values is None:
+            values = random.standard_normal(shape, np.float32) * DEVIATION + (1.0 if len(shape) == 1 else 0.0)
+            if name.endswith(_TO_RESIDUAL):
+                values /= (2 * layers) ** 0.5
+            if name.endswith(_TO_RESIDUAL) or len(shape) == 1:
+                decisive.unmarked(values)
         yield f"{name}.weight", values.astype(ml_dtypes.bfloat16)
 
 

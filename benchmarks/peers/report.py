@@ -81,6 +81,7 @@ def table(report: Mapping[str, Any]) -> str:
     for key, name, scale in (("memory_ready", "memory at ready, GB", 1e9), ("memory_loaded", "memory after the load, GB", 1e9)):
         rows.append([name, *(f"{report['engines'][engine][key] / scale:.2f}" for engine in engines), ""])
     rows.append(["ready after, s", *(f"{report['engines'][engine]['ready_seconds']:.1f}" for engine in engines), ""])
+    rows.append(["wrong tokens", *(str(report["wrong_tokens"][engine]) for engine in engines), ""])
     return markdown(["", *engines, "ahead of the best other"], rows)
 
 

@@ -112,8 +112,9 @@ def test_a_table_and_a_picture_of_what_all_engines_have(tmp_path: Path) -> None:
     rounds = [{"decode_tokens_per_s": 50.0}, {"decode_tokens_per_s": 100.0}]
     runs = {"one stream": {"jaxserve": rounds, "vllm": [{"decode_tokens_per_s": 25.0}] * 2}}
     engines = {name: {"ready_seconds": 1.0, "memory_ready": 2e9, "memory_loaded": 3e9} for name in ("jaxserve", "vllm")}
-    report = {"engines": engines, "compared": compared(runs)}
+    report = {"engines": engines, "compared": compared(runs), "wrong_tokens": {"jaxserve": 0, "vllm": 3}}
     assert "| one stream: decode, tokens/s | 75 | 25 | 3.00x (2.00-4.00) vllm |" in table(report)
+    assert "| wrong tokens | 0 | 3 |" in table(report)
     draw(report, tmp_path / "ratios.png")
     assert (tmp_path / "ratios.png").read_bytes().startswith(b"\x89PNG")
 

@@ -23,7 +23,14 @@ PEERS = {
             "shared prefix": {"jaxserve": [ROUND], "vllm": [PEER], "llama.cpp": [PEER]},
         }
     ),
+    "wrong_tokens": {"jaxserve": 0, "vllm": 0, "llama.cpp": 0},
     "agreement": {"bfloat16": {"16 streams": {"tokens": 128, "others": 2, "gap": 0.01}}},
+}
+START = {"seconds": 20.0, "phases": {"imports": 2.0, "programs": 18.0}}
+COLD = {
+    "cpu": "some",
+    "versions": {},
+    "pico": {"first": START, "second": {**START, "seconds": 5.0}, "second_to_first_seconds": 0.25},
 }
 PARTS = {"projections": 8.0, "nothing": 2.0}
 CASE = {"step": "decode, 16 rows", "ms": 10.0, "bytes_ms": 4.0, "flops_ms": 8.0, "of_bound": 1.25, "parts_ms": PARTS}
@@ -31,9 +38,8 @@ TIMELINE = {"cases": [{**CASE, "bytes_per_s": 4e10, "flops_per_s": 3e11}]}
 
 
 def test_what_is_reached_and_what_is_not() -> None:
-    host = {"median_microseconds": {"decode": {"256": {"schedule": 400.0, "all": 1000.0}}}}
-    cold = {"first_seconds": 20.0, "second_seconds": 5.0}
-    lines = performance.reached({"peers": PEERS, "step_timeline": TIMELINE, "host_loop": host, "cold_start": cold}).splitlines()
+    host = {"median_microseconds": {"decode": {"256": {"schedule": 400.0, "engine": 1000.0, "all": 2000.0}}}}
+    lines = performance.reached({"peers": PEERS, "step_timeline": TIMELINE, "host_loop": host, "cold_start": COLD}).splitlines()
     assert lines[2:] == [
         "| 16 streams: decode_tokens_per_s, beside vllm | >= 1.1x | 1.20x (1.20-1.20) | yes |",
         "| shared prefix: seconds, beside vllm | >= 1.25x | 1.12x (1.12-1.12) | **no** |",
@@ -41,7 +47,14 @@ def test_what_is_reached_and_what_is_not() -> None:
         "| memory after the load, beside the leaner of vLLM and OpenVINO | <= 1.2x | 1.50x | **no** |",
         "| decode step of 16 rows over its bound | <= 1.5 | 1.25 | yes |",
         "| host loop at 256 rows | < 1 ms | 1.00 ms | **no** |",
-        "| second start over first start | <= 0.25 | 0.25 | yes |",
+        "| pico: second start over first start | <= 0.25 | 0.25 | yes |",
+    ]
+
+
+def test_starts() -> None:
+    assert performance.started(COLD).splitlines()[2:] == [
+        "| pico | first | 20.0 | 2.0 | 18.0 |",
+        "| pico | second | 5.0 | 2.0 | 18.0 |",
     ]
 
 
