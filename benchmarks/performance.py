@@ -155,7 +155,7 @@ def _models(cold: Results) -> Mapping[str, Any]:
 
 # Page -> name of a table -> its results file and what makes it.
 PAGES: Mapping[str, Mapping[str, tuple[str, Callable[[Results], str]]]] = {
-    "README.md": {"engines": ("peers", compared)},
+    "README.md": {"engines": ("peers", compared), "host": ("host_loop", host)},
     "docs/performance.md": {
         "engines": ("peers", compared),
         "agreement": ("peers", agreed),
