@@ -1,8 +1,8 @@
 """How much a step may hold, so that interactive sequences get their tokens in time.
 
-Steps are timed. What a step of a size costs is the moving average of those measured; sizes that were not lie on lines between
-those that were, and through the two nearest smaller ones. A larger step takes no less, and no more a token: what is known of
-other sizes is bent to the newest measurement, so that sizes which were too slow once are tried again.
+Steps are timed. What a step of a size costs is the moving average of those measured; sizes not measured lately lie on lines
+between those that were, and through the two nearest smaller ones. A larger step takes no less, and no more a token: what is known
+of other sizes may not miss that by far after a measurement, so that sizes which were much too slow once are tried again at once.
 
 While an interactive sequence decodes, a step is made as large as the time between tokens that was promised (`itl_target_ms`)
 allows: half of it while no interactive prompt waits, all of it while four full steps of them do. Beyond that steps grow with what
@@ -22,6 +22,8 @@ DEEP_STEPS = 4  # full steps of prompts that wait from which on all of the promi
 SLOWEST = 2.0  # a target below this many times the fastest step is out of reach,
 INSTEAD = 4.0  # and so many times the fastest is kept
 FAIR = 3.0  # times what its decodes would take alone, that a step with interactive prompts may take whatever was promised
+SLACK = 2.0  # times by which the cost of another size may miss what the newest measurement allows: contexts differ
+FRESH = 2000  # steps after which a measurement is forgotten
 SMALLEST = 16  # of the budget's sixteenth, at least: prompts always go on
 
 
@@ -34,7 +36,9 @@ class StepCosts:
 
     def __init__(self, sizes: Sequence[int]) -> None:
         self._sizes = sizes
-        self._seconds: dict[int, float] = {}  # averages of those measured, ascending by size
+        self._seconds: dict[int, float] = {}  # averages of those measured lately, ascending by size
+        self._measured: dict[int, int] = {}  # number of the step that measured them last
+        self._step = 0
 
     def observe(self, size: int, seconds: float) -> None:
         """A step of this size took so long. A time of zero tells of the clock, not of the step."""
@@ -45,11 +49,13 @@ class StepCosts:
         mean = min(seconds, OUTLIER * known)
         if size in self._seconds:
             mean = known + RATE * (mean - known)
+        self._step += 1
+        self._measured[size] = self._step
         bent = {size: mean}
         for other, average in self._seconds.items():
-            if other != size:
+            if other != size and self._step - self._measured[other] < FRESH:
                 one, a_token = mean, mean * other / size
-                bent[other] = min(max(average, min(one, a_token)), max(one, a_token))
+                bent[other] = min(max(average, min(one, a_token) / SLACK), SLACK * max(one, a_token))
         self._seconds = dict(sorted(bent.items()))
 
     def seconds(self, size: int) -> float:
@@ -72,7 +78,7 @@ class StepCosts:
 
     @property
     def fastest(self) -> float:
-        """Seconds of the fastest size measured; 0 if none was."""
+        """Seconds of the fastest size measured lately; 0 if none was."""
         return min(self._seconds.values(), default=0.0)
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from jaxserve.scheduler.pace import Pace, StepCosts
+from jaxserve.scheduler.pace import FRESH, Pace, StepCosts
 from tests.support.bench import BATCH, Bench, request
 
 POWERS = tuple(2**exponent for exponent in range(10))
@@ -72,13 +72,13 @@ def test_steps_are_measured_as_the_size_they_are_computed_as():
 @pytest.mark.parametrize(
     ("size", "seconds", "others"),
     [
-        (128, 0.5, {64: 0.5, 256: 0.8, 512: 0.8}),
-        (64, 0.1, {32: 0.1, 128: 0.2, 256: 0.4, 512: 0.8}),
-        (256, 1.6, {32: 0.3, 64: 0.6, 512: 1.6}),
+        (128, 0.25, {32: 0.3, 64: 0.5, 256: 0.8, 512: 0.8}),
+        (64, 0.05, {32: 0.1, 256: 0.4, 512: 0.8}),
+        (256, 3.2, {32: 0.3, 64: 0.6, 512: 1.6}),
     ],
     ids=["a smaller one no more", "a larger one no more a token", "a larger one no less"],
 )
-def test_other_sizes_are_bent_to_the_newest_measurement(size, seconds, others):
+def test_other_sizes_miss_what_the_newest_measurement_allows_by_no_more_than_twofold(size, seconds, others):
     costs = StepCosts(POWERS)
     known = {32: 0.3, 64: 0.6, 256: 0.8, 512: 0.8}
     for one, took in known.items():
@@ -91,10 +91,20 @@ def test_other_sizes_are_bent_to_the_newest_measurement(size, seconds, others):
 def test_a_smaller_one_takes_no_less_a_token():
     costs = StepCosts(POWERS)
     for size in (64, 256):
-        costs.observe(size, 0.1)
+        costs.observe(size, 0.05)
     for _ in range(60):
         costs.observe(256, 0.8)
-    assert costs.seconds(64) == pytest.approx(0.2, rel=1e-3)
+    assert costs.seconds(64) == pytest.approx(0.1, rel=1e-3)
+
+
+def test_old_measurements_are_forgotten():
+    costs = StepCosts(POWERS)
+    costs.observe(128, 1.5)
+    for _ in range(FRESH):
+        costs.observe(64, 1.0)
+    assert costs.seconds(128) == 2.0, "a line through nothing"
+    costs.observe(32, 0.9)
+    assert costs.seconds(128) == pytest.approx(1.2), "a line through two"
 
 
 def test_a_time_of_zero_is_no_measurement():
@@ -210,7 +220,7 @@ def test_sizes_that_were_too_slow_once_are_tried_again():
     assert pace.budget(0, DEEP) == 32
     for _ in range(20):
         pace.observe(1, 32, 0.032)
-    assert pace.budget(0, DEEP) == 128
+    assert pace.budget(0, DEEP) == 64
 
 
 # Through the scheduler
