@@ -12,7 +12,9 @@ import logging
 import os
 import shutil
 import threading
+import weakref
 import zlib
+from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -50,6 +52,7 @@ class KeptPrograms:
         content = msgspec.json.encode((identity(lowering), xla_flags()))
         self._folder = directory / hashlib.blake2b(content, digest_size=16).hexdigest()
         self._devices = list(lowering.mesh.devices.flat)
+        self._hits = _Hits()
 
     def load(self, recipe: Recipe) -> Any | None:
         """The program of a recipe (jax.stages.Compiled). None if it is not there, or damaged, which is logged."""
@@ -72,9 +75,9 @@ class KeptPrograms:
 
     def make(self, recipe: Recipe) -> Any:
         """Compile a recipe, and keep what came of it. Where it cannot be kept it is logged."""
-        with _Hits() as hits:
-            program = recipe.compile()
-        if hits.any:  # on CPUs what jax's cache gave lacks functions once it is written again
+        before = self._hits.of_this_thread()
+        program = recipe.compile()
+        if self._hits.of_this_thread() > before:  # on CPUs what jax's cache gave lacks functions once it is written again
             return program
         try:
             packed = zlib.compress(serialize_executable.serialize(program)[0], _FAST)
@@ -107,19 +110,19 @@ def _remove_oldest(directory: Path) -> None:
 
 
 class _Hits:
-    """Whether jax's cache gave this thread a program while this is entered: `any`."""
+    """How many programs jax's cache gave each thread. One listener for all of them: they come and go while others are told."""
 
     def __init__(self) -> None:
-        self.any = False
+        counts: Counter[int] = Counter()
 
-    def __enter__(self) -> _Hits:
-        self._thread = threading.get_ident()
-        jax.monitoring.register_event_listener(self._hear)
-        return self
+        def listen(event: str, **_: str | int) -> None:
+            if event == _CACHE_HIT:
+                counts[threading.get_ident()] += 1
 
-    def __exit__(self, *_: object) -> None:
-        jax.monitoring.unregister_event_listener(self._hear)
+        self._counts = counts
+        jax.monitoring.register_event_listener(listen)
+        weakref.finalize(self, jax.monitoring.unregister_event_listener, listen)
 
-    def _hear(self, event: str, **_: str | int) -> None:
-        if event == _CACHE_HIT and threading.get_ident() == self._thread:
-            self.any = True
+    def of_this_thread(self) -> int:
+        """So far."""
+        return self._counts[threading.get_ident()]
