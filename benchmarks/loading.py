@@ -5,10 +5,12 @@
 Makes a random Llama of the given size in a temporary directory of `--directory`, which needs twice that size, and takes it
 away at the end. Everything is measured in a process of its own. "Cold" is after the files were taken out of the page cache
 (posix_fadvise). The disk's rate is that of as many threads as the loader has, which read the same files in large pieces into
-the same memory, and do nothing else. Parameters are made as the engine holds them: packed for native kernels where these are
-built. "Plain" are those that are not packed, as for other devices. Peaks of memory are over what the process had before it
-loaded, parameters included: on CPU devices the host holds them. Processor seconds are of user and system together. Writes
-benchmarks/results/loading.json.
+the same memory, and do nothing else. "New memory" is how fast as many threads write to as much memory as the parameters take,
+which loading has to do as well: virtual machines may get that memory from their host only then.
+
+Parameters are made as the engine holds them: packed for native kernels where these are built. "Plain" are those that are not
+packed, as for other devices. Peaks of memory are over what the process had before it loaded, parameters included: on CPU
+devices the host holds them. Processor seconds are of user and system together. Writes benchmarks/results/loading.json.
 """
 
 from __future__ import annotations
@@ -116,6 +118,16 @@ def _read_part(path: Path, first: int, end: int) -> int:
     return at - first
 
 
+def touch(size: int) -> dict[str, float]:
+    """Write to so many bytes of new memory, with as many threads as the loader has, and do nothing else."""
+    share = 2**26
+    started, worked = time.monotonic(), time.process_time()
+    with ThreadPoolExecutor(READERS) as pool:
+        held = list(pool.map(lambda first: np.full(min(share, size - first), 1, np.uint8), range(0, size, share)))
+    done = sum(part.nbytes for part in held)
+    return {"seconds": time.monotonic() - started, "processor_seconds": time.process_time() - worked, "bytes": done}
+
+
 def load_model(directory: Path, load_format: LoadFormat, *, checks: bool, packs: bool, verify: bool) -> dict[str, float]:
     """Load, and say how long it took and what memory."""
     choose_platform()
@@ -141,7 +153,7 @@ def _memory(name: str) -> int:
 
 
 def measured(directory: Path, *arguments: str) -> dict[str, float]:
-    """One of the two above in a process of its own."""
+    """One of the three above in a process of its own."""
     command = [sys.executable, "-m", "benchmarks.loading", "--measure", str(directory), *arguments]
     output = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
     answer: dict[str, float] = json.loads(output.splitlines()[-1])
@@ -164,7 +176,9 @@ def study(directory: Path, size: float, rounds: int) -> dict[str, Any]:
     formats = {"safetensors": model, "orbax": orbax}
     raw: dict[str, list[dict[str, float]]] = {name: [] for name in formats}
     loads: dict[str, list[dict[str, float]]] = {name: [] for name in formats}
+    new_memory = []
     for _ in range(rounds):
+        new_memory.append(measured(model, "touch", "--bytes", str(total)))
         for name, place in formats.items():
             forget(place)
             raw[name].append(measured(place, "raw"))
@@ -178,7 +192,7 @@ def study(directory: Path, size: float, rounds: int) -> dict[str, Any]:
         "readers": READERS,
         "native_kernels": native.missing() is None,
     }
-    report["cold"] = {}
+    report["new_memory"], report["cold"] = rates(new_memory), {}
     for name in formats:
         disk, loading = rates(raw[name]), rates(loads[name])
         peak = max(one["peak_bytes"] for one in loads[name])
@@ -208,13 +222,20 @@ def main() -> None:
     parser.add_argument("--output", default=str(RESULTS), help="file for the results")
     parser.add_argument("--measure", nargs=2, metavar=("DIRECTORY", "WHAT"), help=argparse.SUPPRESS)
     parser.add_argument("--unchecked", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--bytes", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--plain", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--verify", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.measure:
         place, what = Path(given.measure[0]), given.measure[1]
         options = {"checks": not given.unchecked, "packs": not given.plain, "verify": given.verify}
-        answer = read_raw(place) if what == "raw" else load_model(place, what, **options)
+        match what:
+            case "raw":
+                answer = read_raw(place)
+            case "touch":
+                answer = touch(given.bytes)
+            case _:
+                answer = load_model(place, what, **options)
         print(json.dumps(answer))
         return
     with tempfile.TemporaryDirectory(dir=given.directory) as scratch:
