@@ -16,6 +16,7 @@ import json
 import os
 import shlex
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -182,6 +183,7 @@ def _of(engine: Engine, ready: dict[str, int]) -> dict[str, Any]:
 def main() -> None:
     """Run, write and print."""
     given = _arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended from outside"))  # and the servers with it
     with tempfile.TemporaryDirectory() as scratch:
         report = compare(given, Path(scratch))
     given.out.write_text(json.dumps(report, indent=1) + "\n")
