@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 
 import grpc.aio
@@ -28,6 +29,14 @@ async def addresses():
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, object]]:
     return [getattr(record, FIELDS) for record in caplog.records if record.name == LOGGER]
+
+
+async def both_lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, object]]:
+    """Of two exchanges: gRPC's come when the call is over, which the caller may know first."""
+    async with asyncio.timeout(30):
+        while len(found := lines(caplog)) < 2:
+            await asyncio.sleep(0.01)
+    return found
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -75,7 +84,7 @@ async def test_a_call(addresses, caplog) -> None:
         assert [event async for event in stub.Generate(request, metadata=(("x-request-id", "mine"), ("x-tenant", "acme")))]
         with pytest.raises(grpc.aio.AioRpcError):
             await stub.GetModelInfo(pb.GetModelInfoRequest(model="other"))
-    generate, info = lines(caplog)
+    generate, info = await both_lines(caplog)
     assert (generate["route"], generate["status"], generate["tenant"]) == ("/jaxserve.v1.Inference/Generate", "OK", "acme")
     assert (generate["output_tokens"], generate["finish_reason"]) == (2, "length")
     assert generate["request_id"] == "mine"

@@ -3,6 +3,7 @@
 import logging
 import os
 from dataclasses import replace
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -120,19 +121,26 @@ def test_a_directory_that_cannot_be_written_costs_nothing_but_a_line(tmp_path, c
     assert record.message.startswith("the program small is not kept: ")
 
 
+@pytest.fixture
+def cache_allowed():
+    """Whatever earlier tests left of jax's settings; they are theirs again afterwards."""
+    enabled, place = jax.config.jax_enable_compilation_cache, jax.config.jax_compilation_cache_dir
+    jax.config.update("jax_enable_compilation_cache", True)
+    yield
+    with nothing_kept():  # forgets the cache on the way in and out
+        jax.config.update("jax_compilation_cache_dir", place)
+    jax.config.update("jax_enable_compilation_cache", enabled)
+
+
+@pytest.mark.usefixtures("cache_allowed")
 def test_what_the_cache_of_jax_gave_is_not_kept(tmp_path, config):
     """It cannot be written again on CPUs."""
-    before = jax.config.jax_compilation_cache_dir
-    with nothing_kept():  # forgets the cache on the way in and out
+    with nothing_kept():
         keep_compiled_programs(str(tmp_path / "jax"))
-    try:
-        KeptPrograms(tmp_path / "first", lowering_of(config)).make(recipe_of(factor=5))
-        assert files(tmp_path / "first") == ["small.program"]
-        KeptPrograms(tmp_path / "second", lowering_of(config)).make(recipe_of(factor=5))
-        assert not (tmp_path / "second").exists()
-    finally:
-        with nothing_kept():
-            jax.config.update("jax_compilation_cache_dir", before)
+    KeptPrograms(tmp_path / "first", lowering_of(config)).make(recipe_of(factor=5))
+    assert files(tmp_path / "first") == ["small.program"]
+    KeptPrograms(tmp_path / "second", lowering_of(config)).make(recipe_of(factor=5))
+    assert not (tmp_path / "second").exists()
 
 
 @pytest.mark.usefixtures("outside_the_cache")
@@ -148,13 +156,10 @@ def test_folders_that_were_not_used_for_longest_go(tmp_path, config, monkeypatch
     assert {pages: program is not None for pages, program in there.items()} == {30: True, 31: False, 32: True}
 
 
+@pytest.mark.usefixtures("cache_allowed")
 def test_nothing_is_kept_without_a_directory_of_jax():
     with nothing_kept():
         assert kept_directory() is None
-    before = jax.config.jax_compilation_cache_dir
-    try:
-        for place, want in ((None, None), ("gs://bucket/programs", None), ("/somewhere", "/somewhere/programs")):
-            jax.config.update("jax_compilation_cache_dir", place)
-            assert (None if want is None else str(kept_directory())) == want
-    finally:
-        jax.config.update("jax_compilation_cache_dir", before)
+    for place, want in ((None, None), ("gs://bucket/programs", None), ("/somewhere", "/somewhere/programs")):
+        jax.config.update("jax_compilation_cache_dir", place)
+        assert kept_directory() == (None if want is None else Path(want))
