@@ -16,7 +16,7 @@ from jaxserve.errors import ConfigError
 MAX_MESSAGE_MIB = 1024  # protobuf takes less than 2 GiB
 MAX_MINUTES = 525_600  # a year
 ITL_TARGET_MS = 50.0
-CPU_ITL_TARGET_MS = 200.0  # a prompt of some hundred tokens takes longer than that, and a decode step of many rows half of it
+CPU_ITL_TARGET_MS = 400.0  # what a prompt of some hundred tokens takes on a few cores: it waits for few steps
 MAX_KEEPALIVE = 86_400  # seconds; gRPC counts milliseconds in 32 bits
 ServiceClassName = Literal["interactive_paid", "interactive_free", "batch"]
 DType = Literal["auto", "bfloat16", "float16", "float32"]
@@ -106,7 +106,7 @@ class SchedulerConfig:
     max_waiting_tokens: int = setting(2_000_000, "prompt tokens in the waiting queue; more are refused")
     itl_target_ms: float | None = setting(
         None,
-        "time between tokens that interactive requests are promised, milliseconds; 0: no promise; by default 50, on CPUs 200",
+        "time between tokens that interactive requests are promised, milliseconds; 0: no promise; by default 50, on CPUs 400",
     )
     aging_s: float = setting(10.0, "seconds after which a waiting request counts as one class higher than it is")
     prefill_price: float = setting(1.0, "token-work of a prompt token, for fairness between tenants")
