@@ -159,7 +159,7 @@ def test_a_replica_takes_the_machine_of_the_profile(tmp_path: Path) -> None:
     spec = replica_spec(ReplicaConfig(model="llama-3-8b", profile=path, network_efficiency=0.5), SchedulerConfig())
     assert spec.layout.hardware.bandwidth_gb_s == pytest.approx(12.5, rel=1e-3)
     assert (spec.min_rows, spec.calibration.host_s, spec.calibration.network) == (2, 0.0007, 0.5)
-    assert spec.scheduler.itl_target == 0.2, "a CPU's"
+    assert spec.scheduler.itl_target == 0.4, "a CPU's"
 
 
 def test_shares_carry_over_to_another_gpu(tmp_path: Path) -> None:
