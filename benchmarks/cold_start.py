@@ -6,7 +6,7 @@ Starts a server in turns: with an empty cache directory ("first"), with the dire
 empty one and programs that `python -m jaxserve.compile` saved before ("prepared"), and with an empty one where only the few
 steps that hold every plan are compiled before it is ready ("few": `--before-ready first`). Seconds are from the command to the
 line that says ready, processor seconds those of all its processes by then, phases those of the engine's process as its banner
-says them. Weights of llama-150m are made from a seed, which takes longer than to read them. Writes
+says them. llama-150m is a checkpoint of 400 MB with random weights, in the page cache. Writes
 benchmarks/results/cold_start.json; its headline is the last model's. While it runs no file of the engine may change: that makes
 it another engine.
 """
@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import signal
 import subprocess
 import sys
 import tempfile
@@ -28,15 +27,14 @@ from typing import Any
 
 import psutil
 
-from benchmarks import llama150m, machine
+from benchmarks import machine, servers
+from benchmarks.peers import checkpoint
 from jaxserve.engine.preparation import BUNDLED_MODEL, model_directory
 
-ROOT = Path(__file__).resolve().parents[1]
-RESULTS = ROOT / "benchmarks" / "results" / "cold_start.json"
+RESULTS = servers.ROOT / "benchmarks" / "results" / "cold_start.json"
 WAYS = ("first", "second", "prepared", "few")
 SIZES = ("--max-num-seqs", "32", "--max-num-batched-tokens", "512")
 _PHASE = re.compile(r"(imports|files|weights|programs|warm|rest) ([\d.]+) s")
-_STOP_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,36 +44,22 @@ class Model:
     Attributes:
         name: for people.
         path: argument of the doors.
-        flags: of the server alone.
     """
 
     name: str
     path: str
-    flags: tuple[str, ...]
 
 
-def started(flags: Sequence[str]) -> dict[str, Any]:
+def start(flags: Sequence[str]) -> dict[str, Any]:
     """Start a server, stop it again. Raises RuntimeError with what it wrote if it does not become ready."""
-    command = [sys.executable, "-m", "jaxserve.serve", *flags, *SIZES, "--port", "0", "--grpc-port", "0"]
-    with tempfile.TemporaryFile() as errors:
-        begun = time.perf_counter()
-        popen = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=errors)
-        assert popen.stdout is not None
-        try:
-            ready = popen.stdout.readline().startswith(b"ready: ")
-            seconds, processor = time.perf_counter() - begun, processor_seconds(popen.pid) if ready else 0.0
-        finally:
-            popen.send_signal(signal.SIGTERM)
-            try:
-                popen.wait(_STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                popen.kill()
-                popen.wait()
-            popen.stdout.close()
-        errors.seek(0)
-        said = errors.read().decode()
-    if not ready:
-        raise RuntimeError(said)
+    begun = time.perf_counter()
+    with servers.started([*flags, *SIZES]) as one:
+        ready = "ready:" in one.words
+        seconds, processor = time.perf_counter() - begun, processor_seconds(one.popen.pid) if ready else 0.0
+        if not ready:
+            one.popen.wait()
+            raise RuntimeError(one.said())
+        said = one.said()
     return {"seconds": round(seconds, 2), "processor_seconds": round(processor, 2), "phases": phases(said)}
 
 
@@ -96,7 +80,7 @@ def prepare(model: Model, directory: Path) -> None:
     """Save the programs of all steps."""
     steps = ("--rows", "all", "--tokens", "all", "--target", "cpu", "--output", str(directory))
     command = [sys.executable, "-m", "jaxserve.compile", model.path, *steps, *SIZES]
-    subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    subprocess.run(command, cwd=servers.ROOT, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
 def round_of(model: Model, programs: Path, scratch: Path) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -104,7 +88,7 @@ def round_of(model: Model, programs: Path, scratch: Path) -> Iterator[tuple[str,
     for way in WAYS:
         cache = scratch / ("first" if way == "second" else way)
         more = {"prepared": ("--programs", str(programs)), "few": ("--before-ready", "first")}.get(way, ())
-        yield way, started([model.path, *model.flags, "--compilation-cache-dir", str(cache), *more])
+        yield way, start([model.path, "--compilation-cache-dir", str(cache), *more])
 
 
 def summary(starts: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -151,10 +135,8 @@ def main() -> None:
     results: dict[str, Any] = machine.describe() | {"command": " ".join(["python -m benchmarks.cold_start", *sys.argv[1:]])}
     with tempfile.TemporaryDirectory() as name:
         scratch = Path(name)
-        written = str(llama150m.write_config(scratch / "llama-150m"))
-        pico = model_directory(BUNDLED_MODEL)
-        dummy = ("--load-format", "dummy", "--tokenizer", str(pico))
-        models = {"pico": Model("pico", str(pico), ()), "llama-150m": Model("llama-150m", written, dummy)}
+        written = checkpoint.write_directory(scratch / "llama-150m", dict(checkpoint.weights()))
+        models = {"pico": Model("pico", str(model_directory(BUNDLED_MODEL))), "llama-150m": Model("llama-150m", str(written))}
         for chosen in arguments.models:
             results[chosen] = measure(models[chosen], arguments.rounds, scratch / f"{chosen} starts")
     results |= headline(results[arguments.models[-1]])

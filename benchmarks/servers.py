@@ -8,26 +8,43 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 ROOT = Path(__file__).resolve().parents[1]
 _STOP_SECONDS = 60.0
 
 
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A server that was started.
+
+    Attributes:
+        popen: its process.
+        words: of the first line that it printed: "ready:" and its addresses; none if it ended before that.
+        errors: what it wrote to standard error.
+    """
+
+    popen: subprocess.Popen[bytes]
+    words: list[str]
+    errors: IO[bytes]
+
+    def said(self) -> str:
+        """All of `errors` so far."""
+        self.errors.seek(0)
+        return self.errors.read().decode()
+
+
 @contextmanager
-def server(flags: Sequence[str]) -> Iterator[str]:
-    """The base URL of a server that is ready, ended at the end. Raises RuntimeError with what it wrote if it does not start."""
+def started(flags: Sequence[str]) -> Iterator[Started]:
+    """Start a server and wait for its first line; end it at the end."""
     command = [sys.executable, "-m", "jaxserve.serve", *flags, "--port", "0", "--grpc-port", "0"]
     with tempfile.TemporaryFile() as errors:
         popen = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=errors)
         assert popen.stdout is not None
         try:
-            words = popen.stdout.readline().decode().split()
-            if len(words) != 3:
-                popen.wait()
-                errors.seek(0)
-                raise RuntimeError(errors.read().decode())
-            yield words[1]
+            yield Started(popen, popen.stdout.readline().decode().split(), errors)
         finally:
             popen.send_signal(signal.SIGTERM)
             try:
@@ -36,3 +53,13 @@ def server(flags: Sequence[str]) -> Iterator[str]:
                 popen.kill()
                 popen.wait()
             popen.stdout.close()
+
+
+@contextmanager
+def server(flags: Sequence[str]) -> Iterator[str]:
+    """The base URL of a server that is ready, ended at the end. Raises RuntimeError with what it wrote if it does not start."""
+    with started(flags) as one:
+        if len(one.words) != 3:
+            one.popen.wait()
+            raise RuntimeError(one.said())
+        yield one.words[1]

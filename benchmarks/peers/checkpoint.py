@@ -7,7 +7,7 @@ Weights are normal, in bfloat16, with the usual deviations, but for those of `de
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,15 +54,21 @@ class Models:
 def write_models(directory: Path) -> Models:
     """Write all three, some 400 MB each; the same every time."""
     tensors = dict(weights())
-    checkpoint = write_checkpoint(directory / "llama150m")
-    (checkpoint / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}))
-    save_file(tensors, checkpoint / "model.safetensors", {"format": "pt"})
-    found = Models(checkpoint, directory / "llama150m.gguf", directory / "llama150m-float16.gguf")
+    written = write_directory(directory / "llama150m", tensors)
+    found = Models(written, directory / "llama150m.gguf", directory / "llama150m-float16.gguf")
     fields = gguf_fields()
     for path, file_type, dtype in ((found.gguf, _BFLOAT16, ml_dtypes.bfloat16), (found.gguf_float16, _FLOAT16, np.float16)):
         held = (gguf_tensor(name, array, dtype) for name, array in tensors.items())
         write_gguf(path, {**fields, "general.file_type": file_type}, list(held))
     return found
+
+
+def write_directory(directory: Path, tensors: Mapping[str, Array]) -> Path:
+    """Write the Hugging Face directory; its path again."""
+    write_checkpoint(directory)
+    (directory / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}))
+    save_file(dict(tensors), directory / "model.safetensors", {"format": "pt"})
+    return directory
 
 
 def weights(seed: int = 0) -> Iterator[tuple[str, Array]]:
