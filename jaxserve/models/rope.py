@@ -53,7 +53,10 @@ def inverse_frequencies(rope: RopeConfig, head_dim: int) -> Frequencies:
 def rotation(rope: RopeConfig, head_dim: int, positions: jax.Array) -> Rotation:
     """Cosines and sines for positions[T] int32."""
     angles = positions.astype(jnp.float32)[:, None] * inverse_frequencies(rope, head_dim)[None, :]
-    return Rotation(jnp.cos(angles) * rope.attention_factor, jnp.sin(angles) * rope.attention_factor)
+    by = Rotation(jnp.cos(angles) * rope.attention_factor, jnp.sin(angles) * rope.attention_factor)
+    # Without the barrier XLA computes them again in every layer, for every head. On a GPU that costs less than another kernel.
+    once: Rotation = jax.lax.platform_dependent(by, cpu=jax.lax.optimization_barrier, default=lambda by: by)
+    return once
 
 
 def rotate(x: jax.Array, by: Rotation) -> jax.Array:

@@ -1,6 +1,7 @@
 import dataclasses
 import math
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -90,3 +91,15 @@ def test_longrope_divides_by_the_factors_in_use():
     plain = inverse_frequencies(DEFAULT, D)
     np.testing.assert_allclose(plain / inverse_frequencies(rope.serving(64), D), short, rtol=1e-6)
     np.testing.assert_allclose(plain / inverse_frequencies(rope.serving(65), D), long, rtol=1e-6)
+
+
+def test_layers_share_cosines_on_cpus():
+    def layers(x, positions):
+        by = rotation(DEFAULT, D, positions)
+        for _ in range(3):
+            x = jnp.cumsum(rotate(x, by), axis=0)  # what XLA cannot fuse, as a layer is
+        return x
+
+    x, positions = jnp.ones((4, 2, D)), jnp.arange(4)
+    program = jax.jit(layers).lower(x, positions).compile().as_text()
+    assert program.count(" cosine(") == program.count(" sine(") == 1
