@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import zmq
-import zmq.asyncio
 
 from jaxserve.engine.link import EngineDescription, EngineLoad, LinkSink
+from jaxserve.engine.remote.connection import Connection
 from jaxserve.engine.remote.messages import (
     Abort,
     Add,
@@ -38,11 +38,6 @@ logger = logging.getLogger(__name__)
 
 RETRY_SECONDS = 0.1  # between two connections
 
-# Messages taken in before readers run. Where a front end falls behind, the tokens of several steps wait for its readers together
-# and so are sent together, which costs little more than one: it catches up. A bound in seconds would shrink where the machine is
-# busy, which is where it is needed. Not more, for new calls wait too: grpc.aio accepts one a turn of the event loop.
-BURST = 16
-
 
 class _Ended(Exception):
     """The engine, or the way to it, is gone; why."""
@@ -63,8 +58,8 @@ class RemoteLink:
 
     def __init__(self, address: str) -> None:
         self._address = address
-        self._context = zmq.asyncio.Context()
-        self._socket: zmq.asyncio.Socket | None = None
+        self._context = zmq.Context()
+        self._connection: Connection | None = None
         self._sink: LinkSink | None = None
         self._heartbeat = -math.inf
         self._load = EngineLoad()
@@ -132,21 +127,17 @@ class RemoteLink:
         self._context.term()
 
     def _send(self, message: FromFrontend) -> None:
-        if self._socket is None:  # the sink was told that all its requests are lost
-            return
-        self._socket.send(encode(message))  # without a bound on what waits: never delayed, never refused
+        if self._connection is not None:  # else the sink was told that all its requests are lost
+            self._connection.send(encode(message))
 
     async def _run(self) -> None:
-        """One connection after another. Each has a socket, and so a name, of its own: nothing of one reaches the next."""
+        """One connection after another. Each has a name of its own: nothing of one reaches the next."""
         while True:
-            self._socket = self._context.socket(zmq.DEALER)
-            self._socket.set(zmq.SNDHWM, 0)
-            self._socket.set(zmq.LINGER, 0)
-            monitor = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+            self._connection = Connection(self._context, self._address, self._take)
             try:
-                self._socket.connect(self._address)
                 self._send(Hello(protocol()))
-                await self._listen(self._socket, monitor)
+                await self._connection.ended()
+                raise _Ended(EngineDeadError("the engine's process ended"))
             except _Ended as ended:
                 if self._error is None:
                     logger.error("the engine is lost: %s", ended.error.message)
@@ -155,30 +146,9 @@ class RemoteLink:
                 logger.exception("what the engine said could not be taken in")
                 self._lose(InternalError(f"the front end failed: {error!r}"))
             finally:
-                self._socket.disable_monitor()
-                monitor.close()
-                self._socket.close()
-                self._socket = None
+                self._connection.close()
+                self._connection = None
             await asyncio.sleep(RETRY_SECONDS)  # an engine that bids farewell may be there for a moment still
-
-    async def _listen(self, source: zmq.asyncio.Socket, monitor: zmq.asyncio.Socket) -> None:
-        """Take what comes until the connection ends. Raises _Ended."""
-        gone = asyncio.ensure_future(monitor.recv_multipart())
-        message = asyncio.ensure_future(source.recv())
-        try:
-            while True:
-                await asyncio.wait((message, gone), return_when=asyncio.FIRST_COMPLETED)
-                if not message.done():
-                    raise _Ended(EngineDeadError("the engine's process ended"))
-                for _ in range(BURST):
-                    self._take(message.result())
-                    message = asyncio.ensure_future(source.recv())
-                    if not message.done():
-                        break
-        finally:
-            for waiting in (gone, message):
-                waiting.cancel()
-            await asyncio.gather(gone, message, return_exceptions=True)
 
     def _take(self, content: bytes) -> None:
         message = decode_from_engine(content)
