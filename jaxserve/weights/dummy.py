@@ -8,6 +8,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +22,7 @@ from jaxserve.models.config import DecoderConfig
 from jaxserve.models.rules import Packing, Source, WeightRule
 from jaxserve.weights.jobs import Progress, collect, list_jobs
 from jaxserve.weights.packed import Packer
+from jaxserve.weights.packing import Index, aligned_zeros
 
 Shapes = tuple[tuple[int, ...], ...]
 Parts = tuple[int, ...]
@@ -41,8 +43,24 @@ def dummy_params(
     jobs = list_jobs(config, mesh, dtype)
     makers = {name: DummyWeights(seed, name) for name in {job.dtype for job in jobs}}
     made = ((job, makers[job.dtype].make(job.rule, job.shape, job.sharding)) for job in jobs)
-    held = (array if packer is None else jax.block_until_ready(packer.pack(job.rule.path, array)) for job, array in made)
-    return collect(jobs, held, progress)
+    held = (array if packer is None else packer.pack(job.rule.path, array) for job, array in made)
+    placed = held if mesh.devices.flat[0].platform != "cpu" else (jax.tree.map(_as_loaded, parameter) for parameter in held)
+    return collect(jobs, map(jax.block_until_ready, placed), progress)
+
+
+def _as_loaded(array: jax.Array) -> jax.Array:
+    """The same in the memory that loaded weights are in: numpy asks Linux for huge pages, XLA's own arrays have small ones.
+
+    Weights are read up to a sixth faster from huge pages.
+    """
+
+    def block(index: Index | None) -> npt.NDArray[Any]:
+        part = np.asarray(array)[... if index is None else index]
+        out = aligned_zeros(part.shape, part.dtype)
+        out[...] = part
+        return out
+
+    return jax.make_array_from_callback(array.shape, array.sharding, block)
 
 
 class DummyWeights:
