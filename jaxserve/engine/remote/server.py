@@ -44,6 +44,7 @@ logger = logging.getLogger(__name__)
 TICK_SECONDS = 0.25  # between heartbeats
 MAX_UNREAD = 1000  # messages, each of a step, that a front end may leave unread; its process holds as many again
 LINGER_MS = 500  # for the last words of an engine that dies
+WAKES = 4096  # bytes, each a wish to be woken, that are taken at once
 BURST = 256  # messages taken in one after another before what the engine produced is looked at
 
 
@@ -114,9 +115,11 @@ class EngineServer:
         tick = 0.0
         try:
             while not self._stopped and self._death is None:
-                poller.poll(math.ceil(max(0.0, tick - time.monotonic()) * 1000))
-                self._receive()
-                self._read_mail()
+                ready = dict(poller.poll(math.ceil(max(0.0, tick - time.monotonic()) * 1000)))
+                if self._router in ready:
+                    self._receive()
+                if self._woken.fileno() in ready:
+                    self._read_mail()
                 if time.monotonic() >= tick:
                     tick = time.monotonic() + TICK_SECONDS
                     self._tick()
@@ -201,14 +204,9 @@ class EngineServer:
         self._wake()
 
     def _read_mail(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            while self._woken.recv(4096):
-                pass
-        while True:
-            try:
-                item = self._mail.get_nowait()
-            except queue.Empty:
-                return
+        self._woken.recv(WAKES)  # what is left of more than that wakes it again
+        while not self._mail.empty():
+            item = self._mail.get_nowait()
             if isinstance(item, _Turn):
                 self._deal(item)
             elif isinstance(item, _Answered):
