@@ -36,14 +36,16 @@ class Connection:
         self._loop.add_reader(self._socket.fileno(), self._read)
         self._loop.add_reader(self._monitor.fileno(), self._read_monitor)
         self._socket.connect(address)
-        for read in (self._read, self._read_monitor):  # a descriptor says nothing before it was seen that there is nothing
-            self._loop.call_soon(read)
+        self._soon: asyncio.Handle | None = None  # the next reading, where it waits for no descriptor
+        # A descriptor says nothing before it was seen that there is nothing. The socket's is looked at by the first `send`: an
+        # engine speaks to nobody who has not.
+        self._loop.call_soon(self._read_monitor)
 
     def send(self, content: bytes) -> None:
         """Send a message; what waits has no bound, so it is never delayed and never refused."""
         self._socket.send(content, zmq.NOBLOCK)
         if self._readable(self._socket):  # sending may have taken the word that there is something from the descriptor
-            self._loop.call_soon(self._read)
+            self._read_soon()
 
     async def ended(self) -> None:
         """Wait until the engine is gone and all that it sent is taken. Raises what `take` raised."""
@@ -58,8 +60,16 @@ class Connection:
         self._monitor.close()
         self._socket.close()
 
+    def _read_soon(self) -> None:
+        if self._soon is None:
+            self._soon = self._loop.call_soon(self._read_on)
+
+    def _read_on(self) -> None:
+        self._soon = None
+        self._read()
+
     def _read(self) -> None:
-        if self._ended.done():
+        if self._soon is not None or self._ended.done():  # first those run who wait for what was taken
             return
         try:
             for _ in range(BURST):
@@ -67,7 +77,7 @@ class Connection:
                     break
                 self._take(self._socket.recv(zmq.NOBLOCK))
             else:  # the descriptor says only once that there is something
-                self._loop.call_soon(self._read)
+                self._read_soon()
                 return
         except Exception as error:
             self._ended.set_exception(error)
