@@ -1,4 +1,4 @@
-"""The native matrix product for CPUs beside XLA's own dot, side by side, on the matrices of the benchmarks' model.
+"""The native matrix product for CPUs beside XLA's own dot, and with matrices in int8, on those of the benchmarks' model.
 
     python -m benchmarks.matmul [--rows 1 8 32] [--dtypes bfloat16] [--rounds 15] [--output FILE]
 
@@ -25,7 +25,7 @@ from benchmarks import machine
 from jaxserve.doors import write_json
 from pallas_kernels import native
 from pallas_kernels.matmul import PackedMatrix, matmul
-from pallas_kernels.matmul.packed import pack
+from pallas_kernels.matmul.packed import pack, quantise
 
 MATRICES = {"qkv": (1024, 1536), "out": (1024, 1024), "gate_up": (1024, 5632), "down": (2816, 1024), "head": (1024, 32000)}
 TABLE = "table"  # the head of tied embeddings: [32000, 1024], its rows as they are
@@ -64,11 +64,13 @@ def measure(name: str, dtype: str, rows: Sequence[int], rounds: int) -> list[dic
     shape = (outputs, inputs) if name == TABLE else (inputs, outputs)
     plain = [jnp.asarray(rng.standard_normal(shape, np.float32) / 32, dtype) for _ in range(count)]
     packed = [pack(matrix, 1, "rows" if name == TABLE else "panels") for matrix in plain]
-    both = {"native": (packed, "cpu_native"), "xla": (packed if name == TABLE else plain, "xla")}
+    sides = {"native": (packed, "cpu_native"), "xla": (packed if name == TABLE else plain, "xla")}
+    if name != TABLE:
+        sides["int8"] = ([quantise(matrix, 1) for matrix in [*plain, *plain]][: -(-ENOUGH // (inputs * outputs))], "cpu_native")
     cases = []
     for tokens in rows:
         calls = {}
-        for side, (matrices, implementation) in both.items():
+        for side, (matrices, implementation) in sides.items():
             x = jnp.asarray(rng.standard_normal((max(tokens, 2) if side == "xla" else tokens, inputs)), dtype)
             compiled = jax.jit(program, static_argnums=2).lower(x, matrices, implementation).compile()
             calls[side] = partial(compiled, x, matrices)
@@ -83,6 +85,9 @@ def measure(name: str, dtype: str, rows: Sequence[int], rounds: int) -> list[dic
             "native_gb_per_s": round(size * count / taken["native"] / 1e6, 1),
             "native_gflop_per_s": round(2 * tokens * inputs * outputs * count / taken["native"] / 1e6),
         }
+        if "int8" in taken:
+            each = taken["int8"] / len(sides["int8"][0])
+            case |= {"int8_ms": round(each, 4), "native_over_int8": round(taken["native"] / count / each, 2)}
         print(case, flush=True)
         cases.append(case)
     return cases

@@ -20,6 +20,7 @@ CPU_ITL_TARGET_MS = 400.0  # what a prompt of some hundred tokens takes on a few
 MAX_KEEPALIVE = 86_400  # seconds; gRPC counts milliseconds in 32 bits
 ServiceClassName = Literal["interactive_paid", "interactive_free", "batch"]
 DType = Literal["auto", "bfloat16", "float16", "float32"]
+Quantization = Literal["none", "int8"]
 
 
 def setting(default: Any, help: str, **extra: Any) -> Any:
@@ -35,6 +36,9 @@ class ModelConfig:
     served_model_name: str | None = setting(None, "name clients ask for; the directory's name by default")
     tokenizer: str | None = setting(None, "directory or file of the tokenizer; the checkpoint's own by default")
     dtype: DType = setting("auto", "dtype of weights, activations and KV cache; 'auto' takes the checkpoint's")
+    quantization: Quantization = setting(
+        "none", "what matrices are rounded to while they are loaded: 'int8' with a scale an output, on one CPU device"
+    )
     max_model_len: int | None = setting(None, "longest prompt plus output in tokens; the model's own limit by default")
     load_format: Literal["auto", "safetensors", "orbax", "dummy"] = setting(
         "auto", "what the weights are in; 'auto': what the directory has; 'dummy': seeded random weights for config.json"

@@ -104,7 +104,9 @@ def build_engine(config: EngineConfig, *, strict_length: bool, clock: Clock, pro
     longest, sizes = resolved.max_model_len, executor.grid.step_sizes
     scheduler = Scheduler(resolved.scheduler, cache, longest, clock, policies=ready.policies, step_sizes=sizes)
     model = config.model
-    fingerprint = model_fingerprint(ready.directory, decoder, load_format=model.load_format, seed=model.seed)
+    fingerprint = model_fingerprint(
+        ready.directory, decoder, load_format=model.load_format, seed=model.seed, quantization=model.quantization
+    )
     namespace = CacheNamespace(fingerprint, resolved.kv_dtype, repr(decoder.ropes))
     dumper = crash_dumper(config, resolved.served_model_name, fingerprint, executor.capabilities())
     built = BuiltEngine(
@@ -151,7 +153,7 @@ def _load(config: EngineConfig, ready: Preparation, progress: Progress) -> tuple
         seed=model.seed,
         verify=model.verify_weights,
         sums=sums,
-        packer=Packer(ready.decoder, ready.lowering.mesh),
+        packer=Packer(ready.decoder, ready.lowering.mesh, model.quantization),
         progress=lambda done, total: progress("loading weights, MB", *_megabytes(done, total)),
     )
     return params, None if sums is None else WeightGuard(params, sums, model.recheck_weights_minutes)

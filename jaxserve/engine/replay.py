@@ -15,7 +15,7 @@ from jaxserve.record.rebuild import spare_spans
 from jaxserve.record.recording import RecordHeader
 from jaxserve.weights.fingerprint import model_fingerprint
 
-_SETTINGS = ("dtype", "load_format", "seed", "tensor_parallel_size", "expert_parallel_size")
+_SETTINGS = ("dtype", "quantization", "load_format", "seed", "tensor_parallel_size", "expert_parallel_size")
 _LIMITS = ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "num_pages", "page_size")
 
 
@@ -38,7 +38,10 @@ def recorded_model(model: str, header: RecordHeader, progress: Progress) -> Exec
     config = EngineConfig.from_settings({**settings, **limits, "model": model, "record_steps": 0})
     directory = model_directory(model)
     decoder = decoder_config(read_hf_config(directory))
-    fingerprint = model_fingerprint(directory, decoder, load_format=config.model.load_format, seed=config.model.seed)
+    asked = config.model
+    fingerprint = model_fingerprint(
+        directory, decoder, load_format=asked.load_format, seed=asked.seed, quantization=asked.quantization
+    )
     if fingerprint != header.fingerprint:
         raise ConfigError(
             f"the recording is of {header.model} (fingerprint {header.fingerprint}), "

@@ -37,6 +37,7 @@ def identity(lowering: Lowering) -> Identity:
         "tensor_parallel_size": mesh.devices.size,
         "expert_parallel_size": mesh.shape[EXPERT],
         "dtype": options.dtype,
+        "quantization": options.quantization,
         "kv_dtype": options.kv_dtype,
         "page_size": options.page_size,
         "num_pages": options.num_pages,

@@ -78,7 +78,7 @@ class Lowering:
     def __init__(self, config: DecoderConfig, mesh: Mesh, options: ExecutorOptions) -> None:
         device = mesh.devices.flat[0]
         self.config, self.mesh, self.options = config, mesh, options
-        self.params = Packer(config, mesh).shapes(placed_params(config, mesh, options.dtype))
+        self.params = Packer(config, mesh, options.quantization).shapes(placed_params(config, mesh, options.dtype))
         self.grid = BucketGrid.for_platform(
             device.platform,
             max_rows=options.max_num_seqs,

@@ -15,6 +15,7 @@ from jaxserve.executor.buckets import BucketGrid
 from jaxserve.executor.step import StateShape, abstract_state
 from jaxserve.models.config import DecoderConfig
 from jaxserve.weights.abstract import placed_params
+from jaxserve.weights.packed import Packer
 
 _COUNTED_PAGES = 2  # of the cache whose bytes are counted: one page of it is a half
 
@@ -25,7 +26,10 @@ def device_bytes(tree: Any) -> int:
 
 
 def count_bytes(decoder: DecoderConfig, mesh: Mesh, config: EngineConfig, dtype: str, kv_dtype: str) -> DeviceBytes:
-    """What one device will hold, to the byte. Raises ConfigError for a decoder that cannot be divided over the mesh."""
+    """What one device will hold, to the byte.
+
+    Raises ConfigError for a decoder that cannot be divided over the mesh, and for matrices that cannot be quantised as asked.
+    """
     scheduler = config.scheduler
     grid = BucketGrid.for_platform(
         mesh.devices.flat[0].platform, max_rows=scheduler.max_num_seqs, max_tokens=scheduler.max_num_batched_tokens
@@ -41,7 +45,7 @@ def count_bytes(decoder: DecoderConfig, mesh: Mesh, config: EngineConfig, dtype:
     state = abstract_state(decoder, mesh, shape)
     cache = device_bytes(state.kv_pages)
     return DeviceBytes(
-        weights=device_bytes(placed_params(decoder, mesh, dtype)),
+        weights=device_bytes(Packer(decoder, mesh, config.model.quantization).shapes(placed_params(decoder, mesh, dtype))),
         state=device_bytes(state) - cache,
         page=cache // _COUNTED_PAGES,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from jaxserve.config.fields import EngineConfig
+from jaxserve.config.fields import EngineConfig, Quantization
 from jaxserve.config.kernels import AUTOMATIC, Kernels, check_kernels
 from jaxserve.config.resolve import ResolvedConfig
 from pallas_kernels import grouped_matmul, kv_write, ragged_paged_attention
@@ -16,6 +16,7 @@ class ExecutorOptions:
 
     Attributes:
         kernels: what computes the layers.
+        quantization: what matrices are rounded to.
         first_alone: be ready when a few steps are compiled that hold every plan.
         strict: a compilation inside a step is an error.
     """
@@ -28,6 +29,7 @@ class ExecutorOptions:
     dtype: str
     kv_dtype: str
     kernels: Kernels = AUTOMATIC
+    quantization: Quantization = "none"
     first_alone: bool = False
     strict: bool = False
 
@@ -43,6 +45,7 @@ class ExecutorOptions:
             dtype=resolved.dtype,
             kv_dtype=resolved.kv_dtype,
             kernels=kernels,
+            quantization=config.model.quantization,
             first_alone=resolved.compile_first,
             strict=config.compile.late_compiles == "raise",
         )

@@ -6,6 +6,7 @@ import hashlib
 import os
 from pathlib import Path
 
+from jaxserve.config.fields import Quantization
 from jaxserve.models.config import DecoderConfig
 from jaxserve.weights.formats import LoadFormat, stored_format
 from jaxserve.weights.orbax import find_orbax
@@ -13,7 +14,9 @@ from jaxserve.weights.orbax import find_orbax
 _SAMPLE = 2**20  # bytes of a file's beginning (names and shapes) and end (weights) that are looked at
 
 
-def model_fingerprint(model_dir: Path, config: DecoderConfig, *, load_format: LoadFormat, seed: int) -> str:
+def model_fingerprint(
+    model_dir: Path, config: DecoderConfig, *, load_format: LoadFormat, seed: int, quantization: Quantization
+) -> str:
     """Sixteen hex digits that differ, as a rule, between models: fine-tunes of one model among them.
 
     Weight files are told apart by name, size, beginning and end: reading all of a large model would take minutes.
@@ -23,8 +26,11 @@ def model_fingerprint(model_dir: Path, config: DecoderConfig, *, load_format: Lo
         config: the decoder.
         load_format: where the numbers come from, as for `load_params`.
         seed: of dummy weights, which follow from it.
+        quantization: what the numbers are rounded to.
     """
     state = hashlib.blake2b(repr(config).encode(), digest_size=8)
+    if quantization != "none":
+        state.update(f"{quantization} ".encode())
     if load_format == "dummy":
         state.update(f"dummy {seed}".encode())
         return state.hexdigest()

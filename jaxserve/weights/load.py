@@ -26,7 +26,7 @@ from jaxserve.weights.jobs import Job, Progress, collect, list_jobs
 from jaxserve.weights.manifest import require_manifest
 from jaxserve.weights.packed import Packer
 from jaxserve.weights.packing import Index, read_block
-from jaxserve.weights.panels import read_panels
+from jaxserve.weights.panels import read_panels, read_quantised_panels
 from jaxserve.weights.quantised.layout import Dequantised, Layout
 from jaxserve.weights.recheck import BlockSums, bounds_of
 from pallas_kernels.matmul import PackedMatrix
@@ -105,6 +105,8 @@ def _read(job: Job, tensors: Tensors, packer: Packer | None, sums: BlockSums | N
     plain = jax.ShapeDtypeStruct(job.shape, job.dtype, sharding=job.sharding)
     target = plain if packer is None else packer.shape(job.rule.path, plain)
     packed = target if isinstance(target, PackedMatrix) else None
+    if packed is not None and packed.scales is not None:
+        return _read_quantised(job, tensors, packed, sums)
     place = plain if packed is None else packed.values
     path = job.rule.path if packed is None else (*job.rule.path, "values")
 
@@ -124,3 +126,20 @@ def _read(job: Job, tensors: Tensors, packer: Packer | None, sums: BlockSums | N
     array: jax.Array = jax.make_array_from_callback(place.shape, place.sharding, block)
     array.block_until_ready()  # the host's copy goes before the next parameter comes
     return array if packed is None else replace(packed, values=array)
+
+
+def _read_quantised(job: Job, tensors: Tensors, target: PackedMatrix, sums: BlockSums | None) -> PackedMatrix:
+    """One parameter in int8, from the numbers that are stored; `target` has its shapes and where it goes."""
+    with np.errstate(invalid="ignore"):  # told below, by the tensor's name
+        values, scales = read_quantised_panels(tensors, job.rule, job.shape, target.split)
+    if not is_finite(scales):
+        raise not_finite_error(tensors, job.rule, scales.dtype.name)
+
+    def placed(name: str, block: Block) -> jax.Array:
+        if sums is not None:
+            sums.add((*job.rule.path, name), bounds_of((slice(None),), block.shape), block)
+        return jax.make_array_from_callback(block.shape, target.values.sharding, lambda _: block)
+
+    held = replace(target, values=placed("values", values), scales=placed("scales", scales))
+    jax.block_until_ready(held.values)  # the host's copy goes before the next parameter comes
+    return held

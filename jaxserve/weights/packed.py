@@ -1,4 +1,4 @@
-"""Which parameters are held packed for native kernels, and the packing.
+"""Which parameters are held packed for native kernels, which of them quantised, and the packing.
 
 The decoder and the checkpoint know plain parameters; programs are made for, and run on, what this makes of them.
 """
@@ -10,25 +10,36 @@ from typing import Any
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from jaxserve.config.fields import Quantization
+from jaxserve.errors import ConfigError
 from jaxserve.models.binding import Params, param_products
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.parameter import Product
 from pallas_kernels.matmul import PackedMatrix, why_plain
-from pallas_kernels.matmul.packed import pack, packed_shape
+from pallas_kernels.matmul.packed import pack, packed_shape, quantise, quantised_shape
 from pallas_kernels.registry import Target
 
 
 class Packer:
     """Packs the parameters that are matrices of products, where that is better for the device.
 
-    On several devices, and on those without native kernels, every parameter stays as it is.
+    On several devices, and on those without native kernels, every parameter stays as it is. Quantised are those that are nothing
+    but the matrix of a product: not an embedding table, though logits may be made with it.
 
     Args:
         config: the decoder.
         mesh: the devices.
+        quantization: what matrices are rounded to.
+
+    Raises:
+        ConfigError: several devices, and a quantization. The methods raise it where native kernels cannot multiply what they are
+            given, and it was to be quantised.
     """
 
-    def __init__(self, config: DecoderConfig, mesh: Mesh) -> None:
+    def __init__(self, config: DecoderConfig, mesh: Mesh, quantization: Quantization = "none") -> None:
+        self._quantises = quantization == "int8"
+        if self._quantises and mesh.devices.size > 1:
+            raise _cannot(f"one device, not {mesh.devices.size}")
         self._target = Target.of(mesh.devices.flat[0])
         self._products = param_products(config) if mesh.devices.size == 1 else {}
         self._placed = NamedSharding(mesh, PartitionSpec())
@@ -36,12 +47,20 @@ class Packer:
     def pack(self, path: tuple[str, ...], parameter: jax.Array) -> jax.Array | PackedMatrix:
         """A parameter as it is to be held."""
         product = self._product(path, parameter)
-        return parameter if product is None else pack(parameter, product.split, product.form)
+        if product is None:
+            return parameter
+        if self._quantises and product.form == "panels":
+            return quantise(parameter, product.split)
+        return pack(parameter, product.split, product.form)
 
     def shape(self, path: tuple[str, ...], leaf: Any) -> Any:
         """What `pack` makes of a parameter of which only shape and dtype are known: with a jax.ShapeDtypeStruct for the array."""
         product = self._product(path, leaf)
-        return leaf if product is None else packed_shape(leaf, *product, self._placed)
+        if product is None:
+            return leaf
+        if self._quantises and product.form == "panels":
+            return quantised_shape(leaf, product.split, self._placed)
+        return packed_shape(leaf, *product, self._placed)
 
     def shapes(self, params: Params) -> Params:
         """What `pack` makes of every leaf of `placed_params`."""
@@ -50,4 +69,12 @@ class Packer:
 
     def _product(self, path: tuple[str, ...], leaf: Any) -> Product | None:
         product = self._products.get(path)
-        return None if product is None or why_plain(leaf.dtype, self._target) is not None else product
+        if product is None or (reason := why_plain(leaf.dtype, self._target)) is None:
+            return product
+        if self._quantises:
+            raise _cannot(f"native kernels: {reason}")
+        return None
+
+
+def _cannot(needed: str) -> ConfigError:
+    return ConfigError(f"quantization 'int8' needs {needed}", param="quantization")

@@ -9,7 +9,7 @@ from pallas_kernels import native
 from pallas_kernels.matmul.packed import PackedMatrix
 from pallas_kernels.matmul.problem import MatmulProblem
 
-LIMITS = "packed matrices of bfloat16 or float32"
+LIMITS = "packed matrices of bfloat16, float32 or int8"
 
 
 def supports(problem: MatmulProblem) -> str | None:
@@ -36,5 +36,7 @@ def matmul(x: jax.Array, matrix: PackedMatrix, instruction_set: str = "best") ->
     result = jax.ShapeDtypeStruct((x.shape[0], matrix.outputs), jnp.float32)
     multiply = jax.ffi.ffi_call(native.target_name("Matmul"), result)
     used = jnp.int32(x.shape[0]) if matrix.used_rows is None else matrix.used_rows
-    product: jax.Array = multiply(x, matrix.values, used, panels=matrix.form == "panels", instruction_set=instruction_set)
+    scales = jnp.zeros(0, jnp.float32) if matrix.scales is None else matrix.scales
+    panels = matrix.form == "panels"
+    product: jax.Array = multiply(x, matrix.values, scales, used, panels=panels, instruction_set=instruction_set)
     return product

@@ -1,7 +1,7 @@
 // AVX2 with fused multiply-add.
 #include <immintrin.h>
 
-#include "pallas_kernels/matmul/native_tiles.h"
+#include "pallas_kernels/matmul/native_int8.h"
 
 namespace jaxserve::matmul {
 namespace {
@@ -22,10 +22,18 @@ struct Avx2 {
   static Words LoadPart(const void* words, int64_t lanes) {
     return _mm256_maskload_epi32(static_cast<const int*>(words), First(lanes));
   }
+  static void Store(void* to, Words words) { _mm256_storeu_si256(static_cast<__m256i*>(to), words); }
+  static void StorePart(void* to, int64_t lanes, Words words) {
+    _mm256_maskstore_epi32(static_cast<int*>(to), First(lanes), words);
+  }
   static Words Broadcast(const void* word) {
     int32_t value;
     std::memcpy(&value, word, sizeof value);
     return _mm256_set1_epi32(value);
+  }
+  template <int BYTE>
+  static Words Number(Words quads) {
+    return _mm256_castps_si256(_mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(quads, 24 - 8 * BYTE), 24)));
   }
   static float Total(Sums sums) {
     __m128 half = _mm_add_ps(_mm256_castps256_ps128(sums), _mm256_extractf128_ps(sums, 1));
@@ -40,6 +48,9 @@ struct Float32 : Avx2 {
   static Sums MulAdd(Sums sums, Words x, Words w) {
     return _mm256_fmadd_ps(_mm256_castsi256_ps(x), _mm256_castsi256_ps(w), sums);
   }
+  static void Widen(Words quads, Words (&words)[4]) {
+    words[0] = Number<0>(quads), words[1] = Number<1>(quads), words[2] = Number<2>(quads), words[3] = Number<3>(quads);
+  }
 };
 
 struct Bfloat16 : Avx2 {
@@ -52,10 +63,17 @@ struct Bfloat16 : Avx2 {
   static Sums MulAdd(Sums sums, Words x, Words w) {
     return _mm256_fmadd_ps(Odd(x), Odd(w), _mm256_fmadd_ps(Even(x), Even(w), sums));
   }
+  static Words Pair(Words even, Words odd) {  // a small whole number in float32 is one in bfloat16 and 16 zeros
+    return _mm256_or_si256(_mm256_srli_epi32(even, 16), odd);
+  }
+  static void Widen(Words quads, Words (&words)[2]) {
+    words[0] = Pair(Number<0>(quads), Number<1>(quads)), words[1] = Pair(Number<2>(quads), Number<3>(quads));
+  }
 };
 
 }  // namespace
 
-const Kernels kAvx2 = {Panels<Bfloat16>, Panels<Float32>, Rows<Bfloat16>, Rows<Float32>, Plain<Bfloat16>, Plain<Float32>};
+const Kernels kAvx2 = {Panels<Bfloat16>, Panels<Float32>, Rows<Bfloat16>,       Rows<Float32>,
+                       Plain<Bfloat16>,  Plain<Float32>,  Int8Panels<Bfloat16>, Int8Panels<Float32>};
 
 }  // namespace jaxserve::matmul

@@ -10,6 +10,9 @@ struct Float32 : Avx512 {
   static Sums MulAdd(Sums sums, Words x, Words w) {
     return _mm512_fmadd_ps(_mm512_castsi512_ps(x), _mm512_castsi512_ps(w), sums);
   }
+  static void Widen(Words quads, Words (&words)[4]) {
+    words[0] = Number<0>(quads), words[1] = Number<1>(quads), words[2] = Number<2>(quads), words[3] = Number<3>(quads);
+  }
 };
 
 struct Bfloat16 : Avx512 {
@@ -22,10 +25,17 @@ struct Bfloat16 : Avx512 {
   static Sums MulAdd(Sums sums, Words x, Words w) {
     return _mm512_fmadd_ps(Odd(x), Odd(w), _mm512_fmadd_ps(Even(x), Even(w), sums));
   }
+  static Words Pair(Words even, Words odd) {  // a small whole number in float32 is one in bfloat16 and 16 zeros
+    return _mm512_or_si512(_mm512_srli_epi32(even, 16), odd);
+  }
+  static void Widen(Words quads, Words (&words)[2]) {
+    words[0] = Pair(Number<0>(quads), Number<1>(quads)), words[1] = Pair(Number<2>(quads), Number<3>(quads));
+  }
 };
 
 }  // namespace
 
-const Kernels kAvx512 = {Panels<Bfloat16>, Panels<Float32>, Rows<Bfloat16>, Rows<Float32>, Plain<Bfloat16>, Plain<Float32>};
+const Kernels kAvx512 = {Panels<Bfloat16>, Panels<Float32>, Rows<Bfloat16>,       Rows<Float32>,
+                         Plain<Bfloat16>,  Plain<Float32>,  Int8Panels<Bfloat16>, Int8Panels<Float32>};
 
 }  // namespace jaxserve::matmul

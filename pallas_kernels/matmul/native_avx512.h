@@ -1,9 +1,9 @@
-// Vectors of 16 lanes for native_tiles.h, but for what a dtype adds.
+// Vectors of 16 lanes for native_tiles.h and native_int8.h, but for what a dtype adds.
 #pragma once
 
 #include <immintrin.h>
 
-#include "pallas_kernels/matmul/native_tiles.h"
+#include "pallas_kernels/matmul/native_int8.h"
 
 namespace jaxserve::matmul {
 namespace {
@@ -20,12 +20,18 @@ struct Avx512 {
   static void WritePart(float* y, int64_t lanes, Sums sums) { _mm512_mask_storeu_ps(y, First(lanes), sums); }
   static Words Load(const void* words) { return _mm512_loadu_si512(words); }
   static Words LoadPart(const void* words, int64_t lanes) { return _mm512_maskz_loadu_epi32(First(lanes), words); }
+  static void Store(void* to, Words words) { _mm512_storeu_si512(to, words); }
+  static void StorePart(void* to, int64_t lanes, Words words) { _mm512_mask_storeu_epi32(to, First(lanes), words); }
   static Words Broadcast(const void* word) {
     int32_t value;
     std::memcpy(&value, word, sizeof value);
     return _mm512_set1_epi32(value);
   }
   static float Total(Sums sums) { return _mm512_reduce_add_ps(sums); }
+  template <int BYTE>
+  static Words Number(Words quads) {
+    return _mm512_castps_si512(_mm512_cvtepi32_ps(_mm512_srai_epi32(_mm512_slli_epi32(quads, 24 - 8 * BYTE), 24)));
+  }
 };
 
 }  // namespace

@@ -9,16 +9,19 @@ namespace jaxserve::matmul {
 constexpr int64_t kBlock = 64;       // outputs of a piece of work
 constexpr int64_t kWide = 4 * kBlock;  // the same for plain matrices: enough neighbours to read a line of memory or more at once
 
-// y[rows, outputs] = x[rows, inputs] times a matrix; x and the matrix of one dtype, bfloat16 or float32, y in float32.
+// y[rows, outputs] = x[rows, inputs] times a matrix; x in bfloat16 or float32, the matrix in the same or in int8, y in float32.
 //
 // The matrix is in one of three forms. Panels: blocks of kBlock outputs, the last one perhaps narrower, one after the other; in a
 // block words of 32 bits lie as [inputs in words, outputs], where a word is one float32, or bfloat16 of two neighbouring inputs;
-// the last input of an odd number of bfloat16 follows as a line by itself. Rows: [outputs, inputs], nothing more. Plain: [inputs, outputs].
+// the last input of an odd number of bfloat16 follows as a line by itself. Of int8 a word is four neighbouring inputs, up to three
+// lines follow, and the sums of an output are multiplied by its scale. Rows: [outputs, inputs], nothing more. Plain: [inputs,
+// outputs].
 struct Product {
   const void* x;
   const void* matrix;
   float* y;
   int64_t rows, inputs, outputs;
+  const float* scales = nullptr;  // [outputs]; of an int8 matrix
 };
 
 // Computes all rows of the outputs from kBlock * block on, kBlock of them or what there is; of a plain matrix kWide.
@@ -26,6 +29,7 @@ using Compute = void (*)(const Product& product, int64_t block);
 
 struct Kernels {
   Compute panels_bfloat16, panels_float32, rows_bfloat16, rows_float32, plain_bfloat16, plain_float32;
+  Compute int8_bfloat16, int8_float32;  // panels of int8; x is what the name ends with
 };
 
 extern const Kernels kPortable;

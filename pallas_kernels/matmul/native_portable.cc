@@ -1,5 +1,5 @@
 // Every other CPU: arrays that compilers turn into what vectors there are.
-#include "pallas_kernels/matmul/native_tiles.h"
+#include "pallas_kernels/matmul/native_int8.h"
 
 namespace jaxserve::matmul {
 namespace {
@@ -28,12 +28,20 @@ struct Portable {
     std::memcpy(&loaded, words, 4 * lanes);
     return loaded;
   }
+  static void Store(void* to, Words words) { StorePart(to, kLanes, words); }
+  static void StorePart(void* to, int64_t lanes, Words words) { std::memcpy(to, &words, 4 * lanes); }
   static Words Broadcast(const void* word) {
     uint32_t value;
     std::memcpy(&value, word, sizeof value);
     return {{value, value, value, value}};
   }
   static float Total(Sums sums) { return (sums.lane[0] + sums.lane[1]) + (sums.lane[2] + sums.lane[3]); }
+  template <int BYTE>
+  static Words Number(Words quads) {
+    Sums numbers;
+    for (int i = 0; i < kLanes; ++i) numbers.lane[i] = static_cast<int8_t>(quads.lane[i] >> (8 * BYTE));
+    return Load(&numbers);
+  }
   static float AsFloat(uint32_t bits) {
     float value;
     std::memcpy(&value, &bits, sizeof value);
@@ -48,6 +56,9 @@ struct Float32 : Portable {
     for (int i = 0; i < kLanes; ++i) sums.lane[i] += AsFloat(x.lane[i]) * AsFloat(w.lane[i]);
     return sums;
   }
+  static void Widen(Words quads, Words (&words)[4]) {
+    words[0] = Number<0>(quads), words[1] = Number<1>(quads), words[2] = Number<2>(quads), words[3] = Number<3>(quads);
+  }
 };
 
 struct Bfloat16 : Portable {  // the first of two numbers is in the lower half: little-endian
@@ -60,10 +71,18 @@ struct Bfloat16 : Portable {  // the first of two numbers is in the lower half: 
     }
     return sums;
   }
+  static Words Pair(Words even, Words odd) {  // a small whole number in float32 is one in bfloat16 and 16 zeros
+    for (int i = 0; i < kLanes; ++i) odd.lane[i] |= even.lane[i] >> 16;
+    return odd;
+  }
+  static void Widen(Words quads, Words (&words)[2]) {
+    words[0] = Pair(Number<0>(quads), Number<1>(quads)), words[1] = Pair(Number<2>(quads), Number<3>(quads));
+  }
 };
 
 }  // namespace
 
-const Kernels kPortable = {Panels<Bfloat16>, Panels<Float32>, Rows<Bfloat16>, Rows<Float32>, Plain<Bfloat16>, Plain<Float32>};
+const Kernels kPortable = {Panels<Bfloat16>, Panels<Float32>, Rows<Bfloat16>,       Rows<Float32>,
+                           Plain<Bfloat16>,  Plain<Float32>,  Int8Panels<Bfloat16>, Int8Panels<Float32>};
 
 }  // namespace jaxserve::matmul

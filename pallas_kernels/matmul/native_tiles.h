@@ -22,6 +22,7 @@ namespace {
 constexpr int64_t kWords = 1024;  // inputs of a panel, in words, that stay in a core's cache while all rows pass: 256 KiB
 
 inline float ToFloat(float value) { return value; }
+inline float ToFloat(int8_t value) { return value; }
 inline float ToFloat(uint16_t bfloat16) {
   const uint32_t bits = static_cast<uint32_t>(bfloat16) << 16;
   float value;
@@ -97,11 +98,11 @@ inline void AddStrip(const Strip& strip) {
   if (column < strip.width) Columns<V, 1, false>(strip, column);
 }
 
-// The products with the last of an odd number of inputs, which fills no word; `line` of the matrix has its outputs.
-template <class Element>
-inline void AddLast(const Product& product, float* y, const Element* line, int64_t width) {
+// The products with one input that fills no word; `line` of the matrix has its outputs.
+template <class Element, class Weight>
+inline void AddInput(const Product& product, int64_t input, float* y, const Weight* line, int64_t width) {
   for (int64_t row = 0; row < product.rows; ++row) {
-    const float value = ToFloat(static_cast<const Element*>(product.x)[row * product.inputs + product.inputs - 1]);
+    const float value = ToFloat(static_cast<const Element*>(product.x)[row * product.inputs + input]);
     for (int64_t column = 0; column < width; ++column) y[row * product.outputs + column] += value * ToFloat(line[column]);
   }
 }
@@ -120,7 +121,8 @@ void Panels(const Product& product, int64_t block) {
     AddStrip<V>({x + 4 * k, panel + 4 * k * width, y, product.rows, here, width, inputs * size, product.outputs, k == 0});
     k += kWords;
   } while (k < words);
-  if (words * V::kPerWord < inputs) AddLast(product, y, reinterpret_cast<const Element*>(panel) + (inputs - 1) * width, width);
+  if (words * V::kPerWord < inputs)
+    AddInput<Element>(product, inputs - 1, y, reinterpret_cast<const Element*>(panel) + (inputs - 1) * width, width);
 }
 
 // Packs a few inputs at a time, then multiplies by them as by panels: for a matrix that is not worth another copy.
@@ -156,7 +158,8 @@ void Plain(const Product& product, int64_t block) {
     }
     k += kFew;
   } while (k < words);
-  if (words * V::kPerWord < inputs) AddLast(product, product.y + begin, matrix + (inputs - 1) * outputs, width);
+  if (words * V::kPerWord < inputs)
+    AddInput<Element>(product, inputs - 1, product.y + begin, matrix + (inputs - 1) * outputs, width);
 }
 
 // Dot products of ROWS rows of x, from `row` on, and OUTPUTS rows of the matrix, from `output` on.

@@ -16,23 +16,29 @@ import jax.numpy as jnp
 
 BLOCK = 64  # columns of a panel; native_kernels.h has it too
 
+LEVELS = 127  # quantised numbers are whole, from -127 to 127
+SMALLEST_SCALE = 2.0**-126  # CPUs may take smaller numbers of float32 for 0
+
 Form = Literal["panels", "rows"]
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, slots=True)
 class PackedMatrix:
-    """A matrix for native kernels: a leaf of the model's parameters, as it were. It takes exactly the bytes of the plain one.
+    """A matrix for native kernels: a leaf of the model's parameters, as it were. Unless quantised it takes the plain one's bytes.
 
     Attributes:
         values: all elements. "panels": [inputs * outputs], blocks of `BLOCK` outputs one after the other, the last perhaps
             narrower. A block of float32 is [inputs, outputs]; of 16 bits [inputs / 2, outputs, 2], pairs of inputs side by side,
-            then the last input of an odd number. "rows": `shape`, nothing moved.
+            then the last input of an odd number; of int8 [inputs / 4, outputs, 4], then what is left, [inputs % 4, outputs].
+            "rows": `shape`, nothing moved.
         shape: of the plain parameter.
         split: "panels": how many of its first axes are inputs, the others being outputs; "rows": how many are outputs.
         form: how `values` are arranged.
         used_rows: int32 scalar, how many rows of x are multiplied, the first ones; the others of the product are 0. None for all.
             A program that pads its rows gives it to the matrices that it multiplies by (`counted`); none is held with it.
+        scales: float32[outputs] of a quantised matrix, whose `values` are int8: a column's numbers are its values times its
+            scale. None for others. Only panels are quantised.
     """
 
     values: jax.Array
@@ -40,6 +46,7 @@ class PackedMatrix:
     split: int = field(metadata={"static": True})
     form: Form = field(metadata={"static": True})
     used_rows: jax.Array | None = None
+    scales: jax.Array | None = None
 
     @property
     def dtype(self) -> jnp.dtype:
@@ -57,10 +64,15 @@ class PackedMatrix:
         return prod(self.shape[self.split :] if self.form == "panels" else self.shape[: self.split])
 
     def plain(self) -> jax.Array:
-        """The parameter in its own shape; of panels a copy."""
+        """The parameter in its own shape; of panels a copy, of a quantised one in float32."""
         if self.form == "rows":
             return self.values
-        return _unpack(self.values, self.inputs, self.outputs).reshape(self.shape)
+        matrix = self.columns()
+        return (matrix if self.scales is None else matrix.astype(jnp.float32) * self.scales[None]).reshape(self.shape)
+
+    def columns(self) -> jax.Array:
+        """The values of panels as [inputs, outputs], without scales."""
+        return _unpack(self.values, self.inputs, self.outputs)
 
 
 def pack(parameter: jax.Array, split: int, form: Form) -> PackedMatrix:
@@ -68,6 +80,16 @@ def pack(parameter: jax.Array, split: int, form: Form) -> PackedMatrix:
     if form == "rows":
         return PackedMatrix(parameter, parameter.shape, split, form)
     return PackedMatrix(_pack(parameter, split), parameter.shape, split, form)
+
+
+def quantise(parameter: jax.Array, split: int) -> PackedMatrix:
+    """Pack a parameter of a float dtype into panels of int8, each column rounded to 127 steps of its largest number.
+
+    The scale of a column is its largest magnitude over 127 (symmetric, as in LLM.int8(), Dettmers et al. 2022, but by column);
+    values are rounded to the nearest, ties to even.
+    """
+    values, scales = _quantise(parameter, split)
+    return PackedMatrix(values, parameter.shape, split, "panels", scales=scales)
 
 
 def counted(tree: Any, rows: jax.Array) -> Any:
@@ -84,6 +106,21 @@ def packed_shape(parameter: Any, split: int, form: Form, sharding: Any) -> Packe
     shape = parameter.shape if form == "rows" else (prod(parameter.shape),)
     values: Any = jax.ShapeDtypeStruct(shape, parameter.dtype, sharding=sharding)
     return PackedMatrix(values, parameter.shape, split, form)
+
+
+def quantised_shape(parameter: Any, split: int, sharding: Any) -> PackedMatrix:
+    """What `quantise` makes of a parameter of which only the shape is known: the same with two of jax.ShapeDtypeStruct."""
+    values: Any = jax.ShapeDtypeStruct((prod(parameter.shape),), jnp.int8, sharding=sharding)
+    scales: Any = jax.ShapeDtypeStruct((prod(parameter.shape[split:]),), jnp.float32, sharding=sharding)
+    return PackedMatrix(values, parameter.shape, split, "panels", scales=scales)
+
+
+@partial(jax.jit, static_argnames="split")
+def _quantise(parameter: jax.Array, split: int) -> tuple[jax.Array, jax.Array]:
+    """Values of panels, and scales."""
+    matrix = parameter.reshape(prod(parameter.shape[:split]), -1).astype(jnp.float32)
+    scales = jnp.maximum(jnp.max(jnp.abs(matrix), axis=0) * (1 / LEVELS), SMALLEST_SCALE)
+    return _pack(jnp.rint(matrix * (1 / scales)[None]).astype(jnp.int8), 1), scales
 
 
 @partial(jax.jit, static_argnames="split")
@@ -105,7 +142,8 @@ def _panels(matrix: jax.Array, width: int) -> jax.Array:
     blocks = outputs // width
     lines = matrix[:even].reshape(even // group, group, blocks, width).transpose(2, 0, 3, 1).reshape(blocks, even * width)
     if even < inputs:
-        lines = jnp.concatenate([lines, matrix[even].reshape(blocks, width)], axis=1)
+        rest = matrix[even:].reshape(inputs - even, blocks, width).transpose(1, 0, 2).reshape(blocks, -1)
+        lines = jnp.concatenate([lines, rest], axis=1)
     return lines.reshape(-1)
 
 
@@ -124,7 +162,8 @@ def _from_panels(values: jax.Array, inputs: int, width: int) -> jax.Array:
     blocks = lines.shape[0]
     matrix = lines[:, : even * width].reshape(blocks, even // group, width, group).transpose(1, 3, 0, 2)
     outputs = blocks * width
-    return jnp.concatenate([matrix.reshape(even, outputs), lines[:, even * width :].reshape(inputs - even, outputs)])
+    rest = lines[:, even * width :].reshape(blocks, inputs - even, width).transpose(1, 0, 2)
+    return jnp.concatenate([matrix.reshape(even, outputs), rest.reshape(inputs - even, outputs)])
 
 
 def _inputs_together(dtype: jnp.dtype) -> int:

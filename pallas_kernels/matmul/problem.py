@@ -17,8 +17,9 @@ class MatmulProblem:
 
     Attributes:
         rows, inputs, outputs: T, I, O.
-        dtype: of the rows and the matrix.
+        dtype: of the rows, and of a matrix that is not quantised.
         form: of the matrix; "plain" is [I, O].
+        quantised: whether the matrix is of int8 with scales.
     """
 
     rows: int
@@ -26,10 +27,11 @@ class MatmulProblem:
     outputs: int
     dtype: jnp.dtype
     form: Literal["plain", "panels", "rows"]
+    quantised: bool = False
 
     @classmethod
     def of(cls, x: jax.Array, matrix: jax.Array | PackedMatrix) -> MatmulProblem:
         """The problem that arguments pose."""
         if isinstance(matrix, PackedMatrix):
-            return cls(x.shape[0], x.shape[1], matrix.outputs, x.dtype, matrix.form)
+            return cls(x.shape[0], x.shape[1], matrix.outputs, x.dtype, matrix.form, matrix.scales is not None)
         return cls(x.shape[0], x.shape[1], matrix.shape[1], x.dtype, "plain")

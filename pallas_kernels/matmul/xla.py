@@ -12,11 +12,13 @@ def matmul(x: jax.Array, matrix: jax.Array | PackedMatrix) -> jax.Array:
     """See api.py. Panels are brought back into a plain matrix at every call, and all rows are multiplied: correct, and slow."""
     if not isinstance(matrix, PackedMatrix):
         return jnp.dot(x, matrix, preferred_element_type=jnp.float32)
-    plain = matrix.plain()
     if matrix.form == "rows":
-        y = jnp.einsum("ti,oi->to", x, plain.reshape(matrix.outputs, matrix.inputs), preferred_element_type=jnp.float32)
+        rows = matrix.values.reshape(matrix.outputs, matrix.inputs)
+        y = jnp.einsum("ti,oi->to", x, rows, preferred_element_type=jnp.float32)
     else:
-        y = jnp.dot(x, plain.reshape(matrix.inputs, matrix.outputs), preferred_element_type=jnp.float32)
+        y = jnp.dot(x, matrix.columns().astype(x.dtype), preferred_element_type=jnp.float32)
+    if matrix.scales is not None:
+        y *= matrix.scales[None]
     if matrix.used_rows is None:
         return y
     return jnp.where(jnp.arange(x.shape[0], dtype=jnp.int32)[:, None] < matrix.used_rows, y, 0.0)

@@ -23,7 +23,7 @@ INSTRUCTION_SETS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "avx2": ("-mavx2", "-mfma"),
         "avx512": ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mfma"),
-        "avx512bf16": ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512bf16", "-mfma"),
+        "avx512bf16": ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512bf16", "-mavx512vbmi", "-mfma"),
     }
 )
 """The compiler's flags by the end of a file's name. All are of x86: elsewhere such files are left out."""

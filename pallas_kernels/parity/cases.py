@@ -138,7 +138,7 @@ class MatmulCase:
     Attributes:
         name: what tables call it.
         rows, inputs, outputs: T, I, O.
-        form: of the matrix, "plain" or a form of `matmul.PackedMatrix`.
+        form: of the matrix, "plain" or a form of `matmul.PackedMatrix`; "int8" is of panels that are quantised.
         used: rows that are multiplied, the others being NaN; None for all.
         tiny: small enough for an interpreted kernel.
     """
@@ -262,4 +262,15 @@ MATMUL_CASES = (
     MatmulCase("rows: wide", 6, 128, 199, form="rows"),
     MatmulCase("rows: many", 35, 65, 64, form="rows"),
     MatmulCase("rows: padded", 9, 37, 131, form="rows", used=4),
+    MatmulCase("int8: one of each", 1, 1, 1, form="int8"),
+    MatmulCase("int8: one row", 1, 128, 192, form="int8"),
+    MatmulCase("int8: a tile", 4, 72, 64, form="int8"),
+    MatmulCase("int8: a tile and a row", 5, 64, 128, form="int8"),
+    MatmulCase("int8: one input more", 3, 65, 64, form="int8"),
+    MatmulCase("int8: two inputs more", 2, 66, 70, form="int8"),
+    MatmulCase("int8: odd, more than a panel", 13, 131, 133, form="int8"),
+    MatmulCase("int8: less than a word", 9, 3, 51, form="int8"),
+    MatmulCase("int8: deep", 9, 2059, 72, form="int8"),
+    MatmulCase("int8: padded, shared between threads", 70, 129, 133, form="int8", used=35),
+    MatmulCase("int8: padding alone", 3, 64, 128, form="int8", used=0),
 )

@@ -19,7 +19,7 @@ from pallas_kernels.kv_write import kv_write
 from pallas_kernels.kv_write import reference as write_reference
 from pallas_kernels.matmul import PackedMatrix, matmul
 from pallas_kernels.matmul import reference as matmul_reference
-from pallas_kernels.matmul.packed import counted, pack
+from pallas_kernels.matmul.packed import counted, pack, quantise
 from pallas_kernels.parity.batches import FLOAT8
 from pallas_kernels.parity.cases import AttentionCase, GroupedCase, MatmulCase, WriteCase
 from pallas_kernels.ragged_paged_attention import check_inputs, ragged_paged_attention
@@ -236,13 +236,21 @@ def _grouped(start: _Start, case: GroupedCase, dtype: str, implementation: str, 
     return _judge(start, got[:real].astype(np.float64), want[:real], TOLERANCE[result])
 
 
+def packed_matrix(case: MatmulCase, plain: np.ndarray) -> tuple[jax.Array | PackedMatrix, np.ndarray]:
+    """A case's matrix in its form, and the plain one of the same numbers, which are not those given if the form rounds."""
+    if case.form == "panels":
+        return pack(jnp.asarray(plain), 1, "panels"), plain
+    if case.form == "rows":
+        return pack(jnp.asarray(plain.T), 1, "rows"), plain
+    if case.form == "int8":
+        matrix = quantise(jnp.asarray(plain), 1)
+        return matrix, np.asarray(matrix.columns(), np.float64) * np.asarray(matrix.scales, np.float64)
+    return jnp.asarray(plain), plain
+
+
 def _matmul(start: _Start, case: MatmulCase, dtype: str, implementation: str, target: Target | None) -> Result:
     x, plain = case.arrays(dtype)
-    matrix: jax.Array | PackedMatrix = jnp.asarray(plain)
-    if case.form == "panels":
-        matrix = pack(jnp.asarray(plain), 1, "panels")
-    elif case.form == "rows":
-        matrix = pack(jnp.asarray(plain.T), 1, "rows")
+    matrix, plain = packed_matrix(case, plain)
     used = x.shape[0] if case.used is None else case.used
     if case.used is not None:
         matrix = counted(matrix, jnp.int32(used))

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from pallas_kernels.matmul import matmul
-from pallas_kernels.matmul.packed import pack
+from pallas_kernels.matmul.packed import pack, quantise
 from pallas_kernels.parity.cases import MATMUL_CASES, MATMUL_DTYPES
 from pallas_kernels.parity.gate import check_matmul
 
@@ -25,7 +25,7 @@ def compiled(implementation: str) -> Any:
 class MatmulSuite:
     implementation: ClassVar[str]
     dtypes: ClassVar[tuple[str, ...]] = MATMUL_DTYPES
-    forms: ClassVar[tuple[str, ...]] = ("plain", "panels", "rows")
+    forms: ClassVar[tuple[str, ...]] = ("plain", "panels", "rows", "int8")
 
     @pytest.mark.parametrize("case", MATMUL_CASES, ids=lambda case: case.name)
     def test_case(self, case):
@@ -34,12 +34,13 @@ class MatmulSuite:
             supported = dtype in self.dtypes and case.form in self.forms
             assert result.verdict == ("pass" if supported else "unsupported"), result
 
-    @pytest.mark.parametrize("form", ["panels", "rows"])
+    @pytest.mark.parametrize("form", ["panels", "rows", "int8"])
     def test_other_rows_do_not_matter(self, form):
         """A row's result is the same, bit by bit, whatever the other rows hold."""
         rng = np.random.default_rng(1)
         x = rng.standard_normal((11, 45)).astype(np.float32)
         alone = np.where((np.arange(11) == 6)[:, None], x, np.nan)
-        matrix = pack(jnp.asarray(rng.standard_normal((45, 70) if form == "panels" else (70, 45)), jnp.float32), 1, form)
+        plain = jnp.asarray(rng.standard_normal((70, 45) if form == "rows" else (45, 70)), jnp.float32)
+        matrix = quantise(plain, 1) if form == "int8" else pack(plain, 1, form)
         call = compiled(self.implementation)
         np.testing.assert_array_equal(np.asarray(call(alone, matrix))[6], np.asarray(call(x, matrix))[6])

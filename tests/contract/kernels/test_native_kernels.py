@@ -15,9 +15,9 @@ from pallas_kernels.grouped_matmul import cpu_native as grouped_native
 from pallas_kernels.grouped_matmul import reference as grouped_reference
 from pallas_kernels.kv_write import kv_write
 from pallas_kernels.matmul import cpu_native
-from pallas_kernels.matmul.packed import counted, pack
+from pallas_kernels.matmul.packed import counted, pack, quantise
 from pallas_kernels.parity.cases import ATTENTION_CASES, GROUPED_CASES, MATMUL_CASES
-from pallas_kernels.parity.gate import TOLERANCE
+from pallas_kernels.parity.gate import TOLERANCE, packed_matrix
 from pallas_kernels.ragged_paged_attention import cpu_native as attention_native
 from pallas_kernels.ragged_paged_attention import ragged_paged_attention
 from pallas_kernels.ragged_paged_attention import reference as attention_reference
@@ -35,23 +35,24 @@ INSTRUCTION_SETS = ("avx512", "avx2", "portable")  # the suite has the best one
 class TestMatmul(MatmulSuite):
     implementation = "cpu_native"
     dtypes = ("float32", "bfloat16")
-    forms = ("panels", "rows")
+    forms = ("panels", "rows", "int8")
 
     @pytest.mark.parametrize("dtype", dtypes)
     @pytest.mark.parametrize("case", [case for case in MATMUL_CASES if case.form != "plain"], ids=lambda case: case.name)
     def test_every_instruction_set_gives_the_same(self, case, dtype):
         """What this CPU does not have is computed by the portable kernels, which are checked either way."""
-        x, plain = (jnp.asarray(array) for array in case.arrays(dtype))
-        matrix = pack(plain if case.form == "panels" else plain.T, 1, case.form)
-        want = np.asarray(x, np.float64) @ np.asarray(plain, np.float64)
+        x, plain = case.arrays(dtype)
+        matrix, plain = packed_matrix(case, plain)
+        want = x.astype(np.float64) @ plain.astype(np.float64)
         for name in INSTRUCTION_SETS:
             got = np.asarray(jax.jit(partial(cpu_native.matmul, instruction_set=name))(x, matrix))
             np.testing.assert_allclose(got, want, rtol=0, atol=TOLERANCE["float32"].max_abs, err_msg=name)
 
-    def test_a_row_does_not_depend_on_how_many_there_are(self):
+    @pytest.mark.parametrize(("make", "inputs"), [(partial(pack, form="panels"), 70), (quantise, 2100)])
+    def test_a_row_does_not_depend_on_how_many_there_are(self, make, inputs):
         rng = np.random.default_rng(0)
-        x = jnp.asarray(rng.standard_normal((17, 70)), jnp.bfloat16)
-        matrix = pack(jnp.asarray(rng.standard_normal((70, 90)), jnp.bfloat16), 1, "panels")
+        x = jnp.asarray(rng.standard_normal((17, inputs)), jnp.bfloat16)
+        matrix = make(jnp.asarray(rng.standard_normal((inputs, 90)), jnp.bfloat16), split=1)
         whole = np.asarray(cpu_native.matmul(x, matrix))
         for rows in range(1, 17):
             np.testing.assert_array_equal(np.asarray(cpu_native.matmul(x[:rows], matrix)), whole[:rows])

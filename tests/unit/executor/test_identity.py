@@ -12,6 +12,7 @@ from jaxserve.executor.lowering import Lowering
 from jaxserve.executor.options import ExecutorOptions
 from jaxserve.models.config import Experts, RopeConfig, Routing
 from jaxserve.models.registry import decoder_config
+from pallas_kernels import native
 from sharding import make_mesh
 from tests.support.families import hf_config
 
@@ -33,6 +34,7 @@ OTHER = {
     "page_size": 8,
     "dtype": "bfloat16",
     "kv_dtype": "bfloat16",
+    "quantization": "int8",
     "kernels": Kernels(attention=(LayerRange("xla", 0, None),)),
 }
 
@@ -52,6 +54,8 @@ def test_the_same_engine_has_the_same_identity():
 
 @pytest.mark.parametrize("name", [item.name for item in fields(ExecutorOptions) if item.name not in ("first_alone", "strict")])
 def test_every_option_that_shapes_programs_counts(name):
+    if name == "quantization" and native.missing() is not None:
+        pytest.skip(f"NOT CHECKED: native kernels: {native.missing()}")
     assert changed(identify(), identify(options=replace(OPTIONS, **{name: OTHER[name]}))) == {name}
 
 

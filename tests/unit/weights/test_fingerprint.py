@@ -23,8 +23,8 @@ def checkpoint(tmp_path):
     return directory
 
 
-def of(directory, config=CONFIG, load_format="safetensors", seed=0):
-    return model_fingerprint(directory, config, load_format=load_format, seed=seed)
+def of(directory, config=CONFIG, load_format="safetensors", seed=0, quantization="none"):
+    return model_fingerprint(directory, config, load_format=load_format, seed=seed, quantization=quantization)
 
 
 def test_a_copy_has_the_same(checkpoint, tmp_path):
@@ -32,6 +32,11 @@ def test_a_copy_has_the_same(checkpoint, tmp_path):
     os.utime(copy / "a.safetensors", (0, 0))
     assert of(copy) == of(checkpoint)
     assert of(checkpoint, seed=1) == of(checkpoint)
+
+
+@pytest.mark.parametrize("load_format", ["safetensors", "dummy"])
+def test_rounded_weights_have_another(checkpoint, load_format):
+    assert of(checkpoint, load_format=load_format, quantization="int8") != of(checkpoint, load_format=load_format)
 
 
 @pytest.mark.parametrize("place", [0, 2**20 - 1, SIZE - 2**20, SIZE - 1])

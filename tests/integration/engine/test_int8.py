@@ -1,0 +1,60 @@
+"""An engine that rounds its matrices to int8: its tokens are those of the rounded numbers; several devices refuse."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxserve.clock import RealClock
+from jaxserve.config.fields import EngineConfig
+from jaxserve.engine.build import build_engine
+from jaxserve.engine.preparation import prepare
+from jaxserve.errors import ConfigError
+from jaxserve.executor.memory import device_bytes
+from jaxserve.models.binding import bind
+from jaxserve.models.checkpoint import read_hf_config
+from jaxserve.models.registry import decoder_config
+from jaxserve.sampling.params import SamplingParams
+from pallas_kernels import native
+from pallas_kernels.matmul import PackedMatrix
+from tests.golden.reading import dense_attend, read_golden
+from tests.support.engine import run, silent
+
+NAME = "llama-biases"
+LENGTH = 24
+GREEDY = SamplingParams(temperature=0.0, max_tokens=LENGTH, ignore_eos=True)
+SETTINGS = {"quantization": "int8", "dtype": "float32", "page_size": 8}
+SETTINGS |= {"max_num_seqs": 2, "max_num_batched_tokens": 8, "max_model_len": 128}
+
+
+def config_for(golden, **more):
+    return EngineConfig.from_settings({"model": str(golden.directory), **SETTINGS, **more})
+
+
+@pytest.mark.skipif(native.missing() is not None, reason=f"NOT CHECKED: native kernels: {native.missing()}")
+def test_greedy_tokens_are_those_of_the_rounded_numbers():
+    """Of float32 matrices with the same numbers, by XLA's products and dense attention; and the report counts the bytes."""
+    golden = read_golden(NAME)
+    built = build_engine(config_for(golden), strict_length=True, clock=RealClock(), progress=silent)
+    held = built.core.executor._params
+    assert built.report.memory.weights == device_bytes(held)
+    decoder = decoder_config(read_hf_config(golden.directory))
+    params = jax.tree.map(
+        lambda leaf: leaf.plain() if isinstance(leaf, PackedMatrix) else leaf,
+        held,
+        is_leaf=lambda leaf: isinstance(leaf, PackedMatrix),
+    )
+
+    @jax.jit
+    def best(ids: jax.Array) -> jax.Array:
+        bound = bind(decoder, params)
+        return jnp.argmax(bound.logits(bound.hidden(ids, jnp.arange(len(ids)), dense_attend)), axis=-1)
+
+    prompt = golden.prompts[golden.full_prompt]
+    tokens = run(built, [prompt, prompt[:3]], GREEDY).tokens[0]
+    assert tokens == np.asarray(best(np.array(prompt + tokens, np.int32)))[len(prompt) - 1 : -1].tolist()
+
+
+def test_several_devices_are_refused_before_anything_is_loaded():
+    with pytest.raises(ConfigError, match="quantization 'int8' needs one device, not 2"):
+        prepare(config_for(read_golden(NAME), tensor_parallel_size=2))
