@@ -21,6 +21,7 @@ from jaxserve.models.cache_layout import cache_layout
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.shards import padded_vocab
 from jaxserve.sampling.batch import SamplingBatch
+from jaxserve.sampling.blocks import in_blocks
 from jaxserve.sampling.logprobs import token_logprobs
 from jaxserve.sampling.params import MAX_LOGPROBS
 from jaxserve.sampling.sampler import sample
@@ -250,14 +251,16 @@ def _chooser(config: DecoderConfig, mesh: Mesh) -> Callable[[jax.Array, Sampling
     That is said with shard_map: left to the compiler, top-k and the updates of the tables would gather whole rows of logits.
     """
     vocabulary = _vocabulary(config, mesh)
+    # A GPU would launch a step's kernels one by one for a loop, and several devices exchange what they have once, not by block.
+    by_block = in_blocks if mesh.size == 1 and mesh.devices.flat[0].platform == "cpu" else _at_once
 
     def choose(logits: jax.Array, batch: SamplingBatch, state: SamplerState) -> Chosen:
-        sampled = sample(logits, batch, state, vocabulary)
+        sampled = by_block(lambda logits, batch: sample(logits, batch, state, vocabulary), logits, batch)
         # The next step may be on its way before the host hears of a bad row: it computes with a token that exists.
         chosen = jnp.maximum(sampled, 0)
         packed = jax.lax.cond(
             batch.any_logprobs,
-            lambda: _pack_logprobs(vocabulary, logits, chosen),
+            lambda: by_block(partial(_pack_logprobs, vocabulary), logits, chosen),
             lambda: jnp.zeros((chosen.shape[0], PACKED_WIDTH - 1), jnp.int32),
         )
         recorded = record_tokens(state, batch.slot, chosen, vocabulary)
@@ -270,6 +273,11 @@ def _chooser(config: DecoderConfig, mesh: Mesh) -> Callable[[jax.Array, Sampling
         out_specs=(EVERYWHERE, BY_VOCAB, EVERYWHERE),
         check_vma=False,  # as in make_score
     )
+
+
+def _at_once(function: Callable[..., jax.Array], *arguments: Any) -> jax.Array:
+    """Instead of `in_blocks`."""
+    return function(*arguments)
 
 
 def _pack_logprobs(vocabulary: Vocabulary, logits: jax.Array, tokens: jax.Array) -> jax.Array:

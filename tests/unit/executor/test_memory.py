@@ -115,3 +115,21 @@ def test_cpus_share_what_the_host_has_free():
     facts = device_facts(jax.devices("cpu")[0], 4)
     assert (facts.platform, facts.count) == ("cpu", 4)
     assert 0 < facts.memory <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_sampling_on_a_cpu_takes_little_more_than_the_logits():
+    """Above 32 MiB a step's workspace is new memory at every step."""
+    rows, vocabulary = 32, 131072
+    decoder = decoder_config(hf_config("mistral") | {"vocab_size": vocabulary})
+    options = ExecutorOptions(
+        max_num_seqs=rows,
+        max_num_batched_tokens=rows,
+        max_model_len=32,
+        num_pages=2 * rows,
+        page_size=16,
+        dtype="float32",
+        kv_dtype="float32",
+    )
+    lowering = Lowering(decoder, make_mesh(1), options)
+    program = lowering.step(lowering.grid.choose(rows, rows)).compile()
+    assert rows * vocabulary * 4 < program.memory_analysis().temp_size_in_bytes < 32 << 20
