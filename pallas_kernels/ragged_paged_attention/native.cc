@@ -68,6 +68,7 @@ Queries QueriesOf(const Call& call, const Item& item) {
   queries.page_size = call.page_size;
   queries.page_bytes = page_bytes;
   queries.value_bytes = call.halves == 2 ? half_bytes : 0;
+  queries.next_bytes = item.kv_head + 1 < call.kv_heads ? head_bytes : 0;
   queries.scale = call.scale;
   queries.soft_cap = call.soft_cap;
   return queries;

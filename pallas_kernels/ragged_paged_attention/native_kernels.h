@@ -23,6 +23,7 @@ struct Queries {
   const int32_t* pages;       // the row's page table
   int64_t page_size, page_bytes;
   int64_t value_bytes;        // from a key to its value
+  int64_t next_bytes;         // from a key to that of the KV head whose turn is next; 0 for none
   float scale, soft_cap;      // soft_cap 0: none
 };
 

@@ -121,7 +121,7 @@ struct Attention {
     const int64_t start = Start(queries, 0) / kBlock * kBlock;
     Begin();
     block = first > start ? first : start;
-    Find(block);
+    Find(block, 0);
     for (const Element* key : coming) {
       Prefetch(key, queries.dim);
       Prefetch(Value(key), queries.value_dim);
@@ -129,8 +129,9 @@ struct Attention {
     for (; block < last; block += kBlock) {
       columns = (High(rows - 1) + kLanes - 1) / kLanes * kLanes;
       std::memcpy(keys, coming, sizeof keys);
-      // The next range, too: who computes this one is likely to go on there.
-      Find(block + kBlock < End(queries, queries.tokens - 1) ? block + kBlock : block);
+      // Of the next range, and then of the next head, too: who computes this one is likely to go on there.
+      const bool more = block + kBlock < End(queries, queries.tokens - 1);
+      Find(more ? block + kBlock : start, more ? 0 : queries.next_bytes);
       Transpose();
       Join();
       for (int64_t row = 0; row < rows; row += V::kRows) WithRows<Scores, V::kRows>(Tiled(row), *this, row);
@@ -161,14 +162,15 @@ struct Attention {
     std::memset(state.values, 0, 4 * rows * stride);
   }
 
-  // Where the keys of a block are. In place of those that no row sees, which need not be in any page, stands one that is.
-  void Find(int64_t first) {
+  // Where the keys of a block are, or what lies `bytes` after them. In place of those that no row sees, which need not be in any
+  // page, stands one that is.
+  void Find(int64_t first, int64_t bytes) {
     const int64_t size = queries.page_size, start = Start(queries, 0), end = End(queries, queries.tokens - 1);
     const int64_t low = start > first ? start - first : 0, high = end - first < kBlock ? end - first : kBlock;
     for (int64_t at = low; at < high;) {
       const int64_t page = (first + at) / size, slot = (first + at) % size;
       const int64_t here = size - slot < high - at ? size - slot : high - at;
-      const auto* first_slot = reinterpret_cast<const Element*>(queries.keys + queries.pages[page] * queries.page_bytes);
+      const auto* first_slot = reinterpret_cast<const Element*>(queries.keys + queries.pages[page] * queries.page_bytes + bytes);
       for (int64_t i = 0; i < here; ++i) coming[at + i] = first_slot + (slot + i) * queries.dim;
       at += here;
     }
