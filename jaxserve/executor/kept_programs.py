@@ -31,6 +31,7 @@ from jaxserve.executor.saved_programs import load_program
 logger = logging.getLogger(__name__)
 
 MAX_ENGINES = 32  # folders kept; with 10 programs each takes about 3 MB
+_COMPILED = "/jax/core/compile/backend_compile_duration"
 _CACHE_HIT = "/jax/compilation_cache/cache_hits"
 _DIGEST_BYTES = 32
 _FAST = 1  # zlib's level
@@ -52,7 +53,7 @@ class KeptPrograms:
         content = msgspec.json.encode((identity(lowering), xla_flags()))
         self._folder = directory / hashlib.blake2b(content, digest_size=16).hexdigest()
         self._devices = list(lowering.mesh.devices.flat)
-        self._hits = _Hits()
+        self._compiled = _Compiled()
 
     def load(self, recipe: Recipe) -> Any | None:
         """The program of a recipe (jax.stages.Compiled). None if it is not there, or damaged, which is logged."""
@@ -75,9 +76,9 @@ class KeptPrograms:
 
     def make(self, recipe: Recipe) -> Any:
         """Compile a recipe, and keep what came of it. Where it cannot be kept it is logged."""
-        before = self._hits.of_this_thread()
+        before = self._compiled.by_this_thread()
         program = recipe.compile()
-        if self._hits.of_this_thread() > before:  # on CPUs what jax's cache gave lacks functions once it is written again
+        if self._compiled.by_this_thread() == before:  # on CPUs what jax's cache gave lacks functions once it is written again
             return program
         try:
             packed = zlib.compress(serialize_executable.serialize(program)[0], _FAST)
@@ -109,20 +110,29 @@ def _remove_oldest(directory: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-class _Hits:
-    """How many programs jax's cache gave each thread. One listener for all of them: they come and go while others are told."""
+class _Compiled:
+    """How many programs each thread compiled itself: jax's cache did not have them, nor did this process.
+
+    One listener of each kind for all threads: they come and go while others are told.
+    """
 
     def __init__(self) -> None:
         counts: Counter[int] = Counter()
 
-        def listen(event: str, **_: str | int) -> None:
-            if event == _CACHE_HIT:
+        def done(event: str, duration_secs: float, **_: str | int) -> None:  # also told of what the cache gave
+            if event == _COMPILED:
                 counts[threading.get_ident()] += 1
 
-        self._counts = counts
-        jax.monitoring.register_event_listener(listen)
-        weakref.finalize(self, jax.monitoring.unregister_event_listener, listen)
+        def hit(event: str, **_: str | int) -> None:
+            if event == _CACHE_HIT:
+                counts[threading.get_ident()] -= 1
 
-    def of_this_thread(self) -> int:
+        self._counts = counts
+        jax.monitoring.register_event_duration_secs_listener(done)
+        jax.monitoring.register_event_listener(hit)
+        weakref.finalize(self, jax.monitoring.unregister_event_duration_listener, done)
+        weakref.finalize(self, jax.monitoring.unregister_event_listener, hit)
+
+    def by_this_thread(self) -> int:
         """So far."""
         return self._counts[threading.get_ident()]
