@@ -86,7 +86,7 @@ def workloads(*, quick: bool, poisson_rate: float) -> list[Workload]:
         Workload("mixed burst", mixed(burst), clients=16),
         Workload("shared prefix", shared_prefix(32)),
     ]
-    return made if quick else [*made, Workload("mixed poisson", mixed(48, poisson_rate), rounds=2)]
+    return made if quick else [*made, Workload("mixed poisson", mixed(48, poisson_rate), rounds=1)]
 
 
 def warm_up() -> list[Workload]:

@@ -15,7 +15,7 @@ TEMPLATE = (
 )
 
 
-def write_tiny_checkpoint(directory: Path) -> Path:
+def write_tiny_checkpoint(directory: Path, context: int = CONTEXT) -> Path:
     """Write config and tokenizer, no weights; returns the directory."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {token: number for number, token in enumerate((*SPECIAL, *alphabet))}
@@ -35,7 +35,7 @@ def write_tiny_checkpoint(directory: Path) -> Path:
         "num_key_value_heads": 2,
         "head_dim": 16,
         "hidden_act": "silu",
-        "max_position_embeddings": CONTEXT,
+        "max_position_embeddings": context,
         "rms_norm_eps": 1e-5,
         "rope_theta": 10000.0,
         "tie_word_embeddings": True,

@@ -19,10 +19,10 @@ from tests.support.tiny_checkpoint import write_tiny_checkpoint
 
 from .conftest import usage
 
-SMALL = ("--max-num-seqs", "2", "--max-num-batched-tokens", "16", "--max-model-len", "128", "--load-format", "dummy")
+SMALL = ("--max-num-seqs", "2", "--max-num-batched-tokens", "16", "--max-model-len", "2048", "--load-format", "dummy")
 WISH: dict[str, Any] = {
     "prompt": "hello",
-    "max_tokens": 100,
+    "max_tokens": 2000,  # seconds, of which the engine has a fraction to live
     "ignore_eos": True,
     "stream": True,
     "stream_options": {"include_usage": True, "continuous_usage_stats": True},
@@ -39,7 +39,7 @@ class Billed:
 def billed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Billed]:
     folder = tmp_path_factory.mktemp("billed")
     log = folder / "usage.jsonl"
-    checkpoint = write_tiny_checkpoint(folder / "tiny")
+    checkpoint = write_tiny_checkpoint(folder / "tiny", context=2048)
     for process in served(folder, str(checkpoint), *SMALL, "--usage-log", str(log), "--frontends", "2"):
         yield Billed(process, log)
 
@@ -74,7 +74,7 @@ def engine_of(process: Process) -> psutil.Process:
 
 def test_what_was_delivered_is_billed_whatever_happens(billed: Billed) -> None:
     engine, first_token = engine_of(billed.process), threading.Event()
-    wishes = {**{f"stays-{number}": 1000 for number in range(6)}, **{f"leaves-{number}": 3 for number in range(6)}}
+    wishes = {**{f"stays-{number}": 9999 for number in range(6)}, **{f"leaves-{number}": 3 for number in range(6)}}
     with ThreadPoolExecutor(len(wishes)) as threads:
         reading = {name: threads.submit(read, billed.process.http, name, most, first_token) for name, most in wishes.items()}
         assert first_token.wait(60)

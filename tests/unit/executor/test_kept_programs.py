@@ -34,7 +34,8 @@ NOTHING: dict[str, str] = {}
 
 @pytest.fixture
 def outside_the_cache():
-    """jax's, whose programs are not kept."""
+    """Neither jax's cache, nor what other tests of this process compiled: what these give is not kept."""
+    jax.clear_caches()
     with nothing_kept():
         yield
 
