@@ -85,7 +85,7 @@ def reached(found: Mapping[str, Results | None]) -> str:
     if (cold := found["cold_start"]) is not None:
         for model, starts in _models(cold).items():
             share = starts["second_to_first_seconds"]
-            add(f"{model}: second start over first start", f"<= {SECOND_START}", f"{share:.2f}", enough=share <= SECOND_START)
+            add(f"{model}: second start over first start", f"<= {SECOND_START}", f"{share:.3f}", enough=share <= SECOND_START)
     return markdown(["", "to reach", "measured", "reached"], rows)
 
 
