@@ -14,9 +14,10 @@ from jaxserve.weights.packed import Packer
 from jaxserve.weights.packing import aligned_zeros
 from sharding import make_mesh
 
-HF = {"architectures": ["LlamaForCausalLM"], "vocab_size": 2048, "hidden_size": 2048, "intermediate_size": 64}
+VOCABULARY = 5120  # tables of 40 MiB: beyond 32, malloc never hands out what other tests of this process have used
+HF = {"architectures": ["LlamaForCausalLM"], "vocab_size": VOCABULARY, "hidden_size": 2048, "intermediate_size": 64}
 HF |= {"num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2}
-TABLE_BYTES = 2048 * 2048 * 4
+TABLE_BYTES = VOCABULARY * 2048 * 4
 HUGE = 2 << 20
 SETTING = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
