@@ -110,9 +110,7 @@ def job_model(config: ModelConfig) -> JobModel:
     """
     directory = model_directory(config.model)
     decoder = decoder_config(read_hf_config(directory))
-    numbers = model_fingerprint(
-        directory, decoder, load_format=config.load_format, seed=config.seed, quantization=config.quantization
-    )
+    numbers = model_fingerprint(directory, decoder, config)
     sampling = generation_defaults(config, directory)
     digest = hashlib.blake2b(f"{numbers} {config.dtype} {sampling}".encode(), digest_size=8)
     for name, content in _texts(config, directory).items():

@@ -103,10 +103,7 @@ def build_engine(config: EngineConfig, *, strict_length: bool, clock: Clock, pro
     )
     longest, sizes = resolved.max_model_len, executor.grid.step_sizes
     scheduler = Scheduler(resolved.scheduler, cache, longest, clock, policies=ready.policies, step_sizes=sizes)
-    model = config.model
-    fingerprint = model_fingerprint(
-        ready.directory, decoder, load_format=model.load_format, seed=model.seed, quantization=model.quantization
-    )
+    fingerprint = model_fingerprint(ready.directory, decoder, config.model)
     namespace = CacheNamespace(fingerprint, resolved.kv_dtype, repr(decoder.ropes))
     dumper = crash_dumper(config, resolved.served_model_name, fingerprint, executor.capabilities())
     built = BuiltEngine(

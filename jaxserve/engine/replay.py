@@ -38,10 +38,7 @@ def recorded_model(model: str, header: RecordHeader, progress: Progress) -> Exec
     config = EngineConfig.from_settings({**settings, **limits, "model": model, "record_steps": 0})
     directory = model_directory(model)
     decoder = decoder_config(read_hf_config(directory))
-    asked = config.model
-    fingerprint = model_fingerprint(
-        directory, decoder, load_format=asked.load_format, seed=asked.seed, quantization=asked.quantization
-    )
+    fingerprint = model_fingerprint(directory, decoder, config.model)
     if fingerprint != header.fingerprint:
         raise ConfigError(
             f"the recording is of {header.model} (fingerprint {header.fingerprint}), "

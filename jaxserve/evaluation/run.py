@@ -115,9 +115,7 @@ def _model(llm: LLM, settings: Mapping[str, Any]) -> dict[str, Any]:
     info, config = llm.report.model, EngineConfig.from_settings(settings).model
     directory = model_directory(config.model)
     decoder = decoder_config(read_hf_config(directory))
-    fingerprint = model_fingerprint(
-        directory, decoder, load_format=config.load_format, seed=config.seed, quantization=config.quantization
-    )
+    fingerprint = model_fingerprint(directory, decoder, config)
     return {
         "name": info.name,
         "path": config.model,

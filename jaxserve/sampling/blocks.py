@@ -15,8 +15,7 @@ def in_blocks(function: Callable[..., jax.Array], logits: jax.Array, *arguments:
     """What `function` makes of logits f32[R, C] and other arguments, called for at most `BYTES` of logits at a time.
 
     What a sampler computes with is several times as large as its logits, which are 16 MB for 32 rows and 128K tokens. XLA gets
-    the workspace of a step from malloc, and above 32 MiB malloc gets it from the operating system, anew at every step: a sixth
-    of a greedy step's time, two fifths with top-p.
+    the workspace of a step from malloc, and above 32 MiB malloc gets it from the operating system, anew at every step.
 
     Args:
         function: of rows: no row of its result [R, ...] depends on another row.

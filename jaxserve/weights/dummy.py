@@ -49,10 +49,7 @@ def dummy_params(
 
 
 def _as_loaded(array: jax.Array) -> jax.Array:
-    """The same in the memory that loaded weights are in: numpy asks Linux for huge pages, XLA's own arrays have small ones.
-
-    Weights are read up to a sixth faster from huge pages.
-    """
+    """The same in memory as loaded weights have it: numpy asks Linux for huge pages, which are read faster than XLA's small ones."""
 
     def block(index: Index | None) -> npt.NDArray[Any]:
         part = np.asarray(array)[... if index is None else index]

@@ -6,7 +6,7 @@ import hashlib
 import os
 from pathlib import Path
 
-from jaxserve.config.fields import Quantization
+from jaxserve.config.fields import ModelConfig
 from jaxserve.models.config import DecoderConfig
 from jaxserve.weights.formats import LoadFormat, stored_format
 from jaxserve.weights.orbax import find_orbax
@@ -14,9 +14,7 @@ from jaxserve.weights.orbax import find_orbax
 _SAMPLE = 2**20  # bytes of a file's beginning (names and shapes) and end (weights) that are looked at
 
 
-def model_fingerprint(
-    model_dir: Path, config: DecoderConfig, *, load_format: LoadFormat, seed: int, quantization: Quantization
-) -> str:
+def model_fingerprint(model_dir: Path, config: DecoderConfig, asked: ModelConfig) -> str:
     """Sixteen hex digits that differ, as a rule, between models: fine-tunes of one model among them.
 
     Weight files are told apart by name, size, beginning and end: reading all of a large model would take minutes.
@@ -24,17 +22,15 @@ def model_fingerprint(
     Args:
         model_dir: checkpoint directory.
         config: the decoder.
-        load_format: where the numbers come from, as for `load_params`.
-        seed: of dummy weights, which follow from it.
-        quantization: what the numbers are rounded to.
+        asked: where the numbers come from, the seed that dummy ones follow from, and what they are rounded to.
     """
     state = hashlib.blake2b(repr(config).encode(), digest_size=8)
-    if quantization != "none":
-        state.update(f"{quantization} ".encode())
-    if load_format == "dummy":
-        state.update(f"dummy {seed}".encode())
+    if asked.quantization != "none":
+        state.update(f"{asked.quantization} ".encode())
+    if asked.load_format == "dummy":
+        state.update(f"dummy {asked.seed}".encode())
         return state.hexdigest()
-    for path in _files(model_dir, load_format):
+    for path in _files(model_dir, asked.load_format):
         size = path.stat().st_size
         state.update(f"{path.name} {size} ".encode())
         with path.open("rb") as file:

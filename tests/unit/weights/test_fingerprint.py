@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from jaxserve.config.fields import ModelConfig
 from jaxserve.models.registry import decoder_config
 from jaxserve.weights.fingerprint import model_fingerprint
 
@@ -24,7 +25,7 @@ def checkpoint(tmp_path):
 
 
 def of(directory, config=CONFIG, load_format="safetensors", seed=0, quantization="none"):
-    return model_fingerprint(directory, config, load_format=load_format, seed=seed, quantization=quantization)
+    return model_fingerprint(directory, config, ModelConfig(load_format=load_format, seed=seed, quantization=quantization))
 
 
 def test_a_copy_has_the_same(checkpoint, tmp_path):

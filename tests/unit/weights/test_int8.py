@@ -1,7 +1,5 @@
 """Matrices rounded to int8 while they are loaded: which, to what, what a model computes with them, and where it is refused."""
 
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,13 +15,14 @@ from jaxserve.weights.abstract import placed_params
 from jaxserve.weights.conversion import Source, convert
 from jaxserve.weights.load import load_params
 from jaxserve.weights.packed import Packer
-from jaxserve.weights.recheck import BlockSums, WeightGuard
+from jaxserve.weights.recheck import BlockSums
 from pallas_kernels import native
 from pallas_kernels.matmul import PackedMatrix
 from pallas_kernels.matmul.packed import quantise
 from pallas_kernels.native import load
 from sharding import make_mesh
 from tests.golden.reading import DATA, TOLERANCE, dense_attend, read_golden
+from tests.support.guarded import found_by_guard
 
 NATIVE = pytest.mark.skipif(native.missing() is not None, reason=f"NOT CHECKED: native kernels: {native.missing()}")
 UNTIED, TIED = "llama-biases", "qwen2-gqa7"
@@ -159,21 +158,15 @@ def test_weights_that_are_no_numbers_are_named(tmp_path):
 def test_both_parts_are_guarded(part, bits):
     config, sums = decoder_of(UNTIED), BlockSums()
     params = load_int8(DATA / UNTIED, config, sums=sums)
-    check_all = partial(WeightGuard, sums=sums, minutes=1.0)
-    guard = check_all(params)
-    for _ in jax.tree.leaves(params):
-        guard.check_next()
-    assert guard.error is None
+    assert found_by_guard(params, sums) is None
     head = params["head"]["kernel"]
     lost = np.array(getattr(head, part))
     lost.view(bits)[5] ^= 1
     arrays = {"values": head.values, "scales": head.scales, part: jax.device_put(lost, head.values.sharding)}
     params["head"]["kernel"] = PackedMatrix(shape=head.shape, split=head.split, form=head.form, **arrays)
-    guard = check_all(params)
-    for _ in jax.tree.leaves(params):
-        guard.check_next()
-    assert guard.error is not None
-    assert f"head.kernel.{part}" in guard.error.message
+    error = found_by_guard(params, sums)
+    assert error is not None
+    assert f"head.kernel.{part}" in error.message
 
 
 @pytest.mark.parametrize(

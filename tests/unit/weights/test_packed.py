@@ -1,7 +1,5 @@
 """Parameters packed for native kernels: which are, that only their order changes, and what the decoder computes with them."""
 
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,12 +14,13 @@ from jaxserve.models.registry import decoder_config
 from jaxserve.weights.abstract import placed_params
 from jaxserve.weights.load import load_params
 from jaxserve.weights.packed import Packer
-from jaxserve.weights.recheck import BlockSums, WeightGuard
+from jaxserve.weights.recheck import BlockSums
 from pallas_kernels import native
 from pallas_kernels.matmul import PackedMatrix
 from pallas_kernels.native import load
 from sharding import make_mesh
 from tests.golden.reading import DATA, TOLERANCE, dense_attend, read_golden
+from tests.support.guarded import found_by_guard
 
 NATIVE = pytest.mark.skipif(native.missing() is not None, reason=f"NOT CHECKED: native kernels: {native.missing()}")
 UNTIED, TIED = "llama-biases", "qwen2-gqa7"
@@ -128,17 +127,11 @@ def test_every_projection_is_one_native_call():
 def test_packed_weights_are_guarded():
     config, mesh, sums = decoder_of(UNTIED), make_mesh(1), BlockSums()
     params = load_params(DATA / UNTIED, config, mesh, "bfloat16", sums=sums, packer=Packer(config, mesh))
-    check_all = partial(WeightGuard, sums=sums, minutes=1.0)
-    guard = check_all(params)
-    for _ in jax.tree.leaves(params):
-        guard.check_next()
-    assert guard.error is None
+    assert found_by_guard(params, sums) is None
     head = params["head"]["kernel"]
     values = np.array(head.values)
     values.view(np.uint16)[5] ^= 1
     params["head"]["kernel"] = PackedMatrix(jax.device_put(values, head.values.sharding), head.shape, head.split, head.form)
-    guard = check_all(params)
-    for _ in jax.tree.leaves(params):
-        guard.check_next()
-    assert guard.error is not None
-    assert "head.kernel.values" in guard.error.message
+    error = found_by_guard(params, sums)
+    assert error is not None
+    assert "head.kernel.values" in error.message
