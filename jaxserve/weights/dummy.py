@@ -49,7 +49,7 @@ def dummy_params(
 
 
 def _as_loaded(array: jax.Array) -> jax.Array:
-    """The same in memory as loaded weights have it: numpy asks Linux for huge pages, which are read faster than XLA's small ones."""
+    """The same in memory as loaded weights have it: numpy asks Linux for huge pages, which are read faster than small ones."""
 
     def block(index: Index | None) -> npt.NDArray[Any]:
         part = np.asarray(array)[... if index is None else index]
