@@ -114,6 +114,11 @@ class Call:
     broken: bool = False
     _runs: list[Run] = field(default_factory=list)
 
+    @property
+    def account(self) -> str:
+        """Whose bounds it counts against: its tenant's, or those that all share who come without a key."""
+        return self.principal.tenant or ""
+
     def part(self) -> Call:
         """A call for one of several requests on this one; who makes it sets CURRENT and closes it."""
         return replace(self, broken=False, _runs=[])

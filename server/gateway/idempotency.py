@@ -38,10 +38,13 @@ class Answers:
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(list[bytes])
 
-    async def read(self, scope: str, key: str, fingerprint: bytes, make: Make) -> AsyncGenerator[tuple[bool, bytes], None]:
+    async def read(
+        self, account: str, scope: str, key: str, fingerprint: bytes, make: Make
+    ) -> AsyncGenerator[tuple[bool, bytes], None]:
         """The pieces of the answer, each with whether it is a repeated one.
 
         Args:
+            account: whose share of what is kept the answer takes from.
             scope: the tenant, whose keys are its own.
             key: the client's.
             fingerprint: digest of the request.
@@ -53,7 +56,7 @@ class Answers:
         _check_key(key)
         name = (scope, key)
         while True:
-            claim = Claim(self._owner, uuid.uuid4().hex, scope, key, fingerprint)
+            claim = Claim(self._owner, uuid.uuid4().hex, account, scope, key, fingerprint)
             claimed = await self._claim(claim)
             if claimed.state == "other":
                 raise IdempotencyError(f"the idempotency key {key!r} was used before with another request")

@@ -62,13 +62,15 @@ class Claim(msgspec.Struct, frozen=True, tag=True):
     Attributes:
         owner: the front end that asks.
         token: a name of this claim that no other has.
-        scope: the tenant.
+        account: whose share of what is kept the result takes from: that of the API key's tenant, one for all without keys.
+        scope: the tenant that the client is, or says it is.
         key: the idempotency key.
         fingerprint: digest of the request.
     """
 
     owner: str
     token: str
+    account: str
     scope: str
     key: str
     fingerprint: bytes

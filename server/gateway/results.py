@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from server.gateway.messages import Claim, Claimed
 
 KEPT_SECONDS = 3600.0
-MAX_KEPT_BYTES = 64 * 2**20
+MAX_KEPT_BYTES = 256 * 2**20
+MAX_ACCOUNT_BYTES = 32 * 2**20  # of one account
+MAX_ACCOUNT_RESULTS = 10_000
 MAX_RESULT_BYTES = 4 * 2**20  # of one result; longer ones are not kept
 _ENTRY_BYTES = 512  # of a kept result besides its bytes: the bound holds for many small ones too
 
@@ -18,6 +20,7 @@ class _Running:
     fingerprint: bytes
     owner: str
     token: str
+    account: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +28,7 @@ class _Kept:
     fingerprint: bytes
     result: bytes
     until: float
+    account: str
 
     @property
     def size(self) -> int:
@@ -35,11 +39,24 @@ Name = tuple[str, str]  # scope and key
 
 
 @dataclass(slots=True)
+class _Share:
+    """What an account holds: its results, oldest first, and their bytes."""
+
+    names: OrderedDict[Name, None] = field(default_factory=OrderedDict)
+    bytes: int = 0
+
+
+@dataclass(slots=True)
 class Results:
-    """Claims of running requests and results of past ones. Times are seconds of a monotonic clock."""
+    """Claims of running requests and results of past ones. Times are seconds of a monotonic clock.
+
+    An account makes room for its own results. Where all together have too many, the one with the most gives up its oldest: who
+    holds less than an equal share of the whole loses nothing to others.
+    """
 
     _running: dict[Name, _Running] = field(default_factory=dict)
     _kept: OrderedDict[Name, _Kept] = field(default_factory=OrderedDict)  # oldest first
+    _shares: dict[str, _Share] = field(default_factory=dict)
     _bytes: int = 0
 
     @property
@@ -53,7 +70,7 @@ class Results:
         name = (ask.scope, ask.key)
         known = self._running.get(name) or self._kept.get(name)
         if known is None:
-            self._running[name] = _Running(ask.fingerprint, ask.owner, ask.token)
+            self._running[name] = _Running(ask.fingerprint, ask.owner, ask.token, ask.account)
             return Claimed("new", ask.owner)
         if known.fingerprint != ask.fingerprint:
             return Claimed("other")
@@ -62,15 +79,20 @@ class Results:
         return Claimed("done", result=known.result)
 
     def keep(self, token: str, name: Name, result: bytes, now: float) -> None:
-        """Keep the result of a request that was claimed with this token; the oldest ones make room."""
+        """Keep the result of a request that was claimed with this token; the account's oldest ones make room."""
         claim = self._take(token, name)
         if claim is None or len(result) > MAX_RESULT_BYTES:
             return
-        kept = _Kept(claim.fingerprint, result, now + KEPT_SECONDS)
+        kept = _Kept(claim.fingerprint, result, now + KEPT_SECONDS, claim.account)
+        share = self._shares.setdefault(claim.account, _Share())
         self._kept[name] = kept
+        share.names[name] = None
+        share.bytes += kept.size
         self._bytes += kept.size
+        while share.bytes > MAX_ACCOUNT_BYTES or len(share.names) > MAX_ACCOUNT_RESULTS:
+            self._drop(next(iter(share.names)))
         while self._bytes > MAX_KEPT_BYTES:
-            self._drop_oldest()
+            self._drop(next(iter(max(self._shares.values(), key=lambda one: one.bytes).names)))
 
     def release(self, token: str, name: Name) -> None:
         """Give up the claim with this token, if there is one."""
@@ -89,8 +111,13 @@ class Results:
 
     def _expire(self, now: float) -> None:
         while self._kept and next(iter(self._kept.values())).until <= now:
-            self._drop_oldest()
+            self._drop(next(iter(self._kept)))
 
-    def _drop_oldest(self) -> None:
-        _, kept = self._kept.popitem(last=False)
+    def _drop(self, name: Name) -> None:
+        kept = self._kept.pop(name)
+        share = self._shares[kept.account]
+        del share.names[name]
+        share.bytes -= kept.size
         self._bytes -= kept.size
+        if not share.names:
+            del self._shares[kept.account]

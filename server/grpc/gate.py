@@ -69,13 +69,15 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in 
 
     def _many(self, method: str, handler: Any, inner: Behaviour) -> Behaviour:
         serialize: Callable[[Any], bytes] = handler.response_serializer
+        access = grpc_access(method)
 
         async def many(request: Any, context: Context) -> AsyncIterator[bytes]:
             named = NamedContext(context)
             name_exchange(named.request_id)
             try:
-                call = self._gateway.call(named.request_id, named.credentials(), grpc_access(method))
-                keys = named.values(IDEMPOTENCY_METADATA)
+                call = self._gateway.call(named.request_id, named.credentials(), access)
+                # Where nobody has said who they are, no key is anybody's.
+                keys = [] if access == "open" else named.values(IDEMPOTENCY_METADATA)
                 if keys and handler.request_streaming:
                     raise InvalidRequestError("a stream of requests cannot have an idempotency key", param=IDEMPOTENCY_METADATA)
                 if len(keys) > 1:
@@ -119,7 +121,8 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in 
                     await add(message)
             return not call.broken
 
-        pieces = self._gateway.answers.read(tenant, key, fingerprint((method.encode(), request)), make)
+        request_print = fingerprint((method.encode(), request))
+        pieces = self._gateway.answers.read(call.account, tenant, key, request_print, make)
         try:
             async with aclosing(pieces):
                 async for replayed, piece in pieces:

@@ -54,7 +54,8 @@ class Gate:
         headers = Headers(scope=scope)
         upload = is_upload(scope["method"], scope["path"])
         try:
-            call = self._gateway.call(scope["state"]["request_id"], _credentials(headers), http_access(scope["path"]))
+            access = http_access(scope["path"])
+            call = self._gateway.call(scope["state"]["request_id"], _credentials(headers), access)
             keys = headers.getlist(_KEY_HEADER)
             if upload and keys:
                 raise InvalidRequestError(f"{_KEY_HEADER} is not taken with an upload", param=_KEY_HEADER)
@@ -64,7 +65,7 @@ class Gate:
         except JaxserveError as error:
             await error_response(error, scope["path"])(scope, receive, send)
             return
-        if keys and scope["method"] == "POST":
+        if keys and scope["method"] == "POST" and access != "open":  # there nobody has said who they are
             await self._keyed(call, keys[0], body, scope, receive, send)
         else:
             await self._plain(call, scope, receive if upload else _with_body(body, receive), send)
@@ -95,7 +96,7 @@ class Gate:
         async def make(add: Add) -> bool:
             return await self._record(call, scope, body, add)
 
-        pieces = self._gateway.answers.read(tenant, key, request, make)
+        pieces = self._gateway.answers.read(call.account, tenant, key, request, make)
         started = False
 
         async def pump() -> None:

@@ -13,7 +13,9 @@ import pytest
 
 from jaxserve.errors import InternalError
 from server.proto import inference_pb2 as pb
+from server.proto import kserve_pb2 as kserve
 from server.proto.inference_pb2_grpc import InferenceStub
+from server.proto.kserve_pb2_grpc import GRPCInferenceServiceStub as KserveStub
 from tests.support.scripted import ScriptedClient
 from tests.support.serving import serving
 
@@ -153,3 +155,17 @@ async def test_grpc_keys_belong_to_a_request(channel: grpc.aio.Channel, engine: 
         assert info.value.code() is grpc.StatusCode.INTERNAL
         assert info.value.details() == "broken"
     assert len(engine.options) == 3
+
+
+async def test_open_routes_keep_no_keys(http: httpx.AsyncClient, channel: grpc.aio.Channel, engine: ScriptedClient) -> None:
+    """Who has no key of the server's takes none of a tenant's: not by saying that they are the tenant, nor over either door."""
+    claims = (("x-tenant", "acme"), ("idempotency-key", "k"))
+    for _ in range(2):
+        live = KserveStub(channel).ServerLive(kserve.ServerLiveRequest(), metadata=claims)
+        assert (await live).live
+        assert "idempotency-replayed" not in dict(await live.trailing_metadata())
+        for path in ("/health", "/health/deep", "/version", "/docs/x"):
+            assert "idempotency-replayed" not in (await http.post(path, headers=dict(claims))).headers
+    reply = await completions(http)
+    assert (reply.status_code, "idempotency-replayed" in reply.headers) == (200, False)
+    assert len(engine.options) == 1

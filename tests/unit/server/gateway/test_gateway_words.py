@@ -130,15 +130,15 @@ MESSAGES: list[tuple[Message, object]] = [
     ),
     (Settle("r1", 10, 5, 1), Done()),
     (Peek("acme", LIMITS), Levels(Level(3, 2, 20_000_000), Level(100, 85, 9_000_000))),
-    (Claim("a", "a!", "acme", "k", b"1"), Claimed("new", "a")),
-    (Claim("b", "b!", "acme", "k", b"1"), Claimed("running", "a")),
+    (Claim("a", "a!", "acme", "acme", "k", b"1"), Claimed("new", "a")),
+    (Claim("b", "b!", "acme", "acme", "k", b"1"), Claimed("running", "a")),
     (Keep("a!", "acme", "k", b"\xffresult"), Done()),
-    (Claim("b", "b!", "acme", "k", b"1"), Claimed("done", result=b"\xffresult")),
-    (Claim("b", "b!", "acme", "l", b"1"), Claimed("new", "b")),
+    (Claim("b", "b!", "acme", "acme", "k", b"1"), Claimed("done", result=b"\xffresult")),
+    (Claim("b", "b!", "acme", "acme", "l", b"1"), Claimed("new", "b")),
     (Release("b!", "acme", "l"), Done()),
-    (Claim("c", "c!", "acme", "l", b"2"), Claimed("new", "c")),
+    (Claim("c", "c!", "acme", "acme", "l", b"2"), Claimed("new", "c")),
     (Forget("c"), Done()),
-    (Claim("d", "d!", "acme", "l", b"3"), Claimed("new", "d")),
+    (Claim("d", "d!", "acme", "acme", "l", b"3"), Claimed("new", "d")),
 ]
 
 
@@ -163,10 +163,10 @@ async def test_what_is_told_arrives_and_a_failure_is_logged(caplog: pytest.LogCa
         return service.handle(payload)
 
     remote = RemoteLedger(call)
-    await remote.ask(Claim("a", "a!", "acme", "k", b"1"))
+    await remote.ask(Claim("a", "a!", "acme", "acme", "k", b"1"))
     remote.tell(Release("a!", "acme", "k"))
     await remote.close()
-    assert await remote.ask(Claim("b", "b!", "acme", "k", b"1")) == Claimed("new", "b")
+    assert await remote.ask(Claim("b", "b!", "acme", "acme", "k", b"1")) == Claimed("new", "b")
     assert not caplog.records
     broken = True
     remote.tell(Release("b!", "acme", "k"))
@@ -176,7 +176,7 @@ async def test_what_is_told_arrives_and_a_failure_is_logged(caplog: pytest.LogCa
 
 def test_a_lost_front_end_is_forgotten() -> None:
     service = LedgerService(LedgerState(VirtualClock(), 0.0))
-    claim = msgspec.msgpack.encode(Claim("a", "a!", "acme", "k", b"1"))
+    claim = msgspec.msgpack.encode(Claim("a", "a!", "acme", "acme", "k", b"1"))
     assert msgspec.msgpack.decode(service.handle(claim))["state"] == "new"
     service.forget("a")
     assert msgspec.msgpack.decode(service.handle(claim))["state"] == "new"

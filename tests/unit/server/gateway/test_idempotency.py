@@ -64,7 +64,7 @@ def elsewhere(state: LedgerState) -> Answers:
 async def read(
     answers: Answers, make: Maker, *, key: str = "k", body: bytes = b"1", scope: str = "acme"
 ) -> list[tuple[bool, bytes]]:
-    return [item async for item in answers.read(scope, key, body, make)]
+    return [item async for item in answers.read("", scope, key, body, make)]
 
 
 async def settled(condition: Callable[[], bool]) -> None:
@@ -88,9 +88,9 @@ async def test_a_repeated_key_gets_the_first_result(answers: Answers) -> None:
 async def test_a_repeated_key_joins_what_runs_from_its_start(answers: Answers) -> None:
     make = Maker()
     make.say(b"one")
-    first = answers.read("acme", "k", b"1", make)
+    first = answers.read("acme", "acme", "k", b"1", make)
     assert await anext(first) == (False, b"one")
-    second = answers.read("acme", "k", b"1", make)
+    second = answers.read("acme", "acme", "k", b"1", make)
     assert await anext(second) == (True, b"one")
     make.say(b"two", None)
     assert [item async for item in second] == [(True, b"two")]
@@ -101,7 +101,7 @@ async def test_a_repeated_key_joins_what_runs_from_its_start(answers: Answers) -
 async def test_another_request_with_the_key_is_refused(answers: Answers) -> None:
     make = Maker()
     make.say(b"one")
-    first = answers.read("acme", "k", b"1", make)
+    first = answers.read("acme", "acme", "k", b"1", make)
     await anext(first)
     with pytest.raises(IdempotencyError):
         await read(answers, make, body=b"2")
@@ -122,7 +122,7 @@ async def test_what_is_not_worth_keeping_runs_again(answers: Answers) -> None:
 async def test_a_failure_reaches_all_readers_and_is_not_kept(answers: Answers) -> None:
     make = Maker()
     make.say(b"one")
-    first = answers.read("acme", "k", b"1", make)
+    first = answers.read("acme", "acme", "k", b"1", make)
     await anext(first)
     second = asyncio.create_task(read(answers, make))
     await asyncio.sleep(0.01)
@@ -137,7 +137,7 @@ async def test_a_failure_reaches_all_readers_and_is_not_kept(answers: Answers) -
 async def test_it_runs_as_long_as_anybody_reads(answers: Answers) -> None:
     make = Maker()
     make.say(b"one")
-    first, second = answers.read("acme", "k", b"1", make), answers.read("acme", "k", b"1", make)
+    first, second = answers.read("acme", "acme", "k", b"1", make), answers.read("acme", "acme", "k", b"1", make)
     await anext(first)
     await anext(second)
     await first.aclose()
@@ -153,7 +153,7 @@ async def test_it_runs_as_long_as_anybody_reads(answers: Answers) -> None:
 async def test_another_front_end_waits_for_the_result(answers: Answers, elsewhere: Answers) -> None:
     make, other = Maker(), Maker()
     make.say(b"one")
-    first = answers.read("acme", "k", b"1", make)
+    first = answers.read("acme", "acme", "k", b"1", make)
     await anext(first)
     waiting = asyncio.create_task(read(elsewhere, other))
     with pytest.raises(IdempotencyError):

@@ -3,15 +3,35 @@
 import pytest
 
 from server.gateway.messages import Claim, Claimed
-from server.gateway.results import KEPT_SECONDS, MAX_KEPT_BYTES, MAX_RESULT_BYTES, Results
+from server.gateway.results import (
+    KEPT_SECONDS,
+    MAX_ACCOUNT_BYTES,
+    MAX_ACCOUNT_RESULTS,
+    MAX_KEPT_BYTES,
+    MAX_RESULT_BYTES,
+    Results,
+)
 
 NAME = ("acme", "k")
 
 
 def claim(
-    results: Results, *, now: float = 0.0, owner: str = "a", scope: str = "acme", key: str = "k", body: bytes = b"1"
+    results: Results,
+    *,
+    now: float = 0.0,
+    owner: str = "a",
+    account: str | None = None,
+    scope: str = "acme",
+    key: str = "k",
+    body: bytes = b"1",
 ) -> Claimed:
-    return results.claim(Claim(owner, f"{owner}!", scope, key, body), now)
+    return results.claim(Claim(owner, f"{owner}!", scope if account is None else account, scope, key, body), now)
+
+
+def kept(results: Results, scope: str, key: str, size: int, account: str | None = None) -> None:
+    """Let a request run to its end."""
+    assert claim(results, account=account, scope=scope, key=key).state == "new"
+    results.keep("a!", (scope, key), bytes(size), 0.0)
 
 
 def test_a_key_runs_once_and_its_result_comes_back() -> None:
@@ -63,14 +83,41 @@ def test_results_expire() -> None:
     assert results.kept_bytes == 0
 
 
-def test_memory_is_bounded_and_the_oldest_go_first() -> None:
+def test_an_accounts_oldest_results_make_room_for_its_own() -> None:
     results = Results()
     for number in range(40):
-        claim(results, key=str(number))
-        results.keep("a!", ("acme", str(number)), bytes(MAX_RESULT_BYTES // 2), 0.0)
-        assert results.kept_bytes <= MAX_KEPT_BYTES
+        kept(results, "acme", str(number), MAX_RESULT_BYTES // 2)
+        assert results.kept_bytes <= MAX_ACCOUNT_BYTES
     assert claim(results, key="39").state == "done"
     assert claim(results, key="0").state == "new"
+
+
+@pytest.mark.parametrize(("number", "size"), [(MAX_ACCOUNT_RESULTS + 10, 0), (30, MAX_RESULT_BYTES)])
+def test_one_tenants_flood_evicts_nobody_elses(number: int, size: int) -> None:
+    results = Results()
+    kept(results, "globex", "k", 100)
+    for one in range(number):
+        kept(results, "acme", str(one), size)
+    assert claim(results, scope="globex").state == "done"
+    assert claim(results, key="0").state == "new"
+
+
+def test_tenants_that_flood_together_evict_nobody_who_holds_little() -> None:
+    results = Results()
+    kept(results, "globex", "k", MAX_RESULT_BYTES)
+    for key in range(MAX_ACCOUNT_BYTES // MAX_RESULT_BYTES):
+        for tenant in range(2 * MAX_KEPT_BYTES // MAX_ACCOUNT_BYTES):
+            kept(results, f"flood{tenant}", str(key), MAX_RESULT_BYTES - 1024)
+            assert results.kept_bytes <= MAX_KEPT_BYTES
+    assert claim(results, scope="globex").state == "done"
+
+
+def test_names_that_anybody_may_take_share_one_account() -> None:
+    results = Results()
+    for one in range(MAX_ACCOUNT_RESULTS + 1):
+        kept(results, f"name{one}", "k", 0, account="")
+    assert claim(results, account="", scope="name0").state == "new"
+    assert claim(results, account="", scope="name1").state == "done"
 
 
 @pytest.mark.parametrize(("size", "state"), [(MAX_RESULT_BYTES, "done"), (MAX_RESULT_BYTES + 1, "new")])
