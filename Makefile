@@ -16,7 +16,7 @@ NATIVE := $(wildcard pallas_kernels/*/*.cc pallas_kernels/*/*.h)
 PROTOS = $(wildcard server/proto/*.proto)
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve test lint format parity smoke proto lock clean
+.PHONY: help install serve test lint format parity smoke proto wheel lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -47,6 +47,10 @@ smoke: $(READY) ## serve the bundled model and ask it one question over HTTP and
 
 proto: $(READY) ## generate the gRPC stubs again
 	$(BIN)/python -m grpc_tools.protoc --proto_path=. --python_out=. --pyi_out=. --grpc_python_out=. $(PROTOS)
+
+wheel: $(READY) ## build a wheel with this machine's native library in it, in dist/
+	$(BIN)/python -m pallas_kernels.native
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
 
 lock: ## resolve the dependencies afresh and write requirements/lock-*.txt
 	scripts/lock 3.12 3.11

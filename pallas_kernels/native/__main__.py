@@ -1,6 +1,6 @@
 """`python -m pallas_kernels.native`: compiles the native library if there is a compiler, and says in one line what happened.
 
-The exit status is 0 unless there is a compiler and it fails.
+The exit status is 0 unless there is a compiler and it fails, or nowhere to put the library.
 """
 
 from __future__ import annotations
@@ -8,26 +8,24 @@ from __future__ import annotations
 import sys
 import time
 
-from pallas_kernels.native.build import COMPILERS, BuildError, build, find_compiler
-from pallas_kernels.native.library import library_path
+from pallas_kernels.native.build import BuildError, NoCompilerError, provide
+from pallas_kernels.native.library import libraries
 
 
 def main() -> int:
     """Build; returns the exit status."""
-    compiler = find_compiler()
-    if library_path().is_file():
-        said = f"there already, {library_path().name}"
-    elif compiler is None:
-        said = f"not built, for there is no compiler ({' or '.join(COMPILERS)}): XLA computes everything"
+    there, start = libraries(), time.perf_counter()
+    try:
+        library = provide()
+    except NoCompilerError as error:
+        said = f"not built, for {error}: XLA computes everything"
+    except BuildError as error:
+        why, _, details = str(error).partition("\n")
+        sys.stderr.write(f"{why}\n{details}\n")
+        sys.stdout.write(f"native kernels: not built, {why.partition(':')[0]}: XLA computes everything\n")
+        return 1
     else:
-        start = time.perf_counter()
-        try:
-            built = build(compiler)
-        except (BuildError, OSError) as error:
-            sys.stderr.write(f"{error}\n")
-            sys.stdout.write("native kernels: not built, the compiler failed: XLA computes everything\n")
-            return 1
-        said = f"{built.name} built with {compiler} in {time.perf_counter() - start:.0f} s"
+        said = f"there already, {library}" if there else f"{library} built in {time.perf_counter() - start:.0f} s"
     sys.stdout.write(f"native kernels: {said}\n")
     return 0
 

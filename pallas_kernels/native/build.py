@@ -2,25 +2,42 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
 import jax
 
-from pallas_kernels.native.library import BUILT, FLAGS, INSTRUCTION_SETS, PACKAGE, instruction_set, library_path, sources
+from pallas_kernels.native.library import (
+    BUILT,
+    FLAGS,
+    INSTRUCTION_SETS,
+    PACKAGE,
+    folders,
+    instruction_set,
+    libraries,
+    library_name,
+    sources,
+)
 
 COMPILERS = ("g++", "clang++")
+KEPT = 4  # libraries for one jaxlib in a cache, which installations of several releases may share
 
 
 class BuildError(RuntimeError):
-    """The compiler refused; the message is its own."""
+    """There is no library, and why: the compiler failed (with its own message from the second line on), or there is no place."""
+
+
+class NoCompilerError(BuildError):
+    """None of COMPILERS is on the path."""
 
 
 def find_compiler() -> str | None:
@@ -28,23 +45,50 @@ def find_compiler() -> str | None:
     return next((found for name in COMPILERS if (found := shutil.which(name))), None)
 
 
-def build(compiler: str) -> Path:
-    """Compile the library and return its file, in place of any other for this jaxlib.
+def provide(broken: Collection[Path] = ()) -> Path:
+    """The library's file, compiled if it is not there, once for all processes that ask at the same time.
+
+    Args:
+        broken: files that are there and cannot be loaded.
 
     Raises:
-        BuildError: the compiler failed.
-        OSError: the package's folder cannot be written.
+        BuildError: there is none.
     """
-    path = library_path()
-    BUILT.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=BUILT) as scratch, ThreadPoolExecutor(os.cpu_count()) as pool:
+    if found := [path for path in libraries() if path not in broken]:
+        return found[0]
+    if (compiler := find_compiler()) is None:
+        raise NoCompilerError(f"there is no compiler ({' or '.join(COMPILERS)})")
+    refused = []
+    for folder in folders():
+        path = folder / library_name()
+        try:
+            with _alone(folder):
+                return path if path.is_file() and path not in broken else _build(compiler, path)
+        except OSError as error:
+            refused.append(str(error))
+    raise BuildError(f"there is no place for it: {'; '.join(refused)}")
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """One process at a time. Where files cannot be locked each builds its own, and the last one stays."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("ab") as lock:
+        with suppress(OSError):
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _build(compiler: str, path: Path) -> Path:
+    with tempfile.TemporaryDirectory(dir=path.parent) as scratch, ThreadPoolExecutor(os.cpu_count()) as pool:
         objects = list(pool.map(partial(_compile, compiler, Path(scratch)), sources()))
         linked = Path(scratch) / path.name
         _run([compiler, "-shared", *map(str, objects), "-o", str(linked)])
         os.replace(linked, path)  # whoever loads it meanwhile finds a whole one
-    for other in BUILT.glob(f"{version('jaxlib')}-*.so"):
-        if other != path:
-            other.unlink(missing_ok=True)
+    others = [other for other in path.parent.glob(f"{version('jaxlib')}-*.so") if other != path]
+    others.sort(key=lambda other: other.stat().st_mtime, reverse=True)
+    for other in others if path.parent == BUILT else others[KEPT - 1 :]:
+        other.unlink(missing_ok=True)
     return path
 
 
@@ -61,4 +105,4 @@ def _compile(compiler: str, scratch: Path, source: Path) -> Path:
 def _run(command: Sequence[str]) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise BuildError(f"{' '.join(command)}\n{done.stderr}")
+        raise BuildError(f"the compiler failed: {' '.join(command)}\n{done.stderr}")

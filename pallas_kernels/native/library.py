@@ -1,4 +1,4 @@
-"""What the native library is made of, and where it is.
+"""What the native library is made of, and where it may be: in the package, or in the person's cache.
 
 Its sources are the .cc files in the operations' folders, which include headers from there and from here. A file whose name ends
 with an instruction set, as in `matmul_avx2.cc`, is compiled for CPUs that have it; all others are for every CPU, and choose at
@@ -18,6 +18,8 @@ from types import MappingProxyType
 
 PACKAGE = Path(__file__).resolve().parents[1]
 BUILT = Path(__file__).resolve().parent / "built"
+CACHED = Path(".cache") / "jaxserve" / "native"
+"""Below the home directory, where the package's folder cannot be written to."""
 FLAGS = ("-std=c++17", "-O3", "-fPIC", "-Wall", "-Wextra", "-Wno-unused-parameter")
 INSTRUCTION_SETS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -56,6 +58,20 @@ def functions() -> list[str]:
     return [name for path in sources() for name in _FUNCTION.findall(path.read_text(encoding="utf-8"))]
 
 
-def library_path() -> Path:
-    """The library's file. Its name says what it was made from, so one of other sources or another jaxlib is never loaded."""
-    return BUILT / f"{version('jaxlib')}-{digest()}.so"
+def library_name() -> str:
+    """The library's file. It says what it was made from, so one of other sources or another jaxlib is never loaded."""
+    return f"{version('jaxlib')}-{digest()}.so"
+
+
+def folders() -> list[Path]:
+    """Where a library may be, in the order in which it is looked for and written."""
+    try:
+        home = Path.home()
+    except RuntimeError:  # a user whom the system does not know
+        return [BUILT]
+    return [BUILT, home / CACHED / platform.machine()]  # machines of several kinds may have one home
+
+
+def libraries() -> list[Path]:
+    """The files that are there for these sources and this jaxlib."""
+    return [path for folder in folders() if (path := folder / library_name()).is_file()]

@@ -1,14 +1,16 @@
-"""Loads the native library if it is there."""
+"""Loads the native library, which is built first where it is not there and can be."""
 
 from __future__ import annotations
 
 import ctypes
 import logging
 from functools import cache
+from pathlib import Path
 
 import jax
 
-from pallas_kernels.native.library import digest, functions, library_path
+from pallas_kernels.native.build import BuildError, NoCompilerError, provide
+from pallas_kernels.native.library import digest, functions, libraries
 from pallas_kernels.registry import Target
 
 logger = logging.getLogger(__name__)
@@ -18,7 +20,8 @@ logger = logging.getLogger(__name__)
 def missing() -> str | None:
     """Say why there are no native kernels in this process, or None if there are.
 
-    The first call loads the library, registers its functions with XLA, and logs what CPUs compute with; nothing is compiled.
+    The first call loads the library, registers its functions with XLA, and logs what CPUs compute with. It takes as long as
+    the compiler does, some seconds, where no library was built yet.
     """
     reason = _load()
     logger.info("CPUs compute with %s", "native kernels" if reason is None else f"XLA alone: {reason}")
@@ -26,15 +29,34 @@ def missing() -> str | None:
 
 
 def _load() -> str | None:
-    path = library_path()
-    if not path.is_file():
-        return "the native library is not built (python -m pallas_kernels.native builds it)"
+    """Say why there is no library; its functions are registered if there is one."""
+    broken: dict[Path, OSError] = {}
     try:
-        library = ctypes.CDLL(str(path))
+        library = _first_that_loads(broken)
+        if library is None:
+            logger.info("native kernels are compiled, which takes some seconds; the next start finds them")
+            library = ctypes.CDLL(str(provide(broken)))
+    except NoCompilerError as error:
+        cannot = [f"the native library cannot be loaded: {reason}" for reason in broken.values()]
+        return cannot[0] if cannot else f"the native library is not built: {error}"
+    except BuildError as error:
+        why, _, details = str(error).partition("\n")
+        logger.warning("native kernels: %s\n%s", why, details)
+        return f"the native library is not built: {why}"
     except OSError as error:
         return f"the native library cannot be loaded: {error}"
     for function in functions():
         jax.ffi.register_ffi_target(_registered(function), jax.ffi.pycapsule(getattr(library, function)), platform="cpu")
+    return None
+
+
+def _first_that_loads(broken: dict[Path, OSError]) -> ctypes.CDLL | None:
+    """Of the files that are there; those that another system's compiler made, for one, may not load: they go to `broken`."""
+    for path in libraries():
+        try:
+            return ctypes.CDLL(str(path))
+        except OSError as error:
+            broken[path] = error
     return None
 
 

@@ -1,4 +1,9 @@
-"""The native library's build and load: what happens without a compiler, with a broken one, and with a file that is no library."""
+"""The native library's build and load: without a compiler, with a broken one, in folders that cannot be written to, at once."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import jax.numpy as jnp
 import pytest
@@ -9,19 +14,33 @@ from pallas_kernels.native import __main__ as door
 from pallas_kernels.native import build, library, load
 from pallas_kernels.registry import Target
 
+ROOT = Path(__file__).resolve().parents[3]
+
 
 @pytest.fixture
 def built(tmp_path, monkeypatch):
-    """An empty folder in place of the library's, and no compiler."""
-    monkeypatch.setattr(library, "BUILT", tmp_path / "built")
-    monkeypatch.setattr(build, "BUILT", tmp_path / "built")
+    """An empty folder in place of the library's, an empty home, and no compiler."""
+    for module in (library, build):
+        monkeypatch.setattr(module, "BUILT", tmp_path / "built")
     monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
     return tmp_path / "built"
 
 
-def fake_compiler(path, script):
+@pytest.fixture
+def cached(built):
+    """The folder in the home."""
+    return library.folders()[1]
+
+
+def fake_compiler(path, script='for last; do :; done\necho "$@" >"$last"'):
+    """A compiler that writes what it is called with stands in for one: the flags of each file are seen in its output."""
     path.write_text(f"#!/bin/sh\n{script}\n")
     path.chmod(0o755)
+
+
+def files(folder):
+    return sorted(path.name for path in folder.iterdir() if path.name != ".lock")
 
 
 def test_without_a_compiler_nothing_is_built(built, capsys):
@@ -31,33 +50,81 @@ def test_without_a_compiler_nothing_is_built(built, capsys):
         == "native kernels: not built, for there is no compiler (g++ or clang++): XLA computes everything\n"
     )
     assert not built.exists()
-    assert load.missing.__wrapped__() == "the native library is not built (python -m pallas_kernels.native builds it)"
+    assert load.missing.__wrapped__() == "the native library is not built: there is no compiler (g++ or clang++)"
 
 
-def test_a_compiler_that_fails(built, capsys):
+def test_a_compiler_that_fails(built, capsys, caplog):
     fake_compiler(built.parent / "clang++", "echo no such instruction >&2; exit 1")
     assert door.main() == 1
     said = capsys.readouterr()
     assert said.out == "native kernels: not built, the compiler failed: XLA computes everything\n"
     assert "no such instruction" in said.err
-    assert list(built.iterdir()) == []
+    assert files(built) == []
+    assert load.missing.__wrapped__().startswith("the native library is not built: the compiler failed: /")
+    assert "no such instruction" in caplog.text
 
 
 def test_a_build_replaces_the_library_of_other_sources(built, capsys):
-    """A compiler that writes what it is called with stands in for one: the flags of each file are seen in its output."""
-    fake_compiler(built.parent / "g++", 'for last; do :; done\necho "$@" >"$last"')
+    fake_compiler(built.parent / "g++")
     built.mkdir()
     stale, other = built / f"{library.version('jaxlib')}-0000.so", built / "0.0.1-0000.so"
     for path in (stale, other):
         path.touch()
     assert door.main() == 0
-    assert sorted(built.iterdir()) == sorted([other, library.library_path()])
-    assert f"{library.library_path().name} built with" in capsys.readouterr().out
-    linked = library.library_path().read_text()
-    assert all(f"{source.parent.name}-{source.stem}.o" in linked for source in library.sources())
+    path = built / library.library_name()
+    assert files(built) == sorted([other.name, path.name])
+    assert f"{path} built in" in capsys.readouterr().out
+    assert all(f"{source.parent.name}-{source.stem}.o" in path.read_text() for source in library.sources())
     assert door.main() == 0
     assert "there already" in capsys.readouterr().out
+
+
+def test_what_does_not_load_is_built_anew(built, caplog):
+    """As the library of a wheel that was made on a newer system; without a compiler the loader's words are the reason."""
+    path = built / library.library_name()
+    built.mkdir()
+    path.write_text("no library")
     assert "cannot be loaded" in load.missing.__wrapped__()
+    fake_compiler(built.parent / "g++")
+    assert "cannot be loaded" in load.missing.__wrapped__()  # what the stand-in writes is none either
+    assert "-shared" in path.read_text()
+
+
+def test_a_package_that_cannot_be_written_to_has_its_library_in_the_home(built, cached):
+    fake_compiler(built.parent / "g++")
+    built.touch()  # a file: no folder can be made there, not even by root
+    cached.mkdir(parents=True)
+    older = [cached / f"{library.version('jaxlib')}-{number}.so" for number in range(5)]
+    for age, path in enumerate(reversed(older)):
+        path.touch()
+        os.utime(path, (1000 - age, 1000 - age))
+    path = build.provide()
+    assert path == cached / library.library_name()
+    assert files(cached) == sorted([path.name, *(one.name for one in older[-3:])])  # of other installations
+    assert library.libraries() == [path]
+    path.unlink()
+    for one in (*older, cached / ".lock"):
+        one.unlink(missing_ok=True)
+    cached.rmdir()
+    cached.touch()
+    with pytest.raises(build.BuildError, match=r"no place for it: .*built.*native"):
+        build.provide()
+
+
+def test_processes_that_start_together_compile_once(built):
+    """Each waits for the first one's library. The stand-in notes every link."""
+    links = built.parent / "links"
+    fake_compiler(
+        built.parent / "g++", f'for last; do :; done\necho library >"$last"\ncase "$1" in -shared) echo >>{links} ;; esac'
+    )
+    code = (
+        "import sys, pathlib; from pallas_kernels.native import build, library;"
+        "library.BUILT = build.BUILT = pathlib.Path(sys.argv[1]); print(build.provide())"
+    )
+    command = [sys.executable, "-c", code, str(built)]
+    children = [subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    assert {child.communicate()[0].strip() for child in children} == {str(built / library.library_name())}
+    assert links.read_text() == "\n"
 
 
 def test_files_are_compiled_for_the_instruction_set_of_their_name():
