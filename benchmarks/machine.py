@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import platform
 import statistics
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,16 @@ def describe() -> dict[str, Any]:
         "python": platform.python_version(),
         "versions": {name: _version(name) for name in ("jax", "jaxlib", "flax", "numpy")},
     }
+
+
+def command(module: str) -> str:
+    """This process's command as it is written down."""
+    return " ".join([f"python -m {module}", *without_places(sys.argv[1:])])
+
+
+def without_places(words: Sequence[str]) -> list[str]:
+    """Words of a command with the last part of paths only: those of this machine tell others nothing."""
+    return [Path(word).name if word.startswith("/") else word for word in words]
 
 
 def read_bandwidth() -> float:

@@ -30,6 +30,16 @@ class Started:
     words: list[str]
     errors: IO[bytes]
 
+    @property
+    def http(self) -> str:
+        """Base URL, once it is ready."""
+        return self.words[1]
+
+    @property
+    def grpc(self) -> str:
+        """Host and port, once it is ready."""
+        return self.words[2].removeprefix("grpc://")
+
     def said(self) -> str:
         """All of `errors` so far."""
         self.errors.seek(0)
@@ -56,10 +66,17 @@ def started(flags: Sequence[str]) -> Iterator[Started]:
 
 
 @contextmanager
-def server(flags: Sequence[str]) -> Iterator[str]:
-    """The base URL of a server that is ready, ended at the end. Raises RuntimeError with what it wrote if it does not start."""
+def ready(flags: Sequence[str]) -> Iterator[Started]:
+    """A server that is ready, ended at the end. Raises RuntimeError with what it wrote if it does not start."""
     with started(flags) as one:
         if len(one.words) != 3:
             one.popen.wait()
             raise RuntimeError(one.said())
-        yield one.words[1]
+        yield one
+
+
+@contextmanager
+def server(flags: Sequence[str]) -> Iterator[str]:
+    """The base URL of a server that is ready; see `ready`."""
+    with ready(flags) as one:
+        yield one.http

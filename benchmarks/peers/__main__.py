@@ -134,7 +134,11 @@ def compare(given: argparse.Namespace, scratch: Path) -> dict[str, Any]:
     """The whole comparison; what there is of it is in the JSON file after every round."""
     began = time.perf_counter()
     models = write_models(given.models or scratch)
-    report: dict[str, Any] = {**machine.describe(), "command": _command(), "load_average_before": os.getloadavg()[0]}
+    report: dict[str, Any] = {
+        **machine.describe(),
+        "command": machine.command("benchmarks.peers"),
+        "load_average_before": os.getloadavg()[0],
+    }
     loads = [
         load
         for load in workloads(quick=given.quick, poisson_rate=given.poisson_rate)
@@ -171,9 +175,9 @@ def _of(engine: Engine, ready: dict[str, int]) -> dict[str, Any]:
         "ready_seconds": engine.ready_seconds,
         "memory_ready": ready[engine.recipe.name],
         "memory_loaded": engine.memory(),
-        "flags": _without_places(engine.recipe.command[1:]),
+        "flags": machine.without_places(engine.recipe.command[1:]),
         "environment": {
-            name: ":".join(_without_places(value.split(":")))
+            name: ":".join(machine.without_places(value.split(":")))
             for name, value in engine.recipe.environment.items()
             if name != "PATH"
         },
@@ -198,15 +202,6 @@ def main() -> None:
 
 def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
-
-
-def _command() -> str:
-    """The command as it is written down: paths of this machine tell others nothing."""
-    return " ".join(["python -m benchmarks.peers", *_without_places(sys.argv[1:])])
-
-
-def _without_places(words: Sequence[str]) -> list[str]:
-    return [Path(word).name if word.startswith("/") else word for word in words]
 
 
 def _arguments() -> argparse.Namespace:
