@@ -8,11 +8,13 @@ from server.batches.store import Store
 from server.gateway.gateway import check_files
 from server.ports import bind
 from server.tls import load_tls
+from server.unsupported.notes import names_of
 
 
 def check_ports(config: ServerConfig) -> None:
     """Raise ConfigError for a port or a file that cannot be had: better known before a model is loaded than after."""
     load_tls(config)
+    names_of(config.ignore_unsupported)
     check_files(config)
     store = Store.of(config)
     if store is not None:

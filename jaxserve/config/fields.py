@@ -282,6 +282,9 @@ class ServerConfig:
     keys: str | None = setting(None, "TOML file of API keys and of what their tenants may take; without, anybody is let in")
     allow_unauthenticated: bool = setting(False, "listen without API keys where other machines can reach the server")
     usage_log: str | None = setting(None, "file to which each delivered batch of tokens is appended as a line of JSON, for bills")
+    ignore_unsupported: str = setting(
+        "", "fields, with commas between them, that are dropped from requests instead of refused, such as tools; answers say so"
+    )
     max_body_bytes: int = setting(16 * 2**20, "longest body of an HTTP request other than an upload")
     state_dir: str | None = setting(
         None, "directory of files and batches, made if need be; without, /v1/files and /v1/batches are not served"

@@ -17,6 +17,7 @@ from server.gateway.keys import ANYBODY, KeyRing, Principal
 from server.gateway.ledger import Ledger, LedgerState, LocalLedger
 from server.gateway.routes import Access
 from server.gateway.usage import UsageEvent, UsageLog, UsageSink, check_usage_log
+from server.unsupported.notes import Lenience, names_of
 
 _LOG = logging.getLogger(__name__)
 
@@ -29,21 +30,31 @@ class Gateway:
         ledger: what all front ends share.
         answers: those under idempotency keys.
         max_body_bytes: longest body that is read.
+        lenience: what becomes of fields that are not supported.
 
     Args:
         keys: None where anybody is let in.
         ledger: see above.
         log: where usage is written, None for nowhere.
+        lenience: see above; by default nothing is dropped.
         max_body_bytes: see above.
         owner: unique among the ledger's front ends, also among those that are gone.
     """
 
     def __init__(
-        self, keys: KeyRing | None, ledger: Ledger, log: UsageLog | None, *, max_body_bytes: int, owner: str = ""
+        self,
+        keys: KeyRing | None,
+        ledger: Ledger,
+        log: UsageLog | None,
+        *,
+        lenience: Lenience | None = None,
+        max_body_bytes: int,
+        owner: str = "",
     ) -> None:
         self._keys = keys
         self._log = log
         self.ledger = ledger
+        self.lenience = lenience or Lenience(RealClock())
         self.max_body_bytes = max_body_bytes
         self.owner = owner or secrets.token_hex(8)
         self.answers = Answers(ledger, self.owner)
@@ -67,7 +78,8 @@ class Gateway:
         if keys is None:
             _LOG.warning("no API keys (--keys): whoever reaches %s may use this server", config.host)
         shared = ledger or LocalLedger(LedgerState(clock, time.time()))
-        return cls(keys, shared, log, max_body_bytes=config.max_body_bytes, owner=owner)
+        lenience = Lenience(clock, names_of(config.ignore_unsupported))
+        return cls(keys, shared, log, lenience=lenience, max_body_bytes=config.max_body_bytes, owner=owner)
 
     def call(self, request_id: str, credentials: Sequence[bytes], access: Access) -> Call:
         """A call that may be made with these credentials. Raises AuthenticationError or PermissionDeniedError."""

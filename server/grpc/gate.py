@@ -23,6 +23,7 @@ from server.grpc.jobs import TENANT_METADATA
 from server.grpc.wrapping import Behaviour, wrapped
 from server.observe.exchange import name_exchange
 from server.requests import new_id
+from server.unsupported.notes import NOTES, Notes
 
 IDEMPOTENCY_METADATA = "idempotency-key"
 REPLAYED_METADATA = "idempotency-replayed"
@@ -72,7 +73,7 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in 
         access = grpc_access(method)
 
         async def many(request: Any, context: Context) -> AsyncIterator[bytes]:
-            named = NamedContext(context)
+            named = NamedContext(context, Notes(self._gateway.lenience))
             name_exchange(named.request_id)
             try:
                 call = self._gateway.call(named.request_id, named.credentials(), access)
@@ -144,6 +145,7 @@ async def _plain(
 ) -> AsyncGenerator[bytes, None]:
     """Answer, counting what is delivered."""
     CURRENT.set(call)
+    NOTES.set(context.notes)
     try:
         async with aclosing(inner(request, context)) as messages:
             async for message in messages:
@@ -175,14 +177,16 @@ class NamedContext:
         request_id: the metadata x-request-id, or a new one, which methods then find in the metadata.
         call: what pays, once it is known.
         replayed: whether the answer is a repeated one.
+        notes: what the request asked for in vain.
     """
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, notes: Notes) -> None:
         self._context = context
         self._metadata = tuple(context.invocation_metadata() or ())
         self._trailing: Metadata = ()
         self.call: Call | None = None
         self.replayed = False
+        self.notes = notes
         given = [value for value in self.values(REQUEST_ID_METADATA) if is_request_id(value.decode("latin-1"))]
         self.request_id = given[0].decode() if given else new_id("req")
         if not given:
@@ -225,7 +229,7 @@ class NamedContext:
 
     async def _all(self, metadata: Metadata) -> Metadata:
         levels = await self.call.look() if self.call is not None else None
-        own = {REQUEST_ID_METADATA: self.request_id, **rate_limit_headers(levels)}
+        own = {REQUEST_ID_METADATA: self.request_id, **rate_limit_headers(levels), **self.notes.headers()}
         if self.replayed:
             own[REPLAYED_METADATA] = "true"
         return (*metadata, *((name, value) for name, value in own.items() if name not in dict(metadata)))
@@ -245,7 +249,7 @@ class RecordedContext(NamedContext):
     """The context of a call whose answer is recorded: nothing that is done to it reaches the client that came first."""
 
     def __init__(self, first: NamedContext) -> None:
-        super().__init__(first)  # type: ignore[arg-type]  # it is one, by delegation
+        super().__init__(first, first.notes)  # type: ignore[arg-type]  # it is one, by delegation
         self.request_id = first.request_id
 
     async def finish(self) -> None:

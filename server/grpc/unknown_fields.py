@@ -15,7 +15,8 @@ def refuse_unknown(message: Message, path: str = "") -> None:
     """
     for field in UnknownFieldSet(message):  # type: ignore[attr-defined]  # missing in the stubs
         name = f"{path}{field.field_number}"
-        raise InvalidRequestError(f"this server does not know the field {name} of {message.DESCRIPTOR.full_name}", param=name)
+        what = f"{name} of {message.DESCRIPTOR.full_name} is not supported by this server yet"
+        raise InvalidRequestError(f"{what}: leave it out, or make the client from this server's jaxserve.v1", param=name)
     for descriptor, value in message.ListFields():
         kind = descriptor.message_type
         if kind is None or kind.file.package != message.DESCRIPTOR.file.package or kind.GetOptions().map_entry:

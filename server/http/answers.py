@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 from http import HTTPStatus
 
+from jaxserve.clock import RealClock
 from jaxserve.engine.client import EngineClient
 from jaxserve.errors import InternalError, JaxserveError
 from jaxserve.jobs.answers import ASKED_AGAIN, STOPS_JOB, Answer
 from jaxserve.jobs.lines import Line
 from server.errors import OUTCOMES, http_body
 from server.http.bodies import answer_body
+from server.unsupported.notes import NOTES, Lenience, Notes
 
 logger = logging.getLogger(__name__)
 
@@ -21,14 +23,17 @@ class BodyAnswers:
     Args:
         client: the engine.
         tenant: whose requests they are.
+        lenience: what becomes of fields that are not supported; by default they are refused.
     """
 
-    def __init__(self, client: EngineClient, tenant: str = "") -> None:
+    def __init__(self, client: EngineClient, tenant: str = "", lenience: Lenience | None = None) -> None:
         self._client = client
         self._tenant = tenant
+        self._lenience = lenience or Lenience(RealClock())
 
     async def answer(self, line: Line) -> Answer:
         """The endpoint's reply, or its error body."""
+        NOTES.set(Notes(self._lenience))  # told in the log alone: lines have no headers
         try:
             reply = await answer_body(self._client, line.url, line.body, tenant=self._tenant)
         except JaxserveError as error:

@@ -7,9 +7,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from jaxserve.errors import InvalidRequestError
 from jaxserve.types import ChatMessage
-from server.http import unsupported
 from server.http.fields import described
+from server.unsupported.check import reason
+from server.unsupported.table import OF_MESSAGE
 
 
 class TextPart(BaseModel):
@@ -38,8 +40,9 @@ class Message(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _refuse(cls, value: Any) -> Any:
-        if isinstance(value, dict):
-            unsupported.refuse(value, unsupported.MESSAGE)
+        for name, field in OF_MESSAGE.items() if isinstance(value, dict) else ():
+            if not field.asks_nothing(value.get(name)):
+                raise InvalidRequestError(f"{name} {reason(name, field)}", param=name)
         return value
 
     def text(self) -> str:

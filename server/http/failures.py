@@ -81,7 +81,12 @@ def from_validation(errors: Iterable[Any], body: Any) -> InvalidRequestError:
         return InvalidRequestError(f"the body is not valid JSON: {first['ctx']['error']}")
     where, *location = first["loc"]
     path = _path(location, body, missing=first["type"] == "missing") if where == "body" else ".".join(map(str, location))
-    named = first.get("ctx", {}).get("param")
+    context = first.get("ctx", {})
+    cause = context.get("error")
+    if isinstance(cause, InvalidRequestError):
+        prefix = f"{path}." if path else ""
+        return InvalidRequestError(f"{prefix}{cause.message}", param=f"{prefix}{cause.param}")
+    named = context.get("param")
     if named is not None:
         path = f"{path}.{named}" if path else named
     if not path:

@@ -1,4 +1,5 @@
-"""Fields that bodies of several endpoints share. Types are strict, null is the default everywhere, unknown fields are ignored.
+"""Fields that bodies of several endpoints share. Types are strict, null is the default everywhere, unknown fields are ignored,
+known ones that cannot be honoured are not: see server.unsupported.
 
 Ranges are SamplingParams's and the engine's to check; the document of the API only tells them.
 """
@@ -7,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, WrapValidator, model_validator
 from pydantic_core import PydanticCustomError
 
 from jaxserve.sampling.params import MAX_INT32, MAX_LOGPROBS, MAX_SEQUENCES, MAX_STOP_STRINGS, MAX_STOP_TOKEN_IDS
 from jaxserve.types import ServiceClass
+from server.unsupported.check import checked
+from server.unsupported.table import Unsupported
 
 _LONGEST_ID = 256
 _LONGEST_NUMBER = 20  # digits; Python refuses to read some thousands of them
@@ -73,6 +76,7 @@ class EngineFields(BaseModel):
     """How to choose tokens and what the request may take: fields that every endpoint that generates knows by one name."""
 
     model_config = ConfigDict(strict=True)
+    own_unsupported: ClassVar[Mapping[str, Unsupported]] = MappingProxyType({})
 
     model: str | None = Field(None, description="the served model's name; the only one by default")
     stream: bool | None = Field(None, description="answer with server-sent events as the text comes")
@@ -100,6 +104,11 @@ class EngineFields(BaseModel):
     request_id: str | None = Field(
         None, min_length=1, max_length=_LONGEST_ID, description="the end of the reply's id; must not be in use"
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_unsupported(cls, value: Any) -> Any:
+        return checked(value, cls.model_fields, own=cls.own_unsupported) if isinstance(value, dict) else value
 
     @model_validator(mode="after")
     def _one_class(self) -> Self:

@@ -18,6 +18,7 @@ from server.gateway.routes import http_access, is_upload
 from server.http.disconnect import until_gone
 from server.http.failures import error_response
 from server.http.headers import TENANT_HEADER
+from server.unsupported.notes import NOTES, Notes
 
 REPLAYED_HEADER = "Idempotency-Replayed"
 _KEY_HEADER = "Idempotency-Key"
@@ -73,10 +74,11 @@ class Gate:
     async def _plain(self, call: Call, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer, counting what is delivered."""
         CURRENT.set(call)
+        NOTES.set(notes := Notes(self._gateway.lenience))
 
         async def sending(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).update(rate_limit_headers(await call.look()))
+                MutableHeaders(scope=message).update({**rate_limit_headers(await call.look()), **notes.headers()})
             await send(message)
             if message["type"] == "http.response.body":
                 call.handed()
@@ -127,12 +129,14 @@ class Gate:
     async def _record(self, call: Call, scope: Scope, body: bytes, add: Add) -> bool:
         """Let the application answer into a recording. It sees a client that stays until this task is cancelled."""
         CURRENT.set(call)
+        NOTES.set(notes := Notes(self._gateway.lenience))
         status = 0
 
         async def sending(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
+                MutableHeaders(scope=message).update(notes.headers())
                 await add(self._encode(_Head(status, list(message["headers"]))))
             elif message.get("body"):
                 await add(message["body"])

@@ -8,7 +8,6 @@ from pydantic import ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from jaxserve.sampling.params import MAX_LOGPROBS
-from server.http import unsupported
 from server.http.conversation import Messages
 from server.http.fields import SharedFields, TextList, TokenList, described, told
 
@@ -46,13 +45,6 @@ class ChatRequest(SharedFields):
     add_generation_prompt: bool | None = Field(None, description="open the assistant's turn, which is the default")
     continue_final_message: bool | None = Field(None, description="go on with the last message instead of answering it")
 
-    @model_validator(mode="before")
-    @classmethod
-    def _refuse(cls, value: Any) -> Any:
-        if isinstance(value, dict):
-            unsupported.refuse(value, unsupported.CHAT)
-        return value
-
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.top_logprobs and not self.logprobs:
@@ -81,10 +73,3 @@ class CompletionRequest(SharedFields):
     echo: bool | None = Field(None, description="begin the text with the prompt; max_tokens may then be 0")
     logprobs: int | None = told("log-probabilities of each token, and of so many alternatives", minimum=0, maximum=MAX_LOGPROBS)
     add_special_tokens: bool | None = Field(None, description="begin a text prompt with BOS and the like, which is the default")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _refuse(cls, value: Any) -> Any:
-        if isinstance(value, dict):
-            unsupported.refuse(value, unsupported.COMPLETIONS)
-        return value

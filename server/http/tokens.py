@@ -10,7 +10,7 @@ from pydantic_core import PydanticCustomError
 
 from jaxserve.engine.client import EngineClient
 from jaxserve.tokenizer.base import token_text
-from server.http import examples, unsupported
+from server.http import examples
 from server.http.conversation import Messages, plain
 from server.http.fields import TokenList
 from server.http.openapi import ASKING, answer, failures
@@ -19,6 +19,7 @@ from server.http.replies import DetokenizeReply, TokenizeReply, TokenizerInfoRep
 from server.http.strict_json import StrictJsonRoute
 from server.requests import check_model, check_not_empty, template_arguments
 from server.tokenizing import decode, encode
+from server.unsupported.check import checked
 
 router = APIRouter(route_class=StrictJsonRoute)
 
@@ -63,10 +64,8 @@ class TokenizeChatRequest(_TokenizeFields):
 
     @model_validator(mode="before")
     @classmethod
-    def _refuse(cls, value: Any) -> Any:
-        if isinstance(value, dict):
-            unsupported.refuse(value, unsupported.TOKENIZE_CHAT)
-        return value
+    def _without_unsupported(cls, value: Any) -> Any:
+        return checked(value, cls.model_fields, of_prompt=True) if isinstance(value, dict) else value
 
 
 def _kind(value: Any) -> str:

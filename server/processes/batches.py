@@ -98,7 +98,7 @@ def _tools(
     turns = Turns(room.bound, lambda tenant: description.rules.policies.of_tenant(tenant).weight)
 
     async def ask(line: Line, tenant: str) -> Answer:
-        return await BodyAnswers(client, tenant).answer(line)
+        return await BodyAnswers(client, tenant, gateway.lenience).answer(line)
 
     return BatchTools(
         store=store,

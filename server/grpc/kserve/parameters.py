@@ -9,6 +9,7 @@ from typing import Any
 
 from jaxserve.errors import InvalidRequestError
 from server.proto import kserve_pb2 as pb
+from server.unsupported.check import checked
 
 _INTEGERS = frozenset({"n", "max_tokens", "min_tokens", "top_k", "seed", "logprobs"})
 _NUMBERS = frozenset(
@@ -30,7 +31,8 @@ def from_json(text: str, name: str) -> dict[str, Any]:
         raise InvalidRequestError(f"{name} must be a JSON object ({error})", param=name) from error
     if not isinstance(fields, dict):
         raise InvalidRequestError(f"{name} must be a JSON object", param=name)
-    return {key: sampling_value(key, value, f"{name}.{key}") for key, value in fields.items() if value is not None}
+    kept = checked(fields, SAMPLING, prefix=f"{name}.")
+    return {key: sampling_value(key, value, f"{name}.{key}") for key, value in kept.items() if value is not None}
 
 
 def sampling_value(key: str, value: Any, name: str) -> Any:

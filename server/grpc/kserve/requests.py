@@ -13,6 +13,7 @@ from server.grpc.kserve.parameters import SAMPLING, from_json, plain, sampling_v
 from server.grpc.kserve.tensors import inputs_of, one_bool, one_text
 from server.proto import kserve_pb2 as pb
 from server.requests import Job, admit, check_not_empty, new_id, sampling_params
+from server.unsupported.check import checked
 
 VERSION = "1"  # the only one of the model
 
@@ -121,15 +122,13 @@ def _parameters(request: pb.ModelInferRequest) -> tuple[dict[str, Any], dict[str
     """SamplingParams' arguments and options of the parameters map."""
     fields: dict[str, Any] = {}
     options: dict[str, Any] = {}
-    for key, parameter in request.parameters.items():
+    given = {key: plain(parameter, f"parameters.{key[:100]}") for key, parameter in request.parameters.items()}
+    for key, value in checked(given, SAMPLING, prefix="parameters.").items():
         name = f"parameters.{key[:100]}"
-        value = plain(parameter, name)
         if key in _OPTIONS:
             options[key] = _option(key, value, name)
         elif key == "timeout":
             options[key] = _seconds(value, name)
-        elif key == "priority" and value == 0:
-            continue
         elif key != "triton_enable_empty_final_response":  # the last answer of a stream has no text anyway
             fields[key] = sampling_value(key, value, name)
     return fields, options

@@ -13,6 +13,7 @@ from server.grpc.jobs import TENANT_METADATA, options_of
 from server.proto import vllm_engine_pb2 as pb
 from server.requests import Job, check_not_empty, new_id, sampling_params
 from server.tokenizing import encode, truncated
+from server.unsupported.check import pass_over
 
 _PLAIN = (
     "frequency_penalty",
@@ -55,21 +56,15 @@ async def job_of(client: EngineClient, request: pb.GenerateRequest, call: Call) 
 
 
 def _refuse(request: pb.GenerateRequest) -> None:
-    """Raise InvalidRequestError for what this engine cannot do."""
+    """Raise InvalidRequestError for what this engine cannot do, unless it is to be dropped."""
     for name in ("kv_transfer_params", "mm_inputs", "kv_transfer_params_json", "media_refs"):
         if request.HasField(name):
-            raise _unsupported(name)
-    if request.extra_mm_inputs:
-        raise _unsupported("extra_mm_inputs")
-    if request.data_parallel_rank:
-        raise InvalidRequestError("data_parallel_rank must be 0: there is no other", param="data_parallel_rank")
+            pass_over(name, True, name)  # an empty message asks too
+    pass_over("extra_mm_inputs", list(request.extra_mm_inputs), "extra_mm_inputs")
+    pass_over("data_parallel_rank", request.data_parallel_rank, "data_parallel_rank")
     constraint = request.sampling_params.WhichOneof("constraint")
     if constraint is not None:
-        raise _unsupported(f"sampling_params.{constraint}")
-
-
-def _unsupported(name: str) -> InvalidRequestError:
-    return InvalidRequestError(f"{name} is not supported by this server yet", param=name)
+        pass_over(constraint, getattr(request.sampling_params, constraint), f"sampling_params.{constraint}")
 
 
 def _fields(given: pb.SamplingParams) -> dict[str, Any]:

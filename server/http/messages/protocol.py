@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from jaxserve.types import ChatMessage
-from server.http import unsupported
 from server.http.fields import EngineFields, StopList, described
+from server.unsupported.check import checked
 
 
 class TextBlock(BaseModel):
@@ -70,13 +70,6 @@ class MessagesRequest(EngineFields):
     metadata: Metadata | None = None
     service_tier: Literal["auto", "standard_only"] | None = None
 
-    @model_validator(mode="before")
-    @classmethod
-    def _refuse(cls, value: Any) -> Any:
-        if isinstance(value, dict):
-            unsupported.refuse(value, unsupported.MESSAGES)
-        return value
-
     def sampling(self) -> dict[str, Any]:
         """The fields that SamplingParams knows, by its names."""
         return {**super().sampling(), "max_tokens": self.max_tokens, "stop": self.stop_sequences}
@@ -96,10 +89,8 @@ class CountTokensRequest(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _refuse(cls, value: Any) -> Any:
-        if isinstance(value, dict):
-            unsupported.refuse(value, unsupported.MESSAGES)
-        return value
+    def _without_unsupported(cls, value: Any) -> Any:
+        return checked(value, cls.model_fields, of_prompt=True) if isinstance(value, dict) else value
 
 
 def conversation(system: str | Sequence[TextBlock] | None, messages: Sequence[AnthropicMessage]) -> list[ChatMessage]:

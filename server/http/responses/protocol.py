@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
 from jaxserve.sampling.params import MAX_LOGPROBS
 from jaxserve.types import ChatMessage
-from server.http import unsupported
 from server.http.fields import EngineFields, ServiceTier, Stop, described, told
+from server.unsupported.table import OF_RESPONSES, Unsupported
 
 LOGPROBS = "message.output_text.logprobs"
 
@@ -91,6 +91,8 @@ class ResponsesRequest(EngineFields):
         }
     )
 
+    own_unsupported: ClassVar[Mapping[str, Unsupported]] = OF_RESPONSES
+
     input: InputField
     instructions: str | None = Field(None, description="the system's message, before the input")
     max_output_tokens: int | None = told("tokens of the answer at most", minimum=1)
@@ -116,13 +118,6 @@ class ResponsesRequest(EngineFields):
     user: str | None = Field(None, description="a tag of the client's own, without effect")
     service_tier: ServiceTier | None = Field(None, description="flex is the class batch, priority is interactive_paid")
     chat_template_kwargs: dict[str, Any] | None = Field(None, description="further variables of the chat template")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _refuse(cls, value: Any) -> Any:
-        if isinstance(value, dict):
-            unsupported.refuse(value, unsupported.RESPONSES)
-        return value
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

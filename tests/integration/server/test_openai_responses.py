@@ -147,7 +147,7 @@ async def test_the_error_event_has_a_number(http: httpx.AsyncClient, engine: Scr
         ({"top_logprobs": 2}, "top_logprobs"),
         ({"include": LOGPROBS, "top_logprobs": 99}, "top_logprobs"),
         ({"include": ["everything"]}, "include[0]"),
-        ({"text": {"format": {"type": "json_object"}}}, "text.format.type"),
+        ({"text": {"format": {"type": "json_object"}}}, "text.format"),
         ({"metadata": {"a": 1}}, "metadata.a"),
         ({"previous_response_id": "resp_1"}, "previous_response_id"),
         ({"store": True}, "store"),

@@ -8,7 +8,6 @@ from pydantic import BaseModel, ValidationError
 from jaxserve.errors import InvalidRequestError
 from jaxserve.sampling.defaults import NO_DEFAULTS
 from jaxserve.sampling.params import SamplingParams
-from server.http import unsupported
 from server.http.failures import from_validation
 from server.http.protocol import ChatRequest, CompletionRequest
 from server.requests import in_words_of_client, sampling_params, template_arguments
@@ -93,22 +92,6 @@ def test_prompt_has_one_message_for_all_its_shapes(prompt: Any) -> None:
 @pytest.mark.parametrize("prompt", ["a", ["a", "b"], [1, 2], [[1], [2, 3]]])
 def test_prompt_shapes(prompt: Any) -> None:
     assert CompletionRequest.model_validate({"prompt": prompt}).prompt == prompt
-
-
-@pytest.mark.parametrize("name", unsupported.CHAT)
-def test_chat_refuses_by_name_what_it_cannot_honour(name: str) -> None:
-    error = refusal(ChatRequest, {**CHAT, name: "something"})
-    assert error.param == name
-    assert "not supported" in error.message
-    ChatRequest.model_validate({**CHAT, name: None})
-    for harmless in unsupported.CHAT[name]:
-        ChatRequest.model_validate({**CHAT, name: harmless})
-
-
-@pytest.mark.parametrize("name", unsupported.COMPLETIONS)
-def test_completions_refuse_by_name_what_they_cannot_honour(name: str) -> None:
-    assert refusal(CompletionRequest, {**TEXT, name: "something"}).param == name
-    CompletionRequest.model_validate({**TEXT, name: None})
 
 
 def test_best_of_may_say_what_n_says() -> None:

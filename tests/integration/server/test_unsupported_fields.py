@@ -1,0 +1,121 @@
+"""Fields that this server does not have, on every surface of one real server that drops some of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import httpx
+import pytest
+
+from server.grpc.kserve.tensors import texts
+from server.proto import kserve_pb2 as kserve
+from server.proto import vllm_engine_pb2 as vllm
+from server.proto.inference_pb2 import GenerateRequest
+from server.proto.inference_pb2_grpc import InferenceStub
+from server.proto.kserve_pb2_grpc import GRPCInferenceServiceStub
+from server.proto.vllm_engine_pb2_grpc import VllmEngineStub
+from tests.support.hash_server import HashServer, hash_server
+
+SAY = [{"role": "user", "content": "hi"}]
+BODIES: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {"messages": SAY, "max_tokens": 2},
+    "/v1/completions": {"prompt": "hi", "max_tokens": 2},
+    "/v1/responses": {"input": "hi", "max_output_tokens": 2},
+    "/v1/messages": {"messages": SAY, "max_tokens": 2},
+}
+WARNING, IGNORED = "x-jaxserve-warning", "x-jaxserve-ignored"
+ASK = "is not supported by this server yet: ask for the format in a message and check the answer"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HashServer]:
+    with hash_server(tmp_path_factory.mktemp("hash"), {"ignore_unsupported": "tools,tool_choice,regex"}) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def client(server: HashServer) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=server.http, timeout=30) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def channel(server: HashServer) -> Iterator[grpc.Channel]:
+    with grpc.insecure_channel(server.grpc) as channel:
+        yield channel
+
+
+def message(reply: httpx.Response) -> str:
+    assert reply.status_code == 400, reply.text
+    found: str = reply.json()["error"]["message"]
+    return found
+
+
+@pytest.mark.parametrize("path", BODIES)
+def test_http(client: httpx.Client, path: str) -> None:
+    body = BODIES[path]
+    for field, value in {"grammar": "root ::= x", "json_schema": {"type": "object"}, "structural_tag": {"x": 1}}.items():
+        assert message(client.post(path, json={**body, field: value})).startswith(f"{field} {ASK}")
+    for field in ("lora", "thinking", "response_format"):
+        assert message(client.post(path, json={**body, field: {"type": "enabled"}})).startswith(f"{field} is not supported")
+    plain = client.post(path, json={**body, "grammar": "", "thinking": {"type": "disabled"}, "lora": [], "mirostat": 0})
+    assert (plain.status_code, WARNING in plain.headers, IGNORED in plain.headers) == (200, False, False)
+    odd = {"mirostat": 2, "mirostat_tau": 5.0, "dry_multiplier": 0.8, "xtc_probability": 0.5}
+    flavoured = client.post(path, json={**body, **odd})
+    assert flavoured.status_code == 200
+    assert flavoured.headers[WARNING].endswith(": mirostat, dry_multiplier, xtc_probability")
+    for stream in (False, True):
+        dropped = client.post(path, json={**body, "tool_choice": "required", "tools": [{}], "stream": stream})
+        assert (dropped.status_code, dropped.headers[IGNORED]) == (200, "tools, tool_choice")
+
+
+def test_a_repeated_answer_tells_what_the_first_told(client: httpx.Client) -> None:
+    body, headers = {**BODIES["/v1/completions"], "tools": [{}]}, {"idempotency-key": "one"}
+    first, second = (client.post("/v1/completions", json=body, headers=headers) for _ in range(2))
+    assert (second.headers["idempotency-replayed"], second.content) == ("true", first.content)
+    assert [reply.headers[IGNORED] for reply in (first, second)] == ["tools", "tools"]
+
+
+def kserve_request(parameters: dict[str, str], sampling: dict[str, Any]) -> kserve.ModelInferRequest:
+    made = kserve.ModelInferRequest()
+    for name, value in {"text_input": "hi", "sampling_parameters": json.dumps({"max_tokens": 2, **sampling})}.items():
+        made.inputs.add(name=name, datatype="BYTES", shape=[1])
+        made.raw_input_contents.append(texts([value]))
+    for name, value in parameters.items():
+        made.parameters[name].string_param = value
+    return made
+
+
+def test_kserve(channel: grpc.Channel) -> None:
+    infer = GRPCInferenceServiceStub(channel).ModelInfer
+    for parameters, sampling, path in (
+        ({"guided_json": "{}x"}, {}, "parameters.guided_json"),
+        ({}, {"guided_json": {"type": "object"}, "zzz": 1}, "sampling_parameters.guided_json"),
+    ):
+        with pytest.raises(grpc.RpcError) as info:
+            infer(kserve_request(parameters, sampling))
+        assert (info.value.code(), info.value.details()[: len(path)]) == (grpc.StatusCode.INVALID_ARGUMENT, path)
+        assert info.value.details().startswith(f"{path} {ASK}")
+    _, call = infer.with_call(kserve_request({"tools": "x"}, {"xtc_probability": 0.5, "regex": "a*", "guided_json": ""}))
+    metadata = dict(call.trailing_metadata())
+    assert (metadata[WARNING].endswith(": xtc_probability"), metadata[IGNORED]) == (True, "tools, regex")
+
+
+def test_vllm(channel: grpc.Channel) -> None:
+    generate = VllmEngineStub(channel).Generate
+    with pytest.raises(grpc.RpcError) as info:
+        list(generate(vllm.GenerateRequest(text="hi", sampling_params={"max_tokens": 2, "grammar": "root ::= x"})))
+    assert info.value.details().startswith(f"sampling_params.grammar {ASK}")
+    call = generate(vllm.GenerateRequest(text="hi", sampling_params={"max_tokens": 2, "regex": "a*"}))
+    assert len(list(call)) == 1
+    assert dict(call.trailing_metadata())[IGNORED] == "regex"
+
+
+def test_fields_of_a_later_version_of_our_own_service(channel: grpc.Channel) -> None:
+    made = GenerateRequest.FromString(GenerateRequest(text="hi").SerializeToString() + b"\xfa\x06\x01x")  # field 111
+    with pytest.raises(grpc.RpcError) as info:
+        list(InferenceStub(channel).Generate(made))
+    assert info.value.details().startswith("111 of jaxserve.v1.GenerateRequest is not supported by this server yet: leave it out")
