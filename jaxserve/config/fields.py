@@ -315,6 +315,9 @@ class ServerConfig:
     slo_ttft_ms: float = setting(1000.0, "time to the first token that counts as in time for goodput, milliseconds")
     slo_itl_ms: float = setting(50.0, "mean time between tokens that counts as in time for goodput, milliseconds")
     ready_timeout: float = setting(10.0, "seconds without a turn of the engine's loop after which /ready fails")
+    engine_hang_timeout: float = setting(
+        120.0, "seconds without a turn after which the engine is killed and started again; 0 for never"
+    )
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -324,9 +327,10 @@ class ServerConfig:
         require_at_least("frontends", self.frontends, 1)
         require_at_least("tokenizer_processes", self.tokenizer_processes, 0)
         require_at_least("max_engine_restarts", self.max_engine_restarts, 0)
-        require_at_least("drain_timeout", self.drain_timeout, 0)
-        if self.drain_timeout == math.inf:
-            raise ConfigError("drain_timeout must be finite, got inf", param="drain_timeout")
+        for name in ("drain_timeout", "engine_hang_timeout"):
+            require_at_least(name, getattr(self, name), 0)
+            if getattr(self, name) == math.inf:
+                raise ConfigError(f"{name} must be finite, got inf", param=name)
         require_at_least("max_body_bytes", self.max_body_bytes, 1)
         for name in _AT_LEAST_ONE:
             require_at_least(name, getattr(self, name), 1)

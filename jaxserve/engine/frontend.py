@@ -19,6 +19,7 @@ from jaxserve.engine.intake import NO_OPTIONS, Intake
 from jaxserve.engine.link import EngineDescription, EngineLink
 from jaxserve.engine.loop import Outcome, Refusal
 from jaxserve.engine.outputs import RequestOutputs
+from jaxserve.engine.overdue import Promise
 from jaxserve.engine.recording import record_events
 from jaxserve.engine.streams import EventBuffer, StreamLimits
 from jaxserve.errors import DrainingError, ErrorCode, InternalError, InvalidRequestError, JaxserveError, SlowReaderError
@@ -39,11 +40,12 @@ CLIENT_GONE, ABORTED = "client_gone", "abort"  # why requests were aborted, besi
 
 @dataclass(slots=True, eq=False)
 class _Stream:
-    """One active request: its outputs, its metrics, and the events its reader has not taken yet."""
+    """One active request: its outputs, its metrics, the events its reader has not taken yet, and its deadlines."""
 
     outputs: RequestOutputs
     record: RequestRecord
     events: EventBuffer
+    promise: Promise
     demoted: bool = False
 
 
@@ -278,7 +280,8 @@ class Frontend:
         if name in self._requests:  # looked at after the wait: nothing can come between this and the caller's entry
             raise InvalidRequestError(f"request_id {name!r} is active already", param="request_id")
         record.prepared(requests[0].service_class, len(requests[0].prompt), arrival)
-        return requests, _Stream(outputs, record, EventBuffer(self._limits_of(requests[0])))
+        promise = Promise(requests[0], self._clock.now(), self._limits.stalled_seconds)
+        return requests, _Stream(outputs, record, EventBuffer(self._limits_of(requests[0])), promise)
 
     async def _tokenized(self, prompt: Prompt) -> Prompt:
         """The prompt as tokens; whatever has no text in it is left for the intake to refuse."""
@@ -314,16 +317,18 @@ class Frontend:
         stream.events.fail(error)
 
     def _watch_streams(self) -> None:
-        """End streams that stand still, and look again in a while for as long as there are any."""
-        now = time.monotonic()
+        """End streams that stand still or are overdue, and look again in a while for as long as there are any."""
+        now, loop = time.monotonic(), asyncio.get_running_loop()
+        held_up = self._watch is not None and loop.time() - self._watch.when() > WATCH_SECONDS
         for stream in self._requests.values():
             if stream.outputs.done:
                 continue
             try:
                 stream.events.check_time(now)
+                if not held_up:  # else what the engine had to say may be there, unread
+                    stream.promise.check(now, self._link.heartbeat, started=stream.outputs.started)
             except JaxserveError as error:
                 self._cut_off(stream, error)
-        loop = asyncio.get_running_loop()
         self._watch = loop.call_later(WATCH_SECONDS, self._watch_streams) if self._requests else None
 
     def _close(self, name: str, stream: _Stream) -> None:

@@ -27,12 +27,14 @@ class StreamLimits:
         max_bytes: memory that they take at most; what belongs to the prompt is not counted.
         unread_seconds: time for which a reader may take nothing although something waits.
         idle_seconds: time for which a request that has begun may give no token; infinite for no limit.
+        stalled_seconds: time without a turn after which the engine counts as hanging, and deadlines are kept without it.
     """
 
     max_tokens: int = 4096
     max_bytes: int = 4 * 2**20
     unread_seconds: float = 60.0
     idle_seconds: float = math.inf
+    stalled_seconds: float = 10.0
 
 
 @dataclass(slots=True)

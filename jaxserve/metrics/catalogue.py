@@ -71,30 +71,10 @@ def _histogram(name: str, help: str, buckets: tuple[float, ...], labels: tuple[s
     return Metric(name=name, kind=Kind.HISTOGRAM, help=help, labels=labels, buckets=buckets)
 
 
-_LATENCY = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0)
+_FINE = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.0075)  # of what takes a small model, or an idle queue, less than 10 ms
+_LATENCY = (*_FINE, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0)
 _LONG = (0.01, 0.05, 0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0)
-_TOKEN = (
-    0.001,
-    0.0025,
-    0.005,
-    0.0075,
-    0.01,
-    0.015,
-    0.02,
-    0.025,
-    0.03,
-    0.04,
-    0.05,
-    0.075,
-    0.1,
-    0.15,
-    0.2,
-    0.3,
-    0.5,
-    1.0,
-    2.5,
-    5.0,
-)
+_TOKEN = (*_FINE, 0.01, 0.015, 0.02, 0.025, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.5, 5.0)
 _PHASE = (1e-5, 3e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 0.1, 0.2, 0.5, 1.0, 5.0)
 _POWERS_OF_TWO = tuple(float(2**power) for power in range(18))
 
@@ -112,8 +92,8 @@ GOODPUT_TOKENS = _counter("goodput_tokens", "Output tokens of finished requests 
 TIME_TO_FIRST_TOKEN = _histogram("time_to_first_token_seconds", "From arrival to the first token.", _LATENCY)
 INTER_TOKEN_LATENCY = _histogram("inter_token_latency_seconds", "Between two tokens of a sequence.", _TOKEN)
 E2E_LATENCY = _histogram("e2e_request_latency_seconds", "From arrival to the end of a finished request.", _LONG)
-QUEUE_TIME = _histogram("request_queue_time_seconds", "From arrival to the first step.", _LONG)
-PREFILL_TIME = _histogram("request_prefill_time_seconds", "From the first step to the first token.", _LONG)
+QUEUE_TIME = _histogram("request_queue_time_seconds", "From arrival to the first step.", (*_FINE, *_LONG))
+PREFILL_TIME = _histogram("request_prefill_time_seconds", "From the first step to the first token.", (*_FINE, *_LONG))
 DECODE_TIME = _histogram("request_decode_time_seconds", "From the first token to the last, of a finished request.", _LONG)
 REQUEST_PROMPT_TOKENS = _histogram("request_prompt_tokens", "Prompt tokens of a request that began.", _POWERS_OF_TWO)
 REQUEST_GENERATION_TOKENS = _histogram("request_generation_tokens", "Output tokens of a sequence that ended.", _POWERS_OF_TWO)
@@ -157,6 +137,7 @@ BATCH_REQUESTS = _counter("batch_requests", "Requests of batches that are done, 
 PROCESS_RESTARTS = _counter(
     "process_restarts", "Starts of a process after the first, by role (engine, frontend, batches).", ("role",)
 )
+ENGINE_HANGS = _counter("engine_hangs", "Engines that were killed because their loop stood still.", ())
 PROCESS_MEMORY = _gauge(
     "process_resident_memory_bytes", "Resident memory of live processes, by role; on Linux.", ("role",), at_scrape=False
 )

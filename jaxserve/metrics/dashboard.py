@@ -239,6 +239,7 @@ ROWS: tuple[Row, ...] = (
                 "short",
                 (
                     Query(_now(c.PROCESS_RESTARTS, "role"), "restarts of {{role}}"),
+                    Query(_now(c.ENGINE_HANGS), "engines that hung"),
                     Query(_now(c.TOKENIZER_FALLBACKS), "tokenizer fallbacks"),
                     Query(_now(c.USAGE_TOKENS_LOST), "tokens missing in the usage log"),
                     Query(f"1 - min({_select(c.ENGINE_UP)})", "engine down"),

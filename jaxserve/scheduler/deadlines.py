@@ -1,4 +1,4 @@
-"""Times by which sequences must have started, or ended."""
+"""Times by which sequences must have started, or ended, and what is said of those that did not."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import itertools
 import math
 from collections.abc import Iterator
 
-from jaxserve.scheduler.request import Sequence, Status
+from jaxserve.errors import DeadlineError
+from jaxserve.scheduler.request import EngineRequest, Sequence, Status
 
 SMALLEST = 64  # entries below which finished sequences are not looked for
 
@@ -36,3 +37,15 @@ class Deadlines:
             sequence = heapq.heappop(self._heap)[2]
             if sequence.status is not Status.FINISHED:
                 yield sequence
+
+
+def late_start(request: EngineRequest, now: float, retry_after: float | None = None) -> DeadlineError:
+    """The request has not started in time. Names what its time comes from: a shorter `timeout` is the time to start, too."""
+    waited = now - request.arrival
+    name = "timeout" if request.deadline <= request.queue_deadline else "queue_timeout"
+    return DeadlineError(f"the request waited {waited:.1f} s and did not start in time ({name})", retry_after=retry_after)
+
+
+def late_end(request: EngineRequest, now: float) -> DeadlineError:
+    """The request has not ended in time."""
+    return DeadlineError(f"the request took {now - request.arrival:.1f} s and did not end in time (timeout)")

@@ -19,10 +19,10 @@ from jaxserve.cache.swap import SwapSpace
 from jaxserve.clock import Clock
 from jaxserve.config.fields import SchedulerConfig
 from jaxserve.config.policies import Policies
-from jaxserve.errors import DeadlineError, InternalError, JaxserveError, OverloadedError
+from jaxserve.errors import InternalError, JaxserveError, OverloadedError
 from jaxserve.scheduler.admission import QueueBounds
 from jaxserve.scheduler.batching import Batcher
-from jaxserve.scheduler.deadlines import Deadlines
+from jaxserve.scheduler.deadlines import Deadlines, late_end, late_start
 from jaxserve.scheduler.estimates import OutputLengths, PromptShares
 from jaxserve.scheduler.fairness import TokenWork
 from jaxserve.scheduler.footprint import Footprint
@@ -330,17 +330,11 @@ class Scheduler:
             first = sequence.parent or sequence
             if sequence.admitted is not None or first.admitted is not None:  # with one sequence its request has started
                 continue
-            waited = now - sequence.request.arrival
             siblings = list(sequence.siblings)
-            error = DeadlineError(
-                f"the request waited {waited:.1f} s and did not start in time (queue_timeout)",
-                retry_after=self._bounds.seconds_to_wait(sequence.request),
-            )
+            error = late_start(sequence.request, now, self._bounds.seconds_to_wait(sequence.request))
             self._ended += [self._fail(one, error) for one in (*siblings, sequence)]
         for sequence in self._ends.due(now):
-            taken = now - sequence.request.arrival
-            error = DeadlineError(f"the request took {taken:.1f} s and did not end in time (timeout)")
-            self._ended.append(self._fail(sequence, error))
+            self._ended.append(self._fail(sequence, late_end(sequence.request, now)))
 
     def _finish(self, sequence: Sequence) -> None:
         """The one place that ends a sequence and releases all it holds; a second call does nothing."""

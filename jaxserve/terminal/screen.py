@@ -84,6 +84,7 @@ def _counts(change: Change) -> Table:
         _add_reasons(table, word, now.by_label(metric, "reason"))
     _add_nonzero(table, "preemptions", now.value(catalogue.NUM_PREEMPTIONS))
     _add_nonzero(table, "programs compiled too late", now.value(catalogue.LATE_COMPILES))
+    _add_nonzero(table, "engines that hung", now.value(catalogue.ENGINE_HANGS))
     _add_reasons(table, "restarts", now.by_label(catalogue.PROCESS_RESTARTS, "role"))
     return table
 

@@ -26,27 +26,31 @@ class Admin:
 
     Args:
         client: the engine.
+        ready: see `accepts`.
         on_drain: starts the shutdown that SIGTERM starts; it may be called more than once.
         closing: set when the server is about to end.
     """
 
-    def __init__(self, client: EngineClient, on_drain: Callable[[], None], closing: asyncio.Event) -> None:
+    def __init__(
+        self, client: EngineClient, ready: Callable[[], None], on_drain: Callable[[], None], closing: asyncio.Event
+    ) -> None:
         self._client = client
+        self._ready = ready
         self._on_drain = on_drain
         self._closing = closing
 
     async def get_load(self, request: pb.GetLoadRequest, call: Call) -> pb.Load:
         """The load now."""
-        return load_of(self._client)
+        return load_of(self._client, self._ready)
 
     async def watch_load(self, request: pb.WatchLoadRequest, call: Call) -> AsyncGenerator[pb.Load, None]:
         """The load now and at every interval, until the server ends."""
         interval = request.interval if request.HasField("interval") else _DEFAULT_INTERVAL
         if not _LEAST_INTERVAL <= interval < math.inf:
             raise InvalidRequestError(f"interval must be at least {_LEAST_INTERVAL} and finite, got {interval}", param="interval")
-        yield load_of(self._client)
+        yield load_of(self._client, self._ready)
         while not await passed(self._closing, interval):
-            yield load_of(self._client)
+            yield load_of(self._client, self._ready)
 
     async def drain(self, request: pb.DrainRequest, call: Call) -> pb.DrainResponse:
         """Start the shutdown."""
@@ -71,11 +75,11 @@ class Admin:
         )
 
 
-def load_of(client: EngineClient) -> pb.Load:
+def load_of(client: EngineClient, ready: Callable[[], None]) -> pb.Load:
     """The engine's load as a message."""
     stats = client.stats()
     return pb.Load(
-        accepting=accepts(client),
+        accepting=accepts(ready),
         running=stats.running,
         waiting=stats.waiting,
         pages_total=stats.pages_total,

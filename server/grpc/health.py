@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Collection
+from collections.abc import AsyncGenerator, Callable, Collection
 
 import grpc
 from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2 as pb
 
-from jaxserve.engine.client import EngineClient
 from jaxserve.errors import JaxserveError
 from server.grpc.calls import Call, service, streaming, unary
 
@@ -24,16 +23,16 @@ class Health:
     """Answers for every service by name, and for the whole server by the empty name.
 
     Args:
-        client: tells whether requests are accepted.
+        ready: see `accepts`.
         generating: services that run requests; they and the whole server stop serving with the engine.
         others: services that serve as long as the server runs.
         closing: set when the server is about to end.
     """
 
     def __init__(
-        self, client: EngineClient, generating: Collection[str], others: Collection[str], closing: asyncio.Event
+        self, ready: Callable[[], None], generating: Collection[str], others: Collection[str], closing: asyncio.Event
     ) -> None:
-        self._client = client
+        self._ready = ready
         self._generating = frozenset({"", *generating})
         self._others = frozenset(others)
         self._closing = closing
@@ -49,7 +48,7 @@ class Health:
             return _Status.SERVING
         if name not in self._generating:
             return _Status.SERVICE_UNKNOWN
-        return _Status.SERVING if not self._leaving and accepts(self._client) else _Status.NOT_SERVING
+        return _Status.SERVING if not self._leaving and accepts(self._ready) else _Status.NOT_SERVING
 
     async def check(self, request: pb.HealthCheckRequest, call: Call) -> pb.HealthCheckResponse:
         """The status now."""
@@ -77,10 +76,10 @@ class Health:
         )
 
 
-def accepts(client: EngineClient) -> bool:
-    """Whether the engine lives and is not draining."""
+def accepts(ready: Callable[[], None]) -> bool:
+    """Whether requests are accepted and the engine's loop turns. `ready` raises a JaxserveError where not."""
     try:
-        client.check_health()
+        ready()
     except JaxserveError:
         return False
     return True

@@ -62,8 +62,10 @@ class GrpcServer:
         self._tls = tls
         self._closing = asyncio.Event()
         generating, others = [one.SERVICE.full_name for one in (service, kserve, vllm)], [admin.SERVICE.full_name]
-        self._health = Health(client, generating, others, self._closing)
-        services = (Inference(client), Kserve(client), VllmEngine(client), Admin(client, on_drain, self._closing), self._health)
+        ready = observatory.check_ready
+        self._health = Health(ready, generating, others, self._closing)
+        engines = (Inference(client), Kserve(client, ready), VllmEngine(client, ready))
+        services = (*engines, Admin(client, ready, on_drain, self._closing), self._health)
         self._server.add_generic_rpc_handlers(tuple(one.handler() for one in services))
         names = (*generating, *others, health.SERVICE.full_name, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, self._server)

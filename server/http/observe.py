@@ -54,7 +54,9 @@ async def ready(request: Request) -> HealthReply:
     tags=["operation"],
 )
 async def deep_health(request: Request) -> DeepHealthReply:
-    """Generate one token. Asked again within seconds, it tells what came of the last time."""
+    """Generate one token. Asked again within seconds, it tells what came of the last time; not ready is said at once."""
+    observatory: Observatory = request.app.state.observatory
+    observatory.check_ready()
     deep: DeepHealth = request.app.state.deep_health
     seconds, age = await deep.check()
     return {"status": "ok", "seconds": seconds, "age": age}

@@ -8,9 +8,12 @@ import math
 import time
 from collections.abc import Callable
 
+import msgspec
+
 from jaxserve.children import Backoff
 from jaxserve.engine.remote.builders import Progress
 from jaxserve.engine.remote.process import EngineProcess, how_ended
+from jaxserve.engine.remote.pulse import LOOK_SECONDS, Stillness
 from jaxserve.engine.remote.reports import EngineSpec
 from jaxserve.errors import EngineDeadError, JaxserveError
 
@@ -26,6 +29,7 @@ class EngineKeeper:
     Args:
         spec: of the n-th process, counted from 0.
         max_restarts: starts in a row, after one that worked, of engines that do not last; then `run` ends with an error.
+        hang_timeout: seconds for which an engine that was ready may stand still before it is killed; 0 for any time.
         on_ready: told what the first engine says of itself.
         on_gone: told the process id of each that ended.
         explain: told why there is no engine now, again and again.
@@ -37,6 +41,7 @@ class EngineKeeper:
         spec: Callable[[int], EngineSpec],
         *,
         max_restarts: int,
+        hang_timeout: float,
         on_ready: Callable[[str], None],
         on_gone: Callable[[int], None],
         explain: Callable[[JaxserveError], None],
@@ -44,11 +49,13 @@ class EngineKeeper:
     ) -> None:
         self._spec = spec
         self._max_restarts = max_restarts
+        self._hang_timeout = hang_timeout
         self._on_ready = on_ready
         self._on_gone = on_gone
         self._explain = explain
         self._progress = progress
         self._process: EngineProcess | None = None
+        self._still = 0.0  # seconds for which the latest engine stood still before it was killed; 0 if it was not
         self._start_seconds = 0.0  # that the first start took
         self._noticed = -math.inf
 
@@ -62,7 +69,7 @@ class EngineKeeper:
         while True:
             started = time.monotonic()
             failure = await self._live(number, started)
-            restarts = backoff.failed(time.monotonic() - started - self._start_seconds)
+            restarts = backoff.failed(time.monotonic() - started - self._start_seconds - self._still)
             if restarts > self._max_restarts:
                 raise EngineDeadError(f"the engine ended {restarts} times in a row, at last: {failure.message}")
             number += 1
@@ -79,7 +86,9 @@ class EngineKeeper:
     async def _live(self, number: int, started: float) -> JaxserveError:
         """One engine from its start to its end. Returns what it ended of; raises it if it was the first and never ready."""
         try:
-            self._process = await EngineProcess.start(self._spec(number))
+            spec = msgspec.structs.replace(self._spec(number), after_hang=self._still > 0.0)
+            self._still = 0.0
+            self._process = await EngineProcess.start(spec)
         except OSError as error:  # of the machine, which may have what it takes in a moment
             failure = EngineDeadError(f"the engine's process cannot be started: {error}")
             if number == 0:
@@ -98,9 +107,26 @@ class EngineKeeper:
             self._on_ready(banner)
         else:
             _LOG.warning("the engine is back after %.1f s", time.monotonic() - started)
-        code = await self._process.ended()
+        code = await self._until_end(self._process)
         self._on_gone(self._process.pid)
+        if self._still:
+            return EngineDeadError(f"the engine's loop did not turn for {self._still:.0f} s, and its process was killed")
         return EngineDeadError(f"the engine's process ended, {how_ended(code)}")
+
+    async def _until_end(self, process: EngineProcess) -> int:
+        """Wait for an engine's end, and bring it about if it stands still for too long. Returns its exit code."""
+        stillness, ending = Stillness(), asyncio.create_task(process.ended())
+        try:
+            while not ending.done():
+                await asyncio.wait((ending,), timeout=LOOK_SECONDS)
+                still = stillness.look(process.heartbeat, time.monotonic())
+                if 0.0 < self._hang_timeout < still:
+                    self._still = still
+                    await process.kill()
+                    break
+            return await ending
+        finally:
+            ending.cancel()
 
     def _on_progress(self, number: int, what: str, done: int, total: int) -> None:
         if number == 0:

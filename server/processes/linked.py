@@ -74,5 +74,11 @@ async def open_client(
     intake = Intake.by_rules(texts.tools.tokenizer, description.rules, f"{spec.name}.")
     objective = Objective(config.slo_ttft_ms / 1000, config.slo_itl_ms / 1000)
     recorder = RequestRecorder(instruments, description.model.name, objective)
-    limits = StreamLimits(config.max_unread_tokens, config.max_unread_kib * 2**10, config.unread_timeout, config.token_timeout)
+    limits = StreamLimits(
+        max_tokens=config.max_unread_tokens,
+        max_bytes=config.max_unread_kib * 2**10,
+        unread_seconds=config.unread_timeout,
+        idle_seconds=config.token_timeout,
+        stalled_seconds=config.ready_timeout,
+    )
     return Frontend(link, texts, description.model, intake, origin=f"{spec.name}.", recorder=recorder, limits=limits)

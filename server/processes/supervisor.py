@@ -118,6 +118,7 @@ class Supervisor:
         self._engine = EngineKeeper(
             self._spec_of_engine,
             max_restarts=config.max_engine_restarts,
+            hang_timeout=config.engine_hang_timeout,
             on_ready=announcer.banner,
             on_gone=self._bury,
             explain=self._explain,

@@ -13,12 +13,14 @@ import msgspec
 from jaxserve.children import Parent, adopt
 from jaxserve.engine.remote.builders import find_builder
 from jaxserve.engine.remote.messages import wire_error
+from jaxserve.engine.remote.pulse import send_pulse
 from jaxserve.engine.remote.reports import EngineSpec, Failed, Progressed, Ready, encode_report
 from jaxserve.engine.remote.server import EngineServer
 from jaxserve.engine.watching import watch
 from jaxserve.errors import JaxserveError
 from jaxserve.heap import settle
 from jaxserve.logs import set_up_logging
+from jaxserve.metrics import catalogue
 from jaxserve.metrics.instruments import Instruments
 from jaxserve.metrics.process import ProcessRecorder
 
@@ -48,6 +50,7 @@ def main() -> int:
         server.stop()
 
     signal.signal(signal.SIGTERM, on_signal)
+    send_pulse(parent, lambda: server.heartbeat)
     try:
         server.serve()
     except Exception as error:
@@ -63,6 +66,7 @@ def _build(spec: EngineSpec, parent: Parent) -> EngineServer:
     engine = find_builder(spec.builder)(spec.argument, progress)
     instruments = Instruments()
     process = ProcessRecorder(instruments, "engine", spec.restarts)
+    instruments.counter(catalogue.ENGINE_HANGS).inc(int(spec.after_hang))
     watch(engine.core, engine.description.model.name, instruments, process=process)
     server = EngineServer(engine.core, engine.description, spec.address, max_unread=spec.max_unread)
     settle()

@@ -9,15 +9,20 @@ import msgspec
 from jaxserve.children import Child, spawn
 from jaxserve.engine.remote.builders import Progress
 from jaxserve.engine.remote.messages import error_of
-from jaxserve.engine.remote.reports import METRICS_VARIABLE, EngineSpec, Progressed, Ready, decode_report
+from jaxserve.engine.remote.reports import METRICS_VARIABLE, EngineSpec, Failed, Progressed, Pulse, Ready, decode_report
 from jaxserve.errors import EngineDeadError
 
 
 class EngineProcess:
-    """Started by `start`; see there."""
+    """Started by `start`; see there.
+
+    Attributes:
+        heartbeat: time of the latest turn that it told of, by the machine's monotonic clock; None before the first.
+    """
 
     def __init__(self, child: Child) -> None:
         self._child = child
+        self.heartbeat: float | None = None
 
     @classmethod
     async def start(cls, spec: EngineSpec) -> EngineProcess:
@@ -41,12 +46,16 @@ class EngineProcess:
                 progress(report.what, report.done, report.total)
             elif isinstance(report, Ready):
                 return report.banner
-            else:
+            elif isinstance(report, Failed):
                 raise error_of(report.error)
         raise EngineDeadError(f"the engine's process ended while it started, {how_ended(await self._child.wait())}")
 
     async def ended(self) -> int:
-        """Wait for its end. Returns the exit code, negative for a signal."""
+        """Wait for its end, and listen to its pulse until then. Returns the exit code, negative for a signal."""
+        while (content := await self._child.receive()) is not None:
+            report = decode_report(content)
+            if isinstance(report, Pulse):
+                self.heartbeat = report.heartbeat
         return await self._child.wait()
 
     async def stop(self, patience: float) -> None:

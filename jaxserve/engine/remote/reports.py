@@ -24,6 +24,7 @@ class EngineSpec(msgspec.Struct, frozen=True, kw_only=True):
         log_level: least severe message to log.
         log_format: "text" or "json".
         restarts: how often an engine in its place was started before.
+        after_hang: whether the one before it was killed because it stood still.
         metrics: directory that it shares its metrics in; None for metrics that nobody reads.
     """
 
@@ -34,6 +35,7 @@ class EngineSpec(msgspec.Struct, frozen=True, kw_only=True):
     log_level: str = "info"
     log_format: str = "text"
     restarts: int = 0
+    after_hang: bool = False
     metrics: str | None = None
 
 
@@ -57,7 +59,13 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
     error: WireError
 
 
-Report = Progressed | Ready | Failed
+class Pulse(msgspec.Struct, frozen=True, tag="pulse"):
+    """The engine that listens last turned at this time, by the machine's monotonic clock."""
+
+    heartbeat: float
+
+
+Report = Progressed | Ready | Failed | Pulse
 
 _DECODER: msgspec.json.Decoder[Report] = msgspec.json.Decoder(Report)
 

@@ -105,6 +105,12 @@ class EngineServer:
         self._owners: dict[str, bytes] = {}  # sequence -> front end
         self._death: BaseException | None = None
         self._stopped = False
+        self._ticked = time.monotonic()
+
+    @property
+    def heartbeat(self) -> float:
+        """Time by which both the loop and `serve` are known to have turned, by the machine's monotonic clock."""
+        return min(self._engine.heartbeat, self._ticked)
 
     def serve(self) -> None:
         """Run until `stop`. Raises what the engine died of, once the front ends were told."""
@@ -121,7 +127,8 @@ class EngineServer:
                 if self._woken.fileno() in ready:
                     self._read_mail()
                 if time.monotonic() >= tick:
-                    tick = time.monotonic() + TICK_SECONDS
+                    self._ticked = time.monotonic()
+                    tick = self._ticked + TICK_SECONDS
                     self._tick()
         finally:
             self._engine.stop()

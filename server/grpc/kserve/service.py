@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
 from importlib.metadata import version
 
@@ -27,10 +27,11 @@ _LOG = logging.getLogger(__name__)
 
 
 class Kserve:
-    """The service's methods."""
+    """The service's methods. `ready` raises a JaxserveError unless requests are accepted and the engine's loop turns."""
 
-    def __init__(self, client: EngineClient) -> None:
+    def __init__(self, client: EngineClient, ready: Callable[[], None]) -> None:
         self._client = client
+        self._ready = ready
 
     async def server_live(self, request: pb.ServerLiveRequest, call: Call) -> pb.ServerLiveResponse:
         """Tell that the process answers."""
@@ -38,12 +39,12 @@ class Kserve:
 
     async def server_ready(self, request: pb.ServerReadyRequest, call: Call) -> pb.ServerReadyResponse:
         """Tell whether requests are accepted."""
-        return pb.ServerReadyResponse(ready=accepts(self._client))
+        return pb.ServerReadyResponse(ready=accepts(self._ready))
 
     async def model_ready(self, request: pb.ModelReadyRequest, call: Call) -> pb.ModelReadyResponse:
         """Tell whether requests for a model are accepted; for one that is not here they are not."""
         served = request.name == self._client.model.name and request.version in ("", VERSION)
-        return pb.ModelReadyResponse(ready=served and accepts(self._client))
+        return pb.ModelReadyResponse(ready=served and accepts(self._ready))
 
     async def server_metadata(self, request: pb.ServerMetadataRequest, call: Call) -> pb.ServerMetadataResponse:
         """Describe the server."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -33,10 +33,11 @@ _CHUNK_BYTES = 64 * 1024
 
 
 class VllmEngine:
-    """The service's methods."""
+    """The service's methods. `ready` raises a JaxserveError unless requests are accepted and the engine's loop turns."""
 
-    def __init__(self, client: EngineClient) -> None:
+    def __init__(self, client: EngineClient, ready: Callable[[], None]) -> None:
         self._client = client
+        self._ready = ready
         self._started = time.monotonic()
 
     async def generate(self, request: pb.GenerateRequest, call: Call) -> AsyncGenerator[pb.GenerateResponse, None]:
@@ -52,7 +53,7 @@ class VllmEngine:
     async def health_check(self, request: pb.HealthCheckRequest, call: Call) -> pb.HealthCheckResponse:
         """Tell whether requests are accepted, and if not why."""
         try:
-            self._client.check_health()
+            self._ready()
         except JaxserveError as error:
             return pb.HealthCheckResponse(healthy=False, message=error.message)
         return pb.HealthCheckResponse(healthy=True, message="ok")
@@ -88,7 +89,7 @@ class VllmEngine:
         """Describe this process."""
         return pb.GetServerInfoResponse(
             active_requests=self._client.stats().active,
-            is_paused=not accepts(self._client),
+            is_paused=not accepts(self._ready),
             uptime_seconds=time.monotonic() - self._started,
             server_type="jaxserve",
             data_parallel_size=1,

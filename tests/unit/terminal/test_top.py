@@ -53,6 +53,20 @@ def test_rates_means_and_quantiles_are_of_the_time_between_two_pages():
     assert change.quantile(catalogue.E2E_LATENCY, 0.5) is None
 
 
+SHOWN = (catalogue.TIME_TO_FIRST_TOKEN, catalogue.INTER_TOKEN_LATENCY, catalogue.QUEUE_TIME, catalogue.PREFILL_TIME)
+
+
+@pytest.mark.parametrize("metric", SHOWN, ids=lambda metric: metric.name)
+@pytest.mark.parametrize("seconds", [0.0004, 0.0008, 0.0015, 0.0025, 0.004, 0.007, 0.009])
+def test_what_takes_less_than_ten_milliseconds_is_told_apart(metric, seconds):
+    server = Server()
+    before = server.page(0.0)
+    for _ in range(100):
+        server.child(metric).observe(seconds)
+    change = Change(before, server.page(1.0))
+    assert change.quantile(metric, 0.5) == pytest.approx(seconds, abs=max(0.00075, seconds / 4))
+
+
 def test_values_beyond_the_last_bucket_count_as_its_bound():
     server = Server()
     before = server.page(0.0)
