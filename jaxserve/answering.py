@@ -116,7 +116,7 @@ def job_model(config: ModelConfig) -> JobModel:
     for name, content in _texts(config, directory).items():
         digest.update(f" {name} {len(content)} ".encode() + content)
     own_name = BUNDLED_MODEL if config.model == BUNDLED_MODEL else directory.resolve().name
-    return JobModel(config.served_model_name or own_name, digest.hexdigest())
+    return JobModel((*config.served_model_name, own_name)[0], digest.hexdigest())
 
 
 def _texts(config: ModelConfig, directory: Path) -> Mapping[str, bytes]:

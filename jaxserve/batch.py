@@ -1,4 +1,4 @@
-"""The door `python -m jaxserve.batch MODEL -i requests.jsonl -o results.jsonl [flags]`: a file of requests, without a server."""
+"""The command `python -m jaxserve.batch MODEL -i requests.jsonl -o results.jsonl [flags]`: a file of requests, no server."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from rich.console import Console
 from jaxserve.answering import CHOSEN, LocalAnswers, job_model, remote_engine, sequences_in_flight, throughput_config
 from jaxserve.config.check import check_types
 from jaxserve.config.fields import EngineConfig, setting
-from jaxserve.config.flags import add_flags, flag_names, from_flags
-from jaxserve.doors import OneLineParser, write_json
+from jaxserve.config.flags import OneLineParser, add_flags, flag_names, from_flags
+from jaxserve.doors import write_json
 from jaxserve.engine.client import EngineStats
 from jaxserve.errors import ConfigError, InternalError, JaxserveError
 from jaxserve.jobs.answers import Answers

@@ -1,11 +1,11 @@
-"""The door `python -m jaxserve.bench serving [flags]`: loads a running server and says what its clients saw."""
+"""The command `python -m jaxserve.bench serving [flags]`: loads a running server and says what its clients saw."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,10 +13,11 @@ import uvloop
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from jaxserve.config.fields import setting
-from jaxserve.config.flags import add_flags, from_flags
-from jaxserve.doors import OneLineParser, wide_console, write_json
+from jaxserve.config.flags import OneLineParser, add_flags, from_flags
+from jaxserve.doors import wide_console, write_json
 from jaxserve.errors import ConfigError, JaxserveError
 from jaxserve.load.agreement import agreement
+from jaxserve.load.lengths import CUT, LENGTHS, cut_to_context, workload_without
 from jaxserve.load.outcome import Outcome
 from jaxserve.load.plots import plot
 from jaxserve.load.report import LoadReport, report
@@ -53,12 +54,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     try:
         settings = vars(_parser().parse_args(argv))
-        load, workload = from_flags(LoadConfig, settings), from_flags(WorkloadConfig, settings)
+        free = [name for name in LENGTHS if settings[name] is None]
+        load, workload = from_flags(LoadConfig, settings), workload_without(free, settings)
         slo, output = from_flags(SloConfig, settings), from_flags(OutputConfig, settings)
         if output.plot is not None:
             require_matplotlib()  # before the work, not after it
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            result, outcomes = runner.run(_measure(load, workload, slo))
+            result, outcomes = runner.run(_measure(load, workload, free, slo))
         _write(output, result, outcomes)
     except JaxserveError as error:
         sys.stderr.write(f"jaxserve: {error.message}\n")
@@ -69,10 +71,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     return _EXIT_FAILURES if result.errors else 0
 
 
-async def _measure(load: LoadConfig, workload: WorkloadConfig, slo: SloConfig) -> tuple[LoadReport, list[Outcome]]:
+async def _measure(
+    load: LoadConfig, workload: WorkloadConfig, free: Collection[str], slo: SloConfig
+) -> tuple[LoadReport, list[Outcome]]:
     target = Target(load)
     try:
         served = await target.look()
+        workload = cut_to_context(workload, free, served.max_model_len)
         requests = list(_requests(workload, served))  # what is wrong with them is told before anything is sent
         with _bar() as bar:
             task = bar.add_task("requests", total=len(requests))
@@ -116,7 +121,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = OneLineParser(prog="python -m jaxserve.bench", description="Measure a running server.")
     kinds = parser.add_subparsers(dest="kind", required=True, metavar="{serving}", parser_class=OneLineParser)
     serving = kinds.add_parser("serving", help="load a server that speaks OpenAI's completions", description=__doc__)
-    add_flags(serving, LoadConfig, WorkloadConfig, SloConfig, OutputConfig)
+    add_flags(serving, LoadConfig, WorkloadConfig, SloConfig, OutputConfig, chosen=LENGTHS, chosen_how=CUT)
     return parser
 
 

@@ -1,4 +1,4 @@
-"""The door `python -m jaxserve.chat [WHERE] [flags]`: a conversation with a running server or a model in this process."""
+"""The command `python -m jaxserve.chat [WHERE] [flags]`: a conversation with a running server or a model in this process."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from rich.console import Console
 
 from jaxserve.config.check import check_types
 from jaxserve.config.fields import setting
-from jaxserve.config.flags import add_flags, from_flags
-from jaxserve.doors import OneLineParser
+from jaxserve.config.flags import OneLineParser, add_flags, from_flags
 from jaxserve.errors import JaxserveError
 from jaxserve.terminal.conversation import Conversation, Sampling
 from jaxserve.terminal.repl import Repl

@@ -1,4 +1,4 @@
-"""The console script: `jaxserve serve ...` is `python -m jaxserve.serve ...`, and so for every door."""
+"""The console script: `jaxserve serve ...` is `python -m jaxserve.serve ...`, and so for every command."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
 
-DOORS = {
+from jaxserve.config.flags import version_line
+
+COMMANDS = {
     "serve": "serve a model over HTTP and gRPC",
     "chat": "talk with a server or a local model",
     "top": "watch a server's load",
@@ -24,20 +26,20 @@ DOORS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the door that the first argument names with the arguments after it."""
+    """Run the command that the first argument names with the arguments after it."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    doors = {name: text for name, text in DOORS.items() if find_spec(f"jaxserve.{name}")}
-    if given and given[0] in doors:
-        door = f"jaxserve.{given[0]}"
-        sys.argv = [f"python -m {door}", *given[1:]]
-        runpy.run_module(door, run_name="__main__", alter_sys=True)
-        return
-    lines = ["usage: jaxserve DOOR [ARGUMENTS]", *(f"  {name:<9} {text}" for name, text in doors.items())]
-    if not given or given[0] in ("-h", "--help"):
-        print("\n".join(lines))
-        return
-    print("\n".join([f"jaxserve: no door named {given[0]!r}", *lines]), file=sys.stderr)
-    raise SystemExit(2)
+    commands = {name: text for name, text in COMMANDS.items() if find_spec(f"jaxserve.{name}")}
+    if given and given[0] in commands:
+        module = f"jaxserve.{given[0]}"
+        sys.argv = [f"python -m {module}", *given[1:]]
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    elif not given or given[0] in ("-h", "--help"):
+        print("\n".join(["usage: jaxserve COMMAND [ARGUMENTS]", *(f"  {name:<9} {text}" for name, text in commands.items())]))
+    elif given[0] == "--version":
+        print(version_line())
+    else:
+        print(f"jaxserve: no command {given[0]!r}; there are {', '.join(commands)}", file=sys.stderr)
+        raise SystemExit(2)
 
 
 if __name__ == "__main__":

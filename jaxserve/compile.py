@@ -1,4 +1,4 @@
-"""The door `python -m jaxserve.compile MODEL --target h100:8 --tp 8 [flags]`: compile for GPUs that are not here, or for CPUs."""
+"""The command `python -m jaxserve.compile MODEL --target h100:8 --tp 8 [flags]`: compiles for GPUs that are not here, or CPUs."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from jaxserve.aot.build import CompiledStep, compile_for
 from jaxserve.aot.report import show
 from jaxserve.aot.settings import TargetConfig
 from jaxserve.config.fields import setting
-from jaxserve.config.flags import add_flags
-from jaxserve.doors import OneLineParser, wide_console, write_json
+from jaxserve.config.flags import OneLineParser, add_flags
+from jaxserve.doors import wide_console, write_json
 from jaxserve.errors import JaxserveError
 from jaxserve.executor.compile_cache import NO_CACHE, keep_compiled_programs
 

@@ -1,4 +1,4 @@
-"""The door `python -m jaxserve.convert SOURCE OUTPUT [flags]`: a model directory with Orbax weights, or a manifest."""
+"""The command `python -m jaxserve.convert SOURCE OUTPUT [flags]`: a model directory with Orbax weights, or a manifest."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeE
 
 from jaxserve.config.check import check_types
 from jaxserve.config.fields import setting
-from jaxserve.config.flags import add_flags
-from jaxserve.doors import OneLineParser
+from jaxserve.config.flags import OneLineParser, add_flags
 from jaxserve.errors import ConfigError, JaxserveError
 from jaxserve.weights.conversion import Source, convert, make_manifest
 from jaxserve.weights.manifest import MANIFEST

@@ -1,25 +1,16 @@
-"""What the doors that answer a question share: one line for a mistake, a wide enough table, figures as JSON."""
+"""What commands that answer a question share: rates, a wide enough table, figures as JSON."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from rich.console import Console
 
 from jaxserve.errors import ConfigError
-
-
-class OneLineParser(argparse.ArgumentParser):
-    """Complains as every other mistake is told: a ConfigError, which a door prints in one line."""
-
-    def error(self, message: str) -> NoReturn:
-        """Raise ConfigError."""
-        raise ConfigError(message)
 
 
 class Throughput:

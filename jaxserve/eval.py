@@ -1,4 +1,4 @@
-"""The door `python -m jaxserve.eval [MODEL] [flags]`: scores a model with the lm-eval harness, in this process and offline.
+"""The command `python -m jaxserve.eval [MODEL] [flags]`: scores a model with the lm-eval harness, in this process and offline.
 
 `--compare A B ...` compares checkpoints, and results that were written with --output, with the first of them.
 """
@@ -20,9 +20,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from jaxserve.answering import CHOSEN, throughput_config
 from jaxserve.config.fields import EngineConfig, ModelConfig, setting
-from jaxserve.config.flags import add_flags, flag_names, from_flags
+from jaxserve.config.flags import OneLineParser, add_flags, flag_names, from_flags
 from jaxserve.config.harness import prepare_harness
-from jaxserve.doors import OneLineParser, wide_console
+from jaxserve.doors import wide_console
 from jaxserve.errors import ConfigError, JaxserveError
 from jaxserve.evaluation.differences import differences
 from jaxserve.evaluation.listing import show_tasks

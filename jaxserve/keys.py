@@ -1,4 +1,4 @@
-"""The door `python -m jaxserve.keys new --tenant NAME [flags]`: a fresh API key, and the lines of it for the file of keys."""
+"""The command `python -m jaxserve.keys new --tenant NAME [flags]`: a fresh API key, and the lines of it for the file of keys."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from typing import Any
 
 from jaxserve.config.check import check_types
 from jaxserve.config.fields import setting
-from jaxserve.config.flags import add_flags
-from jaxserve.doors import OneLineParser
+from jaxserve.config.flags import OneLineParser, add_flags
 from jaxserve.errors import ConfigError, JaxserveError
 from jaxserve.types import ServiceClass
 

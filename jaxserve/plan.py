@@ -1,4 +1,4 @@
-"""The door `python -m jaxserve.plan MODEL [flags]`: what fits on a machine, how fast, at what price."""
+"""The command `python -m jaxserve.plan MODEL [flags]`: what fits on a machine, how fast, at what price."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from jaxserve.config.fields import setting
-from jaxserve.config.flags import add_flags
-from jaxserve.doors import OneLineParser, wide_console, write_json
+from jaxserve.config.flags import OneLineParser, add_flags
+from jaxserve.doors import wide_console, write_json
 from jaxserve.errors import JaxserveError
 from jaxserve.planner.report import show
 from jaxserve.planner.study import PlanConfig, study

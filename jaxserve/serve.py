@@ -1,8 +1,9 @@
-"""The door `python -m jaxserve.serve [MODEL_DIR] [flags]`: one model over HTTP and gRPC."""
+"""The command `python -m jaxserve.serve [MODEL_DIR] [flags]`: one model over HTTP and gRPC."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -23,6 +24,7 @@ from server.checks import check_ports
 from server.ports import Addresses
 from server.processes.supervisor import Announcer, Supervisor, engine_spec
 
+_LOG = logging.getLogger("jaxserve.serve")  # it runs as __main__
 _EXIT_ERROR = 2
 _EXIT_INTERRUPTED = 130
 _LINE_SECONDS = 2.0
@@ -33,6 +35,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         start = read_start(argv, "python -m jaxserve.serve", "Serve a model over HTTP and gRPC.")
         set_up_logging(start.server.log_level, start.server.log_format)
+        for note in start.notes:
+            _LOG.info("%s", note)
         check_ports(start.server)
         if start.source.check:
             _check(start)

@@ -1,4 +1,4 @@
-"""The door `python -m jaxserve.simulate MODEL [flags]`: what a workload would see of the real scheduler on given hardware."""
+"""The command `python -m jaxserve.simulate MODEL [flags]`: what a workload would see of the real scheduler on given hardware."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from jaxserve.config.fields import SchedulerConfig, setting
-from jaxserve.config.flags import add_flags, from_flags
-from jaxserve.doors import OneLineParser, wide_console, write_json
+from jaxserve.config.flags import OneLineParser, add_flags, from_flags
+from jaxserve.doors import wide_console, write_json
 from jaxserve.errors import ConfigError, JaxserveError
 from jaxserve.simulation.fleet import Fleet
 from jaxserve.simulation.plots import plot, require_matplotlib

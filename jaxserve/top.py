@@ -1,4 +1,4 @@
-"""The door `python -m jaxserve.top [URL] [flags]`: a running server's load, as it changes."""
+"""The command `python -m jaxserve.top [URL] [flags]`: a running server's load, as it changes."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from rich.live import Live
 
 from jaxserve.config.check import check_types
 from jaxserve.config.fields import setting
-from jaxserve.config.flags import add_flags, from_flags
-from jaxserve.doors import OneLineParser
+from jaxserve.config.flags import OneLineParser, add_flags, from_flags
 from jaxserve.errors import ConfigError, JaxserveError
 from jaxserve.metrics import catalogue
 from jaxserve.terminal.metrics_page import Change, Page

@@ -1,4 +1,4 @@
-"""The door `python -m jaxserve.verify kernels [flags]`: whether every kernel computes what the float64 references do."""
+"""The command `python -m jaxserve.verify kernels [flags]`: whether every kernel computes what the float64 references do."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from rich.table import Table
 
 from jaxserve.config.check import check_types
 from jaxserve.config.fields import setting
-from jaxserve.config.flags import add_flags
-from jaxserve.doors import OneLineParser, wide_console, write_json
+from jaxserve.config.flags import OneLineParser, add_flags
+from jaxserve.doors import wide_console, write_json
 from jaxserve.errors import ConfigError, JaxserveError
 from jaxserve.executor.platform import choose_platform
 from pallas_kernels.parity.cases import DTYPES

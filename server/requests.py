@@ -101,15 +101,15 @@ def check_model(client: EngineClient, name: str | None) -> None:
     """Raise ModelNotFoundError unless `name` is served here and the caller may use it; none means the only one."""
     call = CURRENT.get()
     if call is not None:
-        call.check_model(name or client.model.name)
-    if name and name != client.model.name:
+        call.check_model(client.model.names if not name or name in client.model.names else (name,))
+    if name and name not in client.model.names:
         raise ModelNotFoundError(f"the model {name!r} is not served here; this server has {client.model.name!r}", param="model")
 
 
-def may_use(name: str) -> bool:
-    """Whether the caller may use a model."""
+def may_use(client: EngineClient) -> bool:
+    """Whether the caller may use the model."""
     call = CURRENT.get()
-    return call is None or call.may_use(name)
+    return call is None or call.may_use(client.model.names)
 
 
 def check_not_empty(prompt: str | Sequence[object], param: str) -> None:

@@ -44,7 +44,7 @@ async def abort(client: EngineClient, request_id: str) -> bool:
 
 async def _charged(call: Call, client: EngineClient, job: Job) -> Events:
     """The job's events, of a call that pays for them."""
-    call.check_model(client.model.name)
+    call.check_model(client.model.names)
     options = call.options(job.options)
     charged = await call.start(job.request_id, client.model.name, options, _size(job))
     error: BaseException | None = None

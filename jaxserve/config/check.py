@@ -18,11 +18,24 @@ def check_types(config: Any) -> None:
             raise ConfigError(f"{item.name} must be {_describe(hint)}, got {value!r}", param=item.name)
 
 
+def take_several(config: Any, *names: str) -> None:
+    """Make tuples of what fields of several values were given instead: one string, a list, None for nothing.
+
+    For `__post_init__` of a frozen dataclass, before its types are checked.
+    """
+    for name in names:
+        value = getattr(config, name)
+        if value is None or isinstance(value, str | list):
+            object.__setattr__(config, name, () if value is None else (value,) if isinstance(value, str) else tuple(value))
+
+
 def _fits(value: Any, hint: Any) -> bool:
     if get_origin(hint) is Literal:
         return value in get_args(hint)
     if get_origin(hint) in (Union, types.UnionType):
         return any(_fits(value, part) for part in get_args(hint))
+    if get_origin(hint) is tuple:  # of any length, of one type
+        return isinstance(value, tuple) and all(_fits(part, get_args(hint)[0]) for part in value)
     if isinstance(value, bool):
         return hint is bool
     return isinstance(value, (int, float) if hint is float else hint)
@@ -33,4 +46,6 @@ def _describe(hint: Any) -> str:
         return "one of " + ", ".join(map(repr, get_args(hint)))
     if get_origin(hint) in (Union, types.UnionType):
         return " or ".join(_describe(part) for part in get_args(hint))
+    if get_origin(hint) is tuple:
+        return f"{_describe(get_args(hint)[0])}, or several"
     return {type(None): "None", int: "an integer", float: "a number", str: "a string", bool: "True or False"}[hint]

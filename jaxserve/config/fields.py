@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, get_type_hints
 from urllib.parse import urlsplit
 
-from jaxserve.config.check import check_types
+from jaxserve.config.check import check_types, take_several
 from jaxserve.config.kernels import AUTO, Kernels, parse_kernels
 from jaxserve.errors import ConfigError
 
@@ -32,8 +32,12 @@ def setting(default: Any, help: str, **extra: Any) -> Any:
 class ModelConfig:
     """Which model, and how its numbers are held."""
 
-    model: str = setting("pico", "checkpoint directory in Hugging Face format, or 'pico' for the bundled model", positional=True)
-    served_model_name: str | None = setting(None, "name clients ask for; the directory's name by default")
+    model: str = setting(
+        "pico", "checkpoint directory in Hugging Face format, or 'pico' for the bundled model", positional=True, named=True
+    )
+    served_model_name: tuple[str, ...] = setting(
+        (), "names clients may ask for, of which answers carry the first; the directory's name by default"
+    )
     tokenizer: str | None = setting(None, "directory or file of the tokenizer; the checkpoint's own by default")
     dtype: DType = setting("auto", "dtype of weights, activations and KV cache; 'auto' takes the checkpoint's")
     quantization: Quantization = setting(
@@ -54,7 +58,13 @@ class ModelConfig:
     )
 
     def __post_init__(self) -> None:
+        take_several(self, "served_model_name")
         check_types(self)
+        if not all(self.served_model_name) or len(set(self.served_model_name)) != len(self.served_model_name):
+            raise ConfigError(
+                f"served_model_name must be names that differ, got {', '.join(map(repr, self.served_model_name))}",
+                param="served_model_name",
+            )
         if self.max_model_len is not None:
             require_at_least("max_model_len", self.max_model_len, 2)
         if not 0.0 <= self.recheck_weights_minutes <= MAX_MINUTES:
@@ -280,6 +290,7 @@ class ServerConfig:
     grpc_max_message_mib: int = setting(16, "largest gRPC request in MiB")
     grpc_keepalive: float = setting(60.0, "seconds without traffic after which a gRPC client is asked whether it lives")
     keys: str | None = setting(None, "TOML file of API keys and of what their tenants may take; without, anybody is let in")
+    api_key_hashes: tuple[str, ...] = setting((), "SHA-256 of keys that one tenant has, in place of a file of keys", flag=False)
     allow_unauthenticated: bool = setting(False, "listen without API keys where other machines can reach the server")
     usage_log: str | None = setting(None, "file to which each delivered batch of tokens is appended as a line of JSON, for bills")
     ignore_unsupported: str = setting(
@@ -320,6 +331,7 @@ class ServerConfig:
     )
 
     def __post_init__(self) -> None:
+        take_several(self, "api_key_hashes")
         check_types(self)
         for name in ("port", "grpc_port"):
             if not 0 <= getattr(self, name) <= 65535:
@@ -339,9 +351,14 @@ class ServerConfig:
                 raise ConfigError(f"{name} must be above 0 and finite, got {getattr(self, name)}", param=name)
         if not 0.0 < self.file_days <= _MAX_DAYS:
             raise ConfigError(f"file_days must be above 0 and at most {_MAX_DAYS}, got {self.file_days}", param="file_days")
-        if self.keys is None and not self.allow_unauthenticated and not is_loopback(self.host):
+        if self.keys is not None and self.api_key_hashes:
             raise ConfigError(
-                f"host {self.host!r} can be reached by other machines, and there are no API keys: give --keys, "
+                "keys and api_key (or JAXSERVE_API_KEY) exclude each other: `jaxserve keys` adds a key to the file",
+                param="api_key",
+            )
+        if self.keys is None and not self.api_key_hashes and not self.allow_unauthenticated and not is_loopback(self.host):
+            raise ConfigError(
+                f"host {self.host!r} can be reached by other machines, and there are no API keys: give --keys or --api-key, "
                 "or --allow-unauthenticated to let anybody in",
                 param="allow_unauthenticated",
             )

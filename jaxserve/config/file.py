@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from jaxserve.config.vllm_arguments import instead_of
 from jaxserve.errors import ConfigError
 
 
@@ -38,7 +39,8 @@ def read_settings(path: str, known: Collection[str]) -> dict[str, Any]:
     for key, value in loaded.items():
         name = str(key).replace("-", "_")
         if name not in known:
-            raise ConfigError(f"config: {path}: unknown setting {key!r}; --help lists what there is", param="config")
+            hint = instead_of(name) or "--help lists what there is"
+            raise ConfigError(f"config: {path}: unknown setting {key!r}; {hint}", param="config")
         if name in settings:
             raise ConfigError(f"config: {path}: {key!r} is there twice", param="config")
         settings[name] = value
@@ -46,7 +48,7 @@ def read_settings(path: str, known: Collection[str]) -> dict[str, Any]:
 
 
 def as_yaml(*configs: Any, changed_only: bool = False) -> str:
-    """Settings of dataclasses as a file that `read_settings` reads. No setting is a secret: keys are files.
+    """Settings of dataclasses as a file that `read_settings` reads. Keys are not among them.
 
     Args:
         configs: dataclasses made of `setting`s.

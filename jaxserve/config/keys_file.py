@@ -24,6 +24,7 @@ from jaxserve.config.policies import MAX_WEIGHT, MIN_WEIGHT, Policies, TenantPol
 from jaxserve.errors import ConfigError
 from jaxserve.types import ServiceClass
 
+ONE_TENANT = "default"  # whose keys of a command line are
 _ID_DIGITS = 12  # of the hash, for a key without an id
 
 Count = Annotated[int, msgspec.Meta(ge=1, le=10**12)]
@@ -124,6 +125,11 @@ def load_keys(path: str) -> Keys:
         raise ConfigError(f"keys: cannot read {path}: {error.strerror}", param="keys") from error
     except (msgspec.DecodeError, ValueError) as error:  # one of the file's content, of TOML or of ours
         raise ConfigError(f"keys: {path}: {error}", param="keys") from error
+
+
+def keys_of_one_tenant(hashes: Iterable[str]) -> Keys:
+    """Keys without limits, which may do what operators do, of the tenant "default"; from the SHA-256 of each."""
+    return _keys([ApiKey(sha256=digest, tenant=ONE_TENANT, admin=True) for digest in hashes])
 
 
 def with_weights(policies: Policies, weights: Mapping[str, float]) -> Policies:

@@ -73,7 +73,7 @@ class ResolvedConfig:
     """Values for everything that could be "auto".
 
     Attributes:
-        served_model_name: the name requests use.
+        served_model_names: the names requests may use, of which answers carry the first.
         dtype, kv_dtype: of weights and activations, and of the KV cache.
         max_model_len: longest prompt plus output, tokens.
         num_pages: pages of the KV cache, the null page included.
@@ -82,7 +82,7 @@ class ResolvedConfig:
         scheduler: with the defaults of the platform.
     """
 
-    served_model_name: str
+    served_model_names: tuple[str, ...]
     dtype: str
     kv_dtype: str
     max_model_len: int
@@ -129,7 +129,7 @@ def resolve(
             )
         max_model_len = fitting
     return ResolvedConfig(
-        served_model_name=config.model.served_model_name or model.name,
+        served_model_names=config.model.served_model_name or (model.name,),
         dtype=dtype,
         kv_dtype=kv_dtype,
         max_model_len=max_model_len,

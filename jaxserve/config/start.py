@@ -3,34 +3,50 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import get_type_hints
 
-from jaxserve.config.check import check_types
+from jaxserve.config.api_key import VARIABLE, api_key_hashes
+from jaxserve.config.check import check_types, take_several
 from jaxserve.config.fields import EngineConfig, ServerConfig, setting
 from jaxserve.config.file import as_yaml, read_settings
-from jaxserve.config.flags import add_flags, flag_names, from_flags
+from jaxserve.config.flags import OneLineParser, add_flags, flag_names, from_flags
+from jaxserve.config.vllm_arguments import as_ours
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceConfig:
-    """Where settings come from besides flags, and whether they are only looked at."""
+    """Where settings come from besides flags, whether they are only looked at, and what goes on as hashes."""
 
     config: str | None = setting(None, "YAML file of settings under the names of flags; a flag wins over it")
     check: bool = setting(False, "print every setting as it would be, or what is wrong with it, and leave")
+    api_key: tuple[str, ...] = setting(
+        (),
+        f"API keys, one tenant's, that may do everything; the machine's users see them among its processes, "
+        f"which one in the environment variable {VARIABLE} is not",
+    )
 
     def __post_init__(self) -> None:
+        take_several(self, "api_key")
         check_types(self)
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What a server was asked to do."""
+    """What a server was asked to do.
+
+    Attributes:
+        source: where it was asked.
+        engine, server: the settings.
+        notes: lines about what was asked and changes nothing.
+    """
 
     source: SourceConfig
     engine: EngineConfig
     server: ServerConfig
+    notes: tuple[str, ...] = ()
 
     def as_yaml(self, *, changed_only: bool = False) -> str:
         """The settings as a file that `--config` reads; `changed_only` leaves defaults out."""
@@ -41,21 +57,27 @@ class Start:
 def read_start(argv: Sequence[str] | None, prog: str, description: str) -> Start:
     """Settings from flags, else from the file that one of them names, else their defaults.
 
-    Raises ConfigError; ends the process with a message where flags themselves are wrong, as argparse does.
+    Flags of vLLM are taken where this server has what they ask for.
+
+    Raises ConfigError; ends the process where only the help or the version is asked for.
     """
+    arguments, notes = as_ours(sys.argv[1:] if argv is None else argv)
     parts = tuple(get_type_hints(EngineConfig).values())
-    parser = argparse.ArgumentParser(prog=prog, description=description, allow_abbrev=False)
+    parser = OneLineParser(prog=prog, description=description)
     add_flags(parser, SourceConfig, *parts, ServerConfig)
-    first = argparse.ArgumentParser(prog=prog, add_help=False, allow_abbrev=False)
+    first = OneLineParser(prog=prog, add_help=False)
     first.add_argument("--config")
-    path = first.parse_known_args(argv)[0].config
+    path = first.parse_known_args(arguments)[0].config
     from_file = (
         {} if path is None else read_settings(path, [name for part in (*parts, ServerConfig) for name in flag_names(part)])
     )
-    # What the namespace holds already stays as the file has it, unconverted; but the positional is always written.
-    if "model" in from_file:
-        parser.set_defaults(model=from_file["model"])
-    settings = vars(parser.parse_args(argv, argparse.Namespace(**from_file)))
-    server = from_flags(ServerConfig, settings)
+    # What the namespace holds already stays as the file has it, unconverted.
+    settings = vars(parser.parse_args(arguments, argparse.Namespace(**from_file)))
+    source = from_flags(SourceConfig, settings)
+    server = ServerConfig(
+        **{name: settings[name] for name in flag_names(ServerConfig)}, api_key_hashes=api_key_hashes(source.api_key)
+    )
     engine = {name: settings[name] for part in parts for name in flag_names(part)}
-    return Start(from_flags(SourceConfig, settings), EngineConfig.from_settings({**engine, "tenant_keys": server.keys}), server)
+    return Start(
+        replace(source, api_key=()), EngineConfig.from_settings({**engine, "tenant_keys": server.keys}), server, tuple(notes)
+    )

@@ -105,7 +105,7 @@ def build_engine(config: EngineConfig, *, strict_length: bool, clock: Clock, pro
     scheduler = Scheduler(resolved.scheduler, cache, longest, clock, policies=ready.policies, step_sizes=sizes)
     fingerprint = model_fingerprint(ready.directory, decoder, config.model)
     namespace = CacheNamespace(fingerprint, resolved.kv_dtype, repr(decoder.ropes))
-    dumper = crash_dumper(config, resolved.served_model_name, fingerprint, executor.capabilities())
+    dumper = crash_dumper(config, resolved.served_model_names[0], fingerprint, executor.capabilities())
     built = BuiltEngine(
         core=EngineCore(scheduler, executor, overlap=config.scheduler.overlap, dumper=dumper),
         intake=Intake(tokenizer, _limits(config, ready, strict_length), namespace, _budgets(config, ready.policies, cache)),
@@ -192,7 +192,8 @@ def _report(
     devices = config.parallel.tensor_parallel_size
     return EngineReport(
         model=ModelInfo(
-            name=resolved.served_model_name,
+            name=resolved.served_model_names[0],
+            aliases=resolved.served_model_names[1:],
             architecture=decoder.architecture,
             max_model_len=resolved.max_model_len,
             vocab_size=decoder.vocab_size,

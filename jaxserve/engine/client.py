@@ -18,7 +18,7 @@ class ModelInfo:
     """What clients may know of the served model.
 
     Attributes:
-        name: the name requests use.
+        name: the name that answers carry, and requests may use.
         architecture: the Hugging Face architecture name.
         max_model_len: longest prompt plus output in tokens.
         vocab_size: number of token ids the model scores.
@@ -27,6 +27,7 @@ class ModelInfo:
         created: Unix time at which the engine was started.
         tokenizer: absolute path of its tokenizer, a directory or a file; empty where it is not known.
         sampling: what requests that do not say how to sample get.
+        aliases: further names that requests may use.
     """
 
     name: str
@@ -38,6 +39,12 @@ class ModelInfo:
     created: int
     tokenizer: str = ""
     sampling: SamplingDefaults = NO_DEFAULTS
+    aliases: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All names that requests may use."""
+        return (self.name, *self.aliases)
 
 
 @dataclass(frozen=True, slots=True)

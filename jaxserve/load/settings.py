@@ -15,7 +15,7 @@ from jaxserve.errors import ConfigError
 class LoadConfig:
     """The server, and how requests are sent to it."""
 
-    base_url: str = setting("http://127.0.0.1:8000", "the server, without /v1")
+    base_url: str = setting("http://127.0.0.1:8000", "the server, without /v1", positional=True, named=True, metavar="URL")
     model: str | None = setting(None, "model that requests name; the first one the server lists by default")
     api_key: str | None = setting(None, "sent as a bearer token")
     concurrency: int | None = setting(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Collection, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 
@@ -133,14 +134,14 @@ class Call:
             raise PermissionDeniedError(f"service_class {asked} is above {own}, that of the API key", param="service_class")
         return replace(given, tenant=principal.tenant, service_class=asked or own)
 
-    def may_use(self, name: str) -> bool:
-        """Whether the key may use a model."""
-        return self.principal.models is None or name in self.principal.models
+    def may_use(self, names: Collection[str]) -> bool:
+        """Whether the key may use a model that has these names: it need not have all of them."""
+        return self.principal.models is None or not self.principal.models.isdisjoint(names)
 
-    def check_model(self, name: str) -> None:
+    def check_model(self, names: Sequence[str]) -> None:
         """Raise ModelNotFoundError for a model that the key may not use."""
-        if not self.may_use(name):
-            raise ModelNotFoundError(f"the model {name!r} does not exist, or the API key may not use it", param="model")
+        if not self.may_use(names):
+            raise ModelNotFoundError(f"the model {names[0]!r} does not exist, or the API key may not use it", param="model")
 
     def engine_id(self, request_id: str) -> str:
         """The engine's name for a request: a tenant cannot name, and so not abort or stand in the way of, another's."""

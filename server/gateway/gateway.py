@@ -7,9 +7,9 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Sequence
 
-from jaxserve.clock import RealClock
+from jaxserve.clock import Clock, RealClock
 from jaxserve.config.fields import ServerConfig
-from jaxserve.config.keys_file import load_keys
+from jaxserve.config.keys_file import keys_of_one_tenant, load_keys
 from jaxserve.errors import PermissionDeniedError
 from server.gateway.call import Call
 from server.gateway.idempotency import Answers
@@ -73,10 +73,10 @@ class Gateway:
         cannot be used.
         """
         clock = RealClock()
-        keys = None if config.keys is None else KeyRing(config.keys, clock)
+        keys = _key_ring(config, clock)
         log = None if config.usage_log is None else UsageLog(config.usage_log, on_usage_lost)
         if keys is None:
-            _LOG.warning("no API keys (--keys): whoever reaches %s may use this server", config.host)
+            _LOG.warning("no API keys (--keys, --api-key): whoever reaches %s may use this server", config.host)
         shared = ledger or LocalLedger(LedgerState(clock, time.time()))
         lenience = Lenience(clock, names_of(config.ignore_unsupported))
         return cls(keys, shared, log, lenience=lenience, max_body_bytes=config.max_body_bytes, owner=owner)
@@ -111,6 +111,12 @@ class Gateway:
         if access == "admin" and not principal.admin:
             raise PermissionDeniedError("this needs an API key with admin = true")
         return principal
+
+
+def _key_ring(config: ServerConfig, clock: Clock) -> KeyRing | None:
+    if config.keys is not None:
+        return KeyRing(config.keys, clock)
+    return KeyRing(keys_of_one_tenant(config.api_key_hashes), clock) if config.api_key_hashes else None
 
 
 def check_files(config: ServerConfig) -> None:

@@ -46,17 +46,22 @@ ANYBODY = Principal(tenant=None, key_id="", service_class=None, models=None, adm
 
 
 class KeyRing:
-    """The keys of a file, read again when it changes. A file that has become unreadable or wrong leaves the keys as they were.
+    """The keys of a file, read again when it changes; a file that has become unreadable or wrong leaves the keys as they were.
+    Or keys that stay.
+
+    Args:
+        source: path of the file, or the keys that stay.
+        clock: says when to look at the file again.
 
     Raises ConfigError if the file is wrong from the start.
     """
 
-    def __init__(self, path: str, clock: Clock) -> None:
-        self._path = path
+    def __init__(self, source: str | Keys, clock: Clock) -> None:
+        self._path = source if isinstance(source, str) else None
         self._clock = clock
         self._checked = clock.now()
-        self._stamp = _stamp(path)
-        self._take(load_keys(path))
+        self._stamp = _stamp(source) if isinstance(source, str) else None
+        self._take(load_keys(source) if isinstance(source, str) else source)
 
     def principal(self, credentials: Sequence[bytes]) -> Principal:
         """Whose request carries these credentials. Raises AuthenticationError."""
@@ -88,7 +93,7 @@ class KeyRing:
 
     def _poll(self) -> None:
         now = self._clock.now()
-        if now - self._checked < POLL_SECONDS:
+        if self._path is None or now - self._checked < POLL_SECONDS:
             return
         self._checked = now
         stamp = _stamp(self._path)

@@ -23,7 +23,7 @@ router = APIRouter()
 async def models(request: Request) -> ModelListReply:
     """List the served models that the caller may use."""
     client: EngineClient = request.app.state.client
-    return {"object": "list", "data": [_reply(client.model)] if may_use(client.model.name) else []}
+    return {"object": "list", "data": [_reply(client.model, name) for name in client.model.names] if may_use(client) else []}
 
 
 @router.get("/v1/models/{name:path}", responses={**answer(ModelReply, examples.MODEL), **failures(ASKING)}, tags=["model"])
@@ -31,7 +31,7 @@ async def model(name: str, request: Request) -> ModelReply:
     """Describe one model."""
     client: EngineClient = request.app.state.client
     check_model(client, name)
-    return _reply(client.model)
+    return _reply(client.model, name)
 
 
 @router.get(
@@ -50,9 +50,9 @@ async def server_version() -> VersionReply:
     return {"version": version("jaxserve")}
 
 
-def _reply(info: ModelInfo) -> ModelReply:
+def _reply(info: ModelInfo, name: str) -> ModelReply:
     return {
-        "id": info.name,
+        "id": name,
         "object": "model",
         "created": info.created,
         "owned_by": "jaxserve",

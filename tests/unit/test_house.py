@@ -90,20 +90,20 @@ def test_device_packages_import_only_jax(package: str) -> None:
             assert {name.partition(".")[0] for name in names} <= packages, path
 
 
-def test_cli_lists_the_doors_that_exist(capsys: pytest.CaptureFixture[str]) -> None:
+def test_cli_lists_the_commands_that_exist(capsys: pytest.CaptureFixture[str]) -> None:
     cli.main([])
     listed = re.findall(r"^  (\w+)", capsys.readouterr().out, re.MULTILINE)
-    assert listed == [name for name in cli.DOORS if (ROOT / "jaxserve" / f"{name}.py").exists()]
+    assert listed == [name for name in cli.COMMANDS if (ROOT / "jaxserve" / f"{name}.py").exists()]
 
 
-def test_cli_refuses_an_unknown_door(capsys: pytest.CaptureFixture[str]) -> None:
+def test_cli_refuses_an_unknown_command_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exit:
         cli.main(["sevre"])
     assert exit.value.code == 2
-    assert "no door named 'sevre'" in capsys.readouterr().err
+    assert re.fullmatch(r"jaxserve: no command 'sevre'; there are serve, chat, .*\n", capsys.readouterr().err)
 
 
-def test_cli_runs_a_door_with_the_arguments_after_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cli_runs_a_command_with_the_arguments_after_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "plan.py").write_text("import sys\nassert __name__ == '__main__'\nprint(sys.argv)\n")
     code = "import jaxserve, sys; jaxserve.__path__.insert(0, sys.argv.pop(1)); from jaxserve.cli import main; main()"
     monkeypatch.chdir(ROOT)

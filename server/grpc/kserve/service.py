@@ -43,7 +43,7 @@ class Kserve:
 
     async def model_ready(self, request: pb.ModelReadyRequest, call: Call) -> pb.ModelReadyResponse:
         """Tell whether requests for a model are accepted; for one that is not here they are not."""
-        served = request.name == self._client.model.name and request.version in ("", VERSION)
+        served = request.name in self._client.model.names and request.version in ("", VERSION)
         return pb.ModelReadyResponse(ready=served and accepts(self._ready))
 
     async def server_metadata(self, request: pb.ServerMetadataRequest, call: Call) -> pb.ServerMetadataResponse:

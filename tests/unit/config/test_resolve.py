@@ -84,8 +84,8 @@ def test_time_between_tokens(devices, asked, seconds):
 
 
 def test_names():
-    assert resolve(config(), MODEL, CPU).served_model_name == "tiny"
-    assert resolve(config(model={"served_model_name": "mine"}), MODEL, CPU).served_model_name == "mine"
+    assert resolve(config(), MODEL, CPU).served_model_names == ("tiny",)
+    assert resolve(config(model={"served_model_name": ["mine", "yours"]}), MODEL, CPU).served_model_names == ("mine", "yours")
 
 
 def test_max_model_len():

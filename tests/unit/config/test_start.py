@@ -1,5 +1,7 @@
 """A server's settings: flags before the file, the file before defaults."""
 
+import hashlib
+
 import pytest
 
 from jaxserve.config.start import read_start
@@ -45,6 +47,8 @@ def test_keys_reach_the_engine_for_their_weights(tmp_path):
         ("dtype: float8\n", "dtype must be one of"),
         ("model: 5\n", "model must be a string"),
         ("port: 70000\n", "port must be between 0 and 65535"),
+        ("gpu-memory-utilization: 0.5\n", "unknown setting 'gpu-memory-utilization'; it is gpu-memory-fraction here"),
+        ("swap-space: 4\n", "unknown setting 'swap-space'; preempted sequences are computed again"),
         ("tenant-keys: x\n", "unknown setting 'tenant-keys'"),
         ("check: true\n", "unknown setting 'check'"),
         ("config: other.yaml\n", "unknown setting 'config'"),
@@ -57,10 +61,52 @@ def test_a_setting_of_the_file_that_cannot_be_is_named(tmp_path, text, says):
     assert says in caught.value.message
 
 
-def test_flags_are_not_abbreviated(tmp_path, capsys):
-    with pytest.raises(SystemExit):
+def test_flags_are_not_abbreviated():
+    with pytest.raises(ConfigError, match=r"^unrecognized arguments: --conf \(did you mean --config\?\)$"):
         read_start(["--conf", "x"], "prog", "what it does")
-    assert "unrecognized arguments: --conf" in capsys.readouterr().err
+
+
+def test_the_model_may_be_named_once(tmp_path):
+    assert read_start(["--model", "/models/b"], "prog", "").engine.model.model == "/models/b"
+    assert start(tmp_path, "model: /models/a\n", "--model", "/models/b").engine.model.model == "/models/b"
+    for twice in (["/models/a", "--model", "/models/b"], ["--model", "/models/a", "/models/b"]):
+        with pytest.raises(ConfigError, match="model is given twice, as '/models/a' and as '/models/b'"):
+            read_start(twice, "prog", "")
+
+
+def test_a_model_may_have_several_names(tmp_path):
+    assert read_start(["--served-model-name", "a", "b"], "prog", "").engine.model.served_model_name == ("a", "b")
+    for text in ("served-model-name: a\n", "served-model-name: [a]\n"):
+        assert start(tmp_path, text).engine.model.served_model_name == ("a",)
+    with pytest.raises(ConfigError, match="served_model_name must be names that differ, got 'a', 'a'"):
+        read_start(["--served-model-name", "a", "a"], "prog", "")
+
+
+def digest(key):
+    return hashlib.sha256(key.encode()).hexdigest()
+
+
+def test_keys_of_the_command_line_go_on_as_hashes(monkeypatch):
+    monkeypatch.setenv("JAXSERVE_API_KEY", "other")
+    found = read_start(["--api-key", "sesame", "open", "--host", "0.0.0.0"], "prog", "")
+    assert found.server.api_key_hashes == (digest("sesame"), digest("open"))
+    assert "sesame" not in repr(found)
+    assert "api" not in found.as_yaml()
+
+
+def test_a_key_may_be_in_the_environment(monkeypatch):
+    assert read_start([], "prog", "").server.api_key_hashes == ()
+    monkeypatch.setenv("JAXSERVE_API_KEY", "sesame")
+    assert read_start([], "prog", "").server.api_key_hashes == (digest("sesame"),)
+    with pytest.raises(ConfigError, match=r"keys and api_key .*JAXSERVE_API_KEY.* exclude each other"):
+        read_start(["--keys", "keys.toml"], "prog", "")
+
+
+@pytest.mark.parametrize("key", ["", "two words", "schl\u00fcssel", "line\n"])
+def test_a_key_that_no_header_carries_is_refused_untold(key):
+    with pytest.raises(ConfigError) as refused:
+        read_start(["--api-key", "good", key], "prog", "")
+    assert refused.value.message == "api_key must be printable ASCII without spaces, at least one character"
 
 
 def test_what_is_printed_is_a_file_that_says_the_same(tmp_path):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from jaxserve.clock import VirtualClock
-from jaxserve.config.keys_file import TenantLimits, load_keys, with_weights
+from jaxserve.config.keys_file import TenantLimits, keys_of_one_tenant, load_keys, with_weights
 from jaxserve.config.policies import Policies, TenantPolicy
 from jaxserve.config.policies_file import load_policies
 from jaxserve.errors import AuthenticationError, ConfigError
@@ -38,6 +38,16 @@ def test_a_key_is_found_by_its_hash(path: Path) -> None:
     other = ring.principal([b"two", b"two"])
     assert (other.tenant, other.key_id, other.admin) == ("globex", hashlib.sha256(b"two").hexdigest()[:12], False)
     assert (other.models, other.limits.any) == (None, False)
+
+
+def test_keys_may_be_given_without_a_file() -> None:
+    ring = KeyRing(keys_of_one_tenant([hashlib.sha256(key).hexdigest() for key in (b"one", b"two")]), VirtualClock())
+    for key in (b"one", b"two"):
+        principal = ring.principal([key])
+        assert (principal.tenant, principal.admin, principal.limits.any) == ("default", True, False)
+        assert ring.named("default", principal.key_id) == principal
+    with pytest.raises(AuthenticationError):
+        ring.principal([b"three"])
 
 
 @pytest.mark.parametrize("credentials", [[], [b"three"], [b""], [b"one "], [b"\xff\xfe"], [b"one", b"two"], [b"O" * 100_000]])
