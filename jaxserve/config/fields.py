@@ -270,7 +270,15 @@ _AT_LEAST_ONE = (
     "max_tenant_batches",
     "max_batch_lines",
 )
-_STREAM_TIMES = ("http_keepalive", "receive_timeout", "sse_keepalive", "unread_timeout", "token_timeout")
+_STREAM_TIMES = (
+    "http_keepalive",
+    "receive_timeout",
+    "body_timeout",
+    "upload_timeout",
+    "sse_keepalive",
+    "unread_timeout",
+    "token_timeout",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -297,6 +305,9 @@ class ServerConfig:
         "", "fields, with commas between them, that are dropped from requests instead of refused, such as tools; answers say so"
     )
     max_body_bytes: int = setting(16 * 2**20, "longest body of an HTTP request other than an upload")
+    max_bodies_mib: int = setting(
+        512, "MiB of request bodies that a front end holds at once; a tenant takes a quarter of it at most"
+    )
     state_dir: str | None = setting(
         None, "directory of files and batches, made if need be; without, /v1/files and /v1/batches are not served"
     )
@@ -308,7 +319,9 @@ class ServerConfig:
     max_header_kib: int = setting(64, "longest head of an HTTP request in KiB: request line and headers")
     max_connections: int = setting(10_000, "HTTP connections a front end; more are told to come back")
     http_keepalive: float = setting(75.0, "seconds that an HTTP connection may be idle between requests")
-    receive_timeout: float = setting(20.0, "seconds for a request's head, and for its body; 1 more for every 500 bytes")
+    receive_timeout: float = setting(20.0, "seconds in which a request's head, or body, may be behind 500 bytes a second")
+    body_timeout: float = setting(300.0, "seconds after which a request's body must have come, other than an upload's")
+    upload_timeout: float = setting(3600.0, "seconds after which an upload must have come")
     sse_keepalive: float = setting(10.0, "seconds of silence after which a stream is sent a comment, and begun if need be")
     max_unread_tokens: int = setting(4096, "tokens that wait for a client that reads slowly, at most")
     max_unread_kib: int = setting(4096, "memory in KiB that they take, at most")
@@ -344,6 +357,7 @@ class ServerConfig:
             if getattr(self, name) == math.inf:
                 raise ConfigError(f"{name} must be finite, got inf", param=name)
         require_at_least("max_body_bytes", self.max_body_bytes, 1)
+        require_at_least("max_bodies_mib", self.max_bodies_mib, self.max_body_bytes / 2**20)  # one must fit
         for name in _AT_LEAST_ONE:
             require_at_least(name, getattr(self, name), 1)
         for name in ("slo_ttft_ms", "slo_itl_ms", "ready_timeout", *_STREAM_TIMES):

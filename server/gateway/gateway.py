@@ -29,7 +29,6 @@ class Gateway:
         owner: the front end's name in the ledger.
         ledger: what all front ends share.
         answers: those under idempotency keys.
-        max_body_bytes: longest body that is read.
         lenience: what becomes of fields that are not supported.
 
     Args:
@@ -37,7 +36,6 @@ class Gateway:
         ledger: see above.
         log: where usage is written, None for nowhere.
         lenience: see above; by default nothing is dropped.
-        max_body_bytes: see above.
         owner: unique among the ledger's front ends, also among those that are gone.
     """
 
@@ -48,14 +46,12 @@ class Gateway:
         log: UsageLog | None,
         *,
         lenience: Lenience | None = None,
-        max_body_bytes: int,
         owner: str = "",
     ) -> None:
         self._keys = keys
         self._log = log
         self.ledger = ledger
         self.lenience = lenience or Lenience(RealClock())
-        self.max_body_bytes = max_body_bytes
         self.owner = owner or secrets.token_hex(8)
         self.answers = Answers(ledger, self.owner)
 
@@ -79,7 +75,7 @@ class Gateway:
             _LOG.warning("no API keys (--keys, --api-key): whoever reaches %s may use this server", config.host)
         shared = ledger or LocalLedger(LedgerState(clock, time.time()))
         lenience = Lenience(clock, names_of(config.ignore_unsupported))
-        return cls(keys, shared, log, lenience=lenience, max_body_bytes=config.max_body_bytes, owner=owner)
+        return cls(keys, shared, log, lenience=lenience, owner=owner)
 
     def call(self, request_id: str, credentials: Sequence[bytes], access: Access) -> Call:
         """A call that may be made with these credentials. Raises AuthenticationError or PermissionDeniedError."""

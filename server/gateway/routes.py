@@ -26,12 +26,18 @@ _ADMIN_SERVICES = frozenset({"jaxserve.v1.Admin"})
 _ADMIN_METHODS = frozenset({"/vllm.grpc.engine.VllmEngine/FlushCache"})
 
 
+_WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 _UPLOADS = frozenset({("POST", "/v1/files")})
 
 
 def is_upload(method: str, path: str) -> bool:
     """Whether an HTTP operation reads its body by itself, as it comes and to a limit of its own."""
     return (method, path) in _UPLOADS
+
+
+def takes_body(method: str, path: str) -> bool:
+    """Whether an HTTP operation may have a body; where nobody has said who they are none is read."""
+    return method in _WITH_BODY and http_access(path) != "open"
 
 
 def http_access(path: str) -> Access:

@@ -48,10 +48,18 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in 
     async def intercept_service(
         self, continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]], handler_call_details: grpc.HandlerCallDetails
     ) -> Any:
-        """The method's handler behind the gate; None for a method that is not there."""
+        """The method's handler behind the gate; None for a method that is not there.
+
+        Who may not call it is told so by a handler of streams, which waits for no message: none is read.
+        """
         handler = await continuation(handler_call_details)
         if handler is None:
             return None
+        metadata = tuple(handler_call_details.invocation_metadata or ())
+        try:
+            self._gateway.call("", _credentials(metadata), grpc_access(handler_call_details.method))
+        except JaxserveError as error:
+            return grpc.stream_stream_rpc_method_handler(partial(_refuse, error))
         given = (handler_call_details.method, handler)
         return wrapped(handler, partial(self._one, *given), partial(self._many, *given), None)
 
@@ -170,6 +178,22 @@ def _giving_up(context: Context, request_id: str) -> Callable[[], None]:
     return give_up
 
 
+def _values(metadata: Metadata, name: str) -> list[bytes]:
+    return [value.encode() if isinstance(value, str) else value for key, value in metadata if key == name]
+
+
+def _credentials(metadata: Metadata) -> list[bytes]:
+    bearers = [value for value in _values(metadata, "authorization") if value[: len(_BEARER)].lower() == _BEARER]
+    return [*(value[len(_BEARER) :].strip() for value in bearers), *_values(metadata, "x-api-key")]
+
+
+async def _refuse(error: JaxserveError, _: Any, context: Context) -> AsyncIterator[bytes]:
+    named = NamedContext(context)
+    name_exchange(named.request_id)
+    await named.fail(error)
+    yield b""  # never: it makes a stream of this
+
+
 class NamedContext:
     """A call's context, whose trailing metadata name the request and tell what is left for the tenant.
 
@@ -202,12 +226,11 @@ class NamedContext:
 
     def values(self, name: str) -> list[bytes]:
         """Every value of a metadata name."""
-        return [value.encode() if isinstance(value, str) else value for key, value in self._metadata if key == name]
+        return _values(self._metadata, name)
 
     def credentials(self) -> list[bytes]:
         """API keys that the call carries."""
-        bearers = [value for value in self.values("authorization") if value[: len(_BEARER)].lower() == _BEARER]
-        return [*(value[len(_BEARER) :].strip() for value in bearers), *self.values("x-api-key")]
+        return _credentials(self._metadata)
 
     def set_trailing_metadata(self, metadata: Metadata) -> None:
         """Metadata at the end of the call, besides those of the gateway."""

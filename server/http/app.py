@@ -14,6 +14,7 @@ from server.http import about, admin, chat, completions, docs_page, failures, ob
 from server.http.batches import api as batches
 from server.http.files import api as files
 from server.http.gate import Gate
+from server.http.held import Bodies
 from server.http.messages import api as messages
 from server.http.middleware import Envelope
 from server.http.observed import Observed, RouteNames
@@ -39,7 +40,7 @@ def create_app(
         app.include_router(part.router)
     failures.install(app, routes)
     openapi.install(app)
-    app.add_middleware(Gate, gateway=gateway)
+    app.add_middleware(Gate, gateway=gateway, bodies=Bodies(config))
     app.add_middleware(Observed, observatory=observatory, names=RouteNames(routes))
     app.add_middleware(Envelope)
     return app

@@ -1,7 +1,7 @@
 """HTTP connections: how much, and for how long, their clients may keep a server waiting.
 
-uvicorn reads and answers; this says when a client takes too long, or sends too much, to be answered. Bodies are bounded by the
-gate, which reads them.
+uvicorn reads and answers; this says when a client takes too long, or sends too much, to be answered. How long bodies may be is
+for the gate, which reads them, to say.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ from uvicorn.server import ServerState
 from jaxserve.config.fields import ServerConfig
 from jaxserve.errors import InvalidRequestError, JaxserveError, OverloadedError, RequestTooLargeError
 from server.errors import http_body, http_headers
+from server.gateway.routes import is_upload
 from server.http.http10 import without_chunks
 
-BYTES_A_SECOND = 500  # whoever sends faster may take longer than the time for a request
+BYTES_A_SECOND = 500  # of a head or a body: who sends more slowly falls behind
 LINGER_SECONDS = 2.0  # for which what a refused client still sends is thrown away: closing at once could cost it the answer
 
 # Bytes that wait in this process, and in the kernel, for a client that does not read; what else there is waits in its stream.
@@ -52,7 +53,10 @@ class ConnectionLimits:
         max_connections: of the server.
         max_head_bytes: of a request line and headers.
         idle_seconds: between requests, and before the first.
-        receive_seconds: for a head, and for a body; more for who sends more than BYTES_A_SECOND.
+        receive_seconds: that a client may fall behind BYTES_A_SECOND in a head or a body; what it sends faster earlier does
+            not count.
+        body_seconds: for a body, however fast it comes.
+        upload_seconds: for one that is stored as it comes.
         unread_seconds: that a full write buffer may stay full.
     """
 
@@ -60,6 +64,8 @@ class ConnectionLimits:
     max_head_bytes: int
     idle_seconds: float
     receive_seconds: float
+    body_seconds: float
+    upload_seconds: float
     unread_seconds: float
 
     @classmethod
@@ -70,6 +76,8 @@ class ConnectionLimits:
             max_head_bytes=config.max_header_kib * 2**10,
             idle_seconds=config.http_keepalive,
             receive_seconds=config.receive_timeout,
+            body_seconds=config.body_timeout,
+            upload_seconds=config.upload_timeout,
             unread_seconds=config.unread_timeout,
         )
 
@@ -111,7 +119,9 @@ class Connection(HttpToolsProtocol):
         super().__init__(config, server_state, app_state, _loop)
         self._limits = limits
         self._reading = _Reading.NOTHING
-        self._since = self.loop.time()  # when it began to be so
+        self._since = self.loop.time()  # when it began to be so, but for time that was not the client's
+        self._looked_at = self._since
+        self._behind_at = 0.0  # when the client will have fallen behind, if nothing comes
         self._received = 0  # bytes of the head or the body that is being read
         self._messages = 0
         self._blocked: float | None = None  # since when nothing more can be written
@@ -146,6 +156,8 @@ class Connection(HttpToolsProtocol):
             return
         if messages == self._messages:  # else it is of several requests
             self._received += len(data)
+            latest = self.loop.time() + self._limits.receive_seconds
+            self._behind_at = min(self._behind_at + len(data) / BYTES_A_SECOND, latest)
         if self._reading is _Reading.HEAD and self._received > self._limits.max_head_bytes:
             self._refuse(self._head_too_long())
 
@@ -190,6 +202,7 @@ class Connection(HttpToolsProtocol):
     def check(self, now: float) -> None:
         """End the connection if its client takes too long; `now` is the loop's time."""
         limits, still = self._limits, now - self._since
+        before, self._looked_at = self._looked_at, now
         if self.transport.is_closing():
             self._closing = now if self._closing is None else self._closing
             if now - self._closing > limits.unread_seconds:
@@ -198,17 +211,35 @@ class Connection(HttpToolsProtocol):
             if now - self._blocked > limits.unread_seconds:
                 self.transport.abort()
         elif self.flow.read_paused or self.pipeline:  # the time is not the client's
-            self._since = now
+            self._since += now - max(before, self._since)
+            self._behind_at = now + limits.receive_seconds
         elif self._reading is _Reading.REFUSED or (self._reading is _Reading.BODY and self.cycle.response_complete):
             if still > LINGER_SECONDS:
                 self.transport.close()
         elif self._reading is _Reading.BODY or (self._reading is _Reading.HEAD and not self._answering):
-            if still > limits.receive_seconds + self._received / BYTES_A_SECOND:
-                what = self._reading.name.lower()
-                error = InvalidRequestError(f"the {what} of the request took more than {still:.0f} s (receive_timeout)")
-                self._refuse(_Refusal(HTTPStatus.REQUEST_TIMEOUT, error))
+            self._check_pace(now)
         elif self._reading is _Reading.NOTHING and not self._answering and still > limits.idle_seconds:
             self.transport.close()
+
+    def _check_pace(self, now: float) -> None:
+        """Refuse what comes too slowly, or for too long."""
+        what, still = self._reading.name.lower(), now - self._since
+        if now > self._behind_at:
+            found = f"came at less than {BYTES_A_SECOND} bytes a second and took more than {still:.0f} s (receive_timeout)"
+        elif self._reading is _Reading.BODY and still > self._most_seconds:
+            name = "upload_timeout" if self._is_upload else "body_timeout"
+            found = f"took more than {self._most_seconds:g} s ({name})"
+        else:
+            return
+        self._refuse(_Refusal(HTTPStatus.REQUEST_TIMEOUT, InvalidRequestError(f"the {what} of the request {found}")))
+
+    @property
+    def _is_upload(self) -> bool:
+        return is_upload(self.scope["method"], self.scope["path"])
+
+    @property
+    def _most_seconds(self) -> float:
+        return self._limits.upload_seconds if self._is_upload else self._limits.body_seconds
 
     @property
     def _answering(self) -> bool:
@@ -217,6 +248,7 @@ class Connection(HttpToolsProtocol):
     def _reads(self, reading: _Reading) -> None:
         if self._reading is not _Reading.REFUSED:
             self._reading, self._since, self._received = reading, self.loop.time(), 0
+            self._behind_at = self._since + self._limits.receive_seconds
 
     def _head_too_long(self) -> _Refusal:
         limit = self._limits.max_head_bytes

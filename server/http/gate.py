@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 
 import msgspec
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from jaxserve.errors import CancelledRequestError, InvalidRequestError, JaxserveError, RequestTooLargeError
+from jaxserve.errors import CancelledRequestError, InvalidRequestError, JaxserveError
 from server.gateway.call import CURRENT, Call
 from server.gateway.gateway import Gateway
 from server.gateway.idempotency import Add, fingerprint
 from server.gateway.refusals import rate_limit_headers
-from server.gateway.routes import http_access, is_upload
+from server.gateway.routes import http_access, is_upload, takes_body
 from server.http.disconnect import until_gone
 from server.http.failures import error_response
 from server.http.headers import TENANT_HEADER
+from server.http.held import Bodies, check_without_body
 from server.unsupported.notes import NOTES, Notes
 
 REPLAYED_HEADER = "Idempotency-Replayed"
@@ -33,17 +33,19 @@ class _Head(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Gate:
-    """Lets in who may come in. The body of a request is read before the application sees it, and never beyond the limit; only
-    that of an upload is left to the application.
+    """Lets in who may come in. The body of a request is read before the application sees it, but after it is known whose it
+    is, and never beyond the limits; only that of an upload is left to the application.
 
     Args:
         app: what answers.
         gateway: who may come in.
+        bodies: those that are held.
     """
 
-    def __init__(self, app: ASGIApp, gateway: Gateway) -> None:
+    def __init__(self, app: ASGIApp, gateway: Gateway, bodies: Bodies) -> None:
         self._app = app
         self._gateway = gateway
+        self._bodies = bodies
         self._encode = msgspec.msgpack.Encoder().encode
         self._decode_head = msgspec.msgpack.Decoder(_Head).decode
 
@@ -52,24 +54,33 @@ class Gate:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        headers = Headers(scope=scope)
-        upload = is_upload(scope["method"], scope["path"])
+        headers, method, path = Headers(scope=scope), scope["method"], scope["path"]
+        access, upload = http_access(path), is_upload(method, path)
         try:
-            access = http_access(scope["path"])
             call = self._gateway.call(scope["state"]["request_id"], _credentials(headers), access)
             keys = headers.getlist(_KEY_HEADER)
             if upload and keys:
                 raise InvalidRequestError(f"{_KEY_HEADER} is not taken with an upload", param=_KEY_HEADER)
-            body = b"" if upload else await _body(receive, headers, self._gateway.max_body_bytes)
             if len(keys) > 1:
                 raise InvalidRequestError(f"{_KEY_HEADER} must be given once, got {len(keys)}", param=_KEY_HEADER)
+            if not takes_body(method, path):
+                check_without_body(method, path, headers)
         except JaxserveError as error:
-            await error_response(error, scope["path"])(scope, receive, send)
+            await error_response(error, path)(scope, receive, send)
             return
-        if keys and scope["method"] == "POST" and access != "open":  # there nobody has said who they are
-            await self._keyed(call, keys[0], body, scope, receive, send)
-        else:
-            await self._plain(call, scope, receive if upload else _with_body(body, receive), send)
+        if upload or not takes_body(method, path):
+            await self._plain(call, scope, receive, send)
+            return
+        with self._bodies.hold(call.account) as held:
+            try:
+                body = await held.read(receive, headers)
+            except JaxserveError as error:
+                await error_response(error, path)(scope, receive, send)
+                return
+            if keys and method == "POST":
+                await self._keyed(call, keys[0], body, scope, receive, send)
+            else:
+                await self._plain(call, scope, _with_body(body, receive), send)
 
     async def _plain(self, call: Call, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer, counting what is delivered."""
@@ -158,29 +169,6 @@ def _credentials(headers: Headers) -> list[bytes]:
         elif name == b"authorization" and value[: len(_BEARER)].lower() == _BEARER:
             found.append(value[len(_BEARER) :].strip())
     return found
-
-
-async def _body(receive: Receive, headers: Mapping[str, str], limit: int) -> bytes:
-    """The whole body. Raises RequestTooLargeError as soon as it is known to be too long."""
-    announced = headers.get("content-length", "0")
-    if announced.isdecimal() and int(announced) > limit:
-        raise _too_large(limit)
-    parts, size = [], 0
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise CancelledRequestError("the client went away")
-        part = message.get("body", b"")
-        size += len(part)
-        if size > limit:
-            raise _too_large(limit)
-        parts.append(part)
-        if not message.get("more_body", False):
-            return b"".join(parts)
-
-
-def _too_large(limit: int) -> RequestTooLargeError:
-    return RequestTooLargeError(f"the body is longer than the {limit} bytes that this server reads (--max-body-bytes)")
 
 
 def _with_body(body: bytes, rest: Receive) -> Receive:

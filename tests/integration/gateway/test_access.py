@@ -130,6 +130,17 @@ async def test_a_long_body_is_not_read(http: httpx.AsyncClient, engine: Scripted
     assert (await http.post("/v1/completions", content=fits, headers=headers)).status_code == 200
 
 
+@pytest.mark.parametrize("key", ["", "Authorization: Bearer wrong\r\n"])
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/files", "/nothing"])
+async def test_who_is_not_let_in_is_told_before_the_body_is_read(servers: Serving, path: str, key: str) -> None:
+    host, port = servers.http.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(f"POST {path} HTTP/1.1\r\nHost: {host}\r\n{key}Content-Length: 10000\r\n\r\n".encode())
+    async with asyncio.timeout(5):
+        assert (await reader.readline()).startswith(b"HTTP/1.1 401 ")
+    writer.close()
+
+
 async def generate(channel: grpc.aio.Channel, *metadata: tuple[str, str]) -> str:
     call = InferenceStub(channel).Generate(pb.GenerateRequest(text="hello"), metadata=metadata)
     return "".join([event.delta.text async for event in call])
@@ -156,6 +167,13 @@ async def test_grpc_needs_a_key_too(channel: grpc.aio.Channel, engine: ScriptedC
     assert engine.options == []
     health = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest())
     assert health.status == health_pb2.HealthCheckResponse.SERVING
+
+
+@pytest.mark.parametrize("method", ["/jaxserve.v1.Inference/Generate", "/jaxserve.v1.Admin/Drain"])
+async def test_grpc_tells_so_before_the_message_is_read(channel: grpc.aio.Channel, method: str) -> None:
+    call = channel.stream_stream(method)(metadata=(("x-api-key", "wrong"),))
+    async with asyncio.timeout(5):
+        assert await call.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
 async def test_a_grpc_key_says_who_pays(channel: grpc.aio.Channel, engine: ScriptedClient) -> None:

@@ -7,8 +7,9 @@ import contextlib
 import json
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -41,6 +42,13 @@ class Peer:
                 if self.reader.at_eof() or self.reader._buffer:  # type: ignore[attr-defined]
                     return
                 await self.send(bytes([byte]))
+                await asyncio.sleep(0.02)
+
+    async def steady(self, content: bytes) -> None:
+        """The same again and again, until the server has enough."""
+        with contextlib.suppress(ConnectionError):
+            while not (self.reader.at_eof() or self.reader._buffer):  # type: ignore[attr-defined]
+                await self.send(content)
                 await asyncio.sleep(0.02)
 
     async def answer(self) -> tuple[int, dict[str, str], bytes]:
@@ -103,14 +111,88 @@ async def test_a_body_that_never_ends_in_time() -> None:
 
 
 async def test_a_body_may_take_its_time_if_it_is_long() -> None:
-    body = BODY + b" " * 2000
-    async with one(receive_timeout=0.1) as client:
+    body = BODY + b" " * 12_000
+    async with one(receive_timeout=1.0) as client:
         await client.send(HEAD % len(body))
-        for start in range(0, len(body), 200):
-            await client.send(body[start : start + 200])
-            await asyncio.sleep(0.15)
+        for start in range(0, len(body), 1200):
+            await client.send(body[start : start + 1200])
+            await asyncio.sleep(0.2)
         status, _, _ = await client.answer()
         assert status == 200
+
+
+async def test_what_came_fast_earlier_buys_a_body_no_time() -> None:
+    async with one(receive_timeout=0.5) as client:
+        await client.send(HEAD % 1_000_000 + b" " * 900_000)
+        await client.refused(408, "invalid_request", "less than 500 bytes a second")
+
+
+async def test_a_body_has_a_hard_end_however_it_comes() -> None:
+    async with one(body_timeout=0.5, upload_timeout=60.0) as client:
+        await client.send(HEAD % 1_000_000)
+        await client.steady(b" " * 1000)
+        await client.refused(408, "invalid_request", "the body of the request took more than 0.5 s (body_timeout)")
+
+
+async def test_an_upload_has_an_end_of_its_own(tmp_path: Path) -> None:
+    form = b'--x\r\nContent-Disposition: form-data; name="file"; filename="f"\r\n\r\n'
+    head = (
+        b"POST /v1/files HTTP/1.1\r\nHost: x\r\nContent-Type: multipart/form-data; boundary=x\r\nContent-Length: 1000000\r\n\r\n"
+    )
+    async with one(body_timeout=0.1, upload_timeout=1.0, state_dir=str(tmp_path)) as client:
+        await client.send(head + form)
+        await client.steady(b" " * 1000)
+        await client.refused(408, "invalid_request", "took more than 1 s (upload_timeout)")
+
+
+async def test_a_body_where_none_is_taken_is_refused_unread() -> None:
+    lines = (b"POST /health", b"GET /health", b"GET /v1/models", b"DELETE /v1/files/x", b"POST /docs/x")
+    lengths = (b"Content-Length: 15728640", b"Transfer-Encoding: chunked")
+
+    async def refused(servers: Serving, line: bytes, length: bytes) -> None:
+        async with peer(servers) as client:
+            await client.send(line + b" HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\n" + length + b"\r\n\r\n")
+            status, _, body = await client.answer()
+            error = json.loads(body)["error"]
+            assert (status, error["code"], error["param"]) == (413, "request_too_large", length.partition(b":")[0].decode())
+            assert f"takes no body, got {length.decode()}" in error["message"]
+            await client.closed()
+
+    async with serving(ScriptedClient()) as servers:
+        await asyncio.gather(*(refused(servers, line, length) for line in lines for length in lengths))
+
+
+async def test_bodies_are_held_within_a_bound() -> None:
+    """Four clients hold all that there is; the next is told to come back, at once, and can when one of them has left."""
+    mib = 2**20
+    async with serving(ScriptedClient(), max_body_bytes=mib, max_bodies_mib=4) as servers, AsyncExitStack() as stack:
+        holders = [await stack.enter_async_context(peer(servers)) for _ in range(4)]
+        for one in holders:
+            await one.send(HEAD % mib + b" " * 1000)
+        refused = await until_held(servers, stack)
+        assert refused["code"] == "overloaded"
+        assert f"{4 * mib} bytes of request bodies are being answered" in refused["message"]
+        assert "--max-bodies-mib" in refused["message"]
+        holders[0].writer.close()
+        client = await stack.enter_async_context(peer(servers))
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                await client.send(REQUEST)
+                status, headers, _ = await client.answer()
+                if status == 200:
+                    break
+                assert int(headers["retry-after"]) >= 1
+
+
+async def until_held(servers: Serving, stack: AsyncExitStack) -> Any:
+    """The error for one body more, once there is one."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            client = await stack.enter_async_context(peer(servers))
+            await client.send(REQUEST)
+            status, _, body = await client.answer()
+            if status == 503:
+                return json.loads(body)["error"]
 
 
 @pytest.mark.parametrize("first", [b"", b"\r\n\r\n", HEALTH])

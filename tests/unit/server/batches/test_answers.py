@@ -88,7 +88,7 @@ def answers_of(
 ) -> EngineAnswers:
     wanted = NewBatch(endpoint="/v1/completions", input_file_id="file-1", model="m", key_id="web")
     batch = Batch(id="batch_1", owner="acme", wanted=wanted, status=BatchStatus.IN_PROGRESS, created_at=0, expires_at=1)
-    gateway = Gateway(keys, LocalLedger(LedgerState(VirtualClock(), 0.0)), bill, max_body_bytes=1)
+    gateway = Gateway(keys, LocalLedger(LedgerState(VirtualClock(), 0.0)), bill)
     return EngineAnswers(
         batch, endpoint.ask, turns or Turns(lambda own: Load(4, 100), lambda _: 1.0), gateway, endpoint.check_health
     )

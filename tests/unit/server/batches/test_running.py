@@ -84,7 +84,7 @@ class Bench:
 
     def run_of(self, batch: Batch, when_begun: Callable[[], None] = lambda: None) -> BatchRun:
         """A run, which tells when it is about to open the batch's job."""
-        gateway = Gateway(None, LocalLedger(LedgerState(VirtualClock(), 0.0)), self.bill, max_body_bytes=1)
+        gateway = Gateway(None, LocalLedger(LedgerState(VirtualClock(), 0.0)), self.bill)
         turns = Turns(lambda own: Load(4, 10**6), lambda tenant: 1.0)
 
         def answers(one: Batch) -> EngineAnswers:

@@ -83,7 +83,7 @@ class Bench:
         self.now = 1_000_000.0
         self.store = Unlucky(root, Quotas(2**20, 10, 10**6), now=lambda: self.now)
         self.instruments = Instruments()
-        gateway = Gateway(None, LocalLedger(LedgerState(VirtualClock(), 0.0)), None, max_body_bytes=1)
+        gateway = Gateway(None, LocalLedger(LedgerState(VirtualClock(), 0.0)), None)
         turns = Turns(lambda own: Load(4, 100), lambda _: 1.0)
         self.tools = BatchTools(
             store=self.store,
