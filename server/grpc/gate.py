@@ -59,7 +59,7 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in 
         try:
             self._gateway.call("", _credentials(metadata), grpc_access(handler_call_details.method))
         except JaxserveError as error:
-            return grpc.stream_stream_rpc_method_handler(partial(_refuse, error))
+            return grpc.stream_stream_rpc_method_handler(partial(_refuse, error, Notes(self._gateway.lenience)))
         given = (handler_call_details.method, handler)
         return wrapped(handler, partial(self._one, *given), partial(self._many, *given), None)
 
@@ -187,8 +187,8 @@ def _credentials(metadata: Metadata) -> list[bytes]:
     return [*(value[len(_BEARER) :].strip() for value in bearers), *_values(metadata, "x-api-key")]
 
 
-async def _refuse(error: JaxserveError, _: Any, context: Context) -> AsyncIterator[bytes]:
-    named = NamedContext(context)
+async def _refuse(error: JaxserveError, notes: Notes, _: Any, context: Context) -> AsyncIterator[bytes]:
+    named = NamedContext(context, notes)
     name_exchange(named.request_id)
     await named.fail(error)
     yield b""  # never: it makes a stream of this
