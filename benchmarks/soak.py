@@ -16,7 +16,6 @@ not hold.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import signal
 import sys
@@ -28,6 +27,7 @@ from typing import Any
 import uvloop
 
 from benchmarks import machine, servers
+from benchmarks.load.files import write
 from benchmarks.load.minutes import Row, verdicts
 from benchmarks.load.neighbour import neighbour
 from benchmarks.load.plot import draw
@@ -103,13 +103,6 @@ async def _rate(subject: Subject, given: argparse.Namespace, report: dict[str, A
     report["capacity"] = {"clients": given.clients, "seconds": given.capacity_seconds, "requests_per_s": found}
     print(f"{given.clients} clients that never rest: {found:.2f} requests a second", flush=True)
     return float(given.share * found)
-
-
-def write(path: Path, report: dict[str, Any]) -> None:
-    """Replace the file, so that there is a whole one at any time."""
-    beside = path.with_suffix(".part")
-    beside.write_text(json.dumps(report, indent=1) + "\n")
-    beside.replace(path)
 
 
 def logged(text: str) -> list[str]:

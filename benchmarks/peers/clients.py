@@ -83,6 +83,19 @@ async def _run(url: str, fields: Mapping[str, Any], workload: Workload, found: l
 
 async def _complete(url: str, fields: Mapping[str, Any], stream: Stream) -> None:
     request = stream.request
+    status, body = await exchange(url, fields, stream)
+    if status != 200:
+        raise RuntimeError(f"status {status}: {body[:500]!r}")
+    if stream.output_tokens != request.output:
+        raise RuntimeError(f"{request.output} tokens were asked for and {stream.output_tokens} came")
+
+
+async def exchange(url: str, fields: Mapping[str, Any], stream: Stream) -> tuple[int, bytes]:
+    """Send a stream's request and fill in what comes of it. Returns the status and the reply's body.
+
+    Raises OSError if the server cannot be reached or leaves in the middle.
+    """
+    request = stream.request
     body = {
         **fields,
         "prompt": request.prompt,
@@ -102,11 +115,9 @@ async def _complete(url: str, fields: Mapping[str, Any], stream: Stream) -> None
     finally:
         connections.close()
     stream.ended = time.perf_counter()
-    if reply.status != 200:
-        raise RuntimeError(f"status {reply.status}: {b''.join(piece for _, piece in pieces)[:500]!r}")
-    read(stream, pieces)
-    if stream.output_tokens != request.output:
-        raise RuntimeError(f"{request.output} tokens were asked for and {stream.output_tokens} came")
+    if reply.status == 200:
+        read(stream, pieces)
+    return reply.status, b"".join(piece for _, piece in pieces)
 
 
 def read(stream: Stream, pieces: list[tuple[float, bytes]]) -> None:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from benchmarks.peers.checkpoint import Models
 
 ROOT = Path(__file__).resolve().parents[2]
 CONTEXT, ROWS, CACHE_GIB = 2048, 64, 1
+_VLLM_SIZES = ("--dtype", "bfloat16", "--max-model-len", str(CONTEXT), "--max-num-seqs", str(ROWS))
 _READY_SECONDS, _STOP_SECONDS, _POLL_SECONDS, _PATIENCE_SECONDS = 600.0, 30.0, 0.2, 600
 
 
@@ -112,13 +113,18 @@ def free_port() -> int:
 
 def jaxserve(models: Models, flags: Sequence[str]) -> Recipe:
     """This repository's server, with 1 GiB of KV cache and these flags besides."""
-    port = free_port()
-    own = ["--port", str(port), "--grpc-port", "0", "--max-model-len", str(CONTEXT)]
-    own += ["--kv-cache-memory-gib", str(CACHE_GIB), "--log-level", "warning", *flags]
-    command = [sys.executable, "-m", "jaxserve.serve", str(models.checkpoint), *own]
+    made = jaxserve_by_default(
+        models, ["--max-model-len", str(CONTEXT), "--kv-cache-memory-gib", str(CACHE_GIB), "--log-level", "warning", *flags]
+    )
     # Nobody else has a time limit; its own default would refuse what the others let wait.
-    patient = {"model": models.checkpoint.name, "queue_timeout": _PATIENCE_SECONDS, "timeout": _PATIENCE_SECONDS}
-    return Recipe("jaxserve", command, port, "/ready", patient)
+    return replace(made, fields={**made.fields, "queue_timeout": _PATIENCE_SECONDS, "timeout": _PATIENCE_SECONDS})
+
+
+def jaxserve_by_default(models: Models, flags: Sequence[str]) -> Recipe:
+    """This repository's server as it is without these flags."""
+    port = free_port()
+    command = [sys.executable, "-m", "jaxserve.serve", str(models.checkpoint), "--port", str(port), "--grpc-port", "0", *flags]
+    return Recipe("jaxserve", command, port, "/ready", {"model": models.checkpoint.name})
 
 
 def llama_cpp(models: Models, server: str, threads: int) -> Recipe:
@@ -129,15 +135,14 @@ def llama_cpp(models: Models, server: str, threads: int) -> Recipe:
     return Recipe("llama.cpp", command, port, "/health", {"model": "llama150m"})
 
 
-def vllm(models: Models, python: str) -> Recipe:
+def vllm(models: Models, python: str, flags: Sequence[str] = _VLLM_SIZES) -> Recipe:
     """Of vLLM on CPU: bfloat16, prefix cache on (its default), 1 GiB of KV cache, threads on every core.
 
     By itself it leaves a core to its other processes, which halves what two cores give. Intel's OpenMP comes with the package
     and tcmalloc may lie in its environment; its documentation wants both loaded first.
     """
     port, home = free_port(), Path(python).parents[1]
-    flags = ["--dtype", "bfloat16", "--max-model-len", str(CONTEXT), "--max-num-seqs", str(ROWS), "--port", str(port)]
-    command = [python, "-m", "vllm.entrypoints.openai.api_server", "--model", str(models.checkpoint), *flags]
+    command = [python, "-m", "vllm.entrypoints.openai.api_server", "--model", str(models.checkpoint), "--port", str(port), *flags]
     path = f"{Path(python).parent}:{os.environ['PATH']}"  # its compiler driver looks for ninja there
     libraries = [*sorted(home.rglob("libtcmalloc_minimal.so.4"))[:1], *(home / "lib").glob("libiomp5.so")]
     environment = {

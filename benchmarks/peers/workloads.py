@@ -47,14 +47,14 @@ def streams(count: int, prompt: int = 128, output: int = 128, rounds: int = 1) -
     return make
 
 
-def mixed(count: int, rate: float = 0.0) -> Callable[[int], Sequence[Request]]:
-    """Prompts of 32 to 512 tokens, outputs of 16 to 256; arrivals are Poisson with a rate a second, or all at once."""
+def mixed(count: int, rate: float = 0.0, longest_output: int = 256) -> Callable[[int], Sequence[Request]]:
+    """Prompts of 32 to 512 tokens, outputs of 16 and more; arrivals are Poisson with a rate a second, or all at once."""
 
     def make(seed: int) -> list[Request]:
         random, now, made = Random(f"mixed {count} {rate} {seed}"), 0.0, []
         for _ in range(count):
             now += random.expovariate(rate) if rate else 0.0
-            made.append(Request(words(random, random.randint(32, 512)), random.randint(16, 256), now))
+            made.append(Request(words(random, random.randint(32, 512)), random.randint(16, longest_output), now))
         return made
 
     return make
