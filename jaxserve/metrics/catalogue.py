@@ -116,6 +116,9 @@ STEP_PHASE_SECONDS = _histogram(
 BATCH_ROWS = _histogram("batch_rows", "Rows (sequences) of a step.", _POWERS_OF_TWO[:14], MODEL)
 BATCH_TOKENS = _histogram("batch_tokens", "Tokens of a step.", _POWERS_OF_TWO, MODEL)
 PADDING_TOKENS = _counter("padding_tokens", "Tokens that steps computed for nothing, to fill their buckets.")
+STEP_BUDGET_RAISES = _counter(
+    "step_budget_raises", "Times that steps grew beyond what was learned to fit, because they were shorter than they may be."
+)
 EXPERT_TOKENS = _counter("expert_tokens", "Tokens that visited an expert, in layers that have them.", (*MODEL, "layer", "expert"))
 COMPILED_PROGRAMS = _counter("compiled_programs", "Programs compiled or loaded, which steps may use.")
 LATE_COMPILES = _counter("late_compiles", "Programs that steps compiled after the engine was ready; there should be none.")

@@ -214,6 +214,7 @@ ROWS: tuple[Row, ...] = (
                     Query(_now(c.COMPILED_PROGRAMS), "programs"),
                     Query(_now(c.LATE_COMPILES), "compiled by steps"),
                     Query(_now(c.BUCKET_MISSES), "steps padded further"),
+                    Query(_now(c.STEP_BUDGET_RAISES), "step budgets raised"),
                 ),
             ),
             _one("Weights read back", "short", c.WEIGHT_CHECKS),

@@ -48,6 +48,8 @@ class StepRecorder:
                 catalogue.WEIGHT_CHECKS,
             )
         }
+        self._budget_raises = instruments.counter(catalogue.STEP_BUDGET_RAISES).labels(model)
+        self._raised = 0
         self._experts = ExpertRecorder(instruments, model)
         self._counts = counts
         self._process = process
@@ -71,6 +73,9 @@ class StepRecorder:
         marks = [turn.marks for turn in turns]
         for place, phase in enumerate(self._phases):
             phase.observe_many([mark[place + 1] - mark[place] for mark in marks])
+        if turns and turns[-1].budget_raises > self._raised:
+            self._budget_raises.inc(turns[-1].budget_raises - self._raised)
+            self._raised = turns[-1].budget_raises
         counts = self._counts()
         for name, counter in self._counters.items():
             more = getattr(counts, name) - getattr(self._counted, name)

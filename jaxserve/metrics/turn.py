@@ -21,6 +21,7 @@ class Turn:
         running, waiting: sequences, after the turn.
         pages_free: free pages, after the turn.
         preemptions: of sequences since the engine's start.
+        budget_raises: times that a step was made larger than learned costs allow, since the engine's start.
         idle: whether nothing is left to do.
     """
 
@@ -39,6 +40,7 @@ class Turn:
     waiting: int = 0
     pages_free: int = 0
     preemptions: int = 0
+    budget_raises: int = 0
     idle: bool = False
 
     @property

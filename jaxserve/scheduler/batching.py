@@ -86,6 +86,7 @@ class Batcher:
             self._yielded = 0
         for sequence in draft.computed:
             self._waiting.put_back(self._waiting.release(sequence))
+        draft.tokens_held = draft.allowed > 0.0 and draft.tokens.taken >= draft.most
         return draft
 
     def _fill(self, draft: StepDraft) -> None:
@@ -96,6 +97,8 @@ class Batcher:
         if self._waiting.has_interactive:
             self._admit(draft, only_interactive=True)
         most = self._most_with_batch(draft)
+        if not draft.allowed and most < draft.most:
+            draft.most, draft.allowed = most, self._pace.allowed(0, 0)
         draft.tokens.bound(most)
         self._decode_batch(draft)
         self._prefill(draft, draft.batch.prefills)
@@ -134,10 +137,11 @@ class Batcher:
         runs = bool(interactive.decodes or interactive.prefills)
         self._courtesy.look(self._clock.now(), interactive=runs or self._waiting.has_interactive)
         others = bool(interactive.prefills or batch.decodes or batch.prefills)
-        budget = self._config.max_num_batched_tokens
+        budget, allowed = self._config.max_num_batched_tokens, 0.0
         if interactive.decodes and (others or len(self._waiting)):
-            budget = self._pace.budget(len(interactive.decodes), prompt_tokens + self._waiting.interactive_tokens)
-        return StepDraft(PrefillTokens(self._policies, budget, eager), interactive, batch, others)
+            size = len(interactive.decodes), prompt_tokens + self._waiting.interactive_tokens
+            budget, allowed = self._pace.budget(*size), self._pace.allowed(*size)
+        return StepDraft(PrefillTokens(self._policies, budget, eager), interactive, batch, others, most=budget, allowed=allowed)
 
     def _decode(self, draft: StepDraft, sequences: list[Sequence]) -> None:
         """One token of each, as far as tokens and pages last."""
@@ -175,6 +179,7 @@ class Batcher:
     def _decode_turn(self, draft: StepDraft, rows: int) -> None:
         """So many of the batch decodes; each turn begins behind the one before."""
         sequences = [one for one in draft.batch.decodes if one not in draft.chosen and one not in draft.settled]
+        draft.rows_held |= rows < len(sequences)
         if not sequences or rows <= 0:
             return
         first = self._turn % len(sequences) if rows < len(sequences) else 0
@@ -257,6 +262,7 @@ class Batcher:
             sequence = line.next(only_interactive=only_interactive)
             if sequence is None:
                 return
+            draft.rows_held |= rows.num_free > 0 and not capacity.pace_allows(sequence)
             fork = self._can_fork(draft, sequence)
             match = self._running.match(sequence, fork=fork)
             verdict = capacity.verdict(sequence, match)

@@ -103,11 +103,13 @@ class Capacity:
 
     def rows_allow(self, sequence: Sequence) -> bool:
         """Whether the interactive sequences that run keep their time between tokens."""
-        if not sequence.batch:
-            return self._interactive < self._max_decodes
-        if len(self._running) >= self._most_with_batch:
-            return False
-        return not self._interactive or len(self._running) < self._max_decodes
+        return self.pace_allows(sequence) and (not sequence.batch or len(self._running) < self._most_with_batch)
+
+    def pace_allows(self, sequence: Sequence) -> bool:
+        """Whether so many rows may decode together, as far as their time between tokens goes."""
+        if sequence.batch:
+            return not self._interactive or len(self._running) < self._max_decodes
+        return self._interactive < self._max_decodes
 
     def _missing_pages(self, sequence: Sequence, held: int) -> int:
         """Pages more than now that are needed at the worst moment, if the sequence starts with `held` pages.

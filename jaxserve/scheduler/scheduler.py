@@ -135,6 +135,11 @@ class Scheduler:
         return self._preempter.num_lost_tokens
 
     @property
+    def num_budget_raises(self) -> int:
+        """Times that a step was made larger than learned costs allow, because steps were shorter than they may be."""
+        return self._pace.num_raised
+
+    @property
     def has_work(self) -> bool:
         """Whether any sequence is unfinished, or its end not told."""
         return bool(self._sequences or self._ended)
@@ -216,7 +221,7 @@ class Scheduler:
         """
         draft = self._in_flight.pop(plan.step)
         if seconds is not None:
-            self._observe(plan, seconds, full=draft.full)
+            self._observe(plan, seconds, draft)
         updates = []
         scores = {score.row: rows for score, rows in zip(plan.scores, result.scores, strict=True)}
         samples = plan.samples.tolist()
@@ -251,10 +256,17 @@ class Scheduler:
         prompt = 0.0 if sequence.places else self._prompts.expected(sequence.request.tenant) * len(sequence.tokens)
         return self._work.work(prompt, self.lengths.remaining(sequence.request, sequence.num_output))
 
-    def _observe(self, plan: Plan, seconds: float, *, full: bool) -> None:
+    def _observe(self, plan: Plan, seconds: float, draft: StepDraft) -> None:
         """Learn what a step costs, and how fast work is done by steps that have no room for more."""
-        self._pace.observe(plan.num_rows, plan.num_tokens, seconds)
-        if full:
+        self._pace.observe(
+            plan.num_rows,
+            plan.num_tokens,
+            seconds,
+            allowed=draft.allowed,
+            rows_held=draft.rows_held,
+            tokens_held=draft.tokens_held,
+        )
+        if draft.full:
             decodes = int((plan.query_start[1:] - plan.query_start[:-1] == 1).sum())
             self._bounds.observe(self._work.work(plan.num_tokens - decodes, decodes), seconds)
 

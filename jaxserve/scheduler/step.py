@@ -37,6 +37,9 @@ class StepDraft:
         preempted: whether a sequence was preempted; then none is admitted.
         admitted: whether a sequence was admitted; then none is preempted.
         full: whether something that waits did not start for want of tokens, slots or pages.
+        most: its tokens at most, as the time between tokens allows.
+        allowed: seconds that so many may take; 0 if they are not bounded by time.
+        rows_held, tokens_held: whether sequences, or tokens, are left out of it only because of what steps cost.
     """
 
     tokens: PrefillTokens
@@ -51,3 +54,7 @@ class StepDraft:
     preempted: bool = False
     admitted: bool = False
     full: bool = False
+    most: int = 0
+    allowed: float = 0.0
+    rows_held: bool = False
+    tokens_held: bool = False

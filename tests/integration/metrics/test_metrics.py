@@ -21,7 +21,7 @@ Values = dict[tuple[str, tuple[str, ...]], float]
 LONG = {"prompt": "to be or not to be", "ignore_eos": True, "max_tokens": 100, "temperature": 0.0}
 
 # What cannot be caused here, and where it is: tests/unit/metrics/test_steps.py and test_experts.py, tests/chaos and others.
-CAUSED_BY_EXECUTORS = {"late_compiles", "bucket_misses", "expert_tokens", "weight_checks"}
+CAUSED_BY_EXECUTORS = {"late_compiles", "bucket_misses", "expert_tokens", "weight_checks", "step_budget_raises"}
 CAUSED_BY_OTHERS = {"process_restarts", "engine_hangs", "usage_tokens_lost", "tokenizer_fallbacks", "batches", "batch_requests"}
 # Of a live engine these are above 0 only while something runs.
 WHILE_RUNNING = {"num_requests_running", "num_requests_waiting", "kv_cache_usage_perc", "requests_active", "active_streams"}

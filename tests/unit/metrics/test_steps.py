@@ -23,7 +23,9 @@ def test_turns_are_recorded_when_the_engine_is_idle():
     recorder.turned(turn(0.0, step=0, collected=-1))
     assert recorded(instruments)["batch_rows_count", MODEL] == 0
     executor.counts = ExecutorCounts(compiled_programs=10, late_compiles=1, bucket_misses=2, padding_tokens=24, weight_checks=7)
-    recorder.turned(turn(0.02, step=-1, collected=0, idle=True))
+    last = turn(0.02, step=-1, collected=0, idle=True)
+    last.budget_raises = 5
+    recorder.turned(last)
     seen = recorded(instruments)
     assert seen["batch_rows_count", MODEL] == seen["batch_tokens_count", MODEL] == seen["step_seconds_count", MODEL] == 1
     assert (seen["batch_rows_sum", MODEL], seen["batch_tokens_sum", MODEL]) == (3, 40)
@@ -31,8 +33,8 @@ def test_turns_are_recorded_when_the_engine_is_idle():
     phases = {phase: seen["step_phase_seconds_sum", ("pico", phase)] for phase in ("plan", "launch", "wait", "apply", "emit")}
     assert phases == pytest.approx({"plan": 0.002, "launch": 0.004, "wait": 0.006, "apply": 0.008, "emit": 0.01})
     assert seen["step_phase_seconds_count", ("pico", "emit")] == 2
-    counters = ("compiled_programs", "late_compiles", "bucket_misses", "padding_tokens", "weight_checks")
-    assert [seen[f"{name}_total", MODEL] for name in counters] == [10, 1, 2, 24, 7]
+    counters = ("compiled_programs", "late_compiles", "bucket_misses", "padding_tokens", "weight_checks", "step_budget_raises")
+    assert [seen[f"{name}_total", MODEL] for name in counters] == [10, 1, 2, 24, 7, 5]
 
 
 def test_a_busy_engine_is_recorded_now_and_then():
