@@ -7,7 +7,19 @@ from typing import Literal
 Access = Literal["open", "key", "admin"]
 
 _OPEN_PATHS = frozenset(
-    {"/health", "/ready", "/metrics", "/version", "/docs", "/docs/oauth2-redirect", "/redoc", "/openapi.json", "/favicon.ico"}
+    {
+        "/",
+        "/ping",
+        "/health",
+        "/ready",
+        "/metrics",
+        "/version",
+        "/docs",
+        "/docs/oauth2-redirect",
+        "/redoc",
+        "/openapi.json",
+        "/favicon.ico",
+    }
 )
 _OPEN_UNDER = ("/health/", "/docs/")
 _ADMIN_PATHS = frozenset({"/reset_prefix_cache", "/drain"})

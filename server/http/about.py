@@ -44,6 +44,13 @@ async def health() -> HealthReply:
     return {"status": "ok"}
 
 
+@router.get("/ping", responses=answer(HealthReply, {"status": "ok"}), tags=["operation"])
+@router.post("/ping", responses=answer(HealthReply, {"status": "ok"}), tags=["operation"])
+async def ping() -> HealthReply:
+    """The same as /health, for platforms that ask so; a POST needs no body."""
+    return {"status": "ok"}
+
+
 @router.get("/version", responses=answer(VersionReply, {"version": "0.1.0"}), tags=["operation"])
 async def server_version() -> VersionReply:
     """Tell the server's version."""

@@ -10,14 +10,16 @@ from jaxserve.clock import RealClock
 from jaxserve.config.fields import ServerConfig
 from jaxserve.engine.client import EngineClient
 from server.gateway.gateway import Gateway
-from server.http import about, admin, chat, completions, docs_page, failures, observe, openapi, tokens
+from server.http import about, admin, chat, completions, docs_page, failures, front_page, load, observe, openapi, tokens
 from server.http.batches import api as batches
 from server.http.files import api as files
 from server.http.gate import Gate
+from server.http.heads import Heads
 from server.http.held import Bodies
 from server.http.messages import api as messages
 from server.http.middleware import Envelope
 from server.http.observed import Observed, RouteNames
+from server.http.paths import Paths
 from server.http.responses import api as responses
 from server.http.storage import Storage
 from server.observe.deep_health import DeepHealth
@@ -34,13 +36,15 @@ def create_app(
     app.state.observatory = observatory
     app.state.storage = storage
     app.state.deep_health = DeepHealth(client, RealClock())
-    parts = (chat, completions, responses, messages, files, batches, tokens, about, admin, observe, docs_page)
+    parts = (chat, completions, responses, messages, files, batches, tokens, about, load, admin, observe, docs_page, front_page)
     routes = [*app.routes, *(route for part in parts for route in part.router.routes)]
     for part in parts:
         app.include_router(part.router)
     failures.install(app, routes)
     openapi.install(app)
+    app.add_middleware(Heads, routes=routes)
     app.add_middleware(Gate, gateway=gateway, bodies=Bodies(config))
     app.add_middleware(Observed, observatory=observatory, names=RouteNames(routes))
     app.add_middleware(Envelope)
+    app.add_middleware(Paths)
     return app

@@ -14,7 +14,7 @@ from server.http.failures import json_response
 
 router = APIRouter(include_in_schema=False)
 
-_STYLE = """
+STYLE = """
 :root { color-scheme: light dark; font: 16px/1.5 system-ui, sans-serif }
 body { max-width: 60rem; margin: 2rem auto; padding: 0 1rem }
 summary { cursor: pointer; padding: .4rem 0; border-bottom: 1px solid #8884 }
@@ -61,7 +61,7 @@ def page(document: Mapping[str, Any], base_url: str) -> str:
         for method, operation in methods.items()
     )
     return (
-        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title><style>{_STYLE}</style>'
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title><style>{STYLE}</style>'
         f"<h1>{title}</h1><pre>{escape(info['description'].strip())}</pre>{body}"
         '<p><a href="openapi.json">openapi.json</a></p></html>'
     )

@@ -132,6 +132,20 @@ TOKENIZER: dict[str, Any] = {
 }
 MODEL: dict[str, Any] = {"id": "pico", "object": "model", "created": 1767225600, "owned_by": "jaxserve", "max_model_len": 512}
 
+LOAD: dict[str, Any] = {"server_load": 3, "running": 2, "waiting": 1, "kv_cache_usage": 0.25}
+SERVER_INFO: dict[str, Any] = {
+    "version": "0.1.0",
+    "served_model_name": "pico",
+    "served_model_names": ["pico"],
+    "architecture": "LlamaForCausalLM",
+    "dtype": "float32",
+    "parameters": 1000000,
+    "vocab_size": 512,
+    "max_model_len": 512,
+    "created": 1767225600,
+    "load": LOAD,
+}
+
 FILE: dict[str, Any] = {
     "id": "file-7d4e",
     "object": "file",

@@ -65,7 +65,8 @@ async def _on_http_error(routes: Sequence[Route], request: Request, error: Excep
 
 def _methods(routes: Sequence[Route], path: str) -> set[str]:
     """What may be done at a path."""
-    return {method for route in routes if route.path_regex.match(path) for method in route.methods or ()}
+    methods = {method for route in routes if route.path_regex.match(path) for method in route.methods or ()}
+    return methods | ({"HEAD"} if "GET" in methods else set())
 
 
 def _path_of(request: Request) -> str:

@@ -40,6 +40,8 @@ field at fault. Unknown fields are ignored; known ones that cannot be honoured a
 - `X-Tenant` names the tenant, where the server has no keys.
 - `Idempotency-Key`: a POST that is sent again with the same key gets the first answer; not taken with an upload.
 - Files and batches are the tenant's: what is another's does not exist.
+- A slash at the end of a path changes nothing; `/chat/completions`, `/models` and the like are those under `/v1`. What takes GET
+  takes HEAD.
 - `Retry-After` says in seconds when a request that was refused may succeed.
 """
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal, NotRequired
+from typing import Annotated, Literal, NotRequired
 
+from pydantic import Field
 from typing_extensions import TypedDict
 
 Reason = Literal["stop", "length"]
@@ -197,6 +198,30 @@ class DeepHealthReply(TypedDict):
     status: Literal["ok"]
     seconds: float
     age: float
+
+
+class LoadReply(TypedDict):
+    """The engine's load now."""
+
+    server_load: Annotated[int, Field(description="requests that have not ended")]
+    running: Annotated[int, Field(description="sequences that a step computes, of which a request has n")]
+    waiting: Annotated[int, Field(description="sequences in the queue")]
+    kv_cache_usage: Annotated[float, Field(description="share of the KV cache's pages that is in use, 0 to 1")]
+
+
+class ServerInfoReply(TypedDict):
+    """What runs here."""
+
+    version: str
+    served_model_name: Annotated[str, Field(description="the name that answers carry")]
+    served_model_names: Annotated[list[str], Field(description="the names that requests may use")]
+    architecture: Annotated[str, Field(description="Hugging Face's name of the architecture")]
+    dtype: Annotated[str, Field(description="dtype of the weights")]
+    parameters: Annotated[int, Field(description="number of parameters")]
+    vocab_size: Annotated[int, Field(description="number of token ids that the model scores")]
+    max_model_len: Annotated[int, Field(description="longest prompt plus output in tokens")]
+    created: Annotated[int, Field(description="Unix time at which the engine was started")]
+    load: LoadReply
 
 
 class VersionReply(TypedDict):

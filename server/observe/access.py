@@ -12,7 +12,7 @@ logger = logging.getLogger(__name__)
 
 # Asked every few seconds by machines: only of interest to whoever debugs them.
 _PROBES = frozenset(
-    {"/health", "/health/deep", "/ready", "/metrics", "/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"}
+    {"/ping", "/health", "/health/deep", "/ready", "/metrics", "/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"}
 )
 
 

@@ -135,7 +135,7 @@ async def test_body_without_a_json_content_type(http: httpx.AsyncClient) -> None
 async def test_wrong_paths_and_methods(http: httpx.AsyncClient, method: str, path: str, status: int, code: str) -> None:
     reply = await http.request(method, path)
     assert (reply.status_code, error_of(reply)["code"]) == (status, code)
-    allowed = {"/v1/completions": "POST", "/v1/files/file-1": "DELETE, GET", "/v1/models/echo": "GET"}
+    allowed = {"/v1/completions": "POST", "/v1/files/file-1": "DELETE, GET, HEAD", "/v1/models/echo": "GET, HEAD"}
     assert reply.headers.get("allow") == (allowed[path] if status == 405 else None)
 
 

@@ -1,0 +1,43 @@
+"""GET /: a page for whoever opens the server's address in a browser."""
+
+from __future__ import annotations
+
+from html import escape
+from importlib.metadata import version
+
+from fastapi import APIRouter, Request
+from fastapi.responses import HTMLResponse
+
+from jaxserve.engine.client import EngineClient, ModelInfo
+from server.http.docs_page import STYLE
+
+router = APIRouter(include_in_schema=False)
+
+_LINKS = {
+    "docs": "every endpoint, field and status",
+    "openapi.json": "the same for machines",
+    "v1/models": "what is served (with a key, where the server has keys)",
+    "health": "whether this process lives",
+    "ready": "whether requests are accepted",
+    "metrics": "load and times, for Prometheus",
+}
+
+
+@router.get("/")
+async def front_page(request: Request) -> HTMLResponse:
+    """The page, of which nothing comes from elsewhere."""
+    client: EngineClient = request.app.state.client
+    return HTMLResponse(page(client.model))
+
+
+def page(model: ModelInfo) -> str:
+    """The page of a server of the model."""
+    names = " or ".join(f"<code>{escape(name)}</code>" for name in model.names)
+    rows = "".join(f'<tr><td><a href="{path}">/{path}</a></td><td>{text}</td></tr>' for path, text in _LINKS.items())
+    return (
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>jaxserve: {escape(model.name)}</title>'
+        f"<style>{STYLE}</style><h1>jaxserve</h1>"
+        f"<p>Version {escape(version('jaxserve'))} serves {names} ({escape(model.architecture)}), "
+        f"{model.max_model_len} tokens of context.</p>"
+        f"<p>SDKs of OpenAI take this address with <code>/v1</code>, those of Anthropic as it is.</p><table>{rows}</table></html>"
+    )
