@@ -12,11 +12,10 @@ from jaxserve.errors import ConfigError, OverloadedError, StorageFullError
 from server.batches.records import FINAL, BatchStatus
 
 BUSY_SECONDS = 10.0
-_VERSION = 1
 # As the index has it, or it would not be used.
 UNFINISHED = f"status IN ({', '.join(repr(status.value) for status in BatchStatus if status not in FINAL)})"
 
-_SCHEMA = (
+_FIRST = (
     """
     CREATE TABLE files (
         id TEXT PRIMARY KEY,
@@ -64,8 +63,12 @@ _SCHEMA = (
     "CREATE INDEX batches_of_owner ON batches (owner, id)",
     "CREATE INDEX batches_by_status ON batches (status, id)",
     f"CREATE INDEX unfinished_batches ON batches (owner, input_file_id) WHERE {UNFINISHED}",
-    f"PRAGMA user_version = {_VERSION}",
 )
+_SECOND = (
+    "CREATE TABLE uploads (id TEXT PRIMARY KEY, owner TEXT NOT NULL, bytes INTEGER NOT NULL) WITHOUT ROWID",
+    "CREATE INDEX uploads_of_owner ON uploads (owner)",
+)
+_VERSIONS = (_FIRST, _SECOND)  # what leads to each from the one before
 
 
 class Database:
@@ -129,11 +132,12 @@ class Database:
         connection.execute("PRAGMA synchronous = FULL")
         with self.writing():
             version = connection.execute("PRAGMA user_version").fetchone()[0]
-            if version == 0:
-                for statement in _SCHEMA:
+            if version > len(_VERSIONS):
+                raise ConfigError(f"state_dir: {path} is of version {version}, not {len(_VERSIONS)}", param="state_dir")
+            for statements in _VERSIONS[version:]:
+                for statement in statements:
                     connection.execute(statement)
-            elif version != _VERSION:
-                raise ConfigError(f"state_dir: {path} is of version {version}, not {_VERSION}", param="state_dir")
+            connection.execute(f"PRAGMA user_version = {len(_VERSIONS)}")
 
 
 @contextmanager

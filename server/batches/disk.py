@@ -64,6 +64,11 @@ class Disk:
             _sync_folder(self._files)
             return os.fstat(content.fileno()).st_size
 
+    def is_written(self, file_id: str) -> bool:
+        """Whether somebody still writes a file."""
+        path = self.path(file_id)
+        return any(_is_locked(one) for one in (path.with_name(path.name + _PART), path))
+
     def remove(self, file_id: str) -> None:
         """Remove a file's content, if it is there."""
         self.path(file_id).unlink(missing_ok=True)
@@ -139,6 +144,18 @@ def _locked_file(path: Path) -> FileIO:
         if os.fstat(descriptor).st_nlink > 0:
             return FileIO(descriptor, "wb")
         os.close(descriptor)
+
+
+def _is_locked(path: Path) -> bool:
+    """Whether somebody has a lock on a file, which may not be there."""
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return False
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
 
 
 def _remove_unlocked(path: Path, file_is_known: Callable[[str], bool]) -> bool:

@@ -18,6 +18,7 @@ from typing import BinaryIO
 from jaxserve.config.fields import ServerConfig
 from jaxserve.errors import ConflictError, InvalidRequestError, NotFoundError, QuotaError
 from server.batches import rows
+from server.batches.arriving import Arriving
 from server.batches.database import UNFINISHED, Database
 from server.batches.disk import Disk, NewFile
 from server.batches.records import (
@@ -71,6 +72,7 @@ class Store:
         self._disk = Disk(Path(root))
         self._database = Database(self._disk.database)
         self._quotas = quotas
+        self._arriving = Arriving(quotas.stored_bytes, self._disk.is_written)
         self._now = now
 
     @classmethod
@@ -89,10 +91,14 @@ class Store:
 
         Raises QuotaError for more than the owner may have, and StorageFullError.
         """
-        with self._database.reading() as connection:
-            self._check_room(connection, owner, announced)
         file_id = self._new_id("file-")
-        return Upload(self, self._disk.write(file_id), file_id, owner)
+        upload = Upload(self, self._disk.write(file_id), file_id, owner)
+        try:
+            upload.expect(announced)
+        except BaseException:
+            upload.close()
+            raise
+        return upload
 
     def file(self, owner: str, file_id: str) -> StoredFile:
         """One of the owner's files. Raises NotFoundError."""
@@ -262,9 +268,19 @@ class Store:
         """Give content that is there a row: Upload's way in. Raises QuotaError."""
         record = self._record(file_id, owner, purpose, filename, size, lifetime)
         with self._database.writing() as connection:
-            self._check_room(connection, owner, size)
+            self._arriving.settle(connection, owner, file_id, size)
             rows.insert(connection, "files", rows.row_of_file(record))
         return record
+
+    def reserve(self, owner: str, file_id: str, size: int) -> int:
+        """Make room for an upload of at least `size` bytes. Returns how much it has. Raises QuotaError."""
+        with self._database.writing() as connection:
+            return self._arriving.reserve(connection, owner, file_id, size)
+
+    def release(self, file_id: str) -> None:
+        """An upload that was not kept is over: its room is free."""
+        with self._database.writing() as connection:
+            self._arriving.release(connection, file_id)
 
     def _record(self, file_id: str, owner: str, purpose: Purpose, filename: str, size: int, lifetime: int | None) -> StoredFile:
         now = int(self._now())
@@ -341,14 +357,6 @@ class Store:
             found = connection.execute(query, (owner, after, *more, limit + 1)).fetchall()
         return found[:limit], len(found) > limit
 
-    def _check_room(self, connection: sqlite3.Connection, owner: str, more: int) -> None:
-        stored = connection.execute("SELECT coalesce(sum(bytes), 0) FROM files WHERE owner = ?", (owner,)).fetchone()[0]
-        if stored + more > self._quotas.stored_bytes:
-            raise QuotaError(
-                f"{more} bytes do not fit: {stored} are stored of the {self._quotas.stored_bytes} that a tenant may have "
-                "(max_tenant_mib); delete files"
-            )
-
     def _check_batches(self, connection: sqlite3.Connection, owner: str) -> None:
         query = f"SELECT count(*) FROM batches WHERE owner = ? AND {UNFINISHED}"
         unfinished = connection.execute(query, (owner,)).fetchone()[0]
@@ -375,6 +383,8 @@ class Store:
 class Upload:
     """A file on its way in. `close` must be called, and leaves nothing unless `keep` was.
 
+    Its bytes count for its owner from when they are expected, and are written no sooner.
+
     Args:
         store: where it goes.
         content: what it holds.
@@ -387,11 +397,23 @@ class Upload:
         self._content = content
         self._file_id = file_id
         self._owner = owner
+        self._reserved = 0  # which has a row unless it is 0
         self._lock = threading.Lock()  # whoever is cancelled closes it while a thread still writes
 
-    def write(self, data: bytes) -> None:
-        """Append. Raises StorageFullError."""
+    @property
+    def reserved(self) -> int:
+        """Bytes that it has room for."""
+        return self._reserved
+
+    def expect(self, size: int) -> None:
+        """It will have `size` bytes or more. Raises QuotaError."""
         with self._lock:
+            self._expect(size)
+
+    def write(self, data: bytes) -> None:
+        """Append. Raises QuotaError and StorageFullError."""
+        with self._lock:
+            self._expect(self._content.size + len(data))
             self._content.write(data)
 
     def keep(self, filename: str, purpose: Purpose = Purpose.BATCH, lifetime: int | None = None) -> StoredFile:
@@ -399,13 +421,23 @@ class Upload:
         with self._lock:
             self._content.publish()
             record = self._store.keep_file(self._file_id, self._owner, purpose, filename, self._content.size, lifetime)
+            self._reserved = 0
             self._content.keep()
             return record
 
     def close(self) -> None:
         """Let go of it."""
         with self._lock:
-            self._content.close()
+            try:
+                if self._reserved:
+                    self._store.release(self._file_id)
+                    self._reserved = 0
+            finally:
+                self._content.close()
+
+    def _expect(self, size: int) -> None:
+        if size > self._reserved:
+            self._reserved = self._store.reserve(self._owner, self._file_id, size)
 
 
 def _no_file(file_id: str, param: str | None = None) -> NotFoundError:

@@ -101,6 +101,8 @@ async def _receive(request: Request, storage: Storage, form: UploadForm, receivi
         received += len(data)
         size += len(piece)
         _check_size(max(size, received - OVERHEAD), storage)
+        if size > receiving.reserved:  # what waits here counts too
+            await storage.run(receiving.expect, size)
         waiting += piece
         if len(waiting) >= _BUFFER:
             await storage.run(receiving.write, bytes(waiting))

@@ -226,9 +226,10 @@ def test_stored_bytes_of_a_tenant_are_bounded(store: Store, root: Path) -> None:
         store.upload("acme", 401)
     store.upload("acme", 400).close()
     with closing(store.upload("acme")) as upload:  # one that did not say how long it is
-        upload.write(b"x" * 401)
+        upload.write(b"x" * 400)
         with pytest.raises(QuotaError):
-            upload.keep("in.jsonl")
+            upload.write(b"x")
+    store.upload("acme", 400).close()
     assert on_disk(root) == {kept.id}
     put(store, b"x" * 401, owner="other")
     put(store, b"x" * 400)
@@ -237,18 +238,42 @@ def test_stored_bytes_of_a_tenant_are_bounded(store: Store, root: Path) -> None:
 
 
 def test_uploads_at_the_same_time_share_the_quota(root: Path, clock: VirtualClock) -> None:
+    """Of two front ends, announced or not, and before any of them is kept."""
     with closing(Store(root, QUOTAS, clock.now)) as first, closing(Store(root, QUOTAS, clock.now)) as second:
-        uploads = [store.upload("acme", 600) for store in (first, second)]
-        kept = []
-        for upload in uploads:
-            with closing(upload):
-                upload.write(b"x" * 600)
-                try:
-                    kept.append(upload.keep("in.jsonl").id)
-                except QuotaError:
-                    kept.append("")
-        assert kept[1] == ""
-        assert on_disk(root) == {kept[0]}
+        with closing(first.upload("acme", 600)) as upload:
+            with pytest.raises(QuotaError, match=r"401 bytes do not fit: 0 are stored and 6\d\d are arriving of the 1000 that"):
+                second.upload("acme", 401)
+            with closing(second.upload("acme")) as other:
+                other.write(b"x" * 300)
+                with pytest.raises(QuotaError):
+                    other.write(b"x" * 101)
+            put(second, b"x" * 300)
+            put(second, b"x" * 1000, owner="other")
+            upload.write(b"x" * 600)
+            kept = upload.keep("in.jsonl")
+        assert kept.id in on_disk(root)
+        put(second, b"x" * 100)
+        with pytest.raises(QuotaError, match="1 bytes do not fit: 1000 are stored of the 1000"):
+            first.upload("acme", 1)
+
+
+def test_uploads_of_a_front_end_that_was_killed_count_no_longer(root: Path, clock: VirtualClock) -> None:
+    with closing(Store(root, QUOTAS, clock.now)) as store:
+        lost = store.upload("acme", 900)
+        lost._content._file.close()  # its lock goes with it, as with its process
+        put(store, b"x" * 1000)
+
+
+def test_a_state_directory_of_the_version_before_is_taken_over(root: Path, clock: VirtualClock) -> None:
+    with closing(Store(root, QUOTAS, clock.now)) as store:
+        kept = put(store, b"x" * 600)
+    with closing(sqlite3.connect(root / "state.db")) as connection:
+        connection.execute("DROP TABLE uploads")
+        connection.execute("PRAGMA user_version = 1")
+    with closing(Store(root, QUOTAS, clock.now)) as store:
+        assert store.file("acme", kept.id) == kept
+        with pytest.raises(QuotaError):
+            store.upload("acme", 401)
 
 
 def test_unfinished_batches_of_a_tenant_are_bounded(store: Store) -> None:
@@ -498,8 +523,9 @@ def files_no_longer_than(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_no_room_for_a_file(store: Store, root: Path) -> None:
-    with closing(store.upload("acme")) as upload, files_no_longer_than(8 * 2**20):
+def test_no_room_for_a_file(root: Path) -> None:
+    store = Store(root, Quotas(2**30, 1, DAY))
+    with closing(store), closing(store.upload("acme")) as upload, files_no_longer_than(8 * 2**20):
         upload.write(b"x" * 6 * 2**20)
         with pytest.raises(StorageFullError):
             upload.write(b"x" * 6 * 2**20)
@@ -563,7 +589,7 @@ def test_directories_that_cannot_be_used(tmp_path: Path) -> None:
         pass
     with closing(sqlite3.connect(tmp_path / "newer" / "state.db")) as connection:
         connection.execute("PRAGMA user_version = 99")
-    for name, words in (("file", "cannot use"), ("other", "cannot use"), ("newer", "is of version 99, not 1")):
+    for name, words in (("file", "cannot use"), ("other", "cannot use"), ("newer", "is of version 99, not 2")):
         with pytest.raises(ConfigError, match=words) as refused:
             Store(tmp_path / name, QUOTAS)
         assert refused.value.param == "state_dir"
