@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from jaxserve.engine.client import EngineClient
 from jaxserve.errors import InvalidRequestError, JaxserveError, ModelNotFoundError
-from jaxserve.sampling.defaults import SamplingDefaults
 from jaxserve.sampling.params import SamplingParams
 from jaxserve.types import Prompt, RequestOptions, ServiceClass
 from server.gateway.call import CURRENT
+
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,16 +42,27 @@ def new_id(prefix: str) -> str:
     return f"{prefix}-{uuid.uuid4().hex}"
 
 
-def sampling_params(defaults: SamplingDefaults, fields: Mapping[str, Any], names: Mapping[str, str]) -> SamplingParams:
+def sampling_params(
+    client: EngineClient, fields: Mapping[str, Any], names: Mapping[str, str], *, prompts: int = 1
+) -> SamplingParams:
     """Build the parameters; None means the model's default, if it has one, or else the engine's: max_tokens is what it leaves.
 
-    Raises InvalidRequestError in the client's words.
+    Raises InvalidRequestError in the client's words, also where they ask for too much with so many prompts.
     """
     given = {name: value for name, value in fields.items() if value is not None}
     try:
-        return SamplingParams(**{"max_tokens": None, **defaults.given(), **given})
+        params = SamplingParams(**{"max_tokens": None, **client.model.sampling.given(), **given})
+        client.bounds.check_count(prompts, params)
     except InvalidRequestError as error:
         raise in_words_of_client(error, names) from error
+    return params
+
+
+def listed(values: Collection[Item], most: int, param: str) -> tuple[Item, ...]:
+    """The values of a repeated field of a message. Raises InvalidRequestError for more than `most` before it takes any."""
+    if len(values) > most:
+        raise InvalidRequestError(f"{param} must be at most {most} values, got {len(values)}", param=param)
+    return tuple(values)
 
 
 def request_options(tenants: Sequence[str], fields: Mapping[str, Any], *, tenant_name: str) -> RequestOptions:

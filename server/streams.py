@@ -21,6 +21,9 @@ Events = AsyncGenerator[tuple[int, Event], None]
 # Events read ahead of a slow client when several prompts share its stream; the engine's own buffers come on top.
 _READ_AHEAD = 16
 
+# Prompts of one request that are tokenized at the same time: those of others are not to wait for all of a long list.
+_TOKENIZED_AT_ONCE = 2
+
 _BYTES_A_TOKEN = 4  # of text, about
 
 
@@ -30,8 +33,13 @@ def run(client: EngineClient, job: Job) -> Events:
     The job runs, and is charged, for the call that this task works for, if it does for one. What its tenant may not take now is
     refused before the first event.
 
-    Raises JaxserveError as EngineClient.generate does, and for a sequence that was aborted. Closing aborts.
+    Raises JaxserveError at once for a job that takes too much, then as EngineClient.generate does, and for a sequence that was
+    aborted. Closing aborts.
     """
+    try:
+        client.bounds.check(job.prompts, job.params)
+    except JaxserveError as error:
+        raise in_words_of_client(error, job.names) from error
     call = CURRENT.get()
     return _run(client, job) if call is None else _charged(call, client, job)
 
@@ -80,17 +88,21 @@ def _tokens(prompt: Prompt) -> int:
 
 
 def _run(client: EngineClient, job: Job) -> Events:
+    client.check_room(job.options.tenant, len(job.prompts) * job.params.n)
     if len(job.prompts) == 1:
-        return _events(client, job, 0, job.request_id)
+        return _events(client, job, 0, job.request_id, job.prompts[0])
     return _side_by_side(client, job)
 
 
 async def _side_by_side(client: EngineClient, job: Job) -> Events:
     queue: asyncio.Queue[tuple[int, Event] | Exception | None] = asyncio.Queue(_READ_AHEAD)
+    turns = asyncio.Semaphore(_TOKENIZED_AT_ONCE)
 
     async def pump(which: int) -> None:
         try:
-            async with aclosing(_events(client, job, which, f"{job.request_id}-{which}")) as events:
+            async with turns:
+                prompt = await _tokenized(client, job, which)
+            async with aclosing(_events(client, job, which, f"{job.request_id}-{which}", prompt)) as events:
                 async for item in events:
                     await queue.put(item)
             await queue.put(None)
@@ -114,11 +126,23 @@ async def _side_by_side(client: EngineClient, job: Job) -> Events:
         await asyncio.gather(*pumps, return_exceptions=True)
 
 
-async def _events(client: EngineClient, job: Job, which: int, request_id: str) -> Events:
+async def _tokenized(client: EngineClient, job: Job, which: int) -> Prompt:
+    """One of several prompts, as tokens."""
+    prompt = job.prompts[which]
+    text = prompt.get("prompt") if isinstance(prompt, Mapping) else prompt
+    if not isinstance(text, str):
+        return prompt
+    try:
+        return {"prompt_token_ids": await client.encode(text)}
+    except JaxserveError as error:
+        raise in_words_of_client(error, job.names) from error
+
+
+async def _events(client: EngineClient, job: Job, which: int, request_id: str, prompt: Prompt) -> Events:
     """The events of one of the prompts."""
     watched = generation(request_id, job.options.tenant)
     try:
-        stream = _closable(client.generate(job.prompts[which], job.params, request_id=request_id, options=job.options))
+        stream = _closable(client.generate(prompt, job.params, request_id=request_id, options=job.options))
         async with aclosing(stream) as events:
             async for event in events:
                 watched.saw(event)

@@ -3,30 +3,45 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from functools import partial
+from typing import Any, TypeVar
 
 from jaxserve.engine.client import EngineClient
 from jaxserve.errors import InvalidRequestError
+from server.gateway.call import CURRENT
+
+Result = TypeVar("Result")
 
 WHOLE_CONTEXT = -1  # "as many tokens as fit", where a number of tokens is asked for
 
 
-async def encode(client: EngineClient, text: str, *, add_special_tokens: bool) -> list[int]:
-    """Token ids of a text, with BOS and the like if wanted. Raises InvalidRequestError if it is not valid Unicode."""
-    return await asyncio.to_thread(partial(client.tokenizer.encode, text, add_special_tokens=add_special_tokens))
+async def counted(work: Coroutine[Any, Any, Result]) -> Result:
+    """The result of work that generates nothing, within what the caller's tenant may do: it counts as one of its requests.
+
+    Raises RateLimitError.
+    """
+    call = CURRENT.get()
+    if call is None:
+        return await work
+    try:
+        async with call.counted():
+            return await work
+    finally:
+        work.close()  # of what was refused nothing has begun
 
 
 async def decode(client: EngineClient, token_ids: Sequence[int], param: str, *, skip_special_tokens: bool = False) -> str:
     """The text of token ids, special tokens written out or left out.
 
-    Raises InvalidRequestError naming `param` for an id that the model does not know.
+    Raises InvalidRequestError naming `param` for an id that the model does not know, ContextLengthError for too many.
     """
+    client.bounds.check_ids(len(token_ids), param)
     unknown = next((token for token in token_ids if not 0 <= token < client.model.vocab_size), None)
     if unknown is not None:
         last = client.model.vocab_size - 1
         raise InvalidRequestError(f"{param} has {unknown}: token ids are integers from 0 to {last}", param=param)
-    return await asyncio.to_thread(partial(client.tokenizer.decode, token_ids, skip_special_tokens=skip_special_tokens))
+    return await asyncio.to_thread(partial(client.tokenizer.decode, list(token_ids), skip_special_tokens=skip_special_tokens))
 
 
 def truncated(client: EngineClient, token_ids: Sequence[int], limit: int, output: int | None, param: str) -> list[int]:

@@ -118,6 +118,9 @@ class SchedulerConfig:
         1.0, "share of the growth expected of outputs that admission keeps pages for; 0 admits whatever prompts leave room"
     )
     max_waiting_tokens: int = setting(2_000_000, "prompt tokens in the waiting queue; more are refused")
+    max_logprob_values: int = setting(
+        524_288, "log-probabilities in the answer to one request; one output as long as the context may always have all of its"
+    )
     itl_target_ms: float | None = setting(
         None,
         "time between tokens that interactive requests are promised, milliseconds; 0: no promise; by default 50, on CPUs 400",
@@ -137,6 +140,7 @@ class SchedulerConfig:
         require_at_least("long_prefill_token_threshold", self.long_prefill_token_threshold, 0)
         require_at_least("max_waiting", self.max_waiting, 1)
         require_at_least("max_waiting_tokens", self.max_waiting_tokens, 1)
+        require_at_least("max_logprob_values", self.max_logprob_values, 1)
         for name in ("growth_reserve", "itl_target_ms", "aging_s", "prefill_price", "decode_price"):
             value = getattr(self, name)
             if value is not None and not 0.0 <= value < math.inf:

@@ -132,6 +132,7 @@ def _limits(config: EngineConfig, ready: Preparation, strict: bool) -> IntakeLim
         eos_token_ids=_eos_token_ids(ready.decoder, ready.tokenizer),
         seed=config.model.seed,
         max_sequences=config.scheduler.max_waiting,
+        max_logprob_values=config.scheduler.max_logprob_values,
         strict=strict,
         default_max_tokens=ready.default_max_tokens,
     )

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from jaxserve.engine.bounds import RequestBounds
 from jaxserve.engine.events import Event
 from jaxserve.sampling.defaults import NO_DEFAULTS, SamplingDefaults
 from jaxserve.sampling.params import SamplingParams
@@ -89,6 +90,15 @@ class EngineClient(Protocol):
         """The Jinja template by which `render_chat` writes conversations; None if there is none."""
         ...
 
+    @property
+    def bounds(self) -> RequestBounds:
+        """What one request may bring and ask for; `generate`, `encode` and `render_chat` refuse more."""
+        ...
+
+    def check_room(self, tenant: str, sequences: int) -> None:
+        """Raise QueueFullError if so many sequences more of a tenant cannot wait beside its own that wait already."""
+        ...
+
     def generate(
         self,
         prompt: Prompt,
@@ -109,8 +119,19 @@ class EngineClient(Protocol):
         """
         ...
 
+    async def encode(self, text: str, *, add_special_tokens: bool = True, last: int | None = None) -> list[int]:
+        """Tokens of a text, with BOS and the like if wanted.
+
+        Raises InvalidRequestError for a text that is not valid Unicode, ContextLengthError for one that cannot fit the context.
+        With `last` no text is too long: only its end is looked at, and as many of the tokens as are wanted are among those given.
+        """
+        ...
+
     async def render_chat(self, messages: Sequence[ChatMessage], template_arguments: Mapping[str, Any]) -> Prompt:
-        """Apply the checkpoint's chat template. Raises InvalidRequestError if there is none or it refuses the messages."""
+        """Apply the checkpoint's chat template. Raises InvalidRequestError if there is none or it refuses the messages.
+
+        Raises ContextLengthError for a conversation that cannot fit the context.
+        """
         ...
 
     async def abort(self, request_id: str) -> bool:

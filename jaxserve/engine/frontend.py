@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from jaxserve.clock import RealClock
+from jaxserve.engine.bounds import RequestBounds
 from jaxserve.engine.calls import FLUSH
 from jaxserve.engine.client import EngineStats, ModelInfo
 from jaxserve.engine.events import Event
@@ -22,7 +23,15 @@ from jaxserve.engine.outputs import RequestOutputs
 from jaxserve.engine.overdue import Promise
 from jaxserve.engine.recording import record_events
 from jaxserve.engine.streams import EventBuffer, StreamLimits
-from jaxserve.errors import DrainingError, ErrorCode, InternalError, InvalidRequestError, JaxserveError, SlowReaderError
+from jaxserve.errors import (
+    DrainingError,
+    ErrorCode,
+    InternalError,
+    InvalidRequestError,
+    JaxserveError,
+    QueueFullError,
+    SlowReaderError,
+)
 from jaxserve.metrics.instruments import Instruments
 from jaxserve.metrics.requests import Objective, RequestRecord, RequestRecorder
 from jaxserve.sampling.params import SamplingParams
@@ -46,6 +55,7 @@ class _Stream:
     record: RequestRecord
     events: EventBuffer
     promise: Promise
+    tenant: str
     demoted: bool = False
 
 
@@ -117,6 +127,25 @@ class Frontend:
         template = self._texts.tools.template
         return None if template is None else template.source
 
+    @property
+    def bounds(self) -> RequestBounds:
+        """What one request may bring and ask for."""
+        return self._intake.bounds
+
+    def check_room(self, tenant: str, sequences: int) -> None:
+        """Raise QueueFullError where the tenant's own sequences leave no room; see EngineClient.check_room."""
+        most = self.bounds.sequences
+        if len(self._streams) + sequences <= most:
+            return
+        active = sum(stream.outputs.num_active for stream in self._requests.values() if stream.tenant == tenant)
+        waiting = active - self._link.load().running  # at least: some of what runs may be others'
+        if waiting > 0 and waiting + sequences > most:
+            raise QueueFullError(
+                f"{waiting} sequences of the tenant wait already, and {sequences} more are asked for, "
+                f"but at most {most} can wait (max_waiting)",
+                retry_after=1.0,
+            )
+
     async def generate(
         self,
         prompt: Prompt,
@@ -158,10 +187,20 @@ class Frontend:
         finally:
             self._close(name, stream)
 
+    async def encode(self, text: str, *, add_special_tokens: bool = True, last: int | None = None) -> list[int]:
+        """Tokenize; see EngineClient.encode."""
+        if last is None:
+            self.bounds.check_text(text)
+        else:
+            text = self.bounds.end_of(text, last)
+        return await self._texts.encode(text, add_special_tokens=add_special_tokens)
+
     async def render_chat(self, messages: Sequence[ChatMessage], template_arguments: Mapping[str, Any]) -> Prompt:
         """Apply the chat template and tokenize; see EngineClient.render_chat."""
         self.check_health()
-        return {"prompt_token_ids": await self._texts.render(messages, template_arguments)}
+        bounds = self.bounds
+        bounds.check_messages(messages)
+        return {"prompt_token_ids": await self._texts.render(messages, template_arguments, bounds.text_bytes)}
 
     async def abort(self, request_id: str) -> bool:
         """Abort a request; its stream ends with Finished events."""
@@ -268,6 +307,7 @@ class Frontend:
         self.check_health()
         _check_name(name)
         arrival = self._clock.now()
+        self.bounds.check((prompt,), params)
         tokens = await self._tokenized(prompt)
         intake = self._intake
 
@@ -281,14 +321,14 @@ class Frontend:
             raise InvalidRequestError(f"request_id {name!r} is active already", param="request_id")
         record.prepared(requests[0].service_class, len(requests[0].prompt), arrival)
         promise = Promise(requests[0], self._clock.now(), self._limits.stalled_seconds)
-        return requests, _Stream(outputs, record, EventBuffer(self._limits_of(requests[0])), promise)
+        return requests, _Stream(outputs, record, EventBuffer(self._limits_of(requests[0])), promise, options.tenant)
 
     async def _tokenized(self, prompt: Prompt) -> Prompt:
         """The prompt as tokens; whatever has no text in it is left for the intake to refuse."""
         text = prompt.get("prompt") if isinstance(prompt, Mapping) and "prompt_token_ids" not in prompt else prompt
         if not isinstance(text, str) or not text:
             return prompt
-        return {"prompt_token_ids": await self._texts.encode(text)}
+        return {"prompt_token_ids": await self._texts.encode(text)}  # its bounds were checked with the request's
 
     def _limits_of(self, request: EngineRequest) -> StreamLimits:
         """Batch is promised no token at any time."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 from jaxserve.cache.prefix_hash import CacheNamespace
 from jaxserve.config.policies import Policies
+from jaxserve.engine.bounds import LONGEST, RequestBounds
 from jaxserve.engine.budgets import Budgets, Grant, cache_salt
 from jaxserve.errors import ContextLengthError, InvalidRequestError
 from jaxserve.sampling.params import SamplingParams
@@ -20,8 +21,6 @@ from jaxserve.types import Prompt, RequestOptions, ServiceClass
 
 NO_OPTIONS = RequestOptions()
 KNOWN_ROOTS = 4096  # salts whose hash is kept
-# OpenAI's words, by which other libraries tell such errors: litellm then tries a model of a longer context.
-_LONGEST = "this model's maximum context length is"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +35,7 @@ class IntakeLimits:
         seed: where the seeds of requests without one come from.
         strict: whether prompt + max_tokens beyond the context is an error (servers) or ends the output early (offline).
         default_max_tokens: output tokens of a request that does not say; None for all that the context leaves.
+        max_logprob_values: see RequestBounds.
     """
 
     max_model_len: int
@@ -45,6 +45,7 @@ class IntakeLimits:
     seed: int
     strict: bool
     default_max_tokens: int | None = None
+    max_logprob_values: int = 524_288
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +92,13 @@ class Intake:
         self._namespace = namespace
         self._budgets = budgets
         self._origin = origin
+        self._bounds = RequestBounds(
+            context=limits.max_model_len,
+            sequences=limits.max_sequences,
+            logprob_values=limits.max_logprob_values,
+            token_bytes=None if tokenizer is None else tokenizer.max_token_bytes,
+            default_max_tokens=limits.default_max_tokens,
+        )
         self._root_of = lru_cache(maxsize=KNOWN_ROOTS)(lambda salt: replace(namespace, salt=salt).root())
         self._counter = itertools.count()
 
@@ -122,6 +130,11 @@ class Intake:
             budgets.max_chunk,
         )
 
+    @property
+    def bounds(self) -> RequestBounds:
+        """What is refused before it is prepared."""
+        return self._bounds
+
     def cache_root(self, options: RequestOptions) -> bytes:
         """The hash that prefixes of this tenant with this salt begin with; no other tenant and salt has the same."""
         return self._root_of(cache_salt(options))
@@ -136,6 +149,7 @@ class Intake:
         Raises InvalidRequestError or ContextLengthError naming the field and the limit.
         """
         grant = self._budgets.grant(options, arrival)
+        self._bounds.check_prompt(prompt)
         tokens = self._tokens(prompt)
         self._check_ids("logit_bias", params.logit_bias)
         self._check_ids("stop_token_ids", params.stop_token_ids)
@@ -220,13 +234,13 @@ class Intake:
             return 0
         if prompt >= limit:
             raise ContextLengthError(
-                f"prompt has {prompt} tokens, but {_LONGEST} {limit} ({name}) and one must be left for output",
+                f"prompt has {prompt} tokens, but {LONGEST} {limit} ({name}) and one must be left for output",
                 param="prompt",
             )
         left = limit - prompt
         if params.max_tokens is not None and params.max_tokens > left and self._limits.strict:
             raise ContextLengthError(
-                f"max_tokens is {params.max_tokens}, but {_LONGEST} {limit} ({name}), of which a prompt of {prompt} tokens "
+                f"max_tokens is {params.max_tokens}, but {LONGEST} {limit} ({name}), of which a prompt of {prompt} tokens "
                 f"leaves {left}",
                 param="max_tokens",
             )
@@ -255,8 +269,12 @@ class Intake:
                 "allowed_token_ids must hold more than stop tokens, which min_tokens forbids", param="allowed_token_ids"
             )
 
-    def _check_ids(self, name: str, ids: Iterable[object]) -> None:
+    def _check_ids(self, name: str, ids: Collection[object]) -> None:
         """Every id must be one that the model scores."""
+        if set(map(type, ids)) <= {int}:  # there may be very many: look at each only to name the wrong one
+            known = cast(Collection[int], ids)
+            if not known or (min(known) >= 0 and max(known) < self._limits.vocab_size):
+                return
         for token in ids:
             if not isinstance(token, int) or isinstance(token, bool) or not 0 <= token < self._limits.vocab_size:
                 raise InvalidRequestError(

@@ -79,8 +79,9 @@ class RequestOutputs:
         self._num_cached = 0
         self._scores: list[PositionLogprobs | None] = [None] * max(1, self._params.prompt_logprobs_start)
         self._early: list[Update] = []  # tokens of other sequences while the first still scores the prompt
+        stops = self._stop_strings()
         self._sequences = {
-            request.id: _SequenceText(request.id, index, self._detokenizer(), self._stop_strings())
+            request.id: _SequenceText(request.id, index, self._detokenizer(), stops and stops.another())
             for index, request in enumerate(requests)
         }
         self._unfinished = len(requests)
@@ -89,6 +90,11 @@ class RequestOutputs:
     def done(self) -> bool:
         """Whether every sequence finished."""
         return self._unfinished == 0
+
+    @property
+    def num_active(self) -> int:
+        """How many sequences have not finished."""
+        return self._unfinished
 
     @property
     def ids(self) -> list[str]:

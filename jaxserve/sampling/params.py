@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import cast
 
 from jaxserve.errors import InvalidRequestError
 
+# What the parameters of one request may list at most; docs/gateway.md says why.
 MAX_STOP_STRINGS = 16
+MAX_STOP_CHARS = 4096  # of all its stop strings together
 MAX_STOP_TOKEN_IDS = 16
 MAX_SEQUENCES = 128
 MAX_LOGPROBS = 20
 MAX_LOGIT_BIAS = 1024
+MAX_LISTED_IDS = 131_072  # of allowed_token_ids; each sequence of a request counts the ids that it brings
 MAX_INT32 = 2**31 - 1  # parameters go to the device as int32 and float32
 MAX_FLOAT32 = 3.4e38
 MAX_MIN_TOKENS = 2**30  # fits with the prompt's length added
@@ -123,20 +127,25 @@ class SamplingParams:
     def _check_lists(self) -> None:
         _require("stop", len(self.stop) <= MAX_STOP_STRINGS, f"at most {MAX_STOP_STRINGS} strings, got {len(self.stop)}")
         _require("stop", all(isinstance(s, str) and s for s in self.stop), "a list of non-empty strings")
+        length = sum(map(len, self.stop))
+        _require("stop", length <= MAX_STOP_CHARS, f"at most {MAX_STOP_CHARS} characters in all, got {length}")
         _require(
             "stop_token_ids",
             len(self.stop_token_ids) <= MAX_STOP_TOKEN_IDS,
             f"at most {MAX_STOP_TOKEN_IDS} ids, got {len(self.stop_token_ids)}",
         )
-        _require("logit_bias", len(self.logit_bias) <= MAX_LOGIT_BIAS, f"at most {MAX_LOGIT_BIAS} entries")
+        biases = len(self.logit_bias)
+        _require("logit_bias", biases <= MAX_LOGIT_BIAS, f"at most {MAX_LOGIT_BIAS} entries, got {biases}")
         for token, bias in self.logit_bias.items():
             _require("logit_bias", _is_token_id(token), f"keyed by token ids, got {token!r}")
             _require("logit_bias", _is_number(bias, 100.0), f"in [-100, 100], got {bias!r}")
         if self.allowed_token_ids is not None:
-            _require("allowed_token_ids", len(self.allowed_token_ids) > 0, "a non-empty list or null")
+            allowed = len(self.allowed_token_ids)
+            _require("allowed_token_ids", allowed > 0, "a non-empty list or null")
+            _require("allowed_token_ids", allowed <= MAX_LISTED_IDS, f"at most {MAX_LISTED_IDS} ids, got {allowed}")
         for name in ("stop_token_ids", "allowed_token_ids"):
             ids = getattr(self, name) or ()
-            _require(name, all(map(_is_token_id, ids)), "a list of token ids")
+            _require(name, _are_token_ids(ids), "a list of token ids")
 
     @property
     def scores_only(self) -> bool:
@@ -162,6 +171,12 @@ def _is_number(value: object, limit: float) -> bool:
 
 def _is_token_id(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _are_token_ids(values: Collection[object]) -> bool:
+    if set(map(type, values)) == {int}:  # ten times as fast, and there may be many
+        return min(cast(Collection[int], values)) >= 0
+    return all(map(_is_token_id, values))
 
 
 def _require(name: str, holds: bool, what: str) -> None:

@@ -30,6 +30,11 @@ class Tokenizer(Protocol):
         ...
 
     @property
+    def max_token_bytes(self) -> int | None:
+        """Bytes of text that one token stands for at most; None if it may be any number, as where unknown words are one token."""
+        ...
+
+    @property
     def marks_each_invalid_byte(self) -> bool:
         """Whether bytes that are not UTF-8 become one U+FFFD a byte, or else one a broken sequence (Unicode's practice)."""
         ...

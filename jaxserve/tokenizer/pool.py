@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import time
 from array import array
@@ -19,7 +20,7 @@ import msgspec
 
 from jaxserve.children import Backoff, Child, spawn
 from jaxserve.tokenizer.load_tools import load_tools
-from jaxserve.tokenizer.texts import Texts, TextTools, ThreadTexts
+from jaxserve.tokenizer.texts import LONG, Texts, TextTools, ThreadTexts, is_long
 from jaxserve.tokenizer.worker import Encode, Job, Render, WorkerSpec
 
 logger = logging.getLogger(__name__)
@@ -50,6 +51,7 @@ class _Waiting:
     """A job, encoded, and its tokens: None once it is known that no worker gives them."""
 
     job: msgspec.Raw
+    is_long: bool
     tokens: asyncio.Future[list[int] | None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
     def answer(self, tokens: list[int] | None) -> None:
@@ -81,7 +83,8 @@ class ProcessTexts:
         self._spec = spec
         self._hang_seconds = hang_seconds
         self._on_fallback = on_fallback
-        self._jobs: asyncio.Queue[_Waiting] = asyncio.Queue()
+        self._jobs: asyncio.PriorityQueue[tuple[bool, int, _Waiting]] = asyncio.PriorityQueue()  # what is short first
+        self._numbers = itertools.count()
         self._working: set[Child] = set()
         self._keepers = [asyncio.create_task(self._keep(number)) for number in range(processes)]
 
@@ -95,20 +98,23 @@ class ProcessTexts:
         """Process ids of the workers that take jobs now."""
         return [child.process.pid for child in self._working]
 
-    async def encode(self, text: str) -> list[int]:
+    async def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """As TextTools.encode."""
-        tokens = await self._elsewhere(Encode(text))
+        tokens = await self._elsewhere(Encode(text, add_special_tokens), is_long=len(text) >= LONG)
         if tokens is None:
             self._on_fallback()
-            return await self._here.encode(text)
+            return await self._here.encode(text, add_special_tokens=add_special_tokens)
         return tokens
 
-    async def render(self, messages: Sequence[Mapping[str, Any]], arguments: Mapping[str, Any]) -> list[int]:
+    async def render(
+        self, messages: Sequence[Mapping[str, Any]], arguments: Mapping[str, Any], max_bytes: int | None = None
+    ) -> list[int]:
         """As TextTools.render."""
-        tokens = await self._elsewhere(Render([dict(message) for message in messages], dict(arguments)))
+        job = Render([dict(message) for message in messages], dict(arguments), max_bytes)
+        tokens = await self._elsewhere(job, is_long=is_long(messages))
         if tokens is None:
             self._on_fallback()
-            return await self._here.render(messages, arguments)
+            return await self._here.render(messages, arguments, max_bytes)
         return tokens
 
     async def run(self, function: Callable[[], Result]) -> Result:
@@ -123,21 +129,27 @@ class ProcessTexts:
         self._give_up()
         await self._here.close()
 
-    async def _elsewhere(self, job: Job) -> list[int] | None:
+    async def _elsewhere(self, job: Job, *, is_long: bool) -> list[int] | None:
         """A worker's tokens; None if there is no worker, or it failed."""
         if not self._working:
             return None
         try:
-            waiting = _Waiting(msgspec.Raw(_ENCODER.encode(job)))
+            waiting = _Waiting(msgspec.Raw(_ENCODER.encode(job)), is_long)
         except (TypeError, UnicodeEncodeError, OverflowError):  # what no message can hold
             return None
-        self._jobs.put_nowait(waiting)
+        self._put(waiting)
         return await waiting.tokens
 
     def _give_up(self) -> None:
         """Whatever waits is done here."""
         while not self._jobs.empty():
-            self._jobs.get_nowait().answer(None)
+            self._take().answer(None)
+
+    def _put(self, waiting: _Waiting) -> None:
+        self._jobs.put_nowait((waiting.is_long, next(self._numbers), waiting))
+
+    def _take(self) -> _Waiting:
+        return self._jobs.get_nowait()[-1]
 
     async def _keep(self, number: int) -> None:
         """One worker after another."""
@@ -189,20 +201,33 @@ class ProcessTexts:
                 waiting.answer(None)
 
     async def _batch(self, ended: asyncio.Future[int]) -> list[_Waiting]:
-        """A worker's share of the jobs that wait, at least one; none once it has ended."""
+        """A worker's share of the jobs that wait: a long one alone, or several short ones; none once it has ended."""
+        while True:
+            first = await self._first(ended)
+            if first is None:
+                return []
+            if not first.tokens.done():  # else its caller went away
+                break
+        batch = [first]
+        share = 1 if first.is_long else min(MAX_BATCH, 1 + self._jobs.qsize() // len(self._working))
+        while len(batch) < share and not self._jobs.empty():
+            other = self._take()
+            if other.is_long:
+                self._put(other)
+                break
+            if not other.tokens.done():
+                batch.append(other)
+        return batch
+
+    async def _first(self, ended: asyncio.Future[int]) -> _Waiting | None:
+        """The next job; None once the worker has ended."""
         first = asyncio.ensure_future(self._jobs.get())
         try:
             await asyncio.wait((first, ended), return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
             if first.done():
-                first.result().answer(None)
+                first.result()[-1].answer(None)
             raise
         finally:
             first.cancel()
-        if not first.done() or first.cancelled():
-            return []
-        batch = [first.result()]
-        share = min(MAX_BATCH, 1 + self._jobs.qsize() // len(self._working))
-        while len(batch) < share and not self._jobs.empty():
-            batch.append(self._jobs.get_nowait())
-        return batch
+        return first.result()[-1] if first.done() and not first.cancelled() else None

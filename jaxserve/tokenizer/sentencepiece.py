@@ -10,7 +10,7 @@ from sentencepiece import SentencePieceProcessor
 from tokenizers import AddedToken
 
 from jaxserve.errors import CheckpointError
-from jaxserve.tokenizer import detokenizer
+from jaxserve.tokenizer import detokenizer, token_length
 from jaxserve.tokenizer.config_files import TokenizerConfig, read_tokenizer_config
 from jaxserve.tokenizer.pieces import PieceTable, byte_token_value, check_unicode
 
@@ -44,6 +44,7 @@ class SentencePieceTokenizer:
         self._adds_bos = config.add_bos_token is not False and self._bos is not None
         self._adds_eos = config.add_eos_token is True and self._eos is not None
         self._pieces = _piece_table(self._marked, added)
+        self._max_token_bytes = token_length.of_sentencepiece(self._marked, self._pieces.pieces)
 
     @classmethod
     def from_file(cls, file: Path) -> SentencePieceTokenizer:
@@ -74,6 +75,11 @@ class SentencePieceTokenizer:
     def special_token_ids(self) -> frozenset[int]:
         """Ids of control tokens, the unknown token and special added tokens."""
         return self._special
+
+    @property
+    def max_token_bytes(self) -> int | None:
+        """Bytes of text that one token stands for at most."""
+        return self._max_token_bytes
 
     @property
     def marks_each_invalid_byte(self) -> bool:

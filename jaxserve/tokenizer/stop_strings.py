@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass
 
 
@@ -34,7 +35,17 @@ class StopStrings:
             raise ValueError("a stop string must not be empty")
         self._include = include_in_output
         # The longest first: of several matches that end together, the first in this order is the one.
-        self._watchers = [_Watcher(text) for text in sorted(stop, key=len, reverse=True)]
+        self._patterns = [(text, _fallbacks(text)) for text in sorted(stop, key=len, reverse=True)]
+        self._begin()
+
+    def another(self) -> StopStrings:
+        """The same for another sequence from its start; what was worked out of the strings is shared."""
+        other = copy(self)
+        other._begin()
+        return other
+
+    def _begin(self) -> None:
+        self._watchers = [_Watcher(*pattern) for pattern in self._patterns]
         self._held = ""
         self._matched = False
 
@@ -67,10 +78,10 @@ class StopStrings:
 class _Watcher:
     """Knuth-Morris-Pratt: how much of one stop string the text read so far ends with."""
 
-    def __init__(self, stop: str) -> None:
+    def __init__(self, stop: str, fallback: list[int]) -> None:
         self.stop = stop
         self.matching = 0
-        self._fallback = _fallbacks(stop)
+        self._fallback = fallback
 
     def read(self, text: str) -> int | None:
         """Read on; where in `text` the stop string is first complete (the index after it), if it is."""

@@ -6,13 +6,16 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from jaxserve.errors import InvalidRequestError
+from jaxserve.errors import ContextLengthError, InvalidRequestError
 from jaxserve.tokenizer.base import Tokenizer
 from jaxserve.tokenizer.chat import ChatTemplate
 
-THREADS = 2
+THREADS = 2  # for what is short
+LONG = 16_384  # characters: texts from here on wait for each other, and nobody else for them
+_A_MESSAGE = 64  # characters that a template takes as long for as for a message
 
 Result = TypeVar("Result")
 
@@ -24,16 +27,21 @@ class TextTools:
     tokenizer: Tokenizer
     template: ChatTemplate | None
 
-    def encode(self, text: str) -> list[int]:
-        """Tokens of a prompt, with the special tokens that the tokenizer adds."""
-        return self.tokenizer.encode(text)
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Tokens of a prompt, with the special tokens that the tokenizer adds unless they are not wanted."""
+        return self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
 
-    def render(self, messages: Sequence[Mapping[str, Any]], arguments: Mapping[str, Any]) -> list[int]:
-        """Tokens of a conversation. Raises InvalidRequestError if there is no template or it refuses the messages.
+    def render(
+        self, messages: Sequence[Mapping[str, Any]], arguments: Mapping[str, Any], max_bytes: int | None = None
+    ) -> list[int]:
+        """Tokens of a conversation.
 
         Args:
             messages: the conversation.
             arguments: `add_generation_prompt`, `continue_final_message` and the template's own variables.
+            max_bytes: of the text that the template makes of it; None for any number.
+
+        Raises InvalidRequestError if there is no template or it refuses the messages, ContextLengthError for a longer text.
         """
         if self.template is None:
             raise InvalidRequestError(
@@ -46,6 +54,11 @@ class TextTools:
             continue_final_message=own.pop("continue_final_message", False),
             arguments=own,
         )
+        if max_bytes is not None and len(text) > max_bytes:  # characters, which are no more than bytes
+            raise ContextLengthError(
+                f"messages make a prompt of {len(text)} characters, and more than {max_bytes} bytes cannot fit the context",
+                param="messages",
+            )
         return self.tokenizer.encode(text, add_special_tokens=False)  # the template wrote the special tokens itself
 
 
@@ -57,12 +70,14 @@ class Texts(Protocol):
         """The tools, for work that is short."""
         ...
 
-    async def encode(self, text: str) -> list[int]:
-        """As TextTools.encode, off the event loop."""
+    async def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """As TextTools.encode, off the event loop. Cancelled before its turn, it costs nothing."""
         ...
 
-    async def render(self, messages: Sequence[Mapping[str, Any]], arguments: Mapping[str, Any]) -> list[int]:
-        """As TextTools.render, off the event loop."""
+    async def render(
+        self, messages: Sequence[Mapping[str, Any]], arguments: Mapping[str, Any], max_bytes: int | None = None
+    ) -> list[int]:
+        """As TextTools.render, off the event loop. Cancelled before its turn, it costs nothing."""
         ...
 
     async def run(self, function: Callable[[], Result]) -> Result:
@@ -75,24 +90,31 @@ class Texts(Protocol):
 
 
 class ThreadTexts:
-    """Texts in threads of this process; see Texts."""
+    """Texts in threads of this process; see Texts. What is long has a thread of its own: short texts never wait for it."""
 
     def __init__(self, tools: TextTools) -> None:
         self._tools = tools
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="jaxserve-tokenizer")
+        self._long = ThreadPoolExecutor(1, thread_name_prefix="jaxserve-tokenizer-long")
 
     @property
     def tools(self) -> TextTools:
         """The tools."""
         return self._tools
 
-    async def encode(self, text: str) -> list[int]:
+    async def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """As TextTools.encode."""
-        return await self.run(lambda: self._tools.encode(text))
+        pool = self._long if len(text) >= LONG else self._pool
+        encode = partial(self._tools.encode, text, add_special_tokens=add_special_tokens)
+        return await asyncio.get_running_loop().run_in_executor(pool, encode)
 
-    async def render(self, messages: Sequence[Mapping[str, Any]], arguments: Mapping[str, Any]) -> list[int]:
+    async def render(
+        self, messages: Sequence[Mapping[str, Any]], arguments: Mapping[str, Any], max_bytes: int | None = None
+    ) -> list[int]:
         """As TextTools.render."""
-        return await self.run(lambda: self._tools.render(messages, arguments))
+        pool = self._long if is_long(messages) else self._pool
+        render = partial(self._tools.render, messages, arguments, max_bytes)
+        return await asyncio.get_running_loop().run_in_executor(pool, render)
 
     async def run(self, function: Callable[[], Result]) -> Result:
         """Run a function in a thread."""
@@ -100,4 +122,10 @@ class ThreadTexts:
 
     async def close(self) -> None:
         """Wait for the threads to end."""
-        await asyncio.to_thread(self._pool.shutdown)
+        for pool in (self._pool, self._long):
+            await asyncio.to_thread(pool.shutdown)
+
+
+def is_long(messages: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a conversation is long, by its messages' texts and their number."""
+    return sum(_A_MESSAGE + len(message.get("content") or "") for message in messages) >= LONG

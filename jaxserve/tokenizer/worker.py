@@ -24,6 +24,7 @@ class Encode(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """A text to encode; see TextTools.encode."""
 
     text: str
+    add_special_tokens: bool
 
 
 class Render(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -31,6 +32,7 @@ class Render(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
     messages: list[dict[str, Any]]
     arguments: dict[str, Any]
+    max_bytes: int | None
 
 
 Job = Encode | Render
@@ -51,7 +53,10 @@ def main() -> int:
 def _done(tools: TextTools, job: Job) -> bytes | None:
     """The tokens as int32; None if that failed: the parent will do it itself, and see why."""
     try:
-        tokens = tools.encode(job.text) if isinstance(job, Encode) else tools.render(job.messages, job.arguments)
+        if isinstance(job, Encode):
+            tokens = tools.encode(job.text, add_special_tokens=job.add_special_tokens)
+        else:
+            tokens = tools.render(job.messages, job.arguments, job.max_bytes)
         return array("i", tokens).tobytes()
     except Exception:
         return None

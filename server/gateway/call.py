@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
+from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 
@@ -39,6 +40,9 @@ class JobSize:
     sequences: int
     max_tokens: int | None
     delivers_output: bool
+
+
+NO_TOKENS = JobSize(prompt_tokens=0, prompts=1, sequences=1, max_tokens=0, delivers_output=False)
 
 
 @dataclass(slots=True, eq=False)
@@ -158,6 +162,16 @@ class Call:
         run = Run(self.ledger, reservation, size, meter)
         self._runs.append(run)
         return run
+
+    @asynccontextmanager
+    async def counted(self) -> AsyncIterator[None]:
+        """For work that generates nothing: a request as others are, but without tokens. Raises RateLimitError."""
+        reservation = await self._reserve(NO_TOKENS)
+        try:
+            yield
+        finally:
+            if reservation is not None:
+                self.ledger.tell(Settle(reservation, 0, 0, 0))
 
     def ended(self, run: Run, error: BaseException | None) -> None:
         """A job of the call has no more events; `error` is what ended it before its time."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from google.protobuf.json_format import MessageToDict
@@ -11,13 +11,19 @@ from google.protobuf.message import Message
 from jaxserve.engine.client import EngineClient, ModelInfo
 from jaxserve.engine.events import Delta, Event, Finished, PositionLogprobs, Started, TokenLogprob
 from jaxserve.errors import InvalidRequestError
-from jaxserve.sampling.params import SamplingParams
+from jaxserve.sampling.params import (
+    MAX_LISTED_IDS,
+    MAX_LOGIT_BIAS,
+    MAX_STOP_STRINGS,
+    MAX_STOP_TOKEN_IDS,
+    SamplingParams,
+)
 from jaxserve.types import ChatMessage, FinishReason, Prompt
 from server.grpc.calls import Call, is_request_id
 from server.grpc.jobs import TENANT_METADATA, options_of
 from server.proto import inference_pb2 as pb
-from server.requests import Job, check_not_empty, in_words_of_client, new_id, sampling_params, template_arguments
-from server.tokenizing import encode, truncated
+from server.requests import Job, check_not_empty, in_words_of_client, listed, new_id, sampling_params, template_arguments
+from server.tokenizing import truncated
 
 _SAMPLING = (
     "n",
@@ -51,7 +57,7 @@ async def job_of(client: EngineClient, request: pb.GenerateRequest, call: Call) 
     """The request as the engine takes it. Raises InvalidRequestError naming the proto's field, or DeadlineError."""
     if request.request_id and not is_request_id(request.request_id):
         raise InvalidRequestError("request_id must be at most 256 printable ASCII characters", param="request_id")
-    params = sampling_params(client.model.sampling, _fields(request), _NAMES)
+    params = sampling_params(client, _fields(request), _NAMES)
     options = options_of(call, _present(request, _OPTIONS))
     kind = request.WhichOneof("prompt")
     if kind is None:
@@ -96,12 +102,13 @@ def _fields(request: pb.GenerateRequest) -> dict[str, Any]:
         **_present(request.sampling, _SAMPLING),
         **_present(request.stopping, _STOPPING),
         **_present(request.output, _OUTPUT),
-        "stop": tuple(request.stopping.stop),
-        "stop_token_ids": tuple(request.stopping.stop_token_ids),
-        "logit_bias": dict(request.sampling.logit_bias),
+        "stop": listed(request.stopping.stop, MAX_STOP_STRINGS, "stopping.stop"),
+        "stop_token_ids": listed(request.stopping.stop_token_ids, MAX_STOP_TOKEN_IDS, "stopping.stop_token_ids"),
+        "logit_bias": dict(listed(request.sampling.logit_bias.items(), MAX_LOGIT_BIAS, "sampling.logit_bias")),
     }
     if request.sampling.HasField("allowed_token_ids"):
-        fields["allowed_token_ids"] = tuple(request.sampling.allowed_token_ids.ids)
+        ids = request.sampling.allowed_token_ids.ids
+        fields["allowed_token_ids"] = listed(ids, MAX_LISTED_IDS, "sampling.allowed_token_ids")
     return fields
 
 
@@ -118,27 +125,34 @@ async def _prompt(client: EngineClient, request: pb.GenerateRequest, kind: str) 
         check_not_empty(request.text, "text")
         if not request.HasField("add_special_tokens"):
             return request.text
-        return {"prompt_token_ids": await encode(client, request.text, add_special_tokens=request.add_special_tokens)}
+        return {"prompt_token_ids": await client.encode(request.text, add_special_tokens=request.add_special_tokens)}
     if kind == "tokens":
-        ids = list(request.tokens.ids)
-        check_not_empty(ids, "tokens")
-        return {"prompt_token_ids": ids}
+        return {"prompt_token_ids": prompt_ids(client, request.tokens.ids, "tokens", request.HasField("truncate_prompt_tokens"))}
     return await chat_prompt(client, request.chat)
 
 
-async def tokens_of(client: EngineClient, prompt: Prompt) -> list[int]:
-    """The prompt's tokens."""
+def prompt_ids(client: EngineClient, ids: Sequence[int], param: str, truncates: bool) -> list[int]:
+    """The ids of a prompt; of one that is truncated, those at its end. Raises InvalidRequestError or ContextLengthError."""
+    check_not_empty(ids, param)
+    if truncates:
+        return list(ids[-client.model.max_model_len :])
+    client.bounds.check_ids(len(ids), param)
+    return list(ids)
+
+
+async def tokens_of(client: EngineClient, prompt: Prompt, last: int | None = None) -> list[int]:
+    """The prompt's tokens; with `last` only so many at its end are wanted."""
     given: Any = prompt  # narrows to one of three kinds
     if isinstance(given, str):
-        return await encode(client, given, add_special_tokens=True)
+        return await client.encode(given, last=last)
     if "prompt_token_ids" in given:
         tokens: list[int] = given["prompt_token_ids"]
         return tokens
-    return await encode(client, given["prompt"], add_special_tokens=True)
+    return await client.encode(given["prompt"], last=last)
 
 
 async def _cut(client: EngineClient, prompt: Prompt, limit: int, params: SamplingParams) -> Prompt:
-    tokens = await tokens_of(client, prompt)
+    tokens = await tokens_of(client, prompt, client.model.max_model_len)
     return {"prompt_token_ids": truncated(client, tokens, limit, params.max_tokens, "truncate_prompt_tokens")}
 
 

@@ -16,7 +16,7 @@ from server.grpc.messages import chat_prompt, event_of, job_of, model_info_of, t
 from server.proto import inference_pb2 as pb
 from server.requests import admit, check_model
 from server.streams import abort
-from server.tokenizing import decode, encode
+from server.tokenizing import counted, decode
 
 SERVICE = pb.DESCRIPTOR.services_by_name["Inference"]
 
@@ -39,7 +39,7 @@ class Inference:
     async def tokenize(self, request: pb.TokenizeRequest, call: Call) -> pb.TokenizeResponse:
         """Token ids of a prompt, as `generate` would take it."""
         admit(self._client, request.model)
-        tokens = await self._tokens(request)
+        tokens = await counted(self._tokens(request))
         tokenizer = self._client.tokenizer
         return pb.TokenizeResponse(
             token_ids=tokens,
@@ -51,7 +51,7 @@ class Inference:
         """Text of token ids."""
         admit(self._client, request.model)
         skips = request.skip_special_tokens if request.HasField("skip_special_tokens") else True
-        text = await decode(self._client, list(request.token_ids), "token_ids", skip_special_tokens=skips)
+        text = await counted(decode(self._client, request.token_ids, "token_ids", skip_special_tokens=skips))
         return pb.DetokenizeResponse(text=text)
 
     async def abort(self, request: pb.AbortRequest, call: Call) -> pb.AbortResponse:
@@ -84,7 +84,7 @@ class Inference:
             raise InvalidRequestError("prompt is required: one of text and chat", param="prompt")
         if kind == "text":
             special = request.add_special_tokens if request.HasField("add_special_tokens") else True
-            return await encode(self._client, request.text, add_special_tokens=special)
+            return await self._client.encode(request.text, add_special_tokens=special)
         if request.HasField("add_special_tokens"):
             raise InvalidRequestError("add_special_tokens goes with text", param="add_special_tokens")
         return await tokens_of(self._client, await chat_prompt(self._client, request.chat))

@@ -10,6 +10,7 @@ from fastapi import APIRouter, Request, Response
 
 from jaxserve.engine.client import EngineClient
 from jaxserve.engine.events import Delta, Event, Finished, Started
+from jaxserve.errors import JaxserveError
 from jaxserve.types import RequestOptions
 from server.http import examples
 from server.http.conversation import plain
@@ -24,7 +25,7 @@ from server.http.protocol import ChatRequest
 from server.http.replies import ChatChoiceReply, ChatChunkChoiceReply, ChatReply
 from server.http.sse import stream
 from server.http.strict_json import StrictJsonRoute
-from server.requests import Job, admit, check_not_empty, sampling_params, template_arguments
+from server.requests import Job, admit, check_not_empty, in_words_of_client, sampling_params, template_arguments
 from server.streams import Events, run
 
 router = APIRouter(route_class=StrictJsonRoute)
@@ -39,7 +40,7 @@ async def chat_completions(body: ChatRequest, request: Request) -> Response:
     """Answer a conversation."""
     client: EngineClient = request.app.state.client
     admit(client, body.model)
-    job = await _job(client, body, options_of(body, request.headers))
+    job = await until_gone(request.receive, _job(client, body, options_of(body, request.headers)))
     events = run(client, job)
     if body.stream:
         head = _head(client, body, job, "chat.completion.chunk")
@@ -68,14 +69,17 @@ async def _job(client: EngineClient, body: ChatRequest, options: RequestOptions)
         names["max_tokens"] = "max_completion_tokens"
     if body.logprobs:
         fields["logprobs"] = body.top_logprobs or 0
-    params = sampling_params(client.model.sampling, fields, names)
+    params = sampling_params(client, fields, names)
     arguments = template_arguments(
         body.chat_template_kwargs or {},
         "chat_template_kwargs",
         add_generation_prompt=body.add_generation_prompt,
         continue_final_message=bool(body.continue_final_message),
     )
-    prompt = await client.render_chat(plain(body.messages), arguments)
+    try:
+        prompt = await client.render_chat(plain(body.messages), arguments)
+    except JaxserveError as error:
+        raise in_words_of_client(error, names) from error
     if body.truncate_prompt_tokens is not None:
         prompt = {"prompt_token_ids": cut(client, tokens_of(prompt), body.truncate_prompt_tokens, params.max_tokens)}
     request_id = named_id("chatcmpl-", body.request_id)

@@ -11,6 +11,7 @@ from fastapi import APIRouter, Request, Response
 
 from jaxserve.engine.client import EngineClient
 from jaxserve.engine.events import Delta, Event, Finished, Started
+from jaxserve.sampling.params import SamplingParams
 from jaxserve.tokenizer.base import Tokenizer
 from jaxserve.types import RequestOptions
 from server.http import examples
@@ -43,7 +44,7 @@ async def completions(body: CompletionRequest, request: Request) -> Response:
     """Continue one text or several."""
     client: EngineClient = request.app.state.client
     admit(client, body.model)
-    work = await _work(client, body, options_of(body, request.headers))
+    work = await until_gone(request.receive, _work(client, body, options_of(body, request.headers)))
     if body.stream:
         return await stream(request, stream_frames(work.events, work.texts.chunks, work.head, body.stream_options))
     return json_response(await until_gone(request.receive, _whole(work)))
@@ -66,8 +67,10 @@ class _Work:
 
 
 async def _work(client: EngineClient, body: CompletionRequest, options: RequestOptions) -> _Work:
-    prompts = await _prompts(client, body)
-    job = _job(client, body, prompts, options)
+    given = prompts_in(body.prompt)
+    params = _params(client, body, len(given))
+    prompts = await _prompts(client, body, given)
+    job = _job(body, prompts, params, options)
     events = run(client, job)
     if _echoes_only(body):
         events = without_output(events)
@@ -81,7 +84,7 @@ async def _work(client: EngineClient, body: CompletionRequest, options: RequestO
     return _Work(job, events, _Texts(client.tokenizer, body, job, prompts), head)
 
 
-def _job(client: EngineClient, body: CompletionRequest, prompts: Sequence[TextOrIds], options: RequestOptions) -> Job:
+def _params(client: EngineClient, body: CompletionRequest, prompts: int) -> SamplingParams:
     fields = body.sampling()
     if body.max_tokens is None:
         fields["max_tokens"] = _DEFAULT_MAX_TOKENS
@@ -90,10 +93,14 @@ def _job(client: EngineClient, body: CompletionRequest, prompts: Sequence[TextOr
     fields["logprobs"] = body.logprobs
     if body.echo and body.logprobs is not None and body.prompt_logprobs is None:
         fields["prompt_logprobs"] = body.logprobs
+    return sampling_params(client, fields, {}, prompts=prompts)
+
+
+def _job(body: CompletionRequest, prompts: Sequence[TextOrIds], params: SamplingParams, options: RequestOptions) -> Job:
     return Job(
         request_id=named_id("cmpl-", body.request_id),
         prompts=tuple(engine_prompt(prompt) for prompt in prompts),
-        params=sampling_params(client.model.sampling, fields, {}),
+        params=params,
         options=options,
         names={"tenant": TENANT_HEADER},
         delivers_output=not _echoes_only(body),
@@ -105,16 +112,21 @@ def _echoes_only(body: CompletionRequest) -> bool:
     return bool(body.echo) and body.max_tokens == 0
 
 
-async def _prompts(client: EngineClient, body: CompletionRequest) -> list[TextOrIds]:
+async def _prompts(client: EngineClient, body: CompletionRequest, prompts: list[TextOrIds]) -> list[TextOrIds]:
     """The prompts, tokenized here where the body says how."""
-    prompts = prompts_in(body.prompt)
     limit = body.truncate_prompt_tokens
     with_special = body.add_special_tokens is not False
     if with_special and limit is None:
         return prompts
     output = _DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
-    tokens = [await tokenized(client, prompt, add_special_tokens=with_special) for prompt in prompts]
-    return [cut(client, ids, limit, output) if limit is not None else ids for ids in tokens]
+    if limit is None:
+        for prompt in prompts:  # all of them before the first is tokenized
+            client.bounds.check_prompt(engine_prompt(prompt))
+        return [await tokenized(client, prompt, add_special_tokens=with_special) for prompt in prompts]
+    return [
+        cut(client, await tokenized(client, prompt, add_special_tokens=with_special, truncates=True), limit, output)
+        for prompt in prompts
+    ]
 
 
 async def _whole(work: _Work) -> CompletionReply:

@@ -10,7 +10,7 @@ from jaxserve.engine.client import EngineClient
 from jaxserve.errors import InvalidRequestError
 from jaxserve.types import Prompt, TokensPrompt
 from server.requests import check_not_empty
-from server.tokenizing import encode, truncated
+from server.tokenizing import truncated
 
 MAX_PROMPTS = 1024  # of one request: each is a request to the engine, and all begin at once
 
@@ -35,10 +35,11 @@ def prompts_in(given: str | Sequence[str] | Sequence[int] | Sequence[Sequence[in
     return several
 
 
-async def tokenized(client: EngineClient, prompt: TextOrIds, *, add_special_tokens: bool) -> list[int]:
-    """The prompt's tokens; only texts get BOS and the like."""
+async def tokenized(client: EngineClient, prompt: TextOrIds, *, add_special_tokens: bool, truncates: bool = False) -> list[int]:
+    """The prompt's tokens; only texts get BOS and the like. Of one that is truncated, those at its end."""
     if isinstance(prompt, str):
-        return await encode(client, prompt, add_special_tokens=add_special_tokens)
+        last = client.model.max_model_len if truncates else None
+        return await client.encode(prompt, add_special_tokens=add_special_tokens, last=last)
     return prompt
 
 

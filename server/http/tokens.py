@@ -12,13 +12,14 @@ from jaxserve.engine.client import EngineClient
 from jaxserve.tokenizer.base import token_text
 from server.http import examples
 from server.http.conversation import Messages, plain
+from server.http.disconnect import until_gone
 from server.http.fields import TokenList
 from server.http.openapi import ASKING, answer, failures
 from server.http.prompts import tokens_of
 from server.http.replies import DetokenizeReply, TokenizeReply, TokenizerInfoReply
 from server.http.strict_json import StrictJsonRoute
 from server.requests import check_model, check_not_empty, template_arguments
-from server.tokenizing import decode, encode
+from server.tokenizing import counted, decode
 from server.unsupported.check import checked
 
 router = APIRouter(route_class=StrictJsonRoute)
@@ -92,12 +93,15 @@ async def tokenize(body: TokenizeRequest, request: Request) -> TokenizeReply:
     """Tokens of a text, or of a conversation as the model sees it."""
     client: EngineClient = request.app.state.client
     check_model(client, body.model)
-    if isinstance(body, TokenizeTextRequest):
-        tokens = await encode(client, body.prompt, add_special_tokens=body.add_special_tokens is not False)
-    else:
-        tokens = await _chat_tokens(client, body)
+    tokens = await until_gone(request.receive, counted(_tokens(client, body)))
     texts = [token_text(client.tokenizer, token) for token in tokens] if body.return_token_strs else None
     return {"count": len(tokens), "max_model_len": client.model.max_model_len, "tokens": tokens, "token_strs": texts}
+
+
+async def _tokens(client: EngineClient, body: TokenizeTextRequest | TokenizeChatRequest) -> list[int]:
+    if isinstance(body, TokenizeTextRequest):
+        return await client.encode(body.prompt, add_special_tokens=body.add_special_tokens is not False)
+    return await _chat_tokens(client, body)
 
 
 async def _chat_tokens(client: EngineClient, body: TokenizeChatRequest) -> list[int]:
@@ -116,7 +120,7 @@ async def detokenize(body: DetokenizeRequest, request: Request) -> DetokenizeRep
     """The text of tokens, special ones written out."""
     client: EngineClient = request.app.state.client
     check_model(client, body.model)
-    return {"prompt": await decode(client, body.tokens, "tokens")}
+    return {"prompt": await until_gone(request.receive, counted(decode(client, body.tokens, "tokens")))}
 
 
 @router.get("/tokenizer_info", responses={**answer(TokenizerInfoReply, examples.TOKENIZER), **failures(ASKING)}, tags=["tokens"])

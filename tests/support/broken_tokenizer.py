@@ -17,6 +17,7 @@ class BrokenTokenizer:
         self.eos_token_id = tokenizer.eos_token_id
         self.bos_token_id = tokenizer.bos_token_id
         self.special_token_ids = tokenizer.special_token_ids
+        self.max_token_bytes = tokenizer.max_token_bytes
         self.marks_each_invalid_byte = tokenizer.marks_each_invalid_byte
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
+from jaxserve.engine.bounds import RequestBounds
 from jaxserve.engine.client import EngineStats, ModelInfo
 from jaxserve.engine.events import Delta, Event, Finished, PositionLogprobs, Started, Timing, TokenLogprob, Usage
 from jaxserve.errors import (
@@ -27,6 +28,7 @@ class ByteTokenizer:
     eos_token_id = EOS
     bos_token_id = BOS
     special_token_ids = frozenset({BOS, EOS})
+    max_token_bytes = len("</s>")
     marks_each_invalid_byte = False
     adds_bos = False
 
@@ -62,11 +64,26 @@ class ScriptedClient:
         self.seen: list[SamplingParams] = []
         self.prompts: list[Prompt] = []
         self.options: list[RequestOptions] = []
+        self.rooms: list[tuple[str, int]] = []
         self.resets = 0
         self.arguments: Mapping[str, Any] = {}
         self.messages: Sequence[ChatMessage] = ()
         self.draining = False
         self.killed = False
+
+    @property
+    def bounds(self) -> RequestBounds:
+        return RequestBounds(
+            context=MAX_MODEL_LEN, sequences=1024, logprob_values=524_288, token_bytes=self.tokenizer.max_token_bytes
+        )
+
+    def check_room(self, tenant: str, sequences: int) -> None:
+        self.rooms.append((tenant, sequences))
+
+    async def encode(self, text: str, *, add_special_tokens: bool = True, last: int | None = None) -> list[int]:
+        if last is None:
+            self.bounds.check_text(text)
+        return self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
 
     async def generate(
         self,

@@ -93,7 +93,7 @@ def inference_of(client: EngineClient, request: pb.ModelInferRequest, call: Call
     job = Job(
         request_id=new_id("infer"),
         prompts=(text,),
-        params=sampling_params(client.model.sampling, {"max_tokens": _DEFAULT_MAX_TOKENS, **fields}, names),
+        params=sampling_params(client, {"max_tokens": _DEFAULT_MAX_TOKENS, **fields}, names),
         options=options_of(call, options),
         names=names,
     )

@@ -6,13 +6,14 @@ from typing import Any
 
 from jaxserve.engine.client import EngineClient
 from jaxserve.errors import InvalidRequestError
-from jaxserve.sampling.params import SamplingParams
+from jaxserve.sampling.params import MAX_LOGIT_BIAS, MAX_STOP_STRINGS, MAX_STOP_TOKEN_IDS, SamplingParams
 from jaxserve.types import Prompt
 from server.grpc.calls import Call, is_request_id
 from server.grpc.jobs import TENANT_METADATA, options_of
+from server.grpc.messages import prompt_ids
 from server.proto import vllm_engine_pb2 as pb
-from server.requests import Job, check_not_empty, new_id, sampling_params
-from server.tokenizing import encode, truncated
+from server.requests import Job, check_not_empty, listed, new_id, sampling_params
+from server.tokenizing import truncated
 from server.unsupported.check import pass_over
 
 _PLAIN = (
@@ -25,7 +26,7 @@ _PLAIN = (
 )
 _LEFT_OUT_AT_ZERO = ("top_p", "top_k", "min_p", "repetition_penalty", "n")  # fields that cannot say that they are not set
 _OPTIONAL = ("temperature", "max_tokens", "logprobs", "prompt_logprobs", "seed")
-_LISTS = ("stop", "stop_token_ids")
+_LISTS = {"stop": MAX_STOP_STRINGS, "stop_token_ids": MAX_STOP_TOKEN_IDS}
 _OTHER = ("logit_bias", "truncate_prompt_tokens")
 _NAMES = {
     "tenant": TENANT_METADATA,
@@ -39,11 +40,11 @@ async def job_of(client: EngineClient, request: pb.GenerateRequest, call: Call) 
     if request.request_id and not is_request_id(request.request_id):
         raise InvalidRequestError("request_id must be at most 256 printable ASCII characters", param="request_id")
     given = request.sampling_params
-    params = sampling_params(client.model.sampling, _fields(given), _NAMES)
+    params = sampling_params(client, _fields(given), _NAMES)
     kind = request.WhichOneof("input")
     if kind is None:
         raise InvalidRequestError("input is required: one of tokenized and text", param="input")
-    prompt = _prompt(request, kind)
+    prompt = _prompt(client, request, kind)
     if given.HasField("truncate_prompt_tokens"):
         prompt = await _cut(client, prompt, given.truncate_prompt_tokens, params)
     return Job(
@@ -73,23 +74,22 @@ def _fields(given: pb.SamplingParams) -> dict[str, Any]:
         **{name: getattr(given, name) for name in _PLAIN},
         **{name: getattr(given, name) or None for name in _LEFT_OUT_AT_ZERO},
         **{name: getattr(given, name) for name in _OPTIONAL if given.HasField(name)},
-        **{name: tuple(getattr(given, name)) for name in _LISTS},
-        "logit_bias": dict(given.logit_bias),
+        **{name: listed(getattr(given, name), most, _NAMES[name]) for name, most in _LISTS.items()},
+        "logit_bias": dict(listed(given.logit_bias.items(), MAX_LOGIT_BIAS, _NAMES["logit_bias"])),
     }
 
 
-def _prompt(request: pb.GenerateRequest, kind: str) -> Prompt:
+def _prompt(client: EngineClient, request: pb.GenerateRequest, kind: str) -> Prompt:
     if kind == "text":
         check_not_empty(request.text, "text")
         return request.text
-    ids = list(request.tokenized.input_ids)
-    check_not_empty(ids, "tokenized.input_ids")
-    return {"prompt_token_ids": ids}
+    truncates = request.sampling_params.HasField("truncate_prompt_tokens")
+    return {"prompt_token_ids": prompt_ids(client, request.tokenized.input_ids, "tokenized.input_ids", truncates)}
 
 
 async def _cut(client: EngineClient, prompt: Prompt, limit: int, params: SamplingParams) -> Prompt:
     if isinstance(prompt, str):
-        tokens = await encode(client, prompt, add_special_tokens=True)
+        tokens = await client.encode(prompt, last=client.model.max_model_len)
     else:
         tokens = prompt["prompt_token_ids"]  # type: ignore[typeddict-item]  # no text in a mapping comes here
     return {"prompt_token_ids": truncated(client, tokens, limit, params.max_tokens, "sampling_params.truncate_prompt_tokens")}

@@ -24,6 +24,7 @@ from server.http.sse import stream
 from server.http.strict_json import StrictJsonRoute
 from server.requests import Job, admit, check_not_empty, sampling_params, template_arguments
 from server.streams import Events, run
+from server.tokenizing import counted
 
 router = APIRouter(route_class=StrictJsonRoute)
 
@@ -42,7 +43,7 @@ async def messages(body: MessagesRequest, request: Request) -> Response:
     """Answer a conversation, or go on with its last message."""
     client: EngineClient = request.app.state.client
     admit(client, body.model)
-    job = await _job(client, body, request.headers)
+    job = await until_gone(request.receive, _job(client, body, request.headers))
     events = run(client, job)
     empty: AnthropicMessageReply = {
         "id": job.request_id,
@@ -68,12 +69,12 @@ async def count_tokens(body: CountTokensRequest, request: Request) -> TokenCount
     """Count the tokens of a conversation as the model sees it."""
     client: EngineClient = request.app.state.client
     admit(client, body.model)
-    prompt = await _rendered(client, body)
+    prompt = await until_gone(request.receive, counted(_rendered(client, body)))
     return {"input_tokens": len(tokens_of(prompt))}
 
 
 async def _job(client: EngineClient, body: MessagesRequest, headers: Headers) -> Job:
-    params = sampling_params(client.model.sampling, body.sampling(), _NAMES)
+    params = sampling_params(client, body.sampling(), _NAMES)
     options = options_of(body, headers)
     prompt = await _rendered(client, body)
     request_id = named_id("msg_", body.request_id)

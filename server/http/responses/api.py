@@ -42,7 +42,7 @@ async def responses(body: ResponsesRequest, request: Request) -> Response:
     """Answer a text or a conversation. Nothing is stored, so that each request brings all that was said."""
     client: EngineClient = request.app.state.client
     admit(client, body.model)
-    job = await _job(client, body, request.headers)
+    job = await until_gone(request.receive, _job(client, body, request.headers))
     events = run(client, job)
     draft = Draft(body, job, client.model.name)
     if body.stream:
@@ -53,7 +53,7 @@ async def responses(body: ResponsesRequest, request: Request) -> Response:
 
 async def _job(client: EngineClient, body: ResponsesRequest, headers: Headers) -> Job:
     check_not_empty(body.input, "input")
-    params = sampling_params(client.model.sampling, body.sampling(), _NAMES)
+    params = sampling_params(client, body.sampling(), _NAMES)
     options = options_of(body, headers)
     arguments = template_arguments(
         body.chat_template_kwargs or {}, "chat_template_kwargs", add_generation_prompt=None, continue_final_message=False
