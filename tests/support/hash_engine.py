@@ -92,7 +92,13 @@ def parts(argument: Mapping[str, Any]) -> tuple[EngineCore, EngineDescription]:
     executor = ScoringExecutor(faults, num_pages, config.max_num_seqs)
     core = EngineCore(Scheduler(config, cache, CONTEXT, RealClock()), executor, overlap=True)
     limits = IntakeLimits(
-        max_model_len=CONTEXT, vocab_size=VOCAB, eos_token_ids=frozenset(), max_sequences=config.max_waiting, seed=0, strict=True
+        max_model_len=CONTEXT,
+        vocab_size=VOCAB,
+        eos_token_ids=frozenset(),
+        max_sequences=config.max_waiting,
+        seed=0,
+        strict=True,
+        max_logprob_values=config.max_logprob_values,
     )
     rules = IntakeRules(
         limits, CacheNamespace("m", "float32", "r"), Policies(), ServiceClass.INTERACTIVE_PAID, cache.num_usable, PAGE

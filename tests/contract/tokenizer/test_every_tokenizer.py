@@ -92,3 +92,17 @@ def test_threads_may_share_it(any_kind: Sample) -> None:
     with ThreadPoolExecutor(4) as pool:
         for ids in pool.map(lambda _: [any_kind.ours.encode(text) for text in TEXTS], range(40)):
             assert ids == expected
+
+
+def test_no_token_stands_for_more_bytes_than_it_says(any_kind: Sample) -> None:
+    ours = any_kind.ours
+    longest = ours.max_token_bytes
+    texts = [*TEXTS, *(text * 50 for text in TEXTS), "e\u0301" * 99, "\U0001d400" * 99, "~" * 99, " " * 99]
+    if longest is None:
+        dropped = [text for text in texts if len(ours.encode(text, add_special_tokens=False)) < len(text.encode()) / 64]
+        assert dropped, "it could have said"
+        return
+    for text in texts:
+        assert len(text.encode()) <= longest * len(ours.encode(text, add_special_tokens=False)), repr(text)
+    names = [ours.token_bytes(token) for token in range(ours.vocab_size)]
+    assert longest <= 4 * max(map(len, names)), "it says no more than a normalizer can explain"

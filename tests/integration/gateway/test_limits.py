@@ -134,3 +134,30 @@ async def test_a_grpc_client_is_told_too(channel: grpc.aio.Channel, engine: Scri
     assert len([event async for event in other]) == 1 + 14 * 41
     assert len([event async for event in events]) == 14 * 41
     assert dict(await call.trailing_metadata())["x-ratelimit-limit-requests"] == "100"
+
+
+async def test_tokenizing_counts_as_a_request_that_takes_no_tokens(http: httpx.AsyncClient) -> None:
+    chat = [{"role": "user", "content": "hi"}]
+    bodies = {
+        "/tokenize": {"prompt": "x" * 400},
+        "/detokenize": {"tokens": [104, 105]},
+        "/v1/messages/count_tokens": {"messages": chat, "model": "echo"},
+    }
+    for used, (path, body) in enumerate(bodies.items(), 1):
+        reply = await http.post(path, json=body, headers=LIMITED)
+        assert reply.status_code == 200, reply.text
+        assert left(reply) == (100 - used, 6000)
+    while reply.status_code == 200:  # sooner than they come back
+        reply = await http.post("/tokenize", json={"prompt": "hi"}, headers=LIMITED)
+    assert reply.status_code == 429
+    assert reply.json()["error"]["code"] == "rate_limit_exceeded"
+
+
+async def test_tokenizing_counts_among_what_runs_at_the_same_time(channel: grpc.aio.Channel, engine: ScriptedClient) -> None:
+    engine.delay = 0.01
+    held = InferenceStub(channel).Generate(pb.GenerateRequest(text="x" * 100), metadata=[("x-api-key", "batch")])
+    await held.read()
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await InferenceStub(channel).Tokenize(pb.TokenizeRequest(text="hi"), metadata=[("x-api-key", "batch")])
+    assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    held.cancel()

@@ -6,11 +6,11 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from jaxserve.errors import InvalidRequestError
-from jaxserve.sampling.defaults import NO_DEFAULTS
 from jaxserve.sampling.params import SamplingParams
 from server.http.failures import from_validation
 from server.http.protocol import ChatRequest, CompletionRequest
 from server.requests import in_words_of_client, sampling_params, template_arguments
+from tests.support.scripted import ScriptedClient
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}]}
 TEXT: dict[str, Any] = {"prompt": "hi"}
@@ -27,7 +27,7 @@ def refusal(model: type[BaseModel], body: Any) -> InvalidRequestError:
 def test_unknown_fields_are_ignored_and_null_is_the_default(model: type[ChatRequest], body: dict[str, Any]) -> None:
     nulls = dict.fromkeys(name for name in model.model_fields if name not in body)
     request = model.model_validate({**body, **nulls, "no_such_field": {"x": [1]}})
-    assert sampling_params(NO_DEFAULTS, request.sampling(), {}) == SamplingParams(max_tokens=None)
+    assert sampling_params(ScriptedClient(), request.sampling(), {}) == SamplingParams(max_tokens=None)
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_every_sampling_field_reaches_the_engine() -> None:
         "prompt_logprobs": 1,
         "prompt_logprobs_start": 2,
     }
-    params = sampling_params(NO_DEFAULTS, CompletionRequest.model_validate({**TEXT, **fields}).sampling(), {})
+    params = sampling_params(ScriptedClient(), CompletionRequest.model_validate({**TEXT, **fields}).sampling(), {})
     expected = {**fields, "logit_bias": {7: -1.0}, "allowed_token_ids": (7, 8), "stop": ("x",), "stop_token_ids": (4,)}
     assert {name: getattr(params, name) for name in fields} == expected
 
@@ -138,7 +138,7 @@ def test_every_sampling_field_reaches_the_engine() -> None:
 def test_logit_bias_keys_are_token_ids(key: str) -> None:
     request = CompletionRequest.model_validate({**TEXT, "logit_bias": {key: 1.0}})
     with pytest.raises(InvalidRequestError, match="logit_bias"):
-        sampling_params(NO_DEFAULTS, request.sampling(), {})
+        sampling_params(ScriptedClient(), request.sampling(), {})
 
 
 def test_errors_speak_the_words_of_the_client() -> None:

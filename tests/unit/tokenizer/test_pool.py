@@ -13,7 +13,7 @@ import pytest
 from jaxserve.errors import InvalidRequestError
 from jaxserve.tokenizer.load_tools import load_tools
 from jaxserve.tokenizer.pool import MAX_BATCH, ProcessTexts, open_texts
-from jaxserve.tokenizer.texts import TextTools, ThreadTexts
+from jaxserve.tokenizer.texts import LONG, TextTools, ThreadTexts
 from jaxserve.tokenizer.worker import WorkerSpec
 
 PICO = str(Path(__file__).resolve().parents[3] / "jaxserve" / "assets" / "pico")
@@ -47,12 +47,15 @@ class Counting:
 
     def __init__(self, texts: ProcessTexts) -> None:
         self.count = 0
-        self._run = texts._here.run
-        texts._here.run = self.run  # type: ignore[method-assign]
+        for name in ("encode", "render"):
+            setattr(texts._here, name, self._counted(getattr(texts._here, name)))
 
-    async def run(self, function):
-        self.count += 1
-        return await self._run(function)
+    def _counted(self, method):
+        async def counted(*arguments, **named):
+            self.count += 1
+            return await method(*arguments, **named)
+
+        return counted
 
 
 async def test_tokens_are_those_of_this_process(texts: ProcessTexts, tools: TextTools) -> None:
@@ -159,3 +162,47 @@ async def test_no_processes_are_threads() -> None:
     texts = await open_texts(PICO, None, 1)
     assert isinstance(texts, ProcessTexts)
     await texts.close()
+
+
+async def test_what_nobody_waits_for_any_more_is_not_done(texts: ProcessTexts, tools: TextTools) -> None:
+    (worker,) = await until_workers(texts, 1)
+    os.kill(worker, signal.SIGSTOP)
+    done, do = 0, texts._do
+
+    async def counting(child, batch):
+        nonlocal done
+        done += len(batch)
+        return await do(child, batch)
+
+    texts._do = counting  # type: ignore[method-assign]
+    first = asyncio.create_task(texts.encode("the worker has this one"))
+    while not done:
+        await asyncio.sleep(0)
+    left = [asyncio.create_task(texts.encode(f"nobody waits for {number}")) for number in range(5)]
+    stays = asyncio.create_task(texts.encode("somebody waits"))
+    while texts._jobs.qsize() < 6:
+        await asyncio.sleep(0)
+    for task in left:
+        task.cancel()
+    os.kill(worker, signal.SIGCONT)
+    assert await stays == tools.encode("somebody waits")
+    assert await first == tools.encode("the worker has this one")
+    assert done == 2
+
+
+async def test_short_texts_go_before_long_ones_and_never_with_them(texts: ProcessTexts, tools: TextTools) -> None:
+    (worker,) = await until_workers(texts, 1)
+    os.kill(worker, signal.SIGSTOP)
+    first = asyncio.create_task(texts.encode("the worker has this one"))
+    ended: list[str] = []
+
+    async def encode(name: str, text: str) -> None:
+        assert await texts.encode(text) == tools.encode(text)
+        ended.append(name)
+
+    waiting = [asyncio.create_task(encode(name, text)) for name, text in (("long", "ha" * LONG), ("a", "a"), ("b", "b"))]
+    while texts._jobs.qsize() < 3:
+        await asyncio.sleep(0)
+    os.kill(worker, signal.SIGCONT)
+    await asyncio.gather(first, *waiting)
+    assert ended == ["a", "b", "long"]
