@@ -46,6 +46,12 @@ def taken(host: str, port: int, name: str, error: OSError) -> ConfigError:
     return ConfigError(f"cannot listen on {authority(host, port)} ({reason}): choose another {flag}", param=name)
 
 
+def host_of(authority: str) -> str:
+    """The host of "host:port" in small letters; of an IPv6 address with its brackets."""
+    host = authority.partition("]")[0] + "]" if authority.startswith("[") else authority.partition(":")[0]
+    return host.lower().removesuffix(".")
+
+
 def authority(host: str, port: int) -> str:
     """Host and port as in a URL."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

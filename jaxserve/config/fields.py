@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from jaxserve.config.check import check_types, take_several
 from jaxserve.config.kernels import AUTO, Kernels, parse_kernels
+from jaxserve.config.web_pages import parse_hosts, parse_origins
 from jaxserve.errors import ConfigError
 
 MAX_MESSAGE_MIB = 1024  # protobuf takes less than 2 GiB
@@ -304,6 +305,14 @@ class ServerConfig:
     keys: str | None = setting(None, "TOML file of API keys and of what their tenants may take; without, anybody is let in")
     api_key_hashes: tuple[str, ...] = setting((), "SHA-256 of keys that one tenant has, in place of a file of keys", flag=False)
     allow_unauthenticated: bool = setting(False, "listen without API keys where other machines can reach the server")
+    allowed_hosts: str = setting(
+        "",
+        "names, with commas between them, that requests may call the server by, besides localhost and --host; '*' for any, "
+        "which is so by default with API keys or where other machines can reach it",
+    )
+    allowed_origins: str = setting(
+        "", "origins of web pages, with commas between them, that may send requests and read answers (CORS); '*' for any"
+    )
     usage_log: str | None = setting(None, "file to which each delivered batch of tokens is appended as a line of JSON, for bills")
     ignore_unsupported: str = setting(
         "", "fields, with commas between them, that are dropped from requests instead of refused, such as tools; answers say so"
@@ -374,7 +383,9 @@ class ServerConfig:
                 "keys and api_key (or JAXSERVE_API_KEY) exclude each other: `jaxserve keys` adds a key to the file",
                 param="api_key",
             )
-        if self.keys is None and not self.api_key_hashes and not self.allow_unauthenticated and not is_loopback(self.host):
+        parse_hosts(self.allowed_hosts)
+        parse_origins(self.allowed_origins)
+        if not self.has_keys and not self.allow_unauthenticated and not is_loopback(self.host):
             raise ConfigError(
                 f"host {self.host!r} can be reached by other machines, and there are no API keys: give --keys or --api-key, "
                 "or --allow-unauthenticated to let anybody in",
@@ -397,6 +408,11 @@ class ServerConfig:
             raise ConfigError(
                 f"grpc_keepalive must be between 1 and {MAX_KEEPALIVE} seconds, got {self.grpc_keepalive}", param="grpc_keepalive"
             )
+
+    @property
+    def has_keys(self) -> bool:
+        """Whether who sends requests needs an API key."""
+        return self.keys is not None or bool(self.api_key_hashes)
 
 
 def is_loopback(host: str) -> bool:

@@ -22,6 +22,7 @@ from server.http.observed import Observed, RouteNames
 from server.http.paths import Paths
 from server.http.responses import api as responses
 from server.http.storage import Storage
+from server.http.web_pages import Cors, PageRules, Pages
 from server.observe.deep_health import DeepHealth
 from server.observe.observatory import Observatory
 
@@ -44,7 +45,11 @@ def create_app(
     openapi.install(app)
     app.add_middleware(Heads, routes=routes)
     app.add_middleware(Gate, gateway=gateway, bodies=Bodies(config))
+    rules = PageRules.of(config)
+    app.add_middleware(Pages, rules=rules)
     app.add_middleware(Observed, observatory=observatory, names=RouteNames(routes))
     app.add_middleware(Envelope)
     app.add_middleware(Paths)
+    if rules.origins:
+        app.add_middleware(Cors, origins=rules.origins)  # outermost: failures are for pages to read, too
     return app

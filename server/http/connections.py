@@ -28,6 +28,7 @@ from jaxserve.errors import InvalidRequestError, JaxserveError, OverloadedError,
 from server.errors import http_body, http_headers
 from server.gateway.routes import is_upload
 from server.http.http10 import without_chunks
+from server.http.paths import canonical
 
 BYTES_A_SECOND = 500  # of a head or a body: who sends more slowly falls behind
 LINGER_SECONDS = 2.0  # for which what a refused client still sends is thrown away: closing at once could cost it the answer
@@ -172,6 +173,7 @@ class Connection(HttpToolsProtocol):
         size = len(self.url) + sum(len(name) + len(value) + len(b": \r\n") for name, value in self.headers)
         if size > self._limits.max_head_bytes:
             raise self._head_too_long()
+        self._check_host()
         super().on_headers_complete()
         self._reads(_Reading.BODY)
 
@@ -235,7 +237,7 @@ class Connection(HttpToolsProtocol):
 
     @property
     def _is_upload(self) -> bool:
-        return is_upload(self.scope["method"], self.scope["path"])
+        return is_upload(self.scope["method"], canonical(self.scope["path"]))
 
     @property
     def _most_seconds(self) -> float:
@@ -249,6 +251,13 @@ class Connection(HttpToolsProtocol):
         if self._reading is not _Reading.REFUSED:
             self._reading, self._since, self._received = reading, self.loop.time(), 0
             self._behind_at = self._since + self._limits.receive_seconds
+
+    def _check_host(self) -> None:
+        """Refuse what does not say, or says twice, whom it is for (RFC 9112, section 3.2): others may read another of two."""
+        hosts = sum(name == b"host" for name, _ in self.headers)
+        if hosts > 1 or (not hosts and self.parser.get_http_version() != "1.0"):
+            found = "has no Host" if not hosts else f"has {hosts} Host headers"
+            raise _Refusal(HTTPStatus.BAD_REQUEST, InvalidRequestError(f"the request {found}, and needs one", param="Host"))
 
     def _head_too_long(self) -> _Refusal:
         limit = self._limits.max_head_bytes

@@ -30,8 +30,8 @@ WANTED = expected(PROMPT, LENGTH, vocab=VOCAB)
 
 def _request(**fields: Any) -> bytes:
     body = json.dumps({"prompt": PROMPT, "max_tokens": LENGTH, "stream": True, "return_token_ids": True, **fields}).encode()
-    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-    return head.encode() + body
+    head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
 
 
 def _connected(server: HashServer, *, buffer: int | None = None) -> socket.socket:

@@ -174,7 +174,7 @@ async def test_a_client_that_leaves_in_the_middle_leaves_nothing(
     before = on_disk(state)
     host, _, port = servers.http.removeprefix("http://").rpartition(":")
     with socket.create_connection((host, int(port))) as client:
-        head = f"POST /v1/files HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {tenant}\r\nContent-Length: 500000\r\n"
+        head = f"POST /v1/files HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {tenant}\r\nContent-Length: 500000\r\n"
         client.sendall(f"{head}Content-Type: multipart/form-data; boundary=b\r\n\r\n".encode())
         client.sendall(b'--b\r\nContent-Disposition: form-data; name="file"; filename="x"\r\n\r\n' + b"x" * 100_000)
         await until(lambda: on_disk(state) > before)

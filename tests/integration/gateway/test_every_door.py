@@ -14,7 +14,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from .conftest import bearer
 
-OPEN_PATHS = {"/health", "/health/deep", "/ready", "/metrics", "/version"}
+OPEN_PATHS = {"/health", "/health/deep", "/ready", "/ping", "/metrics", "/version"}
 ADMIN_PATHS = {"/debug/trace", "/reset_prefix_cache"}
 OPEN_METHODS = {
     "/grpc.health.v1.Health/Check",

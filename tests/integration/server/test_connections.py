@@ -19,9 +19,9 @@ from tests.support.serving import Serving, serving
 
 PATIENCE = 20.0
 BODY = b'{"prompt": "hello", "max_tokens": 5}'
-HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
 REQUEST = HEAD % len(BODY) + BODY
-HEALTH = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
+HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 @dataclass
@@ -136,9 +136,8 @@ async def test_a_body_has_a_hard_end_however_it_comes() -> None:
 
 async def test_an_upload_has_an_end_of_its_own(tmp_path: Path) -> None:
     form = b'--x\r\nContent-Disposition: form-data; name="file"; filename="f"\r\n\r\n'
-    head = (
-        b"POST /v1/files HTTP/1.1\r\nHost: x\r\nContent-Type: multipart/form-data; boundary=x\r\nContent-Length: 1000000\r\n\r\n"
-    )
+    head = b"POST /files/ HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n"
+    head += b"Content-Type: multipart/form-data; boundary=x\r\n\r\n"
     async with one(body_timeout=0.1, upload_timeout=1.0, state_dir=str(tmp_path)) as client:
         await client.send(head + form)
         await client.steady(b" " * 1000)
@@ -151,7 +150,7 @@ async def test_a_body_where_none_is_taken_is_refused_unread() -> None:
 
     async def refused(servers: Serving, line: bytes, length: bytes) -> None:
         async with peer(servers) as client:
-            await client.send(line + b" HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\n" + length + b"\r\n\r\n")
+            await client.send(line + b" HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\n" + length + b"\r\n\r\n")
             status, _, body = await client.answer()
             error = json.loads(body)["error"]
             assert (status, error["code"], error["param"]) == (413, "request_too_large", length.partition(b":")[0].decode())
@@ -215,10 +214,10 @@ async def test_a_request_may_take_longer_than_any_of_these_times() -> None:
 @pytest.mark.parametrize(
     "head",
     [
-        b"GET /health?" + b"x" * 3000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"GET /health?" + b"x" * 3000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
         b"GET /health HTTP/1.1\r\nHost: " + b"x" * 3000 + b"\r\n\r\n",
         b"GET /health HTTP/1.1\r\n" + b"A: b\r\n" * 500 + b"\r\n",
-        b"GET /health HTTP/1.1\r\nHost: x\r\nA: " + b"x" * 1_000_000,
+        b"GET /health HTTP/1.1\r\nHost: localhost\r\nA: " + b"x" * 1_000_000,
         b"GET /" + b"x" * 1_000_000,
     ],
     ids=["url", "header", "headers", "a header without end", "a url without end"],
@@ -232,8 +231,8 @@ async def test_a_head_that_is_too_long(head: bytes) -> None:
 
 async def test_the_longest_head_that_is_read() -> None:
     async with one(max_header_kib=2) as client:
-        for length, status in ((2000, 200), (2027, 200), (2028, 431)):
-            await client.send(b"GET /health HTTP/1.1\r\nHost: x\r\nA: " + b"x" * length + b"\r\n\r\n")
+        for length, status in ((2000, 200), (2019, 200), (2020, 431)):
+            await client.send(b"GET /health HTTP/1.1\r\nHost: localhost\r\nA: " + b"x" * length + b"\r\n\r\n")
             assert (await client.answer())[0] == status
 
 
@@ -246,9 +245,21 @@ async def test_what_is_no_request(content: bytes) -> None:
         await client.refused(400, "invalid_request", "not valid HTTP")
 
 
+@pytest.mark.parametrize("version", [b"1.1", b"1.0"])
+async def test_hosts_that_are_missing_or_two(version: bytes) -> None:
+    async with serving(ScriptedClient()) as servers:
+        for hosts, words in ((0, "has no Host"), (2, "has 2 Host headers")):
+            async with peer(servers) as client:
+                await client.send(b"GET /health HTTP/" + version + b"\r\n" + b"Host: localhost\r\n" * hosts + b"\r\n")
+                if hosts or version == b"1.1":
+                    await client.refused(400, "invalid_request", words)
+                else:
+                    assert (await client.answer())[0] == 200
+
+
 async def test_a_body_without_end() -> None:
     async with one(max_body_bytes=100_000) as client:
-        await client.send(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+        await client.send(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n")
 
         async def flood() -> None:
             with contextlib.suppress(ConnectionError):
@@ -264,7 +275,7 @@ async def test_a_body_without_end() -> None:
 
 async def test_a_chunked_body() -> None:
     async with one() as client:
-        await client.send(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n")
+        await client.send(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n")
         await client.send(b"Transfer-Encoding: chunked\r\n\r\n")
         for part in (BODY[:7], BODY[7:8], BODY[8:]):
             await client.send(b"%x\r\n%b\r\n" % (len(part), part))
@@ -296,7 +307,7 @@ async def test_nothing_comes_between_the_pieces_of_an_answer() -> None:
 @pytest.mark.parametrize("method", ["HEAD", "OPTIONS", "TRACE", "PUT"])
 async def test_other_methods(method: str) -> None:
     async with one() as client:
-        await client.send(f"{method} /v1/completions HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        await client.send(f"{method} /v1/completions HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
         async with asyncio.timeout(PATIENCE):
             head = await client.reader.readuntil(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 405 ")
@@ -361,7 +372,7 @@ async def test_the_time_of_an_answer_is_not_that_of_the_next_request(rest: bytes
     async with one(ScriptedClient(delay=0.4), receive_timeout=0.5) as client:
         await client.send(REQUEST + rest)
         assert (await client.answer())[0] == 200
-        await client.send(b"st: x\r\n\r\n" if rest.startswith(b"GET") else BODY[9:])
+        await client.send(b"st: localhost\r\n\r\n" if rest.startswith(b"GET") else BODY[9:])
         assert (await client.answer())[0] == 200
 
 
@@ -376,7 +387,7 @@ async def test_a_client_that_does_not_read_is_given_up(stream: bool, header: byt
         with socket.socket() as silent:
             silent.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             silent.connect((host, int(port)))
-            silent.sendall((HEAD % len(body)).replace(b"Host: x\r\n", b"Host: x\r\n" + header) + body)
+            silent.sendall((HEAD % len(body)).replace(b"Host: localhost\r\n", b"Host: localhost\r\n" + header) + body)
             async with asyncio.timeout(PATIENCE), peer(servers) as other:
                 while not engine.seen:
                     await asyncio.sleep(0.01)
