@@ -11,7 +11,7 @@ from typing import Any, cast
 from jaxserve.engine.client import EngineClient
 from jaxserve.engine.events import Event, Finished
 from jaxserve.errors import CancelledRequestError, JaxserveError
-from jaxserve.types import FinishReason, Prompt
+from jaxserve.types import FinishReason, Prompt, RequestOptions
 from server.gateway.call import CURRENT, Call, JobSize
 from server.observe.exchange import generation
 from server.requests import Job, in_words_of_client
@@ -150,7 +150,14 @@ async def _events(client: EngineClient, job: Job, which: int, request_id: str, p
                     _check_outcome(client, event)
                 yield which, event
     except JaxserveError as error:
-        raise in_words_of_client(error, job.names) from error
+        raise in_words_of_client(_as_sent(error, job.options), job.names) from error
+
+
+def _as_sent(error: JaxserveError, options: RequestOptions) -> JaxserveError:
+    """The same error; a limit that is the server's own is no field of the request."""
+    if error.param in ("timeout", "queue_timeout") and getattr(options, error.param) is None:
+        return type(error)(error.message, retry_after=error.retry_after)
+    return error
 
 
 def _closable(events: AsyncIterator[Event]) -> AsyncGenerator[Event, None]:

@@ -111,7 +111,7 @@ def build_engine(config: EngineConfig, *, strict_length: bool, clock: Clock, pro
         intake=Intake(tokenizer, _limits(config, ready, strict_length), namespace, _budgets(config, ready.policies, cache)),
         tokenizer=tokenizer,
         chat_template=ready.chat_template,
-        report=_report(config, resolved, decoder, executor, ready.sampling, NO_TIMES),
+        report=_report(config, resolved, decoder, executor, ready.sampling, fingerprint, NO_TIMES),
         clock=clock,
     )
     if guard is not None:
@@ -187,6 +187,7 @@ def _report(
     decoder: DecoderConfig,
     executor: LocalExecutor,
     sampling: SamplingDefaults,
+    fingerprint: str,
     start: StartTimes,
 ) -> EngineReport:
     """What was built, and how long that took."""
@@ -203,6 +204,7 @@ def _report(
             created=int(time.time()),
             tokenizer=str(Path(config.model.tokenizer or model_directory(config.model.model)).resolve()),
             sampling=sampling,
+            fingerprint=fingerprint,
         ),
         kv_dtype=resolved.kv_dtype,
         mesh=f"{executor.device_kind} x{devices}",

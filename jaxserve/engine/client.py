@@ -29,6 +29,7 @@ class ModelInfo:
         tokenizer: absolute path of its tokenizer, a directory or a file; empty where it is not known.
         sampling: what requests that do not say how to sample get.
         aliases: further names that requests may use.
+        fingerprint: of weights and configuration; the same model elsewhere has the same. Empty where it is not known.
     """
 
     name: str
@@ -41,6 +42,7 @@ class ModelInfo:
     tokenizer: str = ""
     sampling: SamplingDefaults = NO_DEFAULTS
     aliases: tuple[str, ...] = ()
+    fingerprint: str = ""
 
     @property
     def names(self) -> tuple[str, ...]:

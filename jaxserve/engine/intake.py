@@ -234,7 +234,8 @@ class Intake:
             return 0
         if prompt >= limit:
             raise ContextLengthError(
-                f"prompt has {prompt} tokens, but {LONGEST} {limit} ({name}) and one must be left for output",
+                f"prompt has {prompt} tokens, but {LONGEST} {limit} ({name}) and one must be left for output: "
+                "the prompt is too long",
                 param="prompt",
             )
         left = limit - prompt

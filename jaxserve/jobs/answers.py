@@ -23,7 +23,7 @@ class Answer:
 
     Attributes:
         status: HTTP status; 200 goes to the output file, all else to the error file.
-        request_id: of the engine's request.
+        request_id: of the engine's request; of one that was refused, what logs call it.
         body: what the endpoint would have sent.
     """
 

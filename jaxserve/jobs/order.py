@@ -38,7 +38,7 @@ class Waiting:
 
 def prompt_key(body: Mapping[str, Any]) -> bytes:
     """How the prompt of a body begins."""
-    prompt = body.get("messages", body.get("prompt"))
+    prompt = body.get("messages", body.get("prompt", body.get("input")))
     return msgspec.json.encode(prompt)[:_KEY_BYTES]
 
 

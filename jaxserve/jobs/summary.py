@@ -46,9 +46,10 @@ class Counts:
     def count_usage(self, body: Mapping[str, Any]) -> None:
         """Add the tokens that a reply says it took."""
         usage = body.get("usage") or {}
-        self.prompt_tokens += usage.get("prompt_tokens", 0)
-        self.completion_tokens += usage.get("completion_tokens", 0)
-        self.cached_tokens += (usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0)
+        for prompt, completion in (("prompt_tokens", "completion_tokens"), ("input_tokens", "output_tokens")):  # in responses
+            self.prompt_tokens += usage.get(prompt, 0)
+            self.completion_tokens += usage.get(completion, 0)
+            self.cached_tokens += (usage.get(f"{prompt}_details") or {}).get("cached_tokens", 0)
 
     def copy(self) -> Counts:
         """The same, which stays as it is."""

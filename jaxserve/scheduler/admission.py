@@ -59,8 +59,10 @@ class QueueBounds:
         wait = self.seconds_to_start(first)
         left = max(first.queue_deadline - now, 0.0)
         if wait > left:
+            limit = first.start_limit
             raise OverloadedError(
-                f"the request would wait about {wait:.1f} s, more than the {left:.1f} s that its queue_timeout leaves",
+                f"{limit} leaves {left:.1f} s, but the request would wait about {wait:.1f} s",
+                param=limit,
                 retry_after=max(wait - left, SHORTEST_WAIT),
             )
 

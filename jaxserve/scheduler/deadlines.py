@@ -40,12 +40,13 @@ class Deadlines:
 
 
 def late_start(request: EngineRequest, now: float, retry_after: float | None = None) -> DeadlineError:
-    """The request has not started in time. Names what its time comes from: a shorter `timeout` is the time to start, too."""
-    waited = now - request.arrival
-    name = "timeout" if request.deadline <= request.queue_deadline else "queue_timeout"
-    return DeadlineError(f"the request waited {waited:.1f} s and did not start in time ({name})", retry_after=retry_after)
+    """The request has not started in time. Names what its time comes from."""
+    name, given = request.start_limit, min(request.queue_deadline, request.deadline) - request.arrival
+    message = f"{name} is {given:.4g} s: the request waited {now - request.arrival:.1f} s and did not start in time"
+    return DeadlineError(message, param=name, retry_after=retry_after)
 
 
 def late_end(request: EngineRequest, now: float) -> DeadlineError:
     """The request has not ended in time."""
-    return DeadlineError(f"the request took {now - request.arrival:.1f} s and did not end in time (timeout)")
+    given, taken = request.deadline - request.arrival, now - request.arrival
+    return DeadlineError(f"timeout is {given:.4g} s: the request took {taken:.1f} s and did not end in time", param="timeout")

@@ -53,6 +53,11 @@ class EngineRequest:
     target: int | None = None
 
     @property
+    def start_limit(self) -> str:
+        """Which option its time to start comes from: a shorter `timeout` is the time to start, too."""
+        return "timeout" if self.deadline <= self.queue_deadline else "queue_timeout"
+
+    @property
     def whole_prompt(self) -> tuple[int, ...]:
         """The prompt as its client gave it."""
         return self.prompt if self.target is None else (*self.prompt, self.target)

@@ -31,6 +31,11 @@ def options_of(call: Call, fields: Mapping[str, Any]) -> RequestOptions:
     return options if options.timeout is not None and options.timeout <= remaining else replace(options, timeout=remaining)
 
 
+def limit_names(options: RequestOptions, fields: Mapping[str, Any], name: str) -> dict[str, str]:
+    """What the client calls the timeout that `options_of` made of the fields: `name`, or its call's deadline."""
+    return {"timeout": name if options.timeout == fields.get("timeout") else "grpc-timeout"}
+
+
 def events_of(client: EngineClient, job: Job) -> Events:
     """The job's events; closing them aborts it. The one place where gRPC starts a job."""
     return run(client, job)

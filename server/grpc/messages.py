@@ -20,7 +20,7 @@ from jaxserve.sampling.params import (
 )
 from jaxserve.types import ChatMessage, FinishReason, Prompt
 from server.grpc.calls import Call, is_request_id
-from server.grpc.jobs import TENANT_METADATA, options_of
+from server.grpc.jobs import TENANT_METADATA, limit_names, options_of
 from server.proto import inference_pb2 as pb
 from server.requests import Job, check_not_empty, in_words_of_client, listed, new_id, sampling_params, template_arguments
 from server.tokenizing import truncated
@@ -58,7 +58,8 @@ async def job_of(client: EngineClient, request: pb.GenerateRequest, call: Call) 
     if request.request_id and not is_request_id(request.request_id):
         raise InvalidRequestError("request_id must be at most 256 printable ASCII characters", param="request_id")
     params = sampling_params(client, _fields(request), _NAMES)
-    options = options_of(call, _present(request, _OPTIONS))
+    limits = _present(request, _OPTIONS)
+    options = options_of(call, limits)
     kind = request.WhichOneof("prompt")
     if kind is None:
         raise InvalidRequestError("prompt is required: one of text, tokens and chat", param="prompt")
@@ -70,7 +71,7 @@ async def job_of(client: EngineClient, request: pb.GenerateRequest, call: Call) 
         prompts=(prompt,),
         params=params,
         options=options,
-        names={**_NAMES, "prompt": kind},
+        names={**_NAMES, **limit_names(options, limits, "timeout"), "prompt": kind},
     )
 
 

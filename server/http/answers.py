@@ -11,7 +11,9 @@ from jaxserve.errors import InternalError, JaxserveError
 from jaxserve.jobs.answers import ASKED_AGAIN, STOPS_JOB, Answer
 from jaxserve.jobs.lines import Line
 from server.errors import OUTCOMES, http_body
+from server.gateway.call import CURRENT
 from server.http.bodies import answer_body
+from server.requests import new_id
 from server.unsupported.notes import NOTES, Lenience, Notes
 
 logger = logging.getLogger(__name__)
@@ -47,4 +49,5 @@ class BodyAnswers:
 
 
 def _refusal(error: JaxserveError) -> Answer:
-    return Answer(OUTCOMES[error.code].http, "", http_body(error))
+    call = CURRENT.get()
+    return Answer(OUTCOMES[error.code].http, new_id("req") if call is None else call.request_id, http_body(error))

@@ -16,7 +16,7 @@ from server.http import examples
 from server.http.conversation import plain
 from server.http.disconnect import until_gone
 from server.http.failures import json_response
-from server.http.generation import Gathered, gather, reason_of, stream_frames
+from server.http.generation import Gathered, fingerprint_of, gather, reason_of, stream_frames
 from server.http.headers import TENANT_HEADER, options_of
 from server.http.logprobs import chat_logprobs, prompt_logprobs
 from server.http.openapi import GENERATING, answer, failures
@@ -57,7 +57,14 @@ async def chat_reply(client: EngineClient, body: ChatRequest, options: RequestOp
 
 def _head(client: EngineClient, body: ChatRequest, job: Job, kind: str) -> dict[str, Any]:
     """What an answer, or each chunk of one, begins with."""
-    return {"id": job.request_id, "object": kind, "created": int(time.time()), "model": client.model.name, **body.tier()}
+    return {
+        "id": job.request_id,
+        "object": kind,
+        "created": int(time.time()),
+        "model": client.model.name,
+        "system_fingerprint": fingerprint_of(client.model),
+        **body.tier(),
+    }
 
 
 async def _job(client: EngineClient, body: ChatRequest, options: RequestOptions) -> Job:

@@ -17,7 +17,7 @@ from jaxserve.types import RequestOptions
 from server.http import examples
 from server.http.disconnect import until_gone
 from server.http.failures import json_response
-from server.http.generation import Gathered, gather, reason_of, stream_frames, without_output
+from server.http.generation import Gathered, fingerprint_of, gather, reason_of, stream_frames, without_output
 from server.http.headers import TENANT_HEADER, options_of
 from server.http.logprobs import TextLogprobs, joined, prompt_logprobs
 from server.http.openapi import GENERATING, answer, failures
@@ -79,6 +79,7 @@ async def _work(client: EngineClient, body: CompletionRequest, options: RequestO
         "object": "text_completion",
         "created": int(time.time()),
         "model": client.model.name,
+        "system_fingerprint": fingerprint_of(client.model),
         **body.tier(),
     }
     return _Work(job, events, _Texts(client.tokenizer, body, job, prompts), head)

@@ -10,7 +10,7 @@ _USAGE = {
     "total_tokens": 19,
     "prompt_tokens_details": {"cached_tokens": 0},
 }
-_HEAD = {"created": 1767225600, "model": "pico"}
+_HEAD = {"created": 1767225600, "model": "pico", "system_fingerprint": "fp_7d4e"}
 
 CHAT: dict[str, Any] = {
     "id": "chatcmpl-7d4e",
@@ -27,13 +27,13 @@ CHAT: dict[str, Any] = {
     "usage": _USAGE,
 }
 CHAT_STREAM = """data: {"id":"chatcmpl-7d4e","object":"chat.completion.chunk","created":1767225600,"model":"pico",\
-"choices":[{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]}
+"system_fingerprint":"fp_7d4e","choices":[{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]}
 
 data: {"id":"chatcmpl-7d4e","object":"chat.completion.chunk","created":1767225600,"model":"pico",\
-"choices":[{"index":0,"delta":{"content":"42"},"logprobs":null,"finish_reason":null}]}
+"system_fingerprint":"fp_7d4e","choices":[{"index":0,"delta":{"content":"42"},"logprobs":null,"finish_reason":null}]}
 
 data: {"id":"chatcmpl-7d4e","object":"chat.completion.chunk","created":1767225600,"model":"pico",\
-"choices":[{"index":0,"delta":{},"logprobs":null,"finish_reason":"stop"}]}
+"system_fingerprint":"fp_7d4e","choices":[{"index":0,"delta":{},"logprobs":null,"finish_reason":"stop"}]}
 
 data: [DONE]
 
@@ -47,10 +47,10 @@ COMPLETION: dict[str, Any] = {
     "usage": _USAGE,
 }
 COMPLETION_STREAM = """data: {"id":"cmpl-7d4e","object":"text_completion","created":1767225600,"model":"pico",\
-"choices":[{"index":0,"text":" 42","logprobs":null,"finish_reason":null}]}
+"system_fingerprint":"fp_7d4e","choices":[{"index":0,"text":" 42","logprobs":null,"finish_reason":null}]}
 
 data: {"id":"cmpl-7d4e","object":"text_completion","created":1767225600,"model":"pico",\
-"choices":[{"index":0,"text":"","logprobs":null,"finish_reason":"stop"}]}
+"system_fingerprint":"fp_7d4e","choices":[{"index":0,"text":"","logprobs":null,"finish_reason":"stop"}]}
 
 data: [DONE]
 

@@ -1,5 +1,5 @@
-"""Fields that bodies of several endpoints share. Types are strict, null is the default everywhere, unknown fields are ignored,
-known ones that cannot be honoured are not: see server.unsupported.
+"""Fields that bodies of several endpoints share. Types are strict, but numbers may be texts; null is the
+default everywhere. Unknown fields are ignored; known ones that cannot be honoured are not: see server.unsupported.
 
 Ranges are SamplingParams's and the engine's to check; the document of the API only tells them.
 """
@@ -15,6 +15,7 @@ from pydantic_core import PydanticCustomError
 
 from jaxserve.sampling.params import MAX_INT32, MAX_LOGPROBS, MAX_SEQUENCES, MAX_STOP_STRINGS, MAX_STOP_TOKEN_IDS
 from jaxserve.types import ServiceClass
+from server.http.numbers import Integer, Number
 from server.unsupported.check import checked
 from server.unsupported.table import Unsupported
 
@@ -80,15 +81,15 @@ class EngineFields(BaseModel):
 
     model: str | None = Field(None, description="the served model's name; the only one by default")
     stream: bool | None = Field(None, description="answer with server-sent events as the text comes")
-    temperature: float | None = told("0 takes the likeliest token", minimum=0, maximum=100)
-    top_p: float | None = told(exclusiveMinimum=0, maximum=1)
-    top_k: int | None = told("keep the k likeliest tokens; 0 and -1 keep all", minimum=-1, maximum=MAX_INT32)
-    min_p: float | None = told(minimum=0, maximum=1)
-    min_tokens: int | None = told("no end of sequence before so many tokens", minimum=0)
-    seed: int | None = told(minimum=-(2**63), exclusiveMaximum=2**64)
-    frequency_penalty: float | None = told(minimum=-2, maximum=2)
-    presence_penalty: float | None = told(minimum=-2, maximum=2)
-    repetition_penalty: float | None = told(exclusiveMinimum=0)
+    temperature: Number | None = told("0 takes the likeliest token", minimum=0, maximum=100)
+    top_p: Number | None = told(exclusiveMinimum=0, maximum=1)
+    top_k: Integer | None = told("keep the k likeliest tokens; 0 and -1 keep all", minimum=-1, maximum=MAX_INT32)
+    min_p: Number | None = told(minimum=0, maximum=1)
+    min_tokens: Integer | None = told("no end of sequence before so many tokens", minimum=0)
+    seed: Integer | None = told(minimum=-(2**63), exclusiveMaximum=2**64)
+    frequency_penalty: Number | None = told(minimum=-2, maximum=2)
+    presence_penalty: Number | None = told(minimum=-2, maximum=2)
+    repetition_penalty: Number | None = told(exclusiveMinimum=0)
     logit_bias: LogitBias | None = Field(None, description="token id, as a string, to what is added to its logit")
     allowed_token_ids: TokenList | None = told("only these tokens may come", minItems=1)
     stop_token_ids: TokenList | None = told(maxItems=MAX_STOP_TOKEN_IDS)
@@ -98,9 +99,9 @@ class EngineFields(BaseModel):
     service_tier: str | None = None  # endpoints know different ones
     service_class: Literal["interactive_paid", "interactive_free", "batch"] | None = None
     cache_salt: str | None = told("only requests of the tenant with the same salt share cached prefixes", minLength=1)
-    queue_timeout: float | None = told("seconds to wait for the first step at most", exclusiveMinimum=0)
-    timeout: float | None = told("seconds to take in all at most", exclusiveMinimum=0)
-    max_total_tokens: int | None = told("tokens of a prompt and of its n outputs together at most", minimum=2)
+    queue_timeout: Number | None = told("seconds to wait for the first step at most", exclusiveMinimum=0)
+    timeout: Number | None = told("seconds to take in all at most", exclusiveMinimum=0)
+    max_total_tokens: Integer | None = told("tokens of a prompt and of its n outputs together at most", minimum=2)
     request_id: str | None = Field(
         None, min_length=1, max_length=_LONGEST_ID, description="the end of the reply's id; must not be in use"
     )
@@ -147,17 +148,17 @@ class SharedFields(EngineFields):
 
     stream_options: StreamOptions | None = None
     user: str | None = Field(None, description="a tag of the client's own, without effect")
-    n: int | None = told("outputs for a prompt", minimum=1, maximum=MAX_SEQUENCES)
-    max_tokens: int | None = told("tokens of an output at most; 0 only with prompt_logprobs", minimum=0)
+    n: Integer | None = told("outputs for a prompt", minimum=1, maximum=MAX_SEQUENCES)
+    max_tokens: Integer | None = told("tokens of an output at most; 0 only with prompt_logprobs", minimum=0)
     stop: Stop | None = None
-    prompt_logprobs: int | None = told(
+    prompt_logprobs: Integer | None = told(
         "log-probabilities of the prompt, and of so many alternatives at each position", minimum=0, maximum=MAX_LOGPROBS
     )
-    prompt_logprobs_start: int | None = told(
+    prompt_logprobs_start: Integer | None = told(
         "those of prompt tokens from this one on; what comes before may be in the prefix cache", minimum=0
     )
     service_tier: ServiceTier | None = Field(None, description="flex is the class batch, priority is interactive_paid")
-    truncate_prompt_tokens: int | None = told(
+    truncate_prompt_tokens: Integer | None = told(
         "keep only so many tokens at the end of the prompt; -1 keeps what the context has room for", minimum=-1
     )
     return_token_ids: bool | None = Field(None, description="the answer tells the token ids of prompt and output")

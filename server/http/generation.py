@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import msgspec
 
+from jaxserve.engine.client import ModelInfo
 from jaxserve.engine.events import Delta, Event, Finished, PositionLogprobs, Started
 from jaxserve.types import FinishReason
 from server.http.fields import StreamOptions
@@ -17,6 +18,8 @@ from server.http.sse import DONE
 from server.streams import Events
 
 _encode = msgspec.json.Encoder().encode
+
+_FINGERPRINT = 16  # of its letters: enough to tell models apart
 
 
 @dataclass(slots=True)
@@ -55,6 +58,11 @@ class Gathered:
     logprobs: list[PositionLogprobs] = field(default_factory=list)
     reason: Reason = "stop"
     matched: str | None = None
+
+
+def fingerprint_of(model: ModelInfo) -> str | None:
+    """system_fingerprint: who gets the same one was answered by the same weights and configuration."""
+    return f"fp_{model.fingerprint[:_FINGERPRINT]}" if model.fingerprint else None
 
 
 def reason_of(event: Finished) -> Reason:

@@ -10,6 +10,7 @@ from pydantic_core import PydanticCustomError
 from jaxserve.sampling.params import MAX_LOGPROBS
 from server.http.conversation import Messages
 from server.http.fields import SharedFields, TextList, TokenList, described, told
+from server.http.numbers import Integer
 
 PromptField = Annotated[
     str | TextList | TokenList | Annotated[list[TokenList], Field(fail_fast=True)],
@@ -38,9 +39,9 @@ class ChatRequest(SharedFields):
     )
 
     messages: Messages
-    max_completion_tokens: int | None = told("the newer name of max_tokens", minimum=0)
+    max_completion_tokens: Integer | None = told("the newer name of max_tokens", minimum=0)
     logprobs: bool | None = Field(None, description="log-probabilities of the output's tokens")
-    top_logprobs: int | None = told("and of so many alternatives; needs logprobs", minimum=0, maximum=MAX_LOGPROBS)
+    top_logprobs: Integer | None = told("and of so many alternatives; needs logprobs", minimum=0, maximum=MAX_LOGPROBS)
     chat_template_kwargs: dict[str, Any] | None = Field(None, description="further variables of the chat template")
     add_generation_prompt: bool | None = Field(None, description="open the assistant's turn, which is the default")
     continue_final_message: bool | None = Field(None, description="go on with the last message instead of answering it")
@@ -69,7 +70,11 @@ class CompletionRequest(SharedFields):
     )
 
     prompt: PromptField = Field(description="one prompt, or at most 1024 of them")
-    max_tokens: int | None = told("tokens of an output at most, 16 by default; 0 only with echo or prompt_logprobs", minimum=0)
+    max_tokens: Integer | None = told(
+        "tokens of an output at most, 16 by default; 0 only with echo or prompt_logprobs", minimum=0
+    )
     echo: bool | None = Field(None, description="begin the text with the prompt; max_tokens may then be 0")
-    logprobs: int | None = told("log-probabilities of each token, and of so many alternatives", minimum=0, maximum=MAX_LOGPROBS)
+    logprobs: Integer | None = told(
+        "log-probabilities of each token, and of so many alternatives", minimum=0, maximum=MAX_LOGPROBS
+    )
     add_special_tokens: bool | None = Field(None, description="begin a text prompt with BOS and the like, which is the default")

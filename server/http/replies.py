@@ -91,6 +91,7 @@ class ChatReply(TypedDict):
     object: Literal["chat.completion"]
     created: int
     model: str
+    system_fingerprint: str | None
     choices: list[ChatChoiceReply]
     usage: UsageReply
     service_tier: NotRequired[str]
@@ -135,6 +136,7 @@ class CompletionReply(TypedDict):
     object: Literal["text_completion"]
     created: int
     model: str
+    system_fingerprint: str | None
     choices: list[CompletionChoiceReply]
     usage: NotRequired[UsageReply | None]
     service_tier: NotRequired[str]

@@ -103,7 +103,7 @@ def parts(argument: Mapping[str, Any]) -> tuple[EngineCore, EngineDescription]:
     rules = IntakeRules(
         limits, CacheNamespace("m", "float32", "r"), Policies(), ServiceClass.INTERACTIVE_PAID, cache.num_usable, PAGE
     )
-    model = ModelInfo("hash", "HashForCausalLM", CONTEXT, VOCAB, "float32", 0, 0)
+    model = ModelInfo("hash", "HashForCausalLM", CONTEXT, VOCAB, "float32", 0, 0, fingerprint="5eed")
     return core, EngineDescription(model, rules, tokenizer, None, config)
 
 

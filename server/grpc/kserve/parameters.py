@@ -41,6 +41,8 @@ def sampling_value(key: str, value: Any, name: str) -> Any:
         raise InvalidRequestError(f"{name} is no parameter that this server knows", param=name)
     if key == "logit_bias":
         return _bias(value, name)
+    if isinstance(value, float) and key in _INTEGERS and value.is_integer():
+        return int(value)
     if not isinstance(value, str) or key in _LISTS:
         return value
     try:

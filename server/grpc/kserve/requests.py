@@ -8,7 +8,7 @@ from typing import Any
 from jaxserve.engine.client import EngineClient
 from jaxserve.errors import InvalidRequestError, ModelNotFoundError
 from server.grpc.calls import Call
-from server.grpc.jobs import TENANT_METADATA, options_of
+from server.grpc.jobs import TENANT_METADATA, limit_names, options_of
 from server.grpc.kserve.parameters import SAMPLING, from_json, plain, sampling_value
 from server.grpc.kserve.tensors import inputs_of, one_bool, one_text
 from server.proto import kserve_pb2 as pb
@@ -90,11 +90,13 @@ def inference_of(client: EngineClient, request: pb.ModelInferRequest, call: Call
     names = {**{name: f"parameters.{name}" for name in (*SAMPLING, *_OPTIONS, "timeout")}, **names}
     if {"cumulative_logprob", "logprobs"}.intersection(outputs):
         fields.setdefault("logprobs", 0)
+    granted = options_of(call, options)
+    names = {**names, **limit_names(granted, options, names["timeout"])}
     job = Job(
         request_id=new_id("infer"),
         prompts=(text,),
         params=sampling_params(client, {"max_tokens": _DEFAULT_MAX_TOKENS, **fields}, names),
-        options=options_of(call, options),
+        options=granted,
         names=names,
     )
     echo = "" if stream or flags.get("exclude_input_in_output", False) else text

@@ -9,7 +9,7 @@ from jaxserve.errors import InvalidRequestError
 from jaxserve.sampling.params import MAX_LOGIT_BIAS, MAX_STOP_STRINGS, MAX_STOP_TOKEN_IDS, SamplingParams
 from jaxserve.types import Prompt
 from server.grpc.calls import Call, is_request_id
-from server.grpc.jobs import TENANT_METADATA, options_of
+from server.grpc.jobs import TENANT_METADATA, limit_names, options_of
 from server.grpc.messages import prompt_ids
 from server.proto import vllm_engine_pb2 as pb
 from server.requests import Job, check_not_empty, listed, new_id, sampling_params
@@ -47,12 +47,13 @@ async def job_of(client: EngineClient, request: pb.GenerateRequest, call: Call) 
     prompt = _prompt(client, request, kind)
     if given.HasField("truncate_prompt_tokens"):
         prompt = await _cut(client, prompt, given.truncate_prompt_tokens, params)
+    options = options_of(call, {})
     return Job(
         request_id=request.request_id or new_id("gen"),
         prompts=(prompt,),
         params=params,
-        options=options_of(call, {}),
-        names={**_NAMES, "prompt": "tokenized.input_ids" if kind == "tokenized" else kind},
+        options=options,
+        names={**_NAMES, **limit_names(options, {}, "timeout"), "prompt": "tokenized.input_ids" if kind == "tokenized" else kind},
     )
 
 

@@ -11,6 +11,7 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 
 from jaxserve.errors import InvalidRequestError
 from server.http.failures import from_validation
+from server.http.numbers import Integer
 
 SHORTEST_LIFETIME, LONGEST_LIFETIME = 3600, 30 * 86400  # seconds, as OpenAI has them
 OVERHEAD = 64 * 2**10  # bytes of a body besides those of the file
@@ -18,7 +19,7 @@ _LONGEST_FIELD = 4096
 _LONGEST_NAME = 255
 _FILE = "file"
 
-Lifetime = Annotated[int, Field(ge=SHORTEST_LIFETIME, le=LONGEST_LIFETIME)]
+Lifetime = Annotated[Integer, Field(ge=SHORTEST_LIFETIME, le=LONGEST_LIFETIME)]
 
 
 class UploadFields(BaseModel):

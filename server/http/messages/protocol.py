@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from jaxserve.types import ChatMessage
 from server.http.fields import EngineFields, StopList, described
+from server.http.numbers import Integer
 from server.unsupported.check import checked
 
 
@@ -64,7 +65,7 @@ class MessagesRequest(EngineFields):
     )
 
     messages: Turns = Field(description="the last may be the assistant's: the answer then goes on with it")
-    max_tokens: int = Field(json_schema_extra={"minimum": 1}, description="tokens of the answer at most")
+    max_tokens: Integer = Field(json_schema_extra={"minimum": 1}, description="tokens of the answer at most")
     system: Blocks | None = None
     stop_sequences: StopList | None = None
     metadata: Metadata | None = None

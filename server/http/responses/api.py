@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from fastapi import APIRouter, Request, Response
-from starlette.datastructures import Headers
 
 from jaxserve.engine.client import EngineClient
 from jaxserve.errors import InvalidRequestError
+from jaxserve.types import RequestOptions
 from server.http import examples
 from server.http.disconnect import until_gone
 from server.http.failures import json_response
@@ -42,19 +42,25 @@ async def responses(body: ResponsesRequest, request: Request) -> Response:
     """Answer a text or a conversation. Nothing is stored, so that each request brings all that was said."""
     client: EngineClient = request.app.state.client
     admit(client, body.model)
-    job = await until_gone(request.receive, _job(client, body, request.headers))
+    job = await until_gone(request.receive, _job(client, body, options_of(body, request.headers)))
     events = run(client, job)
     draft = Draft(body, job, client.model.name)
     if body.stream:
         streamed = ResponseStream(draft)
         return await stream(request, streamed.frames(events), streamed.failure)
-    return await until_gone(request.receive, _whole(events, draft))
+    return json_response(await until_gone(request.receive, _whole(events, draft)))
 
 
-async def _job(client: EngineClient, body: ResponsesRequest, headers: Headers) -> Job:
+async def response_reply(client: EngineClient, body: ResponsesRequest, options: RequestOptions) -> ResponseReply:
+    """What the endpoint answers to a body that wants no stream. Raises JaxserveError; cancelling aborts."""
+    admit(client, body.model)
+    job = await _job(client, body, options)
+    return await _whole(run(client, job), Draft(body, job, client.model.name))
+
+
+async def _job(client: EngineClient, body: ResponsesRequest, options: RequestOptions) -> Job:
     check_not_empty(body.input, "input")
     params = sampling_params(client, body.sampling(), _NAMES)
-    options = options_of(body, headers)
     arguments = template_arguments(
         body.chat_template_kwargs or {}, "chat_template_kwargs", add_generation_prompt=None, continue_final_message=False
     )
@@ -66,6 +72,6 @@ async def _job(client: EngineClient, body: ResponsesRequest, headers: Headers) -
     return Job(request_id=request_id, prompts=(prompt,), params=params, options=options, names=_NAMES)
 
 
-async def _whole(events: Events, draft: Draft) -> Response:
+async def _whole(events: Events, draft: Draft) -> ResponseReply:
     (answer,), tally = await gather(events, 1)
-    return json_response(draft.whole(output_text("".join(answer.text), answer.logprobs), answer.reason, tally))
+    return draft.whole(output_text("".join(answer.text), answer.logprobs), answer.reason, tally)

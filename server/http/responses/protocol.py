@@ -11,6 +11,7 @@ from pydantic_core import PydanticCustomError
 from jaxserve.sampling.params import MAX_LOGPROBS
 from jaxserve.types import ChatMessage
 from server.http.fields import EngineFields, ServiceTier, Stop, described, told
+from server.http.numbers import Integer
 from server.unsupported.table import OF_RESPONSES, Unsupported
 
 LOGPROBS = "message.output_text.logprobs"
@@ -95,7 +96,7 @@ class ResponsesRequest(EngineFields):
 
     input: InputField
     instructions: str | None = Field(None, description="the system's message, before the input")
-    max_output_tokens: int | None = told("tokens of the answer at most", minimum=1)
+    max_output_tokens: Integer | None = told("tokens of the answer at most", minimum=1)
     stop: Stop | None = None
     include: (
         list[
@@ -112,7 +113,7 @@ class ResponsesRequest(EngineFields):
         ]
         | None
     ) = Field(None, description="message.output_text.logprobs; of the others there is nothing to include")
-    top_logprobs: int | None = told("so many alternatives at each position; needs include", minimum=0, maximum=MAX_LOGPROBS)
+    top_logprobs: Integer | None = told("so many alternatives at each position; needs include", minimum=0, maximum=MAX_LOGPROBS)
     text: TextConfig | None = None
     metadata: dict[str, str] | None = Field(None, description="told in the answer, without effect")
     user: str | None = Field(None, description="a tag of the client's own, without effect")

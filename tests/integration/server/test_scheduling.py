@@ -109,13 +109,13 @@ async def test_a_request_that_does_not_start_in_time(engine: LocalEngine, server
             assert late.value.status_code == 504
             assert (late.value.code, late.value.type) == ("deadline_exceeded", "timeout_error")
             assert int(late.value.response.headers["retry-after"]) >= 1
-            assert "did not start in time (queue_timeout)" in late.value.message
+            assert "queue_timeout is 0.05 s" in late.value.message
         async with grpc.aio.insecure_channel(servers.grpc) as channel:
             with pytest.raises(grpc.aio.AioRpcError) as status:
                 await InferenceStub(channel).Generate(pb.GenerateRequest(text="x", queue_timeout=0.05)).read()
         assert status.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
         retry = error_details_pb2.RetryInfo()
-        assert rpc_status.from_call(status.value).details[0].Unpack(retry)
+        assert any(detail.Unpack(retry) for detail in rpc_status.from_call(status.value).details)
         assert retry.retry_delay.ToMilliseconds() >= 1000
         assert await anext(running), "what ran goes on"
     assert engine.stats().rejected - before.rejected == 3
@@ -134,7 +134,7 @@ async def test_a_request_that_does_not_end_in_time(engine: LocalEngine, servers:
         await sdk.completions.create(**long)
     assert (late.value.status_code, late.value.code) == (504, "deadline_exceeded")
     chunks = 0
-    with pytest.raises(openai.APIError, match=r"did not end in time \(timeout\)"):  # noqa: PT012 - fails while it is read
+    with pytest.raises(openai.APIError, match=r"timeout is 0.5 s: the request took .* and did not end in time"):  # noqa: PT012 - fails while it is read
         async for _ in await sdk.completions.create(**long, stream=True):
             chunks += 1
     assert chunks > 0

@@ -27,7 +27,7 @@ def verdict(one: Promise, now: float, heartbeat: float, *, started: bool = False
     try:
         one.check(now, heartbeat, started=started)
     except DeadlineError as error:
-        return error.message.rpartition("did not ")[2]
+        return f"{error.param}: {error.message.rpartition('did not ')[2]}"
     return ""
 
 
@@ -35,10 +35,10 @@ def verdict(one: Promise, now: float, heartbeat: float, *, started: bool = False
     ("after", "heartbeat", "started", "said"),
     [
         (2.0 + GRACE_SECONDS, 100.0, False, ""),  # the engine may speak yet
-        (2.1 + GRACE_SECONDS, 100.0, False, "start in time (queue_timeout)"),  # it never saw the request
+        (2.1 + GRACE_SECONDS, 100.0, False, "queue_timeout: start in time"),  # it never saw the request
         (2.1 + GRACE_SECONDS, 101.5, False, ""),  # it may have begun a long prompt
         (11.4, 101.5, False, ""),
-        (11.6, 101.5, False, "start in time (queue_timeout)"),  # it hangs
+        (11.6, 101.5, False, "queue_timeout: start in time"),  # it hangs
         (11.6, 101.5, True, ""),
     ],
 )
@@ -50,11 +50,11 @@ def test_a_late_start_is_said_of_what_cannot_have_begun(after: float, heartbeat:
 def test_a_late_end_is_said_of_everything(started: bool) -> None:
     one = promise(queue=30.0, end=3.0)
     assert verdict(one, 103.0 + GRACE_SECONDS, 103.4, started=started) == ""
-    assert verdict(one, 103.1 + GRACE_SECONDS, 103.5, started=started) == "end in time (timeout)"
+    assert verdict(one, 103.1 + GRACE_SECONDS, 103.5, started=started) == "timeout: end in time"
 
 
 def test_a_shorter_timeout_is_what_a_late_start_is_named_after() -> None:
-    assert verdict(promise(queue=3.0, end=3.0), 103.1 + GRACE_SECONDS, 100.0) == "end in time (timeout)"
+    assert verdict(promise(queue=3.0, end=3.0), 103.1 + GRACE_SECONDS, 100.0) == "timeout: end in time"
 
 
 def test_stillness_counts_what_was_looked_at() -> None:

@@ -10,6 +10,7 @@ import pytest
 from jaxserve.errors import DrainingError, EngineDeadError, JaxserveError, QueueFullError
 from jaxserve.jobs.answers import Answer
 from jaxserve.jobs.lines import Line
+from jaxserve.jobs.summary import Counts
 from jaxserve.types import ServiceClass
 from server.http.answers import BodyAnswers
 from tests.support.scripted import ScriptedClient
@@ -39,6 +40,16 @@ def test_a_conversation_is_answered_too() -> None:
     assert answer.body["object"] == "chat.completion"
 
 
+def test_a_response_is_answered_and_counted() -> None:
+    answer = answered(ScriptedClient(), "/v1/responses", {"input": "hello", "max_output_tokens": 8}, tenant="acme")
+    assert (answer.status, answer.body["object"], answer.request_id) == (200, "response", answer.body["id"])
+    counts = Counts()
+    counts.count_usage(answer.body)
+    usage = answer.body["usage"]
+    assert (counts.prompt_tokens, counts.completion_tokens) == (usage["input_tokens"], usage["output_tokens"])
+    assert counts.cached_tokens == usage["input_tokens_details"]["cached_tokens"] > 0
+
+
 @pytest.mark.parametrize(
     ("url", "body", "status", "code", "words"),
     [
@@ -47,7 +58,8 @@ def test_a_conversation_is_answered_too() -> None:
         (TEXT, {**GOOD, "stream": True}, 400, "invalid_request", "stream"),
         (TEXT, {**GOOD, "model": "other"}, 404, "model_not_found", "other"),
         (TEXT, {}, 400, "invalid_request", "required"),
-        ("/v1/embeddings", {}, 400, "invalid_request", "not supported"),
+        ("/v1/embeddings", {}, 400, "invalid_request", "not supported by this server yet: batches take /v1/chat/completions, "),
+        ("/v1/messages", {}, 400, "invalid_request", "/v1/responses"),
         ("/v1/nonsense", GOOD, 400, "invalid_request", "/v1/nonsense"),
         ("", GOOD, 400, "invalid_request", "url"),
     ],
@@ -56,6 +68,7 @@ def test_an_error_of_the_request_is_its_answer(url: str, body: Any, status: int,
     answer = answered(ScriptedClient(), url, body)
     assert (answer.status, answer.body["error"]["code"]) == (status, code)
     assert words in answer.body["error"]["message"]
+    assert answer.request_id.startswith("req-")
 
 
 @pytest.mark.parametrize("error", [QueueFullError("full", retry_after=1.0), EngineDeadError("gone"), DrainingError("closing")])

@@ -33,13 +33,18 @@ def test_unknown_fields_are_ignored_and_null_is_the_default(model: type[ChatRequ
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("temperature", "1"),
+        ("temperature", "warm"),
+        ("temperature", "nan"),
         ("temperature", True),
         ("top_p", []),
         ("max_tokens", 1.5),
-        ("max_tokens", "8"),
-        ("n", "2"),
+        ("max_tokens", "8.5"),
+        ("max_tokens", "1e3"),
+        ("max_tokens", True),
+        ("n", "two"),
+        ("n", "2" * 30),
         ("seed", 0.5),
+        ("seed", 1e300),
         ("stop", 3),
         ("stop", ["a", 3]),
         ("stream", "true"),
@@ -58,6 +63,15 @@ def test_wrong_types_name_the_field(model: type[BaseModel], body: dict[str, Any]
     assert error.param is not None
     assert error.param.startswith(field)
     assert error.message.startswith(error.param)
+
+
+@pytest.mark.parametrize(("model", "body"), [(ChatRequest, CHAT), (CompletionRequest, TEXT)])
+def test_numbers_as_other_servers_take_them(model: type[ChatRequest], body: dict[str, Any]) -> None:
+    given = {"max_tokens": 5.0, "n": "2", "top_k": "-1", "seed": "7.0", "temperature": "0.5", "top_p": "1", "timeout": "1e2"}
+    request = model.model_validate({**body, **given})
+    found = [getattr(request, name) for name in given]
+    assert found == [5, 2, -1, 7, 0.5, 1.0, 100.0]
+    assert [type(one) for one in found] == [int] * 4 + [float] * 3
 
 
 @pytest.mark.parametrize(
