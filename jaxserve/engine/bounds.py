@@ -84,7 +84,8 @@ class RequestBounds:
         """Raise ContextLengthError for so many token ids that they cannot fit."""
         if count > self.context + 1:
             raise ContextLengthError(
-                f"{param} has {count} tokens, but {LONGEST} {self.context} (max_model_len) and one must be left for output",
+                f"{param} has {count} tokens, but {LONGEST} {self.context} (max_model_len) and one must be left for output: "
+                "the prompt is too long",
                 param=param,
             )
 
@@ -113,7 +114,8 @@ class RequestBounds:
     def _check_bytes(self, size: int, most: int, param: str) -> None:
         if size > most:
             raise ContextLengthError(
-                f"{param} has {size} bytes, but {LONGEST} {self.context} (max_model_len): more than {most} bytes cannot fit",
+                f"{param} has {size} bytes, but {LONGEST} {self.context} (max_model_len): more than {most} bytes "
+                "cannot fit: the prompt is too long",
                 param=param,
             )
 

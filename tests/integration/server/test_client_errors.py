@@ -51,12 +51,15 @@ def channel(server: HashServer) -> Iterator[grpc.Channel]:
 @pytest.mark.parametrize("path", BODIES)
 def test_a_prompt_that_is_too_long_is_called_so(client: httpx.Client, path: str) -> None:
     field = next(iter(BODIES[path]))
-    tokens = " ".join(map(str, range(CONTEXT)))
-    long = [{"role": "user", "content": tokens}] if field == "messages" else tokens
-    error = client.post(path, json={**BODIES[path], field: long}).json()["error"]
-    assert error.get("code", "context_length_exceeded") == "context_length_exceeded"
-    assert error["message"].startswith(f"{field} has ")
-    assert error["message"].endswith("the prompt is too long")
+    for text in (
+        " ".join(map(str, range(CONTEXT))),
+        "x" * 1_000_000,
+    ):  # the one too long in tokens, the other before that is known
+        long = [{"role": "user", "content": text}] if field == "messages" else text
+        error = client.post(path, json={**BODIES[path], field: long}).json()["error"]
+        assert error.get("code", "context_length_exceeded") == "context_length_exceeded"
+        assert error["message"].startswith(f"{field} has ")
+        assert error["message"].endswith("the prompt is too long")
 
 
 @pytest.mark.parametrize("path", BODIES)
