@@ -1,4 +1,7 @@
-"""The command `python -m jaxserve.keys new --tenant NAME [flags]`: a fresh API key, and the lines of it for the file of keys."""
+"""The command `python -m jaxserve.keys new --tenant NAME [flags]`: a fresh API key, and the lines of it for the file of keys.
+
+`python -m jaxserve.keys seal FILE` seals a file of them: one that is cut off afterwards is refused.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,8 @@ from typing import Any
 from jaxserve.config.check import check_types
 from jaxserve.config.fields import setting
 from jaxserve.config.flags import OneLineParser, add_flags
+from jaxserve.config.keys_file import seal_keys
+from jaxserve.config.seals import sealed
 from jaxserve.errors import ConfigError, JaxserveError
 from jaxserve.types import ServiceClass
 
@@ -45,10 +50,16 @@ class NewKeyConfig:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Write the key to stderr, once, and its lines to stdout, where `>> keys.toml` takes them. Returns the exit code."""
+    """Make a key, or seal a file of them. Returns the exit code.
+
+    A new key goes to stderr, once, and its lines to stdout, where `>> keys.toml` takes them.
+    """
     try:
         settings = vars(_parser().parse_args(argv))
-        settings.pop("what")
+        if settings.pop("what") == "seal":
+            keys = seal_keys(settings["file"])
+            sys.stderr.write(f"{settings['file']} is sealed: {len(keys.keys)} keys of {len(keys.limits)} tenants\n")
+            return 0
         lines, key = new_key(NewKeyConfig(**settings))
     except JaxserveError as error:
         sys.stderr.write(f"jaxserve: {error.message}\n")
@@ -59,19 +70,22 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def new_key(config: NewKeyConfig) -> tuple[str, str]:
-    """The lines for the file of keys, and the key."""
+    """The lines for the file of keys, sealed, and the key."""
     key = _PREFIX + secrets.token_urlsafe(_RANDOM_BYTES)
     fields: dict[str, Any] = {"sha256": hashlib.sha256(key.encode()).hexdigest(), **asdict(config)}
     fields["class"] = fields.pop("service_class")
     given = {name: value for name, value in fields.items() if value not in (None, False)}
     # JSON's strings, numbers and booleans are TOML's too.
-    return "\n".join(["[[key]]", *(f"{name} = {json.dumps(value)}" for name, value in given.items()), "", ""]), key
+    lines = "\n".join(["[[key]]", *(f"{name} = {json.dumps(value)}" for name, value in given.items()), "", ""])
+    return sealed(lines, 1), key
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = OneLineParser(prog="python -m jaxserve.keys", description="Make an API key.")
-    parser.add_argument("what", choices=["new"], help="make a key")
-    add_flags(parser, NewKeyConfig)
+    parser = OneLineParser(prog="python -m jaxserve.keys", description="Make API keys, and seal files of them.")
+    commands = parser.add_subparsers(dest="what", required=True, metavar="{new,seal}")
+    add_flags(commands.add_parser("new", help="make a key: append what is printed to the file of keys"), NewKeyConfig)
+    seal = commands.add_parser("seal", help="seal a file of keys after it was edited")
+    seal.add_argument("file", help="the file")
     return parser
 
 

@@ -7,11 +7,14 @@
     tpm = 100_000
 
 It holds hashes, never keys. Limits and weight are the tenant's: where it has several keys they stand in any one of them, or are
-the same in all.
+the same in all. A file that was cut off may lack a key, or the limits of one: seals tell.
 """
 
 from __future__ import annotations
 
+import os
+import stat
+import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -21,6 +24,7 @@ from typing import Annotated, TypeVar
 import msgspec
 
 from jaxserve.config.policies import MAX_WEIGHT, MIN_WEIGHT, Policies, TenantPolicy
+from jaxserve.config.seals import check_seals, sealed, unsealed
 from jaxserve.errors import ConfigError
 from jaxserve.types import ServiceClass
 
@@ -104,11 +108,13 @@ class Keys:
         keys: in the file's order.
         limits: by tenant.
         weights: by tenant, of those that have one.
+        unsealed: how many keys no seal holds together.
     """
 
     keys: tuple[ApiKey, ...]
     limits: Mapping[str, TenantLimits]
     weights: Mapping[str, float]
+    unsealed: int = 0
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True):
@@ -116,15 +122,46 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def load_keys(path: str) -> Keys:
-    """Read a file of keys. Raises ConfigError naming the file and what is wrong in it."""
+    """Read a file of keys. Raises ConfigError naming the file and what is wrong in it, also for one that was cut off."""
     try:
-        keys = msgspec.toml.decode(Path(path).read_bytes(), type=_File, strict=True).key
-        _check_unique(keys)
-        return _keys(keys)
+        content = Path(path).read_bytes()
+        try:
+            count = check_seals(content)
+        except ValueError as error:
+            raise ValueError(f"{error}; if it is as it should be: python -m jaxserve.keys seal {path}") from error
+        keys = _read(content)
+        return replace(keys, unsealed=max(len(keys.keys) - count, 0))
     except OSError as error:
         raise ConfigError(f"keys: cannot read {path}: {error.strerror}", param="keys") from error
     except (msgspec.DecodeError, ValueError) as error:  # one of the file's content, of TOML or of ours
         raise ConfigError(f"keys: {path}: {error}", param="keys") from error
+
+
+def seal_keys(path: str) -> Keys:
+    """Put one seal on a whole file of keys, in place of those that it has. Raises ConfigError for a file that cannot be used."""
+    target = Path(path).resolve()  # where a link leads, or it would be replaced
+    try:
+        content = unsealed(target.read_bytes())
+        keys = _read(content)
+        new = sealed(content.decode(), len(keys.keys))
+        with tempfile.NamedTemporaryFile("wb", dir=target.parent, prefix=f".{target.name}.", delete_on_close=False) as file:
+            file.write(new.encode())
+            file.flush()
+            os.fchmod(file.fileno(), stat.S_IMODE(target.stat().st_mode))
+            os.fsync(file.fileno())
+            Path(file.name).replace(target)
+            return keys
+    except OSError as error:
+        raise ConfigError(f"keys: cannot seal {path}: {error.strerror}", param="keys") from error
+    except (msgspec.DecodeError, ValueError) as error:
+        raise ConfigError(f"keys: {path}: {error}", param="keys") from error
+
+
+def _read(content: bytes) -> Keys:
+    """What a file holds. Raises ValueError."""
+    keys = msgspec.toml.decode(content, type=_File, strict=True).key
+    _check_unique(keys)
+    return _keys(keys)
 
 
 def keys_of_one_tenant(hashes: Iterable[str]) -> Keys:

@@ -118,6 +118,15 @@ def _key_ring(config: ServerConfig, clock: Clock) -> KeyRing | None:
 def check_files(config: ServerConfig) -> None:
     """Raise ConfigError for a file of keys or a usage log that cannot be used."""
     if config.keys is not None:
-        load_keys(config.keys)
+        keys = load_keys(config.keys)
+        if keys.unsealed:
+            _LOG.warning(
+                "%d of %d keys in %s are not sealed: it would not be noticed if the file were cut off there; to seal them: "
+                "python -m jaxserve.keys seal %s",
+                keys.unsealed,
+                len(keys.keys),
+                config.keys,
+                config.keys,
+            )
     if config.usage_log is not None:
         check_usage_log(config.usage_log)

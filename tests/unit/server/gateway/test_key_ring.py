@@ -3,17 +3,20 @@
 import hashlib
 import logging
 import os
+import stat
 from pathlib import Path
 
 import pytest
 
 from jaxserve.clock import VirtualClock
+from jaxserve.config.fields import ServerConfig
 from jaxserve.config.keys_file import TenantLimits, keys_of_one_tenant, load_keys, with_weights
 from jaxserve.config.policies import Policies, TenantPolicy
 from jaxserve.config.policies_file import load_policies
 from jaxserve.errors import AuthenticationError, ConfigError
 from jaxserve.keys import main
 from jaxserve.types import ServiceClass
+from server.gateway.gateway import check_files
 from server.gateway.keys import POLL_SECONDS, KeyRing
 
 
@@ -159,6 +162,80 @@ def test_what_is_wrong_in_a_file_is_named(path: Path, content: str, words: str) 
     assert str(path) in info.value.message
 
 
+def sealed_file(path: Path, capsys: pytest.CaptureFixture[str]) -> bytes:
+    """Two keys of a tenant, whose limits stand in the second; sealed as a whole."""
+    path.write_text(entry("one") + entry("two", tpm=5, models='["pico"]'))
+    assert main(["seal", str(path)]) == 0
+    assert "2 keys of 1 tenants" in capsys.readouterr().err
+    return path.read_bytes()
+
+
+def test_a_sealed_file_that_is_cut_off_anywhere_is_refused(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    whole = sealed_file(path, capsys)
+    assert load_keys(str(path)).unsealed == 0
+    for length in range(len(whole)):
+        path.write_bytes(whole[:length])
+        with pytest.raises(ConfigError, match="keys: "):
+            load_keys(str(path))
+
+
+def test_a_sealed_file_that_was_changed_is_refused_until_it_is_sealed_again(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = sealed_file(path, capsys)
+    path.write_bytes(whole.replace(b"tpm = 5", b"tpm = 6"))
+    with pytest.raises(ConfigError, match=f"cut off or changed; if it is as it should be: .* seal {path}"):
+        load_keys(str(path))
+    path.chmod(0o640)
+    link = path.with_name("link")
+    link.symlink_to(path)
+    assert main(["seal", str(link)]) == 0
+    assert load_keys(str(path)).limits["acme"].tpm == 6
+    assert (link.is_symlink(), stat.S_IMODE(path.stat().st_mode)) == (True, 0o640)
+    assert [one.name for one in path.parent.iterdir() if one.name.startswith(".")] == []
+
+
+def test_new_keys_are_sealed_and_may_be_appended_to_any_file(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    begun = sealed_file(path, capsys)
+    assert main(["new", "--tenant", "globex", "--tpm", "7"]) == 0
+    added = capsys.readouterr().out.encode()
+    for start, sealed in ((begun, 2), (entry("one").encode(), 0), (b"", 0)):
+        path.write_bytes(start + added)
+        keys = load_keys(str(path))
+        assert keys.limits["globex"].tpm == 7
+        assert keys.unsealed == len(keys.keys) - 1 - sealed
+        for length in range(1, len(added)):
+            path.write_bytes(start + added[:length])
+            if not b"# sealed:".startswith(added[:length].rstrip()):
+                with pytest.raises(ConfigError, match="keys: "):
+                    load_keys(str(path))
+
+
+def test_a_server_that_runs_keeps_its_keys_while_a_file_is_half_written(
+    path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    whole, clock = sealed_file(path, capsys), VirtualClock()
+    ring = KeyRing(str(path), clock)
+    path.write_bytes(whole[: whole.index(b"tpm")])
+    clock.advance(POLL_SECONDS)
+    assert ring.principal([b"two"]).limits.tpm == 5
+    assert "cut off" in caplog.text
+
+
+def test_a_file_without_seals_is_taken_and_said_to_have_none(
+    path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    path.write_text(entry("one") + entry("two"))
+    check_files(ServerConfig(keys=str(path)))
+    (said,) = caplog.records
+    assert said.getMessage().startswith(f"2 of 2 keys in {path} are not sealed")
+    assert said.getMessage().endswith(f"python -m jaxserve.keys seal {path}")
+    caplog.clear()
+    sealed_file(path, capsys)
+    check_files(ServerConfig(keys=str(path)))
+    assert caplog.records == []
+
+
 def test_a_missing_file_is_named(path: Path) -> None:
     with pytest.raises(ConfigError, match="No such file"):
         KeyRing(str(path), VirtualClock())
@@ -198,7 +275,17 @@ def test_a_new_key_is_shown_once_and_its_lines_are_a_file(path: Path, capsys: py
     assert capsys.readouterr().err.split()[-1] != key
 
 
-@pytest.mark.parametrize("arguments", [["new"], ["new", "--tenant", "x", "--service-class", "gold"], ["old", "--tenant", "x"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["new"],
+        ["new", "--tenant", "x", "--service-class", "gold"],
+        ["old", "--tenant", "x"],
+        [],
+        ["seal"],
+        ["seal", "/no/such/file"],
+    ],
+)
 def test_what_is_wrong_with_a_wish_is_one_line(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments) == 2
     out, err = capsys.readouterr()
