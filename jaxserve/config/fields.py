@@ -126,6 +126,11 @@ class SchedulerConfig:
         None,
         "time between tokens that interactive requests are promised, milliseconds; 0: no promise; by default 50, on CPUs 400",
     )
+    ttft_target_ms: float = setting(
+        1000.0,
+        "time to first token that interactive requests are refused for, in an overload, rather than miss it, milliseconds; "
+        "0: they wait for as long as their queue_timeout",
+    )
     aging_s: float = setting(10.0, "seconds after which a waiting request counts as one class higher than it is")
     prefill_price: float = setting(1.0, "token-work of a prompt token, for fairness between tenants")
     decode_price: float = setting(2.0, "token-work of an output token")
@@ -142,7 +147,7 @@ class SchedulerConfig:
         require_at_least("max_waiting", self.max_waiting, 1)
         require_at_least("max_waiting_tokens", self.max_waiting_tokens, 1)
         require_at_least("max_logprob_values", self.max_logprob_values, 1)
-        for name in ("growth_reserve", "itl_target_ms", "aging_s", "prefill_price", "decode_price"):
+        for name in ("growth_reserve", "itl_target_ms", "ttft_target_ms", "aging_s", "prefill_price", "decode_price"):
             value = getattr(self, name)
             if value is not None and not 0.0 <= value < math.inf:
                 raise ConfigError(f"{name} must be at least 0 and finite, got {value}", param=name)
@@ -157,6 +162,11 @@ class SchedulerConfig:
     def itl_target(self) -> float:
         """Seconds between tokens that are promised; 0 for no promise."""
         return (ITL_TARGET_MS if self.itl_target_ms is None else self.itl_target_ms) / 1000
+
+    @property
+    def ttft_target(self) -> float:
+        """Seconds to the first token that are aimed at in an overload; 0 for no aim."""
+        return self.ttft_target_ms / 1000
 
     def on_cpu(self) -> SchedulerConfig:
         """With the defaults that CPUs have."""

@@ -24,6 +24,7 @@ class Grant:
     Attributes:
         service_class: its precedence.
         queue_deadline, deadline: clock times by which it must have started and ended; infinite for none.
+        own_queue_timeout: whether the request itself said how long it waits.
         max_total_tokens: prompt and outputs together, None for what the context holds.
         max_kv_tokens: tokens of one sequence that the class's and the tenant's pages hold, None for no limit.
         kv_limit: which policy `max_kv_tokens` comes from, for errors.
@@ -32,6 +33,7 @@ class Grant:
     service_class: ServiceClass
     queue_deadline: float
     deadline: float
+    own_queue_timeout: bool
     max_total_tokens: int | None
     max_kv_tokens: int | None
     kv_limit: str
@@ -81,6 +83,7 @@ class Budgets:
             service_class=service_class,
             queue_deadline=math.inf if queue_timeout is None else arrival + queue_timeout,
             deadline=math.inf if timeout is None else arrival + timeout,
+            own_queue_timeout=options.queue_timeout is not None,
             max_total_tokens=_smaller(options.max_total_tokens, policy.max_total_tokens),
             max_kv_tokens=max_kv_tokens,
             kv_limit=kv_limit,

@@ -95,7 +95,7 @@ class EngineCore:
         scheduler = self.scheduler
         turn.running, turn.waiting = scheduler.num_running, scheduler.num_waiting
         turn.pages_free, turn.preemptions = scheduler.cache.num_free, scheduler.num_preemptions
-        turn.budget_raises = scheduler.num_budget_raises
+        turn.counts = scheduler.counts()
         turn.idle = not self.has_work
         turn.ended = scheduler.clock.now()
         observer.turned(turn)

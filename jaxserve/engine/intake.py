@@ -181,6 +181,7 @@ class Intake:
                 service_class=grant.service_class,
                 parent=None if index == 0 else ids[0],
                 queue_deadline=grant.queue_deadline,
+                own_queue_timeout=grant.own_queue_timeout,
                 deadline=grant.deadline,
                 target=target,
             )

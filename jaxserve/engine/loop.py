@@ -61,7 +61,7 @@ class EngineLoop:
 
     Args:
         core: driven by this thread alone from `start` on.
-        sink: called in the engine thread with what each turn produced; must not block.
+        sink: called with what each turn produced, in the engine thread, or in that of `add` with a refusal; must not block.
         on_death: called in the engine thread with the exception that ended the loop.
     """
 
@@ -81,8 +81,12 @@ class EngineLoop:
         self._thread.start()
 
     def add(self, requests: Sequence[EngineRequest]) -> None:
-        """Hand over the sequences of one request."""
-        self._inbox.put(_Add(requests))
+        """Hand over the sequences of one request; in an overload it may be refused here. One thread does this."""
+        error = self._core.scheduler.door.refusal(requests)
+        if error is None:
+            self._inbox.put(_Add(requests))
+        else:
+            self._sink([Refusal(tuple(request.id for request in requests), error)])
 
     def abort(self, ids: Sequence[str]) -> None:
         """End sequences at the next turn; unknown ones are passed over."""

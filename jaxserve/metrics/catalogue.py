@@ -119,6 +119,10 @@ PADDING_TOKENS = _counter("padding_tokens", "Tokens that steps computed for noth
 STEP_BUDGET_RAISES = _counter(
     "step_budget_raises", "Times that steps grew beyond what was learned to fit, because they were shorter than they may be."
 )
+QUEUE_ESTIMATE_MISSES = _counter(
+    "queue_estimate_misses", "Requests that waited more than twice as long as was expected when they came, or less than half."
+)
+OVERLOADS = _counter("overloads", "Times that requests began to come faster than they were started, so that some were refused.")
 EXPERT_TOKENS = _counter("expert_tokens", "Tokens that visited an expert, in layers that have them.", (*MODEL, "layer", "expert"))
 COMPILED_PROGRAMS = _counter("compiled_programs", "Programs compiled or loaded, which steps may use.")
 LATE_COMPILES = _counter("late_compiles", "Programs that steps compiled after the engine was ready; there should be none.")

@@ -214,7 +214,15 @@ ROWS: tuple[Row, ...] = (
                     Query(_now(c.COMPILED_PROGRAMS), "programs"),
                     Query(_now(c.LATE_COMPILES), "compiled by steps"),
                     Query(_now(c.BUCKET_MISSES), "steps padded further"),
+                ),
+            ),
+            Panel(
+                "Scheduler's mistakes",
+                "short",
+                (
                     Query(_now(c.STEP_BUDGET_RAISES), "step budgets raised"),
+                    Query(_now(c.QUEUE_ESTIMATE_MISSES), "waits misjudged"),
+                    Query(_now(c.OVERLOADS), "overloads"),
                 ),
             ),
             _one("Weights read back", "short", c.WEIGHT_CHECKS),

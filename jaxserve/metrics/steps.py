@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+
+from prometheus_client import Counter
 
 from jaxserve.metrics import catalogue
 from jaxserve.metrics.experts import ExpertRecorder
 from jaxserve.metrics.instruments import Instruments
 from jaxserve.metrics.process import ProcessRecorder
-from jaxserve.metrics.turn import PHASES, ExecutorCounts, Turn
+from jaxserve.metrics.turn import NO_COUNTS, PHASES, ExecutorCounts, Turn
 
 FLUSH_SECONDS = 0.25
 
@@ -48,8 +50,11 @@ class StepRecorder:
                 catalogue.WEIGHT_CHECKS,
             )
         }
-        self._budget_raises = instruments.counter(catalogue.STEP_BUDGET_RAISES).labels(model)
-        self._raised = 0
+        self._of_scheduler = {
+            metric.name: instruments.counter(metric).labels(model)
+            for metric in (catalogue.STEP_BUDGET_RAISES, catalogue.QUEUE_ESTIMATE_MISSES, catalogue.OVERLOADS)
+        }
+        self._scheduled = NO_COUNTS
         self._experts = ExpertRecorder(instruments, model)
         self._counts = counts
         self._process = process
@@ -73,15 +78,20 @@ class StepRecorder:
         marks = [turn.marks for turn in turns]
         for place, phase in enumerate(self._phases):
             phase.observe_many([mark[place + 1] - mark[place] for mark in marks])
-        if turns and turns[-1].budget_raises > self._raised:
-            self._budget_raises.inc(turns[-1].budget_raises - self._raised)
-            self._raised = turns[-1].budget_raises
         counts = self._counts()
-        for name, counter in self._counters.items():
-            more = getattr(counts, name) - getattr(self._counted, name)
-            if more:
-                counter.inc(more)
+        _count(self._counters, counts, self._counted)
+        if turns:
+            _count(self._of_scheduler, turns[-1].counts, self._scheduled)
+            self._scheduled = turns[-1].counts
         self._experts.record(counts.expert_tokens, everything=not turns or turns[-1].idle)
         self._counted = counts
         if self._process is not None:
             self._process.measure()
+
+
+def _count(counters: Mapping[str, Counter], counts: object, before: object) -> None:
+    """Add to each counter what the count of its name has grown by."""
+    for name, counter in counters.items():
+        more = getattr(counts, name) - getattr(before, name)
+        if more:
+            counter.inc(more)

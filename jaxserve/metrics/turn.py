@@ -8,6 +8,18 @@ from typing import NamedTuple, Protocol
 PHASES = ("plan", "launch", "wait", "apply", "emit")
 
 
+@dataclass(frozen=True, slots=True)
+class SchedulerCounts:
+    """What a scheduler counted since its start; see the metrics of the same names."""
+
+    step_budget_raises: int = 0
+    queue_estimate_misses: int = 0
+    overloads: int = 0
+
+
+NO_COUNTS = SchedulerCounts()
+
+
 @dataclass(slots=True)
 class Turn:
     """One turn of the engine: it plans and launches a step, waits for the step before it and applies that.
@@ -21,7 +33,7 @@ class Turn:
         running, waiting: sequences, after the turn.
         pages_free: free pages, after the turn.
         preemptions: of sequences since the engine's start.
-        budget_raises: times that a step was made larger than learned costs allow, since the engine's start.
+        counts: of its scheduler, after the turn.
         idle: whether nothing is left to do.
     """
 
@@ -40,7 +52,7 @@ class Turn:
     waiting: int = 0
     pages_free: int = 0
     preemptions: int = 0
-    budget_raises: int = 0
+    counts: SchedulerCounts = NO_COUNTS
     idle: bool = False
 
     @property

@@ -26,7 +26,7 @@ class RecordHeader:
     model: str
     fingerprint: str
     capabilities: Capabilities
-    settings: dict[str, bool | int | float | str | None]
+    settings: dict[str, bool | int | float | str | tuple[str, ...] | None]
 
 
 @dataclass(frozen=True, slots=True)

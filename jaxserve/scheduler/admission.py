@@ -1,20 +1,23 @@
 """Whether a request may join the queue: bounded by sequences and tokens, and not if it would wait beyond its deadline.
 
-How long it would wait is the token-work before it over the rate at which work was done lately. A request that is refused is told
-when to come back: when the queue is expected to be short enough.
+How long it would wait is the token-work before it over the rate at which work was done lately. In an overload it may wait no
+longer than the time to first token leaves that is aimed at. A request that is refused is told when to come back: when the queue
+is expected to be short enough.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence as ListOf
 
 from jaxserve.config.fields import SchedulerConfig
 from jaxserve.errors import OverloadedError, QueueFullError
+from jaxserve.scheduler.door import too_late
+from jaxserve.scheduler.overload import Overload
 from jaxserve.scheduler.request import EngineRequest
+from jaxserve.scheduler.wait_estimate import WaitEstimate
 from jaxserve.scheduler.waiting import WaitingQueue
+from jaxserve.types import ServiceClass
 
-HORIZON = 10.0  # seconds over which the rate is averaged
 SHORTEST_WAIT = 1.0  # seconds: nobody is asked back sooner
 
 
@@ -24,19 +27,15 @@ class QueueBounds:
     Args:
         config: the bounds.
         waiting: the queue.
+        estimate: how long its work takes.
+        overload: whether requests come faster than they are started.
     """
 
-    def __init__(self, config: SchedulerConfig, waiting: WaitingQueue) -> None:
+    def __init__(self, config: SchedulerConfig, waiting: WaitingQueue, estimate: WaitEstimate, overload: Overload) -> None:
         self._config = config
         self._waiting = waiting
-        self._rate = 0.0  # token-work a second while sequences wait; 0 until measured
-
-    def observe(self, work: float, seconds: float) -> None:
-        """A step did this much work while sequences waited: as much as the machine can."""
-        if seconds <= 0.0:
-            return
-        share = 1.0 - math.exp(-seconds / HORIZON) if self._rate else 1.0
-        self._rate += share * (work / seconds - self._rate)
+        self._estimate = estimate
+        self._overload = overload
 
     def has_room(self, requests: ListOf[EngineRequest]) -> bool:
         """Whether the queue takes so many sequences and tokens more."""
@@ -65,13 +64,26 @@ class QueueBounds:
                 param=limit,
                 retry_after=max(wait - left, SHORTEST_WAIT),
             )
+        if self.is_too_late(first) and not first.own_queue_timeout:
+            raise too_late(wait, self._overload.longest_wait)
+
+    def is_too_late(self, request: EngineRequest) -> bool:
+        """Whether there is an overload in which an interactive request that arrives now would not be in time."""
+        if not self._overload.is_on or request.service_class is ServiceClass.BATCH:
+            return False
+        return self.seconds_to_start(request) > self._overload.longest_wait
 
     def seconds_to_start(self, request: EngineRequest) -> float:
         """Seconds until a request that arrives now would start; 0 while nothing is known."""
-        if not self._rate or not len(self._waiting):
-            return 0.0
-        return self._waiting.work_ahead(request.tenant, request.service_class) / self._rate
+        return self._estimate.seconds(self._work_ahead(request))
+
+    def uncorrected(self, request: EngineRequest) -> float:
+        """The same, as it was worked out before it was compared with what happened to others."""
+        return self._estimate.uncorrected(self._work_ahead(request))
 
     def seconds_to_wait(self, request: EngineRequest) -> float:
         """Seconds after which a refused request may come back: when half of what is before it now is done."""
         return max(self.seconds_to_start(request) / 2, SHORTEST_WAIT)
+
+    def _work_ahead(self, request: EngineRequest) -> float:
+        return self._waiting.work_ahead(request.tenant, request.service_class) if len(self._waiting) else 0.0

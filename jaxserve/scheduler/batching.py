@@ -13,6 +13,7 @@ nothing.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from jaxserve.cache.kv_cache import PrefixMatch
 from jaxserve.clock import Clock
@@ -20,7 +21,7 @@ from jaxserve.config.fields import SchedulerConfig
 from jaxserve.config.policies import Policies
 from jaxserve.scheduler.capacity import Capacity, Verdict
 from jaxserve.scheduler.courtesy import Courtesy
-from jaxserve.scheduler.estimates import OutputLengths, PromptShares
+from jaxserve.scheduler.estimates import OutputLengths
 from jaxserve.scheduler.fairness import PrefillTokens, TokenWork
 from jaxserve.scheduler.pace import Pace
 from jaxserve.scheduler.preemption import Preempter
@@ -42,9 +43,9 @@ class Batcher:
         running, waiting: the sequences.
         work: charged with what steps compute.
         lengths: output lengths to expect.
-        prompts: told how much of prompts is computed.
         pace: how large steps may be.
         preempter: takes pages from those who must give way.
+        started: told of every sequence that leaves the queue for the first time.
     """
 
     def __init__(
@@ -56,9 +57,9 @@ class Batcher:
         waiting: WaitingQueue,
         work: TokenWork,
         lengths: OutputLengths,
-        prompts: PromptShares,
         pace: Pace,
         preempter: Preempter,
+        started: Callable[[Sequence], None],
     ) -> None:
         self._config = config
         self._policies = policies
@@ -67,9 +68,9 @@ class Batcher:
         self._waiting = waiting
         self._work = work
         self._lengths = lengths
-        self._prompts = prompts
         self._pace = pace
         self._preempter = preempter
+        self._started = started
         self._courtesy = Courtesy(config, pace)
         self._num_admitted = 0
         self._yielded = 0  # steps in a row that left all batch decodes out
@@ -289,10 +290,10 @@ class Batcher:
             sequence.queue_time = now - sequence.request.arrival
             sequence.order = self._num_admitted
             self._num_admitted += 1
+            self._started(sequence)
         self._running.start(sequence, match, fork=fork, expected=self._lengths.expected(sequence.request))
         draft.admitted = True
         draft.prefilling.add(sequence)  # its prefix may be computed by another row of this step
-        self._prompts.observe(sequence.request.tenant, 1.0 - sequence.num_computed / len(sequence.tokens))
         count = self._chunk(draft, sequence)
         grown = self._running.grow(sequence, sequence.num_computed + count)
         assert grown, "its pages were promised"

@@ -1,4 +1,4 @@
-"""What requests are expected to take, learned from those before: output lengths, and how much of a prompt is computed."""
+"""What requests are expected to take, learned from those before: output lengths."""
 
 from __future__ import annotations
 
@@ -47,24 +47,6 @@ class OutputLengths:
         if len(self._means) > MAX_TENANTS:
             self._means.popitem(last=False)
         self._class_means[key[1]] = _moved(self._class_means.get(key[1]), num_output)
-
-
-class PromptShares:
-    """Moving averages, by tenant, of the share of a prompt that was not found in the prefix cache."""
-
-    def __init__(self) -> None:
-        self._means: OrderedDict[str, float] = OrderedDict()
-
-    def expected(self, tenant: str) -> float:
-        """The share of the tenant's next prompt that will be computed."""
-        return self._means.get(tenant, 1.0)
-
-    def observe(self, tenant: str, share: float) -> None:
-        """This share of a prompt was computed."""
-        self._means[tenant] = _moved(self._means.get(tenant), share)
-        self._means.move_to_end(tenant)
-        if len(self._means) > MAX_TENANTS:
-            self._means.popitem(last=False)
 
 
 def _moved(mean: float | None, value: float) -> float:

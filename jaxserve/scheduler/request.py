@@ -34,6 +34,7 @@ class EngineRequest:
         parent: the sequence of the same request whose prompt pages it shares, None for the first one.
         queue_deadline: clock time by which it must have started.
         deadline: clock time by which it must have ended.
+        own_queue_timeout: whether the request itself said how long it waits.
         target: what follows the prompt, if the prompt is only scored: its log-probability is wanted, and no token.
     """
 
@@ -50,6 +51,7 @@ class EngineRequest:
     parent: str | None = None
     queue_deadline: float = math.inf
     deadline: float = math.inf
+    own_queue_timeout: bool = False
     target: int | None = None
 
     @property
@@ -101,6 +103,8 @@ class Sequence:
         num_preemptions: times it was preempted.
         admitted, queue_time: clock time at which it first left the queue, and seconds it had waited.
         queued_work: token-work it adds to the queue it waits in.
+        queued_wait: seconds that it was expected to wait when it came, uncorrected.
+        late: whether it waits behind those that can still be in time for their first token.
     """
 
     request: EngineRequest
@@ -131,6 +135,8 @@ class Sequence:
     admitted: float | None = None
     queue_time: float = 0.0
     queued_work: float = 0.0
+    queued_wait: float = 0.0
+    late: bool = False
 
     @classmethod
     def from_request(cls, request: EngineRequest, max_model_len: int) -> Sequence:

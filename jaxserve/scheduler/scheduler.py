@@ -20,10 +20,11 @@ from jaxserve.clock import Clock
 from jaxserve.config.fields import SchedulerConfig
 from jaxserve.config.policies import Policies
 from jaxserve.errors import InternalError, JaxserveError, OverloadedError
+from jaxserve.metrics.turn import SchedulerCounts
 from jaxserve.scheduler.admission import QueueBounds
 from jaxserve.scheduler.batching import Batcher
 from jaxserve.scheduler.deadlines import Deadlines, late_end, late_start
-from jaxserve.scheduler.estimates import OutputLengths, PromptShares
+from jaxserve.scheduler.estimates import OutputLengths
 from jaxserve.scheduler.fairness import TokenWork
 from jaxserve.scheduler.footprint import Footprint
 from jaxserve.scheduler.pace import Pace
@@ -33,6 +34,8 @@ from jaxserve.scheduler.preemption import Preempter, Preemption
 from jaxserve.scheduler.request import NO_SLOT, EngineRequest, Sequence, Status
 from jaxserve.scheduler.rows import RowTable
 from jaxserve.scheduler.running import RunningSet
+from jaxserve.scheduler.shared_prefixes import SharedPrefixes
+from jaxserve.scheduler.shedding import LoadShedding
 from jaxserve.scheduler.step import StepDraft
 from jaxserve.scheduler.update import Update
 from jaxserve.scheduler.waiting import WaitingQueue
@@ -53,6 +56,7 @@ class Scheduler:
         cache: the pages.
         clock: time, in which arrivals and deadlines are given.
         lengths: output lengths expected, and how well they were met.
+        door: refuses requests in an overload, for whoever brings them from another thread.
 
     Args:
         config: budgets and limits.
@@ -81,7 +85,7 @@ class Scheduler:
         self.cache = cache
         self.clock = clock
         self.lengths = OutputLengths()
-        self._prompts = PromptShares()
+        self._prefixes = SharedPrefixes(cache)
         self._config = config
         self._max_model_len = max_model_len
         self._rows = RowTable(config.max_num_seqs, cache.pages_for(max_model_len))
@@ -90,11 +94,13 @@ class Scheduler:
         self._work = TokenWork(policies, config.prefill_price, config.decode_price)
         self._pace = Pace(config.max_num_batched_tokens, config.max_num_seqs, config.itl_target, step_sizes)
         self._waiting = WaitingQueue(self._work, config.aging_s)
-        self._bounds = QueueBounds(config, self._waiting)
+        self._shedding = LoadShedding(config.ttft_target, self._waiting, self._work)
+        self._bounds = QueueBounds(config, self._waiting, self._shedding.estimate, self._shedding.overload)
+        self.door = self._shedding.door
         self._running = RunningSet(cache, self._rows, footprint, swap)
         high_watermark = int(cache.num_usable * config.high_watermark)
         self._preempter = Preempter(
-            clock, policies, self._running, self._waiting, swap, self._pace, high_watermark, self._expected_work, on_preemption
+            clock, policies, self._running, self._waiting, swap, self._pace, high_watermark, self._work_again, on_preemption
         )
         self._batcher = Batcher(
             config,
@@ -104,9 +110,9 @@ class Scheduler:
             self._waiting,
             self._work,
             self.lengths,
-            self._prompts,
             self._pace,
             self._preempter,
+            self._started,
         )
         self._sequences: dict[str, Sequence] = {}
         self._starts = Deadlines()
@@ -134,10 +140,10 @@ class Scheduler:
         """Computed tokens given up by preemptions; the prefix cache may still hold some."""
         return self._preempter.num_lost_tokens
 
-    @property
-    def num_budget_raises(self) -> int:
-        """Times that a step was made larger than learned costs allow, because steps were shorter than they may be."""
-        return self._pace.num_raised
+    def counts(self) -> SchedulerCounts:
+        """What was counted since the start."""
+        shedding = self._shedding
+        return SchedulerCounts(self._pace.num_raised, shedding.estimate.num_wrong, shedding.overload.num_begun)
 
     @property
     def has_work(self) -> bool:
@@ -159,21 +165,27 @@ class Scheduler:
         Into a full queue a tenant comes at the cost of one that has more in it: the newest of those are told to come back.
         Raises QueueFullError or OverloadedError, with the seconds after which it may be taken.
         """
+        now, first = self.clock.now(), requests[0]
+        self._shedding.came(first)
         self._displace(requests)
-        self._bounds.check(requests, self.clock.now())
+        self._bounds.check(requests, now)
+        overloaded, late, wait = self._shedding.overload.is_on, self._bounds.is_too_late(first), self._bounds.uncorrected(first)
         sequences = {request.id: Sequence.from_request(request, self._max_model_len) for request in requests}
         for name, sequence in sequences.items():
             sequence.parent = sequences.get(sequence.request.parent or "")
             if sequence.parent is not None:
                 sequence.parent.siblings.append(sequence)
-            sequence.queued_work = self._expected_work(sequence)
+                sequence.prefix_hashes = list(sequence.parent.prefix_hashes)
+            shared = self._prefixes.enter(sequence)
+            sequence.queued_work = 0.0 if late else self._expected_work(sequence, shared)
+            sequence.queued_wait, sequence.late = wait, late
             self._sequences[name] = sequence
             self._work.enter(sequence.request.tenant)
             self._starts.add(sequence.request.queue_deadline, sequence)
             self._ends.add(sequence.request.deadline, sequence)
         for sequence in sequences.values():
             if sequence.parent is None:
-                self._waiting.append(sequence)
+                self._waiting.append(sequence, before_late=overloaded and not late)
 
     def abort(self, ids: Iterable[str]) -> list[str]:
         """Finish sequences wherever they are; unknown and finished ones are passed over. Returns those that were active."""
@@ -199,6 +211,7 @@ class Scheduler:
     def schedule(self) -> Plan | None:
         """Plan the next step; None if there is nothing to compute."""
         self._expire()
+        self._shedding.look(self.clock.now())
         draft = self._batcher.step()
         if not draft.rows:
             return None
@@ -250,11 +263,22 @@ class Scheduler:
             assert sequence.status is Status.RUNNING or sequence.places or not sequence.num_computed
         self._waiting.check(held)
         self._running.check(unfinished, self._config.max_num_seqs)
+        self._prefixes.check(unfinished)
 
-    def _expected_work(self, sequence: Sequence) -> float:
-        """Token-work that is left to do for a sequence that waits, its siblings' held behind it not counted."""
-        prompt = 0.0 if sequence.places else self._prompts.expected(sequence.request.tenant) * len(sequence.tokens)
+    def _expected_work(self, sequence: Sequence, shared: int) -> float:
+        """Token-work that is left to do for a sequence that waits, its siblings' held behind it not counted.
+
+        `shared` of its tokens need not be computed for it.
+        """
+        prompt = 0 if sequence.places else len(sequence.tokens) - shared
         return self._work.work(prompt, self.lengths.remaining(sequence.request, sequence.num_output))
+
+    def _work_again(self, sequence: Sequence) -> float:
+        """Token-work of a sequence that was preempted."""
+        return self._expected_work(sequence, self._running.match(sequence, fork=False).num_tokens)
+
+    def _started(self, sequence: Sequence) -> None:
+        self._shedding.started(sequence, self.clock.now())
 
     def _observe(self, plan: Plan, seconds: float, draft: StepDraft) -> None:
         """Learn what a step costs, and how fast work is done by steps that have no room for more."""
@@ -268,7 +292,7 @@ class Scheduler:
         )
         if draft.full:
             decodes = int((plan.query_start[1:] - plan.query_start[:-1] == 1).sum())
-            self._bounds.observe(self._work.work(plan.num_tokens - decodes, decodes), seconds)
+            self._shedding.estimate.observe(self._work.work(plan.num_tokens - decodes, decodes), seconds)
 
     def _take_token(
         self, sequence: Sequence, token: int, row: int, logprobs: LogprobRows | None, score: LogprobRows | None
@@ -342,6 +366,7 @@ class Scheduler:
             first = sequence.parent or sequence
             if sequence.admitted is not None or first.admitted is not None:  # with one sequence its request has started
                 continue
+            self._shedding.waited(sequence, now)
             siblings = list(sequence.siblings)
             error = late_start(sequence.request, now, self._bounds.seconds_to_wait(sequence.request))
             self._ended += [self._fail(one, error) for one in (*siblings, sequence)]
@@ -360,6 +385,7 @@ class Scheduler:
         sequence.status = Status.FINISHED
         del self._sequences[sequence.request.id]
         self._work.leave(sequence.request.tenant)
+        self._prefixes.leave(sequence)
         if sequence.siblings:  # it ended before its prompt was computed: the next one computes it
             self._succeed(sequence)
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import takewhile
 
 from jaxserve.scheduler.fairness import TokenWork
 from jaxserve.scheduler.line import Line, Queues
@@ -64,9 +65,11 @@ class WaitingQueue:
         """Tenants with a sequence in the queue."""
         return {tenant for queues in self._queues.values() for tenant in queues}
 
-    def append(self, sequence: Sequence) -> None:
-        """Queue a new sequence, with its siblings held behind it."""
-        self._tenant_queue(sequence).append(sequence)
+    def append(self, sequence: Sequence, *, before_late: bool = False) -> None:
+        """Queue a new sequence, with its siblings held behind it; last, or before the late ones at the end."""
+        queue = self._tenant_queue(sequence)
+        late = sum(1 for _ in takewhile(lambda one: one.late, reversed(queue))) if before_late else 0
+        queue.insert(len(queue) - late, sequence)
         self._count_in(sequence)
         self.hold(sequence, sequence.siblings)
 
@@ -82,6 +85,19 @@ class WaitingQueue:
         self._held += len(siblings)
         for sibling in siblings:
             self._counts(sibling)
+
+    def yield_late(self, is_late: Callable[[float], bool], now: float) -> None:
+        """Interactive requests that waited too long to be in time go to the end of their queues, and count as no work there."""
+        for service_class, queues in self._queues.items():
+            if service_class is ServiceClass.BATCH:
+                continue
+            for tenant, queue in queues.items():
+                while not queue[0].late and _has_not_begun(queue[0]) and is_late(now - queue[0].request.arrival):
+                    sequence = queue.popleft()
+                    sequence.late = True
+                    self._queued_work[service_class][tenant] -= sequence.queued_work
+                    sequence.queued_work = 0.0
+                    queue.append(sequence)
 
     def release(self, first: Sequence) -> list[Sequence]:
         """The siblings held behind `first`, which waits for them no more and is no more waited for."""
@@ -140,14 +156,35 @@ class WaitingQueue:
             return None
         for service_class in reversed(ServiceClass):
             for sequence in reversed(self._queues[service_class].get(most, deque())):
-                # A sequence that waited for its request's first one, and was let go when that ended, is of a request that began.
-                if sequence.admitted is None and sequence.request.parent is None:
+                if _has_not_begun(sequence):
                     return sequence
         return None
 
     def grew(self, sequence: Sequence, count: int) -> None:
         """A step that was in flight when the sequence was preempted gave it tokens."""
         self._tokens[sequence.service_class] += count
+
+    def works_ahead(self) -> tuple[dict[tuple[ServiceClass, str], float], dict[ServiceClass, float]]:
+        """`work_ahead` of every interactive class: for the tenants that wait in it, and for all others."""
+        waits: dict[tuple[ServiceClass, str], float] = {}
+        others: dict[ServiceClass, float] = {}
+        higher = 0.0
+        for service_class, queued in self._queued_work.items():  # in order of rank
+            if service_class is ServiceClass.BATCH:
+                continue
+            weights, total = sum(map(self._work.weight, queued)), sum(queued.values())
+            others[service_class] = higher
+            for tenant, work in queued.items():
+                waits[service_class, tenant] = higher + min(work * weights / self._work.weight(tenant), total)
+            higher += total
+        return waits, others
+
+    @property
+    def interactive_work(self) -> float:
+        """Token-work of those of interactive classes, late ones not counted."""
+        return sum(
+            sum(queued.values()) for service_class, queued in self._queued_work.items() if service_class is not ServiceClass.BATCH
+        )
 
     def work_ahead(self, tenant: str, service_class: ServiceClass) -> float:
         """Token-work that is done before a new sequence of the tenant: higher classes' and a fair part of its own class's.
@@ -205,3 +242,8 @@ class WaitingQueue:
             del queues[tenant], queued[tenant]
         self._length -= 1
         self._counts_no_more(sequence)
+
+
+def _has_not_begun(sequence: Sequence) -> bool:
+    """Whether nothing of its request ever ran: one that waited for its request's first sequence is of a request that began."""
+    return sequence.admitted is None and sequence.request.parent is None

@@ -275,6 +275,7 @@ class Replica:
             tenant=request.tenant,
             service_class=grant.service_class,
             queue_deadline=grant.queue_deadline,
+            own_queue_timeout=grant.own_queue_timeout,
             deadline=grant.deadline,
         )
 

@@ -20,8 +20,9 @@ from jaxserve.engine.events import Delta, Finished, Started
 from jaxserve.engine.intake import Intake, IntakeLimits
 from jaxserve.engine.local import LocalEngine
 from jaxserve.engine.loop import IDLE_SECONDS, EngineLoop, Refusal
-from jaxserve.errors import DrainingError, EngineDeadError, InternalError, InvalidRequestError, QueueFullError
+from jaxserve.errors import DrainingError, EngineDeadError, InternalError, InvalidRequestError, OverloadedError, QueueFullError
 from jaxserve.sampling.params import SamplingParams
+from jaxserve.scheduler.door import Notice
 from jaxserve.scheduler.scheduler import Scheduler
 from jaxserve.types import FinishReason, RequestOptions, ServiceClass
 from tests.support.broken_tokenizer import BrokenTokenizer
@@ -389,3 +390,24 @@ async def test_the_prefix_cache_can_be_reset(tokenizer):
     await engine.drain(0.0)
     with pytest.raises(EngineDeadError):
         await engine.reset_prefix_cache()
+
+
+def test_in_an_overload_requests_are_refused_while_a_step_is_computed():
+    """The loop's thread is in a step that does not end, and the refusal is there all the same."""
+    built = build(BrokenTokenizer())
+    told = []
+    loop = EngineLoop(built.core, told.extend, lambda error: None)
+    waits = dict.fromkeys((ServiceClass.INTERACTIVE_PAID, ServiceClass.INTERACTIVE_FREE), 9.0)
+    built.core.scheduler.door.notice = Notice(0.5, {}, waits, 0.001)
+    requests = built.intake.prepare({"prompt_token_ids": [1, 2]}, SamplingParams(n=2), "r", 0.0)
+    loop.add(requests)
+    [refusal] = told
+    assert refusal.ids == tuple(request.id for request in requests)
+    assert isinstance(refusal.error, OverloadedError)
+    assert refusal.error.retry_after == 9.0
+    built.core.scheduler.door.notice = None
+    loop.add(requests)
+    assert len(told) == 1
+    loop.start()
+    loop.stop()
+    assert {update.id for update in told[1:]} <= set(refusal.ids)

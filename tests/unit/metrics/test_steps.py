@@ -2,7 +2,7 @@ import pytest
 
 from jaxserve.metrics.instruments import Instruments
 from jaxserve.metrics.steps import FLUSH_SECONDS, StepRecorder
-from jaxserve.metrics.turn import ExecutorCounts, Turn
+from jaxserve.metrics.turn import ExecutorCounts, SchedulerCounts, Turn
 from tests.unit.metrics.scrape import recorded
 
 MODEL = ("pico",)
@@ -24,7 +24,7 @@ def test_turns_are_recorded_when_the_engine_is_idle():
     assert recorded(instruments)["batch_rows_count", MODEL] == 0
     executor.counts = ExecutorCounts(compiled_programs=10, late_compiles=1, bucket_misses=2, padding_tokens=24, weight_checks=7)
     last = turn(0.02, step=-1, collected=0, idle=True)
-    last.budget_raises = 5
+    last.counts = SchedulerCounts(5, 4, 3)
     recorder.turned(last)
     seen = recorded(instruments)
     assert seen["batch_rows_count", MODEL] == seen["batch_tokens_count", MODEL] == seen["step_seconds_count", MODEL] == 1
@@ -33,8 +33,10 @@ def test_turns_are_recorded_when_the_engine_is_idle():
     phases = {phase: seen["step_phase_seconds_sum", ("pico", phase)] for phase in ("plan", "launch", "wait", "apply", "emit")}
     assert phases == pytest.approx({"plan": 0.002, "launch": 0.004, "wait": 0.006, "apply": 0.008, "emit": 0.01})
     assert seen["step_phase_seconds_count", ("pico", "emit")] == 2
-    counters = ("compiled_programs", "late_compiles", "bucket_misses", "padding_tokens", "weight_checks", "step_budget_raises")
-    assert [seen[f"{name}_total", MODEL] for name in counters] == [10, 1, 2, 24, 7, 5]
+    counters = ("compiled_programs", "late_compiles", "bucket_misses", "padding_tokens", "weight_checks")
+    assert [seen[f"{name}_total", MODEL] for name in counters] == [10, 1, 2, 24, 7]
+    of_scheduler = ("step_budget_raises", "queue_estimate_misses", "overloads")
+    assert [seen[f"{name}_total", MODEL] for name in of_scheduler] == [5, 4, 3]
 
 
 def test_a_busy_engine_is_recorded_now_and_then():

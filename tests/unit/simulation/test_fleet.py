@@ -79,7 +79,8 @@ def fleet_requests(settings: Scenario):
 def test_preempted_tokens_are_told_apart() -> None:
     """Computed tokens are those that were needed and those that were computed again: nothing else."""
     tight = {**TIGHT, "prefix_caching": False}
-    settings = scenario(requests=80, rate=60.0, prompt_tokens=200, output_tokens=100, replica=tight)
+    patient = {"ttft_target_ms": 0.0}
+    settings = scenario(requests=80, rate=60.0, prompt_tokens=200, output_tokens=100, replica=tight, scheduler=patient)
     fleet = checked(settings)
     total = fleet.ledger.total()
     assert total.finished == 80

@@ -1,0 +1,84 @@
+"""Whether interactive requests come faster than they are started, and who is in time then.
+
+A crowd that comes at once is served in its order, and as many clients as like may each ask again when they were answered. But a
+queue that keeps growing makes everybody late who is behind it, however fast the machine is, and all its work is for requests that
+missed their time to first token. So where in two seconds one after the other half as many requests again come as are started,
+while what waits would take longer than the target:
+
+- a request joins only if it would start within half of the target, else it is refused at once (one with a `queue_timeout` of its
+  own decides for itself how long it waits);
+- who has waited for longer than the target waits on behind those that can still be in time.
+
+This ends when nobody waits, or when requests come no faster than they are started. Both are counted, so no estimate can make it
+last. (As Facebook's controlled delay and adaptive LIFO: Maurer, Fail at Scale, ACM Queue 13(8), 2015.)
+"""
+
+from __future__ import annotations
+
+BEGINS, ENDS = 1.5, 1.2  # times as many requests come as are started
+IN_A_ROW = 2  # intervals of that, so that one crowd is none
+SHORTEST, LONGEST = 1.0, 10.0  # seconds of an interval,
+FEWEST = 8  # requests that come in one, if they come within the longest
+QUEUE_SHARE = 0.5  # of the target that may be waited in the queue: the prompt must be computed too
+
+
+class Overload:
+    """Counts requests that come and start, in intervals of a second or more.
+
+    Attributes:
+        is_on: whether there is an overload now.
+        num_begun: times that one began.
+
+    Args:
+        ttft_target: seconds to the first token that are aimed at; 0: there are no overloads.
+    """
+
+    def __init__(self, ttft_target: float) -> None:
+        self.is_on = False
+        self.num_begun = 0
+        self._target = ttft_target
+        self._began: float | None = None  # the interval; None while nobody waits
+        self._came = 0
+        self._started = 0
+        self._in_a_row = 0
+
+    @property
+    def longest_wait(self) -> float:
+        """Seconds in the queue with which a request is in time."""
+        return QUEUE_SHARE * self._target
+
+    def is_late(self, waited: float) -> bool:
+        """Whether who waited so long cannot be in time any more."""
+        return waited > self._target
+
+    def came(self, count: int) -> None:
+        """So many interactive requests came, those that were refused included."""
+        self._came += count
+
+    def started(self) -> None:
+        """An interactive request left the queue to run."""
+        self._started += 1
+
+    def look(self, now: float, *, waits: bool, backlog: float) -> bool:
+        """Whether there is an overload now; `waits`: interactive requests wait, for `backlog` seconds a new one would."""
+        if not self._target or not waits:
+            self.is_on, self._began, self._in_a_row = False, None, 0
+            return False
+        if self._began is None or now < self._began:
+            self._begin_interval(now)
+            return self.is_on
+        if now - self._began < (SHORTEST if self._came >= FEWEST else LONGEST):
+            return self.is_on
+        if self.is_on:
+            self.is_on = self._came > ENDS * self._started
+        else:
+            grows = self._came >= max(FEWEST, BEGINS * self._started) and backlog > self._target
+            self._in_a_row = self._in_a_row + 1 if grows else 0
+            self.is_on = self._in_a_row >= IN_A_ROW
+            self.num_begun += self.is_on
+        self._in_a_row = 0 if self.is_on else self._in_a_row
+        self._begin_interval(now)
+        return self.is_on
+
+    def _begin_interval(self, now: float) -> None:
+        self._began, self._came, self._started = now, 0, 0
