@@ -11,7 +11,7 @@ JOBS ?= 2
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PARITY_READY := $(VENV)/.ready-parity
-LOCKED := pyproject.toml $(wildcard requirements/lock-*.txt) scripts/venv
+LOCKED := pyproject.toml $(wildcard requirements/*.txt) scripts/venv
 NATIVE := $(wildcard pallas_kernels/*/*.cc pallas_kernels/*/*.h)
 PROTOS = $(wildcard server/proto/*.proto)
 
@@ -50,18 +50,18 @@ proto: $(READY) ## generate the gRPC stubs again
 
 wheel: $(READY) ## build a wheel with this machine's native library in it, in dist/
 	$(BIN)/python -m pallas_kernels.native
-	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist .
 
-lock: ## resolve the dependencies afresh and write requirements/lock-*.txt
-	scripts/lock 3.12 3.11
+lock: ## resolve what pyproject.toml asks for and write requirements/ (ARGS=--upgrade: the newest of everything)
+	scripts/lock $(ARGS)
 
 clean: ## remove caches and build products, not the environments
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist
 
 $(READY): $(LOCKED) $(NATIVE)
-	@scripts/venv $(VENV) "$(PYTHON)" dev
+	@scripts/venv $(VENV) "$(PYTHON)"
 	@touch $@
 
 $(PARITY_READY): $(READY)
-	@scripts/venv $(VENV) "$(PYTHON)" dev,parity
+	@scripts/venv $(VENV) "$(PYTHON)" parity
 	@touch $@

@@ -1,59 +1,16 @@
-"""The house rules that no linter checks: the tools that need no environment, locks, import costs, the console script."""
+"""The house rules that no linter checks: the tools that need no environment, import costs, the console script."""
 
 import ast
 import re
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
-from packaging.requirements import Requirement
 
 from jaxserve import cli
 
 ROOT = Path(__file__).resolve().parents[2]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-LOCKS = sorted((ROOT / "requirements").glob("lock-*.txt"))
-
-
-def name_of(requirement: str) -> str:
-    return re.split(r"[\[<>=;! ]", requirement, maxsplit=1)[0].lower().replace("_", "-")
-
-
-def pins(lock: Path) -> dict[str, str]:
-    lines = [line for line in lock.read_text().splitlines() if not line.startswith("#")]
-    return {name_of(line): line.partition("==")[2] for line in lines}
-
-
-@pytest.mark.parametrize("lock", LOCKS, ids=lambda path: path.stem)
-def test_lock_pins_every_dependency_exactly(lock: Path) -> None:
-    locked = pins(lock)
-    python = {"python_version": lock.stem.removeprefix("lock-"), "sys_platform": "linux"}
-    wanted = map(Requirement, PROJECT["dependencies"] + PROJECT["optional-dependencies"]["dev"])
-    applying = {name_of(item.name) for item in wanted if item.marker is None or item.marker.evaluate(python)}
-    assert applying <= locked.keys()
-    assert all(re.fullmatch(r"[0-9a-z.]+", version) for version in locked.values())
-
-
-@pytest.mark.parametrize(("lock", "version"), [("lock-3.12", "0.11.2"), ("lock-3.11", "0.10.2")])
-def test_lock_holds_the_chosen_jax(lock: str, version: str) -> None:
-    locked = pins(ROOT / "requirements" / f"{lock}.txt")
-    assert (locked["jax"], locked["jaxlib"]) == (version, version)
-
-
-def test_cuda_plugin_is_of_the_same_release_as_jax() -> None:
-    """And only on Python 3.12: the jax of Python 3.11 is too old for the GPU kernels."""
-    newer, older = (pins(ROOT / "requirements" / f"lock-{version}.txt") for version in ("3.12", "3.11"))
-    assert {newer[name] for name in ("jax", "jax-cuda13-plugin", "jax-cuda13-pjrt")} == {newer["jax"]}
-    assert not {"jax-cuda13-plugin", "jax-cuda13-pjrt"} & older.keys()
-
-
-def test_torch_and_transformers_come_with_the_parity_extra_alone() -> None:
-    extras = PROJECT["optional-dependencies"]
-    elsewhere = PROJECT["dependencies"] + [item for name, items in extras.items() if name != "parity" for item in items]
-    assert not {"torch", "transformers"} & {name_of(item) for item in elsewhere}
-    assert {"torch", "transformers"} == {name_of(item) for item in extras["parity"]}
 
 
 def fresh_import(modules: list[str]) -> set[str]:
