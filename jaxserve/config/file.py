@@ -31,6 +31,8 @@ def read_settings(path: str, known: Collection[str]) -> dict[str, Any]:
         raise ConfigError(f"config: cannot read {path}: {reason}", param="config") from error
     except yaml.YAMLError as error:
         raise ConfigError(f"config: {path}: {_said(error)}", param="config") from error
+    except RecursionError as error:
+        raise ConfigError(f"config: {path} is nested too deeply", param="config") from error
     if loaded is None:
         return {}
     if not isinstance(loaded, dict):

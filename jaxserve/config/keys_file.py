@@ -133,7 +133,7 @@ def load_keys(path: str) -> Keys:
         return replace(keys, unsealed=max(len(keys.keys) - count, 0))
     except OSError as error:
         raise ConfigError(f"keys: cannot read {path}: {error.strerror}", param="keys") from error
-    except (msgspec.DecodeError, ValueError) as error:  # one of the file's content, of TOML or of ours
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:  # one of the file's content, of TOML or of ours
         raise ConfigError(f"keys: {path}: {error}", param="keys") from error
 
 

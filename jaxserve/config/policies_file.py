@@ -37,7 +37,7 @@ def _load(path: str | None) -> Policies:
         policies = msgspec.json.decode(content, type=Policies, strict=True)
     except OSError as error:
         raise ConfigError(f"policies: cannot read {path}: {error.strerror}", param="policies") from error
-    except msgspec.DecodeError as error:  # a validation error is one
+    except (msgspec.DecodeError, RecursionError) as error:  # a validation error is one
         cause = error.__cause__
         raise ConfigError(
             f"{cause}" if isinstance(cause, ConfigError) else f"policies: {path}: {error}", param="policies"

@@ -79,7 +79,7 @@ def read_warm_prompts(config: CacheConfig) -> list[WarmLine]:
         place = f"{path}, line {number}"
         try:
             lines.append(WarmLine(place, msgspec.json.decode(line, type=WarmPrompt, strict=True)))
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise ConfigError(f"warm_prompts: {place}: {error}", param="warm_prompts") from error
     return lines
 

@@ -48,7 +48,7 @@ def read_results(path: Path) -> list[Result]:
         document = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}", param="compare") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is not JSON: {error}", param="compare") from error
     documents = document[CHECKPOINTS] if isinstance(document, dict) and CHECKPOINTS in document else [document]
     return [_result(path, entry) for entry in documents]

@@ -96,7 +96,7 @@ def read_manifest(directory: Path) -> Manifest | None:
         manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)
     except OSError as error:
         raise ConfigError(f"programs: cannot read {path}: {error.strerror}", param="programs") from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         logger.error("the manifest %s cannot be read, compiling: %s", path, error)
         return None
     if manifest.format != FORMAT:

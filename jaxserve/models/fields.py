@@ -43,6 +43,12 @@ NEUTRAL_VALUES: Mapping[str, tuple[object, ...]] = MappingProxyType(
     }
 )
 
+# Numbers of things that are made one by one. No checkpoint has more of them; all other numbers are only multiplied.
+LARGEST: Mapping[str, int] = MappingProxyType(
+    {"num_hidden_layers": 1024, "num_experts": 4096, "num_local_experts": 4096, "n_routed_experts": 4096}
+)
+LARGEST_TOKEN_ID = 2**31 - 1  # they are int32
+
 
 class HfFields:
     """Typed access to the fields of one config.json.
@@ -59,18 +65,18 @@ class HfFields:
         return self.hf.get(name) is not None
 
     def integer(self, name: str, default: int | None = None) -> int:
-        """A positive integer; required if `default` is None."""
+        """A positive integer, at most what LARGEST says; required if `default` is None."""
         value = self._value(name, default)
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise self._wrong(name, "a positive integer", value)
-        return value
+        return self._bounded(name, value)
 
     def count(self, name: str, default: int) -> int:
-        """An integer that is not negative."""
+        """An integer that is not negative, at most what LARGEST says."""
         value = self._value(name, default)
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
             raise self._wrong(name, "an integer, 0 or more", value)
-        return value
+        return self._bounded(name, value)
 
     def number(self, name: str, default: float | None = None) -> float:
         """A positive number; required if `default` is None."""
@@ -90,8 +96,8 @@ class HfFields:
         """Zero, one or several token ids: null, an integer or a list."""
         value = self.hf.get(name)
         ids = [] if value is None else value if isinstance(value, list) else [value]
-        if any(isinstance(i, bool) or not isinstance(i, int) for i in ids):
-            raise self._wrong(name, "a token id or a list of them", value)
+        if any(isinstance(i, bool) or not isinstance(i, int) or i > LARGEST_TOKEN_ID for i in ids):
+            raise self._wrong(name, f"a token id, at most {LARGEST_TOKEN_ID}, or a list of them", value)
         return tuple(ids)
 
     def numbers(self, name: str) -> tuple[float, ...]:
@@ -143,6 +149,11 @@ class HfFields:
         value = default if value is None else value
         if value is None:
             raise CheckpointError(f"{self.where} lacks {name}")
+        return value
+
+    def _bounded(self, name: str, value: int) -> int:
+        if value > (most := LARGEST.get(name, value)):
+            raise self._wrong(name, f"at most {most}", value)
         return value
 
     def _wrong(self, name: str, expected: str, value: object) -> CheckpointError:

@@ -73,7 +73,7 @@ def read_profile(path: str) -> Profile:
         _check(profile)
     except OSError as error:
         raise ConfigError(f"profile: cannot read {path}: {error.strerror}", param="profile") from error
-    except (msgspec.DecodeError, ValueError) as error:
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise ConfigError(f"profile: {path}: {error}", param="profile") from error
     return profile
 

@@ -60,6 +60,8 @@ def _request(number: int, text: str, max_model_len: int, default_class: ServiceC
         entry = json.loads(text)
     except json.JSONDecodeError as error:
         raise ValueError(f"not JSON ({error.msg})") from error
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
     if not isinstance(entry, dict):
         raise ValueError("not a JSON object")
     unknown = [key for key in entry if key not in _KEYS]

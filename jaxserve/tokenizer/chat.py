@@ -11,10 +11,12 @@ from typing import Any, NoReturn
 from jinja2 import TemplateError, nodes
 from jinja2.ext import Extension, LoopControlExtension
 from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from jaxserve.errors import CheckpointError, InvalidRequestError
 from jaxserve.tokenizer.config_files import read_tokenizer_config
+from jaxserve.tokenizer.template_limits import LimitedEnvironment, TemplateTimeError
+
+RENDER_SECONDS = 2.0  # of processor time; 100,000 short messages take a third of it
 
 # Marks where the final message ends in the rendered text. The space after it tells whether the template trims.
 _END_MARK = "\ue0cdend-of-final-message\ue0ce"
@@ -36,6 +38,7 @@ class ChatTemplate:
         special_tokens: Mapping[str, str],
         tool_use: str | None = None,
         now: Callable[[], datetime] = datetime.now,
+        seconds: float = RENDER_SECONDS,
     ) -> None:
         """Compile a template.
 
@@ -44,11 +47,12 @@ class ChatTemplate:
             special_tokens: role -> text, such as ``bos_token``; variables of the template.
             tool_use: the template of conversations with tools, where that is another one.
             now: what the template's ``strftime_now`` reads.
+            seconds: of processor time that a conversation may take.
 
         Raises CheckpointError if the template is not valid Jinja.
         """
-        environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=[LoopControlExtension, _GenerationBlock]
+        environment = LimitedEnvironment(
+            seconds=seconds, trim_blocks=True, lstrip_blocks=True, extensions=[LoopControlExtension, _GenerationBlock]
         )
         environment.filters["tojson"] = _to_json
         environment.globals["raise_exception"] = _raise_exception
@@ -59,6 +63,7 @@ class ChatTemplate:
         except TemplateError as error:
             raise CheckpointError(f"the chat template is not valid Jinja: {_one_line(error)}") from error
         self.source = source
+        self._environment = environment
         self._special_tokens = dict(special_tokens)
 
     @classmethod
@@ -120,7 +125,13 @@ class ChatTemplate:
         variables |= {"messages": conversation, "add_generation_prompt": add_generation_prompt}
         template = self._template if variables["tools"] is None else self._tool_use
         try:
-            text = template.render(variables)
+            with self._environment.limited():
+                text = template.render(variables)
+        except TemplateTimeError:
+            raise _refused(
+                f"the chat template takes more than the {self._environment.seconds:g} s of processor time that it may for these "
+                "messages and arguments"
+            ) from None
         except Exception as error:  # a template is a program: it can fail in any way
             raise _refused(f"the chat template refuses these messages: {_one_line(error)}") from error
         return _cut_at_mark(text) if continue_final_message else text

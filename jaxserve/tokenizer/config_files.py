@@ -12,6 +12,7 @@ from tokenizers import AddedToken
 
 from jaxserve.errors import CheckpointError
 
+LARGEST_ID = 2**22 - 1  # the largest vocabularies have a tenth of that
 _LISTS_OF_SPECIAL_TOKENS = ("additional_special_tokens", "extra_special_tokens")
 
 
@@ -51,7 +52,8 @@ def read_tokenizer_config(directory: Path) -> TokenizerConfig:
     """Read the files that are there; none is required. Raises CheckpointError for a file that is not a JSON object."""
     config = _read_object(directory / "tokenizer_config.json")
     generation = _read_object(directory / "generation_config.json")
-    added = {int(i): _added_token(token, special=False) for i, token in config.get("added_tokens_decoder", {}).items()}
+    decoder = config.get("added_tokens_decoder", {})
+    added = {_id(i, "tokenizer_config.json"): _added_token(token, special=False) for i, token in decoder.items()}
     if not added:
         # Checkpoints from before added_tokens_decoder keep the same facts in two files of their own.
         config |= _read_object(directory / "special_tokens_map.json")
@@ -59,7 +61,7 @@ def read_tokenizer_config(directory: Path) -> TokenizerConfig:
     if not added:
         special = {token.content for token in (*named.values(), *extra)}
         for text, token_id in _read_object(directory / "added_tokens.json").items():
-            added[int(token_id)] = AddedToken(text, special=text in special, normalized=text not in special)
+            added[_id(token_id, "added_tokens.json")] = AddedToken(text, special=text in special, normalized=text not in special)
     return TokenizerConfig(
         named=named,
         extra=extra,
@@ -97,6 +99,23 @@ def _added_token(value: str | Mapping[str, Any], *, special: bool) -> AddedToken
     return AddedToken(value["content"], special=special, normalized=bool(value.get("normalized", not special)), **flags)
 
 
+def check_token_id(token_id: int, file: str) -> None:
+    """Raise CheckpointError for an id that no tokenizer has: every id up to the largest one takes memory."""
+    if not 0 <= token_id <= LARGEST_ID:
+        raise CheckpointError(
+            f"{file} has a token of the id {token_id}; the largest that is read is {LARGEST_ID}", param="tokenizer"
+        )
+
+
+def _id(value: object, file: str) -> int:
+    try:
+        token_id = int(str(value))
+    except ValueError as error:
+        raise CheckpointError(f"{file}: a token's id must be an integer, got {value!r:.80}", param="tokenizer") from error
+    check_token_id(token_id, file)
+    return token_id
+
+
 def _first_id(value: Any) -> int | None:
     if isinstance(value, list):
         value = value[0] if value else None
@@ -108,7 +127,7 @@ def _read_object(file: Path) -> dict[str, Any]:
         return {}
     try:
         value = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{file} is not valid JSON: {error}") from error
     if not isinstance(value, dict):
         raise CheckpointError(f"{file} must hold a JSON object, not {type(value).__name__}")

@@ -10,7 +10,7 @@ import tokenizers
 
 from jaxserve.errors import CheckpointError
 from jaxserve.tokenizer import detokenizer, token_length
-from jaxserve.tokenizer.config_files import TokenizerConfig, read_tokenizer_config
+from jaxserve.tokenizer.config_files import TokenizerConfig, check_token_id, read_tokenizer_config
 from jaxserve.tokenizer.decoder_rules import DecoderRules, decoder_rules
 from jaxserve.tokenizer.pieces import PieceTable, check_unicode
 
@@ -118,7 +118,9 @@ def _named_id(tokenizer: tokenizers.Tokenizer, config: TokenizerConfig, role: st
 
 
 def _piece_table(tokenizer: tokenizers.Tokenizer, rules: DecoderRules) -> PieceTable:
-    size = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+    last = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
+    check_token_id(max(last, 0), "tokenizer.json")
+    size = last + 1
     names = [tokenizer.id_to_token(token_id) for token_id in range(size)]
     pieces = tuple(b"" if name is None else rules.piece(name, first=False) for name in names)
     return PieceTable(pieces, lambda token_id: rules.piece(names[token_id] or "", first=True), start_needs_text=False)

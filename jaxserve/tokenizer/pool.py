@@ -1,7 +1,8 @@
 """Texts in processes of their own, so that long prompts take no time from an event loop's process.
 
 A worker that dies or hangs costs time and nothing else: what it had is done in this process at once, and so is everything else
-until a worker is there again.
+until a worker is there again. But a conversation that a worker hangs at is refused: its chat template would hang here, too, where
+no thread can be ended.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from jaxserve.children import Backoff, Child, spawn
+from jaxserve.errors import OverloadedError
 from jaxserve.tokenizer.load_tools import load_tools
 from jaxserve.tokenizer.texts import LONG, Texts, TextTools, ThreadTexts, is_long
 from jaxserve.tokenizer.worker import Encode, Job, Render, WorkerSpec
@@ -27,13 +29,13 @@ logger = logging.getLogger(__name__)
 
 MODULE = "jaxserve.tokenizer.worker"
 MAX_BATCH = 16  # jobs that a worker gets at once, if so many wait
-HANG_SECONDS = 10.0  # a batch that takes longer is taken away from its worker
+HANG_SECONDS = 10.0  # a worker that takes longer for a job is ended
 START_SECONDS = 60.0  # to load the tokenizer
 
 Result = TypeVar("Result")
 
 _ENCODER = msgspec.msgpack.Encoder()
-_REPLY: msgspec.msgpack.Decoder[list[bytes | None]] = msgspec.msgpack.Decoder(list[bytes | None])
+_REPLY: msgspec.msgpack.Decoder[bytes | None] = msgspec.msgpack.Decoder(bytes | None)
 
 
 async def open_texts(
@@ -48,15 +50,24 @@ async def open_texts(
 
 @dataclass(slots=True, eq=False)
 class _Waiting:
-    """A job, encoded, and its tokens: None once it is known that no worker gives them."""
+    """A job, encoded, and its tokens: None once it is known that no worker gives them; and whether it renders."""
 
     job: msgspec.Raw
     is_long: bool
+    renders: bool
     tokens: asyncio.Future[list[int] | None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
     def answer(self, tokens: list[int] | None) -> None:
         if not self.tokens.done():  # else its caller went away
             self.tokens.set_result(tokens)
+
+    def hangs(self, seconds: float) -> None:
+        """A worker gave no answer for so long."""
+        if self.renders and not self.tokens.done():
+            self.tokens.set_exception(
+                OverloadedError(f"the chat template was not done with these messages after {seconds:g} s", param="messages")
+            )
+        self.answer(None)
 
 
 class ProcessTexts:
@@ -109,7 +120,7 @@ class ProcessTexts:
     async def render(
         self, messages: Sequence[Mapping[str, Any]], arguments: Mapping[str, Any], max_bytes: int | None = None
     ) -> list[int]:
-        """As TextTools.render."""
+        """As TextTools.render. Raises OverloadedError, too, if a worker hangs at it."""
         job = Render([dict(message) for message in messages], dict(arguments), max_bytes)
         tokens = await self._elsewhere(job, is_long=is_long(messages))
         if tokens is None:
@@ -134,7 +145,7 @@ class ProcessTexts:
         if not self._working:
             return None
         try:
-            waiting = _Waiting(msgspec.Raw(_ENCODER.encode(job)), is_long)
+            waiting = _Waiting(msgspec.Raw(_ENCODER.encode(job)), is_long, isinstance(job, Render))
         except (TypeError, UnicodeEncodeError, OverflowError):  # what no message can hold
             return None
         self._put(waiting)
@@ -190,12 +201,18 @@ class ProcessTexts:
         """Have a batch done, or leave it to this process. False if the worker ended; raises TimeoutError if it hangs."""
         try:
             child.send(_ENCODER.encode([waiting.job for waiting in batch]))
-            async with asyncio.timeout(self._hang_seconds):
-                reply = await child.receive()
-            if reply is not None:
-                for waiting, tokens in zip(batch, _REPLY.decode(reply), strict=True):
-                    waiting.answer(None if tokens is None else array("i", tokens).tolist())
-            return reply is not None
+            for waiting in batch:
+                try:
+                    async with asyncio.timeout(self._hang_seconds):
+                        reply = await child.receive()
+                except TimeoutError:
+                    waiting.hangs(self._hang_seconds)
+                    raise
+                if reply is None:
+                    return False
+                tokens = _REPLY.decode(reply)
+                waiting.answer(None if tokens is None else array("i", tokens).tolist())
+            return True
         finally:
             for waiting in batch:
                 waiting.answer(None)

@@ -46,7 +46,8 @@ def main() -> int:
     decoder = msgspec.msgpack.Decoder(list[Job])
     parent.send(b"")
     while (content := parent.receive()) is not None:
-        parent.send(msgspec.msgpack.encode([_done(tools, job) for job in decoder.decode(content)]))
+        for job in decoder.decode(content):  # each by itself, so that the parent knows which one takes long
+            parent.send(msgspec.msgpack.encode(_done(tools, job)))
     return 0
 
 

@@ -83,7 +83,7 @@ def read_manifest(directory: Path) -> Manifest | None:
         return None
     try:
         manifest = msgspec.json.decode(path.read_bytes(), type=Manifest, strict=True)
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, msgspec.DecodeError, RecursionError) as error:
         raise CheckpointError(f"{path} cannot be read: {error}", param="model") from error
     if manifest.version != _VERSION:
         raise CheckpointError(f"{path} is of version {manifest.version}; this jaxserve reads {_VERSION}", param="model")

@@ -1,5 +1,6 @@
 """Chat templates: what they see, where they come from, and that every failure is the request's."""
 
+import asyncio
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -7,12 +8,15 @@ import pytest
 
 from jaxserve.errors import CheckpointError, InvalidRequestError
 from jaxserve.tokenizer.chat import ChatTemplate
+from jaxserve.tokenizer.load import load_tokenizer
+from jaxserve.tokenizer.texts import THREADS, TextTools, ThreadTexts
 from tests.data.tokenizers.samples import write_json
 
 SIMPLE = (
     "{{ bos_token }}{% for m in messages %}<{{ m.role }}>{{ m.content }}</>\n{% endfor %}"
     "{% if add_generation_prompt %}<assistant>{% endif %}"
 )
+PICO = Path(__file__).resolve().parents[3] / "jaxserve" / "assets" / "pico"
 HELLO = [{"role": "user", "content": "hello"}]
 
 
@@ -177,3 +181,34 @@ def test_named_templates_in_files(tmp_path: Path) -> None:
     (tmp_path / "chat_template.jinja").write_bytes(b"\xff")
     with pytest.raises(CheckpointError, match=r"chat_template\.jinja cannot be read"):
         ChatTemplate.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+        "{% for a in range(99999) %}{% for b in range(99999) if b < 0 %}{% endfor %}{% endfor %}",
+        "{% macro twice(n) %}{% if n %}{{ twice(n - 1) }}{{ twice(n - 1) }}{% endif %}{% endmacro %}{{ twice(60) }}",
+        "{% set two = [1, 2] %}{% for x in two recursive %}{% if loop.depth < 60 %}{{ loop(two) }}{% endif %}{% endfor %}",
+        "{% macro of() %}{{ caller() }}{{ caller() }}{% endmacro %}" + "{% call of() %}" * 60 + "x" + "{% endcall %}" * 60,
+        "".join(f"{{% block b{n} %}}{{{{ self.b{n + 1}() }}}}{{{{ self.b{n + 1}() }}}}{{% endblock %}}" for n in range(60))
+        + "{% block b60 %}{% endblock %}",
+    ],
+    ids=["loops", "filtered", "macro", "recursive", "caller", "blocks"],
+)
+def test_a_template_that_does_not_end_is_refused(loop: str) -> None:
+    """By its own thread: what repeats looks at the clock. The thread, and the template, are as good as before."""
+    looping = ChatTemplate("{% if loops %}" + loop + "{% endif %}" + SIMPLE, special_tokens={}, seconds=0.05)
+    with pytest.raises(InvalidRequestError, match=r"takes more than the 0\.05 s of processor time") as caught:
+        looping.render(HELLO, arguments={"loops": True})
+    assert caught.value.param == "messages"
+    assert looping.render(HELLO) == "<user>hello</>\n<assistant>"
+
+
+async def test_conversations_that_loop_leave_the_threads_to_others() -> None:
+    loop = "{% if loops %}{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}{% endif %}"
+    texts = ThreadTexts(TextTools(load_tokenizer(PICO), ChatTemplate(loop + SIMPLE, special_tokens={}, seconds=0.05)))
+    endings = await asyncio.gather(*(texts.render(HELLO, {"loops": True}) for _ in range(2 * THREADS)), return_exceptions=True)
+    assert {type(ending) for ending in endings} == {InvalidRequestError}
+    assert await texts.render(HELLO, {}) == texts.tools.tokenizer.encode("<user>hello</>\n<assistant>", add_special_tokens=False)
+    await texts.close()

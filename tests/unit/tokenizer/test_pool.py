@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxserve.errors import InvalidRequestError
+from jaxserve.errors import InvalidRequestError, OverloadedError
 from jaxserve.tokenizer.load_tools import load_tools
 from jaxserve.tokenizer.pool import MAX_BATCH, ProcessTexts, open_texts
 from jaxserve.tokenizer.texts import LONG, TextTools, ThreadTexts
@@ -128,6 +128,23 @@ async def test_a_worker_that_hangs_is_ended(texts: ProcessTexts, tools: TextTool
         assert await texts.encode("hello") == tools.encode("hello")
         while texts.workers in ([], [worker]):
             await asyncio.sleep(0.01)
+
+
+async def test_a_conversation_that_a_worker_hangs_at_is_refused(texts: ProcessTexts, tools: TextTools) -> None:
+    """It would hang in this process, too. What the worker had besides is done here, and another worker comes."""
+    (worker,) = await until_workers(texts, 1)
+    here = Counting(texts)
+    os.kill(worker, signal.SIGSTOP)
+    first = asyncio.create_task(texts.render(CHAT, {}))
+    await asyncio.sleep(0)
+    async with asyncio.timeout(PATIENCE):
+        assert await texts.encode("hello") == tools.encode("hello")
+        with pytest.raises(OverloadedError, match="the chat template was not done with these messages after 1 s"):
+            await first
+        while texts.workers in ([], [worker]):
+            await asyncio.sleep(0.01)
+        assert here.count <= 1
+        assert await texts.render(CHAT, {}) == tools.render(CHAT, {})
 
 
 async def test_several_workers_share(tools: TextTools) -> None:
