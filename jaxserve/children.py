@@ -16,7 +16,7 @@ import socket
 import struct
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 _LENGTH = struct.Struct("<I")
@@ -153,13 +153,13 @@ class Parent:
         head = self._exactly(_LENGTH.size)
         return None if head is None else self._exactly(*_LENGTH.unpack(head))
 
-    def exit_when_gone(self) -> None:
-        """From now on, end this process at once when the parent is gone; for children that get no more messages."""
-        threading.Thread(target=self._watch, name="jaxserve-parent", daemon=True).start()
+    def exit_when_gone(self, take: Callable[[bytes], None]) -> None:
+        """From now on, end this process at once when the parent is gone. Messages go to `take`, in a thread of their own."""
+        threading.Thread(target=self._watch, args=(take,), name="jaxserve-parent", daemon=True).start()
 
-    def _watch(self) -> None:
-        while self.receive() is not None:
-            pass
+    def _watch(self, take: Callable[[bytes], None]) -> None:
+        while (message := self.receive()) is not None:
+            take(message)
         os._exit(_EXIT_ORPHANED)
 
     def _exactly(self, count: int) -> bytes | None:

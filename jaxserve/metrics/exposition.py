@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client import Metric as Family
 
 from jaxserve.metrics import catalogue
 from jaxserve.metrics.catalogue import CATALOGUE, Metric
+from jaxserve.metrics.instruments import Instruments
 from jaxserve.metrics.shared import open_requests, read_shared
+
+_LOG = logging.getLogger(__name__)
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -26,25 +29,40 @@ class Reading:
 
 
 class Exposition:
-    """Renders a registry, or a directory where several processes keep their metrics.
+    """Renders the metrics of this process, or of all that share theirs with it.
 
     Args:
-        registry: this process's.
-        directory: where this process and others keep their values, if they do.
+        instruments: of this process.
     """
 
-    def __init__(self, registry: CollectorRegistry, directory: Path | None) -> None:
-        self._registry = registry
-        self._directory = directory
+    def __init__(self, instruments: Instruments) -> None:
+        self._instruments = instruments
+        self._failed = False
 
     def text(self, readings: Iterable[Reading]) -> bytes:
         """The text now, `readings` included. Blocks for some milliseconds; any thread may call it.
 
-        The number of active requests is worked out from the counters shown beside it, so that they always agree.
+        The number of active requests is worked out from the counters shown beside it, so that they always agree. Where the
+        metrics that processes share cannot be read, the text has `readings` only: what this process counted alone would look
+        as if counters went back.
         """
-        recorded = read_shared(self._directory) if self._directory is not None else list(self._registry.collect())
+        recorded = self._recorded()
         asked = [*readings, *_active(recorded)]
         return generate_latest(_Families(_in_order(recorded, asked)))
+
+    def _recorded(self) -> list[Family]:
+        directory = self._instruments.directory
+        if directory is None:
+            return list(self._instruments.registry.collect())
+        try:
+            families = read_shared(directory)
+        except (OSError, ValueError) as error:  # a file that was cut is no metrics
+            if not self._failed:
+                _LOG.error("the metrics that the server's processes share cannot be read: %s", error)
+            self._failed = True
+            return []
+        self._failed = False
+        return families
 
 
 def _active(recorded: Sequence[Family]) -> list[Reading]:

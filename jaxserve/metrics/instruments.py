@@ -5,10 +5,14 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter as Tally
 from collections.abc import Sequence
+from pathlib import Path
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.mmap_dict import MmapedDict
 
+from jaxserve.config.runtime import share_metrics_in
 from jaxserve.metrics.catalogue import CATALOGUE, Kind, Metric
+from jaxserve.metrics.shared import carry
 
 
 class BulkHistogram(Histogram):
@@ -29,10 +33,12 @@ class Instruments:
 
     Attributes:
         registry: holds the objects; nothing else is in it.
+        directory: where processes that share their metrics are read from; None for this process alone.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, directory: Path | None = None) -> None:
         self.registry = CollectorRegistry(auto_describe=True)
+        self.directory = directory
         self._objects: dict[str, Counter | Gauge | BulkHistogram] = {
             metric.name: self._make(metric) for metric in CATALOGUE if not metric.at_scrape
         }
@@ -54,6 +60,22 @@ class Instruments:
         found = self._objects[metric.name]
         assert isinstance(found, BulkHistogram), f"{metric.name} is a {metric.kind}"
         return found
+
+    def move(self, directory: Path) -> None:
+        """Go on writing in another directory, with every value. To be called by the thread that records. Raises OSError."""
+        share_metrics_in(directory)
+        for values in self._files():
+            carry(values, directory)
+
+    def _files(self) -> list[MmapedDict]:
+        """Those that this process has open: one for each kind of metric."""
+        found: dict[str, MmapedDict] = {}
+        for metric in self._objects.values():
+            for one in metric._metrics.values() if metric._labelnames else (metric,):
+                file = getattr(getattr(one, "_sum" if isinstance(one, Histogram) else "_value"), "_file", None)
+                if isinstance(file, MmapedDict):  # else this process keeps its metrics to itself
+                    found[file._fname] = file
+        return list(found.values())
 
     def _make(self, metric: Metric) -> Counter | Gauge | BulkHistogram:
         name, text, labels = metric.full_name, metric.help, metric.labels

@@ -83,6 +83,7 @@ class RequestRecorder:
         self._groups: dict[tuple[ServiceClass, str], _Group] = {}
         self._active = 0
         self._flushed = 0.0
+        self.group(ServiceClass.INTERACTIVE_PAID, 1)  # opens the file of histograms while its directory is there
 
     def received(self) -> RequestRecord:
         """A request arrived; its record must be closed."""

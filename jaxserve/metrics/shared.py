@@ -3,7 +3,7 @@
 A process whose environment had PROMETHEUS_MULTIPROC_DIR when it imported prometheus-client writes its values to memory-mapped
 files there, named by kind and process id; whoever answers a scrape adds them up. Values of a dead process stay: counters
 must never go back. `bury` moves them to one file, whichever number of processes died, and settles what they left open.
-(https://prometheus.github.io/client_python/multiprocess/)
+(https://prometheus.github.io/client_python/multiprocess/) `carry` takes a live process's file to another directory.
 """
 
 from __future__ import annotations
@@ -45,6 +45,18 @@ def bury(directory: Path, process_id: int) -> None:
             path.unlink()
 
 
+def carry(values: MmapedDict, directory: Path) -> None:
+    """Write a file that this process has open to another directory, and go on there; the old one may be gone already.
+
+    Raises OSError. Nothing may write to it in the meantime.
+    """
+    path = directory / Path(values._fname).name
+    new = path.with_suffix(".new")
+    new.write_bytes(values._m[:])
+    new.replace(path)
+    vars(values).update(vars(MmapedDict(str(path))))
+
+
 def open_requests(families: Sequence[Family]) -> dict[str, float]:
     """Requests that were received and have not ended, by model."""
     left: dict[str, float] = {}
@@ -83,10 +95,11 @@ def _write(path: Path, families: Sequence[Family]) -> None:
 def _counts(path: Path) -> bool:
     """Whether a file's values are to be shown: a process that was killed leaves its gauges, until it is buried."""
     kind, *_, process = path.stem.split("_")
-    return kind != "gauge" or _is_alive(int(process))
+    return kind != "gauge" or is_alive(int(process))
 
 
-def _is_alive(process_id: int) -> bool:
+def is_alive(process_id: int) -> bool:
+    """Whether there is such a process."""
     try:
         os.kill(process_id, 0)
     except ProcessLookupError:

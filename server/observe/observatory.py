@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import importlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Protocol
 
 from jaxserve.config.fields import ServerConfig
@@ -44,8 +43,8 @@ class Observatory:
         client: its engine.
         config: what to tell, and where.
         instruments: metrics of this process, those of `client`'s requests among them.
-        directory: where this process and others keep theirs, if there are several.
         restarts: how often a front end in this one's place was started before.
+        trouble: what keeps the server from being ready besides the engine, if anything does.
 
     Raises ConfigError if spans are wanted and OpenTelemetry is not installed.
     """
@@ -55,12 +54,14 @@ class Observatory:
         client: EngineClient,
         config: ServerConfig,
         instruments: Instruments,
-        directory: Path | None = None,
         restarts: int = 0,
+        *,
+        trouble: Callable[[], JaxserveError | None] = lambda: None,
     ) -> None:
         self._client = client
         self._config = config
-        self._exposition = Exposition(instruments.registry, directory)
+        self._trouble = trouble
+        self._exposition = Exposition(instruments)
         self._process = ProcessRecorder(instruments, "frontend", restarts)
         self.servers = ServerRecorder(instruments)
         self._spans = _spans(config, client.model.name)
@@ -87,8 +88,11 @@ class Observatory:
         return await asyncio.to_thread(self._exposition.text, self._readings())
 
     def check_ready(self) -> None:
-        """Raise DrainingError or EngineDeadError unless the engine takes requests and its loop turns."""
+        """Raise DrainingError or EngineDeadError unless the engine takes requests, its loop turns and other processes find it."""
         self._client.check_health()
+        trouble = self._trouble()
+        if trouble is not None:
+            raise trouble.copy()
         age = self._client.heartbeat_age()
         if age > self._config.ready_timeout:
             raise EngineDeadError(

@@ -16,7 +16,6 @@ from jaxserve.clock import RealClock
 from jaxserve.config.fields import ServerConfig
 from jaxserve.engine.frontend import Frontend
 from jaxserve.engine.link import EngineDescription
-from jaxserve.engine.remote.link import RemoteLink
 from jaxserve.heap import settle
 from jaxserve.jobs.answers import Answer
 from jaxserve.jobs.config import JobConfig
@@ -35,8 +34,7 @@ from server.batches.worker import Worker
 from server.gateway.gateway import Gateway
 from server.gateway.ledger import RemoteLedger
 from server.http.answers import BodyAnswers
-from server.processes.control import Control
-from server.processes.linked import open_client, run_linked
+from server.processes.linked import Linked, open_client, run_linked
 from server.processes.specs import LEDGER, READY, LinkedSpec
 
 _MIB = 2**20
@@ -54,16 +52,16 @@ def main() -> int:
         return runner.run(run_linked(spec, parent, partial(_serve, spec)))
 
 
-async def _serve(spec: LinkedSpec, link: RemoteLink, control: Control) -> None:
+async def _serve(spec: LinkedSpec, linked: Linked) -> None:
     """Build everything and run batches until the drain. Raises ConfigError or CheckpointError for what cannot be built."""
     config = spec.server_config()
-    description = await link.described()  # first, for a server whose engine cannot be built says nothing else
+    control, instruments = linked.control, linked.instruments
+    description = await linked.link.described()  # first, for a server whose engine cannot be built says nothing else
     store = Store.of(config)
     assert store is not None, "the supervisor starts no worker without a state directory"
     ledger = RemoteLedger(partial(control.call, LEDGER))
-    instruments = Instruments()
     gateway = Gateway.open(config, ledger, spec.name, ServerRecorder(instruments).usage_tokens_lost)
-    client = await open_client(spec, description, link, instruments, tokenizer_processes=0)
+    client = await open_client(spec, description, linked, tokenizer_processes=0)
     measuring = asyncio.create_task(_measure(ProcessRecorder(instruments, "batches", spec.restarts)))
     settle()
     stopped = asyncio.Event()

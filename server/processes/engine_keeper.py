@@ -14,7 +14,7 @@ from jaxserve.children import Backoff
 from jaxserve.engine.remote.builders import Progress
 from jaxserve.engine.remote.process import EngineProcess, how_ended
 from jaxserve.engine.remote.pulse import LOOK_SECONDS, Stillness
-from jaxserve.engine.remote.reports import EngineSpec
+from jaxserve.engine.remote.reports import EngineSpec, Move
 from jaxserve.errors import EngineDeadError, JaxserveError
 
 _LOG = logging.getLogger(__name__)
@@ -25,6 +25,9 @@ NOTICE_SECONDS = 0.5  # between two words on how far another start is
 
 class EngineKeeper:
     """One engine at a time.
+
+    Attributes:
+        up: whether it is ready.
 
     Args:
         spec: of the n-th process, counted from 0.
@@ -55,6 +58,8 @@ class EngineKeeper:
         self._explain = explain
         self._progress = progress
         self._process: EngineProcess | None = None
+        self.up = False
+        self._move: Move | None = None
         self._still = 0.0  # seconds for which the latest engine stood still before it was killed; 0 if it was not
         self._start_seconds = 0.0  # that the first start took
         self._noticed = -math.inf
@@ -83,12 +88,20 @@ class EngineKeeper:
             await self._process.stop(STOP_SECONDS)
             self._on_gone(self._process.pid)
 
+    def move(self, move: Move) -> None:
+        """Let the engine, and those after it, listen and share metrics elsewhere."""
+        self._move = move
+        if self._process is not None:
+            self._process.move(move)
+
     async def _live(self, number: int, started: float) -> JaxserveError:
         """One engine from its start to its end. Returns what it ended of; raises it if it was the first and never ready."""
         try:
             spec = msgspec.structs.replace(self._spec(number), after_hang=self._still > 0.0)
             self._still = 0.0
             self._process = await EngineProcess.start(spec)
+            if self._move is not None:  # it may have come in the meantime
+                self._process.move(self._move)
         except OSError as error:  # of the machine, which may have what it takes in a moment
             failure = EngineDeadError(f"the engine's process cannot be started: {error}")
             if number == 0:
@@ -107,7 +120,11 @@ class EngineKeeper:
             self._on_ready(banner)
         else:
             _LOG.warning("the engine is back after %.1f s", time.monotonic() - started)
-        code = await self._until_end(self._process)
+        self.up = True
+        try:
+            code = await self._until_end(self._process)
+        finally:
+            self.up = False
         self._on_gone(self._process.pid)
         if self._still:
             return EngineDeadError(f"the engine's loop did not turn for {self._still:.0f} s, and its process was killed")

@@ -6,22 +6,19 @@ import asyncio
 import socket
 import sys
 from functools import partial
-from pathlib import Path
 
 import msgspec
 import uvloop
 
 from jaxserve.children import adopt
-from jaxserve.engine.remote.link import RemoteLink
 from jaxserve.heap import settle
 from jaxserve.logs import set_up_logging
-from jaxserve.metrics.instruments import Instruments
 from jaxserve.metrics.servers import ServerRecorder
 from server.gateway.gateway import Gateway
 from server.gateway.ledger import RemoteLedger
 from server.observe.observatory import Observatory
 from server.processes.control import Control
-from server.processes.linked import allow_open_files, open_client, run_linked
+from server.processes.linked import Linked, allow_open_files, open_client, run_linked
 from server.processes.specs import DRAIN, LEDGER, READY, FrontEndSpec
 from server.run import Servers, run_servers
 
@@ -37,15 +34,16 @@ def main() -> int:
         return runner.run(run_linked(spec, parent, partial(_serve, spec)))
 
 
-async def _serve(spec: FrontEndSpec, link: RemoteLink, control: Control) -> None:
+async def _serve(spec: FrontEndSpec, linked: Linked) -> None:
     """Build everything and serve until the drain is over. Raises ConfigError or CheckpointError for what cannot be built."""
     config = spec.server_config()
-    description = await link.described()  # first, for a server whose engine cannot be built says nothing else
+    control = linked.control
+    description = await linked.link.described()  # first, for a server whose engine cannot be built says nothing else
     ledger = RemoteLedger(partial(control.call, LEDGER))
-    instruments = Instruments()
+    instruments = linked.instruments
     gateway = Gateway.open(config, ledger, spec.name, ServerRecorder(instruments).usage_tokens_lost)
-    client = await open_client(spec, description, link, instruments, tokenizer_processes=config.tokenizer_processes)
-    observatory = Observatory(client, config, instruments, Path(spec.metrics), spec.restarts)
+    client = await open_client(spec, description, linked, tokenizer_processes=config.tokenizer_processes)
+    observatory = Observatory(client, config, instruments, spec.restarts, trouble=lambda: linked.trouble)
     servers = Servers(
         client,
         config,

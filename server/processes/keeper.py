@@ -15,10 +15,12 @@ from jaxserve.engine.remote.messages import error_of
 from jaxserve.engine.remote.process import how_ended
 from jaxserve.errors import InternalError, JaxserveError
 from server.processes.control import Service, answer_calls, notify
-from server.processes.specs import ENGINE, FAILED, READY, decode_error
+from server.processes.specs import FAILED, READY, decode_error
 
 _LOG = logging.getLogger(__name__)
 
+START_SECONDS = 60.0
+LOOK_SECONDS = 0.5
 MAX_FIRST_FAILURES = 3  # of processes that were never ready, before the server gives up
 
 
@@ -30,11 +32,13 @@ class Recipe:
         name: unique among all of the server, those that are gone too.
         spec: its first message.
         descriptors: files that it inherits.
+        environment: variables that it gets besides ours.
     """
 
     name: str
     spec: bytes
     descriptors: Sequence[int]
+    environment: Mapping[str, str]
 
 
 class Keeper:
@@ -47,9 +51,10 @@ class Keeper:
         what: what it is, in words.
         module: run as `__main__`.
         recipe: of the n-th process in this place, counted from 0.
-        environment: variables that it gets besides ours.
         services: what it may call.
+        engine_up: whether the engine is there, which a process waits for.
         on_gone: told the name and the process id of each that ended.
+        start_seconds: beside an engine that is there, in which one must be ready; twice what the first took, if that is longer.
     """
 
     def __init__(
@@ -58,19 +63,22 @@ class Keeper:
         module: str,
         recipe: Callable[[int], Recipe],
         *,
-        environment: Mapping[str, str],
         services: Mapping[str, Service],
+        engine_up: Callable[[], bool],
         on_gone: Callable[[str, int], None],
+        start_seconds: float = START_SECONDS,
     ) -> None:
         self._what = what
         self._module = module
         self._recipe = recipe
-        self._environment = environment
+        self._engine_up = engine_up
         self._services = {**services, READY: self._is_ready, FAILED: self._fails}
         self._on_gone = on_gone
         self._child: Child | None = None
         self._failure: JaxserveError | None = None
-        self._explanation: bytes | None = None
+        self._start_seconds = start_seconds
+        self._up = False
+        self._notices: dict[str, bytes] = {}  # the latest of each topic
         self._told = asyncio.Event()  # to end
         self.ready = asyncio.Event()
 
@@ -97,18 +105,36 @@ class Keeper:
         """One process from its start to its end. Returns how it ended, in words."""
         try:
             child = self._child = await spawn(
-                self._module, recipe.spec, pass_fds=recipe.descriptors, environment=self._environment
+                self._module, recipe.spec, pass_fds=recipe.descriptors, environment=recipe.environment
             )
         except OSError as error:  # of the machine, which may have what it takes in a moment
             return f"before it was a process: {error}"
         if self._told.is_set():
             child.signal(signal.SIGTERM)
-        if self._explanation is not None:
-            notify(child.writer, ENGINE, self._explanation)
-        await answer_calls(child.reader, child.writer, recipe.name, self._services)
-        code = await child.wait()
+        for topic, payload in self._notices.items():
+            notify(child.writer, topic, payload)
+        self._up = False
+        starting = asyncio.create_task(self._until_up(child, recipe.name))
+        try:
+            await answer_calls(child.reader, child.writer, recipe.name, self._services)
+            code = await child.wait()
+        finally:
+            starting.cancel()
         self._on_gone(recipe.name, child.process.pid)
         return how_ended(code)
+
+    async def _until_up(self, child: Child, name: str) -> None:
+        """Wait until it is ready. One that follows another, and is not for too long, is killed; the first may take any time."""
+        waited = 0.0
+        while not self._up:
+            await asyncio.sleep(LOOK_SECONDS)
+            waited += LOOK_SECONDS if self._engine_up() else -waited
+            if not self.ready.is_set():
+                self._start_seconds = max(self._start_seconds, 2 * waited)
+            elif waited >= self._start_seconds and not self._up:
+                _LOG.error("%s %s is not ready after %.0f s beside the engine, and is killed", self._what, name, waited)
+                await child.kill()
+                return
 
     def _check_first(self, failures: int, how: str) -> None:
         """Raise what those that were never ready ended of, if they said so or were too many."""
@@ -129,13 +155,14 @@ class Keeper:
         if self._child is not None:
             await self._child.kill()
 
-    def explain(self, payload: bytes) -> None:
-        """Tell it, and those after it, why there is no engine now; see `specs.ENGINE`."""
-        self._explanation = payload
+    def tell(self, topic: str, payload: bytes) -> None:
+        """Tell it, and those after it, the latest of a topic of `specs`."""
+        self._notices[topic] = payload
         if self._child is not None:
-            notify(self._child.writer, ENGINE, payload)
+            notify(self._child.writer, topic, payload)
 
     def _is_ready(self, name: str, payload: bytes) -> bytes:
+        self._up = True
         self.ready.set()
         return b""
 

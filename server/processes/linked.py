@@ -7,6 +7,7 @@ import contextlib
 import logging
 import resource
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 from jaxserve.children import Parent
 from jaxserve.config.fields import ServerConfig
@@ -22,14 +23,53 @@ from jaxserve.metrics.requests import Objective, RequestRecorder
 from jaxserve.metrics.servers import ServerRecorder
 from jaxserve.tokenizer.pool import open_texts
 from server.processes.control import Control
-from server.processes.specs import ENGINE, FAILED, LinkedSpec, decode_error, encode_error
+from server.processes.specs import ENGINE, FAILED, HOME, LinkedSpec, decode_error, decode_home, encode_error
 
 _LOG = logging.getLogger(__name__)
 
 _EXIT_FAILED = 2
 _EXIT_ORPHANED = 3
 
-Serve = Callable[[RemoteLink, Control], Awaitable[None]]
+READ_SECONDS = 1.0  # that every process has to move its metrics before they are read at the new place
+
+
+class Linked:
+    """What a process has that speaks to the engine.
+
+    Attributes:
+        link: to the engine.
+        control: to the supervisor.
+        instruments: its metrics.
+        trouble: why no other process would find the engine now, although this one may; None if it would.
+    """
+
+    def __init__(self, spec: LinkedSpec, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.link = RemoteLink(spec.engine)
+        self.instruments = Instruments(Path(spec.metrics))
+        self.control = Control(reader, writer, {ENGINE: self._explained, HOME: self._moved})
+        self.trouble: JaxserveError | None = None
+
+    def _explained(self, payload: bytes) -> None:
+        self.link.explain(error_of(decode_error(payload)))
+
+    def _moved(self, payload: bytes) -> None:
+        home = decode_home(payload)
+        self.trouble = None if home.error is None else error_of(home.error)
+        directory = Path(home.metrics)
+        if self.trouble is not None or directory == self.instruments.directory:
+            return
+        self.link.move(home.engine)
+        try:
+            self.instruments.move(directory)
+        except OSError as error:
+            _LOG.error("the metrics of this process cannot be shared in %s: %s", directory, error)
+        asyncio.get_running_loop().call_later(READ_SECONDS, self._read_metrics_in, directory)
+
+    def _read_metrics_in(self, directory: Path) -> None:
+        self.instruments.directory = directory
+
+
+Serve = Callable[[Linked], Awaitable[None]]
 
 
 def allow_open_files() -> None:
@@ -41,11 +81,9 @@ def allow_open_files() -> None:
 
 async def run_linked(spec: LinkedSpec, parent: Parent, serve: Serve) -> int:
     """Serve until `serve` returns or the supervisor is gone. Returns the exit code; the supervisor is told of a JaxserveError."""
-    link = RemoteLink(spec.engine)
-    reader, writer = await asyncio.open_connection(sock=parent.socket)
-    control = Control(reader, writer, {ENGINE: lambda payload: link.explain(error_of(decode_error(payload)))})
-    serving = asyncio.ensure_future(serve(link, control))
-    orphaned = asyncio.create_task(control.gone())
+    linked = Linked(spec, *await asyncio.open_connection(sock=parent.socket))
+    serving = asyncio.ensure_future(serve(linked))
+    orphaned = asyncio.create_task(linked.control.gone())
     await asyncio.wait((serving, orphaned), return_when=asyncio.FIRST_COMPLETED)
     if not serving.done():
         _LOG.error("the supervisor is gone")
@@ -54,7 +92,7 @@ async def run_linked(spec: LinkedSpec, parent: Parent, serve: Serve) -> int:
     try:
         serving.result()
     except JaxserveError as error:
-        await control.call(FAILED, encode_error(wire_error(error)))
+        await linked.control.call(FAILED, encode_error(wire_error(error)))
         return _EXIT_FAILED
     return 0
 
@@ -62,13 +100,13 @@ async def run_linked(spec: LinkedSpec, parent: Parent, serve: Serve) -> int:
 async def open_client(
     spec: LinkedSpec,
     description: EngineDescription,
-    link: RemoteLink,
-    instruments: Instruments,
+    linked: Linked,
     *,
     tokenizer_processes: int,
 ) -> Frontend:
     """The engine as this process sees it, with a tokenizer of its own."""
     config: ServerConfig = spec.server_config()
+    instruments = linked.instruments
     fell_back = ServerRecorder(instruments).tokenizer_fell_back
     texts = await open_texts(description.tokenizer, description.chat_template, tokenizer_processes, fell_back)
     intake = Intake.by_rules(texts.tools.tokenizer, description.rules, f"{spec.name}.")
@@ -81,4 +119,4 @@ async def open_client(
         idle_seconds=config.token_timeout,
         stalled_seconds=config.ready_timeout,
     )
-    return Frontend(link, texts, description.model, intake, origin=f"{spec.name}.", recorder=recorder, limits=limits)
+    return Frontend(linked.link, texts, description.model, intake, origin=f"{spec.name}.", recorder=recorder, limits=limits)

@@ -12,7 +12,7 @@ from jaxserve.engine.remote.messages import WireError
 # Services of the supervisor.
 READY, FAILED, DRAIN, LEDGER = "ready", "failed", "drain", "ledger"
 # Topics of its notices.
-ENGINE = "engine"
+ENGINE, HOME = "engine", "home"
 
 
 class LinkedSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,6 +45,30 @@ class FrontEndSpec(LinkedSpec, frozen=True, kw_only=True):
     """
 
     http_socket: int
+
+
+class Home(msgspec.Struct, frozen=True, kw_only=True):
+    """The payload of HOME: where processes meet from now on, or why they cannot.
+
+    Attributes:
+        engine: ZeroMQ endpoint of the engine.
+        metrics: directory that the processes share their metrics in.
+        error: why new processes do not find the engine there; None if they do.
+    """
+
+    engine: str
+    metrics: str
+    error: WireError | None = None
+
+
+def encode_home(home: Home) -> bytes:
+    """The payload of HOME."""
+    return msgspec.json.encode(home)
+
+
+def decode_home(payload: bytes) -> Home:
+    """What such a payload says."""
+    return msgspec.json.decode(payload, type=Home)
 
 
 def encode_error(error: WireError) -> bytes:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import shutil
 import signal
 import socket
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -19,10 +17,11 @@ import msgspec
 
 from jaxserve.clock import RealClock
 from jaxserve.config.fields import EngineConfig, ServerConfig
+from jaxserve.config.runtime import METRICS_VARIABLE
 from jaxserve.engine.remote.builders import Progress
 from jaxserve.engine.remote.messages import wire_error
-from jaxserve.engine.remote.reports import METRICS_VARIABLE, EngineSpec
-from jaxserve.errors import JaxserveError
+from jaxserve.engine.remote.reports import EngineSpec, Move
+from jaxserve.errors import EngineDeadError, JaxserveError
 from jaxserve.metrics.shared import bury
 from server.batches.store import Store
 from server.gateway.ledger import LedgerService, LedgerState
@@ -30,7 +29,8 @@ from server.ports import Addresses, authority, bind
 from server.processes.control import Service
 from server.processes.engine_keeper import EngineKeeper
 from server.processes.keeper import Keeper, Recipe
-from server.processes.specs import DRAIN, LEDGER, FrontEndSpec, LinkedSpec, encode_error
+from server.processes.runtime import RuntimeDirectory, keep
+from server.processes.specs import DRAIN, ENGINE, HOME, LEDGER, FrontEndSpec, Home, LinkedSpec, encode_error, encode_home
 from server.processes.state_lock import StateLock
 
 _LOG = logging.getLogger(__name__)
@@ -102,14 +102,12 @@ class Supervisor:
         self._ports = Ports.of(config)
         try:
             self._state = _take_state(config)
+            self._runtime = RuntimeDirectory(config.state_dir)
         except BaseException:
             self._ports.close()
             raise
         port, grpc_port = (item.getsockname()[1] for item in (self._ports.http, self._ports.grpc))
         self._config = replace(config, port=port, grpc_port=grpc_port)
-        self._directory = Path(tempfile.mkdtemp(prefix="jaxserve-"))  # for this user alone
-        self._metrics = self._directory / "metrics"
-        self._metrics.mkdir()
         self._engine_spec = engine
         self._announcer = announcer
         self._told = asyncio.Event()
@@ -137,6 +135,7 @@ class Supervisor:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal)
         running = [asyncio.create_task(run) for run in (self._engine.run(), *(keeper.run() for keeper in self._keepers))]
+        keeping = asyncio.create_task(keep(self._runtime, self._moved))
         try:
             try:
                 await self._until_told(running)
@@ -146,6 +145,7 @@ class Supervisor:
             _LOG.info("draining for at most %g s", self._config.drain_timeout)
             await self._drain(running, self._config.drain_timeout)
         finally:
+            keeping.cancel()
             await self._end(running)
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.remove_signal_handler(number)
@@ -194,7 +194,7 @@ class Supervisor:
         self._ports.close()
         if self._state is not None:
             self._state.close()
-        await asyncio.to_thread(shutil.rmtree, self._directory, ignore_errors=True)
+        await asyncio.to_thread(self._runtime.remove)
 
     def _on_signal(self) -> None:
         (self._told_again if self._told.is_set() else self._told).set()
@@ -209,20 +209,20 @@ class Supervisor:
 
     def _spec_of_engine(self, restarts: int) -> EngineSpec:
         return msgspec.structs.replace(
-            self._engine_spec, address=f"ipc://{self._directory / 'engine'}", restarts=restarts, metrics=str(self._metrics)
+            self._engine_spec, address=self._runtime.engine, restarts=restarts, metrics=str(self._runtime.metrics)
         )
 
     def _front_end(self, place: int) -> Keeper:
         def recipe(restarts: int) -> Recipe:
             spec = FrontEndSpec(**self._linked(str(place), restarts), http_socket=self._ports.http.fileno())
-            return Recipe(spec.name, msgspec.json.encode(spec), (spec.http_socket, *self._inherited()))
+            return Recipe(spec.name, msgspec.json.encode(spec), (spec.http_socket, *self._inherited()), self._environment())
 
         return self._keeper("front end", FRONT_END, recipe, {DRAIN: self._drain_asked})
 
     def _batch_worker(self) -> Keeper:
         def recipe(restarts: int) -> Recipe:
             spec = LinkedSpec(**self._linked("batches", restarts))
-            return Recipe(spec.name, msgspec.json.encode(spec), self._inherited())
+            return Recipe(spec.name, msgspec.json.encode(spec), self._inherited(), self._environment())
 
         return self._keeper("batch worker", BATCHES, recipe, {})
 
@@ -231,8 +231,8 @@ class Supervisor:
             what,
             module,
             recipe,
-            environment={METRICS_VARIABLE: str(self._metrics), **NO_FORK_HANDLERS},
             services={LEDGER: lambda name, payload: self._ledger.handle(payload), **services},
+            engine_up=lambda: self._engine.up,
             on_gone=self._gone,
         )
 
@@ -241,10 +241,13 @@ class Supervisor:
         return {
             "name": f"{place}.{restarts}",
             "restarts": restarts,
-            "engine": f"ipc://{self._directory / 'engine'}",
+            "engine": self._runtime.engine,
             "config": asdict(self._config),
-            "metrics": str(self._metrics),
+            "metrics": str(self._runtime.metrics),
         }
+
+    def _environment(self) -> dict[str, str]:
+        return {METRICS_VARIABLE: str(self._runtime.metrics), **NO_FORK_HANDLERS}
 
     def _inherited(self) -> tuple[int, ...]:
         """Descriptors for every process that writes to the state directory."""
@@ -262,12 +265,24 @@ class Supervisor:
 
     def _bury(self, process_id: int) -> None:
         with contextlib.suppress(OSError):  # metrics are not worth a server
-            bury(self._metrics, process_id)
+            bury(self._runtime.metrics, process_id)
 
     def _explain(self, error: JaxserveError) -> None:
-        payload = encode_error(wire_error(error))
+        self._tell(ENGINE, encode_error(wire_error(error)))
+
+    def _moved(self, failure: OSError | None) -> None:
+        """The runtime directory is another, or is lost for the time being."""
+        engine, metrics = self._runtime.engine, str(self._runtime.metrics)
+        if failure is None:
+            self._engine.move(Move(engine, metrics))
+            self._tell(HOME, encode_home(Home(engine=engine, metrics=metrics)))
+        else:
+            error = EngineDeadError(f"the engine's socket is lost, and no other can be made: {failure}")
+            self._tell(HOME, encode_home(Home(engine=engine, metrics=metrics, error=wire_error(error))))
+
+    def _tell(self, topic: str, payload: bytes) -> None:
         for keeper in self._keepers:
-            keeper.explain(payload)
+            keeper.tell(topic, payload)
 
 
 def _take_state(config: ServerConfig) -> StateLock | None:

@@ -13,6 +13,7 @@ import msgspec
 from jaxserve.children import Parent, adopt
 from jaxserve.engine.remote.builders import find_builder
 from jaxserve.engine.remote.messages import wire_error
+from jaxserve.engine.remote.place import Place
 from jaxserve.engine.remote.pulse import send_pulse
 from jaxserve.engine.remote.reports import EngineSpec, Failed, Progressed, Ready, encode_report
 from jaxserve.engine.remote.server import EngineServer
@@ -33,11 +34,12 @@ logger = logging.getLogger(__name__)
 def main() -> int:
     """Run the engine process. Returns its exit code: 0 when told to end, 1 if the engine died, 2 if it could not be built."""
     parent, first = adopt()
-    parent.exit_when_gone()
     spec = msgspec.json.decode(first, type=EngineSpec)
     set_up_logging(spec.log_level, spec.log_format)
+    place = Place(spec)
+    parent.exit_when_gone(place.take)
     try:
-        server = _build(spec, parent)
+        server = _build(spec, place, parent)
     except JaxserveError as error:
         parent.send(encode_report(Failed(wire_error(error))))
         return _EXIT_REFUSED
@@ -59,16 +61,19 @@ def main() -> int:
     return 0
 
 
-def _build(spec: EngineSpec, parent: Parent) -> EngineServer:
+def _build(spec: EngineSpec, place: Place, parent: Parent) -> EngineServer:
     def progress(what: str, done: int, total: int) -> None:
         parent.send(encode_report(Progressed(what, done, total)))
 
     engine = find_builder(spec.builder)(spec.argument, progress)
-    instruments = Instruments()
-    process = ProcessRecorder(instruments, "engine", spec.restarts)
-    instruments.counter(catalogue.ENGINE_HANGS).inc(int(spec.after_hang))
-    watch(engine.core, engine.description.model.name, instruments, process=process)
-    server = EngineServer(engine.core, engine.description, spec.address, max_unread=spec.max_unread)
+
+    def listening(address: str, instruments: Instruments) -> EngineServer:
+        process = ProcessRecorder(instruments, "engine", spec.restarts)
+        instruments.counter(catalogue.ENGINE_HANGS).inc(int(spec.after_hang))
+        watch(engine.core, engine.description.model.name, instruments, process=process)
+        return EngineServer(engine.core, engine.description, address, max_unread=spec.max_unread)
+
+    server = place.open(listening)
     settle()
     parent.send(encode_report(Ready(engine.banner)))
     return server

@@ -51,6 +51,11 @@ class Connection:
         """Wait until the engine is gone and all that it sent is taken. Raises what `take` raised."""
         await self._ended
 
+    def give_up(self) -> None:
+        """Wait no longer for an engine at this address; nothing is taken any more."""
+        if not self._ended.done():
+            self._ended.set_result(None)
+
     def close(self) -> None:
         """Close the socket; nothing is taken any more."""
         self._ended.cancel()

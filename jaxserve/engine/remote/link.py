@@ -89,6 +89,12 @@ class RemoteLink:
         if self._error is not None:
             self._lose(error)
 
+    def move(self, address: str) -> None:
+        """Look for an engine at another address from now on. One that is there stays connected."""
+        self._address = address
+        if self._error is not None and self._connection is not None:
+            self._connection.give_up()
+
     def add(self, requests: Sequence[EngineRequest]) -> None:
         """Hand over the sequences of one request."""
         self._send(Add([_without_stops(request) for request in requests]))
@@ -137,7 +143,7 @@ class RemoteLink:
             try:
                 self._send(Hello(protocol()))
                 await self._connection.ended()
-                raise _Ended(EngineDeadError("the engine's process ended"))
+                raise _Ended(self._error or EngineDeadError("the engine's process ended"))
             except _Ended as ended:
                 if self._error is None:
                     logger.error("the engine is lost: %s", ended.error.message)

@@ -7,9 +7,10 @@ import signal
 import msgspec
 
 from jaxserve.children import Child, spawn
+from jaxserve.config.runtime import METRICS_VARIABLE
 from jaxserve.engine.remote.builders import Progress
 from jaxserve.engine.remote.messages import error_of
-from jaxserve.engine.remote.reports import METRICS_VARIABLE, EngineSpec, Failed, Progressed, Pulse, Ready, decode_report
+from jaxserve.engine.remote.reports import EngineSpec, Failed, Move, Progressed, Pulse, Ready, decode_report, encode_move
 from jaxserve.errors import EngineDeadError
 
 
@@ -57,6 +58,10 @@ class EngineProcess:
             if isinstance(report, Pulse):
                 self.heartbeat = report.heartbeat
         return await self._child.wait()
+
+    def move(self, move: Move) -> None:
+        """Let it listen and share its metrics elsewhere; what is connected stays so."""
+        self._child.send(encode_move(move))
 
     async def stop(self, patience: float) -> None:
         """Ask it to end after its current step, and kill it after `patience` seconds."""

@@ -1,4 +1,4 @@
-"""What an engine process is told when it starts, and what it reports to its parent."""
+"""What an engine process is told when it starts and when it is to move, and what it reports to its parent."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import msgspec
 from jaxserve.engine.remote.messages import WireError
 from jaxserve.engine.remote.server import MAX_UNREAD
 
-METRICS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"  # read by prometheus-client when it is imported
 MODEL_BUILDER = "jaxserve.engine.remote.model:model_engine"
 
 
@@ -37,6 +36,13 @@ class EngineSpec(msgspec.Struct, frozen=True, kw_only=True):
     restarts: int = 0
     after_hang: bool = False
     metrics: str | None = None
+
+
+class Move(msgspec.Struct, frozen=True):
+    """From now on the engine listens at another address too, and shares its metrics in another directory."""
+
+    address: str
+    metrics: str
 
 
 class Progressed(msgspec.Struct, frozen=True, tag="progress"):
@@ -73,6 +79,16 @@ _DECODER: msgspec.json.Decoder[Report] = msgspec.json.Decoder(Report)
 def encode_report(report: Report) -> bytes:
     """A report as bytes."""
     return msgspec.json.encode(report)
+
+
+def encode_move(move: Move) -> bytes:
+    """A message to an engine process, after its spec."""
+    return msgspec.json.encode(move)
+
+
+def decode_move(content: bytes) -> Move:
+    """The message that `encode_move` was given."""
+    return msgspec.json.decode(content, type=Move)
 
 
 def decode_report(content: bytes) -> Report:

@@ -70,6 +70,11 @@ class _Answered:
 
 
 @dataclass(frozen=True, slots=True)
+class _Listen:
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
 class _Death:
     error: BaseException
 
@@ -91,7 +96,7 @@ class EngineServer:
         self._core = core
         self._description = description
         self._engine = EngineLoop(core, self._produced, self._died)
-        self._mail: queue.SimpleQueue[_Turn | _Answered | _Death] = queue.SimpleQueue()
+        self._mail: queue.SimpleQueue[_Turn | _Answered | _Listen | _Death] = queue.SimpleQueue()
         self._waker, self._woken = socket.socketpair()
         self._waker.setblocking(False)
         self._woken.setblocking(False)
@@ -140,6 +145,20 @@ class EngineServer:
         """End `serve` after the engine's current step. May be called by a signal handler or from any thread."""
         self._stopped = True
         self._wake()
+
+    def listen(self, address: str) -> None:
+        """Listen at one more endpoint; for front ends to come, where the first was lost. From any thread."""
+        self._mail.put(_Listen(address))
+        self._wake()
+
+    def between_turns(self, function: Callable[[], None]) -> None:
+        """Run a function in the engine's thread, between two turns. From any thread."""
+
+        def call(core: EngineCore) -> bytes:
+            function()
+            return b""
+
+        self._engine.call(call)
 
     def _close(self) -> None:
         self._router.close()
@@ -218,11 +237,19 @@ class EngineServer:
                 self._deal(item)
             elif isinstance(item, _Answered):
                 self._answer(item)
+            elif isinstance(item, _Listen):
+                self._listen(item.address)
             else:
                 self._death = item.error
                 dead = Farewell(wire_error(EngineDeadError(f"the engine died: {item.error!r}")))
                 for client in list(self._front_ends):
                     self._send(client, dead)
+
+    def _listen(self, address: str) -> None:
+        try:
+            self._router.bind(address)  # the old one is kept: to unbind it would end its connections
+        except zmq.ZMQError as error:
+            logger.error("the engine cannot listen at %s: %s", address, error)
 
     def _deal(self, turn: _Turn) -> None:
         """Give each front end the outcomes of its sequences, in one message."""

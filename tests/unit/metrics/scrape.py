@@ -16,4 +16,4 @@ def values(text: bytes) -> dict[tuple[str, tuple[str, ...]], float]:
 
 
 def recorded(instruments: Instruments) -> dict[tuple[str, tuple[str, ...]], float]:
-    return values(Exposition(instruments.registry, None).text([]))
+    return values(Exposition(instruments).text([]))

@@ -46,7 +46,7 @@ def test_every_metric_is_well_formed():
 def test_the_text_has_every_asked_metric_under_the_names_that_the_catalogue_gives():
     asked = [metric for metric in CATALOGUE if metric.at_scrape]
     readings = [Reading(metric, tuple("abc"[: len(metric.labels)]), 2.5) for metric in asked]
-    text = Exposition(Instruments().registry, None).text(readings).decode()
+    text = Exposition(Instruments()).text(readings).decode()
     for metric in asked:
         labels = ",".join(f'{name}="{value}"' for name, value in zip(metric.labels, "abc", strict=False))
         assert f"# HELP {metric.series[0]} {metric.help}\n# TYPE {metric.series[0]} {metric.kind}\n" in text

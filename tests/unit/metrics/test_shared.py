@@ -61,7 +61,7 @@ def children(tmp_path):
 
 
 def shown(directory):
-    return values(Exposition(Instruments().registry, directory).text([]))
+    return values(Exposition(Instruments(directory)).text([]))
 
 
 def conserved(seen):

@@ -1,0 +1,24 @@
+"""What the environment says of where the processes of a server meet."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+METRICS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"  # read by prometheus-client when it is imported, and for each file that it opens
+
+_RUNTIME = "XDG_RUNTIME_DIR"
+
+
+def user_runtime_directory() -> Path | None:
+    """The system's directory for sockets of this user; None if there is none, or it is somebody else's (as it is with sudo)."""
+    named = os.environ.get(_RUNTIME, "")
+    path = Path(named)
+    if not path.is_absolute() or not path.is_dir() or path.stat().st_uid != os.geteuid():
+        return None
+    return path
+
+
+def share_metrics_in(directory: Path) -> None:
+    """From now on this process's new metrics go to files in this directory; see `jaxserve.metrics.shared`."""
+    os.environ[METRICS_VARIABLE] = str(directory)
