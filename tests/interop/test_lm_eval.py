@@ -6,6 +6,7 @@ And then an engine in this process, which must come to the same.
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -25,15 +26,29 @@ LIKELIHOODS = ("pico_addition_choice_text", "pico_addition_likelihood_text")
 TEXT = "pico_text_unseen"
 LIMIT = 40
 CONTEXT = 512
+WITHOUT_JAXSERVE = """
+import runpy, sys
+
+class Blocked:  # the editable installation and the current folder would both offer it
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("jaxserve", "server", "pallas_kernels", "sharding", "tests"):
+            raise ModuleNotFoundError(f"no module named {name!r}: the harness has an environment of its own", name=name)
+
+sys.meta_path.insert(0, Blocked())
+runpy.run_module("lm_eval", run_name="__main__", alter_sys=True)
+"""
 
 
 def evaluate(
     pico: Gated, folder: Path, model: str, path: str, include: Path, tasks: tuple[str, ...], *options: str
 ) -> dict[str, Any]:
-    """Results by task. Its tokenizer is the server's: the key goes there as `auth_token`, elsewhere by the environment."""
+    """Results by task, of a harness that has no jaxserve beside it.
+
+    Its tokenizer is the server's: the key goes there as `auth_token`, elsewhere by the environment.
+    """
     key = pico.keys["acme"]
     arguments = f"model=pico,base_url={pico.base_url}/{path},auth_token={key},num_concurrent=4,max_length={CONTEXT}"
-    command = [sys.executable, "-m", "lm_eval", "run", "--model", model, "--model_args", arguments, "--limit", str(LIMIT)]
+    command = [sys.executable, "-c", WITHOUT_JAXSERVE, "run", "--model", model, "--model_args", arguments, "--limit", str(LIMIT)]
     command += ["--tasks", ",".join(tasks), "--include_path", str(include), "--output_path", str(folder / "out"), *options]
     run(command, cwd=folder, OPENAI_API_KEY=key, HF_HOME=str(folder / "cache"))
     (file,) = (folder / "out").rglob("results_*.json")
@@ -44,8 +59,9 @@ def evaluate(
 
 def test_local_chat_completions(pico: Gated, tmp_path: Path) -> None:
     tasks = ("pico_addition", "pico_reversal")
-    path = "chat/completions"
-    results = evaluate(pico, tmp_path, "local-chat-completions", path, OWN_TASKS, tasks, "--apply_chat_template")
+    path, elsewhere = "chat/completions", tmp_path / "copied"
+    shutil.copytree(OWN_TASKS, elsewhere, ignore=shutil.ignore_patterns("__pycache__"))
+    results = evaluate(pico, tmp_path, "local-chat-completions", path, elsewhere, tasks, "--apply_chat_template")
     assert {task: results[task]["exact_match,none"] >= 0.9 for task in tasks} == dict.fromkeys(tasks, True), results
 
 

@@ -87,7 +87,7 @@ def test_tasks_that_cannot_be_loaded(capsys: pytest.CaptureFixture[str], tmp_pat
 
 
 def test_tasks_that_an_engine_for_text_does_not_run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    own = json.dumps("jaxserve.evaluation.documents.read")
+    own = json.dumps("jaxserve.evaluation.tasks.documents.read")
     for name, changes, message in (
         ("unsafe", {"unsafe_code": True}, "runs code that the model writes"),
         ("seeing", {"doc_to_image": "prompt"}, "has images or sounds"),

@@ -1,14 +1,17 @@
-"""The documents of the tasks in `tasks/`, as the harness asks for them: held in memory, so that no cache is written."""
+"""The documents of the tasks beside this file, as the harness asks for them: held in memory, so that no cache is written.
+
+It needs nothing but what the harness has, so that a copy of this folder serves an lm-eval without jaxserve.
+"""
 
 from __future__ import annotations
 
 import json
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from datasets import Dataset
 
-TASKS = files("jaxserve.evaluation") / "tasks"
+TASKS = Path(__file__).parent
 
 
 def read(*, name: str, **_: Any) -> dict[str, Dataset]:
