@@ -48,7 +48,9 @@ class ModelConfig:
     load_format: Literal["auto", "safetensors", "orbax", "dummy"] = setting(
         "auto", "what the weights are in; 'auto': what the directory has; 'dummy': seeded random weights for config.json"
     )
-    verify_weights: bool = setting(False, "compare every tensor with the checksum in the checkpoint's manifest while loading")
+    verify_weights: bool = setting(
+        False, "compare every tensor, and the files of the chat template, with the checksums in the checkpoint's manifest"
+    )
     recheck_weights_minutes: float = setting(
         0.0, "minutes in which all weights are read back from the devices once and compared with what was loaded; 0 for never"
     )

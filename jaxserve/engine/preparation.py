@@ -33,7 +33,7 @@ from jaxserve.sampling.defaults import SamplingDefaults
 from jaxserve.tokenizer.base import Tokenizer
 from jaxserve.tokenizer.chat import ChatTemplate
 from jaxserve.tokenizer.load import load_tokenizer
-from jaxserve.weights.manifest import check_tokenizer, require_manifest
+from jaxserve.weights.manifest import check_prompt_files, check_tokenizer
 from sharding.mesh import make_mesh
 
 BUNDLED_MODEL = "pico"
@@ -81,7 +81,7 @@ def prepare(config: EngineConfig) -> Preparation:
     tokenizer_path = Path(config.model.tokenizer) if config.model.tokenizer else directory
     check_tokenizer(directory, tokenizer_path)
     if config.model.verify_weights:
-        require_manifest(directory)
+        check_prompt_files(directory, tokenizer_path)
     tokenizer = _tokenizer(config, directory, decoder)
     sampling, default_max_tokens = generation_defaults(config.model, directory)
     mesh = _mesh(config.parallel)

@@ -22,7 +22,7 @@ from jaxserve.weights.check import check_tensors
 from jaxserve.weights.checkpoint import Block, Bounds, Checkpoint, Tensors, whole
 from jaxserve.weights.finite import is_finite
 from jaxserve.weights.formats import open_checkpoint
-from jaxserve.weights.manifest import MANIFEST, Manifest, TensorSum, tokenizer_fingerprint, write_manifest
+from jaxserve.weights.manifest import MANIFEST, Manifest, TensorSum, prompt_files, tokenizer_fingerprint, write_manifest
 from jaxserve.weights.maxtext import MaxTextCheckpoint, RopePairs
 from jaxserve.weights.orbax import FOLDER, OrbaxCheckpoint, find_orbax
 from jaxserve.weights.orbax_writer import LazyTensor, write_orbax
@@ -122,7 +122,7 @@ def convert(source: Source, output: Path, dtype: str | None, told: Told) -> Mani
             lazy = (LazyTensor(name, _reading(tensors, name, shape)) for name, shape in stored.shapes.items())
             write_orbax(output / FOLDER, lazy, summing.add)
             _copy(source.config_file, output, dtype)
-            manifest = Manifest.of(tokenizer_fingerprint(output), summing.sums)
+            manifest = Manifest.of(tokenizer_fingerprint(output), summing.sums, prompt_files(output))
             write_manifest(output, manifest)
     return manifest
 
@@ -138,7 +138,7 @@ def make_manifest(directory: Path, told: Told) -> Manifest:
         summing = _Summing(checkpoint.shapes, checkpoint.dtypes, told)
         for name, shape in checkpoint.shapes.items():
             summing.add(name, checkpoint.read(name, whole(shape)))
-    manifest = Manifest.of(tokenizer_fingerprint(directory), summing.sums)
+    manifest = Manifest.of(tokenizer_fingerprint(directory), summing.sums, prompt_files(directory))
     try:
         write_manifest(directory, manifest)
     except OSError as error:

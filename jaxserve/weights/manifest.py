@@ -1,9 +1,10 @@
-"""The manifest of a model directory: a checksum of every tensor, and of the tokenizer that the model was trained with."""
+"""The manifest of a model directory: checksums of every tensor, of the tokenizer, and of the files that say how prompts look."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -15,9 +16,19 @@ from jaxserve.weights.checkpoint import Block
 from jaxserve.weights.checksum import checksum
 
 MANIFEST = "jaxserve-manifest.json"
-_VERSION = 1
+_VERSION = 2
+_OLDEST = 1  # had no prompt files
+_PROMPT_FILES = (
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+    "chat_template.json",
+    "additional_chat_templates/*.jinja",
+)
 _SHOWN = 12  # digits of a checksum in a complaint
 _LISTED = 8
+
+logger = logging.getLogger(__name__)
 
 
 class TensorSum(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -46,16 +57,18 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         version: of this file's form.
         tokenizer: from `tokenizer_fingerprint`; None if there was none.
         tensors: by the names they are stored under.
+        prompt_files: from `prompt_files`; None in a manifest of version 1.
     """
 
     version: int
     tokenizer: str | None
     tensors: dict[str, TensorSum]
+    prompt_files: dict[str, str] | None = None
 
     @classmethod
-    def of(cls, tokenizer: str | None, tensors: dict[str, TensorSum]) -> Manifest:
+    def of(cls, tokenizer: str | None, tensors: dict[str, TensorSum], prompt_files: dict[str, str]) -> Manifest:
         """A manifest of this version."""
-        return cls(version=_VERSION, tokenizer=tokenizer, tensors=tensors)
+        return cls(version=_VERSION, tokenizer=tokenizer, tensors=tensors, prompt_files=prompt_files)
 
     def check_names(self, names: Iterable[str]) -> None:
         """Raise CheckpointError unless the checkpoint has exactly the manifest's tensors."""
@@ -85,8 +98,10 @@ def read_manifest(directory: Path) -> Manifest | None:
         manifest = msgspec.json.decode(path.read_bytes(), type=Manifest, strict=True)
     except (OSError, msgspec.DecodeError, RecursionError) as error:
         raise CheckpointError(f"{path} cannot be read: {error}", param="model") from error
-    if manifest.version != _VERSION:
-        raise CheckpointError(f"{path} is of version {manifest.version}; this jaxserve reads {_VERSION}", param="model")
+    if not _OLDEST <= manifest.version <= _VERSION:
+        raise CheckpointError(
+            f"{path} is of version {manifest.version}; this jaxserve reads {_OLDEST} to {_VERSION}", param="model"
+        )
     return manifest
 
 
@@ -139,6 +154,35 @@ def check_tokenizer(directory: Path, tokenizer: Path) -> None:
             f"`python -m jaxserve.convert {directory} --manifest` accepts what lies in the directory",
             param="tokenizer",
         )
+
+
+def prompt_files(directory: Path) -> dict[str, str]:
+    """SHA-256, by name, of the files beside a tokenizer that say how prompts look: chat templates, special tokens."""
+    found = sorted(path for pattern in _PROMPT_FILES for path in directory.glob(pattern) if path.is_file())
+    return {path.relative_to(directory).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in found}
+
+
+def check_prompt_files(directory: Path, tokenizer: Path) -> None:
+    """Raise CheckpointError unless the prompt files beside the tokenizer are those that the manifest of a directory names."""
+    manifest = require_manifest(directory)
+    if manifest.prompt_files is None:
+        logger.warning(
+            "%s is of version %d and does not cover the chat template; "
+            "`python -m jaxserve.convert %s --manifest` writes one that does",
+            directory / MANIFEST,
+            manifest.version,
+            directory,
+        )
+        return
+    folder = tokenizer if tokenizer.is_dir() else tokenizer.parent
+    found, expected = prompt_files(folder), manifest.prompt_files
+    for name in sorted(found.keys() | expected.keys()):
+        if found.get(name) != expected.get(name):
+            told = [sums[name][:_SHOWN] if name in sums else "no such file" for sums in (found, expected)]
+            raise CheckpointError(
+                f"{folder / name} is not what {MANIFEST} says: {told[0]}, expected {told[1]}; the file is damaged or was changed",
+                param="verify_weights",
+            )
 
 
 def _added_tokens(directory: Path) -> list[Mapping[str, object]]:
