@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
+import threading
 import time
+from types import TracebackType
 from typing import Any
 
 FIELDS = "fields"  # attribute of records that say what they have to say by name
@@ -18,6 +21,15 @@ def set_up_logging(level: str, log_format: str = "text") -> None:
     for name in ("jaxserve", "server", "pallas_kernels"):
         logging.getLogger(name).setLevel(level.upper())
     logging.getLogger("python_multipart").setLevel(logging.ERROR)  # it warns of every form that a client got wrong
+    if log_format == "json":  # where Python would write what is no object
+        logging.captureWarnings(capture=True)
+        sys.excepthook = _log_exception
+        threading.excepthook = lambda hook: _log_exception(hook.exc_type, hook.exc_value, hook.exc_traceback)
+
+
+def _log_exception(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None) -> None:
+    if error is not None:
+        logging.getLogger(__name__).critical("ended by %s", kind.__name__, exc_info=(kind, error, trace))
 
 
 class TextFormatter(logging.Formatter):

@@ -29,11 +29,15 @@ _EXIT_ERROR = 2
 _EXIT_INTERRUPTED = 130
 _LINE_SECONDS = 2.0
 
+Say = Callable[[str], None]
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Serve until told to stop. Returns the exit code; whatever keeps the server from starting is one line on stderr."""
+    log_format = "text"
     try:
         start = read_start(argv, "python -m jaxserve.serve", "Serve a model over HTTP and gRPC.")
+        log_format = start.server.log_format
         set_up_logging(start.server.log_level, start.server.log_format)
         for note in start.notes:
             _LOG.info("%s", note)
@@ -41,23 +45,29 @@ def main(argv: Sequence[str] | None = None) -> int:
         if start.source.check:
             _check(start)
         else:
-            asyncio.run(_run(start))
+            asyncio.run(_run(start, _sayer(log_format)))
     except JaxserveError as error:
-        print(f"jaxserve: {error.message}", file=sys.stderr)
+        if log_format == "json":
+            _LOG.error("%s", error.message)
+        else:
+            _print(f"jaxserve: {error.message}")
         return _EXIT_ERROR
     except KeyboardInterrupt:  # before the servers took over the signals
         return _EXIT_INTERRUPTED
     return 0
 
 
-async def _run(start: Start) -> None:
+async def _run(start: Start, say: Say) -> None:
     with ExitStack() as display:
-        progress = display.enter_context(_progress())
+        progress = display.enter_context(_progress(say))
 
         def say_banner(banner: str) -> None:
             display.close()
-            print(banner, file=sys.stderr, flush=True)
-            _say_settings(start)  # not before: what keeps the server from starting is told in one line
+            for line in banner.splitlines():
+                say(line)
+            # Not before: what keeps the server from starting is told in one line.
+            for line in start.as_yaml(changed_only=True).splitlines():  # what differs from the defaults: a log tells what ran
+                say(f"  setting  {line}")
 
         announcer = Announcer(progress, say_banner, _say_ready)
         supervisor = Supervisor(engine_spec(start.engine, start.server), start.server, announcer)
@@ -71,10 +81,14 @@ def _check(start: Start) -> None:
     print(start.as_yaml(), end="")
 
 
-def _say_settings(start: Start) -> None:
-    """Print what differs from the defaults, so that a log tells what ran."""
-    for line in start.as_yaml(changed_only=True).splitlines():
-        print(f"  setting  {line}", file=sys.stderr, flush=True)
+def _print(line: str) -> None:
+    """Say something on stderr."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def _sayer(log_format: str) -> Say:
+    """How lines get to stderr that are for people: as they are, or as messages where a program reads all of it."""
+    return (lambda line: _LOG.info("%s", line)) if log_format == "json" else _print
 
 
 def _say_ready(addresses: Addresses) -> None:
@@ -83,11 +97,11 @@ def _say_ready(addresses: Addresses) -> None:
 
 
 @contextmanager
-def _progress() -> Iterator[Progress]:
+def _progress(say: Say) -> Iterator[Progress]:
     """Where loading and compiling report to: bars on a terminal, lines in a log."""
     console = Console(stderr=True)
-    if not console.is_terminal:
-        yield _Lines()
+    if not console.is_terminal or say is not _print:
+        yield _Lines(say)
         return
     rate = TextColumn("{task.fields[rate]}")
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), rate, TimeElapsedColumn())
@@ -112,7 +126,8 @@ class _Terminal:
 class _Lines:
     """A line now and then, and one when a thing is done."""
 
-    def __init__(self) -> None:
+    def __init__(self, say: Say) -> None:
+        self._say = say
         self._last = time.monotonic()
         self._rates = Throughput()
 
@@ -120,7 +135,7 @@ class _Lines:
         now, rate = time.monotonic(), self._rates.said(what, done)
         if done == total or now - self._last >= _LINE_SECONDS:
             self._last = now
-            print(f"{what}: {done}/{total}" + (f", {rate}" if rate else ""), file=sys.stderr, flush=True)
+            self._say(f"{what}: {done}/{total}" + (f", {rate}" if rate else ""))
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import uvicorn
 from jaxserve.config.fields import ServerConfig
 from jaxserve.engine.client import EngineClient
 from jaxserve.metrics.instruments import Instruments
-from server.gateway.gateway import Gateway
+from server.gateway.gateway import Gateway, warn_without_keys
 from server.grpc.server import GrpcServer
 from server.http.app import create_app
 from server.http.connections import Connection, ConnectionLimits, connections
@@ -90,6 +90,8 @@ class Servers:
         self._config = config
         self._tls = load_tls(config)
         self.drain_asked = asyncio.Event()
+        if gateway is None:
+            warn_without_keys(config)
         self._gateway = gateway or Gateway.open(config)
         self._http_socket = http_socket
         self._storage = Storage.of(config)

@@ -71,8 +71,6 @@ class Gateway:
         clock = RealClock()
         keys = _key_ring(config, clock)
         log = None if config.usage_log is None else UsageLog(config.usage_log, on_usage_lost)
-        if keys is None:
-            _LOG.warning("no API keys (--keys, --api-key): whoever reaches %s may use this server", config.host)
         shared = ledger or LocalLedger(LedgerState(clock, time.time()))
         lenience = Lenience(clock, names_of(config.ignore_unsupported))
         return cls(keys, shared, log, lenience=lenience, owner=owner)
@@ -113,6 +111,12 @@ def _key_ring(config: ServerConfig, clock: Clock) -> KeyRing | None:
     if config.keys is not None:
         return KeyRing(config.keys, clock)
     return KeyRing(keys_of_one_tenant(config.api_key_hashes), clock) if config.api_key_hashes else None
+
+
+def warn_without_keys(config: ServerConfig) -> None:
+    """Say it where anybody is let in; once for a server."""
+    if config.keys is None and not config.api_key_hashes:
+        _LOG.warning("no API keys (--keys, --api-key): whoever reaches %s may use this server", config.host)
 
 
 def check_files(config: ServerConfig) -> None:

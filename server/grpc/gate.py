@@ -21,7 +21,7 @@ from server.gateway.routes import grpc_access
 from server.grpc.calls import REQUEST_ID_METADATA, is_request_id
 from server.grpc.jobs import TENANT_METADATA
 from server.grpc.wrapping import Behaviour, wrapped
-from server.observe.exchange import name_exchange
+from server.observe.exchange import name_exchange, name_tenant
 from server.requests import new_id
 from server.unsupported.notes import NOTES, Notes
 
@@ -85,6 +85,7 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in 
             name_exchange(named.request_id)
             try:
                 call = self._gateway.call(named.request_id, named.credentials(), access)
+                name_tenant(_tenant(call, named))
                 # Where nobody has said who they are, no key is anybody's.
                 keys = [] if access == "open" else named.values(IDEMPOTENCY_METADATA)
                 if keys and handler.request_streaming:
@@ -120,9 +121,7 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in 
         context: NamedContext,
     ) -> AsyncGenerator[bytes, None]:
         """Answer under an idempotency key."""
-        tenant = call.principal.tenant
-        if tenant is None:
-            tenant = b"".join(context.values(TENANT_METADATA)).decode("latin-1")
+        tenant = _tenant(call, context)
 
         async def make(add: Add) -> bool:
             async with aclosing(_plain(call, inner, serialize, request, RecordedContext(context))) as messages:
@@ -142,6 +141,12 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in 
             await context.fail(error)
         except CallEndedError as ended:
             await context.abort(ended.code, ended.details, ended.metadata)
+
+
+def _tenant(call: Call, context: NamedContext) -> str:
+    """Whose call it is: the key's tenant, or what a client without one says."""
+    tenant = call.principal.tenant
+    return b"".join(context.values(TENANT_METADATA)).decode("latin-1") if tenant is None else tenant
 
 
 async def _plain(

@@ -18,6 +18,7 @@ from server.http.disconnect import until_gone
 from server.http.failures import error_response
 from server.http.headers import TENANT_HEADER
 from server.http.held import Bodies, check_without_body
+from server.observe.exchange import name_tenant
 from server.unsupported.notes import NOTES, Notes
 
 REPLAYED_HEADER = "Idempotency-Replayed"
@@ -58,6 +59,7 @@ class Gate:
         access, upload = http_access(path), is_upload(method, path)
         try:
             call = self._gateway.call(scope["state"]["request_id"], _credentials(headers), access)
+            name_tenant(_tenant(call, headers))
             keys = headers.getlist(_KEY_HEADER)
             if upload and keys:
                 raise InvalidRequestError(f"{_KEY_HEADER} is not taken with an upload", param=_KEY_HEADER)
@@ -101,9 +103,7 @@ class Gate:
 
     async def _keyed(self, call: Call, key: str, body: bytes, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer under an idempotency key."""
-        tenant = call.principal.tenant
-        if tenant is None:
-            tenant = Headers(scope=scope).get(TENANT_HEADER, "")
+        tenant = _tenant(call, Headers(scope=scope))
         request = fingerprint((scope["method"].encode(), scope["path"].encode(), scope["query_string"], body))
 
         async def make(add: Add) -> bool:
@@ -158,6 +158,12 @@ class Gate:
         finally:
             call.close()
         return status < 400 and not call.broken
+
+
+def _tenant(call: Call, headers: Headers) -> str:
+    """Whose call it is: the key's tenant, or what a client without one says."""
+    tenant = call.principal.tenant
+    return headers.get(TENANT_HEADER, "") if tenant is None else tenant
 
 
 def _credentials(headers: Headers) -> list[bytes]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+import grpc
+
 from jaxserve.logs import FIELDS
 from server.observe.exchange import Exchange
 
@@ -24,18 +26,21 @@ def log_access(exchange: Exchange) -> None:
 
 
 def access_fields(exchange: Exchange) -> dict[str, Any]:
-    """What the line says; times are in seconds. Exchanges that asked nothing of the engine have no tokens and reasons."""
+    """What the line says; times are in seconds. Exchanges that asked nothing of the engine have no tokens and reasons.
+
+    The status is a number on both surfaces; gRPC's have their name as `grpc_status`.
+    """
     fields: dict[str, Any] = {
         "surface": exchange.surface,
         "method": exchange.method,
         "route": exchange.route,
-        "status": exchange.status,
+        **_status(exchange),
         "request_id": exchange.request_id,
         "seconds": round(exchange.ended - exchange.began, 6),
     }
     ran = exchange.generations
     if not ran:
-        return fields
+        return {**fields, "tenant": exchange.tenant} if exchange.tenant else fields
     firsts = [one.first_token for one in ran if one.first_token is not None]
     return {
         **fields,
@@ -46,3 +51,9 @@ def access_fields(exchange: Exchange) -> dict[str, Any]:
         "ttft": round(min(firsts) - exchange.began, 6) if firsts else None,
         "finish_reason": ",".join(dict.fromkeys(reason for one in ran for reason in one.reasons)) or None,
     }
+
+
+def _status(exchange: Exchange) -> dict[str, Any]:
+    if exchange.surface == "http":
+        return {"status": int(exchange.status)}
+    return {"status": grpc.StatusCode[exchange.status].value[0], "grpc_status": exchange.status}

@@ -6,6 +6,7 @@ import time
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
+from jaxserve.engine.budgets import MAX_TENANT_CHARS
 from jaxserve.engine.events import Delta, Event, Started
 
 
@@ -56,6 +57,7 @@ class Exchange:
         method: GET, POST, ...; for gRPC the service's method.
         route: the path's template; for gRPC as `method`.
         request_id: the X-Request-Id.
+        tenant: whose it is, if that is known; what came of it or not.
         traceparent: W3C trace context that the client sent; empty for none.
         began, began_unix: when it began, by the monotonic clock and since 1970, seconds.
         status: HTTP status, or name of the gRPC status; empty until it is known.
@@ -67,6 +69,7 @@ class Exchange:
     method: str
     route: str
     request_id: str
+    tenant: str = ""
     traceparent: str = ""
     began: float = field(default_factory=time.monotonic)
     began_unix: float = field(default_factory=time.time)
@@ -93,3 +96,10 @@ def name_exchange(request_id: str) -> None:
     exchange = EXCHANGE.get()
     if exchange is not None:
         exchange.request_id = request_id
+
+
+def name_tenant(tenant: str) -> None:
+    """Say whose the exchange is that this task works for. Of what a client says for itself only so much is kept."""
+    exchange = EXCHANGE.get()
+    if exchange is not None:
+        exchange.tenant = tenant[:MAX_TENANT_CHARS]

@@ -24,6 +24,7 @@ from jaxserve.engine.remote.reports import EngineSpec, Move
 from jaxserve.errors import EngineDeadError, JaxserveError
 from jaxserve.metrics.shared import bury
 from server.batches.store import Store
+from server.gateway.gateway import warn_without_keys
 from server.gateway.ledger import LedgerService, LedgerState
 from server.ports import Addresses, authority, bind
 from server.processes.control import Service
@@ -157,6 +158,7 @@ class Supervisor:
         try:
             await asyncio.wait((ready, told, *running), return_when=asyncio.FIRST_COMPLETED)
             if ready.done() and not told.done():
+                warn_without_keys(self._config)  # not before: what keeps the server from starting is told in one line
                 self._announcer.ready(self._addresses())
                 await asyncio.wait((told, *running), return_when=asyncio.FIRST_COMPLETED)
             for task in running:

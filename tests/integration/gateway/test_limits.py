@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from typing import Any
 
@@ -14,6 +15,7 @@ from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
 from jaxserve.errors import QueueFullError
+from jaxserve.logs import FIELDS
 from server.proto import inference_pb2 as pb
 from server.proto.inference_pb2_grpc import InferenceStub
 from tests.support.scripted import ScriptedClient
@@ -64,8 +66,9 @@ async def test_failures_and_disconnects_give_back_what_they_did_not_use(http: ht
 
 
 async def test_over_its_tokens_a_tenant_gets_429_with_the_exact_time_and_recovers(
-    http: httpx.AsyncClient, engine: ScriptedClient
+    http: httpx.AsyncClient, engine: ScriptedClient, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO, "server.observe.access")
     engine.delay = 0.05
     body = {"prompt": "x" * 40, "max_tokens": 400, "n": 14}
     running = asyncio.create_task(http.post("/v1/completions", json=body, headers=LIMITED))
@@ -81,6 +84,8 @@ async def test_over_its_tokens_a_tenant_gets_429_with_the_exact_time_and_recover
     assert float(told[2]) == pytest.approx((5611 - remaining) / 100, abs=0.011)
     assert float(told[2]) <= int(refused.headers["retry-after"]) <= 1.25 * float(told[2]) + 1
     assert refused.headers["x-request-id"]
+    lines = [getattr(record, FIELDS) for record in caplog.records if record.name == "server.observe.access"]
+    assert [line["tenant"] for line in lines if line["status"] == 429] == ["globex"]
 
     assert (await http.post("/v1/completions", json=body, headers=bearer("free"))).status_code == 200
     assert (await running).status_code == 200

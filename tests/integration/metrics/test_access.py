@@ -53,7 +53,7 @@ async def test_a_completion(addresses, caplog, stream: bool) -> None:
         "surface": "http",
         "method": "POST",
         "route": "/v1/completions",
-        "status": "200",
+        "status": 200,
         "request_id": "mine",
         "tenant": "acme",
         "prompt_tokens": 13,
@@ -70,8 +70,8 @@ async def test_what_fails_has_a_line_too(addresses, caplog) -> None:
         await client.get("/v1/models/other")
         await client.get("/health")  # asked by machines: only for those who debug
     assert [(line["route"], line["status"]) for line in lines(caplog)] == [
-        ("/v1/completions", "400"),
-        ("/v1/models/{name:path}", "404"),
+        ("/v1/completions", 400),
+        ("/v1/models/{name:path}", 404),
     ]
     assert all("tenant" not in line for line in lines(caplog))
 
@@ -85,8 +85,19 @@ async def test_a_call(addresses, caplog) -> None:
         with pytest.raises(grpc.aio.AioRpcError):
             await stub.GetModelInfo(pb.GetModelInfoRequest(model="other"))
     generate, info = await both_lines(caplog)
-    assert (generate["route"], generate["status"], generate["tenant"]) == ("/jaxserve.v1.Inference/Generate", "OK", "acme")
+    assert (generate["route"], generate["tenant"]) == ("/jaxserve.v1.Inference/Generate", "acme")
+    assert (generate["status"], generate["grpc_status"]) == (0, "OK")
     assert (generate["output_tokens"], generate["finish_reason"]) == (2, "length")
     assert generate["request_id"] == "mine"
     assert str(info["request_id"]).startswith("req-")  # made up
-    assert (info["route"], info["status"]) == ("/jaxserve.v1.Inference/GetModelInfo", "NOT_FOUND")
+    assert (info["route"], info["grpc_status"]) == ("/jaxserve.v1.Inference/GetModelInfo", "NOT_FOUND")
+    assert info["status"] == grpc.StatusCode.NOT_FOUND.value[0]
+
+
+async def test_what_the_engine_never_saw_names_its_tenant_too(addresses, caplog) -> None:
+    caplog.set_level(logging.INFO, LOGGER)
+    async with httpx.AsyncClient(base_url=addresses.http, headers={"x-tenant": "acme" + "e" * 500}, timeout=30) as client:
+        await client.post("/v1/completions", json={"prompt": "x", "top_p": 7})
+    [line] = lines(caplog)
+    assert str(line["tenant"]).startswith("acme")
+    assert len(str(line["tenant"])) <= 128

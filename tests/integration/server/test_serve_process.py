@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import subprocess
 from collections.abc import Iterator
+from typing import Any
 
 import grpc
 import openai
@@ -146,9 +148,12 @@ def test_an_exit_code_leaves_the_process() -> None:
     assert (refused.returncode, refused.stdout, refused.stderr.count("\n")) == (2, "", 1)
 
 
+JSON = ("--log-format", "json", "--frontends", "2")
+
+
 @pytest.fixture(scope="module")
 def pico(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
-    yield from served(tmp_path_factory.mktemp("pico"), "--max-num-seqs", "2", "--max-num-batched-tokens", "64")
+    yield from served(tmp_path_factory.mktemp("pico"), *JSON, "--max-num-seqs", "2", "--max-num-batched-tokens", "64")
 
 
 def test_the_bundled_model_adds(pico: Process) -> None:
@@ -165,3 +170,28 @@ def test_the_bundled_model_adds(pico: Process) -> None:
     request = pb.GenerateRequest(chat=chat, sampling=pb.Sampling(temperature=0), stopping=pb.Stopping(max_tokens=32))
     with grpc.insecure_channel(pico.grpc) as channel:
         assert "42" in "".join(event.delta.text for event in InferenceStub(channel).Generate(request))
+
+
+def test_logs_in_json_are_nothing_else(pico: Process) -> None:
+    with openai.OpenAI(base_url=f"{pico.http}/v1", api_key="none") as client, pytest.raises(openai.BadRequestError):
+        client.completions.create(model="pico", prompt="x", max_tokens=-1)
+    with_status = [line for line in json_lines(pico) if "status" in line]
+    assert with_status
+    assert all(isinstance(line["status"], int) for line in with_status)
+    said = [line["message"] for line in json_lines(pico)]
+    assert sum("no API keys" in message for message in said) == 1, "once, however many front ends there are"
+    for words in ("pico: ", "KV cache", "compiling: ", "setting  "):
+        assert any(words in message for message in said), words
+
+
+def json_lines(process: Process) -> list[dict[str, Any]]:
+    """Everything on stderr."""
+    return [json.loads(line) for line in process.err.read_text().splitlines()]
+
+
+def test_what_keeps_a_server_from_starting_is_json_too() -> None:
+    given = command("/no/such/model", *JSON, "--log-level", "error", *FREE_PORTS)
+    refused = subprocess.run(given, check=False, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=120)
+    assert refused.returncode == 2
+    [line] = [json.loads(line) for line in refused.stderr.splitlines()]
+    assert (line["level"], "no checkpoint directory" in line["message"]) == ("error", True)
