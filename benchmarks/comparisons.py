@@ -53,7 +53,7 @@ def simulate(
     """Simulate one variant to its end; `patch` changes its scheduler, `retry` its clients."""
     scenario = Scenario(
         replica=ReplicaConfig(**(replica or {})),
-        scheduler=SchedulerConfig(**(scheduler or {})),
+        scheduler=SchedulerConfig(**{"ttft_target_ms": 0.0, **(scheduler or {})}),
         workload=WorkloadConfig(**workload),
         slo=SloConfig(**(slo or {})),
     )

@@ -394,7 +394,7 @@ async def test_the_prefix_cache_can_be_reset(tokenizer):
 
 def test_in_an_overload_requests_are_refused_while_a_step_is_computed():
     """The loop's thread is in a step that does not end, and the refusal is there all the same."""
-    built = build(BrokenTokenizer())
+    built = build(None)
     told = []
     loop = EngineLoop(built.core, told.extend, lambda error: None)
     waits = dict.fromkeys((ServiceClass.INTERACTIVE_PAID, ServiceClass.INTERACTIVE_FREE), 9.0)
