@@ -2,21 +2,21 @@
 
 A crowd that comes at once is served in its order, and as many clients as like may each ask again when they were answered. But a
 queue that keeps growing makes everybody late who is behind it, however fast the machine is, and all its work is for requests that
-missed their time to first token. So where in two seconds one after the other half as many requests again come as are started,
+missed their time to first token. So where in two seconds one after the other a fourth more requests come than are started,
 while what waits would take longer than the target:
 
 - a request joins only if it would start within half of the target, else it is refused at once (one with a `queue_timeout` of its
   own decides for itself how long it waits);
 - who has waited for longer than the target waits on behind those that can still be in time.
 
-This ends when nobody waits, or when requests come no faster than they are started. Both are counted, so no estimate can make it
+This ends when nobody waits, or when for three seconds requests come no faster than they are started. Both are counted, so no estimate can make it
 last. (As Facebook's controlled delay and adaptive LIFO: Maurer, Fail at Scale, ACM Queue 13(8), 2015.)
 """
 
 from __future__ import annotations
 
-BEGINS, ENDS = 1.5, 1.2  # times as many requests come as are started
-IN_A_ROW = 2  # intervals of that, so that one crowd is none
+BEGINS, ENDS = 1.25, 1.1  # times as many requests come as are started
+TO_BEGIN, TO_END = 2, 3  # intervals in a row of that: one crowd is no overload, one lull not its end
 SHORTEST, LONGEST = 1.0, 10.0  # seconds of an interval,
 FEWEST = 8  # requests that come in one, if they come within the longest
 QUEUE_SHARE = 0.5  # of the target that may be waited in the queue: the prompt must be computed too
@@ -70,13 +70,13 @@ class Overload:
         if now - self._began < (SHORTEST if self._came >= FEWEST else LONGEST):
             return self.is_on
         if self.is_on:
-            self.is_on = self._came > ENDS * self._started
+            other_way = self._came <= ENDS * self._started
         else:
-            grows = self._came >= max(FEWEST, BEGINS * self._started) and backlog > self._target
-            self._in_a_row = self._in_a_row + 1 if grows else 0
-            self.is_on = self._in_a_row >= IN_A_ROW
+            other_way = self._came >= max(FEWEST, BEGINS * self._started) and backlog > self._target
+        self._in_a_row = self._in_a_row + 1 if other_way else 0
+        if self._in_a_row >= (TO_END if self.is_on else TO_BEGIN):
+            self.is_on, self._in_a_row = not self.is_on, 0
             self.num_begun += self.is_on
-        self._in_a_row = 0 if self.is_on else self._in_a_row
         self._begin_interval(now)
         return self.is_on
 

@@ -229,3 +229,20 @@ def test_prompt_that_can_never_fit_is_refused_before_anything_runs(tmp_path: Pat
 
 def test_simulate_runs_to_the_end() -> None:
     assert simulate(scenario(requests=5)).ledger.total().finished == 5
+
+
+def test_goodput_does_not_collapse_under_four_and_ten_times_the_load() -> None:
+    """About 17 requests a second are served. Patient clients, default settings; without load shedding it is a twentieth."""
+    good = {}
+    for rate in (16.0, 64.0, 160.0):
+        settings = scenario(
+            requests=int(20 * rate),
+            rate=rate,
+            prompt_tokens=600,
+            output_tokens=200,
+            scheduler={"max_num_seqs": 32},
+            slo={"slo_ttft_ms": 1000.0, "slo_itl_ms": 100.0},
+        )
+        good[rate] = simulate(settings).ledger.total().good_requests
+    assert good[64.0] > 0.85 * good[16.0]
+    assert good[160.0] > 0.8 * good[16.0], "two of the twenty seconds pass before it is noticed"
