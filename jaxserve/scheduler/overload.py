@@ -9,8 +9,8 @@ while what waits would take longer than the target:
   own decides for itself how long it waits);
 - who has waited for longer than the target waits on behind those that can still be in time.
 
-This ends when nobody waits, or when for three seconds requests come no faster than they are started. Both are counted, so no estimate can make it
-last. (As Facebook's controlled delay and adaptive LIFO: Maurer, Fail at Scale, ACM Queue 13(8), 2015.)
+This ends when nobody waits, or when for three seconds requests come no faster than they are started. Both are counted, so no
+estimate can make it last. (As Facebook's controlled delay and adaptive LIFO: Maurer, Fail at Scale, ACM Queue 13(8), 2015.)
 """
 
 from __future__ import annotations
