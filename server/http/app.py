@@ -44,7 +44,7 @@ def create_app(
     failures.install(app, routes)
     openapi.install(app)
     app.add_middleware(Heads, routes=routes)
-    app.add_middleware(Gate, gateway=gateway, bodies=Bodies(config))
+    app.add_middleware(Gate, gateway=gateway, bodies=Bodies(config), routes=routes)
     rules = PageRules.of(config)
     app.add_middleware(Pages, rules=rules)
     app.add_middleware(Observed, observatory=observatory, names=RouteNames(routes))

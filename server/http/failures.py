@@ -59,11 +59,11 @@ async def _on_http_error(routes: Sequence[Route], request: Request, error: Excep
     detail: ErrorDetail = {"message": message, "type": "invalid_request_error", "param": None, "code": status.name.lower()}
     headers = dict(error.headers or {})
     if status is HTTPStatus.METHOD_NOT_ALLOWED:
-        headers["Allow"] = ", ".join(sorted(_methods(routes, path)))  # the framework looks at one route only
+        headers["Allow"] = ", ".join(sorted(methods_at(routes, path)))  # the framework looks at one route only
     return json_response(shaped(detail, status, path), status, headers)
 
 
-def _methods(routes: Sequence[Route], path: str) -> set[str]:
+def methods_at(routes: Sequence[Route], path: str) -> set[str]:
     """What may be done at a path."""
     methods = {method for route in routes if route.path_regex.match(path) for method in route.methods or ()}
     return methods | ({"HEAD"} if "GET" in methods else set())

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import msgspec
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from jaxserve.errors import CancelledRequestError, InvalidRequestError, JaxserveError
@@ -15,7 +17,7 @@ from server.gateway.idempotency import Add, fingerprint
 from server.gateway.refusals import rate_limit_headers
 from server.gateway.routes import http_access, is_upload, takes_body
 from server.http.disconnect import until_gone
-from server.http.failures import error_response
+from server.http.failures import error_response, methods_at
 from server.http.headers import TENANT_HEADER
 from server.http.held import Bodies, check_without_body
 from server.observe.exchange import name_tenant
@@ -41,12 +43,14 @@ class Gate:
         app: what answers.
         gateway: who may come in.
         bodies: those that are held.
+        routes: all that the application has.
     """
 
-    def __init__(self, app: ASGIApp, gateway: Gateway, bodies: Bodies) -> None:
+    def __init__(self, app: ASGIApp, gateway: Gateway, bodies: Bodies, routes: Sequence[BaseRoute]) -> None:
         self._app = app
         self._gateway = gateway
         self._bodies = bodies
+        self._routes = [route for route in routes if isinstance(route, Route)]
         self._encode = msgspec.msgpack.Encoder().encode
         self._decode_head = msgspec.msgpack.Decoder(_Head).decode
 
@@ -65,7 +69,7 @@ class Gate:
                 raise InvalidRequestError(f"{_KEY_HEADER} is not taken with an upload", param=_KEY_HEADER)
             if len(keys) > 1:
                 raise InvalidRequestError(f"{_KEY_HEADER} must be given once, got {len(keys)}", param=_KEY_HEADER)
-            if not takes_body(method, path):
+            if not takes_body(method, path) and (access == "open" or self._is_served(method, path)):  # else a 404 or a 405
                 check_without_body(method, path, headers)
         except JaxserveError as error:
             await error_response(error, path)(scope, receive, send)
@@ -83,6 +87,9 @@ class Gate:
                 await self._keyed(call, keys[0], body, scope, receive, send)
             else:
                 await self._plain(call, scope, _with_body(body, receive), send)
+
+    def _is_served(self, method: str, path: str) -> bool:
+        return ("GET" if method == "HEAD" else method) in methods_at(self._routes, path)
 
     async def _plain(self, call: Call, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer, counting what is delivered."""

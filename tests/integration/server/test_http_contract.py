@@ -186,7 +186,7 @@ def test_prompts_of_wrong_shapes(client: httpx.Client, path: str, value: Any) ->
 def test_headers_that_are_no_text(client: httpx.Client) -> None:
     for headers in HEADERS:
         reply = client.post("/v1/completions", json=GOOD["/v1/completions"], headers=headers)
-        assert reply.status_code in (200, 400), (headers, reply.text)
+        assert reply.status_code in ((403,) if "host" in headers else (200, 400)), (headers, reply.text)
 
 
 @pytest.mark.parametrize(
