@@ -54,8 +54,7 @@ async def test_deadlines_hold_while_the_engine_stands_still(stopped: HashServer)
             ask(client, timeout=0.4, queue_timeout=25.0),
         )
     assert {error["code"] for error in errors} == {"deadline_exceeded"}
-    named = [error["message"].rpartition("(")[2] for error in errors]
-    assert named == ["queue_timeout)", "queue_timeout)", "timeout)", "timeout)", "timeout)"]
+    assert [error["param"] for error in errors] == ["queue_timeout", "queue_timeout", "timeout", "timeout", "timeout"]
 
 
 async def test_nobody_is_sent_to_an_engine_that_stands_still(stopped: HashServer) -> None:
@@ -82,7 +81,7 @@ async def test_requests_that_run_when_the_engine_stops_keep_their_deadlines(tmp_
                     if not lines and line.startswith("data: "):
                         os.kill(engine, signal.SIGSTOP)
                     lines.append(line)
-        assert any("did not end in time (timeout)" in line for line in lines)
+        assert any("did not end in time" in line for line in lines)
         os.kill(engine, signal.SIGCONT)
         server.until_ready()
         assert server.until_idle()["requests_aborted_total"] == 1
