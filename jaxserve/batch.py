@@ -105,7 +105,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             job = Job(batch.files(), job_model(engine.model), shard=shard, config=job_config, on_scan=shown.scanned)
             with job, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 summary, interrupted = runner.run(_work(job, engine, cluster, shown))
-        return _finish(summary, interrupted, batch)
+        return _finish(job, summary, interrupted, batch)
     except JaxserveError as error:
         sys.stderr.write(f"jaxserve: {error.message}\n")
         return _EXIT_ERROR
@@ -143,7 +143,7 @@ async def _run(job: Job, answers: Answers, on_progress: OnProgress) -> None:
     try:
         await job.run(answers, on_progress)
     except JaxserveError as error:
-        raise InternalError(f"{error.message}; {_left(job.summary())}") from error
+        raise InternalError(f"{error.message}; {_left(job)}") from error
 
 
 def _engine_config(settings: Mapping[str, Any], cluster: ClusterConfig) -> EngineConfig:
@@ -177,19 +177,19 @@ def _kv_use(stats: EngineStats) -> float:
     return 1.0 - stats.pages_free / stats.pages_total
 
 
-def _finish(summary: Summary, interrupted: int | None, batch: BatchConfig) -> int:
+def _finish(job: Job, summary: Summary, interrupted: int | None, batch: BatchConfig) -> int:
     """Tell what became of the job. Returns the exit code."""
     sys.stdout.write(summary.text(batch.cost_per_hour) + "\n")
     if batch.summary_json is not None:
         write_json(Path(batch.summary_json), summary.as_dict(batch.cost_per_hour))
     if interrupted is not None:
-        sys.stderr.write(f"jaxserve: {signal.Signals(interrupted).name}; {_left(summary)}\n")
+        sys.stderr.write(f"jaxserve: {signal.Signals(interrupted).name}; {_left(job)}\n")
         return _EXIT_SIGNAL + interrupted
     return _EXIT_FAILURES if summary.all_runs.failed or summary.all_runs.invalid else 0
 
 
-def _left(summary: Summary) -> str:
-    return f"{summary.all_runs.done:,} of {summary.lines:,} lines are done, run the same command to go on"
+def _left(job: Job) -> str:
+    return f"{job.durable:,} of {job.progress.lines:,} lines are done and on the disk, run the same command to go on"
 
 
 def _parser() -> argparse.ArgumentParser:

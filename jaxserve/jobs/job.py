@@ -61,6 +61,11 @@ class Job:
             return self._runner.progress()
         return Progress(self._storage.lines, Counts(), self._storage.state.counts, 0)
 
+    @property
+    def durable(self) -> int:
+        """Lines whose results are on the disk. What was answered since the last commit is in `progress` and not in this."""
+        return self._storage.state.counts.done
+
     async def run(self, answers: Answers, on_progress: OnProgress = _silent) -> Summary:
         """Answer every line that is not done; once a job. Returns when all are, or after `stop`.
 

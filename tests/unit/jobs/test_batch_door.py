@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import threading
 import time
@@ -134,7 +135,7 @@ def test_a_signal_stops_the_job_and_it_goes_on(
     thread.join()
     told = capsys.readouterr()
     assert number.name in told.err
-    assert "of 400 lines are done, run the same command to go on" in told.err
+    assert "of 400 lines are done and on the disk, run the same command to go on" in told.err
     assert "lines left" in told.out
     done = len(read(output))
     assert 0 < done < 400
@@ -142,12 +143,32 @@ def test_a_signal_stops_the_job_and_it_goes_on(
     assert sorted(line["custom_id"] for line in read(output)) == sorted(f"r{number}" for number in range(400))
 
 
+def test_a_full_disk_is_told_with_what_is_on_it(door: Door, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Not with what was answered: results that could not be written are computed again."""
+    write(tmp_path / "in.jsonl", *(good(f"r{number}") for number in range(400)))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, before[1]))  # as a disk that has no more for any file
+    try:
+        assert door("--commit-seconds", "0.5") == 2
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    told = capsys.readouterr().err.splitlines()[-1]
+    there = len(read(tmp_path / "out.jsonl"))
+    assert 0 <= there < 400
+    assert told == (
+        f"jaxserve: cannot write the job's files: File too large; {there} of 400 lines are done and on the disk, "
+        "run the same command to go on"
+    )
+    assert door() == 0
+    assert sorted(line["custom_id"] for line in read(tmp_path / "out.jsonl")) == sorted(f"r{number}" for number in range(400))
+
+
 def test_a_dead_engine_is_told_with_what_was_done(door: Door, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(tmp_path / "in.jsonl", *(good(f"r{number}") for number in range(200)))
     assert door(fails_at=30) == 2
     told = capsys.readouterr().err
     assert "the engine died" in told
-    assert "of 200 lines are done, run the same command to go on" in told
+    assert "of 200 lines are done and on the disk, run the same command to go on" in told
     assert door(fails_at=None) == 0
     assert len(read(tmp_path / "out.jsonl")) == 200
 
