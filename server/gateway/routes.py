@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
 Access = Literal["open", "key", "admin"]
@@ -21,7 +22,8 @@ _OPEN_PATHS = frozenset(
         "/favicon.ico",
     }
 )
-_OPEN_UNDER = ("/health/", "/docs/")
+_OPEN_UNDER = ("/health/", "/v2/health/", "/docs/")
+_MODEL_READY = re.compile("/v2/models/.+/ready")
 _ADMIN_PATHS = frozenset({"/reset_prefix_cache", "/drain"})
 _ADMIN_UNDER = ("/debug/", "/admin/")
 
@@ -54,7 +56,7 @@ def takes_body(method: str, path: str) -> bool:
 
 def http_access(path: str) -> Access:
     """Who may use an HTTP path."""
-    if path in _OPEN_PATHS or path.startswith(_OPEN_UNDER):
+    if path in _OPEN_PATHS or path.startswith(_OPEN_UNDER) or _MODEL_READY.fullmatch(path):
         return "open"
     if path in _ADMIN_PATHS or path.startswith(_ADMIN_UNDER):
         return "admin"

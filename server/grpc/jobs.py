@@ -15,6 +15,7 @@ from server.streams import Events, run
 
 # Believed as it comes: only a gateway that sets it, and drops what clients send, makes it mean something.
 TENANT_METADATA = "x-tenant"
+DEADLINE_METADATA = "grpc-timeout"  # what the protocol calls a call's deadline
 
 
 def options_of(call: Call, fields: Mapping[str, Any]) -> RequestOptions:
@@ -33,7 +34,7 @@ def options_of(call: Call, fields: Mapping[str, Any]) -> RequestOptions:
 
 def limit_names(options: RequestOptions, fields: Mapping[str, Any], name: str) -> dict[str, str]:
     """What the client calls the timeout that `options_of` made of the fields: `name`, or its call's deadline."""
-    return {"timeout": name if options.timeout == fields.get("timeout") else "grpc-timeout"}
+    return {"timeout": name if options.timeout == fields.get("timeout") else DEADLINE_METADATA}
 
 
 def events_of(client: EngineClient, job: Job) -> Events:

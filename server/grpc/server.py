@@ -64,7 +64,7 @@ class GrpcServer:
         generating, others = [one.SERVICE.full_name for one in (service, kserve, vllm)], [admin.SERVICE.full_name]
         ready = observatory.check_ready
         self._health = Health(ready, generating, others, self._closing)
-        engines = (Inference(client), Kserve(client, ready), VllmEngine(client, ready))
+        engines = (Inference(client), Kserve(client, ready, observatory.metrics), VllmEngine(client, ready))
         services = (*engines, Admin(client, ready, on_drain, self._closing), self._health)
         self._server.add_generic_rpc_handlers(tuple(one.handler() for one in services))
         names = (*generating, *others, health.SERVICE.full_name, reflection.SERVICE_NAME)

@@ -16,6 +16,7 @@ from server.http.files import api as files
 from server.http.gate import Gate
 from server.http.heads import Heads
 from server.http.held import Bodies
+from server.http.kserve import api as kserve
 from server.http.messages import api as messages
 from server.http.middleware import Envelope
 from server.http.observed import Observed, RouteNames
@@ -37,7 +38,8 @@ def create_app(
     app.state.observatory = observatory
     app.state.storage = storage
     app.state.deep_health = DeepHealth(client, RealClock())
-    parts = (chat, completions, responses, messages, files, batches, tokens, about, load, admin, observe, docs_page, front_page)
+    asked = (chat, completions, responses, messages, kserve, files, batches, tokens)
+    parts = (*asked, about, load, admin, observe, docs_page, front_page)
     routes = [*app.routes, *(route for part in parts for route in part.router.routes)]
     for part in parts:
         app.include_router(part.router)

@@ -1,4 +1,4 @@
-"""Bodies of errors: OpenAI's shape, and Anthropic's under /v1/messages."""
+"""Bodies of errors: OpenAI's shape, Anthropic's under /v1/messages, KServe's under /v2."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from jaxserve.errors import JaxserveError
 from server.errors import OUTCOMES, ErrorBody, ErrorDetail, http_body
 
 _ANTHROPIC_PATH = "/v1/messages"
+_KSERVE_PATH = "/v2"
 _ANTHROPIC_KINDS: Mapping[int, str] = MappingProxyType(
     {
         HTTPStatus.UNAUTHORIZED: "authentication_error",
@@ -40,7 +41,18 @@ class AnthropicErrorBody(TypedDict):
     error: AnthropicErrorDetail
 
 
-def body_of(error: JaxserveError, path: str) -> ErrorBody | AnthropicErrorBody:
+class KserveErrorBody(TypedDict):
+    """Body of every error under /v2: the protocol's message, and what our errors say besides."""
+
+    error: str
+    code: str | None
+    param: str | None
+
+
+AnyErrorBody = ErrorBody | AnthropicErrorBody | KserveErrorBody
+
+
+def body_of(error: JaxserveError, path: str) -> AnyErrorBody:
     """The error as clients of `path` expect it."""
     return shaped(http_body(error)["error"], OUTCOMES[error.code].http, path)
 
@@ -50,8 +62,10 @@ def speaks_anthropic(path: str) -> bool:
     return path == _ANTHROPIC_PATH or path.startswith(_ANTHROPIC_PATH + "/")
 
 
-def shaped(detail: ErrorDetail, status: int, path: str) -> ErrorBody | AnthropicErrorBody:
+def shaped(detail: ErrorDetail, status: int, path: str) -> AnyErrorBody:
     """An error that may have no code of its own, as clients of `path` expect it."""
+    if path == _KSERVE_PATH or path.startswith(_KSERVE_PATH + "/"):
+        return {"error": detail["message"], "code": detail["code"], "param": detail["param"]}
     if not speaks_anthropic(path):
         return {"error": detail}
     kind = _ANTHROPIC_KINDS.get(status, "invalid_request_error" if status < HTTPStatus.INTERNAL_SERVER_ERROR else "api_error")

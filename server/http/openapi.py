@@ -42,6 +42,7 @@ field at fault. Unknown fields are ignored; known ones that cannot be honoured a
 - Files and batches are the tenant's: what is another's does not exist.
 - A slash at the end of a path changes nothing; `/chat/completions`, `/models` and the like are those under `/v1`. What takes GET
   takes HEAD.
+- `/v2` speaks the Open Inference Protocol (KServe v2) with Triton's extensions; its documents are those of the protocol.
 - `Retry-After` says in seconds when a request that was refused may succeed.
 """
 

@@ -14,7 +14,10 @@ logger = logging.getLogger(__name__)
 
 # Asked every few seconds by machines: only of interest to whoever debugs them.
 _PROBES = frozenset(
-    {"/ping", "/health", "/health/deep", "/ready", "/metrics", "/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"}
+    {
+        *("/ping", "/health", "/health/deep", "/ready", "/metrics", "/v2/health/live", "/v2/health/ready"),
+        *("/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"),
+    }
 )
 
 

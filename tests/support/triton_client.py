@@ -92,7 +92,10 @@ def main() -> None:
             "models": [client.is_model_ready(MODEL), client.is_model_ready("other")],
             "server": client.get_server_metadata().name,
             "inputs": [tensor.name for tensor in client.get_model_metadata(MODEL).inputs],
+            "config": [tensor.data_type for tensor in client.get_model_config(MODEL).config.input],
+            "index": [(model.name, model.state) for model in client.get_model_repository_index().models],
             "whole": whole(client, count),
+            "succeeded": client.get_inference_statistics(MODEL).model_stats[0].inference_stats.success.count,
             "streamed": streamed(client, count, 3),
             "failure": failure(client),
         }

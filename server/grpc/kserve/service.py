@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
-from importlib.metadata import version
+from functools import partial
 
 import grpc
 from google.protobuf.message import Message
@@ -14,12 +14,12 @@ from jaxserve.engine.client import EngineClient
 from jaxserve.errors import InternalError, InvalidRequestError, JaxserveError
 from server.grpc.calls import Call, conversing, decoded, service, unary
 from server.grpc.health import accepts
-from server.grpc.jobs import events_of
-from server.grpc.kserve.replies import FINAL, answers
-from server.grpc.kserve.requests import INPUTS, OUTPUTS, VERSION, check_version, inference_of
+from server.grpc.jobs import DEADLINE_METADATA, TENANT_METADATA, events_of, options_of
 from server.grpc.kserve.stream import side_by_side
+from server.kserve import metadata
+from server.kserve.replies import FINAL, answers
+from server.kserve.requests import VERSION, Carrier, inference_of
 from server.proto import kserve_pb2 as pb
-from server.requests import check_model
 
 SERVICE = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"]
 
@@ -27,11 +27,18 @@ _LOG = logging.getLogger(__name__)
 
 
 class Kserve:
-    """The service's methods. `ready` raises a JaxserveError unless requests are accepted and the engine's loop turns."""
+    """The service's methods.
 
-    def __init__(self, client: EngineClient, ready: Callable[[], None]) -> None:
+    Args:
+        client: the engine.
+        ready: raises a JaxserveError unless requests are accepted and the engine's loop turns.
+        metrics: the Prometheus text of all processes.
+    """
+
+    def __init__(self, client: EngineClient, ready: Callable[[], None], metrics: Callable[[], Awaitable[bytes]]) -> None:
         self._client = client
         self._ready = ready
+        self._metrics = metrics
 
     async def server_live(self, request: pb.ServerLiveRequest, call: Call) -> pb.ServerLiveResponse:
         """Tell that the process answers."""
@@ -48,22 +55,29 @@ class Kserve:
 
     async def server_metadata(self, request: pb.ServerMetadataRequest, call: Call) -> pb.ServerMetadataResponse:
         """Describe the server."""
-        return pb.ServerMetadataResponse(name="jaxserve", version=version("jaxserve"))
+        return metadata.server_metadata()
 
     async def model_metadata(self, request: pb.ModelMetadataRequest, call: Call) -> pb.ModelMetadataResponse:
         """Describe the served model's tensors."""
-        check_model(self._client, request.name)
-        check_version(request.version)
-        reply = pb.ModelMetadataResponse(name=self._client.model.name, versions=[VERSION], platform="jaxserve")
-        for name, datatype in INPUTS.items():
-            reply.inputs.add(name=name, datatype=datatype, shape=[1])
-        for name, datatype in OUTPUTS.items():
-            reply.outputs.add(name=name, datatype=datatype, shape=[-1])
-        return reply
+        return metadata.model_metadata(self._client, request.name, request.version)
+
+    async def model_config(self, request: pb.ModelConfigRequest, call: Call) -> pb.ModelConfigResponse:
+        """Describe the served model as Triton does."""
+        return pb.ModelConfigResponse(config=metadata.model_config(self._client, request.name, request.version))
+
+    async def model_statistics(self, request: pb.ModelStatisticsRequest, call: Call) -> pb.ModelStatisticsResponse:
+        """Tell what requests took since the start, in all processes."""
+        return metadata.model_statistics(self._client, request.name, request.version, await self._metrics())
+
+    async def repository_index(self, request: pb.RepositoryIndexRequest, call: Call) -> pb.RepositoryIndexResponse:
+        """List the names of the served model."""
+        if request.repository_name:
+            raise InvalidRequestError("repository_name must be empty: there is one repository", param="repository_name")
+        return metadata.repository_index(self._client, self._ready, only_ready=request.ready)
 
     async def model_infer(self, request: pb.ModelInferRequest, call: Call) -> pb.ModelInferResponse:
         """Answer one request at once with all of its output."""
-        inference = inference_of(self._client, request, call)
+        inference = inference_of(self._client, request, _carrier(call))
         if inference.stream:
             raise InvalidRequestError("stream must be false: ModelStreamInfer answers piece by piece", param="stream")
         call.request_id = inference.job.request_id
@@ -89,6 +103,9 @@ class Kserve:
                 "ModelReady": unary(pb.ModelReadyRequest, self.model_ready),
                 "ServerMetadata": unary(pb.ServerMetadataRequest, self.server_metadata),
                 "ModelMetadata": unary(pb.ModelMetadataRequest, self.model_metadata),
+                "ModelConfig": unary(pb.ModelConfigRequest, self.model_config),
+                "ModelStatistics": unary(pb.ModelStatisticsRequest, self.model_statistics),
+                "RepositoryIndex": unary(pb.RepositoryIndexRequest, self.repository_index),
                 "ModelInfer": unary(pb.ModelInferRequest, self.model_infer),
                 "ModelStreamInfer": conversing(self.model_stream_infer),
             },
@@ -100,7 +117,7 @@ class Kserve:
         try:
             request = decoded(pb.ModelInferRequest, payload)
             name = request.id
-            inference = inference_of(self._client, request, call)
+            inference = inference_of(self._client, request, _carrier(call))
             events = events_of(self._client, inference.job)
             async with aclosing(answers(inference, self._client.model.name, events)) as found:
                 async for answer in found:
@@ -110,6 +127,10 @@ class Kserve:
         except Exception:
             _LOG.exception("a request of the stream %s failed", call.request_id)
             yield _failure(name, InternalError("the server failed to answer this request"))
+
+
+def _carrier(call: Call) -> Carrier:
+    return Carrier(partial(options_of, call), TENANT_METADATA, DEADLINE_METADATA)
 
 
 def _failure(name: str, error: JaxserveError) -> pb.ModelStreamInferResponse:

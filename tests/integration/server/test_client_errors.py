@@ -11,7 +11,7 @@ import httpx
 import openai
 import pytest
 
-from server.grpc.kserve.tensors import texts
+from server.kserve.tensors import texts
 from server.proto import kserve_pb2 as kserve
 from server.proto.inference_pb2 import GenerateRequest
 from server.proto.inference_pb2_grpc import InferenceStub

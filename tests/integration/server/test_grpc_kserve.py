@@ -17,7 +17,7 @@ from jaxserve.errors import QueueFullError
 from jaxserve.sampling.params import SamplingParams
 from jaxserve.types import RequestOptions, ServiceClass
 from server.grpc.kserve.stream import MAX_REQUESTS
-from server.grpc.kserve.tensors import texts
+from server.kserve.tensors import texts
 from server.proto import kserve_pb2 as pb
 from server.proto.kserve_pb2_grpc import GRPCInferenceServiceStub
 from tests.support.scripted import ScriptedClient

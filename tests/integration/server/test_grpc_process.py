@@ -62,6 +62,9 @@ async def test_tritons_client(process: Process, channel: grpc.aio.Channel) -> No
     assert text
     assert (seen["live"], seen["ready"], seen["models"], seen["server"]) == (True, True, [True, False], "jaxserve")
     assert "text_input" in seen["inputs"]
+    assert seen["config"] == [13, 13] + [1] * (len(seen["inputs"]) - 2)  # strings, then booleans
+    assert seen["index"] == [["pico", "READY"]]
+    assert seen["succeeded"] >= 1
     assert seen["whole"] == {"text": text, "reason": "length", "tokens": 6}
     assert seen["streamed"]["texts"] == {str(index): text for index in range(3)}
     assert seen["streamed"]["errors"] == ["sampling_parameters.temperature must be between 0.0 and 100.0, got -1"]

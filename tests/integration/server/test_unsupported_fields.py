@@ -10,7 +10,7 @@ import grpc
 import httpx
 import pytest
 
-from server.grpc.kserve.tensors import texts
+from server.kserve.tensors import texts
 from server.proto import kserve_pb2 as kserve
 from server.proto import vllm_engine_pb2 as vllm
 from server.proto.inference_pb2 import GenerateRequest

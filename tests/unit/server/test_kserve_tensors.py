@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxserve.errors import InvalidRequestError
-from server.grpc.kserve.tensors import inputs_of, numbers, one_bool, one_text, texts
+from server.kserve.tensors import inputs_of, numbers, one_bool, one_text, texts
 from server.proto import kserve_pb2 as pb
 
 

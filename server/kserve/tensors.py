@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from jaxserve.errors import InvalidRequestError
 from server.proto import kserve_pb2 as pb
@@ -70,6 +70,18 @@ def texts(elements: Sequence[str]) -> bytes:
 def numbers(datatype: str, elements: Sequence[float]) -> bytes:
     """Raw contents of an FP32 or UINT32 tensor."""
     return struct.pack(f"<{len(elements)}{_NUMBERS[datatype]}", *elements)
+
+
+def elements(datatype: str, raw: bytes) -> list[Any]:
+    """What raw contents of a BYTES, FP32 or UINT32 tensor of ours hold."""
+    if datatype in _NUMBERS:
+        return list(struct.unpack(f"<{len(raw) // 4}{_NUMBERS[datatype]}", raw))
+    found, at = [], 0
+    while at < len(raw):
+        (size,) = _LENGTH.unpack_from(raw, at)
+        at += _LENGTH.size + size
+        found.append(raw[at - size : at].decode())
+    return found
 
 
 def _check(tensor: Tensor, datatype: str) -> None:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from jaxserve.engine.client import EngineClient
 from jaxserve.errors import InvalidRequestError, ModelNotFoundError
-from server.grpc.calls import Call
-from server.grpc.jobs import TENANT_METADATA, limit_names, options_of
-from server.grpc.kserve.parameters import SAMPLING, from_json, plain, sampling_value
-from server.grpc.kserve.tensors import inputs_of, one_bool, one_text
+from jaxserve.types import RequestOptions
+from server.kserve.parameters import SAMPLING, from_json, plain, sampling_value
+from server.kserve.tensors import inputs_of, one_bool, one_text
 from server.proto import kserve_pb2 as pb
 from server.requests import Job, admit, check_not_empty, new_id, sampling_params
 from server.unsupported.check import checked
@@ -27,6 +27,7 @@ ASKED_BY = {
 }
 _FLAGS = ("stream", "exclude_input_in_output", *ASKED_BY)
 INPUTS = {"text_input": "BYTES", "sampling_parameters": "BYTES", **dict.fromkeys(_FLAGS, "BOOL")}
+REQUIRED = frozenset({"text_input"})
 OUTPUTS = {
     "text_output": "BYTES",
     "finish_reason": "BYTES",
@@ -38,7 +39,21 @@ OUTPUTS = {
 
 _OPTIONS = ("service_class", "cache_salt", "queue_timeout", "max_total_tokens")
 _DEFAULT_MAX_TOKENS = 16  # vLLM's
-_NAMES = {"tenant": TENANT_METADATA, "prompt": "text_input"}
+
+
+@dataclass(frozen=True, slots=True)
+class Carrier:
+    """What brought a request.
+
+    Attributes:
+        options_of: whose request it is and how long it may take, with the options that it names itself.
+        tenant: what clients call the tenant.
+        deadline: what they call a time limit that is not in the request.
+    """
+
+    options_of: Callable[[Mapping[str, Any]], RequestOptions]
+    tenant: str
+    deadline: str = "timeout"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +75,16 @@ class Inference:
     outputs: tuple[str, ...]
 
 
-def inference_of(client: EngineClient, request: pb.ModelInferRequest, call: Call) -> Inference:
-    """Read a request. Raises InvalidRequestError naming the tensor or parameter, ModelNotFoundError, DeadlineError."""
+def inference_of(client: EngineClient, request: pb.ModelInferRequest, carrier: Carrier) -> Inference:
+    """Read a request.
+
+    Args:
+        client: the engine.
+        request: what was asked.
+        carrier: what brought it.
+
+    Raises InvalidRequestError naming the tensor or parameter, ModelNotFoundError, DeadlineError.
+    """
     admit(client, request.model_name)
     check_version(request.model_version)
     inputs = inputs_of(request)
@@ -78,20 +101,22 @@ def inference_of(client: EngineClient, request: pb.ModelInferRequest, call: Call
         raise InvalidRequestError("exclude_input_in_output must be true with stream", param="exclude_input_in_output")
     outputs = _outputs(request, flags)
     fields, options = _parameters(request)
+    own_names = {"prompt": "text_input", "tenant": carrier.tenant}
     if "sampling_parameters" in inputs:
         given = from_json(one_text(*inputs["sampling_parameters"]), "sampling_parameters")
         twice = min(given.keys() & fields.keys(), default=None)
         if twice is not None:
             raise InvalidRequestError(f"parameters.{twice} is in sampling_parameters too", param=f"parameters.{twice}")
-        names = {**_NAMES, **{name: f"sampling_parameters.{name}" for name in given}}
+        names = {**own_names, **{name: f"sampling_parameters.{name}" for name in given}}
         fields |= given
     else:
-        names = _NAMES
+        names = own_names
     names = {**{name: f"parameters.{name}" for name in (*SAMPLING, *_OPTIONS, "timeout")}, **names}
     if {"cumulative_logprob", "logprobs"}.intersection(outputs):
         fields.setdefault("logprobs", 0)
-    granted = options_of(call, options)
-    names = {**names, **limit_names(granted, options, names["timeout"])}
+    granted = carrier.options_of(options)
+    if granted.timeout != options.get("timeout"):
+        names["timeout"] = carrier.deadline
     job = Job(
         request_id=new_id("infer"),
         prompts=(text,),

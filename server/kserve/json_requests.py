@@ -1,0 +1,169 @@
+"""From the protocol's JSON, and the bytes of tensors after it, to the ModelInferRequest that says the same."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, TypeVar
+
+import msgspec
+
+from jaxserve.errors import InvalidRequestError
+from server.kserve.requests import INPUTS
+from server.kserve.tensors import texts
+from server.proto import kserve_pb2 as pb
+
+_BINARY_SIZE = "binary_data_size"
+_ALL_BINARY, _BINARY = "binary_data_output", "binary_data"
+_MAX_INT, _MIN_INT = 2**63 - 1, -(2**63)
+
+Body = TypeVar("Body")
+
+
+class _Input(msgspec.Struct):
+    name: str
+    datatype: str
+    shape: list[int]
+    data: Any = None
+    parameters: dict[str, Any] = {}
+
+
+class _Output(msgspec.Struct):
+    name: str
+    parameters: dict[str, Any] = {}
+
+
+class _Infer(msgspec.Struct):
+    inputs: list[_Input]
+    id: str = ""
+    outputs: list[_Output] = []
+    parameters: dict[str, Any] = {}
+
+
+def read_json(content: bytes, kind: type[Body]) -> Body:
+    """A body. Raises InvalidRequestError that says where it is not as it must be."""
+    try:
+        return msgspec.json.decode(content, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidRequestError(f"the body is not as it must be: {error}") from error
+
+
+def infer_request(
+    model: str, version: str, body: bytes, json_bytes: int | None
+) -> tuple[pb.ModelInferRequest, frozenset[str] | None]:
+    """A request, and the names of outputs that are wanted as bytes, None for all.
+
+    Args:
+        model: name of the model, of the path.
+        version: of the model, of the path; or nothing.
+        body: JSON, and after it the contents of tensors that say how long theirs are.
+        json_bytes: how long the JSON is; None for all of the body.
+
+    Raises InvalidRequestError naming what is wrong.
+    """
+    if json_bytes is not None and not 0 <= json_bytes <= len(body):
+        raise InvalidRequestError(
+            f"Inference-Header-Content-Length must be between 0 and the body's {len(body)} bytes, got {json_bytes}",
+            param="Inference-Header-Content-Length",
+        )
+    given = read_json(body if json_bytes is None else body[:json_bytes], _Infer)
+    request = pb.ModelInferRequest(model_name=model, model_version=version, id=given.id)
+    binary = memoryview(b"" if json_bytes is None else body[json_bytes:])
+    for one in given.inputs:
+        size = one.parameters.get(_BINARY_SIZE)
+        if size is None:
+            raw = _contents(one)
+        elif isinstance(size, int) and 0 <= size <= len(binary):
+            raw, binary = bytes(binary[:size]), binary[size:]
+        else:
+            raise InvalidRequestError(
+                f"{one.name}: {_BINARY_SIZE} must be between 0 and the {len(binary)} bytes that are left, got {size!r}",
+                param=one.name,
+            )
+        try:
+            request.inputs.add(name=one.name, datatype=one.datatype, shape=one.shape)
+        except ValueError as error:
+            raise InvalidRequestError(f"{one.name}: shape is out of range", param=one.name) from error
+        request.raw_input_contents.append(raw)
+    if binary:
+        raise InvalidRequestError(f"{len(binary)} bytes after the JSON belong to no input", param=_BINARY_SIZE)
+    for output in given.outputs:
+        request.outputs.add(name=output.name)
+    wants_all = given.parameters.pop(_ALL_BINARY, False)
+    _fill(request, given.parameters.items())
+    if wants_all:
+        return request, None
+    return request, frozenset(output.name for output in given.outputs if output.parameters.get(_BINARY))
+
+
+def generate_request(model: str, version: str, body: bytes) -> pb.ModelInferRequest:
+    """A request of Triton's generate extension: inputs and parameters by name, in the body itself or in its `parameters`.
+
+    Lists and objects, such as `stop`, are sampling parameters. Raises InvalidRequestError naming what is wrong.
+    """
+    given = read_json(body, dict[str, Any])
+    nested = given.pop("parameters", {})
+    if not isinstance(nested, dict):
+        raise InvalidRequestError("parameters must be an object", param="parameters")
+    for name in nested.keys() & given.keys():
+        raise InvalidRequestError(f"{name} is in parameters too", param=name)
+    identity = given.pop("id", "")
+    fields = {**given, **nested}
+    request = pb.ModelInferRequest(
+        model_name=model, model_version=version, id=identity if isinstance(identity, str) else str(identity)
+    )
+    structured = {name: fields.pop(name) for name in list(fields) if name not in INPUTS and isinstance(fields[name], list | dict)}
+    if isinstance(fields.get("sampling_parameters"), dict):  # an object says the same as its text
+        fields["sampling_parameters"] = json.dumps(fields["sampling_parameters"])
+    if structured:
+        if "sampling_parameters" in fields:
+            raise InvalidRequestError(
+                f"{min(structured)} belongs into sampling_parameters, which is given", param=min(structured)
+            )
+        fields["sampling_parameters"] = json.dumps(structured)
+    for name in INPUTS:
+        if name in fields:
+            one = _Input(name, INPUTS[name], [1], [fields.pop(name)])
+            request.inputs.add(name=name, datatype=one.datatype, shape=one.shape)
+            request.raw_input_contents.append(_contents(one))
+    _fill(request, ((name, value) for name, value in fields.items() if value is not None))
+    return request
+
+
+def _contents(tensor: _Input) -> bytes:
+    """Raw contents of an input's `data`; nothing for an input that is not known, which is told later."""
+    if tensor.name not in INPUTS:
+        return b""
+    elements = list(_flat(tensor.data))
+    if len(elements) != 1:
+        raise InvalidRequestError(f"{tensor.name} must have one element in data, got {len(elements)}", param=tensor.name)
+    (element,) = elements
+    wanted = str if INPUTS[tensor.name] == "BYTES" else bool
+    if not isinstance(element, wanted):
+        raise InvalidRequestError(f"{tensor.name} must be {'a string' if wanted is str else 'true or false'}", param=tensor.name)
+    return texts([element]) if isinstance(element, str) else bytes([element])
+
+
+def _flat(data: Any) -> Iterator[Any]:
+    """Elements of `data`, which may be nested as the shape is."""
+    for item in data if isinstance(data, list) else ():
+        if isinstance(item, list):
+            yield from _flat(item)
+        else:
+            yield item
+
+
+def _fill(request: pb.ModelInferRequest, parameters: Any) -> None:
+    """Give the request its parameters. Raises InvalidRequestError for a value that is none of the protocol's."""
+    for name, value in parameters:
+        if isinstance(value, bool):
+            request.parameters[name].bool_param = value
+        elif isinstance(value, int) and _MIN_INT <= value <= _MAX_INT:
+            request.parameters[name].int64_param = value
+        elif isinstance(value, float):
+            request.parameters[name].double_param = value
+        elif isinstance(value, str):
+            request.parameters[name].string_param = value
+        else:
+            where = f"parameters.{name[:100]}"
+            raise InvalidRequestError(f"{where} must be a string, a number or a boolean", param=where)

@@ -1,0 +1,98 @@
+"""What the protocol tells of the server and its model: names, tensors, state, what has been done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.metadata import version
+
+from jaxserve.engine.client import EngineClient
+from jaxserve.errors import JaxserveError
+from jaxserve.metrics import catalogue
+from jaxserve.metrics.catalogue import Metric
+from jaxserve.terminal.metrics_page import Page
+from server.kserve.requests import INPUTS, OUTPUTS, REQUIRED, VERSION, check_version
+from server.proto import kserve_pb2 as pb
+from server.requests import check_model, may_use
+
+EXTENSIONS = ("binary_tensor_data", "model_configuration", "parameters", "statistics")
+PLATFORM = "jaxserve"
+_NANOSECONDS = 1e9
+_TYPES = {"BYTES": "TYPE_STRING", "BOOL": "TYPE_BOOL", "FP32": "TYPE_FP32", "UINT32": "TYPE_UINT32"}
+
+
+def server_metadata() -> pb.ServerMetadataResponse:
+    """Which server it is."""
+    return pb.ServerMetadataResponse(name="jaxserve", version=version("jaxserve"), extensions=EXTENSIONS)
+
+
+def model_metadata(client: EngineClient, name: str, model_version: str) -> pb.ModelMetadataResponse:
+    """The served model's tensors. Raises ModelNotFoundError."""
+    _check(client, name, model_version)
+    reply = pb.ModelMetadataResponse(name=name or client.model.name, versions=[VERSION], platform=PLATFORM)
+    for tensor, datatype in INPUTS.items():
+        reply.inputs.add(name=tensor, datatype=datatype, shape=[1])
+    for tensor, datatype in OUTPUTS.items():
+        reply.outputs.add(name=tensor, datatype=datatype, shape=[-1])
+    return reply
+
+
+def model_config(client: EngineClient, name: str, model_version: str) -> pb.ModelConfig:
+    """The same as Triton's configuration of a model. Raises ModelNotFoundError."""
+    _check(client, name, model_version)
+    config = pb.ModelConfig(name=name or client.model.name, platform=PLATFORM, backend=PLATFORM)
+    for tensor, datatype in INPUTS.items():
+        config.input.add(name=tensor, data_type=_TYPES[datatype], dims=[1], optional=tensor not in REQUIRED)
+    for tensor, datatype in OUTPUTS.items():
+        config.output.add(name=tensor, data_type=_TYPES[datatype], dims=[-1])
+    config.model_transaction_policy.decoupled = True  # a request may have many answers
+    return config
+
+
+def repository_index(client: EngineClient, ready: Callable[[], None], *, only_ready: bool) -> pb.RepositoryIndexResponse:
+    """Every name of the model, and whether requests for it are accepted, which `ready` raises a JaxserveError if they are not."""
+    reply = pb.RepositoryIndexResponse()
+    state, reason = "READY", ""
+    try:
+        ready()
+    except JaxserveError as error:
+        state, reason = "UNAVAILABLE", error.message
+    if may_use(client) and (state == "READY" or not only_ready):
+        for name in client.model.names:
+            reply.models.add(name=name, version=VERSION, state=state, reason=reason)
+    return reply
+
+
+def model_statistics(client: EngineClient, name: str, model_version: str, metrics: bytes) -> pb.ModelStatisticsResponse:
+    """What requests took since the start. Raises ModelNotFoundError.
+
+    Args:
+        client: the engine.
+        name: of the model; empty for the only one.
+        model_version: its version, or nothing.
+        metrics: the Prometheus text, of all processes.
+    """
+    _check(client, name, model_version)
+    page = Page.read(metrics.decode(), 0.0)
+    one = pb.ModelStatistics(name=name or client.model.name, version=VERSION)
+    one.inference_count = round(page.value(catalogue.REQUESTS_FINISHED))
+    one.execution_count = round(page.sum_and_count(catalogue.STEP_SECONDS)[1])
+    stats = one.inference_stats
+    stats.success.CopyFrom(_duration(page, catalogue.E2E_LATENCY))
+    stats.fail.count = round(
+        page.value(catalogue.REQUESTS_ABORTED) + page.value(catalogue.REQUESTS_REJECTED)
+    )  # times are not kept
+    stats.queue.CopyFrom(_duration(page, catalogue.QUEUE_TIME))
+    stats.compute_infer.CopyFrom(_duration(page, catalogue.DECODE_TIME, catalogue.PREFILL_TIME))
+    return pb.ModelStatisticsResponse(model_stats=[one])
+
+
+def _duration(page: Page, metric: Metric, *others: Metric) -> pb.StatisticDuration:
+    """How often something was, and how long it took with what belongs to it."""
+    seconds, count = page.sum_and_count(metric)
+    seconds += sum(page.sum_and_count(other)[0] for other in others)
+    return pb.StatisticDuration(count=round(count), ns=round(seconds * _NANOSECONDS))
+
+
+def _check(client: EngineClient, name: str, model_version: str) -> None:
+    check_model(client, name)
+    check_version(model_version)
