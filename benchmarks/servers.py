@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -47,11 +48,12 @@ class Started:
 
 
 @contextmanager
-def started(flags: Sequence[str]) -> Iterator[Started]:
-    """Start a server and wait for its first line; end it at the end."""
+def started(flags: Sequence[str], checkout: Path = ROOT) -> Iterator[Started]:
+    """Start a server, of this checkout or another, and wait for its first line; end it at the end."""
     command = [sys.executable, "-m", "jaxserve.serve", *flags, "--port", "0", "--grpc-port", "0"]
     with tempfile.TemporaryFile() as errors:
-        popen = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=errors)
+        env = {**os.environ, "PYTHONPATH": str(checkout)}
+        popen = subprocess.Popen(command, cwd=checkout, env=env, stdout=subprocess.PIPE, stderr=errors)
         assert popen.stdout is not None
         try:
             yield Started(popen, popen.stdout.readline().decode().split(), errors)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from jaxserve.engine.bounds import RequestBounds
 from jaxserve.engine.events import Event
@@ -12,6 +12,8 @@ from jaxserve.sampling.defaults import NO_DEFAULTS, SamplingDefaults
 from jaxserve.sampling.params import SamplingParams
 from jaxserve.tokenizer.base import Tokenizer
 from jaxserve.types import ChatMessage, Prompt, RequestOptions
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +129,10 @@ class EngineClient(Protocol):
         Raises InvalidRequestError for a text that is not valid Unicode, ContextLengthError for one that cannot fit the context.
         With `last` no text is too long: only its end is looked at, and as many of the tokens as are wanted are among those given.
         """
+        ...
+
+    async def run_long(self, function: Callable[[], Result]) -> Result:
+        """Run a function that takes long, such as one that writes a long answer, off the event loop; one such at a time."""
         ...
 
     async def render_chat(self, messages: Sequence[ChatMessage], template_arguments: Mapping[str, Any]) -> Prompt:

@@ -5,6 +5,7 @@ The same events feed the offline API, HTTP and gRPC. Nothing sent is taken back:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jaxserve.types import FinishReason
@@ -70,7 +71,7 @@ class Started:
     prompt_token_ids: tuple[int, ...]
     cached_tokens: int
     queue_time: float
-    prompt_logprobs: tuple[PositionLogprobs | None, ...] | None = None
+    prompt_logprobs: Sequence[PositionLogprobs | None] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,9 @@ import logging
 import math
 import time
 import uuid
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from jaxserve.clock import RealClock
 from jaxserve.engine.bounds import RequestBounds
@@ -39,6 +39,8 @@ from jaxserve.scheduler.request import EngineRequest
 from jaxserve.tokenizer.base import Tokenizer
 from jaxserve.tokenizer.texts import Texts
 from jaxserve.types import ChatMessage, Prompt, RequestOptions, ServiceClass
+
+Result = TypeVar("Result")
 
 logger = logging.getLogger(__name__)
 
@@ -194,6 +196,10 @@ class Frontend:
         else:
             text = self.bounds.end_of(text, last)
         return await self._texts.encode(text, add_special_tokens=add_special_tokens)
+
+    async def run_long(self, function: Callable[[], Result]) -> Result:
+        """Run a function that takes long off the event loop; see EngineClient.run_long."""
+        return await self._texts.run_long(function)
 
     async def render_chat(self, messages: Sequence[ChatMessage], template_arguments: Mapping[str, Any]) -> Prompt:
         """Apply the chat template and tokenize; see EngineClient.render_chat."""

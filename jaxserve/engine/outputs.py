@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from jaxserve.clock import Clock
 from jaxserve.engine.events import Delta, Event, Finished, PositionLogprobs, Started, Timing, TokenLogprob, Usage
+from jaxserve.engine.prompt_scores import PromptScores
 from jaxserve.errors import InternalError, JaxserveError
 from jaxserve.sampling.params import SamplingParams
 from jaxserve.scheduler.plan import LogprobRows
@@ -77,7 +78,8 @@ class RequestOutputs:
         self.error: JaxserveError | None = None
         self._queue_time = 0.0
         self._num_cached = 0
-        self._scores: list[PositionLogprobs | None] = [None] * max(1, self._params.prompt_logprobs_start)
+        first = max(1, self._params.prompt_logprobs_start)
+        self._scores = PromptScores(self._prompt, first, self._params.prompt_logprobs or 0, self._position)
         self._early: list[Update] = []  # tokens of other sequences while the first still scores the prompt
         stops = self._stop_strings()
         self._sequences = {
@@ -137,7 +139,7 @@ class RequestOutputs:
         if update.error is not None:
             return self._failed(update.error)
         if update.score is not None and sequence.index == 0:
-            self._take_scores(update.score)
+            self._scores.add(update.score)
         if update.token is None and update.reason is None:
             return pushed
         if self._params.prompt_logprobs is not None and len(self._scores) < len(self._prompt):
@@ -164,7 +166,7 @@ class RequestOutputs:
     def _start(self, update: Update) -> Started:
         self.started = True
         self._queue_time, self._num_cached = update.queue_time, update.num_cached
-        scores = tuple(self._scores) if self._params.prompt_logprobs is not None else None
+        scores = self._scores if self._params.prompt_logprobs is not None else None
         return Started(self.request_id, self._prompt, update.num_cached, update.queue_time, scores)
 
     def _take_token(self, sequence: _SequenceText, update: Update, pushed: Pushed) -> None:
@@ -220,17 +222,6 @@ class RequestOutputs:
             Usage(len(self._prompt), sequence.num_tokens, self._num_cached),
             Timing(self._queue_time, first - self._arrival, now - self._arrival),
         )
-
-    def _take_scores(self, rows: LogprobRows) -> None:
-        """Log-probabilities of the next prompt tokens: often thousands at once."""
-        if self._params.prompt_logprobs:
-            for row in range(len(rows.rank)):
-                token = self._prompt[len(self._scores)]
-                self._scores.append(self._position(rows, row, token, self._params.prompt_logprobs))
-            return
-        first = len(self._scores)
-        chosen = zip(self._prompt[first : first + len(rows.rank)], rows.chosen.tolist(), rows.rank.tolist(), strict=True)
-        self._scores += [PositionLogprobs(self._token_logprob(*one), ()) for one in chosen]
 
     def _position(self, rows: LogprobRows, row: int, token: int, count: int) -> PositionLogprobs:
         """The chosen token and the `count` likeliest ones of one row."""

@@ -132,6 +132,10 @@ class ProcessTexts:
         """Run a function in a thread."""
         return await self._here.run(function)
 
+    async def run_long(self, function: Callable[[], Result]) -> Result:
+        """Run a long function in the thread for what is long."""
+        return await self._here.run_long(function)
+
     async def close(self) -> None:
         """End workers and threads."""
         for keeper in self._keepers:

@@ -84,6 +84,10 @@ class Texts(Protocol):
         """Run anything else that may take long in a thread."""
         ...
 
+    async def run_long(self, function: Callable[[], Result]) -> Result:
+        """Run what does take long in a thread, one at a time, so that nothing short waits for it."""
+        ...
+
     async def close(self) -> None:
         """End threads and processes."""
         ...
@@ -119,6 +123,10 @@ class ThreadTexts:
     async def run(self, function: Callable[[], Result]) -> Result:
         """Run a function in a thread."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, function)
+
+    async def run_long(self, function: Callable[[], Result]) -> Result:
+        """Run a long function in the thread for what is long."""
+        return await asyncio.get_running_loop().run_in_executor(self._long, function)
 
     async def close(self) -> None:
         """Wait for the threads to end."""

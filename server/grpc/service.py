@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from functools import partial
 
 import grpc
 from google.protobuf.message import Message
 
 from jaxserve.engine.client import EngineClient
+from jaxserve.engine.events import Started
 from jaxserve.errors import InvalidRequestError
 from server.grpc.calls import Call, service, streaming, unary
 from server.grpc.jobs import events_of
@@ -34,7 +36,9 @@ class Inference:
         call.request_id = job.request_id
         async with aclosing(events_of(self._client, job)) as events:
             async for _, event in events:
-                yield event_of(event, job.request_id, request.output)
+                made = partial(event_of, event, job.request_id, request.output)
+                long = isinstance(event, Started) and event.prompt_logprobs is not None
+                yield await self._client.run_long(made) if long else made()
 
     async def tokenize(self, request: pb.TokenizeRequest, call: Call) -> pb.TokenizeResponse:
         """Token ids of a prompt, as `generate` would take it."""

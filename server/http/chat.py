@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -15,8 +16,8 @@ from jaxserve.types import RequestOptions
 from server.http import examples
 from server.http.conversation import plain
 from server.http.disconnect import until_gone
-from server.http.failures import json_response
-from server.http.generation import Gathered, fingerprint_of, gather, reason_of, stream_frames
+from server.http.failures import pieces_response
+from server.http.generation import Gathered, encoded, fingerprint_of, gather, reason_of, stream_frames, written
 from server.http.headers import TENANT_HEADER, options_of
 from server.http.logprobs import chat_logprobs, prompt_logprobs
 from server.http.openapi import GENERATING, answer, failures
@@ -44,8 +45,8 @@ async def chat_completions(body: ChatRequest, request: Request) -> Response:
     events = run(client, job)
     if body.stream:
         head = _head(client, body, job, "chat.completion.chunk")
-        return await stream(request, stream_frames(events, _Chunks(body, job), head, body.stream_options))
-    return json_response(await until_gone(request.receive, _whole(client, events, body, job)))
+        return await stream(request, stream_frames(client, events, _Chunks(body, job), head, body.stream_options))
+    return await until_gone(request.receive, _answer(client, events, body, job))
 
 
 async def chat_reply(client: EngineClient, body: ChatRequest, options: RequestOptions) -> ChatReply:
@@ -91,6 +92,17 @@ async def _job(client: EngineClient, body: ChatRequest, options: RequestOptions)
         prompt = {"prompt_token_ids": cut(client, tokens_of(prompt), body.truncate_prompt_tokens, params.max_tokens)}
     request_id = named_id("chatcmpl-", body.request_id)
     return Job(request_id=request_id, prompts=(prompt,), params=params, options=options, names=names)
+
+
+async def _answer(client: EngineClient, events: Events, body: ChatRequest, job: Job) -> Response:
+    choices, started, tally = await encoded(client, events, job.params.n, lambda index, one: _choice(index, one, body))
+    tail = {"usage": await written(client, tally.reply, 0)}
+    if body.return_token_ids:
+        tail["prompt_token_ids"] = await written(client, partial(list, started.prompt_token_ids), 0)
+    scores = started.prompt_logprobs
+    if scores is not None:
+        tail["prompt_logprobs"] = await written(client, partial(prompt_logprobs, scores), len(scores))
+    return pieces_response(_head(client, body, job, "chat.completion"), choices, tail)
 
 
 async def _whole(client: EngineClient, events: Events, body: ChatRequest, job: Job) -> ChatReply:

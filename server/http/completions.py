@@ -16,8 +16,8 @@ from jaxserve.tokenizer.base import Tokenizer
 from jaxserve.types import RequestOptions
 from server.http import examples
 from server.http.disconnect import until_gone
-from server.http.failures import json_response
-from server.http.generation import Gathered, fingerprint_of, gather, reason_of, stream_frames, without_output
+from server.http.failures import pieces_response
+from server.http.generation import Gathered, encoded, fingerprint_of, gather, reason_of, stream_frames, without_output, written
 from server.http.headers import TENANT_HEADER, options_of
 from server.http.logprobs import TextLogprobs, joined, prompt_logprobs
 from server.http.openapi import GENERATING, answer, failures
@@ -46,8 +46,8 @@ async def completions(body: CompletionRequest, request: Request) -> Response:
     admit(client, body.model)
     work = await until_gone(request.receive, _work(client, body, options_of(body, request.headers)))
     if body.stream:
-        return await stream(request, stream_frames(work.events, work.texts.chunks, work.head, body.stream_options))
-    return json_response(await until_gone(request.receive, _whole(work)))
+        return await stream(request, stream_frames(client, work.events, work.texts.chunks, work.head, body.stream_options))
+    return await until_gone(request.receive, _answer(client, work))
 
 
 async def completion_reply(client: EngineClient, body: CompletionRequest, options: RequestOptions) -> CompletionReply:
@@ -128,6 +128,11 @@ async def _prompts(client: EngineClient, body: CompletionRequest, prompts: list[
         cut(client, await tokenized(client, prompt, add_special_tokens=with_special, truncates=True), limit, output)
         for prompt in prompts
     ]
+
+
+async def _answer(client: EngineClient, work: _Work) -> Response:
+    choices, _, tally = await encoded(client, work.events, work.job.params.n, work.texts.whole)
+    return pieces_response(work.head, choices, {"usage": await written(client, tally.reply, 0)})
 
 
 async def _whole(work: _Work) -> CompletionReply:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from http import HTTPStatus
 from typing import Any
@@ -12,6 +12,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.routing import BaseRoute, Route
+from starlette.types import Receive, Scope, Send
 
 from jaxserve.errors import InvalidRequestError, JaxserveError
 from server.errors import OUTCOMES, ErrorDetail, http_headers
@@ -20,10 +21,44 @@ from server.http.unserved import explained
 
 _encode = msgspec.json.Encoder().encode
 
+PIECE_BYTES = 256 * 1024  # of a long answer, on its way at a time
+
 
 def json_response(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     """A JSON answer."""
     return Response(_encode(content), status, headers, media_type="application/json")
+
+
+def pieces_response(head: Mapping[str, Any], choices: Sequence[bytes], tail: Mapping[str, bytes]) -> Response:
+    """A JSON answer of which parts are written already: `head`, which is not empty, then `choices`, then `tail` by name."""
+    pieces = [_encode(head)[:-1] + b',"choices":[']
+    for place, choice in enumerate(choices):
+        pieces += [b",", choice] if place else [choice]
+    pieces.append(b"]")
+    for name, value in tail.items():
+        pieces += [b"," + _encode(name) + b":", value]
+    pieces.append(b"}")
+    short = sum(map(len, pieces)) <= PIECE_BYTES
+    return Response(b"".join(pieces), media_type="application/json") if short else _Pieces(pieces)
+
+
+class _Pieces(Response):
+    """A long answer goes out piece by piece, as fast as it is read; nothing of it is copied into one."""
+
+    media_type = "application/json"
+
+    def __init__(self, pieces: Sequence[bytes]) -> None:
+        super().__init__(headers={"content-length": str(sum(map(len, pieces)))})
+        self._pieces = pieces
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it."""
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        for piece in self._pieces:
+            for start in range(0, len(piece), PIECE_BYTES):
+                part = memoryview(piece)[start : start + PIECE_BYTES]
+                await send({"type": "http.response.body", "body": bytes(part), "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 def error_response(error: JaxserveError, path: str) -> Response:

@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, cast
 
 import msgspec
 
-from jaxserve.engine.client import ModelInfo
+from jaxserve.engine.client import EngineClient, ModelInfo
 from jaxserve.engine.events import Delta, Event, Finished, PositionLogprobs, Started
 from jaxserve.types import FinishReason
 from server.http.fields import StreamOptions
 from server.http.replies import Reason, UsageReply
 from server.http.sse import DONE
 from server.streams import Events
+
+MANY_POSITIONS = 64  # with log-probabilities: writing so many takes longer than going to a thread for it
 
 _encode = msgspec.json.Encoder().encode
 
@@ -59,6 +62,16 @@ class Gathered:
     reason: Reason = "stop"
     matched: str | None = None
 
+    def add(self, event: Delta | Finished) -> None:
+        """Take in an event of the sequence."""
+        if isinstance(event, Delta):
+            self.text.append(event.text)
+            self.token_ids.extend(event.token_ids)
+            self.logprobs.extend(event.logprobs or ())
+        else:
+            self.reason = reason_of(event)
+            self.matched = matched_text(event)
+
 
 def fingerprint_of(model: ModelInfo) -> str | None:
     """system_fingerprint: who gets the same one was answered by the same weights and configuration."""
@@ -96,18 +109,47 @@ async def gather(events: Events, sequences: int) -> tuple[list[Gathered], Tally]
                 for index in range(sequences):
                     gathered[which * sequences + index] = Gathered(event)
                 continue
-            one = gathered[which * sequences + event.index]
-            if isinstance(event, Delta):
-                one.text.append(event.text)
-                one.token_ids.extend(event.token_ids)
-                one.logprobs.extend(event.logprobs or ())
-            else:
-                one.reason = reason_of(event)
-                one.matched = matched_text(event)
+            gathered[which * sequences + event.index].add(event)
     return [gathered[index] for index in sorted(gathered)], tally
 
 
+async def encoded(
+    client: EngineClient, events: Events, sequences: int, choice: Callable[[int, Gathered], Any]
+) -> tuple[list[bytes], Started, Tally]:
+    """The JSON of the choice that every sequence of the job makes, in the order of `gather`; what the first prompt began with.
+
+    Each is written as soon as its sequence has ended, and the sequence let go: as JSON it takes a fraction of the memory.
+    """
+    tally = Tally()
+    first: Started | None = None
+    gathered: dict[int, Gathered] = {}
+    choices: dict[int, bytes] = {}
+    async with aclosing(events):
+        async for which, event in events:
+            tally.add(event)
+            if isinstance(event, Started):
+                first = event if which == 0 else first
+                gathered.update((which * sequences + index, Gathered(event)) for index in range(sequences))
+                continue
+            index = which * sequences + event.index
+            gathered[index].add(event)
+            if isinstance(event, Finished):
+                one = gathered.pop(index)
+                positions = len(one.logprobs) + len(one.started.prompt_logprobs or ())
+                choices[index] = await written(client, partial(choice, index, one), positions)
+    assert first is not None, "every prompt begins"
+    return [choices[index] for index in sorted(choices)], first, tally
+
+
+async def written(client: EngineClient, content: Callable[[], Any], positions: int) -> bytes:
+    """The JSON of what holds so many positions' log-probabilities: off the event loop if they are many."""
+    if positions < MANY_POSITIONS:
+        return _encode(content())
+    return await client.run_long(lambda: _encode(content()))
+
+
 async def stream_frames(
+    client: EngineClient,
     events: Events,
     additions: Callable[[int, Event], Sequence[Mapping[str, Any]]],
     head: Mapping[str, Any],
@@ -125,10 +167,15 @@ async def stream_frames(
         async for which, event in events:
             if include_usage:
                 tally.add(event)
-            for addition in additions(which, event):
-                if include_usage:
-                    addition = {**addition, "usage": tally.reply() if continuous else None}
-                yield opening + _encode(addition)[1:] + b"\n\n"
+            usage = {"usage": tally.reply() if continuous else None} if include_usage else {}
+            made = partial(_frames, opening, partial(additions, which, event), usage)
+            scores = event.prompt_logprobs if isinstance(event, Started) else None
+            for frame in made() if scores is None else await client.run_long(made):
+                yield frame
     if include_usage:
         yield opening + _encode({"choices": [], "usage": tally.reply()})[1:] + b"\n\n"
     yield DONE
+
+
+def _frames(opening: bytes, additions: Callable[[], Sequence[Mapping[str, Any]]], usage: Mapping[str, Any]) -> list[bytes]:
+    return [opening + _encode({**addition, **usage})[1:] + b"\n\n" for addition in additions()]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
 from jaxserve.engine.bounds import RequestBounds
@@ -84,6 +84,9 @@ class ScriptedClient:
         if last is None:
             self.bounds.check_text(text)
         return self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
+
+    async def run_long(self, function: Callable[[], Any]) -> Any:
+        return await asyncio.to_thread(function)
 
     async def generate(
         self,

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from functools import partial
 
+from jaxserve.engine.client import EngineClient
 from jaxserve.engine.events import Delta, Finished, PositionLogprobs, Started
 from server.proto import vllm_engine_pb2 as pb
 from server.streams import Events
@@ -20,7 +22,9 @@ class _Sequence:
     opened: bool = False  # whether its log-probabilities of the prompt were told
 
 
-async def responses(events: Events, sequences: int, *, stream: bool) -> AsyncGenerator[pb.GenerateResponse, None]:
+async def responses(
+    client: EngineClient, events: Events, sequences: int, *, stream: bool
+) -> AsyncGenerator[pb.GenerateResponse, None]:
     """One Complete a sequence with all of it; with `stream` a chunk for each event before it, and less in it.
 
     Closing it closes the events.
@@ -33,12 +37,16 @@ async def responses(events: Events, sequences: int, *, stream: bool) -> AsyncGen
                 continue
             one = open_sequences[event.index]
             if isinstance(event, Finished):
-                yield pb.GenerateResponse(complete=_complete(one, started, event))
+                complete = partial(_complete, one, started, event)
+                long = started.prompt_logprobs is not None or bool(one.logprobs)
+                yield pb.GenerateResponse(complete=await client.run_long(complete) if long else complete())
                 continue
             one.tokens.extend(event.token_ids)
             one.logprobs.extend(event.logprobs or ())
             if stream:
-                yield pb.GenerateResponse(chunk=_chunk(one, started, event))
+                chunk = partial(_chunk, one, started, event)
+                long = started.prompt_logprobs is not None and not one.opened
+                yield pb.GenerateResponse(chunk=await client.run_long(chunk) if long else chunk())
                 one.tokens.clear()
                 one.logprobs.clear()
 

@@ -46,7 +46,7 @@ class VllmEngine:
         job = await job_of(self._client, request, call)
         call.request_id = job.request_id
         events = events_of(self._client, job)
-        async with aclosing(responses(events, job.params.n, stream=request.stream)) as messages:
+        async with aclosing(responses(self._client, events, job.params.n, stream=request.stream)) as messages:
             async for message in messages:
                 yield message
 
