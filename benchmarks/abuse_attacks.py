@@ -66,6 +66,12 @@ ATTACKS = (
         "ordinary clients that fill the engine's rows", "ordinary", TEXT, lambda m: {"prompt": "hi", "n": 8, "max_tokens": 64}
     ),
     Attack(
+        "clients with long prompts",
+        "ordinary",
+        TEXT,
+        lambda m: {"prompt": [[place, *m.ids] for place in range(7, 31)], "max_tokens": 1},
+    ),
+    Attack(
         "16 stop strings of 60 kB, n 128",
         "refused",
         TEXT,

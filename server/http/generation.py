@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
@@ -123,22 +124,27 @@ async def encoded(
     tally = Tally()
     first: Started | None = None
     gathered: dict[int, Gathered] = {}
-    choices: dict[int, bytes] = {}
-    async with aclosing(events):
-        async for which, event in events:
-            tally.add(event)
-            if isinstance(event, Started):
-                first = event if which == 0 else first
-                gathered.update((which * sequences + index, Gathered(event)) for index in range(sequences))
-                continue
-            index = which * sequences + event.index
-            gathered[index].add(event)
-            if isinstance(event, Finished):
-                one = gathered.pop(index)
-                positions = len(one.logprobs) + len(one.started.prompt_logprobs or ())
-                choices[index] = await written(client, partial(choice, index, one), positions)
-    assert first is not None, "every prompt begins"
-    return [choices[index] for index in sorted(choices)], first, tally
+    choices: dict[int, asyncio.Task[bytes]] = {}  # beside the events, which must be taken as they come
+    try:
+        async with aclosing(events):
+            async for which, event in events:
+                tally.add(event)
+                if isinstance(event, Started):
+                    first = event if which == 0 else first
+                    gathered.update((which * sequences + index, Gathered(event)) for index in range(sequences))
+                    continue
+                index = which * sequences + event.index
+                gathered[index].add(event)
+                if isinstance(event, Finished):
+                    one = gathered.pop(index)
+                    positions = len(one.logprobs) + len(one.started.prompt_logprobs or ())
+                    writing = written(client, partial(choice, index, one), positions)
+                    choices[index] = asyncio.create_task(writing)
+        assert first is not None, "every prompt begins"
+        return [await choices[index] for index in sorted(choices)], first, tally
+    finally:
+        for task in choices.values():
+            task.cancel()
 
 
 async def written(client: EngineClient, content: Callable[[], Any], positions: int) -> bytes:
