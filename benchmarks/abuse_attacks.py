@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 TEXT, CHAT, TOKENIZE = "/v1/completions", "/v1/chat/completions", "/tokenize"
+BODY_BYTES = 4 * 2**20 - 1024  # as long as a body may be
 Kind = Literal["ordinary", "refused", "allowed"]
 
 
@@ -126,17 +127,17 @@ ATTACKS = (
     Attack("the longest text", "allowed", TEXT, lambda m: {"prompt": "é" * (m.text_bytes // 2), "max_tokens": 1}),
     Attack("the longest text, to tokenize", "allowed", TOKENIZE, lambda m: {"prompt": "é" * (m.text_bytes // 2)}),
     Attack(
-        "15 MiB of text, truncated",
+        "a body full of text, truncated",
         "allowed",
         TEXT,
-        lambda m: {"prompt": "é" * (15 * 2**19), "truncate_prompt_tokens": 4, "max_tokens": 1},
+        lambda m: {"prompt": "é" * (BODY_BYTES // 6), "truncate_prompt_tokens": 4, "max_tokens": 1},
     ),
     Attack(
-        "15 MiB in long texts, truncated",
+        "a body full of long texts, truncated",
         "allowed",
         TEXT,
         lambda m: {
-            "prompt": ["word " * (m.text_bytes // 5)] * min(15 * 2**20 // m.text_bytes, 1024),
+            "prompt": ["word " * (m.text_bytes // 5)] * min(BODY_BYTES // m.text_bytes, 1024),
             "truncate_prompt_tokens": 4,
             "max_tokens": 1,
         },

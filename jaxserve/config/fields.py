@@ -329,7 +329,7 @@ class ServerConfig:
     ignore_unsupported: str = setting(
         "", "fields, with commas between them, that are dropped from requests instead of refused, such as tools; answers say so"
     )
-    max_body_bytes: int = setting(16 * 2**20, "longest body of an HTTP request other than an upload")
+    max_body_bytes: int = setting(4 * 2**20, "longest body of an HTTP request other than an upload")
     max_bodies_mib: int = setting(
         512, "MiB of request bodies that a front end holds at once; a tenant takes a quarter of it at most"
     )

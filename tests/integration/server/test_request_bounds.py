@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -12,6 +14,7 @@ import pytest
 
 from jaxserve.engine.bounds import MAX_MESSAGES
 from jaxserve.sampling.params import MAX_LISTED_IDS, MAX_STOP_CHARS
+from server.http.failures import PIECE_BYTES
 from server.http.strict_json import MAX_VALUES
 from server.proto import inference_pb2 as pb
 from server.proto import kserve_pb2 as kserve
@@ -25,7 +28,7 @@ from tests.support.hash_server import FRONT_END, HashServer, hash_server
 QUEUE = 200
 LONGEST_TOKEN = len("<|assistant|>")  # of the tiny checkpoint, whose other tokens are bytes
 TEXT_BYTES = (CONTEXT + 1) * LONGEST_TOKEN
-MUCH = 8 * 2**20
+MUCH = 3 * 2**20
 CHAT = [{"role": "user", "content": "hi"}]
 TOO_LONG = "x" * MUCH
 
@@ -208,6 +211,7 @@ def test_as_much_as_may_be_is_answered(server: HashServer) -> None:
         assert answered("/tokenize", prompt=longest)["count"] == CONTEXT - 2
         scored = answered("/v1/completions", prompt=[5] * (CONTEXT - 1), prompt_logprobs=20, max_tokens=1)
         assert len(scored["choices"][0]["prompt_logprobs"]) == CONTEXT - 1
+        assert len(json.dumps(scored)) > PIECE_BYTES, "it came in pieces"
         stops = [f"{n:03}" + "x" * 253 for n in range(16)]
         many = answered("/v1/completions", prompt=["hi", "ho"], n=100, stop=stops, max_tokens=2)
         assert [choice["index"] for choice in many["choices"]] == list(range(200))
@@ -229,3 +233,19 @@ def test_a_text_that_is_truncated_may_be_of_any_length(server: HashServer, chann
         output=pb.Output(return_prompt_token_ids=True),
     )
     assert next(InferenceStub(channel).Generate(request)).started.prompt_token_ids == expected
+
+
+def test_a_tenant_that_fills_the_queue_is_refused_without_the_engine(tmp_path: Path) -> None:
+    with hash_server(tmp_path, max_waiting=40, hangs_at=4) as server:
+        many = {"prompt": "hi", "n": 40, "max_tokens": 200, "stream": True}
+        with (
+            httpx.Client(base_url=server.http, timeout=20) as client,
+            client.stream("POST", "/v1/completions", json=many, headers={"X-Tenant": "a"}) as held,
+        ):
+            lines = held.iter_lines()
+            next(lines)  # of 40 sequences 16 may run; the engine says nothing more
+            refused = client.post("/v1/completions", json={"prompt": ["hi"] * 3, "n": 9}, headers={"X-Tenant": "a"})
+            assert refused.status_code == 429
+            assert refused.json()["error"]["code"] == "queue_full"
+            assert "of the tenant wait already, and 27 more are asked for, but at most 40 can wait" in refused.text
+            lines.close()
