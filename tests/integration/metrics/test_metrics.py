@@ -59,7 +59,7 @@ async def run_everything(watched: Watched) -> list[Values]:
 
     watching = asyncio.create_task(watches())
     bodies: list[dict[str, object]] = [{**LONG, "stream": number % 2 == 0} for number in range(6)]
-    bodies += [{"prompt": "x" * 500}, {**LONG, "n": 7}, {**LONG, "queue_timeout": 0.001}]
+    bodies += [{"prompt": "x" * 500}, {**LONG, "logit_bias": {"99999": 1}}, {**LONG, "queue_timeout": 0.001}]
     await asyncio.gather(*(watched.http.post("/v1/completions", json=body) for body in bodies))
     await leaves()
     async with grpc.aio.insecure_channel(watched.grpc) as channel:

@@ -72,7 +72,8 @@ def test_a_trace_is_replayed_and_refusals_are_counted(server, tmp_path):
     ],
 )
 def test_a_load_that_cannot_be_is_one_line(server, arguments, says):
-    ended = door("bench", "serving", "--base-url", server.http, *arguments)
+    where = () if "--base-url" in arguments else ("--base-url", server.http)
+    ended = door("bench", "serving", *where, *arguments)
     assert ended.returncode == 2
     assert says in ended.stderr
     assert ended.stderr.count("\n") == 1
