@@ -119,10 +119,10 @@ ATTACKS = (
         lambda m: {"prompt": "hi", "logprobs": 20, "n": 128, "max_tokens": min(524_288 // 21 // 128, m.context - 8)},
     ),
     Attack(
-        "131,072 allowed_token_ids",
+        "32,768 allowed_token_ids",
         "allowed",
         TEXT,
-        lambda m: {"prompt": "hi", "allowed_token_ids": [9] * 131_072, "max_tokens": 1},
+        lambda m: {"prompt": "hi", "allowed_token_ids": [9] * 32_768, "max_tokens": 1},
     ),
     Attack("the longest text", "allowed", TEXT, lambda m: {"prompt": "é" * (m.text_bytes // 2), "max_tokens": 1}),
     Attack("the longest text, to tokenize", "allowed", TOKENIZE, lambda m: {"prompt": "é" * (m.text_bytes // 2)}),
