@@ -15,6 +15,7 @@ Number = TypeVar("Number", int, float)
 
 MAX_TENANT_CHARS = 128
 MAX_SALT_CHARS = 256
+_HASHED = "cache_salt"  # and written nowhere: any text will do
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,9 +142,14 @@ def _class(options: RequestOptions) -> ServiceClass | None:
 
 
 def _check_text(name: str, value: object, longest: int) -> None:
-    if not isinstance(value, str) or len(value) > longest or not value.isprintable():
+    if not isinstance(value, str) or len(value) > longest or not (_is_unicode(value) if name == _HASHED else value.isprintable()):
         shown = repr(value) if not isinstance(value, str) or len(value) <= longest else f"{len(value)} characters"
-        raise InvalidRequestError(f"{name} must be a string of at most {longest} printable characters, got {shown}", param=name)
+        kind = "" if name == _HASHED else "printable "
+        raise InvalidRequestError(f"{name} must be a string of at most {longest} {kind}characters, got {shown}", param=name)
+
+
+def _is_unicode(text: str) -> bool:
+    return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _is_number(value: object) -> bool:

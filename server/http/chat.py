@@ -75,7 +75,7 @@ async def _job(client: EngineClient, body: ChatRequest, options: RequestOptions)
     if body.max_completion_tokens is not None:
         fields["max_tokens"] = body.max_completion_tokens
         names["max_tokens"] = "max_completion_tokens"
-    if body.logprobs:
+    if body.with_logprobs():
         fields["logprobs"] = body.top_logprobs or 0
     params = sampling_params(client, fields, names)
     arguments = template_arguments(
@@ -124,7 +124,7 @@ def _choice(index: int, one: Gathered, body: ChatRequest) -> ChatChoiceReply:
     choice: ChatChoiceReply = {
         "index": index,
         "message": {"role": "assistant", "content": "".join(one.text), "refusal": None},
-        "logprobs": chat_logprobs(one.logprobs, as_ids=bool(body.return_tokens_as_token_ids)) if body.logprobs else None,
+        "logprobs": chat_logprobs(one.logprobs, as_ids=bool(body.return_tokens_as_token_ids)) if body.with_logprobs() else None,
         "finish_reason": one.reason,
     }
     if body.return_token_ids:

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, WrapValidator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WrapValidator, model_validator
 from pydantic_core import PydanticCustomError
 
-from jaxserve.sampling.params import MAX_INT32, MAX_LOGPROBS, MAX_SEQUENCES, MAX_STOP_STRINGS, MAX_STOP_TOKEN_IDS
+from jaxserve.engine.budgets import MAX_SALT_CHARS
+from jaxserve.sampling.params import MAX_FLOAT32, MAX_INT32, MAX_LOGPROBS, MAX_SEQUENCES, MAX_STOP_STRINGS, MAX_STOP_TOKEN_IDS
 from jaxserve.types import ServiceClass
-from server.http.numbers import Integer, Number
+from server.http.numbers import Integer, Number, integers
 from server.unsupported.check import checked
 from server.unsupported.table import Unsupported
 
@@ -35,13 +36,19 @@ def described(what: str) -> WrapValidator:
     return WrapValidator(validate)
 
 
+_BOTH_ENDS = {"add_generation_prompt": {"const": True}, "continue_final_message": {"const": True}}
+
+# A conversation is answered or gone on with.
+ONE_END: Mapping[str, Any] = MappingProxyType({"not": {"properties": _BOTH_ENDS, "required": [*_BOTH_ENDS]}})
+
+
 def told(description: str | None = None, **schema: Any) -> Any:
     """An optional field; what `schema` says of it, in JSON Schema's words, is checked later than its type."""
     return Field(None, description=description, json_schema_extra=schema)
 
 
 TokenId = Annotated[int, Field(json_schema_extra={"minimum": 0, "maximum": MAX_INT32})]
-TokenList = Annotated[list[TokenId], Field(fail_fast=True)]
+TokenList = Annotated[list[TokenId], Field(fail_fast=True), BeforeValidator(integers)]
 TextList = Annotated[list[str], Field(fail_fast=True)]
 _StopText = Annotated[str, Field(json_schema_extra={"minLength": 1})]
 StopList = Annotated[list[_StopText], Field(fail_fast=True, json_schema_extra={"maxItems": MAX_STOP_STRINGS})]
@@ -89,7 +96,7 @@ class EngineFields(BaseModel):
     seed: Integer | None = told(minimum=-(2**63), exclusiveMaximum=2**64)
     frequency_penalty: Number | None = told(minimum=-2, maximum=2)
     presence_penalty: Number | None = told(minimum=-2, maximum=2)
-    repetition_penalty: Number | None = told(exclusiveMinimum=0)
+    repetition_penalty: Number | None = told(exclusiveMinimum=0, maximum=MAX_FLOAT32)
     logit_bias: LogitBias | None = Field(None, description="token id, as a string, to what is added to its logit")
     allowed_token_ids: TokenList | None = told("only these tokens may come", minItems=1)
     stop_token_ids: TokenList | None = told(maxItems=MAX_STOP_TOKEN_IDS)
@@ -98,7 +105,9 @@ class EngineFields(BaseModel):
     skip_special_tokens: bool | None = None
     service_tier: str | None = None  # endpoints know different ones
     service_class: Literal["interactive_paid", "interactive_free", "batch"] | None = None
-    cache_salt: str | None = told("only requests of the tenant with the same salt share cached prefixes", minLength=1)
+    cache_salt: str | None = told(
+        "only requests of the tenant with the same salt share cached prefixes", minLength=1, maxLength=MAX_SALT_CHARS
+    )
     queue_timeout: Number | None = told("seconds to wait for the first step at most", exclusiveMinimum=0)
     timeout: Number | None = told("seconds to take in all at most", exclusiveMinimum=0)
     max_total_tokens: Integer | None = told("tokens of a prompt and of its n outputs together at most", minimum=2)
@@ -111,17 +120,6 @@ class EngineFields(BaseModel):
     def _without_unsupported(cls, value: Any) -> Any:
         return checked(value, cls.model_fields, own=cls.own_unsupported) if isinstance(value, dict) else value
 
-    @model_validator(mode="after")
-    def _one_class(self) -> Self:
-        wanted = TIERS.get(self.service_tier or "")
-        if None not in (wanted, self.service_class) and wanted != self.service_class:
-            raise PydanticCustomError(
-                "contradiction",
-                "must be {wanted}, or left out, with service_tier {tier}",
-                {"param": "service_class", "wanted": str(wanted), "tier": self.service_tier},
-            )
-        return self
-
     def sampling(self) -> dict[str, Any]:
         """The fields that SamplingParams knows under the same name."""
         fields = {name: getattr(self, name) for name in _SAMPLING}
@@ -130,10 +128,10 @@ class EngineFields(BaseModel):
         return fields
 
     def options(self) -> dict[str, Any]:
-        """The fields that RequestOptions knows under the same name; a tier stands for its class."""
+        """The fields that RequestOptions knows under the same name; a tier stands for its class where none is named."""
         return {
             **{name: getattr(self, name) for name in _OPTIONS},
-            "service_class": TIERS.get(self.service_tier or "", self.service_class),
+            "service_class": self.service_class or TIERS.get(self.service_tier or ""),
         }
 
     def tier(self) -> dict[str, str]:
@@ -163,12 +161,6 @@ class SharedFields(EngineFields):
     )
     return_token_ids: bool | None = Field(None, description="the answer tells the token ids of prompt and output")
     return_tokens_as_token_ids: bool | None = Field(None, description='log-probabilities name tokens as "token_id:7"')
-
-    @model_validator(mode="after")
-    def _stream_options_need_a_stream(self) -> Self:
-        if self.stream_options is not None and not self.stream:
-            raise PydanticCustomError("needs_stream", "is only allowed with stream: true", {"param": "stream_options"})
-        return self
 
     def sampling(self) -> dict[str, Any]:
         """The fields that SamplingParams knows under the same name."""

@@ -12,8 +12,12 @@ from fastapi.openapi.utils import get_openapi
 
 from jaxserve.errors import ErrorCode
 from server.errors import OUTCOMES, ErrorBody
+from server.http.descriptions import describe
+from server.http.schemas import fit
 
 Answers = dict[int | str, dict[str, Any]]
+
+_WHOLE = 2**65  # the longest whole number that a limit is
 
 _AT_START = frozenset({ErrorCode.CONFIG, ErrorCode.CHECKPOINT, ErrorCode.UNSUPPORTED_MODEL})
 _OF_FILES = frozenset({ErrorCode.NOT_FOUND, ErrorCode.CONFLICT, ErrorCode.QUOTA_EXCEEDED, ErrorCode.STORAGE_FULL})
@@ -33,7 +37,8 @@ STORING = (*ASKING, ErrorCode.OVERLOADED, *(code for code in OUTCOMES if code in
 
 _ABOUT = """
 Serves one language model. Errors have OpenAI's shape, and Anthropic's under `/v1/messages`; `code` is stable, `param` names the
-field at fault. Unknown fields are ignored; known ones that cannot be honoured are refused by name.
+field at fault. Unknown fields are ignored. Those of other servers that cannot be honoured are refused by name, or told in the
+header `x-jaxserve-warning`; the server may be told to drop some, which `x-jaxserve-ignored` tells. Numbers may be sent as texts.
 
 - `Authorization: Bearer KEY` or `x-api-key: KEY`, where the server has keys.
 - `X-Request-Id` is told back, or made up; it is for logs. Under `/v1/messages` it is told as `request-id` too.
@@ -52,7 +57,10 @@ _RETRY_AFTER = {"Retry-After": {"description": "seconds", "schema": {"type": "in
 _EVENT = {
     "description": "each event",
     "type": "object",
-    "properties": {"event": {"type": "string"}, "data": {"type": "string", "description": "JSON, or [DONE] at the end"}},
+    "properties": {
+        "event": {"type": "string", "description": "its kind, where the API names kinds"},
+        "data": {"type": "string", "description": "JSON, or [DONE] at the end"},
+    },
     "required": ["data"],
 }
 
@@ -100,6 +108,8 @@ def _document(app: FastAPI) -> dict[str, Any]:
             _drop_foreign_422(operation["responses"])
     for name in ("HTTPValidationError", "ValidationError"):
         schemas.pop(name, None)
+    fit(document, app.state.client)
+    describe(document)
     _write_whole_numbers(document)
     document["components"]["securitySchemes"] = {
         "bearer": {"type": "http", "scheme": "bearer"},
@@ -114,7 +124,7 @@ def _write_whole_numbers(value: Any) -> None:
     for key, item in list(value.items() if isinstance(value, dict) else enumerate(value)):
         if isinstance(item, dict | list):
             _write_whole_numbers(item)
-        elif isinstance(item, float) and item.is_integer():
+        elif isinstance(item, float) and item.is_integer() and abs(item) < _WHOLE:
             value[key] = int(item)
 
 

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
-from pydantic import ConfigDict, Field, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import ConfigDict, Field
 
 from jaxserve.sampling.params import MAX_LOGPROBS
 from server.http.conversation import Messages
-from server.http.fields import SharedFields, TextList, TokenList, described, told
+from server.http.fields import ONE_END, SharedFields, TokenList, described, told
 from server.http.numbers import Integer
+from server.http.prompts import MAX_PROMPTS
 
+_Text = Annotated[str, Field(json_schema_extra={"minLength": 1})]
+_SOME = Field(fail_fast=True, json_schema_extra={"minItems": 1, "maxItems": MAX_PROMPTS})
 PromptField = Annotated[
-    str | TextList | TokenList | Annotated[list[TokenList], Field(fail_fast=True)],
+    _Text
+    | Annotated[list[_Text], _SOME]
+    | Annotated[TokenList, Field(json_schema_extra={"minItems": 1})]
+    | Annotated[list[Annotated[TokenList, Field(json_schema_extra={"minItems": 1})]], _SOME],
     described("a string, a list of strings, a list of token ids or a list of lists of token ids"),
 ]
 
@@ -23,6 +28,7 @@ class ChatRequest(SharedFields):
 
     model_config = ConfigDict(
         json_schema_extra={
+            **ONE_END,
             "examples": [
                 {"messages": [{"role": "user", "content": "What is 17 + 25?"}], "temperature": 0, "max_tokens": 16},
                 {
@@ -34,27 +40,23 @@ class ChatRequest(SharedFields):
                     "stream": True,
                     "stream_options": {"include_usage": True},
                 },
-            ]
+            ],
         }
     )
 
     messages: Messages
-    max_completion_tokens: Integer | None = told("the newer name of max_tokens", minimum=0)
+    max_completion_tokens: Integer | None = told("the newer name of max_tokens, which it goes before", minimum=0)
     logprobs: bool | None = Field(None, description="log-probabilities of the output's tokens")
-    top_logprobs: Integer | None = told("and of so many alternatives; needs logprobs", minimum=0, maximum=MAX_LOGPROBS)
+    top_logprobs: Integer | None = told(
+        "and of so many alternatives; without effect where logprobs is false", minimum=0, maximum=MAX_LOGPROBS
+    )
     chat_template_kwargs: dict[str, Any] | None = Field(None, description="further variables of the chat template")
     add_generation_prompt: bool | None = Field(None, description="open the assistant's turn, which is the default")
     continue_final_message: bool | None = Field(None, description="go on with the last message instead of answering it")
 
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
-        if self.top_logprobs and not self.logprobs:
-            raise PydanticCustomError("needs_logprobs", "is only allowed with logprobs: true", {"param": "top_logprobs"})
-        if None not in (self.max_tokens, self.max_completion_tokens) and self.max_tokens != self.max_completion_tokens:
-            raise PydanticCustomError(
-                "contradiction", "must equal max_completion_tokens where both are given", {"param": "max_tokens"}
-            )
-        return self
+    def with_logprobs(self) -> bool:
+        """Whether the answer tells log-probabilities."""
+        return bool(self.top_logprobs) if self.logprobs is None else self.logprobs
 
 
 class CompletionRequest(SharedFields):

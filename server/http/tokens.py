@@ -13,7 +13,7 @@ from jaxserve.tokenizer.base import token_text
 from server.http import examples
 from server.http.conversation import Messages, plain
 from server.http.disconnect import until_gone
-from server.http.fields import TokenList
+from server.http.fields import ONE_END, TokenList
 from server.http.openapi import ASKING, answer, failures
 from server.http.prompts import tokens_of
 from server.http.replies import DetokenizeReply, TokenizeReply, TokenizerInfoReply
@@ -56,7 +56,7 @@ class TokenizeTextRequest(_TokenizeFields):
 class TokenizeChatRequest(_TokenizeFields):
     """A conversation to write as one prompt and tokenize."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"messages": [{"role": "user", "content": "hi"}]}]})
+    model_config = ConfigDict(json_schema_extra={**ONE_END, "examples": [{"messages": [{"role": "user", "content": "hi"}]}]})
 
     messages: Messages
     add_generation_prompt: bool | None = None

@@ -39,13 +39,20 @@ class Unsupported:
 
     def asks_nothing(self, value: Any) -> bool:
         """Whether a value can be passed over."""
-        return _empty(value) or value in self.neutral
+        return _empty(value) or any(_same(value, neutral) for neutral in self.neutral)
 
 
 def _empty(value: Any) -> bool:
     if isinstance(value, Mapping):
         return all(_empty(item) for item in value.values())
     return value is None or value in ("", [])
+
+
+def _same(value: Any, neutral: Any) -> bool:
+    """Whether they are equal; what an object says besides does not matter."""
+    if isinstance(value, Mapping) and isinstance(neutral, Mapping):
+        return all(value.get(name) == wanted for name, wanted in neutral.items())
+    return bool(value == neutral)
 
 
 _Neutral = Mapping[str, tuple[Any, ...]]

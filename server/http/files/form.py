@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
 from jaxserve.errors import InvalidRequestError
 from server.http.failures import from_validation
-from server.http.numbers import Integer
+from server.http.numbers import NUMERAL, integer
 
 SHORTEST_LIFETIME, LONGEST_LIFETIME = 3600, 30 * 86400  # seconds, as OpenAI has them
 OVERHEAD = 64 * 2**10  # bytes of a body besides those of the file
@@ -19,7 +19,9 @@ _LONGEST_FIELD = 4096
 _LONGEST_NAME = 255
 _FILE = "file"
 
-Lifetime = Annotated[Integer, Field(ge=SHORTEST_LIFETIME, le=LONGEST_LIFETIME)]
+Lifetime = Annotated[
+    int, Field(ge=SHORTEST_LIFETIME, le=LONGEST_LIFETIME), BeforeValidator(integer), Field(json_schema_extra={NUMERAL: True})
+]
 
 
 class UploadFields(BaseModel):
@@ -41,6 +43,10 @@ REQUEST_BODY: Mapping[str, Any] = {
                 "title": "Upload",
                 "type": "object",
                 "required": [_FILE, "purpose"],
+                "dependentRequired": {
+                    "expires_after[anchor]": ["expires_after[seconds]"],
+                    "expires_after[seconds]": ["expires_after[anchor]"],
+                },
                 "properties": {
                     _FILE: {"type": "string", "format": "binary", "description": "JSON Lines, one request a line"},
                     "purpose": {"type": "string", "enum": ["batch"], "description": "what the file is for"},

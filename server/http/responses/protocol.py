@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
 from jaxserve.sampling.params import MAX_LOGPROBS
 from jaxserve.types import ChatMessage
@@ -113,24 +112,18 @@ class ResponsesRequest(EngineFields):
         ]
         | None
     ) = Field(None, description="message.output_text.logprobs; of the others there is nothing to include")
-    top_logprobs: Integer | None = told("so many alternatives at each position; needs include", minimum=0, maximum=MAX_LOGPROBS)
+    top_logprobs: Integer | None = told(
+        "log-probabilities, and so many alternatives at each position", minimum=0, maximum=MAX_LOGPROBS
+    )
     text: TextConfig | None = None
     metadata: dict[str, str] | None = Field(None, description="told in the answer, without effect")
     user: str | None = Field(None, description="a tag of the client's own, without effect")
     service_tier: ServiceTier | None = Field(None, description="flex is the class batch, priority is interactive_paid")
     chat_template_kwargs: dict[str, Any] | None = Field(None, description="further variables of the chat template")
 
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
-        if self.top_logprobs and not self.with_logprobs():
-            raise PydanticCustomError(
-                "needs_include", "is only allowed with include: ['{include}']", {"param": "top_logprobs", "include": LOGPROBS}
-            )
-        return self
-
     def with_logprobs(self) -> bool:
         """Whether the answer tells log-probabilities."""
-        return LOGPROBS in (self.include or ())
+        return bool(self.top_logprobs) or LOGPROBS in (self.include or ())
 
     def sampling(self) -> dict[str, Any]:
         """The fields that SamplingParams knows, by its names."""

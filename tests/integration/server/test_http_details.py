@@ -3,7 +3,8 @@
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator
+import re
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -206,6 +207,37 @@ async def test_examples_of_the_document_work(storing: httpx.AsyncClient) -> None
     assert tried >= 10
 
 
+def described(value: Any, where: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every property and parameter of a document, with where it is."""
+    if isinstance(value, dict):
+        for name, property_ in (value.get("properties") or {}).items() if where.rpartition("/")[2] != "not" else ():
+            yield f"{where}/{name}", property_
+        parameters = value.get("parameters")  # a field may be called so
+        for parameter in parameters if isinstance(parameters, list) else ():
+            yield f"{where}/{parameter['name']}", parameter
+    for name, item in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        if name not in ("example", "examples"):
+            yield from described(item, f"{where}/{name}")
+
+
+async def test_every_field_of_the_document_is_described(storing: httpx.AsyncClient) -> None:
+    document = (await storing.get("/openapi.json")).json()
+    fields = [(where, field) for where, field in described(document) if "/not/" not in where]
+    assert len(fields) > 400
+    assert [where for where, field in fields if not field.get("description")] == []
+
+
+async def test_the_document_tells_this_servers_bounds_and_defaults(storing: httpx.AsyncClient) -> None:
+    schemas = (await storing.get("/openapi.json")).json()["components"]["schemas"]
+    chat = schemas["ChatRequest"]["properties"]
+    assert (chat["max_tokens"]["maximum"], chat["temperature"]["default"], chat["n"]["default"]) == (MAX_MODEL_LEN, 1, 1)
+    assert ("default" in chat["max_tokens"], schemas["CompletionRequest"]["properties"]["max_tokens"]["default"]) == (False, 16)
+    (ids, _) = chat["stop_token_ids"]["anyOf"]
+    assert ids["items"]["maximum"] == VOCAB - 1
+    number, text, _ = chat["top_p"]["anyOf"]
+    assert (number["type"], re.fullmatch(text["pattern"], "0.95") is None) == ("number", False)
+
+
 async def test_the_page_needs_neither_scripts_nor_the_network() -> None:
     async with serving(ScriptedClient(), allowed_hosts="*") as servers, httpx.AsyncClient(base_url=servers.http) as http:
         reply = await http.get("/docs", headers={"host": "<b>x</b>"})
@@ -215,6 +247,11 @@ async def test_the_page_needs_neither_scripts_nor_the_network() -> None:
         "keep only so many tokens",
         "What is 17 + 25?",
         "&lt;b&gt;x&lt;/b&gt;",
+        "<li><code>X-Tenant</code> names the tenant",  # rendered
+        "default <code>1</code>",
+        '<a href="#Message">Message</a>',
+        "<code>xtc_probability</code>",
+        "ask for the format in a message",
         "-F purpose",
     ):
         assert words in reply.text

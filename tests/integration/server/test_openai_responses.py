@@ -144,7 +144,7 @@ async def test_the_error_event_has_a_number(http: httpx.AsyncClient, engine: Scr
         ({"input": [{"type": "function_call_output", "call_id": "1", "output": "x"}]}, "input[0].type"),
         ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}, "input[0].content"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
-        ({"top_logprobs": 2}, "top_logprobs"),
+        ({"top_logprobs": 99}, "top_logprobs"),
         ({"include": LOGPROBS, "top_logprobs": 99}, "top_logprobs"),
         ({"include": ["everything"]}, "include[0]"),
         ({"text": {"format": {"type": "json_object"}}}, "text.format"),

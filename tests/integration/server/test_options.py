@@ -79,11 +79,9 @@ async def test_the_sdk_knows_tiers(sdk: openai.AsyncOpenAI, engine: ScriptedClie
     [
         ({"service_tier": "scale"}, "service_tier", "must be one of auto, default, flex and priority"),
         ({"service_class": "gold"}, "service_class", "must be 'interactive_paid', 'interactive_free' or 'batch'"),
-        ({"service_tier": "flex", "service_class": "interactive_paid"}, "service_class", "must be batch, or left out"),
-        ({"service_tier": "priority", "service_class": "batch"}, "service_class", "must be interactive_paid, or left out"),
         ({"cache_salt": ""}, "cache_salt", "must not be empty"),
         ({"cache_salt": 3}, "cache_salt", "must be"),
-        ({"timeout": "1"}, "timeout", "must be"),
+        ({"timeout": "soon"}, "timeout", "must be"),
         ({"queue_timeout": True}, "queue_timeout", "must be"),
         ({"max_total_tokens": 1.5}, "max_total_tokens", "must be"),
     ],

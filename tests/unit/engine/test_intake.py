@@ -316,8 +316,9 @@ def test_a_budget_may_be_all_prompt_where_that_is_only_scored():
         ({"tenant": "a\nb"}, r"tenant must be .* got 'a\\nb'"),
         ({"tenant": "\ud800"}, "tenant must be"),
         ({"tenant": None}, "tenant must be .* got None"),
-        ({"cache_salt": "x" * 257}, "cache_salt must be a string of at most 256 printable characters, got 257 characters"),
+        ({"cache_salt": "x" * 257}, "cache_salt must be a string of at most 256 characters, got 257 characters"),
         ({"cache_salt": 5}, "cache_salt must be .* got 5"),
+        ({"cache_salt": "\ud800"}, "cache_salt must be"),
         (
             {"service_class": "gold"},
             "service_class must be one of interactive_paid, interactive_free, batch, got 'gold'",
@@ -338,7 +339,13 @@ def test_options_that_no_request_may_have(options, message):
     with pytest.raises(InvalidRequestError, match=message) as refused:
         optioned(intake_of(None), RequestOptions(**options))
     assert refused.value.param == next(iter(options))
-    for fine in ({"tenant": "x" * 128}, {"cache_salt": "x" * 256}, {"max_total_tokens": 4}, {"timeout": 1e-9}):
+    for fine in (
+        {"tenant": "x" * 128},
+        {"cache_salt": "x" * 256},
+        {"cache_salt": "\x1d\n"},
+        {"max_total_tokens": 4},
+        {"timeout": 1e-9},
+    ):
         assert optioned(intake_of(None), RequestOptions(**fine))
 
 
