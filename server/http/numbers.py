@@ -52,7 +52,7 @@ def numeral(kind: str, limits: Mapping[str, Any]) -> dict[str, Any]:
     low, high = limits.get("minimum", limits.get("exclusiveMinimum")), limits.get("maximum")
     whole = "|".join(_up_to(int(high))) if high is not None and high < 10.0 ** (_DIGITS - 1) else "0|[1-9][0-9]{0,17}"
     if kind == "integer":
-        pattern = "|".join(_from(int(low), int(high or 10**_DIGITS))) if low is not None and low > 0 else whole
+        pattern = "|".join(_from(int(low), int(high or 10 ** (_DIGITS - 1)))) if low is not None and low > 0 else whole
         pattern = f"-?({pattern})" if low is None or low < -1 else f"-1|{pattern}" if low == -1 else pattern
         return _text(pattern)
     if limits.get("exclusiveMinimum") == 0:
