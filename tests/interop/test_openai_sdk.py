@@ -122,7 +122,7 @@ def test_an_answer_is_sent_back_as_it_came(sdk: openai.OpenAI) -> None:
         (openai.BadRequestError, {"max_tokens": 10_000}, "context_length_exceeded", "max_tokens"),
         (openai.BadRequestError, {"tools": [{"type": "function", "function": {"name": "f"}}]}, "invalid_request", "tools"),
         (openai.NotFoundError, {"model": "gpt-5"}, "model_not_found", "model"),
-        (openai.APIStatusError, {"max_tokens": 450, "extra_body": {"timeout": 1e-3}}, "deadline_exceeded", None),
+        (openai.APIStatusError, {"max_tokens": 450, "extra_body": {"timeout": 1e-3}}, "deadline_exceeded", "timeout"),
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])
