@@ -64,11 +64,11 @@ class QueueBounds:
                 param=limit,
                 retry_after=max(wait - left, SHORTEST_WAIT),
             )
-        if self.is_too_late(first) and not first.own_queue_timeout:
+        if self.yields(first) and not first.own_queue_timeout and self._overload.is_late(wait):
             raise too_late(wait, self._overload.longest_wait)
 
-    def is_too_late(self, request: EngineRequest) -> bool:
-        """Whether there is an overload in which an interactive request that arrives now would not be in time."""
+    def yields(self, request: EngineRequest) -> bool:
+        """Whether there is an overload in which an interactive request that arrives now would wait for too long."""
         if not self._overload.is_on or request.service_class is ServiceClass.BATCH:
             return False
         return self.seconds_to_start(request) > self._overload.longest_wait

@@ -2,7 +2,7 @@
 
 The scheduler hangs out a notice at every step of an overload; who hands requests to the engine's thread reads it first. A notice
 is never changed, so the two threads need no lock; what came since it was hung out is added by whoever reads it. What the notice
-lets pass the scheduler still judges.
+lets pass the scheduler still judges, and more leniently: it knows better, but its answer comes after a step.
 """
 
 from __future__ import annotations
@@ -25,12 +25,14 @@ class Notice:
         waits: seconds that a request of a class and tenant would, for tenants that have requests in the queue.
         others: the same by class for all other tenants.
         seconds_a_token: that a token of a prompt takes.
+        seconds_an_output: that an output of a class takes.
     """
 
     longest_wait: float
     waits: Mapping[tuple[ServiceClass, str], float]
     others: Mapping[ServiceClass, float]
     seconds_a_token: float
+    seconds_an_output: Mapping[ServiceClass, float]
 
 
 @dataclass(slots=True)
@@ -59,7 +61,7 @@ class Door:
         if wait > notice.longest_wait:
             self.num_refused += 1
             return too_late(wait, notice.longest_wait)
-        self._since += notice.seconds_a_token * len(first.prompt)
+        self._since += notice.seconds_a_token * len(first.prompt) + len(requests) * notice.seconds_an_output[first.service_class]
         return None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 
 from jaxserve.scheduler.request import EngineRequest
+from jaxserve.types import ServiceClass
 
 PRIOR = 256.0  # tokens, until the first output of a class has ended
 RATE = 1 / 16  # weight of the newest output
@@ -29,8 +30,12 @@ class OutputLengths:
         """Output tokens expected of a request, at most its `max_tokens`."""
         mean = self._means.get((request.tenant, request.service_class))
         if mean is None:
-            mean = self._class_means.get(request.service_class, PRIOR)
+            mean = self.of_class(request.service_class)
         return min(mean, request.max_tokens)
+
+    def of_class(self, service_class: ServiceClass) -> float:
+        """Output tokens expected of requests of a class that nothing else is known of."""
+        return self._class_means.get(service_class, PRIOR)
 
     def remaining(self, request: EngineRequest, num_output: int) -> float:
         """Output tokens still expected after `num_output` of them."""

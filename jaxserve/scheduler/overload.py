@@ -48,7 +48,7 @@ class Overload:
         return QUEUE_SHARE * self._target
 
     def is_late(self, waited: float) -> bool:
-        """Whether who waited so long cannot be in time any more."""
+        """Whether who waited so long, or will, cannot be in time any more."""
         return waited > self._target
 
     def came(self, count: int) -> None:

@@ -94,7 +94,7 @@ class Scheduler:
         self._work = TokenWork(policies, config.prefill_price, config.decode_price)
         self._pace = Pace(config.max_num_batched_tokens, config.max_num_seqs, config.itl_target, step_sizes)
         self._waiting = WaitingQueue(self._work, config.aging_s)
-        self._shedding = LoadShedding(config.ttft_target, self._waiting, self._work)
+        self._shedding = LoadShedding(config.ttft_target, self._waiting, self._work, self.lengths)
         self._bounds = QueueBounds(config, self._waiting, self._shedding.estimate, self._shedding.overload)
         self.door = self._shedding.door
         self._running = RunningSet(cache, self._rows, footprint, swap)
@@ -169,7 +169,8 @@ class Scheduler:
         self._shedding.came(first)
         self._displace(requests)
         self._bounds.check(requests, now)
-        overloaded, late, wait = self._shedding.overload.is_on, self._bounds.is_too_late(first), self._bounds.uncorrected(first)
+        overloaded, wait = self._shedding.overload.is_on, self._bounds.uncorrected(first)
+        late = first.own_queue_timeout and self._bounds.yields(first)
         sequences = {request.id: Sequence.from_request(request, self._max_model_len) for request in requests}
         for name, sequence in sequences.items():
             sequence.parent = sequences.get(sequence.request.parent or "")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 
 from jaxserve.scheduler.door import Door, Notice
+from jaxserve.scheduler.estimates import OutputLengths
 from jaxserve.scheduler.fairness import TokenWork
 from jaxserve.scheduler.overload import Overload
 from jaxserve.scheduler.request import EngineRequest, Sequence
@@ -30,14 +31,16 @@ class LoadShedding:
         ttft_target: seconds to the first token that are aimed at; 0: nothing is shed.
         waiting: the queue.
         work: tells what tokens weigh.
+        lengths: output lengths to expect.
     """
 
-    def __init__(self, ttft_target: float, waiting: WaitingQueue, work: TokenWork) -> None:
+    def __init__(self, ttft_target: float, waiting: WaitingQueue, work: TokenWork, lengths: OutputLengths) -> None:
         self.door = Door()
         self.overload = Overload(ttft_target)
         self.estimate = WaitEstimate()
         self._waiting = waiting
         self._work = work
+        self._lengths = lengths
         self._num_refused = 0  # at the door, as far as they are counted
 
     def came(self, request: EngineRequest) -> None:
@@ -88,4 +91,5 @@ class LoadShedding:
             {key: seconds(work) for key, work in waits.items()},
             {service_class: seconds(work) for service_class, work in others.items()},
             seconds(self._work.work(1, 0)),
+            {service_class: seconds(self._work.work(0, self._lengths.of_class(service_class))) for service_class in others},
         )

@@ -186,7 +186,11 @@ class Replica:
         refused = []
         for record in self._inbox:
             try:
-                self._core.add([self._engine_request(record, now)])
+                request = self._engine_request(record, now)
+                refused_at_door = self._scheduler.door.refusal([request])
+                if refused_at_door is not None:
+                    raise refused_at_door
+                self._core.add([request])
             except JaxserveError as error:
                 del self.assigned[record.id]
                 refused.append((record, error))

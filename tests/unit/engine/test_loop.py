@@ -398,7 +398,7 @@ def test_in_an_overload_requests_are_refused_while_a_step_is_computed():
     told = []
     loop = EngineLoop(built.core, told.extend, lambda error: None)
     waits = dict.fromkeys((ServiceClass.INTERACTIVE_PAID, ServiceClass.INTERACTIVE_FREE), 9.0)
-    built.core.scheduler.door.notice = Notice(0.5, {}, waits, 0.001)
+    built.core.scheduler.door.notice = Notice(0.5, {}, waits, 0.001, waits)
     requests = built.intake.prepare({"prompt_token_ids": [1, 2]}, SamplingParams(n=2), "r", 0.0)
     loop.add(requests)
     [refusal] = told
