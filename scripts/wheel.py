@@ -11,7 +11,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 BUILT = Path("pallas_kernels") / "native" / "built"  # git ignores it, and so would hatch
 
 
-class NativeLibrary(BuildHookInterface):  # type: ignore[misc]  # hatchling may be missing: then it is Any
+class NativeLibrary(BuildHookInterface[Any]):
     """Without a library the wheel is for any machine, and an engine compiles one at its first start."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
