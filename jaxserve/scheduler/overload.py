@@ -3,7 +3,7 @@
 A crowd that comes at once is served in its order, and as many clients as like may each ask again when they were answered. But a
 queue that keeps growing makes everybody late who is behind it, however fast the machine is, and all its work is for requests that
 missed their time to first token. So where in two seconds one after the other a fourth more requests come than are started,
-while what waits would take longer than the target:
+while what waits would take three times as long as the target:
 
 - a request joins only if it would start within half of the target, else it is refused at once (one with a `queue_timeout` of its
   own decides for itself how long it waits);
@@ -18,6 +18,7 @@ from __future__ import annotations
 BEGINS, ENDS = 1.25, 1.1  # times as many requests come as are started
 TO_BEGIN, TO_END = 2, 3  # intervals in a row of that: one crowd is no overload, one lull not its end
 SHORTEST, LONGEST = 1.0, 10.0  # seconds of an interval,
+BACKLOG = 3.0  # times the target: less is what a neighbour's burst leaves behind, and is made up for
 FEWEST = 8  # requests that come in one, if they come within the longest
 QUEUE_SHARE = 0.5  # of the target that may be waited in the queue: the prompt must be computed too
 
@@ -72,7 +73,7 @@ class Overload:
         if self.is_on:
             other_way = self._came <= ENDS * self._started
         else:
-            other_way = self._came >= max(FEWEST, BEGINS * self._started) and backlog > self._target
+            other_way = self._came >= max(FEWEST, BEGINS * self._started) and backlog > BACKLOG * self._target
         self._in_a_row = self._in_a_row + 1 if other_way else 0
         if self._in_a_row >= (TO_END if self.is_on else TO_BEGIN):
             self.is_on, self._in_a_row = not self.is_on, 0
