@@ -68,7 +68,8 @@ class LoadShedding:
         self.overload.came(refused)
         waits = self._waiting.has_interactive
         backlog = self.estimate.seconds(self._waiting.interactive_work) if waits else 0.0
-        if not self.overload.look(now, waits=waits, backlog=backlog):
+        self._waiting.is_shed = self.overload.look(now, waits=waits, backlog=backlog)
+        if not self._waiting.is_shed:
             self.door.notice = None
             if was_on:
                 logger.warning("the overload is over")

@@ -22,6 +22,9 @@ from jaxserve.types import ServiceClass
 class WaitingQueue:
     """Every sequence that waits, siblings held behind their first sequence included.
 
+    Attributes:
+        is_shed: whether load is shed: then what waits is bounded, and steps need not grow with it.
+
     Args:
         work: decides between tenants.
         aging: seconds that a class's wait counts less than that of the class above it.
@@ -35,6 +38,7 @@ class WaitingQueue:
         self._queued_work: dict[ServiceClass, dict[str, float]] = {service_class: {} for service_class in ServiceClass}
         self._held = 0
         self._length = 0
+        self.is_shed = False
         self._tokens = dict.fromkeys(ServiceClass, 0)
 
     def __len__(self) -> int:
@@ -53,8 +57,8 @@ class WaitingQueue:
 
     @property
     def interactive_tokens(self) -> int:
-        """Tokens of those of interactive classes."""
-        return self.num_tokens - self._tokens[ServiceClass.BATCH]
+        """Tokens of those of interactive classes, as far as steps should be larger because of them."""
+        return 0 if self.is_shed else self.num_tokens - self._tokens[ServiceClass.BATCH]
 
     @property
     def has_interactive(self) -> bool:

@@ -60,6 +60,16 @@ def test_a_queue_that_grows_is_an_overload_and_ends_with_it():
     assert (overload.is_on, bench.scheduler.door.notice) == (False, None)
 
 
+def test_in_an_overload_steps_do_not_grow_with_what_waits():
+    bench = crowded()
+    come(bench, 6.0, 9.0)
+    waiting = bench.scheduler._waiting
+    assert waiting.num_tokens > waiting.interactive_tokens == 0
+    bench.run(1000, SECONDS)
+    come(bench, 1.5, 9.0, first=100)
+    assert waiting.interactive_tokens == waiting.num_tokens > 0
+
+
 def test_in_an_overload_those_who_start_are_in_time():
     """Nine a second come where about two are served: nobody waits as long as the queue would make them."""
     bench = crowded()
