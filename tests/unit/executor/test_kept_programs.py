@@ -102,7 +102,9 @@ def test_other_flags_of_xla_find_nothing(tmp_path, config, monkeypatch):
 
 
 @pytest.mark.usefixtures("outside_the_cache")
-@pytest.mark.parametrize("damage", [lambda content: content[:-1], lambda content: b"", lambda content: b"x" + content[1:]])
+@pytest.mark.parametrize(
+    "damage", [lambda content: content[:-1], lambda content: b"", lambda content: bytes([content[0] ^ 1]) + content[1:]]
+)
 def test_a_damaged_file_is_logged_and_compiled(tmp_path, config, caplog, damage):
     kept = KeptPrograms(tmp_path, lowering_of(config))
     kept.make(recipe_of())
