@@ -20,7 +20,7 @@ from jaxserve.clock import Clock
 from jaxserve.config.fields import SchedulerConfig
 from jaxserve.config.policies import Policies
 from jaxserve.scheduler.capacity import Capacity, Verdict
-from jaxserve.scheduler.courtesy import Courtesy
+from jaxserve.scheduler.courtesy import SPARE, Courtesy
 from jaxserve.scheduler.estimates import OutputLengths
 from jaxserve.scheduler.fairness import PrefillTokens, TokenWork
 from jaxserve.scheduler.pace import Pace
@@ -257,8 +257,16 @@ class Batcher:
             return
         self._settle(draft)
         line = self._waiting.line()
-        spare = self._courtesy.spare_rows
-        capacity = Capacity(self._config, self._policies, self._running.cache, self._lengths, self._pace, self._running, spare)
+        capacity = Capacity(
+            self._config,
+            self._policies,
+            self._running.cache,
+            self._lengths,
+            self._pace,
+            self._running,
+            self._courtesy.spare_rows,
+            min(-(-self._config.max_num_seqs // SPARE), self._config.max_num_seqs - 1) if self._waiting.is_shed else 0,
+        )
         while draft.tokens.left > 0:
             sequence = line.next(only_interactive=only_interactive)
             if sequence is None:

@@ -43,6 +43,7 @@ class Capacity:
         pace: rows that may decode together.
         running: what runs.
         spare_rows: that batch does not start in.
+        kept_rows: of those that interactive sequences may have, that late ones do not start in.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class Capacity:
         pace: Pace,
         running: RunningSet,
         spare_rows: int,
+        kept_rows: int,
     ) -> None:
         self._config = config
         self._policies = policies
@@ -61,6 +63,7 @@ class Capacity:
         self._lengths = lengths
         self._max_decodes = pace.max_decodes()
         self._most_with_batch = config.max_num_seqs - spare_rows
+        self._most_with_late = min(self._max_decodes, config.max_num_seqs) - kept_rows
         self._low_watermark = int(cache.num_usable * config.low_watermark)
         self._running = running
         size = cache.page_size
@@ -94,7 +97,7 @@ class Capacity:
             return Verdict.START if self._cache.fits(match, len(sequence.tokens), spare=0) else Verdict.ROOM
         if not self._class_allows(sequence, match):
             return Verdict.CLASS
-        if not self._tenant_allows(sequence, match):
+        if not self._tenant_allows(sequence, match) or (sequence.late and self._interactive >= self._most_with_late):
             return Verdict.TENANT
         if not self.rows_allow(sequence) or not self._cache.fits(match, len(sequence.tokens), spare=self._low_watermark):
             return Verdict.ROOM

@@ -69,6 +69,6 @@ def too_late(wait: float, longest_wait: float) -> OverloadedError:
     """The refusal of a request that would not be in time."""
     return OverloadedError(
         f"the server is overloaded: the request would wait about {wait:.1f} s for its first step, more than the "
-        f"{longest_wait:.1f} s that it may (half of ttft_target_ms; with a queue_timeout of its own it may wait that long)",
+        f"{longest_wait:.1f} s that ttft_target_ms leaves (with a queue_timeout of its own it may wait that long)",
         retry_after=max(wait, 1.0),
     )

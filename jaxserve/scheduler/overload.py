@@ -5,22 +5,28 @@ queue that keeps growing makes everybody late who is behind it, however fast the
 missed their time to first token. So where in two seconds one after the other a fourth more requests come than are started,
 while what waits would take three times as long as the target:
 
-- a request joins only if it would start within half of the target, else it is refused at once (one with a `queue_timeout` of its
-  own decides for itself how long it waits);
-- who has waited for longer than the target waits on behind those that can still be in time.
+- a request joins only if it would start soon enough to be in time, else it is refused at once (one with a `queue_timeout` of its
+  own decides for itself how long it waits); how soon that is, first tokens tell: while more than a tenth of them are late the
+  wait that is allowed gets shorter, else longer, up to half of the target;
+- who has waited for longer than the target waits on behind those that can still be in time, and leaves them one of eight rows.
 
 This ends when nobody waits, or when for three seconds requests come no faster than they are started. Both are counted, so no
-estimate can make it last. (As Facebook's controlled delay and adaptive LIFO: Maurer, Fail at Scale, ACM Queue 13(8), 2015.)
+estimate can make it last. (As Facebook's controlled delay and adaptive LIFO: Maurer, Fail at Scale, ACM Queue 13(8), 2015. The
+wait that is allowed follows a quantile by stochastic approximation: Robbins and Monro, 1951.)
 """
 
 from __future__ import annotations
+
+import math
 
 BEGINS, ENDS = 1.25, 1.1  # times as many requests come as are started
 TO_BEGIN, TO_END = 2, 3  # intervals in a row of that: one crowd is no overload, one lull not its end
 SHORTEST, LONGEST = 1.0, 10.0  # seconds of an interval,
 BACKLOG = 3.0  # times the target: less is what a neighbour's burst leaves behind, and is made up for
 FEWEST = 8  # requests that come in one, if they come within the longest
-QUEUE_SHARE = 0.5  # of the target that may be waited in the queue: the prompt must be computed too
+MOST, FIRST, LEAST = 0.5, 0.2, 0.05  # of the target that may be waited in the queue: the prompt must be computed too
+LATE_SHARE = 0.1  # of those let in that may be late
+GAIN = 0.05  # of the target by which one of them changes the wait that is allowed, at most
 
 
 class Overload:
@@ -29,6 +35,7 @@ class Overload:
     Attributes:
         is_on: whether there is an overload now.
         num_begun: times that one began.
+        longest_wait: seconds in the queue with which a request is in time.
 
     Args:
         ttft_target: seconds to the first token that are aimed at; 0: there are no overloads.
@@ -37,16 +44,13 @@ class Overload:
     def __init__(self, ttft_target: float) -> None:
         self.is_on = False
         self.num_begun = 0
+        self.longest_wait = FIRST * ttft_target
         self._target = ttft_target
+        self._on_since = math.inf  # when the overload began
         self._began: float | None = None  # the interval; None while nobody waits
         self._came = 0
         self._started = 0
         self._in_a_row = 0
-
-    @property
-    def longest_wait(self) -> float:
-        """Seconds in the queue with which a request is in time."""
-        return QUEUE_SHARE * self._target
 
     def is_late(self, waited: float) -> bool:
         """Whether who waited so long, or will, cannot be in time any more."""
@@ -59,6 +63,13 @@ class Overload:
     def started(self) -> None:
         """An interactive request left the queue to run."""
         self._started += 1
+
+    def first_token(self, arrival: float, now: float) -> None:
+        """A request that did not wait on as a late one has its first token."""
+        if self.is_on and arrival >= self._on_since:
+            change = LATE_SHARE if now - arrival <= self._target else LATE_SHARE - 1.0
+            wait = self.longest_wait + GAIN * change * self._target
+            self.longest_wait = min(max(wait, LEAST * self._target), MOST * self._target)
 
     def look(self, now: float, *, waits: bool, backlog: float) -> bool:
         """Whether there is an overload now; `waits`: interactive requests wait, for `backlog` seconds a new one would."""
@@ -78,6 +89,7 @@ class Overload:
         if self._in_a_row >= (TO_END if self.is_on else TO_BEGIN):
             self.is_on, self._in_a_row = not self.is_on, 0
             self.num_begun += self.is_on
+            self._on_since = now
         self._begin_interval(now)
         return self.is_on
 

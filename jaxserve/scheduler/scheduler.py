@@ -315,6 +315,8 @@ class Scheduler:
         sequence.num_pending -= 1
         sequence.tokens.append(token)
         known = len(sequence.tokens)
+        if known == sequence.num_prompt + 1:
+            self._shedding.first_token(sequence, self.clock.now())
         if sequence.status is Status.WAITING:  # preempted while the step was in flight
             self._waiting.grew(sequence, 1)
         elif sequence.num_computed >= sequence.commit_at <= known:

@@ -56,6 +56,12 @@ class LoadShedding:
             self.overload.started()
         self.waited(sequence, now)
 
+    def first_token(self, sequence: Sequence, now: float) -> None:
+        """A sequence has its first token."""
+        request = sequence.request
+        if not (sequence.late or sequence.batch or request.parent or request.own_queue_timeout):
+            self.overload.first_token(request.arrival, now)
+
     def waited(self, sequence: Sequence, now: float) -> None:
         """A request has waited until now, and starts or gives up."""
         if not sequence.late:

@@ -124,9 +124,50 @@ def test_who_is_late_waits_behind_who_can_be_in_time():
     assert set(started(bench, late)) == set(late), "when nobody else waits"
 
 
+def test_late_ones_leave_rows_to_those_who_can_be_in_time():
+    bench = crowded(max_num_seqs=16)
+    come(bench, 8.0, 40.0)
+    late = {one.request.id for one in bench.scheduler._waiting if one.late}
+    assert bench.scheduler._shedding.overload.is_on
+    assert len(late) > 10
+    sizes = []
+    for _ in range(20):
+        bench.step(SECONDS)
+        rows = {one.request.id for one in bench.scheduler.sequences.values() if one.slot >= 0}
+        sizes += [len(rows)] if rows <= late else []
+    assert bench.scheduler._shedding.overload.is_on
+    assert 8 < max(sizes) <= 14, "of 16, once nobody else runs"
+    bench.add(request("new", 4, 8, arrival=bench.clock.now()))
+    bench.step(SECONDS)
+    assert "new" in bench.tokens, "one that can be in time finds a row"
+    bench.run(1000, SECONDS)
+    assert late <= set(started(bench, late)), "they start when the overload is over"
+
+
+def test_the_wait_that_is_allowed_follows_first_tokens():
+    overload = Overload(1.0)
+    for now in (0.0, 1.5, 3.0):
+        overload.came(100)
+        overload.look(now, waits=True, backlog=10.0)
+    assert overload.is_on
+    before = overload.longest_wait
+    overload.first_token(2.9, 100.0)
+    assert overload.longest_wait == before, "it came before the overload"
+    for turn in range(200):
+        overload.first_token(3.1, 3.9 if turn % 20 else 4.2)
+    assert overload.longest_wait == 0.5, "one in twenty is late: no more than half of the target"
+    for _ in range(20):
+        overload.first_token(3.1, 4.2)
+    assert overload.longest_wait == 0.05, "who could start at once always joins"
+    for hostile in (float("nan"), float("inf"), -float("inf")):
+        overload.first_token(3.1, hostile)
+        assert 0.05 <= overload.longest_wait <= 0.5
+
+
 def test_who_says_how_long_it_waits_is_not_refused_but_waits_behind():
     bench = crowded()
     come(bench, 6.0, 9.0)
+    bench.add(request("other", 4, 8, arrival=bench.clock.now()))
     patient = request("patient", 4, 8, arrival=bench.clock.now(), queue_deadline=bench.clock.now() + 60, own_queue_timeout=True)
     bench.scheduler.add([patient])
     assert bench.scheduler.sequences["patient"].late
