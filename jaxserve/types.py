@@ -38,6 +38,7 @@ class RequestOptions:
         max_total_tokens: prompt and output tokens of all its sequences together; None takes its class's. Outputs share equally
             what the prompt leaves.
         cache_salt: only requests of the tenant with the same salt share cached prefixes.
+        of_list: whether it belongs to a list of prompts whose first came before: an overload refuses none of those.
     """
 
     tenant: str = ""
@@ -46,6 +47,7 @@ class RequestOptions:
     timeout: float | None = None
     max_total_tokens: int | None = None
     cache_salt: str = ""
+    of_list: bool = False
 
 
 class TokensPrompt(TypedDict):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, cast
@@ -88,13 +88,21 @@ def _tokens(prompt: Prompt) -> int:
 
 
 def _run(client: EngineClient, job: Job) -> Events:
-    client.check_room(job.options.tenant, len(job.prompts) * job.params.n)
-    if len(job.prompts) == 1:
-        return _events(client, job, 0, job.request_id, job.prompts[0])
-    return _side_by_side(client, job)
+    if len(job.prompts) > 1:
+        return _side_by_side(client, job)
+    client.check_room(job.options.tenant, job.params.n)
+    return _events(client, job, 0, job.request_id, job.prompts[0])
 
 
 async def _side_by_side(client: EngineClient, job: Job) -> Events:
+    names = [f"{job.request_id}-{which}" for which in range(len(job.prompts))]
+    with client.room(job.options.tenant, names, job.params.n):
+        async with aclosing(_merged(client, job, names)) as events:
+            async for item in events:
+                yield item
+
+
+async def _merged(client: EngineClient, job: Job, names: Sequence[str]) -> Events:
     queue: asyncio.Queue[tuple[int, Event] | Exception | None] = asyncio.Queue(_READ_AHEAD)
     turns = asyncio.Semaphore(_TOKENIZED_AT_ONCE)
 
@@ -102,14 +110,14 @@ async def _side_by_side(client: EngineClient, job: Job) -> Events:
         try:
             async with turns:
                 prompt = await _tokenized(client, job, which)
-            async with aclosing(_events(client, job, which, f"{job.request_id}-{which}", prompt)) as events:
+            async with aclosing(_events(client, job, which, names[which], prompt)) as events:
                 async for item in events:
                     await queue.put(item)
             await queue.put(None)
         except Exception as error:  # raised again where the events are read
             await queue.put(error)
 
-    pumps = [asyncio.create_task(pump(which)) for which in range(len(job.prompts))]
+    pumps = [asyncio.create_task(pump(which)) for which in range(len(names))]
     try:
         running = len(pumps)
         while running:
@@ -141,8 +149,9 @@ async def _tokenized(client: EngineClient, job: Job, which: int) -> Prompt:
 async def _events(client: EngineClient, job: Job, which: int, request_id: str, prompt: Prompt) -> Events:
     """The events of one of the prompts."""
     watched = generation(request_id, job.options.tenant)
+    options = replace(job.options, of_list=True) if which else job.options
     try:
-        stream = _closable(client.generate(prompt, job.params, request_id=request_id, options=job.options))
+        stream = _closable(client.generate(prompt, job.params, request_id=request_id, options=options))
         async with aclosing(stream) as events:
             async for event in events:
                 watched.saw(event)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -101,6 +102,13 @@ class EngineClient(Protocol):
 
     def check_room(self, tenant: str, sequences: int) -> None:
         """Raise QueueFullError if so many sequences more of a tenant cannot wait beside its own that wait already."""
+        ...
+
+    def room(self, tenant: str, names: Sequence[str], sequences: int) -> AbstractContextManager[None]:
+        """Keep room in the waiting queue for requests of these names, so many sequences each, until they come or it is left.
+
+        Raises QueueFullError as `check_room` does.
+        """
         ...
 
     def generate(

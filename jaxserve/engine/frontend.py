@@ -8,6 +8,7 @@ import math
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -16,6 +17,7 @@ from jaxserve.engine.bounds import RequestBounds
 from jaxserve.engine.calls import FLUSH
 from jaxserve.engine.client import EngineStats, ModelInfo
 from jaxserve.engine.events import Event
+from jaxserve.engine.expected import ExpectedRequests
 from jaxserve.engine.intake import NO_OPTIONS, Intake
 from jaxserve.engine.link import EngineDescription, EngineLink
 from jaxserve.engine.loop import Outcome, Refusal
@@ -102,6 +104,7 @@ class Frontend:
         self._intake = intake
         self._origin = origin
         self._clock = RealClock()
+        self._expected = ExpectedRequests()
         self._streams: dict[str, _Stream] = {}  # sequence id -> the stream of its request
         self._requests: dict[str, _Stream] = {}
         self._counters = _Counters()
@@ -137,16 +140,22 @@ class Frontend:
     def check_room(self, tenant: str, sequences: int) -> None:
         """Raise QueueFullError where the tenant's own sequences leave no room; see EngineClient.check_room."""
         most = self.bounds.sequences
-        if len(self._streams) + sequences <= most:
+        if len(self._streams) + self._expected.sequences + sequences <= most:
             return
         active = sum(stream.outputs.num_active for stream in self._requests.values() if stream.tenant == tenant)
-        waiting = active - self._link.load().running  # at least: some of what runs may be others'
+        # At least: some of what runs may be others'.
+        waiting = active + self._expected.of(tenant) - self._link.load().running
         if waiting > 0 and waiting + sequences > most:
             raise QueueFullError(
                 f"{waiting} sequences of the tenant wait already, and {sequences} more are asked for, "
                 f"but at most {most} can wait (max_waiting)",
                 retry_after=1.0,
             )
+
+    def room(self, tenant: str, names: Sequence[str], sequences: int) -> AbstractContextManager[None]:
+        """Room for the requests of a list; see EngineClient.room."""
+        self.check_room(tenant, len(names) * sequences)
+        return self._expected.expect(tenant, names, sequences)
 
     async def generate(
         self,
@@ -177,6 +186,7 @@ class Frontend:
             raise InternalError(f"the request could not be prepared: {error!r}") from error
         self._requests[name] = stream
         self._streams.update((request.id, stream) for request in requests)
+        self._expected.came(stream.tenant, name)
         self._link.add(requests)
         if self._watch is None:
             self._watch_streams()

@@ -182,6 +182,7 @@ class Intake:
                 parent=None if index == 0 else ids[0],
                 queue_deadline=grant.queue_deadline,
                 own_queue_timeout=grant.own_queue_timeout,
+                of_list=options.of_list,
                 deadline=grant.deadline,
                 target=target,
             )

@@ -64,7 +64,7 @@ class QueueBounds:
                 param=limit,
                 retry_after=max(wait - left, SHORTEST_WAIT),
             )
-        if self.yields(first) and not first.own_queue_timeout and self._overload.is_late(wait):
+        if self.yields(first) and first.may_be_shed and self._overload.is_late(wait):
             raise too_late(wait, self._overload.longest_wait)
 
     def yields(self, request: EngineRequest) -> bool:

@@ -54,7 +54,7 @@ class Door:
         notice, first = self.notice, requests[0]
         if notice is not self._read:
             self._read, self._since = notice, 0.0
-        if notice is None or first.own_queue_timeout or first.service_class is ServiceClass.BATCH:
+        if notice is None or not first.may_be_shed:
             return None
         key = (first.service_class, first.tenant)
         wait = notice.waits.get(key, notice.others[first.service_class]) + self._since

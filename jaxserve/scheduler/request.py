@@ -35,6 +35,7 @@ class EngineRequest:
         queue_deadline: clock time by which it must have started.
         deadline: clock time by which it must have ended.
         own_queue_timeout: whether the request itself said how long it waits.
+        of_list: whether it belongs to a list of prompts whose first came before.
         target: what follows the prompt, if the prompt is only scored: its log-probability is wanted, and no token.
     """
 
@@ -52,7 +53,13 @@ class EngineRequest:
     queue_deadline: float = math.inf
     deadline: float = math.inf
     own_queue_timeout: bool = False
+    of_list: bool = False
     target: int | None = None
+
+    @property
+    def may_be_shed(self) -> bool:
+        """Whether an overload is a reason to refuse it."""
+        return not (self.own_queue_timeout or self.of_list or self.service_class is ServiceClass.BATCH)
 
     @property
     def start_limit(self) -> str:

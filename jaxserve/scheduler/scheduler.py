@@ -170,7 +170,7 @@ class Scheduler:
         self._displace(requests)
         self._bounds.check(requests, now)
         overloaded, wait = self._shedding.overload.is_on, self._bounds.uncorrected(first)
-        late = first.own_queue_timeout and self._bounds.yields(first)
+        late = not first.may_be_shed and self._bounds.yields(first)
         sequences = {request.id: Sequence.from_request(request, self._max_model_len) for request in requests}
         for name, sequence in sequences.items():
             sequence.parent = sequences.get(sequence.request.parent or "")

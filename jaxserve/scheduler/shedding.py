@@ -45,21 +45,21 @@ class LoadShedding:
 
     def came(self, request: EngineRequest) -> None:
         """A request came, by its first sequence."""
-        if request.service_class is not ServiceClass.BATCH:
+        if request.service_class is not ServiceClass.BATCH and not request.of_list:
             self.overload.came(1)
 
     def started(self, sequence: Sequence, now: float) -> None:
         """A sequence leaves the queue for the first time: what was expected of its wait is compared with it."""
         if sequence.request.parent is not None:
             return
-        if not sequence.batch:
+        if not (sequence.batch or sequence.request.of_list):
             self.overload.started()
         self.waited(sequence, now)
 
     def first_token(self, sequence: Sequence, now: float) -> None:
         """A sequence has its first token."""
         request = sequence.request
-        if not (sequence.late or sequence.batch or request.parent or request.own_queue_timeout):
+        if request.may_be_shed and not (sequence.late or request.parent):
             self.overload.first_token(request.arrival, now)
 
     def waited(self, sequence: Sequence, now: float) -> None:

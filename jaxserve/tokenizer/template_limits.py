@@ -34,12 +34,12 @@ class LimitedEnvironment(ImmutableSandboxedEnvironment):
     @contextmanager
     def limited(self) -> Iterator[None]:
         """Within it a template of this environment may be rendered. It raises TemplateTimeError when its time is over."""
-        self._ends.at = time.thread_time() + self.seconds
+        self._ends.at, self._ends.soonest = time.thread_time() + self.seconds, time.monotonic() + self.seconds
         yield
 
     def look_at_the_clock(self) -> None:
         """Called by every template."""
-        if time.thread_time() > self._ends.at:
+        if time.monotonic() > self._ends.soonest and time.thread_time() > self._ends.at:  # the second takes microseconds
             raise TemplateTimeError
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:

@@ -17,6 +17,7 @@ from server.http.gate import Gate
 from server.http.heads import Heads
 from server.http.held import Bodies
 from server.http.kserve import api as kserve
+from server.http.large_bodies import LargeBodies
 from server.http.messages import api as messages
 from server.http.middleware import Envelope
 from server.http.observed import Observed, RouteNames
@@ -34,6 +35,7 @@ def create_app(
     """Build the application over an engine, behind a gateway, watched by an observatory; with storage for files or without."""
     app = FastAPI(title="jaxserve", version=version("jaxserve"), redirect_slashes=False, openapi_url=None)
     app.state.client = client
+    app.state.large_bodies = LargeBodies()
     app.state.sse_keepalive = config.sse_keepalive
     app.state.observatory = observatory
     app.state.storage = storage

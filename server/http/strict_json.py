@@ -42,8 +42,10 @@ class StrictJsonRoute(APIRoute):
 class _StrictRequest(Request):
     async def json(self) -> Any:
         """The body's value. Raises JSONDecodeError, which the framework expects, for whatever is wrong with it."""
+        body = await self.body()
+        await self.app.state.large_bodies.turn(len(body))
         try:
-            return msgspec.json.decode(await self.body())
+            return msgspec.json.decode(body)
         except UnicodeDecodeError as error:
             raise json.JSONDecodeError("it is not UTF-8", "", 0) from error
         except RecursionError as error:

@@ -22,6 +22,8 @@ from server.processes.linked import Linked, allow_open_files, open_client, run_l
 from server.processes.specs import DRAIN, LEDGER, READY, FrontEndSpec
 from server.run import Servers, run_servers
 
+SWITCH_SECONDS = 0.001  # that a thread which tokenizes or writes a long answer keeps the interpreter from the event loop
+
 
 def main() -> int:
     """Run a front end until the supervisor ends it. Returns its exit code."""
@@ -30,6 +32,7 @@ def main() -> int:
     config = spec.server_config()
     set_up_logging(config.log_level, config.log_format)
     allow_open_files()
+    sys.setswitchinterval(SWITCH_SECONDS)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(run_linked(spec, parent, partial(_serve, spec)))
 

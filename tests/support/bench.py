@@ -22,7 +22,9 @@ from tests.support.hash_executor import HashExecutor, Windows
 
 MAX_LEN = 400
 PAID, FREE, BATCH = ServiceClass
-OF_ENGINE_REQUEST = ("arrival", "tenant", "service_class", "parent", "queue_deadline", "deadline", "own_queue_timeout", "target")
+OF_ENGINE_REQUEST = (
+    *("arrival", "tenant", "service_class", "parent", "queue_deadline", "deadline", "own_queue_timeout", "of_list", "target"),
+)
 
 
 def request(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from jaxserve.engine.bounds import RequestBounds
@@ -79,6 +80,10 @@ class ScriptedClient:
 
     def check_room(self, tenant: str, sequences: int) -> None:
         self.rooms.append((tenant, sequences))
+
+    def room(self, tenant: str, names: Sequence[str], sequences: int) -> AbstractContextManager[None]:
+        self.check_room(tenant, len(names) * sequences)
+        return nullcontext()
 
     async def encode(self, text: str, *, add_special_tokens: bool = True, last: int | None = None) -> list[int]:
         if last is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -233,6 +234,17 @@ def test_a_text_that_is_truncated_may_be_of_any_length(server: HashServer, chann
         output=pb.Output(return_prompt_token_ids=True),
     )
     assert next(InferenceStub(channel).Generate(request)).started.prompt_token_ids == expected
+
+
+def test_lists_of_one_tenant_do_not_take_each_others_room(server: HashServer) -> None:
+    """Of two that fit the queue only one by one, the second is refused before it costs anything, and the first is whole."""
+    many = {"prompt": [[5, 6, 7 + n] for n in range(QUEUE - 20)], "max_tokens": 3}
+    with ThreadPoolExecutor(4) as pool:
+        replies = list(pool.map(lambda _: httpx.post(f"{server.http}/v1/completions", json=many, timeout=60), range(4)))
+    statuses = sorted(reply.status_code for reply in replies)
+    assert statuses[0] == 200
+    assert set(statuses) <= {200, 429}
+    assert all(len(reply.json()["choices"]) == QUEUE - 20 for reply in replies if reply.status_code == 200)
 
 
 def test_a_tenant_that_fills_the_queue_is_refused_without_the_engine(tmp_path: Path) -> None:

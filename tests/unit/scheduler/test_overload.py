@@ -175,6 +175,22 @@ def test_who_says_how_long_it_waits_is_not_refused_but_waits_behind():
     assert bench.ended["patient"].error is None
 
 
+def test_a_list_of_prompts_is_let_in_or_refused_by_its_first():
+    bench = crowded()
+    _, refused = come(bench, 6.0, 9.0, of_list=True)
+    assert (refused, bench.scheduler._shedding.overload.num_begun) == ([], 0), "one request of many prompts is no overload"
+    bench.run(1000, SECONDS)
+    come(bench, 6.0, 9.0, first=100)
+    bench.add(request("other", 4, 8, arrival=bench.clock.now()))
+    first, second = (request(name, 4, 8, arrival=bench.clock.now(), of_list=name == "second") for name in ("first", "second"))
+    assert bench.scheduler.door.refusal([first]) is not None
+    assert bench.scheduler.door.refusal([second]) is None
+    bench.scheduler.add([second])
+    assert bench.scheduler.sequences["second"].late, "it waits behind those that can be in time"
+    bench.run(1000, SECONDS)
+    assert bench.ended["second"].error is None
+
+
 def test_batch_is_neither_refused_nor_counted():
     bench = crowded()
     _, refused = come(bench, 6.0, 9.0, service_class=BATCH)
