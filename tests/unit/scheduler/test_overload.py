@@ -1,5 +1,7 @@
 """Overloads: when they begin and end, who is refused, at the door too, and who waits on."""
 
+from contextlib import suppress
+
 import pytest
 
 from jaxserve.errors import OverloadedError
@@ -39,6 +41,13 @@ def come(bench, seconds, rate, *, first=0, **fields):
         else:
             bench.clock.advance(SECONDS)
     return taken, refused
+
+
+def fill(bench):
+    """As many as join in an overload."""
+    with suppress(OverloadedError):
+        for number in range(9):
+            bench.scheduler.add([request(f"other{number}", 4, 8, arrival=bench.clock.now())])
 
 
 def started(bench, names):
@@ -146,7 +155,7 @@ def test_late_ones_leave_rows_to_those_who_can_be_in_time():
 
 def test_the_wait_that_is_allowed_follows_first_tokens():
     overload = Overload(1.0)
-    for now in (0.0, 1.5, 3.0):
+    for now in (0.0, 1.5, 3.0):  # two intervals are over
         overload.came(100)
         overload.look(now, waits=True, backlog=10.0)
     assert overload.is_on
@@ -167,7 +176,7 @@ def test_the_wait_that_is_allowed_follows_first_tokens():
 def test_who_says_how_long_it_waits_is_not_refused_but_waits_behind():
     bench = crowded()
     come(bench, 6.0, 9.0)
-    bench.add(request("other", 4, 8, arrival=bench.clock.now()))
+    fill(bench)
     patient = request("patient", 4, 8, arrival=bench.clock.now(), queue_deadline=bench.clock.now() + 60, own_queue_timeout=True)
     bench.scheduler.add([patient])
     assert bench.scheduler.sequences["patient"].late
@@ -181,9 +190,10 @@ def test_a_list_of_prompts_is_let_in_or_refused_by_its_first():
     assert (refused, bench.scheduler._shedding.overload.num_begun) == ([], 0), "one request of many prompts is no overload"
     bench.run(1000, SECONDS)
     come(bench, 6.0, 9.0, first=100)
-    bench.add(request("other", 4, 8, arrival=bench.clock.now()))
+    fill(bench)
     first, second = (request(name, 4, 8, arrival=bench.clock.now(), of_list=name == "second") for name in ("first", "second"))
-    assert bench.scheduler.door.refusal([first]) is not None
+    with pytest.raises(OverloadedError):
+        bench.scheduler.add([first])
     assert bench.scheduler.door.refusal([second]) is None
     bench.scheduler.add([second])
     assert bench.scheduler.sequences["second"].late, "it waits behind those that can be in time"
