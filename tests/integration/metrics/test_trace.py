@@ -16,11 +16,11 @@ LONG = {"prompt": "to be or not to be", "ignore_eos": True, "temperature": 0.0}
 
 
 async def test_a_trace_tells_what_the_engine_did(watched: Watched) -> None:
-    counts = (3, 20, 40)
-    running = asyncio.create_task(watched.http.post("/v1/completions", json={**LONG, "max_tokens": 150}))
+    counts = (3, 20, 40, 50)
     await asyncio.gather(*(watched.http.post("/v1/completions", json={**LONG, "max_tokens": count}) for count in counts))
-    reply = await watched.http.get("/debug/trace", params={"seconds": 60})
-    await running
+    async with watched.http.stream("POST", "/v1/completions", json={**LONG, "max_tokens": 150, "stream": True}) as running:
+        await anext(running.aiter_lines())
+        reply = await watched.http.get("/debug/trace", params={"seconds": 60})
     assert reply.headers["content-type"] == "application/json"
     trace = reply.json()
     check_format(trace)
