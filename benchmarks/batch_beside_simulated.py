@@ -25,11 +25,12 @@ from benchmarks import machine
 from jaxserve.config.fields import SchedulerConfig
 from jaxserve.simulation.fleet import Fleet
 from jaxserve.simulation.ledger import Tally, merged
-from jaxserve.simulation.requests import SimulatedRequest
 from jaxserve.simulation.scenario import Scenario, build
-from jaxserve.simulation.settings import ReplicaConfig, SloConfig, WorkloadConfig
-from jaxserve.simulation.stats import Percentiles
+from jaxserve.simulation.settings import ReplicaConfig
 from jaxserve.types import ServiceClass
+from jaxserve.workload.requests import WorkloadRequest
+from jaxserve.workload.settings import SloConfig, WorkloadConfig
+from jaxserve.workload.stats import Percentiles
 
 RESULTS = Path(__file__).parent / "results" / "batch_beside_simulated.json"
 ROWS, TOKENS = 64, 2048
@@ -53,13 +54,13 @@ class Backlog:
             record = self._fleet.ledger.receive(self._request(), self._fleet.now)
             self._fleet._route(record)
 
-    def _request(self) -> SimulatedRequest:
+    def _request(self) -> WorkloadRequest:
         self._sent += 1
         prompt, output = (
             1 + int(min(longest, self._random.lognormvariate(math.log(median), sigma)))
             for median, sigma, longest in ((512, 0.8, 3000), (128, 0.6, 1000))
         )
-        return SimulatedRequest(
+        return WorkloadRequest(
             number=_FIRST_BATCH_NUMBER + self._sent,
             arrival=self._fleet.now,
             prompt_tokens=prompt,

@@ -15,7 +15,7 @@ from jaxserve.jobs.answers import Answer
 from jaxserve.jobs.config import JobConfig
 from jaxserve.jobs.files import JobFiles
 from jaxserve.jobs.job import Job
-from jaxserve.jobs.lines import Line
+from jaxserve.jobs.lines import AdmissionOrder
 from jaxserve.jobs.storage import JobModel
 from jaxserve.jobs.summary import Progress
 
@@ -25,7 +25,7 @@ _USAGE = {"prompt_tokens": 500, "completion_tokens": 20}
 class AtOnce:
     """Every line has the same short answer."""
 
-    async def answer(self, line: Line) -> Answer:
+    async def answer(self, line: AdmissionOrder) -> Answer:
         """Without a wait."""
         return Answer(200, "cmpl-0", {"choices": [{"text": "an answer of some twenty tokens"}], "usage": _USAGE})
 

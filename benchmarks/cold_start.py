@@ -43,7 +43,7 @@ class Model:
 
     Attributes:
         name: for people.
-        path: argument of the doors.
+        path: argument of the commands.
     """
 
     name: str

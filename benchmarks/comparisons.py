@@ -23,18 +23,19 @@ import numpy as np
 
 from benchmarks import machine
 from jaxserve.config.fields import SchedulerConfig
-from jaxserve.executor.simulated import CostModel
+from jaxserve.scheduler.draft import StepDraft
 from jaxserve.scheduler.scheduler import Scheduler
-from jaxserve.scheduler.step import StepDraft
+from jaxserve.simulation.executor import CostModel
 from jaxserve.simulation.fleet import Fleet, RetryPolicy
 from jaxserve.simulation.ledger import merged
 from jaxserve.simulation.report import Report, report
-from jaxserve.simulation.requests import SimulatedRequest
 from jaxserve.simulation.scenario import Scenario, build, replica_spec
-from jaxserve.simulation.settings import ReplicaConfig, SloConfig, WorkloadConfig
-from jaxserve.simulation.stats import Percentiles
-from jaxserve.simulation.workload import generate
+from jaxserve.simulation.settings import ReplicaConfig
 from jaxserve.types import ServiceClass
+from jaxserve.workload.generate import generate
+from jaxserve.workload.requests import WorkloadRequest
+from jaxserve.workload.settings import SloConfig, WorkloadConfig
+from jaxserve.workload.stats import Percentiles
 
 RESULTS = Path(__file__).parent / "results" / "comparisons.json"
 POINTS = 120  # of a curve
@@ -274,7 +275,7 @@ def _light_ones(tenants: str, folder: Path) -> str:
     return str(path)
 
 
-def _entry(one: SimulatedRequest) -> dict[str, Any]:
+def _entry(one: WorkloadRequest) -> dict[str, Any]:
     return {
         "arrival": one.arrival,
         "prompt_tokens": one.prompt_tokens,

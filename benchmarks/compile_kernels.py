@@ -28,7 +28,7 @@ import jax.numpy as jnp
 from jax.sharding import SingleDeviceSharding
 
 from jaxserve.aot.target import Target as CompileTarget
-from jaxserve.doors import write_json
+from jaxserve.commands import write_json
 from pallas_kernels.ragged_paged_attention import ragged_paged_attention
 from pallas_kernels.registry import Target
 

@@ -25,8 +25,8 @@ import jax
 import jaxserve.models.families
 from benchmarks.machine import describe, median
 from benchmarks.pages import markdown, with_table
+from jaxserve.commands import write_json
 from jaxserve.config.fields import EngineConfig
-from jaxserve.doors import write_json
 from jaxserve.engine.preparation import prepare
 from jaxserve.executor.lowering import Lowering
 from jaxserve.models.registry import FAMILIES, Family

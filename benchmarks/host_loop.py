@@ -28,9 +28,9 @@ from benchmarks import machine
 from jaxserve.cache.kv_cache import KVCache
 from jaxserve.cache.prefix_hash import CacheNamespace
 from jaxserve.clock import RealClock
+from jaxserve.commands import wide_console
 from jaxserve.config.fields import SchedulerConfig
 from jaxserve.config.policies import Policies
-from jaxserve.doors import wide_console
 from jaxserve.engine.budgets import Budgets
 from jaxserve.engine.intake import Intake, IntakeLimits
 from jaxserve.engine.link import EngineLoad
@@ -38,13 +38,13 @@ from jaxserve.engine.outputs import RequestOutputs
 from jaxserve.engine.preparation import model_directory
 from jaxserve.engine.remote.messages import Turned, decode_from_engine, encode, outcomes_of, turned
 from jaxserve.engine.remote.server import deal
-from jaxserve.executor.batch import make_batch
-from jaxserve.executor.buckets import BucketGrid
 from jaxserve.executor.flat_params import FlatParams
 from jaxserve.sampling.params import SamplingParams
-from jaxserve.scheduler.plan import StepResult
+from jaxserve.scheduler.request import Update
 from jaxserve.scheduler.scheduler import Scheduler
-from jaxserve.scheduler.update import Update
+from jaxserve.step.batch import make_batch
+from jaxserve.step.buckets import BucketGrid
+from jaxserve.step.plan import StepResult
 from jaxserve.tokenizer.load import load_tokenizer
 from jaxserve.types import RequestOptions, ServiceClass
 

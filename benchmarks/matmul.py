@@ -22,10 +22,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks import machine
-from jaxserve.doors import write_json
+from jaxserve.commands import write_json
 from pallas_kernels import native
 from pallas_kernels.matmul import PackedMatrix, matmul
-from pallas_kernels.matmul.packed import pack, quantise
+from pallas_kernels.matmul.packed import pack, quantize
 
 MATRICES = {"qkv": (1024, 1536), "out": (1024, 1024), "gate_up": (1024, 5632), "down": (2816, 1024), "head": (1024, 32000)}
 TABLE = "table"  # the head of tied embeddings: [32000, 1024], its rows as they are
@@ -66,7 +66,7 @@ def measure(name: str, dtype: str, rows: Sequence[int], rounds: int) -> list[dic
     packed = [pack(matrix, 1, "rows" if name == TABLE else "panels") for matrix in plain]
     sides = {"native": (packed, "cpu_native"), "xla": (packed if name == TABLE else plain, "xla")}
     if name != TABLE:
-        sides["int8"] = ([quantise(matrix, 1) for matrix in [*plain, *plain]][: -(-ENOUGH // (inputs * outputs))], "cpu_native")
+        sides["int8"] = ([quantize(matrix, 1) for matrix in [*plain, *plain]][: -(-ENOUGH // (inputs * outputs))], "cpu_native")
     cases = []
     for tokens in rows:
         calls = {}

@@ -23,7 +23,7 @@ import numpy as np
 from flax import nnx
 
 from benchmarks import machine, moe_flops
-from jaxserve.doors import write_json
+from jaxserve.commands import write_json
 from jaxserve.executor.experts import DividedVisit
 from jaxserve.models.config import DecoderConfig, Experts
 from jaxserve.models.experts import Experts as ExpertsLayer

@@ -29,8 +29,8 @@ from jaxserve.engine.link import EngineDescription
 from jaxserve.engine.remote.builders import Progress, ServedEngine
 from jaxserve.executor.base import Capabilities
 from jaxserve.metrics.turn import ExecutorCounts
-from jaxserve.scheduler.plan import Plan, StepResult
 from jaxserve.scheduler.scheduler import Scheduler
+from jaxserve.step.plan import Plan, StepResult
 from jaxserve.types import ServiceClass
 
 BUILDER = "benchmarks.paced_engine:paced_engine"

@@ -21,7 +21,7 @@ import numpy as np
 
 from benchmarks import machine
 from benchmarks.matmul import milliseconds
-from jaxserve.doors import write_json
+from jaxserve.commands import write_json
 from pallas_kernels import native
 from pallas_kernels.ragged_paged_attention import ragged_paged_attention
 

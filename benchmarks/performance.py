@@ -1,4 +1,4 @@
-"""Writes the tables of the README and of docs/performance.md from the results files: `python -m benchmarks.performance`.
+"""Writes the tables of docs/performance.md from the results files: `python -m benchmarks.performance`.
 
 Each table stands between marks with its name. A results file that is not there yet leaves a line that says how it is made.
 """
@@ -155,7 +155,6 @@ def _models(cold: Results) -> Mapping[str, Any]:
 
 # Page -> name of a table -> its results file and what makes it.
 PAGES: Mapping[str, Mapping[str, tuple[str, Callable[[Results], str]]]] = {
-    "README.md": {"engines": ("peers", compared), "host": ("host_loop", host)},
     "docs/performance.md": {
         "engines": ("peers", compared),
         "agreement": ("peers", agreed),

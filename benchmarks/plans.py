@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from jaxserve.scheduler.plan import SUPPRESS_WIDTH, Plan, SamplingRows
+from jaxserve.step.example import example_plan
+from jaxserve.step.plan import Plan
 
 Shape = tuple[tuple[int, ...], tuple[int, ...]]
 """Of a step: tokens and keys of each row."""
@@ -13,33 +14,10 @@ Shape = tuple[tuple[int, ...], tuple[int, ...]]
 def make_plan(shape: Shape, page_size: int, vocabulary: int) -> Plan:
     """A plan of greedy rows with random tokens; rows have pages of their own."""
     counts, lengths = shape
-    rows = len(counts)
-    table = np.zeros((rows, -(-max(lengths) // page_size)), np.int32)
-    following = 1
-    for row, length in enumerate(lengths):
+    tokens = np.random.default_rng(0).integers(0, vocabulary, sum(counts)).tolist()
+    rows, following, token = [], 1, 0
+    for count, length in zip(counts, lengths, strict=True):
         pages = -(-length // page_size)
-        table[row, :pages] = np.arange(following, following + pages)
-        following += pages
-    return Plan(
-        step=0,
-        ids=tuple(map(str, range(rows))),
-        slots=np.arange(rows, dtype=np.int32),
-        tokens=np.random.default_rng(0).integers(0, vocabulary, sum(counts)).astype(np.int32),
-        query_start=np.concatenate(([0], np.cumsum(counts))).astype(np.int32),
-        kv_length=np.array(lengths, np.int32),
-        page_table=table,
-        samples=np.ones(rows, np.bool_),
-        sampling=SamplingRows(
-            temperature=np.zeros(rows, np.float32),
-            top_k=np.zeros(rows, np.int32),
-            top_p=np.ones(rows, np.float32),
-            min_p=np.zeros(rows, np.float32),
-            presence=np.zeros(rows, np.float32),
-            frequency=np.zeros(rows, np.float32),
-            repetition=np.ones(rows, np.float32),
-            key=np.zeros((rows, 2), np.uint32),
-            suppress=np.full((rows, SUPPRESS_WIDTH), -1, np.int32),
-            num_logprobs=np.full(rows, -1, np.int32),
-            has_bias=np.zeros(rows, np.bool_),
-        ),
-    )
+        rows.append((tokens[token : token + count], length, range(following, following + pages)))
+        following, token = following + pages, token + count
+    return example_plan(*rows)

@@ -31,11 +31,12 @@ from jaxserve.engine.build import BuiltEngine, build_engine
 from jaxserve.engine.loop import EngineLoop, Outcome, Refusal
 from jaxserve.sampling.params import SamplingParams
 from jaxserve.scheduler.request import EngineRequest
-from jaxserve.simulation.requests import SimulatedRequest
 from jaxserve.simulation.scenario import Scenario, simulate
-from jaxserve.simulation.settings import ReplicaConfig, WorkloadConfig
-from jaxserve.simulation.workload import generate
+from jaxserve.simulation.settings import ReplicaConfig
 from jaxserve.types import ServiceClass
+from jaxserve.workload.generate import generate
+from jaxserve.workload.requests import WorkloadRequest
+from jaxserve.workload.settings import WorkloadConfig
 
 RESULTS = Path(__file__).parent / "results" / "simulation_reality.json"
 PROFILE = RESULTS.with_name("step_profile.json")
@@ -73,7 +74,7 @@ class Engine:
         self._loop = EngineLoop(built.core, self._sink, self._done.put)
         self._loop.start()
 
-    def run(self, requests: list[SimulatedRequest], seed: int) -> list[Times]:
+    def run(self, requests: list[WorkloadRequest], seed: int) -> list[Times]:
         """Send the requests when they are due; returns once all have ended."""
         self.times.clear()
         self._unfinished = {str(request.number) for request in requests}
@@ -110,7 +111,7 @@ class Engine:
             self._done.put(None)
 
 
-def prompt(request: SimulatedRequest, seed: int) -> tuple[int, ...]:
+def prompt(request: WorkloadRequest, seed: int) -> tuple[int, ...]:
     """Random tokens with the request's shared prefix."""
     shared = np.random.default_rng((1, request.prefix or 0, seed)).integers(3, VOCABULARY, request.prefix_tokens)
     own = np.random.default_rng((2, request.number, seed)).integers(3, VOCABULARY, request.prompt_tokens - len(shared))
@@ -135,7 +136,7 @@ def workload(rate: float, requests: int, seed: int) -> WorkloadConfig:
     return WorkloadConfig(requests=requests, rate=rate, seed=seed, **LENGTHS)
 
 
-def requests_of(config: WorkloadConfig) -> list[SimulatedRequest]:
+def requests_of(config: WorkloadConfig) -> list[WorkloadRequest]:
     """Its requests."""
     return list(generate(config, MAX_LEN, ServiceClass.INTERACTIVE_PAID))
 

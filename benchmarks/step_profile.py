@@ -38,10 +38,10 @@ from jaxserve.executor.base import Capabilities, Executor, StepHandle
 from jaxserve.metrics.turn import ExecutorCounts
 from jaxserve.models.checkpoint import read_hf_config
 from jaxserve.sampling.params import SamplingParams
-from jaxserve.scheduler.plan import Plan, StepResult
 from jaxserve.scheduler.request import EngineRequest
 from jaxserve.simulation.calibrate import Fit, fit
 from jaxserve.simulation.profile import read_profile
+from jaxserve.step.plan import Plan, StepResult
 
 BURST = 3  # steps submitted one after another
 HOST_STEPS = 40

@@ -31,11 +31,11 @@ from benchmarks import matmul as products
 from benchmarks.plans import Shape, make_plan
 from jaxserve.aot.hlo import Instruction, Module
 from jaxserve.clock import RealClock
+from jaxserve.commands import write_json
 from jaxserve.config.fields import EngineConfig
-from jaxserve.doors import write_json
 from jaxserve.engine.build import build_engine
 from jaxserve.executor.local import LocalExecutor
-from jaxserve.scheduler.plan import Plan
+from jaxserve.step.plan import Plan
 from pallas_kernels import native
 
 RESULTS = Path(__file__).parent / "results" / "step_timeline.json"

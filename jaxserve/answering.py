@@ -19,7 +19,7 @@ from jaxserve.engine.preparation import BUNDLED_MODEL, model_directory
 from jaxserve.errors import ConfigError
 from jaxserve.executor.platform import choose_platform
 from jaxserve.executor.programs import Progress
-from jaxserve.heap import settle
+from jaxserve.heap import freeze_gc
 from jaxserve.jobs.storage import JobModel
 from jaxserve.models.checkpoint import read_hf_config
 from jaxserve.models.registry import decoder_config
@@ -63,7 +63,7 @@ class LocalAnswers(BodyAnswers):
     async def start(cls, config: EngineConfig, progress: Progress) -> AsyncIterator[LocalAnswers]:
         """Build an engine and start it; at the end it stops, whatever still runs. Raises what LocalEngine.start raises."""
         engine = await LocalEngine.start(config, progress)
-        settle()
+        freeze_gc()
         try:
             yield cls(engine)
         finally:

@@ -18,10 +18,10 @@ import uvloop
 from rich.console import Console
 
 from jaxserve.answering import CHOSEN, LocalAnswers, job_model, remote_engine, sequences_in_flight, throughput_config
+from jaxserve.commands import write_json
 from jaxserve.config.check import check_types
 from jaxserve.config.fields import EngineConfig, setting
 from jaxserve.config.flags import OneLineParser, add_flags, flag_names, from_flags
-from jaxserve.doors import write_json
 from jaxserve.engine.client import EngineStats
 from jaxserve.errors import ConfigError, InternalError, JaxserveError
 from jaxserve.jobs.answers import Answers

@@ -12,12 +12,11 @@ from pathlib import Path
 import uvloop
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from jaxserve.commands import wide_console, write_json
 from jaxserve.config.fields import setting
 from jaxserve.config.flags import OneLineParser, add_flags, from_flags
-from jaxserve.doors import wide_console, write_json
 from jaxserve.errors import ConfigError, JaxserveError
 from jaxserve.load.agreement import agreement
-from jaxserve.load.lengths import CUT, LENGTHS, cut_to_context, workload_without
 from jaxserve.load.outcome import Outcome
 from jaxserve.load.plots import plot
 from jaxserve.load.report import LoadReport, report
@@ -26,11 +25,12 @@ from jaxserve.load.settings import LoadConfig
 from jaxserve.load.table import show
 from jaxserve.load.target import Served, Target
 from jaxserve.simulation.plots import require_matplotlib
-from jaxserve.simulation.requests import SimulatedRequest
-from jaxserve.simulation.settings import SloConfig, WorkloadConfig
-from jaxserve.simulation.trace import read_trace
-from jaxserve.simulation.workload import generate
 from jaxserve.types import ServiceClass
+from jaxserve.workload.generate import generate
+from jaxserve.workload.lengths import CUT, LENGTHS, cut_to_context, workload_without
+from jaxserve.workload.requests import WorkloadRequest
+from jaxserve.workload.settings import SloConfig, WorkloadConfig
+from jaxserve.workload.trace import read_trace
 
 _EXIT_FAILURES = 1
 _EXIT_ERROR = 2
@@ -95,7 +95,7 @@ async def _measure(
         target.close()
 
 
-def _requests(workload: WorkloadConfig, served: Served) -> Iterator[SimulatedRequest]:
+def _requests(workload: WorkloadConfig, served: Served) -> Iterator[WorkloadRequest]:
     if workload.trace is not None:
         return read_trace(Path(workload.trace), served.max_model_len, _CLASS)
     return generate(workload, served.max_model_len, _CLASS)

@@ -13,9 +13,9 @@ import jax
 from jaxserve.aot.build import CompiledStep, compile_for
 from jaxserve.aot.report import show
 from jaxserve.aot.settings import TargetConfig
+from jaxserve.commands import wide_console, write_json
 from jaxserve.config.fields import setting
 from jaxserve.config.flags import OneLineParser, add_flags
-from jaxserve.doors import wide_console, write_json
 from jaxserve.errors import JaxserveError
 from jaxserve.executor.compile_cache import NO_CACHE, keep_compiled_programs
 

@@ -39,7 +39,7 @@ class ConvertConfig:
         "auto", "elements that MaxText's rotary embedding turns together; 'auto': neighbours for Llama 3.1's, halves for others"
     )
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = setting(
-        "auto", "dtype to write, which dequantises weights; 'auto' leaves everything as it is"
+        "auto", "dtype to write, which dequantizes weights; 'auto' leaves everything as it is"
     )
     manifest: bool = setting(False, f"convert nothing: write {MANIFEST} for the source as it is now")
 

@@ -19,10 +19,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from jaxserve.answering import CHOSEN, throughput_config
+from jaxserve.commands import wide_console
 from jaxserve.config.fields import EngineConfig, ModelConfig, setting
 from jaxserve.config.flags import OneLineParser, add_flags, flag_names, from_flags
 from jaxserve.config.harness import prepare_harness
-from jaxserve.doors import wide_console
 from jaxserve.errors import ConfigError, JaxserveError
 from jaxserve.evaluation.differences import differences
 from jaxserve.evaluation.listing import show_tasks

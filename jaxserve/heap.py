@@ -14,7 +14,7 @@ import sys
 NEW_OBJECTS = 50_000  # more than are freed since the last look, before the next one; some ten megabytes
 
 
-def settle() -> None:
+def freeze_gc() -> None:
     """Call it once, when everything is built and nothing is served yet."""
     gc.collect()
     gc.freeze()

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from jaxserve.commands import wide_console, write_json
 from jaxserve.config.fields import setting
 from jaxserve.config.flags import OneLineParser, add_flags
-from jaxserve.doors import wide_console, write_json
 from jaxserve.errors import JaxserveError
 from jaxserve.planner.report import show
 from jaxserve.planner.study import PlanConfig, study

@@ -14,9 +14,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bars
 
+from jaxserve.commands import Throughput
 from jaxserve.config.fields import EngineConfig
 from jaxserve.config.start import Start, read_start
-from jaxserve.doors import Throughput
 from jaxserve.engine.remote.builders import Progress
 from jaxserve.errors import JaxserveError
 from jaxserve.logs import set_up_logging

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from jaxserve.commands import wide_console, write_json
 from jaxserve.config.fields import SchedulerConfig, setting
 from jaxserve.config.flags import OneLineParser, add_flags, from_flags
-from jaxserve.doors import wide_console, write_json
 from jaxserve.errors import ConfigError, JaxserveError
 from jaxserve.simulation.fleet import Fleet
 from jaxserve.simulation.plots import plot, require_matplotlib
@@ -19,8 +19,9 @@ from jaxserve.simulation.replay import ReplayConfig, run_replay
 from jaxserve.simulation.replay_table import show_replay
 from jaxserve.simulation.report import Report, report
 from jaxserve.simulation.scenario import Scenario, simulate
-from jaxserve.simulation.settings import ReplicaConfig, SloConfig, WorkloadConfig
+from jaxserve.simulation.settings import ReplicaConfig
 from jaxserve.simulation.table import show
+from jaxserve.workload.settings import SloConfig, WorkloadConfig
 
 _EXIT_DIFFERENT = 1
 _EXIT_ERROR = 2

@@ -15,10 +15,10 @@ import jax
 from rich import box
 from rich.table import Table
 
+from jaxserve.commands import wide_console, write_json
 from jaxserve.config.check import check_types
 from jaxserve.config.fields import setting
 from jaxserve.config.flags import OneLineParser, add_flags
-from jaxserve.doors import wide_console, write_json
 from jaxserve.errors import ConfigError, JaxserveError
 from jaxserve.executor.platform import choose_platform
 from pallas_kernels.parity.cases import DTYPES

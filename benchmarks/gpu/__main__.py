@@ -2,7 +2,7 @@
 
     python -m benchmarks.gpu                          # all of it, 9 minutes at most; writes benchmarks/results/gpu.json
     python -m benchmarks.gpu --sections decode tiles  # some of it
-    python -m benchmarks.gpu --report                 # from that file: the README's table, and plots in docs/images
+    python -m benchmarks.gpu --report                 # from that file: docs/performance.md's table, and plots in docs/images
     python -m benchmarks.gpu --rehearse               # the same code on a CPU with tiny sizes: its figures mean nothing
     python -m benchmarks.gpu --compile-for h100       # compiles what a run compiles, where there is no GPU
 

@@ -25,7 +25,6 @@ from jaxserve.clock import RealClock
 from jaxserve.config.fields import SchedulerConfig
 from jaxserve.config.kernels import Kernels, parse_kernels
 from jaxserve.engine.core import EngineCore
-from jaxserve.executor.buckets import BucketGrid
 from jaxserve.executor.local import LocalExecutor
 from jaxserve.executor.lowering import Lowering
 from jaxserve.executor.options import ExecutorOptions
@@ -34,6 +33,7 @@ from jaxserve.models.config import DecoderConfig
 from jaxserve.sampling.params import SamplingParams
 from jaxserve.scheduler.request import EngineRequest
 from jaxserve.scheduler.scheduler import Scheduler
+from jaxserve.step.buckets import BucketGrid
 from jaxserve.weights.dummy import dummy_params
 from jaxserve.weights.packed import Packer
 from sharding import make_mesh

@@ -1,4 +1,4 @@
-"""The results as Markdown, for the README, and as plots."""
+"""The results as Markdown, for docs/performance.md, and as plots."""
 
 from __future__ import annotations
 

@@ -23,13 +23,13 @@ from jaxserve.aot.thunks import Launches, read_launches
 from jaxserve.config.resolve import DeviceFacts, ModelFacts, resolve, resolve_dtypes
 from jaxserve.config.windows import group_layers
 from jaxserve.errors import ConfigError
-from jaxserve.executor.buckets import Bucket
 from jaxserve.executor.compile_cache import nothing_kept
 from jaxserve.executor.lowering import Lowering, step_name
 from jaxserve.executor.memory import count_bytes, device_bytes
 from jaxserve.executor.options import ExecutorOptions, chosen_kernels
-from jaxserve.executor.saved_programs import save_programs
+from jaxserve.executor.program_bundle import save_programs
 from jaxserve.models.config import DecoderConfig
+from jaxserve.step.buckets import Bucket
 from sharding import make_mesh
 
 
@@ -219,6 +219,6 @@ def _require_known(buckets: list[Bucket], lowering: Lowering) -> None:
 
 
 def _save(output: Path, lowering: Lowering, programs: dict[str, Any]) -> Saved:
-    programs |= {recipe.name: recipe.compile() for recipe in lowering.others()}
+    programs |= {spec.name: spec.compile() for spec in lowering.others()}
     size = save_programs(output, lowering, programs)
     return Saved(directory=str(output), names=tuple(programs), bytes=size)

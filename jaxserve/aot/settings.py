@@ -18,7 +18,7 @@ from jaxserve.config.fields import (
 )
 from jaxserve.config.kernels import AUTO
 from jaxserve.errors import ConfigError
-from jaxserve.executor.buckets import CHUNK_ROWS, Bucket, BucketGrid
+from jaxserve.step.buckets import CHUNK_ROWS, Bucket, BucketGrid
 
 ALL, NONE = "all", "none"
 

@@ -28,8 +28,8 @@ from jaxserve.executor.programs import Progress, make_programs
 from jaxserve.models.binding import Params
 from jaxserve.models.config import DecoderConfig
 from jaxserve.sampling.defaults import SamplingDefaults
+from jaxserve.sampling.options import SUPPRESS_WIDTH
 from jaxserve.sampling.params import MAX_STOP_TOKEN_IDS
-from jaxserve.scheduler.plan import SUPPRESS_WIDTH
 from jaxserve.scheduler.scheduler import Scheduler
 from jaxserve.tokenizer.base import Tokenizer
 from jaxserve.tokenizer.chat import ChatTemplate

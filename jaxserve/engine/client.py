@@ -1,4 +1,4 @@
-"""EngineClient: the one door through which servers reach an engine, whichever process or thread it lives in."""
+"""EngineClient: the one interface through which servers reach an engine, whichever process or thread it lives in."""
 
 from __future__ import annotations
 

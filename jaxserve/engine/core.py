@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 from jaxserve.errors import EngineDeadError
 from jaxserve.executor.base import Executor, StepHandle
 from jaxserve.metrics.turn import Arrival, Turn
-from jaxserve.scheduler.plan import Plan
-from jaxserve.scheduler.request import EngineRequest
+from jaxserve.scheduler.request import EngineRequest, Update
 from jaxserve.scheduler.scheduler import Scheduler
-from jaxserve.scheduler.update import Update
+from jaxserve.step.plan import Plan
 
 if TYPE_CHECKING:  # an engine that is neither watched nor dumped needs none of what does it
     from jaxserve.engine.observer import EngineObserver

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 
 from jaxserve.engine.core import EngineCore
 from jaxserve.errors import EngineDeadError, JaxserveError
-from jaxserve.scheduler.request import EngineRequest
-from jaxserve.scheduler.update import Update
+from jaxserve.scheduler.request import EngineRequest, Update
 
 logger = logging.getLogger(__name__)
 
@@ -82,7 +81,7 @@ class EngineLoop:
 
     def add(self, requests: Sequence[EngineRequest]) -> None:
         """Hand over the sequences of one request; in an overload it may be refused here. One thread does this."""
-        error = self._core.scheduler.door.refusal(requests)
+        error = self._core.scheduler.gate.refusal(requests)
         if error is None:
             self._inbox.put(_Add(requests))
         else:

@@ -11,9 +11,8 @@ from jaxserve.engine.events import Delta, Event, Finished, PositionLogprobs, Sta
 from jaxserve.engine.prompt_scores import PromptScores
 from jaxserve.errors import InternalError, JaxserveError
 from jaxserve.sampling.params import SamplingParams
-from jaxserve.scheduler.plan import LogprobRows
-from jaxserve.scheduler.request import EngineRequest
-from jaxserve.scheduler.update import Update
+from jaxserve.scheduler.request import EngineRequest, Update
+from jaxserve.step.plan import LogprobRows
 from jaxserve.tokenizer.base import Tokenizer, token_text
 from jaxserve.tokenizer.detokenizer import Detokenizer
 from jaxserve.tokenizer.stop_strings import StopStrings

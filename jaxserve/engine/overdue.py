@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from jaxserve.scheduler.deadlines import late_end, late_start
+from jaxserve.scheduler.admission import late_end, late_start
 from jaxserve.scheduler.request import EngineRequest
 
 GRACE_SECONDS = 0.5  # for the engine, which knows best what became of a request, and whose word is on its way

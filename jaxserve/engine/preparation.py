@@ -19,13 +19,13 @@ from jaxserve.engine.generation import generation_defaults
 from jaxserve.engine.warm import WarmLine, read_warm_prompts
 from jaxserve.errors import CheckpointError, ConfigError
 from jaxserve.executor.compile_cache import keep_compiled_programs, kept_directory
-from jaxserve.executor.kept_programs import KeptPrograms
 from jaxserve.executor.lowering import Lowering
 from jaxserve.executor.memory import count_bytes, device_facts
 from jaxserve.executor.options import ExecutorOptions, chosen_kernels
 from jaxserve.executor.platform import choose_platform
+from jaxserve.executor.program_bundle import Manifest, ProgramBundle, read_manifest
+from jaxserve.executor.program_cache import ProgramCache
 from jaxserve.executor.programs import ProgramStore
-from jaxserve.executor.saved_programs import Manifest, SavedPrograms, read_manifest
 from jaxserve.models.checkpoint import read_hf_config
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.registry import decoder_config
@@ -113,9 +113,9 @@ def prepare(config: EngineConfig) -> Preparation:
 
 def _program_store(named: Path | None, manifest: Manifest | None, lowering: Lowering) -> ProgramStore | None:
     if named is not None:
-        return None if manifest is None else SavedPrograms(named, manifest, lowering)
+        return None if manifest is None else ProgramBundle(named, manifest, lowering)
     kept = kept_directory()
-    return None if kept is None else KeptPrograms(kept, lowering)
+    return None if kept is None else ProgramCache(kept, lowering)
 
 
 def model_directory(model: str) -> Path:

@@ -8,7 +8,7 @@ from typing import overload
 import numpy as np
 
 from jaxserve.engine.events import PositionLogprobs
-from jaxserve.scheduler.plan import LogprobRows
+from jaxserve.step.plan import LogprobRows
 
 Position = PositionLogprobs | None
 

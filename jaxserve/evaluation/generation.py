@@ -9,9 +9,9 @@ from typing import Any
 from lm_eval.models.utils import handle_stop_sequences, normalize_gen_kwargs
 
 from jaxserve.errors import InvalidRequestError
-from jaxserve.sampling.params import MAX_STOP_STRINGS, SamplingParams
+from jaxserve.sampling.params import MAX_STOP_STRINGS, NUMBERS, SamplingParams
 
-SAMPLING = ("top_k", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "seed")
+SAMPLING = (*(name for name in NUMBERS if name != "temperature"), "seed")
 NEUTRAL: Mapping[str, Any] = {"num_beams": 1, "num_return_sequences": 1, "use_cache": True}  # said to transformers by some tasks
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from jaxserve.metrics.turn import ExecutorCounts
-from jaxserve.scheduler.plan import Plan, StepResult
+from jaxserve.step.plan import Plan, StepResult
 
 
 @dataclass(frozen=True, slots=True)

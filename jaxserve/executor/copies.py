@@ -9,7 +9,7 @@ import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
 from jaxserve.executor.step import KV_PAGES
-from jaxserve.scheduler.plan import Ints
+from jaxserve.step.plan import Ints
 
 COPY_WIDTH = 16  # pages a call: its workspace holds as many
 

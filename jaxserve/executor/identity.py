@@ -45,6 +45,7 @@ def identity(lowering: Lowering) -> Identity:
         "max_num_seqs": options.max_num_seqs,
         "max_num_batched_tokens": options.max_num_batched_tokens,
         "kernels": options.kernels,
+        "row_options": lowering.row_options.names,
     }
     settings = {name: getattr(jax.config, name) for name in SETTINGS}
     xla = {"compiler_options": compiler_options(mesh.devices.flat[0])}

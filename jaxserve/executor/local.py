@@ -9,8 +9,6 @@ import numpy as np
 
 from jaxserve.config.windows import group_layers
 from jaxserve.executor.base import Capabilities
-from jaxserve.executor.batch import PackedBatch, make_batch
-from jaxserve.executor.buckets import Bucket
 from jaxserve.executor.compile_guard import CompileGuard
 from jaxserve.executor.copies import copy_batches
 from jaxserve.executor.expert_tokens import ExpertTokens
@@ -23,7 +21,9 @@ from jaxserve.executor.zeros import untouched_zeros
 from jaxserve.metrics.turn import ExecutorCounts
 from jaxserve.models.binding import Params
 from jaxserve.sampling.params import MAX_LOGPROBS
-from jaxserve.scheduler.plan import Plan, RowStart
+from jaxserve.step.batch import PackedBatch, make_batch
+from jaxserve.step.buckets import Bucket
+from jaxserve.step.plan import Plan, RowStart
 from jaxserve.weights.recheck import WeightGuard
 
 
@@ -44,6 +44,7 @@ class LocalExecutor:
     def __init__(self, lowering: Lowering, programs: Programs, params: Params, weight_guard: WeightGuard | None = None) -> None:
         self._config = lowering.config
         self._options = lowering.options
+        self._row_options = lowering.row_options
         self._windows = group_layers(lowering.config.windows).windows
         self._params, self._flat_params = params, FlatParams.of(params)
         self._weight_guard = weight_guard
@@ -126,7 +127,7 @@ class LocalExecutor:
                 self._load(start)
             self._state, packed = program(self._flat_params, self._state, self._batch(plan, bucket))
             columns = min(MAX_LOGPROBS, self._config.vocab_size)
-            self._latest = LocalHandle(plan, packed, self._score(plan), columns, far=self._far)
+            self._latest = LocalHandle(plan, packed, self._score(plan), columns, self._row_options, far=self._far)
             return self._latest
 
     def _batch(self, plan: Plan, bucket: Bucket) -> PackedBatch:
@@ -138,6 +139,7 @@ class LocalExecutor:
             page_size=options.page_size,
             spare_slot=options.max_num_seqs,
             groups=len(self._windows),
+            options=self._row_options,
         )
 
     def _score(self, plan: Plan) -> jax.Array | None:

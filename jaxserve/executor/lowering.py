@@ -13,16 +13,18 @@ from jax.sharding import Mesh
 
 from jaxserve.config.windows import group_layers
 from jaxserve.errors import ConfigError
-from jaxserve.executor.batch import PackedBatch, make_batch, on_packed
-from jaxserve.executor.buckets import Bucket, BucketGrid
 from jaxserve.executor.copies import COPY_WIDTH, make_copy
 from jaxserve.executor.flat_params import FlatParams
 from jaxserve.executor.gpu_options import compiler_options
 from jaxserve.executor.options import ExecutorOptions
-from jaxserve.executor.step import StateShape, abstract_state, make_score, make_step
+from jaxserve.executor.step import StateShape, StepState, abstract_state, make_score, make_step
 from jaxserve.models.config import DecoderConfig
+from jaxserve.sampling.options import STANDARD, RowOptions
 from jaxserve.sampling.state import load_row
-from jaxserve.scheduler.plan import SUPPRESS_WIDTH, Plan, SamplingRows
+from jaxserve.sampling.truncation import Rule
+from jaxserve.step.batch import PackedBatch, make_batch
+from jaxserve.step.buckets import Bucket, BucketGrid
+from jaxserve.step.example import example_plan
 from jaxserve.weights.abstract import placed_params
 from jaxserve.weights.packed import Packer
 from pallas_kernels.matmul import PackedMatrix
@@ -33,7 +35,7 @@ SCORE, LOAD_ROW, COPY_PAGES, EXPERT_TOKENS = "score", "load_row", "copy_pages", 
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Recipe:
+class ProgramSpec:
     """How a program is made.
 
     Attributes:
@@ -65,7 +67,7 @@ class Recipe:
 
 
 class Lowering:
-    """Recipes of an engine's programs, from shapes and shardings: steps by bucket, prompt scoring, sampling state, page copies.
+    """Specs of an engine's programs, from shapes and shardings: steps by bucket, prompt scoring, sampling state, page copies.
 
     Attributes:
         config: the model.
@@ -73,11 +75,19 @@ class Lowering:
         options: the engine's shapes.
         grid: buckets of the steps.
         params, state: jax.ShapeDtypeStructs with shardings.
+        row_options: what the words of a row are.
     """
 
-    def __init__(self, config: DecoderConfig, mesh: Mesh, options: ExecutorOptions) -> None:
+    def __init__(
+        self,
+        config: DecoderConfig,
+        mesh: Mesh,
+        options: ExecutorOptions,
+        row_options: RowOptions = STANDARD,
+        rules: tuple[Rule, ...] = (),
+    ) -> None:
         device = mesh.devices.flat[0]
-        self.config, self.mesh, self.options = config, mesh, options
+        self.config, self.mesh, self.options, self.row_options = config, mesh, options, row_options
         self.params = Packer(config, mesh, options.quantization).shapes(placed_params(config, mesh, options.dtype))
         self.grid = BucketGrid.for_platform(
             device.platform,
@@ -96,15 +106,19 @@ class Lowering:
         self.state = abstract_state(config, mesh, shape)
         self._placed = jax.tree.map(lambda array: array.sharding, self.state)
         self._xla = compiler_options(device)
-        step = on_packed(make_step(config, mesh, options.kernels))
+        of_parts = make_step(config, mesh, options.kernels, rules)
+
+        def step(params: FlatParams, state: StepState, batch: PackedBatch) -> tuple[StepState, jax.Array]:
+            return of_parts(params.tree(), state, batch.unpacked(row_options))
+
         self._step = jax.jit(step, donate_argnums=1, out_shardings=(self._placed, None))
 
-    def step(self, bucket: Bucket) -> Recipe:
+    def step(self, bucket: Bucket) -> ProgramSpec:
         """The step of a bucket: (FlatParams, state, batch) -> (state, packed)."""
         arguments = (FlatParams.of(self.params), self.state, self._example(bucket))
-        return Recipe(step_name(bucket), self._step, arguments, (self._placed, 0), self._xla)
+        return ProgramSpec(step_name(bucket), self._step, arguments, (self._placed, 0), self._xla)
 
-    def others(self) -> tuple[Recipe, ...]:
+    def others(self) -> tuple[ProgramSpec, ...]:
         """The programs that are not steps: SCORE, LOAD_ROW, COPY_PAGES and EXPERT_TOKENS."""
         state, placed = self.state, self._placed
         vocabulary = state.sampler.bias.shape[1]
@@ -115,22 +129,23 @@ class Lowering:
         load: Callable[..., Any] = jax.jit(load_row, donate_argnums=0, out_shardings=placed.sampler)
         copy = jax.jit(make_copy(self.mesh), donate_argnums=0, out_shardings=placed.kv_pages)
         return (
-            Recipe(SCORE, score, (self.params, state.hidden, tokens, tokens, count), 0, self._xla),
-            Recipe(LOAD_ROW, load, (state.sampler, slot, *row), placed.sampler, self._xla),
-            Recipe(COPY_PAGES, copy, (state.kv_pages, pages, pages), 0, self._xla),
-            Recipe(EXPERT_TOKENS, jax.jit(jnp.copy), (state.expert_tokens,), 0, self._xla),
+            ProgramSpec(SCORE, score, (self.params, state.hidden, tokens, tokens, count), 0, self._xla),
+            ProgramSpec(LOAD_ROW, load, (state.sampler, slot, *row), placed.sampler, self._xla),
+            ProgramSpec(COPY_PAGES, copy, (state.kv_pages, pages, pages), 0, self._xla),
+            ProgramSpec(EXPERT_TOKENS, jax.jit(jnp.copy), (state.expert_tokens,), 0, self._xla),
         )
 
     def _example(self, bucket: Bucket) -> PackedBatch:
         """A batch of the bucket's shape, made as every batch is: one row with one token."""
         options, groups = self.options, len(group_layers(self.config.windows).windows)
         return make_batch(
-            _example_plan(groups),
+            example_plan(([0], 1, [0] * groups), options=self.row_options),
             bucket,
             max_pages=options.max_pages,
             page_size=options.page_size,
             spare_slot=options.max_num_seqs,
             groups=groups,
+            options=self.row_options,
         )
 
 
@@ -143,28 +158,3 @@ def _holds_packed(params: Any) -> bool:
 def step_name(bucket: Bucket) -> str:
     """The name of a step's program."""
     return f"step_{bucket.tokens}x{bucket.rows}"
-
-
-def _example_plan(groups: int) -> Plan:
-    """One greedy row that decodes its first token."""
-    numbers = {name: np.zeros(1, np.float32) for name in ("temperature", "min_p", "presence", "frequency", "repetition", "top_p")}
-    sampling = SamplingRows(
-        top_k=np.zeros(1, np.int32),
-        key=np.zeros((1, 2), np.uint32),
-        suppress=np.full((1, SUPPRESS_WIDTH), -1, np.int32),
-        num_logprobs=np.full(1, -1, np.int32),
-        has_bias=np.zeros(1, np.bool_),
-        **numbers,
-    )
-    one = np.ones(1, np.int32)
-    return Plan(
-        step=0,
-        ids=("example",),
-        slots=np.zeros(1, np.int32),
-        tokens=np.zeros(1, np.int32),
-        query_start=np.array([0, 1], np.int32),
-        kv_length=one,
-        page_table=np.zeros((1, groups), np.int32),
-        samples=np.ones(1, np.bool_),
-        sampling=sampling,
-    )

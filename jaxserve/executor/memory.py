@@ -11,9 +11,9 @@ from jax.sharding import Mesh
 
 from jaxserve.config.fields import EngineConfig
 from jaxserve.config.resolve import DeviceBytes, DeviceFacts
-from jaxserve.executor.buckets import BucketGrid
 from jaxserve.executor.step import StateShape, abstract_state
 from jaxserve.models.config import DecoderConfig
+from jaxserve.step.buckets import BucketGrid
 from jaxserve.weights.abstract import placed_params
 from jaxserve.weights.packed import Packer
 
@@ -28,7 +28,7 @@ def device_bytes(tree: Any) -> int:
 def count_bytes(decoder: DecoderConfig, mesh: Mesh, config: EngineConfig, dtype: str, kv_dtype: str) -> DeviceBytes:
     """What one device will hold, to the byte.
 
-    Raises ConfigError for a decoder that cannot be divided over the mesh, and for matrices that cannot be quantised as asked.
+    Raises ConfigError for a decoder that cannot be divided over the mesh, and for matrices that cannot be quantized as asked.
     """
     scheduler = config.scheduler
     grid = BucketGrid.for_platform(

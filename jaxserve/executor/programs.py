@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from jaxserve.executor.lowering import COPY_PAGES, EXPERT_TOKENS, LOAD_ROW, SCORE, Lowering, Recipe, step_name
+from jaxserve.executor.lowering import COPY_PAGES, EXPERT_TOKENS, LOAD_ROW, SCORE, Lowering, ProgramSpec, step_name
 from jaxserve.executor.step_programs import StepPrograms
 
 COMPILE_THREADS = 2  # XLA's own compiler threads fill the other cores
@@ -23,10 +23,10 @@ class ProgramStore(Protocol):
     def names(self) -> frozenset[str]:
         """Of those that are there for sure."""
 
-    def load(self, recipe: Recipe) -> Any | None:
-        """The program of a recipe; None if it is not there."""
+    def load(self, spec: ProgramSpec) -> Any | None:
+        """The program of a spec; None if it is not there."""
 
-    def make(self, recipe: Recipe) -> Any:
+    def make(self, spec: ProgramSpec) -> Any:
         """Compile a program that is not there."""
 
 
@@ -57,31 +57,31 @@ def make_programs(lowering: Lowering, progress: Progress, saved: ProgramStore | 
     first = lowering.grid.first() if lowering.options.first_alone else lowering.grid.buckets
     known = frozenset() if saved is None else saved.names
     now = {step_name(bucket): bucket for bucket in lowering.grid.buckets if bucket in first or step_name(bucket) in known}
-    recipes = [*lowering.others(), *(lowering.step(bucket) for bucket in now.values())]
+    specs = [*lowering.others(), *(lowering.step(bucket) for bucket in now.values())]
 
-    def make(recipe: Recipe) -> Any:
+    def make(spec: ProgramSpec) -> Any:
         if saved is None:
-            return recipe.compile()
-        loaded = saved.load(recipe)
-        return saved.make(recipe) if loaded is None else loaded
+            return spec.compile()
+        loaded = saved.load(spec)
+        return saved.make(spec) if loaded is None else loaded
 
-    done = _make_all([recipe for recipe in recipes if recipe.name in known], "loading programs", make, progress)
-    done |= _make_all([recipe for recipe in recipes if recipe.name not in known], "compiling", make, progress)
+    done = _make_all([spec for spec in specs if spec.name in known], "loading programs", make, progress)
+    done |= _make_all([spec for spec in specs if spec.name not in known], "compiling", make, progress)
     temporary = max(int(program.memory_analysis().temp_size_in_bytes) for program in done.values())
     ready = {bucket: done[name] for name, bucket in now.items()}
     steps = StepPrograms(lowering.grid, ready, lambda bucket: make(lowering.step(bucket)))
     return Programs(steps, done[SCORE], done[LOAD_ROW], done[COPY_PAGES], done[EXPERT_TOKENS], temporary)
 
 
-def _make_all(recipes: list[Recipe], what: str, make: Callable[[Recipe], Any], progress: Progress) -> dict[str, Any]:
+def _make_all(specs: list[ProgramSpec], what: str, make: Callable[[ProgramSpec], Any], progress: Progress) -> dict[str, Any]:
     """Programs by name."""
     done: dict[str, Any] = {}
     with ThreadPoolExecutor(COMPILE_THREADS, thread_name_prefix="jaxserve-programs") as pool:
-        futures = {pool.submit(make, recipe): recipe.name for recipe in recipes}
+        futures = {pool.submit(make, spec): spec.name for spec in specs}
         try:
             for future in as_completed(futures):
                 done[futures[future]] = future.result()
-                progress(what, len(done), len(recipes))
+                progress(what, len(done), len(specs))
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)  # do not compile the rest for nobody
             raise

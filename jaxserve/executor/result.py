@@ -5,8 +5,9 @@ from __future__ import annotations
 import jax
 import numpy as np
 
+from jaxserve.sampling.options import NUM_LOGPROBS, RowOptions
 from jaxserve.sampling.params import MAX_LOGPROBS
-from jaxserve.scheduler.plan import Ints, LogprobRows, Plan, StepResult
+from jaxserve.step.plan import Ints, LogprobRows, Plan, StepResult
 
 
 class LocalHandle:
@@ -20,10 +21,14 @@ class LocalHandle:
         packed: its packed rows.
         scored: of prompt tokens, if any are scored.
         columns: of the packed alternatives that are real: fewer in a tiny vocabulary.
+        options: what the words of a row are.
         far: whether the devices have memory of their own, from which a copy to the host is to be on its way early.
     """
 
-    def __init__(self, plan: Plan, packed: jax.Array, scored: jax.Array | None, columns: int, *, far: bool) -> None:
+    def __init__(
+        self, plan: Plan, packed: jax.Array, scored: jax.Array | None, columns: int, options: RowOptions, *, far: bool
+    ) -> None:
+        self._options = options
         self._columns = columns
         self._plan = plan
         self._packed = packed
@@ -38,7 +43,7 @@ class LocalHandle:
         self.collected = True
         plan = self._plan
         packed = np.asarray(self._packed)[: plan.num_rows]
-        wanted = bool((plan.samples & (plan.sampling.num_logprobs >= 0)).any())
+        wanted = bool((plan.samples & (self._options.column(plan.sampling, NUM_LOGPROBS) >= 0)).any())
         logprobs = unpack_logprobs(packed[:, 1:], self._columns) if wanted else None
         return StepResult(plan.step, packed[:, 0], logprobs, self._scores())
 

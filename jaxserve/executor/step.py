@@ -13,7 +13,6 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxserve.config.kernels import AUTOMATIC, Kernels, kernel_of
 from jaxserve.config.windows import LayerGroups, group_layers
-from jaxserve.executor.batch import DeviceBatch
 from jaxserve.executor.experts import DividedVisit
 from jaxserve.models.attention import AttentionSpec
 from jaxserve.models.binding import Params, UsedRows, bind
@@ -23,10 +22,13 @@ from jaxserve.models.shards import padded_vocab
 from jaxserve.sampling.batch import SamplingBatch
 from jaxserve.sampling.blocks import in_blocks
 from jaxserve.sampling.logprobs import token_logprobs
+from jaxserve.sampling.options import LOGPROBS
 from jaxserve.sampling.params import MAX_LOGPROBS
 from jaxserve.sampling.sampler import sample
 from jaxserve.sampling.state import SamplerState, empty_state, record_tokens
+from jaxserve.sampling.truncation import Rule
 from jaxserve.sampling.vocabulary import Vocabulary
+from jaxserve.step.batch import DeviceBatch
 from pallas_kernels.kv_write import kv_write
 from pallas_kernels.ragged_paged_attention import ragged_paged_attention
 from pallas_kernels.registry import Target
@@ -170,7 +172,7 @@ class PagedAttend:
 
 
 def make_step(
-    config: DecoderConfig, mesh: Mesh, kernels: Kernels = AUTOMATIC
+    config: DecoderConfig, mesh: Mesh, kernels: Kernels = AUTOMATIC, rules: tuple[Rule, ...] = ()
 ) -> Callable[[Params, StepState, DeviceBatch], tuple[StepState, jax.Array]]:
     """The step of a model: (params, state, batch) -> (state, packed int32[R,PACKED_WIDTH]).
 
@@ -178,7 +180,7 @@ def make_step(
     of float32: its log-probability, its rank, MAX_LOGPROBS likeliest ids and their log-probabilities. One array is one copy to
     the host.
     """
-    choose, groups = _chooser(config, mesh), group_layers(config.windows)
+    choose, groups = _chooser(config, mesh, rules), group_layers(config.windows)
 
     def step(params: Params, state: StepState, batch: DeviceBatch) -> tuple[StepState, jax.Array]:
         real = batch.query_start[-1]
@@ -245,7 +247,9 @@ def _vocabulary(config: DecoderConfig, mesh: Mesh) -> Vocabulary:
     return Vocabulary(config.vocab_size, LAYER_AXES if shards_of(mesh) > 1 else None)
 
 
-def _chooser(config: DecoderConfig, mesh: Mesh) -> Callable[[jax.Array, SamplingBatch, SamplerState], Chosen]:
+def _chooser(
+    config: DecoderConfig, mesh: Mesh, rules: tuple[Rule, ...]
+) -> Callable[[jax.Array, SamplingBatch, SamplerState], Chosen]:
     """What follows the logits f32[R,padded V], on each device for its part of the vocabulary.
 
     That is said with shard_map: left to the compiler, top-k and the updates of the tables would gather whole rows of logits.
@@ -255,11 +259,11 @@ def _chooser(config: DecoderConfig, mesh: Mesh) -> Callable[[jax.Array, Sampling
     by_block = in_blocks if mesh.size == 1 and mesh.devices.flat[0].platform == "cpu" else _at_once
 
     def choose(logits: jax.Array, batch: SamplingBatch, state: SamplerState) -> Chosen:
-        sampled = by_block(lambda logits, batch: sample(logits, batch, state, vocabulary), logits, batch)
+        sampled = by_block(lambda logits, batch: sample(logits, batch, state, vocabulary, rules), logits, batch)
         # The next step may be on its way before the host hears of a bad row: it computes with a token that exists.
         chosen = jnp.maximum(sampled, 0)
         packed = jax.lax.cond(
-            batch.any_logprobs,
+            batch.any(LOGPROBS),
             lambda: by_block(partial(_pack_logprobs, vocabulary), logits, chosen),
             lambda: jnp.zeros((chosen.shape[0], PACKED_WIDTH - 1), jnp.int32),
         )

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from jaxserve.executor.buckets import Bucket, BucketGrid
+from jaxserve.step.buckets import Bucket, BucketGrid
 
 logger = logging.getLogger(__name__)
 

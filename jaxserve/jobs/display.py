@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bars
 
-from jaxserve.doors import Throughput
+from jaxserve.commands import Throughput
 from jaxserve.jobs.summary import Counts, Progress
 
 _LINE_SECONDS = 5.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from jaxserve.simulation.requests import SimulatedRequest
+from jaxserve.workload.requests import WorkloadRequest
 
 
 @dataclass(slots=True)
@@ -23,7 +23,7 @@ class Outcome:
         retries: how many times it came back after a refusal.
     """
 
-    request: SimulatedRequest
+    request: WorkloadRequest
     due: float
     sent: float = 0.0
     pieces: list[float] = field(default_factory=list)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
-from jaxserve.simulation.requests import SimulatedRequest
+from jaxserve.workload.requests import WorkloadRequest
 
 
 class Prompts:
@@ -20,7 +20,7 @@ class Prompts:
         self._vocabulary = vocabulary
         self._seed = seed
 
-    def tokens(self, request: SimulatedRequest) -> list[int]:
+    def tokens(self, request: WorkloadRequest) -> list[int]:
         """As many ids as the request's prompt has tokens; requests of one prefix begin alike and differ after it."""
         shared: list[int] = []
         if request.prefix is not None:

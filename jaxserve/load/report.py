@@ -11,8 +11,8 @@ import numpy as np
 
 from jaxserve.load.agreement import Agreement
 from jaxserve.load.outcome import Outcome
-from jaxserve.simulation.settings import SloConfig
-from jaxserve.simulation.stats import Percentiles
+from jaxserve.workload.settings import SloConfig
+from jaxserve.workload.stats import Percentiles
 
 _MAX_POINTS = 200  # of a distribution's curve
 

@@ -11,8 +11,8 @@ from jaxserve.load.outcome import Outcome
 from jaxserve.load.prompts import Prompts
 from jaxserve.load.settings import LoadConfig
 from jaxserve.load.target import Served, Target
-from jaxserve.simulation.requests import SimulatedRequest
-from jaxserve.simulation.settings import WorkloadConfig
+from jaxserve.workload.requests import WorkloadRequest
+from jaxserve.workload.settings import WorkloadConfig
 
 # Statuses that say: not now. Everything else is the answer.
 _REFUSALS = (429, 503)
@@ -40,13 +40,13 @@ class Run:
         self._prompts = Prompts(served.vocabulary, workload.seed)
         self._done = done
 
-    async def warm(self, request: SimulatedRequest) -> None:
+    async def warm(self, request: WorkloadRequest) -> None:
         """Send the request some times, one after another, each with a prompt of its own."""
         for number in range(self._load.warmup):
             warming = replace(request, number=-1 - number, prefix=None, prefix_tokens=0)
             await self._target.complete(self._served.model, self._prompts.tokens(warming), Outcome(warming, time.perf_counter()))
 
-    async def open_loop(self, requests: Iterator[SimulatedRequest]) -> list[Outcome]:
+    async def open_loop(self, requests: Iterator[WorkloadRequest]) -> list[Outcome]:
         """Every request at its time."""
         start = time.perf_counter()
         tasks: list[asyncio.Task[Outcome]] = []
@@ -57,7 +57,7 @@ class Run:
             tasks.append(asyncio.create_task(self._send(request, tokens, due)))
         return list(await asyncio.gather(*tasks))
 
-    async def closed_loop(self, requests: Iterator[SimulatedRequest], clients: int) -> list[Outcome]:
+    async def closed_loop(self, requests: Iterator[WorkloadRequest], clients: int) -> list[Outcome]:
         """The requests in their order, each by the first client that is free."""
         outcomes: list[Outcome] = []
 
@@ -68,7 +68,7 @@ class Run:
         await asyncio.gather(*(client() for _ in range(clients)))
         return outcomes
 
-    async def _send(self, request: SimulatedRequest, tokens: list[int], due: float) -> Outcome:
+    async def _send(self, request: WorkloadRequest, tokens: list[int], due: float) -> Outcome:
         """Send until it is not refused any more, or its client gives up."""
         outcome = Outcome(request, due)
         while True:

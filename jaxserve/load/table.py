@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 
 from jaxserve.load.report import LoadReport
-from jaxserve.simulation.stats import Percentiles
+from jaxserve.workload.stats import Percentiles
 
 
 def show(report: LoadReport, console: Console) -> None:

@@ -2,7 +2,7 @@
 
 A process whose environment had PROMETHEUS_MULTIPROC_DIR when it imported prometheus-client writes its values to memory-mapped
 files there, named by kind and process id; whoever answers a scrape adds them up. Values of a dead process stay: counters
-must never go back. `bury` moves them to one file, whichever number of processes died, and settles what they left open.
+must never go back. `remove_process` moves them to one file, whichever number of processes died, and settles what they left open.
 (https://prometheus.github.io/client_python/multiprocess/) `carry` takes a live process's file to another directory.
 """
 
@@ -32,7 +32,7 @@ def read_shared(directory: Path) -> list[Family]:
         return list(MultiProcessCollector.merge(files, accumulate=True))
 
 
-def bury(directory: Path, process_id: int) -> None:
+def remove_process(directory: Path, process_id: int) -> None:
     """Keep what a dead process counted, and forget what it held. Its active requests count as aborted from now on."""
     with _locked(directory, fcntl.LOCK_EX):
         for kind in ("counter", "histogram"):

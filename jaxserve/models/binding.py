@@ -44,7 +44,7 @@ def bind(config: DecoderConfig, params: Params, used: UsedRows | None = None) ->
     """
     if used is not None:
         params = {part: counted(tree, used.tokens if part == "layers" else used.logits) for part, tree in params.items()}
-    shards, dtype = params["layers"]["0"]["attention"]["out"].shape[0], params["embedding"]["table"].dtype  # never quantised
+    shards, dtype = params["layers"]["0"]["attention"]["out"].shape[0], params["embedding"]["table"].dtype  # never quantized
     graphdef, _ = _split_skeleton(config, shards, dtype.name)
     return nnx.merge(graphdef, params)
 

@@ -17,11 +17,11 @@ def _memory(study: Study) -> list[tuple[str, str, str]]:
     layout, room = study.layout, study.ledger
     shape, kv = layout.shape, study.ledger.kv
     bits = WEIGHT_BITS[layout.weights][1]
-    wide = sum(part.count for part in shape.parts if not part.quantised)
+    wide = sum(part.count for part in shape.parts if not part.quantized)
     rows = [
         (
             "weights",
-            "quantised x bits/8 + (embeddings, logits, norms) x 2 B",
+            "quantized x bits/8 + (embeddings, logits, norms) x 2 B",
             f"{short(shape.num_parameters - wide)} x {bits:g}/8 + {short(wide)} x 2 = {size(study.weight_bytes)}",
         ),
         ("KV bytes a token", *_kv_bytes(study)),

@@ -12,7 +12,7 @@ from jaxserve.planner.shape import ModelShape
 
 
 def shape_from_hf(hf: Mapping[str, Any], name: str, where: str = "config.json") -> ModelShape:
-    """The shape that a parsed config.json describes, but for how the checkpoint is quantised: plans have formats of their own.
+    """The shape that a parsed config.json describes, but for how the checkpoint is quantized: plans have formats of their own.
 
     Raises:
         UnsupportedModelError: a model type or a value that jaxserve does not have.

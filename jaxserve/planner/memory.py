@@ -45,7 +45,7 @@ class Layout:
 
     def part_bytes(self, part: Part) -> float:
         """Bytes of a part of the weights, all devices' copies counted once."""
-        return part.count * (WEIGHT_BITS[self.weights][1] if part.quantised else part.bits) / 8
+        return part.count * (WEIGHT_BITS[self.weights][1] if part.quantized else part.bits) / 8
 
     def part_bytes_device(self, part: Part) -> float:
         """Bytes of a part of the weights on one device."""

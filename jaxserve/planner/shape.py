@@ -19,7 +19,7 @@ class Part:
         name: what they are.
         count: number of weights, of all layers together.
         split: over all devices, over at most as many as there are KV heads, or a copy on each.
-        quantised: whether they take the weight format; embeddings, logits, norms, routers and biases keep their own.
+        quantized: whether they take the weight format; embeddings, logits, norms, routers and biases keep their own.
         use: read at every step, a row a token (embedding), or by the tokens sent there (routed experts).
         multiplied: whether they are a matrix that tokens are multiplied with.
         bits: of one of them, where they do not take the weight format.
@@ -29,7 +29,7 @@ class Part:
     name: str
     count: int
     split: Split = "tensor"
-    quantised: bool = True
+    quantized: bool = True
     use: Literal["step", "row", "routed", "last"] = "step"
     multiplied: bool = True
     bits: int = 16
@@ -95,8 +95,8 @@ class ModelShape:
         """Every weight, by how it is stored and split."""
         table = self.vocab_size * self.hidden_size
         use: Literal["row", "last"] = "last" if self.tie_embeddings else "row"
-        embedding = Part("embedding", table, quantised=False, use=use, rows=self.vocab_size)
-        head = () if self.tie_embeddings else (Part("logits", table, quantised=False, use="last", rows=self.vocab_size),)
+        embedding = Part("embedding", table, quantized=False, use=use, rows=self.vocab_size)
+        head = () if self.tie_embeddings else (Part("logits", table, quantized=False, use="last", rows=self.vocab_size),)
         parts = (embedding, *head, *self._attention(), *self._mlp(), *self._norms())
         return tuple(part for part in parts if part.count)
 
@@ -131,17 +131,17 @@ class ModelShape:
         return (
             Part("attention", layers * 2 * embed * query),
             Part("keys and values", layers * embed * kv, "kv_heads"),
-            Part("query biases", layers * self.qkv_bias * query, quantised=False, multiplied=False),
+            Part("query biases", layers * self.qkv_bias * query, quantized=False, multiplied=False),
             Part("key and value biases", layers * self.qkv_bias * kv, "kv_heads", False, multiplied=False),
             Part("output biases", layers * self.output_bias * embed, "none", False, multiplied=False),
-            Part("sinks", layers * self.sinks * heads, quantised=False, multiplied=False),
+            Part("sinks", layers * self.sinks * heads, quantized=False, multiplied=False),
         )
 
     def _mlp(self) -> tuple[Part, ...]:
         embed, moe, biased = self.hidden_size, self.experts, self.mlp_bias * self.dense_layers
         dense = (
             Part("mlp", self.dense_layers * 3 * embed * self.ffn_size),
-            Part("gate and up biases", biased * 2 * self.ffn_size, quantised=False, multiplied=False),
+            Part("gate and up biases", biased * 2 * self.ffn_size, quantized=False, multiplied=False),
             Part("down biases", biased * embed, "none", False, multiplied=False),
         )
         if moe is None:
@@ -156,7 +156,7 @@ class ModelShape:
             Part("router", layers * embed * (moe.count + moe.shared_gate), "none", False),
             Part("router corrections", each * routing.correction, "none", False, multiplied=False, bits=32),
             Part("router biases", each * routing.bias, "none", False, multiplied=False),
-            Part("experts' gate and up biases", biased * 2 * moe.ffn_size, quantised=False, use="routed", multiplied=False),
+            Part("experts' gate and up biases", biased * 2 * moe.ffn_size, quantized=False, use="routed", multiplied=False),
             Part("experts' down biases", biased * embed, "none", False, "routed", multiplied=False),
         )
 
@@ -166,7 +166,7 @@ class ModelShape:
         )
         return (
             Part("norms", self.norms - queries - keys, "none", False, multiplied=False),
-            Part("norms of queries", queries, quantised=False, multiplied=False),
+            Part("norms of queries", queries, quantized=False, multiplied=False),
             Part("norms of keys", keys, "kv_heads", False, multiplied=False),
         )
 

@@ -10,7 +10,7 @@ spare pages behind the recorded ones, which are used in turn.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,7 @@ import numpy.typing as npt
 from jaxserve.config.windows import first_column, touched_pages
 from jaxserve.executor.base import Capabilities
 from jaxserve.record.recording import RecordedSequence, RecordedStep
-from jaxserve.scheduler.plan import Bools, Ints, Plan, RowStart, SamplingRows
+from jaxserve.step.plan import Bools, Ints, Plan, RowStart
 
 _UNKNOWN_TOKEN = 0
 
@@ -136,7 +136,6 @@ class Rebuilder:
     def _compute(self, plan: Plan, row: int, tokens: Ints, first: int, end: int) -> list[Plan]:
         """Plans that compute positions first:end of a row's sequence, in chunks."""
         one = slice(row, row + 1)
-        sampling = SamplingRows(**{item.name: getattr(plan.sampling, item.name)[one] for item in fields(SamplingRows)})
         table = self._table(plan, row).copy()
         columns = np.arange(len(table))
         for group, spare in enumerate(self._spare):
@@ -156,7 +155,7 @@ class Rebuilder:
                     kv_length=np.array([stop], np.int32),
                     page_table=table.reshape(1, -1),
                     samples=np.zeros(1, np.bool_),
-                    sampling=sampling,
+                    sampling=plan.sampling[one],
                 )
             )
         return plans
@@ -186,8 +185,7 @@ class Rebuilder:
             slot, recorded = int(plan.slots[row]), self._sequences[step.sequences[row]]
             request = recorded.request
             params = request.params
-            needed = params.penalized or bool(params.logit_bias) or params.allowed_token_ids is not None
-            if needed and slot not in held:
+            if (params.penalized or params.biased) and slot not in held:
                 output = recorded.tokens[len(request.prompt) : int(plan.kv_length[row])].tolist()
                 added.append(RowStart(slot, request.prompt, tuple(output), params.logit_bias, params.allowed_token_ids))
         return tuple(added)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from jaxserve.executor.base import Capabilities
-from jaxserve.scheduler.plan import Ints, Plan, StepResult
 from jaxserve.scheduler.request import EngineRequest
+from jaxserve.step.plan import Ints, Plan, StepResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from jaxserve.errors import ConfigError
 from jaxserve.executor.base import Capabilities, Executor
 from jaxserve.record.rebuild import PreparedStep, Rebuilder, spare_spans
 from jaxserve.record.recording import RecordedStep, Recording
-from jaxserve.scheduler.plan import Bools, Plan, StepResult
+from jaxserve.step.plan import Bools, Plan, StepResult
 
 _NO_ROWS: Bools = np.zeros(0, np.bool_)
 

@@ -10,8 +10,8 @@ from operator import itemgetter
 import numpy as np
 
 from jaxserve.record.recording import RecordedSequence, RecordedStep, RecordHeader, Recording
-from jaxserve.scheduler.plan import Plan, StepResult
 from jaxserve.scheduler.request import Sequence
+from jaxserve.step.plan import Plan, StepResult
 
 MAX_BYTES = 256 * 2**20  # page tables of many long sequences take megabytes a step
 
@@ -48,7 +48,7 @@ class StepRing:
 
     def planned(self, plan: Plan, sequences: Mapping[str, Sequence]) -> None:
         """Keep a plan before it is submitted. `sequences` are the scheduler's, by id; every row's is among them."""
-        num_bytes = plan.page_table.nbytes + plan.tokens.nbytes + plan.sampling.suppress.nbytes  # the rest is small
+        num_bytes = plan.page_table.nbytes + plan.tokens.nbytes + plan.sampling.nbytes  # the rest is small
         self._steps.append(_Step(plan, _look_up(sequences, plan.ids), num_bytes))
         self._num_bytes += num_bytes
         while len(self._steps) > self.capacity or (self._num_bytes > self._max_bytes and len(self._steps) > 1):

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import jax
+import numpy as np
+
+from jaxserve.sampling.options import STANDARD, Need, RowOption, RowOptions
 
 
 @jax.tree_util.register_dataclass
@@ -13,39 +17,30 @@ class SamplingBatch:
     """One entry a row. The flags say what any row needs, so that one compiled program serves every mix cheaply.
 
     Attributes:
-        temperature: f32 [R], 0 for greedy.
-        top_k: int32 [R], 0 for all.
-        top_p: f32 [R], 1 for all.
-        min_p: f32 [R], 0 for all.
-        presence: f32 [R], presence penalty, 0 for none.
-        frequency: f32 [R], frequency penalty, 0 for none.
-        repetition: f32 [R], repetition penalty, 1 for none.
-        key: uint32 [R, 2], `key_of_seed` of the request's seed.
+        words: int32 [R, W], the rows' options.
         position: int32 [R], position in the sequence of the token being chosen.
-        suppress: int32 [R, N], token ids that may not be chosen now, padded with -1.
-        has_bias: bool [R], whether the row's slot holds a bias of its own; others' slots may hold one left from before.
         slot: int32 [R], the row's slot in `SamplerState`; rows that do not sample use the spare one.
-        any_random: bool, some row has a temperature above 0.
-        any_truncated: bool, some row has top_k, top_p or min_p.
-        any_penalty: bool, some row has a penalty.
-        any_suppressed: bool, some row suppresses tokens.
-        any_logprobs: bool, some row wants log-probabilities.
+        flags: bool scalars, whether any row needs each of the options' `needs`.
+        options: what the words are.
     """
 
-    temperature: jax.Array
-    top_k: jax.Array
-    top_p: jax.Array
-    min_p: jax.Array
-    presence: jax.Array
-    frequency: jax.Array
-    repetition: jax.Array
-    key: jax.Array
+    words: jax.Array
     position: jax.Array
-    suppress: jax.Array
-    has_bias: jax.Array
     slot: jax.Array
-    any_random: jax.Array
-    any_truncated: jax.Array
-    any_penalty: jax.Array
-    any_suppressed: jax.Array
-    any_logprobs: jax.Array
+    flags: tuple[jax.Array, ...]
+    options: RowOptions = field(default=STANDARD, metadata={"static": True})
+
+    def __getitem__(self, option: RowOption) -> jax.Array:
+        """An option of all rows: [R], or [R, count] of one that has several numbers; of the option's dtype."""
+        place = self.options.place(option)
+        numbers = self.words[:, place.start if option.count == 1 else place]
+        return numbers if option.dtype is np.int32 else as_dtype(numbers, option.dtype)
+
+    def any(self, need: Need) -> jax.Array:
+        """Bool scalar: whether any row needs this work."""
+        return self.flags[self.options.needs.index(need)]
+
+
+def as_dtype(words: Any, dtype: type[np.float32] | type[np.int32] | type[np.uint32]) -> Any:
+    """Words, of numpy or of jax, as numbers of another type of their size."""
+    return words.view(dtype) if isinstance(words, np.ndarray) else jax.lax.bitcast_convert_type(words, dtype)

@@ -18,6 +18,7 @@ class SamplingDefaults:
     top_k: int | None = None
     top_p: float | None = None
     min_p: float | None = None
+    typical_p: float | None = None
     repetition_penalty: float | None = None
 
     def given(self) -> dict[str, Any]:

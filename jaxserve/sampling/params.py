@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import cast
+from dataclasses import dataclass, field, fields
+from types import MappingProxyType
+from typing import Any, cast
 
 from jaxserve.errors import InvalidRequestError
 
@@ -22,6 +23,45 @@ MAX_MIN_TOKENS = 2**30  # fits with the prompt's length added
 _NEEDS_SCORES = "0, or left out, without prompt_logprobs"
 
 
+@dataclass(frozen=True, slots=True)
+class Numeric:
+    """What a number of SamplingParams may be: every surface that takes it, and its documentation, follow this declaration.
+
+    Attributes:
+        low: the least it may be, or what it must be above if `above`.
+        high: the most it may be; None for no bound.
+        text: what it does, in a few words for people who write requests.
+        above: see `low`.
+        integer: whether it is one.
+    """
+
+    low: float
+    high: float | None
+    text: str
+    above: bool = False
+    integer: bool = False
+
+    def check(self, name: str, value: Any) -> None:
+        """Raise InvalidRequestError unless the value is such a number."""
+        if self.integer:
+            _require(name, isinstance(value, int) and not isinstance(value, bool), "an integer")
+        else:
+            _require(name, _is_number(value, MAX_FLOAT32), "a finite number")
+        if not self.above:
+            _in_range(name, value, self.low, self.high)
+        elif self.high is None:
+            _require(name, value > self.low, f"above {self.low:g}, got {value}")
+        else:
+            _require(name, self.low < value <= self.high, f"in ({self.low:g}, {self.high:g}], got {value}")
+
+
+def _number(default: float, text: str, low: float, high: float | None, *, above: bool = False) -> Any:
+    return field(default=default, metadata={_NUMERIC: Numeric(low, high, text, above, isinstance(default, int))})
+
+
+_NUMERIC = "numeric"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
     """How to choose tokens for one request.
@@ -34,6 +74,10 @@ class SamplingParams:
         top_k: keep the k likeliest tokens; 0 or -1 keeps all.
         top_p: keep the smallest set of likeliest tokens whose probability reaches this.
         min_p: drop tokens less likely than this times the likeliest one.
+        typical_p: of what the others kept, keep the tokens whose information is nearest to the mean, until their probability
+            reaches this; 1 keeps all (Meister et al., Locally Typical Sampling, 2022).
+        top_n_sigma: keep tokens whose logit is at most so many standard deviations of all logits below the largest; 0 and below
+            keep all (Tang et al., Top-n-sigma, 2024).
         presence_penalty: subtracted from the logit of every token generated so far.
         frequency_penalty: subtracted once for each time a token was generated.
         repetition_penalty: logits of tokens in prompt or output are divided (positive) or multiplied (negative) by this.
@@ -53,13 +97,21 @@ class SamplingParams:
     n: int = 1
     max_tokens: int | None = 16
     min_tokens: int = 0
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    repetition_penalty: float = 1.0
+    temperature: float = _number(1.0, "0 takes the likeliest token", 0.0, 100.0)
+    top_k: int = _number(0, "keep the k likeliest tokens; 0 and -1 keep all", -1, MAX_INT32)
+    top_p: float = _number(1.0, "keep the likeliest tokens of so much probability together; 1 keeps all", 0.0, 1.0, above=True)
+    min_p: float = _number(0.0, "keep tokens at least so likely, as a share of the likeliest; 0 keeps all", 0.0, 1.0)
+    typical_p: float = _number(
+        1.0, "keep the most typical tokens of so much probability together; 1 keeps all", 0.0, 1.0, above=True
+    )
+    top_n_sigma: float = _number(
+        -1.0, "keep tokens with logits at most so many deviations below the largest; 0 and below keep all", -1000.0, 1000.0
+    )
+    presence_penalty: float = _number(0.0, "taken from a token's logit if it came before; 0 for none", -2.0, 2.0)
+    frequency_penalty: float = _number(0.0, "taken from a token's logit for every time that it came; 0 for none", -2.0, 2.0)
+    repetition_penalty: float = _number(
+        1.0, "makes tokens of prompt and output so far less likely; 1 for none", 0.0, None, above=True
+    )
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     allowed_token_ids: tuple[int, ...] | None = None
     seed: int | None = None
@@ -88,14 +140,11 @@ class SamplingParams:
         self._check_lists()
 
     def _check_types(self) -> None:
-        for name in ("n", "min_tokens", "top_k", "prompt_logprobs_start"):
+        for name in ("n", "min_tokens", "prompt_logprobs_start"):
             _require(name, isinstance(getattr(self, name), int) and not isinstance(getattr(self, name), bool), "an integer")
         for name in ("max_tokens", "seed", "logprobs", "prompt_logprobs"):
             value = getattr(self, name)
             _require(name, value is None or (isinstance(value, int) and not isinstance(value, bool)), "an integer or null")
-        for name in ("temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty"):
-            value = getattr(self, name)
-            _require(name, _is_number(value, MAX_FLOAT32), "a finite number")
         for name in ("ignore_eos", "include_stop_str_in_output", "skip_special_tokens"):
             _require(name, isinstance(getattr(self, name), bool), "true or false")
         _require("logit_bias", isinstance(self.logit_bias, Mapping), "a mapping from token ids to numbers")
@@ -108,13 +157,8 @@ class SamplingParams:
             _require("n", self.n == 1, f"1 with max_tokens 0, got {self.n}")
         most = MAX_MIN_TOKENS if self.max_tokens is None else self.max_tokens
         _in_range("min_tokens", self.min_tokens, 0, min(most, MAX_MIN_TOKENS))
-        _in_range("temperature", self.temperature, 0.0, 100.0)
-        _in_range("top_k", self.top_k, -1, MAX_INT32)
-        _require("top_p", 0.0 < self.top_p <= 1.0, f"in (0, 1], got {self.top_p}")
-        _in_range("min_p", self.min_p, 0.0, 1.0)
-        _in_range("presence_penalty", self.presence_penalty, -2.0, 2.0)
-        _in_range("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
-        _require("repetition_penalty", self.repetition_penalty > 0.0, f"above 0, got {self.repetition_penalty}")
+        for name, numeric in NUMBERS.items():
+            numeric.check(name, getattr(self, name))
         if self.seed is not None:
             _in_range("seed", self.seed, -(2**63), 2**64 - 1)
         for name in ("logprobs", "prompt_logprobs"):
@@ -153,9 +197,20 @@ class SamplingParams:
         return self.max_tokens == 0
 
     @property
+    def biased(self) -> bool:
+        """Whether tokens have a bias of their own, or are forbidden."""
+        return bool(self.logit_bias) or self.allowed_token_ids is not None
+
+    @property
     def penalized(self) -> bool:
         """Whether logits depend on the tokens so far."""
         return self.presence_penalty != 0.0 or self.frequency_penalty != 0.0 or self.repetition_penalty != 1.0
+
+
+NUMBERS: Mapping[str, Numeric] = MappingProxyType(
+    {item.name: item.metadata[_NUMERIC] for item in fields(SamplingParams) if _NUMERIC in item.metadata}
+)
+"""Declarations of the numbers that say how a token is chosen, by name."""
 
 
 def key_of_seed(seed: int) -> tuple[int, int]:

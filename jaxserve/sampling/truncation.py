@@ -1,6 +1,6 @@
-"""Which tokens top-k, top-p and min-p keep, without sorting the vocabulary.
+"""Which tokens top-k, top-p and the rules after them keep, without sorting the vocabulary.
 
-Tokens are ordered by logit, ties by id. Each rule keeps a prefix of that order, so it is enough to find the last token
+Tokens are ordered by logit, ties by id. Top-k and top-p keep a prefix of that order, so it is enough to find the last token
 kept: bisection over the bits of the float, then, only where ties straddle the cut, over ids. Every probe is one pass, and
 between devices one sum of a number a row. Both rules and both searches are turns of loops, so that a program that holds
 this has one probe to compile.
@@ -8,6 +8,7 @@ this has one probe to compile.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -15,37 +16,101 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxserve.sampling.batch import SamplingBatch
+from jaxserve.sampling.options import MIN_P, TOP_K, TOP_N_SIGMA, TOP_P, TYPICAL_P, RowOption
 from jaxserve.sampling.vocabulary import Vocabulary
 
 INFINITY_BITS = 0x7F800000
 TINY = float(np.finfo(np.float32).tiny)
-TOP_K, TOP_P = 0, 1  # turns
+BY_COUNT, BY_MASS = 0, 1  # turns
 
 
-def kept_tokens(deficit: jax.Array, top_k: jax.Array, top_p: jax.Array, min_p: jax.Array, vocabulary: Vocabulary) -> jax.Array:
-    """Return which tokens [R, C] stay, the likeliest always among them.
+class Rule(NamedTuple):
+    """What an option says of which tokens are kept.
+
+    Attributes:
+        option: it has one number.
+        keeps: (deficit f32 [R, C], kept bool [R, C], the option's values [R], vocabulary) -> bool [R, C], which of those that are
+            kept so far stay. What it returns of rows whose value is neutral does not matter.
+        cheap: whether it costs less than to ask whether any row needs it; then a neutral value must keep everything.
+    """
+
+    option: RowOption
+    keeps: Callable[[jax.Array, jax.Array, jax.Array, Vocabulary], jax.Array]
+    cheap: bool = False
+
+    def narrow(self, deficit: jax.Array, kept: jax.Array, value: jax.Array, vocabulary: Vocabulary) -> jax.Array:
+        """Which tokens are kept after it."""
+        if self.cheap:
+            return kept & self.keeps(deficit, kept, value, vocabulary)
+        asks = value != self.option.dtype(self.option.neutral)
+        narrowed: jax.Array = lax.cond(
+            jnp.any(asks), lambda: kept & (self.keeps(deficit, kept, value, vocabulary) | ~asks[:, None]), lambda: kept
+        )
+        return narrowed
+
+
+def kept_tokens(deficit: jax.Array, batch: SamplingBatch, vocabulary: Vocabulary, rules: tuple[Rule, ...] = ()) -> jax.Array:
+    """Return which tokens [R, C] stay: those of top-k, of these those of top-p, of these those of every rule after the other.
 
     Args:
         deficit: f32 [R, C], how far each logit is below the row's largest, after temperature: at least +0.
-        top_k: int32 [R]; 0 keeps all.
-        top_p: f32 [R], of what top-k kept; 1 keeps all.
-        min_p: f32 [R], relative to the likeliest token; 0 keeps all.
+        batch: what each row asks for.
         vocabulary: which tokens the columns are.
+        rules: besides RULES.
     """
+    kept = _top_k_and_top_p(deficit, batch[TOP_K], batch[TOP_P], vocabulary)
+    for rule in (*RULES, *rules):
+        kept = rule.narrow(deficit, kept, batch[rule.option], vocabulary)
+    return kept
+
+
+def _min_p(deficit: jax.Array, kept: jax.Array, share: jax.Array, vocabulary: Vocabulary) -> jax.Array:
+    return deficit <= -jnp.log(share)[:, None]
+
+
+def _top_n_sigma(deficit: jax.Array, kept: jax.Array, count: jax.Array, vocabulary: Vocabulary) -> jax.Array:
+    """Of all tokens that may come, whatever is kept: Tang et al., Top-n-sigma, 2024, https://arxiv.org/abs/2411.07641."""
+    possible = jnp.isfinite(deficit)
+
+    def mean(values: jax.Array) -> jax.Array:
+        total = vocabulary.total(jnp.sum(jnp.where(possible, values, 0.0), axis=1))
+        return (total / jnp.maximum(vocabulary.total(jnp.sum(possible.astype(jnp.float32), axis=1)), 1.0))[:, None]
+
+    deviation = jnp.sqrt(mean(jnp.square(deficit - mean(deficit))))
+    return deficit <= count[:, None] * deviation
+
+
+def _typical_p(deficit: jax.Array, kept: jax.Array, share: jax.Array, vocabulary: Vocabulary) -> jax.Array:
+    """Of what is kept: Meister et al., Locally Typical Sampling, 2022, https://arxiv.org/abs/2202.00666."""
+    weight = jnp.where(kept, jnp.exp(-deficit), 0.0)
+    total = vocabulary.total(jnp.sum(weight, axis=1))
+    information = deficit + jnp.log(total)[:, None]  # -log p of those that are kept
+    probability = weight / total[:, None]
+    entropy = vocabulary.total(jnp.sum(jnp.where(weight > 0.0, probability * information, 0.0), axis=1))
+    distance = jnp.where(kept, jnp.abs(information - entropy[:, None]), jnp.inf)
+    return _prefix(distance, probability, share, vocabulary)
+
+
+RULES = (Rule(MIN_P, _min_p, cheap=True), Rule(TOP_N_SIGMA, _top_n_sigma), Rule(TYPICAL_P, _typical_p))
+
+
+def _top_k_and_top_p(deficit: jax.Array, top_k: jax.Array, top_p: jax.Array, vocabulary: Vocabulary) -> jax.Array:
+    """int32 [R], 0 keeps all; f32 [R], 1 keeps all of what top-k kept. The likeliest is always among them."""
     limited_k, limited_p = (top_k > 0) & (top_k < vocabulary.size), top_p < 1.0
 
     def narrow(rule: jax.Array, kept: jax.Array) -> jax.Array:
-        by_mass = rule == TOP_P
+        by_mass = rule == BY_MASS
         weight = jnp.where(kept, jnp.where(by_mass, jnp.exp(-deficit), 1.0), 0.0)
         mass = top_p * vocabulary.total(jnp.sum(weight, axis=1))
         prefix = _prefix(deficit, weight, jnp.where(by_mass, mass, top_k.astype(jnp.float32)), vocabulary)
         limited = jnp.where(by_mass, limited_p, limited_k)
         return kept & (prefix | ~limited[:, None])
 
-    first = jnp.where(jnp.any(limited_k), TOP_K, TOP_P)
-    end = jnp.where(jnp.any(limited_p), TOP_P + 1, TOP_K + 1)  # not above `first` if there is no limit at all
+    first = jnp.where(jnp.any(limited_k), BY_COUNT, BY_MASS)
+    end = jnp.where(jnp.any(limited_p), BY_MASS + 1, BY_COUNT + 1)  # not above `first` if there is no limit at all
     kept: jax.Array = lax.fori_loop(first, end, narrow, jnp.ones(deficit.shape, jnp.bool_))
-    return kept & (deficit <= -jnp.log(min_p)[:, None])
+    return kept
 
 
 class _Search(NamedTuple):

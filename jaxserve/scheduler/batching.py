@@ -5,9 +5,9 @@
     3. interactive requests that wait          while rows, pages and tokens last
     4. batch decodes, prompts, and requests    with what is left
 
-While interactive sequences decode, the step is no larger than their time between tokens allows; `courtesy` says what else batch
-leaves to them. A batch sequence is left out of a few steps at most. Sequences that wait are admitted only in steps that preempted
-nothing.
+While interactive sequences decode, the step is no larger than their time between tokens allows; `BatchHeadroom` says what else
+batch leaves to them. A batch sequence is left out of a few steps at most. Sequences that wait are admitted only in steps that
+preempted nothing.
 """
 
 from __future__ import annotations
@@ -20,14 +20,13 @@ from jaxserve.clock import Clock
 from jaxserve.config.fields import SchedulerConfig
 from jaxserve.config.policies import Policies
 from jaxserve.scheduler.capacity import Capacity, Verdict
-from jaxserve.scheduler.courtesy import SPARE, Courtesy
+from jaxserve.scheduler.draft import Runnable, StepDraft
 from jaxserve.scheduler.estimates import OutputLengths
 from jaxserve.scheduler.fairness import PrefillTokens, TokenWork
-from jaxserve.scheduler.pace import Pace
 from jaxserve.scheduler.preemption import Preempter
 from jaxserve.scheduler.request import PREEMPTIONS_A_CLASS, Sequence, Status
 from jaxserve.scheduler.running import RunningSet
-from jaxserve.scheduler.step import Runnable, StepDraft
+from jaxserve.scheduler.step_budget import SPARE, BatchHeadroom, StepBudget
 from jaxserve.scheduler.waiting import WaitingQueue
 
 MAX_YIELDED = 8  # steps in a row that may leave all batch decodes out
@@ -43,7 +42,7 @@ class Batcher:
         running, waiting: the sequences.
         work: charged with what steps compute.
         lengths: output lengths to expect.
-        pace: how large steps may be.
+        step_budget: how large steps may be.
         preempter: takes pages from those who must give way.
         started: told of every sequence that leaves the queue for the first time.
     """
@@ -57,7 +56,7 @@ class Batcher:
         waiting: WaitingQueue,
         work: TokenWork,
         lengths: OutputLengths,
-        pace: Pace,
+        step_budget: StepBudget,
         preempter: Preempter,
         started: Callable[[Sequence], None],
     ) -> None:
@@ -68,10 +67,10 @@ class Batcher:
         self._waiting = waiting
         self._work = work
         self._lengths = lengths
-        self._pace = pace
+        self._step_budget = step_budget
         self._preempter = preempter
         self._started = started
-        self._courtesy = Courtesy(config, pace)
+        self._batch_headroom = BatchHeadroom(config, step_budget)
         self._num_admitted = 0
         self._yielded = 0  # steps in a row that left all batch decodes out
         self._turn = 0  # steps that took some of the batch decodes: each begins behind the one before
@@ -99,7 +98,7 @@ class Batcher:
             self._admit(draft, only_interactive=True)
         most = self._most_with_batch(draft)
         if not draft.allowed and most < draft.most:
-            draft.most, draft.allowed = most, self._pace.allowed(0, 0)
+            draft.most, draft.allowed = most, self._step_budget.allowed(0, 0)
         draft.tokens.bound(most)
         self._decode_batch(draft)
         self._prefill(draft, draft.batch.prefills)
@@ -136,12 +135,12 @@ class Batcher:
                 prompt_tokens += 0 if low else missing
                 eager[sequence.request.tenant] = eager.get(sequence.request.tenant, 0) + missing
         runs = bool(interactive.decodes or interactive.prefills)
-        self._courtesy.look(self._clock.now(), interactive=runs or self._waiting.has_interactive)
+        self._batch_headroom.look(self._clock.now(), interactive=runs or self._waiting.has_interactive)
         others = bool(interactive.prefills or batch.decodes or batch.prefills)
         budget, allowed = self._config.max_num_batched_tokens, 0.0
         if interactive.decodes and (others or len(self._waiting)):
             size = len(interactive.decodes), prompt_tokens + self._waiting.interactive_tokens
-            budget, allowed = self._pace.budget(*size), self._pace.allowed(*size)
+            budget, allowed = self._step_budget.budget(*size), self._step_budget.allowed(*size)
         return StepDraft(PrefillTokens(self._policies, budget, eager), interactive, batch, others, most=budget, allowed=allowed)
 
     def _decode(self, draft: StepDraft, sequences: list[Sequence]) -> None:
@@ -159,13 +158,13 @@ class Batcher:
         """Batch was left out too often: some of its decodes and a small chunk of one of its prompts go first for once."""
         self._decode_turn(draft, max(1 + len(draft.batch.decodes) // MAX_YIELDED, self._batch_rows(draft)))
         for sequence in draft.batch.prefills[:1]:
-            self._prefill(draft, [sequence], at_most=self._pace.smallest)
+            self._prefill(draft, [sequence], at_most=self._step_budget.smallest)
 
     def _most_with_batch(self, draft: StepDraft) -> int:
         """Tokens of the step that batch may fill it up to."""
         prompts = any(sequence in draft.chosen for sequence in draft.interactive.prefills)
         prompts = prompts or any(not sequence.batch for sequence in draft.prefilling)
-        return self._courtesy.most_tokens(draft.tokens.taken, prompts=prompts, decodes=bool(draft.interactive.decodes))
+        return self._batch_headroom.most_tokens(draft.tokens.taken, prompts=prompts, decodes=bool(draft.interactive.decodes))
 
     def _decode_batch(self, draft: StepDraft) -> None:
         """Batch decodes, in turns if the interactive ones beside them leave rows for some only."""
@@ -175,7 +174,7 @@ class Batcher:
         """Batch decodes that the interactive ones beside them allow."""
         if not draft.interactive.decodes:
             return len(draft.batch.decodes)
-        return self._pace.max_decodes() - len(draft.interactive.decodes)
+        return self._step_budget.max_decodes() - len(draft.interactive.decodes)
 
     def _decode_turn(self, draft: StepDraft, rows: int) -> None:
         """So many of the batch decodes; each turn begins behind the one before."""
@@ -256,19 +255,19 @@ class Batcher:
             draft.full = True
             return
         self._settle(draft)
-        line = self._waiting.line()
+        order = self._waiting.order()
         capacity = Capacity(
             self._config,
             self._policies,
             self._running.cache,
             self._lengths,
-            self._pace,
+            self._step_budget,
             self._running,
-            self._courtesy.spare_rows,
+            self._batch_headroom.spare_rows,
             min(-(-self._config.max_num_seqs // SPARE), self._config.max_num_seqs - 1) if self._waiting.is_shed else 0,
         )
         while draft.tokens.left > 0:
-            sequence = line.next(only_interactive=only_interactive)
+            sequence = order.next(only_interactive=only_interactive)
             if sequence is None:
                 return
             draft.rows_held |= rows.num_free > 0 and not capacity.pace_allows(sequence)
@@ -276,15 +275,15 @@ class Batcher:
             match = self._running.match(sequence, fork=fork)
             verdict = capacity.verdict(sequence, match)
             if verdict is Verdict.CLASS:
-                line.skip_class(sequence.service_class)
+                order.skip_class(sequence.service_class)
             elif verdict is Verdict.TENANT or draft.tokens.left_for(sequence.request.tenant) <= 0:
-                line.skip_tenant(sequence)
+                order.skip_tenant(sequence)
             elif verdict is Verdict.START and rows.num_free:
                 self._start(draft, sequence, match, fork=fork)
                 capacity.started(sequence)
-                line.admitted(sequence)
+                order.admitted(sequence)
             elif sequence.batch and self._waiting.has_interactive:  # it is first by its age, and only batch waits for it
-                line.skip_class(sequence.service_class)
+                order.skip_class(sequence.service_class)
             elif not self._make_room_to_start(draft, sequence, match, capacity):
                 draft.full = True
                 return

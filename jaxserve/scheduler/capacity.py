@@ -18,9 +18,9 @@ from jaxserve.config.fields import SchedulerConfig
 from jaxserve.config.policies import Policies
 from jaxserve.config.windows import touched_pages
 from jaxserve.scheduler.estimates import OutputLengths
-from jaxserve.scheduler.pace import Pace
 from jaxserve.scheduler.request import Sequence
 from jaxserve.scheduler.running import RunningSet
+from jaxserve.scheduler.step_budget import StepBudget
 
 
 class Verdict(Enum):
@@ -40,7 +40,7 @@ class Capacity:
         policies: shares of tenants and classes.
         cache: the pages.
         lengths: output lengths to expect.
-        pace: rows that may decode together.
+        step_budget: rows that may decode together.
         running: what runs.
         spare_rows: that batch does not start in.
         kept_rows: of those that interactive sequences may have, that late ones do not start in.
@@ -52,7 +52,7 @@ class Capacity:
         policies: Policies,
         cache: KVCache,
         lengths: OutputLengths,
-        pace: Pace,
+        step_budget: StepBudget,
         running: RunningSet,
         spare_rows: int,
         kept_rows: int,
@@ -61,7 +61,7 @@ class Capacity:
         self._policies = policies
         self._cache = cache
         self._lengths = lengths
-        self._max_decodes = pace.max_decodes()
+        self._max_decodes = step_budget.max_decodes()
         self._most_with_batch = config.max_num_seqs - spare_rows
         self._most_with_late = min(self._max_decodes, config.max_num_seqs) - kept_rows
         self._low_watermark = int(cache.num_usable * config.low_watermark)

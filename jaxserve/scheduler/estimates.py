@@ -1,10 +1,13 @@
-"""What requests are expected to take, learned from those before: output lengths."""
+"""What is expected: how long outputs get, how long what waits takes, and what of it need not be computed."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
+import math
+from collections import Counter, OrderedDict
+from collections.abc import Sequence as ListOf
 
-from jaxserve.scheduler.request import EngineRequest
+from jaxserve.cache.kv_cache import KVCache
+from jaxserve.scheduler.request import EngineRequest, Sequence
 from jaxserve.types import ServiceClass
 
 PRIOR = 256.0  # tokens, until the first output of a class has ended
@@ -56,3 +59,96 @@ class OutputLengths:
 
 def _moved(mean: float | None, value: float) -> float:
     return value if mean is None else mean + RATE * (value - mean)
+
+
+HORIZON = 10.0  # seconds over which the rate is averaged
+OUTLIER, SHORT = 4.0, 0.1  # a step counts as at most so many times what was expected, or of so many seconds: a pause is no trend
+CORRECTION_RATE = 1 / 8  # weight of the newest comparison of an estimate with what happened
+OFF, LEAST_OFF = 2.0, 0.5  # an estimate is wrong if it misses by this factor and by so many seconds
+MOST_CORRECTED = 8.0  # times by which estimates are corrected at most, either way
+
+
+class WaitEstimate:
+    """Seconds from token-work.
+
+    Attributes:
+        num_wrong: estimates that were off by more than twice.
+    """
+
+    def __init__(self) -> None:
+        self.num_wrong = 0
+        self._work = 0.0  # done lately by steps that had no room for more; older work counts less
+        self._seconds = 0.0  # that it took
+        self._log_correction = 0.0
+
+    @property
+    def rate(self) -> float:
+        """Token-work a second; 0 until measured."""
+        return self._work / self._seconds if self._seconds else 0.0
+
+    def observe(self, work: float, seconds: float) -> None:
+        """A step did this much work while sequences waited: as much as the machine can."""
+        if not (math.isfinite(seconds) and seconds > 0.0 and math.isfinite(work) and work >= 0.0):
+            return
+        if self._seconds and self._work:
+            seconds = min(seconds, OUTLIER * max(work / self.rate, SHORT))
+        kept = math.exp(-seconds / HORIZON)
+        self._work = kept * self._work + work
+        self._seconds = kept * self._seconds + seconds
+
+    def seconds(self, work: float) -> float:
+        """Seconds until so much work is done; 0 while nothing is known."""
+        return self.uncorrected(work) * math.exp(self._log_correction)
+
+    def uncorrected(self, work: float) -> float:
+        """The same by the rate alone."""
+        return work / self.rate if self.rate else 0.0
+
+    def compare(self, uncorrected: float, waited: float) -> None:
+        """A request started after so many seconds, for which `uncorrected` were worked out when it came."""
+        estimate = uncorrected * math.exp(self._log_correction)
+        if not uncorrected or max(estimate, waited) < LEAST_OFF or not math.isfinite(waited):
+            return
+        ratio = max(waited, LEAST_OFF) / max(uncorrected, LEAST_OFF)
+        if abs(waited - estimate) > LEAST_OFF and not 1 / OFF <= max(waited, LEAST_OFF) / max(estimate, LEAST_OFF) <= OFF:
+            self.num_wrong += 1
+        wanted = min(max(math.log(ratio), -math.log(MOST_CORRECTED)), math.log(MOST_CORRECTED))
+        self._log_correction += CORRECTION_RATE * (wanted - self._log_correction)
+
+
+class SharedPrefixes:
+    """Full pages of the prompts of unfinished sequences, by hash. Empty where prefixes are not cached.
+
+    Args:
+        cache: what is computed already.
+    """
+
+    def __init__(self, cache: KVCache) -> None:
+        self._cache = cache
+        self._pages: Counter[bytes] = Counter()
+
+    def enter(self, sequence: Sequence) -> int:
+        """A sequence arrives. Returns how many tokens of its prompt are cached, or will be by sequences before it."""
+        found = self._cache.find(sequence.request.cache_root, sequence.tokens, sequence.prefix_hashes).num_tokens
+        hashes = self._of(sequence)
+        shared = found // self._cache.page_size
+        while shared < len(hashes) and hashes[shared] in self._pages:
+            shared += 1
+        self._pages.update(hashes)
+        shared_tokens = max(found, shared * self._cache.page_size)
+        return min(shared_tokens, sequence.num_scored) if sequence.wants_scores else shared_tokens
+
+    def leave(self, sequence: Sequence) -> None:
+        """A sequence that entered ends."""
+        for digest in self._of(sequence):
+            self._pages[digest] -= 1
+            if not self._pages[digest]:
+                del self._pages[digest]
+
+    def check(self, unfinished: ListOf[Sequence]) -> None:
+        """Assert that what is counted is what the unfinished sequences that entered have."""
+        assert self._pages == Counter(digest for sequence in unfinished for digest in self._of(sequence))
+
+    def _of(self, sequence: Sequence) -> list[bytes]:
+        """Hashes of the pages that any sequence with its prompt could find: all but the one with its last token."""
+        return sequence.prefix_hashes[: (sequence.num_prompt - 1) // self._cache.page_size]

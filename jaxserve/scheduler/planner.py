@@ -3,23 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, field
 
 import numpy as np
 
-from jaxserve.scheduler.footprint import Footprint
-from jaxserve.scheduler.plan import Ints, Plan, PromptScore, RowStart
 from jaxserve.scheduler.request import Sequence
-from jaxserve.scheduler.rows import RowTable
-
-
-@dataclass(slots=True)
-class PageMoves:
-    """Pages to move before a step, as in its plan."""
-
-    swap_out: list[tuple[int, int]] = field(default_factory=list)
-    swap_in: list[tuple[int, int]] = field(default_factory=list)
-    copies: list[tuple[int, int]] = field(default_factory=list)
+from jaxserve.scheduler.running import Footprint
+from jaxserve.step.plan import Ints, PageMoves, Plan, PromptScore, RowStart
+from jaxserve.step.rows import RowTable
 
 
 class Planner:
@@ -97,7 +87,7 @@ def _scores(row: int, sequence: Sequence, start: int, end: int) -> list[PromptSc
 def _row_starts(sequence: Sequence) -> list[RowStart]:
     """The state to load before the sequence's first sample in its slot, if it needs any."""
     params = sequence.request.params
-    if not (params.penalized or params.logit_bias or params.allowed_token_ids is not None):
+    if not (params.penalized or params.biased):
         return []
     prompt, output = sequence.request.prompt, tuple(sequence.tokens[sequence.num_prompt :])
     return [RowStart(sequence.slot, prompt, output, params.logit_bias, params.allowed_token_ids)]

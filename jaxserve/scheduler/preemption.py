@@ -15,10 +15,10 @@ from jaxserve.cache.kv_cache import PrefixMatch
 from jaxserve.cache.swap import SwapSpace
 from jaxserve.clock import Clock
 from jaxserve.config.policies import Policies
-from jaxserve.scheduler.pace import Pace
+from jaxserve.scheduler.draft import StepDraft
 from jaxserve.scheduler.request import RANKS, Sequence, Status
 from jaxserve.scheduler.running import RunningSet
-from jaxserve.scheduler.step import StepDraft
+from jaxserve.scheduler.step_budget import StepBudget
 from jaxserve.scheduler.waiting import WaitingQueue
 from jaxserve.types import ServiceClass
 
@@ -59,7 +59,7 @@ class Preempter:
         policies: the tenants' quotas.
         running, waiting: the sequences.
         swap: where pages can wait; None if there is no such place.
-        pace: what computing again would cost.
+        step_budget: what computing again would cost.
         high_watermark: pages that are free after a preemption.
         estimate: tells what token-work a sequence adds to the queue.
         tell: told of every preemption.
@@ -72,7 +72,7 @@ class Preempter:
         running: RunningSet,
         waiting: WaitingQueue,
         swap: SwapSpace | None,
-        pace: Pace,
+        step_budget: StepBudget,
         high_watermark: int,
         estimate: Callable[[Sequence], float],
         tell: Callable[[Preemption], None],
@@ -85,7 +85,7 @@ class Preempter:
         self._cache = running.cache
         self._waiting = waiting
         self._swap = swap
-        self._pace = pace
+        self._step_budget = step_budget
         self._high_watermark = high_watermark
         self._estimate = estimate
         self._tell = tell
@@ -185,4 +185,4 @@ class Preempter:
         if self._swap is None:
             return False
         pages = len(self._running.computed_pages(sequence))
-        return 2 * self._swap.seconds(pages) < self._pace.prefill_seconds(sequence.num_computed)
+        return 2 * self._swap.seconds(pages) < self._step_budget.prefill_seconds(sequence.num_computed)

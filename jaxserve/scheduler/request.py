@@ -8,8 +8,10 @@ from enum import Enum
 from types import MappingProxyType
 
 from jaxserve.cache.kv_cache import SequencePages
+from jaxserve.errors import JaxserveError
 from jaxserve.sampling.params import SamplingParams
-from jaxserve.types import ServiceClass
+from jaxserve.step.plan import LogprobRows
+from jaxserve.types import FinishReason, ServiceClass
 
 NO_SLOT = -1
 RANKS = MappingProxyType({service_class: rank for rank, service_class in enumerate(ServiceClass)})
@@ -194,3 +196,30 @@ class Sequence:
         A sequence that was preempted again and again rises a class, or the others would never let it finish.
         """
         return max(0, RANKS[self.service_class] - self.num_preemptions // PREEMPTIONS_A_CLASS), self.order
+
+
+@dataclass(slots=True)
+class Update:
+    """What one step did for one sequence.
+
+    Attributes:
+        id: the sequence.
+        token: its new token, or None if it was only scored (and ended by that, if nothing was to be generated) or failed.
+        logprobs, index: row `index` of `logprobs` holds the token's log-probabilities, if it wanted them.
+        score: log-probabilities of some more of its prompt tokens, in order.
+        reason: set when it finished.
+        error: set when it failed instead: a deadline passed, or something went wrong with this sequence alone.
+        matched: the stop token that ended it (None for end-of-sequence).
+        num_cached, queue_time: of its start; given with every token.
+    """
+
+    id: str
+    token: int | None = None
+    logprobs: LogprobRows | None = None
+    index: int = 0
+    score: LogprobRows | None = None
+    reason: FinishReason | None = None
+    error: JaxserveError | None = None
+    matched: int | None = None
+    num_cached: int = 0
+    queue_time: float = 0.0

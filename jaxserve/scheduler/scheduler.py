@@ -21,24 +21,21 @@ from jaxserve.config.fields import SchedulerConfig
 from jaxserve.config.policies import Policies
 from jaxserve.errors import InternalError, JaxserveError, OverloadedError
 from jaxserve.metrics.turn import SchedulerCounts
-from jaxserve.scheduler.admission import QueueBounds
+from jaxserve.sampling.options import STANDARD, RowOptions
+from jaxserve.scheduler.admission import Deadlines, QueueBounds, late_end, late_start
 from jaxserve.scheduler.batching import Batcher
-from jaxserve.scheduler.deadlines import Deadlines, late_end, late_start
-from jaxserve.scheduler.estimates import OutputLengths
+from jaxserve.scheduler.draft import StepDraft
+from jaxserve.scheduler.estimates import OutputLengths, SharedPrefixes
 from jaxserve.scheduler.fairness import TokenWork
-from jaxserve.scheduler.footprint import Footprint
-from jaxserve.scheduler.pace import Pace
-from jaxserve.scheduler.plan import LogprobRows, Plan, StepResult
+from jaxserve.scheduler.load_shedding import LoadShedding
 from jaxserve.scheduler.planner import Planner
 from jaxserve.scheduler.preemption import Preempter, Preemption
-from jaxserve.scheduler.request import NO_SLOT, EngineRequest, Sequence, Status
-from jaxserve.scheduler.rows import RowTable
-from jaxserve.scheduler.running import RunningSet
-from jaxserve.scheduler.shared_prefixes import SharedPrefixes
-from jaxserve.scheduler.shedding import LoadShedding
-from jaxserve.scheduler.step import StepDraft
-from jaxserve.scheduler.update import Update
+from jaxserve.scheduler.request import NO_SLOT, EngineRequest, Sequence, Status, Update
+from jaxserve.scheduler.running import Footprint, RunningSet
+from jaxserve.scheduler.step_budget import StepBudget
 from jaxserve.scheduler.waiting import WaitingQueue
+from jaxserve.step.plan import LogprobRows, Plan, StepResult
+from jaxserve.step.rows import RowTable
 from jaxserve.types import FinishReason, ServiceClass
 
 logger = logging.getLogger(__name__)
@@ -56,7 +53,7 @@ class Scheduler:
         cache: the pages.
         clock: time, in which arrivals and deadlines are given.
         lengths: output lengths expected, and how well they were met.
-        door: refuses requests in an overload, for whoever brings them from another thread.
+        gate: refuses requests in an overload, for whoever brings them from another thread.
 
     Args:
         config: budgets and limits.
@@ -67,6 +64,7 @@ class Scheduler:
         swap: where preempted pages can wait; None if they are always computed again.
         on_preemption: told of every preemption.
         step_sizes: tokens that steps with prompts are computed as, ascending; powers of two by default.
+        row_options: what the words of a row are.
     """
 
     def __init__(
@@ -80,6 +78,7 @@ class Scheduler:
         swap: SwapSpace | None = None,
         on_preemption: Callable[[Preemption], None] = log_preemption,
         step_sizes: ListOf[int] = (),
+        row_options: RowOptions = STANDARD,
     ) -> None:
         policies = policies or Policies()
         self.cache = cache
@@ -88,19 +87,27 @@ class Scheduler:
         self._prefixes = SharedPrefixes(cache)
         self._config = config
         self._max_model_len = max_model_len
-        self._rows = RowTable(config.max_num_seqs, cache.pages_for(max_model_len))
+        self._rows = RowTable(config.max_num_seqs, cache.pages_for(max_model_len), row_options)
         footprint = Footprint(config.max_num_seqs)
         self._planner = Planner(self._rows, footprint)
         self._work = TokenWork(policies, config.prefill_price, config.decode_price)
-        self._pace = Pace(config.max_num_batched_tokens, config.max_num_seqs, config.itl_target, step_sizes)
+        self._step_budget = StepBudget(config.max_num_batched_tokens, config.max_num_seqs, config.itl_target, step_sizes)
         self._waiting = WaitingQueue(self._work, config.aging_s)
         self._shedding = LoadShedding(config.ttft_target, self._waiting, self._work, self.lengths)
         self._bounds = QueueBounds(config, self._waiting, self._shedding.estimate, self._shedding.overload)
-        self.door = self._shedding.door
+        self.gate = self._shedding.gate
         self._running = RunningSet(cache, self._rows, footprint, swap)
         high_watermark = int(cache.num_usable * config.high_watermark)
         self._preempter = Preempter(
-            clock, policies, self._running, self._waiting, swap, self._pace, high_watermark, self._work_again, on_preemption
+            clock,
+            policies,
+            self._running,
+            self._waiting,
+            swap,
+            self._step_budget,
+            high_watermark,
+            self._work_again,
+            on_preemption,
         )
         self._batcher = Batcher(
             config,
@@ -110,7 +117,7 @@ class Scheduler:
             self._waiting,
             self._work,
             self.lengths,
-            self._pace,
+            self._step_budget,
             self._preempter,
             self._started,
         )
@@ -143,7 +150,7 @@ class Scheduler:
     def counts(self) -> SchedulerCounts:
         """What was counted since the start."""
         shedding = self._shedding
-        return SchedulerCounts(self._pace.num_raised, shedding.estimate.num_wrong, shedding.overload.num_begun)
+        return SchedulerCounts(self._step_budget.num_raised, shedding.estimate.num_wrong, shedding.overload.num_begun)
 
     @property
     def has_work(self) -> bool:
@@ -283,7 +290,7 @@ class Scheduler:
 
     def _observe(self, plan: Plan, seconds: float, draft: StepDraft) -> None:
         """Learn what a step costs, and how fast work is done by steps that have no room for more."""
-        self._pace.observe(
+        self._step_budget.observe(
             plan.num_rows,
             plan.num_tokens,
             seconds,

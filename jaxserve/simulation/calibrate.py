@@ -18,13 +18,13 @@ import numpy as np
 import numpy.typing as npt
 
 from jaxserve.errors import ConfigError
-from jaxserve.executor.buckets import BucketGrid
-from jaxserve.executor.simulated import Calibration, CostModel
 from jaxserve.planner import catalogue
 from jaxserve.planner.catalogue import Hardware
 from jaxserve.planner.hf import shape_from_hf
 from jaxserve.planner.memory import Layout
+from jaxserve.simulation.executor import Calibration, CostModel
 from jaxserve.simulation.profile import MeasuredStep, Profile
+from jaxserve.step.buckets import BucketGrid
 
 Floats = npt.NDArray[np.float64]
 

@@ -16,9 +16,9 @@ from random import Random
 from jaxserve.errors import JaxserveError, RefusedError
 from jaxserve.simulation.ledger import Ledger, Record
 from jaxserve.simulation.replica import Replica, ReplicaSpec, Totals
-from jaxserve.simulation.requests import SimulatedRequest
 from jaxserve.simulation.settings import Outage
-from jaxserve.simulation.stats import Timeline
+from jaxserve.workload.requests import WorkloadRequest
+from jaxserve.workload.stats import Timeline
 
 _OUTAGE, _ARRIVAL, _TURN = range(3)  # what comes first at one time: a request that arrives joins the turn that begins
 
@@ -65,7 +65,7 @@ class Fleet:
         spec: ReplicaSpec,
         num_replicas: int,
         outages: Sequence[Outage],
-        requests: Iterator[SimulatedRequest],
+        requests: Iterator[WorkloadRequest],
         retry: RetryPolicy,
         seed: int,
         ledger: Ledger,
@@ -113,7 +113,7 @@ class Fleet:
         else:
             self._at(request.arrival, _ARRIVAL, partial(self._arrive, request))
 
-    def _arrive(self, request: SimulatedRequest) -> None:
+    def _arrive(self, request: WorkloadRequest) -> None:
         record = self.ledger.receive(request, self.now)
         self._expect_arrival()
         self._route(record)

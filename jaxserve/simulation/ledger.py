@@ -11,10 +11,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from jaxserve.errors import DeadlineError, ErrorCode, InvalidRequestError, JaxserveError, RefusedError
-from jaxserve.scheduler.update import Update
+from jaxserve.scheduler.request import Update
 from jaxserve.simulation.fairness import Fairness
-from jaxserve.simulation.requests import SimulatedRequest
-from jaxserve.simulation.stats import Histogram, Timeline
+from jaxserve.workload.requests import WorkloadRequest
+from jaxserve.workload.stats import Histogram, Timeline
 
 _TIERS = ((2048, "up to 2K"), (8192, "2K to 8K"), (32768, "8K to 32K"), (131072, "32K to 128K"))
 _LONGEST_TIER = "above 128K"
@@ -89,7 +89,7 @@ class Record:
     """
 
     id: str
-    request: SimulatedRequest
+    request: WorkloadRequest
     tally: Tally
     attempts: int = 0
     sent: int = 0
@@ -128,7 +128,7 @@ class Ledger:
         self._slo = slo
         self._timeline = timeline
 
-    def receive(self, request: SimulatedRequest, now: float) -> Record:
+    def receive(self, request: WorkloadRequest, now: float) -> Record:
         """A request's first arrival."""
         tally = self.tallies.setdefault((request.tenant, str(request.service_class), tier(request)), Tally())
         tally.received += 1
@@ -246,7 +246,7 @@ class Ledger:
         del self.active[record.id]
 
 
-def tier(request: SimulatedRequest) -> str:
+def tier(request: WorkloadRequest) -> str:
     """The context tier of a request, by prompt plus output."""
     length = request.prompt_tokens + request.output_tokens
     return next((name for most, name in _TIERS if length <= most), _LONGEST_TIER)

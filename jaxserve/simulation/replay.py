@@ -11,13 +11,13 @@ from jaxserve.clock import RealClock, VirtualClock
 from jaxserve.config.check import check_types
 from jaxserve.config.fields import SchedulerConfig, setting
 from jaxserve.errors import ConfigError
-from jaxserve.executor.simulated import CostModel, SimulatedExecutor
 from jaxserve.record.dump import read_dump
 from jaxserve.record.recording import Recording
 from jaxserve.record.replay import ReplayedStep, replay
-from jaxserve.scheduler.plan import Plan
+from jaxserve.simulation.executor import CostModel, SimulatedExecutor
 from jaxserve.simulation.scenario import replica_spec
 from jaxserve.simulation.settings import ReplicaConfig
+from jaxserve.step.plan import Plan
 
 _RECORDED = ("replicas", "fail", "page_size", "num_pages", "prefix_caching", "max_model_len", "swap_gib", "swap_gbps", "host_us")
 """Fields of ReplicaConfig that a recording has decided, or that a step alone on its device does not depend on."""

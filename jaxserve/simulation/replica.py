@@ -16,20 +16,19 @@ from jaxserve.engine.budgets import Budgets, Grant, cache_salt
 from jaxserve.engine.core import EngineCore
 from jaxserve.errors import InternalError, InvalidRequestError, JaxserveError
 from jaxserve.executor.base import Capabilities
-from jaxserve.executor.buckets import BucketGrid
-from jaxserve.executor.simulated import Calibration, CostModel, SimulatedExecutor
 from jaxserve.planner.memory import Layout
 from jaxserve.sampling.params import SamplingParams
-from jaxserve.scheduler.plan import Plan
 from jaxserve.scheduler.preemption import Preemption
-from jaxserve.scheduler.request import EngineRequest
+from jaxserve.scheduler.request import EngineRequest, Update
 from jaxserve.scheduler.scheduler import Scheduler
-from jaxserve.scheduler.update import Update
 from jaxserve.simulation.calibrate import Fit
+from jaxserve.simulation.executor import Calibration, CostModel, SimulatedExecutor
 from jaxserve.simulation.ledger import Record
-from jaxserve.simulation.requests import SimulatedRequest
-from jaxserve.simulation.stats import Timeline
+from jaxserve.step.buckets import BucketGrid
+from jaxserve.step.plan import Plan
 from jaxserve.types import RequestOptions, ServiceClass
+from jaxserve.workload.requests import WorkloadRequest
+from jaxserve.workload.stats import Timeline
 
 _PARAMS = SamplingParams(temperature=0.0, ignore_eos=True)  # an output ends when it is as long as the workload says
 _MAX_ROOTS = 4096  # remembered; clients of a trace may be of any number of tenants
@@ -187,9 +186,9 @@ class Replica:
         for record in self._inbox:
             try:
                 request = self._engine_request(record, now)
-                refused_at_door = self._scheduler.door.refusal([request])
-                if refused_at_door is not None:
-                    raise refused_at_door
+                refused_at_gate = self._scheduler.gate.refusal([request])
+                if refused_at_gate is not None:
+                    raise refused_at_gate
                 self._core.add([request])
             except JaxserveError as error:
                 del self.assigned[record.id]
@@ -284,7 +283,7 @@ class Replica:
         )
 
 
-def _max_tokens(request: SimulatedRequest, grant: Grant) -> int:
+def _max_tokens(request: WorkloadRequest, grant: Grant) -> int:
     """Output tokens that intake grants. Raises InvalidRequestError where it does."""
     prompt, output = request.prompt_tokens, request.output_tokens
     if grant.max_total_tokens is not None:

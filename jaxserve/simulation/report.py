@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from jaxserve.errors import ErrorCode
-from jaxserve.executor.simulated import Calibration
 from jaxserve.simulation.calibrate import Fit
+from jaxserve.simulation.executor import Calibration
 from jaxserve.simulation.fleet import Fleet
 from jaxserve.simulation.ledger import TIERS, Tally, merged
 from jaxserve.simulation.scenario import Scenario
-from jaxserve.simulation.stats import Percentiles
 from jaxserve.types import ServiceClass
+from jaxserve.workload.stats import Percentiles
 
 _SERIES = ("received", "finished", "refusals", "output_tokens", "good_tokens", "preemptions")
 _LEVELS = ("queue", "running", "kv_use", "step_tokens")

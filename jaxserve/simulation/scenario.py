@@ -11,22 +11,23 @@ from jaxserve.config.policies_file import load_policies
 from jaxserve.config.windows import group_layers, longest_sequence
 from jaxserve.errors import ConfigError
 from jaxserve.executor.base import Capabilities
-from jaxserve.executor.simulated import Calibration
 from jaxserve.planner import catalogue, memory
 from jaxserve.planner.catalogue import Hardware
 from jaxserve.planner.memory import Layout
 from jaxserve.simulation.calibrate import Fit, fit
+from jaxserve.simulation.executor import Calibration
 from jaxserve.simulation.fairness import Fairness
 from jaxserve.simulation.fleet import Fleet, RetryPolicy
 from jaxserve.simulation.ledger import Ledger, Slo
 from jaxserve.simulation.profile import read_profile
 from jaxserve.simulation.replica import ReplicaSpec
-from jaxserve.simulation.requests import SimulatedRequest
-from jaxserve.simulation.settings import DEFAULT_HARDWARE, ReplicaConfig, SloConfig, WorkloadConfig, parse_outages
-from jaxserve.simulation.stats import Timeline
-from jaxserve.simulation.trace import read_trace
-from jaxserve.simulation.workload import generate
+from jaxserve.simulation.settings import DEFAULT_HARDWARE, ReplicaConfig, parse_outages
 from jaxserve.types import ServiceClass
+from jaxserve.workload.generate import generate
+from jaxserve.workload.requests import WorkloadRequest
+from jaxserve.workload.settings import SloConfig, WorkloadConfig
+from jaxserve.workload.stats import Timeline
+from jaxserve.workload.trace import read_trace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,7 +171,7 @@ def _swap_places(config: ReplicaConfig, layout: Layout, layers: float) -> int:
     return places
 
 
-def _requests(config: WorkloadConfig, max_model_len: int, default_class: ServiceClass) -> Iterator[SimulatedRequest]:
+def _requests(config: WorkloadConfig, max_model_len: int, default_class: ServiceClass) -> Iterator[WorkloadRequest]:
     if config.trace is None:
         return generate(config, max_model_len, default_class)
     path = Path(config.trace)

@@ -15,7 +15,7 @@ from jaxserve.planner.units import milliseconds, plural
 from jaxserve.simulation.calibrate import Fit
 from jaxserve.simulation.ledger import ENDS
 from jaxserve.simulation.report import Report, Service
-from jaxserve.simulation.stats import Percentiles
+from jaxserve.workload.stats import Percentiles
 
 _WORST = 5  # steps shown
 _REFUSALS = MappingProxyType(

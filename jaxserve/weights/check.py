@@ -27,12 +27,12 @@ def check_tensors(
     Args:
         config: the decoder.
         rules: its own.
-        shapes: of the tensors that the checkpoint has once it is dequantised, by name.
+        shapes: of the tensors that the checkpoint has once it is dequantized, by name.
         dtypes: their names, likewise.
 
     Raises:
         CheckpointError: one error that lists the missing, the unexpected and the mis-shaped tensors, and those of a dtype that
-            is no weight's (of a quantised checkpoint).
+            is no weight's (of a quantized checkpoint).
     """
     expected = {source.name: source.stored_shape for rule in rules for source in rule.sources}
     missing = [f"{name} {list(shape)}" for name, shape in expected.items() if name not in shapes]

@@ -16,7 +16,7 @@ import numpy as np
 from jaxserve.errors import CheckpointError, ConfigError
 from jaxserve.models.checkpoint import read_hf_config, read_json_object
 from jaxserve.models.config import DecoderConfig
-from jaxserve.models.quantisation import quantisation_from_hf
+from jaxserve.models.quantization import quantization_from_hf
 from jaxserve.models.registry import decoder_config, weight_rules
 from jaxserve.weights.check import check_tensors
 from jaxserve.weights.checkpoint import Block, Bounds, Checkpoint, Tensors, whole
@@ -26,7 +26,7 @@ from jaxserve.weights.manifest import MANIFEST, Manifest, TensorSum, prompt_file
 from jaxserve.weights.maxtext import MaxTextCheckpoint, RopePairs
 from jaxserve.weights.orbax import FOLDER, OrbaxCheckpoint, find_orbax
 from jaxserve.weights.orbax_writer import LazyTensor, write_orbax
-from jaxserve.weights.quantised.layout import Dequantised, Layout
+from jaxserve.weights.quantized.layout import Dequantized, Layout
 
 Told = Callable[[int, int], None]
 """Told of bytes done and bytes in all."""
@@ -95,7 +95,7 @@ def convert(source: Source, output: Path, dtype: str | None, told: Told) -> Mani
     Args:
         source: what to convert.
         output: must not exist, or be empty. Nothing is left there if it fails.
-        dtype: of the weights written, which dequantises those that are quantised; None to leave everything as it is.
+        dtype: of the weights written, which dequantizes those that are quantized; None to leave everything as it is.
         told: of progress.
 
     Returns:
@@ -110,11 +110,11 @@ def convert(source: Source, output: Path, dtype: str | None, told: Told) -> Mani
     hf = read_hf_config(source.path) if source.config is None else read_json_object(source.config)
     config = decoder_config(hf)
     with source.open(config) as checkpoint:
-        quantisation = quantisation_from_hf(hf)
-        logical = Layout.of(checkpoint.shapes, checkpoint.dtypes, quantisation, dtype or config.dtype)
+        quantization = quantization_from_hf(hf)
+        logical = Layout.of(checkpoint.shapes, checkpoint.dtypes, quantization, dtype or config.dtype)
         check_tensors(config, weight_rules(config), logical.shapes, logical.dtypes)
-        stored = Layout.of(checkpoint.shapes, checkpoint.dtypes, None if dtype is None else quantisation, dtype or config.dtype)
-        tensors: Tensors = Dequantised(checkpoint, stored)
+        stored = Layout.of(checkpoint.shapes, checkpoint.dtypes, None if dtype is None else quantization, dtype or config.dtype)
+        tensors: Tensors = Dequantized(checkpoint, stored)
         if dtype is not None:
             tensors, stored = _Cast(tensors, dtype), Layout(stored.shapes, dict.fromkeys(stored.shapes, dtype), {})
         with _new_directory(output):

@@ -15,7 +15,7 @@ from jax.typing import DTypeLike
 from jaxserve.models.binding import Params
 from jaxserve.models.checkpoint import read_json_object
 from jaxserve.models.config import DecoderConfig
-from jaxserve.models.quantisation import Quantisation, quantisation_from_hf
+from jaxserve.models.quantization import Quantization, quantization_from_hf
 from jaxserve.weights.check import check_tensors
 from jaxserve.weights.checkpoint import Block, Tensors
 from jaxserve.weights.dummy import dummy_params
@@ -26,8 +26,8 @@ from jaxserve.weights.jobs import Job, Progress, collect, list_jobs
 from jaxserve.weights.manifest import require_manifest
 from jaxserve.weights.packed import Packer
 from jaxserve.weights.packing import Index, read_block
-from jaxserve.weights.panels import read_panels, read_quantised_panels
-from jaxserve.weights.quantised.layout import Dequantised, Layout
+from jaxserve.weights.panels import read_panels, read_quantized_panels
+from jaxserve.weights.quantized.layout import Dequantized, Layout
 from jaxserve.weights.recheck import BlockSums, bounds_of
 from pallas_kernels.matmul import PackedMatrix
 
@@ -81,12 +81,12 @@ def load_params(
     with open_checkpoint(directory, load_format) as checkpoint, ThreadPoolExecutor(READERS) as pool:
         if manifest is not None:
             manifest.check_names(checkpoint.shapes)
-        layout = Layout.of(checkpoint.shapes, checkpoint.dtypes, _quantisation(directory), jnp.dtype(dtype).name)
+        layout = Layout.of(checkpoint.shapes, checkpoint.dtypes, _quantization(directory), jnp.dtype(dtype).name)
         check_tensors(config, [job.rule for job in jobs], layout.shapes, layout.dtypes)
 
         def read(job: Job) -> jax.Array | PackedMatrix:
             held = HeldTensors(checkpoint, None if manifest is None else manifest.check)
-            return _read(job, Dequantised(held, layout), packer, sums)
+            return _read(job, Dequantized(held, layout), packer, sums)
 
         try:
             return collect(jobs, pool.map(read, jobs), progress)
@@ -95,9 +95,9 @@ def load_params(
             raise
 
 
-def _quantisation(directory: Path) -> Quantisation | None:
+def _quantization(directory: Path) -> Quantization | None:
     path = directory / "config.json"
-    return quantisation_from_hf(read_json_object(path)) if path.is_file() else None
+    return quantization_from_hf(read_json_object(path)) if path.is_file() else None
 
 
 def _read(job: Job, tensors: Tensors, packer: Packer | None, sums: BlockSums | None) -> jax.Array | PackedMatrix:
@@ -106,7 +106,7 @@ def _read(job: Job, tensors: Tensors, packer: Packer | None, sums: BlockSums | N
     target = plain if packer is None else packer.shape(job.rule.path, plain)
     packed = target if isinstance(target, PackedMatrix) else None
     if packed is not None and packed.scales is not None:
-        return _read_quantised(job, tensors, packed, sums)
+        return _read_quantized(job, tensors, packed, sums)
     place = plain if packed is None else packed.values
     path = job.rule.path if packed is None else (*job.rule.path, "values")
 
@@ -128,10 +128,10 @@ def _read(job: Job, tensors: Tensors, packer: Packer | None, sums: BlockSums | N
     return array if packed is None else replace(packed, values=array)
 
 
-def _read_quantised(job: Job, tensors: Tensors, target: PackedMatrix, sums: BlockSums | None) -> PackedMatrix:
+def _read_quantized(job: Job, tensors: Tensors, target: PackedMatrix, sums: BlockSums | None) -> PackedMatrix:
     """One parameter in int8, from the numbers that are stored; `target` has its shapes and where it goes."""
     with np.errstate(invalid="ignore"):  # told below, by the tensor's name
-        values, scales = read_quantised_panels(tensors, job.rule, job.shape, target.split)
+        values, scales = read_quantized_panels(tensors, job.rule, job.shape, target.split)
     if not is_finite(scales):
         raise not_finite_error(tensors, job.rule, scales.dtype.name)
 

@@ -1,4 +1,4 @@
-"""Which parameters are held packed for native kernels, which of them quantised, and the packing.
+"""Which parameters are held packed for native kernels, which of them quantized, and the packing.
 
 The decoder and the checkpoint know plain parameters; programs are made for, and run on, what this makes of them.
 """
@@ -16,14 +16,14 @@ from jaxserve.models.binding import Params, param_products
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.parameter import Product
 from pallas_kernels.matmul import PackedMatrix, why_plain
-from pallas_kernels.matmul.packed import pack, packed_shape, quantise, quantised_shape
+from pallas_kernels.matmul.packed import pack, packed_shape, quantize, quantized_shape
 from pallas_kernels.registry import Target
 
 
 class Packer:
     """Packs the parameters that are matrices of products, where that is better for the device.
 
-    On several devices, and on those without native kernels, every parameter stays as it is. Quantised are those that are nothing
+    On several devices, and on those without native kernels, every parameter stays as it is. Quantized are those that are nothing
     but the matrix of a product: not an embedding table, though logits may be made with it.
 
     Args:
@@ -33,12 +33,12 @@ class Packer:
 
     Raises:
         ConfigError: several devices, and a quantization. The methods raise it where native kernels cannot multiply what they are
-            given, and it was to be quantised.
+            given, and it was to be quantized.
     """
 
     def __init__(self, config: DecoderConfig, mesh: Mesh, quantization: Quantization = "none") -> None:
-        self._quantises = quantization == "int8"
-        if self._quantises and mesh.devices.size > 1:
+        self._quantizes = quantization == "int8"
+        if self._quantizes and mesh.devices.size > 1:
             raise _cannot(f"one device, not {mesh.devices.size}")
         self._target = Target.of(mesh.devices.flat[0])
         self._products = param_products(config) if mesh.devices.size == 1 else {}
@@ -49,8 +49,8 @@ class Packer:
         product = self._product(path, parameter)
         if product is None:
             return parameter
-        if self._quantises and product.form == "panels":
-            return quantise(parameter, product.split)
+        if self._quantizes and product.form == "panels":
+            return quantize(parameter, product.split)
         return pack(parameter, product.split, product.form)
 
     def shape(self, path: tuple[str, ...], leaf: Any) -> Any:
@@ -58,8 +58,8 @@ class Packer:
         product = self._product(path, leaf)
         if product is None:
             return leaf
-        if self._quantises and product.form == "panels":
-            return quantised_shape(leaf, product.split, self._placed)
+        if self._quantizes and product.form == "panels":
+            return quantized_shape(leaf, product.split, self._placed)
         return packed_shape(leaf, *product, self._placed)
 
     def shapes(self, params: Params) -> Params:
@@ -71,7 +71,7 @@ class Packer:
         product = self._products.get(path)
         if product is None or (reason := why_plain(leaf.dtype, self._target)) is None:
             return product
-        if self._quantises:
+        if self._quantizes:
             raise _cannot(f"native kernels: {reason}")
         return None
 

@@ -40,8 +40,8 @@ def read_panels(checkpoint: Tensors, rule: WeightRule, shape: tuple[int, ...], s
     return out
 
 
-def read_quantised_panels(checkpoint: Tensors, rule: WeightRule, shape: tuple[int, ...], split: int) -> tuple[Block, Block]:
-    """A whole matrix in int8, rounded from the stored numbers in float32 as `packed.quantise` rounds.
+def read_quantized_panels(checkpoint: Tensors, rule: WeightRule, shape: tuple[int, ...], split: int) -> tuple[Block, Block]:
+    """A whole matrix in int8, rounded from the stored numbers in float32 as `packed.quantize` rounds.
 
     Args:
         checkpoint: where the rule's tensors are.

@@ -22,7 +22,7 @@ def matmul(
 
     Args:
         x: [T, I] bf16, f16 or f32. Rows after `matrix.used_rows` may hold anything, NaN included.
-        matrix: [I, O], or packed with as many inputs; of the dtype of `x`, or quantised. Its `used_rows`, if it has them, are at
+        matrix: [I, O], or packed with as many inputs; of the dtype of `x`, or quantized. Its `used_rows`, if it has them, are at
             most T.
         implementation: a name from `implementations.py`, or None to pick by target, shapes and dtypes.
         target: the device that the program is for; unless given, a CPU for a packed matrix, else the default device.
@@ -44,7 +44,7 @@ def matmul(
     if 0 in (problem.rows, problem.inputs, problem.outputs):
         raise ValueError(f"no axis may be empty, got x {list(x.shape)} and {problem.outputs} outputs")
     checks.require_dtype("x", x, checks.FLOAT_DTYPES)
-    if matrix.dtype != x.dtype and not problem.quantised:
+    if matrix.dtype != x.dtype and not problem.quantized:
         raise TypeError(f"the matrix must be {x.dtype.name} like x, got {matrix.dtype.name}")
     if target is None and packed:
         target = Target("cpu")

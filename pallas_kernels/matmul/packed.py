@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 BLOCK = 64  # columns of a panel; native_kernels.h has it too
 
-LEVELS = 127  # quantised numbers are whole, from -127 to 127
+LEVELS = 127  # quantized numbers are whole, from -127 to 127
 SMALLEST_SCALE = 2.0**-126  # CPUs may take smaller numbers of float32 for 0
 
 Form = Literal["panels", "rows"]
@@ -25,7 +25,7 @@ Form = Literal["panels", "rows"]
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, slots=True)
 class PackedMatrix:
-    """A matrix for native kernels: a leaf of the model's parameters, as it were. Unless quantised it takes the plain one's bytes.
+    """A matrix for native kernels: a leaf of the model's parameters, as it were. Unless quantized it takes the plain one's bytes.
 
     Attributes:
         values: all elements. "panels": [inputs * outputs], blocks of `BLOCK` outputs one after the other, the last perhaps
@@ -37,8 +37,8 @@ class PackedMatrix:
         form: how `values` are arranged.
         used_rows: int32 scalar, how many rows of x are multiplied, the first ones; the others of the product are 0. None for all.
             A program that pads its rows gives it to the matrices that it multiplies by (`counted`); none is held with it.
-        scales: float32[outputs] of a quantised matrix, whose `values` are int8: a column's numbers are its values times its
-            scale. None for others. Only panels are quantised.
+        scales: float32[outputs] of a quantized matrix, whose `values` are int8: a column's numbers are its values times its
+            scale. None for others. Only panels are quantized.
     """
 
     values: jax.Array
@@ -64,7 +64,7 @@ class PackedMatrix:
         return prod(self.shape[self.split :] if self.form == "panels" else self.shape[: self.split])
 
     def plain(self) -> jax.Array:
-        """The parameter in its own shape; of panels a copy, of a quantised one in float32."""
+        """The parameter in its own shape; of panels a copy, of a quantized one in float32."""
         if self.form == "rows":
             return self.values
         matrix = self.columns()
@@ -82,13 +82,13 @@ def pack(parameter: jax.Array, split: int, form: Form) -> PackedMatrix:
     return PackedMatrix(_pack(parameter, split), parameter.shape, split, form)
 
 
-def quantise(parameter: jax.Array, split: int) -> PackedMatrix:
+def quantize(parameter: jax.Array, split: int) -> PackedMatrix:
     """Pack a parameter of a float dtype into panels of int8, each column rounded to 127 steps of its largest number.
 
     The scale of a column is its largest magnitude over 127 (symmetric, as in LLM.int8(), Dettmers et al. 2022, but by column);
     values are rounded to the nearest, ties to even.
     """
-    values, scales = _quantise(parameter, split)
+    values, scales = _quantize(parameter, split)
     return PackedMatrix(values, parameter.shape, split, "panels", scales=scales)
 
 
@@ -108,15 +108,15 @@ def packed_shape(parameter: Any, split: int, form: Form, sharding: Any) -> Packe
     return PackedMatrix(values, parameter.shape, split, form)
 
 
-def quantised_shape(parameter: Any, split: int, sharding: Any) -> PackedMatrix:
-    """What `quantise` makes of a parameter of which only the shape is known: the same with two of jax.ShapeDtypeStruct."""
+def quantized_shape(parameter: Any, split: int, sharding: Any) -> PackedMatrix:
+    """What `quantize` makes of a parameter of which only the shape is known: the same with two of jax.ShapeDtypeStruct."""
     values: Any = jax.ShapeDtypeStruct((prod(parameter.shape),), jnp.int8, sharding=sharding)
     scales: Any = jax.ShapeDtypeStruct((prod(parameter.shape[split:]),), jnp.float32, sharding=sharding)
     return PackedMatrix(values, parameter.shape, split, "panels", scales=scales)
 
 
 @partial(jax.jit, static_argnames="split")
-def _quantise(parameter: jax.Array, split: int) -> tuple[jax.Array, jax.Array]:
+def _quantize(parameter: jax.Array, split: int) -> tuple[jax.Array, jax.Array]:
     """Values of panels, and scales."""
     matrix = parameter.reshape(prod(parameter.shape[:split]), -1).astype(jnp.float32)
     scales = jnp.maximum(jnp.max(jnp.abs(matrix), axis=0) * (1 / LEVELS), SMALLEST_SCALE)

@@ -17,9 +17,9 @@ class MatmulProblem:
 
     Attributes:
         rows, inputs, outputs: T, I, O.
-        dtype: of the rows, and of a matrix that is not quantised.
+        dtype: of the rows, and of a matrix that is not quantized.
         form: of the matrix; "plain" is [I, O].
-        quantised: whether the matrix is of int8 with scales.
+        quantized: whether the matrix is of int8 with scales.
     """
 
     rows: int
@@ -27,7 +27,7 @@ class MatmulProblem:
     outputs: int
     dtype: jnp.dtype
     form: Literal["plain", "panels", "rows"]
-    quantised: bool = False
+    quantized: bool = False
 
     @classmethod
     def of(cls, x: jax.Array, matrix: jax.Array | PackedMatrix) -> MatmulProblem:

@@ -138,7 +138,7 @@ class MatmulCase:
     Attributes:
         name: what tables call it.
         rows, inputs, outputs: T, I, O.
-        form: of the matrix, "plain" or a form of `matmul.PackedMatrix`; "int8" is of panels that are quantised.
+        form: of the matrix, "plain" or a form of `matmul.PackedMatrix`; "int8" is of panels that are quantized.
         used: rows that are multiplied, the others being NaN; None for all.
         tiny: small enough for an interpreted kernel.
     """

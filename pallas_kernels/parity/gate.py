@@ -19,7 +19,7 @@ from pallas_kernels.kv_write import kv_write
 from pallas_kernels.kv_write import reference as write_reference
 from pallas_kernels.matmul import PackedMatrix, matmul
 from pallas_kernels.matmul import reference as matmul_reference
-from pallas_kernels.matmul.packed import counted, pack, quantise
+from pallas_kernels.matmul.packed import counted, pack, quantize
 from pallas_kernels.parity.batches import FLOAT8
 from pallas_kernels.parity.cases import AttentionCase, GroupedCase, MatmulCase, WriteCase
 from pallas_kernels.ragged_paged_attention import check_inputs, ragged_paged_attention
@@ -243,7 +243,7 @@ def packed_matrix(case: MatmulCase, plain: np.ndarray) -> tuple[jax.Array | Pack
     if case.form == "rows":
         return pack(jnp.asarray(plain.T), 1, "rows"), plain
     if case.form == "int8":
-        matrix = quantise(jnp.asarray(plain), 1)
+        matrix = quantize(jnp.asarray(plain), 1)
         return matrix, np.asarray(matrix.columns(), np.float64) * np.asarray(matrix.scales, np.float64)
     return jnp.asarray(plain), plain
 

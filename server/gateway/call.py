@@ -230,6 +230,6 @@ class Call:
         )
 
 
-# Whose work a task does. Every door sets it before anything else of a call runs, and the one place where jobs start reads it, so
-# that no surface in between can forget to hand it on.
+# Whose work a task does. Every surface sets it before anything else of a call runs, and the one place where jobs start reads it:
+# no surface in between can forget to hand it on.
 CURRENT: ContextVar[Call | None] = ContextVar("jaxserve_call", default=None)

@@ -16,6 +16,7 @@ from jaxserve.sampling.params import (
     MAX_LOGIT_BIAS,
     MAX_STOP_STRINGS,
     MAX_STOP_TOKEN_IDS,
+    NUMBERS,
     SamplingParams,
 )
 from jaxserve.types import ChatMessage, FinishReason, Prompt
@@ -25,17 +26,7 @@ from server.proto import inference_pb2 as pb
 from server.requests import Job, check_not_empty, in_words_of_client, listed, new_id, sampling_params, template_arguments
 from server.tokenizing import truncated
 
-_SAMPLING = (
-    "n",
-    "temperature",
-    "top_k",
-    "top_p",
-    "min_p",
-    "presence_penalty",
-    "frequency_penalty",
-    "repetition_penalty",
-    "seed",
-)
+_SAMPLING = ("n", "seed", *NUMBERS)
 _STOPPING = ("max_tokens", "min_tokens", "ignore_eos")
 _STOPPING_LISTS = ("stop", "stop_token_ids")
 _OUTPUT = ("logprobs", "prompt_logprobs", "skip_special_tokens", "include_stop_str_in_output")

@@ -8,13 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WrapValidator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WrapValidator, create_model, model_validator
 from pydantic_core import PydanticCustomError
 
 from jaxserve.engine.budgets import MAX_SALT_CHARS
-from jaxserve.sampling.params import MAX_FLOAT32, MAX_INT32, MAX_LOGPROBS, MAX_SEQUENCES, MAX_STOP_STRINGS, MAX_STOP_TOKEN_IDS
+from jaxserve.sampling.params import (
+    MAX_FLOAT32,
+    MAX_INT32,
+    MAX_LOGPROBS,
+    MAX_SEQUENCES,
+    MAX_STOP_STRINGS,
+    MAX_STOP_TOKEN_IDS,
+    NUMBERS,
+    Numeric,
+)
 from jaxserve.types import ServiceClass
 from server.http.numbers import Integer, Number, integers
 from server.unsupported.check import checked
@@ -80,7 +89,22 @@ class StreamOptions(BaseModel):
     continuous_usage_stats: bool | None = Field(None, description="usage so far in every chunk; needs include_usage")
 
 
-class EngineFields(BaseModel):
+def _numeric(declared: Numeric) -> Any:
+    """The type of a number's field, and the field."""
+    high = MAX_FLOAT32 if declared.high is None else declared.high
+    limits = {"exclusiveMinimum" if declared.above else "minimum": declared.low, "maximum": high}
+    whole = {name: int(limit) if float(limit).is_integer() else limit for name, limit in limits.items()}
+    kind: Any = Integer if declared.integer else Number
+    return kind | None, told(declared.text, **whole)
+
+
+if TYPE_CHECKING:  # its fields are only known when it runs
+    _Numbers = BaseModel
+else:
+    _Numbers = create_model("_Numbers", **{name: _numeric(declared) for name, declared in NUMBERS.items()})
+
+
+class EngineFields(_Numbers):
     """How to choose tokens and what the request may take: fields that every endpoint that generates knows by one name."""
 
     model_config = ConfigDict(strict=True)
@@ -88,15 +112,8 @@ class EngineFields(BaseModel):
 
     model: str | None = Field(None, description="the served model's name; the only one by default")
     stream: bool | None = Field(None, description="answer with server-sent events as the text comes")
-    temperature: Number | None = told("0 takes the likeliest token", minimum=0, maximum=100)
-    top_p: Number | None = told(exclusiveMinimum=0, maximum=1)
-    top_k: Integer | None = told("keep the k likeliest tokens; 0 and -1 keep all", minimum=-1, maximum=MAX_INT32)
-    min_p: Number | None = told(minimum=0, maximum=1)
     min_tokens: Integer | None = told("no end of sequence before so many tokens", minimum=0)
     seed: Integer | None = told(minimum=-(2**63), exclusiveMaximum=2**64)
-    frequency_penalty: Number | None = told(minimum=-2, maximum=2)
-    presence_penalty: Number | None = told(minimum=-2, maximum=2)
-    repetition_penalty: Number | None = told(exclusiveMinimum=0, maximum=MAX_FLOAT32)
     logit_bias: LogitBias | None = Field(None, description="token id, as a string, to what is added to its logit")
     allowed_token_ids: TokenList | None = told("only these tokens may come", minItems=1)
     stop_token_ids: TokenList | None = told(maxItems=MAX_STOP_TOKEN_IDS)

@@ -8,13 +8,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from jaxserve.errors import InvalidRequestError
+from jaxserve.sampling.params import NUMBERS
 from server.proto import kserve_pb2 as pb
 from server.unsupported.check import checked
 
-_INTEGERS = frozenset({"n", "max_tokens", "min_tokens", "top_k", "seed", "logprobs"})
-_NUMBERS = frozenset(
-    {"temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty"},
-)
+_INTEGERS = frozenset({"n", "max_tokens", "min_tokens", "seed", "logprobs", *(name for name in NUMBERS if NUMBERS[name].integer)})
+_NUMBERS = NUMBERS.keys() - _INTEGERS
 _FLAGS = frozenset({"ignore_eos", "include_stop_str_in_output", "skip_special_tokens"})
 _LISTS = frozenset({"stop", "stop_token_ids", "allowed_token_ids"})
 SAMPLING = _INTEGERS | _NUMBERS | _FLAGS | _LISTS | {"logit_bias"}

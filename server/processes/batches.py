@@ -16,7 +16,7 @@ from jaxserve.clock import RealClock
 from jaxserve.config.fields import ServerConfig
 from jaxserve.engine.frontend import Frontend
 from jaxserve.engine.link import EngineDescription
-from jaxserve.heap import settle
+from jaxserve.heap import freeze_gc
 from jaxserve.jobs.answers import Answer
 from jaxserve.jobs.config import JobConfig
 from jaxserve.jobs.lines import Line
@@ -63,7 +63,7 @@ async def _serve(spec: LinkedSpec, linked: Linked) -> None:
     gateway = Gateway.open(config, ledger, spec.name, ServerRecorder(instruments).usage_tokens_lost)
     client = await open_client(spec, description, linked, tokenizer_processes=0)
     measuring = asyncio.create_task(_measure(ProcessRecorder(instruments, "batches", spec.restarts)))
-    settle()
+    freeze_gc()
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)

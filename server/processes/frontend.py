@@ -11,7 +11,7 @@ import msgspec
 import uvloop
 
 from jaxserve.children import adopt
-from jaxserve.heap import settle
+from jaxserve.heap import freeze_gc
 from jaxserve.logs import set_up_logging
 from jaxserve.metrics.servers import ServerRecorder
 from server.gateway.gateway import Gateway
@@ -55,7 +55,7 @@ async def _serve(spec: FrontEndSpec, linked: Linked) -> None:
         http_socket=socket.socket(fileno=spec.http_socket),
         share_grpc_port=True,
     )
-    settle()
+    freeze_gc()
     asking = asyncio.create_task(_pass_on(servers.drain_asked, control))
     try:
         await run_servers(servers, lambda addresses: control.tell(READY))

@@ -22,7 +22,7 @@ from jaxserve.engine.remote.builders import Progress
 from jaxserve.engine.remote.messages import wire_error
 from jaxserve.engine.remote.reports import EngineSpec, Move
 from jaxserve.errors import EngineDeadError, JaxserveError
-from jaxserve.metrics.shared import bury
+from jaxserve.metrics.shared import remove_process
 from server.batches.store import Store
 from server.gateway.gateway import warn_without_keys
 from server.gateway.ledger import LedgerService, LedgerState
@@ -267,7 +267,7 @@ class Supervisor:
 
     def _bury(self, process_id: int) -> None:
         with contextlib.suppress(OSError):  # metrics are not worth a server
-            bury(self._runtime.metrics, process_id)
+            remove_process(self._runtime.metrics, process_id)
 
     def _explain(self, error: JaxserveError) -> None:
         self._tell(ENGINE, encode_error(wire_error(error)))

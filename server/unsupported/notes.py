@@ -74,7 +74,7 @@ class Notes:
         return found
 
 
-# Those of the request that a task answers. Every door sets it before a body is read.
+# Those of the request that a task answers. Every surface sets it before a body is read.
 NOTES: ContextVar[Notes | None] = ContextVar("jaxserve_notes", default=None)
 
 

@@ -16,8 +16,8 @@ class Case:
         seed: of weights and prompts.
         config: arguments of the family's config class, beyond BASE.
         layout: transformers' major version in whose layout config.json is written.
-        stored: how the weights are quantised.
-        dtype: of the stored weights that are not quantised; goldens are computed in float32 from them in any case.
+        stored: how the weights are quantized.
+        dtype: of the stored weights that are not quantized; goldens are computed in float32 from them in any case.
         shard_size: largest safetensors file; smaller than the model for a sharded index.
         shortest: of its prompts; what is shorter, transformers computes otherwise than within a longer text.
     """

@@ -19,7 +19,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from tests.golden.cases import BASE, CASES, Case
-from tests.golden.quantise import quantise
+from tests.golden.quantize import quantize
 
 DATA = Path(__file__).parent / "data"
 LENGTHS = (1, 2, 3, 5, 7, 11, 15, 16, 17, 23, 31, 32, 33, 47, 60, 64, 90)
@@ -40,7 +40,7 @@ def make(case: Case) -> None:
     model.save_pretrained(directory, max_shard_size=case.shard_size)
     (directory / "generation_config.json").unlink(missing_ok=True)
     if case.stored != "plain":
-        quantise(directory, case.stored)
+        quantize(directory, case.stored)
     for file in directory.glob("*.safetensors"):
         file.chmod(0o644)
     write_config(directory / "config.json", case)

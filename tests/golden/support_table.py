@@ -1,4 +1,4 @@
-"""Writes the README's table of families from what tests passed: python -m tests.golden.support_table JUNIT.xml ...
+"""Writes the table of families in docs/models.md from what tests passed: python -m tests.golden.support_table JUNIT.xml ...
 
     python -m pytest --junitxml=JUNIT.xml tests/golden tests/integration/engine/test_golden.py \
         tests/unit/executor/test_gpt_oss.py tests/contract/tokenizer/test_families.py tests/unit/planner/test_bytes.py
@@ -26,7 +26,7 @@ from tests.golden.reading import DATA
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "support.json"
-README = ROOT / "README.md"
+PAGE = ROOT / "docs" / "models.md"
 NAME = "tests/golden/support_table.py"
 MODELS = {
     "LlamaForCausalLM": "Llama 1 to 3.3, and what is published in its format",
@@ -72,7 +72,7 @@ COLUMNS = (
     Column("in chunks, with prefix hits and preemption", "test_greedy_tokens"),
     Column("on several devices", "test_logits_do_not_depend_on_the_mesh"),
     Column("sliding window", "test_greedy_tokens", lambda case, config: any(config.windows)),
-    Column("quantised checkpoint", "test_logits_and_greedy_tokens", lambda case, config: case.stored != "plain"),
+    Column("quantized checkpoint", "test_logits_and_greedy_tokens", lambda case, config: case.stored != "plain"),
     Column("planned to the byte", "test_every_golden_checkpoint"),
 )
 TOKENIZER = "tokenizer"
@@ -124,7 +124,7 @@ def main(*junits: str) -> None:
     """Write results and table."""
     found = support(list(dict.fromkeys(test for junit in junits for test in passed_tests(Path(junit)))))
     RESULTS.write_text(json.dumps(found, indent=1) + "\n")
-    README.write_text(with_table(README.read_text(), NAME, table(found)))
+    PAGE.write_text(with_table(PAGE.read_text(), NAME, table(found)))
 
 
 if __name__ == "__main__":

@@ -12,11 +12,10 @@ from jaxserve.clock import VirtualClock
 from jaxserve.config.fields import SchedulerConfig
 from jaxserve.config.policies import Policies
 from jaxserve.sampling.params import SamplingParams
-from jaxserve.scheduler.plan import Plan
 from jaxserve.scheduler.preemption import Preemption
-from jaxserve.scheduler.request import EngineRequest
+from jaxserve.scheduler.request import EngineRequest, Update
 from jaxserve.scheduler.scheduler import Scheduler
-from jaxserve.scheduler.update import Update
+from jaxserve.step.plan import Plan
 from jaxserve.types import ServiceClass
 from tests.support.hash_executor import HashExecutor, Windows
 

@@ -13,11 +13,10 @@ from jaxserve.clock import VirtualClock
 from jaxserve.engine.budgets import Budgets
 from jaxserve.engine.core import EngineCore
 from jaxserve.errors import DeadlineError, InternalError, InvalidRequestError, OverloadedError, QueueFullError, RefusedError
-from jaxserve.scheduler.plan import Plan
 from jaxserve.scheduler.preemption import Preemption
-from jaxserve.scheduler.request import RANKS, EngineRequest, Status
+from jaxserve.scheduler.request import RANKS, EngineRequest, Status, Update
 from jaxserve.scheduler.scheduler import Scheduler
-from jaxserve.scheduler.update import Update
+from jaxserve.step.plan import Plan
 from jaxserve.types import FinishReason, RequestOptions, ServiceClass
 from tests.support.page_contents import PageContents
 from tests.support.watched_parts import (

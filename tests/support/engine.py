@@ -10,8 +10,8 @@ from jaxserve.config.fields import CacheConfig, CompileConfig, EngineConfig, Mod
 from jaxserve.engine.build import BuiltEngine, build_engine
 from jaxserve.engine.core import EngineCore
 from jaxserve.sampling.params import SamplingParams
+from jaxserve.scheduler.request import Update
 from jaxserve.scheduler.scheduler import Scheduler
-from jaxserve.scheduler.update import Update
 from jaxserve.types import RequestOptions
 
 

@@ -30,8 +30,9 @@ from jaxserve.engine.remote.process import EngineProcess
 from jaxserve.engine.remote.reports import EngineSpec
 from jaxserve.engine.streams import StreamLimits
 from jaxserve.errors import ConfigError
-from jaxserve.scheduler.plan import LogprobRows, Plan, StepResult
+from jaxserve.sampling.options import NUM_LOGPROBS, STANDARD
 from jaxserve.scheduler.scheduler import Scheduler
+from jaxserve.step.plan import LogprobRows, Plan, StepResult
 from jaxserve.tokenizer.load import load_tokenizer
 from jaxserve.tokenizer.texts import TextTools, ThreadTexts
 from jaxserve.types import ServiceClass
@@ -65,7 +66,7 @@ class ScoringExecutor(HashExecutor):
             threading.Event().wait()
         time.sleep(self.faults.step_seconds)
         result: StepResult = super().submit(plan).value
-        wanted = bool((plan.sampling.num_logprobs >= 0).any())
+        wanted = bool((STANDARD.column(plan.sampling, NUM_LOGPROBS) >= 0).any())
         rows = self._rows(result.tokens) if wanted else None
         scores = tuple(self._rows(np.array(score.targets, np.int32)) for score in plan.scores)
         return HashHandle(self, replace(result, logprobs=rows, scores=scores))

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from jaxserve.executor.base import Capabilities
 from jaxserve.metrics.turn import ExecutorCounts
-from jaxserve.scheduler.plan import LogprobRows, Plan, StepResult
+from jaxserve.step.plan import LogprobRows, Plan, StepResult
 
 VOCAB = 50
 UNWRITTEN = -7

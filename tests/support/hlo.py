@@ -1,4 +1,4 @@
-"""What tests ask of the optimised HLO that a compiled program's `as_text` gives, read by the compile door's own parser."""
+"""What tests ask of the optimised HLO that a compiled program's `as_text` gives, read by the compile command's own parser."""
 
 from __future__ import annotations
 

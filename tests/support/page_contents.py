@@ -4,7 +4,7 @@ Keys and values of a token depend on every token before it. An executor that kee
 prefix or of another tenant from the right one if the tokens in it are the same; this can.
 """
 
-from jaxserve.scheduler.plan import Plan
+from jaxserve.step.plan import Plan
 
 Text = tuple[str, tuple[int, ...]]  # tenant, and its tokens up to the last one in the page
 

@@ -11,8 +11,8 @@ from jaxserve.config.policies import Policies
 from jaxserve.config.windows import most_pages
 from jaxserve.engine.budgets import Budgets, cache_salt
 from jaxserve.sampling.params import SamplingParams
-from jaxserve.scheduler.plan import Plan
 from jaxserve.scheduler.request import EngineRequest
+from jaxserve.step.plan import Plan
 from jaxserve.types import RequestOptions
 from tests.support.hash_executor import VOCAB, HashExecutor, HashHandle, Windows, expected, score_of, seen
 

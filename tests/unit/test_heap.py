@@ -7,7 +7,7 @@ import sys
 
 CODE = """
 import gc, weakref
-from jaxserve.heap import NEW_OBJECTS, settle
+from jaxserve.heap import NEW_OBJECTS, freeze_gc
 
 class Node: pass
 
@@ -18,7 +18,7 @@ def cycle():
 
 old = cycle()
 built = [Node() for _ in range(1000)]
-settle()
+freeze_gc()
 assert old() is None, "garbage is kept for good"
 assert gc.get_freeze_count() >= 1000, "what was built is looked through again"
 new = cycle()

@@ -65,8 +65,8 @@ def test_both_stages_have_the_python_of_the_locks(dockerfile: Path) -> None:
 @EACH
 def test_the_command_that_it_shows_starts_a_server(dockerfile: Path) -> None:
     given = dict(instructions(dockerfile))
-    program, door, *flags = json.loads(given["ENTRYPOINT"])
-    assert (program, door) == ("/opt/jaxserve/bin/jaxserve", "serve")
+    program, command, *flags = json.loads(given["ENTRYPOINT"])
+    assert (program, command) == ("/opt/jaxserve/bin/jaxserve", "serve")
     shown = re.search(rf"^# docker run .* jaxserve-{dockerfile.suffix[1:]} /model (.*)$", dockerfile.read_text(), re.MULTILINE)
     assert shown is not None
     command = [sys.executable, "-m", "jaxserve.serve", *flags, "pico", *shown[1].split(), "--port", "0", "--grpc-port", "0"]

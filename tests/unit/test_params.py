@@ -5,6 +5,7 @@ from collections import Counter
 import pytest
 
 from jaxserve.errors import InvalidRequestError
+from jaxserve.sampling.options import RowSource
 from jaxserve.sampling.params import (
     MAX_INT32,
     MAX_LOGIT_BIAS,
@@ -16,8 +17,7 @@ from jaxserve.sampling.params import (
     SamplingParams,
     key_of_seed,
 )
-from jaxserve.scheduler.request import EngineRequest, Sequence
-from jaxserve.scheduler.rows import RowTable
+from jaxserve.step.rows import RowTable
 
 NAN, INF = float("nan"), float("inf")
 
@@ -140,8 +140,8 @@ SMALLEST = {"top_k": -1, "temperature": 1e-300, "repetition_penalty": 1e-300, "t
 def test_every_value_allowed_fits_the_engines_arrays(extremes):
     """A number too large for a row would end the engine, not the request."""
     params = SamplingParams(**extremes)
-    request = EngineRequest("a", (1,) * 1000, params, 5, params.seed, frozenset(), b"", 0.0)
-    assert RowTable(1, 4).take(Sequence.from_request(request, 4096)) == 0
+    source = RowSource(params, params.seed, frozenset(params.stop_token_ids))
+    assert RowTable(1, 4).take(source, 1000 + params.min_tokens) == 0
 
 
 def test_penalized():

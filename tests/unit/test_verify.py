@@ -1,4 +1,4 @@
-"""The door `python -m jaxserve.verify`: its table, its exit codes, its figures as JSON."""
+"""The command `python -m jaxserve.verify`: its table, its exit codes, its figures as JSON."""
 
 import json
 

@@ -19,7 +19,7 @@ from jaxserve.engine.remote.reports import EngineSpec, Failed, Progressed, Ready
 from jaxserve.engine.remote.server import EngineServer
 from jaxserve.engine.watching import watch
 from jaxserve.errors import JaxserveError
-from jaxserve.heap import settle
+from jaxserve.heap import freeze_gc
 from jaxserve.logs import set_up_logging
 from jaxserve.metrics import catalogue
 from jaxserve.metrics.instruments import Instruments
@@ -74,7 +74,7 @@ def _build(spec: EngineSpec, place: Place, parent: Parent) -> EngineServer:
         return EngineServer(engine.core, engine.description, address, max_unread=spec.max_unread)
 
     server = place.open(listening)
-    settle()
+    freeze_gc()
     parent.send(encode_report(Ready(engine.banner)))
     return server
 

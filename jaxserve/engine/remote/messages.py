@@ -13,9 +13,8 @@ import numpy.typing as npt
 from jaxserve.engine.link import EngineDescription, EngineLoad
 from jaxserve.engine.loop import Outcome, Refusal
 from jaxserve.errors import ErrorCode, InternalError, JaxserveError
-from jaxserve.scheduler.plan import LogprobRows
-from jaxserve.scheduler.request import EngineRequest
-from jaxserve.scheduler.update import Update
+from jaxserve.scheduler.request import EngineRequest, Update
+from jaxserve.step.plan import LogprobRows
 from jaxserve.types import FinishReason
 
 NO_ROW = -1

@@ -8,7 +8,7 @@ from typing import Any
 from jaxserve.errors import CheckpointError
 from jaxserve.models.config import DecoderConfig, Experts, RopeConfig
 from jaxserve.models.fields import HfFields
-from jaxserve.models.quantisation import quantisation_from_hf
+from jaxserve.models.quantization import quantization_from_hf
 from jaxserve.models.rope_config import rope_from_hf
 
 DTYPES = ("float32", "bfloat16", "float16")
@@ -53,7 +53,7 @@ def common_config(
     """
     fields = HfFields(hf)
     fields.refuse_unimplemented(reads)
-    quantisation_from_hf(hf)  # for what it refuses; weights are read by it
+    quantization_from_hf(hf)  # for what it refuses; weights are read by it
     if hf.get("model_type", model_type) != model_type:
         raise fields.unsupported("model_type", f"this architecture goes with {model_type!r}")
     dtype = hf.get("dtype") or hf.get("torch_dtype") or "float32"

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from pallas_kernels.matmul import matmul
-from pallas_kernels.matmul.packed import pack, quantise
+from pallas_kernels.matmul.packed import pack, quantize
 from pallas_kernels.parity.cases import MATMUL_CASES, MATMUL_DTYPES
 from pallas_kernels.parity.gate import check_matmul
 
@@ -41,6 +41,6 @@ class MatmulSuite:
         x = rng.standard_normal((11, 45)).astype(np.float32)
         alone = np.where((np.arange(11) == 6)[:, None], x, np.nan)
         plain = jnp.asarray(rng.standard_normal((70, 45) if form == "rows" else (45, 70)), jnp.float32)
-        matrix = quantise(plain, 1) if form == "int8" else pack(plain, 1, form)
+        matrix = quantize(plain, 1) if form == "int8" else pack(plain, 1, form)
         call = compiled(self.implementation)
         np.testing.assert_array_equal(np.asarray(call(alone, matrix))[6], np.asarray(call(x, matrix))[6])

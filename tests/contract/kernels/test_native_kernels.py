@@ -15,7 +15,7 @@ from pallas_kernels.grouped_matmul import cpu_native as grouped_native
 from pallas_kernels.grouped_matmul import reference as grouped_reference
 from pallas_kernels.kv_write import kv_write
 from pallas_kernels.matmul import cpu_native
-from pallas_kernels.matmul.packed import counted, pack, quantise
+from pallas_kernels.matmul.packed import counted, pack, quantize
 from pallas_kernels.parity.cases import ATTENTION_CASES, GROUPED_CASES, MATMUL_CASES
 from pallas_kernels.parity.gate import TOLERANCE, packed_matrix
 from pallas_kernels.ragged_paged_attention import cpu_native as attention_native
@@ -48,7 +48,7 @@ class TestMatmul(MatmulSuite):
             got = np.asarray(jax.jit(partial(cpu_native.matmul, instruction_set=name))(x, matrix))
             np.testing.assert_allclose(got, want, rtol=0, atol=TOLERANCE["float32"].max_abs, err_msg=name)
 
-    @pytest.mark.parametrize(("make", "inputs"), [(partial(pack, form="panels"), 70), (quantise, 2100)])
+    @pytest.mark.parametrize(("make", "inputs"), [(partial(pack, form="panels"), 70), (quantize, 2100)])
     def test_a_row_does_not_depend_on_how_many_there_are(self, make, inputs):
         rng = np.random.default_rng(0)
         x = jnp.asarray(rng.standard_normal((17, inputs)), jnp.bfloat16)

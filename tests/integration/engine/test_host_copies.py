@@ -11,7 +11,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxserve.engine.build import BuiltEngine
 from jaxserve.sampling.params import MAX_LOGPROBS, SamplingParams
-from jaxserve.scheduler.plan import Plan
+from jaxserve.step.plan import Plan
 from tests.golden.reading import read_golden
 from tests.support.engine import build, run
 

@@ -103,7 +103,7 @@ def test_a_checkpoint_is_compared_with_a_result(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The same model again: nothing differs, not even the last digit. Without the task that only the result has."""
-    monkeypatch.setattr(os, "environ", os.environ.copy())  # the door sets variables for its process
+    monkeypatch.setattr(os, "environ", os.environ.copy())  # the command sets variables for its process
     options = ["--tasks", ",".join(OWN), "--limit", "4", "--output", str(tmp_path / "both.json"), *ENGINE]
     assert main(["--compare", str(ran[0] / "out.json"), "pico", *options]) == 0
     written = json.loads((tmp_path / "both.json").read_text())

@@ -158,7 +158,7 @@ async def test_grpc_keys_belong_to_a_request(channel: grpc.aio.Channel, engine: 
 
 
 async def test_open_routes_keep_no_keys(http: httpx.AsyncClient, channel: grpc.aio.Channel, engine: ScriptedClient) -> None:
-    """Who has no key of the server's takes none of a tenant's: not by saying that they are the tenant, nor over either door."""
+    """Who has no key of the server's takes none of a tenant's: not by saying that they are it, nor over either surface."""
     claims = (("x-tenant", "acme"), ("idempotency-key", "k"))
     for _ in range(2):
         live = KserveStub(channel).ServerLive(kserve.ServerLiveRequest(), metadata=claims)

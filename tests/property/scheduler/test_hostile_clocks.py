@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from jaxserve.cache.kv_cache import KVCache
 from jaxserve.clock import VirtualClock
 from jaxserve.config.fields import SchedulerConfig
-from jaxserve.scheduler.plan import StepResult
 from jaxserve.scheduler.scheduler import Scheduler
+from jaxserve.step.plan import StepResult
 from tests.support.bench import request
 
 SECONDS = 7

@@ -10,16 +10,15 @@ from jaxserve.cache.kv_cache import KVCache
 from jaxserve.cache.page_pool import PagePool
 from jaxserve.cache.prefix_hash import CacheNamespace, page_hash
 from jaxserve.cache.swap import SwapSpace
+from jaxserve.scheduler.admission import Deadlines
 from jaxserve.scheduler.batching import Batcher
-from jaxserve.scheduler.deadlines import Deadlines
 from jaxserve.scheduler.fairness import PrefillTokens
 from jaxserve.scheduler.planner import Planner
 from jaxserve.scheduler.preemption import Preempter
-from jaxserve.scheduler.request import Status
-from jaxserve.scheduler.rows import RowTable
+from jaxserve.scheduler.request import Status, Update
 from jaxserve.scheduler.running import RunningSet
 from jaxserve.scheduler.scheduler import Scheduler
-from jaxserve.scheduler.update import Update
+from jaxserve.step.rows import RowTable
 from tests.support.scripted_operations import run_script
 
 SEEDS = (*range(13), 24)

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from jaxserve import compile as door
+from jaxserve import compile as command
 from jaxserve.aot.build import Result, compile_for
 from jaxserve.aot.settings import TargetConfig
 from jaxserve.errors import ConfigError
-from jaxserve.executor.saved_programs import read_manifest
+from jaxserve.executor.program_bundle import read_manifest
 
 LAYERS = 2
 # What a decode step on several H100s may launch: counted, not to grow. All of it is one command buffer.
@@ -138,7 +138,7 @@ def test_context_longer_than_the_model_was_made_for() -> None:
 
 
 def test_the_door_says_what_is_wrong_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert door.main(["llama-3-8b", "--target", "v100:1"]) == 2
+    assert command.main(["llama-3-8b", "--target", "v100:1"]) == 2
     assert capsys.readouterr().err == (
         "jaxserve: target must be a GPU and how many, such as h100:8, got 'v100:1'; known GPUs are a100, h100, h200, b200; "
         "or cpu, for this machine's own\n"
@@ -210,7 +210,7 @@ def test_steps_that_the_engine_does_not_have_are_not_saved(checkpoint: str, tmp_
 
 def test_the_door_saves_programs_of_cpus(checkpoint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shapes = ["--max-num-seqs", "2", "--max-num-batched-tokens", "8", "--rows", "all", "--tokens", "none", "--layers", "1"]
-    assert door.main([checkpoint, "--target", "cpu", *shapes, "--output", str(tmp_path / "programs")]) == 0
+    assert command.main([checkpoint, "--target", "cpu", *shapes, "--output", str(tmp_path / "programs")]) == 0
     printed, _ = capsys.readouterr()
     assert "this machine's CPU x1" in printed
     assert "the programs' KV cache: 33 pages of 16 tokens" in printed
@@ -224,7 +224,7 @@ def test_the_door_saves_programs_of_cpus(checkpoint: str, tmp_path: Path, capsys
 def test_the_door_prints_a_table_and_writes_json(checkpoint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "result.json"
     arguments = [checkpoint, "--target", "h200:1", "--rows", "2", "--tokens", "none", "--layers", "1", "--json", str(file)]
-    assert door.main(arguments) == 0
+    assert command.main(arguments) == 0
     printed, told = capsys.readouterr()
     assert "1 layers" in printed
     assert "NVIDIA H200 x1" in printed

@@ -11,10 +11,10 @@ from jaxserve.aot.settings import TargetConfig
 from jaxserve.aot.shapes import decoder, known_decoder
 from jaxserve.config.fields import EngineConfig
 from jaxserve.errors import ConfigError
-from jaxserve.executor.buckets import BucketGrid
 from jaxserve.models.checkpoint import read_hf_config
 from jaxserve.models.registry import decoder_config
 from jaxserve.planner import catalogue
+from jaxserve.step.buckets import BucketGrid
 
 
 @pytest.mark.parametrize("name", ["llama-3-8b", "llama-3-70b", "llama-2-7b"])

@@ -1,4 +1,4 @@
-"""The README's table of families is what tests passed, and names every family."""
+"""The table of families is what tests passed, and names every family."""
 
 import json
 from pathlib import Path
@@ -19,7 +19,7 @@ MESH = "tests/golden/test_golden.py::test_logits_do_not_depend_on_the_mesh"
 def test_the_table_is_that_of_the_results_and_has_every_family() -> None:
     found = json.loads(made.RESULTS.read_text())
     assert list(found) == list(FAMILIES) == list(made.MODELS)
-    page = made.README.read_text()
+    page = made.PAGE.read_text()
     assert with_table(page, made.NAME, made.table(found)) == page
 
 
@@ -52,7 +52,7 @@ def test_a_cell_is_what_passed_for_the_familys_checkpoints() -> None:
         "tokenizer": [passed[4]],
     }
     assert "sliding window" not in found["LlamaForCausalLM"]
-    assert found["Qwen3ForCausalLM"]["quantised checkpoint"] == []
+    assert found["Qwen3ForCausalLM"]["quantized checkpoint"] == []
     (row,) = [line for line in made.table(found).splitlines() if "MistralForCausalLM" in line]
     assert row.endswith("| 1 | 1 | 1 |  | – |  | 1 |")
 

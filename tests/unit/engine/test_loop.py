@@ -22,7 +22,7 @@ from jaxserve.engine.local import LocalEngine
 from jaxserve.engine.loop import IDLE_SECONDS, EngineLoop, Refusal
 from jaxserve.errors import DrainingError, EngineDeadError, InternalError, InvalidRequestError, OverloadedError, QueueFullError
 from jaxserve.sampling.params import SamplingParams
-from jaxserve.scheduler.door import Notice
+from jaxserve.scheduler.load_shedding import OverloadNotice
 from jaxserve.scheduler.scheduler import Scheduler
 from jaxserve.types import FinishReason, RequestOptions, ServiceClass
 from tests.support.broken_tokenizer import BrokenTokenizer
@@ -398,14 +398,14 @@ def test_in_an_overload_requests_are_refused_while_a_step_is_computed():
     told = []
     loop = EngineLoop(built.core, told.extend, lambda error: None)
     waits = dict.fromkeys((ServiceClass.INTERACTIVE_PAID, ServiceClass.INTERACTIVE_FREE), 9.0)
-    built.core.scheduler.door.notice = Notice(0.5, {}, waits, 0.001, waits)
+    built.core.scheduler.gate.notice = OverloadNotice(0.5, {}, waits, 0.001, waits)
     requests = built.intake.prepare({"prompt_token_ids": [1, 2]}, SamplingParams(n=2), "r", 0.0)
     loop.add(requests)
     [refusal] = told
     assert refusal.ids == tuple(request.id for request in requests)
     assert isinstance(refusal.error, OverloadedError)
     assert refusal.error.retry_after == 9.0
-    built.core.scheduler.door.notice = None
+    built.core.scheduler.gate.notice = None
     loop.add(requests)
     assert len(told) == 1
     loop.start()

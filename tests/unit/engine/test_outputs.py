@@ -12,8 +12,8 @@ from jaxserve.engine.intake import Intake, IntakeLimits
 from jaxserve.engine.outputs import RequestOutputs
 from jaxserve.errors import DeadlineError, InternalError
 from jaxserve.sampling.params import SamplingParams
-from jaxserve.scheduler.plan import LogprobRows
-from jaxserve.scheduler.update import Update
+from jaxserve.scheduler.request import Update
+from jaxserve.step.plan import LogprobRows
 from jaxserve.types import FinishReason, ServiceClass
 from tests.support.broken_tokenizer import BrokenTokenizer
 

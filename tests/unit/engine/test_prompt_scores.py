@@ -7,7 +7,7 @@ import pytest
 
 from jaxserve.engine.events import PositionLogprobs, TokenLogprob
 from jaxserve.engine.prompt_scores import PromptScores
-from jaxserve.scheduler.plan import LogprobRows
+from jaxserve.step.plan import LogprobRows
 
 PROMPT = tuple(range(100, 112))
 

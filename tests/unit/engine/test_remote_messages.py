@@ -31,9 +31,8 @@ from jaxserve.errors import (
     QueueFullError,
 )
 from jaxserve.sampling.params import SamplingParams
-from jaxserve.scheduler.plan import LogprobRows
-from jaxserve.scheduler.request import EngineRequest
-from jaxserve.scheduler.update import Update
+from jaxserve.scheduler.request import EngineRequest, Update
+from jaxserve.step.plan import LogprobRows
 from jaxserve.types import FinishReason, ServiceClass
 
 tokens = st.integers(0, 2**31 - 1)

@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxserve.executor.buckets import Bucket
 from jaxserve.executor.compile_guard import LateCompileError
 from jaxserve.executor.copies import COPY_WIDTH
 from jaxserve.executor.local import LocalExecutor
@@ -17,6 +16,7 @@ from jaxserve.executor.programs import make_programs
 from jaxserve.models.checkpoint import read_hf_config
 from jaxserve.models.registry import decoder_config
 from jaxserve.sampling.params import MAX_LOGPROBS
+from jaxserve.step.buckets import Bucket
 from jaxserve.weights.load import load_params
 from sharding.mesh import make_mesh
 from tests.support.engine import silent

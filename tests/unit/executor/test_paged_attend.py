@@ -9,10 +9,10 @@ import pytest
 
 from jaxserve.config.kernels import AUTOMATIC
 from jaxserve.config.windows import group_layers
-from jaxserve.executor.batch import make_batch
-from jaxserve.executor.buckets import Bucket
 from jaxserve.executor.step import PagedAttend
 from jaxserve.models.attention import AttentionSpec
+from jaxserve.step.batch import make_batch
+from jaxserve.step.buckets import Bucket
 from sharding import make_mesh
 from tests.golden.reading import dense_attend
 from tests.support.plans import make_plan

@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from jaxserve.executor.buckets import Bucket, BucketGrid
 from jaxserve.executor.compile_guard import CompileGuard, LateCompileError
 from jaxserve.executor.step_programs import StepPrograms
+from jaxserve.step.buckets import Bucket, BucketGrid
 
 GRID = BucketGrid.make(max_rows=8, max_tokens=64, min_rows=1)
 LARGEST = Bucket(64, 8)

@@ -1,4 +1,4 @@
-"""Settings of a job whose engines are on a Ray cluster, and what the door makes of them without Ray."""
+"""Settings of a job whose engines are on a Ray cluster, and what the command makes of them without Ray."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_more_lines_are_in_flight_than_chunks_hold() -> None:
 
 
 def complaint(folder: Path, capsys: pytest.CaptureFixture[str], *flags: str) -> str:
-    """What the door says when it does not begin."""
+    """What the command says when it does not begin."""
     requests = write(folder / "in.jsonl", [request("r0")])
     assert batch.main(["pico", "-i", str(requests), "-o", str(folder / "out.jsonl"), *flags]) == 2
     assert [path.name for path in folder.iterdir()] == ["in.jsonl"]

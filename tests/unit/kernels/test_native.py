@@ -10,7 +10,7 @@ import pytest
 
 from pallas_kernels import native
 from pallas_kernels.matmul import why_plain
-from pallas_kernels.native import __main__ as door
+from pallas_kernels.native import __main__ as command
 from pallas_kernels.native import build, library, load
 from pallas_kernels.registry import Target
 
@@ -44,7 +44,7 @@ def files(folder):
 
 
 def test_without_a_compiler_nothing_is_built(built, capsys):
-    assert door.main() == 0
+    assert command.main() == 0
     assert (
         capsys.readouterr().out
         == "native kernels: not built, for there is no compiler (g++ or clang++): XLA computes everything\n"
@@ -55,7 +55,7 @@ def test_without_a_compiler_nothing_is_built(built, capsys):
 
 def test_a_compiler_that_fails(built, capsys, caplog):
     fake_compiler(built.parent / "clang++", "echo no such instruction >&2; exit 1")
-    assert door.main() == 1
+    assert command.main() == 1
     said = capsys.readouterr()
     assert said.out == "native kernels: not built, the compiler failed: XLA computes everything\n"
     assert "no such instruction" in said.err
@@ -70,12 +70,12 @@ def test_a_build_replaces_the_library_of_other_sources(built, capsys):
     stale, other = built / f"{library.version('jaxlib')}-0000.so", built / "0.0.1-0000.so"
     for path in (stale, other):
         path.touch()
-    assert door.main() == 0
+    assert command.main() == 0
     path = built / library.library_name()
     assert files(built) == sorted([other.name, path.name])
     assert f"{path} built in" in capsys.readouterr().out
     assert all(f"{source.parent.name}-{source.stem}.o" in path.read_text() for source in library.sources())
-    assert door.main() == 0
+    assert command.main() == 0
     assert "there already" in capsys.readouterr().out
 
 

@@ -15,13 +15,13 @@ from jaxserve.load.prompts import Prompts
 from jaxserve.load.report import report
 from jaxserve.load.settings import LoadConfig
 from jaxserve.load.target import _Stream
-from jaxserve.simulation.requests import SimulatedRequest
-from jaxserve.simulation.settings import SloConfig
 from jaxserve.types import ServiceClass
+from jaxserve.workload.requests import WorkloadRequest
+from jaxserve.workload.settings import SloConfig
 
 
 def asked(number=0, prompt=8, output=4, prefix=None, prefix_tokens=0, arrival=0.0):
-    return SimulatedRequest(
+    return WorkloadRequest(
         number, arrival, prompt, output, ServiceClass.INTERACTIVE_PAID, prefix=prefix, prefix_tokens=prefix_tokens
     )
 

@@ -8,7 +8,7 @@ import pytest
 
 from jaxserve.metrics.exposition import Exposition
 from jaxserve.metrics.instruments import Instruments
-from jaxserve.metrics.shared import bury, read_shared
+from jaxserve.metrics.shared import read_shared, remove_process
 from tests.unit.metrics.scrape import values
 
 # A front end with requests in every state, which waits to be told to end.
@@ -87,7 +87,7 @@ def test_live_processes_add_up_and_what_a_dead_one_counted_stays(tmp_path, child
     dead.kill()
     seen = shown(tmp_path)  # killed, not buried: its streams are gone
     assert seen["active_streams", ("http",)] == 1
-    bury(tmp_path, dead.popen.pid)
+    remove_process(tmp_path, dead.popen.pid)
     seen = shown(tmp_path)
     assert seen["requests_aborted_total", ("pico", "process_died")] == 2
     assert seen["requests_active", model] == 2
@@ -96,10 +96,10 @@ def test_live_processes_add_up_and_what_a_dead_one_counted_stays(tmp_path, child
     lasting = {key: value for key, value in before.items() if key[0] not in ("requests_active", "active_streams")}
     assert {key: seen[key] for key in lasting} == lasting, "a counter went back"
 
-    bury(tmp_path, dead.popen.pid)  # again: nothing is left of it
+    remove_process(tmp_path, dead.popen.pid)  # again: nothing is left of it
     assert shown(tmp_path) == seen
     children[1].kill()
-    bury(tmp_path, children[1].popen.pid)
+    remove_process(tmp_path, children[1].popen.pid)
     seen = shown(tmp_path)
     assert seen["requests_aborted_total", ("pico", "process_died")] == 4
     assert seen["requests_active", model] == 0

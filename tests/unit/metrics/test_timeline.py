@@ -8,7 +8,7 @@ from jaxserve.metrics import timeline as timeline_module
 from jaxserve.metrics.chrome_trace import DEVICE, ENGINE, HOST, REQUESTS, chrome_trace
 from jaxserve.metrics.timeline import Timeline, TimelineWindow
 from jaxserve.metrics.turn import Arrival, Turn
-from jaxserve.scheduler.update import Update
+from jaxserve.scheduler.request import Update
 from jaxserve.types import FinishReason
 
 

@@ -73,7 +73,7 @@ def test_published_models_scaled_down(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["mixtral-window", "qwen3-moe-some", "deepseek-v3-groups", "deepseek-v3-fp8", "gpt-oss-mxfp4"])
 def test_what_is_loaded(name: str) -> None:
-    """Also of quantised checkpoints, which are held dequantised; layers for predicting more tokens at once are not loaded."""
+    """Also of quantized checkpoints, which are held dequantized; layers for predicting more tokens at once are not loaded."""
     hf = read_hf_config(DATA / name)
     params = load_params(DATA / name, decoder_config(hf), make_mesh(1), "bfloat16")
     assert sum(array.nbytes for array in jax.tree.leaves(params)) == layout(hf).weight_bytes

@@ -10,7 +10,7 @@ from jaxserve.planner.memory import GIB
 from tests.unit.planner.support import layout
 
 
-def test_quantised_weights_keep_tables_and_norms_in_16_bits() -> None:
+def test_quantized_weights_keep_tables_and_norms_in_16_bits() -> None:
     tables, norms = 2 * 128256 * 4096, 65 * 4096
     body = 8_030_261_248 - tables - norms
     assert layout("llama-3-8b", tp=1).weight_bytes == body + 2 * (tables + norms)

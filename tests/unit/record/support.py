@@ -22,10 +22,11 @@ from jaxserve.record.rebuild import spare_spans
 from jaxserve.record.recording import RecordHeader, Recording
 from jaxserve.record.replay import ReplayedStep, replay
 from jaxserve.record.ring import StepRing
+from jaxserve.sampling.options import HAS_BIAS, PRESENCE, STANDARD
 from jaxserve.sampling.params import SamplingParams
-from jaxserve.scheduler.plan import Plan, StepResult
 from jaxserve.scheduler.request import EngineRequest
 from jaxserve.scheduler.scheduler import Scheduler
+from jaxserve.step.plan import Plan, StepResult
 from tests.support.hash_executor import HashExecutor, HashHandle, Windows
 
 MAX_LEN, PAGE, ROWS, BUDGET = 40, 4, 4, 9
@@ -75,7 +76,7 @@ class StatefulExecutor(HashExecutor):
         handle = super().submit(plan)
         for row in np.flatnonzero(plan.samples).tolist():
             slot = int(plan.slots[row])
-            if plan.sampling.presence[row] or plan.sampling.has_bias[row]:
+            if STANDARD.column(plan.sampling, PRESENCE)[row] or STANDARD.column(plan.sampling, HAS_BIAS)[row]:
                 assert slot in self.state, "a slot's state is used before it is loaded"
                 shift = zlib.crc32(repr(self.state[slot]).encode())
                 handle.value.tokens[row] = self.last[slot] = (int(self.last[slot]) + shift) % self.vocab

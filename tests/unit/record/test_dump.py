@@ -18,8 +18,8 @@ from jaxserve.record.crash import CrashDumper
 from jaxserve.record.dump import read_dump, write_dump
 from jaxserve.record.recording import RecordedSequence, RecordedStep, Recording
 from jaxserve.sampling.params import SamplingParams
-from jaxserve.scheduler.plan import LogprobRows, Plan, PromptScore, RowStart, SamplingRows, StepResult
 from jaxserve.scheduler.request import EngineRequest
+from jaxserve.step.plan import LogprobRows, Plan, PromptScore, RowStart, StepResult
 from jaxserve.types import ServiceClass
 from tests.unit.record.support import Engine, header, request, same
 
@@ -52,20 +52,11 @@ def logprobs(draw):
 @st.composite
 def plans(draw):
     rng = draw(BITS)
-    rows, pages, tokens, stops = (
+    rows, pages, tokens, words = (
         draw(st.integers(1, 3)),
         draw(st.integers(1, 3)),
         draw(st.integers(1, 5)),
         draw(st.integers(0, 2)),
-    )
-    floats = ("temperature", "top_p", "min_p", "presence", "frequency", "repetition")
-    sampling = SamplingRows(
-        top_k=array(rng, np.int32, rows),
-        key=array(rng, np.uint32, rows, 2),
-        suppress=array(rng, np.int32, rows, stops),
-        num_logprobs=array(rng, np.int32, rows),
-        has_bias=array(rng, np.bool_, rows),
-        **{name: array(rng, np.float32, rows) for name in floats},
     )
     bias = st.dictionaries(st.integers(0, 2**31), st.floats(-100, 100), max_size=3)
     return Plan(
@@ -77,7 +68,7 @@ def plans(draw):
         kv_length=array(rng, np.int32, rows),
         page_table=array(rng, np.int32, rows, pages),
         samples=array(rng, np.bool_, rows),
-        sampling=sampling,
+        sampling=array(rng, np.int32, rows, words),
         starts=tuple(draw(st.lists(st.builds(RowStart, INT32, TOKENS, TOKENS, bias, st.none() | TOKENS), max_size=2))),
         scores=tuple(draw(st.lists(st.builds(PromptScore, INT32, INT32, TOKENS), max_size=2))),
         swap_out=draw(PAIRS),

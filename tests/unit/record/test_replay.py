@@ -12,7 +12,7 @@ from jaxserve.errors import ConfigError
 from jaxserve.record.dump import read_dump
 from jaxserve.record.recording import RecordedStep
 from jaxserve.record.replay import Difference
-from jaxserve.scheduler.plan import StepResult
+from jaxserve.step.plan import StepResult
 from tests.support.hash_executor import next_token, seen
 from tests.unit.record.support import BUDGET, MAX_LEN, PAGE, ROWS, Engine, StatefulExecutor, fresh, replayed, request, same
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from jaxserve.record.ring import StepRing
-from jaxserve.scheduler.plan import StepResult
+from jaxserve.step.plan import StepResult
 from tests.unit.record.support import Engine, header, request
 
 
@@ -88,7 +88,7 @@ def test_sequences_are_let_go_with_their_last_step():
 def test_bytes_are_bounded_but_the_last_step_stays():
     engine = steps_of(12)
     plans = engine.executor.plans
-    each = [plan.page_table.nbytes + plan.tokens.nbytes + plan.sampling.suppress.nbytes for plan in plans]
+    each = [plan.page_table.nbytes + plan.tokens.nbytes + plan.sampling.nbytes for plan in plans]
 
     def kept(max_bytes):
         ring = StepRing(1000, max_bytes)

@@ -8,12 +8,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxserve.sampling.batch import SamplingBatch
+from jaxserve.sampling.options import STANDARD, RowOptions
 
 NEUTRAL = {
     "temperature": 1.0,
     "top_k": 0,
     "top_p": 1.0,
     "min_p": 0.0,
+    "typical_p": 1.0,
+    "top_n_sigma": 0.0,
     "presence": 0.0,
     "frequency": 0.0,
     "repetition": 1.0,
@@ -21,7 +24,15 @@ NEUTRAL = {
 
 
 def make_batch(
-    rows: int, *, slots: Any = None, suppress: Any = None, seeds: Any = 0, positions: Any = 0, bias: Any = True, **params: Any
+    rows: int,
+    *,
+    slots: Any = None,
+    suppress: Any = None,
+    seeds: Any = 0,
+    positions: Any = 0,
+    bias: Any = True,
+    options: RowOptions = STANDARD,
+    **params: Any,
 ):
     """A batch whose parameters are scalars or one value a row; flags follow from them."""
 
@@ -29,27 +40,29 @@ def make_batch(
         return np.broadcast_to(np.asarray(value, dtype), (rows,)).copy()
 
     values = {name: column(x, np.int32 if name == "top_k" else np.float32) for name, x in (NEUTRAL | params).items()}
-    suppressed = np.full((rows, 3), -1, np.int32) if suppress is None else np.asarray(suppress, np.int32)
+    suppressed = np.full((rows, 1), -1, np.int32) if suppress is None else np.asarray(suppress, np.int32)
     key = np.stack([np.zeros(rows, np.uint32), column(seeds, np.uint32)], axis=1)
-    truncated = (values["top_k"] > 0) | (values["top_p"] < 1) | (values["min_p"] > 0)
-    penalized = (values["presence"] != 0) | (values["frequency"] != 0) | (values["repetition"] != 1)
-    arrays = values | {
-        "key": key,
-        "position": column(positions, np.int32),
-        "suppress": suppressed,
-        "slot": np.arange(rows, dtype=np.int32) if slots is None else column(slots, np.int32),
-        "any_random": np.asarray((values["temperature"] > 0).any()),
-        "any_truncated": np.asarray(truncated.any()),
-        "any_penalty": np.asarray(penalized.any()),
-        "has_bias": column(bias, np.bool_),
-        "any_suppressed": np.asarray((suppressed >= 0).any()),
-        "any_logprobs": np.asarray(False),
-    }
-    return SamplingBatch(**{name: jnp.asarray(array) for name, array in arrays.items()})
+    words = np.tile(options.neutral, (rows, 1))
+    for name, given in (values | {"key": key, "has_bias": column(bias, np.int32)}).items():
+        options.column(words, name)[...] = given
+    options.column(words, "suppress")[:, : suppressed.shape[1]] = suppressed
+    return SamplingBatch(
+        words=jnp.asarray(words),
+        position=jnp.asarray(column(positions, np.int32)),
+        slot=jnp.asarray(np.arange(rows, dtype=np.int32) if slots is None else column(slots, np.int32)),
+        flags=tuple(map(jnp.asarray, options.flags(words, np.ones(rows, np.bool_)))),
+        options=options,
+    )
 
 
 def probabilities(
-    logits: np.ndarray, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0
+    logits: np.ndarray,
+    temperature: float = 1.0,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    min_p: float = 0.0,
+    top_n_sigma: float = 0.0,
+    typical_p: float = 1.0,
 ) -> np.ndarray:
     """The distribution one row is drawn from, by sorting, in float64."""
     scaled = logits.astype(np.float64) / temperature
@@ -62,6 +75,16 @@ def probabilities(
         reached = np.cumsum(weights[order]) >= top_p
         weights[order[int(np.argmax(reached)) + 1 :]] = 0.0
     weights[weights < min_p * weights.max()] = 0.0
+    if top_n_sigma > 0.0:
+        finite = scaled[np.isfinite(scaled)]
+        weights[scaled < finite.max() - top_n_sigma * finite.std()] = 0.0
+    weights /= weights.sum()
+    if typical_p < 1.0:
+        information = np.where(weights > 0, -np.log(np.maximum(weights, 1e-300)), np.inf)
+        entropy = (weights[weights > 0] * information[weights > 0]).sum()
+        order = np.argsort(np.abs(information - entropy), kind="stable")
+        reached = np.cumsum(weights[order]) >= typical_p
+        weights[order[int(np.argmax(reached)) + 1 :]] = 0.0
     return weights / weights.sum()
 
 

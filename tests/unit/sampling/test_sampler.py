@@ -50,6 +50,11 @@ def draw(logits: np.ndarray, count: int = DRAWS, **params) -> np.ndarray:
         {"top_k": 1000},
         {"top_p": 1e-6},
         {"min_p": 1.0},
+        {"top_n_sigma": 1.0},
+        {"top_n_sigma": 0.5, "temperature": 2.0},
+        {"typical_p": 0.5},
+        {"typical_p": 1e-6},
+        {"typical_p": 0.8, "top_k": 20, "top_p": 0.9, "temperature": 0.7},
     ],
     ids=str,
 )
@@ -73,21 +78,23 @@ def test_truncation_matches_sorting():
     top_k = rng.integers(0, vocab + 5, rows).astype(np.int32)
     top_p = np.where(rng.random(rows) < 0.3, 1.0, rng.uniform(0.01, 1.0, rows)).astype(np.float32)
     min_p = np.where(rng.random(rows) < 0.5, 0.0, rng.uniform(0.0, 0.3, rows)).astype(np.float32)
+    top_n_sigma = np.where(rng.random(rows) < 0.5, 0.0, rng.uniform(0.1, 3.0, rows)).astype(np.float32)
+    typical_p = np.where(rng.random(rows) < 0.5, 1.0, rng.uniform(0.01, 1.0, rows)).astype(np.float32)
     deficit = logits.max(axis=1, keepdims=True) - logits
-    keep = jax.jit(kept_tokens, static_argnums=4)
-    got = np.asarray(keep(*(jnp.asarray(x) for x in (deficit, top_k, top_p, min_p)), Vocabulary(vocab)))
+    columns = {"top_k": top_k, "top_p": top_p, "min_p": min_p, "top_n_sigma": top_n_sigma, "typical_p": typical_p}
+    batch = make_batch(rows, **columns)
+    got = np.asarray(jax.jit(kept_tokens, static_argnums=2)(jnp.asarray(deficit), batch, Vocabulary(vocab)))
     for row in range(rows):
-        want = probabilities(-deficit[row], 1.0, int(top_k[row]), float(top_p[row]), float(min_p[row])) > 0
+        want = probabilities(-deficit[row], **{name: values[row].item() for name, values in columns.items()}) > 0
         np.testing.assert_array_equal(got[row], want, err_msg=f"row {row}")
 
 
 def test_ties_are_cut_by_id():
     deficit = jnp.asarray([[1.0, 0.0, 1.0, 0.0, 1.0, 1.0]])
-    ones, zeros = jnp.ones(1, jnp.float32), jnp.zeros(1, jnp.float32)
-    assert np.asarray(kept_tokens(deficit, jnp.asarray([4], jnp.int32), ones, zeros, Vocabulary(6))).tolist() == [
+    assert np.asarray(kept_tokens(deficit, make_batch(1, top_k=4), Vocabulary(6))).tolist() == [
         [True, True, True, True, False, False]
     ]
-    assert np.asarray(kept_tokens(jnp.zeros((1, 6)), jnp.zeros(1, jnp.int32), ones * 0.5, zeros, Vocabulary(6))).tolist() == [
+    assert np.asarray(kept_tokens(jnp.zeros((1, 6)), make_batch(1, top_p=0.5), Vocabulary(6))).tolist() == [
         [True, True, True, False, False, False]
     ]
 

@@ -190,19 +190,19 @@ def test_what_was_admitted_before_comes_back_to_the_front_in_order():
     queue.put_back([first, second])
     order = []
     while len(queue):
-        sequence = queue.line().next(only_interactive=False)
+        sequence = queue.order().next(only_interactive=False)
         queue.pop(sequence, 0.0)
         order.append(sequence.request.id)
     assert order == ["a", "b", "c", "d"]
 
 
-def names(line, *, only_interactive=False):
+def names(order, *, only_interactive=False):
     """Who is offered if nothing of anybody's tenant can start."""
-    order = []
-    while sequence := line.next(only_interactive=only_interactive):
-        order.append(sequence.request.id)
-        line.skip_tenant(sequence)
-    return order
+    offered = []
+    while sequence := order.next(only_interactive=only_interactive):
+        offered.append(sequence.request.id)
+        order.skip_tenant(sequence)
+    return offered
 
 
 def test_tenants_that_are_passed_over_leave_the_turn_to_others():
@@ -211,24 +211,24 @@ def test_tenants_that_are_passed_over_leave_the_turn_to_others():
         work.enter(tenant)
         queue.append(waiting(tenant, tenant=tenant, service_class=service_class))
     work.charge("a", 1, 0)
-    assert names(queue.line()) == ["b", "a", "c", "d"]
-    assert names(queue.line(), only_interactive=True) == ["b", "a", "c"]
+    assert names(queue.order()) == ["b", "a", "c", "d"]
+    assert names(queue.order(), only_interactive=True) == ["b", "a", "c"]
 
 
 def test_a_tenant_is_passed_over_in_one_class_only():
     _, queue = queued()
     for name, service_class in (("a", PAID), ("b", FREE), ("c", FREE)):
         queue.append(waiting(name, tenant="t", service_class=service_class))
-    assert names(queue.line()) == ["a", "b"]
+    assert names(queue.order()) == ["a", "b"]
 
 
 def test_a_class_that_is_passed_over_leaves_the_turn_to_others():
     _, queue = queued()
     for name, service_class in (("a", PAID), ("b", PAID), ("c", FREE)):
         queue.append(waiting(name, tenant=name, service_class=service_class))
-    line = queue.line()
-    line.skip_class(PAID)
-    assert names(line) == ["c"]
+    order = queue.order()
+    order.skip_class(PAID)
+    assert names(order) == ["c"]
 
 
 def test_after_an_admission_the_tenants_order_is_that_of_their_work_now():
@@ -237,14 +237,13 @@ def test_after_an_admission_the_tenants_order_is_that_of_their_work_now():
         work.enter(tenant)
         queue.append(waiting(f"{tenant}0", tenant=tenant))
         queue.append(waiting(f"{tenant}1", tenant=tenant))
-    line = queue.line()
-    order = []
-    while sequence := line.next(only_interactive=False):
-        order.append(sequence.request.id)
+    order, admitted = queue.order(), []
+    while sequence := order.next(only_interactive=False):
+        admitted.append(sequence.request.id)
         queue.pop(sequence, 0.0)
         work.charge(sequence.request.tenant, 4, 0)
-        line.admitted(sequence)
-    assert order == ["a0", "b0", "a1", "b1"]
+        order.admitted(sequence)
+    assert admitted == ["a0", "b0", "a1", "b1"]
 
 
 def test_the_queue_knows_whether_an_interactive_request_could_start():

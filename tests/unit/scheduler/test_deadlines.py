@@ -6,7 +6,7 @@ import pytest
 
 from jaxserve.cache.swap import SwapSpace
 from jaxserve.errors import DeadlineError
-from jaxserve.scheduler.deadlines import SMALLEST
+from jaxserve.scheduler.admission import SMALLEST
 from tests.support.bench import Bench, family, request
 
 

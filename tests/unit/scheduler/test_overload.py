@@ -1,11 +1,11 @@
-"""Overloads: when they begin and end, who is refused, at the door too, and who waits on."""
+"""Overloads: when they begin and end, who is refused, at the gate too, and who waits on."""
 
 from contextlib import suppress
 
 import pytest
 
 from jaxserve.errors import OverloadedError
-from jaxserve.scheduler.overload import Overload
+from jaxserve.scheduler.load_shedding import Overload
 from tests.support.bench import BATCH, FREE, Bench, family, request
 
 SECONDS = 0.1  # of a step
@@ -29,7 +29,7 @@ def come(bench, seconds, rate, *, first=0, **fields):
             number += 1
             asked = request(name, 4, 8, arrival=bench.clock.now(), **fields)
             try:
-                if bench.scheduler.door.refusal([asked]) is None:
+                if bench.scheduler.gate.refusal([asked]) is None:
                     bench.scheduler.add([asked])
                     taken.append(name)
                     continue
@@ -66,7 +66,7 @@ def test_a_queue_that_grows_is_an_overload_and_ends_with_it():
     bench.run(1000, SECONDS)
     bench.add(request("later", 4, 2, arrival=bench.clock.now()))
     bench.step(SECONDS)
-    assert (overload.is_on, bench.scheduler.door.notice) == (False, None)
+    assert (overload.is_on, bench.scheduler.gate.notice) == (False, None)
 
 
 def test_in_an_overload_steps_do_not_grow_with_what_waits():
@@ -194,7 +194,7 @@ def test_a_list_of_prompts_is_let_in_or_refused_by_its_first():
     first, second = (request(name, 4, 8, arrival=bench.clock.now(), of_list=name == "second") for name in ("first", "second"))
     with pytest.raises(OverloadedError):
         bench.scheduler.add([first])
-    assert bench.scheduler.door.refusal([second]) is None
+    assert bench.scheduler.gate.refusal([second]) is None
     bench.scheduler.add([second])
     assert bench.scheduler.sequences["second"].late, "it waits behind those that can be in time"
     bench.run(1000, SECONDS)
@@ -208,7 +208,7 @@ def test_batch_is_neither_refused_nor_counted():
     assert bench.scheduler._shedding.overload.num_begun == 0
     come(bench, 6.0, 9.0, first=100)
     bench.scheduler.add([request("batch", 4, 8, service_class=BATCH)])
-    assert bench.scheduler.door.refusal([request("more", 4, 8, service_class=BATCH)]) is None
+    assert bench.scheduler.gate.refusal([request("more", 4, 8, service_class=BATCH)]) is None
 
 
 def test_without_a_target_nobody_is_refused_for_it():
@@ -220,26 +220,26 @@ def test_without_a_target_nobody_is_refused_for_it():
 def test_the_door_refuses_at_once_and_what_it_refuses_counts():
     bench = crowded()
     come(bench, 6.0, 9.0)
-    door, answers = bench.scheduler.door, []
-    before = door.num_refused
+    gate, answers = bench.scheduler.gate, []
+    before = gate.num_refused
     for number in range(30):
-        answers.append(door.refusal(family(f"d{number}x", 2, 8)))
+        answers.append(gate.refusal(family(f"d{number}x", 2, 8)))
     refused = [error for error in answers if error is not None]
     assert len(refused) >= 25
-    assert door.num_refused - before == len(refused)
+    assert gate.num_refused - before == len(refused)
     assert all("ttft_target_ms" in error.message and error.retry_after >= 1.0 for error in refused)
-    for _ in range(12):  # an interval is over: those that were refused at the door keep the overload on
+    for _ in range(12):  # an interval is over: those that were refused at the gate keep the overload on
         bench.step(SECONDS)
     assert bench.scheduler._shedding.overload.is_on
     own = request("own", 4, own_queue_timeout=True)
-    assert door.refusal([own]) is None
+    assert gate.refusal([own]) is None
 
 
 def test_another_tenant_is_let_in_while_one_fills_the_queue():
     bench = crowded()
     come(bench, 6.0, 9.0, tenant="heavy")
-    assert bench.scheduler.door.refusal([request("light", 4, tenant="light")]) is None
-    assert bench.scheduler.door.refusal([request("lower", 4, tenant="light", service_class=FREE)]) is not None
+    assert bench.scheduler.gate.refusal([request("light", 4, tenant="light")]) is None
+    assert bench.scheduler.gate.refusal([request("lower", 4, tenant="light", service_class=FREE)]) is not None
     bench.scheduler.add([request("light", 4, tenant="light", arrival=bench.clock.now())])
 
 

@@ -1,13 +1,12 @@
 """The scheduler's one rule, step by step, over an executor that works by hand."""
 
-from dataclasses import fields
-
 import numpy as np
 import pytest
 
 from jaxserve.errors import QueueFullError
+from jaxserve.sampling.options import STANDARD, SUPPRESS_WIDTH
 from jaxserve.sampling.params import MAX_STOP_TOKEN_IDS
-from jaxserve.scheduler.plan import LogprobRows, SamplingRows, StepResult
+from jaxserve.step.plan import LogprobRows, StepResult
 from jaxserve.types import FinishReason
 from tests.support.bench import MAX_LEN, Bench, counts, request, row
 
@@ -271,8 +270,12 @@ def test_abort_passes_over_what_it_does_not_know():
 
 
 def arrays(plan):
-    own = {name: getattr(plan, name) for name in ("slots", "tokens", "query_start", "kv_length", "page_table", "samples")}
-    return own | {item.name: getattr(plan.sampling, item.name) for item in fields(plan.sampling)}
+    names = ("slots", "tokens", "query_start", "kv_length", "page_table", "samples", "sampling")
+    return {name: getattr(plan, name) for name in names}
+
+
+def option(plan, name):
+    return STANDARD.column(plan.sampling, name).tolist()
 
 
 @pytest.mark.parametrize("names", ["ab", "abcd"])
@@ -294,7 +297,7 @@ def test_two_plans_share_no_memory_that_anyone_could_write_to():
     bench.add(request("a", 6))
     first, second = arrays(bench.step()[0]), arrays(bench.step()[0])
     shared = {name for name in first if np.shares_memory(first[name], second[name])}
-    assert shared == {"slots", "page_table", *(item.name for item in fields(SamplingRows))}
+    assert shared == {"slots", "page_table", "sampling"}
     assert not any(first[name].flags.writeable for name in shared)
 
 
@@ -311,17 +314,17 @@ def test_sampling_rows_hold_the_requests_parameters():
         "logprobs": 3,
     }
     bench.add(request("a", 2), request("b", 2, **params), request("c", 2, logit_bias={3: 1.0}))
-    rows = bench.step()[0].sampling
-    assert rows.temperature.tolist() == [0.0, 0.5, 0.0]
-    assert rows.top_k.tolist() == [0, 0, 0], "-1 means all, as 0 does"
-    assert rows.top_p.tolist() == [1.0, 0.25, 1.0]
-    assert rows.min_p.tolist() == [0.0, 0.125, 0.0]
-    assert rows.presence.tolist() == [0.0, 1.5, 0.0]
-    assert rows.frequency.tolist() == [0.0, -0.5, 0.0]
-    assert rows.repetition.tolist() == [1.0, 1.25, 1.0]
-    assert rows.num_logprobs.tolist() == [-1, 3, -1]
-    assert rows.has_bias.tolist() == [False, False, True]
-    assert rows.key.tolist() == [[0, 7]] * 3
+    plan, _ = bench.step()
+    assert option(plan, "temperature") == [0.0, 0.5, 0.0]
+    assert option(plan, "top_k") == [0, 0, 0], "-1 means all, as 0 does"
+    assert option(plan, "top_p") == [1.0, 0.25, 1.0]
+    assert option(plan, "min_p") == [0.0, 0.125, 0.0]
+    assert option(plan, "presence") == [0.0, 1.5, 0.0]
+    assert option(plan, "frequency") == [0.0, -0.5, 0.0]
+    assert option(plan, "repetition") == [1.0, 1.25, 1.0]
+    assert option(plan, "num_logprobs") == [-1, 3, -1]
+    assert option(plan, "has_bias") == [False, False, True]
+    assert option(plan, "key") == [[0, 7]] * 3
 
 
 def test_a_slot_used_again_keeps_nothing_of_its_last_sequence():
@@ -331,9 +334,9 @@ def test_a_slot_used_again_keeps_nothing_of_its_last_sequence():
     bench.add(request("b", 2, min_tokens=1, stop_token_ids=(9,)))
     plan, _ = bench.step()
     assert plan.page_table.shape == (1, 1)
-    assert plan.sampling.suppress[0].tolist() == [9] + [-1] * (plan.sampling.suppress.shape[1] - 1)
-    assert plan.sampling.num_logprobs.tolist() == [-1]
-    assert plan.sampling.has_bias.tolist() == [False]
+    assert option(plan, "suppress") == [[9] + [-1] * (SUPPRESS_WIDTH - 1)]
+    assert option(plan, "num_logprobs") == [-1]
+    assert option(plan, "has_bias") == [False]
 
 
 @pytest.mark.parametrize("ignore_eos", [False, True])
@@ -345,7 +348,7 @@ def test_min_tokens_suppresses_every_stop_until_then(ignore_eos):
     while bench.scheduler.has_work:
         plan = bench.plan()
         if plan.samples[0]:
-            seen.append(set(plan.sampling.suppress[0].tolist()) - {-1})
+            seen.append(set(option(plan, "suppress")[0]) - {-1})
         bench.scheduler.apply(plan, StepResult(plan.step, np.array([8], np.int32)))
     assert seen == [wanted, wanted, set(), set(), set(), set()]
 
@@ -354,7 +357,7 @@ def test_all_stop_tokens_that_a_request_may_name_are_suppressed():
     bench = Bench()
     stops = tuple(range(MAX_STOP_TOKEN_IDS))
     bench.add(request("a", 2, stop_token_ids=stops, eos=range(40, 48), min_tokens=1))
-    assert set(bench.plan().sampling.suppress[0].tolist()) - {-1} == {*stops, *range(40, 48)}
+    assert set(option(bench.plan(), "suppress")[0]) - {-1} == {*stops, *range(40, 48)}
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxserve.scheduler.wait_estimate import MOST_CORRECTED, WaitEstimate
+from jaxserve.scheduler.estimates import MOST_CORRECTED, WaitEstimate
 
 
 def measured(rate=100.0):

@@ -144,6 +144,8 @@ def test_every_sampling_field_reaches_the_engine() -> None:
         "top_p": 0.9,
         "top_k": 5,
         "min_p": 0.1,
+        "typical_p": 0.75,
+        "top_n_sigma": 1.5,
         "seed": 3,
         "frequency_penalty": 0.25,
         "presence_penalty": -0.25,

@@ -7,7 +7,8 @@ from typing import Any
 from jaxserve.config.fields import SchedulerConfig
 from jaxserve.simulation.ledger import ENDS
 from jaxserve.simulation.scenario import Scenario, build
-from jaxserve.simulation.settings import ReplicaConfig, SloConfig, WorkloadConfig
+from jaxserve.simulation.settings import ReplicaConfig
+from jaxserve.workload.settings import SloConfig, WorkloadConfig
 
 
 def scenario(

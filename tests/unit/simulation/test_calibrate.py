@@ -10,17 +10,17 @@ import pytest
 
 from jaxserve.config.fields import SchedulerConfig
 from jaxserve.errors import ConfigError
-from jaxserve.executor.buckets import BucketGrid
-from jaxserve.executor.simulated import Calibration, CostModel
 from jaxserve.planner import catalogue
 from jaxserve.planner.catalogue import Hardware
 from jaxserve.planner.hf import shape_from_hf
 from jaxserve.planner.memory import Layout
 from jaxserve.simulate import main
 from jaxserve.simulation.calibrate import Fit, fit
+from jaxserve.simulation.executor import Calibration, CostModel
 from jaxserve.simulation.profile import read_profile
 from jaxserve.simulation.scenario import replica_spec
 from jaxserve.simulation.settings import ReplicaConfig
+from jaxserve.step.buckets import BucketGrid
 
 MODEL = {
     "model_type": "llama",

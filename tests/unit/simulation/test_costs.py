@@ -5,11 +5,11 @@ import pytest
 
 from jaxserve.clock import VirtualClock
 from jaxserve.executor.base import Capabilities
-from jaxserve.executor.buckets import BucketGrid
-from jaxserve.executor.simulated import Calibration, CostModel, SimulatedExecutor
 from jaxserve.planner import catalogue
 from jaxserve.planner.memory import Layout
 from jaxserve.planner.roofline import decode_step, machine, prefill_step
+from jaxserve.simulation.executor import Calibration, CostModel, SimulatedExecutor
+from jaxserve.step.buckets import BucketGrid
 
 # llama-3-8b: 32 layers of q and o (4096 x 4096), k and v (4096 x 1024), three MLP matrices (4096 x 14336)
 BODY = 32 * (2 * 4096 * 4096 + 2 * 4096 * 1024 + 3 * 4096 * 14336)

@@ -8,7 +8,7 @@ import pytest
 
 from jaxserve.config.fields import SchedulerConfig
 from jaxserve.errors import ConfigError
-from jaxserve.executor.simulated import CostModel
+from jaxserve.simulation.executor import CostModel
 from jaxserve.simulation.fleet import RetryPolicy
 from jaxserve.simulation.report import report
 from jaxserve.simulation.scenario import Scenario, build, replica_spec, simulate
@@ -70,7 +70,7 @@ def test_every_token_is_counted_once() -> None:
 
 
 def fleet_requests(settings: Scenario):
-    from jaxserve.simulation.workload import generate
+    from jaxserve.workload.generate import generate
 
     limits = replica_spec(settings.replica, settings.scheduler).limits
     return generate(settings.workload, limits.max_model_len, ServiceClass.INTERACTIVE_PAID)

@@ -22,7 +22,7 @@ from jaxserve.weights.orbax import OrbaxCheckpoint
 from sharding import make_mesh
 from tests.golden.reading import DATA
 
-PLAIN, QUANTISED = DATA / "llama3-layout4", DATA / "gpt-oss-mxfp4"
+PLAIN, QUANTIZED = DATA / "llama3-layout4", DATA / "gpt-oss-mxfp4"
 
 
 def silent(done, total):
@@ -113,12 +113,12 @@ def test_weights_are_cast_if_asked(tmp_path):
 
 
 @pytest.mark.parametrize("dtype", [None, "bfloat16"])
-def test_quantised_weights_stay_so_or_are_dequantised(tmp_path, dtype):
-    manifest = convert(Source(path=QUANTISED), tmp_path / "out", dtype, silent)
+def test_quantized_weights_stay_so_or_are_dequantized(tmp_path, dtype):
+    manifest = convert(Source(path=QUANTIZED), tmp_path / "out", dtype, silent)
     kept = {tensor.dtype for tensor in manifest.tensors.values()}
     assert ("uint8" in kept) == (dtype is None)
     assert ("quantization_config" in read_hf_config(tmp_path / "out")) == (dtype is None)
-    assert_same(load(tmp_path / "out", dtype="bfloat16"), load(QUANTISED, dtype="bfloat16"))
+    assert_same(load(tmp_path / "out", dtype="bfloat16"), load(QUANTIZED, dtype="bfloat16"))
 
 
 def test_nothing_is_left_of_a_conversion_that_fails(tmp_path):
@@ -278,6 +278,6 @@ def test_other_trees_are_no_checkpoint_of_maxtext(tmp_path):
         convert(Source(path=tmp_path / "other", kind="maxtext", config=config_file), tmp_path / "out", None, silent)
     with pytest.raises(CheckpointError, match="has no Orbax checkpoint"):
         convert(Source(path=PLAIN, kind="maxtext", config=config_file), tmp_path / "out", None, silent)
-    gpt_oss = Source(path=tmp_path / "odd", kind="maxtext", config=QUANTISED / "config.json")
+    gpt_oss = Source(path=tmp_path / "odd", kind="maxtext", config=QUANTIZED / "config.json")
     with pytest.raises(UnsupportedModelError, match="read for LlamaForCausalLM and MistralForCausalLM, not GptOssForCausalLM"):
         convert(gpt_oss, tmp_path / "out", None, silent)

@@ -18,7 +18,7 @@ from jaxserve.weights.packed import Packer
 from jaxserve.weights.recheck import BlockSums
 from pallas_kernels import native
 from pallas_kernels.matmul import PackedMatrix
-from pallas_kernels.matmul.packed import quantise
+from pallas_kernels.matmul.packed import quantize
 from pallas_kernels.native import load
 from sharding import make_mesh
 from tests.golden.reading import DATA, TOLERANCE, dense_attend, read_golden
@@ -41,7 +41,7 @@ def is_matrix(leaf):
     return isinstance(leaf, PackedMatrix)
 
 
-def quantised(params: Params) -> set[str]:
+def quantized(params: Params) -> set[str]:
     """The ends of the paths of the matrices that are int8."""
     leaves = jax.tree.leaves_with_path(params, is_leaf=is_matrix)
     return {keys[-1].key for keys, leaf in leaves if is_matrix(leaf) and leaf.scales is not None}
@@ -66,7 +66,7 @@ def logits(config, params: Params, tokens) -> np.ndarray:
 def test_rounding(dtype):
     """Each column by itself; one of zeros, one too small for a scale, the largest numbers."""
     columns = [[0, 0, 0], [3e-39, 0, 0], [-1e38, 3e38, 1], [127, -127, 63.5], [-2, 1, 0.5], [1e-30, -1e-30, 0]]
-    matrix = quantise(jnp.asarray(np.array(columns, np.float32).T, dtype), 1)
+    matrix = quantize(jnp.asarray(np.array(columns, np.float32).T, dtype), 1)
     assert matrix.dtype == np.int8
     largest = np.abs(np.asarray(jnp.asarray(np.array(columns), dtype), np.float32)).max(axis=1)
     np.testing.assert_allclose(matrix.scales, np.maximum(largest / 127, 2.0**-126), rtol=1e-6)
@@ -85,7 +85,7 @@ def test_matrices_of_products_are_int8_and_the_rest_is_as_it_was(name, head):
     config = decoder_of(name)
     packer = Packer(config, MESH, "int8")
     whole, params = load_params(DATA / name, config, MESH, "bfloat16"), load_int8(DATA / name, config, "bfloat16")
-    assert quantised(params) == {"qkv", "out", "gate_up", "down"} | head
+    assert quantized(params) == {"qkv", "out", "gate_up", "down"} | head
     for expected in (
         packer.shapes(placed_params(config, MESH, "bfloat16")),
         load_int8("", config, "bfloat16", load_format="dummy"),

@@ -205,7 +205,7 @@ def test_a_bad_index_is_named(tmp_path):
             load_params(tmp_path, decoder, make_mesh(1), "float32")
 
 
-def test_quantised_tensors_are_refused(tmp_path):
+def test_quantized_tensors_are_refused(tmp_path):
     arrays = tensors(config())
     arrays["model.norm.weight"] = np.zeros(16, np.int8)
     with pytest.raises(CheckpointError, match=r"1 not float32, float16, bfloat16: model\.norm\.weight \(int8\)"):

@@ -11,8 +11,8 @@ from jaxserve.models.rules import Packing, Source, WeightRule
 from jaxserve.weights import checkpoint
 from jaxserve.weights.bits import bits
 from jaxserve.weights.packing import read_block
-from jaxserve.weights.panels import read_panels, read_quantised_panels
-from pallas_kernels.matmul.packed import pack, quantise
+from jaxserve.weights.panels import read_panels, read_quantized_panels
+from pallas_kernels.matmul.packed import pack, quantize
 
 
 class Arrays:
@@ -65,13 +65,13 @@ def test_panels(monkeypatch, case, dtype, wanted, piece):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_quantised_panels(monkeypatch, case):
+def test_quantized_panels(monkeypatch, case):
     monkeypatch.setattr(checkpoint, "PIECE", 250)
     sources, packing, shape, split = CASES[case]
     tensors, rule = stored(sources, ml_dtypes.bfloat16), WeightRule(("matrix",), sources, packing)
     plain = read_block(tensors, rule, shape, (slice(None),) * len(shape), "float32")
-    expected = quantise(jnp.asarray(plain), split)
-    values, scales = read_quantised_panels(tensors, rule, shape, split)
+    expected = quantize(jnp.asarray(plain), split)
+    values, scales = read_quantized_panels(tensors, rule, shape, split)
     assert (values.dtype, scales.dtype) == (np.int8, np.float32)
     np.testing.assert_array_equal(values, expected.values)
     np.testing.assert_array_equal(scales, expected.scales)

@@ -1,0 +1,179 @@
+"""A plan padded to its bucket, against a loop over its tokens."""
+
+from dataclasses import fields
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jaxserve.sampling.options import STANDARD
+from jaxserve.step.batch import make_batch
+from jaxserve.step.buckets import Bucket
+from jaxserve.step.plan import Plan
+
+MAX_PAGES, SLOTS = 8, 12
+
+
+def column(data, rows, values, dtype):
+    return np.array(data.draw(st.lists(st.sampled_from(values), min_size=rows, max_size=rows)), dtype)
+
+
+VALUES = {
+    "temperature": [0, 0.5],
+    "top_k": [0, 0, 3],
+    "top_p": [1, 1, 0.5],
+    "min_p": [0, 0, 0.1],
+    "typical_p": [1, 1, 0.5],
+    "top_n_sigma": [0, 0, 1.5],
+    "presence": [0, 0, 0, 1],
+    "frequency": [0, 0, 0, -1],
+    "repetition": [1, 1, 1, 2],
+    "num_logprobs": [-1, -1, 0, 4],
+    "has_bias": [0, 0, 1],
+}
+
+
+def sampling_rows(data, rows):
+    words = np.tile(STANDARD.neutral, (rows, 1))
+    for name, values in VALUES.items():
+        column_of = STANDARD.column(words, name)
+        column_of[:] = column(data, rows, values, column_of.dtype)
+    STANDARD.column(words, "suppress")[:, 0] = column(data, rows, [-1, -1, 5], np.int32)
+    STANDARD.column(words, "key")[:] = [column(data, 2, [1, 2**32 - 1], np.uint32) for _ in range(rows)]
+    return words
+
+
+@st.composite
+def plans(draw, groups=1):
+    """A plan, its page size, and for each row (first position, tokens, pages); pages of `groups` follow one another."""
+    data = draw(st.data())
+    size = draw(st.sampled_from([1, 3, 4]))
+    count = draw(st.integers(1, 6))
+    rows = []
+    for _ in range(count):
+        length = draw(st.integers(1, MAX_PAGES * size))
+        new = draw(st.integers(1, length))
+        held = -(-length // size) * groups
+        pages = draw(st.lists(st.integers(1, 99), min_size=held, max_size=held))
+        rows.append((length - new, draw(st.lists(st.integers(-SLOTS, 500), min_size=new, max_size=new)), pages))
+    table = np.zeros((count, max(len(pages) for _, _, pages in rows)), np.int32)
+    for number, (_, _, pages) in enumerate(rows):
+        table[number, : len(pages)] = pages
+    plan = Plan(
+        step=3,
+        ids=tuple(str(number) for number in range(count)),
+        slots=np.array(draw(st.permutations(range(SLOTS)))[:count], np.int32),
+        tokens=np.concatenate([tokens for _, tokens, _ in rows]).astype(np.int32),
+        query_start=np.cumsum([0, *(len(tokens) for _, tokens, _ in rows)]).astype(np.int32),
+        kv_length=np.array([start + len(tokens) for start, tokens, _ in rows], np.int32),
+        page_table=table,
+        samples=column(data, count, [False, True], np.bool_),
+        sampling=sampling_rows(data, count),
+    )
+    return plan, size, rows
+
+
+def batch_of(plan, size, extra_tokens=3, extra_rows=2, groups=1):
+    bucket = Bucket(plan.num_tokens + extra_tokens, plan.num_rows + extra_rows)
+    return bucket, make_batch(plan, bucket, max_pages=MAX_PAGES, page_size=size, spare_slot=SLOTS, groups=groups).unpacked()
+
+
+@settings(deadline=None)
+@given(plans())
+def test_tokens_against_a_loop(given_plan):
+    plan, size, rows = given_plan
+    bucket, batch = batch_of(plan, size)
+    wanted = {"tokens": [], "positions": []}
+    for start, tokens, _ in rows:
+        for offset, token in enumerate(tokens):
+            position = start + offset
+            wanted["tokens"].append(token)
+            wanted["positions"].append(position)
+    for name, values in wanted.items():
+        array = getattr(batch, name)
+        assert array.dtype == np.int32
+        assert array.tolist() == values + [0] * (bucket.tokens - len(values)), name
+
+
+@settings(deadline=None)
+@given(plans())
+def test_rows_against_a_loop(given_plan):
+    plan, size, rows = given_plan
+    bucket, batch = batch_of(plan, size)
+    spare = bucket.rows - len(rows)
+    ends = np.cumsum([len(tokens) for _, tokens, _ in rows]).tolist()
+    assert batch.query_start.tolist() == [0, *ends, *[ends[-1]] * spare], "a padding row has no tokens"
+    assert batch.kv_length.tolist() == [start + len(tokens) for start, tokens, _ in rows] + [0] * spare
+    assert batch.samples.tolist() == plan.samples.tolist() + [False] * spare
+    assert batch.sampling.position.tolist() == batch.kv_length.tolist()
+    slots = [slot if sample else SLOTS for slot, sample in zip(plan.slots.tolist(), plan.samples.tolist(), strict=True)]
+    assert batch.sampling.slot.tolist() == slots + [SLOTS] * spare, "rows that do not sample write to the spare slot"
+
+
+@settings(deadline=None)
+@given(st.integers(1, 3).flatmap(lambda groups: st.tuples(st.just(groups), plans(groups))))
+def test_pages_of_groups_against_a_loop(drawn):
+    groups, (plan, size, rows) = drawn
+    bucket, batch = batch_of(plan, size, groups=groups)
+    assert (batch.page_table.dtype, batch.kv_slots.dtype) == (np.int32, np.int32)
+    assert (len(batch.page_table), len(batch.kv_slots)) == (groups, groups)
+    for group, (table, slots) in enumerate(zip(batch.page_table.tolist(), batch.kv_slots.tolist(), strict=True)):
+        mine = [pages[group::groups] for _, _, pages in rows]
+        wanted = [
+            pages[position // size] * size + position % size
+            for pages, (start, tokens, _) in zip(mine, rows, strict=True)
+            for position in range(start, start + len(tokens))
+        ]
+        assert slots == wanted + [0] * (bucket.tokens - len(wanted))
+        padded = [pages + [0] * (MAX_PAGES - len(pages)) for pages in mine]
+        assert table == padded + [[0] * MAX_PAGES] * (bucket.rows - len(rows))
+
+
+NEUTRAL = {
+    **{"temperature": 0, "top_k": 0, "top_p": 1, "min_p": 0, "presence": 0, "frequency": 0, "repetition": 1},
+    **{"typical_p": 1, "top_n_sigma": 0, "key": 0, "has_bias": 0, "num_logprobs": -1, "suppress": -1},
+}
+
+
+@settings(deadline=None)
+@given(plans())
+def test_options_and_their_padding(given_plan):
+    plan, size, _ = given_plan
+    _, batch = batch_of(plan, size)
+    rows = plan.num_rows
+    assert set(NEUTRAL) == set(STANDARD.names)
+    for name, fill in NEUTRAL.items():
+        array, given = STANDARD.column(batch.sampling.words, name), STANDARD.column(plan.sampling, name)
+        np.testing.assert_array_equal(array[:rows], given)
+        assert (array[rows:] == fill).all()
+
+
+@settings(deadline=None)
+@given(plans())
+def test_flags_tell_what_any_sampling_row_needs(given_plan):
+    plan, size, _ = given_plan
+    _, batch = batch_of(plan, size)
+    given = {name: STANDARD.column(plan.sampling, name) for name in STANDARD.names}
+    needs = dict.fromkeys(("random", "truncation", "penalties", "bias", "logprobs", "suppression"), False)
+    for row in np.flatnonzero(plan.samples):
+        random = given["temperature"][row] > 0
+        truncated = given["top_k"][row] > 0 or given["top_p"][row] < 1 or given["min_p"][row] > 0
+        truncated = truncated or given["typical_p"][row] < 1 or given["top_n_sigma"][row] > 0
+        needs["random"] |= bool(random)
+        needs["truncation"] |= bool(random and truncated)
+        needs["penalties"] |= bool(given["presence"][row] or given["frequency"][row] or given["repetition"][row] != 1)
+        needs["bias"] |= bool(given["has_bias"][row])
+        needs["suppression"] |= bool((given["suppress"][row] >= 0).any())
+        needs["logprobs"] |= bool(given["num_logprobs"][row] >= 0)
+    assert {need.name: bool(batch.sampling.any(need)) for need in STANDARD.needs} == needs
+
+
+@settings(deadline=None)
+@given(plans())
+def test_nothing_is_shared_with_the_plan(given_plan):
+    plan, size, _ = given_plan
+    _, batch = batch_of(plan, size, extra_tokens=0, extra_rows=0)
+    ours = [getattr(batch, item.name) for item in fields(batch) if item.name != "sampling"]
+    ours += [batch.sampling.words, batch.sampling.position, batch.sampling.slot, *batch.sampling.flags]
+    theirs = [plan.slots, plan.tokens, plan.query_start, plan.kv_length, plan.page_table, plan.samples, plan.sampling]
+    assert not any(np.shares_memory(mine, other) for mine in ours for other in theirs)
