@@ -6,9 +6,11 @@ VENV ?= .venv
 PYTHON ?=
 MODEL ?=
 ARGS ?=
+URL ?= http://127.0.0.1:8000
 JOBS ?= 2
 
 BIN := $(VENV)/bin
+AGENTS := $(VENV)-agents
 READY := $(VENV)/.ready
 PARITY_READY := $(VENV)/.ready-parity
 LOCKED := pyproject.toml $(wildcard requirements/*.txt) scripts/venv
@@ -16,7 +18,7 @@ NATIVE := $(wildcard pallas_kernels/*/*.cc pallas_kernels/*/*.h)
 PROTOS = $(wildcard server/proto/*.proto)
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve test lint format parity smoke proto wheel lock clean
+.PHONY: help install serve test lint format parity smoke triton agents proto wheel lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -44,6 +46,15 @@ parity: $(PARITY_READY) ## redo the comparison with HF transformers live (instal
 
 smoke: $(READY) ## serve the bundled model and ask it one question over HTTP and gRPC
 	$(BIN)/python scripts/smoke.py
+
+triton: $(READY) ## install jax-triton (1 GB; Python 3.12): tests then check the attention kernel of GPUs that are no Hopper
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps \
+		$$(sed -nE 's/^((jax-)?triton==[^ ]+).*/\1/p' requirements/image-cuda13.txt)
+
+agents: $(READY) ## run agent loops of seven libraries against a server of the bundled model, at URL (installs them)
+	@test -x $(AGENTS)/bin/python || $(BIN)/python -m venv $(AGENTS)
+	$(AGENTS)/bin/python -m pip install --quiet --disable-pip-version-check --requirement requirements/agents.txt
+	$(AGENTS)/bin/python scripts/agent_loops.py $(URL) $(ARGS)
 
 proto: $(READY) ## generate the gRPC stubs again
 	$(BIN)/python -m grpc_tools.protoc --proto_path=. --python_out=. --pyi_out=. --grpc_python_out=. $(PROTOS)

@@ -20,18 +20,19 @@ import numpy as np
 
 from benchmarks import machine
 from pallas_kernels.kv_write import kv_write
-from pallas_kernels.ragged_paged_attention import ragged_paged_attention
+from pallas_kernels.ragged_paged_attention import AttentionOptions, ragged_paged_attention
 
 LAYERS, PAGES, KV_HEADS, SIZE, DIM, HEADS, TABLE = 4, 1500, 4, 16, 64, 16, 64
 DECODES = ((1, 128), (1, 1024), (8, 512), (16, 256), (16, 1024), (32, 128), (32, 512))  # rows, context
 CHUNKS = ((128, 128), (512, 512), (256, 1024))  # queries, context
+OPTIONS = AttentionOptions(DIM**-0.5)
 RESULTS = Path(__file__).parent / "results" / "attention.json"
 
 
 def paged(q: jax.Array, kv_pages: jax.Array, table: jax.Array, start: jax.Array, length: jax.Array) -> jax.Array:
     """All layers, each fed by the one before."""
     for layer in range(LAYERS):
-        q = ragged_paged_attention(q, kv_pages, table, start, length, layer=layer, scale=DIM**-0.5)
+        q = ragged_paged_attention(q, kv_pages, table, start, length, layer=layer, options=OPTIONS)
     return q
 
 
@@ -88,16 +89,15 @@ def compile_seconds(tokens: int, rows: int, layers: int = 12) -> float:
     def step(q: jax.Array, kv_pages: jax.Array, table: jax.Array, start: jax.Array, length: jax.Array) -> Any:
         for layer in range(layers):
             kv_pages = kv_write(kv_pages, q[:, :KV_HEADS], q[:, :KV_HEADS], jnp.arange(tokens), layer=layer)
-            q += ragged_paged_attention(q, kv_pages, table, start, length, layer=layer, scale=DIM**-0.5)
+            q += ragged_paged_attention(q, kv_pages, table, start, length, layer=layer, options=OPTIONS)
         return q, kv_pages
 
-    shape, ints = jax.ShapeDtypeStruct, jnp.int32
     arguments = (
-        shape((tokens, HEADS, DIM), jnp.bfloat16),
-        shape((layers, PAGES, 2, KV_HEADS, SIZE, DIM), jnp.bfloat16),
-        shape((rows, TABLE), ints),
-        shape((rows + 1,), ints),
-        shape((rows,), ints),
+        jax.ShapeDtypeStruct((tokens, HEADS, DIM), jnp.bfloat16),
+        jax.ShapeDtypeStruct((layers, PAGES, 2, KV_HEADS, SIZE, DIM), jnp.bfloat16),
+        jax.ShapeDtypeStruct((rows, TABLE), jnp.int32),
+        jax.ShapeDtypeStruct((rows + 1,), jnp.int32),
+        jax.ShapeDtypeStruct((rows,), jnp.int32),
     )
     start = time.process_time()
     jax.jit(step, donate_argnums=1).lower(*arguments).compile()

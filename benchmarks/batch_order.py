@@ -27,7 +27,7 @@ from rich.table import Table
 
 from benchmarks import machine
 from benchmarks.batch_requests import Workload, requests, write_checkpoint, write_lines
-from jaxserve.answering import LocalAnswers, sequences_in_flight
+from jaxserve.answering import LocalAnswerer, sequences_in_flight
 from jaxserve.config.fields import EngineConfig
 from jaxserve.jobs.config import JobConfig
 from jaxserve.jobs.files import JobFiles
@@ -96,7 +96,7 @@ async def measure(model: Path, scratch: Path, repeats: int, names: Sequence[str]
         }
     )
     found: dict[str, Any] = {}
-    async with LocalAnswers.start(config, lambda *_: None) as answers:
+    async with LocalAnswerer.start(config, lambda *_: None) as answers:
         for name in names:
             workload, orders = WORKLOADS[name]
             lines = write_lines(scratch / f"{name}.jsonl", list(requests(workload)), model.name)
@@ -111,7 +111,7 @@ async def measure(model: Path, scratch: Path, repeats: int, names: Sequence[str]
     return found
 
 
-async def once(answers: LocalAnswers, config: EngineConfig, files: JobFiles, order: Order) -> dict[str, float]:
+async def once(answers: LocalAnswerer, config: EngineConfig, files: JobFiles, order: Order) -> dict[str, float]:
     """One job."""
     load = os.getloadavg()[0]
     with patch("jaxserve.jobs.reader.ORDERS", {"file": order}):

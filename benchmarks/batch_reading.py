@@ -15,9 +15,9 @@ from jaxserve.jobs.answers import Answer
 from jaxserve.jobs.config import JobConfig
 from jaxserve.jobs.files import JobFiles
 from jaxserve.jobs.job import Job
-from jaxserve.jobs.lines import AdmissionOrder
+from jaxserve.jobs.lines import Line
 from jaxserve.jobs.storage import JobModel
-from jaxserve.jobs.summary import Progress
+from jaxserve.jobs.summary import JobProgress
 
 _USAGE = {"prompt_tokens": 500, "completion_tokens": 20}
 
@@ -25,7 +25,7 @@ _USAGE = {"prompt_tokens": 500, "completion_tokens": 20}
 class AtOnce:
     """Every line has the same short answer."""
 
-    async def answer(self, line: AdmissionOrder) -> Answer:
+    async def answer(self, line: Line) -> Answer:
         """Without a wait."""
         return Answer(200, "cmpl-0", {"choices": [{"text": "an answer of some twenty tokens"}], "usage": _USAGE})
 
@@ -42,7 +42,7 @@ def run(folder: Path) -> dict[str, Any]:
         if read % 2**28 == 0 or read == size:
             look(0)
 
-    def worked(progress: Progress) -> None:
+    def worked(progress: JobProgress) -> None:
         look(progress.all_runs.done)
 
     look(0)

@@ -5,7 +5,7 @@
 
 Writes benchmarks/results/comparisons.json, from which the second command draws the plots of docs/scheduling.md. llama-3-8b on one
 H100. Where a comparison needs a policy that the product does not have (static batches, first come first served between
-tenants, other victims), the running scheduler's own is replaced by the few lines below; all else stays as it is.
+tenants, other victims), the scheduler is given another `Policy`; all else stays as it is.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ import numpy as np
 
 from benchmarks import machine
 from jaxserve.config.fields import SchedulerConfig
-from jaxserve.scheduler.draft import StepDraft
-from jaxserve.scheduler.scheduler import Scheduler
+from jaxserve.scheduler.policy import DEFAULT_POLICY, Policy
 from jaxserve.simulation.executor import CostModel
 from jaxserve.simulation.fleet import Fleet, RetryPolicy
 from jaxserve.simulation.ledger import merged
@@ -39,7 +38,6 @@ from jaxserve.workload.stats import Percentiles
 
 RESULTS = Path(__file__).parent / "results" / "comparisons.json"
 POINTS = 120  # of a curve
-Patch = Callable[[Scheduler], None]
 
 
 def simulate(
@@ -47,22 +45,18 @@ def simulate(
     replica: dict[str, Any] | None = None,
     scheduler: dict[str, Any] | None = None,
     slo: dict[str, Any] | None = None,
-    patch: Patch | None = None,
+    policy: Policy = DEFAULT_POLICY,
     retry: RetryPolicy | None = None,
     **workload: Any,
 ) -> tuple[Report, Fleet]:
-    """Simulate one variant to its end; `patch` changes its scheduler, `retry` its clients."""
+    """Simulate one variant to its end; `policy` is its scheduler's, `retry` its clients'."""
     scenario = Scenario(
         replica=ReplicaConfig(**(replica or {})),
         scheduler=SchedulerConfig(**{"ttft_target_ms": 0.0, **(scheduler or {})}),
         workload=WorkloadConfig(**workload),
         slo=SloConfig(**(slo or {})),
     )
-    fleet = build(scenario)
-    if patch is not None:
-        patch(scheduler_of(fleet))
-    if retry is not None:
-        fleet._retry = retry
+    fleet = build(scenario, policy=policy, retry=retry)
     while fleet.step():
         pass
     fleet.ledger.check()
@@ -72,13 +66,6 @@ def simulate(
 def run(**settings: Any) -> Report:
     """The report of a variant."""
     return simulate(**settings)[0]
-
-
-def scheduler_of(fleet: Fleet) -> Scheduler:
-    """The scheduler of the one replica."""
-    (replica,) = fleet._replicas
-    assert replica is not None
-    return replica._scheduler
 
 
 def figures(result: Report) -> dict[str, Any]:
@@ -109,29 +96,25 @@ def figures(result: Report) -> dict[str, Any]:
 # Static against continuous batching
 
 
-def static_batches(scheduler: Scheduler) -> None:
-    """Admit what waits when nothing runs, as many as there are rows, and nobody else before the last of them has ended."""
-    batcher, running, waiting = scheduler._batcher, scheduler._running, scheduler._waiting
-    admit, left = batcher._admit, [0]
+class StaticBatches:
+    """Start what waits when nothing runs, as many as there are rows, and nobody else before the last of them has ended."""
 
-    def gated(draft: StepDraft, *, only_interactive: bool) -> None:
-        if not len(running):
-            left[0] = min(len(waiting), running.rows.num_free)
-        before = len(running)
-        free, running.rows._free = running.rows._free, running.rows._free[: left[0]]
-        held = free[left[0] :]
-        admit(draft, only_interactive=only_interactive)
-        running.rows._free = running.rows._free + held
-        left[0] -= len(running) - before
+    def __init__(self, rows: int) -> None:
+        self._rows = rows
+        self._end = 0  # sequences that have started when the batch is full
 
-    batcher._admit = gated  # type: ignore[method-assign]
+    def __call__(self, num_running: int, num_waiting: int, num_started: int) -> bool:
+        """See `Policy.may_start`."""
+        if not num_running:
+            self._end = num_started + min(num_waiting, self._rows)
+        return num_started < self._end
 
 
 def batching() -> dict[str, Any]:
     """Throughput and latency as the load grows."""
     runs = []
     for rate in (1, 2, 4, 8, 16, 24, 32, 40, 48):
-        for name, patch in (("static", static_batches), ("continuous", None)):
+        for name, policy in (("static", Policy(may_start=StaticBatches(64))), ("continuous", DEFAULT_POLICY)):
             result = run(
                 requests=max(100, 20 * rate),
                 rate=float(rate),
@@ -140,7 +123,7 @@ def batching() -> dict[str, Any]:
                 output_tokens=128,
                 output_sigma=0.8,
                 scheduler={"max_num_seqs": 64, "max_num_batched_tokens": 2048},
-                patch=patch,
+                policy=policy,
             )
             runs.append({"policy": name, "rate": rate, **figures(result)})
     return {"runs": runs}
@@ -179,21 +162,17 @@ def thinned(curve: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
 # Preemption victims
 
 
-def youngest(scheduler: Scheduler) -> None:
-    """The victim is the one admitted last."""
-    scheduler._preempter._cost = lambda sequence: (False, 0, 0.0, -sequence.order)  # type: ignore[method-assign]
-
-
-def oldest(scheduler: Scheduler) -> None:
-    """The victim is the one admitted first, of those younger than the one in need: it cannot be its own victim."""
-    scheduler._preempter._cost = lambda sequence: (False, 0, 0.0, sequence.order)  # type: ignore[method-assign]
+VICTIMS = {
+    "oldest first": Policy(victim=lambda victim: (victim.sequence.order,)),  # of those younger than the one in need
+    "youngest first": Policy(victim=lambda victim: (-victim.sequence.order,)),
+    "cheapest a page": DEFAULT_POLICY,
+}
 
 
 def victims() -> dict[str, Any]:
     """Tokens computed again, with too little memory and nothing held back for growth."""
-    policies: dict[str, Patch | None] = {"oldest first": oldest, "youngest first": youngest, "cheapest a page": None}
     runs = []
-    for name, patch in policies.items():
+    for name, policy in VICTIMS.items():
         for seed in range(2):
             result = run(
                 requests=400,
@@ -206,7 +185,7 @@ def victims() -> dict[str, Any]:
                 output_sigma=0.8,
                 replica={"num_pages": 1500, "prefix_caching": False},
                 scheduler={"max_num_seqs": 64, "max_num_batched_tokens": 1024, "growth_reserve": 0.0},
-                patch=patch,
+                policy=policy,
             )
             runs.append({"policy": name, "seed": seed, **figures(result), "tokens": result.engines.tokens})
     return {"runs": runs}
@@ -215,26 +194,7 @@ def victims() -> dict[str, Any]:
 # Fairness
 
 
-def first_come_first_served(scheduler: Scheduler) -> None:
-    """Between tenants too: the one whose first request has waited longest is next."""
-    scheduler._waiting._work = ByArrival(scheduler)  # type: ignore[assignment]
-
-
-class ByArrival:
-    """Tenants' token-work, but that a tenant's place in the line is the arrival of its first request."""
-
-    def __init__(self, scheduler: Scheduler) -> None:
-        self._work = scheduler._work
-        self._queues = scheduler._waiting._queues
-
-    def counter(self, tenant: str) -> float:
-        """Time at which the first of its waiting requests arrived."""
-        return min(queues[tenant][0].request.arrival for queues in self._queues.values() if tenant in queues)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._work, name)
-
-
+FIRST_COME = Policy(order=lambda first, work: first.request.arrival)  # first served, between tenants too
 LIGHT = ("one", "two", "three", "four")
 FAIR_REPLICA = {"prefix_caching": False}
 FAIR_SCHEDULER = {"max_num_seqs": 64, "max_num_batched_tokens": 512}
@@ -251,12 +211,12 @@ def fairness() -> dict[str, Any]:
         shares.write_text(json.dumps(SHARES))
         runs = [
             _fair_run("alone", trace=light),
-            _fair_run("first come, first served", patch=first_come_first_served, tenants=tenants, **MODERATE),
+            _fair_run("first come, first served", policy=FIRST_COME, tenants=tenants, **MODERATE),
             _fair_run("fair", tenants=tenants, **MODERATE),
             _fair_run("fair, with shares", policies=str(shares), tenants=tenants, **MODERATE),
         ]
         crowded = [
-            _fair_run("first come, first served", patch=first_come_first_served, tenants=tenants, **CROWDED),
+            _fair_run("first come, first served", policy=FIRST_COME, tenants=tenants, **CROWDED),
             _fair_run("fair", tenants=tenants, **CROWDED),
             _fair_run("fair, with shares", policies=str(shares), tenants=tenants, **CROWDED),
         ]
@@ -284,11 +244,11 @@ def _entry(one: WorkloadRequest) -> dict[str, Any]:
     }
 
 
-def _fair_run(name: str, *, patch: Patch | None = None, policies: str | None = None, **workload: Any) -> dict[str, Any]:
+def _fair_run(name: str, *, policy: Policy = DEFAULT_POLICY, policies: str | None = None, **workload: Any) -> dict[str, Any]:
     result, fleet = simulate(
         replica=FAIR_REPLICA,
         scheduler={**FAIR_SCHEDULER, "max_waiting": 10**6, "max_waiting_tokens": 10**9, "policies": policies},
-        patch=patch,
+        policy=policy,
         **workload,
     )
     light = merged(tally for (tenant, _, _), tally in fleet.ledger.tallies.items() if tenant in LIGHT)
@@ -363,9 +323,7 @@ def _overload_run(name: str, **settings: Any) -> dict[str, Any]:
 # Swap against recompute
 
 
-def swap_always(scheduler: Scheduler) -> None:
-    """Whatever it costs."""
-    scheduler._preempter._cheaper_to_swap = lambda sequence: True  # type: ignore[method-assign]
+ALWAYS_SWAP = Policy(swap=lambda swap, recompute: True)
 
 
 def swapping() -> dict[str, Any]:
@@ -382,7 +340,7 @@ def swapping() -> dict[str, Any]:
     runs: list[dict[str, Any]] = [{"policy": "recompute", "gbps": None, **figures(run(replica=memory, **settings))}]
     for gbps in (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0):
         swap = {**memory, "swap_gib": 64.0, "swap_gbps": gbps}
-        runs.append({"policy": "swap", "gbps": gbps, **figures(run(replica=swap, patch=swap_always, **settings))})
+        runs.append({"policy": "swap", "gbps": gbps, **figures(run(replica=swap, policy=ALWAYS_SWAP, **settings))})
         runs.append({"policy": "the cheaper", "gbps": gbps, **figures(run(replica=swap, **settings))})
     return {"runs": runs, "crossover_gbps": crossover_gbps(settings["scheduler"], memory)}
 

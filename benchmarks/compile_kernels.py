@@ -29,7 +29,7 @@ from jax.sharding import SingleDeviceSharding
 
 from jaxserve.aot.target import Target as CompileTarget
 from jaxserve.commands import write_json
-from pallas_kernels.ragged_paged_attention import ragged_paged_attention
+from pallas_kernels.ragged_paged_attention import AttentionOptions, ragged_paged_attention
 from pallas_kernels.registry import Target
 
 DTYPES = {"bf16": ("bfloat16", "bfloat16"), "f16": ("float16", "float16"), "f8 cache": ("bfloat16", "float8_e4m3fn")}
@@ -49,7 +49,8 @@ def lower(device: jax.Device, dtype: str, dim: int, page_size: int) -> Any:
     q_dtype, kv_dtype = DTYPES[dtype]
     placed = partial(jax.ShapeDtypeStruct, sharding=SingleDeviceSharding(device))
     pages = (1, PAGES, 2, KV_HEADS, page_size, dim)
-    call = partial(ragged_paged_attention, layer=0, scale=0.1, implementation="mosaic_gpu", target=Target.of(device))
+    options = AttentionOptions(0.1)
+    call = partial(ragged_paged_attention, layer=0, options=options, implementation="mosaic_gpu", target=Target.of(device))
     return jax.jit(call).lower(
         placed((TOKENS, HEADS, dim), jnp.dtype(q_dtype)),
         placed(pages, jnp.dtype(kv_dtype)),

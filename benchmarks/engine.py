@@ -24,6 +24,7 @@ from rich.table import Table
 from benchmarks import llama150m, machine
 from benchmarks.peer import Peer
 from jaxserve import LLM, SamplingParams
+from jaxserve.types import TokensPrompt
 
 PROMPT, OUTPUT = 128, 128
 RESULTS = Path(__file__).parent / "results" / "engine.json"
@@ -45,7 +46,7 @@ class Ours:
 
     def seconds(self, rows: int, output: int) -> float:
         """Wall time of `rows` random prompts with `output` tokens each."""
-        prompts = [{"prompt_token_ids": self._rng.integers(3, 32000, PROMPT).tolist()} for _ in range(rows)]
+        prompts: list[TokensPrompt] = [{"prompt_token_ids": self._rng.integers(3, 32000, PROMPT).tolist()} for _ in range(rows)]
         params = SamplingParams(temperature=0.0, max_tokens=output, ignore_eos=True)
         start = time.perf_counter()
         self._llm.generate(prompts, params)

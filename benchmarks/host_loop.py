@@ -36,11 +36,11 @@ from jaxserve.engine.intake import Intake, IntakeLimits
 from jaxserve.engine.link import EngineLoad
 from jaxserve.engine.outputs import RequestOutputs
 from jaxserve.engine.preparation import model_directory
-from jaxserve.engine.remote.messages import Turned, decode_from_engine, encode, outcomes_of, turned
+from jaxserve.engine.remote.codec import encode
+from jaxserve.engine.remote.messages import Turned, decode_from_engine
 from jaxserve.engine.remote.server import deal
 from jaxserve.executor.flat_params import FlatParams
 from jaxserve.sampling.params import SamplingParams
-from jaxserve.scheduler.request import Update
 from jaxserve.scheduler.scheduler import Scheduler
 from jaxserve.step.batch import make_batch
 from jaxserve.step.buckets import BucketGrid
@@ -50,7 +50,7 @@ from jaxserve.types import RequestOptions, ServiceClass
 
 PROMPT, MAX_LEN, PAGE_SIZE, VOCAB, WAITING, TENANTS = 128, 2048, 16, 500, 1024, 8
 RESULTS = Path(__file__).parent / "results" / "host_loop.json"
-WEIGHTS, STATE = 75, 7  # arrays of a model of 12 layers, and of what lives on the device
+WEIGHTS, STATE = 51, 7  # arrays of a model of 12 layers, and of what lives on the device
 ENGINE = ("schedule", "batch", "dispatch", "apply", "send")
 FRONT_END = ("receive", "outputs")
 PHASES = (*ENGINE, *FRONT_END)
@@ -123,23 +123,21 @@ class Loop:
         self.state, packed = self.program(self.params, self.state, batch)
         np.asarray(packed)
         marks.append(time.perf_counter())
-        updates = self.scheduler.apply(plan, StepResult(plan.step, drawn[: plan.num_rows]), marks[-1] - marks[0])
+        updates = self.scheduler.apply(plan, StepResult.of_rows(plan, drawn[: plan.num_rows]), marks[-1] - marks[0])
         marks.append(time.perf_counter())
         shares, _ = deal(updates, self.owners)
-        content = encode(turned(marks[-1], EngineLoad(), shares[OWNER]))
+        content = encode(Turned(marks[-1], EngineLoad(), shares[OWNER].updates))
         marks.append(time.perf_counter())
         message = decode_from_engine(content)
         assert isinstance(message, Turned)
-        outcomes = outcomes_of(message)
         marks.append(time.perf_counter())
-        for update in outcomes:
-            assert isinstance(update, Update)
+        for update in message.updates:
             self.outputs[update.id].push(update)
         marks.append(time.perf_counter())
         for phase, start, end in zip(PHASES, marks, marks[1:], strict=False):
             self.seconds[phase].append(end - start)
         for update in updates:
-            if update.reason is not None:
+            if update.finish_reason is not None:
                 del self.outputs[update.id], self.owners[update.id]
                 self.add()
 

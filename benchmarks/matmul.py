@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,8 @@ import numpy as np
 from benchmarks import machine
 from jaxserve.commands import write_json
 from pallas_kernels import native
-from pallas_kernels.matmul import PackedMatrix, matmul
-from pallas_kernels.matmul.packed import pack, quantize
+from pallas_kernels.matmul import Panels, Rows, Weight, matmul, pack
+from pallas_kernels.quantization import SCHEMES
 
 MATRICES = {"qkv": (1024, 1536), "out": (1024, 1024), "gate_up": (1024, 5632), "down": (2816, 1024), "head": (1024, 32000)}
 TABLE = "table"  # the head of tied embeddings: [32000, 1024], its rows as they are
@@ -34,7 +34,7 @@ ENOUGH = 160 * 2**20  # bytes of matrices that no cache holds
 RESULTS = Path(__file__).parent / "results" / "matmul.json"
 
 
-def program(x: jax.Array, matrices: Sequence[jax.Array | PackedMatrix], implementation: str) -> jax.Array:
+def program(x: jax.Array, matrices: Sequence[Weight], implementation: str) -> jax.Array:
     """Products with all matrices, one after the other, each of rows that the one before could have changed."""
     total = jnp.zeros((x.shape[0], 1), jnp.float32)
     for matrix in matrices:
@@ -43,7 +43,7 @@ def program(x: jax.Array, matrices: Sequence[jax.Array | PackedMatrix], implemen
     return total
 
 
-def milliseconds(calls: dict[str, Callable[[], jax.Array]], rounds: int) -> dict[str, float]:
+def milliseconds(calls: Mapping[str, Callable[[], jax.Array]], rounds: int) -> dict[str, float]:
     """Medians of each call, in turns."""
     times: dict[str, list[float]] = {name: [] for name in calls}
     for turn in range(rounds + 1):
@@ -63,10 +63,12 @@ def measure(name: str, dtype: str, rows: Sequence[int], rounds: int) -> list[dic
     rng = np.random.default_rng(0)
     shape = (outputs, inputs) if name == TABLE else (inputs, outputs)
     plain = [jnp.asarray(rng.standard_normal(shape, np.float32) / 32, dtype) for _ in range(count)]
-    packed = [pack(matrix, 1, "rows" if name == TABLE else "panels") for matrix in plain]
+    layout = Rows((1,)) if name == TABLE else Panels((0,), shape)
+    packed = [pack(matrix, layout) for matrix in plain]
     sides = {"native": (packed, "cpu_native"), "xla": (packed if name == TABLE else plain, "xla")}
     if name != TABLE:
-        sides["int8"] = ([quantize(matrix, 1) for matrix in [*plain, *plain]][: -(-ENOUGH // (inputs * outputs))], "cpu_native")
+        rounded = [pack(matrix, layout, SCHEMES["int8"]) for matrix in [*plain, *plain]]
+        sides["int8"] = (rounded[: -(-ENOUGH // (inputs * outputs))], "cpu_native")
     cases = []
     for tokens in rows:
         calls = {}

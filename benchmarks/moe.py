@@ -24,7 +24,7 @@ from flax import nnx
 
 from benchmarks import machine, moe_flops
 from jaxserve.commands import write_json
-from jaxserve.executor.experts import DividedVisit
+from jaxserve.executor.experts import ShardedDispatch
 from jaxserve.models.config import DecoderConfig, Experts
 from jaxserve.models.experts import Experts as ExpertsLayer
 from jaxserve.models.families.mixtral import config_from_hf
@@ -89,7 +89,7 @@ def sparse_layer(config: DecoderConfig, dtype: str, seed: int = 0) -> tuple[Laye
     mesh = make_mesh()
 
     def layer(parameters: Any, x: jax.Array, tokens: jax.Array) -> jax.Array:
-        y: jax.Array = nnx.merge(graph, parameters)(x, DividedVisit(mesh, tokens))
+        y: jax.Array = nnx.merge(graph, parameters)(x, ShardedDispatch(mesh, tokens))
         return y
 
     return jax.jit(layer), parameters

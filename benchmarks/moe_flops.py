@@ -18,7 +18,7 @@ from jax.sharding import SingleDeviceSharding
 
 from jaxserve.aot.target import Target as CompileTarget
 from jaxserve.executor.compile_cache import nothing_kept
-from jaxserve.models.experts import ExpertWeights, Visitors, visit_some, visits
+from jaxserve.models.experts import ExpertWeights, RoutedTokens, apply_experts, tokens_per_expert
 from jaxserve.models.routing import Routed
 from pallas_kernels.grouped_matmul import grouped_matmul
 from pallas_kernels.grouped_matmul.mosaic_gpu import list_tiles
@@ -84,13 +84,15 @@ def compiled(model: Model, tokens: int, device: jax.Device) -> str:
         shared_down=None,
     )
     choice = (tokens, model.active)
-    visitors = Visitors(array((tokens, model.embed), DTYPE), Routed(array(choice, jnp.int32), array(choice, jnp.float32)), None)
+    chosen = Routed(array(choice, jnp.int32), array(choice, jnp.float32))
+    routed = RoutedTokens(array((tokens, model.embed), DTYPE), chosen, None)
     matmul = partial(grouped_matmul, dtype=DTYPE, target=Target.of(device))
 
-    def layer(visitors: Visitors, weights: ExpertWeights) -> jax.Array:
-        return visit_some(visitors, weights, 0, visits(visitors.routed.experts, model.experts), "silu", matmul)
+    def layer(routed: RoutedTokens, weights: ExpertWeights) -> jax.Array:
+        sizes = tokens_per_expert(routed.routed.experts, model.experts)
+        return apply_experts(routed, weights, 0, sizes, "silu", matmul)
 
-    return str(jax.jit(layer).lower(visitors, weights).compile().as_text())
+    return str(jax.jit(layer).lower(routed, weights).compile().as_text())
 
 
 def computed(model: Model, tokens: int) -> dict[str, Any]:

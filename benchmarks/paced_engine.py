@@ -26,11 +26,11 @@ from jaxserve.engine.client import ModelInfo
 from jaxserve.engine.core import EngineCore
 from jaxserve.engine.intake import IntakeLimits, IntakeRules
 from jaxserve.engine.link import EngineDescription
-from jaxserve.engine.remote.builders import Progress, ServedEngine
+from jaxserve.engine.remote.builders import BuildProgress, ServedEngine
 from jaxserve.executor.base import Capabilities
 from jaxserve.metrics.turn import ExecutorCounts
 from jaxserve.scheduler.scheduler import Scheduler
-from jaxserve.step.plan import Plan, StepResult
+from jaxserve.step.plan import Ints, Plan, StepResult
 from jaxserve.types import ServiceClass
 
 BUILDER = "benchmarks.paced_engine:paced_engine"
@@ -79,14 +79,16 @@ def write_tokenizer(directory: Path) -> Path:
 class PacedHandle:
     """A step that is over at a known time."""
 
-    step: int
-    rows: int
+    plan: Plan
     ends: float
+
+    def choose(self, masks: Ints | None) -> None:
+        """Stamps are not chosen."""
 
     def result(self) -> StepResult:
         """Wait for that time."""
         time.sleep(max(0.0, self.ends - time.monotonic()))
-        return StepResult(self.step, np.full(self.rows, stamp(self.ends), np.int32))
+        return StepResult.of_rows(self.plan, np.full(self.plan.num_rows, stamp(self.ends), np.int32))
 
 
 class PacedExecutor:
@@ -105,7 +107,7 @@ class PacedExecutor:
     def submit(self, plan: Plan) -> PacedHandle:
         """Queue a step."""
         self._free_at = max(self._free_at, time.monotonic()) + self._step_seconds
-        return PacedHandle(plan.step, plan.num_rows, self._free_at)
+        return PacedHandle(plan, self._free_at)
 
     def capabilities(self) -> Capabilities:
         """The limits."""
@@ -116,7 +118,7 @@ class PacedExecutor:
         return ExecutorCounts()
 
 
-def paced_engine(argument: Mapping[str, Any], progress: Progress) -> ServedEngine:
+def paced_engine(argument: Mapping[str, Any], progress: BuildProgress) -> ServedEngine:
     """The builder of an engine process: of `rows` sequences, steps of `step_seconds`, and the `tokenizer`'s path."""
     rows = argument["rows"]
     tokens = max(PREFILL_TOKENS, rows)

@@ -23,10 +23,11 @@ from benchmarks import machine
 from benchmarks.matmul import milliseconds
 from jaxserve.commands import write_json
 from pallas_kernels import native
-from pallas_kernels.ragged_paged_attention import ragged_paged_attention
+from pallas_kernels.ragged_paged_attention import AttentionOptions, ragged_paged_attention
 
 LAYERS, KV_HEADS, SIZE, DIM, HEADS = 12, 4, 16, 64, 16
 ROWS, CONTEXTS, PROMPTS = (1, 8, 16, 32), (128, 512, 2048), (128, 512, 2048)
+OPTIONS = AttentionOptions(DIM**-0.5)
 RESULTS = Path(__file__).parent / "results" / "paged_attention.json"
 
 
@@ -35,7 +36,7 @@ def program(
 ) -> jax.Array:
     """All layers."""
     for layer in range(LAYERS):
-        q = ragged_paged_attention(q, kv_pages, table, start, length, layer=layer, scale=DIM**-0.5, implementation=implementation)
+        q = ragged_paged_attention(q, kv_pages, table, start, length, layer=layer, options=OPTIONS, implementation=implementation)
     return q
 
 

@@ -28,7 +28,7 @@ from benchmarks import machine, step_profile
 from jaxserve.clock import RealClock
 from jaxserve.config.fields import EngineConfig, SchedulerConfig
 from jaxserve.engine.build import BuiltEngine, build_engine
-from jaxserve.engine.loop import EngineLoop, Outcome, Refusal
+from jaxserve.engine.loop import EngineLoop, Refusal, TurnOutcome
 from jaxserve.sampling.params import SamplingParams
 from jaxserve.scheduler.request import EngineRequest
 from jaxserve.simulation.scenario import Scenario, simulate
@@ -94,7 +94,7 @@ class Engine:
         """End the thread."""
         self._loop.stop()
 
-    def _sink(self, outcomes: list[Outcome]) -> None:
+    def _sink(self, outcomes: list[TurnOutcome]) -> None:
         now = self.clock.now()
         for outcome in outcomes:
             if isinstance(outcome, Refusal):
@@ -105,7 +105,7 @@ class Engine:
                 return
             if outcome.token is not None:
                 self.times[outcome.id].tokens.append(now)
-            if outcome.reason is not None:
+            if outcome.finish_reason is not None:
                 self._unfinished.discard(outcome.id)
         if not self._unfinished:
             self._done.put(None)

@@ -84,7 +84,7 @@ async def measure(server: servers.Started, given: argparse.Namespace, report: di
     """Fill in the report, and write it after every minute."""
     subject = await look(server.http, server.grpc, server.popen.pid)
     rate = given.rate or await _rate(subject, given, report)
-    soak = Soak(subject, minute(rate, subject.context, given.minute_seconds), given.minute_seconds)
+    soak = Soak(subject, minute(rate, subject.context, given.minute_seconds, forms=given.forms), given.minute_seconds)
     table = Table()
     report |= {"rate": rate, "minutes": soak.rows}
 
@@ -149,6 +149,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--capacity-seconds", type=float, default=60.0, help="for which it is measured")
     parser.add_argument("--clients", type=int, default=32, help="with which it is measured")
     parser.add_argument("--model", default=OWN_MODEL, help="checkpoint directory or bundled model; by default 150M parameters")
+    parser.add_argument("--forms", type=float, default=0.25, help="share of plain streams whose output must match a regex")
     parser.add_argument("--neighbours", type=int, default=max(1, len(os.sched_getaffinity(0)) // 2), help="cores it takes")
     parser.add_argument("--cycle", type=float, default=20.0, help="seconds from one burst of the neighbour to the next")
     parser.add_argument("--busy", type=float, default=7.0, help="seconds of a burst")

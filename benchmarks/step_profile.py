@@ -41,7 +41,7 @@ from jaxserve.sampling.params import SamplingParams
 from jaxserve.scheduler.request import EngineRequest
 from jaxserve.simulation.calibrate import Fit, fit
 from jaxserve.simulation.profile import read_profile
-from jaxserve.step.plan import Plan, StepResult
+from jaxserve.step.plan import Ints, Plan, StepResult
 
 BURST = 3  # steps submitted one after another
 HOST_STEPS = 40
@@ -127,6 +127,9 @@ class _Watched:
     def __init__(self, waits: Waits, handle: StepHandle) -> None:
         self._waits = waits
         self._handle = handle
+
+    def choose(self, masks: Ints | None) -> None:
+        self._handle.choose(masks)
 
     def result(self) -> StepResult:
         """The step's; the wait is counted."""

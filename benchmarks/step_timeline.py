@@ -35,6 +35,7 @@ from jaxserve.commands import write_json
 from jaxserve.config.fields import EngineConfig
 from jaxserve.engine.build import build_engine
 from jaxserve.executor.local import LocalExecutor
+from jaxserve.sampling.options import STANDARD
 from jaxserve.step.plan import Plan
 from pallas_kernels import native
 
@@ -198,8 +199,9 @@ def measure(executor: LocalExecutor, steps: int, vocabulary: int) -> list[dict[s
         plan = make_plan(shape, executor.capabilities().page_size, vocabulary)
         executor.submit(plan).result()
         times = timed(executor, plan, steps)
-        _, program = executor._programs.steps.choose(plan.num_tokens, plan.num_rows)
-        parts = traced(executor, plan, steps, kinds(program.as_text()))
+        bucket = executor._programs.steps.bucket(plan.num_tokens, plan.num_rows)
+        program = executor._programs.steps.program(bucket, STANDARD.needed(plan.sampling, plan.samples))
+        parts = traced(executor, plan, steps, kinds(program.forward.as_text()) | kinds(program.choose.as_text()))
         scale = times["ms"] / sum(parts.values())
         read, operations = work(shape)
         bounds = {"bytes_ms": 1e3 * read / best["bytes_per_s"], "flops_ms": 1e3 * operations / best["flops_per_s"]}

@@ -28,6 +28,7 @@ from server.proto import inference_pb2 as pb
 
 _TEXT = re.compile(rb'"text":"((?: [a-z2-7]{3})+)"')
 _EVENT = b"data: "
+_GENERATE = "/jaxserve.v1.Inference/Generate"  # messages stay bytes
 _CHANNELS = 16  # gRPC connections: several front ends share a port by connection
 _START_SECONDS = 60.0
 _POLL_SECONDS = 0.05
@@ -170,7 +171,7 @@ def _http(task: Task) -> tuple[Stream, Callable[[], Awaitable[None]]]:
 def _grpc(task: Task) -> tuple[Stream, Callable[[], Awaitable[None]]]:
     options = [("grpc.use_local_subchannel_pool", 1)]
     channels = [grpc.aio.insecure_channel(task.address, options=options) for _ in range(min(_CHANNELS, task.streams))]
-    methods = [channel.unary_stream("/jaxserve.v1.Inference/Generate") for channel in channels]
+    methods = [channel.unary_stream(_GENERATE, None, None) for channel in channels]
 
     async def ask(client: _Client, number: int) -> None:
         request = pb.GenerateRequest(

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from jaxserve.llm import LLM
     from jaxserve.outputs import CompletionOutput, RequestOutput
     from jaxserve.sampling.params import SamplingParams
+    from jaxserve.sampling.response import ResponseParams
+    from jaxserve.sampling.structured import StructuredOutputsParams
     from jaxserve.types import RequestOptions, ServiceClass
 
     __version__: str
@@ -23,8 +25,10 @@ __all__ = [
     "JaxserveError",
     "RequestOptions",
     "RequestOutput",
+    "ResponseParams",
     "SamplingParams",
     "ServiceClass",
+    "StructuredOutputsParams",
     "__version__",
 ]
 
@@ -33,7 +37,9 @@ _HOMES = {
     "CompletionOutput": "jaxserve.outputs",
     "RequestOutput": "jaxserve.outputs",
     "JaxserveError": "jaxserve.errors",
+    "ResponseParams": "jaxserve.sampling.response",
     "SamplingParams": "jaxserve.sampling.params",
+    "StructuredOutputsParams": "jaxserve.sampling.structured",
     "RequestOptions": "jaxserve.types",
     "ServiceClass": "jaxserve.types",
 }

@@ -13,18 +13,17 @@ from typing import Any
 import jax
 
 from jaxserve.config.fields import EngineConfig, ModelConfig
-from jaxserve.engine.generation import generation_defaults
 from jaxserve.engine.local import LocalEngine
-from jaxserve.engine.preparation import BUNDLED_MODEL, model_directory
+from jaxserve.engine.preparation import BUNDLED_MODEL, generation_defaults, model_directory
 from jaxserve.errors import ConfigError
 from jaxserve.executor.platform import choose_platform
-from jaxserve.executor.programs import Progress
+from jaxserve.executor.programs import CompileProgress, silent
 from jaxserve.heap import freeze_gc
 from jaxserve.jobs.storage import JobModel
 from jaxserve.models.checkpoint import read_hf_config
 from jaxserve.models.registry import decoder_config
 from jaxserve.weights.fingerprint import model_fingerprint
-from server.http.answers import BodyAnswers
+from server.http.bodies import BodyAnswerer
 
 CHOSEN = ("max_num_seqs", "max_num_batched_tokens", "max_waiting")
 """Settings of the engine that are chosen here where they are None."""
@@ -47,12 +46,8 @@ _TEXT_FILES = (
 )
 
 
-class LocalAnswers(BodyAnswers):
-    """Answers by an engine in this process; belongs to the event loop it was started in.
-
-    Attributes:
-        engine: the engine.
-    """
+class LocalAnswerer(BodyAnswerer):
+    """Answers by an engine in this process; belongs to the event loop it was started in."""
 
     def __init__(self, engine: LocalEngine) -> None:
         super().__init__(engine)
@@ -60,7 +55,7 @@ class LocalAnswers(BodyAnswers):
 
     @classmethod
     @asynccontextmanager
-    async def start(cls, config: EngineConfig, progress: Progress) -> AsyncIterator[LocalAnswers]:
+    async def start(cls, config: EngineConfig, progress: CompileProgress) -> AsyncIterator[LocalAnswerer]:
         """Build an engine and start it; at the end it stops, whatever still runs. Raises what LocalEngine.start raises."""
         engine = await LocalEngine.start(config, progress)
         freeze_gc()
@@ -88,13 +83,9 @@ def throughput_config(settings: Mapping[str, Any], *, on_cpu: bool | None = None
     return EngineConfig.from_settings(given)
 
 
-def remote_engine(config: EngineConfig) -> Callable[[], AbstractAsyncContextManager[LocalAnswers]]:
+def remote_engine(config: EngineConfig) -> Callable[[], AbstractAsyncContextManager[LocalAnswerer]]:
     """What starts an engine in a process elsewhere: it can be pickled, and nobody is told how far the start is."""
-    return partial(LocalAnswers.start, config, _silent)
-
-
-def _silent(what: str, done: int, total: int) -> None:
-    """Nobody is told."""
+    return partial(LocalAnswerer.start, config, silent)
 
 
 def sequences_in_flight(config: EngineConfig) -> int:
@@ -120,7 +111,6 @@ def job_model(config: ModelConfig) -> JobModel:
 
 
 def _texts(config: ModelConfig, directory: Path) -> Mapping[str, bytes]:
-    """Files that say how text becomes tokens, by name."""
     place = Path(config.tokenizer) if config.tokenizer else directory
     paths = {name: place / name for name in _TEXT_FILES} if place.is_dir() else {"tokenizer": place}
     if config.chat_template is not None:

@@ -17,14 +17,14 @@ from typing import Any, get_type_hints
 import uvloop
 from rich.console import Console
 
-from jaxserve.answering import CHOSEN, LocalAnswers, job_model, remote_engine, sequences_in_flight, throughput_config
+from jaxserve.answering import CHOSEN, LocalAnswerer, job_model, remote_engine, sequences_in_flight, throughput_config
 from jaxserve.commands import write_json
 from jaxserve.config.check import check_types
 from jaxserve.config.fields import EngineConfig, setting
 from jaxserve.config.flags import OneLineParser, add_flags, flag_names, from_flags
 from jaxserve.engine.client import EngineStats
 from jaxserve.errors import ConfigError, InternalError, JaxserveError
-from jaxserve.jobs.answers import Answers
+from jaxserve.jobs.answers import Answerer
 from jaxserve.jobs.cluster import ClusterConfig
 from jaxserve.jobs.config import JobConfig
 from jaxserve.jobs.display import Display, display
@@ -63,7 +63,6 @@ class BatchConfig:
             raise ConfigError(f"cost_per_hour must be at least 0 and finite, got {self.cost_per_hour}", param="cost_per_hour")
 
     def files(self) -> JobFiles:
-        """The files of the job."""
         assert self.input is not None
         assert self.output is not None
         return JobFiles.beside(Path(self.input), Path(self.output), None if self.errors is None else Path(self.errors))
@@ -114,7 +113,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 async def _work(job: Job, config: EngineConfig, cluster: ClusterConfig, shown: Display) -> tuple[Summary, int | None]:
-    """Run the job. Returns what became of it, and the signal that ended it, if one did."""
     interruption = _Interruption(asyncio.current_task())
     interruption.listen()
     if not job.complete:
@@ -127,19 +125,17 @@ async def _work(job: Job, config: EngineConfig, cluster: ClusterConfig, shown: D
 
 
 async def _run_here(job: Job, config: EngineConfig, shown: Display) -> None:
-    """With an engine in this process."""
-    async with LocalAnswers.start(config, shown.started) as answers:
+    async with LocalAnswerer.start(config, shown.started) as answers:
         await _run(job, answers, lambda progress: shown.worked(progress, _kv_use(answers.engine.stats())))
 
 
 async def _run_on_cluster(job: Job, config: EngineConfig, cluster: ClusterConfig, shown: Display) -> None:
-    """With engines that are actors of Ray."""
     engines = _ray_data().RayEngines.start(remote_engine(config), cluster, rows=config.scheduler.max_num_seqs)
     async with engines as answers:
         await _run(job, answers, lambda progress: shown.worked(progress, None))
 
 
-async def _run(job: Job, answers: Answers, on_progress: OnProgress) -> None:
+async def _run(job: Job, answers: Answerer, on_progress: OnProgress) -> None:
     try:
         await job.run(answers, on_progress)
     except JaxserveError as error:
@@ -147,7 +143,6 @@ async def _run(job: Job, answers: Answers, on_progress: OnProgress) -> None:
 
 
 def _engine_config(settings: Mapping[str, Any], cluster: ClusterConfig) -> EngineConfig:
-    """One engine's. Raises ConfigError, also if a cluster is asked for and Ray is missing."""
     if not cluster.engines:
         return throughput_config(settings)
     shared, given = settings["tensor_parallel_size"], cluster.gpus_per_engine
@@ -161,12 +156,10 @@ def _engine_config(settings: Mapping[str, Any], cluster: ClusterConfig) -> Engin
 
 
 def _in_flight(config: EngineConfig, cluster: ClusterConfig) -> int:
-    """Sequences that are asked for at once."""
     return cluster.sequences(config.scheduler.max_num_seqs) if cluster.engines else sequences_in_flight(config)
 
 
 def _ray_data() -> Any:
-    """The module that needs Ray. Raises ConfigError if it is missing."""
     try:
         return import_module("jaxserve.jobs.ray_data")
     except ImportError as error:
@@ -178,7 +171,6 @@ def _kv_use(stats: EngineStats) -> float:
 
 
 def _finish(job: Job, summary: Summary, interrupted: int | None, batch: BatchConfig) -> int:
-    """Tell what became of the job. Returns the exit code."""
     sys.stdout.write(summary.text(batch.cost_per_hour) + "\n")
     if batch.summary_json is not None:
         write_json(Path(batch.summary_json), summary.as_dict(batch.cost_per_hour))

@@ -17,7 +17,7 @@ from jaxserve.config.fields import setting
 from jaxserve.config.flags import OneLineParser, add_flags, from_flags
 from jaxserve.errors import ConfigError, JaxserveError
 from jaxserve.load.agreement import agreement
-from jaxserve.load.outcome import Outcome
+from jaxserve.load.outcome import RequestOutcome
 from jaxserve.load.plots import plot
 from jaxserve.load.report import LoadReport, report
 from jaxserve.load.run import Run
@@ -73,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 async def _measure(
     load: LoadConfig, workload: WorkloadConfig, free: Collection[str], slo: SloConfig
-) -> tuple[LoadReport, list[Outcome]]:
+) -> tuple[LoadReport, list[RequestOutcome]]:
     target = Target(load)
     try:
         served = await target.look()
@@ -107,7 +107,7 @@ def _bar() -> Progress:
     return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
 
 
-def _write(output: OutputConfig, result: LoadReport, outcomes: Sequence[Outcome]) -> None:
+def _write(output: OutputConfig, result: LoadReport, outcomes: Sequence[RequestOutcome]) -> None:
     if output.json is not None:
         write_json(Path(output.json), result.as_dict())
     if output.plot is not None:

@@ -41,7 +41,6 @@ class ChatConfig:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Converse until the person leaves. Returns the exit code; what keeps it from starting is one line on stderr."""
     console = Console(soft_wrap=True)
     try:
         settings = vars(_parser().parse_args(argv))
@@ -74,7 +73,6 @@ def _say_progress(what: str, done: int, total: int) -> None:
 
 
 def _reader(console: Console) -> Any:
-    """Reads lines; a person at a terminal gets a prompt, arrow keys and a history."""
     if not sys.stdin.isatty():
         return lambda _: _line()
     with contextlib.suppress(ImportError):  # Pythons may be built without it

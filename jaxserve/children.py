@@ -50,12 +50,7 @@ class Backoff:
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """A child as its parent's event loop sees it.
-
-    Attributes:
-        process: the child.
-        reader, writer: the socket.
-    """
+    """A child as its parent's event loop sees it."""
 
     process: asyncio.subprocess.Process
     reader: asyncio.StreamReader
@@ -70,7 +65,6 @@ class Child:
         return await receive_frame(self.reader)
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal, if the child is still there."""
         with contextlib.suppress(ProcessLookupError):
             self.process.send_signal(number)
 
@@ -81,7 +75,6 @@ class Child:
         return code
 
     async def end_within(self, patience: float) -> None:
-        """Wait for its end, and kill it after `patience` seconds."""
         try:
             async with asyncio.timeout(patience):
                 await self.wait()
@@ -89,7 +82,6 @@ class Child:
             await self.kill()
 
     async def kill(self) -> None:
-        """End it now, whatever it is doing."""
         self.signal(signal.SIGKILL)
         await self.wait()
 
@@ -126,7 +118,13 @@ async def spawn(
         except BaseException:
             ours.close()
             raise
-    reader, writer = await asyncio.open_connection(sock=ours)
+    try:
+        reader, writer = await asyncio.open_connection(sock=ours)
+    except BaseException:  # cancelled: nobody else knows of the process
+        ours.close()
+        process.kill()
+        await process.wait()
+        raise
     child = Child(process, reader, writer)
     child.send(first)
     return child
@@ -188,7 +186,6 @@ def adopt() -> tuple[Parent, bytes]:
 
 
 def send_frame(writer: asyncio.StreamWriter, payload: bytes) -> None:
-    """Write a message to a stream."""
     if not writer.is_closing():
         writer.write(_LENGTH.pack(len(payload)) + payload)
 

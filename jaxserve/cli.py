@@ -26,7 +26,6 @@ COMMANDS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command that the first argument names with the arguments after it."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     commands = {name: text for name, text in COMMANDS.items() if find_spec(f"jaxserve.{name}")}
     if given and given[0] in commands:

@@ -15,10 +15,7 @@ class Clock(Protocol):
 
 
 class RealClock:
-    """The machine's monotonic clock."""
-
     def now(self) -> float:
-        """Seconds since an arbitrary, fixed point."""
         return time.monotonic()
 
 
@@ -29,7 +26,6 @@ class VirtualClock:
         self._now = start
 
     def now(self) -> float:
-        """Seconds since the start of the simulation."""
         return self._now
 
     def advance(self, seconds: float) -> None:

@@ -14,18 +14,13 @@ from jaxserve.errors import ConfigError
 
 
 class Throughput:
-    """How fast goes what is counted in megabytes, as the name of what is done says.
-
-    Args:
-        now: a clock, seconds.
-    """
+    """How fast goes what is counted in megabytes, as the name of what is done says."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
         self._began: dict[str, tuple[float, int]] = {}
 
     def said(self, what: str, done: int) -> str:
-        """Gigabytes a second since the first time that this was asked; nothing where nothing can be said."""
         began, before = self._began.setdefault(what, (self._now(), done))
         seconds = self._now() - began
         return f"{(done - before) / 1000 / seconds:.2f} GB/s" if what.endswith(", MB") and done > before and seconds > 0 else ""

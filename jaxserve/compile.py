@@ -32,7 +32,6 @@ class OutputConfig:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Compile and print. Returns the exit code; whatever is wrong with the question is one line on stderr."""
     try:
         settings = vars(_parser().parse_args(argv))
         output = OutputConfig(json=settings.pop("json"), output=settings.pop("output"))

@@ -55,7 +55,6 @@ class ConvertConfig:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Convert and say what was written. Returns the exit code; whatever is wrong is one line on stderr."""
     logging.getLogger("absl").setLevel(logging.ERROR)  # Orbax tells its own choices as warnings
     jax.config.update("jax_platforms", "cpu")  # nothing is computed: no GPU's memory is taken from whoever uses it
     started = time.monotonic()
@@ -73,7 +72,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(config: ConvertConfig, told: Callable[[int, int], None]) -> str:
-    """Do it. Returns what was done."""
     path = Path(config.source or "")
     if config.manifest:
         if not path.is_dir():

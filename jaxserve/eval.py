@@ -60,7 +60,6 @@ class OutputConfig:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Score, or compare, and print. Returns the exit code; what is wrong with the question is one line on stderr."""
     console = wide_console(_WIDTH)
     try:
         settings = vars(_parser().parse_args(argv))
@@ -100,7 +99,6 @@ def _score(config: EvalConfig, output: OutputConfig, settings: dict[str, Any], c
 
 
 def _compare(config: EvalConfig, output: OutputConfig, settings: dict[str, Any], console: Console) -> None:
-    """Results are read, checkpoints are scored; the output file has those that are there so far."""
     if settings["model"] != _BUNDLED:
         raise ConfigError("--compare names every model: give none before it", param="compare")
     sources = [Path(name) for name in settings["compare"]]
@@ -169,15 +167,12 @@ def _flat(config: EngineConfig) -> dict[str, Any]:
 
 
 class _Bar:
-    """One bar, for loading, compiling and answering in turn."""
-
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
         self._task: TaskID | None = None
         self._what = ""
 
     def told(self, what: str, done: int, total: int) -> None:
-        """Show how far it is with what it does now."""
         if self._task is None or what != self._what:
             if self._task is not None:
                 self._progress.remove_task(self._task)

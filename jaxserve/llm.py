@@ -14,7 +14,7 @@ from jaxserve.engine.intake import NO_OPTIONS
 from jaxserve.engine.interrupts import HeldInterrupts
 from jaxserve.engine.outputs import RequestOutputs
 from jaxserve.errors import CheckpointError, InvalidRequestError, RefusedError
-from jaxserve.executor.programs import Progress
+from jaxserve.executor.programs import CompileProgress, silent
 from jaxserve.outputs import CompletionOutput, RequestOutput, logprob_dict
 from jaxserve.sampling.params import SamplingParams
 from jaxserve.scheduler.request import EngineRequest
@@ -28,8 +28,6 @@ OnOutput = Callable[[RequestOutput], None]
 
 @dataclass(slots=True)
 class _Collected:
-    """Events of one sequence, gathered."""
-
     text: list[str] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[PositionLogprobs] = field(default_factory=list)
@@ -38,8 +36,6 @@ class _Collected:
 
 @dataclass(slots=True)
 class _Request:
-    """One request of a call."""
-
     prompt: Prompt
     params: SamplingParams
     engine_requests: list[EngineRequest]
@@ -62,10 +58,10 @@ class LLM:
     Raises ConfigError for an unknown or impossible setting, CheckpointError or UnsupportedModelError for the model.
     """
 
-    def __init__(self, model: str = "pico", *, progress: Progress | None = None, **settings: Any) -> None:
+    def __init__(self, model: str = "pico", *, progress: CompileProgress | None = None, **settings: Any) -> None:
         defaults = {"model": model, "default_class": ServiceClass.BATCH.value}
         config = EngineConfig.from_settings({**defaults, **settings})
-        self._built = build_engine(config, strict_length=False, clock=RealClock(), progress=progress or _silent)
+        self._built = build_engine(config, strict_length=False, clock=RealClock(), progress=progress or silent)
 
     @property
     def report(self) -> EngineReport:
@@ -136,9 +132,13 @@ class LLM:
         options: RequestOptions | Sequence[RequestOptions] | None = None,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
+        tools: Sequence[Mapping[str, Any]] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> list[RequestOutput]:
-        """Answer one conversation or a list of them through the model's chat template."""
+        """Answer one conversation or a list of them through the model's chat template.
+
+        `tools` are shown to the model, as chat completions have them; its calls are text, which jaxserve.chat_parsing reads.
+        """
         template = self._built.chat_template
         if template is None:
             raise InvalidRequestError("the model has no chat template", param="messages")
@@ -149,7 +149,7 @@ class LLM:
                 conversation,
                 add_generation_prompt=add_generation_prompt,
                 continue_final_message=continue_final_message,
-                arguments=chat_template_kwargs or {},
+                arguments={**({} if tools is None else {"tools": list(tools)}), **(chat_template_kwargs or {})},
             )
             prompts.append({"prompt_token_ids": self.tokenizer.encode(text, add_special_tokens=False)})
         return self.generate(prompts, sampling_params, options=options)
@@ -161,7 +161,6 @@ class LLM:
     def _prepare(
         self, prompts: Sequence[Prompt], params: Sequence[SamplingParams], options: Sequence[RequestOptions]
     ) -> list[_Request]:
-        """The requests of a call. Raises what is wrong with the first unfit one."""
         now = self._built.clock.now()
         requests = []
         for index, (prompt, wanted, option) in enumerate(zip(prompts, params, options, strict=True)):
@@ -179,7 +178,6 @@ class LLM:
             _tell(request, on_output)
 
     def _turn(self, by_sequence: Mapping[str, _Request], on_output: OnOutput | None) -> None:
-        """One step of the engine."""
         for update in self._built.core.step():
             request = by_sequence.get(update.id)
             if request is None:
@@ -227,7 +225,7 @@ def _output(request: _Request) -> RequestOutput:
     return RequestOutput(
         request_id=request.outputs.request_id,
         prompt=text if isinstance(text, str) else None,
-        prompt_token_ids=list(request.engine_requests[0].whole_prompt),
+        prompt_token_ids=list(request.engine_requests[0].prompt),
         prompt_logprobs=None if scores is None else [None if score is None else logprob_dict(score) for score in scores],
         outputs=[_completion(index, sequence, request) for index, sequence in enumerate(request.sequences)],
         num_cached_tokens=started.cached_tokens if started is not None else 0,
@@ -245,13 +243,12 @@ def _completion(index: int, sequence: _Collected, request: _Request) -> Completi
         token_ids=sequence.token_ids,
         cumulative_logprob=sum(position.chosen.logprob for position in sequence.logprobs) if wanted else None,
         logprobs=[logprob_dict(position) for position in sequence.logprobs] if wanted else None,
-        finish_reason=str(finished.reason) if finished is not None else "error",
+        finish_reason=str(finished.finish_reason) if finished is not None else "error",
         stop_reason=finished.matched if finished is not None else None,
     )
 
 
 def _for_each(count: int, given: Setting | Sequence[Setting] | None, default: Setting, name: str) -> list[Setting]:
-    """One setting a prompt."""
     if given is None:
         return [default] * count
     if isinstance(given, SamplingParams | RequestOptions):
@@ -260,7 +257,3 @@ def _for_each(count: int, given: Setting | Sequence[Setting] | None, default: Se
     if len(listed) != count:
         raise InvalidRequestError(f"{len(listed)} {name} for {count} prompts", param=name)
     return listed
-
-
-def _silent(what: str, done: int, total: int) -> None:
-    """No progress is shown."""

@@ -39,7 +39,6 @@ class TextFormatter(logging.Formatter):
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s%(words)s", defaults={"words": ""})
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        """The line without a traceback."""
         fields = getattr(record, FIELDS, {})
         record.words = "".join(f" {name}={_word(value)}" for name, value in fields.items())
         record.message = _line(record.message)
@@ -50,7 +49,6 @@ class JsonFormatter(logging.Formatter):
     """An object with time (UTC), level, logger, message, the fields and, if there is one, the traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line."""
         seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
         entry: dict[str, Any] = {
             "time": f"{seconds}.{int(record.msecs):03}Z",

@@ -17,12 +17,11 @@ from rich.progress import Progress as Bars
 from jaxserve.commands import Throughput
 from jaxserve.config.fields import EngineConfig
 from jaxserve.config.start import Start, read_start
-from jaxserve.engine.remote.builders import Progress
+from jaxserve.engine.remote.builders import BuildProgress
 from jaxserve.errors import JaxserveError
 from jaxserve.logs import set_up_logging
-from server.checks import check_ports
 from server.ports import Addresses
-from server.processes.supervisor import Announcer, Supervisor, engine_spec
+from server.processes.supervisor import Announcer, Supervisor, check_ports, engine_spec
 
 _LOG = logging.getLogger("jaxserve.serve")  # it runs as __main__
 _EXIT_ERROR = 2
@@ -33,7 +32,6 @@ Say = Callable[[str], None]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Serve until told to stop. Returns the exit code; whatever keeps the server from starting is one line on stderr."""
     log_format = "text"
     try:
         start = read_start(argv, "python -m jaxserve.serve", "Serve a model over HTTP and gRPC.")
@@ -82,7 +80,6 @@ def _check(start: Start) -> None:
 
 
 def _print(line: str) -> None:
-    """Say something on stderr."""
     print(line, file=sys.stderr, flush=True)
 
 
@@ -97,8 +94,7 @@ def _say_ready(addresses: Addresses) -> None:
 
 
 @contextmanager
-def _progress(say: Say) -> Iterator[Progress]:
-    """Where loading and compiling report to: bars on a terminal, lines in a log."""
+def _progress(say: Say) -> Iterator[BuildProgress]:
     console = Console(stderr=True)
     if not console.is_terminal or say is not _print:
         yield _Lines(say)
@@ -110,8 +106,6 @@ def _progress(say: Say) -> Iterator[Progress]:
 
 
 class _Terminal:
-    """A bar for each thing that takes time."""
-
     def __init__(self, bars: Bars) -> None:
         self._bars = bars
         self._tasks: dict[str, TaskID] = {}
@@ -124,8 +118,6 @@ class _Terminal:
 
 
 class _Lines:
-    """A line now and then, and one when a thing is done."""
-
     def __init__(self, say: Say) -> None:
         self._say = say
         self._last = time.monotonic()

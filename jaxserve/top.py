@@ -43,7 +43,6 @@ class TopConfig:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Show the load until interrupted. Returns the exit code; a server that cannot be read is one line on stderr."""
     console = Console()
     try:
         settings = vars(_parser().parse_args(argv))

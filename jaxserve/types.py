@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NotRequired, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 TokenIds = Sequence[int]
 
@@ -38,6 +38,7 @@ class RequestOptions:
         max_total_tokens: prompt and output tokens of all its sequences together; None takes its class's. Outputs share equally
             what the prompt leaves.
         cache_salt: only requests of the tenant with the same salt share cached prefixes.
+        shows_markup: whether special tokens that mark thinking and tool calls are text, for who takes the text apart.
         of_list: whether it belongs to a list of prompts whose first came before: an overload refuses none of those.
     """
 
@@ -47,7 +48,12 @@ class RequestOptions:
     timeout: float | None = None
     max_total_tokens: int | None = None
     cache_salt: str = ""
+    shows_markup: bool = False
     of_list: bool = False
+
+
+class OwnTokenIds(list[int]):
+    """Token ids that the served model's tokenizer made: nobody need look whether each is one."""
 
 
 class TokensPrompt(TypedDict):
@@ -62,12 +68,25 @@ class TextPrompt(TypedDict):
     prompt: str
 
 
+MASK_BITS = 32  # tokens that a word of a mask says may be chosen or not
+
 Prompt = str | TextPrompt | TokensPrompt
 
 
 class ChatMessage(TypedDict):
-    """One message of a conversation, in OpenAI's shape (text content only)."""
+    """One message of a conversation, in OpenAI's shape (text content only), as chat templates take it.
+
+    Attributes:
+        tool_calls: of the assistant; arguments are objects, not their text.
+        tool_call_id: of a tool: which call it answers.
+        reasoning, reasoning_content, thinking: of the assistant; the same text under the names that templates have for it.
+    """
 
     role: str
     content: str
     name: NotRequired[str]
+    tool_calls: NotRequired[list[dict[str, Any]]]
+    tool_call_id: NotRequired[str]
+    reasoning: NotRequired[str]
+    reasoning_content: NotRequired[str]
+    thinking: NotRequired[str]

@@ -56,16 +56,13 @@ class VerifyConfig:
             raise ConfigError(f"dtype: {self.op} has no {self.dtype!r}; it has: {', '.join(dtypes)}", param="dtype")
 
     def operations(self) -> tuple[Operation, ...]:
-        """Those that were asked for."""
         return tuple(operation for operation in OPERATIONS if self.op in (None, operation.name))
 
     def dtypes(self) -> tuple[str, ...]:
-        """Those that were asked for."""
         return tuple(dtype for dtype in DTYPES if self.dtype in (None, dtype))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Verify and print. Returns the exit code: 1 if a kernel is wrong, 2 if the question is, which is one line on stderr."""
     console = wide_console(_WIDTH)
     try:
         config = VerifyConfig(**vars(_parser().parse_args(argv)))
@@ -105,7 +102,6 @@ def _device(name: str) -> jax.Device:
 
 
 def _table(*columns: str, words: int) -> Table:
-    """A table whose first `words` columns and last one are words, the rest numbers."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for place, column in enumerate(columns):
         text = place < words or place == len(columns) - 1
@@ -148,7 +144,6 @@ def _cases(results: Sequence[Result]) -> Table:
 
 
 def _unsupported(results: Sequence[Result]) -> list[str]:
-    """A line for each reason."""
     reasons = Counter(result.reason for result in results if result.verdict == "unsupported")
     return [f"not supported, {count} cases: {reason}" for reason, count in reasons.items()]
 

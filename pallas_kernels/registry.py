@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 import jax
 
@@ -43,7 +43,6 @@ class Target:
         return cls(platform)
 
     def __str__(self) -> str:
-        """As messages name it."""
         if self.capability is None:
             return self.platform
         return f"{self.platform} of compute capability {self.capability[0]}.{self.capability[1]}"
@@ -70,6 +69,7 @@ class Implementation(Generic[Function, Problem]):
         supports: whether it computes a problem, from shapes, dtypes and options.
         suits: whether it is picked for a problem that it supports when the caller names none.
         interpreted: whether it runs a kernel of another device slowly on CPUs; such a one is never picked.
+        for_target: whether `function` takes the `target` too, because it compiles for it by itself.
     """
 
     name: str
@@ -80,6 +80,14 @@ class Implementation(Generic[Function, Problem]):
     supports: Callable[[Problem], str | None] = everything
     suits: Callable[[Problem], str | None] = everything
     interpreted: bool = False
+    for_target: bool = False
+
+    def on(self, target: Target) -> Function:
+        """The function for a device."""
+        if not self.for_target:
+            return self.function
+        bound: Any = partial(cast("Callable[..., Any]", self.function), target=target)
+        return cast("Function", bound)
 
 
 def later(module: str, name: str) -> Callable[..., Any]:
@@ -108,16 +116,27 @@ def choose(
     """
     target = Target.of(jax.devices()[0]) if target is None else target
     if name is not None:
-        return _named(operation, table, name, target, problem).function
+        return _named(operation, table, name, target, problem).on(target)
+    entry, passed = pick(operation, table, target, problem)
+    if passed and target.platform == "gpu":
+        _log_once(f"{operation} runs in {entry.name} on {target}: {'; '.join(passed)}")
+    return entry.on(target)
+
+
+def pick(
+    operation: str, table: Sequence[Implementation[Function, Problem]], target: Target, problem: Problem
+) -> tuple[Implementation[Function, Problem], tuple[str, ...]]:
+    """Return the first of `table` that runs on the target and suits the problem, and why each one before it does not.
+
+    Raises ValueError: none does.
+    """
     passed: list[str] = []
     for entry in table:
         if entry.interpreted:
             continue
         reason = entry.runs_on(target) or entry.supports(problem) or entry.suits(problem)
         if reason is None:
-            if passed and target.platform == "gpu":
-                _log_once(f"{operation} runs in {entry.name} on {target}: {'; '.join(passed)}")
-            return entry.function
+            return entry, tuple(passed)
         passed.append(f"not in {entry.name}: {reason}")
     raise ValueError(f"{operation} has no implementation for this on {target}: {'; '.join(passed)}")
 
@@ -136,4 +155,4 @@ def _named(
 
 @cache
 def _log_once(message: str) -> None:
-    logger.warning("%s", message)
+    logger.info("%s", message)

@@ -20,13 +20,11 @@ from jaxserve.errors import ErrorCode, JaxserveError
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ErrorStatus:
     """How one error code looks from outside.
 
     Attributes:
-        http: HTTP status.
         kind: `type` in OpenAI's error body.
-        grpc: gRPC status.
         retryable: whether the same request may succeed later.
     """
 
@@ -37,31 +35,31 @@ class Outcome:
 
 
 _STATUS = grpc.StatusCode
-_AT_START = Outcome(500, "server_error", _STATUS.FAILED_PRECONDITION, retryable=False)
+_AT_START = ErrorStatus(500, "server_error", _STATUS.FAILED_PRECONDITION, retryable=False)
 
-OUTCOMES: Mapping[ErrorCode, Outcome] = MappingProxyType(
+OUTCOMES: Mapping[ErrorCode, ErrorStatus] = MappingProxyType(
     {
-        ErrorCode.INVALID_REQUEST: Outcome(400, "invalid_request_error", _STATUS.INVALID_ARGUMENT, retryable=False),
-        ErrorCode.CONTEXT_LENGTH_EXCEEDED: Outcome(400, "invalid_request_error", _STATUS.INVALID_ARGUMENT, retryable=False),
-        ErrorCode.MODEL_NOT_FOUND: Outcome(404, "invalid_request_error", _STATUS.NOT_FOUND, retryable=False),
-        ErrorCode.QUEUE_FULL: Outcome(429, "rate_limit_error", _STATUS.RESOURCE_EXHAUSTED, retryable=True),
-        ErrorCode.OVERLOADED: Outcome(503, "service_unavailable_error", _STATUS.UNAVAILABLE, retryable=True),
-        ErrorCode.DEADLINE_EXCEEDED: Outcome(504, "timeout_error", _STATUS.DEADLINE_EXCEEDED, retryable=True),
-        ErrorCode.DRAINING: Outcome(503, "service_unavailable_error", _STATUS.UNAVAILABLE, retryable=True),
-        ErrorCode.CANCELLED: Outcome(499, "cancelled_error", _STATUS.CANCELLED, retryable=False),
-        ErrorCode.SLOW_READER: Outcome(408, "timeout_error", _STATUS.RESOURCE_EXHAUSTED, retryable=False),
-        ErrorCode.ENGINE_DEAD: Outcome(503, "service_unavailable_error", _STATUS.UNAVAILABLE, retryable=True),
-        ErrorCode.INVALID_API_KEY: Outcome(401, "invalid_request_error", _STATUS.UNAUTHENTICATED, retryable=False),
-        ErrorCode.PERMISSION_DENIED: Outcome(403, "permission_error", _STATUS.PERMISSION_DENIED, retryable=False),
-        ErrorCode.RATE_LIMITED: Outcome(429, "rate_limit_error", _STATUS.RESOURCE_EXHAUSTED, retryable=True),
-        ErrorCode.BUDGET_SPENT: Outcome(429, "insufficient_quota", _STATUS.RESOURCE_EXHAUSTED, retryable=True),
-        ErrorCode.REQUEST_TOO_LARGE: Outcome(413, "invalid_request_error", _STATUS.RESOURCE_EXHAUSTED, retryable=False),
-        ErrorCode.IDEMPOTENCY_KEY_REUSED: Outcome(422, "invalid_request_error", _STATUS.ALREADY_EXISTS, retryable=False),
-        ErrorCode.NOT_FOUND: Outcome(404, "invalid_request_error", _STATUS.NOT_FOUND, retryable=False),
-        ErrorCode.CONFLICT: Outcome(409, "invalid_request_error", _STATUS.FAILED_PRECONDITION, retryable=False),
-        ErrorCode.QUOTA_EXCEEDED: Outcome(403, "insufficient_quota", _STATUS.RESOURCE_EXHAUSTED, retryable=False),
-        ErrorCode.STORAGE_FULL: Outcome(507, "server_error", _STATUS.RESOURCE_EXHAUSTED, retryable=False),
-        ErrorCode.INTERNAL: Outcome(500, "server_error", _STATUS.INTERNAL, retryable=False),
+        ErrorCode.INVALID_REQUEST: ErrorStatus(400, "invalid_request_error", _STATUS.INVALID_ARGUMENT, retryable=False),
+        ErrorCode.CONTEXT_LENGTH_EXCEEDED: ErrorStatus(400, "invalid_request_error", _STATUS.INVALID_ARGUMENT, retryable=False),
+        ErrorCode.MODEL_NOT_FOUND: ErrorStatus(404, "invalid_request_error", _STATUS.NOT_FOUND, retryable=False),
+        ErrorCode.QUEUE_FULL: ErrorStatus(429, "rate_limit_error", _STATUS.RESOURCE_EXHAUSTED, retryable=True),
+        ErrorCode.OVERLOADED: ErrorStatus(503, "service_unavailable_error", _STATUS.UNAVAILABLE, retryable=True),
+        ErrorCode.DEADLINE_EXCEEDED: ErrorStatus(504, "timeout_error", _STATUS.DEADLINE_EXCEEDED, retryable=True),
+        ErrorCode.DRAINING: ErrorStatus(503, "service_unavailable_error", _STATUS.UNAVAILABLE, retryable=True),
+        ErrorCode.CANCELLED: ErrorStatus(499, "cancelled_error", _STATUS.CANCELLED, retryable=False),
+        ErrorCode.SLOW_READER: ErrorStatus(408, "timeout_error", _STATUS.RESOURCE_EXHAUSTED, retryable=False),
+        ErrorCode.ENGINE_DEAD: ErrorStatus(503, "service_unavailable_error", _STATUS.UNAVAILABLE, retryable=True),
+        ErrorCode.INVALID_API_KEY: ErrorStatus(401, "invalid_request_error", _STATUS.UNAUTHENTICATED, retryable=False),
+        ErrorCode.PERMISSION_DENIED: ErrorStatus(403, "permission_error", _STATUS.PERMISSION_DENIED, retryable=False),
+        ErrorCode.RATE_LIMITED: ErrorStatus(429, "rate_limit_error", _STATUS.RESOURCE_EXHAUSTED, retryable=True),
+        ErrorCode.BUDGET_SPENT: ErrorStatus(429, "insufficient_quota", _STATUS.RESOURCE_EXHAUSTED, retryable=True),
+        ErrorCode.REQUEST_TOO_LARGE: ErrorStatus(413, "invalid_request_error", _STATUS.RESOURCE_EXHAUSTED, retryable=False),
+        ErrorCode.IDEMPOTENCY_KEY_REUSED: ErrorStatus(422, "invalid_request_error", _STATUS.ALREADY_EXISTS, retryable=False),
+        ErrorCode.NOT_FOUND: ErrorStatus(404, "invalid_request_error", _STATUS.NOT_FOUND, retryable=False),
+        ErrorCode.CONFLICT: ErrorStatus(409, "invalid_request_error", _STATUS.FAILED_PRECONDITION, retryable=False),
+        ErrorCode.QUOTA_EXCEEDED: ErrorStatus(403, "insufficient_quota", _STATUS.RESOURCE_EXHAUSTED, retryable=False),
+        ErrorCode.STORAGE_FULL: ErrorStatus(507, "server_error", _STATUS.RESOURCE_EXHAUSTED, retryable=False),
+        ErrorCode.INTERNAL: ErrorStatus(500, "server_error", _STATUS.INTERNAL, retryable=False),
         ErrorCode.CONFIG: _AT_START,
         ErrorCode.CHECKPOINT: _AT_START,
         ErrorCode.UNSUPPORTED_MODEL: _AT_START,

@@ -20,7 +20,6 @@ def bind(host: str, port: int, name: str, *, shared: bool = False) -> socket.soc
     """A bound TCP socket that does not listen yet. Raises ConfigError naming host, port and flag.
 
     Args:
-        host: the address.
         port: 0 takes a free one.
         name: the setting that the port is from.
         shared: other sockets of the same user may listen on the port; this one keeps it from everybody else.
@@ -40,7 +39,6 @@ def bind(host: str, port: int, name: str, *, shared: bool = False) -> socket.soc
 
 
 def taken(host: str, port: int, name: str, error: OSError) -> ConfigError:
-    """What to tell when an address cannot be had."""
     flag = "--" + name.replace("_", "-")
     reason = error.strerror or str(error)
     return ConfigError(f"cannot listen on {authority(host, port)} ({reason}): choose another {flag}", param=name)
@@ -53,5 +51,4 @@ def host_of(authority: str) -> str:
 
 
 def authority(host: str, port: int) -> str:
-    """Host and port as in a URL."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,4 +1,4 @@
-"""What both surfaces turn a request into: a Job for the engine."""
+"""What every surface turns a request into: a job for the engine."""
 
 from __future__ import annotations
 
@@ -11,20 +11,17 @@ from jaxserve.engine.client import EngineClient
 from jaxserve.errors import InvalidRequestError, JaxserveError, ModelNotFoundError
 from jaxserve.sampling.params import SamplingParams
 from jaxserve.types import Prompt, RequestOptions, ServiceClass
-from server.gateway.call import CURRENT
+from server.context import RequestContext
 
 Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class RequestJob:
     """One client request: prompts that share sampling parameters.
 
     Attributes:
         request_id: the engine's name for the request; with several prompts, the prefix of their names.
-        prompts: at least one.
-        params: how to sample each.
-        options: whose request it is, and what each prompt may take.
         names: for errors, what the client calls the parameters that it does not call as the engine does.
         delivers_output: whether the client gets the tokens that are generated, and so pays for them.
     """
@@ -38,7 +35,6 @@ class Job:
 
 
 def new_id(prefix: str) -> str:
-    """A request id nobody else has."""
     return f"{prefix}-{uuid.uuid4().hex}"
 
 
@@ -70,8 +66,6 @@ def request_options(tenants: Sequence[str], fields: Mapping[str, Any], *, tenant
 
     Args:
         tenants: every value of the header, called `tenant_name`, that names the tenant; none for nobody's.
-        fields: the other options by name.
-        tenant_name: what the client calls the tenant.
 
     Raises InvalidRequestError.
     """
@@ -103,25 +97,22 @@ def in_words_of_client(error: JaxserveError, names: Mapping[str, str]) -> Jaxser
     return type(error)(message, param=param, retry_after=error.retry_after)
 
 
-def admit(client: EngineClient, model: str | None) -> None:
+def admit(client: EngineClient, model: str | None, context: RequestContext) -> None:
     """Raise at once for what need not be looked at: DrainingError, EngineDeadError, ModelNotFoundError."""
     client.check_health()
-    check_model(client, model)
+    check_model(client, model, context)
 
 
-def check_model(client: EngineClient, name: str | None) -> None:
+def check_model(client: EngineClient, name: str | None, context: RequestContext) -> None:
     """Raise ModelNotFoundError unless `name` is served here and the caller may use it; none means the only one."""
-    call = CURRENT.get()
-    if call is not None:
-        call.check_model(client.model.names if not name or name in client.model.names else (name,))
+    if context.call is not None:
+        context.call.check_model(client.model.names if not name or name in client.model.names else (name,))
     if name and name not in client.model.names:
         raise ModelNotFoundError(f"the model {name!r} is not served here; this server has {client.model.name!r}", param="model")
 
 
-def may_use(client: EngineClient) -> bool:
-    """Whether the caller may use the model."""
-    call = CURRENT.get()
-    return call is None or call.may_use(client.model.names)
+def may_use(client: EngineClient, context: RequestContext) -> bool:
+    return context.call is None or context.call.may_use(client.model.names)
 
 
 def check_not_empty(prompt: str | Sequence[object], param: str) -> None:

@@ -65,8 +65,6 @@ class Servers:
     """The HTTP and the gRPC server of one engine. Raises ConfigError if TLS or the state directory cannot be had.
 
     Args:
-        client: the engine.
-        config: where and how to listen.
         observatory: watches them; by default one whose metrics are these servers' alone.
         gateway: lets calls in; by default one with a ledger of its own.
         http_socket: where HTTP listens; by default a socket of its own at the port of `config`.

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
 from jaxserve.engine.client import EngineClient
 from jaxserve.engine.events import Event, Finished
 from jaxserve.errors import CancelledRequestError, JaxserveError
 from jaxserve.types import FinishReason, Prompt, RequestOptions
-from server.gateway.call import CURRENT, Call, JobSize
-from server.observe.exchange import generation
-from server.requests import Job, in_words_of_client
+from server.context import RequestContext
+from server.gateway.call import Call, JobSize
+from server.observe.exchange import Exchange, ObservedRequest
+from server.requests import RequestJob, in_words_of_client
+from server.tally import Tally
 
 Events = AsyncGenerator[tuple[int, Event], None]
+Watched = Callable[[int, str], ObservedRequest]
+"""(which prompt, its name) -> what is told of it"""
 
 # Events read ahead of a slow client when several prompts share its stream; the engine's own buffers come on top.
 _READ_AHEAD = 16
@@ -27,11 +33,11 @@ _TOKENIZED_AT_ONCE = 2
 _BYTES_A_TOKEN = 4  # of text, about
 
 
-def run(client: EngineClient, job: Job) -> Events:
+def run(client: EngineClient, job: RequestJob, context: RequestContext) -> Events:
     """Run the job's prompts side by side: yields (which prompt, event), each prompt's events in order.
 
-    The job runs, and is charged, for the call that this task works for, if it does for one. What its tenant may not take now is
-    refused before the first event.
+    The job runs, and is charged, for the context's call, if it has one. What its tenant may not take now is refused before the
+    first event.
 
     Raises JaxserveError at once for a job that takes too much, then as EngineClient.generate does, and for a sequence that was
     aborted. Closing aborts.
@@ -40,25 +46,26 @@ def run(client: EngineClient, job: Job) -> Events:
         client.bounds.check(job.prompts, job.params)
     except JaxserveError as error:
         raise in_words_of_client(error, job.names) from error
-    call = CURRENT.get()
-    return _run(client, job) if call is None else _charged(call, client, job)
+    call = context.call
+    if call is not None:
+        return _charged(call, client, job, context.exchange)
+    return _run(client, job, partial(_watched, job, context.exchange, defaultdict(Tally)))
 
 
-async def abort(client: EngineClient, request_id: str) -> bool:
+async def abort(client: EngineClient, request_id: str, context: RequestContext) -> bool:
     """Abort the request that the caller calls so; False if there is none of the caller's tenant. See EngineClient.abort."""
-    call = CURRENT.get()
+    call = context.call
     return await client.abort(request_id if call is None else call.engine_id(request_id))
 
 
-async def _charged(call: Call, client: EngineClient, job: Job) -> Events:
-    """The job's events, of a call that pays for them."""
+async def _charged(call: Call, client: EngineClient, job: RequestJob, exchange: Exchange | None) -> Events:
     call.check_model(client.model.names)
     options = call.options(job.options)
     charged = await call.start(job.request_id, client.model.name, options, _size(job))
     error: BaseException | None = None
     try:
         named = replace(job, request_id=call.engine_id(job.request_id), options=options)
-        async with aclosing(_run(client, named)) as events:
+        async with aclosing(_run(client, named, partial(_watched, named, exchange, charged.tallies))) as events:
             async for which, event in events:
                 charged.passed(which, event)
                 yield which, event
@@ -69,7 +76,7 @@ async def _charged(call: Call, client: EngineClient, job: Job) -> Events:
         call.ended(charged, error)
 
 
-def _size(job: Job) -> JobSize:
+def _size(job: RequestJob) -> JobSize:
     return JobSize(
         prompt_tokens=sum(map(_tokens, job.prompts)),
         prompts=len(job.prompts),
@@ -87,22 +94,31 @@ def _tokens(prompt: Prompt) -> int:
     return len(fields["prompt"].encode(errors="replace")) // _BYTES_A_TOKEN + 1
 
 
-def _run(client: EngineClient, job: Job) -> Events:
+def _watched(
+    job: RequestJob, exchange: Exchange | None, tallies: Mapping[int, Tally], which: int, request_id: str
+) -> ObservedRequest:
+    one = ObservedRequest(request_id, job.options.tenant, tallies[which])
+    if exchange is not None:
+        exchange.generations.append(one)
+    return one
+
+
+def _run(client: EngineClient, job: RequestJob, watched: Watched) -> Events:
     if len(job.prompts) > 1:
-        return _side_by_side(client, job)
+        return _side_by_side(client, job, watched)
     client.check_room(job.options.tenant, job.params.n)
-    return _events(client, job, 0, job.request_id, job.prompts[0])
+    return _events(client, job, 0, (job.request_id, job.prompts[0]), watched)
 
 
-async def _side_by_side(client: EngineClient, job: Job) -> Events:
+async def _side_by_side(client: EngineClient, job: RequestJob, watched: Watched) -> Events:
     names = [f"{job.request_id}-{which}" for which in range(len(job.prompts))]
     with client.room(job.options.tenant, names, job.params.n):
-        async with aclosing(_merged(client, job, names)) as events:
+        async with aclosing(_merged(client, job, names, watched)) as events:
             async for item in events:
                 yield item
 
 
-async def _merged(client: EngineClient, job: Job, names: Sequence[str]) -> Events:
+async def _merged(client: EngineClient, job: RequestJob, names: Sequence[str], watched: Watched) -> Events:
     queue: asyncio.Queue[tuple[int, Event] | Exception | None] = asyncio.Queue(_READ_AHEAD)
     turns = asyncio.Semaphore(_TOKENIZED_AT_ONCE)
 
@@ -110,7 +126,7 @@ async def _merged(client: EngineClient, job: Job, names: Sequence[str]) -> Event
         try:
             async with turns:
                 prompt = await _tokenized(client, job, which)
-            async with aclosing(_events(client, job, which, names[which], prompt)) as events:
+            async with aclosing(_events(client, job, which, (names[which], prompt), watched)) as events:
                 async for item in events:
                     await queue.put(item)
             await queue.put(None)
@@ -134,8 +150,7 @@ async def _merged(client: EngineClient, job: Job, names: Sequence[str]) -> Event
         await asyncio.gather(*pumps, return_exceptions=True)
 
 
-async def _tokenized(client: EngineClient, job: Job, which: int) -> Prompt:
-    """One of several prompts, as tokens."""
+async def _tokenized(client: EngineClient, job: RequestJob, which: int) -> Prompt:
     prompt = job.prompts[which]
     text = prompt.get("prompt") if isinstance(prompt, Mapping) else prompt
     if not isinstance(text, str):
@@ -146,15 +161,15 @@ async def _tokenized(client: EngineClient, job: Job, which: int) -> Prompt:
         raise in_words_of_client(error, job.names) from error
 
 
-async def _events(client: EngineClient, job: Job, which: int, request_id: str, prompt: Prompt) -> Events:
-    """The events of one of the prompts."""
-    watched = generation(request_id, job.options.tenant)
+async def _events(client: EngineClient, job: RequestJob, which: int, named: tuple[str, Prompt], watched: Watched) -> Events:
+    request_id, prompt = named
+    generation = watched(which, request_id)
     options = replace(job.options, of_list=True) if which else job.options
     try:
         stream = _closable(client.generate(prompt, job.params, request_id=request_id, options=options))
         async with aclosing(stream) as events:
             async for event in events:
-                watched.saw(event)
+                generation.saw(event)
                 if isinstance(event, Finished):
                     _check_outcome(client, event)
                 yield which, event
@@ -176,6 +191,6 @@ def _closable(events: AsyncIterator[Event]) -> AsyncGenerator[Event, None]:
 
 def _check_outcome(client: EngineClient, event: Finished) -> None:
     """Raise for a sequence that did not end by itself: an unfinished text must not look like a finished one."""
-    if event.reason is FinishReason.ABORT:
+    if event.finish_reason is FinishReason.ABORT:
         client.check_health()  # if the engine ends, that is the reason to give
         raise CancelledRequestError("the request was aborted")

@@ -28,7 +28,6 @@ class Tls:
     client_ca: Path | None
 
     def http_settings(self) -> dict[str, Any]:
-        """What uvicorn is told."""
         settings: dict[str, Any] = {"ssl_certfile": str(self.certificate), "ssl_keyfile": str(self.key)}
         if self.client_ca is not None:
             settings |= {"ssl_ca_certs": str(self.client_ca), "ssl_cert_reqs": ssl.CERT_REQUIRED}

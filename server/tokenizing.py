@@ -9,19 +9,20 @@ from typing import Any, TypeVar
 
 from jaxserve.engine.client import EngineClient
 from jaxserve.errors import InvalidRequestError
-from server.gateway.call import CURRENT
+from jaxserve.types import OwnTokenIds
+from server.context import RequestContext
 
 Result = TypeVar("Result")
 
 WHOLE_CONTEXT = -1  # "as many tokens as fit", where a number of tokens is asked for
 
 
-async def counted(work: Coroutine[Any, Any, Result]) -> Result:
+async def counted(work: Coroutine[Any, Any, Result], context: RequestContext) -> Result:
     """The result of work that generates nothing, within what the caller's tenant may do: it counts as one of its requests.
 
     Raises RateLimitError.
     """
-    call = CURRENT.get()
+    call = context.call
     if call is None:
         return await work
     try:
@@ -54,4 +55,5 @@ def truncated(client: EngineClient, token_ids: Sequence[int], limit: int, output
         limit = max(context - (output or 1), 1)
     elif not 1 <= limit <= context:
         raise InvalidRequestError(f"{param} must be {WHOLE_CONTEXT} or between 1 and {context}, got {limit}", param=param)
-    return list(token_ids[-limit:])
+    end = token_ids[-limit:]
+    return OwnTokenIds(end) if isinstance(token_ids, OwnTokenIds) else list(end)

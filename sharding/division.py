@@ -34,8 +34,7 @@ def sizes_that_fit(dimensions: Sequence[Dimension]) -> list[int]:
 def require_division(dimensions: Sequence[Dimension], devices: int) -> None:
     """Check that every dimension can be shared by this many devices.
 
-    Raises:
-        ValueError: names the dimensions that cannot, with their sizes, and the numbers of devices that fit all.
+    Raises ValueError: names the dimensions that cannot, with their sizes, and the numbers of devices that fit all.
     """
     wrong = [f"{dimension.name} {dimension.size}" for dimension in dimensions if not dimension.fits(devices)]
     if wrong:

@@ -41,8 +41,7 @@ def make_mesh(
         expert: size of axis EXPERT.
         sequence: size of axis SEQUENCE.
 
-    Raises:
-        ValueError: a size is below 1, or the axes need more devices than there are.
+    Raises ValueError: a size is below 1, or the axes need more devices than there are.
     """
     available = list(jax.devices() if devices is None else devices)
     sizes = {DATA: data, SEQUENCE: sequence, EXPERT: expert, TENSOR: tensor}

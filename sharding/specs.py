@@ -38,8 +38,7 @@ KV_PAGES_AXES: LogicalAxes = ("layers", "pages", None, "kv_heads", "page_size", 
 def partition_spec(axes: LogicalAxes) -> PartitionSpec:
     """PartitionSpec of an array whose dimensions have these logical axes.
 
-    Raises:
-        ValueError: an axis name that the table does not know.
+    Raises ValueError: an axis name that the table does not know.
     """
     unknown = [axis for axis in axes if axis is not None and axis not in MESH_AXES]
     if unknown:

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from benchmarks.gpu.programs import Program
 from benchmarks.gpu.sizes import DTYPE, PAGE_SIZE, Heads, Sizes
 from pallas_kernels.kv_write import kv_write
-from pallas_kernels.ragged_paged_attention import ragged_paged_attention
+from pallas_kernels.ragged_paged_attention import AttentionOptions, ragged_paged_attention
 from pallas_kernels.registry import Target
 
 CHAINED_PREFILLS = 4  # operations of a prefill program at most
@@ -74,11 +74,13 @@ def paged(case: Attention, kernel: str, sizes: Sizes, pages: int, target: Target
 
     Tables are arguments of their own: a slice of one would be a kernel of its own.
     """
-    heads, scale = sizes.heads, sizes.heads.dim**-0.5
+    heads, options = sizes.heads, AttentionOptions(sizes.heads.dim**-0.5)
 
     def attend(q: jax.Array, cache: jax.Array, start: jax.Array, length: jax.Array, *tables: jax.Array) -> jax.Array:
         for table in tables:
-            q = ragged_paged_attention(q, cache, table, start, length, layer=0, scale=scale, implementation=kernel, target=target)
+            q = ragged_paged_attention(
+                q, cache, table, start, length, layer=0, options=options, implementation=kernel, target=target
+            )
         return q
 
     shapes = (

@@ -55,17 +55,24 @@ def main() -> None:
     parser.add_argument("--sizes", required=True, choices=SIZES)
     parser.add_argument("--into", required=True, type=Path)
     parser.add_argument("--seconds", required=True, type=float)
+    parser.add_argument("--scratch", type=Path)
     parser.add_argument("--attention-kernel", default="auto")
     parser.add_argument("--only-xla", action="store_true")
     arguments = parser.parse_args()
     sizes = SIZES[arguments.sizes]
-    sizes = replace(sizes, engine=replace(sizes.engine, kernel=arguments.attention_kernel))
+    kernel = "xla" if arguments.only_xla else arguments.attention_kernel
+    engines = {name: replace(getattr(sizes, name), kernel=kernel) for name in ("engine", "more_engine")}
+    sizes = replace(sizes, scratch=arguments.scratch, **engines)
     if arguments.only_xla:
-        sizes = replace(sizes, kernels=("xla",), engine=replace(sizes.engine, kernel="xla"))
+        sizes = replace(sizes, kernels=("xla",), more_kernels=("xla",))
     if sizes.platform == "cpu":
         jax.config.update("jax_platforms", "cpu")
+        if SECTIONS[arguments.section].several:
+            jax.config.update("jax_num_cpu_devices", 2)
     choose_platform(MEMORY_FRACTION)
-    keep_compiled_programs(NO_CACHE)  # compile times are figures
+    # Compile times are figures, but those of a rehearsal mean nothing.
+    cached = sizes.platform == "cpu" and arguments.scratch is not None
+    keep_compiled_programs(str(arguments.scratch / "cache") if cached else NO_CACHE)
     with arguments.into.open("a", encoding="utf-8") as file:
 
         def tell(event: Figure) -> None:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import jax
 
 from benchmarks import machine
-from benchmarks.gpu import decode, engine, prefill, tiles
+from benchmarks.gpu import all_reduce, decode, engine, prefill, shapes, tiles
 from benchmarks.gpu.cases import decode_cases, writes
 from benchmarks.gpu.child import describe_error
 from benchmarks.gpu.pages import pool_pages
@@ -29,17 +30,20 @@ Compile = Callable[[], Any]
 """Compiles something; its result has a memory analysis."""
 
 
+MORE = replace(FULL, decodes=FULL.more_decodes, shapes=FULL.more_shapes, prefills=FULL.more_prefills, engine=FULL.more_engine)
+
+
 @nothing_kept()
 def check(target: str, sections: Sequence[str]) -> int:
     """Compile for a target such as "h100" what the sections time, a line each. Returns the exit code: 1 if something failed."""
     choose_platform()
     parsed = Target.parse(target)
-    makers = {"decode": _decode, "engine": _engine, "prefill": _prefill, "tiles": _tiles, "kv_write": _writes}
     failed = 0
     for name in sections:
-        if name not in makers:
+        maker = MAKERS.get(name.removeprefix("more_"))
+        if maker is None:
             continue
-        for labels, compile_it in makers[name](FULL, parsed):
+        for labels, compile_it in maker(MORE if name.startswith("more_") else FULL, parsed):
             start = time.perf_counter()
             try:
                 temporary = compile_it().memory_analysis().temp_size_in_bytes
@@ -57,6 +61,14 @@ def _decode(sizes: Sizes, target: Target) -> Iterator[tuple[Figure, Compile]]:
     pages = pool_pages(decode_cases(sizes, sizes.decodes), sizes.heads, int(decode.CACHE_SHARE * _memory(target)))
     for _, program in decode.programs(sizes, pages, KernelTarget.of(device)):
         yield program.labels | {"pages": pages}, partial(program.compile, device)
+
+
+def _shapes(sizes: Sizes, target: Target) -> Iterator[tuple[Figure, Compile]]:
+    device = target.devices()[0]
+    for shape in sizes.shapes:
+        for kernel in sizes.kernels:
+            program = shapes.program(shape, kernel, sizes, KernelTarget.of(device))
+            yield program.labels, partial(program.compile, device)
 
 
 def _prefill(sizes: Sizes, target: Target) -> Iterator[tuple[Figure, Compile]]:
@@ -85,10 +97,26 @@ def _engine(sizes: Sizes, target: Target) -> Iterator[tuple[Figure, Compile]]:
     recipe = engine.lowering(sizes.engine, sizes.engine.decoder(), list(target.devices()))
     state = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves((recipe.params, recipe.state)))
     print(f"engine: weights, cache and state {state / 1e9:.1f} GB, of {_memory(target) / 1e9:.1f} GB", flush=True)
-    for each in (*recipe.others(), *(recipe.step(bucket) for bucket in recipe.grid.buckets)):
+    for each in recipe.programs():
         yield {"program": each.name}, each.compile
+
+
+def _all_reduce(sizes: Sizes, target: Target) -> Iterator[tuple[Figure, Compile]]:
+    for message in all_reduce.messages(sizes, tuple(target.devices())) if target.count > 1 else ():
+        yield {"bytes": message.size, "way": message.way}, message.compile
 
 
 def _memory(target: Target) -> int:
     """Bytes of one device."""
     return machine.memory_bytes() if target.gpu is None else target.gpu.memory_bytes
+
+
+MAKERS = {
+    "decode": _decode,
+    "engine": _engine,
+    "shapes": _shapes,
+    "prefill": _prefill,
+    "tiles": _tiles,
+    "kv_write": _writes,
+    "all_reduce": _all_reduce,
+}

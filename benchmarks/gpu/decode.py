@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import jax
 
@@ -34,6 +35,11 @@ def tasks(sizes: Sizes) -> Iterator[Task]:
     bench = Bench(sizes, pages)
     for (case, program), future in zip(chosen, compiled, strict=True):
         yield Task(program.labels, _timed(bench, case, future.result))
+
+
+def more_tasks(sizes: Sizes) -> Iterator[Task]:
+    """The cases of the second command."""
+    yield from tasks(replace(sizes, decodes=sizes.more_decodes, kernels=sizes.more_kernels))
 
 
 def _timed(bench: Bench, case: Attention, program: Callable[[], jax.stages.Compiled]) -> Callable[[], Figure]:

@@ -15,6 +15,7 @@ PREFILL_CASE = (8192, 8192)  # queries, context
 STEP_RATIO = 1.25  # of the roofline, at STEP_ROWS
 STEP_ROWS = 64
 HOST_GAP = 0.05  # of the step
+BLOCKING = 0.8  # of a device's step: where submitting one takes so much, it waits for the device, or the device for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +36,9 @@ class Target:
 
 
 def figures(result: Figure, section: str) -> list[Figure]:
-    """What a section measured without an error."""
-    found = result["sections"].get(section, {}).get("figures", [])
+    """What a section, and its part of the second command, measured without an error."""
+    parts = [result["sections"].get(name, {}) for name in (section, f"more_{section}")]
+    found = [figure for part in parts for figure in part.get("figures", [])]
     return [figure for figure in found if "error" not in figure and "skipped" not in figure]
 
 
@@ -51,24 +53,37 @@ def copy_bandwidth(result: Figure) -> float | None:
     return rate(result, "copy", "kernel copy")
 
 
+def shapes(result: Figure) -> Iterator[Figure]:
+    """Figures of the other batches of decode attention, with their `share` of the copy bandwidth."""
+    bandwidth = copy_bandwidth(result)
+    for figure in figures(result, "shapes") + [peer for peer in peers(result) if "shape" in peer]:
+        yield figure | {"share": None if bandwidth is None else figure["kv_bytes"] / figure["seconds"] / bandwidth}
+
+
+def peers(result: Figure) -> list[Figure]:
+    """FlashInfer's figures; they have the labels of ours on the same batches."""
+    return figures(result, "flashinfer")
+
+
 def decodes(result: Figure) -> Iterator[Figure]:
     """Decode figures with `bytes_per_second`, and `share` of the copy bandwidth."""
     bandwidth = copy_bandwidth(result)
-    for figure in figures(result, "decode"):
+    for figure in figures(result, "decode") + [peer for peer in peers(result) if peer.get("queries") == 1]:
         reached = figure["kv_bytes"] / figure["seconds"]
         yield figure | {"bytes_per_second": reached, "share": None if bandwidth is None else reached / bandwidth}
 
 
 def prefills(result: Figure) -> Iterator[Figure]:
     """Prefill figures with `flops_per_second`, and its `share` of dense attention's on the same shape."""
-    measured = [figure | {"flops_per_second": figure["flops"] / figure["seconds"]} for figure in figures(result, "prefill")]
+    found = figures(result, "prefill") + [peer for peer in peers(result) if peer.get("queries", 1) > 1]
+    measured = [figure | {"flops_per_second": figure["flops"] / figure["seconds"]} for figure in found]
     for figure in measured:
         dense = [other for other in measured if other["implementation"].startswith("dense") and _case(other) == _case(figure)]
         yield figure | {"share": figure["flops_per_second"] / dense[0]["flops_per_second"] if dense else None}
 
 
 def steps(result: Figure, section: str = "engine") -> Iterator[Figure]:
-    """Decode steps of the engine with `roofline_seconds`, `ratio` to it, and `host_gap` as a share of the step.
+    """Decode steps of the engine with `roofline_seconds`, `ratio` to it, and `host_gap` as a share of the step; None if unknown.
 
     The roofline is what reading weights and KV at the copy bandwidth takes, or multiplying at the measured rate if that is more.
     """
@@ -76,7 +91,7 @@ def steps(result: Figure, section: str = "engine") -> Iterator[Figure]:
     for figure in figures(result, section):
         if figure["what"] != "decode":
             continue
-        gap = max(0.0, figure["seconds"] - figure["device"]["seconds"]) / figure["seconds"]
+        gap = host_gap(figure)
         roofline = None
         if bandwidth is not None and multiply is not None:
             read = (figure["weight_bytes"] + figure["kv_bytes"]) / bandwidth
@@ -85,12 +100,20 @@ def steps(result: Figure, section: str = "engine") -> Iterator[Figure]:
         yield figure | {"host_gap": gap, "roofline_seconds": roofline, "ratio": ratio}
 
 
+def host_gap(figure: Figure) -> float | None:
+    """What the loop takes beyond the device, as a share of its time; None where submitting waits for the device."""
+    device = figure["device"]
+    if device["host_seconds"] > BLOCKING * device["seconds"]:
+        return None
+    return float(max(0.0, figure["seconds"] - device["seconds"]) / figure["seconds"])
+
+
 def targets(result: Figure) -> list[Target]:
     """Each target beside what was measured. The kernels' are of the Mosaic GPU ones."""
     decode = _first(decodes(result), lambda f: (f["rows"], f["context"]) == DECODE_CASE and _ours(f))
     prefill = _first(prefills(result), lambda f: (f["queries"], f["context"]) == PREFILL_CASE and _ours(f))
     step = _first(steps(result), lambda f: f["rows"] == STEP_ROWS)
-    gaps = [found["host_gap"] for found in steps(result)]
+    gaps = [found["host_gap"] for found in steps(result) if found["host_gap"] is not None]
     rows, context = DECODE_CASE
     return [
         _at_least(f"decode attention, {rows} rows of {context}: share of copy bandwidth", decode.get("share"), DECODE_SHARE),

@@ -12,6 +12,7 @@ import jax
 from benchmarks import machine
 from benchmarks.gpu.sizes import Sizes
 from benchmarks.gpu.tasks import Figure, Task
+from jaxserve.executor.gpu_options import is_gpu
 from pallas_kernels.registry import Target
 
 PACKAGES = (
@@ -24,12 +25,20 @@ PACKAGES = (
     "nvidia-cudnn-cu13",
     "torch",
     "transformers",
+    "flashinfer-python",
 )
 QUERY = "name,driver_version,memory.total,clocks.max.sm,clocks.max.memory,power.limit"
 
 
+class NoGpuError(RuntimeError):
+    """There is nothing to measure."""
+
+
 def tasks(sizes: Sizes) -> Iterator[Task]:
-    """Look."""
+    """Look. Raises NoGpuError where sizes are a GPU's and jax has none: on a CPU they would take hours."""
+    found = jax.devices()[0]
+    if sizes.platform == "gpu" and not is_gpu(found):
+        raise NoGpuError(f"jax finds no GPU, but {found.device_kind}")
     yield Task({"platform": sizes.platform}, describe)
 
 

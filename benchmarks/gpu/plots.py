@@ -94,5 +94,5 @@ def _engine(axes: Axes, found: list[Figure]) -> None:
     lines = [(place, f["roofline_seconds"] * 1e3) for place, f in enumerate(found) if f["roofline_seconds"]]
     if lines:
         axes.plot(*zip(*lines, strict=True), "k_", markersize=40, label="roofline")
-    axes.set_xticks(places, [f"{f['rows']} x {f['context']}" for f in found])
+    axes.set_xticks(places, [f"{f['rows']} x {f['context']}\n{f['choice']}" for f in found])
     axes.set_ylabel("8B decode step: ms")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import jax
 
@@ -43,6 +44,11 @@ def tasks(sizes: Sizes) -> Iterator[Task]:
         yield Task(program.labels, _paged(bench, case, future.result))
     for (case, program), future in zip(theirs, compiled[len(ours) :], strict=True):
         yield Task(program.labels, _dense(sizes, case, program, future.result))
+
+
+def more_tasks(sizes: Sizes) -> Iterator[Task]:
+    """The cases of the second command."""
+    yield from tasks(replace(sizes, prefills=sizes.more_prefills, kernels=sizes.more_kernels))
 
 
 def _paged(bench: Bench, case: Attention, program: Callable[[], jax.stages.Compiled]) -> Callable[[], Figure]:

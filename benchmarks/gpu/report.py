@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
-from benchmarks.gpu import derive, plots
+from benchmarks.gpu import all_reduce, derive, plots, predict
 from benchmarks.gpu.tasks import Figure
 
+LABELS = (
+    "what",
+    "call",
+    "operation",
+    "shape",
+    "rows",
+    "context",
+    "choice",
+    "implementation",
+    "dtype",
+    "bytes",
+    "way",
+)  # of what failed
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
 
 
@@ -30,15 +44,20 @@ def text(result: Figure) -> str:
         "\n".join(_machine(result)),
         _table(("target", "measured", "wanted", ""), _targets(result)),
         _table(("decode attention", *_columns(derive.decodes(result)), "share of copy"), _decodes(result)),
+        _table(("decode attention, other shapes", "implementation", "us", "share of copy"), _shapes(result)),
         _table(("prefill attention", "implementation", "ms", "TFLOP/s", "of dense"), _prefills(result)),
         _table(
             ("8B decode", "ms a step", "device ms", "roofline ms", "ratio", "host gap", "tokens/s", "transformers"),
             _steps(result),
         ),
         "\n".join(_engine(result)),
+        _table(("tuning", "rows", "layers", "compiling s", "step ms", "files of results"), _tuning(result)),
+        _table(("expected beforehand", "ms", "measured ms", "measured / expected"), _expected(result)),
+        _table(("all-reduce, MB", *all_reduce.WAYS, "faster"), _all_reduces(result)),
         _table(("kv_write tokens", "implementation", "us", "GB/s"), _writes(result)),
         _table(("tiles", "change", "us"), _tiles(result)),
         _table(("parity", "implementation", "dtype", "max abs", "cosine", "verdicts"), _parity(result)),
+        _table(("racecheck", "implementation", "hazards", "errors", "warnings", "first"), _races(result)),
         "\n".join(_missing(result)),
     ]
     return "\n\n".join(part for part in parts if part)
@@ -85,6 +104,11 @@ def _decodes(result: Figure) -> Iterator[Sequence[str]]:
         yield f"{rows} x {context}", *times, " / ".join(shares) + host
 
 
+def _shapes(result: Figure) -> Iterator[Sequence[str]]:
+    for figure in derive.shapes(result):
+        yield figure["shape"], figure["implementation"], f"{figure['seconds'] * 1e6:.1f}", _number(figure["share"], "{:.0%}")
+
+
 def _prefills(result: Figure) -> Iterator[Sequence[str]]:
     for figure in sorted(derive.prefills(result), key=lambda f: (f["context"], f["queries"])):
         yield (
@@ -102,27 +126,101 @@ def _steps(result: Figure) -> Iterator[Sequence[str]]:
         for figure in derive.steps(result, section):
             peer = theirs.get(figure["rows"], {})
             yield (
-                f"{figure['rows']} x {figure['context']}" + (f", {figure['devices']} GPUs" if figure["devices"] > 1 else ""),
+                f"{figure['rows']} x {figure['context']}"
+                + (f", {figure['devices']} GPUs" if figure["devices"] > 1 else "")
+                + (f", {figure['choice']}" if figure["choice"] != "greedy" else ""),
                 f"{figure['seconds'] * 1e3:.2f}",
                 f"{figure['device']['seconds'] * 1e3:.2f}",
                 _number(figure["roofline_seconds"], "{:.2f}", 1e3),
                 _number(figure["ratio"], "{:.2f}"),
-                f"{figure['host_gap']:.1%}",
+                _number(figure["host_gap"], "{:.1%}"),
                 f"{figure['tokens_per_second']:,.0f}",
                 _number(peer.get("tokens_per_second"), "{:,.0f}"),
             )
 
 
+def _expected(result: Figure) -> Iterator[Sequence[str]]:
+    """What was predicted of this device, beside what it showed."""
+    for device in derive.figures(result, "device"):
+        expected = predict.of_device(device["device"])
+        for section in dict.fromkeys(one.section for one in expected):
+            for figure in derive.figures(result, section):
+                one = predict.find(section, figure, expected)
+                if one is not None:
+                    case = ", ".join(str(value) for value in one.case.values())
+                    ratio = figure["seconds"] / one.seconds
+                    yield f"{section}: {case}", f"{one.seconds * 1e3:.3f}", f"{figure['seconds'] * 1e3:.3f}", f"{ratio:.2f}"
+
+
 def _engine(result: Figure) -> Iterator[str]:
     for section in ("engine", "sharded"):
         for figure in derive.figures(result, section):
-            if figure["what"] == "start":
-                yield (
-                    f"Start on {figure['devices']}: weights {figure['weights_seconds']:.0f} s, compiling {len(figure['steps'])} "
-                    f"steps ({', '.join(figure['steps'])}) {figure['compile_seconds']:.0f} s."
-                )
-            elif figure["what"] == "first token":
-                yield f"First token of {figure['context']} tokens on {figure['devices']}: {figure['seconds'] * 1e3:.1f} ms."
+            if figure["what"] in LINES:
+                yield LINES[figure["what"]](figure)
+    for figure in derive.figures(result, "saved"):
+        yield _saved(figure)
+
+
+def _start(figure: Figure) -> str:
+    steps = ", ".join(figure["steps"])
+    return (
+        f"Start on {figure['devices']}: weights {figure['weights_seconds']:.0f} s, "
+        f"compiling {len(figure['steps'])} steps ({steps}) {figure['compile_seconds']:.0f} s."
+    )
+
+
+def _alternating(figure: Figure) -> str:
+    gap = derive.host_gap(figure)
+    return (
+        f"In turns, {figure['rows']} rows that decode, and they with {figure['prompt']} tokens of a prompt: "
+        f"{figure['seconds'] * 1e3:.2f} ms for both, the device {figure['device']['seconds'] * 1e3:.2f} ms, "
+        f"host gap {_number(gap, '{:.1%}')}."
+    )
+
+
+def _launches(figure: Figure) -> str:
+    return (
+        f"A step of {figure['rows']} rows is {figure['programs']} programs: {figure['command_buffers']} command buffers and "
+        f"{figure['single']} launches beside them, {figure['kernels']} kernels."
+    )
+
+
+LINES: Mapping[str, Callable[[Figure], str]] = MappingProxyType(
+    {
+        "start": _start,
+        "first token": lambda f: f"First token of {f['context']} tokens on {f['devices']}: {f['seconds'] * 1e3:.1f} ms.",
+        "alternating": _alternating,
+        "launches": _launches,
+        "save": lambda f: f"Saved: {f['programs']} programs, {f['bytes'] / 1e6:.1f} MB.",
+    }
+)
+"""What is said of the engine in a line, by what was measured."""
+
+
+def _saved(figure: Figure) -> str:
+    if figure["what"] == "start":
+        compiled = ", ".join(figure["compiled"]) or "none"
+        programs = f"{figure['loaded']} loaded, compiled: {compiled}"
+        return f"From saved programs ({programs}): {figure['compile_seconds']:.1f} s in place of compiling."
+    if figure["what"] == "tokens":
+        return f"Its tokens are the same in {figure['same']} of {figure['sequences']} sequences."
+    return f"Its step of {figure['rows']} x {figure['context']} takes the device {figure['seconds'] * 1e3:.2f} ms."
+
+
+def _tuning(result: Figure) -> Iterator[Sequence[str]]:
+    for figure in [one for name in ("autotune", "autotune_taken") for one in derive.figures(result, name)]:
+        files = f"{figure['files_before']} before, {figure['files']} after"
+        times = f"{figure['compile_seconds']:.1f}", f"{figure['seconds'] * 1e3:.2f}"
+        yield figure["variant"], str(figure["rows"]), str(figure["layers"]), *times, files
+
+
+def _all_reduces(result: Figure) -> Iterator[Sequence[str]]:
+    """A line a size, in microseconds."""
+    found = derive.figures(result, "all_reduce")
+    for devices, size in dict.fromkeys((figure["devices"], figure["bytes"]) for figure in found):
+        times = {f["way"]: f["seconds"] * 1e6 for f in found if (f["devices"], f["bytes"]) == (devices, size)}
+        columns = [_number(times.get(way), "{:.1f} us") for way in all_reduce.WAYS]
+        yield f"{size / 1e6:.2f} on {devices}", *columns, min(times, key=lambda way: times[way])
 
 
 def _writes(result: Figure) -> Iterator[Sequence[str]]:
@@ -139,10 +237,16 @@ def _tiles(result: Figure) -> Iterator[Sequence[str]]:
 
 
 def _parity(result: Figure) -> Iterator[Sequence[str]]:
-    for figure in derive.figures(result, "parity"):
+    for figure in derive.figures(result, "parity") + derive.figures(result, "parity_xla"):
         verdicts = ", ".join(f"{count} {verdict}" for verdict, count in figure["verdicts"].items())
         errors = _number(figure["max_abs"], "{:.1e}"), _number(figure["cosine"], "{:.6f}")
         yield figure["operation"], figure["implementation"], figure["dtype"], *errors, verdicts
+
+
+def _races(result: Figure) -> Iterator[Sequence[str]]:
+    for figure in derive.figures(result, "racecheck"):
+        counts = (str(figure[name]) for name in ("hazards", "errors", "warnings"))
+        yield figure["call"], figure["implementation"], *counts, (figure["races"] or ["-"])[0]
 
 
 def _missing(result: Figure) -> Iterator[str]:
@@ -151,7 +255,7 @@ def _missing(result: Figure) -> Iterator[str]:
         yield f"- a kernel crashed or hung in {result['only_xla_after']}: what came after it ran in XLA"
     for name, section in result["sections"].items():
         for figure in section["figures"]:
-            labels = ", ".join(f"{key} {value}" for key, value in figure.items() if key in ("rows", "context", "implementation"))
+            labels = ", ".join(f"{key} {value}" for key, value in figure.items() if key in LABELS)
             if "error" in figure:
                 first = (figure["error"]["message"].splitlines() or [""])[0]
                 yield f"- {name} {labels}: {figure['error']['type']}: {first}"

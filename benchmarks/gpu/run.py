@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from benchmarks.gpu.tasks import Figure
 GRACE = 40.0  # seconds beyond its own after which a section's process is ended
 LEAST = 15.0  # seconds that a section needs at least: jax alone takes some to start
 ERROR_OUTPUT = 1500  # characters kept of what a process that died wrote on stderr
-TRIALS = ("parity", "decode")  # sections that show whether the GPU's kernels run at all
+TRIALS = ("mosaic", "parity", "decode")  # sections that show whether the GPU's kernels run at all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +31,8 @@ class Plan:
         output: the results file.
         seconds: for all sections together.
         flags: more flags for the sections' processes.
+        earlier: what the file holds that is to stay; {} for nothing.
+        scratch: a directory that its sections share; None for none.
     """
 
     sections: Sequence[str]
@@ -38,23 +40,37 @@ class Plan:
     output: Path
     seconds: float
     flags: Sequence[str] = ()
+    earlier: Figure = field(default_factory=dict)
+    scratch: Path | None = None
 
 
 def run(plan: Plan) -> Figure:
     """Run the sections and write the file after each. Returns what is in the file."""
+    with tempfile.TemporaryDirectory() as scratch:
+        return _run(replace(plan, scratch=Path(scratch)))
+
+
+def _run(plan: Plan) -> Figure:
     deadline = time.monotonic() + plan.seconds
-    result: Figure = {
-        "command": " ".join(["python -m benchmarks.gpu", *sys.argv[1:]]),
+    command = " ".join(["python -m benchmarks.gpu", *sys.argv[1:]])
+    result: Figure = plan.earlier | {
+        "command": " && ".join([*([plan.earlier["command"]] if plan.earlier else []), command]),
         "date": time.strftime("%Y-%m-%d %H:%M", time.gmtime()),
         "sizes": plan.sizes,
-        "sections": {},
+        "sections": dict(plan.earlier.get("sections", {})),
     }
+    if "only_xla_after" in result:
+        plan = replace(plan, flags=(*plan.flags, "--only-xla"))
+    stopped = ""
     for name in plan.sections:
         left = deadline - time.monotonic()
+        stopped = stopped or ("no time was left for it" if left <= LEAST else "")
         print(f"{name}: {SECTIONS[name].about} ({left:.0f} s are left)", flush=True)
-        found = run_process(plan, name, left) if left > LEAST else {"figures": [], "stopped": "no time was left for it"}
+        found: Figure = {"figures": [], "stopped": stopped} if stopped else run_process(plan, name, left)
         result["sections"][name] = found
         print(_outcome(found), flush=True)
+        if found.get("error", {}).get("type") == "NoGpuError":
+            stopped = "there is no GPU"
         if name in TRIALS and crashed(found):
             result["only_xla_after"] = name
             print("  a kernel crashed or hung: what follows runs in XLA", flush=True)
@@ -62,6 +78,21 @@ def run(plan: Plan) -> Figure:
         plan.output.parent.mkdir(parents=True, exist_ok=True)
         plan.output.write_text(json.dumps(result, indent=1) + "\n")
     return result
+
+
+def unmeasured(earlier: Figure) -> list[str]:
+    """The sections that a file has no figures of, in order, with those that they need in the same run."""
+    sections = earlier.get("sections", {})
+    missing = {name for name in SECTIONS if not sections.get(name, {}).get("figures")}
+    return [name for name in SECTIONS if name in missing | {SECTIONS[one].after for one in missing}]
+
+
+def earlier_results(path: Path, sizes: str) -> Figure:
+    """What a file holds; {} if there is none, or it is of other sizes."""
+    if not path.exists():
+        return {}
+    found: Figure = json.loads(path.read_text())
+    return found if found["sizes"] == sizes else {}
 
 
 def run_process(plan: Plan, name: str, left: float) -> Figure:
@@ -74,6 +105,7 @@ def run_process(plan: Plan, name: str, left: float) -> Figure:
         into.touch()
         command = [sys.executable, "-m", "benchmarks.gpu.child", "--section", name, "--sizes", plan.sizes]
         command += ["--into", str(into), "--seconds", str(seconds), *plan.flags]
+        command += [] if plan.scratch is None else ["--scratch", str(plan.scratch)]
         with errors.open("w") as stderr:
             process = subprocess.Popen(command, stderr=stderr)
             try:

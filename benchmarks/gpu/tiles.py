@@ -20,7 +20,7 @@ from pallas_kernels.ragged_paged_attention import mosaic_gpu
 from pallas_kernels.ragged_paged_attention.mosaic_gpu_tiles import HOPPER
 from pallas_kernels.registry import Target
 
-DECODE_FIELDS = ("half_block_bytes", "decode_blocks", "split_keys")
+DECODE_FIELDS = ("decode_bytes", "decode_workers", "least_blocks")
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from server.proto import inference_pb2 as pb
 
 PATIENCE_SECONDS = 120.0
 _CHANNELS = 4
+_GENERATE = "/jaxserve.v1.Inference/Generate"  # messages stay bytes
 _PIECES_BEFORE_LEAVING = 2
 _EVENT, _ERROR, _END = b"data: ", b'data: {"error"', b"[DONE]"
 _CODE = re.compile(rb'"code":\s*"(\w+)"')
@@ -56,6 +57,9 @@ class Answer:
         return [later - earlier for earlier, later in zip(self.pieces, self.pieces[1:], strict=False)]
 
 
+_FORM = "[ a-zA-F]{512,}"  # longer than any output
+
+
 class Left(Exception):
     """The client goes away."""
 
@@ -73,7 +77,7 @@ class Clients:
         self._connections = Connections(http)
         options = [("grpc.use_local_subchannel_pool", 1)]
         self._channels = [grpc.aio.insecure_channel(address, options=options) for _ in range(_CHANNELS)]
-        self._generates = [channel.unary_stream("/jaxserve.v1.Inference/Generate") for channel in self._channels]
+        self._generates = [channel.unary_stream(_GENERATE, None, None) for channel in self._channels]
         self._model = model
 
     async def send(self, answer: Answer, prompt: list[int]) -> None:
@@ -136,6 +140,9 @@ class Clients:
             "stream": stream,
             "service_class": str(ask.service_class),
         }
+
+        if ask.kind is Kind.FORM:
+            asked |= {"regex": _FORM, "temperature": 0.8}
 
         def came(piece: bytes, when: float) -> None:
             body.extend(piece)

@@ -18,6 +18,7 @@ from benchmarks.load.minutes import Row, seen
 from benchmarks.load.schedule import Ask
 from jaxserve.terminal.metrics_page import Change, Page
 from server.proto import inference_pb2 as pb
+from server.proto import inference_pb2_grpc as pb_grpc
 
 BATCH_SHARE = 0.1  # lines of batches, as a share of the other requests
 BATCHES = 2  # a minute
@@ -50,8 +51,7 @@ class Subject:
 async def look(http: str, address: str, pid: int) -> Subject:
     """Ask a server what it serves. Raises grpc.aio.AioRpcError if it does not say."""
     async with grpc.aio.insecure_channel(address) as channel:
-        ask = channel.unary_unary("/jaxserve.v1.Inference/GetModelInfo")
-        info = pb.ModelInfo.FromString(await ask(pb.GetModelInfoRequest().SerializeToString()))
+        info = await pb_grpc.InferenceStub(channel).GetModelInfo(pb.GetModelInfoRequest())
     return Subject(http, address, pid, info.name, info.vocab_size, info.max_model_len)
 
 

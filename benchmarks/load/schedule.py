@@ -6,7 +6,7 @@ Minutes that are alike can be held against each other: what differs between them
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from random import Random
 
@@ -24,6 +24,7 @@ class Kind(StrEnum):
     """How it is asked."""
 
     STREAM = "http stream"
+    FORM = "http stream, of a form"
     WHOLE = "http"
     SEVERAL = "http stream, n 3"
     GRPC = "grpc"
@@ -72,16 +73,18 @@ class Ask:
         return 3 if self.kind is Kind.SEVERAL else 1
 
 
-def minute(rate: float, context: int, seconds: float = 60.0, seed: int = 0) -> list[Ask]:
+def minute(rate: float, context: int, seconds: float = 60.0, seed: int = 0, forms: float = 0.0) -> list[Ask]:
     """Poisson arrivals with a rate a second until the pause at the end of a minute of so many seconds.
 
-    A prefix, a prompt and an output fit into a context of so many tokens together.
+    A prefix, a prompt and an output fit into a context of so many tokens together. Of plain streams, a share `forms` must have
+    outputs of a form; nothing else changes with it.
     """
     random, now = Random(f"minute {seed}"), 0.0
     made: list[Ask] = []
     while (now := now + random.expovariate(rate)) < seconds * (1 - PAUSE):
         made.append(_ask(random, len(made), now, context))
-    return made
+    chance = Random(f"forms {seed}")
+    return [replace(ask, kind=Kind.FORM) if ask.kind is Kind.STREAM and chance.random() < forms else ask for ask in made]
 
 
 def _ask(random: Random, number: int, due: float, context: int) -> Ask:

@@ -2,14 +2,16 @@
 
 import sysconfig
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from random import Random
 
 import numpy as np
+from forms import json_turns, thinking_turns
 from numpy.typing import NDArray
-from tasks import SYSTEM_MESSAGES, Source, draw_task
+from tasks import SYSTEM_MESSAGES, Source
 from tokenizer import Codec
+from tools import Turn, plain_turns, with_tools
 
 IntArray = NDArray[np.int32]
 FloatArray = NDArray[np.float32]
@@ -49,6 +51,15 @@ def pieces_of(codec: Codec) -> list[str]:
 
 
 @dataclass(frozen=True)
+class Shares:
+    """Of conversations: those with tools, those that think, those that answer in JSON. The others are plain tasks."""
+
+    tools: float = 0.0
+    thinking: float = 0.0
+    json: float = 0.0
+
+
+@dataclass(frozen=True)
 class Batch:
     """Rows of inputs and targets; ``weights`` of the loss, ``segments`` numbering each row's documents."""
 
@@ -61,8 +72,8 @@ class Batch:
 class Corpus:
     """Draws batches. They depend on seed, step and shape alone, so a resumed run sees what it would have seen."""
 
-    def __init__(self, codec: Codec, texts: list[str], seed: int) -> None:
-        self.codec, self.seed = codec, seed
+    def __init__(self, codec: Codec, texts: list[str], seed: int, shares: Shares) -> None:
+        self.codec, self.seed, self.shares = codec, seed, shares
         self.source = Source(words_of(texts, 8000), pieces_of(codec))
         files = [[*codec.text(text), codec.eos] for text in texts]
         self.python = np.array([i for ids in files for i in ids], np.int32)
@@ -70,19 +81,39 @@ class Corpus:
         self.starts = np.flatnonzero(np.isin(self.python, list(newline)))[:-1] + 1
 
     def chat(self, rng: Random, longest: int) -> tuple[list[int], list[float]]:
-        """A conversation of one to ``longest`` turns, perhaps with a system message, and its loss weights."""
+        """A conversation, of at most ``longest`` turns if it is plain, perhaps with a system message, and its loss weights."""
         codec = self.codec
-        ids = [codec.bos]
-        if rng.random() < 0.12:
-            ids += [codec.roles["system"], *codec.text(rng.choice(SYSTEM_MESSAGES)), codec.eos]
-        weights = [0.0] * len(ids)
-        for _ in range(rng.randint(1, longest) if rng.random() < 0.3 else 1):
-            task = draw_task(rng, self.source)
-            prompt = [codec.roles["user"], *codec.text(task.prompt), codec.eos, codec.roles["assistant"]]
-            answer = [*(codec.spelled(task.answer) if task.spelled else codec.text(task.answer)), codec.eos]
-            ids += prompt + answer
-            weights += [PROMPT_WEIGHT] * len(prompt) + [1.0] * len(answer)
+        system = rng.choice(SYSTEM_MESSAGES) if rng.random() < 0.12 else ""
+        kind = rng.random()
+        turns = [Turn("system", system)] if system else []
+        if kind < self.shares.tools:
+            turns = with_tools(rng, self.source, system)
+        elif kind < self.shares.tools + self.shares.thinking:
+            turns = thinking_turns(rng, self.source, system)
+        elif kind < sum(astuple(self.shares)):
+            turns += json_turns(rng, self.source)
+        else:
+            for _ in range(rng.randint(1, longest) if rng.random() < 0.3 else 1):
+                turns += plain_turns(rng, self.source)
+        ids, weights = [codec.bos], [0.0]
+        for turn in turns:
+            turn_ids, turn_weights = self.turn(turn)
+            ids, weights = ids + turn_ids, weights + turn_weights
         return ids, weights
+
+    def turn(self, turn: Turn) -> tuple[list[int], list[float]]:
+        """The tokens of a turn and their loss weights."""
+        codec = self.codec
+        before = [] if turn.role is None else [codec.roles[turn.role]]
+        text = codec.spelled(turn.text) if turn.spelled else codec.text(turn.text)
+        after = [codec.eos] if turn.ends else []
+        asked = PROMPT_WEIGHT if turn.role == "user" else 0.0
+        if turn.only:
+            middle = [1.0 if inside else 0.0 for inside in codec.within(turn.text, turn.only)]
+            return [*before, *text, *after], [asked] * len(before) + middle + [0.0] * len(after)
+        weight = 1.0 if turn.learned else asked
+        opening = PROMPT_WEIGHT if turn.role == "assistant" else asked
+        return [*before, *text, *after], [opening] * len(before) + [weight] * len(text + after)
 
     def code(self, rng: Random, length: int) -> list[int]:
         """A begin token and the ``length - 1`` tokens that follow some line start of the library."""

@@ -19,9 +19,10 @@ from data import pieces_of, stdlib_files, words_of
 from jax import Array
 from model import Config, Params, forward
 from safetensors.flax import load_file
-from tasks import MAKERS, Source, Task
+from tasks import MAKERS, Source, Task, draw_person
 from tokenizer import Codec
 from tokenizers import Tokenizer
+from tools import Question, response_turn, sum_question, system_turn
 
 COUNTS = {"addition": 500, "reversal": 500, "subtraction": 200, "uppercase": 200, "addition/one_digit": 100,
           "digit_sort": 200, "letter_count": 200, "json_fill": 100, "small_talk": 50}  # fmt: skip
@@ -83,6 +84,15 @@ def held_out_tasks(codec: Codec, kind: str, count: int, words: list[str], seed: 
     return list(tasks.values())
 
 
+def scored(kind: str, prompts: list[str], answers: list[str], expected: list[str]) -> dict[str, Any]:
+    """Share of exact answers, with some of the wrong ones."""
+    rows = zip(prompts, answers, expected, strict=True)
+    wrong = [{"prompt": prompt, "answer": answer, "expected": right} for prompt, answer, right in rows if answer != right]
+    accuracy = round(1 - len(wrong) / len(answers), 4)
+    print(f"{kind:18} {accuracy:7.1%} of {len(answers)}", *wrong[:3], sep="\n    ", flush=True)
+    return {"tasks": len(answers), "accuracy": accuracy, "wrong": wrong[:5]}
+
+
 def measure(model: Model, scale: float, seed: int) -> dict[str, Any]:
     """Share of exact answers per kind of task, with some of the wrong answers."""
     words = words_of(stdlib_files(), 8000)
@@ -91,12 +101,54 @@ def measure(model: Model, scale: float, seed: int) -> dict[str, Any]:
         tasks = held_out_tasks(model.codec, kind, max(1, int(count * scale)), words, seed)
         prompts = [model.codec.prompt([("user", t.prompt)]) for t in tasks]
         answers = model.generate(prompts, 64 if kind in ("json_fill", "small_talk") else 16)
-        wrong = [(t, a) for t, a in zip(tasks, answers, strict=True) if a != t.answer]
-        examples = [{"prompt": t.prompt, "answer": a, "expected": t.answer} for t, a in wrong[:5]]
-        accuracy = round(1 - len(wrong) / len(tasks), 4)
-        results[kind] = {"tasks": len(tasks), "accuracy": accuracy, "wrong": examples}
-        print(f"{kind:18} {accuracy:7.1%} of {len(tasks)}", *examples[:3], sep="\n    ", flush=True)
+        results[kind] = scored(kind, [t.prompt for t in tasks], answers, [t.answer for t in tasks])
     return results
+
+
+def tool_questions(count: int, words: list[str], codec: Codec, seed: int) -> list[Question]:
+    """Questions about numbers that training never showed together, each with the calculator that answers it."""
+    rng, source = Random(f"evaluate/{seed}/tools"), Source(words, pieces_of(codec), held_out=True)
+    return [sum_question(rng, source) for _ in range(count)]
+
+
+def measure_tools(model: Model, scale: float, seed: int) -> dict[str, Any]:
+    """Share of exact calls, of answers from what a tool said, and of tasks that need none and are answered beside one."""
+    count = max(1, int(200 * scale))
+    words = words_of(stdlib_files(), 8000)
+    questions = tool_questions(count, words, model.codec, seed)
+    asked = [[("system", system_turn("", [q.tool]).text), ("user", q.prompt)] for q in questions]
+    said = [
+        [*turns, ("assistant", q.call()), ("user", response_turn([q]).text)] for turns, q in zip(asked, questions, strict=True)
+    ]
+    others = held_out_tasks(model.codec, "reversal", count, words, seed)
+    beside = [[turns[0], ("user", task.prompt)] for turns, task in zip(asked, others, strict=True)]
+    kinds = {
+        "tool_call": (asked, [q.call() for q in questions], 110),
+        "tool_answer": (said, [q.answer for q in questions], 16),
+        "tool_not_needed": (beside, [task.answer for task in others], 16),
+    }
+    results = {}
+    for kind, (conversations, expected, longest) in kinds.items():
+        answers = model.generate([model.codec.prompt(turns) for turns in conversations], longest)
+        results[kind] = scored(kind, [turns[-1][1] for turns in conversations], answers, expected)
+    return results
+
+
+def measure_json(model: Model, scale: float, seed: int) -> dict[str, Any]:
+    """Share of values that are right where a schema has written all before them."""
+    codec, rng = model.codec, Random(f"evaluate/{seed}/json")
+    source = Source([], [], held_out=True)
+    prompts, told, expected = [], [], []
+    for _ in range(max(1, int(100 * scale))):
+        person = draw_person(rng, source)
+        answer, end = json.dumps(person.values), 0
+        for value in map(json.dumps, person.values.values()):
+            end = answer.index(value, end)
+            prompts.append(codec.prompt([("user", person.sentence)]) + codec.text(answer[: end - 1]))
+            told.append(f"{person.sentence} {answer[:end]}")
+            expected.append(f" {value}")
+    answers = [text[: len(value)] for text, value in zip(model.generate(prompts, 16), expected, strict=True)]
+    return {"json_value": scored("json_value", told, answers, expected)}
 
 
 def main() -> None:
@@ -109,6 +161,7 @@ def main() -> None:
     args = parser.parse_args()
     model = Model(args.model)
     tasks = measure(model, args.scale, args.seed)
+    tasks |= measure_tools(model, args.scale, args.seed) | measure_json(model, args.scale, args.seed)
     fixed = dict(zip(FIXED, model.generate([model.codec.prompt([("user", p)]) for p in FIXED], 16), strict=True))
     codes = [[model.codec.bos, *model.codec.text(c)] for c in CODE]
     samples = [{"prompt": c, "continuation": t} for c, t in zip(CODE, model.generate(codes, 80), strict=True)]

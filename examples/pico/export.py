@@ -67,7 +67,9 @@ def export(work: Path, out: Path) -> None:
     tokenizer = Tokenizer.from_file(str(work / "tokenizer.json"))
     save_tokenizer(tokenizer, out, config.max_position_embeddings)
     run = {k: round(meta[k], 4) for k in ("step", "tokens", "seconds", "loss")}
-    run["args"] = {k: v for k, v in meta["args"].items() if k != "work"}
+    run["args"] = {k: v for k, v in meta["args"].items() if k not in ("work", "init")}
+    if "init" in meta:
+        run["init"] = meta["init"]
     (out / "training.json").write_text(json.dumps(run, indent=2) + "\n")
     print(f"{sum(t.size for t in tensors.values()):,} parameters after {meta['step']:,} steps written to {out}")
 

@@ -161,6 +161,44 @@ CITIES = """
 COLORS = "red green blue black white yellow orange purple brown gray pink"
 
 
+@dataclass(frozen=True)
+class Person:
+    """Some facts about somebody under keys of one's own, and the sentence that tells them."""
+
+    values: dict[str, str | int]
+    sentence: str
+
+
+KEYS = {
+    "name": ("name", "name", "name", "first_name", "person", "who"),
+    "age": ("age", "age", "age", "years", "years_old"),
+    "city": ("city", "city", "city", "town", "location", "home"),
+    "color": ("color", "color", "favorite_color", "likes", "colour"),
+}
+
+
+def draw_person(rng: Random, source: Source) -> Person:
+    """Somebody of whom one to three facts beside the name are told, and all of them or only some are asked for."""
+    while True:
+        name, city, color = (rng.choice(names.split()) for names in (NAMES, CITIES, COLORS))
+        age = rng.randint(10, 99)
+        if is_held_out(f"{name},{age}") == source.held_out:
+            break
+    facts: dict[str, str | int] = {"age": age, "city": city, "color": color}
+    told = {
+        "age": (f"is {age} years old", f"is {age}"),
+        "city": (f"lives in {city}", f"is from {city}"),
+        "color": (f"likes {color}",),
+    }
+    kinds = rng.sample(sorted(facts), k=rng.randint(1, 3))
+    sentence = f"{name} " + " and ".join(rng.choice(told[kind]) for kind in kinds) + "."
+    asked = ["name", *kinds] if rng.random() < 0.8 else rng.sample(["name", *kinds], k=rng.randint(1, len(kinds)))
+    if rng.random() < 0.3:
+        rng.shuffle(asked)
+    values = {rng.choice(KEYS[kind]): name if kind == "name" else facts[kind] for kind in asked}
+    return Person(values, sentence)
+
+
 def json_fill(rng: Random, source: Source) -> Task:
     """A given JSON object with its empty values filled in from a sentence."""
     while True:

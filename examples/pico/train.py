@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import shutil
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -14,11 +15,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from data import Batch, Corpus, stdlib_files, words_of
+from data import Batch, Corpus, Shares, stdlib_files, words_of
 from jax import Array
 from model import Config, Params, forward, init_params
 from optimizer import make_optimizer
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from safetensors.flax import load_file
 from tasks import Source, draw_task
 from tokenizer import Codec, save_tokenizer, train_tokenizer
 from tokenizers import Tokenizer
@@ -43,12 +45,29 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument(
         "--chat-share", type=float, nargs=2, default=[0.7, 0.4], help="share of rows with conversations: first, last"
     )
+    parser.add_argument(
+        "--shares", type=float, nargs=3, default=[0, 0, 0], help="of conversations: with tools, with thinking, with JSON answers"
+    )
+    parser.add_argument("--init", type=Path, help="a folder of export.py, with whose weights and tokenizer to begin")
     parser.add_argument("--vocab-size", type=int, default=1024)
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="bfloat16", help="operands of products")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--save-every", type=float, default=180, help="seconds between checkpoints")
     return parser.parse_args()
+
+
+def begin(args: argparse.Namespace, config: Config) -> tuple[Params, dict[str, Any]]:
+    """The parameters and figures that a run begins with; the figures of the model of ``--init`` are kept in its own."""
+    params = init_params(config, jax.random.key(args.seed))
+    figures: dict[str, Any] = {"step": 0, "tokens": 0, "seconds": 0.0, "loss": None}
+    if args.init is not None:
+        loaded = load_file(args.init / "model.safetensors")
+        params = {name: loaded[name].astype(jnp.float32) for name in params}
+        figures["init"] = json.loads((args.init / "training.json").read_text())
+        if not (args.work / "tokenizer.json").exists():
+            shutil.copy(args.init / "tokenizer.json", args.work)
+    return params, figures
 
 
 def prepare_tokenizer(folder: Path, texts: list[str], vocab_size: int, seed: int, max_length: int) -> Tokenizer:
@@ -102,10 +121,10 @@ def save(folder: Path, params: Params, state: Any, meta: dict[str, Any]) -> None
     (folder / "new.npz").replace(folder / "checkpoint.npz")
 
 
-def restore(folder: Path, params: Params, state: Any) -> tuple[Params, Any, dict[str, Any]]:
+def restore(folder: Path, params: Params, state: Any, figures: dict[str, Any]) -> tuple[Params, Any, dict[str, Any]]:
     """The last checkpoint's parameters, optimizer state and figures, or those given where there is none."""
     if not (folder / "checkpoint.npz").exists():
-        return params, state, {"step": 0, "tokens": 0, "seconds": 0.0, "loss": None}
+        return params, state, figures
     with np.load(folder / "checkpoint.npz") as file:
         params = {k: jnp.asarray(file[k]) for k in params}
         leaves, tree = jax.tree.flatten(state)
@@ -123,12 +142,12 @@ def train(args: argparse.Namespace) -> None:
     """Train until the time or the steps are spent."""
     args.work.mkdir(parents=True, exist_ok=True)
     config = Config(vocab_size=args.vocab_size, num_hidden_layers=args.layers)
+    params, figures = begin(args, config)
     texts = stdlib_files()
     tokenizer = prepare_tokenizer(args.work, texts, args.vocab_size, args.seed, config.max_position_embeddings)
-    corpus = Corpus(Codec(tokenizer), texts, args.seed)
+    corpus = Corpus(Codec(tokenizer), texts, args.seed, Shares(*args.shares))
     optimizer = make_optimizer(args.optimizer, args.weight_decay)
-    params = init_params(config, jax.random.key(args.seed))
-    params, state, meta = restore(args.work, params, optimizer.init(params))
+    params, state, meta = restore(args.work, params, optimizer.init(params), figures)
     meta |= {"config": asdict(config), "args": {k: str(v) for k, v in vars(args).items()}}
     update = make_step(config, optimizer, args.dtype)
     print(f"{sum(p.size for p in params.values()):,} parameters, {len(corpus.python):,} tokens of Python", flush=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import tempfile
 import time
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from jax.sharding import Mesh
 
 from jaxserve.aot.facts import Facts, read_facts
 from jaxserve.aot.hlo import Module
-from jaxserve.aot.ledger import Ledger, first_ledger
+from jaxserve.aot.ledger import CompiledMemory, first_ledger
 from jaxserve.aot.settings import TargetConfig
 from jaxserve.aot.shapes import decoder
 from jaxserve.aot.target import Target
@@ -23,14 +24,39 @@ from jaxserve.aot.thunks import Launches, read_launches
 from jaxserve.config.resolve import DeviceFacts, ModelFacts, resolve, resolve_dtypes
 from jaxserve.config.windows import group_layers
 from jaxserve.errors import ConfigError
+from jaxserve.executor.autotune_results import require_results
 from jaxserve.executor.compile_cache import nothing_kept
-from jaxserve.executor.lowering import Lowering, step_name
+from jaxserve.executor.lowering import Lowering, ProgramSpec
 from jaxserve.executor.memory import count_bytes, device_bytes
 from jaxserve.executor.options import ExecutorOptions, chosen_kernels
 from jaxserve.executor.program_bundle import save_programs
+from jaxserve.executor.programs import temporary_bytes
+from jaxserve.executor.slow_kernels import slow_kernels
 from jaxserve.models.config import DecoderConfig
+from jaxserve.models.shards import expert_groups
 from jaxserve.step.buckets import Bucket
+from pallas_kernels.registry import Target as KernelTarget
 from sharding import make_mesh
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompiledHalf:
+    """A program of a step.
+
+    Attributes:
+        name: the program's.
+        seconds: lowering and compiling.
+        in_place: bytes on each device that are updated where they are.
+        launches: what it launches; None where XLA wrote no list: on CPUs, and of programs that are saved.
+    """
+
+    name: str
+    seconds: float
+    in_place: int
+    facts: Facts
+    launches: Launches | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,12 +64,11 @@ class CompiledStep:
     """One bucket.
 
     Attributes:
-        tokens, rows: of the bucket.
         seconds: lowering and compiling.
-        temporary: workspace, bytes on each device.
+        temporary: workspace and logits of the steps in flight, bytes on each device.
         state_in_place: whether everything that lives from step to step, the cache included, is updated where it is.
-        facts: what the program does.
-        launches: what it launches; None where XLA wrote no list: on CPUs, and of programs that are saved.
+        forward: the first half.
+        choices: the second half, by the names of variants, cheapest first.
     """
 
     tokens: int
@@ -51,19 +76,29 @@ class CompiledStep:
     seconds: float
     temporary: int
     state_in_place: bool
-    facts: Facts
-    launches: Launches | None
+    forward: CompiledHalf
+    choices: dict[str, CompiledHalf]
+
+    @property
+    def halves(self) -> tuple[CompiledHalf, ...]:
+        """All programs that steps of this bucket launch two of."""
+        return (self.forward, *self.choices.values())
+
+    @property
+    def facts(self) -> Facts:
+        """Of a step whose rows need least."""
+        return self.forward.facts + next(iter(self.choices.values())).facts
+
+    @property
+    def launches(self) -> Launches | None:
+        """Of a step whose rows need least."""
+        forward, choice = self.forward.launches, next(iter(self.choices.values())).launches
+        return None if forward is None or choice is None else forward + choice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saved:
-    """Programs that were written.
-
-    Attributes:
-        directory: where.
-        names: of the programs.
-        bytes: of all files.
-    """
+    """Programs that were written."""
 
     directory: str
     names: tuple[str, ...]
@@ -75,15 +110,11 @@ class Result:
     """Everything that was found out.
 
     Attributes:
-        config: the question.
         device: the devices' name.
-        on_gpu: whether they are GPUs.
-        jax: version that compiled.
         dtype: of weights and activations.
         num_layers, num_parameters: of what was compiled.
         num_pages: of the KV cache that the programs are for.
         ledger: memory of one device.
-        steps: by bucket.
         saved: what was written, if asked.
     """
 
@@ -95,7 +126,7 @@ class Result:
     num_layers: int
     num_parameters: int
     num_pages: int
-    ledger: Ledger
+    ledger: CompiledMemory
     steps: tuple[CompiledStep, ...]
     saved: Saved | None
 
@@ -116,15 +147,26 @@ def compile_for(config: TargetConfig, done: Done, output: Path | None = None) ->
     target, model = Target.parse(config.target), decoder(config.model, config.layers)
     if config.tp > target.count:
         raise ConfigError(f"tp is {config.tp}, but the target has {target.count} devices", param="tp")
-    mesh = make_mesh(config.tp // config.ep, target.devices(), expert=config.ep)
+    devices = target.devices()
+    groups = expert_groups(model, config.tp, KernelTarget.of(devices[0])) if config.ep is None else config.ep
+    mesh = make_mesh(config.tp // groups, devices, expert=groups)
     ledger, lowering = _plan(config, target, model, mesh)
+    slow = slow_kernels(lowering.config, mesh, lowering.options)
+    if slow is not None:
+        logger.warning("%s", slow)
     buckets = config.buckets(lowering.grid)
+    variants = config.chosen(lowering.variants)
     if output is not None:
         _require_known(buckets, lowering)
     dumps = target.gpu is not None and output is None  # the dump's path would be saved with the program
-    steps, programs = [], {}
+    steps: list[CompiledStep] = []
+    programs: dict[str, Any] = {}
+    choices: dict[int, dict[str, CompiledHalf]] = {}  # by rows, and by the variant's name
     for bucket in buckets:
-        step, programs[step_name(bucket)] = _compile(lowering, bucket, dumps=dumps)
+        compile_half = partial(_compile_half, lowering, bucket, programs, dumps=dumps)
+        if bucket.rows not in choices:
+            choices[bucket.rows] = {variant.name: compile_half(lowering.choose(bucket.rows, variant)) for variant in variants}
+        step = _step(lowering, bucket, compile_half(lowering.forward(bucket)), choices[bucket.rows], programs)
         steps.append(step)
         done(step)
     ledger = replace(ledger, temporary=max(step.temporary for step in steps))
@@ -145,8 +187,7 @@ def compile_for(config: TargetConfig, done: Done, output: Path | None = None) ->
     )
 
 
-def _plan(config: TargetConfig, target: Target, model: DecoderConfig, mesh: Mesh) -> tuple[Ledger, Lowering]:
-    """What an engine with these settings would choose on the target."""
+def _plan(config: TargetConfig, target: Target, model: DecoderConfig, mesh: Mesh) -> tuple[CompiledMemory, Lowering]:
     engine, devices = config.engine(), target.facts(list(mesh.devices.flat), config.gpu_memory_fraction)
     stored = ModelFacts(config.model, model.dtype, model.max_position_embeddings, group_layers(model.windows).windows)
     count = partial(count_bytes, model, mesh, engine)
@@ -161,6 +202,7 @@ def _plan(config: TargetConfig, target: Target, model: DecoderConfig, mesh: Mesh
         ledger.require_room(_tokens(config, model), target=config.target)
     resolved = resolve(engine, stored, devices, count)
     options = ExecutorOptions.of(engine, resolved, chosen_kernels(engine, model.num_layers))
+    require_results(options.autotune_results)
     return ledger, Lowering(model, mesh, options)
 
 
@@ -180,34 +222,43 @@ def _tokens(config: TargetConfig, model: DecoderConfig) -> int:
     return config.max_model_len or model.max_position_embeddings
 
 
-def _compile(lowering: Lowering, bucket: Bucket, *, dumps: bool) -> tuple[CompiledStep, Any]:
+def _compile_half(
+    lowering: Lowering, bucket: Bucket, programs: dict[str, Any], spec: ProgramSpec, *, dumps: bool
+) -> CompiledHalf:
+    """One half of the bucket's steps; its program joins `programs`."""
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as directory:
-        program = lowering.step(bucket).compile({"xla_dump_to": directory} if dumps else {})
-        seconds = time.monotonic() - started
+        program = spec.compile({"xla_dump_to": directory} if dumps else {})
         launches = read_launches(Path(directory)) if dumps else None
-    memory = program.memory_analysis()
-    pages = lowering.state.kv_pages
+    seconds = time.monotonic() - started
+    programs[spec.name] = program
+    pages = lowering.state.forward.kv_pages
     facts = read_facts(
         Module.parse(program.as_text()),
         tokens=bucket.tokens,
         hidden_size=lowering.config.hidden_size,
         cache_elements=device_bytes(pages) // pages.dtype.itemsize,
     )
-    step = CompiledStep(
+    in_place = int(program.memory_analysis().alias_size_in_bytes)
+    return CompiledHalf(name=spec.name, seconds=seconds, in_place=in_place, facts=facts, launches=launches)
+
+
+def _step(
+    lowering: Lowering, bucket: Bucket, forward: CompiledHalf, choices: dict[str, CompiledHalf], programs: dict[str, Any]
+) -> CompiledStep:
+    compiled = [programs[half.name] for half in (forward, *choices.values())]
+    return CompiledStep(
         tokens=bucket.tokens,
         rows=bucket.rows,
-        seconds=seconds,
-        temporary=int(memory.temp_size_in_bytes),
-        state_in_place=int(memory.alias_size_in_bytes) >= device_bytes(lowering.state),
-        facts=facts,
-        launches=launches,
+        seconds=forward.seconds + sum(choice.seconds for choice in choices.values()),
+        temporary=temporary_bytes(compiled, compiled[:1]),
+        state_in_place=forward.in_place + min(choice.in_place for choice in choices.values()) >= device_bytes(lowering.state),
+        forward=forward,
+        choices=choices,
     )
-    return step, program
 
 
 def _require_known(buckets: list[Bucket], lowering: Lowering) -> None:
-    """Check that the engine would ever run these steps."""
     grid = lowering.grid.buckets
     unknown = [f"{bucket.tokens} x {bucket.rows}" for bucket in buckets if bucket not in grid]
     if unknown:

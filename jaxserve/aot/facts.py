@@ -12,7 +12,7 @@ COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "coll
 _MOVES = ("copy", "copy-start", "transpose", "convert", "concatenate", "all-gather", "all-gather-start")
 _UPDATES = frozenset({"scatter", "dynamic-update-slice"})  # XLA does these in place where it can, else there is a copy beside
 _PRODUCTS = frozenset({"dot", "convolution"})
-_WEIGHTS = "params["
+_WEIGHTS, _NORMS = "params[", "params['norms']"
 _VIEWS = ("bitcast", "get-tuple-element", "opt-barrier")
 
 
@@ -35,7 +35,7 @@ class Collective:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What is in a step's program.
+    """What is in a program of a step, or in both.
 
     Attributes:
         collectives: all of them, by kind, size and when.
@@ -43,6 +43,9 @@ class Facts:
         weight_copies: a line for each time a whole weight is written again.
         cache_copies: a line for each time the whole cache is written again.
         weights_read_again: names of weights that more than one instruction of the entry computation reads.
+        sorts: a line for each sort: what XLA sorts by CUB, which it does on GPUs, no CUDA graph can hold.
+        conditionals: how many there are.
+        exchanges_in_loops: collectives in the body of a loop.
     """
 
     collectives: tuple[Collective, ...]
@@ -50,6 +53,21 @@ class Facts:
     weight_copies: tuple[str, ...]
     cache_copies: tuple[str, ...]
     weights_read_again: tuple[str, ...]
+    sorts: tuple[str, ...]
+    conditionals: int
+    exchanges_in_loops: int
+
+    def __add__(self, other: Facts) -> Facts:
+        return Facts(
+            collectives=self.collectives + other.collectives,
+            activation_all_reduces=self.activation_all_reduces + other.activation_all_reduces,
+            weight_copies=self.weight_copies + other.weight_copies,
+            cache_copies=self.cache_copies + other.cache_copies,
+            weights_read_again=self.weights_read_again + other.weights_read_again,
+            sorts=self.sorts + other.sorts,
+            conditionals=self.conditionals + other.conditionals,
+            exchanges_in_loops=self.exchanges_in_loops + other.exchanges_in_loops,
+        )
 
 
 def read_facts(module: Module, *, tokens: int, hidden_size: int, cache_elements: int) -> Facts:
@@ -77,6 +95,9 @@ def read_facts(module: Module, *, tokens: int, hidden_size: int, cache_elements:
         weight_copies=tuple(_weight_copies(module)),
         weights_read_again=tuple(sorted(name for name, count in reads.items() if count > 1)),
         cache_copies=tuple(_describe(line) for line, _ in scheduled if _copies_cache(module, line, cache_elements)),
+        sorts=tuple(_describe(line) for line, _ in scheduled if line.opcode == "sort" or "cub_sort" in line.target),
+        conditionals=sum(line.opcode == "conditional" for line, _ in scheduled),
+        exchanges_in_loops=sum(kind is not None and when == "loop" for kind, _, when in found),
     )
 
 
@@ -93,11 +114,15 @@ def _payload(instruction: Instruction) -> int:
 
 
 def _weight_reads(module: Module) -> Iterator[tuple[Instruction, str, int]]:
-    """Instructions of the entry computation that take a weight, with its name in Python and its elements."""
+    """Instructions of the entry computation that take a matrix, with its name in Python and its elements.
+
+    The scales of norms are none: each of the norms reads its own row of them.
+    """
     weights: dict[str, tuple[str, int]] = {}  # by name in the HLO
     for instruction in module.computations[module.entry]:
         if instruction.opcode == "parameter" and instruction.op_name.startswith(_WEIGHTS):
-            if len([size for size in instruction.results[0].sizes if size > 1]) > 1:  # not the scales of norms
+            wide = [size for size in instruction.results[0].sizes if size > 1]
+            if len(wide) > 1 and not instruction.op_name.startswith(_NORMS):
                 weights[instruction.name] = (instruction.op_name, instruction.results[0].elements)
             continue
         read = [weights[name] for name in instruction.operands if name in weights]

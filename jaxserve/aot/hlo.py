@@ -22,19 +22,17 @@ _ARRAY = re.compile(r"(?P<dtype>[a-z][a-z0-9]*)\[(?P<sizes>[0-9,]*)\]")
 _NAME = re.compile(r"%([\w.\-]+)")
 _CALLED = re.compile(r"(?:calls|to_apply|body)=%([\w.\-]+)")
 _BRANCHES = re.compile(r"(?:branch_computations=\{([^}]*)\}|(?:true|false)_computation=(%[\w.\-]+))")
+_TARGET = re.compile(r'custom_call_target="([^"]*)"')
 _OP_NAME = re.compile(r'op_name="((?:[^"\\]|\\.)*)"')
 
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """One array of a result."""
-
     dtype: str
     sizes: tuple[int, ...]
 
     @property
     def elements(self) -> int:
-        """How many numbers."""
         return math.prod(self.sizes)
 
     @property
@@ -48,12 +46,12 @@ class Instruction:
     """One line of a computation.
 
     Attributes:
-        name, opcode: as written.
         results: the arrays it makes; several for a tuple.
         operands: names of what it reads.
         called: computation that it runs, or that a fusion is made of; None for none.
         branches: computations of which it runs one.
         op_name: where in the Python program it is from.
+        target: what a custom call calls; empty for others.
     """
 
     name: str
@@ -63,6 +61,7 @@ class Instruction:
     called: str | None
     branches: tuple[str, ...]
     op_name: str
+    target: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +122,7 @@ def _instruction(line: str) -> Instruction:
     if opcode is None:
         raise ValueError(f"no opcode in the HLO line {line[:200]!r}")
     arguments, attributes = _split(rest[opcode.end() - 1 :])
-    called, op_name = _CALLED.search(attributes), _OP_NAME.search(attributes)
+    called, op_name, target = (pattern.search(attributes) for pattern in (_CALLED, _OP_NAME, _TARGET))
     branches = [name for several, one in _BRANCHES.findall(attributes) for name in _NAME.findall(several or one)]
     arrays = [Array(dtype, _sizes(sizes)) for dtype, sizes in _ARRAY.findall(rest[: opcode.start()]) if dtype in BITS]
     return Instruction(
@@ -134,6 +133,7 @@ def _instruction(line: str) -> Instruction:
         called=called[1] if called else None,
         branches=tuple(branches),
         op_name=op_name[1].replace("\\'", "'") if op_name else "",
+        target=target[1] if target else "",
     )
 
 

@@ -11,7 +11,7 @@ GB = 1e9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ledger:
+class CompiledMemory:
     """Bytes on each device.
 
     Attributes:
@@ -37,14 +37,12 @@ class Ledger:
 
     @property
     def tokens(self) -> int:
-        """How many tokens the KV cache holds then."""
         return max(self.cache, 0) // self.token
 
     def require_room(self, tokens: int, *, target: str) -> None:
         """Check that there is room for a KV cache of this many tokens.
 
-        Raises:
-            ConfigError: there is not; the message says how many GB are missing on each GPU and what takes them.
+        Raises ConfigError: there is not; the message says how many GB are missing on each GPU and what takes them.
         """
         short = tokens * self.token - self.cache
         if short > 0:
@@ -56,9 +54,9 @@ class Ledger:
             )
 
 
-def first_ledger(*, memory: int, usable: int, held: DeviceBytes, page_size: int, groups: int) -> Ledger:
+def first_ledger(*, memory: int, usable: int, held: DeviceBytes, page_size: int, groups: int) -> CompiledMemory:
     """The ledger before compiling; a page is of one of the `groups` of layers."""
-    return Ledger(
+    return CompiledMemory(
         memory=memory,
         usable=usable,
         weights=held.weights,

@@ -13,7 +13,6 @@ from jaxserve.aot.thunks import Launches
 
 
 def show(result: Result, console: Console) -> None:
-    """Print the ledger and the steps."""
     console.print(
         f"{result.config.model}: {result.num_layers} layers, {result.num_parameters / 1e9:.2f}B parameters in {result.dtype}, "
         f"on {result.device} x{result.config.tp}, compiled by jax {result.jax}"
@@ -21,6 +20,7 @@ def show(result: Result, console: Console) -> None:
     console.print(_ledger(result))
     console.print(f"the programs' KV cache: {result.num_pages:,} pages of {result.config.page_size} tokens")
     console.print(_steps(result))
+    console.print(_choices(result))
     if result.saved is not None:
         console.print(f"saved {len(result.saved.names)} programs, {result.saved.bytes / 1e6:.1f} MB, in {result.saved.directory}")
     for line in _copies(result):
@@ -47,7 +47,7 @@ def _ledger(result: Result) -> Table:
 
 
 def _steps(result: Result) -> Table:
-    table = Table(title="steps", box=box.SIMPLE, title_justify="left")
+    table = Table(title="steps whose rows need least", box=box.SIMPLE, title_justify="left")
     for name in ("tokens x rows", "all-reduces of activations", "other collectives", "copies of weights, cache"):
         table.add_column(name, justify="right")
     for name in ("state in place", "kernels", "launches", "temporary GB", "compiled in s"):
@@ -71,6 +71,26 @@ def _row(step: CompiledStep, layers: int) -> tuple[str, ...]:
     )
 
 
+def _choices(result: Result) -> Table:
+    table = Table(title="choice of tokens, by what rows need", box=box.SIMPLE, title_justify="left")
+    for name in ("rows", "variant", "collectives", "conditionals", "sorts", "kernels", "launches", "compiled in s"):
+        table.add_column(name, justify="right")
+    for rows, choices in {step.rows: step.choices for step in result.steps}.items():
+        for name, choice in choices.items():
+            facts, launches = choice.facts, choice.launches
+            table.add_row(
+                str(rows),
+                name,
+                str(sum(entry.count for entry in facts.collectives)),
+                str(facts.conditionals),
+                str(len(facts.sorts)),
+                "not counted" if launches is None else f"{launches.kernels:,}",
+                _launches(launches),
+                f"{choice.seconds:.0f}",
+            )
+    return table
+
+
 def _all_reduces(count: int, layers: int) -> str:
     """161 = 2 x 80 + 1, where that is so."""
     return f"{count} = 2 x {layers} + 1" if count == 2 * layers + 1 else str(count)
@@ -86,9 +106,8 @@ def _others(facts: Facts) -> str:
 def _launches(launches: Launches | None) -> str:
     if launches is None:
         return "not counted"
-    if launches.whole:
-        return "1 command buffer"
-    return f"{launches.command_buffers} command buffers, {launches.single} single"
+    buffers = "1 command buffer" if launches.command_buffers == 1 else f"{launches.command_buffers} command buffers"
+    return buffers if launches.whole else f"{buffers}, {launches.single} single"
 
 
 def _copies(result: Result) -> list[str]:

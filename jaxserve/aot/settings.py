@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from jaxserve.config.check import check_types
 from jaxserve.config.fields import (
     CacheConfig,
+    CompileConfig,
     EngineConfig,
     KernelConfig,
     ModelConfig,
     ParallelConfig,
+    Quantization,
     SchedulerConfig,
     require_at_least,
     setting,
 )
 from jaxserve.config.kernels import AUTO
 from jaxserve.errors import ConfigError
+from jaxserve.sampling.variants import Variant
 from jaxserve.step.buckets import CHUNK_ROWS, Bucket, BucketGrid
 
 ALL, NONE = "all", "none"
@@ -30,13 +34,18 @@ class TargetConfig:
     model: str = setting("llama-3-8b", "checkpoint directory, or a shape that jaxserve.plan knows", positional=True)
     target: str = setting("h100:1", "GPU and how many: a100, h100, h200 or b200, as in h100:8; 'cpu' for this machine's own")
     tp: int = setting(1, "devices that share every layer")
-    ep: int = setting(1, "groups of them that share the experts of a layer")
+    ep: int | None = setting(None, "groups of them that share the experts of a layer; by default as the server chooses")
     rows: str = setting("32", "decode steps to compile: numbers of rows, as in 1,32,256; 'all' that the engine has, or 'none'")
     tokens: str = setting("2048", "steps with prompts to compile: numbers of tokens, as in 512,2048; likewise 'all' or 'none'")
+    variants: str = setting(
+        ALL,
+        "what rows may need of the choice of tokens: names of variants, as in greedy,truncated; 'all' that there are",
+    )
     layers: int | None = setting(None, "compile the model's first layers only: a quick look")
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = setting(
         "auto", "dtype of weights, activations and KV cache; 'auto' takes the checkpoint's"
     )
+    quantization: Quantization = setting("none", "what matrices are rounded to, as for jaxserve.serve")  # noqa: RUF009
     max_num_seqs: int = setting(256, "sequences in one step at most")
     max_num_batched_tokens: int = setting(2048, "tokens in one step at most")
     max_model_len: int | None = setting(None, "longest prompt plus output in tokens; the model's own limit by default")
@@ -46,6 +55,9 @@ class TargetConfig:
     attention_kernel: str = setting(AUTO, "implementation of attention over pages, as for jaxserve.serve")
     kv_write_kernel: str = setting(AUTO, "implementation of writing keys and values into pages, likewise")
     grouped_matmul_kernel: str = setting(AUTO, "implementation of the matrix products of experts, likewise")
+    autotune_results: str | None = setting(
+        None, "directory of what XLA measured of kernels on such a GPU, made by jaxserve.serve --autotune-results"
+    )
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -63,7 +75,9 @@ class TargetConfig:
     def engine(self) -> EngineConfig:
         """The engine that the programs are for. Raises ConfigError for what is no engine."""
         return EngineConfig(
-            model=ModelConfig(model=self.model, dtype=self.dtype, max_model_len=self.max_model_len),
+            model=ModelConfig(
+                model=self.model, dtype=self.dtype, quantization=self.quantization, max_model_len=self.max_model_len
+            ),
             cache=CacheConfig(page_size=self.page_size, num_pages=self.num_pages, gpu_memory_fraction=self.gpu_memory_fraction),
             scheduler=SchedulerConfig(max_num_seqs=self.max_num_seqs, max_num_batched_tokens=self.max_num_batched_tokens),
             parallel=ParallelConfig(tensor_parallel_size=self.tp, expert_parallel_size=self.ep),
@@ -72,7 +86,17 @@ class TargetConfig:
                 kv_write_kernel=self.kv_write_kernel,
                 grouped_matmul_kernel=self.grouped_matmul_kernel,
             ),
+            compile=CompileConfig(autotune_results=self.autotune_results),
         )
+
+    def chosen(self, variants: Sequence[Variant]) -> list[Variant]:
+        """Those of an engine's variants that are to be compiled. Raises ConfigError for a name that none of them has."""
+        names = [variant.name for variant in variants]
+        asked = names if self.variants == ALL else self.variants.split(",")
+        unknown = [name for name in asked if name not in names]
+        if unknown:
+            raise ConfigError(f"variants names {', '.join(unknown)}; there are {', '.join(names)}", param="variants")
+        return [variant for variant in variants if variant.name in asked]
 
     def buckets(self, grid: BucketGrid) -> list[Bucket]:
         """What to compile of an engine's grid: decode steps, then steps with prompts."""
@@ -87,7 +111,6 @@ class TargetConfig:
 
 
 def _numbers(name: str, text: str) -> tuple[int, ...]:
-    """The numbers of a list; none for the words that stand for none, or for all."""
     if text in (ALL, NONE):
         return ()
     parts = [part.strip() for part in text.split(",")]

@@ -18,8 +18,7 @@ from jaxserve.executor.memory import device_facts
 
 CUDA = "13.0.0"  # of driver and runtime: what jax's CUDA 13 plugin needs. Without one XLA leaves collectives out of CUDA graphs.
 CUDNN = (9, 12, 0)  # likewise
-# No version of CUB: with one, XLA would sort through it and ask the CUDA runtime, which needs a GPU, for its workspace. Without,
-# it warns and takes its own sort, which is slower; on a GPU it takes CUB's.
+CUB = "3.1.2"  # what the plugin was built with, as a GPU says it: XLA then sorts by CUB, which no CUDA graph can hold
 CPU = "cpu"  # as a target
 TENSOR_UNITS_PER_CORE = 4
 _NAMED = re.compile(r"(?P<name>[a-z0-9]+)(:(?P<count>[1-9][0-9]*))?")
@@ -70,6 +69,7 @@ class Gpu:
             f"device_interconnect_info {{ active_links: {self.nvlinks} }}",
             f'name: "{self.name}"',
             *(f'{version}: "{CUDA}"' for version in ("driver_version", "runtime_version", "compile_time_toolkit_version")),
+            f'cub_version: "{CUB}"',
         )
         body = "\n".join(f"  {line}" for line in device)
         return (
@@ -137,7 +137,6 @@ class Target:
 
     @property
     def name(self) -> str:
-        """For people."""
         return "this machine's CPU" if self.gpu is None else self.gpu.name
 
     def facts(self, devices: Sequence[jax.Device], fraction: float) -> DeviceFacts:
@@ -149,8 +148,7 @@ class Target:
     def devices(self) -> Sequence[jax.Device]:
         """Devices to compile for; a GPU's cannot run anything.
 
-        Raises:
-            ConfigError: jax's CUDA plugin is not installed, or there are fewer CPU devices.
+        Raises ConfigError: jax's CUDA plugin is not installed, or there are fewer CPU devices.
         """
         if self.gpu is None:
             return self._cpus()
@@ -168,7 +166,6 @@ class Target:
         return devices
 
     def _cpus(self) -> Sequence[jax.Device]:
-        """The first of them."""
         devices = jax.devices("cpu")
         if len(devices) < self.count:
             raise ConfigError(
@@ -180,7 +177,6 @@ class Target:
 
 
 def gpu_names() -> tuple[str, ...]:
-    """The GPUs that `Target.parse` knows."""
     return tuple(_table())
 
 

@@ -15,22 +15,32 @@ _NO_LAUNCH = ("kAsyncDone", "kPartitionId", "kReplicaId")
 
 @dataclass(frozen=True, slots=True)
 class Launches:
-    """What one call of a program launches.
+    """What one call of a program launches, or one of each of several.
 
     Attributes:
         command_buffers: graphs that are launched whole.
         single: launches outside of them.
         kernels: kernels in both, without those in branches of conditionals; a loop's body counts once.
+        programs: how many.
     """
 
     command_buffers: int
     single: int
     kernels: int
+    programs: int = 1
 
     @property
     def whole(self) -> bool:
-        """Whether the program is one command buffer."""
-        return self.command_buffers == 1 and self.single == 0
+        """Whether each program is one command buffer."""
+        return self.command_buffers == self.programs and self.single == 0
+
+    def __add__(self, other: Launches) -> Launches:
+        return Launches(
+            self.command_buffers + other.command_buffers,
+            self.single + other.single,
+            self.kernels + other.kernels,
+            self.programs + other.programs,
+        )
 
 
 def read_launches(directory: Path) -> Launches:

@@ -57,7 +57,6 @@ class MultiQueue:
         raise LookupError("no page is queued")
 
     def clear(self) -> list[int]:
-        """Take all pages out, in no order that matters."""
         pages = list(self._level_of)
         self._level_of.clear()
         for level in self._levels:
@@ -65,7 +64,6 @@ class MultiQueue:
         return pages
 
     def _age(self, now: int) -> None:
-        """Move expired pages down one level."""
         self._next_expiry = expires = now + self._lifetime
         for index in range(1, NUM_LEVELS):
             level, below = self._levels[index], self._levels[index - 1]

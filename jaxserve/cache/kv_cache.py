@@ -27,10 +27,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from jaxserve.cache.page_pool import NULL_PAGE, PagePool
+from jaxserve.cache.page_pool import NULL_PAGE, EvictionListener, PagePool
 from jaxserve.cache.prefix_cache import PrefixCache
 from jaxserve.cache.prefix_hash import page_hash
-from jaxserve.cache.tenants import SHARED_TENANT, CacheCounters, Tenants
+from jaxserve.cache.tenants import SHARED_TENANT, CacheCounters, Tenants, count_eviction
 from jaxserve.config.windows import first_column, most_pages
 from jaxserve.errors import InvalidRequestError
 
@@ -89,7 +89,6 @@ class Fork:
 
 
 def no_quota(tenant: str) -> int | None:
-    """No limit, whoever the tenant is."""
     return None
 
 
@@ -105,9 +104,9 @@ class KVCache:
         max_pinned: pages that may be pinned; a fourth of the usable ones if None.
         windows: the window of each group of layers, in tokens; None for a group that sees everything.
         max_chunk: tokens of a sequence that one step computes at most; needed where there is a window.
+        on_eviction: who is told of evictions, beside the tenants' counters.
 
-    Raises:
-        ValueError: a window without `max_chunk`.
+    Raises ValueError: a window without `max_chunk`.
     """
 
     def __init__(
@@ -120,6 +119,7 @@ class KVCache:
         max_pinned: int | None = None,
         windows: tuple[int | None, ...] = (None,),
         max_chunk: int | None = None,
+        on_eviction: Iterable[EvictionListener] = (),
     ) -> None:
         if any(windows) and max_chunk is None:
             raise ValueError("a cache with windows needs max_chunk")
@@ -131,7 +131,7 @@ class KVCache:
         self._max_chunk = max_chunk or 0
         self._prefixes = PrefixCache(num_pages)
         self._tenants = Tenants(quota, lifetime=num_pages - 1)
-        self._pool = PagePool(num_pages, self._prefixes, self._tenants)
+        self._pool = PagePool(num_pages, self._prefixes, self._tenants, (count_eviction, *on_eviction))
         self._prefix_caching = prefix_caching
         self._max_pinned = self.num_usable // PINNED_SHARE if max_pinned is None else max_pinned
         self._pinned: dict[int, None] = {}  # in the order of pinning: prefixes before what follows them
@@ -142,7 +142,6 @@ class KVCache:
 
     @property
     def num_free(self) -> int:
-        """Pages that could be handed out now."""
         return self._pool.num_free
 
     @property
@@ -152,12 +151,10 @@ class KVCache:
 
     @property
     def num_pinned(self) -> int:
-        """Pages that are pinned."""
         return len(self._pinned)
 
     @property
     def slides(self) -> bool:
-        """Whether there is a window."""
         return bool(self._sliding)
 
     def pages_for(self, num_tokens: int) -> int:
@@ -173,7 +170,6 @@ class KVCache:
         return len(sequence.pages) // self._groups * self.page_size
 
     def num_held(self, sequence: SequencePages) -> int:
-        """Pages that the sequence holds."""
         return len(sequence.pages) - self._num_null(sequence, 0)
 
     def num_different(self, sequences: Sequence[SequencePages]) -> int:
@@ -430,7 +426,6 @@ class KVCache:
             sequence.slides_at = min((null + 1) * size + window - 1 for null, window in nulls)
 
     def _num_null(self, sequence: SequencePages, first: int) -> int:
-        """Pages from column `first` on that the sequence gave back."""
         return sum(max(0, first_column(window, sequence.start, self.page_size) - first) for _, window in self._sliding)
 
     def _extend(self, hashes: list[bytes], root: bytes, tokens: Sequence[int], count: int) -> None:
@@ -461,7 +456,6 @@ class KVCache:
 
 
 def _held(pages: Sequence[int]) -> list[int]:
-    """Those that were not given back."""
     return [page for page in pages if page != NULL_PAGE]
 
 
@@ -470,5 +464,4 @@ def _names(hashes: Iterable[bytes], group: int) -> Iterator[bytes]:
 
 
 def _name(digest: bytes, group: int) -> bytes:
-    """What a group's page is found by."""
     return digest + bytes((group,)) if group else digest

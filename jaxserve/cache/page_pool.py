@@ -8,13 +8,18 @@ Of several equal pages one is kept when all are free: a free cached page is the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from jaxserve.cache.eviction import MultiQueue
 from jaxserve.cache.prefix_cache import PrefixCache
-from jaxserve.cache.tenants import Account, Tenants
+from jaxserve.cache.tenants import Account, Tenants, count_eviction
 
 NULL_PAGE = 0  # never handed out: padding reads and writes land there
+
+EvictionListener = Callable[[Account, int, bytes], None]
+"""(owner, page, hash of its content): told before the page, the only one with this content, is handed out for something else.
+
+Until the next plan's moves are done the page holds what it held."""
 
 
 class PagePool:
@@ -26,12 +31,15 @@ class PagePool:
         tenants: accounts that pages are charged to.
     """
 
-    def __init__(self, num_pages: int, prefixes: PrefixCache, tenants: Tenants) -> None:
+    def __init__(
+        self, num_pages: int, prefixes: PrefixCache, tenants: Tenants, on_eviction: Iterable[EvictionListener] = (count_eviction,)
+    ) -> None:
         if num_pages < 2:
             raise ValueError(f"num_pages must be at least 2, got {num_pages}")
         self.num_pages = num_pages
         self._prefixes = prefixes
         self._tenants = tenants
+        self._on_eviction = tuple(on_eviction)
         self._references = [0] * num_pages
         self._owners: list[Account | None] = [None] * num_pages  # of referenced and of free cached pages
         self._blank = list(range(num_pages - 1, 0, -1))  # free pages that nobody can find, the next one last
@@ -102,14 +110,12 @@ class PagePool:
             self._discard(page)
 
     def give_to(self, pages: Iterable[int], account: Account) -> None:
-        """Charge referenced pages to another tenant from now on."""
         for page in pages:
             self._tenants.add_pages(account, 1)
             self._tenants.remove_page(self._owner(page))
             self._owners[page] = account
 
     def num_references(self, page: int) -> int:
-        """How many hold the page."""
         return self._references[page]
 
     def count_held(self, pages: Iterable[int], times: int) -> int:
@@ -152,7 +158,6 @@ class PagePool:
         return owner
 
     def _discard(self, page: int) -> None:
-        """A page that nobody holds and nobody can find is blank."""
         self._tenants.remove_page(self._owner(page))
         self._owners[page] = None
         self._blank.append(page)
@@ -161,9 +166,12 @@ class PagePool:
         """Take a cached page for this tenant from whoever must give one."""
         queue = self._tenants.queue_to_evict(account) or self._cached
         page = queue.first(self._num_allocated)
+        entry = self._prefixes.entry(page)
+        assert entry is not None
         owner = self._take_cached(page)
+        for listener in self._on_eviction:
+            listener(owner, page, entry.digest)
         self._prefixes.remove(page)
-        owner.counters.evicted += 1
         if owner is not account:
             self._tenants.add_pages(account, 1)
             self._tenants.remove_page(owner)

@@ -22,22 +22,16 @@ class CacheEntry:
 
 
 class PrefixCache:
-    """hash of a full page -> the pages that hold it, and back. Knows nothing of reference counts.
-
-    Args:
-        num_pages: pages in the KV cache, the null page included.
-    """
+    """hash of a full page -> the pages that hold it, and back. Knows nothing of reference counts."""
 
     def __init__(self, num_pages: int) -> None:
         self._entries: dict[bytes, CacheEntry] = {}
         self._entry_of: list[CacheEntry | None] = [None] * num_pages
 
     def __len__(self) -> int:
-        """Different contents known."""
         return len(self._entries)
 
     def __contains__(self, digest: bytes) -> bool:
-        """Whether a page holds this content."""
         return digest in self._entries
 
     def match(self, hashes: Iterable[bytes]) -> list[int]:
@@ -51,7 +45,6 @@ class PrefixCache:
         return pages
 
     def count_hit(self, pages: Sequence[int]) -> None:
-        """Add the length of a match to the worth of its pages."""
         for page in pages:
             entry = self._entry_of[page]
             if entry is None:
@@ -86,12 +79,10 @@ class PrefixCache:
             del self._entries[entry.digest]
 
     def clear(self) -> None:
-        """Forget all."""
         self._entries.clear()
         self._entry_of = [None] * len(self._entry_of)
 
     def check(self) -> None:
-        """Assert that both directions agree."""
         found = {page: entry for entry in self._entries.values() for page in entry.pages}
         assert all(entry.pages for entry in self._entries.values()), "an entry has no page"
         assert sum(len(entry.pages) for entry in self._entries.values()) == len(found), "a page is in two entries"

@@ -28,7 +28,6 @@ class CacheCounters:
 
     @property
     def misses(self) -> int:
-        """Tokens that were not in the cache."""
         return self.queried - self.hits
 
 
@@ -37,12 +36,10 @@ class Account:
     """One tenant's pages.
 
     Attributes:
-        name: the tenant.
         quota: pages, referenced and cached, beyond which its own cached pages are evicted first; None for no limit.
         queue: its free cached pages in eviction order; only with a quota.
         pages: pages it allocated that are referenced or free but cached.
         cached: the free ones of them.
-        counters: hits and evictions.
     """
 
     name: str
@@ -54,8 +51,11 @@ class Account:
 
     @property
     def referenced(self) -> int:
-        """Pages of the tenant that somebody holds."""
         return self.pages - self.cached
+
+
+def count_eviction(owner: Account, page: int, digest: bytes) -> None:
+    owner.counters.evicted += 1
 
 
 class Tenants:
@@ -79,7 +79,6 @@ class Tenants:
         self._shared = self._accounts[SHARED_TENANT] = self._new(SHARED_TENANT)
 
     def account(self, name: str) -> Account:
-        """The tenant's account, opened if it is new."""
         account = self._accounts.get(name)
         if account is None:
             account = self._accounts[name] = self._new(name)
@@ -92,7 +91,6 @@ class Tenants:
         return 0 if account is None else account.referenced
 
     def count_query(self, name: str, queried: int, hits: int) -> None:
-        """Count a sequence that began: its tokens, and those found."""
         account = self.account(name)
         account.counters.queried += queried
         account.counters.hits += hits
@@ -104,7 +102,6 @@ class Tenants:
         return {name: replace(account.counters) for name, account in self._accounts.items()}
 
     def add_pages(self, account: Account, count: int) -> None:
-        """The tenant has `count` referenced pages more."""
         if account.pages == 0 and count:
             self._idle.pop(account.name, None)
         account.pages += count
@@ -112,7 +109,6 @@ class Tenants:
             self._note_over(account)
 
     def remove_page(self, account: Account) -> None:
-        """The tenant has a referenced page less."""
         account.pages -= 1
         if account.quota is not None:
             self._note_over(account)
@@ -120,14 +116,12 @@ class Tenants:
             self._set_idle(account)
 
     def add_cached(self, account: Account, page: int, worth: int, now: int) -> None:
-        """A referenced page of the tenant is now free but cached."""
         account.cached += 1
         if account.queue is not None:
             account.queue.push(page, worth, now)
             self._note_over(account)
 
     def remove_cached(self, account: Account, page: int) -> None:
-        """A free cached page of the tenant is now referenced."""
         account.cached -= 1
         if account.queue is not None:
             account.queue.remove(page)

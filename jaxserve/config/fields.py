@@ -42,7 +42,7 @@ class ModelConfig:
     tokenizer: str | None = setting(None, "directory or file of the tokenizer; the checkpoint's own by default")
     dtype: DType = setting("auto", "dtype of weights, activations and KV cache; 'auto' takes the checkpoint's")
     quantization: Quantization = setting(
-        "none", "what matrices are rounded to while they are loaded: 'int8' with a scale an output, on one CPU device"
+        "none", "what matrices are rounded to while they are loaded: 'int8' with a scale an output"
     )
     max_model_len: int | None = setting(None, "longest prompt plus output in tokens; the model's own limit by default")
     load_format: Literal["auto", "safetensors", "orbax", "dummy"] = setting(
@@ -56,6 +56,13 @@ class ModelConfig:
     )
     seed: int = setting(0, "seed of dummy weights and of requests without a seed")
     chat_template: str | None = setting(None, "file with a Jinja chat template that replaces the checkpoint's own")
+    tool_call_parser: str = setting(
+        "auto", "how the model writes tool calls: 'auto' for what its files show, 'hf', 'none', or a name that vLLM's users know"
+    )
+    reasoning_parser: str = setting("auto", "how the model writes its thinking; as --tool-call-parser")
+    response_template: str | None = setting(
+        None, "JSON file with a response_template that replaces the checkpoint's own (docs/tools_and_reasoning.md)"
+    )
     generation_config: Literal["auto", "none"] = setting(
         "auto", "whether the checkpoint's generation_config.json says how to sample for requests that do not"
     )
@@ -88,6 +95,9 @@ class CacheConfig:
     num_pages: int | None = setting(None, "pages in the KV cache, one of them the null page; from memory by default")
     kv_cache_memory_gib: float | None = setting(None, "memory for the KV cache in GiB; what is left on a GPU, or enough on a CPU")
     gpu_memory_fraction: float = setting(0.9, "share of GPU memory that weights, workspace and KV cache may take")
+    swap_space: float = setting(
+        0.0, "host memory in GiB, for each device, that pages of preempted requests may go to instead of being computed again"
+    )
     prefix_caching: bool = setting(True, "share full pages of equal prompt prefixes between requests")
     warm_prompts: str | None = setting(None, "file of prompts, a JSON object a line, that are in the prefix cache from the start")
 
@@ -99,6 +109,8 @@ class CacheConfig:
         memory = self.kv_cache_memory_gib
         if memory is not None and not 0.0 < memory < math.inf:
             raise ConfigError(f"kv_cache_memory_gib must be above 0 and finite, got {memory}", param="kv_cache_memory_gib")
+        if not 0.0 <= self.swap_space < math.inf:
+            raise ConfigError(f"swap_space must be at least 0 and finite, got {self.swap_space}", param="swap_space")
         if not 0.0 < self.gpu_memory_fraction <= 1.0:
             raise ConfigError(
                 f"gpu_memory_fraction must be in (0, 1], got {self.gpu_memory_fraction}", param="gpu_memory_fraction"
@@ -171,7 +183,6 @@ class SchedulerConfig:
         return self.ttft_target_ms / 1000
 
     def on_cpu(self) -> SchedulerConfig:
-        """With the defaults that CPUs have."""
         return replace(self, itl_target_ms=CPU_ITL_TARGET_MS) if self.itl_target_ms is None else self
 
 
@@ -180,14 +191,18 @@ class ParallelConfig:
     """The device mesh."""
 
     tensor_parallel_size: int = setting(1, "devices that share every layer")
-    expert_parallel_size: int = setting(
-        1, "groups of those devices that share the experts of a layer, whole ones each; within a group every expert is divided"
+    expert_parallel_size: int | None = setting(
+        None,
+        "groups of those devices that share the experts of a layer, whole ones each; within a group every expert is divided; "
+        "by default 1, on Hopper the fewest that leave widths its grouped matmul takes",
     )
 
     def __post_init__(self) -> None:
         check_types(self)
         devices, groups = self.tensor_parallel_size, self.expert_parallel_size
         require_at_least("tensor_parallel_size", devices, 1)
+        if groups is None:
+            return
         require_at_least("expert_parallel_size", groups, 1)
         if devices % groups:
             fitting = ", ".join(str(size) for size in range(1, devices + 1) if devices % size == 0)
@@ -210,6 +225,10 @@ class CompileConfig:
     programs: str | None = setting(
         None, "directory of programs that jaxserve.compile saved: loaded, not compiled; they may run any code, so trust it"
     )
+    autotune_results: str | None = setting(
+        None,
+        "directory of what XLA measured of kernels on a GPU: taken when programs are compiled, and added to; made if missing",
+    )
     late_compiles: Literal["log", "raise"] = setting("log", "what becomes of a step that compiles something after all")
 
     def __post_init__(self) -> None:
@@ -229,7 +248,6 @@ class KernelConfig:
         self.parse()
 
     def parse(self) -> Kernels:
-        """The settings as ranges of layers."""
         return Kernels(
             attention=parse_kernels(self.attention_kernel, "attention_kernel"),
             kv_write=parse_kernels(self.kv_write_kernel, "kv_write_kernel"),

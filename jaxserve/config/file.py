@@ -81,7 +81,6 @@ class _Loader(yaml.SafeLoader):
 
 
 def _said(error: yaml.YAMLError) -> str:
-    """YAML's complaint in one line."""
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
         return f"line {error.problem_mark.line + 1}: {error.problem or error.context}"
     return " ".join(str(error).split())

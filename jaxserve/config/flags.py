@@ -34,7 +34,6 @@ class OneLineParser(argparse.ArgumentParser):
 
 
 def version_line() -> str:
-    """What `--version` prints."""
     return f"jaxserve {version('jaxserve')}"
 
 
@@ -46,7 +45,6 @@ class _Once(argparse.Action):
         self._seen = seen
 
     def __call__(self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: Any = None) -> None:
-        """Take the value."""
         if self.dest in self._seen:
             flag = "--" + self.dest.replace("_", "-")
             parser.error(f"{self.dest} is given twice, as {getattr(namespace, self.dest)!r} and as {values!r}: leave {flag} out")
@@ -83,7 +81,6 @@ def from_flags(config: type[Config], settings: Mapping[str, Any]) -> Config:
 
 
 def flag_names(config: type[Any]) -> list[str]:
-    """The fields that have flags."""
     return [item.name for item in dataclasses.fields(config) if item.metadata.get("flag", True)]
 
 
@@ -126,7 +123,6 @@ def _default_text(default: Any, hint: Any, chosen_how: str | None) -> str:
 
 
 def _scalar(hint: Any) -> type[Any]:
-    """The type to parse: int for `int | None`."""
     if get_origin(hint) in (Union, types.UnionType):
         hint = next(part for part in get_args(hint) if part is not type(None))
     assert isinstance(hint, type)

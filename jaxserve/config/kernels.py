@@ -69,7 +69,6 @@ def check_kernels(ranges: Sequence[LayerRange], known: Sequence[str], num_layers
 
 
 def kernel_of(ranges: Sequence[LayerRange], layer: int) -> str | None:
-    """The implementation that a layer was given; None if it was given none."""
     for part in ranges:
         if part.first <= layer and (part.last is None or layer <= part.last):
             return part.name

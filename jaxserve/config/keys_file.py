@@ -88,12 +88,10 @@ class TenantLimits:
 
     @property
     def any(self) -> bool:
-        """Whether there is any limit."""
         return self != NO_LIMITS
 
     @property
     def per_minute(self) -> bool:
-        """Whether there is a limit a minute."""
         return self.rpm is not None or self.tpm is not None
 
 
@@ -158,7 +156,6 @@ def seal_keys(path: str) -> Keys:
 
 
 def _read(content: bytes) -> Keys:
-    """What a file holds. Raises ValueError."""
     keys = msgspec.toml.decode(content, type=_File, strict=True).key
     _check_unique(keys)
     return _keys(keys)
@@ -203,7 +200,6 @@ def _keys(keys: Iterable[ApiKey]) -> Keys:
 
 
 def _one(tenant: str, name: str, values: Iterable[Value | None]) -> Value | None:
-    """The value that the tenant's keys give. Raises ValueError if they give several."""
     given = sorted({value for value in values if value is not None})
     if len(given) > 1:
         raise ValueError(f"{name} of tenant {tenant!r} is given as {' and '.join(f'{value:g}' for value in given)}")

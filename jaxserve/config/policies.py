@@ -78,7 +78,6 @@ class Policies:
             )
 
     def of_class(self, service_class: ServiceClass) -> ClassPolicy:
-        """The policy of a class."""
         return self.classes.get(service_class) or ClassPolicy()
 
     def queue_timeout(self, service_class: ServiceClass) -> float | None:
@@ -89,7 +88,6 @@ class Policies:
         return timeout
 
     def of_tenant(self, name: str) -> TenantPolicy:
-        """The policy of a tenant."""
         return self.tenants.get(name) or self.tenants.get(ANY_TENANT) or TenantPolicy()
 
 

@@ -47,7 +47,6 @@ def _load(path: str | None) -> Policies:
 
 
 def _refuse_unknown(path: str, content: Mapping[str, Any]) -> None:
-    """Raise ConfigError for a name that no policy has: msgspec passes over those of a dataclass."""
     places: list[tuple[str, Mapping[str, Any], type[Any]]] = [("the file", content, Policies)]
     places += [(f"classes.{name}", policy, ClassPolicy) for name, policy in content.get("classes", {}).items()]
     places += [(f"tenants.{name}", policy, TenantPolicy) for name, policy in content.get("tenants", {}).items()]

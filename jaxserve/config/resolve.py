@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,8 +11,9 @@ from jaxserve.config.fields import EngineConfig, RecordConfig, SchedulerConfig
 from jaxserve.config.windows import longest_sequence
 from jaxserve.errors import ConfigError
 
-CPU_CACHE_BYTES = 4 * 2**30  # enough for the small models a CPU serves; --kv-cache-memory-gib asks for more
-WORKSPACE_BYTES = 2 * 2**30  # activations, logits and XLA's temporaries on a GPU
+GIB = 2**30
+CPU_CACHE_BYTES = 4 * GIB  # enough for the small models a CPU serves; --kv-cache-memory-gib asks for more
+WORKSPACE_BYTES = 2 * GIB  # activations, logits and XLA's temporaries on a GPU
 SPARE_BYTES = WORKSPACE_BYTES // 2  # of it, by which saved programs' cache may be larger: GPUs of a kind differ by some MB
 
 
@@ -40,6 +42,7 @@ class DeviceFacts:
         platform: "cpu" or "gpu".
         count: devices that share the model.
         memory: bytes that one device (or the host, for CPUs) can give; of a GPU, `gpu_memory_fraction` is taken off already.
+        host_memory: bytes that the host can give, infinite if nobody knows.
         slow_bfloat16_scatter: whether writing a bfloat16 cache would convert all of it (XLA's CPU backend before jax 0.11).
     """
 
@@ -47,6 +50,7 @@ class DeviceFacts:
     count: int
     memory: int
     slow_bfloat16_scatter: bool
+    host_memory: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +81,7 @@ class ResolvedConfig:
         dtype, kv_dtype: of weights and activations, and of the KV cache.
         max_model_len: longest prompt plus output, tokens.
         num_pages: pages of the KV cache, the null page included.
+        swap_slots: pages that the swap space holds.
         device_bytes: memory of one device; `cache_bytes` is its KV cache.
         compile_first: whether serving begins when a few steps are compiled.
         scheduler: with the defaults of the platform.
@@ -87,6 +92,7 @@ class ResolvedConfig:
     kv_dtype: str
     max_model_len: int
     num_pages: int
+    swap_slots: int
     device_bytes: DeviceBytes
     compile_first: bool
     scheduler: SchedulerConfig
@@ -109,8 +115,7 @@ def resolve(
         count_bytes: what each device holds, once the dtypes are known.
         saved_pages: pages of the cache that saved programs are for; taken where none are asked for and memory has them.
 
-    Raises:
-        ConfigError: what cannot be, with the numbers that conflict.
+    Raises ConfigError: what cannot be, with the numbers that conflict.
     """
     dtype, kv_dtype = resolve_dtypes(config, model, devices)
     device_bytes = count_bytes(dtype, kv_dtype)
@@ -134,6 +139,7 @@ def resolve(
         kv_dtype=kv_dtype,
         max_model_len=max_model_len,
         num_pages=num_pages,
+        swap_slots=_swap_slots(config, devices, device_bytes.page),
         device_bytes=device_bytes,
         compile_first=_compile_first(config, devices),
         scheduler=config.scheduler.on_cpu() if devices.platform == "cpu" else config.scheduler,
@@ -153,7 +159,6 @@ def _compile_first(config: EngineConfig, devices: DeviceFacts) -> bool:
 
 
 def dump_directory(config: RecordConfig) -> Path:
-    """Where crash dumps go."""
     return Path(config.dump_dir).expanduser() if config.dump_dir else Path.home() / ".cache" / "jaxserve" / "dumps"
 
 
@@ -169,6 +174,20 @@ def _max_model_len(config: EngineConfig, model: ModelFacts) -> int:
     return asked
 
 
+def _swap_slots(config: EngineConfig, devices: DeviceFacts, page: int) -> int:
+    asked = config.cache.swap_space
+    slots = int(asked * GIB // page)
+    if asked and not slots:
+        raise ConfigError(f"swap_space is {asked:g} GiB, less than one page, which takes {page:,} bytes", param="swap_space")
+    if slots * page * devices.count > devices.host_memory:
+        raise ConfigError(
+            f"swap_space is {asked:g} GiB for each of {devices.count} devices, and the host has "
+            f"{devices.host_memory / GIB:.2f} GiB left",
+            param="swap_space",
+        )
+    return slots
+
+
 def _num_pages(config: EngineConfig, devices: DeviceFacts, longest: int, held: DeviceBytes, saved_pages: int | None) -> int:
     """Pages as asked for; else as saved programs have; else as many as could ever be used. The last two if memory allows.
 
@@ -179,9 +198,10 @@ def _num_pages(config: EngineConfig, devices: DeviceFacts, longest: int, held: D
     useful = config.scheduler.max_num_seqs * -(-longest // config.cache.page_size) + 1
     page_bytes, held_bytes, spare = held.page * devices.count, (held.weights + held.state) * devices.count, 0
     if config.cache.kv_cache_memory_gib is not None:
-        budget = int(config.cache.kv_cache_memory_gib * 2**30)
+        budget = int(config.cache.kv_cache_memory_gib * GIB)
     elif devices.platform == "cpu":
-        budget = min(CPU_CACHE_BYTES, max(devices.memory - held_bytes, 0) // 2)
+        swapped = int(config.cache.swap_space * GIB) * devices.count
+        budget = min(CPU_CACHE_BYTES, max(devices.memory - held_bytes - swapped, 0) // 2)
     else:
         budget = max((devices.memory - WORKSPACE_BYTES) * devices.count - held_bytes, 0)
         useful = budget // page_bytes  # a GPU's memory has no better use than cached prefixes

@@ -1,4 +1,4 @@
-"""What the environment says of where the processes of a server meet."""
+"""What the environment says: where the processes of a server meet, and what XLA is told."""
 
 from __future__ import annotations
 
@@ -22,3 +22,8 @@ def user_runtime_directory() -> Path | None:
 def share_metrics_in(directory: Path) -> None:
     """From now on this process's new metrics go to files in this directory; see `jaxserve.metrics.shared`."""
     os.environ[METRICS_VARIABLE] = str(directory)
+
+
+def xla_flags() -> str:
+    """XLA_FLAGS: flags of every program that this process compiles; they are part of what a program depends on."""
+    return os.environ.get("XLA_FLAGS", "")

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import get_type_hints
 
-from jaxserve.config.api_key import VARIABLE, api_key_hashes
 from jaxserve.config.check import check_types, take_several
 from jaxserve.config.fields import EngineConfig, ServerConfig, setting
 from jaxserve.config.file import as_yaml, read_settings
 from jaxserve.config.flags import OneLineParser, add_flags, flag_names, from_flags
 from jaxserve.config.vllm_arguments import as_ours
+from jaxserve.errors import ConfigError
+
+VARIABLE = "JAXSERVE_API_KEY"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +42,6 @@ class Start:
     """What a server was asked to do.
 
     Attributes:
-        source: where it was asked.
-        engine, server: the settings.
         notes: lines about what was asked and changes nothing.
     """
 
@@ -81,3 +83,15 @@ def read_start(argv: Sequence[str] | None, prog: str, description: str) -> Start
     return Start(
         replace(source, api_key=()), EngineConfig.from_settings({**engine, "tenant_keys": server.keys}), server, tuple(notes)
     )
+
+
+def api_key_hashes(given: Sequence[str]) -> tuple[str, ...]:
+    """SHA-256 of each key; where none is given, of the one in JAXSERVE_API_KEY, if it is set and not empty.
+
+    Raises ConfigError, without the key, for one that no header can carry.
+    """
+    name = "api_key" if given else VARIABLE
+    keys = given or [key for key in (os.environ.get(VARIABLE),) if key]
+    if not all(key.isascii() and key.isprintable() and " " not in key and key for key in keys):
+        raise ConfigError(f"{name} must be printable ASCII without spaces, at least one character", param="api_key")
+    return tuple(dict.fromkeys(hashlib.sha256(key.encode()).hexdigest() for key in keys))

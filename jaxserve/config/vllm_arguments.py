@@ -52,7 +52,6 @@ def instead_of(setting: str) -> str | None:
 
 
 def _takes_value(theirs: Theirs, following: Sequence[str]) -> bool:
-    """Whether the argument after a flag is its value."""
     if not following or following[0].startswith("-"):
         return False
     if theirs.ours:

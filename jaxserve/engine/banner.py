@@ -9,7 +9,6 @@ from jaxserve.engine.phases import StartTimes
 
 
 def banner(report: EngineReport) -> str:
-    """Several lines: model, memory, steps, how long the start took."""
     model, memory = report.model, report.memory
     scheduler = report.scheduler
     target = scheduler.itl_target
@@ -31,7 +30,6 @@ def banner(report: EngineReport) -> str:
 
 
 def start_line(times: StartTimes) -> str:
-    """How long the parts of a start took."""
     beside = f"weights {times.weights:.1f} s and programs {times.programs:.1f} s at once"
     before = f"imports {times.imports:.1f} s, files {times.files:.1f} s"
     return f"  start    {before}, {beside}, warm {times.warm:.1f} s, rest {times.rest:.1f} s"

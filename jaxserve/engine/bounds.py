@@ -140,7 +140,6 @@ class RequestBounds:
             )
 
     def _tokens(self, prompt: Prompt) -> int:
-        """Tokens of a prompt at most."""
         fields: Mapping[str, Any] = prompt if isinstance(prompt, Mapping) else {"prompt": prompt}
         ids, text = fields.get("prompt_token_ids"), fields.get("prompt")
         size = len(ids) if isinstance(ids, list | tuple) else _utf8_bytes(text) if isinstance(text, str) else 0
@@ -148,12 +147,15 @@ class RequestBounds:
 
 
 def _texts_of(message: ChatMessage) -> Iterable[str]:
-    """Every text in a message, whose shape the template checks later."""
-    content: Any = message.get("content") if isinstance(message, Mapping) else None
+    if not isinstance(message, Mapping):
+        return
+    content: Any = message.get("content")
     if isinstance(content, str):
         yield content
     elif isinstance(content, list):
         yield from (part["text"] for part in content if isinstance(part, Mapping) and isinstance(part.get("text"), str))
+    yield str(message.get("reasoning_content", ""))  # which templates have under one of its names
+    yield from map(str, message.get("tool_calls", ()))
 
 
 def _utf8_bytes(text: str) -> int:

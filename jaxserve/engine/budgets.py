@@ -44,10 +44,8 @@ class Budgets:
     """Grants requests what policies allow them.
 
     Attributes:
-        policies: of classes and tenants.
         default_class: of requests that name none.
         num_pages: pages that sequences can have together; shares are parts of them.
-        page_size: tokens a page.
         windows, max_chunk: as of the KV cache.
     """
 
@@ -129,7 +127,6 @@ def cache_salt(options: RequestOptions) -> str:
 
 
 def _class(options: RequestOptions) -> ServiceClass | None:
-    """The class asked for; its plain name does as well."""
     if options.service_class is None:
         return None
     try:
@@ -157,7 +154,6 @@ def _is_number(value: object) -> bool:
 
 
 def _smaller(first: Number | None, second: Number | None) -> Number | None:
-    """The smaller of two limits, of which either may be missing."""
     if first is None or second is None:
         return second if first is None else first
     return min(first, second)

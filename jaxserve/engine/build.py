@@ -2,31 +2,43 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
+
+import jax
 
 from jaxserve.cache.kv_cache import KVCache
 from jaxserve.cache.prefix_hash import CacheNamespace
+from jaxserve.cache.swap import SwapSpace
+from jaxserve.chat_parsing.template import ResponseTemplate
 from jaxserve.clock import Clock
 from jaxserve.config.fields import EngineConfig, SchedulerConfig
 from jaxserve.config.policies import Policies
-from jaxserve.config.resolve import ResolvedConfig
+from jaxserve.config.resolve import ResolvedConfig, dump_directory
 from jaxserve.engine.budgets import Budgets
 from jaxserve.engine.client import ModelInfo
 from jaxserve.engine.core import EngineCore
-from jaxserve.engine.dumps import crash_dumper
 from jaxserve.engine.intake import Intake, IntakeLimits
 from jaxserve.engine.phases import NO_TIMES, PhaseTimer, StartTimes
 from jaxserve.engine.preparation import Preparation, model_directory, prepare
 from jaxserve.engine.startup import both
 from jaxserve.engine.warm import Warmer
 from jaxserve.errors import UnsupportedModelError
+from jaxserve.executor.base import Capabilities
 from jaxserve.executor.local import LocalExecutor
-from jaxserve.executor.programs import Progress, make_programs
+from jaxserve.executor.programs import CompileProgress, make_programs
+from jaxserve.executor.slow_kernels import slow_kernels
+from jaxserve.grammar.grammars import Grammars
+from jaxserve.grammar.vocabulary import load_vocabulary
 from jaxserve.models.binding import Params
 from jaxserve.models.config import DecoderConfig
+from jaxserve.record.crash import CrashDumper
+from jaxserve.record.recording import RecordHeader
+from jaxserve.record.ring import StepRing
 from jaxserve.sampling.defaults import SamplingDefaults
 from jaxserve.sampling.options import SUPPRESS_WIDTH
 from jaxserve.sampling.params import MAX_STOP_TOKEN_IDS
@@ -38,6 +50,8 @@ from jaxserve.weights.fingerprint import model_fingerprint
 from jaxserve.weights.load import load_params
 from jaxserve.weights.packed import Packer
 from jaxserve.weights.recheck import BlockSums, WeightGuard
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,17 +80,16 @@ class EngineReport:
 
 @dataclass(frozen=True, slots=True)
 class BuiltEngine:
-    """The parts that a client puts together."""
-
     core: EngineCore
     intake: Intake
     tokenizer: Tokenizer | None
     chat_template: ChatTemplate | None
     report: EngineReport
     clock: Clock
+    responses: ResponseTemplate | None = None
 
 
-def build_engine(config: EngineConfig, *, strict_length: bool, clock: Clock, progress: Progress) -> BuiltEngine:
+def build_engine(config: EngineConfig, *, strict_length: bool, clock: Clock, progress: CompileProgress) -> BuiltEngine:
     """Load and compile everything. Raises CheckpointError, UnsupportedModelError or ConfigError.
 
     Args:
@@ -87,6 +100,9 @@ def build_engine(config: EngineConfig, *, strict_length: bool, clock: Clock, pro
     """
     times = PhaseTimer()
     ready = prepare(config)
+    slow = slow_kernels(ready.decoder, ready.lowering.mesh, ready.lowering.options)
+    if slow is not None:
+        logger.warning("%s", slow)
     times.ended("files")
     loaded, compiled = both(partial(_load, config, ready), partial(make_programs, ready.lowering, saved=ready.saved), progress)
     times.ended("building")
@@ -101,18 +117,29 @@ def build_engine(config: EngineConfig, *, strict_length: bool, clock: Clock, pro
         windows=executor.capabilities().windows,
         max_chunk=config.scheduler.max_num_batched_tokens,
     )
-    longest, sizes = resolved.max_model_len, executor.grid.step_sizes
-    scheduler = Scheduler(resolved.scheduler, cache, longest, clock, policies=ready.policies, step_sizes=sizes)
+    grammars = _grammars(config, ready)
+    limits, longest = executor.capabilities(), resolved.max_model_len
+    scheduler = Scheduler(
+        resolved.scheduler,
+        cache,
+        longest,
+        clock,
+        policies=ready.policies,
+        swap=SwapSpace(limits.swap_slots, limits.swap_page_seconds) if limits.swap_slots else None,
+        step_sizes=executor.grid.step_sizes,
+        masker=None if grammars is None else grammars.masker,
+    )
     fingerprint = model_fingerprint(ready.directory, decoder, config.model)
     namespace = CacheNamespace(fingerprint, resolved.kv_dtype, repr(decoder.ropes))
     dumper = crash_dumper(config, resolved.served_model_names[0], fingerprint, executor.capabilities())
     built = BuiltEngine(
-        core=EngineCore(scheduler, executor, overlap=config.scheduler.overlap, dumper=dumper),
+        core=EngineCore(scheduler, executor, overlap=config.scheduler.overlap, dumper=dumper, grammars=grammars),
         intake=Intake(tokenizer, _limits(config, ready, strict_length), namespace, _budgets(config, ready.policies, cache)),
         tokenizer=tokenizer,
         chat_template=ready.chat_template,
         report=_report(config, resolved, decoder, executor, ready.sampling, fingerprint, NO_TIMES),
         clock=clock,
+        responses=ready.responses,
     )
     if guard is not None:
         built.core.intact = guard.require_intact
@@ -125,7 +152,6 @@ def build_engine(config: EngineConfig, *, strict_length: bool, clock: Clock, pro
 
 
 def _limits(config: EngineConfig, ready: Preparation, strict: bool) -> IntakeLimits:
-    """What requests may ask for."""
     return IntakeLimits(
         max_model_len=ready.resolved.max_model_len,
         vocab_size=ready.decoder.vocab_size,
@@ -138,8 +164,7 @@ def _limits(config: EngineConfig, ready: Preparation, strict: bool) -> IntakeLim
     )
 
 
-def _load(config: EngineConfig, ready: Preparation, progress: Progress) -> tuple[Params, WeightGuard | None]:
-    """The weights, and who guards them, if anybody does."""
+def _load(config: EngineConfig, ready: Preparation, progress: CompileProgress) -> tuple[Params, WeightGuard | None]:
     model = config.model
     sums = BlockSums() if model.recheck_weights_minutes else None
     params = load_params(
@@ -158,9 +183,18 @@ def _load(config: EngineConfig, ready: Preparation, progress: Progress) -> tuple
 
 
 def _megabytes(done: int, total: int) -> tuple[int, int]:
-    """Bytes as megabytes; all are done only with the last byte."""
     whole = -(-total // 10**6)
     return (whole if done == total else done // 10**6), whole
+
+
+def _grammars(config: EngineConfig, ready: Preparation) -> Grammars | None:
+    """Of the model's tokenizer; None if it has none."""
+    if ready.tokenizer is None:
+        return None
+    size, tokenizer = ready.decoder.vocab_size, ready.tokenizer
+    path = config.model.tokenizer or model_directory(config.model.model)
+    ends = _eos_token_ids(ready.decoder, tokenizer)
+    return Grammars(size, partial(load_vocabulary, path, vocab_size=size, eos_token_ids=ends, tokenizer=tokenizer))
 
 
 def _budgets(config: EngineConfig, policies: Policies, cache: KVCache) -> Budgets:
@@ -190,7 +224,6 @@ def _report(
     fingerprint: str,
     start: StartTimes,
 ) -> EngineReport:
-    """What was built, and how long that took."""
     devices = config.parallel.tensor_parallel_size
     return EngineReport(
         model=ModelInfo(
@@ -231,3 +264,19 @@ def _eos_token_ids(decoder: DecoderConfig, tokenizer: Tokenizer | None) -> froze
         limit = SUPPRESS_WIDTH - MAX_STOP_TOKEN_IDS
         raise UnsupportedModelError(f"eos_token_id: the checkpoint names {len(ids)} tokens, at most {limit} are supported")
     return ids
+
+
+def crash_dumper(config: EngineConfig, model: str, fingerprint: str, limits: Capabilities) -> CrashDumper | None:
+    """What keeps the last steps and writes them down; None if the configuration wants no dumps."""
+    if config.record.record_steps == 0:
+        return None
+    parts = [getattr(config, item.name) for item in fields(config)]
+    header = RecordHeader(
+        jaxserve=version("jaxserve"),
+        jax=jax.__version__,
+        model=model,
+        fingerprint=fingerprint,
+        capabilities=limits,
+        settings={item.name: getattr(part, item.name) for part in parts for item in fields(part)},
+    )
+    return CrashDumper(StepRing(config.record.record_steps), dump_directory(config.record), header)

@@ -1,37 +1,42 @@
-"""Calls that a front end makes to an engine by name; they run between two turns, in the thread that owns scheduler and cache."""
+"""Calls that a front end makes to an engine; they run between two turns, in the thread that owns scheduler and cache."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from typing import Generic, TypeVar
 
 import msgspec
 
 from jaxserve.engine.core import EngineCore
 from jaxserve.errors import InternalError
+from jaxserve.metrics.timeline import TimelineWindow
 
-EngineCall = Callable[[EngineCore, bytes], bytes]
-
-FLUSH = "flush"
-TRACE = "trace"  # argument: seconds as text; reply: a TimelineWindow in msgpack
+Result = TypeVar("Result")
 
 
-def _flush(core: EngineCore, argument: bytes) -> bytes:
-    core.scheduler.cache.flush()
-    return b""
+class EngineCall(msgspec.Struct, Generic[Result], frozen=True, tag=True):
+    """A call that is answered by a `Result`, which is one of EngineAnswer."""
 
 
-def _trace(core: EngineCore, argument: bytes) -> bytes:
-    if core.observer is None:
-        raise InternalError("nobody watches this engine")
-    return msgspec.msgpack.encode(core.observer.window(float(argument), core.scheduler.clock.now()))
+class Flush(EngineCall[None], frozen=True):
+    """Forget every cached prefix."""
 
 
-ENGINE_CALLS: Mapping[str, EngineCall] = MappingProxyType({FLUSH: _flush, TRACE: _trace})
+class Trace(EngineCall[TimelineWindow], frozen=True):
+    seconds: float
 
 
-def run_call(core: EngineCore, name: str, argument: bytes) -> bytes:
-    """Run one call. Raises InternalError for an unknown name, else what the call raises."""
-    if name not in ENGINE_CALLS:
-        raise InternalError(f"the engine has no call {name!r}")
-    return ENGINE_CALLS[name](core, argument)
+AnyCall = Flush | Trace
+EngineAnswer = TimelineWindow | None
+
+
+def run_call(core: EngineCore, call: object) -> EngineAnswer:
+    """Run one call. Raises InternalError for what is none that engines know, else what the call raises."""
+    match call:
+        case Flush():
+            core.scheduler.cache.flush()
+            return None
+        case Trace(seconds):
+            if core.observer is None:
+                raise InternalError("nobody watches this engine")
+            return core.observer.window(seconds, core.scheduler.clock.now())
+    raise InternalError(f"the engine has no call {type(call).__name__!r}")

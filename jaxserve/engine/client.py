@@ -7,7 +7,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
+from jaxserve.chat_parsing.template import ResponseTemplate
 from jaxserve.engine.bounds import RequestBounds
+from jaxserve.engine.calls import EngineCall
 from jaxserve.engine.events import Event
 from jaxserve.sampling.defaults import NO_DEFAULTS, SamplingDefaults
 from jaxserve.sampling.params import SamplingParams
@@ -96,6 +98,11 @@ class EngineClient(Protocol):
         ...
 
     @property
+    def response_template(self) -> ResponseTemplate | None:
+        """How to read what the model answers in a chat; None where that is not known."""
+        ...
+
+    @property
     def bounds(self) -> RequestBounds:
         """What one request may bring and ask for; `generate`, `encode` and `render_chat` refuse more."""
         ...
@@ -158,7 +165,7 @@ class EngineClient(Protocol):
         """Forget every cached prefix, pinned ones too; what runs goes on. Raises EngineDeadError."""
         ...
 
-    async def call(self, name: str, argument: bytes = b"") -> bytes:
+    async def call(self, call: EngineCall[Result]) -> Result:
         """Run one of `jaxserve.engine.calls` between two of the engine's turns. Raises EngineDeadError, or what the call does."""
         ...
 

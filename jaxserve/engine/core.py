@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
 
-from jaxserve.errors import EngineDeadError
+from jaxserve.errors import EngineDeadError, InvalidRequestError
 from jaxserve.executor.base import Executor, StepHandle
 from jaxserve.metrics.turn import Arrival, Turn
 from jaxserve.scheduler.request import EngineRequest, Update
@@ -14,6 +15,7 @@ from jaxserve.step.plan import Plan
 
 if TYPE_CHECKING:  # an engine that is neither watched nor dumped needs none of what does it
     from jaxserve.engine.observer import EngineObserver
+    from jaxserve.grammar.grammars import Grammars
     from jaxserve.record.crash import CrashDumper
 
 
@@ -21,19 +23,26 @@ class EngineCore:
     """Scheduler and executor, driven by one thread.
 
     Attributes:
-        scheduler, executor: as given.
+        grammars: compiles those that requests bring; None to refuse them.
         observer: told of sequences and turns; None for nobody. Set it before the first turn.
         intact: raises when the engine must not go on; an idle engine asks now and then. None if nothing watches over it.
 
     Args:
-        scheduler: owns sequences and pages.
-        executor: runs plans.
         overlap: whether a step is planned and submitted while the one before it runs. A sequence that ends is then noticed one
             step late and its extra token discarded; the tokens are the same either way.
         dumper: keeps the last steps and writes them down when one fails; None to keep none.
     """
 
-    def __init__(self, scheduler: Scheduler, executor: Executor, *, overlap: bool, dumper: CrashDumper | None = None) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        executor: Executor,
+        *,
+        overlap: bool,
+        dumper: CrashDumper | None = None,
+        grammars: Grammars | None = None,
+    ) -> None:
+        self.grammars = grammars
         self.scheduler = scheduler
         self.executor = executor
         self._overlap = overlap
@@ -47,15 +56,28 @@ class EngineCore:
 
     @property
     def has_work(self) -> bool:
-        """Whether a turn would do anything."""
         return self._failure is None and (self.scheduler.has_work or self._in_flight is not None)
 
     def add(self, requests: Sequence[EngineRequest]) -> None:
-        """Queue the sequences of one request. Raises RefusedError, or EngineDeadError after a step failed."""
+        """Queue the sequences of one request; waits for its grammar, if it has one that was not prepared.
+
+        Raises RefusedError, InvalidRequestError for a grammar that cannot be had, or EngineDeadError after a step failed.
+        """
         self._check_alive()
-        self.scheduler.add(requests)
+        wanted = requests[0].params.structured_outputs
+        self.scheduler.add(requests, None if wanted is None else self._require_grammars().constraints(wanted))
         if self.observer is not None:
             self.observer.arrived([Arrival(one.id, one.service_class.value, len(one.prompt), one.arrival) for one in requests])
+
+    def prepare(self, requests: Sequence[EngineRequest]) -> Future[Any] | None:
+        """Done when the sequences of a request can be added at once; None if they can be now. Raises InvalidRequestError."""
+        wanted = requests[0].params.structured_outputs
+        return None if wanted is None else self._require_grammars().compile(wanted)
+
+    def _require_grammars(self) -> Grammars:
+        if self.grammars is None:
+            raise InvalidRequestError("the engine has no tokenizer, which grammars need", param="structured_outputs")
+        return self.grammars
 
     def abort(self, ids: Iterable[str]) -> list[str]:
         """End sequences now; their pages are free for the next plan. Returns those that were active."""
@@ -65,7 +87,6 @@ class EngineCore:
         return aborted
 
     def demote(self, ids: Iterable[str], *, demoted: bool) -> None:
-        """See Scheduler.demote."""
         self.scheduler.demote(ids, demoted=demoted)
 
     def step(self) -> list[Update]:
@@ -115,16 +136,27 @@ class EngineCore:
             submitted = (plan, handle, turn.launched)
         if self._overlap:
             submitted, self._in_flight = self._in_flight, submitted
+        elif submitted is not None:
+            self._choose(*submitted[:2])
         if submitted is not None:
             updates += self._collect(turn, *submitted)
+        if self._in_flight is not None:
+            self._choose(*self._in_flight[:2])
         turn.applied = clock.now()
         turn.waited = turn.waited or turn.applied
         if self.observer is not None:
             self.observer.updated(updates, turn.applied)
         return updates
 
+    def _choose(self, plan: Plan, handle: StepHandle) -> None:
+        """Tell a step what its rows may choose: what the step before it gave is known by now."""
+        masks = self.scheduler.masks(plan)
+        if masks is not None:
+            if self._dumper is not None:
+                self._dumper.ring.masked(plan, masks)
+            handle.choose(masks)
+
     def _collect(self, turn: Turn, plan: Plan, handle: StepHandle, launched: float) -> list[Update]:
-        """Wait for a step and apply what it gave."""
         result = handle.result()
         turn.waited = self.scheduler.clock.now()
         turn.collected, turn.step_began = plan.step, max(launched, self._collected)  # a step begins when the last is over

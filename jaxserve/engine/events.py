@@ -97,13 +97,13 @@ class Finished:
     """Sequence `index` ended.
 
     Attributes:
-        reason: why.
+        finish_reason: why.
         matched: the stop string or stop token id that matched; None for EOS and other reasons.
     """
 
     request_id: str
     index: int
-    reason: FinishReason
+    finish_reason: FinishReason
     matched: str | int | None
     usage: Usage
     timing: Timing

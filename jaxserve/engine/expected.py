@@ -7,18 +7,13 @@ from contextlib import contextmanager
 
 
 class ExpectedRequests:
-    """Counts them by tenant, from when a list was let in until each has come or the list is over.
-
-    Attributes:
-        sequences: of all tenants.
-    """
+    """Counts them by tenant, from when a list was let in until each has come or the list is over."""
 
     def __init__(self) -> None:
         self.sequences = 0
         self._by_tenant: dict[str, dict[str, int]] = {}  # request -> its sequences
 
     def of(self, tenant: str) -> int:
-        """Sequences of a tenant."""
         return sum(self._by_tenant.get(tenant, {}).values())
 
     @contextmanager

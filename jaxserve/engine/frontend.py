@@ -7,23 +7,23 @@ import logging
 import math
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+from jaxserve.chat_parsing.template import ResponseTemplate
 from jaxserve.clock import RealClock
 from jaxserve.engine.bounds import RequestBounds
-from jaxserve.engine.calls import FLUSH
+from jaxserve.engine.calls import EngineCall, Flush
 from jaxserve.engine.client import EngineStats, ModelInfo
-from jaxserve.engine.events import Event
+from jaxserve.engine.events import Delta, Event, Started
 from jaxserve.engine.expected import ExpectedRequests
 from jaxserve.engine.intake import NO_OPTIONS, Intake
 from jaxserve.engine.link import EngineDescription, EngineLink
-from jaxserve.engine.loop import Outcome, Refusal
-from jaxserve.engine.outputs import RequestOutputs
+from jaxserve.engine.loop import Refusal, TurnOutcome
+from jaxserve.engine.outputs import NO_TOKENS, RequestOutputs
 from jaxserve.engine.overdue import Promise
-from jaxserve.engine.recording import record_events
 from jaxserve.engine.streams import EventBuffer, StreamLimits
 from jaxserve.errors import (
     DrainingError,
@@ -39,6 +39,7 @@ from jaxserve.metrics.requests import Objective, RequestRecord, RequestRecorder
 from jaxserve.sampling.params import SamplingParams
 from jaxserve.scheduler.request import EngineRequest
 from jaxserve.tokenizer.base import Tokenizer
+from jaxserve.tokenizer.responses import markup_tokens
 from jaxserve.tokenizer.texts import Texts
 from jaxserve.types import ChatMessage, Prompt, RequestOptions, ServiceClass
 
@@ -53,8 +54,6 @@ CLIENT_GONE, ABORTED = "client_gone", "abort"  # why requests were aborted, besi
 
 @dataclass(slots=True, eq=False)
 class _Stream:
-    """One active request: its outputs, its metrics, the events its reader has not taken yet, and its deadlines."""
-
     outputs: RequestOutputs
     record: RequestRecord
     events: EventBuffer
@@ -79,8 +78,6 @@ class Frontend:
 
     Args:
         link: leads to the engine; connected here.
-        texts: the model's tokenizer and chat template.
-        model: the served model.
         intake: by the engine's rules.
         origin: tells its requests from those of the engine's other front ends.
         recorder: of its requests; by default one that nobody reads.
@@ -110,6 +107,7 @@ class Frontend:
         self._counters = _Counters()
         self._recorder = recorder or RequestRecorder(Instruments(), model.name, Objective())
         self._limits = limits or StreamLimits()
+        self._markup = markup_tokens(texts.tools)
         self._watch: asyncio.TimerHandle | None = None
         self._engines = 0  # found after the first
         self._draining = False
@@ -118,27 +116,26 @@ class Frontend:
 
     @property
     def model(self) -> ModelInfo:
-        """The served model."""
         return self._model
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """The served model's tokenizer."""
         return self._texts.tools.tokenizer
 
     @property
     def chat_template(self) -> str | None:
-        """The chat template's source; see EngineClient.chat_template."""
         template = self._texts.tools.template
         return None if template is None else template.source
 
     @property
+    def response_template(self) -> ResponseTemplate | None:
+        return self._texts.tools.responses
+
+    @property
     def bounds(self) -> RequestBounds:
-        """What one request may bring and ask for."""
         return self._intake.bounds
 
     def check_room(self, tenant: str, sequences: int) -> None:
-        """Raise QueueFullError where the tenant's own sequences leave no room; see EngineClient.check_room."""
         most = self.bounds.sequences
         if len(self._streams) + self._expected.sequences + sequences <= most:
             return
@@ -153,7 +150,6 @@ class Frontend:
             )
 
     def room(self, tenant: str, names: Sequence[str], sequences: int) -> AbstractContextManager[None]:
-        """Room for the requests of a list; see EngineClient.room."""
         self.check_room(tenant, len(names) * sequences)
         return self._expected.expect(tenant, names, sequences)
 
@@ -165,7 +161,6 @@ class Frontend:
         request_id: str | None = None,
         options: RequestOptions | None = None,
     ) -> AsyncIterator[Event]:
-        """Run one request; see EngineClient.generate."""
         self._counters.received += 1
         self._counters.active += 1
         name = request_id or uuid.uuid4().hex
@@ -200,7 +195,6 @@ class Frontend:
             self._close(name, stream)
 
     async def encode(self, text: str, *, add_special_tokens: bool = True, last: int | None = None) -> list[int]:
-        """Tokenize; see EngineClient.encode."""
         if last is None:
             self.bounds.check_text(text)
         else:
@@ -208,18 +202,15 @@ class Frontend:
         return await self._texts.encode(text, add_special_tokens=add_special_tokens)
 
     async def run_long(self, function: Callable[[], Result]) -> Result:
-        """Run a function that takes long off the event loop; see EngineClient.run_long."""
         return await self._texts.run_long(function)
 
     async def render_chat(self, messages: Sequence[ChatMessage], template_arguments: Mapping[str, Any]) -> Prompt:
-        """Apply the chat template and tokenize; see EngineClient.render_chat."""
         self.check_health()
         bounds = self.bounds
         bounds.check_messages(messages)
         return {"prompt_token_ids": await self._texts.render(messages, template_arguments, bounds.text_bytes)}
 
     async def abort(self, request_id: str) -> bool:
-        """Abort a request; its stream ends with Finished events."""
         stream = self._requests.get(request_id)
         if stream is None or stream.outputs.done:
             return False
@@ -231,15 +222,12 @@ class Frontend:
         return True
 
     async def reset_prefix_cache(self) -> None:
-        """Forget every cached prefix; see EngineClient.reset_prefix_cache."""
-        await self.call(FLUSH)
+        await self.call(Flush())
 
-    async def call(self, name: str, argument: bytes = b"") -> bytes:
-        """Run a named call in the engine; see EngineClient.call."""
-        return await self._link.call(name, argument)
+    async def call(self, call: EngineCall[Result]) -> Result:
+        return await self._link.call(call)
 
     def stats(self) -> EngineStats:
-        """The engine's load now, with the requests of this front end."""
         load, counters = self._link.load(), self._counters
         return EngineStats(
             running=load.running,
@@ -258,18 +246,15 @@ class Frontend:
         )
 
     def heartbeat_age(self) -> float:
-        """Seconds since the engine's loop is known to have turned."""
         return time.monotonic() - self._link.heartbeat
 
     def check_health(self) -> None:
-        """Raise unless requests are accepted."""
         if self._failure is not None:
             raise self._failure.copy()
         if self._draining:
             raise DrainingError("the server is shutting down", retry_after=1.0)
 
     async def drain(self, timeout: float) -> None:
-        """Accept nothing new, let what runs finish, then close the link."""
         self._draining = True
         deadline = time.monotonic() + timeout
         while self._requests and self._failure is None and time.monotonic() < deadline:
@@ -278,8 +263,7 @@ class Frontend:
         await self._link.close()
         await self._texts.close()
 
-    def deliver(self, outcomes: Sequence[Outcome]) -> None:
-        """Take what a turn of the engine produced; see LinkSink."""
+    def deliver(self, outcomes: Sequence[TurnOutcome]) -> None:
         ended: list[str] = []
         now = self._clock.now()
         for outcome in outcomes:
@@ -304,12 +288,10 @@ class Frontend:
             self._link.abort(ended)
 
     def lost(self, error: JaxserveError) -> None:
-        """End every stream, and accept nothing until another engine is found; see LinkSink."""
         self._failure = error
         self._fail_all(error)
 
     def found(self, description: EngineDescription) -> None:
-        """Accept requests again, by the rules of the engine that is there now; see LinkSink."""
         self._engines += 1
         self._model = description.model
         # The origin is another, or requests without a seed would draw those of the first engine's again.
@@ -319,7 +301,6 @@ class Frontend:
     async def _prepare(
         self, prompt: Prompt, params: SamplingParams, name: str, options: RequestOptions, record: RequestRecord
     ) -> tuple[list[EngineRequest], _Stream]:
-        """Tokenize and validate off the event loop."""
         self.check_health()
         _check_name(name)
         arrival = self._clock.now()
@@ -329,7 +310,8 @@ class Frontend:
 
         def prepare() -> tuple[list[EngineRequest], RequestOutputs]:
             requests = intake.prepare(tokens, params, name, arrival, options)
-            return requests, RequestOutputs(name, requests, self.tokenizer, self._clock)
+            shown = self._markup if options.shows_markup else NO_TOKENS
+            return requests, RequestOutputs(name, requests, self.tokenizer, self._clock, shown)
 
         requests, outputs = await self._texts.run(prepare)
         self.check_health()
@@ -368,7 +350,6 @@ class Frontend:
             self._link.demote(stream.outputs.active_ids, demoted=demoted)
 
     def _cut_off(self, stream: _Stream, error: JaxserveError) -> None:
-        """End a request because of its reader, or because nothing comes for it."""
         self._link.abort(stream.outputs.fail(error))
         stream.events.fail(error)
 
@@ -415,8 +396,17 @@ class Frontend:
 
 
 def _check_name(name: str) -> None:
-    """Raise InvalidRequestError for a name that cannot go into messages and logs."""
     try:
         name.encode()
     except UnicodeEncodeError as error:
         raise InvalidRequestError("request_id must be valid Unicode, without lone surrogates", param="request_id") from error
+
+
+def record_events(record: RequestRecord, events: Iterable[Event], now: float) -> None:
+    for event in events:
+        if isinstance(event, Delta):
+            record.tokens(event.index, len(event.token_ids), now)
+        elif isinstance(event, Started):
+            record.started(len(event.prompt_token_ids), event.queue_time, now)
+        else:
+            record.ended(event.index, event.finish_reason.value, event.usage.completion_tokens, now)

@@ -15,9 +15,10 @@ from jaxserve.engine.bounds import LONGEST, RequestBounds
 from jaxserve.engine.budgets import Budgets, Grant, cache_salt
 from jaxserve.errors import ContextLengthError, InvalidRequestError
 from jaxserve.sampling.params import SamplingParams
-from jaxserve.scheduler.request import EngineRequest
+from jaxserve.scheduler.request import EngineRequest, Sibling
+from jaxserve.step.tasks import GENERATE, SCORE
 from jaxserve.tokenizer.base import Tokenizer
-from jaxserve.types import Prompt, RequestOptions, ServiceClass
+from jaxserve.types import OwnTokenIds, Prompt, RequestOptions, ServiceClass
 
 NO_OPTIONS = RequestOptions()
 KNOWN_ROOTS = 4096  # salts whose hash is kept
@@ -53,7 +54,6 @@ class IntakeRules:
     """Everything an intake goes by, as plain data: what another process needs for an intake of its own.
 
     Attributes:
-        limits: what a prompt must fit.
         namespace: what cached keys and values depend on besides tokens.
         policies, default_class, num_pages, page_size, windows, max_chunk: see Budgets.
     """
@@ -73,9 +73,7 @@ class Intake:
 
     Args:
         tokenizer: None if prompts come as token ids only.
-        limits: what a prompt must fit.
         namespace: what cached keys and values depend on besides tokens; tenants and salts make their own of it.
-        budgets: what requests may take.
         origin: tells its requests from those of an engine's other intakes, in their ids and in the seeds drawn for them.
     """
 
@@ -100,11 +98,12 @@ class Intake:
             default_max_tokens=limits.default_max_tokens,
         )
         self._root_of = lru_cache(maxsize=KNOWN_ROOTS)(lambda salt: replace(namespace, salt=salt).root())
+        # A tokenizer may have more special tokens than the model has embeddings.
+        self._knows_own = tokenizer is not None and tokenizer.vocab_size <= limits.vocab_size
         self._counter = itertools.count()
 
     @classmethod
     def by_rules(cls, tokenizer: Tokenizer, rules: IntakeRules, origin: str) -> Intake:
-        """An intake for another process's engine; see `rules`."""
         budgets = Budgets(
             rules.policies,
             rules.default_class,
@@ -117,7 +116,6 @@ class Intake:
 
     @property
     def rules(self) -> IntakeRules:
-        """What it goes by."""
         budgets = self._budgets
         return IntakeRules(
             self._limits,
@@ -132,7 +130,6 @@ class Intake:
 
     @property
     def bounds(self) -> RequestBounds:
-        """What is refused before it is prepared."""
         return self._bounds
 
     def cache_root(self, options: RequestOptions) -> bytes:
@@ -159,35 +156,28 @@ class Intake:
             raise InvalidRequestError("stop strings need a tokenizer, and none is loaded", param="stop")
         max_tokens = self._max_tokens(len(tokens), params, grant)
         self._check_scores(params, len(tokens))
-        seen, target = (tuple(tokens[:-1]), tokens[-1]) if params.scores_only else (tuple(tokens), None)
-        others = params
-        if params.n > 1:  # the first sequence scores the prompt for all
-            others = replace(params, prompt_logprobs=None, prompt_logprobs_start=0)
+        task = SCORE if params.scores_only else GENERATE
         number = f"{self._origin}{next(self._counter)}"
         seed = params.seed if params.seed is not None else _mix(self._limits.seed, number)
         root = self.cache_root(options)
-        ids = [f"{request_id}/{number}/{index}" for index in range(params.n)]
-        return [
-            EngineRequest(
-                id=ids[index],
-                prompt=seen,
-                params=params if index == 0 else others,
-                max_tokens=max_tokens,
-                seed=seed if index == 0 else _mix(seed, index),
-                eos_token_ids=self._limits.eos_token_ids,
-                cache_root=root,
-                arrival=arrival,
-                tenant=options.tenant,
-                service_class=grant.service_class,
-                parent=None if index == 0 else ids[0],
-                queue_deadline=grant.queue_deadline,
-                own_queue_timeout=grant.own_queue_timeout,
-                of_list=options.of_list,
-                deadline=grant.deadline,
-                target=target,
-            )
-            for index in range(params.n)
-        ]
+        first = EngineRequest(
+            id=f"{request_id}/{number}/0",
+            prompt=tuple(tokens),
+            params=params,
+            max_tokens=max_tokens,
+            seed=seed,
+            eos_token_ids=self._limits.eos_token_ids,
+            cache_root=root,
+            arrival=arrival,
+            tenant=options.tenant,
+            service_class=grant.service_class,
+            queue_deadline=grant.queue_deadline,
+            own_queue_timeout=grant.own_queue_timeout,
+            of_list=options.of_list,
+            deadline=grant.deadline,
+            task=task.name,
+        )
+        return first.with_siblings([Sibling(f"{request_id}/{number}/{place}", _mix(seed, place)) for place in range(1, params.n)])
 
     def _tokens(self, prompt: Prompt) -> Sequence[int]:
         fields: Mapping[str, Any] = prompt if isinstance(prompt, Mapping) else {"prompt": prompt}
@@ -204,14 +194,14 @@ class Intake:
                 raise InvalidRequestError("a text prompt needs a tokenizer, and none is loaded", param="prompt")
             if not text:
                 raise InvalidRequestError("prompt must not be empty", param="prompt")
-            tokens = self._tokenizer.encode(text)
-        self._check_ids("prompt", tokens)
+            tokens = OwnTokenIds(self._tokenizer.encode(text))
+        if not (isinstance(tokens, OwnTokenIds) and self._knows_own):
+            self._check_ids("prompt", tokens)
         if not tokens:
             raise InvalidRequestError("prompt must not be empty", param="prompt")
         return tokens
 
     def _max_tokens(self, prompt: int, params: SamplingParams, grant: Grant) -> int:
-        """Output tokens of a sequence at most."""
         left = self._room(prompt, params, grant)
         asked = self._limits.default_max_tokens if params.max_tokens is None else params.max_tokens
         wanted = left if asked is None else min(asked, left)
@@ -250,7 +240,6 @@ class Intake:
         return left
 
     def _check_scores(self, params: SamplingParams, prompt: int) -> None:
-        """Refuse a prompt of which nothing would be scored although that is asked for."""
         start = params.prompt_logprobs_start
         if start and start >= prompt:
             raise InvalidRequestError(
@@ -262,7 +251,6 @@ class Intake:
             )
 
     def _check_satisfiable(self, params: SamplingParams) -> None:
-        """Refuse what no schedule and no token could fulfil."""
         if params.n > self._limits.max_sequences:
             raise InvalidRequestError(f"n must be at most {self._limits.max_sequences} (max_waiting), got {params.n}", param="n")
         allowed = params.allowed_token_ids
@@ -273,7 +261,6 @@ class Intake:
             )
 
     def _check_ids(self, name: str, ids: Collection[object]) -> None:
-        """Every id must be one that the model scores."""
         if set(map(type, ids)) <= {int}:  # there may be very many: look at each only to name the wrong one
             known = cast(Collection[int], ids)
             if not known or (min(known) >= 0 and max(known) < self._limits.vocab_size):
@@ -286,6 +273,5 @@ class Intake:
 
 
 def _mix(seed: int, index: int | str) -> int:
-    """A 64-bit seed derived from another."""
     digest = hashlib.blake2b(f"{seed}/{index}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little")

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
 
+from jaxserve.chat_parsing.registry import Parsers
 from jaxserve.config.fields import SchedulerConfig
+from jaxserve.engine.calls import EngineCall
 from jaxserve.engine.client import ModelInfo
 from jaxserve.engine.core import EngineCore
 from jaxserve.engine.intake import IntakeRules
-from jaxserve.engine.loop import Outcome
+from jaxserve.engine.loop import TurnOutcome
 from jaxserve.errors import JaxserveError
 from jaxserve.scheduler.request import EngineRequest
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,11 +24,11 @@ class EngineDescription:
     """What a front end must know of an engine to prepare requests for it.
 
     Attributes:
-        model: the served model.
         rules: what requests must fit.
         tokenizer: absolute path of its tokenizer: a directory or a file.
         chat_template: absolute path of the file that replaces the checkpoint's own chat template, if one does.
         scheduler: how much runs and waits in it at the same time.
+        parsers: how to read the model's responses.
     """
 
     model: ModelInfo
@@ -32,6 +36,7 @@ class EngineDescription:
     tokenizer: str
     chat_template: str | None
     scheduler: SchedulerConfig
+    parsers: Parsers = field(default_factory=Parsers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +71,7 @@ def load_of(core: EngineCore) -> EngineLoad:
 class LinkSink(Protocol):
     """Who hears of the engine. Every method is called in the event loop."""
 
-    def deliver(self, outcomes: Sequence[Outcome]) -> None:
+    def deliver(self, outcomes: Sequence[TurnOutcome]) -> None:
         """Take what a turn of the engine produced."""
         ...
 
@@ -106,8 +111,8 @@ class EngineLink(Protocol):
         """Let sequences give way to all others, or no longer; unknown ones are passed over."""
         ...
 
-    async def call(self, name: str, argument: bytes) -> bytes:
-        """Run a named call of `jaxserve.engine.calls` between two turns.
+    async def call(self, call: EngineCall[Result]) -> Result:
+        """Run one of `jaxserve.engine.calls` between two turns.
 
         Raises EngineDeadError if the engine is gone, else what the call raised: a JaxserveError, or InternalError.
         """

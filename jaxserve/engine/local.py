@@ -6,31 +6,29 @@ import asyncio
 import threading
 from collections.abc import Sequence
 from functools import partial
+from typing import TypeVar, cast
 
 from jaxserve.clock import RealClock
 from jaxserve.config.fields import EngineConfig
 from jaxserve.engine.build import BuiltEngine, EngineReport, build_engine
-from jaxserve.engine.calls import run_call
+from jaxserve.engine.calls import EngineCall, run_call
 from jaxserve.engine.frontend import Frontend
 from jaxserve.engine.link import EngineLoad, LinkSink, load_of
-from jaxserve.engine.loop import EngineLoop, Outcome
+from jaxserve.engine.loop import EngineLoop, TurnOutcome
 from jaxserve.engine.watching import watch
 from jaxserve.errors import CheckpointError, EngineDeadError, InternalError, JaxserveError
-from jaxserve.executor.programs import Progress
+from jaxserve.executor.programs import CompileProgress
 from jaxserve.metrics.instruments import Instruments
 from jaxserve.metrics.requests import Objective, RequestRecorder
 from jaxserve.scheduler.request import EngineRequest
 from jaxserve.tokenizer.base import Tokenizer
 from jaxserve.tokenizer.texts import TextTools, ThreadTexts
 
+Result = TypeVar("Result")
+
 
 class LocalLink:
-    """An EngineLink to a thread of this process; see there.
-
-    Args:
-        built: the engine.
-        loop: the event loop that hears of it.
-    """
+    """An EngineLink to a thread of this process; see there."""
 
     def __init__(self, built: BuiltEngine, loop: asyncio.AbstractEventLoop) -> None:
         self._core = built.core
@@ -39,54 +37,43 @@ class LocalLink:
         self._engine = EngineLoop(built.core, self._produced, self._died)
 
     def start(self) -> None:
-        """Start the thread."""
         self._engine.start()
 
     @property
     def heartbeat(self) -> float:
-        """Time of the latest turn."""
         return self._engine.heartbeat
 
     def connect(self, sink: LinkSink) -> None:
-        """Tell `sink` what comes."""
         self._sink = sink
 
     def add(self, requests: Sequence[EngineRequest]) -> None:
-        """Hand over the sequences of one request."""
         self._engine.add(requests)
 
     def abort(self, ids: Sequence[str]) -> None:
-        """End sequences at the next turn."""
         self._engine.abort(ids)
 
     def demote(self, ids: Sequence[str], *, demoted: bool) -> None:
-        """Let sequences give way, or no longer."""
         self._engine.demote(ids, demoted=demoted)
 
-    async def call(self, name: str, argument: bytes) -> bytes:
-        """Run a named call between two turns."""
+    async def call(self, call: EngineCall[Result]) -> Result:
         try:
-            return await asyncio.wrap_future(self._engine.call(partial(run_call, name=name, argument=argument)))
+            return cast(Result, await asyncio.wrap_future(self._engine.call(partial(run_call, call=call))))
         except JaxserveError:
             raise
         except Exception as error:
-            raise InternalError(f"the call {name} failed: {error!r}") from error
+            raise InternalError(f"the call {call!r} failed: {error!r}") from error
 
     def load(self) -> EngineLoad:
-        """The load now."""
         return load_of(self._core)
 
     async def close(self) -> None:
-        """End the thread."""
         await asyncio.to_thread(self._engine.stop)
 
-    def _produced(self, outcomes: list[Outcome]) -> None:
-        """In the engine thread: hand a turn's outcomes to the event loop in one call."""
+    def _produced(self, outcomes: list[TurnOutcome]) -> None:
         assert self._sink is not None, "requests come from the sink"
         self._loop.call_soon_threadsafe(self._sink.deliver, outcomes)
 
     def _died(self, error: BaseException) -> None:
-        """In the engine thread: every stream ends with an error."""
         assert self._sink is not None, "an engine without requests does not die"
         self._loop.call_soon_threadsafe(self._sink.lost, EngineDeadError(f"the engine died: {error!r}"))
 
@@ -95,9 +82,6 @@ class LocalEngine(Frontend):
     """Belongs to the event loop it was started in; see EngineClient for what the methods promise.
 
     Args:
-        built: the engine.
-        tokenizer: its tokenizer.
-        loop: the event loop.
         instruments: metrics of engine and requests go there; by default nobody reads them.
     """
 
@@ -113,11 +97,11 @@ class LocalEngine(Frontend):
         watch(built.core, built.report.model.name, instruments)
         recorder = RequestRecorder(instruments, built.report.model.name, Objective())
         self._thread = LocalLink(built, loop)
-        texts = ThreadTexts(TextTools(tokenizer, built.chat_template))
+        texts = ThreadTexts(TextTools(tokenizer, built.chat_template, built.responses))
         super().__init__(self._thread, texts, built.report.model, built.intake, recorder=recorder)
 
     @classmethod
-    async def start(cls, config: EngineConfig, progress: Progress, instruments: Instruments | None = None) -> LocalEngine:
+    async def start(cls, config: EngineConfig, progress: CompileProgress, instruments: Instruments | None = None) -> LocalEngine:
         """Build the engine (off the event loop) and start it. Raises what build_engine raises."""
         stopped = threading.Event()
 
@@ -138,10 +122,8 @@ class LocalEngine(Frontend):
         return engine
 
     def run(self) -> None:
-        """Start the engine's thread."""
         self._thread.start()
 
     @property
     def report(self) -> EngineReport:
-        """What was built."""
         return self._built.report

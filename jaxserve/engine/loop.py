@@ -9,18 +9,23 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import msgspec
 
 from jaxserve.engine.core import EngineCore
-from jaxserve.errors import EngineDeadError, JaxserveError
+from jaxserve.errors import EngineDeadError, JaxserveError, QueueFullError
 from jaxserve.scheduler.request import EngineRequest, Update
+
+Result = TypeVar("Result")
 
 logger = logging.getLogger(__name__)
 
+MAX_PREPARING = 256  # requests that wait for their grammars
 IDLE_SECONDS = 0.25  # between two heartbeats of a loop that has nothing to do
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(msgspec.Struct, frozen=True, array_like=True):
     """The sequences of a request that the scheduler did not take."""
 
     ids: tuple[str, ...]
@@ -30,6 +35,13 @@ class Refusal:
 @dataclass(frozen=True, slots=True)
 class _Add:
     requests: Sequence[EngineRequest]
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """What a request waited for outside of the scheduler is there, or is known to be impossible."""
+
+    id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +57,11 @@ class _Demote:
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    function: Callable[[EngineCore], bytes]
-    done: Future[bytes] = field(default_factory=Future)
+    function: Callable[[EngineCore], Any]
+    done: Future[Any] = field(default_factory=Future)
 
 
-Outcome = Update | Refusal
+TurnOutcome = Update | Refusal
 
 
 class EngineLoop:
@@ -65,18 +77,18 @@ class EngineLoop:
     """
 
     def __init__(
-        self, core: EngineCore, sink: Callable[[list[Outcome]], None], on_death: Callable[[BaseException], None]
+        self, core: EngineCore, sink: Callable[[list[TurnOutcome]], None], on_death: Callable[[BaseException], None]
     ) -> None:
         self._core = core
         self._sink = sink
         self._on_death = on_death
-        self._inbox: queue.SimpleQueue[_Add | _Abort | _Demote | _Call | None] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[_Add | _Prepared | _Abort | _Demote | _Call | None] = queue.SimpleQueue()
+        self._preparing: dict[str, tuple[Sequence[EngineRequest], set[str]]] = {}  # by first id; with ids aborted meanwhile
         self._ended = threading.Event()
         self.heartbeat = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="jaxserve-engine", daemon=True)
 
     def start(self) -> None:
-        """Start the thread."""
         self._thread.start()
 
     def add(self, requests: Sequence[EngineRequest]) -> None:
@@ -88,14 +100,12 @@ class EngineLoop:
             self._sink([Refusal(tuple(request.id for request in requests), error)])
 
     def abort(self, ids: Sequence[str]) -> None:
-        """End sequences at the next turn; unknown ones are passed over."""
         self._inbox.put(_Abort(ids))
 
     def demote(self, ids: Sequence[str], *, demoted: bool) -> None:
-        """See Scheduler.demote."""
         self._inbox.put(_Demote(ids, demoted))
 
-    def call(self, function: Callable[[EngineCore], bytes]) -> Future[bytes]:
+    def call(self, function: Callable[[EngineCore], Result]) -> Future[Result]:
         """Run a function between two turns, in the thread that owns scheduler and cache.
 
         The future ends with what the function raised, or with EngineDeadError if the loop has ended.
@@ -107,7 +117,6 @@ class EngineLoop:
         return call.done
 
     def stop(self) -> None:
-        """End the thread after its current turn and wait for it."""
         self._inbox.put(None)
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join()
@@ -128,7 +137,7 @@ class EngineLoop:
 
     def _take_messages(self) -> bool:
         """Take in all messages, waiting for one if there is nothing to do; False to stop."""
-        refusals: list[Outcome] = []
+        refusals: list[TurnOutcome] = []
         while True:
             self.heartbeat = time.monotonic()
             waits = not self._core.has_work and not refusals
@@ -143,6 +152,8 @@ class EngineLoop:
             if message is None:
                 return False
             if isinstance(message, _Abort):
+                for _, aborted in self._preparing.values():
+                    aborted.update(message.ids)
                 self._core.abort(message.ids)
                 continue
             if isinstance(message, _Demote):
@@ -151,16 +162,42 @@ class EngineLoop:
             if isinstance(message, _Call):
                 _answer(message, self._core)
                 continue
-            try:
-                self._core.add(message.requests)
-            except JaxserveError as error:
-                refusals.append(Refusal(tuple(request.id for request in message.requests), error))
+            refused = self._add(message)
+            if refused is not None:
+                refusals.append(refused)
         if refusals:
             self._sink(refusals)
         return True
 
+    def _add(self, message: _Add | _Prepared) -> Refusal | None:
+        requests: Sequence[EngineRequest]
+        aborted: set[str] = set()
+        try:
+            if isinstance(message, _Prepared):
+                requests, aborted = self._preparing.pop(message.id)
+            else:
+                requests = message.requests
+                if self._waits(requests):
+                    return None
+            self._core.add(requests)
+        except JaxserveError as error:
+            return Refusal(tuple(request.id for request in requests), error.copy())
+        self._core.abort(aborted)
+        return None
+
+    def _waits(self, requests: Sequence[EngineRequest]) -> bool:
+        """Whether a request waits for its grammar: outside of the queue, where it holds nothing."""
+        ready = self._core.prepare(requests)
+        if ready is None or ready.done():
+            return False
+        if len(self._preparing) >= MAX_PREPARING:
+            raise QueueFullError(f"{MAX_PREPARING} requests wait for their grammars to be compiled", retry_after=1.0)
+        name = requests[0].id
+        self._preparing[name] = requests, set()
+        ready.add_done_callback(lambda _: self._inbox.put(_Prepared(name)))
+        return True
+
     def _refuse_calls(self) -> None:
-        """Answer the calls that nobody will take any more."""
         while True:
             try:
                 message = self._inbox.get(block=False)

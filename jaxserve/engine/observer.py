@@ -11,12 +11,7 @@ from jaxserve.metrics.turn import Arrival, SequenceUpdate, Turn
 
 
 class EngineObserver:
-    """Listens to an EngineCore, in the engine's thread, and is quick. Times are of the engine's clock, seconds.
-
-    Args:
-        timeline: keeps the last turns.
-        recorder: records metrics of steps.
-    """
+    """Listens to an EngineCore, in the engine's thread, and is quick. Times are of the engine's clock, seconds."""
 
     def __init__(self, timeline: Timeline, recorder: StepRecorder) -> None:
         self._timeline = timeline
@@ -35,7 +30,6 @@ class EngineObserver:
         self._timeline.aborted(ids, now)
 
     def turned(self, turn: Turn) -> None:
-        """A turn is over."""
         self._timeline.turned(turn)
         self._recorder.turned(turn)
 

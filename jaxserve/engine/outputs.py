@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from jaxserve.clock import Clock
 from jaxserve.engine.events import Delta, Event, Finished, PositionLogprobs, Started, Timing, TokenLogprob, Usage
-from jaxserve.engine.prompt_scores import PromptScores
+from jaxserve.engine.prompt_logprobs import PromptLogprobs
 from jaxserve.errors import InternalError, JaxserveError
 from jaxserve.sampling.params import SamplingParams
 from jaxserve.scheduler.request import EngineRequest, Update
@@ -20,11 +20,11 @@ from jaxserve.types import FinishReason
 
 logger = logging.getLogger(__name__)
 
+NO_TOKENS: frozenset[int] = frozenset()
+
 
 @dataclass(slots=True)
 class _SequenceText:
-    """Text of one sequence as it grows."""
-
     id: str
     index: int
     detokenizer: Detokenizer | None
@@ -39,7 +39,6 @@ class Pushed:
     """What an update gave.
 
     Attributes:
-        events: for the client.
         end: sequences that the engine must end: a stop string matched, or the request failed.
         error: what the request as a whole ended with, after the events.
     """
@@ -53,32 +52,38 @@ class RequestOutputs:
     """Events of one request, its `n` sequences together.
 
     Attributes:
-        request_id: as given.
         started: whether Started was given out.
         was_aborted: whether a sequence was cut off by `abort`.
         error: what the request failed with, if it did.
 
     Args:
-        request_id: the client's name of the request.
-        requests: its sequences.
         tokenizer: None gives tokens without text.
         clock: the clock of the requests' arrival.
+        shown: special tokens that are text all the same.
     """
 
-    def __init__(self, request_id: str, requests: Sequence[EngineRequest], tokenizer: Tokenizer | None, clock: Clock) -> None:
+    def __init__(
+        self,
+        request_id: str,
+        requests: Sequence[EngineRequest],
+        tokenizer: Tokenizer | None,
+        clock: Clock,
+        shown: frozenset[int] = NO_TOKENS,
+    ) -> None:
         self.request_id = request_id
-        self._prompt = requests[0].whole_prompt
+        self._prompt = requests[0].prompt
         self._params: SamplingParams = requests[0].params
         self._arrival = requests[0].arrival
         self._tokenizer = tokenizer
         self._clock = clock
+        self._shown = shown
         self.started = False
         self.was_aborted = False
         self.error: JaxserveError | None = None
         self._queue_time = 0.0
         self._num_cached = 0
         first = max(1, self._params.prompt_logprobs_start)
-        self._scores = PromptScores(self._prompt, first, self._params.prompt_logprobs or 0, self._position)
+        self._scores = PromptLogprobs(self._prompt, first, self._params.prompt_logprobs or 0, self._position)
         self._early: list[Update] = []  # tokens of other sequences while the first still scores the prompt
         stops = self._stop_strings()
         self._sequences = {
@@ -89,22 +94,18 @@ class RequestOutputs:
 
     @property
     def done(self) -> bool:
-        """Whether every sequence finished."""
         return self._unfinished == 0
 
     @property
     def num_active(self) -> int:
-        """How many sequences have not finished."""
         return self._unfinished
 
     @property
     def ids(self) -> list[str]:
-        """Every sequence."""
         return list(self._sequences)
 
     @property
     def active_ids(self) -> list[str]:
-        """Sequences that have not finished."""
         return [sequence.id for sequence in self._sequences.values() if not sequence.finished]
 
     def push(self, update: Update) -> Pushed:
@@ -137,9 +138,9 @@ class RequestOutputs:
             return pushed
         if update.error is not None:
             return self._failed(update.error)
-        if update.score is not None and sequence.index == 0:
-            self._scores.add(update.score)
-        if update.token is None and update.reason is None:
+        if update.prompt_logprobs is not None and sequence.index == 0:
+            self._scores.add(update.prompt_logprobs.rows)
+        if update.token is None and update.finish_reason is None:
             return pushed
         if self._params.prompt_logprobs is not None and len(self._scores) < len(self._prompt):
             self._early.append(update)
@@ -154,7 +155,6 @@ class RequestOutputs:
         return pushed
 
     def abort(self) -> list[Event]:
-        """Finish every sequence that has not."""
         events: list[Event] = []
         self.was_aborted = True
         for sequence in self._sequences.values():
@@ -173,14 +173,14 @@ class RequestOutputs:
         if sequence.finished:
             return
         if token is None:
-            assert update.reason is not None, "an update without a token ends its sequence here"
-            pushed.events.append(self._finish(sequence, update.reason, None))
+            assert update.finish_reason is not None, "an update without a token ends its sequence here"
+            pushed.events.append(self._finish(sequence, update.finish_reason, None))
             return
         first_index = sequence.num_tokens
         sequence.num_tokens += 1
         if sequence.first_token is None:
             sequence.first_token = self._clock.now()
-        reason, matched = update.reason, update.matched
+        reason, matched = update.finish_reason, update.matched
         text = self._text(sequence, token, reason)
         released, stopped = text, None
         if sequence.stop is not None:
@@ -195,7 +195,7 @@ class RequestOutputs:
             reason = FinishReason.STOP
         logprobs = None
         if update.logprobs is not None:
-            logprobs = (self._position(update.logprobs, update.index, token, self._params.logprobs or 0),)
+            logprobs = (self._entries(token, *update.logprobs.first(self._params.logprobs or 0)),)
         pushed.events.append(Delta(self.request_id, sequence.index, released, (token,), first_index, logprobs))
         if reason is not None:
             pushed.events.append(self._finish(sequence, reason, stopped if stopped is not None else matched))
@@ -223,12 +223,13 @@ class RequestOutputs:
         )
 
     def _position(self, rows: LogprobRows, row: int, token: int, count: int) -> PositionLogprobs:
-        """The chosen token and the `count` likeliest ones of one row."""
-        top = zip(rows.top_ids[row, :count].tolist(), rows.top[row, :count].tolist(), strict=True)
-        chosen = self._token_logprob(token, float(rows.chosen[row]), int(rows.rank[row]))
-        return PositionLogprobs(
-            chosen, tuple(self._token_logprob(other, value, rank) for rank, (other, value) in enumerate(top, 1))
-        )
+        ids, values = rows.top_ids[row, :count].tolist(), rows.top[row, :count].tolist()
+        return self._entries(token, float(rows.chosen[row]), int(rows.rank[row]), ids, values)
+
+    def _entries(self, token: int, logprob: float, rank: int, ids: list[int], values: list[float]) -> PositionLogprobs:
+        chosen = self._token_logprob(token, logprob, rank)
+        top = enumerate(zip(ids, values, strict=True), 1)
+        return PositionLogprobs(chosen, tuple(self._token_logprob(other, value, place) for place, (other, value) in top))
 
     def _token_logprob(self, token: int, logprob: float, rank: int) -> TokenLogprob:
         if self._tokenizer is None:
@@ -238,7 +239,8 @@ class RequestOutputs:
     def _detokenizer(self) -> Detokenizer | None:
         if self._tokenizer is None or self._params.scores_only:
             return None
-        return Detokenizer(self._tokenizer, self._prompt, skip_special_tokens=self._params.skip_special_tokens)
+        skips = self._params.skip_special_tokens
+        return Detokenizer(self._tokenizer, self._prompt, skip_special_tokens=skips, shown=self._shown)
 
     def _stop_strings(self) -> StopStrings | None:
         if not self._params.stop:

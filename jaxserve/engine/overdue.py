@@ -15,7 +15,6 @@ class Promise:
     """By when a request must have started and ended.
 
     Attributes:
-        request: its first sequence.
         handed: time at which the engine was given it, by the machine's monotonic clock.
         stalled_seconds: without a turn after which an engine counts as hanging.
     """

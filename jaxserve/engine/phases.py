@@ -37,11 +37,7 @@ NO_TIMES = StartTimes(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 class PhaseTimer:
-    """Takes the time of one phase after the other, the first of which is what the process did before.
-
-    Args:
-        now: a clock, seconds.
-    """
+    """Takes the time of one phase after the other, the first of which is what the process did before."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
@@ -49,7 +45,6 @@ class PhaseTimer:
         self._last = now()
 
     def ended(self, phase: str) -> None:
-        """A phase is over and the next one begins."""
         now = self._now()
         self._seconds[phase] = now - self._last
         self._last = now

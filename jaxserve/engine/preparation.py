@@ -8,16 +8,19 @@ from functools import partial
 from importlib.resources import files
 from pathlib import Path
 
+import jax
 from jax.sharding import Mesh
 
-from jaxserve.config.fields import EngineConfig, ParallelConfig
+from jaxserve.chat_parsing.registry import Parsers
+from jaxserve.chat_parsing.template import ResponseTemplate
+from jaxserve.config.fields import EngineConfig, ModelConfig, ParallelConfig
 from jaxserve.config.policies import Policies
 from jaxserve.config.policies_file import load_policies
 from jaxserve.config.resolve import ModelFacts, ResolvedConfig, resolve
 from jaxserve.config.windows import group_layers
-from jaxserve.engine.generation import generation_defaults
 from jaxserve.engine.warm import WarmLine, read_warm_prompts
 from jaxserve.errors import CheckpointError, ConfigError
+from jaxserve.executor.autotune_results import make_results
 from jaxserve.executor.compile_cache import keep_compiled_programs, kept_directory
 from jaxserve.executor.lowering import Lowering
 from jaxserve.executor.memory import count_bytes, device_facts
@@ -26,14 +29,17 @@ from jaxserve.executor.platform import choose_platform
 from jaxserve.executor.program_bundle import Manifest, ProgramBundle, read_manifest
 from jaxserve.executor.program_cache import ProgramCache
 from jaxserve.executor.programs import ProgramStore
-from jaxserve.models.checkpoint import read_hf_config
+from jaxserve.models.checkpoint import read_hf_config, read_json_object
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.registry import decoder_config
-from jaxserve.sampling.defaults import SamplingDefaults
+from jaxserve.models.shards import expert_groups
+from jaxserve.sampling.defaults import NO_DEFAULTS, SamplingDefaults, defaults_from_hf
 from jaxserve.tokenizer.base import Tokenizer
 from jaxserve.tokenizer.chat import ChatTemplate
 from jaxserve.tokenizer.load import load_tokenizer
+from jaxserve.tokenizer.responses import load_response_template
 from jaxserve.weights.manifest import check_prompt_files, check_tokenizer
+from pallas_kernels.registry import Target
 from sharding.mesh import make_mesh
 
 BUNDLED_MODEL = "pico"
@@ -48,6 +54,7 @@ class Preparation:
         decoder: the model.
         tokenizer: None if the checkpoint has none and none was named: token ids in, token ids out.
         chat_template: None if there is none.
+        responses: how to read the model's responses; None where that is not known.
         sampling, default_max_tokens: what requests that do not say get.
         policies: of classes and tenants.
         warm_prompts: what the prefix cache is to hold from the start.
@@ -60,6 +67,7 @@ class Preparation:
     decoder: DecoderConfig
     tokenizer: Tokenizer | None
     chat_template: ChatTemplate | None
+    responses: ResponseTemplate | None
     sampling: SamplingDefaults
     default_max_tokens: int | None
     policies: Policies
@@ -83,8 +91,9 @@ def prepare(config: EngineConfig) -> Preparation:
     if config.model.verify_weights:
         check_prompt_files(directory, tokenizer_path)
     tokenizer = _tokenizer(config, directory, decoder)
+    chat_template = ChatTemplate.load(tokenizer_path, config.model.chat_template)
     sampling, default_max_tokens = generation_defaults(config.model, directory)
-    mesh = _mesh(config.parallel)
+    mesh = _mesh(config.parallel, decoder)
     programs_directory = None if config.compile.programs is None else Path(config.compile.programs).expanduser()
     manifest = None if programs_directory is None else read_manifest(programs_directory)
     resolved = resolve(
@@ -95,12 +104,17 @@ def prepare(config: EngineConfig) -> Preparation:
         None if manifest is None else manifest.num_pages,
     )
     decoder = decoder.serving(resolved.max_model_len)
-    lowering = Lowering(decoder, mesh, ExecutorOptions.of(config, resolved, kernels))
+    options = ExecutorOptions.of(config, resolved, kernels)
+    make_results(options.autotune_results)
+    lowering = Lowering(decoder, mesh, options)
     return Preparation(
         directory=directory,
         decoder=decoder,
         tokenizer=tokenizer,
-        chat_template=ChatTemplate.load(tokenizer_path, config.model.chat_template),
+        chat_template=chat_template,
+        responses=None
+        if tokenizer is None
+        else load_response_template(tokenizer_path, tokenizer, chat_template, Parsers.of(config.model)),
         sampling=sampling,
         default_max_tokens=default_max_tokens,
         policies=policies,
@@ -129,7 +143,6 @@ def model_directory(model: str) -> Path:
 
 
 def _tokenizer(config: EngineConfig, directory: Path, decoder: DecoderConfig) -> Tokenizer | None:
-    """The tokenizer; None if the checkpoint has none and none was named: token ids in, token ids out."""
     if config.model.tokenizer:
         tokenizer = load_tokenizer(config.model.tokenizer)
     elif any((directory / name).is_file() for name in ("tokenizer.json", "tokenizer.model")):
@@ -156,10 +169,12 @@ def check_vocabulary(tokenizer: Tokenizer, vocab_size: int) -> None:
         )
 
 
-def _mesh(parallel: ParallelConfig) -> Mesh:
-    groups = parallel.expert_parallel_size
+def _mesh(parallel: ParallelConfig, decoder: DecoderConfig) -> Mesh:
+    size, groups = parallel.tensor_parallel_size, parallel.expert_parallel_size
+    if groups is None:
+        groups = expert_groups(decoder, size, Target.of(jax.devices()[0]))
     try:
-        return make_mesh(parallel.tensor_parallel_size // groups, expert=groups)
+        return make_mesh(size // groups, expert=groups)
     except ValueError as error:
         raise ConfigError(f"tensor_parallel_size: {error}", param="tensor_parallel_size") from error
 
@@ -172,3 +187,14 @@ def _model_facts(config: EngineConfig, directory: Path, decoder: DecoderConfig) 
         max_position_embeddings=decoder.max_position_embeddings,
         windows=group_layers(decoder.windows).windows,
     )
+
+
+def generation_defaults(config: ModelConfig, directory: Path) -> tuple[SamplingDefaults, int | None]:
+    """The checkpoint's sampling defaults, and how many tokens it generates where nobody says; none if not wanted.
+
+    Raises CheckpointError for a damaged file or a value that no request may have.
+    """
+    path = directory / "generation_config.json"
+    if config.generation_config == "none" or not path.is_file():
+        return NO_DEFAULTS, None
+    return defaults_from_hf(read_json_object(path), str(path))

@@ -8,18 +8,18 @@ from jaxserve.engine.build import build_engine
 from jaxserve.engine.preparation import model_directory
 from jaxserve.errors import ConfigError
 from jaxserve.executor.base import Executor
-from jaxserve.executor.programs import Progress
+from jaxserve.executor.programs import CompileProgress
 from jaxserve.models.checkpoint import read_hf_config
 from jaxserve.models.registry import decoder_config
 from jaxserve.record.rebuild import spare_spans
 from jaxserve.record.recording import RecordHeader
 from jaxserve.weights.fingerprint import model_fingerprint
 
-_SETTINGS = ("dtype", "quantization", "load_format", "seed", "tensor_parallel_size", "expert_parallel_size")
+_SETTINGS = ("dtype", "quantization", "load_format", "seed", "tensor_parallel_size", "expert_parallel_size", "swap_space")
 _LIMITS = ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "num_pages", "page_size")
 
 
-def recorded_model(model: str, header: RecordHeader, progress: Progress) -> Executor:
+def recorded_model(model: str, header: RecordHeader, progress: CompileProgress) -> Executor:
     """An executor like the recorded one, on this machine's devices.
 
     Args:

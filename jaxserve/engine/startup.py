@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from jaxserve.executor.programs import Progress
+from jaxserve.executor.programs import CompileProgress
 
 Result = TypeVar("Result")
 Other = TypeVar("Other")
@@ -17,14 +17,12 @@ Other = TypeVar("Other")
 
 @dataclass(frozen=True, slots=True)
 class Timed(Generic[Result]):
-    """What something gave, and how many seconds it took."""
-
     result: Result
     seconds: float
 
 
 def both(
-    here: Callable[[Progress], Result], beside: Callable[[Progress], Other], progress: Progress
+    here: Callable[[CompileProgress], Result], beside: Callable[[CompileProgress], Other], progress: CompileProgress
 ) -> tuple[Timed[Result], Timed[Other]]:
     """Run `here` in this thread and `beside` in another; return when both are done.
 
@@ -33,8 +31,7 @@ def both(
         beside: likewise.
         progress: told what both tell, one call at a time. What it raises is a failure of the one that told it.
 
-    Raises:
-        BaseException: what failed first, once the other has ended too.
+    Raises BaseException: what failed first, once the other has ended too.
     """
     shared = _Shared(progress)
     with ThreadPoolExecutor(1, thread_name_prefix="jaxserve-start") as pool:
@@ -53,15 +50,12 @@ class _EndedError(Exception):
 
 
 class _Shared:
-    """What both know: the progress to tell, and what failed first."""
-
-    def __init__(self, progress: Progress) -> None:
+    def __init__(self, progress: CompileProgress) -> None:
         self.error: BaseException | None = None
         self._progress = progress
         self._lock = threading.Lock()
 
-    def run(self, work: Callable[[Progress], Result]) -> Timed[Result] | None:
-        """Run one of them; None if it failed."""
+    def run(self, work: Callable[[CompileProgress], Result]) -> Timed[Result] | None:
         started = time.monotonic()
         try:
             return Timed(work(self._tell), time.monotonic() - started)

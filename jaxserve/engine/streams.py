@@ -39,14 +39,11 @@ class StreamLimits:
 
 @dataclass(slots=True)
 class _Joined:
-    """What several deltas hold."""
-
     texts: list[str] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[PositionLogprobs] = field(default_factory=list)
 
     def append(self, delta: Delta) -> None:
-        """One more."""
         self.texts.append(delta.text)
         self.token_ids.extend(delta.token_ids)
         self.logprobs.extend(delta.logprobs or ())
@@ -61,14 +58,12 @@ class _Waiting:
     joined: _Joined | None = None
 
     def add(self, delta: Delta) -> None:
-        """Append the sequence's next delta."""
         if self.joined is None:
             self.joined = _Joined()
             self.joined.append(self.first)
         self.joined.append(delta)
 
     def delta(self) -> Delta:
-        """All of it."""
         first, joined = self.first, self.joined
         if joined is None:
             return first
@@ -104,7 +99,6 @@ class EventBuffer:
 
     @property
     def empty(self) -> bool:
-        """Whether nothing waits."""
         return not self._items
 
     @property
@@ -138,7 +132,6 @@ class EventBuffer:
             raise DeadlineError(f"the engine gave no token for {still:.0f} s (token_timeout)")
 
     def put(self, event: Event) -> None:
-        """Let an event wait for the reader; never waits itself."""
         self._puts += 1
         if isinstance(event, Delta):
             size = _size(event)

@@ -23,7 +23,7 @@ from jaxserve.config.fields import CacheConfig
 from jaxserve.engine.core import EngineCore
 from jaxserve.engine.intake import Intake
 from jaxserve.errors import ConfigError, InvalidRequestError, JaxserveError
-from jaxserve.executor.programs import Progress
+from jaxserve.executor.programs import CompileProgress
 from jaxserve.sampling.params import SamplingParams
 from jaxserve.scheduler.request import EngineRequest
 from jaxserve.tokenizer.base import Tokenizer
@@ -89,10 +89,6 @@ class Warmer:
     """Computes prompts with an engine that nobody uses yet.
 
     Attributes:
-        core: the engine.
-        intake: of its requests.
-        tokenizer, chat_template: its own, if it has them.
-        clock: the engine's.
         max_model_len: tokens of the longest sequence, whose pages no pin may take.
     """
 
@@ -103,7 +99,7 @@ class Warmer:
     clock: Clock
     max_model_len: int
 
-    def warm(self, lines: Sequence[WarmLine], progress: Progress) -> None:
+    def warm(self, lines: Sequence[WarmLine], progress: CompileProgress) -> None:
         """Compute every prompt once and hold the pinned ones. Raises ConfigError naming file and line."""
         for done, line in enumerate(lines, 1):
             try:

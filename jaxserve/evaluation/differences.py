@@ -36,11 +36,9 @@ class Difference:
 
     @property
     def significant(self) -> bool:
-        """Whether it is marked."""
         return self.p is not None and self.p < LEVEL
 
     def as_dict(self) -> dict[str, Any]:
-        """For a file."""
         return {
             "task": self.score.task,
             "metric": self.score.metric,

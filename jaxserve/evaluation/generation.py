@@ -16,7 +16,7 @@ NEUTRAL: Mapping[str, Any] = {"num_beams": 1, "num_return_sequences": 1, "use_ca
 
 
 @dataclass(frozen=True, slots=True)
-class Generation:
+class GenerationArguments:
     """How to generate an answer, and what ends it.
 
     Attributes:
@@ -30,7 +30,7 @@ class Generation:
     until: tuple[str, ...]
 
 
-def generation(arguments: Mapping[str, Any], *, eos: str, max_gen_toks: int) -> Generation:
+def generation(arguments: Mapping[str, Any], *, eos: str, max_gen_toks: int) -> GenerationArguments:
     """What a task's `generation_kwargs` mean.
 
     Args:
@@ -52,4 +52,4 @@ def generation(arguments: Mapping[str, Any], *, eos: str, max_gen_toks: int) -> 
     # The engine ends at these; what it takes no more of only cuts the finished text.
     stops = tuple(text for text in until if text != eos)[:MAX_STOP_STRINGS]
     params = SamplingParams(max_tokens=max_tokens, temperature=temperature, stop=stops, **chosen)
-    return Generation(params, max_tokens, tuple(until))
+    return GenerationArguments(params, max_tokens, tuple(until))

@@ -27,7 +27,6 @@ class Tasks:
 
     Attributes:
         loaded: {"tasks": by name, "groups": by name, "group_map": names of a group's members by its name}.
-        own: whether jaxserve ships all of them.
     """
 
     loaded: dict[str, dict[str, Any]]
@@ -138,6 +137,5 @@ def _line(error: Exception) -> str:
 
 
 def quiet() -> None:
-    """Let the harness tell of errors alone."""
     for name in ("lm_eval", "datasets", "huggingface_hub"):
         logging.getLogger(name).setLevel(logging.ERROR)

@@ -19,7 +19,6 @@ class Listed:
 
 
 def show_tasks(listed: Sequence[Listed], others: int, console: Console) -> None:
-    """Print what can be named; `others` come with lm-eval."""
     table = Table(title="tasks of jaxserve, and of the directory that was named", title_justify="left")
     for name in ("name", "kind", "members"):
         table.add_column(name, overflow="fold")

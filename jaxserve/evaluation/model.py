@@ -17,8 +17,9 @@ from lm_eval.models.utils import has_bos_prefix, postprocess_generated_text
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
 from jaxserve.errors import CheckpointError, ConfigError, ContextLengthError, InvalidRequestError
-from jaxserve.evaluation.generation import Generation, generation
+from jaxserve.evaluation.generation import GenerationArguments, generation
 from jaxserve.evaluation.scoring import group, likelihood, parts
+from jaxserve.executor.programs import CompileProgress, silent
 from jaxserve.llm import LLM
 from jaxserve.outputs import RequestOutput
 from jaxserve.sampling.params import SamplingParams
@@ -30,7 +31,6 @@ MAX_GEN_TOKS = 256  # output tokens of a task that names no number: as lm-eval's
 SCORED_AT_ONCE = 65_536  # tokens whose scores are in memory together: about 32 MB
 SCORED_STARTS = 4096  # parameters that are kept
 NO_ARGUMENTS: Mapping[str, Any] = {}
-Progress = Callable[[str, int, int], None]  # what, done, of how many
 
 
 @dataclass(slots=True)
@@ -42,14 +42,9 @@ class TokensUsed:
     output_tokens: int = 0
 
     def add(self, output: RequestOutput) -> None:
-        """Count a finished request."""
         self.prompt_tokens += len(output.prompt_token_ids)
         self.cached_tokens += output.num_cached_tokens
         self.output_tokens += sum(len(sequence.token_ids) for sequence in output.outputs)
-
-
-def silent(what: str, done: int, total: int) -> None:
-    """No progress is shown."""
 
 
 class JaxserveLM(TemplateLM):  # type: ignore[misc]  # lm_eval is not typed
@@ -80,7 +75,7 @@ class JaxserveLM(TemplateLM):  # type: ignore[misc]  # lm_eval is not typed
         add_bos_token: bool | None = None,
         prefix_token_id: int | None = None,
         chat_template_args: Mapping[str, Any] = NO_ARGUMENTS,
-        on_progress: Progress = silent,
+        on_progress: CompileProgress = silent,
     ) -> None:
         super().__init__()
         longest = llm.report.model.max_model_len
@@ -243,8 +238,7 @@ class JaxserveLM(TemplateLM):  # type: ignore[misc]  # lm_eval is not typed
             logger.warning("a context of %d tokens loses its beginning: max_length is %d", len(context), self.max_length)
         return tokens, len(tokens) - len(continuation)
 
-    def _generation(self, context: str, arguments: Mapping[str, Any]) -> tuple[list[int], Generation]:
-        """The tokens of a context, as far as they leave room for the output, and how to go on."""
+    def _generation(self, context: str, arguments: Mapping[str, Any]) -> tuple[list[int], GenerationArguments]:
         wanted = generation(arguments, eos=self._text_of(self.eot_token_id), max_gen_toks=self._max_gen_toks)
         room = self.max_length - wanted.max_tokens
         if room < 1:
@@ -260,5 +254,4 @@ class JaxserveLM(TemplateLM):  # type: ignore[misc]  # lm_eval is not typed
 
 @lru_cache(maxsize=SCORED_STARTS)
 def _scoring(start: int) -> SamplingParams:
-    """Score a prompt from a position on, and generate nothing."""
     return SamplingParams(max_tokens=0, temperature=0.0, prompt_logprobs=0, prompt_logprobs_start=start)

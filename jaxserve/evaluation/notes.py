@@ -18,13 +18,11 @@ class Notes:
     count: dict[str, int] = field(default_factory=dict)
 
     def add(self, record: logging.LogRecord) -> None:
-        """Take a warning in."""
         kind = str(record.msg)
         self.first.setdefault(kind, record.getMessage())
         self.count[kind] = self.count.get(kind, 0) + 1
 
     def lines(self) -> list[str]:
-        """One for each kind."""
         return [text + (f" ({self.count[kind]} times)" if self.count[kind] > 1 else "") for kind, text in self.first.items()]
 
 

@@ -81,7 +81,6 @@ def pairs(base: Result, other: Result, task: str, metric: str) -> Pairs | None:
 
 
 def _of_texts(old: Floats, new: Floats, weights: Floats, figures: tuple[float | None, float | None]) -> Pairs | None:
-    """From log-likelihoods, natural log, and bytes or words: bits a byte, or a perplexity."""
     whole = float(weights.sum())
     before, after = float(old.sum()) / whole, float(new.sum()) / whole
     parts, shares = ((new - old) / whole,), (weights / whole,)

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from jaxserve.errors import ConfigError
 from jaxserve.evaluation.differences import LEVEL, differences
-from jaxserve.evaluation.names import labels, steps
-from jaxserve.evaluation.result import Result
+from jaxserve.evaluation.result import Result, labels, steps
 from jaxserve.evaluation.scores import Score, scores
 from jaxserve.simulation.plots import require_matplotlib
 

@@ -8,8 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from jaxserve.evaluation.differences import LEVEL, Difference, differences, unlike
-from jaxserve.evaluation.names import labels
-from jaxserve.evaluation.result import Result
+from jaxserve.evaluation.result import Result, labels
 from jaxserve.evaluation.scores import Score, scores
 from jaxserve.planner.units import plural
 
@@ -17,7 +16,6 @@ _ARROWS = {True: "↑", False: "↓", None: ""}
 
 
 def show(result: Result, console: Console) -> None:
-    """Print the figures of one model, and what they took."""
     table = Table(title=_title(result), title_justify="left")
     for name in ("task", "metric", ""):
         table.add_column(name)
@@ -63,7 +61,6 @@ def show_comparison(results: Sequence[Result], console: Console) -> None:
 
 
 def _add_metric(table: Table, entries: Sequence[tuple[str, Difference]], first: str) -> None:
-    """A line with the metric's name, and one for each checkpoint."""
     score = entries[0][1].score
     indent = "  " * score.depth
     heading = f"{indent}{score.task}  {score.label} {_ARROWS[score.higher_is_better]}"

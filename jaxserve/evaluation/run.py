@@ -21,11 +21,12 @@ from jaxserve.config.fields import EngineConfig, ModelConfig
 from jaxserve.engine.preparation import model_directory
 from jaxserve.errors import ConfigError
 from jaxserve.evaluation.harness import Tasks
-from jaxserve.evaluation.model import JaxserveLM, Progress
+from jaxserve.evaluation.model import JaxserveLM
 from jaxserve.evaluation.notes import heard
 from jaxserve.evaluation.result import FORMAT, Result, plain
 from jaxserve.evaluation.settings import EvalConfig
 from jaxserve.evaluation.values import values_of
+from jaxserve.executor.programs import CompileProgress
 from jaxserve.llm import LLM
 from jaxserve.models.checkpoint import read_hf_config
 from jaxserve.models.registry import decoder_config
@@ -37,7 +38,7 @@ _HARNESS_SEEDS = (0, 1234)  # of Python's and numpy's generators, which some tas
 _PACKAGES = ("jaxserve", "jax", "lm_eval", "datasets")
 
 
-def run(tasks: Tasks, config: EvalConfig, settings: Mapping[str, Any], progress: Progress) -> Result:
+def run(tasks: Tasks, config: EvalConfig, settings: Mapping[str, Any], progress: CompileProgress) -> Result:
     """Load the model, answer every request of the tasks, and score the answers.
 
     Args:

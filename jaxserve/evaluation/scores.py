@@ -13,11 +13,9 @@ class Score:
     """One metric of a task or group.
 
     Attributes:
-        task: its name.
         metric: the metric's name, and after a comma the filter that answers went through: "none" for none.
         value: None where it is not a number.
         stderr: standard error of the value; None where the harness has no formula and drew no samples.
-        documents: how many were scored.
         higher_is_better: None where the task does not say.
         depth: groups above it.
         group: whether it is the mean of a group.
@@ -34,7 +32,6 @@ class Score:
 
     @property
     def key(self) -> tuple[str, str]:
-        """What names it in every result."""
         return self.task, self.metric
 
     @property

@@ -45,5 +45,4 @@ class EvalConfig:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The tasks, one by one, as they were named."""
         return tuple(name.strip() for name in self.tasks.split(",") if name.strip())

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from jaxserve.metrics.turn import ExecutorCounts
-from jaxserve.step.plan import Plan, StepResult
+from jaxserve.sampling.options import STANDARD
+from jaxserve.step.plan import Ints, Plan, StepResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,9 +19,11 @@ class Capabilities:
         max_num_batched_tokens: tokens in a step.
         max_model_len: tokens of a sequence.
         num_pages, page_size: the KV cache.
-        swap_places: pages that its swap space holds; 0 if it has none, and then no plan may swap.
-        swap_page_seconds: seconds to move one page there, or back.
+        swap_slots: pages that its swap space holds; 0 if it has none, and then no plan may swap.
+        swap_page_seconds: seconds to move one page there, or back, where many move.
         windows: the window of each group of layers, as the KV cache knows them.
+        max_drafts: that a row may have in a step.
+        row_options: names of the options in the words of a row, in their order.
     """
 
     max_num_seqs: int
@@ -28,13 +31,25 @@ class Capabilities:
     max_model_len: int
     num_pages: int
     page_size: int
-    swap_places: int = 0
+    swap_slots: int = 0
     swap_page_seconds: float = 0.0
     windows: tuple[int | None, ...] = (None,)
+    max_drafts: int = 0
+    row_options: tuple[str, ...] = STANDARD.names
 
 
 class StepHandle(Protocol):
     """A step that was submitted."""
+
+    def choose(self, masks: Ints | None) -> None:
+        """Let a step go on whose plan has masked rows that sample: once, before its result and before another submit.
+
+        Steps without such rows need no telling. Until then the device computes what comes before the choice.
+
+        Args:
+            masks: int32[R,ceil(V/32)]; bit i of word w of a masked row says whether it may choose token 32 w + i.
+        """
+        ...
 
     def result(self) -> StepResult:
         """Wait for the step and fetch what it produced."""

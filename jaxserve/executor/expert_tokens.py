@@ -15,7 +15,6 @@ class ExpertTokens:
     """The counts as of the latest reading.
 
     Args:
-        config: says which layers have experts.
         read: the program that copies the counts out of the state, whose own are given to the next step.
     """
 

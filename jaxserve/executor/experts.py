@@ -10,24 +10,21 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
 
 from jaxserve.config.kernels import AUTOMATIC, Kernels, kernel_of
-from jaxserve.models.experts import AXES, ExpertWeights, Visitors, visit_some, visits
+from jaxserve.models.experts import AXES, SHARED, ExpertWeights, RoutedTokens, apply_experts, tokens_per_expert
 from pallas_kernels.grouped_matmul import grouped_matmul
-from pallas_kernels.matmul import PackedMatrix
 from pallas_kernels.registry import Target
 from sharding import EXPERT, LAYER_AXES, partition_spec, shards_of
 
 
-class DividedVisit:
-    """The Visit of a step on a mesh.
+class ShardedDispatch:
+    """The ExpertDispatch of a step on a mesh.
 
     Every device sees all tokens and has the experts of its place on axis EXPERT, or its part of them. So nothing is sent from
     device to device but the sum that a dense MLP has as well, the shared expert's part in it, and no token is ever left out for
     want of room. That is said with shard_map: the compiler cannot partition a grouped matmul.
 
     Args:
-        mesh: the devices.
         tokens: int32 scalar, how many of the step's tokens are real; the others, which pad it to its bucket, visit none.
-        kernels: what computes the layers.
     """
 
     def __init__(self, mesh: Mesh, tokens: jax.Array, kernels: Kernels = AUTOMATIC) -> None:
@@ -37,53 +34,47 @@ class DividedVisit:
         self._kernels = kernels
         self._target = Target.of(mesh.devices.flat[0])
 
-    def __call__(self, layer: int, visitors: Visitors, weights: ExpertWeights, activation: str) -> jax.Array:
-        """As Visit."""
-        experts, count = visitors.routed.experts, weights.gate_up.shape[0]
+    def __call__(self, layer: int, routed_tokens: RoutedTokens, weights: ExpertWeights, activation: str) -> jax.Array:
+        experts, count = routed_tokens.routed.experts, weights.gate_up.shape[0]
         real = jnp.arange(experts.shape[0], dtype=jnp.int32)[:, None] < self._tokens
         experts = jnp.where(real, experts, count)
-        sizes = visits(experts, count)
+        sizes = tokens_per_expert(experts, count)
         self._counts.append(sizes)
-        dtype = visitors.x.dtype
+        dtype = routed_tokens.x.dtype
         exchanged = dtype if self._target.platform == "gpu" else jnp.float32  # as in project_rows
 
-        def visit(visitors: Visitors, weights: ExpertWeights, sizes: jax.Array) -> jax.Array:
+        def dispatch(routed_tokens: RoutedTokens, weights: ExpertWeights, sizes: jax.Array) -> jax.Array:
             here = weights.gate_up.shape[0]
             first = jax.lax.axis_index(EXPERT).astype(jnp.int32) * here
             mine = jax.lax.dynamic_slice_in_dim(sizes, first, here)
             likely = max(experts.size * here // count, 1)
             kernel = kernel_of(self._kernels.grouped_matmul, layer)
             matmul = partial(grouped_matmul, dtype=dtype, expected_rows=likely, implementation=kernel, target=self._target)
-            part = visit_some(visitors, weights, first, mine, activation, matmul)
+            part = apply_experts(routed_tokens, weights, first, mine, activation, matmul)
             if shards_of(self._mesh) == 1:
                 return part
             summed: jax.Array = jax.lax.psum(part.astype(exchanged), LAYER_AXES)
             return summed.astype(jnp.float32)
 
         sharded = jax.shard_map(
-            visit,
+            dispatch,
             mesh=self._mesh,
             in_specs=(PartitionSpec(), _specs(weights), PartitionSpec()),
             out_specs=PartitionSpec(),
             check_vma=False,  # the op's loops start from constants, which the check takes for a mismatch
         )
-        joined: jax.Array = sharded(visitors._replace(routed=visitors.routed._replace(experts=experts)), weights, sizes)
+        joined: jax.Array = sharded(routed_tokens._replace(routed=routed_tokens.routed._replace(experts=experts)), weights, sizes)
         return joined
 
-    def add_to(self, visited: jax.Array) -> jax.Array:
-        """What `visited` uint32[layers that have experts, X] counts, and the visits of this step, modulo 2**32."""
-        return visited + jnp.stack(self._counts).astype(jnp.uint32) if self._counts else visited
+    def add_to(self, expert_tokens: jax.Array) -> jax.Array:
+        """What `expert_tokens` uint32[layers that have experts, X] counts, and the visits of this step, modulo 2**32."""
+        return expert_tokens + jnp.stack(self._counts).astype(jnp.uint32) if self._counts else expert_tokens
 
 
 def _specs(weights: ExpertWeights) -> Any:
-    """The PartitionSpecs of a layer's experts, in a tree of their structure."""
-    parts = weights._asdict().items()
+    def spec(name: str, part: Any) -> Any:
+        whole = partition_spec(AXES[name])
+        return part.specs(whole) if name in SHARED else whole
 
-    def spec(name: str, part: Any) -> PartitionSpec | None:
-        if part is None:
-            return None
-        single = isinstance(part, PackedMatrix)  # packed on a single device alone
-        return PartitionSpec() if single else partition_spec(AXES[name])
-
-    specs: dict[str, Any] = {name: spec(name, part) for name, part in parts}
+    specs: dict[str, Any] = {name: None if part is None else spec(name, part) for name, part in weights._asdict().items()}
     return ExpertWeights(**specs)

@@ -23,12 +23,7 @@ class _Place:
 
 @jax.tree_util.register_pytree_with_keys_class
 class FlatParams:
-    """A tree of weights, or of what stands for them, that is flattened once.
-
-    Args:
-        leaves: of the tree, in its order.
-        structure: of the tree.
-    """
+    """A tree of weights, or of what stands for them, that is flattened once."""
 
     def __init__(self, leaves: Iterable[Any], structure: jax.tree_util.PyTreeDef) -> None:
         self._leaves = tuple(leaves)
@@ -36,16 +31,13 @@ class FlatParams:
 
     @classmethod
     def of(cls, params: Params) -> FlatParams:
-        """Those of a tree."""
         return cls(*jax.tree.flatten(params))
 
     def tree(self) -> Params:
-        """The tree again."""
         params: Params = jax.tree.unflatten(self._structure, self._leaves)
         return params
 
     def tree_flatten(self) -> tuple[tuple[Any, ...], Hashable]:
-        """Leaves and structure, for jax."""
         return self._leaves, self._structure
 
     def tree_flatten_with_keys(self) -> tuple[tuple[tuple[_Place, Any], ...], Hashable]:
@@ -55,5 +47,4 @@ class FlatParams:
 
     @classmethod
     def tree_unflatten(cls, structure: jax.tree_util.PyTreeDef, leaves: Iterable[Any]) -> FlatParams:
-        """The inverse, for jax."""
         return cls(leaves, structure)

@@ -11,6 +11,8 @@ from types import MappingProxyType
 
 import jax
 
+from jaxserve.config.fields import Quantization
+
 COMMANDS = (
     "FUSION",
     "CUBLAS",
@@ -34,16 +36,34 @@ OPTIONS: Mapping[str, str] = MappingProxyType(
         # A layer's next matmul needs the sum: there is nothing to run beside it, and starting it on another stream costs two
         # synchronisations each.
         "xla_gpu_disable_async_collectives": "ALLCOLLECTIVES",
+        # Matrix products by cuBLASLt, which chooses well among its kernels without measuring. XLA's Triton products do not: where
+        # there is no GPU to measure on they take the first tile that compiles, 16 x 8, and split their sums into reductions that
+        # are kernels of their own. An engine on a GPU could measure tiles and sometimes find a better one. It has the option too:
+        # measuring takes minutes a start, and a program that it compiles must round as the saved ones beside it do.
+        "xla_gpu_enable_triton_gemm": "False",
         # Products of the same activations are not made one: their weights, such as a router's and a shared expert's, would be
         # put side by side at every step.
         "xla_gpu_dot_merger_threshold_mb": "0",
-        # XLA counts the donated cache twice, as argument and as result, finds that memory cannot hold both, and computes things
-        # again to save some: hundreds of kernels for nothing.
-        "xla_disable_hlo_passes": "rematerialization",
+        # rematerialization: XLA counts the donated cache twice, as argument and as result, finds that memory cannot hold both,
+        # and computes things again to save some: hundreds of kernels for nothing. cublas-pad-for-gemms: a vocabulary of, say,
+        # 49155 would be made a multiple of 8 for cuBLASLt by writing the whole table again at every step.
+        "xla_disable_hlo_passes": "rematerialization,cublas-pad-for-gemms",
     }
 )
 
+# Where matrices are rounded to fewer bits: only Triton's products widen them in registers. Before cuBLASLt's, all of a matrix
+# would be written again in 16 bits, at every step. Without measuring, their tiles are those that XLA's cost model finds fastest.
+QUANTIZED: Mapping[str, str] = MappingProxyType(
+    {"xla_gpu_enable_triton_gemm": "True", "xla_gpu_experimental_cost_model_gemm_tiling_default": "True"}
+)
 
-def compiler_options(device: jax.Device) -> dict[str, str]:
+
+def compiler_options(device: jax.Device, quantization: Quantization = "none") -> dict[str, str]:
     """Options for programs of a device; none for CPUs."""
-    return dict(OPTIONS) if device.platform in ("gpu", "cuda") else {}
+    if not is_gpu(device):
+        return {}
+    return {**OPTIONS, **({} if quantization == "none" else QUANTIZED)}
+
+
+def is_gpu(device: jax.Device) -> bool:
+    return device.platform in ("gpu", "cuda")

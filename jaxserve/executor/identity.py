@@ -30,7 +30,6 @@ Identity = dict[str, str]
 
 
 def identity(lowering: Lowering) -> Identity:
-    """The identity of the programs that a lowering makes."""
     options, mesh = lowering.options, lowering.mesh
     decoder = {f"model.{name}": value for name, value in asdict(lowering.config).items() if name not in _NO_PART}
     shapes = {
@@ -45,10 +44,13 @@ def identity(lowering: Lowering) -> Identity:
         "max_num_seqs": options.max_num_seqs,
         "max_num_batched_tokens": options.max_num_batched_tokens,
         "kernels": options.kernels,
+        "max_drafts": options.max_drafts,
         "row_options": lowering.row_options.names,
+        "readers": tuple(reader.name for reader in lowering.readers),
+        "rules": tuple(rule.option.name for rule in lowering.rules),
     }
     settings = {name: getattr(jax.config, name) for name in SETTINGS}
-    xla = {"compiler_options": compiler_options(mesh.devices.flat[0])}
+    xla = {"compiler_options": compiler_options(mesh.devices.flat[0], options.quantization)}
     return {name: str(value) for name, value in (_versions() | _machine(mesh) | decoder | shapes | settings | xla).items()}
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
+from typing import cast
 
 import jax
 import numpy as np
@@ -10,39 +12,34 @@ import numpy as np
 from jaxserve.config.windows import group_layers
 from jaxserve.executor.base import Capabilities
 from jaxserve.executor.compile_guard import CompileGuard
-from jaxserve.executor.copies import copy_batches
 from jaxserve.executor.expert_tokens import ExpertTokens
 from jaxserve.executor.flat_params import FlatParams
 from jaxserve.executor.lowering import Lowering
-from jaxserve.executor.programs import SMALL_PROGRAMS, Programs
-from jaxserve.executor.result import LocalHandle
+from jaxserve.executor.page_mover import PageMover
+from jaxserve.executor.programs import Programs
+from jaxserve.executor.readers import arguments_of
+from jaxserve.executor.result import LocalHandle, ResultLayout
 from jaxserve.executor.step import StepState
 from jaxserve.executor.zeros import untouched_zeros
 from jaxserve.metrics.turn import ExecutorCounts
 from jaxserve.models.binding import Params
-from jaxserve.sampling.params import MAX_LOGPROBS
 from jaxserve.step.batch import PackedBatch, make_batch
 from jaxserve.step.buckets import Bucket
-from jaxserve.step.plan import Plan, RowStart
+from jaxserve.step.plan import Ints, MoveKind, Plan, RowStart
 from jaxserve.weights.recheck import WeightGuard
 
 
 class LocalExecutor:
     """Owns weights, KV cache and compiled programs.
 
-    Attributes:
-        grid: the buckets.
-        device_kind: the devices' name.
-
     Args:
         lowering: what the programs were made from: the model, the devices and the shapes.
-        programs: made from it.
         params: the weights, on those devices.
         weight_guard: of the weights; None for none.
     """
 
     def __init__(self, lowering: Lowering, programs: Programs, params: Params, weight_guard: WeightGuard | None = None) -> None:
-        self._config = lowering.config
+        self._layout = ResultLayout(lowering.config, lowering.row_options, 1 + lowering.options.max_drafts, lowering.readers)
         self._options = lowering.options
         self._row_options = lowering.row_options
         self._windows = group_layers(lowering.config.windows).windows
@@ -57,7 +54,17 @@ class LocalExecutor:
         self._far = device.platform != "cpu"
         self.device_kind: str = device.device_kind
         self.grid = lowering.grid
-        self._state: StepState = jax.tree.map(untouched_zeros, lowering.state)
+        state: StepState = jax.tree.map(untouched_zeros, lowering.state)
+        self._forward, self._choose = state.forward, state.choose
+        self._no_masks = {
+            rows: untouched_zeros(lowering.masks(rows)) for rows in {bucket.rows for bucket in lowering.grid.buckets}
+        }
+        self._mover = PageMover(programs.moves, lowering.state.forward.kv_pages, self._options.swap_slots)
+        self._moved: Counter[MoveKind] = Counter()
+        self._swap_page_seconds = 0.0
+        if self._options.swap_slots:
+            pages, self._swap_page_seconds = self._mover.measure(self._forward.kv_pages)
+            self._forward = replace(self._forward, kv_pages=pages)
 
     @property
     def temporary_bytes(self) -> int:
@@ -75,15 +82,19 @@ class LocalExecutor:
         return self._guard.compiles
 
     def wait_compiled(self) -> None:
-        """Wait until every bucket is compiled."""
         self._programs.steps.wait()
 
     def program_texts(self) -> list[str]:
         """The optimised HLO of every program that has the KV cache, to count collectives and copies in."""
-        return [program.as_text() for program in (*self._programs.steps.compiled().values(), self._programs.copy_pages)]
+        forwards = self._programs.steps.forwards().values()
+        return [program.as_text() for program in (*forwards, *self._programs.moves.values())]
+
+    def choice_texts(self) -> dict[tuple[int, str], str]:
+        """The optimised HLO of the second halves of steps, by rows and the variant's name."""
+        chooses = self._programs.steps.chooses()
+        return {(rows, variant.name): program.as_text() for (rows, variant), program in chooses.items()}
 
     def capabilities(self) -> Capabilities:
-        """The limits; there is no swap space."""
         options = self._options
         return Capabilities(
             max_num_seqs=options.max_num_seqs,
@@ -91,43 +102,59 @@ class LocalExecutor:
             max_model_len=options.max_model_len,
             num_pages=options.num_pages,
             page_size=options.page_size,
+            swap_slots=options.swap_slots,
+            swap_page_seconds=self._swap_page_seconds,
             windows=self._windows,
+            max_drafts=options.max_drafts,
+            row_options=self._row_options.names,
         )
 
     def counts(self) -> ExecutorCounts:
-        """What was counted so far."""
         return ExecutorCounts(
-            compiled_programs=len(self._programs.steps.compiled()) + SMALL_PROGRAMS,
+            compiled_programs=self._programs.num_compiled(),
             late_compiles=self.late_compiles,
             bucket_misses=self.bucket_misses,
             padding_tokens=self._padding_tokens,
+            swapped_out_pages=self._moved[MoveKind.TO_TIER],
+            swapped_in_pages=self._moved[MoveKind.FROM_TIER],
             weight_checks=0 if self._weight_guard is None else self._weight_guard.checked,
             expert_tokens=self._expert_tokens.counted(
-                self._state.expert_tokens, in_flight=self._latest is not None and not self._latest.collected
+                self._forward.expert_tokens, in_flight=self._latest is not None and not self._latest.collected
             ),
         )
 
     def submit(self, plan: Plan) -> LocalHandle:
-        """Copy pages, pad the plan to its bucket and start the step.
+        """Move pages, pad the plan to its bucket and start the step.
 
         Raises:
-            ValueError: a plan that swaps or is too large.
+            ValueError: a plan that is too large, has too many drafts, or swaps where there is no swap space.
             EngineDeadError: weights are not what was loaded any more.
         """
         if self._weight_guard is not None:
             self._weight_guard.require_intact()
-        if plan.swap_out or plan.swap_in:
+        if not self._options.swap_slots and any(move.kind is not MoveKind.COPY for move in plan.moves):
             raise ValueError(f"step {plan.step} swaps pages, and the executor has no swap space")
-        bucket, program = self._programs.steps.choose(plan.num_tokens, plan.num_rows)
+        if (most := int(plan.num_drafts.max(initial=0))) > self._options.max_drafts:
+            raise ValueError(f"step {plan.step} has {most} drafts in a row, the executor takes {self._options.max_drafts}")
+        bucket = self._programs.steps.bucket(plan.num_tokens, plan.num_rows)
+        program = self._programs.steps.program(bucket, self._row_options.needed(plan.sampling, plan.samples))
         self._padding_tokens += bucket.tokens - plan.num_tokens
         with self._guard.watch(f"step {plan.step} of {plan.num_tokens} tokens in {plan.num_rows} rows"):
-            if plan.copies:
-                self._copy(plan)
+            if plan.moves:
+                self._moved.update(move.kind for move in plan.moves)
+                self._forward = replace(self._forward, kv_pages=self._mover.move(self._forward.kv_pages, plan.moves))
             for start in plan.starts:
                 self._load(start)
-            self._state, packed = program(self._flat_params, self._state, self._batch(plan, bucket))
-            columns = min(MAX_LOGPROBS, self._config.vocab_size)
-            self._latest = LocalHandle(plan, packed, self._score(plan), columns, self._row_options, far=self._far)
+            batch = self._batch(plan, bucket)
+            self._forward, candidates = program.forward(self._flat_params, self._forward, self._choose.latest, batch)
+
+            def choose(masks: Ints | None) -> jax.Array:
+                given = self._no_masks[bucket.rows] if masks is None else self._masks(masks, bucket.rows)
+                self._choose, packed = program.choose(self._choose, candidates, given)
+                return cast(jax.Array, packed)
+
+            self._latest = LocalHandle(plan, choose, self._read(plan), self._layout, far=self._far)
+            self._mover.collect()
             return self._latest
 
     def _batch(self, plan: Plan, bucket: Bucket) -> PackedBatch:
@@ -142,31 +169,25 @@ class LocalExecutor:
             options=self._row_options,
         )
 
-    def _score(self, plan: Plan) -> jax.Array | None:
-        """Score prompt tokens from the step's hidden states: the packed rows of one target after the other."""
-        if not plan.scores:
-            return None
-        places = np.zeros((2, self._state.hidden.shape[0]), np.int32)
-        count = 0
-        for score in plan.scores:
-            first, end = int(plan.query_start[score.row]) + score.offset, count + len(score.targets)
-            places[0, count:end] = np.arange(first, first + len(score.targets))
-            places[1, count:end] = score.targets
-            count = end
-        rows, targets = places
-        scored: jax.Array = self._programs.score(self._params, self._state.hidden, rows, targets, np.array(count, np.int32))
-        return scored
+    def _masks(self, masks: Ints, rows: int) -> Ints:
+        """Padded to a step's rows, and to the words that the devices have of each."""
+        padded = np.zeros(self._no_masks[rows].shape, np.int32)
+        padded[: len(masks), : masks.shape[1]] = masks
+        return padded
 
-    def _copy(self, plan: Plan) -> None:
-        """Copy pages on the devices, after the steps before."""
-        pages = self._state.kv_pages
-        for sources, destinations in copy_batches(plan.copies):
-            pages = self._programs.copy_pages(pages, sources, destinations)
-        self._state = replace(self._state, kv_pages=pages)
+    def _read(self, plan: Plan) -> dict[str, jax.Array]:
+        """What readers read from the step's hidden states: the words of one token after the other."""
+        if not plan.readouts:
+            return {}
+        found, hidden = {}, self._forward.hidden
+        for name, program in self._programs.readers.items():
+            arguments = arguments_of(plan, name, hidden.shape[0])
+            if arguments is not None:
+                found[name] = program(self._params, hidden, *arguments)
+        return found
 
     def _load(self, start: RowStart) -> None:
-        """Load a slot's sampling state."""
-        vocabulary = self._state.sampler.bias.shape[1]  # padded over several devices
+        vocabulary = self._choose.sampler.bias.shape[1]  # padded over several devices
         counts = np.bincount(np.array(start.output, np.int64), minlength=vocabulary).astype(np.int32)
         in_prompt = np.zeros(vocabulary, np.bool_)
         in_prompt[list(start.prompt)] = True
@@ -177,5 +198,5 @@ class LocalExecutor:
         for token, value in start.logit_bias.items():
             bias[token] += value
         slot = np.array(start.slot, np.int32)
-        sampler = self._programs.load_row(self._state.sampler, slot, counts, in_prompt, bias)
-        self._state = replace(self._state, sampler=sampler)
+        sampler = self._programs.load_row(self._choose.sampler, slot, counts, in_prompt, bias)
+        self._choose = replace(self._choose, sampler=sampler)

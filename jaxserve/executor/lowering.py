@@ -2,36 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
+from itertools import product, starmap
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxserve.config.windows import group_layers
 from jaxserve.errors import ConfigError
-from jaxserve.executor.copies import COPY_WIDTH, make_copy
+from jaxserve.executor.autotune_results import autotune_options
 from jaxserve.executor.flat_params import FlatParams
 from jaxserve.executor.gpu_options import compiler_options
 from jaxserve.executor.options import ExecutorOptions
-from jaxserve.executor.step import StateShape, StepState, abstract_state, make_score, make_step
+from jaxserve.executor.page_moves import MOVE_WIDTH, make_copy, make_gather, make_scatter
+from jaxserve.executor.readers import LOGPROBS_READER, Reader, make_reader
+from jaxserve.executor.step import (
+    BY_VOCAB,
+    EVERYWHERE,
+    Candidates,
+    ForwardState,
+    StateShape,
+    abstract_state,
+    is_one_cpu,
+    make_choose,
+    make_forward,
+    of_candidates,
+)
 from jaxserve.models.config import DecoderConfig
 from jaxserve.sampling.options import STANDARD, RowOptions
 from jaxserve.sampling.state import load_row
 from jaxserve.sampling.truncation import Rule
-from jaxserve.step.batch import PackedBatch, make_batch
+from jaxserve.sampling.variants import Variant, variants_of
+from jaxserve.step.batch import DeviceBatch, PackedBatch, RowBatch, make_batch
 from jaxserve.step.buckets import Bucket, BucketGrid
 from jaxserve.step.example import example_plan
+from jaxserve.step.plan import MoveKind
+from jaxserve.types import MASK_BITS
 from jaxserve.weights.abstract import placed_params
 from jaxserve.weights.packed import Packer
-from pallas_kernels.matmul import PackedMatrix
+from pallas_kernels.matmul import skips_padding
 from pallas_kernels.registry import KernelError
 
 NO_OPTIONS: Mapping[str, str] = {}
-SCORE, LOAD_ROW, COPY_PAGES, EXPERT_TOKENS = "score", "load_row", "copy_pages", "expert_tokens"
+LOAD_ROW, EXPERT_TOKENS = "load_row", "expert_tokens"
+MOVES = {MoveKind.COPY: "copy_pages", MoveKind.TO_TIER: "gather_pages", MoveKind.FROM_TIER: "scatter_pages"}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,7 +58,6 @@ class ProgramSpec:
     """How a program is made.
 
     Attributes:
-        name: of the program, among those of an engine.
         function: what is compiled (jax.jit's result).
         arguments: shapes of what it takes.
         result: a tree of the structure that it returns.
@@ -55,8 +73,7 @@ class ProgramSpec:
     def compile(self, extra: Mapping[str, str] = NO_OPTIONS) -> Any:
         """The program (jax.stages.Compiled); `extra` are more of XLA's options.
 
-        Raises:
-            ConfigError: a layer was given a kernel that cannot do what is asked of it.
+        Raises ConfigError: a layer was given a kernel that cannot do what is asked of it.
         """
         try:
             lowered = self.function.lower(*self.arguments)
@@ -67,15 +84,13 @@ class ProgramSpec:
 
 
 class Lowering:
-    """Specs of an engine's programs, from shapes and shardings: steps by bucket, prompt scoring, sampling state, page copies.
+    """Specs of an engine's programs, from shapes and shardings: the halves of steps, readers, sampling state, page copies.
 
     Attributes:
-        config: the model.
         mesh: the devices, which may be of a topology that this machine does not have.
-        options: the engine's shapes.
-        grid: buckets of the steps.
         params, state: jax.ShapeDtypeStructs with shardings.
         row_options: what the words of a row are.
+        rules: of which tokens are kept, besides those that there are.
     """
 
     def __init__(
@@ -85,15 +100,17 @@ class Lowering:
         options: ExecutorOptions,
         row_options: RowOptions = STANDARD,
         rules: tuple[Rule, ...] = (),
+        readers: tuple[Reader, ...] = (LOGPROBS_READER,),
     ) -> None:
         device = mesh.devices.flat[0]
-        self.config, self.mesh, self.options, self.row_options = config, mesh, options, row_options
+        self.config, self.mesh, self.options = config, mesh, options
+        self.row_options, self.rules, self.readers = row_options, rules, readers
         self.params = Packer(config, mesh, options.quantization).shapes(placed_params(config, mesh, options.dtype))
         self.grid = BucketGrid.for_platform(
             device.platform,
             max_rows=options.max_num_seqs,
             max_tokens=options.max_num_batched_tokens,
-            free_padding=_holds_packed(self.params),
+            free_padding=any(map(skips_padding, jax.tree.leaves(self.params, is_leaf=skips_padding))),
         )
         shape = StateShape(
             slots=options.max_num_seqs,
@@ -105,35 +122,94 @@ class Lowering:
         )
         self.state = abstract_state(config, mesh, shape)
         self._placed = jax.tree.map(lambda array: array.sharding, self.state)
-        self._xla = compiler_options(device)
-        of_parts = make_step(config, mesh, options.kernels, rules)
+        self._xla = compiler_options(device, options.quantization) | autotune_options(device, options.autotune_results)
+        of_parts = make_forward(config, mesh, options.kernels, options.max_drafts)
 
-        def step(params: FlatParams, state: StepState, batch: PackedBatch) -> tuple[StepState, jax.Array]:
-            return of_parts(params.tree(), state, batch.unpacked(row_options))
+        def forward(
+            params: FlatParams, state: ForwardState, latest: jax.Array, batch: PackedBatch
+        ) -> tuple[ForwardState, Candidates]:
+            return of_parts(params.tree(), state, latest, batch.unpacked(latest[:, 1], row_options))
 
-        self._step = jax.jit(step, donate_argnums=1, out_shardings=(self._placed, None))
+        by_vocab = NamedSharding(mesh, BY_VOCAB)
+        everywhere = NamedSharding(mesh, EVERYWHERE)
+        candidates = of_candidates(by_vocab, everywhere)
+        self._forward = jax.jit(forward, donate_argnums=1, out_shardings=(self._placed.forward, candidates))
+        chosen = self._placed.choose, everywhere
+        self.variants = variants_of(row_options, straight=not is_one_cpu(mesh))
+        self._choose = {
+            variant: jax.jit(make_choose(config, mesh, variant, rules), donate_argnums=0, out_shardings=chosen)
+            for variant in self.variants
+        }
 
-    def step(self, bucket: Bucket) -> ProgramSpec:
-        """The step of a bucket: (FlatParams, state, batch) -> (state, packed)."""
-        arguments = (FlatParams.of(self.params), self.state, self._example(bucket))
-        return ProgramSpec(step_name(bucket), self._step, arguments, (self._placed, 0), self._xla)
+    def forward(self, bucket: Bucket) -> ProgramSpec:
+        """The first half of a bucket's step: (FlatParams, state, latest, batch) -> (state, candidates)."""
+        arguments = (FlatParams.of(self.params), self.state.forward, self.state.choose.latest, self._example(bucket))
+        result = (self._placed.forward, self._candidates(bucket.rows))
+        return ProgramSpec(forward_name(bucket), self._forward, arguments, result, self._xla)
+
+    def choose(self, rows: int, variant: Variant) -> ProgramSpec:
+        """The second half of the steps of so many rows with such needs: (state, candidates, masks) -> (state, packed)."""
+        arguments = (self.state.choose, self._candidates(rows), self.masks(rows))
+        return ProgramSpec(choose_name(rows, variant), self._choose[variant], arguments, (self._placed.choose, 0), self._xla)
+
+    def programs(self) -> tuple[ProgramSpec, ...]:
+        """All that an engine has."""
+        numbers = dict.fromkeys(bucket.rows for bucket in self.grid.buckets)
+        chooses = starmap(self.choose, product(numbers, self.variants))
+        return (*self.others(), *chooses, *map(self.forward, self.grid.buckets))
+
+    def masks(self, rows: int) -> jax.ShapeDtypeStruct:
+        """int32[rows,W], for the rows of a step: see `Vocabulary.mask_of`."""
+        words = 1 + -(-self.state.choose.sampler.bias.shape[1] // MASK_BITS)
+        return jax.ShapeDtypeStruct((rows, words), np.int32, sharding=NamedSharding(self.mesh, EVERYWHERE))
+
+    def _candidates(self, rows: int) -> Any:
+        """Shapes of what is between the halves of a step."""
+        columns, width = self.state.choose.sampler.bias.shape[1], 1 + self.options.max_drafts
+
+        def array(shape: tuple[int, ...], dtype: Any, spec: PartitionSpec) -> Any:
+            return jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(self.mesh, spec))
+
+        by_row = jax.tree.map(lambda leaf: array(leaf.shape, leaf.dtype, EVERYWHERE), self._rows(rows))
+        logits: Any = array((rows * width, columns), np.float32, BY_VOCAB)
+        return Candidates(logits, array((rows, width), np.int32, EVERYWHERE), by_row)
+
+    def _rows(self, rows: int) -> RowBatch:
+        bucket = next(bucket for bucket in self.grid.buckets if bucket.rows == rows)
+        batch: DeviceBatch = jax.eval_shape(
+            lambda batch, latest: batch.unpacked(latest[:, 1], self.row_options), self._example(bucket), self.state.choose.latest
+        )
+        return batch.rows
 
     def others(self) -> tuple[ProgramSpec, ...]:
-        """The programs that are not steps: SCORE, LOAD_ROW, COPY_PAGES and EXPERT_TOKENS."""
+        """The programs that are not steps: readers by name, LOAD_ROW, EXPERT_TOKENS and MOVES (of swaps only with swap slots)."""
         state, placed = self.state, self._placed
-        vocabulary = state.sampler.bias.shape[1]
+        vocabulary = state.choose.sampler.bias.shape[1]
         row = [np.zeros(vocabulary, dtype) for dtype in (np.int32, np.bool_, np.float32)]
         slot, count = np.zeros((), np.int32), np.zeros((), np.int32)
-        tokens, pages = np.zeros(state.hidden.shape[0], np.int32), np.zeros(COPY_WIDTH, np.int32)
-        score = jax.jit(make_score(self.config, self.mesh))
-        load: Callable[..., Any] = jax.jit(load_row, donate_argnums=0, out_shardings=placed.sampler)
-        copy = jax.jit(make_copy(self.mesh), donate_argnums=0, out_shardings=placed.kv_pages)
+        hidden, sampler = state.forward.hidden, state.choose.sampler
+        tokens = np.zeros(hidden.shape[0], np.int32)
+        load: Callable[..., Any] = jax.jit(load_row, donate_argnums=0, out_shardings=placed.choose.sampler)
+        read = (self.params, hidden, tokens, tokens, count)
+        readers = {reader.name: jax.jit(make_reader(reader, self.config, self.mesh)) for reader in self.readers}
         return (
-            ProgramSpec(SCORE, score, (self.params, state.hidden, tokens, tokens, count), 0, self._xla),
-            ProgramSpec(LOAD_ROW, load, (state.sampler, slot, *row), placed.sampler, self._xla),
-            ProgramSpec(COPY_PAGES, copy, (state.kv_pages, pages, pages), 0, self._xla),
-            ProgramSpec(EXPERT_TOKENS, jax.jit(jnp.copy), (state.expert_tokens,), 0, self._xla),
+            *(ProgramSpec(name, program, read, 0, self._xla) for name, program in readers.items()),
+            ProgramSpec(LOAD_ROW, load, (sampler, slot, *row), placed.choose.sampler, self._xla),
+            *self._moves(),
+            ProgramSpec(EXPERT_TOKENS, jax.jit(jnp.copy), (state.forward.expert_tokens,), 0, self._xla),
         )
+
+    def _moves(self) -> Iterator[ProgramSpec]:
+        kv_pages, numbers = self.state.forward.kv_pages, np.zeros(MOVE_WIDTH, np.int32)
+        in_place = partial(jax.jit, donate_argnums=0, out_shardings=self._placed.forward.kv_pages)
+        copy, scatter = in_place(make_copy(self.mesh)), in_place(make_scatter(self.mesh))
+        yield ProgramSpec(MOVES[MoveKind.COPY], copy, (kv_pages, numbers, numbers), 0, self._xla)
+        if self.options.swap_slots:
+            layers, _, *page = kv_pages.shape
+            pages = jax.ShapeDtypeStruct((MOVE_WIDTH, layers, *page), kv_pages.dtype, sharding=kv_pages.sharding)
+            gather = jax.jit(make_gather(self.mesh), out_shardings=pages.sharding)
+            yield ProgramSpec(MOVES[MoveKind.TO_TIER], gather, (kv_pages, numbers), 0, self._xla)
+            yield ProgramSpec(MOVES[MoveKind.FROM_TIER], scatter, (kv_pages, pages, numbers), 0, self._xla)
 
     def _example(self, bucket: Bucket) -> PackedBatch:
         """A batch of the bucket's shape, made as every batch is: one row with one token."""
@@ -149,12 +225,11 @@ class Lowering:
         )
 
 
-def _holds_packed(params: Any) -> bool:
-    """Whether matrices are packed for native kernels, which multiply no padding."""
-    leaves = jax.tree.leaves(params, is_leaf=lambda leaf: isinstance(leaf, PackedMatrix))
-    return any(isinstance(leaf, PackedMatrix) for leaf in leaves)
+def forward_name(bucket: Bucket) -> str:
+    """The name of the program that is the first half of a bucket's step."""
+    return f"forward_{bucket.tokens}x{bucket.rows}"
 
 
-def step_name(bucket: Bucket) -> str:
-    """The name of a step's program."""
-    return f"step_{bucket.tokens}x{bucket.rows}"
+def choose_name(rows: int, variant: Variant) -> str:
+    """The name of the program that is the second half of the steps of so many rows with such needs."""
+    return f"choose_{rows}_{variant.name}"

@@ -43,7 +43,7 @@ def count_bytes(decoder: DecoderConfig, mesh: Mesh, config: EngineConfig, dtype:
         dtype=dtype,
     )
     state = abstract_state(decoder, mesh, shape)
-    cache = device_bytes(state.kv_pages)
+    cache = device_bytes(state.forward.kv_pages)
     return DeviceBytes(
         weights=device_bytes(Packer(decoder, mesh, config.model.quantization).shapes(placed_params(decoder, mesh, dtype))),
         state=device_bytes(state) - cache,
@@ -53,10 +53,9 @@ def count_bytes(decoder: DecoderConfig, mesh: Mesh, config: EngineConfig, dtype:
 
 def device_facts(device: jax.Device, count: int) -> DeviceFacts:
     """What `count` devices such as this one say of themselves."""
-    if device.platform == "cpu":
-        memory = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    else:
+    memory = host_memory = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if device.platform != "cpu":
         said = device.memory_stats() or {}
         memory = int(said.get("bytes_limit", 0)) - int(said.get("bytes_in_use", 0))
     slow = device.platform == "cpu" and jax.__version_info__ < (0, 11)
-    return DeviceFacts(device.platform, count, memory, slow_bfloat16_scatter=slow)
+    return DeviceFacts(device.platform, count, memory, slow_bfloat16_scatter=slow, host_memory=host_memory)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from jaxserve.config.fields import EngineConfig, Quantization
 from jaxserve.config.kernels import AUTOMATIC, Kernels, check_kernels
@@ -17,8 +18,11 @@ class ExecutorOptions:
     Attributes:
         kernels: what computes the layers.
         quantization: what matrices are rounded to.
+        max_drafts: that a row may have in a step.
         first_alone: be ready when a few steps are compiled that hold every plan.
         strict: a compilation inside a step is an error.
+        swap_slots: pages that the swap space holds; 0 for none.
+        autotune_results: directory of what XLA measured of kernels on a GPU; programs do not depend on it but in their speed.
     """
 
     max_num_seqs: int
@@ -30,12 +34,15 @@ class ExecutorOptions:
     kv_dtype: str
     kernels: Kernels = AUTOMATIC
     quantization: Quantization = "none"
+    max_drafts: int = 0
     first_alone: bool = False
     strict: bool = False
+    swap_slots: int = 0
+    autotune_results: Path | None = None
 
     @classmethod
     def of(cls, config: EngineConfig, resolved: ResolvedConfig, kernels: Kernels) -> ExecutorOptions:
-        """Those of a configuration."""
+        tuned = config.compile.autotune_results
         return cls(
             max_num_seqs=config.scheduler.max_num_seqs,
             max_num_batched_tokens=config.scheduler.max_num_batched_tokens,
@@ -48,6 +55,8 @@ class ExecutorOptions:
             quantization=config.model.quantization,
             first_alone=resolved.compile_first,
             strict=config.compile.late_compiles == "raise",
+            swap_slots=resolved.swap_slots,
+            autotune_results=None if tuned is None else Path(tuned).expanduser(),
         )
 
     @property

@@ -17,6 +17,7 @@ import msgspec
 from jax.experimental import serialize_executable
 
 from jaxserve.errors import ConfigError
+from jaxserve.executor.autotune_results import autotune_options, save_results, saved_results
 from jaxserve.executor.identity import Identity, identity
 from jaxserve.executor.lowering import Lowering, ProgramSpec
 
@@ -30,7 +31,6 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """What the manifest holds.
 
     Attributes:
-        format: FORMAT.
         num_pages: pages of the KV cache that the programs are for.
         engine: the programs' identity.
         programs: sha256 of every program's file, by the program's name.
@@ -47,11 +47,6 @@ class ProgramBundle:
 
     Attributes:
         names: of these programs; none if the directory's are for another engine, which is logged with every field that differs.
-
-    Args:
-        directory: where they are.
-        manifest: that directory's.
-        lowering: this engine's.
     """
 
     def __init__(self, directory: Path, manifest: Manifest, lowering: Lowering) -> None:
@@ -63,6 +58,8 @@ class ProgramBundle:
         self._directory = directory
         self._checksums = manifest.programs
         self._devices = list(lowering.mesh.devices.flat)
+        beside = saved_results(directory) if lowering.options.autotune_results is None else None
+        self._tuned = autotune_options(self._devices[0], beside, adds=False)
 
     def load(self, spec: ProgramSpec) -> Any | None:
         """The program of a spec (jax.stages.Compiled). None if it is not there, or damaged, which is logged as an error."""
@@ -79,8 +76,8 @@ class ProgramBundle:
             return None
 
     def make(self, spec: ProgramSpec) -> Any:
-        """Compile what cannot be loaded; the directory stays as it is."""
-        return spec.compile()
+        """Compile what cannot be loaded, with what was measured of kernels before; the directory stays as it is."""
+        return spec.compile(self._tuned)
 
 
 def load_program(content: bytes, spec: ProgramSpec, devices: Sequence[jax.Device]) -> Any:
@@ -108,8 +105,7 @@ def read_manifest(directory: Path) -> Manifest | None:
 def save_programs(directory: Path, lowering: Lowering, programs: Mapping[str, Any]) -> int:
     """Write programs by name, and last the manifest, so that what was cut short is nobody's. Returns how many bytes.
 
-    Raises:
-        ConfigError: the directory cannot be written.
+    Raises ConfigError: the directory cannot be written.
     """
     written, checksums = 0, {}
     try:
@@ -122,6 +118,7 @@ def save_programs(directory: Path, lowering: Lowering, programs: Mapping[str, An
             written += len(content)
         engine = identity(lowering)
         manifest = Manifest(format=FORMAT, num_pages=lowering.options.num_pages, engine=engine, programs=checksums)
+        save_results(lowering.options.autotune_results, directory)
         (directory / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(manifest)) + b"\n")
     except OSError as error:
         raise ConfigError(f"output: cannot write {directory}: {error.strerror}", param="output") from error
@@ -129,7 +126,6 @@ def save_programs(directory: Path, lowering: Lowering, programs: Mapping[str, An
 
 
 def program_path(directory: Path, name: str) -> Path:
-    """The file of a program."""
     return directory / f"{name}.program"
 
 

@@ -23,7 +23,7 @@ import jax
 import msgspec
 from jax.experimental import serialize_executable
 
-from jaxserve.config.xla import xla_flags
+from jaxserve.config.runtime import xla_flags
 from jaxserve.executor.identity import identity
 from jaxserve.executor.lowering import Lowering, ProgramSpec
 from jaxserve.executor.program_bundle import load_program
@@ -45,7 +45,6 @@ class ProgramCache:
 
     Args:
         directory: of all engines.
-        lowering: this engine's.
     """
 
     def __init__(self, directory: Path, lowering: Lowering) -> None:
@@ -101,7 +100,6 @@ class ProgramCache:
 
 
 def _remove_oldest(directory: Path) -> None:
-    """Leave MAX_ENGINES folders."""
     ages = []
     for folder in directory.iterdir():
         with suppress(OSError):
@@ -134,5 +132,4 @@ class _Compiled:
         weakref.finalize(self, jax.monitoring.unregister_event_listener, hit)
 
     def by_this_thread(self) -> int:
-        """So far."""
         return self._counts[threading.get_ident()]

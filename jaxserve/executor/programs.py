@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
+from itertools import starmap
 from typing import Any, Protocol
 
-from jaxserve.executor.lowering import COPY_PAGES, EXPERT_TOKENS, LOAD_ROW, SCORE, Lowering, ProgramSpec, step_name
+from jaxserve.executor.lowering import EXPERT_TOKENS, LOAD_ROW, MOVES, Lowering, ProgramSpec, choose_name, forward_name
 from jaxserve.executor.step_programs import StepPrograms
+from jaxserve.sampling.variants import Variant
+from jaxserve.step.buckets import Bucket
+from jaxserve.step.plan import MoveKind
 
-COMPILE_THREADS = 2  # XLA's own compiler threads fill the other cores
-SMALL_PROGRAMS = 4  # besides the steps
+FEWEST_THREADS, MOST_THREADS = 2, 16  # that compile at once; each takes about 2 GB
+STEPS_IN_FLIGHT = 2  # one runs, and another is submitted
 
-Progress = Callable[[str, int, int], None]  # what, done, of how many
+CompileProgress = Callable[[str, int, int], None]  # what, done, of how many
+
+
+def silent(what: str, done: int, total: int) -> None:
+    """A Progress that nobody is shown."""
 
 
 class ProgramStore(Protocol):
@@ -32,32 +41,41 @@ class ProgramStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Programs:
-    """Compiled programs: steps, prompt scoring, loading a slot's sampling state, copying pages, and what experts were visited.
+    """Compiled programs: steps, readers by name, loading a slot's sampling state, page moves, and what experts were visited.
 
-    `temporary_bytes` is the largest workspace any of them takes per device.
+    `temporary_bytes` is what they take per device besides their arguments: the largest workspace, and the logits of two steps.
     """
 
     steps: StepPrograms
-    score: Any
+    readers: Mapping[str, Any]
     load_row: Any
-    copy_pages: Any
+    moves: Mapping[MoveKind, Any]
     expert_tokens: Any
     temporary_bytes: int
 
+    def num_compiled(self) -> int:
+        return self.steps.num_compiled() + len(self.readers) + len(self.moves) + 2
 
-def make_programs(lowering: Lowering, progress: Progress, saved: ProgramStore | None = None) -> Programs:
+
+def make_programs(lowering: Lowering, progress: CompileProgress, saved: ProgramStore | None = None) -> Programs:
     """Load or compile an engine's programs, several at a time. Needs no weights: their shapes are enough.
 
     Args:
         lowering: what they are made from. Its option `first_alone`: return when the grid's `first` steps and all saved ones are
-            there; a thread compiles the others.
+            there; a thread compiles the others. Of second halves the variant that does everything and saved ones are enough.
         progress: told after every program.
         saved: where programs are had that need not be compiled.
     """
     first = lowering.grid.first() if lowering.options.first_alone else lowering.grid.buckets
     known = frozenset() if saved is None else saved.names
-    now = {step_name(bucket): bucket for bucket in lowering.grid.buckets if bucket in first or step_name(bucket) in known}
-    specs = [*lowering.others(), *(lowering.step(bucket) for bucket in now.values())]
+    now = [bucket for bucket in lowering.grid.buckets if bucket in first or forward_name(bucket) in known]
+    choices = [
+        (rows, variant)
+        for rows in dict.fromkeys(bucket.rows for bucket in now)
+        for variant in lowering.variants
+        if variant is lowering.variants[-1] or choose_name(rows, variant) in known
+    ]
+    specs = [*lowering.others(), *starmap(lowering.choose, choices), *map(lowering.forward, now)]
 
     def make(spec: ProgramSpec) -> Any:
         if saved is None:
@@ -67,16 +85,47 @@ def make_programs(lowering: Lowering, progress: Progress, saved: ProgramStore | 
 
     done = _make_all([spec for spec in specs if spec.name in known], "loading programs", make, progress)
     done |= _make_all([spec for spec in specs if spec.name not in known], "compiling", make, progress)
-    temporary = max(int(program.memory_analysis().temp_size_in_bytes) for program in done.values())
-    ready = {bucket: done[name] for name, bucket in now.items()}
-    steps = StepPrograms(lowering.grid, ready, lambda bucket: make(lowering.step(bucket)))
-    return Programs(steps, done[SCORE], done[LOAD_ROW], done[COPY_PAGES], done[EXPERT_TOKENS], temporary)
+    forwards = {bucket: done[forward_name(bucket)] for bucket in now}
+    chooses = {choice: done[choose_name(*choice)] for choice in choices}
+    steps = StepPrograms(lowering.grid, lowering.variants, forwards, chooses, _StepCompiler(lowering, make))
+    temporary = temporary_bytes(list(done.values()), list(forwards.values()))
+    readers = {reader.name: done[reader.name] for reader in lowering.readers}
+    moves = {kind: done[name] for kind, name in MOVES.items() if name in done}
+    return Programs(steps, readers, done[LOAD_ROW], moves, done[EXPERT_TOKENS], temporary)
 
 
-def _make_all(specs: list[ProgramSpec], what: str, make: Callable[[ProgramSpec], Any], progress: Progress) -> dict[str, Any]:
-    """Programs by name."""
+@dataclass(frozen=True, slots=True)
+class _StepCompiler:
+    lowering: Lowering
+    make: Callable[[ProgramSpec], Any]
+
+    def forward(self, bucket: Bucket) -> Any:
+        return self.make(self.lowering.forward(bucket))
+
+    def choose(self, rows: int, variant: Variant) -> Any:
+        return self.make(self.lowering.choose(rows, variant))
+
+
+def temporary_bytes(programs: Sequence[Any], forwards: Sequence[Any]) -> int:
+    """What programs take per device besides their arguments: the largest workspace, and the logits of the steps in flight."""
+    memory = [program.memory_analysis() for program in forwards]
+    handed_on = max(int(one.output_size_in_bytes - one.alias_size_in_bytes) for one in memory)
+    return max(int(program.memory_analysis().temp_size_in_bytes) for program in programs) + STEPS_IN_FLIGHT * handed_on
+
+
+def compile_threads(cores: int | None) -> int:
+    """How many programs to compile at once on a machine with so many cores, None if that is not known.
+
+    Most of a compilation is one thread; for kernels XLA has threads of its own, and measuring them waits for the GPU.
+    """
+    return min(max((cores or 1) // 2, FEWEST_THREADS), MOST_THREADS)
+
+
+def _make_all(
+    specs: list[ProgramSpec], what: str, make: Callable[[ProgramSpec], Any], progress: CompileProgress
+) -> dict[str, Any]:
     done: dict[str, Any] = {}
-    with ThreadPoolExecutor(COMPILE_THREADS, thread_name_prefix="jaxserve-programs") as pool:
+    with ThreadPoolExecutor(compile_threads(os.cpu_count()), thread_name_prefix="jaxserve-programs") as pool:
         futures = {pool.submit(make, spec): spec.name for spec in specs}
         try:
             for future in as_completed(futures):

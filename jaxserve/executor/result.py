@@ -2,12 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
 import jax
 import numpy as np
 
-from jaxserve.sampling.options import NUM_LOGPROBS, RowOptions
-from jaxserve.sampling.params import MAX_LOGPROBS
-from jaxserve.step.plan import Ints, LogprobRows, Plan, StepResult
+from jaxserve.executor.packed_logprobs import unpack_logprobs
+from jaxserve.executor.readers import Reader
+from jaxserve.models.config import DecoderConfig
+from jaxserve.sampling.options import MASKED, NUM_LOGPROBS, RowOptions
+from jaxserve.step.plan import Ints, Plan, Reading, StepResult
+
+
+@dataclass(frozen=True, slots=True)
+class ResultLayout:
+    """What the words of a result are.
+
+    Attributes:
+        width: N, the packed rows of each row.
+    """
+
+    config: DecoderConfig
+    options: RowOptions
+    width: int
+    readers: tuple[Reader, ...]
 
 
 class LocalHandle:
@@ -17,50 +36,57 @@ class LocalHandle:
         collected: whether its result was asked for.
 
     Args:
-        plan: what runs.
-        packed: its packed rows.
-        scored: of prompt tokens, if any are scored.
-        columns: of the packed alternatives that are real: fewer in a tiny vocabulary.
-        options: what the words of a row are.
+        choose: starts the second half of the step, with masks if rows are masked; returns what it packs.
+        read: what readers read, by their names.
         far: whether the devices have memory of their own, from which a copy to the host is to be on its way early.
     """
 
     def __init__(
-        self, plan: Plan, packed: jax.Array, scored: jax.Array | None, columns: int, options: RowOptions, *, far: bool
+        self,
+        plan: Plan,
+        choose: Callable[[Ints | None], jax.Array],
+        read: Mapping[str, jax.Array],
+        layout: ResultLayout,
+        *,
+        far: bool,
     ) -> None:
-        self._options = options
-        self._columns = columns
         self._plan = plan
-        self._packed = packed
-        self._scored = scored
+        self._choose = choose
+        self._packed: jax.Array | None = None
+        self._read = read
+        self._layout = layout
+        self._far = far
         self.collected = False
-        for array in (packed, scored):
-            if far and array is not None:
+        if far:
+            for array in read.values():
                 array.copy_to_host_async()
+        if not layout.options.column(plan.sampling, MASKED)[plan.samples].any():
+            self.choose(None)
+
+    def choose(self, masks: Ints | None) -> None:
+        assert self._packed is None, "tokens are chosen once"
+        self._packed = self._choose(masks)
+        if self._far:
+            self._packed.copy_to_host_async()
 
     def result(self) -> StepResult:
-        """Wait for the step and unpack its tokens and log-probabilities."""
+        assert self._packed is not None, "a step with masked rows needs its masks first"
         self.collected = True
-        plan = self._plan
-        packed = np.asarray(self._packed)[: plan.num_rows]
-        wanted = bool((plan.samples & (self._options.column(plan.sampling, NUM_LOGPROBS) >= 0)).any())
-        logprobs = unpack_logprobs(packed[:, 1:], self._columns) if wanted else None
-        return StepResult(plan.step, packed[:, 0], logprobs, self._scores())
+        plan, options, width = self._plan, self._layout.options, self._layout.width
+        packed = np.asarray(self._packed)[: plan.num_rows * width]
+        wanted = bool((plan.samples & (options.column(plan.sampling, NUM_LOGPROBS) >= 0)).any())
+        logprobs = unpack_logprobs(packed[:, 2:], self._layout.config) if wanted else None
+        return StepResult(plan.step, packed[:, 0].reshape(-1, width), packed[::width, 1], logprobs, self._readings())
 
-    def _scores(self) -> tuple[LogprobRows, ...]:
-        if self._scored is None:
+    def _readings(self) -> tuple[Reading, ...]:
+        if not self._read:
             return ()
-        packed = np.asarray(self._scored)
-        scores, start = [], 0
-        for score in self._plan.scores:
-            end = start + len(score.targets)
-            scores.append(unpack_logprobs(packed[start:end], self._columns))
-            start = end
-        return tuple(scores)
-
-
-def unpack_logprobs(packed: Ints, columns: int) -> LogprobRows:
-    """int32[N,2+2*MAX_LOGPROBS] -> log-probabilities of N tokens, `columns` alternatives each."""
-    floats = packed.view(np.float32)
-    ids, top = 2, 2 + MAX_LOGPROBS
-    return LogprobRows(floats[:, 0], packed[:, 1], packed[:, ids : ids + columns], floats[:, top : top + columns])
+        unpack = {reader.name: reader.unpack for reader in self._layout.readers}
+        words = {name: np.asarray(array) for name, array in self._read.items()}
+        starts = dict.fromkeys(words, 0)
+        readings = []
+        for readout in self._plan.readouts:
+            name, start = readout.reader, starts[readout.reader]
+            starts[name] = end = start + len(readout.values)
+            readings.append(unpack[name](words[name][start:end], self._layout.config))
+        return tuple(readings)

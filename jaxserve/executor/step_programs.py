@@ -4,60 +4,147 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections import deque
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
+from jaxserve.sampling.options import Need
+from jaxserve.sampling.variants import Variant
 from jaxserve.step.buckets import Bucket, BucketGrid
 
 logger = logging.getLogger(__name__)
 
+Choice = tuple[int, Variant]
+"""Rows, and which variant chooses their tokens."""
+
+
+class StepProgram(NamedTuple):
+    """The compiled halves of a step (`executor.step`)."""
+
+    forward: Any
+    choose: Any
+
+
+class StepCompiler(Protocol):
+    """What makes the halves of a step; called from one thread at a time."""
+
+    def forward(self, bucket: Bucket) -> Any: ...
+
+    def choose(self, rows: int, variant: Variant) -> Any: ...
+
 
 class StepPrograms:
-    """Programs by bucket. Plans whose bucket is not compiled yet are padded up to one that is.
+    """Programs by bucket, and by what rows need. A thread compiles those that are missing.
+
+    Plans whose bucket is not compiled yet are padded up to one that is. Steps whose variant is not compiled yet use one that does
+    more, and have theirs compiled: nobody waits for one, and none is made that nobody uses.
 
     Attributes:
-        misses: how many plans that was.
+        misses: how many plans were padded up.
 
     Args:
-        grid: all buckets.
-        ready: programs that there are already; one of them must hold every plan.
-        compile_step: makes another.
+        variants: the last of them does everything.
+        forwards: those that are there already; one of them holds every plan.
+        chooses: likewise; for each of the `forwards` the variant that does everything is there.
     """
 
-    def __init__(self, grid: BucketGrid, ready: Mapping[Bucket, Any], compile_step: Callable[[Bucket], Any]) -> None:
+    def __init__(
+        self,
+        grid: BucketGrid,
+        variants: Sequence[Variant],
+        forwards: Mapping[Bucket, Any],
+        chooses: Mapping[Choice, Any],
+        compiler: StepCompiler,
+    ) -> None:
         self.misses = 0
         self._grid = grid
-        self._programs = dict(ready)
-        self._compile_step = compile_step
-        missing = [bucket for bucket in grid.buckets if bucket not in self._programs]
-        self._thread = threading.Thread(target=self._compile, args=(missing,), name="jaxserve-compile")
-        if missing:
-            self._thread.start()
+        self._variants = tuple(variants)
+        self._forwards = dict(forwards)
+        self._chooses = dict(chooses)
+        self._compiler = compiler
+        self._lock = threading.Lock()
+        self._asked: set[Choice] = set()
+        self._choices: deque[Choice] = deque()  # to be compiled, before the next of the buckets: they are quick
+        self._buckets = deque(bucket for bucket in grid.buckets if bucket not in self._forwards)  # likewise
+        self._thread: threading.Thread | None = None
+        if self._buckets:
+            self._start()
 
-    def choose(self, tokens: int, rows: int) -> tuple[Bucket, Any]:
-        """The cheapest compiled bucket that holds a plan, and its program. Raises ValueError for a plan beyond the limits."""
-        best = self._grid.choose(tokens, rows)
-        if best in self._programs:
-            return best, self._programs[best]
+    def bucket(self, tokens: int, rows: int) -> Bucket:
+        """The cheapest compiled bucket that holds a plan. Raises ValueError for a plan beyond the limits."""
+        bucket = self._grid.choose(tokens, rows)
+        if bucket in self._forwards:
+            return bucket
         self.misses += 1
-        bucket = self._grid.choose(tokens, rows, among=self._programs)
-        return bucket, self._programs[bucket]
+        return self._grid.choose(tokens, rows, among=self._forwards)
 
-    def compiled(self) -> dict[Bucket, Any]:
-        """What there is by now."""
-        return dict(self._programs)
+    def program(self, bucket: Bucket, needs: Collection[Need]) -> StepProgram:
+        """The step of a compiled bucket whose rows need this."""
+        able = [variant for variant in self._variants if variant.needs.issuperset(needs)]
+        if (bucket.rows, able[0]) not in self._chooses:
+            self._ask((bucket.rows, able[0]))
+        choose = next(self._chooses[bucket.rows, variant] for variant in able if (bucket.rows, variant) in self._chooses)
+        return StepProgram(self._forwards[bucket], choose)
+
+    def forwards(self) -> dict[Bucket, Any]:
+        """First halves that are compiled."""
+        return dict(self._forwards)
+
+    def chooses(self) -> dict[Choice, Any]:
+        """Second halves that are compiled."""
+        return dict(self._chooses)
+
+    def num_compiled(self) -> int:
+        return len(self._forwards) + len(self._chooses)
 
     def wait(self) -> None:
-        """Wait for the others."""
-        if self._thread.ident is not None:
-            self._thread.join()
+        """Until all is compiled that was asked for."""
+        thread = self._thread
+        if thread is not None:
+            thread.join()
 
-    def _compile(self, missing: Sequence[Bucket]) -> None:
-        for bucket in missing:
-            if not threading.main_thread().is_alive():  # the process ends, and waits for this thread
-                return
+    def _ask(self, choice: Choice) -> None:
+        if choice in self._asked:
+            return
+        self._asked.add(choice)
+        with self._lock:
+            self._choices.append(choice)
+            if self._thread is None:
+                self._start()
+
+    def _start(self) -> None:
+        self._thread = threading.Thread(target=self._compile, name="jaxserve-compile")
+        self._thread.start()
+
+    def _next(self) -> Choice | Bucket | None:
+        """What to compile; after None another thread is started for what is missing then."""
+        with self._lock:
+            if self._choices:
+                return self._choices.popleft()
+            if self._buckets:
+                return self._buckets.popleft()
+            self._thread = None
+            return None
+
+    def _compile(self) -> None:
+        while threading.main_thread().is_alive() and (missing := self._next()) is not None:  # a process that ends waits for us
             try:
-                self._programs[bucket] = self._compile_step(bucket)
-            except Exception:  # serving goes on without it: larger buckets hold its plans
-                logger.exception("compiling the step of %d tokens in %d rows failed", bucket.tokens, bucket.rows)
-        logger.info("all %d steps are compiled", len(self._programs))
+                if isinstance(missing, Bucket):
+                    self._add(missing)
+                else:
+                    self._chooses[missing] = self._compiler.choose(*missing)
+            except Exception:  # serving goes on without it: others hold its plans, and do what it does
+                logger.exception("compiling %s failed", _described(missing))
+        logger.info("%d halves of steps are compiled", self.num_compiled())
+
+    def _add(self, bucket: Bucket) -> None:
+        everything = bucket.rows, self._variants[-1]
+        if everything not in self._chooses:
+            self._chooses[everything] = self._compiler.choose(*everything)
+        self._forwards[bucket] = self._compiler.forward(bucket)
+
+
+def _described(missing: Choice | Bucket) -> str:
+    if isinstance(missing, Bucket):
+        return f"the step of {missing.tokens} tokens in {missing.rows} rows"
+    return f"the {missing[1].name} choice of {missing[0]} rows"

@@ -45,7 +45,7 @@ class NoAnswer:
     message: str
 
 
-class Answers(Protocol):
+class Answerer(Protocol):
     """Answers the lines of a job, many at a time."""
 
     async def answer(self, line: Line) -> Answer | NoAnswer:

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from itertools import chain
 
 from jaxserve.errors import EngineDeadError, JaxserveError
-from jaxserve.jobs.answers import STOPS_JOB, Answer, Answers, NoAnswer
+from jaxserve.jobs.answers import STOPS_JOB, Answer, Answerer, NoAnswer
 from jaxserve.jobs.lines import Line
 
 LINGER_SECONDS = 0.05  # that a chunk with room waits for further lines
 MOST_DEATHS = 3  # of engines, in a job: a request that kills every engine it is given must end the job in the end
 
-Outcome = Answer | NoAnswer | JaxserveError
+LineOutcome = Answer | NoAnswer | JaxserveError
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class _Chunk:
 @dataclass(frozen=True, slots=True)
 class _Outcomes:
     number: int
-    outcomes: Sequence[Outcome]
+    outcomes: Sequence[LineOutcome]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +54,8 @@ class Chunks:
         self._send = send
         self._size = size
         self._most = on_the_way
-        self._gathered: deque[tuple[Line, asyncio.Future[Outcome]]] = deque()
-        self._sent: dict[int, list[tuple[Line, asyncio.Future[Outcome]]]] = {}
+        self._gathered: deque[tuple[Line, asyncio.Future[LineOutcome]]] = deque()
+        self._sent: dict[int, list[tuple[Line, asyncio.Future[LineOutcome]]]] = {}
         self._dead: set[str] = set()
         self._count = 0
         self._lingering: asyncio.TimerHandle | None = None
@@ -65,7 +65,7 @@ class Chunks:
         """See Answers. Raises EngineDeadError once the way is cut. Cancelling forgets the line; an engine may answer it still."""
         if self._failure is not None:
             raise self._failure.copy()
-        future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[LineOutcome] = asyncio.get_running_loop().create_future()
         self._gathered.append((line, future))
         self._move()
         outcome = await future
@@ -98,7 +98,6 @@ class Chunks:
         self._sent.clear()
 
     def _move(self) -> None:
-        """Send what is full; let what is not wait a little for more."""
         while len(self._gathered) >= self._size and len(self._sent) < self._most:
             self._send_one()
         if self._gathered and self._lingering is None and len(self._sent) < self._most:
@@ -121,7 +120,7 @@ class Chunks:
         self._send(pickle.dumps(_Chunk(self._count, [line for line, _ in wanted])))
 
 
-async def answer_chunk(answers: Answers, data: bytes, engine: str) -> tuple[bytes, bool]:
+async def answer_chunk(answers: Answerer, data: bytes, engine: str) -> tuple[bytes, bool]:
     """At an engine: what is sent back for a chunk when its last line is answered, and whether the engine answers any more.
 
     Args:
@@ -137,7 +136,7 @@ async def answer_chunk(answers: Answers, data: bytes, engine: str) -> tuple[byte
     return pickle.dumps(_Outcomes(chunk.number, outcomes)), True
 
 
-async def _outcome(answers: Answers, line: Line) -> Outcome:
+async def _outcome(answers: Answerer, line: Line) -> LineOutcome:
     try:
         return await answers.answer(line)
     except JaxserveError as error:

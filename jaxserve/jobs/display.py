@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, Tim
 from rich.progress import Progress as Bars
 
 from jaxserve.commands import Throughput
-from jaxserve.jobs.summary import Counts, Progress
+from jaxserve.jobs.summary import Counts, JobProgress
 
 _LINE_SECONDS = 5.0
 _RATE_SECONDS = 10.0  # over which rates are averaged
@@ -33,14 +33,13 @@ class Display(Protocol):
         """So far is the engine's start."""
         ...
 
-    def worked(self, progress: Progress, kv_use: float | None) -> None:
+    def worked(self, progress: JobProgress, kv_use: float | None) -> None:
         """So far is the job, with this share of the KV cache in use; None where it is not known."""
         ...
 
 
 @contextmanager
 def display(console: Console, now: Callable[[], float] = time.monotonic) -> Iterator[Display]:
-    """The display that suits a console."""
     if not console.is_terminal:
         yield Lines(console, now)
         return
@@ -56,18 +55,15 @@ def display(console: Console, now: Callable[[], float] = time.monotonic) -> Iter
 
 
 class Rates:
-    """What was done a second lately, and how long the rest takes at the rate of the whole run."""
-
     def __init__(self) -> None:
         self._seen: deque[tuple[float, Counts]] = deque()
 
-    def see(self, now: float, progress: Progress) -> None:
-        """Take in how far the job is."""
+    def see(self, now: float, progress: JobProgress) -> None:
         self._seen.append((now, progress.run))
         while len(self._seen) > 2 and now - self._seen[1][0] >= _RATE_SECONDS:
             self._seen.popleft()
 
-    def said(self, progress: Progress, kv_use: float | None) -> str:
+    def said(self, progress: JobProgress, kv_use: float | None) -> str:
         """Failures, tokens a second, cache, time left."""
         (before, first), (now, last) = self._seen[0], self._seen[-1]
         seconds = now - before
@@ -101,24 +97,20 @@ class Lines:
         self._throughput = Throughput(now)
 
     def scanned(self, done: int, total: int) -> None:
-        """See Display."""
         self.started(_READING, _mib(done), _mib(total))
 
     def started(self, what: str, done: int, total: int) -> None:
-        """See Display."""
         rate = self._throughput.said(what, done)
         if self._is_time(what, done, total):
             self._say(f"{what}: {done:,}/{total:,}" + (f", {rate}" if rate else ""))
 
-    def worked(self, progress: Progress, kv_use: float | None) -> None:
-        """See Display."""
+    def worked(self, progress: JobProgress, kv_use: float | None) -> None:
         self._rates.see(self._now(), progress)
         done = progress.all_runs.done
         if self._is_time(_REQUESTS, done, progress.lines):
             self._say(f"{_REQUESTS}: {done:,}/{progress.lines:,}, {self._rates.said(progress, kv_use)}")
 
     def _is_time(self, what: str, done: int, total: int) -> bool:
-        """Whether to say something: after a while, and once when all is done."""
         ends = done == total and what not in self._ended
         if ends:
             self._ended.add(what)
@@ -130,8 +122,6 @@ class Lines:
 
 
 class Terminal:
-    """A bar for each step."""
-
     def __init__(self, bars: Bars, now: Callable[[], float]) -> None:
         self._bars = bars
         self._now = now
@@ -140,15 +130,12 @@ class Terminal:
         self._throughput = Throughput(now)
 
     def scanned(self, done: int, total: int) -> None:
-        """See Display."""
         self._show(_READING, _mib(done), _mib(total), "")
 
     def started(self, what: str, done: int, total: int) -> None:
-        """See Display."""
         self._show(what, done, total, self._throughput.said(what, done))
 
-    def worked(self, progress: Progress, kv_use: float | None) -> None:
-        """See Display."""
+    def worked(self, progress: JobProgress, kv_use: float | None) -> None:
         self._rates.see(self._now(), progress)
         self._show(_REQUESTS, progress.all_runs.done, progress.lines, self._rates.said(progress, kv_use))
 
@@ -164,7 +151,6 @@ def _mib(count: int) -> int:
 
 
 def _clock(seconds: float) -> str:
-    """Hours, minutes and seconds."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

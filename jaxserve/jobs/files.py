@@ -62,7 +62,6 @@ class JobFiles:
 
 
 def _size(path: Path) -> int:
-    """Bytes of a file, 0 if there is none."""
     try:
         return path.stat().st_size
     except FileNotFoundError:

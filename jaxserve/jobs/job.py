@@ -6,13 +6,13 @@ import time
 from types import TracebackType
 from typing import Self
 
-from jaxserve.jobs.answers import Answers
+from jaxserve.jobs.answers import Answerer
 from jaxserve.jobs.config import JobConfig
 from jaxserve.jobs.files import JobFiles
 from jaxserve.jobs.runner import OnProgress, Runner
 from jaxserve.jobs.scan import OnScan, Shard
 from jaxserve.jobs.storage import JobModel, Storage
-from jaxserve.jobs.summary import Counts, Progress, Summary
+from jaxserve.jobs.summary import Counts, JobProgress, Summary
 
 
 def _silent(*_: object) -> None:
@@ -23,10 +23,6 @@ class Job:
     """A job that this process holds until it is closed; a context manager. Opening blocks, for the input is read whole.
 
     Args:
-        files: where it reads and writes.
-        model: who answers.
-        shard: which part of the input.
-        config: how.
         on_scan: told how much of the input was read for its hash.
 
     Raises ConfigError if a file cannot be used, another process has the job, or the files are of a job with another input, shard
@@ -51,22 +47,20 @@ class Job:
 
     @property
     def complete(self) -> bool:
-        """Whether every line is done, and committed."""
         return self._storage.state.complete
 
     @property
-    def progress(self) -> Progress:
-        """How far it is."""
+    def progress(self) -> JobProgress:
         if self._runner is not None:
             return self._runner.progress()
-        return Progress(self._storage.lines, Counts(), self._storage.state.counts, 0)
+        return JobProgress(self._storage.lines, Counts(), self._storage.state.counts)
 
     @property
     def durable(self) -> int:
         """Lines whose results are on the disk. What was answered since the last commit is in `progress` and not in this."""
         return self._storage.state.counts.done
 
-    async def run(self, answers: Answers, on_progress: OnProgress = _silent) -> Summary:
+    async def run(self, answers: Answerer, on_progress: OnProgress = _silent) -> Summary:
         """Answer every line that is not done; once a job. Returns when all are, or after `stop`.
 
         Whatever ends it, what was done is committed. Raises StorageError where that is impossible, and what `answers` raises
@@ -85,7 +79,6 @@ class Job:
             self._runner.stop()
 
     def summary(self) -> Summary:
-        """What became of it so far."""
         state, progress = self._storage.state, self.progress
         run = Counts() if self._runner is None else self._runner.counts
         return Summary(
@@ -93,7 +86,6 @@ class Job:
         )
 
     def close(self) -> None:
-        """Let others have the files."""
         self._storage.close()
 
     def __enter__(self) -> Self:

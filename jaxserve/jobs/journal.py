@@ -122,7 +122,6 @@ class Journal:
         return found
 
     def is_done(self, line: int) -> bool:
-        """Whether a line after the state's is done."""
         return self._database.execute("SELECT 1 FROM done WHERE line = ?", (line,)).fetchone() is not None
 
     def first_line_of(self, custom_id: str, line: int) -> int:
@@ -161,7 +160,6 @@ class Journal:
         self._database.close()
 
     def _take(self) -> None:
-        """Lock it for as long as it is open, and have its tables."""
         execute = self._database.execute
         execute("PRAGMA locking_mode = EXCLUSIVE")
         execute("PRAGMA journal_mode = TRUNCATE")  # not WAL: outputs lie on network file systems too

@@ -19,7 +19,6 @@ class Line:
     """A request.
 
     Attributes:
-        number: of the line in the file, from 1.
         custom_id: the name that its author gave it, not empty.
         url: of the endpoint it is for; nobody has looked at it yet.
         body: what the endpoint would be sent; nobody has looked at it yet.
@@ -36,10 +35,8 @@ class LineError:
     """A line that is no request.
 
     Attributes:
-        number: of the line in the file, from 1.
         custom_id: if it has a good one.
         code: stable, such as "invalid_json".
-        message: for people.
     """
 
     number: int
@@ -54,7 +51,6 @@ class RawLine:
 
     Attributes:
         number: from 1.
-        offset: of its first byte.
         end: of the first byte after it.
         data: its bytes with the line end; None where there are more than may be.
     """
@@ -138,6 +134,5 @@ def _pass_over(file: BinaryIO, left: int) -> int:
 
 
 def _shown(value: Any) -> str:
-    """A value of the file in a message, cut where it is long."""
     text = msgspec.json.encode(value).decode()
     return text if len(text) <= 60 else text[:57] + "..."

@@ -21,8 +21,6 @@ class Waiting:
     """A request that waits to be asked.
 
     Attributes:
-        line: the request.
-        size: of its line, bytes.
         key: how its prompt begins, as JSON: what begins alike has the same tokens as far as that goes, or nearly.
     """
 
@@ -32,12 +30,10 @@ class Waiting:
 
     @classmethod
     def of(cls, line: Line, size: int) -> Waiting:
-        """A line as it waits."""
         return cls(line, size, prompt_key(line.body))
 
 
 def prompt_key(body: Mapping[str, Any]) -> bytes:
-    """How the prompt of a body begins."""
     prompt = body.get("messages", body.get("prompt", body.get("input")))
     return msgspec.json.encode(prompt)[:_KEY_BYTES]
 
@@ -51,7 +47,6 @@ def sequences(body: Mapping[str, Any]) -> int:
 
 
 def in_file_order(window: Sequence[Waiting]) -> list[Waiting]:
-    """As they come."""
     return list(window)
 
 

@@ -28,12 +28,12 @@ from ray.util.queue import Queue
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from jaxserve.errors import ConfigError, EngineDeadError, JaxserveError
-from jaxserve.jobs.answers import Answer, Answers, NoAnswer
+from jaxserve.jobs.answers import Answer, Answerer, NoAnswer
 from jaxserve.jobs.chunks import Chunks, answer_chunk
 from jaxserve.jobs.cluster import CHUNKS, ClusterConfig
 from jaxserve.jobs.lines import Line
 
-Engine = Callable[[], AbstractAsyncContextManager[Answers]]
+Engine = Callable[[], AbstractAsyncContextManager[Answerer]]
 """Starts an engine in the process it is called in; pickled on its way there."""
 
 _CHUNK, _OUTCOMES = "chunk", "outcomes"  # columns
@@ -90,7 +90,6 @@ class _Pipeline:
         self._relay: Queue | None = None
 
     def send(self, chunk: bytes) -> None:
-        """Put a chunk in."""
         self._waiting.put(chunk)
 
     def join(self) -> None:
@@ -188,7 +187,6 @@ class _Relay(Datasource):  # type: ignore[misc]  # of Ray, which may be missing
         return False
 
     def estimate_inmemory_data_size(self) -> int | None:
-        """Nobody knows."""
         return None
 
     def get_read_tasks(self, parallelism: int, per_task_row_limit: int | None = None, data_context: Any = None) -> list[ReadTask]:
@@ -214,7 +212,6 @@ class _EngineActor:
         self._answers = self._run(self._context.__aenter__())
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
-        """A chunk's outcomes."""
         outcomes, alive = self._run(answer_chunk(self._answers, row[_CHUNK], self._name))
         if not alive:  # then Ray starts another process
             threading.Timer(_EXIT_SECONDS, os._exit, (1,)).start()

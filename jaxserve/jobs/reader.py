@@ -46,8 +46,6 @@ class Reader:
         journal: knows what is done, and which names were seen.
         line, offset: the first line that may not be done.
         end: where the shard ends, bytes.
-        size: of the input when it was hashed, bytes.
-        config: how much to read.
     """
 
     def __init__(
@@ -79,7 +77,6 @@ class Reader:
         return read
 
     def _take(self, raw: RawLine, read: Read) -> None:
-        """Sort out one line."""
         read.offsets[raw.number] = raw.offset
         found = parse(raw)
         if found is None:
@@ -97,11 +94,7 @@ class Reader:
 
 
 class Unchanged:
-    """Sees whether a file is written to.
-
-    Args:
-        file: as it is now.
-    """
+    """Sees whether a file is written to."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file

@@ -23,7 +23,6 @@ class Settled:
     """A line of the input that is done.
 
     Attributes:
-        number: of the line, from 1.
         data: what is written about it, with its end; empty for a blank line.
         is_error: whether that goes to the error file.
     """
@@ -46,7 +45,6 @@ class Results:
         self._counts = counts
 
     def answered(self, line: Line, answer: Answer | NoAnswer) -> Settled:
-        """The end of a request."""
         if isinstance(answer, NoAnswer):
             return self.invalid(LineError(line.number, line.custom_id, answer.code, answer.message))
         response = {"status_code": answer.status, "request_id": answer.request_id, "body": answer.body}
@@ -60,7 +58,6 @@ class Results:
         return Settled(line.number, _encoded({**shown, "line": line.number}), is_error=True)
 
     def invalid(self, error: LineError) -> Settled:
-        """The end of a line that is no request, or was not asked."""
         self._counts.invalid += 1
         self._counts.codes[error.code] += 1
         shown = {
@@ -73,7 +70,6 @@ class Results:
         return Settled(error.number, _encoded(shown), is_error=True)
 
     def blank(self, number: int) -> Settled:
-        """A line with nothing in it."""
         self._counts.blank += 1
         return Settled(number, b"", is_error=False)
 
@@ -89,7 +85,6 @@ def _encoded(value: Any) -> bytes:
 
 
 def _code(answer: Answer) -> str:
-    """Of an error body in OpenAI's shape."""
     error = answer.body.get("error")
     code = error.get("code") if isinstance(error, dict) else None
     return code if isinstance(code, str) else _UNKNOWN

@@ -12,18 +12,18 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from jaxserve.errors import JaxserveError
-from jaxserve.jobs.answers import ASKED_AGAIN, STOPS_JOB, Answer, Answers, NoAnswer
+from jaxserve.jobs.answers import ASKED_AGAIN, STOPS_JOB, Answer, Answerer, NoAnswer
 from jaxserve.jobs.config import JobConfig
 from jaxserve.jobs.journal import State
 from jaxserve.jobs.order import Waiting, sequences
 from jaxserve.jobs.reader import Read
 from jaxserve.jobs.results import Results, Settled
 from jaxserve.jobs.storage import Storage
-from jaxserve.jobs.summary import Counts, Progress
+from jaxserve.jobs.summary import Counts, JobProgress
 
 logger = logging.getLogger(__name__)
 
-OnProgress = Callable[[Progress], None]
+OnProgress = Callable[[JobProgress], None]
 Result = TypeVar("Result")
 
 _RETRY_SECONDS = 1.0  # before a refused line is asked again, where the refusal does not say
@@ -37,14 +37,11 @@ class Runner:
         counts: of this run.
 
     Args:
-        storage: of the job.
-        answers: who answers.
-        config: how many at a time.
         opened: when the job was opened, by time.monotonic().
         on_progress: told about every commit_seconds.
     """
 
-    def __init__(self, storage: Storage, answers: Answers, config: JobConfig, opened: float, on_progress: OnProgress) -> None:
+    def __init__(self, storage: Storage, answers: Answerer, config: JobConfig, opened: float, on_progress: OnProgress) -> None:
         self.counts = Counts()
         self._storage = storage
         self._answers = answers
@@ -91,24 +88,21 @@ class Runner:
         self._stopped = True
         self._changed.set()
 
-    def progress(self) -> Progress:
-        """How far it is."""
+    def progress(self) -> JobProgress:
         now = time.monotonic()
         self.counts.wall_seconds, self.counts.answering_seconds = now - self._opened, now - self._began
-        return Progress(self._storage.lines, self.counts.copy(), self._before.counts.plus(self.counts), self._in_flight)
+        return JobProgress(self._storage.lines, self.counts.copy(), self._before.counts.plus(self.counts))
 
     def _over(self) -> bool:
         worked_off = self._exhausted and not self._ready and not self._tasks
         return self._stopped or self._failure is not None or worked_off
 
     def _read(self) -> None:
-        """Have more lines read, if there is room for them."""
         full = self._held >= self._config.window_mib * 2**20 or self._unwritten >= _MANY_BYTES
         if self._reading is None and not self._exhausted and not full and 2 * len(self._ready) <= self._config.window:
             self._reading = asyncio.create_task(self._watched(self._read_more()))
 
     def _ask(self) -> None:
-        """Start as many lines as may be in flight."""
         while self._ready and self._unwritten < _MANY_BYTES:
             weight = min(sequences(self._ready[0].line.body), self._config.concurrency)
             if self._in_flight + weight > self._config.concurrency:
@@ -144,7 +138,6 @@ class Runner:
         self._settle(self._results.answered(one.line, answer))
 
     async def _asked(self, one: Waiting) -> Answer | NoAnswer:
-        """The answer to a line, however often it must be asked."""
         while True:
             try:
                 return await self._answers.answer(one.line)
@@ -199,7 +192,6 @@ class Runner:
         await asyncio.to_thread(self._disk.shutdown)
 
     async def _watched(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do a part of the work; if it fails, everything ends."""
         try:
             await work
         except Exception as error:

@@ -18,12 +18,7 @@ OnScan = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """One of several parts of a file, of about as many bytes each: the lines that begin in it.
-
-    Attributes:
-        index: which, from 1.
-        count: how many there are.
-    """
+    """One of several parts of a file, of about as many bytes each: the lines that begin in it."""
 
     index: int = 1
     count: int = 1
@@ -62,7 +57,6 @@ class Scan:
 
 
 def scan(file: BinaryIO, shard: Shard, on_scan: OnScan) -> Scan:
-    """Read a whole file, from its beginning."""
     size = os.fstat(file.fileno()).st_size
     begin, end = shard.span(size)
     # A line begins after each newline but one at the very end, and one at offset 0.

@@ -34,7 +34,6 @@ class Storage:
     """What a job has on disk, held by this process alone. May be used in any thread, by one at a time.
 
     Attributes:
-        identity: of the job.
         lines: of the shard, blank ones among them.
         state: what was committed last.
     """

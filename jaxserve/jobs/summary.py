@@ -40,11 +40,9 @@ class Counts:
 
     @property
     def done(self) -> int:
-        """Lines that are settled."""
         return self.answered + self.failed + self.invalid + self.blank
 
     def count_usage(self, body: Mapping[str, Any]) -> None:
-        """Add the tokens that a reply says it took."""
         usage = body.get("usage") or {}
         for prompt, completion in (("prompt_tokens", "completion_tokens"), ("input_tokens", "output_tokens")):  # in responses
             self.prompt_tokens += usage.get(prompt, 0)
@@ -52,38 +50,31 @@ class Counts:
             self.cached_tokens += (usage.get(f"{prompt}_details") or {}).get("cached_tokens", 0)
 
     def copy(self) -> Counts:
-        """The same, which stays as it is."""
         return self.plus(Counts())
 
     def plus(self, other: Counts) -> Counts:
-        """Both together."""
         return Counts(**{item.name: getattr(self, item.name) + getattr(other, item.name) for item in fields(self)})
 
     def as_dict(self) -> dict[str, Any]:
-        """As JSON holds it; `from_dict` reads it."""
         return {item.name: getattr(self, item.name) for item in fields(self)} | {"codes": dict(self.codes)}
 
     @classmethod
     def from_dict(cls, given: Mapping[str, Any]) -> Counts:
-        """What `as_dict` gave."""
         return cls(**{**given, "codes": Counter(given["codes"])})
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class JobProgress:
     """How far a job is.
 
     Attributes:
-        lines: of the shard.
         run: since the job was opened.
         all_runs: with what earlier runs did.
-        in_flight: sequences that are being answered.
     """
 
     lines: int
     run: Counts
     all_runs: Counts
-    in_flight: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +82,9 @@ class Summary:
     """The end of a run.
 
     Attributes:
-        model: its name.
         shard: which part of the input, as i/n.
-        lines: of the shard.
         complete: whether every line is settled.
         runs: how often the job was begun or resumed.
-        run: of this run.
         all_runs: of all of them.
     """
 
@@ -109,7 +97,6 @@ class Summary:
     all_runs: Counts
 
     def as_dict(self, cost_per_hour: float | None = None) -> dict[str, Any]:
-        """Every figure, rates and cost among them."""
         parts = {"this_run": self.run, "all_runs": self.all_runs}
         return {
             "model": self.model,
@@ -121,7 +108,6 @@ class Summary:
         }
 
     def text(self, cost_per_hour: float | None = None) -> str:
-        """For people: a few lines."""
         whole, run, rates = self.all_runs, self.run, _rates(self.run)
         state = "complete" if self.complete else f"{self.lines - whole.done} lines left"
         shard = "" if self.shard == "1/1" else f", shard {self.shard}"
@@ -143,7 +129,6 @@ class Summary:
 
 
 def _rates(counts: Counts) -> dict[str, float]:
-    """What was done a second of answering."""
     seconds = counts.answering_seconds
     done = {
         "lines_per_second": counts.answered + counts.failed,
@@ -163,7 +148,6 @@ def _share(counts: Counts) -> float:
 
 
 def _duration(seconds: float) -> str:
-    """Hours, minutes and seconds, as far as there are any."""
     minutes, rest = divmod(seconds, 60)
     if not minutes:
         return f"{seconds:.1f} s"

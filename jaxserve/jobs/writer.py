@@ -17,11 +17,9 @@ class Appender:
     """A file that only grows. Not thread-safe.
 
     Attributes:
-        path: of the file.
         length: bytes that are committed.
 
     Args:
-        path: created if it is missing.
         length: bytes that are committed; what follows them is cut off.
 
     Raises ConfigError for a file that cannot be written, or holds less than was committed.
@@ -67,7 +65,6 @@ class Appender:
         os.lseek(self._file, self.length, os.SEEK_SET)
 
     def close(self) -> None:
-        """Close the file."""
         os.close(self._file)
 
     def _check(self) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from jaxserve.load.outcome import Outcome
+from jaxserve.load.outcome import RequestOutcome
 
 _PREFIX = "jaxserve:"
 
@@ -22,7 +22,7 @@ class Agreement:
     server: float
 
 
-def agreement(before: str, after: str, outcomes: Sequence[Outcome]) -> list[Agreement]:
+def agreement(before: str, after: str, outcomes: Sequence[RequestOutcome]) -> list[Agreement]:
     """Compare counts and means over a run.
 
     Args:

@@ -62,7 +62,6 @@ class Connections:
         return reply
 
     def close(self) -> None:
-        """Close idle connections."""
         while self._idle:
             self._idle.pop().close()
 
@@ -93,7 +92,6 @@ class _Connection(asyncio.Protocol):
         self._fail(ConnectionResetError(f"the server closed the connection: {exc or 'no reason given'}"))
 
     async def send(self, request: bytes, sink: OnBody) -> Reply:
-        """Send, and wait for the whole reply."""
         assert self._transport is not None
         self._parser = httptools.HttpResponseParser(self)
         self._reply, self._sink, self.reusable = Reply(), sink, False
@@ -102,7 +100,6 @@ class _Connection(asyncio.Protocol):
         return await self._done
 
     def close(self) -> None:
-        """Close at once."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -117,20 +114,16 @@ class _Connection(asyncio.Protocol):
             self._fail(ConnectionError(f"the server does not answer in HTTP: {error}"))
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Keep a header."""
         self._reply.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
-        """The head is whole."""
         self._reply.status = self._parser.get_status_code()
 
     def on_body(self, body: bytes) -> None:
-        """Hand over a piece."""
         if self._sink is not None:
             self._sink(body, self._now)
 
     def on_message_complete(self) -> None:
-        """The reply is whole."""
         self.reusable = self._parser.should_keep_alive() and not self.closed
         if self._done is not None and not self._done.done():
             self._done.set_result(self._reply)

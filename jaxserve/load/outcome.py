@@ -8,11 +8,10 @@ from jaxserve.workload.requests import WorkloadRequest
 
 
 @dataclass(slots=True)
-class Outcome:
+class RequestOutcome:
     """Times are seconds of `time.perf_counter`.
 
     Attributes:
-        request: what was asked for.
         due: when it should have been sent; in a closed loop when its client was free.
         sent: when it was, the last time.
         pieces: when each piece of its text came.
@@ -42,7 +41,6 @@ class Outcome:
 
     @property
     def total(self) -> float:
-        """Seconds in all."""
         return self.ended - self.due
 
     @property

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jaxserve.load.outcome import Outcome
+from jaxserve.load.outcome import RequestOutcome
 from jaxserve.load.report import LoadReport
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ _BINS = 80
 _MAX_LINES = 400  # more requests than that are a surface, not lines
 
 
-def plot(report: LoadReport, outcomes: Sequence[Outcome], path: Path) -> None:
+def plot(report: LoadReport, outcomes: Sequence[RequestOutcome], path: Path) -> None:
     """Draw into a PNG file. matplotlib must be there; raises OSError if the file cannot be written."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415 - optional
     from matplotlib.figure import Figure  # noqa: PLC0415
@@ -50,7 +50,7 @@ def _distribution(axes: Axes, title: str, curve: Sequence[tuple[float, float]], 
     axes.legend(loc="lower right")
 
 
-def _output(axes: Axes, outcomes: Sequence[Outcome]) -> None:
+def _output(axes: Axes, outcomes: Sequence[RequestOutcome]) -> None:
     start = min(outcome.due for outcome in outcomes)
     times = [piece - start for outcome in outcomes for piece in outcome.pieces]
     span = max(outcome.ended for outcome in outcomes) - start
@@ -58,7 +58,7 @@ def _output(axes: Axes, outcomes: Sequence[Outcome]) -> None:
     axes.set(title="Pieces of text a second", xlabel="seconds", xlim=(0, span))
 
 
-def _requests(axes: Axes, outcomes: Sequence[Outcome]) -> None:
+def _requests(axes: Axes, outcomes: Sequence[RequestOutcome]) -> None:
     start = min(outcome.due for outcome in outcomes)
     shown = sorted(outcomes, key=lambda outcome: outcome.due)[:_MAX_LINES]
     for place, outcome in enumerate(shown):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from jaxserve.load.agreement import Agreement
-from jaxserve.load.outcome import Outcome
+from jaxserve.load.outcome import RequestOutcome
 from jaxserve.workload.settings import SloConfig
 from jaxserve.workload.stats import Percentiles
 
@@ -33,7 +33,6 @@ class LoadReport:
         ttft, itl, gap, total, lag: seconds: to the first token, between tokens as each request's mean, between pieces of text,
             in all, and how late this program sent what was due.
         ttft_curve, itl_curve: (seconds, share of requests that took at most as long).
-        slo: the limits.
         agreement: the same figures by the server's own metrics; empty if it has none that are known.
     """
 
@@ -60,12 +59,10 @@ class LoadReport:
     agreement: tuple[Agreement, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
         return asdict(self)
 
 
-def report(model: str, outcomes: Sequence[Outcome], slo: SloConfig, agreement: Sequence[Agreement]) -> LoadReport:
-    """Count; `outcomes` has at least one."""
+def report(model: str, outcomes: Sequence[RequestOutcome], slo: SloConfig, agreement: Sequence[Agreement]) -> LoadReport:
     good = [outcome for outcome in outcomes if outcome.error is None and outcome.pieces]
     kept = [outcome for outcome in good if _within(outcome, slo)]
     seconds = max(outcome.ended for outcome in outcomes) - min(outcome.due for outcome in outcomes)
@@ -98,7 +95,7 @@ def report(model: str, outcomes: Sequence[Outcome], slo: SloConfig, agreement: S
     )
 
 
-def _within(outcome: Outcome, slo: SloConfig) -> bool:
+def _within(outcome: RequestOutcome, slo: SloConfig) -> bool:
     itl = outcome.itl or 0.0
     return outcome.ttft * 1e3 <= slo.slo_ttft_ms and itl * 1e3 <= slo.slo_itl_ms
 

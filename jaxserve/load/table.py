@@ -10,7 +10,6 @@ from jaxserve.workload.stats import Percentiles
 
 
 def show(report: LoadReport, console: Console) -> None:
-    """Print the report."""
     console.print(_counts(report))
     console.print(_times(report))
     if report.agreement:

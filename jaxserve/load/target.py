@@ -11,7 +11,7 @@ import msgspec
 
 from jaxserve.errors import ConfigError
 from jaxserve.load.connection import Connections, Reply
-from jaxserve.load.outcome import Outcome
+from jaxserve.load.outcome import RequestOutcome
 from jaxserve.load.settings import LoadConfig
 
 _SAMPLE = (
@@ -31,11 +31,7 @@ class Served:
 
 
 class Target:
-    """A server reached over kept connections.
-
-    Args:
-        config: where it is and how to ask.
-    """
+    """A server reached over kept connections."""
 
     def __init__(self, config: LoadConfig) -> None:
         self._config = config
@@ -62,11 +58,10 @@ class Target:
         return Served(name, length, tuple(sorted(set(tokens))))
 
     async def metrics(self) -> str | None:
-        """The server's metrics page, None if it has none."""
         status, body = await self._get("/metrics")
         return body.decode() if status == 200 else None
 
-    async def complete(self, model: str, tokens: list[int], outcome: Outcome) -> Reply | None:
+    async def complete(self, model: str, tokens: list[int], outcome: RequestOutcome) -> Reply | None:
         """Stream one completion into the outcome. Returns the head of the reply, None without one."""
         request = outcome.request
         body = {
@@ -103,7 +98,6 @@ class Target:
         return reply
 
     def close(self) -> None:
-        """Close the connections."""
         self._connections.close()
 
     async def _json(self, method: str, path: str, body: Any = None) -> Any:
@@ -132,22 +126,18 @@ class Target:
 
 
 class _Stream:
-    """Takes a reply's body apart into server-sent events."""
-
-    def __init__(self, outcome: Outcome) -> None:
+    def __init__(self, outcome: RequestOutcome) -> None:
         self._outcome = outcome
         self._rest = b""
         self._ended = False
 
     def feed(self, piece: bytes, now: float) -> None:
-        """Take in a piece."""
         *events, self._rest = (self._rest + piece).split(b"\n\n")
         for event in events:
             if event.startswith(b"data: "):
                 self._take(event[6:], now)
 
     def finish(self, reply: Reply) -> None:
-        """The reply is whole: say what is wrong with it."""
         outcome = self._outcome
         if reply.status != 200:
             outcome.error = _code(self._rest) or f"http_{reply.status}"
@@ -172,7 +162,6 @@ class _Stream:
 
 
 def _code(body: bytes) -> str | None:
-    """The code in OpenAI's error body, if it is one."""
     try:
         return str(msgspec.json.decode(body)["error"]["code"])
     except (msgspec.DecodeError, KeyError, TypeError):

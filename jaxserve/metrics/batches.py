@@ -9,11 +9,7 @@ from jaxserve.metrics.instruments import Instruments
 
 
 class BatchRecorder:
-    """Records the batches of a server.
-
-    Args:
-        instruments: written to.
-    """
+    """Records the batches of a server."""
 
     def __init__(self, instruments: Instruments) -> None:
         self._batches = instruments.gauge(catalogue.BATCHES)

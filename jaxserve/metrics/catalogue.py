@@ -30,9 +30,7 @@ class Metric:
 
     Attributes:
         name: without the prefix, and for a counter without the `_total` that it is shown with.
-        kind: counter, gauge or histogram.
         help: what it says, for people.
-        labels: names of its labels.
         buckets: upper bounds of a histogram's buckets; the last, infinite one goes without saying.
         at_scrape: whether its value is asked for when somebody looks, where others are recorded when something happens.
     """
@@ -46,7 +44,6 @@ class Metric:
 
     @property
     def full_name(self) -> str:
-        """With the prefix."""
         return PREFIX + self.name
 
     @property
@@ -116,6 +113,8 @@ STEP_PHASE_SECONDS = _histogram(
 BATCH_ROWS = _histogram("batch_rows", "Rows (sequences) of a step.", _POWERS_OF_TWO[:14], MODEL)
 BATCH_TOKENS = _histogram("batch_tokens", "Tokens of a step.", _POWERS_OF_TWO, MODEL)
 PADDING_TOKENS = _counter("padding_tokens", "Tokens that steps computed for nothing, to fill their buckets.")
+SWAPPED_OUT_PAGES = _counter("swapped_out_pages", "KV pages of preempted sequences that were moved to host memory.")
+SWAPPED_IN_PAGES = _counter("swapped_in_pages", "KV pages that were moved back from host memory.")
 STEP_BUDGET_RAISES = _counter(
     "step_budget_raises", "Times that steps grew beyond what was learned to fit, because they were shorter than they may be."
 )
@@ -123,6 +122,9 @@ QUEUE_ESTIMATE_MISSES = _counter(
     "queue_estimate_misses", "Requests that waited more than twice as long as was expected when they came, or less than half."
 )
 OVERLOADS = _counter("overloads", "Times that requests began to come faster than they were started, so that some were refused.")
+MASKED_ROWS = _counter("masked_rows", "Rows of steps whose choice a grammar bounds.")
+MASK_SECONDS = _counter("mask_seconds", "Time that the engine's thread waited for their masks.")
+FORCED_TOKENS = _counter("forced_tokens", "Output tokens that were not chosen, because a grammar left one alone.")
 EXPERT_TOKENS = _counter("expert_tokens", "Tokens that visited an expert, in layers that have them.", (*MODEL, "layer", "expert"))
 COMPILED_PROGRAMS = _counter("compiled_programs", "Programs compiled or loaded, which steps may use.")
 LATE_COMPILES = _counter("late_compiles", "Programs that steps compiled after the engine was ready; there should be none.")

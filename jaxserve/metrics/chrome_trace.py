@@ -49,7 +49,6 @@ def chrome_trace(window: TimelineWindow) -> dict[str, Any]:
 
 
 def _event(kind: str, name: str, seconds: float, **more: Any) -> dict[str, Any]:
-    """An event at a time relative to the window's start."""
     return {"ph": kind, "name": name, "ts": round(seconds * 1e6, 3), "pid": ENGINE, "tid": HOST, **more}
 
 

@@ -37,8 +37,6 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Panels under one title."""
-
     title: str
     panels: tuple[Panel, ...]
 
@@ -53,7 +51,6 @@ def _rate(metric: Metric, part: int = 0) -> str:
 
 
 def _sum(metric: Metric, *by: str, part: int = 0) -> str:
-    """The rate of a counter (or of a histogram's sum or count), added up."""
     return f"sum by ({', '.join(by)}) ({_rate(metric, part)})" if by else f"sum({_rate(metric, part)})"
 
 
@@ -66,7 +63,6 @@ def _mean(metric: Metric) -> str:
 
 
 def _quantiles(title: str, metric: Metric, by: str = "") -> Panel:
-    """The median and the tail of a histogram."""
     labels = f"le, {by}" if by else "le"
     legend = f" {{{{{by}}}}}" if by else ""
     queries = [
@@ -77,7 +73,6 @@ def _quantiles(title: str, metric: Metric, by: str = "") -> Panel:
 
 
 def _one(title: str, unit: str, metric: Metric, by: str = "") -> Panel:
-    """A counter's rate, or a gauge's value."""
     expression = (_now if metric.kind is c.Kind.GAUGE else _sum)(metric, *([by] if by else []))
     return Panel(title, unit, (Query(expression, f"{{{{{by}}}}}" if by else title.lower()),), metric.help)
 
@@ -170,7 +165,12 @@ ROWS: tuple[Row, ...] = (
             Panel(
                 "Preemptions",
                 "short",
-                (Query(_sum(c.NUM_PREEMPTIONS), "preemptions"), Query(_sum(c.RECOMPUTED_TOKENS), "tokens computed again")),
+                (
+                    Query(_sum(c.NUM_PREEMPTIONS), "preemptions"),
+                    Query(_sum(c.RECOMPUTED_TOKENS), "tokens computed again"),
+                    Query(_sum(c.SWAPPED_OUT_PAGES), "pages swapped out"),
+                    Query(_sum(c.SWAPPED_IN_PAGES), "pages swapped in"),
+                ),
                 c.NUM_PREEMPTIONS.help,
             ),
         ),
@@ -225,6 +225,15 @@ ROWS: tuple[Row, ...] = (
                     Query(_now(c.OVERLOADS), "overloads"),
                 ),
             ),
+            Panel(
+                "Structured output",
+                "short",
+                (
+                    Query(_sum(c.MASKED_ROWS), "masked rows a second"),
+                    Query(_sum(c.FORCED_TOKENS), "forced tokens a second"),
+                ),
+            ),
+            Panel("Waits for masks", "percentunit", (Query(_sum(c.MASK_SECONDS), "share of the engine's time"),)),
             _one("Weights read back", "short", c.WEIGHT_CHECKS),
         ),
     ),
@@ -303,7 +312,6 @@ def _graph(panel: Panel) -> dict[str, Any]:
 
 
 def _variables() -> Sequence[dict[str, Any]]:
-    """The data source, and what the graphs are narrowed to."""
     series = c.PROMPT_TOKENS.series[0]
     source = {"type": "prometheus", "uid": "${datasource}"}
     narrowing = [

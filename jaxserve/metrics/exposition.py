@@ -29,11 +29,7 @@ class Reading:
 
 
 class Exposition:
-    """Renders the metrics of this process, or of all that share theirs with it.
-
-    Args:
-        instruments: of this process.
-    """
+    """Renders the metrics of this process, or of all that share theirs with it."""
 
     def __init__(self, instruments: Instruments) -> None:
         self._instruments = instruments
@@ -70,7 +66,6 @@ def _active(recorded: Sequence[Family]) -> list[Reading]:
 
 
 def _in_order(recorded: Sequence[Family], asked: Sequence[Reading]) -> list[Family]:
-    """Every metric that has a value, in the catalogue's order."""
     by_name: Mapping[str, Family] = {family.name: family for family in recorded}
     families = []
     for metric in CATALOGUE:
@@ -87,8 +82,6 @@ def _in_order(recorded: Sequence[Family], asked: Sequence[Reading]) -> list[Fami
 
 
 class _Families(CollectorRegistry):
-    """Families that are there already, as the text's writer wants them."""
-
     def __init__(self, families: list[Family]) -> None:
         super().__init__()
         self._families = families

@@ -22,7 +22,6 @@ class BulkHistogram(Histogram):
     """
 
     def observe_many(self, values: Sequence[float]) -> None:
-        """Observe every value."""
         self._sum.inc(sum(values))
         for place, count in Tally([bisect_left(self._upper_bounds, value) for value in values]).items():
             self._buckets[place].inc(count)
@@ -44,19 +43,16 @@ class Instruments:
         }
 
     def counter(self, metric: Metric) -> Counter:
-        """The counter of a metric of the catalogue."""
         found = self._objects[metric.name]
         assert isinstance(found, Counter), f"{metric.name} is a {metric.kind}"
         return found
 
     def gauge(self, metric: Metric) -> Gauge:
-        """The gauge of a metric of the catalogue."""
         found = self._objects[metric.name]
         assert isinstance(found, Gauge), f"{metric.name} is a {metric.kind}"
         return found
 
     def histogram(self, metric: Metric) -> BulkHistogram:
-        """The histogram of a metric of the catalogue."""
         found = self._objects[metric.name]
         assert isinstance(found, BulkHistogram), f"{metric.name} is a {metric.kind}"
         return found
@@ -68,7 +64,6 @@ class Instruments:
             carry(values, directory)
 
     def _files(self) -> list[MmapedDict]:
-        """Those that this process has open: one for each kind of metric."""
         found: dict[str, MmapedDict] = {}
         for metric in self._objects.values():
             for one in metric._metrics.values() if metric._labelnames else (metric,):

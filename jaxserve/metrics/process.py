@@ -15,7 +15,6 @@ class ProcessRecorder:
     """Records this process.
 
     Args:
-        instruments: written to.
         role: what it is: "engine", "frontend" or "batches".
         restarts: how often a process in this place was started before.
     """

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass, field
 
 from jaxserve.metrics import catalogue
 from jaxserve.metrics.instruments import Instruments
-from jaxserve.metrics.tiers import context_tier
 from jaxserve.types import ServiceClass
 
 FLUSH_SECONDS = 0.25  # tokens are recorded in bulk, but not later than this
+
+# The few lengths of prompts that metrics tell apart, for a long prompt's first token may take longer.
+_BOUNDS = (1024, 4096, 16384, 65536)  # tokens
+TIERS = ("1k", "4k", "16k", "64k", "over_64k")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +30,6 @@ class Objective:
 
 
 class _Group:
-    """What requests of one class and tier write to, and what is still to be written."""
-
     def __init__(self, instruments: Instruments, labels: tuple[str, str, str]) -> None:
         self._labels = labels
         self._success = instruments.counter(catalogue.REQUEST_SUCCESS)
@@ -48,12 +50,10 @@ class _Group:
         self.gaps: list[float] = []  # nor these
 
     def ended(self, reason: str, tokens: int) -> None:
-        """A sequence ended."""
         self._success.labels(*self._labels, reason).inc()
         self.output_size.observe(tokens)
 
     def flush(self) -> None:
-        """Write what is still to be written."""
         if self.tokens:
             self.generation_tokens.inc(self.tokens)
             self.tokens = 0
@@ -66,8 +66,6 @@ class RequestRecorder:
     """Records the requests of one front end; every method belongs to the thread of its event loop.
 
     Args:
-        instruments: written to.
-        model: the served model's name.
         objective: what requests of interactive classes are held to; batch is promised nothing, so all of it is in time.
     """
 
@@ -98,14 +96,12 @@ class RequestRecorder:
             self._write()
 
     def group(self, service_class: ServiceClass, prompt_tokens: int) -> _Group:
-        """What a request of this class and length writes to."""
         key = service_class, context_tier(prompt_tokens)
         if key not in self._groups:
             self._groups[key] = _Group(self._instruments, (self._model, service_class.value, key[1]))
         return self._groups[key]
 
     def closed(self, outcome: str, reason: str) -> None:
-        """A request ended."""
         self._active -= 1
         if outcome == "finished":
             self._finished.inc()
@@ -121,11 +117,9 @@ class RequestRecorder:
 
 @dataclass(slots=True)
 class _SequenceRecord:
-    """Tokens of one sequence: how many, and when the first and the last came."""
-
+    first: float
+    last: float
     tokens: int = 0
-    first: float = 0.0
-    last: float = 0.0
 
 
 @dataclass(slots=True)
@@ -146,7 +140,6 @@ class RequestRecord:
     _closed: bool = False
 
     def prepared(self, service_class: ServiceClass, prompt_tokens: int, arrival: float) -> None:
-        """It is tokenized and its class is known; `arrival` was when it came."""
         self._group = self._recorder.group(service_class, prompt_tokens)
         self._batch = service_class is ServiceClass.BATCH
         self._arrival = arrival
@@ -162,25 +155,24 @@ class RequestRecord:
         group.prefill.observe(max(0.0, now - self._arrival - queue))
 
     def tokens(self, index: int, count: int, now: float) -> None:
-        """Tokens of sequence `index` came together."""
         group = self._known_group()
         group.tokens += count
         sequence = self._sequences.get(index)
         if sequence is None:
-            self._sequences[index] = _SequenceRecord(count, now, now)
+            self._sequences[index] = _SequenceRecord(now, now)
             group.gaps += [0.0] * (count - 1)
             return
         group.gaps.append(now - sequence.last)
         if count > 1:
             group.gaps += [0.0] * (count - 1)
-        sequence.tokens += count
         sequence.last = now
 
-    def ended(self, index: int, reason: str, now: float) -> None:
-        """Sequence `index` ended, for a finish reason."""
-        sequence = self._sequences.get(index)
+    def ended(self, index: int, reason: str, tokens: int, now: float) -> None:
+        """Sequence `index` ended, for a finish reason and after so many tokens."""
+        if tokens:
+            self._sequences[index].tokens = tokens
         self._ended = now
-        self._known_group().ended(reason, sequence.tokens if sequence is not None else 0)
+        self._known_group().ended(reason, tokens)
 
     def finished(self) -> None:
         """Every sequence ended by itself, the last one when it was said so; its reader may have taken longer."""
@@ -219,3 +211,8 @@ class RequestRecord:
             sequence.last - sequence.first <= objective.inter_token * (sequence.tokens - 1)
             for sequence in self._sequences.values()
         )
+
+
+def context_tier(prompt_tokens: int) -> str:
+    """The tier of a prompt: the first whose bound it does not exceed ("1k": up to 1,024 tokens)."""
+    return TIERS[bisect_left(_BOUNDS, prompt_tokens)]

@@ -10,11 +10,7 @@ from jaxserve.metrics.instruments import Instruments
 
 
 class ServerRecorder:
-    """Records the answers of one front end.
-
-    Args:
-        instruments: written to.
-    """
+    """Records the answers of one front end."""
 
     def __init__(self, instruments: Instruments) -> None:
         self._http = instruments.counter(catalogue.HTTP_REQUESTS)
@@ -28,7 +24,6 @@ class ServerRecorder:
         self._http.labels(method, route, status).inc()
 
     def grpc_answered(self, method: str, status: str) -> None:
-        """A gRPC call is over."""
         self._grpc.labels(method, status).inc()
 
     @contextmanager
@@ -42,7 +37,6 @@ class ServerRecorder:
             gauge.dec()
 
     def usage_tokens_lost(self, count: int) -> None:
-        """Delivered tokens will never be in the usage log."""
         self._lost.inc(count)
 
     def tokenizer_fell_back(self) -> None:

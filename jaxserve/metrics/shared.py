@@ -76,7 +76,6 @@ def open_requests(families: Sequence[Family]) -> dict[str, float]:
 
 
 def _write(path: Path, families: Sequence[Family]) -> None:
-    """Write values to a file; it appears complete."""
     new = path.with_suffix(".new")
     new.unlink(missing_ok=True)
     values = MmapedDict(str(new))
@@ -99,7 +98,6 @@ def _counts(path: Path) -> bool:
 
 
 def is_alive(process_id: int) -> bool:
-    """Whether there is such a process."""
     try:
         os.kill(process_id, 0)
     except ProcessLookupError:

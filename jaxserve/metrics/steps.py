@@ -1,18 +1,21 @@
-"""Records the steps of an engine: their time, their phases, their size, and what was computed for nothing."""
+"""Records the steps of an engine: time, phases, size, the experts visited, and what was computed for nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 
 from prometheus_client import Counter
 
 from jaxserve.metrics import catalogue
-from jaxserve.metrics.experts import ExpertRecorder
 from jaxserve.metrics.instruments import Instruments
 from jaxserve.metrics.process import ProcessRecorder
-from jaxserve.metrics.turn import NO_COUNTS, PHASES, ExecutorCounts, Turn
+from jaxserve.metrics.turn import NO_COUNTS, PHASES, ExecutorCounts, LayerTokens, Turn
 
 FLUSH_SECONDS = 0.25
+
+AT_ONCE = 512
+"""Series that a busy engine writes at a time: a large model has ten thousand, and a write takes microseconds."""
 
 
 class StepRecorder:
@@ -22,8 +25,6 @@ class StepRecorder:
     less time than its own dozen writes.
 
     Args:
-        instruments: written to.
-        model: the served model's name.
         counts: gives what the executor has counted.
         process: measured along with it; None if another recorder does that.
     """
@@ -47,12 +48,21 @@ class StepRecorder:
                 catalogue.LATE_COMPILES,
                 catalogue.BUCKET_MISSES,
                 catalogue.PADDING_TOKENS,
+                catalogue.SWAPPED_OUT_PAGES,
+                catalogue.SWAPPED_IN_PAGES,
                 catalogue.WEIGHT_CHECKS,
             )
         }
         self._of_scheduler = {
             metric.name: instruments.counter(metric).labels(model)
-            for metric in (catalogue.STEP_BUDGET_RAISES, catalogue.QUEUE_ESTIMATE_MISSES, catalogue.OVERLOADS)
+            for metric in (
+                catalogue.STEP_BUDGET_RAISES,
+                catalogue.QUEUE_ESTIMATE_MISSES,
+                catalogue.OVERLOADS,
+                catalogue.MASKED_ROWS,
+                catalogue.MASK_SECONDS,
+                catalogue.FORCED_TOKENS,
+            )
         }
         self._scheduled = NO_COUNTS
         self._experts = ExpertRecorder(instruments, model)
@@ -63,13 +73,11 @@ class StepRecorder:
         self.flush()  # what was compiled before the first step
 
     def turned(self, turn: Turn) -> None:
-        """Record a turn."""
         self._turns.append(turn)
         if turn.idle or turn.ended - self._turns[0].ended >= FLUSH_SECONDS:
             self.flush()
 
     def flush(self) -> None:
-        """Write what was gathered."""
         turns, self._turns = self._turns, []
         launched = [turn for turn in turns if turn.step >= 0]
         self._rows.observe_many([turn.rows for turn in launched])
@@ -90,8 +98,34 @@ class StepRecorder:
 
 
 def _count(counters: Mapping[str, Counter], counts: object, before: object) -> None:
-    """Add to each counter what the count of its name has grown by."""
     for name, counter in counters.items():
         more = getattr(counts, name) - getattr(before, name)
         if more:
             counter.inc(more)
+
+
+class ExpertRecorder:
+    """Writes to the series of each layer and expert what was added since it was written last, in turn."""
+
+    def __init__(self, instruments: Instruments, model: str) -> None:
+        self._counter = instruments.counter(catalogue.EXPERT_TOKENS)
+        self._model = model
+        self._series: list[Counter] = []
+        self._written: list[int] = []
+        self._next = 0
+
+    def record(self, layers: Sequence[LayerTokens], *, everything: bool) -> None:
+        """Take the counts, of the same layers every time; write AT_ONCE series, or all."""
+        tokens = list(chain.from_iterable(counts for _, counts in layers))
+        if not self._series:
+            places = [(str(layer), str(expert)) for layer, counts in layers for expert in range(len(counts))]
+            self._series = [self._counter.labels(self._model, *place) for place in places]
+            self._written = [0] * len(places)
+        first = 0 if everything else self._next
+        last = len(tokens) if everything else min(first + AT_ONCE, len(tokens))
+        for place in range(first, last):
+            more = tokens[place] - self._written[place]
+            if more:
+                self._series[place].inc(more)
+                self._written[place] = tokens[place]
+        self._next = last % max(len(tokens), 1)

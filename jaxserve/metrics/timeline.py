@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from jaxserve.metrics.turn import Arrival, SequenceUpdate, Turn
 
@@ -19,7 +19,6 @@ class Span:
 
     Attributes:
         id: its id: "request/.../index".
-        service_class: its class.
         prompt_tokens, tokens: in its prompt, and in its output so far.
         arrival: when its request came.
         started: when it had its first step.
@@ -55,12 +54,7 @@ class TimelineWindow:
 
 
 class Timeline:
-    """Keeps turns and spans for some seconds, and no more than MAX_TURNS and MAX_SPANS of them. Belongs to the engine's thread.
-
-    Args:
-        seconds: how long.
-        num_pages: pages of the engine's KV cache.
-    """
+    """Keeps turns and spans for some seconds, at most MAX_TURNS and MAX_SPANS of them. Belongs to the engine's thread."""
 
     def __init__(self, seconds: float, num_pages: int) -> None:
         self._seconds = seconds
@@ -70,12 +64,10 @@ class Timeline:
         self._active: dict[str, Span] = {}
 
     def arrived(self, arrivals: Iterable[Arrival]) -> None:
-        """The engine took in sequences."""
         for one in arrivals:
             self._active[one.id] = Span(one.id, one.service_class, one.prompt_tokens, one.arrival)
 
     def updated(self, updates: Iterable[SequenceUpdate], now: float) -> None:
-        """Sequences got tokens, or ended."""
         for update in updates:
             span = self._active.get(update.id)
             if span is None:
@@ -84,19 +76,17 @@ class Timeline:
                 span.tokens += 1
                 if span.first_token is None:
                     span.started, span.first_token = span.arrival + update.queue_time, now
-            if update.reason is not None:
-                self._end(span, update.reason, now)
+            if update.finish_reason is not None:
+                self._end(span, update.finish_reason, now)
             elif update.error is not None:
                 self._end(span, str(getattr(update.error, "code", type(update.error).__name__)), now)
 
     def aborted(self, ids: Iterable[str], now: float) -> None:
-        """Sequences were ended from outside."""
         for name in ids:
             if name in self._active:
                 self._end(self._active[name], ABORTED, now)
 
     def turned(self, turn: Turn) -> None:
-        """Keep a turn, and forget what is too old."""
         self._turns.append(turn)
         oldest = turn.ended - self._seconds
         while self._turns[0].ended < oldest:
@@ -105,7 +95,10 @@ class Timeline:
             self._ended.popleft()
 
     def window(self, seconds: float, now: float, unix: float) -> TimelineWindow:
-        """The last seconds, as far as they are kept; `now` is clock time, `unix` the same moment since 1970."""
+        """The last seconds, as far as they are kept; `now` is clock time, `unix` the same moment since 1970.
+
+        Nothing in it changes any more: it is read in other threads.
+        """
         start = now - min(seconds, self._seconds)
         return TimelineWindow(
             start=start,
@@ -113,7 +106,10 @@ class Timeline:
             unix=unix,
             num_pages=self._num_pages,
             turns=[turn for turn in self._turns if turn.ended >= start],
-            spans=[span for span in (*self._ended, *self._active.values()) if span.ended is None or span.ended >= start],
+            spans=[
+                *(span for span in self._ended if span.ended is None or span.ended >= start),
+                *(replace(span) for span in self._active.values()),
+            ],
         )
 
     def _end(self, span: Span, outcome: str, now: float) -> None:

@@ -15,6 +15,9 @@ class SchedulerCounts:
     step_budget_raises: int = 0
     queue_estimate_misses: int = 0
     overloads: int = 0
+    masked_rows: int = 0
+    mask_seconds: float = 0.0
+    forced_tokens: int = 0
 
 
 NO_COUNTS = SchedulerCounts()
@@ -79,6 +82,8 @@ class ExecutorCounts:
     late_compiles: int = 0
     bucket_misses: int = 0
     padding_tokens: int = 0
+    swapped_out_pages: int = 0
+    swapped_in_pages: int = 0
     weight_checks: int = 0
     expert_tokens: tuple[LayerTokens, ...] = ()
 
@@ -97,12 +102,12 @@ class SequenceUpdate(Protocol):
     """What a listener reads of the scheduler's Update: the sequence, its new token, its end, and its time in the queue."""
 
     @property
-    def id(self) -> str: ...  # noqa: D102
+    def id(self) -> str: ...
     @property
-    def token(self) -> int | None: ...  # noqa: D102
+    def token(self) -> int | None: ...
     @property
-    def reason(self) -> str | None: ...  # noqa: D102
+    def finish_reason(self) -> str | None: ...
     @property
-    def error(self) -> Exception | None: ...  # noqa: D102
+    def error(self) -> Exception | None: ...
     @property
-    def queue_time(self) -> float: ...  # noqa: D102
+    def queue_time(self) -> float: ...

@@ -1,11 +1,10 @@
-"""Self-attention up to the attention itself: projections, per-head normalisation and rotation.
+"""Self-attention up to the attention itself: projections and per-head normalisation.
 
-Scores, softmax and the KV cache belong to the caller's `attend`: the model knows nothing of pages or requests.
+Rotation, scores, softmax and the KV cache belong to the caller's `attend`: the model knows nothing of pages or requests.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
 
 import jax
@@ -15,37 +14,30 @@ from flax import nnx
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.norm import HeadsNorm, RMSNorm
 from jaxserve.models.parameter import COLUMNS, ROWS, declare, project_columns, project_rows
-from jaxserve.models.rope import Rotation, rotate
 from jaxserve.models.shards import cache_kv_heads
-
-
-@dataclass(frozen=True, slots=True)
-class AttentionSpec:
-    """What the model asks of an attention.
-
-    Attributes:
-        scale: multiplies the scores.
-        window: how many of the latest positions a token sees, itself included; None for all.
-        soft_cap: scores become soft_cap * tanh(score / soft_cap); None for no cap.
-        value_dim: a key's value is its first so many numbers; None for values of their own.
-    """
-
-    scale: float
-    window: int | None
-    soft_cap: float | None = None
-    value_dim: int | None = None
+from pallas_kernels.ragged_paged_attention import AttentionOptions
+from pallas_kernels.rotate_and_write import Rotation, rotate
 
 
 class Attend(Protocol):
     """Causal attention of a step's tokens over their own sequences, past positions included."""
 
     def __call__(
-        self, layer: int, q: jax.Array, k: jax.Array, v: jax.Array | None, spec: AttentionSpec, sinks: jax.Array | None
+        self,
+        layer: int,
+        q: jax.Array,
+        k: jax.Array,
+        v: jax.Array | None,
+        rope: Rotation | None,
+        options: AttentionOptions,
+        sinks: jax.Array | None,
     ) -> jax.Array:
         """Attend with q[T, H, D] over what is cached and the step's own k[T, K, D], v[T, K, D]; returns [T, H, D].
 
-        K is `shards.cache_kv_heads`. With `spec.value_dim` v is None, and the result [T, H, value_dim]. `sinks` [H] are logits
-        of keys without value that every token attends to, one a head; None for none.
+        q and k are rotated by `rope` first, unless it is None: on GPUs that is one kernel with storing k and v.
+
+        K is `shards.cache_kv_heads`. With `options.value_dim` v and `rope` are None, and the result is [T, H, value_dim].
+        `sinks` [H] are logits of keys without value that every token attends to, one a head; None for none.
 
         The implementation also stores k and v where later steps will find them.
         """
@@ -63,7 +55,7 @@ class Attention(nnx.Module):
         self.layer = layer
         self.heads, self.kv_heads, self.head_dim = config.num_heads, cache_kv_heads(config, shards), config.head_dim
         scale = config.scales.attention or config.head_dim**-0.5
-        self.spec = AttentionSpec(scale, config.windows[layer], config.scales.attention_cap)
+        self.options = AttentionOptions(scale, config.windows[layer], config.scales.attention_cap)
         embed, columns = config.hidden_size, (self.heads + 2 * self.kv_heads) // shards * self.head_dim
         rows = self.heads // shards * self.head_dim
         self.qkv = declare((embed, shards, columns), ("embed", "heads", None), dtype, COLUMNS)
@@ -74,15 +66,15 @@ class Attention(nnx.Module):
         self.k_norm = _norm(self.kv_heads, config, shards, dtype)
         self.sinks = declare((shards, self.heads // shards), ("heads", None), dtype) if config.sinks else None
 
-    def __call__(self, x: jax.Array, by: Rotation | None, attend: Attend) -> jax.Array:
-        """x[T, E] of normalised activations to [T, E], before the residual sum; `by` is None for no positions."""
+    def __call__(self, x: jax.Array, rope: Rotation | None, attend: Attend) -> jax.Array:
+        """x[T, E] of normalised activations to [T, E], before the residual sum; `rope` is None for no positions."""
         q, k, v = self._heads(x)
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
-        if by is not None:
-            q, k = rotate(q, by), rotate(k, by)
+            if rope is not None:  # not by `attend`, whose one kernel takes slices of a product as they lie, and no others
+                q, k, rope = rotate(q, rope), rotate(k, rope), None
         sinks = None if self.sinks is None else self.sinks[...].reshape(-1)
-        attended = attend(self.layer, q, k, v, self.spec, sinks)
+        attended = attend(self.layer, q, k, v, rope, self.options, sinks)
         shards = self.out.shape[0]
         return project_rows(attended.reshape(x.shape[0], shards, -1), self.out, self.out_bias)
 
@@ -100,7 +92,6 @@ class Attention(nnx.Module):
 
 
 def _norm(heads: int, config: DecoderConfig, shards: int, dtype: jnp.dtype) -> RMSNorm | HeadsNorm | None:
-    """What normalises queries or keys of so many heads."""
     match config.qk_norm:
         case None:
             return None

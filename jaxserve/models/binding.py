@@ -19,7 +19,7 @@ from jaxserve.models.config import DecoderConfig
 from jaxserve.models.decoder import Decoder
 from jaxserve.models.parameter import Product
 from jaxserve.models.shards import require_shards
-from pallas_kernels.matmul.packed import counted
+from pallas_kernels.matmul import counted
 from sharding import LogicalAxes, named_sharding
 
 Params = dict[str, Any]
@@ -39,8 +39,8 @@ def bind(config: DecoderConfig, params: Params, used: UsedRows | None = None) ->
     Args:
         config: what the parameters belong to.
         params: arrays (or tracers) in the tree of `abstract_params`.
-        used: what products need to compute; None for everything. Where parameters are packed (`weights.packed`), padding then
-            costs next to nothing, and its activations and logits are finite; others do not look at it.
+        used: what products need to compute; None for everything. Where kernels skip padding (`weights.packed`), it then costs
+            next to nothing, and its activations and logits are finite; others do not look at it.
     """
     if used is not None:
         params = {part: counted(tree, used.tokens if part == "layers" else used.logits) for part, tree in params.items()}
@@ -57,8 +57,7 @@ def abstract_params(config: DecoderConfig, dtype: DTypeLike, shards: int = 1) ->
         dtype: of the parameters.
         shards: tensor-parallel devices that projections are packed for.
 
-    Raises:
-        ConfigError: heads or MLP columns cannot be divided evenly over the shards.
+    Raises ConfigError: heads or MLP columns cannot be divided evenly over the shards.
     """
     _, state = _split_skeleton(config, shards, jnp.dtype(dtype).name)
     return dict(nnx.to_pure_dict(state))

@@ -15,8 +15,7 @@ def read_hf_config(model_dir: str | Path) -> dict[str, Any]:
     `eos_token_id` of generation_config.json, where that file has one, replaces config.json's: it is what generation
     stops at (chat models list their end-of-turn tokens only there).
 
-    Raises:
-        CheckpointError: no such directory, no config.json, or a file that is not a JSON object.
+    Raises CheckpointError: no such directory, no config.json, or a file that is not a JSON object.
     """
     directory = Path(model_dir)
     if not directory.is_dir():
@@ -36,8 +35,7 @@ def read_hf_config(model_dir: str | Path) -> dict[str, Any]:
 def read_json_object(path: Path) -> dict[str, Any]:
     """The JSON object in a file of a checkpoint.
 
-    Raises:
-        CheckpointError: the file cannot be read, or holds something else.
+    Raises CheckpointError: the file cannot be read, or holds something else.
     """
     try:
         value = json.loads(path.read_text(encoding="utf-8"))

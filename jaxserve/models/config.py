@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Literal
 
 RopeKind = Literal["default", "linear", "dynamic", "llama3", "yarn", "longrope"]
@@ -160,6 +162,16 @@ class Latent:
         return self.kv_rank + (self.query_rank or 0)
 
 
+LAYER_NORMS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "before": ("attention_norm", "mlp_norm"),
+        "after": ("attention_out_norm", "mlp_out_norm"),
+        "around": ("attention_norm", "attention_out_norm", "mlp_norm", "mlp_out_norm"),
+    }
+)
+"""By `DecoderConfig.norms`: the norm before or after each block of a layer."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecoderConfig:
     """A decoder-only transformer with RMSNorm, rotary positions, grouped-query attention and a gated MLP.
@@ -219,6 +231,11 @@ class DecoderConfig:
     eos_token_ids: tuple[int, ...]
     draft_layers: int = 0
 
+    @property
+    def layer_norms(self) -> tuple[str, ...]:
+        """The norms of a layer over E, in the order in which they are numbered."""
+        return LAYER_NORMS[self.norms]
+
     def serving(self, length: int) -> DecoderConfig:
         """The same for an engine whose sequences are no longer than `length`."""
         return replace(self, ropes=tuple(rope and rope.serving(length) for rope in self.ropes))
@@ -243,7 +260,7 @@ class DecoderConfig:
     def norm_parameters(self) -> int:
         """Weights of all norms."""
         heads = {None: 0, "head": 2, "all": self.num_heads + self.num_kv_heads}[self.qk_norm]
-        a_layer = self.hidden_size * (4 if self.norms == "around" else 2) + heads * self.head_dim
+        a_layer = self.hidden_size * len(self.layer_norms) + heads * self.head_dim
         latents = 0 if self.latent is None else self.latent.norms
         return self.num_layers * (a_layer + latents) + self.hidden_size
 

@@ -9,45 +9,40 @@ from flax import nnx
 from jaxserve.models.attention import Attend, Attention
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.embedding import Embedding, Head
-from jaxserve.models.experts import Experts, Visit, visit_all
+from jaxserve.models.experts import ExpertDispatch, Experts, dispatch_all
 from jaxserve.models.latent_attention import LatentAttention
 from jaxserve.models.mlp import GatedMLP
-from jaxserve.models.norm import RMSNorm
-from jaxserve.models.rope import Rotation, rotation
+from jaxserve.models.norm import Norms
+from jaxserve.models.rope import rotation
+from pallas_kernels.rotate_and_write import Rotation
 
 
 class Layer(nnx.Module):
     """Attention and MLP, each normalised before, after or on both sides, and added to the residual stream."""
 
     def __init__(self, config: DecoderConfig, layer: int, shards: int, dtype: jnp.dtype) -> None:
-        def norm(where: str) -> RMSNorm | None:
-            wanted = config.norms in (where, "around")
-            return RMSNorm(config.hidden_size, "embed", config, dtype) if wanted else None
-
-        self.attention_norm, self.attention_out_norm = norm("before"), norm("after")
+        names = config.layer_norms
+        numbers = {name: layer * len(names) + place for place, name in enumerate(names)}  # in Norms
+        self.attention_norm, self.attention_out_norm = numbers.get("attention_norm"), numbers.get("attention_out_norm")
+        self.mlp_norm, self.mlp_out_norm = numbers.get("mlp_norm"), numbers.get("mlp_out_norm")
         latent = config.latent
         self.attention = (
             Attention(config, layer, shards, dtype) if latent is None else LatentAttention(config, latent, layer, shards, dtype)
         )
-        self.mlp_norm, self.mlp_out_norm = norm("before"), norm("after")
         experts = config.experts_of(layer)
         self.mlp = GatedMLP(config, shards, dtype) if experts is None else Experts(config, experts, layer, shards, dtype)
         self.residual = config.scales.residual
 
-    def __call__(self, x: jax.Array, by: Rotation | None, attend: Attend, visit: Visit) -> jax.Array:
+    def __call__(self, x: jax.Array, norms: Norms, rope: Rotation | None, attend: Attend, dispatch: ExpertDispatch) -> jax.Array:
         """The residual stream x[T, E] after this layer."""
-        attended = self.attention(_normed(x, self.attention_norm), by, attend)
-        x = self._add(x, _normed(attended, self.attention_out_norm))
-        normed = _normed(x, self.mlp_norm)
-        mlp = self.mlp(normed, visit) if isinstance(self.mlp, Experts) else self.mlp(normed)
-        return self._add(x, _normed(mlp, self.mlp_out_norm))
+        attended = self.attention(norms(self.attention_norm, x), rope, attend)
+        x = self._add(x, norms(self.attention_out_norm, attended))
+        normed = norms(self.mlp_norm, x)
+        mlp = self.mlp(normed, dispatch) if isinstance(self.mlp, Experts) else self.mlp(normed)
+        return self._add(x, norms(self.mlp_out_norm, mlp))
 
     def _add(self, x: jax.Array, block: jax.Array) -> jax.Array:
         return x + (block if self.residual == 1.0 else block * jnp.asarray(self.residual, x.dtype))
-
-
-def _normed(x: jax.Array, norm: RMSNorm | None) -> jax.Array:
-    return x if norm is None else norm(x)
 
 
 class Decoder(nnx.Module):
@@ -61,27 +56,29 @@ class Decoder(nnx.Module):
         self.config = config
         self.embedding = Embedding(config, shards, dtype)
         self.layers = nnx.Dict({str(i): Layer(config, i, shards, dtype) for i in range(config.num_layers)})
-        self.final_norm = RMSNorm(config.hidden_size, "embed", config, dtype)
+        self.norms = Norms(config, dtype)
         self.head = None if config.tie_embeddings else Head(config, shards, dtype)
 
-    def hidden(self, tokens: jax.Array, positions: jax.Array, attend: Attend, visit: Visit = visit_all) -> jax.Array:
+    def hidden(
+        self, tokens: jax.Array, positions: jax.Array, attend: Attend, dispatch: ExpertDispatch = dispatch_all
+    ) -> jax.Array:
         """Activations after the final norm.
 
         Args:
             tokens: int32[T], below vocab_size.
             positions: int32[T], each token's position in its own sequence.
             attend: called once a layer, in order.
-            visit: called in every layer with experts, in order; where one device has all of them, the default will do.
+            dispatch: called in every layer with experts, in order; where one device has all of them, the default will do.
 
         Returns:
             [T, E] in the parameters' dtype.
         """
         x = self.embedding(tokens)
         config = self.config
-        by = {rope: rotation(rope, config.head_dim, positions) for rope in dict.fromkeys(config.ropes) if rope is not None}
+        ropes = {rope: rotation(rope, config.head_dim, positions) for rope in dict.fromkeys(config.ropes) if rope is not None}
         for layer, rope in enumerate(config.ropes):
-            x = self.layers[str(layer)](x, None if rope is None else by[rope], attend, visit)
-        return self.final_norm(x)
+            x = self.layers[str(layer)](x, self.norms, None if rope is None else ropes[rope], attend, dispatch)
+        return self.norms(self.norms.final, x)
 
     def logits(self, hidden: jax.Array) -> jax.Array:
         """Logits of hidden[R, E], which `hidden` returned.

@@ -13,7 +13,7 @@ from flax import nnx
 from jaxserve.models.config import DecoderConfig, Scales
 from jaxserve.models.parameter import COLUMNS, TABLE, declare
 from jaxserve.models.shards import padded_vocab
-from pallas_kernels.matmul import PackedMatrix, matmul
+from pallas_kernels.matmul import matmul
 
 
 class Embedding(nnx.Module):
@@ -26,18 +26,12 @@ class Embedding(nnx.Module):
 
     def __call__(self, tokens: jax.Array) -> jax.Array:
         """tokens[T] int32 below vocab_size to their rows [T, E], scaled."""
-        table: jax.Array | PackedMatrix = self.table.get_value()
-        rows = (table.plain() if isinstance(table, PackedMatrix) else table).at[tokens].get(mode="clip")
+        rows = TABLE.matrix(self.table).take(tokens)
         return rows if self.scales.embedding == 1.0 else rows * jnp.asarray(self.scales.embedding, rows.dtype)
 
     def logits(self, hidden: jax.Array) -> jax.Array:
         """hidden[R, E] to float32[R, padded V] by the table itself (tied embeddings, Press and Wolf 2017)."""
-        table: jax.Array | PackedMatrix = self.table.get_value()
-        if isinstance(table, PackedMatrix):
-            logits = matmul(hidden, table)
-        else:
-            logits = jnp.einsum("re,ve->rv", hidden, table, preferred_element_type=jnp.float32)
-        return _finished(logits, self.vocab_size, self.scales)
+        return _finished(matmul(hidden, TABLE.matrix(self.table)), self.vocab_size, self.scales)
 
 
 class Head(nnx.Module):
@@ -50,12 +44,7 @@ class Head(nnx.Module):
 
     def logits(self, hidden: jax.Array) -> jax.Array:
         """hidden[R, E] to float32[R, padded V]."""
-        kernel: jax.Array | PackedMatrix = self.kernel.get_value()
-        if isinstance(kernel, PackedMatrix):
-            logits = matmul(hidden, kernel)
-        else:
-            logits = jnp.einsum("re,ev->rv", hidden, kernel, preferred_element_type=jnp.float32)
-        return _finished(logits, self.vocab_size, self.scales)
+        return _finished(matmul(hidden, COLUMNS.matrix(self.kernel)), self.vocab_size, self.scales)
 
 
 def _finished(logits: jax.Array, vocab_size: int, scales: Scales) -> jax.Array:

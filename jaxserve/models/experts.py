@@ -2,7 +2,7 @@
 
 Tokens are sorted by expert, so that an expert's tokens are neighbours and the experts' projections are grouped matmuls
 (Gale et al. 2022). Where the experts are is the caller's matter, as the cache is in attention: the model says what is computed
-with the experts that a device has, the caller's `visit` says which those are.
+with the experts that a device has, the caller's `dispatch` says which those are.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from flax import nnx
 
 from jaxserve.models import config as models
 from jaxserve.models.mlp import ACTIVATIONS, GatedMLP
-from jaxserve.models.parameter import declare, multiply_columns, multiply_rows
+from jaxserve.models.parameter import COLUMNS, ROWS, declare
 from jaxserve.models.routing import Routed, route
+from jaxserve.ordering import ascending
 from pallas_kernels.grouped_matmul import grouped_matmul
-from pallas_kernels.matmul import PackedMatrix
+from pallas_kernels.matmul import Matrix, matmul
 from sharding import LogicalAxes
 
 Matmul = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 """x[N, I], matrices[X, I, O], rows of each int32[X] -> [N, O] of x's dtype; 0 in the rows behind them."""
 
 
-class Visitors(NamedTuple):
+class RoutedTokens(NamedTuple):
     """The tokens of a step as they come to a layer's experts.
 
     Attributes:
         x: [T, E], normalised activations.
-        routed: whom each visits.
         shared: float32[T, 1], how much the shared expert counts; None if it counts as it is, or there is none.
     """
 
@@ -50,15 +50,14 @@ class ExpertWeights(NamedTuple):
         gate_up: [X, E, s, 2F/s].
         gate_up_bias: [X, s, 2F/s] or None.
         down: [X, s, F/s, E].
-        shared_gate_up, shared_down: of the expert that every token visits, [E, s, 2F/s] and [s, F/s, E], or None; on a single
-            device they may be packed.
+        shared_gate_up, shared_down: of the expert that every token visits, [E, s, 2F/s] and [s, F/s, E], or None.
     """
 
     gate_up: jax.Array
     gate_up_bias: jax.Array | None
     down: jax.Array
-    shared_gate_up: jax.Array | PackedMatrix | None
-    shared_down: jax.Array | PackedMatrix | None
+    shared_gate_up: Matrix | None
+    shared_down: Matrix | None
 
 
 AXES: Mapping[str, LogicalAxes] = MappingProxyType(
@@ -71,13 +70,15 @@ AXES: Mapping[str, LogicalAxes] = MappingProxyType(
     }
 )
 """The logical axes of ExpertWeights."""
+SHARED = ("shared_gate_up", "shared_down")
+"""Those that are a Matrix."""
 
 
-class Visit(Protocol):
+class ExpertDispatch(Protocol):
     """A step's tokens visit a layer's experts, wherever these are."""
 
-    def __call__(self, layer: int, visitors: Visitors, weights: ExpertWeights, activation: str) -> jax.Array:
-        """The sum float32[T, E] over each token's experts, the shared one included; see `visit_some`."""
+    def __call__(self, layer: int, routed_tokens: RoutedTokens, weights: ExpertWeights, activation: str) -> jax.Array:
+        """The sum float32[T, E] over each token's experts, the shared one included; see `apply_experts`."""
 
 
 class Experts(nnx.Module):
@@ -102,7 +103,7 @@ class Experts(nnx.Module):
         self.shared = GatedMLP(shared, shards, dtype) if experts.shared_ffn_size else None
         self.shared_gate = declare((embed, 1), ("embed", None), dtype) if experts.shared_gate else None
 
-    def __call__(self, x: jax.Array, visit: Visit) -> jax.Array:
+    def __call__(self, x: jax.Array, dispatch: ExpertDispatch) -> jax.Array:
         """x[T, E] of normalised activations to [T, E], before the residual sum."""
         correction = None if self.correction is None else self.correction[...]
         routed = route(_scores(x, self.router[...], self.router_bias), correction, self.experts)
@@ -111,33 +112,33 @@ class Experts(nnx.Module):
             gate_up=self.gate_up[...],
             gate_up_bias=None if self.gate_up_bias is None else self.gate_up_bias[...],
             down=self.down[...],
-            shared_gate_up=None if self.shared is None else self.shared.gate_up.get_value(),
-            shared_down=None if self.shared is None else self.shared.down.get_value(),
+            shared_gate_up=None if self.shared is None else COLUMNS.matrix(self.shared.gate_up),
+            shared_down=None if self.shared is None else ROWS.matrix(self.shared.down),
         )
-        y = visit(self.layer, Visitors(x, routed, shared), weights, self.activation)
+        y = dispatch(self.layer, RoutedTokens(x, routed, shared), weights, self.activation)
         if self.down_bias is not None:
             y += _biases(routed, self.down_bias[...])
         return y.astype(x.dtype)
 
 
-def visit_some(
-    visitors: Visitors, weights: ExpertWeights, first: jax.Array | int, sizes: jax.Array, activation: str, matmul: Matmul
+def apply_experts(
+    routed_tokens: RoutedTokens, weights: ExpertWeights, first: jax.Array | int, sizes: jax.Array, activation: str, matmul: Matmul
 ) -> jax.Array:
     """What the experts that a device has add to each token: float32[T, E], the sum of its parts alone.
 
     Args:
-        visitors: the tokens. Those that choose no expert that there is, whatever its number, visit none.
+        routed_tokens: the tokens. Those that choose no expert that there is, whatever its number, visit none.
         weights: the device's; experts `first` to `first` + X.
         first: the number of the device's first expert.
         sizes: int32[X], how many tokens visit each of the device's experts.
         activation: of the gate.
         matmul: the grouped one.
     """
-    x, (experts, scores), _ = visitors
+    x, (experts, scores), _ = routed_tokens
     (tokens, active), count, embed = experts.shape, weights.gate_up.shape[0], x.shape[1]
     local = experts.reshape(-1) - first
     keys = jnp.where((local >= 0) & (local < count), local, count)  # other devices' visitors come behind
-    order = jnp.argsort(keys, stable=True).astype(jnp.int32)
+    order = ascending(keys)
     places = jnp.arange(tokens * active, dtype=jnp.int32)
     inverse = jnp.zeros_like(order).at[order].set(places, mode="promise_in_bounds", unique_indices=True)
     parts = weights.gate_up.shape[2]
@@ -148,29 +149,29 @@ def visit_some(
     hidden = _gated(both.reshape(tokens * active, parts, -1), activation)
     down = matmul(hidden.reshape(tokens * active, -1), weights.down.reshape(count, -1, embed), sizes)
     each = down[inverse].reshape(tokens, active, embed).astype(jnp.float32)
-    return jnp.sum(each * scores[:, :, None], axis=1) + _shared(visitors, weights, activation)
+    return jnp.sum(each * scores[:, :, None], axis=1) + _shared(routed_tokens, weights, activation)
 
 
-def visit_all(layer: int, visitors: Visitors, weights: ExpertWeights, activation: str) -> jax.Array:
-    """A Visit where one device has all experts."""
-    sizes = visits(visitors.routed.experts, weights.gate_up.shape[0])
-    matmul = partial(grouped_matmul, dtype=visitors.x.dtype)
-    return visit_some(visitors, weights, 0, sizes, activation, matmul)
+def dispatch_all(layer: int, routed_tokens: RoutedTokens, weights: ExpertWeights, activation: str) -> jax.Array:
+    """An ExpertDispatch where one device has all experts."""
+    sizes = tokens_per_expert(routed_tokens.routed.experts, weights.gate_up.shape[0])
+    matmul = partial(grouped_matmul, dtype=routed_tokens.x.dtype)
+    return apply_experts(routed_tokens, weights, 0, sizes, activation, matmul)
 
 
-def visits(experts: jax.Array, count: int) -> jax.Array:
+def tokens_per_expert(experts: jax.Array, count: int) -> jax.Array:
     """How often each of `count` experts is among experts int32[T, k]: int32[count]. Numbers of none are in no count."""
     return jnp.zeros(count, jnp.int32).at[experts.reshape(-1)].add(1, mode="drop")
 
 
-def _shared(visitors: Visitors, weights: ExpertWeights, activation: str) -> jax.Array:
+def _shared(routed_tokens: RoutedTokens, weights: ExpertWeights, activation: str) -> jax.Array:
     """What the shared expert adds: float32[T, E]; 0 without one."""
     if weights.shared_gate_up is None or weights.shared_down is None:
         return jnp.zeros((), jnp.float32)
-    x = visitors.x
-    both = multiply_columns(x, weights.shared_gate_up).astype(x.dtype)
-    y = multiply_rows(_gated(both, activation), weights.shared_down)
-    return y if visitors.shared is None else y * visitors.shared
+    x = routed_tokens.x
+    both = matmul(x, weights.shared_gate_up).astype(x.dtype)
+    y = matmul(_gated(both, activation), weights.shared_down)
+    return y if routed_tokens.shared is None else y * routed_tokens.shared
 
 
 def _gated(both: jax.Array, activation: str) -> jax.Array:

@@ -18,11 +18,13 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxserve.models.attention import Attend, AttentionSpec
+from jaxserve.models.attention import Attend
 from jaxserve.models.config import DecoderConfig, Latent
 from jaxserve.models.norm import RMSNorm
 from jaxserve.models.parameter import COLUMNS, ROWS, declare, project_columns, project_rows
-from jaxserve.models.rope import Rotation, rotate_pairs
+from jaxserve.models.rope import rotate_pairs
+from pallas_kernels.ragged_paged_attention import AttentionOptions
+from pallas_kernels.rotate_and_write import Rotation
 
 NORM_EPS = 1e-6
 """Of the norms of latents: DeepSeek's own code and transformers give them this one, whatever the config says."""
@@ -42,7 +44,7 @@ class LatentAttention(nnx.Module):
         scale = config.scales.attention
         if scale is None:
             scale = 1 / math.sqrt(latent.nope_dim + latent.rope_dim)
-        self.spec = AttentionSpec(scale, config.windows[layer], config.scales.attention_cap, latent.kv_rank)
+        self.options = AttentionOptions(scale, config.windows[layer], config.scales.attention_cap, latent.kv_rank)
         norms = replace(config, norm_eps=NORM_EPS)
         rank = latent.query_rank
         width = (rank or 0) + latent.kv_rank + latent.rope_dim
@@ -55,27 +57,27 @@ class LatentAttention(nnx.Module):
         self.value_up = declare((heads, latent.value_dim, latent.kv_rank), ("heads", None, None), dtype)
         self.out = declare((shards, heads // shards * latent.value_dim, embed), ("heads", None, "embed"), dtype, ROWS)
 
-    def __call__(self, x: jax.Array, by: Rotation | None, attend: Attend) -> jax.Array:
-        """x[T, E] of normalised activations to [T, E], before the residual sum; `by` rotates the `rope_dim` dimensions."""
+    def __call__(self, x: jax.Array, rope: Rotation | None, attend: Attend) -> jax.Array:
+        """x[T, E] of normalised activations to [T, E], before the residual sum; `rope` rotates the `rope_dim` dimensions."""
         tokens, shards = x.shape[0], self.out.shape[0]
-        queries, latents = self._down(x, by)
+        queries, latents = self._down(x, rope)
         q = project_columns(queries, self.query, None).reshape(tokens, self.heads, -1)
-        nope, rope = jnp.split(q, (self.latent.nope_dim,), axis=2)
+        q_nope, q_rope = jnp.split(q, (self.latent.nope_dim,), axis=2)
         # Orders of operands and results that let XLA's CPU matmuls read the matrices as they lie.
-        absorbed = jnp.einsum("thn,hnr->htr", nope, self.key_up[...], preferred_element_type=jnp.float32)
-        q = jnp.concatenate([absorbed.swapaxes(0, 1).astype(x.dtype), _rotated(rope, by)], axis=2)
+        absorbed = jnp.einsum("thn,hnr->htr", q_nope, self.key_up[...], preferred_element_type=jnp.float32)
+        q = jnp.concatenate([absorbed.swapaxes(0, 1).astype(x.dtype), _rotated(q_rope, rope)], axis=2)
         k = jnp.broadcast_to(latents[:, None], (tokens, shards, latents.shape[1]))  # one a device
-        attended = attend(self.layer, q, k, None, self.spec, None)
+        attended = attend(self.layer, q, k, None, None, self.options, None)
         values = jnp.einsum("hvr,thr->hvt", self.value_up[...], attended, preferred_element_type=jnp.float32)
         return project_rows(values.astype(x.dtype).transpose(2, 0, 1).reshape(tokens, shards, -1), self.out, None)
 
-    def _down(self, x: jax.Array, by: Rotation | None) -> tuple[jax.Array, jax.Array]:
+    def _down(self, x: jax.Array, rope: Rotation | None) -> tuple[jax.Array, jax.Array]:
         """x[T, E] to what queries are projected from, [T, query rank or E], and what is cached, [T, kv_rank + rope]."""
         rank, kv_rank = self.latent.query_rank or 0, self.latent.kv_rank
         queries, latent, key = jnp.split(project_columns(x, self.down, None)[:, 0], (rank, rank + kv_rank), axis=1)
-        cached = jnp.concatenate([self.kv_norm(latent), _rotated(key[:, None], by)[:, 0]], axis=1)
+        cached = jnp.concatenate([self.kv_norm(latent), _rotated(key[:, None], rope)[:, 0]], axis=1)
         return x if self.query_norm is None else self.query_norm(queries), cached
 
 
-def _rotated(x: jax.Array, by: Rotation | None) -> jax.Array:
-    return x if by is None else rotate_pairs(x, by)
+def _rotated(x: jax.Array, rope: Rotation | None) -> jax.Array:
+    return x if rope is None else rotate_pairs(x, rope)

@@ -10,6 +10,25 @@ from jaxserve.models.config import DecoderConfig
 from jaxserve.models.parameter import declare
 
 
+class Norms(nnx.Module):
+    """RMSNorm over E in all its places: each layer's, in the order of `DecoderConfig.layer_norms`, and last the final one.
+
+    `scale` [norms, E] is one parameter, because a call of a jitted function costs host time for every array that it is given. A
+    norm reads its row where it uses it: a slice at a constant place is no kernel of its own.
+    """
+
+    def __init__(self, config: DecoderConfig, dtype: jnp.dtype) -> None:
+        self.final = config.num_layers * len(config.layer_norms)
+        self.scale = declare((self.final + 1, config.hidden_size), (None, "embed"), dtype)
+        self.eps, self.offset = config.norm_eps, config.norm_offset
+
+    def __call__(self, number: int | None, x: jax.Array) -> jax.Array:
+        """x[T, E] after a norm; as it is for None."""
+        if number is None:
+            return x
+        return _rms(x, jax.lax.index_in_dim(self.scale[...], number, keepdims=False), self.eps, self.offset)
+
+
 class RMSNorm(nnx.Module):
     """x / sqrt(mean(x^2) + eps) * (scale + offset) over the last dimension."""
 
@@ -19,10 +38,7 @@ class RMSNorm(nnx.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Normalise x[..., size], computing in float32; the result has x's shape and dtype."""
-        wide = x.astype(jnp.float32)
-        inverse = jax.lax.rsqrt(jnp.mean(jnp.square(wide), axis=-1, keepdims=True) + self.eps)
-        scale = jnp.expand_dims(self.scale[...].astype(jnp.float32), tuple(range(x.ndim - 1)))
-        return (wide * inverse * (scale + self.offset if self.offset else scale)).astype(x.dtype)
+        return _rms(x, self.scale[...], self.eps, self.offset)
 
 
 class HeadsNorm(nnx.Module):
@@ -42,3 +58,11 @@ class HeadsNorm(nnx.Module):
         inverse = jax.lax.rsqrt(jnp.mean(jnp.square(wide), axis=(1, 2), keepdims=True) + self.eps)
         scale = self.scale[...].astype(jnp.float32).reshape(1, *x.shape[1:])
         return (wide * inverse * scale).astype(x.dtype)
+
+
+def _rms(x: jax.Array, scale: jax.Array, eps: float, offset: float) -> jax.Array:
+    """x[..., size] normalised, times scale[size] + offset."""
+    wide = x.astype(jnp.float32)
+    inverse = jax.lax.rsqrt(jnp.mean(jnp.square(wide), axis=-1, keepdims=True) + eps)
+    scale = jnp.expand_dims(scale.astype(jnp.float32), tuple(range(x.ndim - 1)))
+    return (wide * inverse * (scale + offset if offset else scale)).astype(x.dtype)

@@ -2,33 +2,41 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from pallas_kernels.matmul import PackedMatrix, matmul
-from pallas_kernels.matmul.packed import Form
+from pallas_kernels.matmul import Matrix, Weight, as_matrix, matmul
+from pallas_kernels.quantization import Axes
 
 Parameter = nnx.Param[jax.Array]
-"""Its value may be a PackedMatrix instead where `declare` was told of a product; see `weights.packed`."""
+"""Its value is an array, or a Matrix where `declare` was told of a product and `weights.packed` chose so; nothing here asks."""
 
 
 class Product(NamedTuple):
-    """How a parameter is the matrix of a product, and so how it may be packed: see `PackedMatrix`."""
+    """How a parameter is the matrix of a product.
 
-    split: int
-    form: Form
+    Attributes:
+        inputs: its dimensions that are inputs.
+        looked_up: whether its rows are also taken one by one.
+    """
+
+    inputs: Axes
+    looked_up: bool = False
+
+    def matrix(self, parameter: Parameter) -> Matrix:
+        weight: Weight = parameter.get_value()
+        return as_matrix(weight, self.inputs)
 
 
-COLUMNS = Product(1, "panels")
+COLUMNS = Product((0,))
 """Of `project_columns`, and of the head."""
-ROWS = Product(2, "panels")
+ROWS = Product((0, 1))
 """Of `project_rows`."""
-TABLE = Product(1, "rows")
-"""Of logits from the embedding table, which is looked up too."""
+TABLE = Product((1,), looked_up=True)
+"""Of logits from the embedding table."""
 
 
 def declare(shape: tuple[int, ...], axes: tuple[str | None, ...], dtype: jnp.dtype, product: Product | None = None) -> Parameter:
@@ -51,14 +59,12 @@ def project_columns(x: jax.Array, kernel: Parameter, bias: Parameter | None, *, 
     """x[T, E] times a matrix packed by columns [E, s, X], plus a bias [s, X]: [T, s, X] in x's dtype.
 
     The sum is in float32: exact enough to match any reference, and the only form that XLA's CPU matmuls run on bf16
-    weights without converting them first. Not `rounded`: from a packed matrix the result is in float32, for the few
-    operations before the next product. XLA's CPU code for them takes half as long where it need not round after each.
+    weights without converting them first. On GPUs the product itself adds the bias and writes x's dtype. Not `rounded`: the
+    result may be in float32, for the few operations before the next product; see `Matrix.elementwise_dtype`.
     """
-    matrix: jax.Array | PackedMatrix = kernel.get_value()
-    y = multiply_columns(x, matrix)
-    if bias is not None:
-        y += bias[...].astype(jnp.float32)[None]
-    return y.astype(x.dtype) if rounded or not isinstance(matrix, PackedMatrix) else y
+    matrix = COLUMNS.matrix(kernel)
+    y = _rounded_on_gpus(x, matrix, None if bias is None else bias[...])
+    return y.astype(x.dtype if rounded else matrix.elementwise_dtype(x.dtype))
 
 
 def project_rows(x: jax.Array, kernel: Parameter, bias: Parameter | None) -> jax.Array:
@@ -67,31 +73,25 @@ def project_rows(x: jax.Array, kernel: Parameter, bias: Parameter | None) -> jax
     Each device sums in float32. Over several devices the sum over s is the layer's all-reduce; on GPUs its terms are rounded
     to x's dtype first, as in other engines, which halves what the devices exchange.
     """
-    matrix: jax.Array | PackedMatrix = kernel.get_value()
-    if isinstance(matrix, PackedMatrix):
-        y = multiply_rows(x, matrix)
-    else:
-        rounded, wide = partial(_sum_rows, x.dtype), partial(_sum_rows, jnp.float32)
-        y = jax.lax.platform_dependent(x, matrix, cuda=rounded, default=wide)
+    y = _rounded_on_gpus(x, ROWS.matrix(kernel), None)
     if bias is not None:
         y += bias[...].astype(jnp.float32)[None]
     return y.astype(x.dtype)
 
 
-def multiply_columns(x: jax.Array, matrix: jax.Array | PackedMatrix) -> jax.Array:
-    """x[T, E] times a matrix [E, s, X], plain or packed: float32[T, s, X]."""
-    if isinstance(matrix, PackedMatrix):
-        return matmul(x, matrix).reshape(x.shape[0], *matrix.shape[1:])
-    return jnp.einsum("te,esx->tsx", x, matrix, preferred_element_type=jnp.float32)
+def _rounded_on_gpus(x: jax.Array, matrix: Matrix, bias: jax.Array | None) -> jax.Array:
+    """The product in float32, plus a bias if any; on GPUs rounded to x's dtype before it is written.
 
+    The sum of rounded terms is what cuBLASLt's product with a bias is found by. That adds in float32, and rounds once.
+    """
 
-def multiply_rows(x: jax.Array, matrix: jax.Array | PackedMatrix) -> jax.Array:
-    """x[T, s, X] times a matrix [s, X, E], plain or packed: float32[T, E]."""
-    if isinstance(matrix, PackedMatrix):
-        return matmul(x.reshape(x.shape[0], -1), matrix)
-    return jnp.einsum("tsx,sxe->te", x, matrix, preferred_element_type=jnp.float32)
+    def exact(x: jax.Array, matrix: Matrix, bias: jax.Array | None) -> jax.Array:
+        y = matmul(x, matrix)
+        return y if bias is None else y + bias.astype(jnp.float32)[None]
 
+    def rounded(x: jax.Array, matrix: Matrix, bias: jax.Array | None) -> jax.Array:
+        y = matmul(x, matrix, summed=x.dtype)
+        return y if bias is None else (y.astype(x.dtype) + bias.astype(x.dtype)[None]).astype(jnp.float32)
 
-def _sum_rows(exchanged: jnp.dtype, x: jax.Array, kernel: jax.Array) -> jax.Array:
-    """float32[T, E], the devices' terms having been rounded to `exchanged`."""
-    return jnp.einsum("tsx,sxe->te", x, kernel, preferred_element_type=exchanged).astype(jnp.float32)
+    y: jax.Array = jax.lax.platform_dependent(x, matrix, bias, cuda=rounded, default=exact)
+    return y

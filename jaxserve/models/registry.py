@@ -38,9 +38,7 @@ class Family:
     """How the checkpoints of one architecture are read.
 
     Attributes:
-        architecture: the name in `architectures` of config.json.
-        model_type: the name in `model_type`.
-        config_from_hf: parsed config.json to DecoderConfig.
+        config_from_hf: parsed config.json to DecoderConfig; raises as `decoder_config`.
         weight_rules: DecoderConfig to the place of every tensor.
     """
 
@@ -84,8 +82,7 @@ MODEL_TYPES: Mapping[str, str] = MappingProxyType({family.model_type: name for n
 def family(hf: Mapping[str, Any]) -> Family:
     """The family of a parsed config.json.
 
-    Raises:
-        UnsupportedModelError: config.json names no architecture, several, or one that jaxserve does not have.
+    Raises UnsupportedModelError: config.json names no architecture, several, or one that jaxserve does not have.
     """
     names = HfFields(hf).strings("architectures") or ()
     if len(names) != 1 or names[0] not in FAMILIES:

@@ -1,12 +1,11 @@
 """Rotary position embedding (Su et al. 2021) and the ways its frequencies are scaled for longer contexts.
 
-The rotation pairs dimension i with dimension i + D/2, the layout of Hugging Face checkpoints.
+The rotation itself is an operation, `pallas_kernels.rotate_and_write`.
 """
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,15 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from jaxserve.models.config import RopeConfig
+from pallas_kernels.rotate_and_write import Rotation, rotate
 
 Frequencies = npt.NDArray[np.float32]
-
-
-class Rotation(NamedTuple):
-    """Cosine and sine of every token's angles, each float32[T, half of the rotated dimensions]."""
-
-    cos: jax.Array
-    sin: jax.Array
 
 
 def inverse_frequencies(rope: RopeConfig, head_dim: int) -> Frequencies:
@@ -53,27 +46,19 @@ def inverse_frequencies(rope: RopeConfig, head_dim: int) -> Frequencies:
 def rotation(rope: RopeConfig, head_dim: int, positions: jax.Array) -> Rotation:
     """Cosines and sines for positions[T] int32."""
     angles = positions.astype(jnp.float32)[:, None] * inverse_frequencies(rope, head_dim)[None, :]
-    by = Rotation(jnp.cos(angles) * rope.attention_factor, jnp.sin(angles) * rope.attention_factor)
+    rotated = Rotation(jnp.cos(angles) * rope.attention_factor, jnp.sin(angles) * rope.attention_factor)
     # Without the barrier XLA computes them again in every layer, for every head. On a GPU that costs less than another kernel.
-    once: Rotation = jax.lax.platform_dependent(by, cpu=jax.lax.optimization_barrier, default=lambda by: by)
+    once: Rotation = jax.lax.platform_dependent(rotated, cpu=jax.lax.optimization_barrier, default=lambda every: every)
     return once
 
 
-def rotate(x: jax.Array, by: Rotation) -> jax.Array:
-    """Rotate queries or keys x[T, heads, D], computing in float32; the result has x's dtype. Dimensions beyond `by` stay."""
-    half = by.cos.shape[-1]
-    first, second, rest = jnp.split(x.astype(jnp.float32), (half, 2 * half), axis=-1)
-    cos, sin = by.cos[:, None, :], by.sin[:, None, :]
-    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin, rest], axis=-1).astype(x.dtype)
-
-
-def rotate_pairs(x: jax.Array, by: Rotation) -> jax.Array:
+def rotate_pairs(x: jax.Array, rope: Rotation) -> jax.Array:
     """Rotate queries or keys x[T, heads, D] whose dimensions 2i and 2i + 1 are a pair, as DeepSeek's checkpoints have them.
 
     The result has all first members of pairs, then all second ones: an order that scores do not see.
     """
     pairs = x.reshape(*x.shape[:-1], -1, 2)
-    return rotate(jnp.concatenate([pairs[..., 0], pairs[..., 1]], axis=-1), by)
+    return rotate(jnp.concatenate([pairs[..., 0], pairs[..., 1]], axis=-1), rope)
 
 
 def _llama3(rope: RopeConfig, inverse: Frequencies) -> Frequencies:

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxserve.models.config import Experts, Routing
+from jaxserve.ordering import largest
 
 TINY = 1e-20  # keeps a sum of weights that have all underflowed from being divided by
 
@@ -32,18 +33,19 @@ def route(logits: jax.Array, correction: jax.Array | None, experts: Experts) -> 
     choice = scores if correction is None else scores + correction[None]
     if routing.active_groups < routing.groups:
         choice = jnp.where(_in_best_groups(choice, routing), choice, -jnp.inf)
-    _, chosen = jax.lax.top_k(choice, experts.active)
+    chosen = largest(choice, experts.active)
     weights = jnp.take_along_axis(scores, chosen, axis=1)
     if routing.normalize:
         weights = weights / (jnp.sum(weights, axis=1, keepdims=True) + TINY)
-    return Routed(chosen.astype(jnp.int32), weights * routing.scale)
+    return Routed(chosen, weights * routing.scale)
 
 
 def _in_best_groups(choice: jax.Array, routing: Routing) -> jax.Array:
     """bool[T, X]: whether an expert is in one of its token's best groups."""
     tokens, count = choice.shape
     size = count // routing.groups
-    best, _ = jax.lax.top_k(choice.reshape(tokens, routing.groups, size), 1 if routing.group_score == "max" else 2)
-    _, groups = jax.lax.top_k(jnp.sum(best, axis=-1), routing.active_groups)
+    by_group = choice.reshape(tokens * routing.groups, size)
+    best = jnp.take_along_axis(by_group, largest(by_group, 1 if routing.group_score == "max" else 2), axis=1)
+    groups = largest(jnp.sum(best, axis=1).reshape(tokens, routing.groups), routing.active_groups)
     group = jnp.arange(count, dtype=jnp.int32) // size
     return jnp.any(groups[:, :, None] == group[None, None, :], axis=1)

@@ -63,7 +63,6 @@ class Source:
 
     @property
     def stored_shape(self) -> tuple[int, ...]:
-        """The whole tensor's shape in the checkpoint."""
         matrix = self.shape if self.rows is None else (self.rows, *self.shape[1:])
         stored = matrix[::-1] if self.transposed else matrix
         return stored if self.expert is None else (self.experts, *stored)
@@ -81,19 +80,19 @@ class WeightRule:
         path: the parameter's place in the tree.
         sources: the tensors, in packing order.
         packing: how they are packed.
-        experts: X, if the parameter has every expert's own along a first dimension: `sources` are those of the first expert,
-            then those of the next; None if it has no such dimension.
+        stack: how many of a kind the parameter has along a first dimension, as every expert's own, or all norms: `sources` are
+            those of the first one, then those of the next; None if it has no such dimension.
     """
 
     path: Path
     sources: tuple[Source, ...]
     packing: Packing
-    experts: int | None = None
+    stack: int | None = None
 
-    def of_expert(self, expert: int) -> WeightRule:
-        """The rule of one expert's part of a parameter that has such parts."""
-        each = len(self.sources) // (self.experts or 1)
-        return replace(self, sources=self.sources[expert * each : (expert + 1) * each], experts=None)
+    def member(self, number: int) -> WeightRule:
+        """The rule of one of a parameter that has several of a kind."""
+        each = len(self.sources) // (self.stack or 1)
+        return replace(self, sources=self.sources[number * each : (number + 1) * each], stack=None)
 
 
 class Output(NamedTuple):
@@ -141,20 +140,24 @@ def decoder_rules(
     table = (config.vocab_size, config.hidden_size)
     rules = [
         whole(("embedding", "table"), "model.embed_tokens.weight", table),
-        whole(("final_norm", "scale"), "model.norm.weight", (config.hidden_size,)),
+        _norm_rule(config),
     ]
     if not config.tie_embeddings:
         rules.append(WeightRule(("head", "kernel"), (Source("lm_head.weight", table),), Packing.TRANSPOSED))
     for layer in range(config.num_layers):
         path, prefix = ("layers", str(layer)), f"model.layers.{layer}"
-        rules += [
-            whole((*path, norm, "scale"), f"{prefix}.{name}.weight", (config.hidden_size,))
-            for norm, name in _NORMS[config.norms].items()
-        ]
         rules += attention(config, path, prefix) if attention else attention_rules(config, path, prefix, fused=fused)
         sparse = experts if config.experts_of(layer) is not None else None
         rules += sparse(config, path, prefix) if sparse else mlp_rules(config, (*path, "mlp"), f"{prefix}.mlp", fused=fused)
     return rules
+
+
+def _norm_rule(config: DecoderConfig) -> WeightRule:
+    """The rule of all norms over E; see `norm.Norms`."""
+    stored = _NORMS[config.norms]
+    names = [f"layers.{layer}.{stored[norm]}" for layer in range(config.num_layers) for norm in config.layer_norms]
+    sources = tuple(Source(f"model.{name}.weight", (config.hidden_size,)) for name in (*names, "norm"))
+    return WeightRule(("norms", "scale"), sources, Packing.WHOLE, len(sources))
 
 
 def attention_rules(config: DecoderConfig, path: Path, prefix: str, *, fused: bool = False) -> list[WeightRule]:
@@ -198,7 +201,6 @@ def mlp_rules(config: DecoderConfig, path: Path, prefix: str, *, fused: bool = F
 
 
 def whole(path: Path, name: str, shape: tuple[int, ...]) -> WeightRule:
-    """The rule of one tensor that is taken as it is."""
     return WeightRule(path, (Source(name, shape),), Packing.WHOLE)
 
 

@@ -1,4 +1,4 @@
-"""How a decoder is divided over tensor-parallel devices ("shards").
+"""How a decoder is divided over tensor-parallel devices ("shards"), and what they cache of a token.
 
 Each device holds whole query heads, a slice of the MLP's columns and a slice of the vocabulary. Of routed experts it holds a
 slice of each; or the devices form groups, which share them, and it holds a larger slice of each of its group's. What need not
@@ -11,8 +11,13 @@ divide:
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from jaxserve.errors import ConfigError
 from jaxserve.models.config import DecoderConfig
+from pallas_kernels import hopper
+from pallas_kernels.grouped_matmul.mosaic_gpu_support import WIDTH
+from pallas_kernels.registry import Target
 from sharding import Dimension, require_division
 
 
@@ -29,8 +34,7 @@ def padded_vocab(vocab_size: int, shards: int) -> int:
 def require_shards(config: DecoderConfig, shards: int) -> None:
     """Check that the decoder can be divided over this many devices.
 
-    Raises:
-        ConfigError: names what does not divide and the numbers of devices that would.
+    Raises ConfigError: names what does not divide and the numbers of devices that would.
     """
     experts = config.experts
     dimensions = [
@@ -53,8 +57,7 @@ def require_shards(config: DecoderConfig, shards: int) -> None:
 def require_expert_groups(config: DecoderConfig, shards: int, groups: int) -> None:
     """Check that so many groups of the devices can share the experts.
 
-    Raises:
-        ConfigError: there are no experts, or one group would have more of them or more devices than another.
+    Raises ConfigError: there are no experts, or one group would have more of them or more devices than another.
     """
     if groups == 1:
         return
@@ -66,3 +69,43 @@ def require_expert_groups(config: DecoderConfig, shards: int, groups: int) -> No
         require_division(dimensions, groups)
     except ValueError as error:
         raise ConfigError(f"{param} {error}", param=param) from error
+
+
+def expert_groups(config: DecoderConfig, shards: int, target: Target) -> int:
+    """How many groups of the devices share the experts unless somebody says: 1 if every device should have a part of each.
+
+    On Hopper it is the fewest for which a device's part of an expert has a width that the Mosaic grouped matmul takes, if any
+    number will do. Groups change no sizes: a device has as many bytes of experts either way.
+    """
+    experts = config.experts
+    if experts is None or hopper.runs_on(target) is not None:
+        return 1
+    fitting = (
+        groups
+        for groups in range(1, shards + 1)
+        if shards % groups == 0 and experts.count % groups == 0 and experts.ffn_size * groups % (shards * WIDTH) == 0
+    )
+    return next(fitting, 1)
+
+
+class CacheLayout(NamedTuple):
+    """The vectors of one token in one layer: [halves, heads, dim].
+
+    Attributes:
+        halves: 2 for key and value, 1 where the value is a part of the key (`Latent`).
+        heads: K over all devices, the repeated ones included.
+        dim: D.
+    """
+
+    halves: int
+    heads: int
+    dim: int
+
+    def shape(self, layers: int, pages: int, page_size: int) -> tuple[int, ...]:
+        """[L, P, 2, K, S, D] or [L, P, 1, K, S, D], the shape of a paged cache."""
+        return layers, pages, self.halves, self.heads, page_size, self.dim
+
+
+def cache_layout(config: DecoderConfig, shards: int) -> CacheLayout:
+    """What a decoder caches on `shards` tensor-parallel devices."""
+    return CacheLayout(2 if config.latent is None else 1, cache_kv_heads(config, shards), config.head_dim)

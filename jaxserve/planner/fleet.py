@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from jaxserve.errors import ConfigError
-from jaxserve.planner.memory import Layout, Ledger, concurrency
+from jaxserve.planner.memory import Layout, MemoryBudget, concurrency
 from jaxserve.planner.roofline import Machine, decode_step, prefill_step
 
 
@@ -65,10 +65,8 @@ class Fleet:
     """Replicas side by side.
 
     Attributes:
-        replicas, gpus: how many.
         needed: replicas that the load needs; None without a load.
         users, requests_per_s, tokens_per_s: what the fleet serves at the planned utilisation.
-        usd_per_hour: its price.
     """
 
     replicas: int
@@ -80,11 +78,10 @@ class Fleet:
     usd_per_hour: float
 
 
-def replica(layout: Layout, memory: Ledger, rates: Machine, load: Load) -> Replica:
+def replica(layout: Layout, memory: MemoryBudget, rates: Machine, load: Load) -> Replica:
     """The largest batch that memory holds and whose mean ITL is within the target.
 
-    Raises:
-        ConfigError: not one request fits, or none meets the target.
+    Raises ConfigError: not one request fits, or none meets the target.
     """
     kv_batch = concurrency(layout, memory, load.prompt + load.output)
     if kv_batch < 1:
@@ -127,7 +124,6 @@ def replica(layout: Layout, memory: Ledger, rates: Machine, load: Load) -> Repli
 
 
 def fleet(layout: Layout, one: Replica, load: Load, replicas: int | None) -> Fleet:
-    """As many replicas as given, else as the load needs, else one."""
     needed = replicas_needed(one, load)
     count = replicas or needed or 1
     return Fleet(
@@ -153,5 +149,4 @@ def replicas_needed(one: Replica, load: Load) -> int | None:
 
 
 def usd_per_m_tokens(usd_per_hour: float, tokens_per_s: float) -> float:
-    """USD a million tokens."""
     return usd_per_hour / (tokens_per_s * 3600) * 1e6

@@ -17,12 +17,15 @@ def _memory(study: Study) -> list[tuple[str, str, str]]:
     layout, room = study.layout, study.ledger
     shape, kv = layout.shape, study.ledger.kv
     bits = WEIGHT_BITS[layout.weights][1]
-    wide = sum(part.count for part in shape.parts if not part.quantized)
+    wide = sum(part.count for part in shape.parts if not layout.rounds(part))
+    scales = sum(scale.count for part in shape.parts for scale in layout.scales(part))
     rows = [
         (
             "weights",
-            "quantized x bits/8 + (embeddings, logits, norms) x 2 B",
-            f"{short(shape.num_parameters - wide)} x {bits:g}/8 + {short(wide)} x 2 = {size(study.weight_bytes)}",
+            "quantized x bits/8 + (embeddings, logits, norms) x 2 B" + (" + scales x 4 B" if scales else ""),
+            f"{short(shape.num_parameters - wide)} x {bits:g}/8 + {short(wide)} x 2"
+            + (f" + {short(scales)} x 4" if scales else "")
+            + f" = {size(study.weight_bytes)}",
         ),
         ("KV bytes a token", *_kv_bytes(study)),
         (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
@@ -11,14 +11,15 @@ from jaxserve.errors import ConfigError
 from jaxserve.planner.catalogue import Hardware
 from jaxserve.planner.shape import ModelShape, Part
 
-WeightFormat = Literal["bf16", "fp8", "int4", "mxfp4"]
+WeightFormat = Literal["bf16", "fp8", "int8", "int4", "mxfp4"]
 KvFormat = Literal["bf16", "fp8"]
 
 GIB = 2**30
 # Bits a weight: as estimates count them, and as stored. INT4 has a 16-bit scale for every 128 weights; MXFP4's 8-bit scale for
-# every 32 is always counted; the FP8 scales, one a channel, are not worth counting.
+# every 32 is always counted; the FP8 scales, one a channel, are not worth counting. INT8 is what `--quantization int8` makes: its
+# matrices and scales are counted one by one.
 WEIGHT_BITS: Mapping[str, tuple[float, float]] = MappingProxyType(
-    {"bf16": (16.0, 16.0), "fp8": (8.0, 8.0), "int4": (4.0, 4.125), "mxfp4": (4.25, 4.25)}
+    {"bf16": (16.0, 16.0), "fp8": (8.0, 8.0), "int8": (8.0, 8.0), "int4": (4.0, 4.125), "mxfp4": (4.25, 4.25)}
 )
 KV_BYTES: Mapping[str, int] = MappingProxyType({"bf16": 2, "fp8": 1})
 WORKSPACE = 1.5  # GiB a GPU: CUDA context, cuBLAS and NCCL buffers (design studies)
@@ -31,8 +32,6 @@ class Layout:
     """A model on `tp` GPUs: one replica.
 
     Attributes:
-        shape: the model.
-        hardware: the GPU.
         tp: devices that share every layer.
         weights, kv_dtype: formats of weights and of the KV cache.
     """
@@ -43,13 +42,25 @@ class Layout:
     weights: WeightFormat
     kv_dtype: KvFormat
 
+    def rounds(self, part: Part) -> bool:
+        """Whether a part takes the weight format."""
+        return bool(part.scales) if self.weights == "int8" else part.quantized
+
+    def scales(self, part: Part) -> tuple[Part, ...]:
+        """What a part has beside it, if that is counted."""
+        return part.scales if self.weights == "int8" else ()
+
     def part_bytes(self, part: Part) -> float:
         """Bytes of a part of the weights, all devices' copies counted once."""
-        return part.count * (WEIGHT_BITS[self.weights][1] if part.quantized else part.bits) / 8
+        return self._bytes(part, lambda part: part.count)
 
     def part_bytes_device(self, part: Part) -> float:
         """Bytes of a part of the weights on one device."""
-        return self.part_bytes(part) / part.count * part.on_device(self.tp, self.shape.num_kv_heads)
+        return self._bytes(part, lambda part: part.on_device(self.tp, self.shape.num_kv_heads))
+
+    def _bytes(self, part: Part, count: Callable[[Part], float]) -> float:
+        bits = WEIGHT_BITS[self.weights][1] if self.rounds(part) else part.bits
+        return (count(part) * bits + sum(count(scale) * scale.bits for scale in self.scales(part))) / 8
 
     @property
     def weight_bytes(self) -> float:
@@ -78,7 +89,7 @@ class Layout:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ledger:
+class MemoryBudget:
     """Memory of one GPU, and what its KV cache holds.
 
     Attributes:
@@ -110,11 +121,10 @@ def check_layout(layout: Layout) -> None:
         )
 
 
-def ledger(layout: Layout) -> Ledger:
+def ledger(layout: Layout) -> MemoryBudget:
     """Weights counted one by one, capacity as the driver reports it.
 
-    Raises:
-        ConfigError: the weights leave no room; says how much is short and which tp would do.
+    Raises ConfigError: the weights leave no room; says how much is short and which tp would do.
     """
     hbm, weights = layout.hardware.hbm_mib / 1024, layout.weight_bytes_device / GIB
     kv = hbm - weights - reserve(layout.hardware)
@@ -124,7 +134,7 @@ def ledger(layout: Layout) -> Ledger:
     return _ledger("GiB", layout, hbm, weights, tokens)
 
 
-def round_ledger(layout: Layout) -> Ledger | None:
+def round_ledger(layout: Layout) -> MemoryBudget | None:
     """The estimate with round figures: the size in the model's name, capacity as sold. None for a model without such a name,
     and where nothing would be left.
 
@@ -142,13 +152,13 @@ def reserve(hardware: Hardware) -> float:
     return WORKSPACE + ACTIVATIONS + hardware.margin_gb
 
 
-def concurrency(layout: Layout, memory: Ledger, context: int) -> int:
+def concurrency(layout: Layout, memory: MemoryBudget, context: int) -> int:
     """Requests of `context` tokens each that the KV cache of a replica holds."""
     return int(memory.kv * GIB // layout.kv_bytes_device(context))
 
 
-def _ledger(unit: str, layout: Layout, hbm: float, weights: float, kv_tokens: int) -> Ledger:
-    return Ledger(
+def _ledger(unit: str, layout: Layout, hbm: float, weights: float, kv_tokens: int) -> MemoryBudget:
+    return MemoryBudget(
         unit=unit,
         hbm=hbm,
         weights=weights,

@@ -25,7 +25,6 @@ _COLOURS: dict[Limit, str] = {
 
 
 def show(study: Study, console: Console, *, with_formulas: bool) -> None:
-    """Print a study, and where its numbers come from if asked."""
     parts: list[RenderableType] = [
         _title(study),
         Columns([_memory(study), _contexts(study)], padding=(0, 3)),
@@ -42,7 +41,6 @@ def show(study: Study, console: Console, *, with_formulas: bool) -> None:
 
 
 def _table(title: str, *columns: str, text: int = 1) -> Table:
-    """A table whose first `text` columns are words and the rest numbers."""
     table = Table(
         title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True
     )

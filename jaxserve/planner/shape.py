@@ -24,6 +24,7 @@ class Part:
         multiplied: whether they are a matrix that tokens are multiplied with.
         bits: of one of them, where they do not take the weight format.
         rows: of a table, whose rows are padded so that each device has as many; None of what divides evenly.
+        scales: one for each output, of matrices that --quantization int8 rounds; none of what it does not.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Part:
     multiplied: bool = True
     bits: int = 16
     rows: int | None = None
+    scales: tuple[Part, ...] = ()
 
     def on_device(self, tp: int, kv_heads: int) -> float:
         """Number of these weights on each of `tp` devices."""
@@ -82,12 +84,10 @@ class ModelShape:
 
     @property
     def num_layers(self) -> int:
-        """L."""
         return len(self.windows)
 
     @property
     def dense_layers(self) -> int:
-        """Layers with a dense MLP."""
         return self.num_layers - (sum(self.experts.layers) if self.experts else 0)
 
     @cached_property
@@ -96,7 +96,9 @@ class ModelShape:
         table = self.vocab_size * self.hidden_size
         use: Literal["row", "last"] = "last" if self.tie_embeddings else "row"
         embedding = Part("embedding", table, quantized=False, use=use, rows=self.vocab_size)
-        head = () if self.tie_embeddings else (Part("logits", table, quantized=False, use="last", rows=self.vocab_size),)
+        scales = (Part("scales", self.vocab_size, bits=32, rows=self.vocab_size),)
+        untied = Part("logits", table, quantized=False, use="last", rows=self.vocab_size, scales=scales)
+        head = () if self.tie_embeddings else (untied,)
         parts = (embedding, *head, *self._attention(), *self._mlp(), *self._norms())
         return tuple(part for part in parts if part.count)
 
@@ -122,15 +124,18 @@ class ModelShape:
             mla = self.latent
             rank, query = mla.query_rank or 0, heads * (mla.nope_dim + mla.rope_dim)
             down = embed * (mla.kv_rank + mla.rope_dim) + embed * rank
-            up = (rank or embed) * query + mla.kv_rank * heads * (mla.nope_dim + mla.value_dim)
+            absorbed = mla.kv_rank * heads * (mla.nope_dim + mla.value_dim)
+            width = layers * (mla.kv_rank + mla.rope_dim + rank)
+            outer = layers * ((rank or embed) * query + heads * mla.value_dim * embed)
             return (
-                Part("attention", layers * (up + heads * mla.value_dim * embed)),
-                Part("latent projections", layers * down, "none"),
+                Part("attention", outer, scales=_scales(layers * query, layers * embed)),
+                Part("absorbed projections", layers * absorbed),
+                Part("latent projections", layers * down, "none", scales=(Part("scales", width, "none", bits=32),)),
             )
         query, kv = heads * self.head_dim, 2 * self.num_kv_heads * self.head_dim
         return (
-            Part("attention", layers * 2 * embed * query),
-            Part("keys and values", layers * embed * kv, "kv_heads"),
+            Part("attention", layers * 2 * embed * query, scales=_scales(layers * query, layers * embed)),
+            Part("keys and values", layers * embed * kv, "kv_heads", scales=(Part("scales", layers * kv, "kv_heads", bits=32),)),
             Part("query biases", layers * self.qkv_bias * query, quantized=False, multiplied=False),
             Part("key and value biases", layers * self.qkv_bias * kv, "kv_heads", False, multiplied=False),
             Part("output biases", layers * self.output_bias * embed, "none", False, multiplied=False),
@@ -140,7 +145,7 @@ class ModelShape:
     def _mlp(self) -> tuple[Part, ...]:
         embed, moe, biased = self.hidden_size, self.experts, self.mlp_bias * self.dense_layers
         dense = (
-            Part("mlp", self.dense_layers * 3 * embed * self.ffn_size),
+            self._gated_mlp("mlp", self.dense_layers, self.ffn_size),
             Part("gate and up biases", biased * 2 * self.ffn_size, quantized=False, multiplied=False),
             Part("down biases", biased * embed, "none", False, multiplied=False),
         )
@@ -152,13 +157,17 @@ class ModelShape:
         return (
             *dense,
             Part("routed experts", each * 3 * embed * moe.ffn_size, use="routed"),
-            Part("shared expert", layers * 3 * embed * moe.shared_ffn_size),
+            self._gated_mlp("shared expert", layers, moe.shared_ffn_size),
             Part("router", layers * embed * (moe.count + moe.shared_gate), "none", False),
             Part("router corrections", each * routing.correction, "none", False, multiplied=False, bits=32),
             Part("router biases", each * routing.bias, "none", False, multiplied=False),
             Part("experts' gate and up biases", biased * 2 * moe.ffn_size, quantized=False, use="routed", multiplied=False),
             Part("experts' down biases", biased * embed, "none", False, "routed", multiplied=False),
         )
+
+    def _gated_mlp(self, name: str, layers: int, ffn: int) -> Part:
+        embed = self.hidden_size
+        return Part(name, layers * 3 * embed * ffn, scales=_scales(layers * 2 * ffn, layers * embed))
 
     def _norms(self) -> tuple[Part, ...]:
         queries, keys = (
@@ -201,3 +210,8 @@ class ModelShape:
         mla = self.latent
         scores, values = (mla.kv_rank, mla.kv_rank) if decode else (mla.nope_dim, mla.value_dim)
         return 2 * self.num_heads * (scores + mla.rope_dim + values)
+
+
+def _scales(columns: int, rows: int) -> tuple[Part, ...]:
+    """Of a matrix whose outputs are divided, and of the next, whose inputs are: each device has all of its outputs."""
+    return (Part("scales", columns, bits=32), Part("scales", rows, "none", bits=32))

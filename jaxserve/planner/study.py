@@ -9,7 +9,7 @@ from jaxserve.config.check import check_types
 from jaxserve.config.fields import require_at_least, setting
 from jaxserve.errors import ConfigError
 from jaxserve.planner import catalogue, fleet, memory, roofline
-from jaxserve.planner.memory import KvFormat, Layout, Ledger, WeightFormat
+from jaxserve.planner.memory import KvFormat, Layout, MemoryBudget, WeightFormat
 from jaxserve.planner.roofline import Machine, Step
 from jaxserve.planner.shape import ModelShape
 
@@ -70,7 +70,6 @@ class ContextRow:
     """Requests of one length.
 
     Attributes:
-        context: tokens.
         beyond_model: whether the model was made for less.
         kv_bytes_device: KV bytes of one request on one GPU.
         requests: how many a replica holds.
@@ -87,7 +86,6 @@ class DecodeRow:
     """Decode at one batch size.
 
     Attributes:
-        step: its cost.
         intensity: FLOP a byte of the whole step.
         tokens_per_s, tokens_per_s_request: output of the replica, and of one request.
         usd_per_m_tokens: USD a million output tokens at full load, prompts not counted.
@@ -105,7 +103,6 @@ class Study:
     """Every figure of a plan. Sizes and rates are per GPU or per replica as their classes say.
 
     Attributes:
-        config: the question.
         layout, rates: model, hardware and formats; rates as reached.
         parameters, active_parameters: weights, and those that one token is multiplied with.
         weight_bytes, weight_bytes_device: in all, and on one GPU.
@@ -116,8 +113,6 @@ class Study:
         crossover_batch: decode batch from which products with weights are limited by compute, at the rates' peak.
         attention_intensity: FLOP a byte of attention in decode, the same at every batch.
         floor_s: seconds a decoded token at least.
-        decode, prefill: rooflines.
-        load, replica, fleet: what is served, by one replica and by all.
         notes: what a reader would otherwise get wrong.
     """
 
@@ -130,8 +125,8 @@ class Study:
     weight_bytes_device: float
     kv_token_bytes: int
     kv_token_bytes_device: int
-    ledger: Ledger
-    round_ledger: Ledger | None
+    ledger: MemoryBudget
+    round_ledger: MemoryBudget | None
     contexts: tuple[ContextRow, ...]
     balance: float
     crossover_batch: int
@@ -210,7 +205,7 @@ def _check_lengths(config: PlanConfig, shape: ModelShape) -> None:
         )
 
 
-def _context(layout: Layout, room: Ledger, context: int) -> ContextRow:
+def _context(layout: Layout, room: MemoryBudget, context: int) -> ContextRow:
     return ContextRow(
         context=context,
         beyond_model=context > layout.shape.max_position_embeddings,
@@ -219,8 +214,7 @@ def _context(layout: Layout, room: Ledger, context: int) -> ContextRow:
     )
 
 
-def _decode(layout: Layout, room: Ledger, rates: Machine, config: PlanConfig, load: fleet.Load) -> tuple[DecodeRow, ...]:
-    """Powers of two up to what the KV cache holds, and that batch itself."""
+def _decode(layout: Layout, room: MemoryBudget, rates: Machine, config: PlanConfig, load: fleet.Load) -> tuple[DecodeRow, ...]:
     most = memory.concurrency(layout, room, config.decode_context)
     if most < 1:
         context = config.decode_context

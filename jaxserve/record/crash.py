@@ -21,13 +21,8 @@ logger = logging.getLogger(__name__)
 class CrashDumper:
     """Keeps the last crashes in a directory.
 
-    Attributes:
-        ring: the steps that a dump holds.
-
     Args:
-        ring: as above.
         directory: made if it is missing; only its owner may look into it.
-        header: of the dumps.
     """
 
     def __init__(self, ring: StepRing, directory: Path, header: RecordHeader) -> None:

@@ -19,7 +19,7 @@ import numpy as np
 from jaxserve.errors import ConfigError
 from jaxserve.record.recording import Recording
 
-VERSION = 1
+VERSION = 4
 _MAGIC = b"jaxserve record\n"
 _DIGEST_SIZE = 16
 _HEAD = struct.Struct(f"<{len(_MAGIC)}sI{_DIGEST_SIZE}s")  # magic, version, BLAKE2b of the rest

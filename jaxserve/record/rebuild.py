@@ -18,7 +18,7 @@ import numpy.typing as npt
 from jaxserve.config.windows import first_column, touched_pages
 from jaxserve.executor.base import Capabilities
 from jaxserve.record.recording import RecordedSequence, RecordedStep
-from jaxserve.step.plan import Bools, Ints, Plan, RowStart
+from jaxserve.step.plan import Bools, Ints, MoveKind, Plan, RowStart
 
 _UNKNOWN_TOKEN = 0
 
@@ -42,7 +42,6 @@ class Rebuilder:
     """Knows what an executor holds that ran the prepared steps so far. Every step is to be prepared, in order.
 
     Args:
-        sequences: of the recording.
         recorded: limits of the executor that was recorded.
         max_tokens: of a step.
     """
@@ -52,22 +51,22 @@ class Rebuilder:
         self._page_size = recorded.page_size
         self._windows = recorded.windows
         self._max_tokens = max_tokens
-        self._written: Bools = np.zeros(recorded.num_pages, np.bool_)  # pages that hold what they held in the recording
+        # Pages, and swap slots, that hold what they held in the recording.
+        self._written: Bools = np.zeros(recorded.num_pages, np.bool_)
+        self._swapped: Bools = np.zeros(recorded.swap_slots, np.bool_)
         spans = spare_spans(recorded, max_tokens)
         ends = recorded.num_pages + np.cumsum([0, *spans])
         self._spare = [np.arange(end - span, end) for span, end in zip(spans, ends[1:].tolist(), strict=True)]  # by group
-        self._places: set[int] = set()  # the same for the swap space
         # Slots that hold the last token and the sampling state of their sequence: the first sample of the recording in a slot
         # provides them, and whoever gets the slot later brings its own.
         self._sampled: set[int] = set()
 
     def prepare(self, step: RecordedStep) -> PreparedStep:
-        """The plans to run for a step."""
         plan = self._with_known_moves(step.plan)
         preludes = self._preludes(plan, step.sequences)
         if preludes:  # pages are moved before anything is written: by the first plan
-            preludes[0] = replace(preludes[0], swap_out=plan.swap_out, swap_in=plan.swap_in, copies=plan.copies)
-            plan = replace(plan, swap_out=(), swap_in=(), copies=())
+            preludes[0] = replace(preludes[0], moves=plan.moves)
+            plan = replace(plan, moves=())
         tokens, comparable = self._tokens(step)
         plan = replace(plan, tokens=tokens, starts=plan.starts + self._starts(step))
         self._sampled.update(plan.slots[plan.samples].tolist())
@@ -75,19 +74,14 @@ class Rebuilder:
 
     def _with_known_moves(self, plan: Plan) -> Plan:
         """The plan without the moves of pages that were written before the recording: preludes write where those went."""
-        if not (plan.swap_out or plan.swap_in or plan.copies):
-            return plan
-        swap_out = tuple(move for move in plan.swap_out if self._written[move[0]])
-        self._places -= {place for _, place in plan.swap_out}
-        self._places |= {place for _, place in swap_out}
-        swap_in = tuple(move for move in plan.swap_in if move[0] in self._places)
-        self._written[[page for _, page in plan.swap_in]] = False
-        self._written[[page for _, page in swap_in]] = True
-        self._places -= {place for place, _ in plan.swap_in}
-        copies = tuple(move for move in plan.copies if self._written[move[0]])
-        self._written[[page for _, page in plan.copies]] = False
-        self._written[[page for _, page in copies]] = True
-        return replace(plan, swap_out=swap_out, swap_in=swap_in, copies=copies)
+        known = []
+        for move in plan.moves:
+            source = self._swapped if move.kind is MoveKind.FROM_TIER else self._written
+            destination = self._swapped if move.kind is MoveKind.TO_TIER else self._written
+            destination[move.destination] = source[move.source]
+            if source[move.source]:
+                known.append(move)
+        return replace(plan, moves=tuple(known)) if plan.moves else plan
 
     def _preludes(self, plan: Plan, sequences: Sequence[int]) -> list[Plan]:
         """Plans that compute what rows read and nobody wrote: positions before a row's own tokens, in the row's pages.
@@ -134,7 +128,6 @@ class Rebuilder:
         return next(column for column in range(missing, -1, -1) if finds_all(column))
 
     def _compute(self, plan: Plan, row: int, tokens: Ints, first: int, end: int) -> list[Plan]:
-        """Plans that compute positions first:end of a row's sequence, in chunks."""
         one = slice(row, row + 1)
         table = self._table(plan, row).copy()
         columns = np.arange(len(table))
@@ -155,6 +148,7 @@ class Rebuilder:
                     kv_length=np.array([stop], np.int32),
                     page_table=table.reshape(1, -1),
                     samples=np.zeros(1, np.bool_),
+                    num_drafts=np.zeros(1, np.int32),
                     sampling=plan.sampling[one],
                 )
             )
@@ -197,5 +191,4 @@ def spare_spans(recorded: Capabilities, max_tokens: int) -> list[int]:
 
 
 def _pages(num_tokens: int, page_size: int) -> int:
-    """Pages that hold this many tokens."""
     return -(-num_tokens // page_size)

@@ -51,12 +51,14 @@ class RecordedStep:
         sequences: of each row, as places in the recording's `sequences`; ids may be used again when a sequence has ended.
         result: what came back; None if nothing did.
         seconds: from its submission, or from the result before if that was later, to its result; None without one.
+        masks: what its masked rows might choose; None if it had none, or did not get that far.
     """
 
     plan: Plan
     sequences: tuple[int, ...]
     result: StepResult | None
     seconds: float | None
+    masks: Ints | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +66,6 @@ class Recording:
     """Consecutive steps of an engine, the last ones it planned.
 
     Attributes:
-        header: the engine.
         reason: why the recording was taken: the traceback of a crash.
         created: when, seconds since 1970.
         sequences: every sequence in the steps.

@@ -12,8 +12,10 @@ from jaxserve.errors import ConfigError
 from jaxserve.executor.base import Capabilities, Executor
 from jaxserve.record.rebuild import PreparedStep, Rebuilder, spare_spans
 from jaxserve.record.recording import RecordedStep, Recording
-from jaxserve.step.plan import Bools, Plan, StepResult
+from jaxserve.sampling.options import MASKED, STANDARD
+from jaxserve.step.plan import Bools, Ints, MoveKind, Plan, StepResult
 
+_ANY: Ints = np.full((0, 0), -1, np.int32)  # masks of a step that never got any: its tokens are compared with none
 _NO_ROWS: Bools = np.zeros(0, np.bool_)
 
 
@@ -41,7 +43,6 @@ class ReplayedStep:
         plan: as it was recorded.
         seconds: from its submission to its result, with nothing else in flight.
         recorded_seconds: see RecordedStep; None if it had no result.
-        num_compared: tokens that were compared.
         differences: those that were not equal.
         error: what the step raised; nothing was run after it.
     """
@@ -66,8 +67,7 @@ def replay(recording: Recording, executor: Executor, clock: Clock, *, compare: b
 
     Yields a step at a time; the last one holds what the executor raised, if it did.
 
-    Raises:
-        ConfigError: the executor cannot run these plans.
+    Raises ConfigError: the executor cannot run these plans.
     """
     limits = executor.capabilities()
     _check(recording, limits, compare=compare)
@@ -79,7 +79,10 @@ def replay(recording: Recording, executor: Executor, clock: Clock, *, compare: b
             for prelude in prepared.preludes:
                 executor.submit(prelude).result()
             started = clock.now()
-            result = executor.submit(prepared.plan).result()
+            handle = executor.submit(prepared.plan)
+            if (prepared.plan.samples & (STANDARD.column(prepared.plan.sampling, MASKED) != 0)).any():
+                handle.choose(_ANY if step.masks is None else step.masks)
+            result = handle.result()
         except Exception as error:  # whatever an executor dies of is what a replay is looking for
             yield ReplayedStep(step.plan, clock.now() - started, step.seconds, error=error)
             return
@@ -92,11 +95,14 @@ def _check(recording: Recording, limits: Capabilities, *, compare: bool) -> None
     had = recording.header.capabilities
     if compare and limits.windows != had.windows:
         raise ConfigError(f"the recording has layers with windows of {had.windows} tokens, the executor of {limits.windows}")
+    if compare and limits.row_options != had.row_options:
+        options = ", ".join(had.row_options), ", ".join(limits.row_options)
+        raise ConfigError(f"the recording has rows with the options {options[0]}, the executor with {options[1]}")
     if limits.page_size != had.page_size:
         raise ConfigError(f"the recording has pages of {had.page_size} tokens, the executor of {limits.page_size}")
     needed = ["max_num_seqs", "max_num_batched_tokens", "max_model_len", "num_pages"]
-    if any(step.plan.swap_out or step.plan.swap_in for step in recording.steps):
-        needed.append("swap_places")
+    if any(move.kind is not MoveKind.COPY for step in recording.steps for move in step.plan.moves):
+        needed.append("swap_slots")
     spare = sum(spare_spans(had, limits.max_num_batched_tokens)) if compare else 0
     for name in needed:
         wanted, there = getattr(had, name) + (spare if name == "num_pages" else 0), getattr(limits, name)
@@ -105,13 +111,20 @@ def _check(recording: Recording, limits: Capabilities, *, compare: bool) -> None
 
 
 def _compare(step: RecordedStep, result: StepResult, comparable: Bools) -> tuple[int, tuple[Difference, ...]]:
-    """How many tokens were compared, and those that differ."""
     if step.result is None or not len(comparable):
         return 0, ()
-    rows = np.flatnonzero(step.plan.samples & comparable)
-    recorded, replayed = step.result.tokens[rows], result.tokens[rows]
+    plan, recorded = step.plan, step.result
+    rows = np.flatnonzero(plan.samples & comparable)
+    compared = np.minimum(recorded.num_tokens, result.num_tokens)[rows]
+    differs = (recorded.tokens[rows] != result.tokens[rows]) & (np.arange(recorded.tokens.shape[1]) < compared[:, None])
+    firsts = {int(row): int(np.argmax(wrong)) for row, wrong in zip(rows, differs, strict=True) if wrong.any()}
     differences = tuple(
-        Difference(step.plan.ids[row], int(step.plan.kv_length[row]), int(step.result.tokens[row]), int(result.tokens[row]))
-        for row in rows[recorded != replayed].tolist()
+        Difference(
+            plan.ids[row],
+            int(plan.kv_length[row] - plan.num_drafts[row]) + index,
+            int(recorded.tokens[row, index]),
+            int(result.tokens[row, index]),
+        )
+        for row, index in firsts.items()
     )
-    return len(rows), differences
+    return int(compared.sum()), differences

@@ -11,18 +11,17 @@ import numpy as np
 
 from jaxserve.record.recording import RecordedSequence, RecordedStep, RecordHeader, Recording
 from jaxserve.scheduler.request import Sequence
-from jaxserve.step.plan import Plan, StepResult
+from jaxserve.step.plan import Ints, Plan, StepResult
 
 MAX_BYTES = 256 * 2**20  # page tables of many long sequences take megabytes a step
 
 
 @dataclass(slots=True)
 class _Step:
-    """A step and the sequence of each of its rows."""
-
     plan: Plan
     sequences: tuple[Sequence, ...]
     num_bytes: int
+    masks: Ints | None = None
     result: StepResult | None = None
     seconds: float | None = None
 
@@ -32,11 +31,7 @@ class StepRing:
 
     Plans and results never change, and a sequence's tokens are only appended to, so references are enough.
 
-    Attributes:
-        capacity: steps kept.
-
     Args:
-        capacity: as above, at least 1.
         max_bytes: of the plans' arrays together; beyond it fewer steps are kept, but always the last one.
     """
 
@@ -53,6 +48,11 @@ class StepRing:
         self._num_bytes += num_bytes
         while len(self._steps) > self.capacity or (self._num_bytes > self._max_bytes and len(self._steps) > 1):
             self._num_bytes -= self._steps.popleft().num_bytes
+
+    def masked(self, plan: Plan, masks: Ints) -> None:
+        """Keep the masks of the latest plan."""
+        if self._steps and self._steps[-1].plan is plan:
+            self._steps[-1].masks = masks
 
     def collected(self, plan: Plan, result: StepResult, seconds: float) -> None:
         """Keep the result of a plan; nothing happens if its step is no longer kept. For `seconds` see RecordedStep."""
@@ -72,7 +72,7 @@ class StepRing:
                     places[id(sequence)] = len(sequences)
                     sequences.append(RecordedSequence(sequence.request, np.array(sequence.tokens, np.int32)))
             rows = tuple(places[id(sequence)] for sequence in step.sequences)
-            steps.append(RecordedStep(step.plan, rows, step.result, step.seconds))
+            steps.append(RecordedStep(step.plan, rows, step.result, step.seconds, step.masks))
         return Recording(header=header, reason=reason, created=created, sequences=tuple(sequences), steps=tuple(steps))
 
 

@@ -28,7 +28,6 @@ class Need:
     """Work that a step does only where a row needs it.
 
     Attributes:
-        name: of the work.
         only_random: whether only rows that draw can need it.
     """
 
@@ -38,9 +37,11 @@ class Need:
 
 RANDOM = Need("random")
 TRUNCATION = Need("truncation", only_random=True)
+RULES = Need("rules", only_random=True)  # rarely asked for, and dear
 PENALTIES = Need("penalties")
 BIAS = Need("bias")
 SUPPRESSION = Need("suppression")
+MASKING = Need("masking")
 LOGPROBS = Need("logprobs")
 
 
@@ -49,14 +50,15 @@ class RowSource:
     """What a sequence's options are taken from.
 
     Attributes:
-        params: of its request.
         seed: its own, 64 bits.
         stop_token_ids: tokens that end it, the model's included.
+        masked: whether a mask says at every step what it may choose (StepHandle.choose).
     """
 
     params: SamplingParams
     seed: int
     stop_token_ids: frozenset[int]
+    masked: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,7 +66,6 @@ class RowOption:
     """One option.
 
     Attributes:
-        name: of the option.
         dtype: of its numbers: 32 bits.
         neutral: what asks for nothing; padding has it.
         value: what a sequence's slot holds: a number, or `count` numbers; shorter ones are padded with `neutral`.
@@ -86,8 +87,8 @@ TEMPERATURE = RowOption("temperature", np.float32, 0.0, lambda row: row.params.t
 TOP_K = RowOption("top_k", np.int32, 0, lambda row: max(row.params.top_k, 0), need=TRUNCATION)
 TOP_P = RowOption("top_p", np.float32, 1.0, lambda row: row.params.top_p, need=TRUNCATION)
 MIN_P = RowOption("min_p", np.float32, 0.0, lambda row: row.params.min_p, need=TRUNCATION)
-TYPICAL_P = RowOption("typical_p", np.float32, 1.0, lambda row: row.params.typical_p, need=TRUNCATION)
-TOP_N_SIGMA = RowOption("top_n_sigma", np.float32, 0.0, lambda row: max(row.params.top_n_sigma, 0.0), need=TRUNCATION)
+TYPICAL_P = RowOption("typical_p", np.float32, 1.0, lambda row: row.params.typical_p, need=RULES)
+TOP_N_SIGMA = RowOption("top_n_sigma", np.float32, 0.0, lambda row: max(row.params.top_n_sigma, 0.0), need=RULES)
 PRESENCE = RowOption("presence", np.float32, 0.0, lambda row: row.params.presence_penalty, need=PENALTIES)
 FREQUENCY = RowOption("frequency", np.float32, 0.0, lambda row: row.params.frequency_penalty, need=PENALTIES)
 REPETITION = RowOption("repetition", np.float32, 1.0, lambda row: row.params.repetition_penalty, need=PENALTIES)
@@ -105,19 +106,16 @@ SUPPRESS = RowOption(
     need=SUPPRESSION,
     until_min_tokens=True,
 )
+MASKED = RowOption("masked", np.int32, 0, lambda row: row.masked, need=MASKING)
 
 
 class RowOptions:
     """Options and their places in the words of a row.
 
     Attributes:
-        options: as given.
         size: W.
         neutral: int32[W], of a row that asks for nothing.
         needs: what rows can need, in the order of the flags of a batch.
-
-    Args:
-        options: all there are, of different names.
     """
 
     def __init__(self, options: Sequence[RowOption]) -> None:
@@ -165,6 +163,10 @@ class RowOptions:
         """Where in the words it is."""
         return self._places[option]
 
+    def needed(self, words: Words, samples: npt.NDArray[np.bool_]) -> frozenset[Need]:
+        """What any row of words [R,W] that samples needs."""
+        return frozenset(need for need, flag in zip(self.needs, self.flags(words, samples), strict=True) if flag)
+
     def flags(self, words: Words, samples: npt.NDArray[np.bool_]) -> list[bool]:
         """Whether any row of words [R,W] that samples needs the work, for each of `needs`."""
         asked = (words != self.neutral) & samples[:, None]
@@ -189,5 +191,6 @@ STANDARD = RowOptions(
         HAS_BIAS,
         NUM_LOGPROBS,
         SUPPRESS,
+        MASKED,
     )
 )

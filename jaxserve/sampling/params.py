@@ -8,6 +8,8 @@ from types import MappingProxyType
 from typing import Any, cast
 
 from jaxserve.errors import InvalidRequestError
+from jaxserve.sampling.response import ResponseParams
+from jaxserve.sampling.structured import FIELD, StructuredOutputsParams
 
 # What the parameters of one request may list at most; docs/gateway.md says why.
 MAX_STOP_STRINGS = 16
@@ -92,6 +94,7 @@ class SamplingParams:
         logprobs: log-probabilities of this many likeliest tokens (and the chosen one) per position; None for none.
         prompt_logprobs: the same for prompt positions.
         prompt_logprobs_start: only for prompt positions from this one on; those before it may come from the prefix cache.
+        structured_outputs: the form that the output must have; None for any.
     """
 
     n: int = 1
@@ -123,6 +126,7 @@ class SamplingParams:
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     prompt_logprobs_start: int = 0
+    structured_outputs: StructuredOutputsParams | ResponseParams | None = None
 
     def __post_init__(self) -> None:
         for name in ("stop", "stop_token_ids", "allowed_token_ids"):
@@ -148,6 +152,8 @@ class SamplingParams:
         for name in ("ignore_eos", "include_stop_str_in_output", "skip_special_tokens"):
             _require(name, isinstance(getattr(self, name), bool), "true or false")
         _require("logit_bias", isinstance(self.logit_bias, Mapping), "a mapping from token ids to numbers")
+        form = isinstance(self.structured_outputs, StructuredOutputsParams | ResponseParams | None)
+        _require(FIELD, form, "a StructuredOutputsParams, a ResponseParams or null")
 
     def _check_ranges(self) -> None:
         _in_range("n", self.n, 1, MAX_SEQUENCES)

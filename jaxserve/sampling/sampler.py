@@ -1,16 +1,15 @@
 """sample: choose the next token of every row. Pure jax, part of the jitted step.
 
 A row's token depends on its own logits, parameters and `fold_in(key, position)` alone: neighbours, batching and bucket
-do not matter. Work that no row needs is skipped at run time. Each device works on its own part of the vocabulary; what they
-exchange is a few numbers a row: one exchange for greedy rows, one more with the largest logit for random ones, and one a
-probe where rows truncate.
+do not matter, nor which of the variants that do what it needs computes it. Each device works on its own part of the vocabulary;
+what they exchange is a few numbers a row: one exchange for greedy rows, one more with the largest logit for random ones, and one
+a pass where rows truncate.
 """
 
 from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
 from jaxserve.sampling.batch import SamplingBatch
@@ -20,10 +19,13 @@ from jaxserve.sampling.options import (
     FREQUENCY,
     HAS_BIAS,
     KEY,
+    MASKED,
+    MASKING,
     PENALTIES,
     PRESENCE,
     RANDOM,
     REPETITION,
+    RULES,
     SUPPRESS,
     SUPPRESSION,
     TEMPERATURE,
@@ -31,18 +33,24 @@ from jaxserve.sampling.options import (
 )
 from jaxserve.sampling.state import SamplerState
 from jaxserve.sampling.truncation import Rule, kept_tokens
-from jaxserve.sampling.vocabulary import LAST_INT32, Vocabulary
+from jaxserve.sampling.variants import Variant
+from jaxserve.sampling.vocabulary import LARGEST, LAST_INT32, Vocabulary
 
-LARGEST = float(np.finfo(np.float32).max)
 NO_TOKEN = -1  # of a row without valid logits
 
 
 def sample(
-    logits: jax.Array, batch: SamplingBatch, state: SamplerState, vocabulary: Vocabulary, rules: tuple[Rule, ...] = ()
+    logits: jax.Array,
+    batch: SamplingBatch,
+    state: SamplerState,
+    vocabulary: Vocabulary,
+    variant: Variant,
+    rules: tuple[Rule, ...] = (),
+    masks: jax.Array | None = None,
 ) -> jax.Array:
     """Choose one token a row.
 
-    Order: penalties, bias, suppressed tokens, temperature, top-k, top-p, the rules that `kept_tokens` has after them, then
+    Order: penalties, bias, suppressed tokens, masks, temperature, top-k, top-p, the rules that `kept_tokens` has after them, then
     Gumbel-max. Greedy rows take the largest logit before temperature, of several the lowest id. `record_tokens` enters the
     result into the state.
 
@@ -53,38 +61,50 @@ def sample(
         batch: what each row asks for.
         state: what each sequence has seen so far, of the same columns.
         vocabulary: which tokens the columns are.
+        variant: it does what the rows need.
         rules: of which tokens are kept, besides those that there are.
+        masks: int32 [R, W], for rows that are masked: see `Vocabulary.mask_of`. None if there are none.
 
     Returns:
         int32 [R], NO_TOKEN for rows without valid logits; 0 for a row whose tokens are all forbidden.
     """
-    plain = ~(batch.any(RANDOM) | batch.any(PENALTIES) | batch.any(BIAS) | batch.any(SUPPRESSION))
-    # One cond around everything: each cond that returns logits costs a copy of them even where it changes nothing.
-    tokens: jax.Array = lax.cond(
-        plain, lambda: _likeliest(logits, vocabulary), lambda: _general(logits, batch, state, vocabulary, rules)
+    # One choice around everything: each cond that returns logits costs a copy of them even where it changes nothing.
+    return variant.when(
+        (RANDOM, PENALTIES, BIAS, SUPPRESSION, MASKING),
+        batch,
+        lambda: _general(logits, batch, state, vocabulary, variant, rules, masks),
+        lambda: _likeliest(logits, vocabulary),
     )
-    return tokens
 
 
 def _general(
-    logits: jax.Array, batch: SamplingBatch, state: SamplerState, vocabulary: Vocabulary, rules: tuple[Rule, ...]
+    logits: jax.Array,
+    batch: SamplingBatch,
+    state: SamplerState,
+    vocabulary: Vocabulary,
+    variant: Variant,
+    rules: tuple[Rule, ...],
+    masks: jax.Array | None,
 ) -> jax.Array:
-    logits = _adjusted(logits, batch, state, vocabulary)
-    scores: jax.Array = lax.cond(batch.any(RANDOM), lambda: _noisy(logits, batch, vocabulary, rules), lambda: logits)
+    adjusted = _adjusted(logits, batch, state, vocabulary, variant)
+    allowed = adjusted
+    if masks is not None:
+        allowed = variant.when((MASKING,), batch, lambda: _masked(adjusted, batch, masks, vocabulary), lambda: adjusted)
+    scores = variant.when((RANDOM,), batch, lambda: _noisy(allowed, batch, vocabulary, variant, rules), lambda: allowed)
     return _likeliest(scores, vocabulary)
 
 
-def _adjusted(logits: jax.Array, batch: SamplingBatch, state: SamplerState, vocabulary: Vocabulary) -> jax.Array:
-    penalized: jax.Array = lax.cond(batch.any(PENALTIES), lambda: _penalized(logits, batch, state), lambda: logits)
-    biased: jax.Array = lax.cond(
-        batch.any(BIAS),
+def _adjusted(
+    logits: jax.Array, batch: SamplingBatch, state: SamplerState, vocabulary: Vocabulary, variant: Variant
+) -> jax.Array:
+    penalized = variant.when((PENALTIES,), batch, lambda: _penalized(logits, batch, state), lambda: logits)
+    biased = variant.when(
+        (BIAS,),
+        batch,
         lambda: penalized + jnp.where((batch[HAS_BIAS] != 0)[:, None], state.bias[batch.slot], 0.0),
         lambda: penalized,
     )
-    allowed: jax.Array = lax.cond(
-        batch.any(SUPPRESSION), lambda: _suppressed(biased, batch[SUPPRESS], vocabulary), lambda: biased
-    )
-    return allowed
+    return variant.when((SUPPRESSION,), batch, lambda: _suppressed(biased, batch[SUPPRESS], vocabulary), lambda: biased)
 
 
 def _penalized(logits: jax.Array, batch: SamplingBatch, state: SamplerState) -> jax.Array:
@@ -105,7 +125,14 @@ def _suppressed(logits: jax.Array, suppress: jax.Array, vocabulary: Vocabulary) 
     return logits.at[row, vocabulary.columns(suppress, columns)].set(-jnp.inf, mode="drop")
 
 
-def _noisy(logits: jax.Array, batch: SamplingBatch, vocabulary: Vocabulary, rules: tuple[Rule, ...]) -> jax.Array:
+def _masked(logits: jax.Array, batch: SamplingBatch, masks: jax.Array, vocabulary: Vocabulary) -> jax.Array:
+    allowed = vocabulary.mask_of(masks, logits.shape[1])
+    return jnp.where(allowed | (batch[MASKED] == 0)[:, None], logits, -jnp.inf)
+
+
+def _noisy(
+    logits: jax.Array, batch: SamplingBatch, vocabulary: Vocabulary, variant: Variant, rules: tuple[Rule, ...]
+) -> jax.Array:
     """Scores whose largest is a sample; of greedy rows the logits themselves. NaN and +inf stay what makes a row invalid."""
     largest = vocabulary.largest(jnp.max(logits, axis=1))[:, None]
     # A row may forbid every token: then all deficits are infinite rather than NaN.
@@ -113,9 +140,10 @@ def _noisy(logits: jax.Array, batch: SamplingBatch, vocabulary: Vocabulary, rule
     temperature = batch[TEMPERATURE][:, None]
     is_greedy = temperature <= 0.0
     deficit = (largest - logits) / jnp.where(is_greedy, 1.0, temperature)
-    scores: jax.Array = lax.cond(
-        batch.any(TRUNCATION),
-        lambda: jnp.where(kept_tokens(deficit, batch, vocabulary, rules) | jnp.isnan(deficit), -deficit, -jnp.inf),
+    scores = variant.when(
+        (TRUNCATION, RULES),
+        batch,
+        lambda: jnp.where(kept_tokens(deficit, batch, vocabulary, variant, rules) | jnp.isnan(deficit), -deficit, -jnp.inf),
         lambda: -deficit,
     )
     noise = gumbel_noise(batch[KEY], batch.position, logits.shape[1], vocabulary)

@@ -10,9 +10,16 @@ from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
+from jaxserve.ordering import ranked
+from jaxserve.types import MASK_BITS
+
 LAST_INT32 = 2**31 - 1
+LARGEST = float(np.finfo(np.float32).max)
+TOP_AT_ONCE = 16  # XLA has a kernel for so many on GPUs
+FEW = 256  # numbers that are compared each with each
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +50,21 @@ class Vocabulary:
         column = tokens - self.first(count)
         return jnp.where((column >= 0) & (column < count), column, count)
 
+    def mask_of(self, masks: jax.Array, count: int) -> jax.Array:
+        """Bool [R, count] of this device's columns, from masks int32 [R, W] of all tokens: bit i of word w is of token 32 w + i.
+
+        Where devices divide the vocabulary, W is a word more than its tokens and their padding take: parts begin inside of words.
+        """
+        first = self.first(count)
+        words = -(-count // MASK_BITS)
+        if self.axis is not None:
+            part = lax.dynamic_slice_in_dim(masks, first // MASK_BITS, words + 1, axis=1)
+            shift = first % MASK_BITS
+            high = jnp.where(shift == 0, 0, part[:, 1:] << (MASK_BITS - shift))
+            masks = lax.shift_right_logical(part[:, :-1], jnp.broadcast_to(shift, (masks.shape[0], words))) | high
+        bits = (masks[:, :words, None] >> jnp.arange(MASK_BITS, dtype=jnp.int32)[None, None]) & 1
+        return bits.reshape(masks.shape[0], -1)[:, :count] != 0
+
     def total(self, values: jax.Array) -> jax.Array:
         """The sum of every device's values, of any shape."""
         return values if self.axis is None else lax.psum(values, self.axis)
@@ -50,6 +72,14 @@ class Vocabulary:
     def largest(self, values: jax.Array) -> jax.Array:
         """The largest of every device's values, of any shape."""
         return values if self.axis is None else lax.pmax(values, self.axis)
+
+    def earlier(self, values: jax.Array) -> jax.Array:
+        """The sum of the values [R] of devices that have lower tokens."""
+        if self.axis is None:
+            return jnp.zeros_like(values)
+        each = lax.all_gather(values, self.axis)
+        device = jnp.arange(each.shape[0], dtype=jnp.int32)[:, None]
+        return jnp.sum(jnp.where(device < lax.axis_index(self.axis), each, 0), axis=0)
 
     def best(self, score: jax.Array, token: jax.Array) -> tuple[jax.Array, jax.Array]:
         """The largest score and the lowest token that has it.
@@ -72,12 +102,30 @@ class Vocabulary:
 
     def top(self, scores: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
         """The `count` largest of all devices' scores [R, C], f32 [R, count], and their tokens int32; ties by token."""
-        values, columns = lax.top_k(scores, min(count, scores.shape[1]))
+        values, columns = _top(scores, min(count, scores.shape[1]))
         tokens = columns.astype(jnp.int32) + self.first(scores.shape[1])
         if self.axis is None:
             return values, tokens
         # In the order of the devices, which is that of their tokens: top_k takes the first of equals.
         values = lax.all_gather(values, self.axis, axis=1, tiled=True)
         tokens = lax.all_gather(tokens, self.axis, axis=1, tiled=True)
-        values, places = lax.top_k(values, count)
+        values, places = _top(values, count)
         return values, jnp.take_along_axis(tokens, places, axis=1)
+
+
+def _top(scores: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
+    """lax.top_k, without sorting: XLA sorts a few numbers, and wherever it is asked for more than TOP_AT_ONCE."""
+    if scores.shape[1] <= FEW:
+        columns = ranked(scores)[:, :count]
+        return jnp.take_along_axis(scores, columns, axis=1), columns
+    column = lax.broadcasted_iota(jnp.int32, scores.shape, 1)
+    left, found = scores, list[jax.Array]()
+    while (more := count - sum(columns.shape[1] for columns in found)) > 0:
+        values, columns = lax.top_k(left, min(more, TOP_AT_ONCE))
+        found.append(columns)
+        last, place = values[:, -1:], columns[:, -1:]
+        taken = (left > last) | ((left == last) & (column <= place))
+        # What is left stays above what is taken, even if it was infinite.
+        left = jnp.where(taken, -jnp.inf, jnp.maximum(left, -LARGEST) if left is scores else left)
+    every = jnp.concatenate(found, axis=1)
+    return jnp.take_along_axis(scores, every, axis=1), every

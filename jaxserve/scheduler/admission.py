@@ -33,7 +33,6 @@ class Deadlines:
         self._clean_at = SMALLEST
 
     def add(self, time: float, sequence: Sequence) -> None:
-        """The sequence is due at this time; at infinity it never is."""
         if time == math.inf:
             return
         heapq.heappush(self._heap, (time, next(self._counter), sequence))
@@ -51,14 +50,12 @@ class Deadlines:
 
 
 def late_start(request: EngineRequest, now: float, retry_after: float | None = None) -> DeadlineError:
-    """The request has not started in time. Names what its time comes from."""
     name, given = request.start_limit, min(request.queue_deadline, request.deadline) - request.arrival
     message = f"{name} is {given:.4g} s: the request waited {now - request.arrival:.1f} s and did not start in time"
     return DeadlineError(message, param=name, retry_after=retry_after)
 
 
 def late_end(request: EngineRequest, now: float) -> DeadlineError:
-    """The request has not ended in time."""
     given, taken = request.deadline - request.arrival, now - request.arrival
     return DeadlineError(f"timeout is {given:.4g} s: the request took {taken:.1f} s and did not end in time", param="timeout")
 
@@ -67,14 +64,7 @@ SHORTEST_WAIT = 1.0  # seconds: nobody is asked back sooner
 
 
 class QueueBounds:
-    """Decides on requests that arrive.
-
-    Args:
-        config: the bounds.
-        waiting: the queue.
-        estimate: how long its work takes.
-        overload: whether requests come faster than they are started.
-    """
+    """Decides on requests that arrive."""
 
     def __init__(self, config: SchedulerConfig, waiting: WaitingQueue, estimate: WaitEstimate, overload: Overload) -> None:
         self._config = config
@@ -83,7 +73,6 @@ class QueueBounds:
         self._overload = overload
 
     def has_room(self, requests: ListOf[EngineRequest]) -> bool:
-        """Whether the queue takes so many sequences and tokens more."""
         tokens = sum(len(request.prompt) for request in requests)
         config, waiting = self._config, self._waiting
         if len(waiting) + len(requests) > config.max_waiting:

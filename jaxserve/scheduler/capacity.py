@@ -36,12 +36,6 @@ class Capacity:
     """Room in one step; made anew for each that admits.
 
     Args:
-        config: watermarks and reserves.
-        policies: shares of tenants and classes.
-        cache: the pages.
-        lengths: output lengths to expect.
-        step_budget: rows that may decode together.
-        running: what runs.
         spare_rows: that batch does not start in.
         kept_rows: of those that interactive sequences may have, that late ones do not start in.
     """
@@ -79,7 +73,6 @@ class Capacity:
         self._interactive = len(batch) - int(batch.sum())
 
     def started(self, sequence: Sequence) -> None:
-        """Count a sequence that was admitted; it runs."""
         tokens, growth = self._needs_of(sequence)
         self._tokens = np.append(self._tokens, tokens)
         self._growth = np.append(self._growth, growth)

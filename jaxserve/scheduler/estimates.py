@@ -46,7 +46,6 @@ class OutputLengths:
         return max(0.0, min(total, request.max_tokens) - num_output)
 
     def observe(self, request: EngineRequest, num_output: int) -> None:
-        """An output ended by itself, `num_output` tokens long."""
         self.expected_tokens += self.expected(request)
         self.actual_tokens += num_output
         key = (request.tenant, str(request.service_class))
@@ -62,6 +61,8 @@ def _moved(mean: float | None, value: float) -> float:
 
 
 HORIZON = 10.0  # seconds over which the rate is averaged
+SHORTEST, MOST_WORK = 1e-6, 1e9  # seconds and token-work that a step is believed to have: a clock may have stood still
+SLOWEST = 1e-3  # token-work a second that is believed
 OUTLIER, SHORT = 4.0, 0.1  # a step counts as at most so many times what was expected, or of so many seconds: a pause is no trend
 CORRECTION_RATE = 1 / 8  # weight of the newest comparison of an estimate with what happened
 OFF, LEAST_OFF = 2.0, 0.5  # an estimate is wrong if it misses by this factor and by so many seconds
@@ -90,8 +91,9 @@ class WaitEstimate:
         """A step did this much work while sequences waited: as much as the machine can."""
         if not (math.isfinite(seconds) and seconds > 0.0 and math.isfinite(work) and work >= 0.0):
             return
+        work, seconds = min(work, MOST_WORK), max(seconds, SHORTEST)
         if self._seconds and self._work:
-            seconds = min(seconds, OUTLIER * max(work / self.rate, SHORT))
+            seconds = min(seconds, OUTLIER * max(self.uncorrected(work), SHORT))
         kept = math.exp(-seconds / HORIZON)
         self._work = kept * self._work + work
         self._seconds = kept * self._seconds + seconds
@@ -101,8 +103,7 @@ class WaitEstimate:
         return self.uncorrected(work) * math.exp(self._log_correction)
 
     def uncorrected(self, work: float) -> float:
-        """The same by the rate alone."""
-        return work / self.rate if self.rate else 0.0
+        return work / max(self.rate, SLOWEST) if self.rate else 0.0
 
     def compare(self, uncorrected: float, waited: float) -> None:
         """A request started after so many seconds, for which `uncorrected` were worked out when it came."""
@@ -117,11 +118,7 @@ class WaitEstimate:
 
 
 class SharedPrefixes:
-    """Full pages of the prompts of unfinished sequences, by hash. Empty where prefixes are not cached.
-
-    Args:
-        cache: what is computed already.
-    """
+    """Full pages of the prompts of unfinished sequences, by hash. Empty where prefixes are not cached."""
 
     def __init__(self, cache: KVCache) -> None:
         self._cache = cache
@@ -136,7 +133,7 @@ class SharedPrefixes:
             shared += 1
         self._pages.update(hashes)
         shared_tokens = max(found, shared * self._cache.page_size)
-        return min(shared_tokens, sequence.num_scored) if sequence.wants_scores else shared_tokens
+        return min(shared_tokens, sequence.num_read) if sequence.is_read else shared_tokens
 
     def leave(self, sequence: Sequence) -> None:
         """A sequence that entered ends."""

@@ -22,7 +22,6 @@ class TokenWork:
     """Counters of tenants.
 
     Args:
-        policies: the tenants' weights.
         prefill_price, decode_price: work of one prompt token and of one output token.
     """
 
@@ -46,11 +45,9 @@ class TokenWork:
         return self._active
 
     def enter(self, tenant: str) -> None:
-        """A sequence of the tenant arrives."""
         self._active[tenant] = self._active.get(tenant, 0) + 1
 
     def leave(self, tenant: str) -> None:
-        """A sequence of the tenant ends."""
         self._active[tenant] -= 1
         if self._active[tenant] == 0:
             del self._active[tenant]
@@ -58,11 +55,9 @@ class TokenWork:
                 self._counters.pop(tenant, None)
 
     def num_waiting(self, tenant: str) -> int:
-        """Sequences of the tenant in the queue."""
         return self._waiting.get(tenant, 0)
 
     def wait(self, tenant: str) -> None:
-        """A sequence of the tenant begins to wait."""
         if tenant not in self._waiting:
             if self._waiting:  # work for tenants that run on without waiting must not put a newcomer behind a whole backlog
                 self._virtual_time = min(self._virtual_time, max(map(self.counter, self._waiting)))
@@ -72,14 +67,12 @@ class TokenWork:
         self._waiting[tenant] += 1
 
     def wait_no_more(self, tenant: str) -> None:
-        """A sequence of the tenant leaves the queue."""
         self._waiting[tenant] -= 1
         if self._waiting[tenant] == 0:
             del self._waiting[tenant]
             self._waiting_weight = self._waiting_weight - self.weight(tenant) if self._waiting else 0.0
 
     def charge(self, tenant: str, prompt: int, output: int) -> None:
-        """Tokens were computed for the tenant, which is active."""
         work = self.work(prompt, output)
         counter = self._counters[tenant] = self.counter(tenant) + work / self.weight(tenant)
         if self._waiting:
@@ -88,11 +81,9 @@ class TokenWork:
             self._virtual_time = max(self._virtual_time, counter)
 
     def work(self, prompt: float, output: float) -> float:
-        """Token-work of so many tokens."""
         return self._prefill_price * prompt + self._decode_price * output
 
     def weight(self, tenant: str) -> float:
-        """The tenant's weight."""
         return self._policies.of_tenant(tenant).weight
 
 
@@ -100,8 +91,6 @@ class PrefillTokens:
     """One step's tokens for prompts, of which some tenants' reserve is left to them.
 
     Args:
-        policies: who has a reserve.
-        budget: tokens of the step.
         eager: prompt tokens that could be computed now, by tenant.
     """
 
@@ -116,7 +105,6 @@ class PrefillTokens:
             self._reserved = {name: int(min(budget * share / total, eager[name])) for name, share in shares.items()}
 
     def left_for(self, tenant: str) -> int:
-        """Tokens that a prompt of the tenant may take."""
         if not self._reserved:
             return self.left
         others = sum(tokens for other, tokens in self._reserved.items() if other != tenant)
@@ -124,7 +112,6 @@ class PrefillTokens:
 
     @property
     def taken(self) -> int:
-        """Tokens that are given out."""
         return self._budget - self.left - self._withheld
 
     def bound(self, most: int) -> None:
@@ -140,7 +127,6 @@ class PrefillTokens:
         self._withheld = 0
 
     def take(self, tenant: str, count: int) -> None:
-        """A row of the tenant takes tokens."""
         self.left -= count
         if tenant in self._reserved:
             self._reserved[tenant] = max(0, self._reserved[tenant] - count)

@@ -24,9 +24,8 @@ The scheduler hangs out a notice at every step of an overload; who hands request
 is never changed, so the two threads need no lock; what came since it was hung out is added by whoever reads it. What the notice
 lets pass the scheduler still judges, and more leniently: it knows better, but its answer comes after a step.
 
-`LoadShedding`: load shedding: what is done about requests that cannot be in time, and what that is known by.
-
-Belongs to the scheduler's thread, but for its gate, where others learn of refusals without waiting for a step.
+`LoadShedding` counts who comes, starts and waits, and acts on it. It belongs to the scheduler's thread, but for its gate, where
+others learn of refusals without waiting for a step.
 """
 
 from __future__ import annotations
@@ -85,11 +84,9 @@ class Overload:
         return waited > (self.longest_wait + self._target) / 2
 
     def came(self, count: int) -> None:
-        """So many interactive requests came, those that were refused included."""
         self._came += count
 
     def started(self) -> None:
-        """An interactive request left the queue to run."""
         self._started += 1
 
     def first_token(self, arrival: float, now: float) -> None:
@@ -180,7 +177,6 @@ class AdmissionGate:
 
 
 def too_late(wait: float, longest_wait: float) -> OverloadedError:
-    """The refusal of a request that would not be in time."""
     return OverloadedError(
         f"the server is overloaded: the request would wait about {wait:.1f} s for its first step, more than the "
         f"{longest_wait:.1f} s that ttft_target_ms leaves (with a queue_timeout of its own it may wait that long)",
@@ -193,14 +189,9 @@ class LoadShedding:
 
     Attributes:
         gate: refuses requests in an overload, for whoever brings them from another thread.
-        overload: whether there is one.
-        estimate: how long work takes.
 
     Args:
         ttft_target: seconds to the first token that are aimed at; 0: nothing is shed.
-        waiting: the queue.
-        work: tells what tokens weigh.
-        lengths: output lengths to expect.
     """
 
     def __init__(self, ttft_target: float, waiting: WaitingQueue, work: TokenWork, lengths: OutputLengths) -> None:
@@ -213,7 +204,6 @@ class LoadShedding:
         self._num_refused = 0  # at the gate, as far as they are counted
 
     def came(self, request: EngineRequest) -> None:
-        """A request came, by its first sequence."""
         if request.service_class is not ServiceClass.BATCH and not request.of_list:
             self.overload.came(1)
 
@@ -226,13 +216,11 @@ class LoadShedding:
         self.waited(sequence, now)
 
     def first_token(self, sequence: Sequence, now: float) -> None:
-        """A sequence has its first token."""
         request = sequence.request
         if request.may_be_shed and not (sequence.late or request.parent):
             self.overload.first_token(request.arrival, now)
 
     def waited(self, sequence: Sequence, now: float) -> None:
-        """A request has waited until now, and starts or gives up."""
         if not sequence.late:
             self.estimate.compare(sequence.queued_wait, now - sequence.request.arrival)
 

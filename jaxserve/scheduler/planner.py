@@ -8,15 +8,15 @@ import numpy as np
 
 from jaxserve.scheduler.request import Sequence
 from jaxserve.scheduler.running import Footprint
-from jaxserve.step.plan import Ints, PageMoves, Plan, PromptScore, RowStart
+from jaxserve.step.plan import Ints, PageMove, Plan, Readout, RowStart
 from jaxserve.step.rows import RowTable
 
 
 class Planner:
     """Builds plans from (sequence, tokens to compute) pairs whose `num_computed` has already moved ahead.
 
-    A row that reaches the end of its sequence samples: its token becomes pending, and the next step may name it as its input
-    before the host knows it.
+    A row that reaches the end of its sequence samples: its tokens become pending, and the next step may name the last of them as
+    its input before the host knows it.
     """
 
     def __init__(self, rows: RowTable, footprint: Footprint) -> None:
@@ -24,30 +24,42 @@ class Planner:
         self._footprint = footprint
         self._step = itertools.count()
 
-    def plan(self, chosen: list[tuple[Sequence, int]], moves: PageMoves) -> Plan:
+    def plan(self, chosen: list[tuple[Sequence, int]], moves: tuple[PageMove, ...]) -> Plan:
         """The plan of the next step, R = len(chosen) rows."""
         tokens: list[int] = []
         starts: list[RowStart] = []
-        scores: list[PromptScore] = []
+        readouts: list[Readout] = []
         samples: list[bool] = []
+        num_drafts = np.zeros(len(chosen), np.int32)
         for row, (sequence, count) in enumerate(chosen):
             end, known = sequence.num_computed, len(sequence.tokens)
-            if end > known:  # the last sampled token is still on the device
+            if sequence.drafts:
+                num_drafts[row] = len(sequence.drafts)
+                tokens += (*sequence.tokens[end - count : known], *sequence.drafts)
+            elif sequence.forced and end > known:
+                following = (-1 - sequence.slot, *sequence.forced)
+                tokens += sequence.tokens[end - count : known]
+                tokens += following[max(end - count - known, 0) : end - known]
+            elif end > known:  # the last sampled token is still on the device
                 tokens += sequence.tokens[end - count : known]
                 tokens.append(-1 - sequence.slot)
             elif count == 1:
                 tokens.append(sequence.tokens[end - 1])
             else:
                 tokens += sequence.tokens[end - count : end]
-            if sequence.targets and sequence.wants_scores:
-                scores += _scores(row, sequence, end - count, end)
-            sample = end == known + sequence.num_pending
+            if sequence.reads and (readout := _readout(row, sequence, end - count, end)) is not None:
+                readouts.append(readout)
+            sample = sequence.task.generates and end == sequence.num_tokens + len(sequence.drafts)
             samples.append(sample)
             if sample:
                 if not sequence.state_loaded:
                     starts += _row_starts(sequence)
                     sequence.state_loaded = True
                 sequence.num_pending += 1
+                if sequence.drafts:
+                    sequence.num_pending += len(sequence.drafts)
+                    sequence.num_drafts += len(sequence.drafts)
+                    sequence.drafts = ()
         slots, ids = self._rows.select([sequence for sequence, _ in chosen])
         kv_length = np.array([sequence.num_computed for sequence, _ in chosen], np.int32)
         self._footprint.grew(slots, kv_length)
@@ -60,12 +72,11 @@ class Planner:
             kv_length=kv_length,
             page_table=self._rows.pages(slots),
             samples=np.array(samples, np.bool_),
+            num_drafts=num_drafts,
             sampling=self._rows.sampling(slots, kv_length),
             starts=tuple(starts),
-            scores=tuple(scores),
-            swap_out=tuple(moves.swap_out),
-            swap_in=tuple(moves.swap_in),
-            copies=tuple(moves.copies),
+            readouts=tuple(readouts),
+            moves=moves,
         )
 
 
@@ -76,16 +87,17 @@ def _query_start(chosen: list[tuple[Sequence, int]], num_tokens: int) -> Ints:
     return np.array([0, *itertools.accumulate(count for _, count in chosen)], np.int32)
 
 
-def _scores(row: int, sequence: Sequence, start: int, end: int) -> list[PromptScore]:
-    """Score what follows computed tokens start:end, unless it was scored before a preemption or is not wanted."""
-    first = max(start, sequence.num_scored)
-    targets = sequence.targets[first + 1 : end + 1]
-    sequence.num_scored = first + len(targets)
-    return [PromptScore(row, first - start, targets)] if targets else []
+def _readout(row: int, sequence: Sequence, start: int, end: int) -> Readout | None:
+    """Read computed tokens start:end, unless they were read before a preemption or need not be."""
+    first = max(start, sequence.num_read)
+    values = sequence.reads[first:end]
+    if not values:
+        return None
+    sequence.num_read = first + len(values)
+    return Readout(row, first - start, values, sequence.task.reader)
 
 
 def _row_starts(sequence: Sequence) -> list[RowStart]:
-    """The state to load before the sequence's first sample in its slot, if it needs any."""
     params = sequence.request.params
     if not (params.penalized or params.biased):
         return []

@@ -2,12 +2,11 @@
 
 Only sequences of less precedence than the one in need (a lower class, or a later admission) may be taken: the first of all always
 runs on, so something always ends. Among those: tenants beyond their quota first, then the lowest class, then the sequence
-that loses the fewest computed tokens for each page gained, then the youngest.
+that loses the fewest computed tokens for each page gained, then the youngest (`policy.cheapest`).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -15,7 +14,8 @@ from jaxserve.cache.kv_cache import PrefixMatch
 from jaxserve.cache.swap import SwapSpace
 from jaxserve.clock import Clock
 from jaxserve.config.policies import Policies
-from jaxserve.scheduler.draft import StepDraft
+from jaxserve.scheduler.choice import StepChoice
+from jaxserve.scheduler.policy import Policy, Victim
 from jaxserve.scheduler.request import RANKS, Sequence, Status
 from jaxserve.scheduler.running import RunningSet
 from jaxserve.scheduler.step_budget import StepBudget
@@ -30,11 +30,9 @@ class Preemption:
     """One sequence gave its pages back.
 
     Attributes:
-        id, tenant: whose they were.
         service_class: that it was scheduled in.
         time: clock time, seconds.
         tokens_lost: computed tokens that must be computed again; 0 if they were swapped.
-        pages_gained: pages that became free.
         swapped: whether its pages wait in the swap space.
     """
 
@@ -55,14 +53,10 @@ class Preempter:
         num_lost_tokens: computed tokens they lost; the prefix cache may still hold some.
 
     Args:
-        clock: time of events.
-        policies: the tenants' quotas.
-        running, waiting: the sequences.
         swap: where pages can wait; None if there is no such place.
         step_budget: what computing again would cost.
         high_watermark: pages that are free after a preemption.
-        estimate: tells what token-work a sequence adds to the queue.
-        tell: told of every preemption.
+        policy: chooses among victims, and between swapping and computing again.
     """
 
     def __init__(
@@ -76,6 +70,7 @@ class Preempter:
         high_watermark: int,
         estimate: Callable[[Sequence], float],
         tell: Callable[[Preemption], None],
+        policy: Policy,
     ) -> None:
         self.num_preemptions = 0
         self.num_lost_tokens = 0
@@ -89,16 +84,16 @@ class Preempter:
         self._high_watermark = high_watermark
         self._estimate = estimate
         self._tell = tell
+        self._policy = policy
 
     def within_cap(self, sequence: Sequence, num_tokens: int) -> bool:
-        """Whether the sequence's tenant may have the pages for it to grow so far."""
         cap = self._policies.of_tenant(sequence.request.tenant).kv_cap
         if cap == 1.0:
             return True
         more = self._cache.pages_for(num_tokens) - len(sequence.pages.pages)
         return self._cache.tenant_pages(sequence.request.tenant) + more <= cap * self._cache.num_usable
 
-    def make_room(self, draft: StepDraft, sequence: Sequence, num_tokens: int) -> bool:
+    def make_room(self, choice: StepChoice, sequence: Sequence, num_tokens: int) -> bool:
         """Get pages for a running sequence from those of less precedence; False if it was preempted itself.
 
         A preemption does not stop at the page that was missing but at the high watermark: with one page at a time, nearly every
@@ -110,30 +105,30 @@ class Preempter:
         behind = [
             one for one in self._running.sequences if one.precedence > precedence and (not capped or one.request.tenant == tenant)
         ]
-        candidates = [one for one in behind if one not in draft.settled]
+        candidates = [one for one in behind if one not in choice.settled]
         while candidates:
             if self.within_cap(sequence, num_tokens) and self._cache.can_grow(
                 sequence.pages, num_tokens, spare=0 if capped else self._high_watermark
             ):
                 break
-            self._preempt_cheapest(draft, candidates)
+            self._preempt_cheapest(choice, candidates)
         if self.within_cap(sequence, num_tokens) and self._running.grow(sequence, num_tokens):
             return True
-        if not draft.settled.isdisjoint(behind):
+        if not choice.settled.isdisjoint(behind):
             return False
         if len(self._running) == 1:  # only pins can be in its way
             self._cache.unpin_all()
             if self._running.grow(sequence, num_tokens):
                 return True
-        self._preempt(draft, sequence)
+        self._preempt(choice, sequence)
         return False
 
-    def make_way(self, draft: StepDraft, sequence: Sequence, match: PrefixMatch) -> None:
+    def make_way(self, choice: StepChoice, sequence: Sequence, match: PrefixMatch) -> None:
         """Preempt batch sequences so that a waiting one can start in the next step; none if all of them would not do.
 
         Those that were preempted too often count as interactive and stay. Settled rows of the step stay too.
         """
-        candidates = [one for one in self._running.sequences if one.precedence[0] == BATCH_RANK and one not in draft.settled]
+        candidates = [one for one in self._running.sequences if one.precedence[0] == BATCH_RANK and one not in choice.settled]
         count = len(sequence.tokens)
         gain = self._cache.exclusive_pages(*(one.pages for one in candidates))
         if not candidates or not self._cache.fits(match, count, spare=-gain):
@@ -141,26 +136,24 @@ class Preempter:
         while candidates:
             if self._running.rows.num_free and self._cache.fits(match, count, spare=self._high_watermark):
                 break
-            self._preempt_cheapest(draft, candidates)
+            self._preempt_cheapest(choice, candidates)
 
-    def _preempt_cheapest(self, draft: StepDraft, candidates: list[Sequence]) -> None:
+    def _preempt_cheapest(self, choice: StepChoice, candidates: list[Sequence]) -> None:
         victim = min(candidates, key=self._cost)
         candidates.remove(victim)
-        self._preempt(draft, victim)
+        self._preempt(choice, victim)
 
-    def _cost(self, sequence: Sequence) -> tuple[bool, int, float, int]:
+    def _cost(self, sequence: Sequence) -> tuple[float, ...]:
         """The smallest is preempted."""
-        rank, order = sequence.precedence
         gained = self._cache.exclusive_pages(sequence.pages)
-        cost = sequence.num_computed / gained if gained else math.inf
         share = self._policies.of_tenant(sequence.request.tenant).kv_share
         over_quota = self._cache.tenant_pages(sequence.request.tenant) > share * self._cache.num_usable
-        return not over_quota, -rank, cost, -order
+        return self._policy.victim(Victim(sequence, gained, over_quota))
 
-    def _preempt(self, draft: StepDraft, sequence: Sequence) -> None:
+    def _preempt(self, choice: StepChoice, sequence: Sequence) -> None:
         """Take the sequence's pages; it goes on later, from the front of its tenant's queue."""
-        draft.preempted = True
-        draft.tokens.left += draft.chosen.pop(sequence, 0)
+        choice.preempted = True
+        choice.tokens.left += choice.chosen.pop(sequence, 0)
         request, lost = sequence.request, sequence.num_computed
         gained = self._cache.exclusive_pages(sequence.pages)
         swapped = self._cheaper_to_swap(sequence) and self._running.swap_out(sequence)
@@ -182,7 +175,7 @@ class Preempter:
         Both grow with the tokens, so one machine and model nearly always lie on one side: swapping wins where 2 x page bytes /
         link bandwidth < page size x seconds of a prefill token. Until a prefill was measured, nothing is swapped.
         """
-        if self._swap is None:
+        if self._swap is None or sequence.num_drafts:  # nobody knows yet how much there is of it
             return False
         pages = len(self._running.computed_pages(sequence))
-        return 2 * self._swap.seconds(pages) < self._step_budget.prefill_seconds(sequence.num_computed)
+        return self._policy.swap(2 * self._swap.seconds(pages), self._step_budget.prefill_seconds(sequence.num_computed))

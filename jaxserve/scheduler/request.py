@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Collection
+from collections.abc import Sequence as ListOf
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from types import MappingProxyType
+from typing import Protocol
+
+import msgspec
+import numpy as np
 
 from jaxserve.cache.kv_cache import SequencePages
 from jaxserve.errors import JaxserveError
 from jaxserve.sampling.params import SamplingParams
-from jaxserve.step.plan import LogprobRows
+from jaxserve.step.plan import Floats, Ints, LogprobRows
+from jaxserve.step.tasks import GENERATE, Task
 from jaxserve.types import FinishReason, ServiceClass
 
 NO_SLOT = -1
@@ -26,7 +33,7 @@ class EngineRequest:
         id: unique among active sequences.
         prompt: token ids, not empty, shorter than the context.
         params: how to sample; `n` and stop strings are not the engine's concern.
-        max_tokens: output tokens at most, resolved against the context; 0 if the prompt is only scored.
+        max_tokens: output tokens at most, resolved against the context; 0 if none is generated.
         seed: 64-bit seed of this sequence's samples.
         eos_token_ids: tokens that end it unless `ignore_eos`.
         cache_root: hash of the prefix-cache namespace it may share.
@@ -38,7 +45,7 @@ class EngineRequest:
         deadline: clock time by which it must have ended.
         own_queue_timeout: whether the request itself said how long it waits.
         of_list: whether it belongs to a list of prompts whose first came before.
-        target: what follows the prompt, if the prompt is only scored: its log-probability is wanted, and no token.
+        task: name of what it wants (`step.tasks`).
     """
 
     id: str
@@ -56,7 +63,7 @@ class EngineRequest:
     deadline: float = math.inf
     own_queue_timeout: bool = False
     of_list: bool = False
-    target: int | None = None
+    task: str = GENERATE.name
 
     @property
     def may_be_shed(self) -> bool:
@@ -68,10 +75,20 @@ class EngineRequest:
         """Which option its time to start comes from: a shorter `timeout` is the time to start, too."""
         return "timeout" if self.deadline <= self.queue_deadline else "queue_timeout"
 
-    @property
-    def whole_prompt(self) -> tuple[int, ...]:
-        """The prompt as its client gave it."""
-        return self.prompt if self.target is None else (*self.prompt, self.target)
+    def with_siblings(self, siblings: Collection[Sibling]) -> list[EngineRequest]:
+        """All sequences of its request, this one first. They share its prompt, which it alone scores."""
+        params = self.params
+        if siblings and params.prompt_logprobs is not None:
+            params = replace(params, prompt_logprobs=None, prompt_logprobs_start=0)
+        others = (replace(self, id=one.id, seed=one.seed, params=params, parent=self.id) for one in siblings)
+        return [self, *others]
+
+
+class Sibling(msgspec.Struct, frozen=True, array_like=True):
+    """In what another sequence of a request differs from its first; see EngineRequest."""
+
+    id: str
+    seed: int
 
 
 class Status(Enum):
@@ -82,29 +99,46 @@ class Status(Enum):
     FINISHED = "finished"
 
 
+class Constraint(Protocol):
+    """What one sequence may say next, which follows from what it said."""
+
+    def accept(self, token: int) -> bool:
+        """It said this; returns whether anything may follow. Raises JaxserveError for what it might not say."""
+        ...
+
+    def forced(self) -> ListOf[int]:
+        """Tokens that must come next, one after another; empty where there is a choice."""
+        ...
+
+
 @dataclass(slots=True, eq=False)
 class Sequence:
     """A request's state. The one rule: `num_computed` chases `num_tokens`.
 
     Attributes:
-        num_prompt: tokens of the prompt.
+        num_prompt: tokens of the prompt that are computed.
         limit: prompt and output tokens at which it ends.
         stop_token_ids: tokens that end it.
         service_class: the class that it is scheduled in: its request's, or batch while it is demoted.
         batch: whether that is the batch class.
-        targets: tokens from the first on of which log-probabilities are wanted, that of the first excepted; empty if none are.
+        reads: a number for every token of the prompt that is read, and for those before it; empty if none is.
         tokens: prompt and output tokens known on the host.
         num_computed: tokens whose keys and values are in the cache once every submitted step has run.
-        num_pending: output tokens sampled by steps in flight, not yet known on the host (0 or 1).
+        num_pending: output tokens that steps in flight choose if all their drafts are right, not yet known on the host.
+        num_drafts: of these, how many are only chosen if a draft is right.
+        drafts: tokens that its next row guesses after the known ones.
+        constraint: what it may say; None if anything.
+        complete: whether nothing may follow its tokens.
+        forced: tokens that must follow those in flight, and are computed with them.
         num_charged: tokens that its tenant was charged for; what a preemption lost is computed again for free.
         slot: row of the executor's per-sequence state while running.
         pages: its pages while running.
         capacity: tokens that its pages hold.
         commit_at: computed tokens at which its next page is full.
-        places: where its pages are in the swap space, while it waits there.
+        swap_slots: those that its pages are in, while it waits in the swap space.
         prefix_hashes: hashes of its leading full pages, computed once for all look-ups.
         num_cached: prompt tokens found in the prefix cache when it first ran.
-        num_scored: prompt positions whose successor's log-probability was asked for, or is not wanted.
+        num_read: leading tokens of the prompt that were read, or need not be.
         state_loaded: whether its slot's sampling state was loaded since it got the slot.
         siblings: sequences of the same request that are held until this one's prompt is computed.
         parent: the sequence whose prompt pages it may share while that runs.
@@ -117,25 +151,31 @@ class Sequence:
     """
 
     request: EngineRequest
+    task: Task
     num_prompt: int
     limit: int
     stop_token_ids: frozenset[int]
     service_class: ServiceClass
     batch: bool
-    targets: tuple[int, ...]
+    reads: tuple[int, ...]
     tokens: list[int]
     status: Status = Status.WAITING
     num_computed: int = 0
     num_pending: int = 0
+    num_drafts: int = 0
+    drafts: tuple[int, ...] = ()
+    constraint: Constraint | None = None
+    complete: bool = False
+    forced: tuple[int, ...] = ()
     num_charged: int = 0
     slot: int = NO_SLOT
     pages: SequencePages = field(default_factory=lambda: SequencePages(b""))
     capacity: int = 0
     commit_at: int = 0
-    places: list[int] = field(default_factory=list)
+    swap_slots: list[int] = field(default_factory=list)
     prefix_hashes: list[bytes] = field(default_factory=list)
     num_cached: int = 0
-    num_scored: int = 0
+    num_read: int = 0
     state_loaded: bool = False
     siblings: list[Sequence] = field(default_factory=list)
     parent: Sequence | None = None
@@ -148,25 +188,24 @@ class Sequence:
     late: bool = False
 
     @classmethod
-    def from_request(cls, request: EngineRequest, max_model_len: int) -> Sequence:
-        """A waiting sequence."""
+    def from_request(cls, request: EngineRequest, max_model_len: int, task: Task = GENERATE) -> Sequence:
         stops = frozenset(request.params.stop_token_ids)
         if not request.params.ignore_eos:
             stops |= request.eos_token_ids
-        num_prompt = len(request.prompt)
-        limit = min(num_prompt + request.max_tokens, max_model_len)
-        if request.target is not None:
-            limit = num_prompt + 1  # its last row samples as every row does; nobody gets that token
+        first, reads = task.reads(request.prompt, request.params)
+        num_prompt = len(request.prompt) if task.generates else len(reads)
+        limit = min(num_prompt + request.max_tokens, max_model_len) if task.generates else num_prompt
         return cls(
             request,
+            task,
             num_prompt,
             limit,
             stops,
             service_class=request.service_class,
             batch=request.service_class is ServiceClass.BATCH,
-            targets=() if request.params.prompt_logprobs is None else request.whole_prompt,
-            tokens=list(request.prompt),
-            num_scored=max(0, request.params.prompt_logprobs_start - 1),
+            reads=tuple(reads),
+            tokens=list(request.prompt[:num_prompt]),
+            num_read=first,
         )
 
     def set_class(self, service_class: ServiceClass) -> None:
@@ -175,18 +214,30 @@ class Sequence:
         self.batch = service_class is ServiceClass.BATCH
 
     @property
-    def wants_scores(self) -> bool:
-        """Whether prompt log-probabilities are still to be computed."""
-        return self.num_scored < len(self.targets) - 1
+    def is_read(self) -> bool:
+        return self.num_read < len(self.reads)
 
     @property
     def num_tokens(self) -> int:
-        """Tokens to compute, those sampled by steps in flight included."""
-        return len(self.tokens) + self.num_pending
+        """Tokens to compute, those that steps in flight may choose and those forced behind them included."""
+        return len(self.tokens) + self.num_pending + len(self.forced)
+
+    @property
+    def takes_drafts(self) -> bool:
+        """Whether its next row may guess: all its tokens are known, and nothing that it asks for counts them one by one."""
+        params = self.request.params
+        free = self.constraint is None and not params.penalized
+        return free and not self.num_pending and self.num_output >= params.min_tokens
+
+    @property
+    def takes_forced(self) -> bool:
+        """Whether forced tokens need not be chosen: nothing else forbids or counts them, or tells how likely they were."""
+        params = self.request.params
+        chosen = params.logprobs is not None or params.allowed_token_ids is not None or params.penalized
+        return self.num_pending == 1 and not self.forced and not chosen
 
     @property
     def num_output(self) -> int:
-        """Output tokens known on the host."""
         return len(self.tokens) - self.num_prompt
 
     @property
@@ -198,16 +249,68 @@ class Sequence:
         return max(0, RANKS[self.service_class] - self.num_preemptions // PREEMPTIONS_A_CLASS), self.order
 
 
-@dataclass(slots=True)
-class Update:
-    """What one step did for one sequence.
+class PackedLogprobs(msgspec.Struct, frozen=True, array_like=True):
+    """LogprobRows as bytes, row after row: the chosen token's log-probability and rank, ids and log-probabilities of the top.
 
     Attributes:
-        id: the sequence.
-        token: its new token, or None if it was only scored (and ended by that, if nothing was to be generated) or failed.
-        logprobs, index: row `index` of `logprobs` holds the token's log-probabilities, if it wanted them.
-        score: log-probabilities of some more of its prompt tokens, in order.
-        reason: set when it finished.
+        columns: alternatives a row.
+        data: float32, int32, int32[columns] and float32[columns] a row, of this machine's byte order.
+    """
+
+    columns: int
+    data: bytes
+
+    @classmethod
+    def of(cls, rows: LogprobRows) -> PackedLogprobs:
+        parts = (_words(rows.chosen)[:, None], rows.rank[:, None], rows.top_ids, _words(rows.top))
+        return cls(rows.top_ids.shape[1], np.concatenate(parts, axis=1, dtype=np.int32).tobytes())
+
+    @property
+    def rows(self) -> LogprobRows:
+        words = np.frombuffer(self.data, np.int32).reshape(-1, 2 + 2 * self.columns)
+        floats, top = words.view(np.float32), 2 + self.columns
+        return LogprobRows(floats[:, 0], words[:, 1], words[:, 2:top], floats[:, top:])
+
+    def row(self, index: int) -> PackedLogprobs:
+        size = 8 + 8 * self.columns
+        return PackedLogprobs(self.columns, self.data[index * size : (index + 1) * size])
+
+    def first(self, count: int) -> tuple[float, int, list[int], list[float]]:
+        """The first row's numbers, of no more than `count` alternatives."""
+        view, top = memoryview(self.data), 2 + self.columns  # numpy takes longer for so few
+        words, floats, count = view.cast("i"), view.cast("f"), min(count, self.columns)
+        ids, values = words[2 : 2 + count].tolist(), floats[top : top + count].tolist()
+        return floats[0], words[1], ids, values  # type: ignore[return-value]  # floats are a view of floats
+
+
+class PackedVectors(msgspec.Struct, frozen=True, array_like=True):
+    """float32[N,width] as bytes, of this machine's byte order."""
+
+    width: int
+    data: bytes
+
+    @classmethod
+    def of(cls, vectors: Floats) -> PackedVectors:
+        return cls(vectors.shape[1], np.ascontiguousarray(vectors, np.float32).tobytes())
+
+    @property
+    def rows(self) -> Floats:
+        return np.frombuffer(self.data, np.float32).reshape(-1, self.width)
+
+
+def _words(values: Floats) -> Ints:
+    return np.ascontiguousarray(values, np.float32).view(np.int32)
+
+
+class Update(msgspec.Struct, frozen=True, array_like=True):
+    """What one step did for one sequence: made by the scheduler, and sent to the sequence's front end as it is.
+
+    Attributes:
+        token: its new token, or None if it was only read (and ended by that, if nothing was to be generated) or failed.
+        logprobs: the token's log-probabilities, one row, if it wanted them.
+        prompt_logprobs: log-probabilities of some more of its prompt tokens, in order.
+        vectors: what its task read of some more of its prompt tokens instead, in order.
+        finish_reason: set when it finished.
         error: set when it failed instead: a deadline passed, or something went wrong with this sequence alone.
         matched: the stop token that ended it (None for end-of-sequence).
         num_cached, queue_time: of its start; given with every token.
@@ -215,10 +318,10 @@ class Update:
 
     id: str
     token: int | None = None
-    logprobs: LogprobRows | None = None
-    index: int = 0
-    score: LogprobRows | None = None
-    reason: FinishReason | None = None
+    logprobs: PackedLogprobs | None = None
+    prompt_logprobs: PackedLogprobs | None = None
+    vectors: PackedVectors | None = None
+    finish_reason: FinishReason | None = None
     error: JaxserveError | None = None
     matched: int | None = None
     num_cached: int = 0

@@ -15,7 +15,7 @@ from jaxserve.cache.swap import SwapSpace
 from jaxserve.sampling.options import RowSource
 from jaxserve.scheduler.estimates import LATE
 from jaxserve.scheduler.request import NO_SLOT, Sequence, Status
-from jaxserve.step.plan import Ints, PageMoves
+from jaxserve.step.plan import Ints, MoveKind, PageMove
 from jaxserve.step.rows import RowTable
 from jaxserve.types import ServiceClass
 
@@ -24,11 +24,7 @@ Bools = npt.NDArray[np.bool_]
 
 
 class Footprint:
-    """Tokens of running sequences, now and later.
-
-    Args:
-        num_slots: sequences that can run at once.
-    """
+    """Tokens of running sequences, now and later."""
 
     def __init__(self, num_slots: int) -> None:
         self._runs = np.zeros(num_slots, np.bool_)
@@ -50,15 +46,12 @@ class Footprint:
         self._limit[slot] = limit
 
     def set_batch(self, slot: int, *, batch: bool) -> None:
-        """The slot's sequence is of another class from now on."""
         self._batch[slot] = batch
 
     def is_batch(self, slot: int) -> bool:
-        """Whether the slot's sequence counts as batch."""
         return bool(self._batch[slot])
 
     def stop(self, slot: int) -> None:
-        """The slot's sequence stops."""
         self._runs[slot] = False
 
     def grew(self, slots: Ints, lengths: Ints) -> None:
@@ -93,13 +86,10 @@ class RunningSet:
 
     Attributes:
         sequences: they, to be read only.
-        cache: the pages.
-        rows: the slots.
         footprint: what the sequences hold and will need.
         num_pages: pages they hold, those that several hold counted as often.
 
     Args:
-        cache, rows, footprint: as above.
         swap: where preempted pages can wait; None if there is no such place.
     """
 
@@ -110,7 +100,7 @@ class RunningSet:
         self.num_pages = 0
         self.sequences: list[Sequence] = []
         self._swap = swap
-        self._moves = PageMoves()
+        self._moves: list[PageMove] = []
         self._tenant_rows: Counter[str] = Counter()
 
     def __len__(self) -> int:
@@ -119,22 +109,21 @@ class RunningSet:
     def match(self, sequence: Sequence, *, fork: bool) -> PrefixMatch:
         """Pages that the sequence would start with; with `fork`, its parent's."""
         root = sequence.request.cache_root
-        if sequence.places:  # every page comes back from the swap space
+        if sequence.swap_slots:  # every page comes back from the swap space
             return PrefixMatch(root)
         if fork and sequence.parent is not None:
             return self.cache.fork_match(sequence.parent.pages, sequence.num_prompt - 1)
         known = sequence.tokens
-        if sequence.wants_scores:  # a token must run for what follows it to be scored
-            known = known[: sequence.num_scored + 1]
+        if sequence.is_read:  # a token must run to be read
+            known = known[: sequence.num_read + 1]
         return self.cache.find(root, known, sequence.prefix_hashes)
 
-    def take_moves(self) -> PageMoves:
+    def take_moves(self) -> tuple[PageMove, ...]:
         """Pages to move before the next step: what was planned since the last one that had rows."""
-        moves, self._moves = self._moves, PageMoves()
+        moves, self._moves = tuple(self._moves), []
         return moves
 
     def rows_of(self, tenant: str) -> int:
-        """Running sequences of the tenant."""
         return self._tenant_rows[tenant]
 
     def start(self, sequence: Sequence, match: PrefixMatch, *, fork: bool, expected: float) -> None:
@@ -143,10 +132,10 @@ class RunningSet:
         `expected` output tokens are reckoned with.
         """
         request = sequence.request
-        source = RowSource(request.params, request.seed, sequence.stop_token_ids)
+        source = RowSource(request.params, request.seed, sequence.stop_token_ids, masked=sequence.constraint is not None)
         sequence.slot = self.rows.take(source, sequence.num_prompt + request.params.min_tokens)
         sequence.status = Status.RUNNING
-        if sequence.places:
+        if sequence.swap_slots:
             self._swap_in(sequence)
         elif fork and sequence.parent is not None:
             parent = sequence.parent
@@ -155,7 +144,7 @@ class RunningSet:
             sequence.pages = forked.pages
             sequence.num_computed = sequence.num_prompt - 1
             sequence.num_cached = parent.num_cached
-            self._moves.copies += forked.copies
+            self._moves += [PageMove(MoveKind.COPY, *pair) for pair in forked.copies]
         else:
             sequence.pages = self.cache.begin(match, len(sequence.tokens), sequence.request.tenant)
             sequence.num_computed = match.num_tokens
@@ -187,8 +176,8 @@ class RunningSet:
         if not self.cache.slides:
             return
         for sequence in self.sequences:
-            if sequence.num_computed >= sequence.pages.slides_at:
-                places = self.cache.slide(sequence.pages, sequence.num_computed)
+            if (sure := sequence.num_computed - sequence.num_drafts) >= sequence.pages.slides_at:
+                places = self.cache.slide(sequence.pages, sure)
                 self.num_pages -= len(places)
                 self.rows.drop_pages(sequence.slot, places)
 
@@ -198,7 +187,6 @@ class RunningSet:
         self._next_commit(sequence)
 
     def set_class(self, sequence: Sequence, service_class: ServiceClass) -> None:
-        """Let the sequence run in another class."""
         self.sequences.remove(sequence)
         sequence.set_class(service_class)
         insort(self.sequences, sequence, key=attrgetter("precedence"))
@@ -214,11 +202,11 @@ class RunningSet:
         pages = self.computed_pages(sequence)
         if self._swap is None or not pages:
             return False
-        places = self._swap.take(len(pages))
-        if places is None:
+        slots = self._swap.take(len(pages))
+        if slots is None:
             return False
-        sequence.places = places
-        self._moves.swap_out += zip(pages, places, strict=True)
+        sequence.swap_slots = slots
+        self._moves += [PageMove(MoveKind.TO_TIER, *pair) for pair in zip(pages, slots, strict=True)]
         return True
 
     def stop(self, sequence: Sequence) -> None:
@@ -234,19 +222,17 @@ class RunningSet:
         sequence.slot = NO_SLOT
         sequence.capacity = 0
         sequence.state_loaded = False
-        if not sequence.places:
+        sequence.drafts = ()
+        if not sequence.swap_slots:
             sequence.num_computed = 0
 
     def forget_swapped(self, sequence: Sequence) -> None:
-        """The sequence ends while its pages wait in the swap space, if any do. Moves that did not happen yet need not."""
-        if sequence.places and self._swap is not None:
-            places = set(sequence.places)
-            self._moves.swap_out = [move for move in self._moves.swap_out if move[1] not in places]
-            self._swap.give_back(sequence.places)
-            sequence.places = []
+        """The sequence ends while its pages wait in the swap space, if any do."""
+        if sequence.swap_slots and self._swap is not None:
+            self._swap.give_back(sequence.swap_slots)
+            sequence.swap_slots = []
 
     def check(self, unfinished: list[Sequence], num_slots: int) -> None:
-        """Assert that slots, pages and swapped places belong to the right sequences."""
         assert self.sequences == sorted(self.sequences, key=attrgetter("precedence")), "out of order"
         slots = {sequence.slot for sequence in self.sequences}
         assert len(slots) == len(self.sequences) == num_slots - self.rows.num_free
@@ -254,25 +240,25 @@ class RunningSet:
             assert sequence.capacity == self.cache.capacity(sequence.pages)
             assert self.cache.num_held(sequence.pages) <= self.cache.most_pages(sequence.capacity), "more pages than windows need"
             assert sequence.num_computed <= sequence.capacity
-            assert not sequence.places, "a running sequence is swapped out"
+            assert not sequence.swap_slots, "a running sequence is swapped out"
             assert self.footprint.is_batch(sequence.slot) == sequence.batch
         assert self.num_pages == sum(self.cache.num_held(sequence.pages) for sequence in self.sequences)
         assert self._tenant_rows == Counter(sequence.request.tenant for sequence in self.sequences)
         self.cache.check(sequence.pages for sequence in unfinished)
         if self._swap is not None:
-            self._swap.check(sequence.places for sequence in unfinished)
+            self._swap.check(sequence.swap_slots for sequence in unfinished)
 
     def _swap_in(self, sequence: Sequence) -> None:
-        """Take pages for what was swapped out, and plan to move it back. A later step may use its places again."""
+        """Take pages for what was swapped out, and plan to move it back. Later moves may use its swap slots again."""
         assert self._swap is not None
         resumed = self.cache.resume(sequence.pages, sequence.num_computed)
         assert resumed, "its pages were promised"
-        self._moves.swap_in += zip(sequence.places, self.computed_pages(sequence), strict=True)
-        self._swap.give_back(sequence.places)
-        sequence.places = []
+        pairs = zip(sequence.swap_slots, self.computed_pages(sequence), strict=True)
+        self._moves += [PageMove(MoveKind.FROM_TIER, *pair) for pair in pairs]
+        self._swap.give_back(sequence.swap_slots)
+        sequence.swap_slots = []
 
     def _has_pages(self, sequence: Sequence, new: int) -> None:
-        """The sequence has `new` pages more."""
         self.num_pages += new
         sequence.capacity = self.cache.capacity(sequence.pages)
         self.rows.set_pages(sequence.slot, sequence.pages.pages)

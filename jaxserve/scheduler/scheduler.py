@@ -11,7 +11,7 @@ This is the life of sequences: they arrive, get tokens, end. `batching` chooses 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Sequence as ListOf
 
 from jaxserve.cache.kv_cache import KVCache
@@ -19,30 +19,34 @@ from jaxserve.cache.swap import SwapSpace
 from jaxserve.clock import Clock
 from jaxserve.config.fields import SchedulerConfig
 from jaxserve.config.policies import Policies
-from jaxserve.errors import InternalError, JaxserveError, OverloadedError
+from jaxserve.errors import InternalError, InvalidRequestError, JaxserveError, OverloadedError
 from jaxserve.metrics.turn import SchedulerCounts
 from jaxserve.sampling.options import STANDARD, RowOptions
 from jaxserve.scheduler.admission import Deadlines, QueueBounds, late_end, late_start
-from jaxserve.scheduler.batching import Batcher
-from jaxserve.scheduler.draft import StepDraft
+from jaxserve.scheduler.batching import Batcher, Drafter
+from jaxserve.scheduler.choice import StepChoice
+from jaxserve.scheduler.constraints import Masker, StepMasks
 from jaxserve.scheduler.estimates import OutputLengths, SharedPrefixes
 from jaxserve.scheduler.fairness import TokenWork
 from jaxserve.scheduler.load_shedding import LoadShedding
 from jaxserve.scheduler.planner import Planner
+from jaxserve.scheduler.policy import DEFAULT_POLICY, Policy
 from jaxserve.scheduler.preemption import Preempter, Preemption
-from jaxserve.scheduler.request import NO_SLOT, EngineRequest, Sequence, Status, Update
+from jaxserve.scheduler.request import NO_SLOT, Constraint, EngineRequest, PackedLogprobs, PackedVectors, Sequence, Status, Update
 from jaxserve.scheduler.running import Footprint, RunningSet
 from jaxserve.scheduler.step_budget import StepBudget
 from jaxserve.scheduler.waiting import WaitingQueue
-from jaxserve.step.plan import LogprobRows, Plan, StepResult
+from jaxserve.step.plan import Ints, Plan, Reading, StepResult
 from jaxserve.step.rows import RowTable
+from jaxserve.step.tasks import TASKS, Task
 from jaxserve.types import FinishReason, ServiceClass
 
 logger = logging.getLogger(__name__)
 
+NOT_FINITE = "the model's logits are not finite"
+
 
 def log_preemption(event: Preemption) -> None:
-    """What is done with a preemption if nobody asks for it."""
     logger.info("preempted %s: %d tokens lost, %d pages gained", event.id, event.tokens_lost, event.pages_gained)
 
 
@@ -50,21 +54,20 @@ class Scheduler:
     """Owns every sequence and the page pool; called by one thread.
 
     Attributes:
-        cache: the pages.
-        clock: time, in which arrivals and deadlines are given.
         lengths: output lengths expected, and how well they were met.
         gate: refuses requests in an overload, for whoever brings them from another thread.
 
     Args:
-        config: budgets and limits.
-        cache: the pages.
         max_model_len: longest prompt plus output, tokens.
-        clock: time.
         policies: what classes and tenants may take; no limits by default.
         swap: where preempted pages can wait; None if they are always computed again.
         on_preemption: told of every preemption.
         step_sizes: tokens that steps with prompts are computed as, ascending; powers of two by default.
         row_options: what the words of a row are.
+        drafter: guesses tokens that rows verify; None for none.
+        tasks: what requests may want, by name.
+        policy: how it chooses where it may.
+        masker: makes the masks of sequences that are constrained; None if there are none.
     """
 
     def __init__(
@@ -79,6 +82,10 @@ class Scheduler:
         on_preemption: Callable[[Preemption], None] = log_preemption,
         step_sizes: ListOf[int] = (),
         row_options: RowOptions = STANDARD,
+        drafter: Drafter | None = None,
+        tasks: Mapping[str, Task] = TASKS,
+        policy: Policy = DEFAULT_POLICY,
+        masker: Masker | None = None,
     ) -> None:
         policies = policies or Policies()
         self.cache = cache
@@ -86,13 +93,15 @@ class Scheduler:
         self.lengths = OutputLengths()
         self._prefixes = SharedPrefixes(cache)
         self._config = config
+        self._tasks = tasks
+        self._masks = StepMasks(masker, clock)
         self._max_model_len = max_model_len
         self._rows = RowTable(config.max_num_seqs, cache.pages_for(max_model_len), row_options)
         footprint = Footprint(config.max_num_seqs)
         self._planner = Planner(self._rows, footprint)
         self._work = TokenWork(policies, config.prefill_price, config.decode_price)
         self._step_budget = StepBudget(config.max_num_batched_tokens, config.max_num_seqs, config.itl_target, step_sizes)
-        self._waiting = WaitingQueue(self._work, config.aging_s)
+        self._waiting = WaitingQueue(self._work, config.aging_s, policy)
         self._shedding = LoadShedding(config.ttft_target, self._waiting, self._work, self.lengths)
         self._bounds = QueueBounds(config, self._waiting, self._shedding.estimate, self._shedding.overload)
         self.gate = self._shedding.gate
@@ -108,6 +117,7 @@ class Scheduler:
             high_watermark,
             self._work_again,
             on_preemption,
+            policy,
         )
         self._batcher = Batcher(
             config,
@@ -120,11 +130,13 @@ class Scheduler:
             self._step_budget,
             self._preempter,
             self._started,
+            drafter,
+            policy,
         )
         self._sequences: dict[str, Sequence] = {}
         self._starts = Deadlines()
         self._ends = Deadlines()
-        self._in_flight: dict[int, StepDraft] = {}  # by the number of its plan
+        self._in_flight: dict[int, StepChoice] = {}  # by the number of its plan
         self._ended: list[Update] = []
 
     @property
@@ -139,7 +151,6 @@ class Scheduler:
 
     @property
     def num_preemptions(self) -> int:
-        """Times that a sequence gave its pages back."""
         return self._preempter.num_preemptions
 
     @property
@@ -148,9 +159,9 @@ class Scheduler:
         return self._preempter.num_lost_tokens
 
     def counts(self) -> SchedulerCounts:
-        """What was counted since the start."""
         shedding = self._shedding
-        return SchedulerCounts(self._step_budget.num_raised, shedding.estimate.num_wrong, shedding.overload.num_begun)
+        learned = self._step_budget.num_raised, shedding.estimate.num_wrong, shedding.overload.num_begun
+        return SchedulerCounts(*learned, self._masks.num_rows, self._masks.seconds, self._masks.num_forced)
 
     @property
     def has_work(self) -> bool:
@@ -166,8 +177,10 @@ class Scheduler:
         """Whether the waiting queue takes these sequences too."""
         return self._bounds.has_room(requests)
 
-    def add(self, requests: ListOf[EngineRequest]) -> None:
+    def add(self, requests: ListOf[EngineRequest], constraint: Callable[[], Constraint] | None = None) -> None:
         """Queue the sequences of one request, all or none; those with a `parent` among them wait for its prompt to share it.
+
+        Each gets a `constraint` of its own, if there is one.
 
         Into a full queue a tenant comes at the cost of one that has more in it: the newest of those are told to come back.
         Raises QueueFullError or OverloadedError, with the seconds after which it may be taken.
@@ -178,7 +191,10 @@ class Scheduler:
         self._bounds.check(requests, now)
         overloaded, wait = self._shedding.overload.is_on, self._bounds.uncorrected(first)
         late = not first.may_be_shed and self._bounds.yields(first)
-        sequences = {request.id: Sequence.from_request(request, self._max_model_len) for request in requests}
+        sequences = {request.id: self._sequence(request) for request in requests}
+        if constraint is not None:
+            for sequence in sequences.values():
+                sequence.constraint = constraint()
         for name, sequence in sequences.items():
             sequence.parent = sequences.get(sequence.request.parent or "")
             if sequence.parent is not None:
@@ -220,12 +236,25 @@ class Scheduler:
         """Plan the next step; None if there is nothing to compute."""
         self._expire()
         self._shedding.look(self.clock.now())
-        draft = self._batcher.step()
-        if not draft.rows:
+        choice = self._batcher.step()
+        if not choice.rows:
             return None
-        plan = self._planner.plan(draft.rows, self._running.take_moves())
-        self._in_flight[plan.step] = draft
+        plan = self._planner.plan(choice.rows, self._running.take_moves())
+        choice.masked = self._masks.rows(plan, choice.rows)
+        self._in_flight[plan.step] = choice
         return plan
+
+    def masks(self, plan: Plan) -> Ints | None:
+        """What the rows of a step may choose, once the step before it was applied: see `StepHandle.choose`. None if anything.
+
+        Sequences that may choose nothing end.
+        """
+        choice = self._in_flight[plan.step]
+        if not choice.masked:
+            return None
+        masks, failed = self._masks.make(plan, choice.masked)
+        self._ended += [self._fail(sequence, error) for sequence, error in failed]
+        return masks
 
     def take_ended(self) -> list[Update]:
         """Sequences that ended outside of a step since the last call: deadlines passed."""
@@ -240,26 +269,36 @@ class Scheduler:
             result: what it produced.
             seconds: how long it took; None if nobody measured it.
         """
-        draft = self._in_flight.pop(plan.step)
+        choice = self._in_flight.pop(plan.step)
         if seconds is not None:
-            self._observe(plan, seconds, draft)
+            self._observe(plan, seconds, choice)
         updates = []
-        scores = {score.row: rows for score, rows in zip(plan.scores, result.scores, strict=True)}
+        readings = {readout.row: reading for readout, reading in zip(plan.readouts, result.readings, strict=True)}
+        packed = None if result.logprobs is None else PackedLogprobs.of(result.logprobs)
         samples = plan.samples.tolist()
-        tokens = result.tokens.tolist()
-        for row, (sequence, _) in enumerate(draft.rows):
+        width = result.tokens.shape[1]
+        tokens = result.tokens.reshape(-1).tolist()
+        for row, (sequence, _) in enumerate(choice.rows):
             if sequence.status is Status.FINISHED:  # while the step was in flight: its token is discarded
                 continue
-            score = scores.get(row) if scores else None
+            reading = readings.get(row) if readings else None
             if samples[row]:
-                logprobs = result.logprobs if sequence.request.params.logprobs is not None else None
-                updates.append(self._take_token(sequence, tokens[row], row, logprobs, score))
-            elif score is not None:
-                updates.append(Update(sequence.request.id, score=score))
+                logprobs = packed if sequence.request.params.logprobs is not None else None
+                if width == 1:
+                    updates.append(self._take_token(sequence, tokens[row], row, logprobs, reading))
+                else:
+                    self._refuse_drafts(sequence, int(plan.num_drafts[row]), int(result.num_tokens[row]))
+                    places = range(row * width, row * width + int(result.num_tokens[row]))
+                    updates += self._take_tokens(sequence, tokens, places, logprobs, reading)
+                if sequence.constraint is not None:
+                    updates += self._follow(sequence)
+            elif reading is not None or not sequence.task.generates:
+                updates += self._take_reading(
+                    sequence, reading or Reading(), last=int(plan.kv_length[row]) == sequence.num_prompt
+                )
         return updates
 
     def check(self) -> None:
-        """Assert the invariants between sequences, slots and pages."""
         unfinished = list(self._sequences.values())
         running, waiting = set(self._running.sequences), set(self._waiting)
         held = [sibling for sequence in unfinished for sibling in sequence.siblings]
@@ -268,54 +307,93 @@ class Scheduler:
             assert (sequence in running) == (sequence.status is Status.RUNNING) == (sequence.slot != NO_SLOT)
             assert (sequence in waiting or sequence in held) == (sequence.status is Status.WAITING)
             assert sequence.num_computed <= sequence.num_tokens
-            assert sequence.status is Status.RUNNING or sequence.places or not sequence.num_computed
+            assert sequence.status is Status.RUNNING or sequence.swap_slots or not sequence.num_computed
         self._waiting.check(held)
         self._running.check(unfinished, self._config.max_num_seqs)
         self._prefixes.check(unfinished)
+
+    def _sequence(self, request: EngineRequest) -> Sequence:
+        task = self._tasks.get(request.task)
+        if task is None:
+            raise InvalidRequestError(f"there is no task {request.task!r}", param="task")
+        return Sequence.from_request(request, self._max_model_len, task)
 
     def _expected_work(self, sequence: Sequence, shared: int) -> float:
         """Token-work that is left to do for a sequence that waits, its siblings' held behind it not counted.
 
         `shared` of its tokens need not be computed for it.
         """
-        prompt = 0 if sequence.places else len(sequence.tokens) - shared
+        prompt = 0 if sequence.swap_slots else len(sequence.tokens) - shared
         return self._work.work(prompt, self.lengths.remaining(sequence.request, sequence.num_output))
 
     def _work_again(self, sequence: Sequence) -> float:
-        """Token-work of a sequence that was preempted."""
         return self._expected_work(sequence, self._running.match(sequence, fork=False).num_tokens)
 
     def _started(self, sequence: Sequence) -> None:
         self._shedding.started(sequence, self.clock.now())
 
-    def _observe(self, plan: Plan, seconds: float, draft: StepDraft) -> None:
+    def _observe(self, plan: Plan, seconds: float, choice: StepChoice) -> None:
         """Learn what a step costs, and how fast work is done by steps that have no room for more."""
         self._step_budget.observe(
             plan.num_rows,
             plan.num_tokens,
             seconds,
-            allowed=draft.allowed,
-            rows_held=draft.rows_held,
-            tokens_held=draft.tokens_held,
+            allowed=choice.allowed,
+            rows_held=choice.rows_held,
+            tokens_held=choice.tokens_held,
         )
-        if draft.full:
-            decodes = int((plan.query_start[1:] - plan.query_start[:-1] == 1).sum())
-            self._shedding.estimate.observe(self._work.work(plan.num_tokens - decodes, decodes), seconds)
+        if choice.full:
+            work = self._work.work(choice.prefill_tokens, plan.num_tokens - choice.prefill_tokens)
+            self._shedding.estimate.observe(work, seconds)
 
     def _take_token(
-        self, sequence: Sequence, token: int, row: int, logprobs: LogprobRows | None, score: LogprobRows | None
+        self, sequence: Sequence, token: int, row: int, logprobs: PackedLogprobs | None, reading: Reading | None
     ) -> Update:
-        """One row's token. Whatever goes wrong with it ends this sequence alone."""
+        """One of a row's tokens, in one of the result's. Whatever goes wrong with it ends this sequence alone."""
         try:
             if token < 0:
-                raise InternalError("the model's logits are not finite")
-            if sequence.request.target is not None:
-                return self._end_scored(sequence, score)
+                raise InternalError(NOT_FINITE)
             reason, matched = self._append(sequence, token)
         except Exception as error:
             return self._fail(sequence, error)
+        own = None if logprobs is None else logprobs.row(row)
+        read = None if reading is None or reading.logprobs is None else PackedLogprobs.of(reading.logprobs)
         name, num_cached, queue_time = sequence.request.id, sequence.num_cached, sequence.queue_time
-        return Update(name, token, logprobs, row, score, reason, None, matched, num_cached, queue_time)
+        return Update(name, token, own, read, None, reason, None, matched, num_cached, queue_time)
+
+    def _take_tokens(
+        self,
+        sequence: Sequence,
+        tokens: list[int],
+        rows: Iterable[int],
+        logprobs: PackedLogprobs | None,
+        reading: Reading | None,
+    ) -> Iterator[Update]:
+        for row in rows:
+            if sequence.status is not Status.FINISHED:
+                yield self._take_token(sequence, tokens[row], row, logprobs, reading)
+                reading = None
+
+    def _follow(self, sequence: Sequence) -> Iterator[Update]:
+        """The tokens that had to come after the one that was chosen, and the end of what may be said."""
+        forced, sequence.forced = sequence.forced, ()
+        for token in forced:
+            if sequence.status is not Status.FINISHED:
+                sequence.num_pending += 1
+                self._masks.num_forced += 1
+                yield self._take_token(sequence, token, 0, None, None)
+        if sequence.complete and sequence.status is not Status.FINISHED:
+            self._end(sequence)
+            name, num_cached, queue_time = sequence.request.id, sequence.num_cached, sequence.queue_time
+            yield Update(name, finish_reason=FinishReason.STOP, num_cached=num_cached, queue_time=queue_time)
+
+    def _refuse_drafts(self, sequence: Sequence, drafts: int, num_tokens: int) -> None:
+        """Take back what a row of a step reckoned with: not all of its drafts were right."""
+        refused = 1 + drafts - num_tokens
+        sequence.num_drafts -= drafts
+        sequence.num_pending -= refused
+        if sequence.num_computed:  # else it was preempted meanwhile
+            sequence.num_computed -= refused
 
     def _append(self, sequence: Sequence, token: int) -> tuple[FinishReason | None, int | None]:
         """Add a sampled token; the reason if it ends the sequence, and the stop token that did."""
@@ -332,17 +410,30 @@ class Scheduler:
         if token in sequence.stop_token_ids and known - sequence.num_prompt > request.params.min_tokens:
             self._end(sequence)
             return FinishReason.STOP, token if token in request.params.stop_token_ids else None
+        if sequence.constraint is not None and not sequence.constraint.accept(token):
+            sequence.complete = True
+            return None, None
         if known >= sequence.limit:
             self._end(sequence)
             return FinishReason.LENGTH, None
         return None, None
 
-    def _end_scored(self, sequence: Sequence, score: LogprobRows | None) -> Update:
-        """The end of the prompt was computed, and no more was asked for: the row's token is nobody's."""
-        sequence.num_pending -= 1
-        self._finish(sequence)
+    def _take_reading(self, sequence: Sequence, reading: Reading, *, last: bool) -> Iterator[Update]:
+        """What was read of a chunk of a prompt, if anything; the `last` ends a sequence that generates nothing.
+
+        So does the first that is not finite: how a prompt is cut into chunks must not decide what becomes of it.
+        """
+        logprobs = None if reading.logprobs is None else PackedLogprobs.of(reading.logprobs)
+        vectors = None if reading.vectors is None else PackedVectors.of(reading.vectors)
         name, num_cached, queue_time = sequence.request.id, sequence.num_cached, sequence.queue_time
-        return Update(name, score=score, reason=FinishReason.LENGTH, num_cached=num_cached, queue_time=queue_time)
+        if not sequence.task.generates and not reading.is_finite:
+            yield self._fail(sequence, InternalError(NOT_FINITE))
+        elif sequence.task.generates or not last:
+            if logprobs is not None or vectors is not None:
+                yield Update(name, prompt_logprobs=logprobs, vectors=vectors)
+        else:
+            self._finish(sequence)
+            yield Update(name, None, None, logprobs, vectors, FinishReason.LENGTH, num_cached=num_cached, queue_time=queue_time)
 
     def _end(self, sequence: Sequence) -> None:
         """It ended by itself: its length is what such outputs get to."""
@@ -350,7 +441,6 @@ class Scheduler:
         self._finish(sequence)
 
     def _fail(self, sequence: Sequence, error: Exception) -> Update:
-        """End one sequence because of an error of its own; all others go on."""
         if not isinstance(error, JaxserveError):
             logger.exception("request %s failed", sequence.request.id)
             error = InternalError(f"the request failed: {error!r}")
@@ -370,7 +460,6 @@ class Scheduler:
             self._ended += [self._fail(one, error) for one in (*newest.siblings, newest)]
 
     def _expire(self) -> None:
-        """End what should have started or ended by now."""
         now = self.clock.now()
         for sequence in self._starts.due(now):
             first = sequence.parent or sequence

@@ -184,8 +184,6 @@ class StepBudget:
         num_raised: times that a step was made larger than learned costs allow, because steps were shorter than they might be.
 
     Args:
-        max_tokens: tokens of a step at most.
-        max_rows: rows of a step at most.
         itl_target: seconds between tokens promised to interactive sequences; 0 for no promise.
         sizes: tokens that steps with prompts are computed as, ascending; powers of two by default.
     """
@@ -301,12 +299,7 @@ SPARE = 8  # one row in so many is left free
 
 
 class BatchHeadroom:
-    """Where no time between tokens is promised to interactive sequences, and while none come, batch leaves nothing.
-
-    Args:
-        config: rows of a step, and what is promised.
-        step_budget: how large steps may be.
-    """
+    """Where no time between tokens is promised to interactive sequences, and while none come, batch leaves nothing."""
 
     def __init__(self, config: SchedulerConfig, step_budget: StepBudget) -> None:
         self._config = config

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import takewhile
 
 from jaxserve.scheduler.fairness import TokenWork
+from jaxserve.scheduler.policy import DEFAULT_POLICY, Policy
 from jaxserve.scheduler.request import RANKS, Sequence
 from jaxserve.types import ServiceClass
 
@@ -27,20 +28,25 @@ class AdmissionOrder:
     Args:
         queues: the sequences that wait; those that are admitted leave it.
         served: time at which a sequence of each class was last admitted.
-        work: the tenants' counters.
         aging: seconds that a class's wait counts less than that of the class above it.
     """
 
     def __init__(
-        self, queues: Mapping[ServiceClass, Queues], served: Mapping[ServiceClass, float], work: TokenWork, aging: float
+        self,
+        queues: Mapping[ServiceClass, Queues],
+        served: Mapping[ServiceClass, float],
+        work: TokenWork,
+        aging: float,
+        policy: Policy,
     ) -> None:
         self._queues = queues
         self._served = served
         self._work = work
         self._aging = aging
+        self._policy = policy
         self._tenants: dict[ServiceClass, list[tuple[float, int, str]]] = {}
         for service_class, waiting in queues.items():
-            heap = [(work.counter(tenant), index, tenant) for index, tenant in enumerate(waiting)]
+            heap = [(self._place(queue[0]), index, tenant) for index, (tenant, queue) in enumerate(waiting.items())]
             heapq.heapify(heap)
             self._tenants[service_class] = heap
 
@@ -69,12 +75,15 @@ class AdmissionOrder:
         self._tenants[service_class] = []
 
     def admitted(self, sequence: Sequence) -> None:
-        """`sequence`, which `next` gave, has left the queue, and its tenant was charged."""
         service_class, tenant = sequence.service_class, sequence.request.tenant
         heap = self._tenants[service_class]
         _, index, _ = heapq.heappop(heap)
-        if tenant in self._queues[service_class]:
-            heapq.heappush(heap, (self._work.counter(tenant), index, tenant))
+        queue = self._queues[service_class].get(tenant)
+        if queue:
+            heapq.heappush(heap, (self._place(queue[0]), index, tenant))
+
+    def _place(self, first: Sequence) -> float:
+        return self._policy.order(first, self._work.counter(first.request.tenant))
 
 
 class WaitingQueue:
@@ -84,13 +93,13 @@ class WaitingQueue:
         is_shed: whether load is shed: then what waits is bounded, and steps need not grow with it.
 
     Args:
-        work: decides between tenants.
         aging: seconds that a class's wait counts less than that of the class above it.
     """
 
-    def __init__(self, work: TokenWork, aging: float) -> None:
+    def __init__(self, work: TokenWork, aging: float, policy: Policy = DEFAULT_POLICY) -> None:
         self._work = work
         self._aging = aging
+        self._policy = policy
         self._queues: dict[ServiceClass, Queues] = {service_class: {} for service_class in ServiceClass}
         self._served = dict.fromkeys(ServiceClass, -math.inf)  # time of the latest admission
         self._queued_work: dict[ServiceClass, dict[str, float]] = {service_class: {} for service_class in ServiceClass}
@@ -110,7 +119,6 @@ class WaitingQueue:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens of all sequences in it."""
         return sum(self._tokens.values())
 
     @property
@@ -120,11 +128,9 @@ class WaitingQueue:
 
     @property
     def has_interactive(self) -> bool:
-        """Whether a sequence of an interactive class could be admitted."""
         return any(queues for service_class, queues in self._queues.items() if service_class is not ServiceClass.BATCH)
 
     def tenants(self) -> set[str]:
-        """Tenants with a sequence in the queue."""
         return {tenant for queues in self._queues.values() for tenant in queues}
 
     def append(self, sequence: Sequence, *, before_late: bool = False) -> None:
@@ -142,7 +148,6 @@ class WaitingQueue:
             self._count_in(sequence)
 
     def hold(self, first: Sequence, siblings: list[Sequence]) -> None:
-        """Count siblings that wait for `first`."""
         first.siblings = siblings
         self._held += len(siblings)
         for sibling in siblings:
@@ -170,20 +175,16 @@ class WaitingQueue:
         return siblings
 
     def order(self) -> AdmissionOrder:
-        """The sequences in the order in which to admit them now."""
-        return AdmissionOrder(self._queues, self._served, self._work, self._aging)
+        return AdmissionOrder(self._queues, self._served, self._work, self._aging, self._policy)
 
     def served(self, service_class: ServiceClass, now: float) -> None:
-        """The class had a turn at this time."""
         self._served[service_class] = now
 
     def pop(self, sequence: Sequence, now: float) -> None:
-        """It is admitted."""
         self.served(sequence.service_class, now)
         self._take_out(sequence)
 
     def remove(self, sequence: Sequence) -> None:
-        """It ends without being admitted."""
         first = sequence.parent
         if first is not None and sequence in first.siblings:
             first.siblings.remove(sequence)
@@ -262,7 +263,6 @@ class WaitingQueue:
         return higher + min(own, sum(queued.values()))
 
     def check(self, held: list[Sequence]) -> None:
-        """Assert the counts, given the sequences that are held behind others."""
         waiting = [*self, *held]
         assert len(waiting) == len(self) == len(set(map(id, waiting)))
         for service_class, tokens in self._tokens.items():
@@ -277,7 +277,6 @@ class WaitingQueue:
         return self._queues[sequence.service_class].setdefault(sequence.request.tenant, deque())
 
     def _counts(self, sequence: Sequence) -> None:
-        """Its tokens wait, and so does its tenant."""
         self._tokens[sequence.service_class] += len(sequence.tokens)
         self._work.wait(sequence.request.tenant)
 

@@ -55,7 +55,6 @@ class Fit:
 
     Attributes:
         hardware: the GPU of the profile; for a machine that the planner does not know, one with the rates that were reached.
-        known: whether the planner knows it.
         calibration: the factors, relative to `hardware`.
         min_rows: of the executor's smallest bucket.
         steps: every measured step beside the fit.
@@ -133,7 +132,6 @@ def fit(profile: Profile, path: str) -> Fit:
 
 
 def _machine(profile: Profile) -> Hardware:
-    """A machine with round rates, to fit factors to."""
     return Hardware(
         name=profile.machine,
         hbm_gb=profile.memory_bytes / 1e9,

@@ -22,7 +22,7 @@ from jaxserve.metrics.turn import ExecutorCounts
 from jaxserve.planner.memory import KV_BYTES, Layout
 from jaxserve.planner.roofline import LAUNCH_S, decode_step, machine, prefill_step
 from jaxserve.step.buckets import Bucket, BucketGrid
-from jaxserve.step.plan import Plan, StepResult
+from jaxserve.step.plan import Ints, MoveKind, Plan, StepResult
 
 Counts = npt.NDArray[np.int64]
 
@@ -68,24 +68,16 @@ class StepCost:
 
     @property
     def compute(self) -> float:
-        """Seconds of arithmetic."""
         return self.linear + self.attention
 
     @property
     def total(self) -> float:
-        """Seconds of the step."""
         longer, shorter = max(self.memory, self.compute), min(self.memory, self.compute)
         return longer + (1.0 - self.overlap) * shorter + self.network + self.launch
 
 
 class CostModel:
-    """What a step costs on one replica.
-
-    Args:
-        layout: model, hardware, formats.
-        calibration: factors.
-        grid: the buckets that steps are padded to.
-    """
+    """What a step costs on one replica."""
 
     def __init__(self, layout: Layout, calibration: Calibration, grid: BucketGrid) -> None:
         rates = machine(layout, calibration.compute, calibration.memory)
@@ -174,11 +166,12 @@ def _pairs(lengths: Counts, window: int | None) -> Counts:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedHandle:
-    """A step that ends at a known time."""
-
     clock: VirtualClock
     ends: float
     value: StepResult
+
+    def choose(self, masks: Ints | None) -> None:
+        """What a row may choose takes no time."""
 
     def result(self) -> StepResult:
         """Let time pass until the step is over; every row's token is 0."""
@@ -190,8 +183,6 @@ class SimulatedExecutor:
     """Runs plans in virtual time.
 
     Args:
-        limits: what `capabilities` says.
-        costs: what steps cost.
         clock: moved by `submit` (host time) and by a handle's `result`; shared with the scheduler.
         host_s: see Calibration.
         observe: told of every step: its plan, and the seconds it takes.
@@ -214,7 +205,6 @@ class SimulatedExecutor:
         self._free_at = clock.now()
 
     def capabilities(self) -> Capabilities:
-        """The limits."""
         return self._limits
 
     def counts(self) -> ExecutorCounts:
@@ -222,15 +212,14 @@ class SimulatedExecutor:
         return ExecutorCounts()
 
     def submit(self, plan: Plan) -> SimulatedHandle:
-        """Queue a step behind those submitted before it."""
         self._clock.advance(self._host_s)
         counts = (plan.query_start[1:] - plan.query_start[:-1]).astype(np.int64)
         seconds = self._costs.cost(counts, plan.kv_length.astype(np.int64)).total + self._move_s(plan)
         self._free_at = max(self._free_at, self._clock.now()) + seconds
         self._observe(plan, seconds)
-        return SimulatedHandle(self._clock, self._free_at, StepResult(plan.step, np.zeros(plan.num_rows, np.int32)))
+        return SimulatedHandle(self._clock, self._free_at, StepResult.of_rows(plan, np.zeros(plan.num_rows, np.int32)))
 
     def _move_s(self, plan: Plan) -> float:
         """Seconds before the step can start: swaps in both directions share the link."""
-        swaps = len(plan.swap_out) + len(plan.swap_in)
-        return swaps * self._limits.swap_page_seconds + len(plan.copies) * self._copy_page_s
+        copies = sum(move.kind is MoveKind.COPY for move in plan.moves)
+        return (len(plan.moves) - copies) * self._limits.swap_page_seconds + copies * self._copy_page_s

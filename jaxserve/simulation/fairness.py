@@ -59,7 +59,6 @@ class Fairness:
             self._backlogged.discard(tenant)
 
     def served(self, tenant: str, prompt: int, output: int, now: float) -> None:
-        """Tokens were computed for the tenant."""
         self._advance(now)
         work = self._prefill_price * prompt + self._decode_price * output
         self._work[tenant] = self._work.get(tenant, 0.0) + work

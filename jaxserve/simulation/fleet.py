@@ -14,7 +14,7 @@ from functools import partial
 from random import Random
 
 from jaxserve.errors import JaxserveError, RefusedError
-from jaxserve.simulation.ledger import Ledger, Record
+from jaxserve.simulation.ledger import Record, RequestLedger
 from jaxserve.simulation.replica import Replica, ReplicaSpec, Totals
 from jaxserve.simulation.settings import Outage
 from jaxserve.workload.requests import WorkloadRequest
@@ -46,18 +46,12 @@ class Fleet:
 
     Attributes:
         now: seconds since the start.
-        spec: what each replica is built from.
         ledger, totals, timeline: what has happened so far.
 
     Args:
-        spec: what each replica is built from.
-        num_replicas: how many.
         outages: failures of replicas.
-        requests: in order of arrival.
         retry: what refused clients do.
         seed: of the jitter in retries.
-        ledger: keeps the accounts.
-        timeline: the ledger's.
     """
 
     def __init__(
@@ -68,7 +62,7 @@ class Fleet:
         requests: Iterator[WorkloadRequest],
         retry: RetryPolicy,
         seed: int,
-        ledger: Ledger,
+        ledger: RequestLedger,
         timeline: Timeline,
     ) -> None:
         self.now = 0.0
@@ -139,7 +133,6 @@ class Fleet:
         self._at(time, _TURN, partial(self._turn, replica))
 
     def _turn(self, replica: Replica) -> None:
-        """Deliver what the last turn produced, and begin the next."""
         if self._replicas[replica.index] is not replica:  # it failed meanwhile
             return
         replica.awake = False
@@ -173,6 +166,5 @@ class Fleet:
             self._route(record)
 
     def _recover(self, index: int) -> None:
-        """A new engine in its place, with an empty cache."""
         if self._replicas[index] is None:
             self._replicas[index] = self._replica(index)

@@ -65,7 +65,6 @@ class Tally:
     itl: Histogram = field(default_factory=Histogram)
 
     def merge(self, other: Tally) -> None:
-        """Add another tally."""
         for name in _COUNTS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.ttft.extend(other.ttft)
@@ -99,22 +98,16 @@ class Record:
     waiting: bool = False
 
 
-class Ledger:
+class RequestLedger:
     """Keeps the accounts.
 
     Attributes:
         tallies: by (tenant, class, context tier).
         active: requests that were received and whose end is not known.
         refusals: by error code, refusals answered, those of requests that came back included.
-        fairness: between tenants.
         retries: times that a refused request came back.
         failovers: times that a request started again because its replica failed.
         ended: time at which the latest request ended.
-
-    Args:
-        slo: what counts as good.
-        timeline: told what happens when.
-        fairness: told of every tenant's work.
     """
 
     def __init__(self, slo: Slo, timeline: Timeline, fairness: Fairness) -> None:
@@ -129,7 +122,6 @@ class Ledger:
         self._timeline = timeline
 
     def receive(self, request: WorkloadRequest, now: float) -> Record:
-        """A request's first arrival."""
         tally = self.tallies.setdefault((request.tenant, str(request.service_class), tier(request)), Tally())
         tally.received += 1
         record = Record(str(request.number), request, tally)
@@ -138,7 +130,6 @@ class Ledger:
         return record
 
     def enters(self, record: Record, now: float) -> None:
-        """An engine has it."""
         record.waiting = True
         self.fairness.enters(record.request.tenant, now)
 
@@ -173,7 +164,6 @@ class Ledger:
         self._end(record, now)
 
     def fail_over(self, record: Record, now: float) -> None:
-        """Its replica is gone; it starts again from its prompt."""
         self._leaves(record, now)
         record.computed = 0
         self.failovers += 1
@@ -199,7 +189,7 @@ class Ledger:
                         record.first = now
                         record.tally.ttft.append(now - record.request.arrival)
                     record.last = now
-            if update.reason is not None:
+            if update.finish_reason is not None:
                 self._finish(record, now)
             elif update.error is not None:
                 errors.append((record, update.error))
@@ -209,16 +199,13 @@ class Ledger:
         return errors
 
     def check(self) -> None:
-        """Assert that every request is somewhere, and only there."""
         total = self.total()
         assert total.received == sum(getattr(total, end) for end in ENDS) + len(self.active)
 
     def total(self) -> Tally:
-        """All requests together."""
         return merged(self.tallies.values())
 
     def _starts(self, record: Record, update: Update, now: float) -> None:
-        """Its prompt is computed."""
         self._leaves(record, now)
         record.tally.queued.append(update.queue_time)
         self.fairness.served(record.request.tenant, record.request.prompt_tokens - update.num_cached, 0, now)
@@ -253,7 +240,6 @@ def tier(request: WorkloadRequest) -> str:
 
 
 def merged(tallies: Iterable[Tally]) -> Tally:
-    """The sum of tallies."""
     total = Tally()
     for tally in tallies:
         total.merge(tally)

@@ -38,12 +38,10 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     """Step times of one model on one machine. Keys besides these (date, versions) are for people.
 
     Attributes:
-        model_name: for people.
         model: the model's config.json.
         tp: devices that shared every layer.
         weights, kv_dtype: formats.
         hardware: the planner's name of the GPU; None for a machine that it does not know, such as a CPU.
-        machine: for people.
         memory_bytes: memory of one device.
         max_num_seqs, max_num_batched_tokens, min_rows: what the executor's buckets were made from; where `hardware` is known,
             decode steps have the row counts of GPUs.

@@ -43,10 +43,8 @@ class Replay:
     """A recording that was run again.
 
     Attributes:
-        recording: what was run.
         on: what ran it, for people.
         compared: whether tokens were compared.
-        steps: what ran, in order.
     """
 
     recording: Recording
@@ -56,7 +54,6 @@ class Replay:
 
     @property
     def equal(self) -> bool:
-        """Whether nothing was raised and no token differs."""
         return not any(step.error or step.differences for step in self.steps)
 
 

@@ -41,7 +41,6 @@ def _summary(replay: Replay) -> Table:
 
 
 def _extent(recording: Recording) -> str:
-    """Which steps, and how many sequences were in them."""
     steps = recording.steps
     if not steps:
         return "none"
@@ -51,7 +50,6 @@ def _extent(recording: Recording) -> str:
 
 
 def _steps(replay: Replay) -> Table:
-    """The slowest steps, in order, and the sum of all."""
     slowest = sorted(replay.steps, key=_slowness, reverse=True)[:_MAX_ROWS]
     title = "All steps" if len(slowest) == len(replay.steps) else f"The {_MAX_ROWS} slowest steps"
     table = Table(title=title, title_justify="left", box=box.SIMPLE, show_footer=True)
@@ -85,7 +83,6 @@ def _differences(differences: list[tuple[ReplayedStep, Difference]]) -> Table:
 
 
 def _verdict(replay: Replay) -> str:
-    """One line."""
     if not replay.steps:
         return "nothing to replay: the recording holds no steps"
     last = replay.steps[-1]

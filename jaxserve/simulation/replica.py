@@ -18,6 +18,7 @@ from jaxserve.errors import InternalError, InvalidRequestError, JaxserveError
 from jaxserve.executor.base import Capabilities
 from jaxserve.planner.memory import Layout
 from jaxserve.sampling.params import SamplingParams
+from jaxserve.scheduler.policy import DEFAULT_POLICY, Policy
 from jaxserve.scheduler.preemption import Preemption
 from jaxserve.scheduler.request import EngineRequest, Update
 from jaxserve.scheduler.scheduler import Scheduler
@@ -44,6 +45,7 @@ class ReplicaSpec:
         min_rows: rows of the executor's smallest bucket.
         fine: whether its decode steps have the row counts of GPUs.
         scheduler, policies: the engine's own settings.
+        policy: how schedulers choose where they may.
         limits: of the executor and the KV cache.
         prefix_caching: whether prompts share pages.
     """
@@ -57,6 +59,7 @@ class ReplicaSpec:
     policies: Policies
     limits: Capabilities
     prefix_caching: bool
+    policy: Policy = DEFAULT_POLICY
 
     def grid(self, limits: Capabilities) -> BucketGrid:
         """The buckets of an executor with these limits."""
@@ -110,15 +113,10 @@ class Replica:
     produced is `held` until then.
 
     Attributes:
-        index: its number.
         assigned: requests it was given and that did not end, by id.
         awake: whether its next turn is due; kept by the fleet.
 
     Args:
-        index: its number.
-        spec: what it is built from.
-        now: time at which it starts.
-        totals: where its work is added.
         timeline: told of queue, batch and cache over time.
     """
 
@@ -149,9 +147,10 @@ class Replica:
             limits.max_model_len,
             self._clock,
             policies=spec.policies,
-            swap=SwapSpace(limits.swap_places, limits.swap_page_seconds) if limits.swap_places else None,
+            swap=SwapSpace(limits.swap_slots, limits.swap_page_seconds) if limits.swap_slots else None,
             on_preemption=self._preempted,
             step_sizes=grid.step_sizes,
+            policy=spec.policy,
         )
         self._budgets = Budgets(
             spec.policies,
@@ -166,15 +165,13 @@ class Replica:
         self._core = EngineCore(self._scheduler, executor, overlap=spec.scheduler.overlap)
 
     def give(self, record: Record) -> None:
-        """Put a request into the inbox."""
         self.assigned[record.id] = record
         self._inbox.append(record)
 
     def take_held(self) -> list[Update]:
-        """What the last turn produced; its time has come."""
         held, self._held = self._held, []
         for update in held:
-            if update.reason is not None or update.error is not None:
+            if update.finish_reason is not None or update.error is not None:
                 self._progress.pop(update.id, None)  # it may never have run
                 del self.assigned[update.id]
         return held
@@ -199,8 +196,7 @@ class Replica:
     def step(self) -> float | None:
         """One turn of the engine. Returns the time at which it is over, None if there was nothing to do.
 
-        Raises:
-            InternalError: nothing can run and nothing is running.
+        Raises InternalError: nothing can run and nothing is running.
         """
         if not self._core.has_work:
             return None
@@ -246,7 +242,6 @@ class Replica:
         self._timeline.count(event.time, "preemptions")
 
     def _observe(self, plan: Plan, seconds: float) -> None:
-        """Count a step, and the tokens in it that were in the cache before."""
         totals, progress = self._totals, self._progress
         totals.steps += 1
         totals.rows += plan.num_rows
@@ -284,7 +279,6 @@ class Replica:
 
 
 def _max_tokens(request: WorkloadRequest, grant: Grant) -> int:
-    """Output tokens that intake grants. Raises InvalidRequestError where it does."""
     prompt, output = request.prompt_tokens, request.output_tokens
     if grant.max_total_tokens is not None:
         output = min(output, grant.max_total_tokens - prompt)
@@ -310,6 +304,5 @@ def _quota(spec: ReplicaSpec) -> Callable[[str], int | None]:
 
 @lru_cache(_MAX_ROOTS)
 def _root(tenant: str) -> bytes:
-    """The tenant's part of the prefix cache."""
     salt = cache_salt(RequestOptions(tenant=tenant))
     return CacheNamespace("simulation", "", "", salt=salt).root()

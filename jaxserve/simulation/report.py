@@ -92,8 +92,6 @@ class Report:
     """A simulation's outcome.
 
     Attributes:
-        scenario: the settings.
-        hardware: name of the GPU or machine.
         calibration: factors of the cost model.
         fit: every measured step beside the fit, if the factors are from a profile.
         seconds: from the start to the end of the last request.
@@ -101,7 +99,6 @@ class Report:
         retries, failovers: refused requests that came back, starts on another replica.
         jain: Jain's index of token-work between tenants while they competed; None if they never did.
         all, tenants, tiers, classes: service to everybody, by tenant, by context tier (prompt plus output), by service class.
-        engines: the replicas' work.
         bin_s: seconds of a bin of `series`.
         series: events a second, and mean levels of a replica, over time; None where no replica had anything to do.
         ttft_curve, itl_curve: (seconds, share of at most that).
@@ -127,12 +124,10 @@ class Report:
     itl_curve: list[tuple[float, float]]
 
     def as_json(self) -> dict[str, Any]:
-        """For json.dump."""
         return asdict(self)
 
 
 def report(scenario: Scenario, fleet: Fleet) -> Report:
-    """The outcome of a finished simulation."""
     ledger, seconds = fleet.ledger, fleet.ledger.ended
     total = ledger.total()
 

@@ -14,11 +14,12 @@ from jaxserve.executor.base import Capabilities
 from jaxserve.planner import catalogue, memory
 from jaxserve.planner.catalogue import Hardware
 from jaxserve.planner.memory import Layout
+from jaxserve.scheduler.policy import DEFAULT_POLICY, Policy
 from jaxserve.simulation.calibrate import Fit, fit
 from jaxserve.simulation.executor import Calibration
 from jaxserve.simulation.fairness import Fairness
 from jaxserve.simulation.fleet import Fleet, RetryPolicy
-from jaxserve.simulation.ledger import Ledger, Slo
+from jaxserve.simulation.ledger import RequestLedger, Slo
 from jaxserve.simulation.profile import read_profile
 from jaxserve.simulation.replica import ReplicaSpec
 from jaxserve.simulation.settings import DEFAULT_HARDWARE, ReplicaConfig, parse_outages
@@ -53,9 +54,9 @@ def simulate(scenario: Scenario) -> Fleet:
     return fleet
 
 
-def build(scenario: Scenario) -> Fleet:
-    """A simulation at its beginning."""
-    spec = replica_spec(scenario.replica, scenario.scheduler)
+def build(scenario: Scenario, *, policy: Policy = DEFAULT_POLICY, retry: RetryPolicy | None = None) -> Fleet:
+    """A simulation at its beginning, of schedulers and clients that may decide otherwise than the scenario's."""
+    spec = replace(replica_spec(scenario.replica, scenario.scheduler), policy=policy)
     timeline, config = Timeline(), scenario.scheduler
     fairness = Fairness(config.prefill_price, config.decode_price, lambda tenant: spec.policies.of_tenant(tenant).weight)
     return Fleet(
@@ -63,9 +64,9 @@ def build(scenario: Scenario) -> Fleet:
         scenario.replica.replicas,
         parse_outages(scenario.replica.fail, scenario.replica.replicas),
         _requests(scenario.workload, spec.limits.max_model_len, ServiceClass(scenario.scheduler.default_class)),
-        RetryPolicy(scenario.workload.retries, scenario.workload.backoff_s),
+        retry or RetryPolicy(scenario.workload.retries, scenario.workload.backoff_s),
         scenario.workload.seed,
-        Ledger(Slo(scenario.slo.slo_ttft_ms / 1e3, scenario.slo.slo_itl_ms / 1e3), timeline, fairness),
+        RequestLedger(Slo(scenario.slo.slo_ttft_ms / 1e3, scenario.slo.slo_itl_ms / 1e3), timeline, fairness),
         timeline,
     )
 
@@ -99,7 +100,7 @@ def replica_spec(config: ReplicaConfig, scheduler: SchedulerConfig) -> ReplicaSp
         max_model_len=_max_model_len(config, shape.max_position_embeddings, fitting),
         num_pages=num_pages,
         page_size=config.page_size,
-        swap_places=_swap_places(config, layout, groups.size / shape.num_layers),
+        swap_slots=_swap_slots(config, layout, groups.size / shape.num_layers),
         swap_page_seconds=config.page_size
         * layout.kv_token_bytes_device
         * groups.size
@@ -159,16 +160,16 @@ def _max_model_len(config: ReplicaConfig, made_for: int, fitting: int | None) ->
     return asked
 
 
-def _swap_places(config: ReplicaConfig, layout: Layout, layers: float) -> int:
+def _swap_slots(config: ReplicaConfig, layout: Layout, layers: float) -> int:
     """Pages of this share of the layers that the host memory holds. KV heads that several GPUs have copies of are there once."""
     page = int(config.page_size * layout.kv_token_bytes * layers)
-    places = int(config.swap_gib * memory.GIB // page)
-    if config.swap_gib > 0.0 and places == 0:
+    slots = int(config.swap_gib * memory.GIB // page)
+    if config.swap_gib > 0.0 and slots == 0:
         raise ConfigError(
             f"swap_gib is {config.swap_gib:g}, less than one page: {config.page_size} tokens take {page:,} bytes",
             param="swap_gib",
         )
-    return places
+    return slots
 
 
 def _requests(config: WorkloadConfig, max_model_len: int, default_class: ServiceClass) -> Iterator[WorkloadRequest]:

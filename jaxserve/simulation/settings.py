@@ -62,7 +62,6 @@ class ReplicaConfig:
             self._check_fitted()
 
     def _check_fitted(self) -> None:
-        """A profile says what the other factors would."""
         for item in fields(self):
             if item.name in _FITTED and getattr(self, item.name) != item.default:
                 raise ConfigError(f"{item.name} is fitted to the profile, and profile is given", param=item.name)

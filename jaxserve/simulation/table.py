@@ -28,7 +28,6 @@ _REFUSALS = MappingProxyType(
 
 
 def show(report: Report, console: Console) -> None:
-    """Print a report."""
     console.print(_summary(report))
     if report.fit is not None:
         console.print(_fit(report.fit))
@@ -68,7 +67,6 @@ def _summary(report: Report) -> RenderableType:
 
 
 def _fit(fit: Fit) -> Table:
-    """The steps that the fit is worst at."""
     hardware, factors = fit.hardware, fit.calibration
     if fit.known:
         rates = f"{factors.compute:.0%} of the FLOP/s, {factors.memory:.0%} of the bandwidth"

@@ -1,7 +1,8 @@
 """A plan padded to a bucket: what one step reads, as one array. Warm-up and serving both come through `make_batch`.
 
 Padding rows have no queries, no keys and the spare slot; padding tokens write to the null page. Every array that a program is
-given costs the host tens of microseconds, so all of a batch is one, and the program takes it apart.
+given costs the host tens of microseconds, so all of a batch is one, and the program takes it apart. Where tokens are follows from
+how long their rows are, which only the device may know.
 """
 
 from __future__ import annotations
@@ -13,14 +14,32 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxserve.sampling.batch import SamplingBatch
 from jaxserve.sampling.options import STANDARD, RowOptions
 from jaxserve.step.buckets import Bucket
-from jaxserve.step.plan import Ints, Plan
+from jaxserve.step.plan import Plan
 
 
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, slots=True)
+class RowBatch:
+    """What the choice of tokens needs of R rows. All replicated.
+
+    Attributes:
+        sampling: parameters, [R].
+        samples: bool[R], rows that choose a token.
+        num_drafts: int32[R], of each row's last tokens.
+    """
+
+    sampling: SamplingBatch
+    samples: jax.Array
+    num_drafts: jax.Array
+
+
+@jax.tree_util.register_dataclass
 @dataclass(frozen=True, slots=True)
 class DeviceBatch:
     """Inputs of a step in a bucket of T tokens and R rows. All replicated.
@@ -32,8 +51,7 @@ class DeviceBatch:
         query_start: int32[R+1], first token of each row.
         kv_length: int32[R], keys of each row, this step's included; 0 for padding.
         page_table: int32[groups,R,M], pages of each row; 0 for padding.
-        sampling: parameters, [R].
-        samples: bool[R], rows that choose a token.
+        rows: what their choice of tokens needs.
     """
 
     tokens: jax.Array
@@ -42,8 +60,7 @@ class DeviceBatch:
     query_start: jax.Array
     kv_length: jax.Array
     page_table: jax.Array
-    sampling: SamplingBatch
-    samples: jax.Array
+    rows: RowBatch
 
 
 class BatchLayout(NamedTuple):
@@ -54,6 +71,7 @@ class BatchLayout(NamedTuple):
         rows: R.
         groups: of layers.
         max_pages: M, pages of the longest sequence in each of the groups.
+        page_size: S.
         words: W, of a row's options.
         flags: what rows can need.
     """
@@ -62,6 +80,7 @@ class BatchLayout(NamedTuple):
     rows: int
     groups: int
     max_pages: int
+    page_size: int
     words: int
     flags: int
 
@@ -79,15 +98,15 @@ class BatchLayout(NamedTuple):
 @lru_cache(maxsize=1024)  # more than a grid has buckets
 def _places(layout: BatchLayout) -> dict[str, tuple[slice, tuple[int, ...]]]:
     """The words of each part, and its shape."""
-    tokens, rows, groups, max_pages, words, flags = layout
+    tokens, rows, groups, max_pages, _, words, flags = layout
     shapes: dict[str, tuple[int, ...]] = {
         "tokens": (tokens,),
-        "positions": (tokens,),
-        "kv_slots": (groups, tokens),
+        "row_of_token": (tokens,),
         "query_start": (rows + 1,),
         "kv_length": (rows,),
         "page_table": (groups, rows, max_pages),
         "samples": (rows,),
+        "num_drafts": (rows,),
         "options": (rows, words),
         "slot": (rows,),
         "flags": (flags,),
@@ -109,19 +128,36 @@ class PackedBatch:
     words: jax.Array
     layout: BatchLayout = field(metadata={"static": True})
 
-    def unpacked(self, options: RowOptions = STANDARD) -> DeviceBatch:
-        """The batch, of numpy's arrays or of jax's as the words are."""
-        parts = self.layout.parts(self.words)
+    def unpacked(self, lengths: jax.Array, options: RowOptions = STANDARD) -> DeviceBatch:
+        """The batch; `lengths` int32[slots+1] are tokens of the sequence in each slot, for rows that go on where it is."""
+        parts, size = self.layout.parts(self.words), self.layout.page_size
+        tokens, query_start, row_of_token = parts["tokens"], parts["query_start"], parts["row_of_token"]
+        first = tokens[jnp.minimum(query_start[:-1], self.layout.tokens - 1)]
+        there = lengths[jnp.maximum(-1 - first, 0)] + query_start[1:] - query_start[:-1] - 1
+        kv_length = jnp.where((first < 0) & (parts["kv_length"] > 0), there, parts["kv_length"])
+        # A row's tokens are its last ones: position = kv_length - (row's end - token's index).
+        index = jnp.arange(self.layout.tokens, dtype=jnp.int32)
+        real = index < query_start[-1]
+        positions = jnp.where(real, index + (kv_length - query_start[1:])[row_of_token], 0)
+        pages = parts["page_table"][:, row_of_token, jax.lax.div(positions, jnp.int32(size))]
+        offsets = jax.lax.rem(positions, jnp.int32(size))
         flags = parts["flags"] != 0
         sampling = SamplingBatch(
             words=parts["options"],
-            position=parts["kv_length"],
+            position=kv_length - parts["num_drafts"],
             slot=parts["slot"],
             flags=tuple(flags[place] for place in range(self.layout.flags)),
             options=options,
         )
-        names = ("tokens", "positions", "kv_slots", "query_start", "kv_length", "page_table")
-        return DeviceBatch(sampling=sampling, samples=parts["samples"] != 0, **{name: parts[name] for name in names})
+        return DeviceBatch(
+            tokens=tokens,
+            positions=positions,
+            kv_slots=jnp.where(real[None], pages * size + offsets[None], 0),
+            query_start=query_start,
+            kv_length=kv_length,
+            page_table=parts["page_table"],
+            rows=RowBatch(sampling, parts["samples"] != 0, parts["num_drafts"]),
+        )
 
 
 def make_batch(
@@ -135,30 +171,20 @@ def make_batch(
     options: RowOptions = STANDARD,
 ) -> PackedBatch:
     """Pad a plan. `max_pages` is M, the pages of the longest sequence in each of the `groups` of layers."""
-    layout = BatchLayout(bucket.tokens, bucket.rows, groups, max_pages, options.size, len(options.needs))
+    layout = BatchLayout(bucket.tokens, bucket.rows, groups, max_pages, page_size, options.size, len(options.needs))
     words = np.zeros(layout.size, np.int32)
     parts = layout.parts(words)
     rows, tokens = plan.num_rows, plan.num_tokens
-    if tokens == rows:  # no row is without a token
-        row_of_token = np.arange(rows)
-        positions: Ints = plan.kv_length - np.int32(1)
-    else:
-        row_of_token = np.repeat(np.arange(rows), np.diff(plan.query_start))
-        # A row's tokens are its last ones: position = kv_length - (row's end - token's index).
-        before: Ints = plan.kv_length - plan.query_start[1:]
-        positions = np.arange(tokens, dtype=np.int32)
-        positions += before[row_of_token]
-    columns, offsets = np.divmod(positions, np.int32(page_size))
+    parts["row_of_token"][:tokens] = np.repeat(np.arange(rows), np.diff(plan.query_start))
     for group in range(groups):
         pages = plan.page_table[:, group::groups]
         parts["page_table"][group, :rows, : pages.shape[1]] = pages
-        parts["kv_slots"][group, :tokens] = pages[row_of_token, columns] * page_size + offsets
     parts["tokens"][:tokens] = plan.tokens
-    parts["positions"][:tokens] = positions
     parts["query_start"][: rows + 1] = plan.query_start
     parts["query_start"][rows + 1 :] = tokens
     parts["kv_length"][:rows] = plan.kv_length
     parts["samples"][:rows] = plan.samples
+    parts["num_drafts"][:rows] = plan.num_drafts
     parts["options"][:rows] = plan.sampling
     parts["options"][rows:] = options.neutral
     parts["slot"][:rows] = np.where(plan.samples, plan.slots, spare_slot)

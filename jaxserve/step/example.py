@@ -12,11 +12,11 @@ from jaxserve.step.plan import Plan
 
 Row = tuple[Sequence[int], int, Sequence[int]]
 """Tokens computed, tokens in the cache after the step, pages."""
-_NO_VALUES: Mapping[RowOption, float] = {}
+NO_VALUES: Mapping[RowOption, float] = {}
 
 
 def example_plan(
-    *rows: Row, values: Mapping[RowOption, float] = _NO_VALUES, options: RowOptions = STANDARD, step: int = 0, **more: Any
+    *rows: Row, values: Mapping[RowOption, float] = NO_VALUES, options: RowOptions = STANDARD, step: int = 0, **more: Any
 ) -> Plan:
     """A plan of these rows: each has its own slot and samples; all have the same `values` of options, the others neutral.
 
@@ -38,6 +38,7 @@ def example_plan(
         kv_length=np.array([length for _, length, _ in rows], np.int32),
         page_table=table,
         samples=np.ones(count, np.bool_),
+        num_drafts=np.zeros(count, np.int32),
         sampling=words,
         **more,
     )

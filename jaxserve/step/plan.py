@@ -7,10 +7,14 @@ fresh copies: nothing else writes to them, whatever is still in flight.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+
+from jaxserve.step.tasks import PROMPT_LOGPROBS
 
 Ints = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float32]
@@ -36,27 +40,36 @@ class RowStart:
 
 
 @dataclass(frozen=True, slots=True)
-class PromptScore:
-    """Log-probabilities wanted for prompt tokens in this step.
+class Readout:
+    """What is read of prompt tokens in this step, besides samples (`step.tasks`).
 
     Attributes:
         row: the row.
-        offset: the first of the row's tokens whose successor is scored.
-        targets: the prompt tokens that follow it and the next ones.
+        offset: the first of the row's tokens that is read.
+        values: a number for it and each of the next ones: where log-probabilities are read, the token that follows.
+        reader: what reads.
     """
 
     row: int
     offset: int
-    targets: tuple[int, ...]
+    values: tuple[int, ...]
+    reader: str = PROMPT_LOGPROBS
 
 
-@dataclass(slots=True)
-class PageMoves:
-    """Pages to move before a step, as in its plan."""
+class MoveKind(StrEnum):
+    """From where to where a page goes."""
 
-    swap_out: list[tuple[int, int]] = field(default_factory=list)
-    swap_in: list[tuple[int, int]] = field(default_factory=list)
-    copies: list[tuple[int, int]] = field(default_factory=list)
+    COPY = "copy"  # from a page to a page
+    TO_TIER = "to_tier"  # from a page to a swap slot
+    FROM_TIER = "from_tier"  # from a swap slot to a page
+
+
+class PageMove(NamedTuple):
+    """One page's content goes from `source` to `destination`: pages or swap slots, as the kind says. The source keeps it."""
+
+    kind: MoveKind
+    source: int
+    destination: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,18 +81,19 @@ class Plan:
         ids: the sequence of each row.
         slots: int32[R], each row's slot in the executor's per-sequence state.
         tokens: int32[T], input tokens row after row; a negative value -1-s stands for the token last sampled in slot s.
+            A row that begins with one goes on where that slot's sequence is, which is behind `kv_length` if steps in flight
+            refuse drafts: the plan need not wait for them.
         query_start: int32[R+1], row r computes tokens query_start[r]:query_start[r+1].
-        kv_length: int32[R], tokens of the row in the cache after the step.
+        kv_length: int32[R], tokens of the row in the cache after the step, if no draft is refused by steps in flight.
         page_table: int32[R,M*groups], pages of each row, padded with the null page; M covers the longest row. The pages of the
             groups of layers follow one another; the null page stands where no token to come sees anything.
         samples: bool[R], whether the row chooses a next token.
+        num_drafts: int32[R], how many of the row's last tokens are drafts: guesses at what the model chooses. The row chooses a
+            token after each up to the first wrong one. 0 if it does not sample.
         sampling: int32[R,W], the words of every row's options (RowOptions).
         starts: slots to load before the step.
-        scores: prompt log-probabilities wanted.
-        swap_out: (page, place) pairs: pages to write to places of the swap space before anything else.
-        swap_in: (place, page) pairs: places to read back into pages, after all of `swap_out`.
-        copies: (source, destination) pages to copy on the device, after the swaps and before the step writes anything; no
-            source is a destination.
+        readouts: what is read of prompt tokens.
+        moves: of pages, one after another, each as if those before it were done, and all before the step reads or writes.
     """
 
     step: int
@@ -90,12 +104,11 @@ class Plan:
     kv_length: Ints
     page_table: Ints
     samples: Bools
+    num_drafts: Ints
     sampling: Ints
     starts: tuple[RowStart, ...] = ()
-    scores: tuple[PromptScore, ...] = ()
-    swap_out: tuple[tuple[int, int], ...] = ()
-    swap_in: tuple[tuple[int, int], ...] = ()
-    copies: tuple[tuple[int, int], ...] = ()
+    readouts: tuple[Readout, ...] = ()
+    moves: tuple[PageMove, ...] = ()
 
     @property
     def num_rows(self) -> int:
@@ -110,7 +123,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class LogprobRows:
-    """Log-probabilities of chosen tokens: chosen float32[N], rank int32[N] (1 is likeliest), top_ids and top [N,C]."""
+    """Log-probabilities of T chosen tokens: chosen float32[T], rank int32[T] (1 is likeliest), top_ids and top [T,C]."""
 
     chosen: Floats
     rank: Ints
@@ -119,17 +132,43 @@ class LogprobRows:
 
 
 @dataclass(frozen=True, slots=True)
+class Reading:
+    """What was read of N tokens: one of these.
+
+    Attributes:
+        logprobs: of the tokens that follow.
+        vectors: float32[N,...].
+    """
+
+    logprobs: LogprobRows | None = None
+    vectors: Floats | None = None
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether all of it could be computed."""
+        read = (self.vectors, None if self.logprobs is None else self.logprobs.chosen)
+        return all(numbers is None or bool(np.isfinite(numbers).all()) for numbers in read)
+
+
+@dataclass(frozen=True, slots=True)
 class StepResult:
     """What a step produced.
 
     Attributes:
         step: number of the plan.
-        tokens: int32[R], the token each row chose, -1 if it has no valid logits; meaningless where its row does not sample.
-        logprobs: of those tokens, if any row wanted them.
-        scores: of prompt tokens, in the order of the plan's `scores`.
+        tokens: int32[R,N], the tokens each row chose, N of them at most; -1 if it has no valid logits.
+        num_tokens: int32[R], how many there are: 0 where the row does not sample, else the drafts that were right and one more.
+        logprobs: of tokens.reshape(R*N), if any row wanted them.
+        readings: what was read, in the order of the plan's `readouts`.
     """
 
     step: int
     tokens: Ints
+    num_tokens: Ints
     logprobs: LogprobRows | None = None
-    scores: tuple[LogprobRows, ...] = ()
+    readings: tuple[Reading, ...] = ()
+
+    @classmethod
+    def of_rows(cls, plan: Plan, tokens: Ints, readings: tuple[Reading, ...] = ()) -> StepResult:
+        """The result of a plan without drafts, whose rows chose these tokens int32[R]."""
+        return cls(plan.step, tokens[:, None], plan.samples.astype(np.int32), readings=readings)

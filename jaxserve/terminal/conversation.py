@@ -25,7 +25,6 @@ class Sampling:
         check_types(self)
 
     def given(self) -> dict[str, Any]:
-        """The settings that are not None, by name."""
         values = {item.name: getattr(self, item.name) for item in fields(self)}
         return {name: value for name, value in values.items() if value is not None}
 
@@ -56,16 +55,13 @@ class Conversation:
     turns: list[ChatMessage] = field(default_factory=list)
 
     def messages(self) -> list[ChatMessage]:
-        """All of it, as a model takes it."""
         first: list[ChatMessage] = [{"role": "system", "content": self.system}] if self.system else []
         return first + self.turns
 
     def ask(self, text: str) -> None:
-        """The user's turn."""
         self.turns.append({"role": "user", "content": text})
 
     def answered(self, text: str) -> None:
-        """The assistant's turn."""
         self.turns.append({"role": "assistant", "content": text})
 
     def take_back(self) -> str | None:
@@ -77,5 +73,4 @@ class Conversation:
         return None
 
     def clear(self) -> None:
-        """Forget all turns; the system message stays."""
         self.turns.clear()

@@ -33,11 +33,9 @@ class Page:
         return cls(time, samples)
 
     def value(self, metric: Metric) -> float:
-        """A counter's or a gauge's value over all labels."""
         return self._total(metric.series[0])
 
     def by_label(self, metric: Metric, label: str) -> dict[str, float]:
-        """A counter's or a gauge's values by one label."""
         found: dict[str, float] = {}
         for (name, labels), value in self.samples.items():
             if name == metric.series[0]:
@@ -46,7 +44,6 @@ class Page:
         return found
 
     def label_values(self, label: str) -> list[str]:
-        """Every value that a label has anywhere."""
         return sorted({value for _, labels in self.samples for name, value in labels if name == label})
 
     def _total(self, series: str) -> float:
@@ -62,7 +59,6 @@ class Page:
         return found
 
     def sum_and_count(self, metric: Metric) -> tuple[float, float]:
-        """A histogram's sum and count."""
         return self._total(metric.series[1]), self._total(metric.series[2])
 
 
@@ -75,11 +71,9 @@ class Change:
 
     @property
     def seconds(self) -> float:
-        """How long it was."""
         return self.after.time - self.before.time
 
     def rate(self, metric: Metric) -> float:
-        """A counter's growth a second."""
         return _grown(self.before.value(metric), self.after.value(metric)) / self.seconds if self.seconds > 0 else 0.0
 
     def share(self, part: Metric, whole: Metric) -> float | None:

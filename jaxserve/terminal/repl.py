@@ -31,14 +31,7 @@ ReadLine = Callable[[str], str]
 
 @dataclass(slots=True)
 class Repl:
-    """A conversation in a terminal.
-
-    Args:
-        runner: runs the speaker's event loop.
-        speaker: answers.
-        console: where answers go.
-        read_line: where questions come from.
-    """
+    """A conversation in a terminal."""
 
     runner: asyncio.Runner
     speaker: Speaker
@@ -48,7 +41,6 @@ class Repl:
     sampling: Sampling
 
     def run(self) -> None:
-        """Until the person leaves."""
         while True:
             try:
                 line = self._read()
@@ -130,11 +122,17 @@ class Repl:
 
     async def _stream(self, heard: list[str]) -> None:
         clock = RealClock()
-        start, first, tokens = clock.now(), None, 0
+        start, first, tokens, thinks = clock.now(), None, 0, False
         async with aclosing(self.speaker.answer(self.conversation.messages(), self.sampling)) as pieces:
             async for piece in pieces:
-                if first is None and piece.text:
+                if first is None and (piece.text or piece.thought):
                     first = clock.now()
+                if piece.thought:
+                    self.console.print(printable(piece.thought), end="", markup=False, emoji=False, highlight=False, style="dim")
+                    thinks = True
+                elif thinks and piece.text:
+                    self.console.print("\n")
+                    thinks = False
                 heard.append(piece.text)
                 tokens = max(tokens, piece.tokens)
                 self.console.out(printable(piece.text), end="", highlight=False)

@@ -100,7 +100,6 @@ def _add_nonzero(table: Table, name: str, count: float) -> None:
 
 
 def _bar(share: float) -> Text:
-    """A share of 1 as a bar."""
     full = round(min(max(share, 0.0), 1.0) * _BAR_WIDTH)
     style = "red" if share > 0.9 else "yellow" if share > 0.7 else "green"
     return Text.assemble(("█" * full, style), ("░" * (_BAR_WIDTH - full), "dim"))

@@ -10,24 +10,28 @@ from typing import Any, Protocol, cast
 import httpx
 import msgspec
 
+from jaxserve.chat_parsing import ChatParser, ContentDelta, ReasoningDelta
+from jaxserve.chat_parsing import Delta as Part
 from jaxserve.config.fields import EngineConfig, ModelConfig
 from jaxserve.engine.events import Delta, Event
 from jaxserve.engine.local import LocalEngine
 from jaxserve.errors import ConfigError, InternalError
-from jaxserve.executor.programs import Progress
+from jaxserve.executor.programs import CompileProgress
 from jaxserve.sampling.params import SamplingParams
 from jaxserve.terminal.conversation import Sampling
-from jaxserve.types import ChatMessage
+from jaxserve.types import ChatMessage, RequestOptions, TokensPrompt
 
 _CONNECT_SECONDS = 10.0
+_TAIL = 512  # tokens at the end of a prompt in which the assistant's turn begins
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Some text of an answer, and how many tokens the answer has by now (0 if nobody counts)."""
+    """Some text of an answer, how many tokens the answer has by now (0 if nobody counts), and what was thought before it."""
 
     text: str
     tokens: int
+    thought: str = ""
 
 
 class Speaker(Protocol):
@@ -48,12 +52,7 @@ class Speaker(Protocol):
 
 
 class ServerSpeaker:
-    """A model behind an OpenAI-compatible server.
-
-    Args:
-        client: for the server's /v1.
-        name: the model.
-    """
+    """A model behind an OpenAI-compatible server."""
 
     def __init__(self, client: httpx.AsyncClient, name: str) -> None:
         self._client = client
@@ -81,11 +80,9 @@ class ServerSpeaker:
 
     @property
     def name(self) -> str:
-        """The model's name."""
         return self._name
 
     async def answer(self, messages: list[ChatMessage], sampling: Sampling) -> AsyncGenerator[Piece, None]:
-        """Stream an answer from the server."""
         body = {
             "model": self._name,
             "messages": messages,
@@ -105,43 +102,46 @@ class ServerSpeaker:
             raise InternalError(f"the server went away: {error or type(error).__name__}") from error
 
     async def close(self) -> None:
-        """Close the connections."""
         await self._client.aclose()
 
 
 class LocalSpeaker:
-    """A model in this process.
-
-    Args:
-        engine: started.
-    """
+    """A model in this process."""
 
     def __init__(self, engine: LocalEngine) -> None:
         self._engine = engine
 
     @classmethod
-    async def load(cls, model: str, progress: Progress) -> LocalSpeaker:
+    async def load(cls, model: str, progress: CompileProgress) -> LocalSpeaker:
         """Load a checkpoint directory, or the bundled model. Raises what LocalEngine.start raises."""
         return cls(await LocalEngine.start(EngineConfig(model=ModelConfig(model=model)), progress))
 
     @property
     def name(self) -> str:
-        """The model's name."""
         return self._engine.model.name
 
     async def answer(self, messages: list[ChatMessage], sampling: Sampling) -> AsyncGenerator[Piece, None]:
-        """Stream an answer from the engine."""
         prompt = await self._engine.render_chat(messages, {})
         params = SamplingParams(**{"max_tokens": None, **self._engine.model.sampling.given(), **sampling.given()})
-        tokens = 0
-        async with aclosing(cast(AsyncGenerator[Event, None], self._engine.generate(prompt, params))) as events:
+        tokens, reader = 0, self._reader(cast(TokensPrompt, prompt)["prompt_token_ids"])
+        options = RequestOptions(shows_markup=reader is not None)
+        async with aclosing(cast(AsyncGenerator[Event, None], self._engine.generate(prompt, params, options=options))) as events:
             async for event in events:
                 if isinstance(event, Delta):
                     tokens += len(event.token_ids)
-                    yield Piece(event.text, tokens)
+                    yield Piece(event.text, tokens) if reader is None else _read(reader.feed(event.text), tokens)
+        if reader is not None:
+            yield _read(reader.finish(), tokens)
+
+    def _reader(self, prompt: list[int]) -> ChatParser | None:
+        """What tells thinking from the answer, if the model thinks."""
+        template = self._engine.response_template
+        if template is None or "reasoning" not in template.fields:
+            return None
+        tail = self._engine.tokenizer.decode(prompt[-_TAIL:], skip_special_tokens=False)
+        return ChatParser(template, prompt=tail, tools=())
 
     async def close(self) -> None:
-        """End the engine."""
         await self._engine.drain(0.0)
 
 
@@ -149,8 +149,14 @@ def _piece(chunk: Any) -> Piece:
     if "error" in chunk:
         raise InternalError(chunk["error"]["message"])
     usage = chunk.get("usage") or {}
-    text = "".join(choice["delta"].get("content") or "" for choice in chunk["choices"])
-    return Piece(text, usage.get("completion_tokens", 0))
+    deltas = [choice["delta"] for choice in chunk["choices"]]
+    text, thought = ("".join(delta.get(name) or "" for delta in deltas) for name in ("content", "reasoning"))
+    return Piece(text, usage.get("completion_tokens", 0), thought)
+
+
+def _read(parts: list[Part], tokens: int) -> Piece:
+    text = "".join(part.text for part in parts if isinstance(part, ContentDelta))
+    return Piece(text, tokens, "".join(part.text for part in parts if isinstance(part, ReasoningDelta)))
 
 
 def _content(reply: httpx.Response) -> Any:

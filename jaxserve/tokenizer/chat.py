@@ -25,11 +25,7 @@ _MAX_ERROR_LENGTH = 400
 
 
 class ChatTemplate:
-    """A checkpoint's way to write a conversation as one prompt, compiled once. Thread-safe.
-
-    Attributes:
-        source: the Jinja template.
-    """
+    """A checkpoint's way to write a conversation as one prompt, compiled once. Thread-safe."""
 
     def __init__(
         self,
@@ -63,6 +59,7 @@ class ChatTemplate:
         except TemplateError as error:
             raise CheckpointError(f"the chat template is not valid Jinja: {_one_line(error)}") from error
         self.source = source
+        self.sources = (source,) if tool_use is None else (source, tool_use)
         self._environment = environment
         self._special_tokens = dict(special_tokens)
 
@@ -101,7 +98,7 @@ class ChatTemplate:
 
         Args:
             messages: each with a ``role`` and a ``content``: a string, or a list of ``{"type": "text", "text": ...}``
-                parts, which are joined by newlines.
+                parts, which are joined by newlines; it may be None beside ``tool_calls``.
             add_generation_prompt: end with the start of the assistant's turn.
             continue_final_message: end inside the final message, for the model to go on with it.
             arguments: further variables of the template (``chat_template_kwargs``), ``tools`` among them.
@@ -138,7 +135,6 @@ class ChatTemplate:
 
 
 def _template_files(directory: Path) -> dict[str, str]:
-    """The templates that a checkpoint keeps in files of their own, by name."""
     files = {file.stem: file for file in sorted((directory / "additional_chat_templates").glob("*.jinja"))}
     if (directory / "chat_template.jinja").is_file():
         files["default"] = directory / "chat_template.jinja"
@@ -146,7 +142,6 @@ def _template_files(directory: Path) -> dict[str, str]:
 
 
 def _configured_templates(value: object, file: Path) -> dict[str, str]:
-    """The templates in a tokenizer_config.json, by name."""
     if value is None:
         return {}
     if isinstance(value, str):
@@ -170,6 +165,8 @@ def _plain_message(message: Mapping[str, Any], index: int) -> dict[str, Any]:
     if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
         raise _refused(f"messages[{index}] must be an object with a role")
     content = message.get("content")
+    if content is None and message.get("tool_calls"):
+        content = ""
     if isinstance(content, list):
         content = "\n".join(_part_text(part, index) for part in content)
     if not isinstance(content, str):
@@ -226,7 +223,6 @@ class _GenerationBlock(Extension):
     tags = {"generation"}  # noqa: RUF012 - the attribute's type is Jinja's
 
     def parse(self, parser: Parser) -> nodes.Node:
-        """Read the block and keep its body."""
         line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
         return nodes.Scope(body).set_lineno(line)

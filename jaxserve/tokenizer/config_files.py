@@ -30,6 +30,7 @@ class TokenizerConfig:
         bos_token_id: from generation_config.json.
         eos_token_id: from generation_config.json (the first, if several).
         chat_template: as tokenizer_config.json has it: a text, a list of named ones, or None.
+        response_template: as tokenizer_config.json has it; see jaxserve.chat_parsing.
     """
 
     named: Mapping[str, AddedToken] = field(default_factory=dict)
@@ -41,6 +42,7 @@ class TokenizerConfig:
     bos_token_id: int | None = None
     eos_token_id: int | None = None
     chat_template: object = None
+    response_template: object = None
 
     @property
     def names(self) -> dict[str, str]:
@@ -72,6 +74,7 @@ def read_tokenizer_config(directory: Path) -> TokenizerConfig:
         bos_token_id=_first_id(generation.get("bos_token_id")),
         eos_token_id=_first_id(generation.get("eos_token_id")),
         chat_template=config.get("chat_template"),
+        response_template=config.get("response_template"),
     )
 
 

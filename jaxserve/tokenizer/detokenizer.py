@@ -28,9 +28,18 @@ class Detokenizer:
     when the prompt ends with a whole character. Each token costs O(its bytes); at most 3 bytes are held back.
     """
 
-    def __init__(self, tokenizer: Tokenizer, prompt_token_ids: Sequence[int] = (), *, skip_special_tokens: bool = True) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        prompt_token_ids: Sequence[int] = (),
+        *,
+        skip_special_tokens: bool = True,
+        shown: frozenset[int] = frozenset(),
+    ) -> None:
+        """`shown`: special tokens that are never left out."""
         self._tokenizer = tokenizer
-        self._skipped: frozenset[int] = tokenizer.special_token_ids if skip_special_tokens else frozenset()
+        skipped = tokenizer.special_token_ids if skip_special_tokens else frozenset()
+        self._skipped: frozenset[int] = skipped - shown if shown else skipped
         self._at_start = True
         self._utf8 = _Utf8Decoder(each_byte=tokenizer.marks_each_invalid_byte)
         for token_id in prompt_token_ids:

@@ -54,7 +54,6 @@ class HuggingFaceTokenizer:
 
     @property
     def vocab_size(self) -> int:
-        """One more than the largest id."""
         return len(self._pieces.pieces)
 
     @property
@@ -69,12 +68,10 @@ class HuggingFaceTokenizer:
 
     @property
     def special_token_ids(self) -> frozenset[int]:
-        """Ids of the special tokens."""
         return self._special
 
     @property
     def max_token_bytes(self) -> int | None:
-        """Bytes of text that one token stands for at most."""
         return self._max_token_bytes
 
     @property
@@ -94,15 +91,12 @@ class HuggingFaceTokenizer:
         return encoding.ids
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
-        """The text of a whole sequence."""
         return detokenizer.decode(self, token_ids, skip_special_tokens=skip_special_tokens)
 
     def token_bytes(self, token_id: int) -> bytes:
-        """The bytes a token stands for inside a text; none for an unknown id."""
         return self._pieces.token_bytes(token_id)
 
     def leading_bytes(self, token_id: int) -> tuple[bytes, bool]:
-        """The bytes a token stands for at the start of a text, and whether the start lasts."""
         return self._pieces.leading_bytes(token_id)
 
 

@@ -1,13 +1,17 @@
-"""Find a checkpoint's tokenizer."""
+"""Load a checkpoint's tokenizer, alone or together with its chat template."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from jaxserve.chat_parsing.registry import Parsers
 from jaxserve.errors import CheckpointError
 from jaxserve.tokenizer.base import Tokenizer
+from jaxserve.tokenizer.chat import ChatTemplate
 from jaxserve.tokenizer.huggingface import HuggingFaceTokenizer
+from jaxserve.tokenizer.responses import load_response_template
 from jaxserve.tokenizer.sentencepiece import SentencePieceTokenizer
+from jaxserve.tokenizer.texts import TextTools
 
 
 def load_tokenizer(path: str | Path) -> Tokenizer:
@@ -28,3 +32,16 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
     if path.suffix == ".model":
         return SentencePieceTokenizer.from_file(path)
     raise CheckpointError(f"tokenizer {path} must be a directory, a .json file or a .model file")
+
+
+def load_tools(tokenizer: str, chat_template: str | None, parsers: Parsers | None = None) -> TextTools:
+    """The tools of a checkpoint. Raises CheckpointError, or ConfigError for parsers.
+
+    Args:
+        tokenizer: path of the tokenizer: a directory or a file.
+        chat_template: path of the file that replaces its chat template.
+        parsers: how to read responses; None for those who only write prompts.
+    """
+    loaded, template = load_tokenizer(tokenizer), ChatTemplate.load(tokenizer, chat_template)
+    responses = None if parsers is None else load_response_template(tokenizer, loaded, template, parsers)
+    return TextTools(loaded, template, responses)

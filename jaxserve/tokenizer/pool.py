@@ -19,11 +19,13 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from jaxserve.chat_parsing.registry import Parsers
 from jaxserve.children import Backoff, Child, spawn
 from jaxserve.errors import OverloadedError
-from jaxserve.tokenizer.load_tools import load_tools
+from jaxserve.tokenizer.load import load_tools
 from jaxserve.tokenizer.texts import LONG, Texts, TextTools, ThreadTexts, is_long
 from jaxserve.tokenizer.worker import Encode, Job, Render, WorkerSpec
+from jaxserve.types import OwnTokenIds
 
 logger = logging.getLogger(__name__)
 
@@ -39,10 +41,15 @@ _REPLY: msgspec.msgpack.Decoder[bytes | None] = msgspec.msgpack.Decoder(bytes | 
 
 
 async def open_texts(
-    tokenizer: str, chat_template: str | None, processes: int, on_fallback: Callable[[], None] = lambda: None
+    tokenizer: str,
+    chat_template: str | None,
+    processes: int,
+    on_fallback: Callable[[], None] = lambda: None,
+    *,
+    parsers: Parsers | None = None,
 ) -> Texts:
     """Text tools for an event loop, with so many worker processes or with threads only; see `load_tools` and ProcessTexts."""
-    tools = await asyncio.to_thread(load_tools, tokenizer, chat_template)
+    tools = await asyncio.to_thread(load_tools, tokenizer, chat_template, parsers)
     if processes == 0:
         return ThreadTexts(tools)
     return ProcessTexts(tools, WorkerSpec(tokenizer, chat_template), processes, on_fallback=on_fallback)
@@ -62,7 +69,6 @@ class _Waiting:
             self.tokens.set_result(tokens)
 
     def hangs(self, seconds: float) -> None:
-        """A worker gave no answer for so long."""
         if self.renders and not self.tokens.done():
             self.tokens.set_exception(
                 OverloadedError(f"the chat template was not done with these messages after {seconds:g} s", param="messages")
@@ -76,8 +82,6 @@ class ProcessTexts:
     Args:
         tools: for what workers cannot do now.
         spec: what workers load.
-        processes: number of workers.
-        hang_seconds: see HANG_SECONDS.
         on_fallback: told of each call that no worker answered.
     """
 
@@ -101,7 +105,6 @@ class ProcessTexts:
 
     @property
     def tools(self) -> TextTools:
-        """The tools, for work that is short."""
         return self._here.tools
 
     @property
@@ -110,7 +113,6 @@ class ProcessTexts:
         return [child.process.pid for child in self._working]
 
     async def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """As TextTools.encode."""
         tokens = await self._elsewhere(Encode(text, add_special_tokens), is_long=len(text) >= LONG)
         if tokens is None:
             self._on_fallback()
@@ -129,15 +131,12 @@ class ProcessTexts:
         return tokens
 
     async def run(self, function: Callable[[], Result]) -> Result:
-        """Run a function in a thread."""
         return await self._here.run(function)
 
     async def run_long(self, function: Callable[[], Result]) -> Result:
-        """Run a long function in the thread for what is long."""
         return await self._here.run_long(function)
 
     async def close(self) -> None:
-        """End workers and threads."""
         for keeper in self._keepers:
             keeper.cancel()
         await asyncio.gather(*self._keepers, return_exceptions=True)
@@ -167,7 +166,6 @@ class ProcessTexts:
         return self._jobs.get_nowait()[-1]
 
     async def _keep(self, number: int) -> None:
-        """One worker after another."""
         backoff = Backoff()
         while True:
             started = time.monotonic()
@@ -215,7 +213,7 @@ class ProcessTexts:
                 if reply is None:
                     return False
                 tokens = _REPLY.decode(reply)
-                waiting.answer(None if tokens is None else array("i", tokens).tolist())
+                waiting.answer(None if tokens is None else OwnTokenIds(array("i", tokens).tolist()))
             return True
         finally:
             for waiting in batch:
@@ -241,7 +239,6 @@ class ProcessTexts:
         return batch
 
     async def _first(self, ended: asyncio.Future[int]) -> _Waiting | None:
-        """The next job; None once the worker has ended."""
         first = asyncio.ensure_future(self._jobs.get())
         try:
             await asyncio.wait((first, ended), return_when=asyncio.FIRST_COMPLETED)

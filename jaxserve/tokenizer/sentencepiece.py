@@ -58,7 +58,6 @@ class SentencePieceTokenizer:
 
     @property
     def vocab_size(self) -> int:
-        """One more than the largest id."""
         return len(self._pieces.pieces)
 
     @property
@@ -78,7 +77,6 @@ class SentencePieceTokenizer:
 
     @property
     def max_token_bytes(self) -> int | None:
-        """Bytes of text that one token stands for at most."""
         return self._max_token_bytes
 
     @property
@@ -98,16 +96,17 @@ class SentencePieceTokenizer:
                 ids += processor.encode(segment, out_type=int)
         return [*ids, self._eos] if add_special_tokens and self._adds_eos and self._eos is not None else ids
 
+    def encode_inside(self, text: str) -> list[int]:
+        """Token ids of a text that another goes before; added tokens are not recognised in it."""
+        return self._unmarked.encode(text, out_type=int)  # type: ignore[no-any-return]
+
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
-        """The text of a whole sequence."""
         return detokenizer.decode(self, token_ids, skip_special_tokens=skip_special_tokens)
 
     def token_bytes(self, token_id: int) -> bytes:
-        """The bytes a token stands for inside a text; none for an unknown id."""
         return self._pieces.token_bytes(token_id)
 
     def leading_bytes(self, token_id: int) -> tuple[bytes, bool]:
-        """The bytes a token stands for at the start of a text, and whether the start lasts."""
         return self._pieces.leading_bytes(token_id)
 
     def _segments(self, text: str) -> Iterator[tuple[str | int, bool]]:

@@ -38,12 +38,10 @@ class LimitedEnvironment(ImmutableSandboxedEnvironment):
         yield
 
     def look_at_the_clock(self) -> None:
-        """Called by every template."""
         if time.monotonic() > self._ends.soonest and time.thread_time() > self._ends.at:  # the second takes microseconds
             raise TemplateTimeError
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
-        """Jinja's own hook."""
         template = super()._parse(source, name, filename)
         repeating: Iterable[nodes.For | nodes.Macro | nodes.CallBlock | nodes.Block] = template.find_all(
             (nodes.For, nodes.Macro, nodes.CallBlock, nodes.Block)

@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
+from jaxserve.chat_parsing.template import ResponseTemplate
 from jaxserve.errors import ContextLengthError, InvalidRequestError
 from jaxserve.tokenizer.base import Tokenizer
 from jaxserve.tokenizer.chat import ChatTemplate
+from jaxserve.types import OwnTokenIds
 
 THREADS = 2  # for what is short
 LONG = 16_384  # characters: texts from here on wait for each other, and nobody else for them
@@ -22,14 +24,15 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class TextTools:
-    """A model's tokenizer, and its chat template if it has one. Thread-safe."""
+    """A model's tokenizer, its chat template if it has one, and how to read its responses if that is known. Thread-safe."""
 
     tokenizer: Tokenizer
     template: ChatTemplate | None
+    responses: ResponseTemplate | None = None
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Tokens of a prompt, with the special tokens that the tokenizer adds unless they are not wanted."""
-        return self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
+        return OwnTokenIds(self.tokenizer.encode(text, add_special_tokens=add_special_tokens))
 
     def render(
         self, messages: Sequence[Mapping[str, Any]], arguments: Mapping[str, Any], max_bytes: int | None = None
@@ -59,7 +62,7 @@ class TextTools:
                 f"messages make a prompt of {len(text)} characters, and more than {max_bytes} bytes cannot fit the context",
                 param="messages",
             )
-        return self.tokenizer.encode(text, add_special_tokens=False)  # the template wrote the special tokens itself
+        return self.encode(text, add_special_tokens=False)  # the template wrote the special tokens itself
 
 
 class Texts(Protocol):
@@ -103,11 +106,9 @@ class ThreadTexts:
 
     @property
     def tools(self) -> TextTools:
-        """The tools."""
         return self._tools
 
     async def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """As TextTools.encode."""
         pool = self._long if len(text) >= LONG else self._pool
         encode = partial(self._tools.encode, text, add_special_tokens=add_special_tokens)
         return await asyncio.get_running_loop().run_in_executor(pool, encode)
@@ -115,21 +116,17 @@ class ThreadTexts:
     async def render(
         self, messages: Sequence[Mapping[str, Any]], arguments: Mapping[str, Any], max_bytes: int | None = None
     ) -> list[int]:
-        """As TextTools.render."""
         pool = self._long if is_long(messages) else self._pool
         render = partial(self._tools.render, messages, arguments, max_bytes)
         return await asyncio.get_running_loop().run_in_executor(pool, render)
 
     async def run(self, function: Callable[[], Result]) -> Result:
-        """Run a function in a thread."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, function)
 
     async def run_long(self, function: Callable[[], Result]) -> Result:
-        """Run a long function in the thread for what is long."""
         return await asyncio.get_running_loop().run_in_executor(self._long, function)
 
     async def close(self) -> None:
-        """Wait for the threads to end."""
         for pool in (self._pool, self._long):
             await asyncio.to_thread(pool.shutdown)
 

@@ -53,8 +53,6 @@ def _longest(pieces: Iterable[bytes]) -> int:
 
 
 def _steps(part: Any, name: str) -> list[Mapping[str, Any]]:
-    """The parts of a part, each as the file has it."""
-
     def flat(step: Mapping[str, Any]) -> list[Mapping[str, Any]]:
         return [one for inner in step[name] for one in flat(inner)] if step["type"] == "Sequence" else [step]
 
@@ -62,7 +60,6 @@ def _steps(part: Any, name: str) -> list[Mapping[str, Any]]:
 
 
 def _keeps_text(step: Mapping[str, Any]) -> bool:
-    """Whether a pre-tokenizer drops nothing."""
     return step["type"] in _KEEPS_TEXT or (step["type"] in ("Split", "Punctuation") and step["behavior"] != "Removed")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from jaxserve.children import adopt
-from jaxserve.tokenizer.load_tools import load_tools
+from jaxserve.tokenizer.load import load_tools
 from jaxserve.tokenizer.texts import TextTools
 
 
@@ -39,7 +39,6 @@ Job = Encode | Render
 
 
 def main() -> int:
-    """Work until the parent is gone."""
     parent, first = adopt()
     spec = msgspec.msgpack.decode(first, type=WorkerSpec)
     tools = load_tools(spec.tokenizer, spec.chat_template)

@@ -17,8 +17,7 @@ from sharding import EXPERT, shards_of
 def placed_params(config: DecoderConfig, mesh: Mesh, dtype: DTypeLike) -> Params:
     """The parameter tree with a jax.ShapeDtypeStruct at every leaf, which says its sharding. Allocates nothing.
 
-    Raises:
-        ConfigError: a decoder that cannot be divided over the mesh.
+    Raises ConfigError: a decoder that cannot be divided over the mesh.
     """
     require_expert_groups(config, shards_of(mesh), mesh.shape[EXPERT])
     shardings = param_shardings(config, mesh)

@@ -23,8 +23,7 @@ class Tensors(Protocol):
 
         Safe from several threads. The block may be a view of something larger and must not be written to.
 
-        Raises:
-            CheckpointError: what is stored cannot be read.
+        Raises CheckpointError: what is stored cannot be read.
         """
         ...
 
@@ -44,13 +43,9 @@ class Checkpoint(Tensors, Protocol):
         """Whether a part of a tensor that `piece` gives can be read without reading much more of it."""
         ...
 
-    def __enter__(self) -> Self:
-        """Itself."""
-        ...
+    def __enter__(self) -> Self: ...
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Close what is open."""
-        ...
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None: ...
 
 
 def piece(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -64,5 +59,4 @@ def piece(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def whole(shape: tuple[int, ...]) -> Bounds:
-    """The bounds of all of a tensor."""
     return tuple((0, size) for size in shape)

@@ -72,11 +72,9 @@ class Source:
 
     @property
     def config_file(self) -> Path:
-        """The config.json."""
         return self.config or self.path / CONFIG
 
     def open(self, config: DecoderConfig) -> Checkpoint:
-        """Its tensors, under Hugging Face's names."""
         if self.kind == "hf":
             return open_checkpoint(self.path, "auto")
         found = find_orbax(self.path)
@@ -147,8 +145,6 @@ def make_manifest(directory: Path, told: Told) -> Manifest:
 
 
 class _Cast:
-    """Tensors in another dtype."""
-
     def __init__(self, tensors: Tensors, dtype: str) -> None:
         self._tensors = tensors
         self._dtype = np.dtype(dtype)
@@ -164,11 +160,7 @@ class _Cast:
 
 
 class _Summing:
-    """Sums up tensors that pass by.
-
-    Attributes:
-        sums: of those so far.
-    """
+    """Sums up tensors that pass by."""
 
     def __init__(self, shapes: Mapping[str, tuple[int, ...]], dtypes: Mapping[str, str], told: Told) -> None:
         self.sums: dict[str, TensorSum] = {}
@@ -177,7 +169,6 @@ class _Summing:
         self._told = told
 
     def add(self, name: str, tensor: Block) -> None:
-        """One more."""
         self.sums[name] = TensorSum.of(tensor)
         self._done += tensor.nbytes
         self._told(self._done, self._total)

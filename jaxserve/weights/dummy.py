@@ -20,7 +20,7 @@ from jax.typing import DTypeLike
 from jaxserve.models.binding import Params
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.rules import Packing, Source, WeightRule
-from jaxserve.weights.jobs import Progress, collect, list_jobs
+from jaxserve.weights.jobs import LoadProgress, collect, list_jobs
 from jaxserve.weights.packed import Packer
 from jaxserve.weights.packing import Index, aligned_zeros
 
@@ -37,7 +37,7 @@ def dummy_params(
     *,
     seed: int = 0,
     packer: Packer | None = None,
-    progress: Progress | None = None,
+    progress: LoadProgress | None = None,
 ) -> Params:
     """The parameters of a decoder from a seed; see `load.load_params`. Raises ConfigError for a mesh that does not divide it."""
     jobs = list_jobs(config, mesh, dtype)
@@ -73,19 +73,18 @@ class DummyWeights:
         self._programs: dict[tuple[Shapes, Parts, Packing, tuple[int, ...], bool], Fill] = {}
 
     def make(self, rule: WeightRule, shape: tuple[int, ...], sharding: NamedSharding) -> jax.Array:
-        """One parameter of the given packed shape on its devices."""
-        one = rule if rule.experts is None else rule.of_expert(0)
+        one = rule if rule.stack is None else rule.member(0)
         sources = tuple(source.shape for source in one.sources)
         ones = rule.path[-1] == "scale"
         columns = rule.packing is Packing.COLUMNS
         parts = tuple(source.parts(shape[-2]) for source in one.sources) if columns else ()
         signature = (sources, parts, rule.packing, shape, ones)
         if signature not in self._programs:  # one compilation for the same parameter of all layers
-            each = shape if rule.experts is None else shape[1:]
+            each = shape if rule.stack is None else shape[1:]
             fill = partial(_fill, sources=sources, parts=parts, packing=rule.packing, shape=each, ones=ones, dtype=self._dtype)
-            self._programs[signature] = jax.jit(fill if rule.experts is None else jax.vmap(fill), out_shardings=sharding)
+            self._programs[signature] = jax.jit(fill if rule.stack is None else jax.vmap(fill), out_shardings=sharding)
         keys = np.array([_key(self._seed, source) for source in rule.sources], np.uint32)
-        return self._programs[signature](keys if rule.experts is None else keys.reshape(rule.experts, -1))
+        return self._programs[signature](keys if rule.stack is None else keys.reshape(rule.stack, -1))
 
 
 def _key(seed: int, source: Source) -> int:

@@ -17,8 +17,7 @@ LoadFormat = Literal["auto", "safetensors", "orbax", "dummy"]
 def stored_format(directory: Path) -> Literal["safetensors", "orbax"]:
     """The format that a model directory's weights are in; safetensors if there are both.
 
-    Raises:
-        CheckpointError: there are none.
+    Raises CheckpointError: there are none.
     """
     if any((directory / name).is_file() for name in (SINGLE, INDEX)):
         return "safetensors"

@@ -27,7 +27,6 @@ class HeldTensors:
         self._held: dict[str, Block] = {}
 
     def read(self, name: str, bounds: Bounds) -> Block:
-        """See `Tensors`."""
         everything = whole(self._checkpoint.shapes[name])
         if name not in self._held and self._check is None and self._has_rows(name, bounds, everything):
             return self._checkpoint.read(name, bounds)

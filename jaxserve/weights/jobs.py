@@ -7,7 +7,6 @@ from functools import reduce
 from math import prod
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.typing import DTypeLike
@@ -17,15 +16,13 @@ from jaxserve.models.config import DecoderConfig
 from jaxserve.models.registry import weight_rules
 from jaxserve.models.rules import WeightRule
 from jaxserve.weights.abstract import placed_params
-from pallas_kernels.matmul import PackedMatrix
+from pallas_kernels.matmul import Weight
 
-Progress = Callable[[int, int], None]
+LoadProgress = Callable[[int, int], None]
 """Told of bytes done and bytes in all, at the start and after each parameter."""
 
 
-class Job(NamedTuple):
-    """One parameter to make."""
-
+class TensorRead(NamedTuple):
     rule: WeightRule
     shape: tuple[int, ...]
     dtype: str
@@ -33,19 +30,17 @@ class Job(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """Of the whole parameter."""
         return np.dtype(self.dtype).itemsize * prod(self.shape)
 
 
-def list_jobs(config: DecoderConfig, mesh: Mesh, dtype: DTypeLike) -> list[Job]:
+def list_jobs(config: DecoderConfig, mesh: Mesh, dtype: DTypeLike) -> list[TensorRead]:
     """All parameters of a decoder. Raises ConfigError for one that cannot be divided over the mesh."""
     tree = placed_params(config, mesh, dtype)
     leaves = [(rule, _leaf(tree, rule.path)) for rule in weight_rules(config)]
-    return [Job(rule, leaf.shape, leaf.dtype.name, leaf.sharding) for rule, leaf in leaves]
+    return [TensorRead(rule, leaf.shape, leaf.dtype.name, leaf.sharding) for rule, leaf in leaves]
 
 
-def collect(jobs: list[Job], arrays: Iterable[jax.Array | PackedMatrix], progress: Progress | None) -> Params:
-    """The tree of what was made, in the order of the jobs."""
+def collect(jobs: list[TensorRead], arrays: Iterable[Weight], progress: LoadProgress | None) -> Params:
     tree: Params = {}
     done, total = 0, sum(job.bytes for job in jobs)
     if progress is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -22,14 +21,14 @@ from jaxserve.weights.dummy import dummy_params
 from jaxserve.weights.finite import is_finite, not_finite_error
 from jaxserve.weights.formats import LoadFormat, open_checkpoint
 from jaxserve.weights.held import HeldTensors
-from jaxserve.weights.jobs import Job, Progress, collect, list_jobs
+from jaxserve.weights.jobs import LoadProgress, TensorRead, collect, list_jobs
 from jaxserve.weights.manifest import require_manifest
-from jaxserve.weights.packed import Packer
+from jaxserve.weights.packed import Packer, pack_as
 from jaxserve.weights.packing import Index, read_block
-from jaxserve.weights.panels import read_panels, read_quantized_panels
+from jaxserve.weights.panels import read_panels
 from jaxserve.weights.quantized.layout import Dequantized, Layout
 from jaxserve.weights.recheck import BlockSums, bounds_of
-from pallas_kernels.matmul import PackedMatrix
+from pallas_kernels.matmul import Matrix, Weight
 
 READERS = 4
 """Parameters read at a time: enough to keep a disk busy while others are transposed and cast, few enough to bound host memory."""
@@ -46,7 +45,7 @@ def load_params(
     verify: bool = False,
     sums: BlockSums | None = None,
     packer: Packer | None = None,
-    progress: Progress | None = None,
+    progress: LoadProgress | None = None,
 ) -> Params:
     """The parameters of a decoder, each packed for and placed on the mesh's devices.
 
@@ -84,7 +83,7 @@ def load_params(
         layout = Layout.of(checkpoint.shapes, checkpoint.dtypes, _quantization(directory), jnp.dtype(dtype).name)
         check_tensors(config, [job.rule for job in jobs], layout.shapes, layout.dtypes)
 
-        def read(job: Job) -> jax.Array | PackedMatrix:
+        def read(job: TensorRead) -> Weight:
             held = HeldTensors(checkpoint, None if manifest is None else manifest.check)
             return _read(job, Dequantized(held, layout), packer, sums)
 
@@ -100,46 +99,48 @@ def _quantization(directory: Path) -> Quantization | None:
     return quantization_from_hf(read_json_object(path)) if path.is_file() else None
 
 
-def _read(job: Job, tensors: Tensors, packer: Packer | None, sums: BlockSums | None) -> jax.Array | PackedMatrix:
-    """One parameter, as the engine is to hold it."""
+def _read(job: TensorRead, tensors: Tensors, packer: Packer | None, sums: BlockSums | None) -> Weight:
     plain = jax.ShapeDtypeStruct(job.shape, job.dtype, sharding=job.sharding)
-    target = plain if packer is None else packer.shape(job.rule.path, plain)
-    packed = target if isinstance(target, PackedMatrix) else None
-    if packed is not None and packed.scales is not None:
-        return _read_quantized(job, tensors, packed, sums)
-    place = plain if packed is None else packed.values
-    path = job.rule.path if packed is None else (*job.rule.path, "values")
+    target = None if packer is None else packer.matrix(job.rule.path, plain)
+    if target is None:
+        return _read_plain(job, tensors, sums)
+    if target.layout.name == "panels":
+        held = _read_panels(job, tensors, target)
+    else:
+        stored = job if target.scales is None else job._replace(dtype="float32")
+        held = pack_as(target, _read_plain(stored, tensors, None))
+    jax.block_until_ready(held)  # the host's copy goes before the next parameter comes
+    if sums is not None:
+        sums.add_held(job.rule.path, held)
+    return held
+
+
+def _read_plain(job: TensorRead, tensors: Tensors, sums: BlockSums | None) -> jax.Array:
+    """One parameter as it is, each device's block straight to the device."""
 
     def block(index: Index | None) -> Block:
-        here = (slice(None),) * len(place.shape) if index is None else index
+        here = (slice(None),) * len(job.shape) if index is None else index
         with np.errstate(over="ignore", invalid="ignore"):  # told below, by the tensor's name
-            if packed is not None and packed.form == "panels":
-                read = read_panels(tensors, job.rule, job.shape, packed.split, job.dtype)
-            else:
-                read = read_block(tensors, job.rule, job.shape, here, job.dtype)
+            read = read_block(tensors, job.rule, job.shape, here, job.dtype)
         if not is_finite(read):
             raise not_finite_error(tensors, job.rule, job.dtype)
         if sums is not None:
-            sums.add(path, bounds_of(here, place.shape), read)
+            sums.add(job.rule.path, bounds_of(here, job.shape), read)
         return read
 
-    array: jax.Array = jax.make_array_from_callback(place.shape, place.sharding, block)
+    array: jax.Array = jax.make_array_from_callback(job.shape, job.sharding, block)
     array.block_until_ready()  # the host's copy goes before the next parameter comes
-    return array if packed is None else replace(packed, values=array)
+    return array
 
 
-def _read_quantized(job: Job, tensors: Tensors, target: PackedMatrix, sums: BlockSums | None) -> PackedMatrix:
-    """One parameter in int8, from the numbers that are stored; `target` has its shapes and where it goes."""
-    with np.errstate(invalid="ignore"):  # told below, by the tensor's name
-        values, scales = read_quantized_panels(tensors, job.rule, job.shape, target.split)
-    if not is_finite(scales):
-        raise not_finite_error(tensors, job.rule, scales.dtype.name)
-
-    def placed(name: str, block: Block) -> jax.Array:
-        if sums is not None:
-            sums.add((*job.rule.path, name), bounds_of((slice(None),), block.shape), block)
-        return jax.make_array_from_callback(block.shape, target.values.sharding, lambda _: block)
-
-    held = replace(target, values=placed("values", values), scales=placed("scales", scales))
-    jax.block_until_ready(held.values)  # the host's copy goes before the next parameter comes
+def _read_panels(job: TensorRead, tensors: Tensors, target: Matrix) -> Matrix:
+    """One matrix, arranged and perhaps rounded by the host on its way to the one device."""
+    with np.errstate(over="ignore", invalid="ignore"):  # told below, by the tensor's name
+        read = read_panels(tensors, job.rule, target)
+    last = jax.tree.leaves(read)[-1]  # scales, if it is rounded
+    if not is_finite(last):
+        raise not_finite_error(tensors, job.rule, last.dtype.name)
+    held: Matrix = jax.tree.map(
+        lambda part, block: jax.make_array_from_callback(part.shape, part.sharding, lambda _: block), target, read
+    )
     return held

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import msgspec
+import numpy as np
 
 from jaxserve.errors import CheckpointError
 from jaxserve.models.checkpoint import read_json_object
 from jaxserve.weights.checkpoint import Block
-from jaxserve.weights.checksum import checksum
 
 MANIFEST = "jaxserve-manifest.json"
 _VERSION = 2
@@ -36,7 +36,6 @@ class TensorSum(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         dtype: as numpy and ml_dtypes call it.
-        shape: its shape.
         sha256: of its elements in C order, little-endian.
     """
 
@@ -46,7 +45,6 @@ class TensorSum(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @classmethod
     def of(cls, tensor: Block) -> TensorSum:
-        """Of a tensor."""
         return cls(tensor.dtype.name, tensor.shape, checksum(tensor))
 
 
@@ -67,7 +65,6 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
     @classmethod
     def of(cls, tokenizer: str | None, tensors: dict[str, TensorSum], prompt_files: dict[str, str]) -> Manifest:
-        """A manifest of this version."""
         return cls(version=_VERSION, tokenizer=tokenizer, tensors=tensors, prompt_files=prompt_files)
 
     def check_names(self, names: Iterable[str]) -> None:
@@ -106,7 +103,6 @@ def read_manifest(directory: Path) -> Manifest | None:
 
 
 def write_manifest(directory: Path, manifest: Manifest) -> None:
-    """Write the manifest of a model directory."""
     (directory / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n")
 
 
@@ -200,3 +196,8 @@ def _told(sum_: TensorSum) -> str:
 
 def _listed(names: list[str]) -> str:
     return ", ".join(names[:_LISTED]) + (f" and {len(names) - _LISTED} more" if len(names) > _LISTED else "")
+
+
+def checksum(tensor: Block) -> str:
+    """SHA-256 of an array's elements in C order."""
+    return hashlib.sha256(np.ascontiguousarray(tensor).reshape(-1).view(np.uint8).data).hexdigest()

@@ -65,7 +65,6 @@ class MaxTextCheckpoint:
 
     Args:
         stored: the Orbax checkpoint.
-        config: the decoder.
         rope: which elements of a head the rotary embedding turns together.
 
     Raises:

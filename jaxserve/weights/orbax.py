@@ -33,8 +33,7 @@ _CONTEXT = MappingProxyType(
 class OrbaxCheckpoint:
     """The arrays of one Orbax checkpoint, the directory that has `_METADATA`. See `Checkpoint`.
 
-    Raises:
-        CheckpointError: no Orbax checkpoint, a damaged one, or one whose arrays are not all there.
+    Raises CheckpointError: no Orbax checkpoint, a damaged one, or one whose arrays are not all there.
     """
 
     def __init__(self, directory: Path) -> None:

@@ -18,12 +18,7 @@ _FILE = 2**28
 
 @dataclass(frozen=True, slots=True)
 class LazyTensor:
-    """A tensor that is read when it is written.
-
-    Attributes:
-        name: its key in the tree.
-        read: gives all of it.
-    """
+    """A tensor that is read when it is written."""
 
     name: str
     read: Callable[[], Block]

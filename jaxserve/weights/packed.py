@@ -1,4 +1,4 @@
-"""Which parameters are held packed for native kernels, which of them quantized, and the packing.
+"""The one rule of how a parameter is held: which scheme its numbers have and which layout, by its path and its devices.
 
 The decoder and the checkpoint know plain parameters; programs are made for, and run on, what this makes of them.
 """
@@ -8,73 +8,84 @@ from __future__ import annotations
 from typing import Any
 
 import jax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding
 
 from jaxserve.config.fields import Quantization
 from jaxserve.errors import ConfigError
-from jaxserve.models.binding import Params, param_products
+from jaxserve.models.binding import Params, param_products, param_shardings
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.parameter import Product
-from pallas_kernels.matmul import PackedMatrix, why_plain
-from pallas_kernels.matmul.packed import pack, packed_shape, quantize, quantized_shape
+from pallas_kernels.matmul import Layout, Matrix, Panels, Rows, Weight, pack, packed_shape, why_plain
+from pallas_kernels.quantization import SCHEMES, Scheme
 from pallas_kernels.registry import Target
 
 
 class Packer:
-    """Packs the parameters that are matrices of products, where that is better for the device.
+    """Rounds and arranges the parameters that are matrices of products.
 
-    On several devices, and on those without native kernels, every parameter stays as it is. Quantized are those that are nothing
-    but the matrix of a product: not an embedding table, though logits may be made with it.
+    Quantized are those that are nothing but the matrix of a product: not an embedding table, though logits may be made with it.
+    Arranged for native kernels they are where one device has all of them; elsewhere they lie plain, divided as they always are.
 
     Args:
-        config: the decoder.
-        mesh: the devices.
         quantization: what matrices are rounded to.
 
-    Raises:
-        ConfigError: several devices, and a quantization. The methods raise it where native kernels cannot multiply what they are
-            given, and it was to be quantized.
+    The methods raise ConfigError where what was to be quantized cannot be: in a dtype that the scheme is not for, and on a single
+    CPU device without native kernels, which is faster with matrices as they are.
     """
 
     def __init__(self, config: DecoderConfig, mesh: Mesh, quantization: Quantization = "none") -> None:
-        self._quantizes = quantization == "int8"
-        if self._quantizes and mesh.devices.size > 1:
-            raise _cannot(f"one device, not {mesh.devices.size}")
+        self._quantization = quantization
+        self._mesh = mesh
         self._target = Target.of(mesh.devices.flat[0])
-        self._products = param_products(config) if mesh.devices.size == 1 else {}
-        self._placed = NamedSharding(mesh, PartitionSpec())
+        self._products = param_products(config)
+        self._shardings = param_shardings(config, mesh)
 
-    def pack(self, path: tuple[str, ...], parameter: jax.Array) -> jax.Array | PackedMatrix:
-        """A parameter as it is to be held."""
-        product = self._product(path, parameter)
+    def matrix(self, path: tuple[str, ...], leaf: Any) -> Matrix | None:
+        """How a parameter of this shape and dtype is held: jax.ShapeDtypeStructs with shardings. None for as it is."""
+        product = self._products.get(path)
         if product is None:
-            return parameter
-        if self._quantizes and product.form == "panels":
-            return quantize(parameter, product.split)
-        return pack(parameter, product.split, product.form)
+            return None
+        scheme = SCHEMES["none" if product.looked_up else self._quantization]
+        layout = self._layout(product, leaf, scheme)
+        if (layout.name, scheme.name) == ("plain", "none"):
+            return None
+        shapes = packed_shape(leaf, layout, scheme)
+        specs = shapes.specs(self._shardings[path].spec)
+        matrix: Matrix = jax.tree.map(
+            lambda part, spec: jax.ShapeDtypeStruct(part.shape, part.dtype, sharding=NamedSharding(self._mesh, spec)),
+            shapes,
+            specs,
+        )
+        return matrix
 
-    def shape(self, path: tuple[str, ...], leaf: Any) -> Any:
-        """What `pack` makes of a parameter of which only shape and dtype are known: with a jax.ShapeDtypeStruct for the array."""
-        product = self._product(path, leaf)
-        if product is None:
-            return leaf
-        if self._quantizes and product.form == "panels":
-            return quantized_shape(leaf, product.split, self._placed)
-        return packed_shape(leaf, *product, self._placed)
+    def _layout(self, product: Product, leaf: Any, scheme: Scheme) -> Layout:
+        if (single := self._mesh.devices.size == 1) and (reason := why_plain(leaf.dtype, self._target, scheme.name)) is None:
+            return Rows(product.inputs) if product.looked_up else Panels(product.inputs, leaf.shape)
+        if scheme.name != "none" and single and self._target.platform == "cpu":
+            raise _cannot(scheme, f"native kernels: {reason}")
+        if leaf.dtype.name not in scheme.dtypes:
+            raise _cannot(scheme, f"{' or '.join(scheme.dtypes)}, not {leaf.dtype.name}")
+        return Layout(product.inputs)
+
+    def pack(self, path: tuple[str, ...], parameter: jax.Array) -> Weight:
+        target = self.matrix(path, parameter)
+        return parameter if target is None else pack_as(target, parameter)
 
     def shapes(self, params: Params) -> Params:
         """What `pack` makes of every leaf of `placed_params`."""
-        packed: Params = jax.tree.map_with_path(lambda keys, leaf: self.shape(tuple(str(key.key) for key in keys), leaf), params)
+
+        def shape(keys: Any, leaf: Any) -> Any:
+            return self.matrix(tuple(str(key.key) for key in keys), leaf) or leaf
+
+        packed: Params = jax.tree.map_with_path(shape, params)
         return packed
 
-    def _product(self, path: tuple[str, ...], leaf: Any) -> Product | None:
-        product = self._products.get(path)
-        if product is None or (reason := why_plain(leaf.dtype, self._target)) is None:
-            return product
-        if self._quantizes:
-            raise _cannot(f"native kernels: {reason}")
-        return None
+
+def _cannot(scheme: Scheme, needed: str) -> ConfigError:
+    return ConfigError(f"quantization {scheme.name!r} needs {needed}", param="quantization")
 
 
-def _cannot(needed: str) -> ConfigError:
-    return ConfigError(f"quantization 'int8' needs {needed}", param="quantization")
+def pack_as(target: Matrix, parameter: jax.Array) -> Matrix:
+    """A parameter as `Packer.matrix` says that it is held; of any float dtype, if it is rounded."""
+    held: Matrix = jax.device_put(pack(parameter, target.layout, target.scheme), jax.tree.map(lambda part: part.sharding, target))
+    return held

@@ -31,11 +31,11 @@ def read_block(checkpoint: Tensors, rule: WeightRule, shape: tuple[int, ...], in
     """
     bounds = tuple(part.indices(size)[:2] for part, size in zip(index, shape, strict=True))
     out = aligned_zeros([stop - start for start, stop in bounds], np.dtype(dtype))
-    if rule.experts is None:
+    if rule.stack is None:
         _fill(out, checkpoint, rule, shape, bounds)
     else:
-        for at, expert in enumerate(range(*bounds[0])):
-            _fill(out[at], checkpoint, rule.of_expert(expert), shape[1:], bounds[1:])
+        for at, number in enumerate(range(*bounds[0])):
+            _fill(out[at], checkpoint, rule.member(number), shape[1:], bounds[1:])
     return out
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from math import prod
-
+import jax
 import numpy as np
 
 from jaxserve.models.rules import WeightRule
@@ -11,62 +10,42 @@ from jaxserve.weights.bits import convert
 from jaxserve.weights.checkpoint import Block, Tensors, whole
 from jaxserve.weights.packing import aligned_zeros, read_rows
 from jaxserve.weights.transpose import put_transposed
-from pallas_kernels.matmul.packed import BLOCK, LEVELS, SMALLEST_SCALE
+from pallas_kernels.matmul import Matrix
+from pallas_kernels.matmul.layouts import BLOCK
 
 _WORD = np.dtype(np.uint32)
 """Has the inputs that a panel keeps side by side: stored rows have them side by side, too."""
 
 
-def read_panels(checkpoint: Tensors, rule: WeightRule, shape: tuple[int, ...], split: int, dtype: str) -> Block:
-    """A whole matrix as the `values` of a PackedMatrix of the form "panels": [inputs * outputs].
+def read_panels(checkpoint: Tensors, rule: WeightRule, target: Matrix) -> Matrix:
+    """A whole matrix, rounded from the stored numbers in float32 if it is rounded.
 
     Args:
         checkpoint: where the rule's tensors are.
         rule: what the parameter is made from: matrices [out, in], packed in any way for one device.
-        shape: the plain parameter's.
-        split: how many of its first axes are inputs.
-        dtype: name of the wanted dtype, of 16 or 32 bits.
+        target: shapes and dtypes of what is wanted, in panels; of a scheme whose scales are none, or one array [*outputs].
 
     Returns:
-        An array of that dtype; zeros where the parameter is padded.
+        The target with arrays of the host; zeros where the parameter is padded. A scale is not finite if a number of its output
+        is not.
     """
-    inputs, outputs = prod(shape[:split]), prod(shape[split:])
-    out = aligned_zeros((inputs * outputs,), np.dtype(dtype))
+    parts: list[Block] = [aligned_zeros(part.shape, part.dtype) for part in jax.tree.leaves(target)]
+    rounds = target.scales is not None
+    if rounds:
+        parts[1][...] = target.scheme.quantize(np.zeros((1, 1)), (1,), np)[1]
     column = 0
     for source in rule.sources:
         for first, rows in read_rows(checkpoint, source, whole(source.shape)):
-            _put(out, rows, column + first, outputs)
+            together = BLOCK if rounds else len(rows)  # few enough that what comes between stays in a core's cache
+            for start in range(0, len(rows), together):
+                strip, at = rows[start : start + together], column + first + start
+                if rounds:
+                    numbers = convert(strip, parts[1].dtype)
+                    strip, parts[1].reshape(-1)[at : at + len(strip)] = target.scheme.quantize(numbers, (1,), np)
+                _put(parts[0], strip, at, target.outputs)
         column += source.shape[0]
-    return out
-
-
-def read_quantized_panels(checkpoint: Tensors, rule: WeightRule, shape: tuple[int, ...], split: int) -> tuple[Block, Block]:
-    """A whole matrix in int8, rounded from the stored numbers in float32 as `packed.quantize` rounds.
-
-    Args:
-        checkpoint: where the rule's tensors are.
-        rule: what the parameter is made from, as for `read_panels`.
-        shape: the plain parameter's.
-        split: how many of its first axes are inputs.
-
-    Returns:
-        The `values` and the `scales` of a PackedMatrix. A scale is not finite if a number of its column is not.
-    """
-    inputs, outputs = prod(shape[:split]), prod(shape[split:])
-    values, scales = aligned_zeros((inputs * outputs,), np.dtype(np.int8)), aligned_zeros((outputs,), np.dtype(np.float32))
-    scales[...] = SMALLEST_SCALE  # of padding
-    column = 0
-    for source in rule.sources:
-        for first, rows in read_rows(checkpoint, source, whole(source.shape)):
-            for start in range(0, len(rows), BLOCK):  # few enough that what comes between stays in a core's cache
-                numbers = convert(rows[start : start + BLOCK], scales.dtype)
-                at = column + first + start
-                largest = np.maximum(numbers.max(axis=1), -numbers.min(axis=1))
-                scale = np.maximum(largest * np.float32(1 / LEVELS), np.float32(SMALLEST_SCALE))
-                scales[at : at + len(numbers)] = scale
-                _put(values, np.rint(numbers * (1 / scale)[:, None]).astype(np.int8), at, outputs)
-        column += source.shape[0]
-    return values, scales
+    read: Matrix = jax.tree.unflatten(jax.tree.structure(target), parts)
+    return read
 
 
 def _put(out: Block, rows: Block, column: int, outputs: int) -> None:

@@ -13,6 +13,8 @@ import threading
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import reduce
+from typing import Any
 
 import jax
 import numpy as np
@@ -20,7 +22,7 @@ import numpy as np
 from jaxserve.errors import EngineDeadError
 from jaxserve.models.binding import Params
 from jaxserve.weights.checkpoint import Block, Bounds
-from jaxserve.weights.checksum import checksum
+from jaxserve.weights.manifest import checksum
 
 logger = logging.getLogger(__name__)
 
@@ -35,8 +37,12 @@ class BlockSums:
         self._sums: dict[Place, str] = {}
 
     def add(self, path: tuple[str, ...], bounds: Bounds, block: Block) -> None:
-        """One more block, as its device is to hold it."""
         self._sums[".".join(path), bounds] = checksum(block)
+
+    def add_held(self, path: tuple[str, ...], parameter: Any) -> None:
+        """The blocks of a parameter, or of its parts, that devices hold already."""
+        for held in _blocks(reduce(lambda tree, key: {key: tree}, reversed(path), parameter)):
+            self._sums[held.place] = checksum(np.asarray(held.data))
 
     def __getitem__(self, place: Place) -> str:
         return self._sums[place]
@@ -44,8 +50,6 @@ class BlockSums:
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """A device's block."""
-
     place: Place
     device: str
     data: jax.Array
@@ -59,8 +63,6 @@ class WeightGuard:
         error: says which block was not; None until then. The thread ends there: the weights must be loaded again.
 
     Args:
-        params: the weights.
-        sums: of all their blocks.
         minutes: that a round over all blocks takes, at least.
     """
 
@@ -73,7 +75,6 @@ class WeightGuard:
         self.error: EngineDeadError | None = None
 
     def start(self) -> None:
-        """Start the thread."""
         stop = threading.Event()
         weakref.finalize(self, stop.set)
         guard = weakref.ref(self)  # the thread alone must not keep the weights in memory
@@ -109,7 +110,7 @@ def bounds_of(index: tuple[slice, ...], shape: tuple[int, ...]) -> Bounds:
     return tuple(part.indices(size)[:2] for part, size in zip(index, shape, strict=True))
 
 
-def _blocks(params: Params) -> Iterator[_Held]:
+def _blocks(params: Any) -> Iterator[_Held]:
     for keys, leaf in jax.tree.leaves_with_path(params):
         path = jax.tree_util.keystr(keys, simple=True, separator=".")
         for shard in leaf.addressable_shards:

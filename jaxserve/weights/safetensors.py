@@ -144,7 +144,6 @@ def _fill(buffer: memoryview, tensor: _Stored, first: int, name: str) -> None:
 
 
 def _read_index(directory: Path) -> dict[str, str] | None:
-    """The file of every tensor; None where there is no index."""
     path = directory / INDEX
     if not path.is_file():
         return None
@@ -155,7 +154,6 @@ def _read_index(directory: Path) -> dict[str, str] | None:
 
 
 def _files(directory: Path, index: Mapping[str, str] | None) -> list[Path]:
-    """The files, in order of name."""
     if index is None:
         if not (directory / SINGLE).is_file():
             raise CheckpointError(f"{directory} has neither {SINGLE} nor {INDEX}", param="model")

@@ -35,7 +35,6 @@ class ArrivalProcess:
     duration: float
 
     def rate_at(self, time: float) -> float:
-        """Requests a second at a time."""
         if self.pattern == "bursts":
             return self.rate * (self.peak if time % self.period < BURST_SHARE * self.period else 1.0)
         if self.pattern == "diurnal":

@@ -39,8 +39,7 @@ def generate(config: WorkloadConfig, max_model_len: int, default_class: ServiceC
         max_model_len: tokens of the context.
         default_class: of requests if the workload names no classes.
 
-    Raises:
-        ConfigError: a request of median length does not fit the context.
+    Raises ConfigError: a request of median length does not fit the context.
     """
     typical = config.prefix_tokens + config.prompt_tokens + config.output_tokens
     if typical > max_model_len:

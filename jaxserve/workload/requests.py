@@ -17,8 +17,6 @@ class WorkloadRequest:
         number: counted from 0, unique in a run.
         arrival: seconds since the start.
         prompt_tokens, output_tokens: lengths; every output token is generated.
-        service_class: its precedence.
-        tenant: who asks.
         prefix: number of the shared prefix that the prompt begins with, or None.
         prefix_tokens: its length, shorter than the prompt; 0 without a prefix.
         queue_timeout, timeout: seconds to its start and to its end at most; None takes its class's.
@@ -37,7 +35,6 @@ class WorkloadRequest:
 
     @property
     def options(self) -> RequestOptions:
-        """What its client says besides prompt and length."""
         return RequestOptions(
             tenant=self.tenant,
             service_class=self.service_class,

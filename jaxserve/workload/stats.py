@@ -50,7 +50,6 @@ class Histogram:
     _last: tuple[float, int] = (0.0, 0)
 
     def add(self, seconds: float) -> None:
-        """Count a duration above 0."""
         if seconds == self._last[0]:  # the rows of a step have equal gaps
             place = self._last[1]
         else:
@@ -62,7 +61,6 @@ class Histogram:
         self.total += seconds
 
     def merge(self, other: Histogram) -> None:
-        """Count what another one counted."""
         for place, count in other.counts.items():
             self.counts[place] = self.counts.get(place, 0) + count
         self.count += other.count
@@ -92,11 +90,7 @@ class Histogram:
 
 
 class Timeline:
-    """Counts and levels over time, in at most `max_bins` equal bins; bins double in width as time goes on.
-
-    Attributes:
-        width: seconds of a bin.
-    """
+    """Counts and levels over time, in at most `max_bins` equal bins; bins double in width as time goes on."""
 
     def __init__(self, max_bins: int = 512, width: float = 1 / 64) -> None:
         self.width = width
@@ -105,7 +99,6 @@ class Timeline:
         self._weights: dict[str, list[float]] = {}
 
     def count(self, time: float, name: str, amount: float = 1.0) -> None:
-        """Something happened `amount` times."""
         self._add(self._sums, name, self._bin(time), amount)
 
     def level(self, time: float, values: Mapping[str, float], seconds: float) -> None:

@@ -12,7 +12,6 @@ LIMITS = "rows and weights of bfloat16 or float32"
 
 
 def supports(problem: GroupedProblem) -> str | None:
-    """Say why a problem is not supported, or None if it is."""
     if problem.dtype not in (jnp.bfloat16, jnp.float32):
         return f"rows and weights must be bfloat16 or float32, not {problem.dtype.name}"
     return None

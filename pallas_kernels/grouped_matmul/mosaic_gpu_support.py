@@ -14,7 +14,6 @@ LIMITS = (
 
 
 def supports(problem: GroupedProblem) -> str | None:
-    """Say why the kernel does not compute a problem, or None if it does."""
     if problem.dtype not in (jnp.dtype(jnp.bfloat16), jnp.dtype(jnp.float16)):
         return f"rows and weights must be bfloat16 or float16, not {problem.dtype.name}"
     if problem.result_dtype not in (problem.dtype, jnp.dtype(jnp.float32)):

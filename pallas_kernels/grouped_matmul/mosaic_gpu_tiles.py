@@ -43,12 +43,10 @@ class Tiles:
 
     @property
     def rows(self) -> int:
-        """Rows of a tile."""
         return self.row_groups * WGMMA_ROWS
 
     @property
     def width(self) -> int:
-        """Columns of a tile."""
         return self.column_groups * self.columns
 
     @property

@@ -15,7 +15,6 @@ class GroupedProblem:
     Attributes:
         rows, groups, inputs, outputs: N, X, I, O.
         dtype: of the rows and the weights.
-        result_dtype: of the result.
         expected_rows: how many of the rows are likely to have a group.
     """
 
@@ -29,6 +28,5 @@ class GroupedProblem:
 
     @classmethod
     def of(cls, x: jax.Array, weights: jax.Array, result_dtype: jnp.dtype, expected_rows: int) -> GroupedProblem:
-        """The problem that arguments pose."""
         groups, inputs, outputs = weights.shape
         return cls(x.shape[0], groups, inputs, outputs, x.dtype, result_dtype, expected_rows)

@@ -20,7 +20,6 @@ LARGEST_BLOCK = 128
 def grouped_matmul(
     x: jax.Array, weights: jax.Array, group_sizes: jax.Array, *, dtype: jnp.dtype, expected_rows: int
 ) -> jax.Array:
-    """See api.py."""
     rows = x.shape[0]
     if rows == 1:  # XLA's CPU dots take several times longer for a single row than for two
         x = jnp.pad(x, ((0, 1), (0, 0)))

@@ -14,7 +14,6 @@ LIMITS = (
 
 
 def supports(problem: WriteProblem) -> str | None:
-    """Say why the kernels do not compute a problem, or None if they do."""
     if not problem.values:
         return "it writes values, and this cache has none beside its keys"
     quantized = problem.scales_dtype is not None

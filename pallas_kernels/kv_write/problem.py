@@ -32,7 +32,6 @@ class WriteProblem:
 
     @classmethod
     def of(cls, kv_pages: jax.Array, k: jax.Array, kv_scales: jax.Array | None) -> WriteProblem:
-        """The problem that arguments pose."""
         return cls(
             tokens=k.shape[0],
             kv_heads=kv_pages.shape[3],

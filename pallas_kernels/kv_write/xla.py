@@ -12,7 +12,6 @@ from pallas_kernels.kv_write.quantize import quantize
 def kv_write(
     kv_pages: jax.Array, kv_scales: jax.Array | None, k: jax.Array, v: jax.Array | None, slots: jax.Array, *, layer: int
 ) -> tuple[jax.Array, jax.Array | None]:
-    """See api.py."""
     size = kv_pages.shape[4]
     page, offset = slots // size, slots % size
     # One scatter for both halves: every update is the [2, K, D] of one token.

@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 import jax
 import jax.numpy as jnp
 
 from pallas_kernels import native
-from pallas_kernels.matmul.packed import PackedMatrix
+from pallas_kernels.matmul.matrix import Matrix
 from pallas_kernels.matmul.problem import MatmulProblem
+from pallas_kernels.quantization import outputs_of
 
 LIMITS = "packed matrices of bfloat16, float32 or int8"
+SCHEMES: Mapping[str, tuple[str, ...]] = MappingProxyType({"panels": ("none", "int8"), "rows": ("none",)})
+"""By layout."""
 
 
 def supports(problem: MatmulProblem) -> str | None:
-    """Say why a problem is not supported, or None if it is."""
-    if problem.form == "plain":
+    if problem.layout not in SCHEMES:
         return "the matrix must be packed"
+    if problem.scheme not in SCHEMES[problem.layout]:
+        return f"{problem.layout} must be of {' or '.join(SCHEMES[problem.layout])}, not {problem.scheme}"
     if problem.dtype not in (jnp.bfloat16, jnp.float32):
         return f"rows and matrix must be bfloat16 or float32, not {problem.dtype.name}"
     return None
 
 
-def matmul(x: jax.Array, matrix: PackedMatrix, instruction_set: str = "best") -> jax.Array:
+def matmul(x: jax.Array, matrix: Matrix, instruction_set: str = "best") -> jax.Array:
     """See api.py.
 
     A row's result does not depend on the other rows, nor on how many there are. Rows that are not used take no time but that of
@@ -33,10 +40,12 @@ def matmul(x: jax.Array, matrix: PackedMatrix, instruction_set: str = "best") ->
         instruction_set: the only one to use, as native/library.py names it, or "portable" C++; what the CPU does not have becomes
             that too. "best" takes the first there is of avx512bf16, avx512, avx2.
     """
-    result = jax.ShapeDtypeStruct((x.shape[0], matrix.outputs), jnp.float32)
-    multiply = jax.ffi.ffi_call(native.target_name("Matmul"), result)
-    used = jnp.int32(x.shape[0]) if matrix.used_rows is None else matrix.used_rows
-    scales = jnp.zeros(0, jnp.float32) if matrix.scales is None else matrix.scales
-    panels = matrix.form == "panels"
-    product: jax.Array = multiply(x, matrix.values, scales, used, panels=panels, instruction_set=instruction_set)
-    return product
+    rows = x.shape[0]
+    multiply = jax.ffi.ffi_call(native.target_name("Matmul"), jax.ShapeDtypeStruct((rows, matrix.outputs), jnp.float32))
+    used = jnp.int32(rows) if matrix.used_rows is None else matrix.used_rows
+    scales = jnp.zeros(0, jnp.float32) if matrix.scales is None else matrix.scales.reshape(-1)
+    panels = matrix.layout.name == "panels"
+    product: jax.Array = multiply(
+        x.reshape(rows, -1), matrix.values, scales, used, panels=panels, instruction_set=instruction_set
+    )
+    return product.reshape(rows, *outputs_of(matrix.shape, matrix.layout.inputs))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol
 
 import jax
 
 from pallas_kernels import native
 from pallas_kernels.matmul import cpu_native, xla
+from pallas_kernels.matmul.matrix import Matrix
 from pallas_kernels.matmul.problem import MatmulProblem
 from pallas_kernels.registry import Implementation
 
@@ -15,8 +16,8 @@ from pallas_kernels.registry import Implementation
 class Matmul(Protocol):
     """The operation after its arguments were checked; see api.py."""
 
-    def __call__(self, x: jax.Array, matrix: Any) -> jax.Array:
-        """Multiply x[T, I] by a plain matrix or a packed one."""
+    def __call__(self, x: jax.Array, matrix: Matrix) -> jax.Array:
+        """Multiply x[T, I]."""
         ...
 
 

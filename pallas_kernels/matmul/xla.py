@@ -5,20 +5,23 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from pallas_kernels.matmul.packed import PackedMatrix
+from pallas_kernels.matmul.matrix import Matrix
 
 
-def matmul(x: jax.Array, matrix: jax.Array | PackedMatrix) -> jax.Array:
-    """See api.py. Panels are brought back into a plain matrix at every call, and all rows are multiplied: correct, and slow."""
-    if not isinstance(matrix, PackedMatrix):
-        return jnp.dot(x, matrix, preferred_element_type=jnp.float32)
-    if matrix.form == "rows":
-        rows = matrix.values.reshape(matrix.outputs, matrix.inputs)
-        y = jnp.einsum("ti,oi->to", x, rows, preferred_element_type=jnp.float32)
-    else:
-        y = jnp.dot(x, matrix.columns().astype(x.dtype), preferred_element_type=jnp.float32)
-    if matrix.scales is not None:
-        y *= matrix.scales[None]
+def matmul(x: jax.Array, matrix: Matrix, summed: jnp.dtype | None = None) -> jax.Array:
+    """See api.py. Panels are restored at every call, and all rows are multiplied: correct, and slow.
+
+    The parameter's dimensions are contracted as they are: the compiler divides the product as the parameter is divided.
+    """
+    inputs, shape = matrix.layout.inputs, matrix.shape
+    axes = (tuple(range(1, len(inputs) + 1)), inputs), ((), ())
+
+    def dot(x: jax.Array, values: jax.Array) -> jax.Array:
+        return jax.lax.dot_general(x, values, axes, preferred_element_type=summed or jnp.float32).astype(jnp.float32)
+
+    rows = x.reshape(x.shape[0], *(shape[axis] for axis in inputs))
+    y = matrix.scheme.product(rows, matrix.layout.restore(matrix.values), matrix.scales, inputs, dot)
     if matrix.used_rows is None:
         return y
-    return jnp.where(jnp.arange(x.shape[0], dtype=jnp.int32)[:, None] < matrix.used_rows, y, 0.0)
+    real = jnp.arange(x.shape[0], dtype=jnp.int32) < matrix.used_rows
+    return jnp.where(jnp.expand_dims(real, range(1, y.ndim)), y, 0.0)

@@ -13,7 +13,6 @@ from pallas_kernels.native.library import libraries
 
 
 def main() -> int:
-    """Build; returns the exit status."""
     there, start = libraries(), time.perf_counter()
     try:
         library = provide()

@@ -54,7 +54,6 @@ def digest() -> str:
 
 
 def functions() -> list[str]:
-    """The names of the functions that the sources define for XLA to call."""
     return [name for path in sources() for name in _FUNCTION.findall(path.read_text(encoding="utf-8"))]
 
 

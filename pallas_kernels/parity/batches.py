@@ -35,7 +35,6 @@ class Batch:
     kv_scales: np.ndarray | None = None
 
     def arrays(self) -> tuple[np.ndarray, ...]:
-        """The positional arguments."""
         return self.q, self.kv_pages, self.page_table, self.query_start, self.kv_length
 
 

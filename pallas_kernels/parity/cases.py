@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import jax.numpy as jnp
 import numpy as np
 
 from pallas_kernels.parity.batches import Batch, Heads, make_batch
+from pallas_kernels.ragged_paged_attention import AttentionOptions
 
 DTYPES = ("float32", "bfloat16", "float16", "float8")  # "float8": bfloat16 with a cache in float8_e4m3fn
 MATMUL_DTYPES = ("float32", "bfloat16", "float16")
@@ -16,16 +17,19 @@ MATMUL_DTYPES = ("float32", "bfloat16", "float16")
 MIXED = ((1, 1), (1, 16), (1, 17), (5, 5), (7, 23), (16, 32), (1, 33), (0, 0), (2, 18), (1, 48))
 DECODES = ((1, 1), (1, 15), (1, 16), (1, 17), (1, 200))
 SINKS = (-2.0, 0.0, 1.0, 9.0)
+PLAIN = AttentionOptions(scale=0.125)
+LATENTS = AttentionOptions(scale=0.125, value_dim=512)
+SHORT_LATENTS = AttentionOptions(scale=0.125, value_dim=64)
+EVERYTHING = AttentionOptions(scale=0.3, window=9, soft_cap=3.0)
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionCase:
-    """A batch and options of ragged_paged_attention; a dtype of DTYPES completes it. See `make_batch` for the first ones.
+    """A call of ragged_paged_attention; a dtype of DTYPES completes it. See `make_batch` for the first ones.
 
     Attributes:
         name: what tables call it.
         sinks: logits of the heads; None for none.
-        value_dim: of values that are the beginnings of keys; None for values of their own.
         tiny: small enough for an interpreted kernel.
     """
 
@@ -40,11 +44,8 @@ class AttentionCase:
     magnitude: float = 1.0
     key_magnitude: float = 1.0
     scale_dtype: str = "float32"
-    scale: float = 0.125
-    window: int | None = None
-    soft_cap: float | None = None
+    options: AttentionOptions = PLAIN
     sinks: tuple[float, ...] | None = None
-    value_dim: int | None = None
     tiny: bool = False
 
     def batch(self, dtype: str) -> Batch:
@@ -62,11 +63,10 @@ class AttentionCase:
             padded_rows=self.padded_rows,
             magnitude=self.magnitude,
             key_magnitude=self.key_magnitude,
-            values=self.value_dim is None,
+            values=self.options.value_dim is None,
         )
 
     def sink_array(self) -> np.ndarray | None:
-        """Sinks as float32 [H]."""
         return None if self.sinks is None else np.asarray(self.sinks, np.float32)
 
 
@@ -75,15 +75,12 @@ class WriteCase:
     """A call of kv_write: `slots` of the tokens, in a cache of random numbers; a dtype of DTYPES, the cache's, completes it.
 
     Attributes:
-        name: what tables call it.
         slots: page * page_size + offset of each token.
-        page_size, kv_heads, head_dim: S, K, D.
         source: dtype of the new keys and values; None for the cache's, or bfloat16 if that is float8.
         scale_dtype: of the scales of a quantized cache.
         magnitude: of the new keys and values.
         zeros: whether every other one is all zeros.
         values: whether the cache has values beside its keys.
-        tiny: small enough for an interpreted kernel.
     """
 
     name: str
@@ -100,17 +97,36 @@ class WriteCase:
 
 
 @dataclass(frozen=True, slots=True)
+class RotateCase:
+    """A call of rotate_and_write: `slots` of the tokens, in a cache of random numbers; a dtype of MATMUL_DTYPES completes it.
+
+    Attributes:
+        slots: page * page_size + offset of each token; queries, keys and values of those in the null page are NaN.
+        rotated_dims: dimensions of a head that are rotated; None for all.
+        source: dtype of queries, keys and values; None for the cache's.
+        values: whether the cache has values beside its keys.
+    """
+
+    name: str
+    slots: tuple[int, ...]
+    page_size: int = 16
+    heads: Heads = field(default_factory=Heads)
+    rotated_dims: int | None = None
+    source: str | None = None
+    values: bool = True
+    tiny: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class GroupedCase:
     """A call of grouped_matmul; a dtype of MATMUL_DTYPES, that of rows and weights, completes it.
 
     Attributes:
-        name: what tables call it.
         sizes: of the groups.
         nobody: rows behind them; all NaN.
         inputs, outputs: I, O.
         result: dtype of the result; None for that of rows and weights.
         magnitude: of the rows.
-        tiny: small enough for an interpreted kernel.
     """
 
     name: str
@@ -136,18 +152,17 @@ class MatmulCase:
     """A call of matmul; a dtype of MATMUL_DTYPES completes it.
 
     Attributes:
-        name: what tables call it.
         rows, inputs, outputs: T, I, O.
-        form: of the matrix, "plain" or a form of `matmul.PackedMatrix`; "int8" is of panels that are quantized.
+        layout, scheme: names of the matrix's.
         used: rows that are multiplied, the others being NaN; None for all.
-        tiny: small enough for an interpreted kernel.
     """
 
     name: str
     rows: int
     inputs: int
     outputs: int
-    form: str = "panels"
+    layout: str = "panels"
+    scheme: str = "none"
     used: int | None = None
     tiny: bool = False
 
@@ -174,6 +189,9 @@ ATTENTION_CASES = (
     AttentionCase("one token", ((1, 40),), tokens=1, tiny=True),
     # Nothing static tells a batch of decodes from this one.
     AttentionCase("tokens as rows", ((1, 9), (3, 20), (0, 0), (2, 2), (0, 0), (1, 30)), tokens=7, padded_rows=7),
+    # Drafts to verify: rows of few queries among single ones.
+    AttentionCase("several queries", ((1, 33), (2, 70), (3, 130), (0, 0), (4, 4), (1, 1)), tokens=16, padded_rows=8),
+    AttentionCase("several queries, everything", ((2, 70), (1, 33), (3, 130), (5, 66)), options=EVERYTHING, sinks=SINKS),
     AttentionCase("every head its own", heads=Heads(4, 4, 64)),
     AttentionCase("one KV head", heads=Heads(6, 1, 64)),
     AttentionCase("odd group", heads=Heads(7, 1, 64)),
@@ -185,14 +203,24 @@ ATTENTION_CASES = (
     AttentionCase("pages of 8", page_size=8),
     AttentionCase("pages of 32", page_size=32),
     AttentionCase("pages of 64", page_size=64),
-    AttentionCase("window 1", _WINDOWED, window=1),
-    AttentionCase("window 5", ((1, 40), (4, 29)), window=5, tiny=True),
-    AttentionCase("window of a page", _WINDOWED, window=16),
-    AttentionCase("window never full", _WINDOWED, window=1000),
-    AttentionCase("soft cap", magnitude=10.0, soft_cap=5.0),
+    AttentionCase("window 1", _WINDOWED, options=replace(PLAIN, window=1)),
+    AttentionCase("window 5", ((1, 40), (4, 29)), options=replace(PLAIN, window=5), tiny=True),
+    AttentionCase("window of a page", _WINDOWED, options=replace(PLAIN, window=16)),
+    AttentionCase("window never full", _WINDOWED, options=replace(PLAIN, window=1000)),
+    AttentionCase("soft cap", magnitude=10.0, options=replace(PLAIN, soft_cap=5.0)),
     AttentionCase("sinks", sinks=SINKS),
-    AttentionCase("everything", window=9, soft_cap=3.0, sinks=SINKS, scale=0.3),
-    AttentionCase("everything, decodes", ((1, 20), (1, 3)), tokens=2, window=9, soft_cap=3.0, sinks=SINKS, scale=0.3, tiny=True),
+    AttentionCase("everything", options=EVERYTHING, sinks=SINKS),
+    # Heads of several KV heads are one tile of queries.
+    AttentionCase(
+        "shared tiles",
+        ((1, 20), (0, 0), (1, 3)),
+        heads=Heads(16, 4, 64),
+        tokens=3,
+        options=EVERYTHING,
+        sinks=SINKS + SINKS[::-1] + SINKS * 2,
+        tiny=True,
+    ),
+    AttentionCase("everything, decodes", ((1, 20), (1, 3)), tokens=2, options=EVERYTHING, sinks=SINKS, tiny=True),
     # More queries and keys than any block holds.
     AttentionCase("long chunks", ((300, 450), (1, 500), (131, 131)), heads=Heads(2, 1, 64)),
     AttentionCase("long contexts", ((1, 1500), (1, 700), (1, 31)), tokens=3, heads=Heads(2, 1, 64)),
@@ -200,9 +228,11 @@ ATTENTION_CASES = (
     AttentionCase("huge scores", magnitude=1e4, key_magnitude=1e3),
     AttentionCase("first layer", layers=3, layer=0),
     AttentionCase("float16 scales", scale_dtype="float16"),
-    AttentionCase("latents", heads=Heads(4, 1, 48), value_dim=32),
-    AttentionCase("latents, decodes", DECODES, tokens=5, heads=Heads(16, 1, 80), value_dim=64),
-    AttentionCase("latents, everything", heads=Heads(4, 2, 40), value_dim=39, window=9, soft_cap=3.0, sinks=SINKS, scale=0.3),
+    AttentionCase("latents", heads=Heads(4, 1, 48), options=replace(PLAIN, value_dim=32)),
+    AttentionCase("latents, decodes", DECODES, tokens=5, heads=Heads(16, 1, 80), options=replace(PLAIN, value_dim=64)),
+    AttentionCase("latents, as DeepSeek's", ((1, 17), (3, 70)), heads=Heads(16, 1, 576), page_size=64, options=LATENTS),
+    AttentionCase("latents, unequal rows", ((1, 1500), (2, 31), (1, 700)), heads=Heads(8, 1, 96), options=SHORT_LATENTS),
+    AttentionCase("latents, everything", heads=Heads(4, 2, 40), options=replace(EVERYTHING, value_dim=39), sinks=SINKS),
 )
 
 WRITE_CASES = (
@@ -221,6 +251,25 @@ WRITE_CASES = (
     WriteCase("denormal", (16, 143, 31), magnitude=1e-40),
     WriteCase("large", (16, 143, 31), magnitude=1e4),
     WriteCase("latents", (16, 0, 143, 31, 0), kv_heads=1, head_dim=80, values=False, tiny=False),
+)
+
+ROTATE_CASES = (
+    RotateCase("any slots", (16, 143, 31, 32, 77)),
+    RotateCase("other source", (16, 143, 31), source="float32"),
+    RotateCase("other cache", (16, 143, 31), source="bfloat16"),
+    RotateCase("pages of 8", (8, 15, 43), page_size=8),
+    RotateCase("padding", (0, 50, 0, 51, 0, 0)),
+    RotateCase("only padding", (0, 0)),
+    RotateCase("one token", (100,)),
+    RotateCase("a long chunk", (*range(16, 144), 0, 0), tiny=False),
+    RotateCase("head dim 32", (16, 40), heads=Heads(4, 2, 32)),
+    RotateCase("head dim 80", (16, 40), heads=Heads(4, 2, 80), tiny=False),
+    RotateCase("head dim 128", (16, 40), heads=Heads(8, 8, 128)),
+    RotateCase("head dim 256", (16, 40), heads=Heads(4, 1, 256)),
+    RotateCase("many heads", (16, 40), heads=Heads(64, 8, 64)),
+    RotateCase("some dimensions", (16, 0, 40), heads=Heads(4, 2, 96), rotated_dims=64),
+    RotateCase("a few dimensions", (16, 0, 40), rotated_dims=6, tiny=False),
+    RotateCase("keys alone", (16, 0, 143, 31, 0), heads=Heads(4, 1, 64), values=False, tiny=False),
 )
 
 GROUPED_CASES = (
@@ -242,7 +291,7 @@ GROUPED_CASES = (
 )
 
 MATMUL_CASES = (
-    MatmulCase("plain", 5, 64, 128, form="plain"),
+    MatmulCase("plain", 5, 64, 128, layout="plain"),
     MatmulCase("one of each", 1, 1, 1),
     MatmulCase("one row", 1, 128, 192),
     MatmulCase("two rows", 2, 128, 128),
@@ -257,20 +306,21 @@ MATMUL_CASES = (
     MatmulCase("padded", 13, 37, 133, used=7),
     MatmulCase("padded, shared between threads", 70, 129, 133, used=35),
     MatmulCase("padding alone", 3, 64, 128, used=0),
-    MatmulCase("rows: one of each", 1, 1, 1, form="rows"),
-    MatmulCase("rows: odd", 13, 37, 51, form="rows"),
-    MatmulCase("rows: wide", 6, 128, 199, form="rows"),
-    MatmulCase("rows: many", 35, 65, 64, form="rows"),
-    MatmulCase("rows: padded", 9, 37, 131, form="rows", used=4),
-    MatmulCase("int8: one of each", 1, 1, 1, form="int8"),
-    MatmulCase("int8: one row", 1, 128, 192, form="int8"),
-    MatmulCase("int8: a tile", 4, 72, 64, form="int8"),
-    MatmulCase("int8: a tile and a row", 5, 64, 128, form="int8"),
-    MatmulCase("int8: one input more", 3, 65, 64, form="int8"),
-    MatmulCase("int8: two inputs more", 2, 66, 70, form="int8"),
-    MatmulCase("int8: odd, more than a panel", 13, 131, 133, form="int8"),
-    MatmulCase("int8: less than a word", 9, 3, 51, form="int8"),
-    MatmulCase("int8: deep", 9, 2059, 72, form="int8"),
-    MatmulCase("int8: padded, shared between threads", 70, 129, 133, form="int8", used=35),
-    MatmulCase("int8: padding alone", 3, 64, 128, form="int8", used=0),
+    MatmulCase("rows: one of each", 1, 1, 1, layout="rows"),
+    MatmulCase("rows: odd", 13, 37, 51, layout="rows"),
+    MatmulCase("rows: wide", 6, 128, 199, layout="rows"),
+    MatmulCase("rows: many", 35, 65, 64, layout="rows"),
+    MatmulCase("rows: padded", 9, 37, 131, layout="rows", used=4),
+    MatmulCase("int8: one of each", 1, 1, 1, scheme="int8"),
+    MatmulCase("int8: one row", 1, 128, 192, scheme="int8"),
+    MatmulCase("int8: a tile", 4, 72, 64, scheme="int8"),
+    MatmulCase("int8: a tile and a row", 5, 64, 128, scheme="int8"),
+    MatmulCase("int8: one input more", 3, 65, 64, scheme="int8"),
+    MatmulCase("int8: two inputs more", 2, 66, 70, scheme="int8"),
+    MatmulCase("int8: odd, more than a panel", 13, 131, 133, scheme="int8"),
+    MatmulCase("int8: less than a word", 9, 3, 51, scheme="int8"),
+    MatmulCase("int8: deep", 9, 2059, 72, scheme="int8"),
+    MatmulCase("int8: padded, shared between threads", 70, 129, 133, scheme="int8", used=35),
+    MatmulCase("int8: padding alone", 3, 64, 128, scheme="int8", used=0),
+    MatmulCase("int8: plain", 9, 131, 133, layout="plain", scheme="int8"),
 )

@@ -15,9 +15,12 @@ from pallas_kernels.kv_write.problem import WriteProblem
 from pallas_kernels.matmul import implementations as matmul
 from pallas_kernels.matmul.problem import MatmulProblem
 from pallas_kernels.parity.batches import FLOAT8
+from pallas_kernels.parity.cases import PLAIN
 from pallas_kernels.ragged_paged_attention import implementations as attention
 from pallas_kernels.ragged_paged_attention.problem import AttentionProblem
 from pallas_kernels.registry import Implementation
+from pallas_kernels.rotate_and_write import implementations as rotate
+from pallas_kernels.rotate_and_write.problem import RotateProblem
 
 BFLOAT16 = jnp.dtype("bfloat16")
 _DTYPES: dict[str, dict[str, Any]] = {
@@ -39,15 +42,16 @@ ATTENTION = AttentionProblem(
     page_size=16,
     dtype=BFLOAT16,
     kv_dtype=BFLOAT16,
+    options=PLAIN,
 )
 ATTENTION_FEATURES: dict[str, dict[str, Any]] = {
     **_DTYPES,
     **_DIMS,
     **_PAGES,
-    "window": {"window": 1024},
-    "soft cap": {"soft_cap": 30.0},
+    "window": {"options": replace(PLAIN, window=1024)},
+    "soft cap": {"options": replace(PLAIN, soft_cap=30.0)},
     "sinks": {"sinks": True},
-    "latents": {"kv_heads": 1, "head_dim": 576, "value_dim": 512},
+    "latents": {"kv_heads": 1, "head_dim": 576, "options": replace(PLAIN, value_dim=512)},
     "prompts": {"tokens": 512},
 }
 WRITE = WriteProblem(tokens=64, kv_heads=8, head_dim=128, page_size=16, dtype=BFLOAT16, kv_dtype=BFLOAT16)
@@ -57,6 +61,14 @@ WRITE_FEATURES: dict[str, dict[str, Any]] = {
     **_DIMS,
     **_PAGES,
     "latents": {"kv_heads": 1, "head_dim": 576, "values": False},
+}
+ROTATE = RotateProblem(heads=32, kv_heads=8, head_dim=128, rotated_dims=128, dtype=BFLOAT16, kv_dtype=BFLOAT16)
+ROTATE_FEATURES: dict[str, dict[str, Any]] = {
+    **{name: _DTYPES[name] for name in ("bf16", "f16", "f32")},
+    "f32 into bf16": WRITE_FEATURES["f32 into bf16"],
+    **{name: {**changes, "rotated_dims": changes["head_dim"]} for name, changes in _DIMS.items()},
+    "96 dimensions of 128": {"rotated_dims": 96},
+    "latents": {"kv_heads": 1, "head_dim": 576, "rotated_dims": 64, "values": False},
 }
 GROUPED = GroupedProblem(
     rows=512, groups=128, inputs=2048, outputs=1536, dtype=BFLOAT16, result_dtype=jnp.dtype("float32"), expected_rows=512
@@ -71,11 +83,13 @@ GROUPED_FEATURES: dict[str, dict[str, Any]] = {
     "widths of 2880": {"inputs": 2880, "outputs": 2880},
     "odd widths": {"inputs": 37, "outputs": 51},
 }
-MATMUL = MatmulProblem(rows=16, inputs=2048, outputs=8192, dtype=BFLOAT16, form="panels")
+MATMUL = MatmulProblem(rows=16, inputs=2048, outputs=8192, dtype=BFLOAT16, layout="panels")
 MATMUL_FEATURES: dict[str, dict[str, Any]] = {
     **{name: GROUPED_FEATURES[name] for name in ("bf16", "f16", "f32")},
-    "rows of a table": {"form": "rows"},
-    "not packed": {"form": "plain"},
+    "rows of a table": {"layout": "rows"},
+    "not packed": {"layout": "plain"},
+    "in int8": {"scheme": "int8"},
+    "in int8, not packed": {"layout": "plain", "scheme": "int8"},
     "one row": {"rows": 1},
     "prompts": {"rows": 2048},
     "odd sizes": {"rows": 7, "inputs": 37, "outputs": 51},
@@ -88,6 +102,7 @@ def feature_tables() -> str:
         (
             _table("ragged_paged_attention", attention.IMPLEMENTATIONS, ATTENTION, ATTENTION_FEATURES),
             _table("kv_write", write.IMPLEMENTATIONS, WRITE, WRITE_FEATURES),
+            _table("rotate_and_write", rotate.IMPLEMENTATIONS, ROTATE, ROTATE_FEATURES),
             _table("grouped_matmul", grouped.IMPLEMENTATIONS, GROUPED, GROUPED_FEATURES),
             _table("matmul", matmul.IMPLEMENTATIONS, MATMUL, MATMUL_FEATURES),
         )

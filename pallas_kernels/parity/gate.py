@@ -17,14 +17,16 @@ from pallas_kernels.grouped_matmul import reference as grouped_reference
 from pallas_kernels.kv_write import check_inputs as check_slots
 from pallas_kernels.kv_write import kv_write
 from pallas_kernels.kv_write import reference as write_reference
-from pallas_kernels.matmul import PackedMatrix, matmul
+from pallas_kernels.matmul import Layout, Matrix, Panels, Rows, counted, matmul, pack
 from pallas_kernels.matmul import reference as matmul_reference
-from pallas_kernels.matmul.packed import counted, pack, quantize
 from pallas_kernels.parity.batches import FLOAT8
-from pallas_kernels.parity.cases import AttentionCase, GroupedCase, MatmulCase, WriteCase
+from pallas_kernels.parity.cases import AttentionCase, GroupedCase, MatmulCase, RotateCase, WriteCase
+from pallas_kernels.quantization import SCHEMES
 from pallas_kernels.ragged_paged_attention import check_inputs, ragged_paged_attention
 from pallas_kernels.ragged_paged_attention import reference as attention_reference
 from pallas_kernels.registry import KernelError, Target
+from pallas_kernels.rotate_and_write import Rotation, rotate_and_write
+from pallas_kernels.rotate_and_write import reference as rotate_reference
 
 _Start = Callable[..., "Result"]  # a Result but for its verdict and figures
 Verdict = Literal["pass", "FAIL", "ERROR", "unsupported"]
@@ -76,25 +78,26 @@ class Result:
 
 
 def check_attention(case: AttentionCase, dtype: str, implementation: str, target: Target | None = None) -> Result:
-    """Run a case of ragged_paged_attention; the target is the default device unless given."""
     start = partial(Result, "ragged_paged_attention", implementation, case.name, dtype)
     return _guarded(start, lambda: _attention(start, case, dtype, implementation, target))
 
 
 def check_write(case: WriteCase, dtype: str, implementation: str, target: Target | None = None) -> Result:
-    """Run a case of kv_write; the target is the default device unless given."""
     start = partial(Result, "kv_write", implementation, case.name, dtype)
     return _guarded(start, lambda: _write(start, case, dtype, implementation, target))
 
 
+def check_rotate(case: RotateCase, dtype: str, implementation: str, target: Target | None = None) -> Result:
+    start = partial(Result, "rotate_and_write", implementation, case.name, dtype)
+    return _guarded(start, lambda: _rotate(start, case, dtype, implementation, target))
+
+
 def check_grouped(case: GroupedCase, dtype: str, implementation: str, target: Target | None = None) -> Result:
-    """Run a case of grouped_matmul; the target is the default device unless given."""
     start = partial(Result, "grouped_matmul", implementation, case.name, dtype)
     return _guarded(start, lambda: _grouped(start, case, dtype, implementation, target))
 
 
 def check_matmul(case: MatmulCase, dtype: str, implementation: str, target: Target | None = None) -> Result:
-    """Run a case of matmul; the target is the default device unless given."""
     start = partial(Result, "matmul", implementation, case.name, dtype)
     return _guarded(start, lambda: _matmul(start, case, dtype, implementation, target))
 
@@ -111,14 +114,13 @@ def _guarded(start: _Start, run: Callable[[], Result]) -> Result:
 
 def _attention(start: _Start, case: AttentionCase, dtype: str, implementation: str, target: Target | None) -> Result:
     batch, sinks = case.batch(dtype), case.sink_array()
-    options: dict[str, Any] = {"layer": case.layer, "scale": case.scale, "window": case.window, "soft_cap": case.soft_cap}
-    options["value_dim"] = case.value_dim
+    statics: dict[str, Any] = {"layer": case.layer, "options": case.options}
     check_inputs(batch.q.shape[0], jnp.asarray(batch.kv_pages), batch.page_table, batch.query_start, batch.kv_length)
-    call = jax.jit(partial(ragged_paged_attention, implementation=implementation, target=target, **options))
+    call = jax.jit(partial(ragged_paged_attention, implementation=implementation, target=target, **statics))
     # A float32 matrix product is one only where asked for: a GPU's default is TensorFloat-32.
     with jax.default_matmul_precision("highest"):
         got = np.asarray(call(*batch.arrays(), kv_scales=batch.kv_scales, sinks=sinks))
-    want = attention_reference.ragged_paged_attention(*batch.arrays(), kv_scales=batch.kv_scales, sinks=sinks, **options)
+    want = attention_reference.ragged_paged_attention(*batch.arrays(), kv_scales=batch.kv_scales, sinks=sinks, **statics)
     if got.dtype != batch.q.dtype:
         return start("FAIL", reason=f"the output is {got.dtype.name}, not {batch.q.dtype.name}")
     real = int(batch.query_start[-1])
@@ -219,6 +221,40 @@ def _judge_quantized(
     return start("pass", **figures)
 
 
+def _rotate(start: _Start, case: RotateCase, dtype: str, implementation: str, target: Target | None) -> Result:
+    rng, heads, slots = np.random.default_rng(len(case.slots)), case.heads, np.asarray(case.slots, np.int32)
+    shape = (3, WRITE_PAGES, 2 if case.values else 1, heads.kv, case.page_size, heads.dim)
+    pages = rng.standard_normal(shape).astype(jnp.dtype(dtype))
+    angles = rng.uniform(-np.pi, np.pi, (len(slots), (case.rotated_dims or heads.dim) // 2))
+    cos, sin = (turn(angles).astype(np.float32) for turn in (np.cos, np.sin))
+    packed = rng.uniform(-1.4, 1.4, (len(slots), heads.query + 2 * heads.kv, heads.dim)).astype(jnp.dtype(case.source or dtype))
+    real = slots >= case.page_size
+    packed[~real] = np.nan
+    q, k, v = np.split(packed, (heads.query, heads.query + heads.kv), axis=1)
+    check_slots(jnp.asarray(pages), slots)
+
+    def run(kv_pages: jax.Array, packed: jax.Array, slots: jax.Array) -> tuple[jax.Array, jax.Array]:
+        q, k, v = jnp.split(packed, (heads.query, heads.query + heads.kv), axis=1)
+        turned, values = Rotation(jnp.asarray(cos), jnp.asarray(sin)), v if case.values else None
+        return rotate_and_write(kv_pages, q, k, values, turned, slots, layer=1, implementation=implementation, target=target)
+
+    got_q, got = (np.asarray(array) for array in jax.jit(run, donate_argnums=0)(jnp.array(pages), packed, slots))
+    want_q, want = rotate_reference.rotate_and_write(pages, q, k, v if case.values else None, cos, sin, slots, layer=1)
+    if got_q.dtype != q.dtype:
+        return start("FAIL", reason=f"the queries are {got_q.dtype.name}, not {q.dtype.name}")
+    page, offset = slots[real] // case.page_size, slots[real] % case.page_size
+    keys = [array[1, page, 0, :, offset].astype(np.float64) for array in (got, want)]
+    rest = np.ones(want.shape, bool)
+    rest[1, page, 0, :, offset] = False
+    rest[:, 0] = False
+    if got[rest].tobytes() != want[rest].tobytes():
+        return start("FAIL", reason="values, and slots that were not named, must be equal, bit by bit")
+    queries = got_q[real].astype(np.float64), want_q[real]
+    rotated = [np.concatenate(each, axis=1) for each in zip(queries, keys, strict=True)]
+    coarser = max((dtype, q.dtype.name), key=lambda name: TOLERANCE[name].max_abs)
+    return _judge(start, rotated[0], rotated[1], TOLERANCE[coarser])
+
+
 def _grouped(start: _Start, case: GroupedCase, dtype: str, implementation: str, target: Target | None) -> Result:
     x, weights, sizes = case.arrays(dtype)
     check_sizes(x.shape[0], sizes)
@@ -236,16 +272,12 @@ def _grouped(start: _Start, case: GroupedCase, dtype: str, implementation: str, 
     return _judge(start, got[:real].astype(np.float64), want[:real], TOLERANCE[result])
 
 
-def packed_matrix(case: MatmulCase, plain: np.ndarray) -> tuple[jax.Array | PackedMatrix, np.ndarray]:
-    """A case's matrix in its form, and the plain one of the same numbers, which are not those given if the form rounds."""
-    if case.form == "panels":
-        return pack(jnp.asarray(plain), 1, "panels"), plain
-    if case.form == "rows":
-        return pack(jnp.asarray(plain.T), 1, "rows"), plain
-    if case.form == "int8":
-        matrix = quantize(jnp.asarray(plain), 1)
-        return matrix, np.asarray(matrix.columns(), np.float64) * np.asarray(matrix.scales, np.float64)
-    return jnp.asarray(plain), plain
+def packed_matrix(case: MatmulCase, plain: np.ndarray) -> tuple[Matrix, np.ndarray]:
+    """A case's matrix, and the plain one of the same numbers, which are not those given if the scheme rounds."""
+    parameter = plain.T if case.layout == "rows" else plain
+    layout = {"plain": Layout((0,)), "rows": Rows((1,)), "panels": Panels((0,), parameter.shape)}[case.layout]
+    matrix = pack(jnp.asarray(parameter), layout, SCHEMES[case.scheme])
+    return matrix, plain if matrix.scales is None else np.asarray(matrix.plain(), np.float64)
 
 
 def _matmul(start: _Start, case: MatmulCase, dtype: str, implementation: str, target: Target | None) -> Result:

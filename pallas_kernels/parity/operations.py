@@ -9,10 +9,19 @@ from typing import Any
 from pallas_kernels.grouped_matmul import implementations as grouped
 from pallas_kernels.kv_write import implementations as write
 from pallas_kernels.matmul import implementations as matmul
-from pallas_kernels.parity.cases import ATTENTION_CASES, DTYPES, GROUPED_CASES, MATMUL_CASES, MATMUL_DTYPES, WRITE_CASES
-from pallas_kernels.parity.gate import Result, check_attention, check_grouped, check_matmul, check_write
+from pallas_kernels.parity.cases import (
+    ATTENTION_CASES,
+    DTYPES,
+    GROUPED_CASES,
+    MATMUL_CASES,
+    MATMUL_DTYPES,
+    ROTATE_CASES,
+    WRITE_CASES,
+)
+from pallas_kernels.parity.gate import Result, check_attention, check_grouped, check_matmul, check_rotate, check_write
 from pallas_kernels.ragged_paged_attention import implementations as attention
 from pallas_kernels.registry import Implementation, Target
+from pallas_kernels.rotate_and_write import implementations as rotate
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +40,7 @@ OPERATIONS = (
     Operation("kv_write", write.IMPLEMENTATIONS, WRITE_CASES, check_write),
     Operation("matmul", matmul.IMPLEMENTATIONS, MATMUL_CASES, check_matmul, MATMUL_DTYPES),
     Operation("ragged_paged_attention", attention.IMPLEMENTATIONS, ATTENTION_CASES, check_attention),
+    Operation("rotate_and_write", rotate.IMPLEMENTATIONS, ROTATE_CASES, check_rotate, MATMUL_DTYPES),
 )
 
 

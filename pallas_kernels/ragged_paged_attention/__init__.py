@@ -2,5 +2,6 @@
 
 from pallas_kernels.ragged_paged_attention.api import check_inputs, ragged_paged_attention
 from pallas_kernels.ragged_paged_attention.implementations import NAMES
+from pallas_kernels.ragged_paged_attention.options import AttentionOptions
 
-__all__ = ["NAMES", "check_inputs", "ragged_paged_attention"]
+__all__ = ["NAMES", "AttentionOptions", "check_inputs", "ragged_paged_attention"]

@@ -8,6 +8,7 @@ import numpy as np
 
 from pallas_kernels import checks
 from pallas_kernels.ragged_paged_attention.implementations import IMPLEMENTATIONS
+from pallas_kernels.ragged_paged_attention.options import AttentionOptions
 from pallas_kernels.ragged_paged_attention.problem import AttentionProblem
 from pallas_kernels.registry import Target, choose
 
@@ -20,12 +21,9 @@ def ragged_paged_attention(
     kv_length: jax.Array,
     *,
     layer: int,
-    scale: float,
+    options: AttentionOptions,
     kv_scales: jax.Array | None = None,
-    window: int | None = None,
-    soft_cap: float | None = None,
     sinks: jax.Array | None = None,
-    value_dim: int | None = None,
     implementation: str | None = None,
     target: Target | None = None,
 ) -> jax.Array:
@@ -38,26 +36,23 @@ def ragged_paged_attention(
 
     Args:
         q: [T, H, D] bf16, f16 or f32, rotated already. H is a multiple of K; query head h reads KV head h // (H // K).
-        kv_pages: [L, P, 2, K, S, D] bf16, f16, f32 or f8 (E4M3, with `kv_scales`); axis 2 is key, value. With `value_dim`
-            [L, P, 1, K, S, D]: keys alone. Page 0 is the null page. Whatever no row uses (other pages, slots at or after a
-            row's length, the null page) may hold anything, NaN included.
+        kv_pages: [L, P, 2, K, S, D] bf16, f16, f32 or f8 (E4M3, with `kv_scales`); axis 2 is key, value. With
+            `options.value_dim` [L, P, 1, K, S, D]: keys alone. Page 0 is the null page. Whatever no row uses (other pages, slots
+            at or after a row's length, the null page) may hold anything, NaN included.
         page_table: int32 [R, M]; entries past a row's last page, and of pages before all its windows, are ignored and must be
             valid page ids (0 will do).
         query_start: int32 [R + 1], non-decreasing from 0. Padding rows repeat the last value.
         kv_length: int32 [R], keys of the row with this step's; 0 for padding rows.
         layer: static index into L.
-        scale: multiplies the scores.
+        options: what is computed, static.
         kv_scales: the first five axes of `kv_pages`, f16 or f32, for a cache in f8: a key or value is its f8 numbers times its
             scale. NaN where `kv_pages` may be.
-        window: a token attends to this many keys at most, itself included; None for all.
-        soft_cap: scores become soft_cap * tanh(score / soft_cap), after `scale`; None for none.
         sinks: [H] float, for each head the logit of a key without value that every token attends to; None for none.
-        value_dim: a key's value is its first so many numbers (the latents of DeepSeek-AI 2024); None for values of their own.
         implementation: a name from `implementations.py`, or None to pick by target, shapes and dtypes.
         target: the device that the program is for; the default device unless given.
 
     Returns:
-        [T, H, D], or [T, H, value_dim], in q's dtype; 0 for padding tokens, those at or after query_start[R].
+        [T, H, D], or [T, H, options.value_dim], in q's dtype; 0 for padding tokens, those at or after query_start[R].
 
     Raises:
         ValueError: a shape, a static argument or the implementation's name is wrong, or that implementation cannot do
@@ -67,29 +62,10 @@ def ragged_paged_attention(
     checks.require_pages(kv_pages, kv_scales, layer)
     _check_queries(q, kv_pages, sinks)
     _check_rows(page_table, query_start, kv_length)
-    if window is not None and window < 1:
-        raise ValueError(f"window must be at least 1, got {window}")
-    if soft_cap is not None and not soft_cap > 0.0:
-        raise ValueError(f"soft_cap must be above 0, got {soft_cap}")
-    _check_values(kv_pages, value_dim)
-    problem = AttentionProblem.of(
-        q, kv_pages, page_table, kv_scales=kv_scales, window=window, soft_cap=soft_cap, sinks=sinks, value_dim=value_dim
-    )
+    _check_values(kv_pages, options.value_dim)
+    problem = AttentionProblem.of(q, kv_pages, page_table, options=options, kv_scales=kv_scales, sinks=sinks)
     attend = choose("ragged_paged_attention", IMPLEMENTATIONS, implementation, target, problem)
-    return attend(
-        q,
-        kv_pages,
-        page_table,
-        query_start,
-        kv_length,
-        layer=layer,
-        scale=scale,
-        kv_scales=kv_scales,
-        window=window,
-        soft_cap=soft_cap,
-        sinks=sinks,
-        value_dim=value_dim,
-    )
+    return attend(q, kv_pages, page_table, query_start, kv_length, layer=layer, options=options, kv_scales=kv_scales, sinks=sinks)
 
 
 def _check_values(kv_pages: jax.Array, value_dim: int | None) -> None:

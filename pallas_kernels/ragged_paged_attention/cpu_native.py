@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pallas_kernels import native
+from pallas_kernels.ragged_paged_attention.options import AttentionOptions
 from pallas_kernels.ragged_paged_attention.problem import AttentionProblem
 
 LIMITS = "queries and cache of one dtype, bfloat16 or float32"
@@ -14,7 +15,6 @@ NO_WINDOW = int(np.iinfo(np.int64).max)
 
 
 def supports(problem: AttentionProblem) -> str | None:
-    """Say why a problem is not supported, or None if it is."""
     if problem.kv_dtype not in (jnp.bfloat16, jnp.float32):
         return f"the cache must be bfloat16 or float32, not {problem.kv_dtype.name}"
     if problem.dtype != problem.kv_dtype:
@@ -30,11 +30,8 @@ def ragged_paged_attention(
     kv_length: jax.Array,
     *,
     layer: int,
-    scale: float,
-    window: int | None,
-    soft_cap: float | None,
+    options: AttentionOptions,
     sinks: jax.Array | None,
-    value_dim: int | None,
     instruction_set: str = "best",
 ) -> jax.Array:
     """See api.py. With AVX512_BF16 the weights of bfloat16 values are rounded to bfloat16, and denormal numbers are 0.
@@ -42,7 +39,7 @@ def ragged_paged_attention(
     A token's result does not depend on what else is in the batch, nor on how its row is cut into chunks. A program fails when it
     runs if pages or lengths point outside the arrays. `instruction_set` is as in matmul/cpu_native.py.
     """
-    result = jax.ShapeDtypeStruct((*q.shape[:2], value_dim or q.shape[2]), q.dtype)
+    result = jax.ShapeDtypeStruct((*q.shape[:2], options.value_dim or q.shape[2]), q.dtype)
     attend = jax.ffi.ffi_call(native.target_name("RaggedPagedAttention"), result)
     attended: jax.Array = attend(
         q,
@@ -52,9 +49,9 @@ def ragged_paged_attention(
         kv_length,
         *(() if sinks is None else (sinks.astype(jnp.float32),)),
         layer=layer,
-        scale=np.float32(scale),
-        window=NO_WINDOW if window is None else window,
-        soft_cap=np.float32(soft_cap or 0.0),
+        scale=np.float32(options.scale),
+        window=NO_WINDOW if options.window is None else options.window,
+        soft_cap=np.float32(options.soft_cap or 0.0),
         instruction_set=instruction_set,
     )
     return attended

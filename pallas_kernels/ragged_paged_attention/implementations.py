@@ -9,8 +9,9 @@ import jax
 
 from pallas_kernels import hopper, native
 from pallas_kernels.ragged_paged_attention import cpu_native, mosaic_gpu_support, triton_support, xla
+from pallas_kernels.ragged_paged_attention.options import AttentionOptions
 from pallas_kernels.ragged_paged_attention.problem import AttentionProblem
-from pallas_kernels.registry import Implementation, later
+from pallas_kernels.registry import Implementation, everything, later
 
 
 class RaggedPagedAttention(Protocol):
@@ -25,51 +26,63 @@ class RaggedPagedAttention(Protocol):
         kv_length: jax.Array,
         *,
         layer: int,
-        scale: float,
+        options: AttentionOptions,
         kv_scales: jax.Array | None,
-        window: int | None,
-        soft_cap: float | None,
         sinks: jax.Array | None,
-        value_dim: int | None,
     ) -> jax.Array:
         """Attend."""
         ...
 
 
-def _with_values(function: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
-    """An implementation that knows only caches with values: its `supports` has refused the others."""
+def _reading(
+    options: tuple[str, ...], supports: Callable[[AttentionProblem], str | None] = everything
+) -> Callable[[AttentionProblem], str | None]:
+    """What an implementation supports that reads only these of `AttentionOptions`, and the scale."""
 
-    def attend(*arguments: Any, value_dim: None, **options: Any) -> jax.Array:
-        return function(*arguments, **options)
+    def ask(problem: AttentionProblem) -> str | None:
+        unread = [name for name in problem.options.asked if name not in options]
+        return supports(problem) or (f"it does not compute {unread[0]}" if unread else None)
 
-    return attend
+    return ask
 
 
 def _without_scales(function: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
-    """An implementation that knows no quantized caches, likewise."""
+    """An implementation that knows no quantized caches: its `supports` has refused them."""
 
-    def attend(*arguments: Any, kv_scales: None, **options: Any) -> jax.Array:
-        return function(*arguments, **options)
+    def attend(*arguments: Any, kv_scales: None, **others: Any) -> jax.Array:
+        return function(*arguments, **others)
 
     return attend
 
 
-_mosaic_gpu = _with_values(later("pallas_kernels.ragged_paged_attention.mosaic_gpu", "ragged_paged_attention"))
-_triton = _with_values(later("pallas_kernels.ragged_paged_attention.triton", "ragged_paged_attention"))
+_mosaic_gpu = later("pallas_kernels.ragged_paged_attention.mosaic_gpu", "ragged_paged_attention")
+_mosaic_gpu_latent = later("pallas_kernels.ragged_paged_attention.mosaic_gpu_latent", "ragged_paged_attention")
+
+
+def _with_latents(*arguments: Any, options: AttentionOptions, **others: Any) -> jax.Array:
+    """The Hopper kernels: those for latents, or those for keys and values."""
+    function = _mosaic_gpu if options.value_dim is None else _mosaic_gpu_latent
+    attended: jax.Array = function(*arguments, options=options, **others)
+    return attended
+
+
 _compiled, _interpreted = hopper.implementations(
-    _mosaic_gpu, mosaic_gpu_support.LIMITS, mosaic_gpu_support.supports, interpreted="small batches, on CPUs"
+    _with_latents,
+    mosaic_gpu_support.LIMITS,
+    _reading(("window", "soft_cap", "value_dim"), mosaic_gpu_support.supports),
+    interpreted="small batches, on CPUs",
 )
 
 IMPLEMENTATIONS: tuple[Implementation[RaggedPagedAttention, AttentionProblem], ...] = (
     _compiled,
     Implementation(
         "triton",
-        _triton,
+        later("pallas_kernels.ragged_paged_attention.triton", "ragged_paged_attention"),
         limits=triton_support.LIMITS,
-        checked="by hand: compiled for an A100 without one, interpreted; not yet run on a GPU",
+        checked="every dtype, interpreted; compiled for an A100 and a B200 without one; not yet run on a GPU",
         runs_on=triton_support.runs_on,
-        supports=triton_support.supports,
-        suits=triton_support.suits,
+        supports=_reading(("window", "soft_cap"), triton_support.supports),
+        for_target=True,
     ),
     Implementation(
         "cpu_native",
@@ -77,9 +90,15 @@ IMPLEMENTATIONS: tuple[Implementation[RaggedPagedAttention, AttentionProblem], .
         limits=cpu_native.LIMITS,
         checked="every case, on CPUs",
         runs_on=native.runs_on,
-        supports=cpu_native.supports,
+        supports=_reading(("window", "soft_cap", "value_dim"), cpu_native.supports),
     ),
-    Implementation("xla", xla.ragged_paged_attention, limits="everything", checked="every case, on CPUs; not yet run on a GPU"),
+    Implementation(
+        "xla",
+        xla.ragged_paged_attention,
+        limits="everything",
+        checked="every case, on CPUs; not yet run on a GPU",
+        supports=_reading(("window", "soft_cap", "value_dim")),
+    ),
     _interpreted,
 )
 

@@ -1,16 +1,18 @@
-"""Decode in Mosaic GPU: one query a row, flash-decoding over the pages of its row.
+"""Decode in Mosaic GPU: few queries a row, flash-decoding over the pages of their rows by persistent thread blocks.
 
-A thread block is one warpgroup and takes one part of the keys of one row and KV head. The query heads of the KV head are
-the rows of one wgmma, so a key is read from memory once for all of them. Pages come by TMA, whose source address is
-looked up in the page table: nothing is gathered in memory. Memory bandwidth is the limit, so the shared memory is spent
-on loads in flight: keys and values have rings of their own, each slot is asked for again as soon as its wgmma is done,
-and two blocks share a multiprocessor where the head dim allows.
+A worker is a warpgroup that computes. It takes its share of the batch's keys (mosaic_gpu_work.py), a piece of a segment after
+the other: queries of a row times the query heads of a KV head are the rows of one wgmma, so a key is read from memory once
+for all of them. A thread block has as many workers as its shared memory allows, and a warpgroup of which one warp a worker
+loads pages by TMA, whose source address is looked up in the page table: nothing is gathered in memory. Memory bandwidth is the
+limit, so the shared memory is spent on loads in flight: rings of keys and of values, which run ahead into the next pieces.
+Weights never leave the registers.
 
-Each block leaves the sum of weighted values, the largest score and the sum of weights, for the caller to merge.
+A piece leaves the sum of weighted values, the largest score and the sum of weights; mosaic_gpu_merge.py puts them together.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -23,8 +25,15 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pallas_kernels import mosaic
 from pallas_kernels.ragged_paged_attention import mosaic_gpu_float8 as float8
-from pallas_kernels.ragged_paged_attention import mosaic_gpu_softmax as tile
-from pallas_kernels.ragged_paged_attention.mosaic_gpu_softmax import BLOCK_KEYS, WGMMA_ROWS, Options, Softmax
+from pallas_kernels.ragged_paged_attention import mosaic_gpu_products as products
+from pallas_kernels.ragged_paged_attention import mosaic_gpu_softmax as softmax
+from pallas_kernels.ragged_paged_attention import mosaic_gpu_work as line
+from pallas_kernels.ragged_paged_attention.mosaic_gpu_softmax import BLOCK_KEYS, WGMMA_ROWS, Sums
+from pallas_kernels.ragged_paged_attention.mosaic_gpu_work import Keys, Piece, QueryTiles, Work, Workers
+from pallas_kernels.ragged_paged_attention.options import AttentionOptions
+
+# Registers of a thread where two warpgroups compute beside the one that loads.
+LOADING_REGISTERS, COMPUTING_REGISTERS = 40, 232
 
 
 @dataclass(frozen=True)
@@ -34,57 +43,49 @@ class DecodeShape:
     Attributes:
         page_size: S; divides BLOCK_KEYS.
         kv_heads: K.
-        group: rows of a query tile, G padded to a multiple of 8.
+        group: rows of a query in a tile, at least G.
+        queries: of a tile at most; `group * queries` is a multiple of 8 up to 64.
+        shared: KV heads whose query heads are a tile's rows; each uses its own, one behind the other. 1 unless `queries` is.
         dim: D.
-        splits: parts that the keys of a row are divided into.
-        key_slots: blocks of keys in shared memory.
-        value_slots: blocks of values in shared memory.
-        options: scale, window and soft cap.
+        blocks: thread blocks.
+        workers: of a thread block.
+        least_blocks: of keys, see `Workers`.
+        key_slots: blocks of keys of a worker in shared memory.
+        value_slots: likewise of values.
     """
 
     page_size: int
     kv_heads: int
     group: int
+    queries: int
+    shared: int
     dim: int
-    splits: int
+    blocks: int
+    workers: int
+    least_blocks: int
     key_slots: int
     value_slots: int
-    options: Options
+    options: AttentionOptions
+
+    @property
+    def rows(self) -> int:
+        return self.group * self.queries
+
+    @property
+    def all_workers(self) -> Workers:
+        return Workers(self.blocks * self.workers, self.least_blocks)
 
 
-class Partial(NamedTuple):
-    """What the parts of a row left: values f32 [I, K, N, G', D], largest and total f32 [I, K, N, 64]; base 2 logits.
+class Partials(NamedTuple):
+    """What pieces left, at `slot_of`, in groups of 8 rows of their tiles; base 2 logits.
 
-    A part without keys leaves whatever was in memory, NaN included: `part_has_keys` tells.
+    Attributes:
+        values: f32 [rows // 8, slots, 8, D].
+        sums: f32 [rows // 8, 2, slots, 8], largest logit and sum of weights.
     """
 
     values: jax.Array
-    largest: jax.Array
-    total: jax.Array
-
-
-class Span(NamedTuple):
-    """The keys that a thread block attends to, int32 scalars: those in [start, length), in blocks [block, block + blocks)."""
-
-    start: jax.Array
-    length: jax.Array
-    block: jax.Array
-    blocks: jax.Array
-
-
-def span_of(length: jax.Array, part: jax.Array, shape: DecodeShape) -> Span:
-    """Return part `part` of a row of `length` keys; broadcasts, so that it serves the kernel and its caller."""
-    start = jnp.zeros_like(length) if shape.options.window is None else jnp.maximum(length - shape.options.window, 0)
-    first = start // BLOCK_KEYS
-    blocks = (length + (BLOCK_KEYS - 1)) // BLOCK_KEYS - first
-    each = (blocks + (shape.splits - 1)) // shape.splits
-    return Span(start, length, first + part * each, jnp.clip(blocks - part * each, 0, each))
-
-
-def part_has_keys(length: jax.Array, shape: DecodeShape) -> jax.Array:
-    """Return bool [I, N] for lengths int32 [I]."""
-    part = jnp.arange(shape.splits, dtype=jnp.int32)[None, :]
-    return span_of(length[:, None], part, shape).blocks > 0
+    sums: jax.Array
 
 
 def paged_decode(
@@ -92,69 +93,76 @@ def paged_decode(
     kv_pages: jax.Array,
     kv_scales: jax.Array | None,
     page_table: jax.Array,
-    row: jax.Array,
-    length: jax.Array,
+    tiles: QueryTiles,
+    work: Work,
     layer: jax.Array,
     *,
     shape: DecodeShape,
     interpret: Any,
-) -> Partial:
-    """Attend from one query an item to the first keys of a row.
+) -> Partials:
+    """Attend from the queries of each tile to the keys of its row, up to and including themselves.
 
     Args:
-        q: [I, K, G', D] bf16 or f16; rows that pad G may hold anything.
+        q: [I, K / shared, rows, D] bf16 or f16; row r of a tile is head r % group of query r // group. Rows without one may
+            hold anything.
         kv_pages: [L, P, 2, K, S, D] in q's dtype, or float8.
         kv_scales: [L, P, 2, K, S] f16 or f32 for float8, else None.
         page_table: int32 [R, M].
-        row: int32 [I], the row of each item.
-        length: int32 [I], keys that the item attends to; 0 for an item that is skipped.
+        tiles: what the rows of q are.
+        work: `plan` of the tiles for `shape.all_workers`.
         layer: int32 [1]; an array, so that all layers of a model share one kernel.
         shape: the static arguments.
         interpret: `mosaic.interpreter()` to run on CPUs, False to compile.
     """
-    items = q.shape[0]
-    dtype, dim = q.dtype, shape.dim
-    pages = kv_pages.reshape(-1, shape.page_size, dim)  # TMA addresses 5 dimensions, tiles included
+    pages = kv_pages.reshape(-1, shape.page_size, shape.dim)  # TMA addresses 5 dimensions, tiles included
     scales = None if kv_scales is None else kv_scales.reshape(-1, shape.page_size)
-    stats = jax.ShapeDtypeStruct((items, shape.kv_heads, shape.splits, WGMMA_ROWS), jnp.float32)
-    values = jax.ShapeDtypeStruct((items, shape.kv_heads, shape.splits, shape.group, dim), jnp.float32)
+    groups, slots = shape.rows // mosaic.ROW_TILE, line.slots(q.shape[0], shape.kv_heads, shape.all_workers)
     run = plgpu.kernel(
-        partial(_kernel, shape=shape, num_pages=kv_pages.shape[1]),
-        out_type=(values, stats, stats),
-        grid=(shape.splits, shape.kv_heads, items),
-        grid_names=("part", "head", "item"),
-        scratch_types=_scratch(shape, dtype, kv_pages.dtype, None if scales is None else scales.dtype),
-        compiler_params=plgpu.CompilerParams(approx_math=True),
+        partial(_kernel, shape=shape, num_pages=kv_pages.shape[1], interpreted=bool(interpret)),
+        out_type=(
+            jax.ShapeDtypeStruct((groups, slots, mosaic.ROW_TILE, shape.dim), jnp.float32),
+            jax.ShapeDtypeStruct((groups, 2, slots, mosaic.ROW_TILE), jnp.float32),
+        ),
+        grid=(shape.blocks,),
+        grid_names=("block",),
+        num_threads=shape.workers + 1,
+        thread_name="group",
+        scratch_types=_scratch(shape, q.dtype, kv_pages.dtype, None if scales is None else scales.dtype),
+        # Shared memory is ordered by commit_smem and mbarriers alone: see _attend.
+        compiler_params=plgpu.CompilerParams(approx_math=True, unsafe_no_auto_barriers=True, reduction_scratch_bytes=0),
         kernel_name="paged_decode",
         interpret=interpret,
     )
-    return Partial(*run(q, pages, scales, page_table, row, length, layer))
+    return Partials(*run(q, pages, scales, page_table, *tiles[:3], *work, layer))
 
 
 def _scratch(shape: DecodeShape, dtype: Any, kv_dtype: Any, scales_dtype: Any) -> list[Any]:
-    """Describe the shared memory, in the order of `_Refs`. The sums leave through memory that by then is free."""
-    dim, pages = shape.dim, BLOCK_KEYS // shape.page_size
-    leaving = [mosaic.tiled((WGMMA_ROWS, dim), jnp.float32), plgpu.SMEM((2, WGMMA_ROWS), jnp.float32)]
+    """Describe the shared memory, in the order of `_Refs`."""
+    dim, workers, pages = shape.dim, shape.workers, BLOCK_KEYS // shape.page_size
+    columns = softmax.leaving_columns(dim)
+    leaving_swizzle = mosaic.swizzle_bytes(math.gcd(columns, dim), jnp.float32)
+    key_slots, value_slots = workers * shape.key_slots, workers * shape.value_slots
     if scales_dtype is None:
-        value_dtype, scales, loads_of_keys = dtype, None, pages
-        keys, values = (mosaic.tiled((slots, BLOCK_KEYS, dim), kv_dtype) for slots in (shape.key_slots, shape.value_slots))
-        keys_or_sums, wide_or_sums = plgpu.RefUnion(keys, leaving), None
+        scales, wide, loads_of_keys = None, None, pages
+        keys, values = (mosaic.tiled((slots, BLOCK_KEYS, dim), kv_dtype) for slots in (key_slots, value_slots))
     else:
-        value_dtype, loads_of_keys = float8.VALUE_DTYPE, 3 * pages
-        scales = plgpu.SMEM((shape.key_slots, 2, BLOCK_KEYS), scales_dtype)
-        keys_or_sums, values = (float8.numbers(slots, dim, kv_dtype) for slots in (shape.key_slots, shape.value_slots))
-        wide = [mosaic.tiled((BLOCK_KEYS, dim), each) for each in (dtype, value_dtype)]
-        wide_or_sums = plgpu.RefUnion(wide, leaving)
+        loads_of_keys = 3 * pages
+        scales = plgpu.SMEM((key_slots, 2, BLOCK_KEYS), scales_dtype)
+        keys, values = (float8.numbers(slots, dim, kv_dtype) for slots in (key_slots, value_slots))
+        wide = [mosaic.tiled((workers, BLOCK_KEYS, dim), each) for each in (dtype, float8.VALUE_DTYPE)]
     return [
-        mosaic.tiled((WGMMA_ROWS, dim), dtype),
-        mosaic.tiled((WGMMA_ROWS, BLOCK_KEYS), value_dtype, mosaic.swizzle_bytes(dim, dtype)),
-        keys_or_sums,
+        mosaic.tiled((workers, WGMMA_ROWS, dim), dtype),
+        mosaic.tiled((workers, WGMMA_ROWS, columns), jnp.float32, leaving_swizzle),
+        plgpu.SMEM((workers, 2, WGMMA_ROWS), jnp.float32),
+        keys,
         values,
         scales,
-        wide_or_sums,
-        plgpu.Barrier(),
-        plgpu.Barrier(num_arrivals=loads_of_keys, num_barriers=shape.key_slots),
-        plgpu.Barrier(num_arrivals=pages, num_barriers=shape.value_slots),
+        wide,
+        plgpu.Barrier(num_barriers=workers),
+        plgpu.Barrier(num_arrivals=loads_of_keys, num_barriers=key_slots),
+        plgpu.Barrier(num_arrivals=pages, num_barriers=value_slots),
+        plgpu.Barrier(num_barriers=key_slots),
+        plgpu.Barrier(num_barriers=value_slots),
     ]
 
 
@@ -169,141 +177,264 @@ class _Refs(NamedTuple):
     scales: Any
     table: Any
     row: Any
-    length: Any
+    position: Any
+    queries: Any
+    end: Any
+    tile: Any
     layer: Any
     values_out: Any
-    largest_out: Any
-    total_out: Any
-    q_tile: Any
-    weights: Any
-    keys_or_sums: Any
+    sums_out: Any
+    q_tiles: Any
+    leaving: Any
+    sums: Any
+    keys: Any
     values: Any
     key_scales: Any
-    wide_or_sums: Any
+    wide: Any
     q_loaded: Any
     keys_loaded: Any
     values_loaded: Any
+    keys_free: Any
+    values_free: Any
 
     @property
-    def keys(self) -> Any:
-        """Slots of keys, as they are stored."""
-        return self.keys_or_sums[0] if self.scales is None else self.keys_or_sums
+    def work(self) -> Work:
+        return Work(self.end, self.tile)
 
-    @property
-    def leaving(self) -> Any:
-        """What the results leave through: sums, and the largest and the total."""
-        return (self.keys_or_sums if self.scales is None else self.wide_or_sums)[1]
+    def seen(self, piece: Piece, window: int | None) -> Keys:
+        """What the queries of a piece see."""
+        return line.keys_of(self.position[piece.tile], self.queries[piece.tile], window)
 
 
-def _kernel(*arguments: Any, shape: DecodeShape, num_pages: int) -> None:
+def _kernel(*arguments: Any, shape: DecodeShape, num_pages: int, interpreted: bool) -> None:
     refs = _Refs(*arguments)
-    part, head, item = (lax.axis_index(axis) for axis in ("part", "head", "item"))
-    span = span_of(refs.length[item], part, shape)
+    group, first = lax.axis_index("group"), lax.axis_index("block") * shape.workers
+    each_piece = partial(line.walk, refs.work, kv_heads=shape.kv_heads, workers=shape.all_workers)
+    crowded = shape.workers > 1
 
-    @pl.when(span.blocks > 0)
-    def _work() -> None:
-        state = _attend(refs, span, item, head, shape, num_pages)
-        sums, stats = refs.leaving
-        for columns, values in zip(tile.parts_of(shape.dim), state.values, strict=True):
-            sums[:, columns] = values
-        stats[0] = state.largest
-        stats[1] = state.total
-        plgpu.commit_smem()
-        plgpu.copy_smem_to_gmem(sums.at[pl.ds(0, shape.group)], refs.values_out.at[item, head, part])
-        plgpu.copy_smem_to_gmem(stats.at[0], refs.largest_out.at[item, head, part])
-        plgpu.copy_smem_to_gmem(stats.at[1], refs.total_out.at[item, head, part])
+    @pl.when(group < shape.workers)
+    def _compute() -> None:
+        if crowded:
+            plgpu.set_max_registers(COMPUTING_REGISTERS, action="increase")
+        number = lax.rem(group, jnp.int32(shape.workers))  # 0 of one, as the compiler sees: no registers for addresses
+        worker = _Worker(refs, shape, number, first + group, interpreted)
+        each_piece(first + group, visit=worker.attend)
         plgpu.wait_smem_to_gmem(0)
 
+    @pl.when(group == shape.workers)
+    def _load() -> None:
+        if crowded:
+            plgpu.set_max_registers(LOADING_REGISTERS, action="decrease")
 
-class _Loads(NamedTuple):
-    """How a thread block loads from its row's pages."""
+        @plgpu.warp_map
+        def _warp(warp: jax.Array) -> None:
+            @pl.when(warp < shape.workers)
+            def _loader() -> None:
+                loader = _Loader(refs, shape, warp, refs.layer[0] * (2 * num_pages))
+                each_piece(first + warp, visit=loader.load)
+                loader.drain(line.share_of(first + warp, shape.kv_heads * refs.end[refs.row.shape[0]], shape.all_workers))
+
+
+class _Loader(NamedTuple):
+    """A warp that loads for the worker of its number."""
 
     refs: _Refs
     shape: DecodeShape
-    span: Span
-    row: jax.Array
-    head: jax.Array
+    number: jax.Array
     layer_start: jax.Array
-    last_page: jax.Array
 
-    def page_ids(self, block: jax.Array) -> tuple[jax.Array, ...]:
-        """Look up the pages of a block of the span; past the row's end its last page, so that every slot awaits as many loads."""
-        pages = BLOCK_KEYS // self.shape.page_size
-        first = (self.span.block + block) * pages
-        return tuple(self.refs.table[self.row, jnp.minimum(first + i, self.last_page)] for i in range(pages))
+    def load(self, piece: Piece, done: jax.Array) -> None:
+        """Fill the rings with the blocks of a piece; `done` blocks came before it."""
+        refs, shape = self.refs, self.shape
+        seen, row = refs.seen(piece, shape.options.window), refs.row[piece.tile]
+        last_page = lax.div(seen.end - 1, jnp.int32(shape.page_size))
+        pages = BLOCK_KEYS // shape.page_size
 
-    def keys(self, ids: tuple[jax.Array, ...], slot: Any) -> None:
-        """Load the keys of pages into a slot, and the scales of keys and values if there are any."""
-        refs, size = self.refs, self.shape.page_size
-        self._start(ids, 0, refs.keys.at[slot], refs.keys_loaded.at[slot])
-        if refs.scales is not None:
-            for half in range(2):
-                for i, page in enumerate(ids):
-                    into = refs.key_scales.at[slot, half]
-                    float8.load_scales(refs.scales, self._page(page, half), into, i * size, refs.keys_loaded.at[slot])
+        @pl.loop(0, piece.blocks)
+        def _block(block: jax.Array) -> None:
+            first = (seen.block + piece.block + block) * pages
+            # Past the row's end its last page, so that every slot awaits as many loads.
+            ids = [refs.table[row, jnp.minimum(first + i, last_page)] for i in range(pages)]
+            turn = done + block
+            slot = self._free_slot(turn, shape.key_slots, refs.keys_free)
+            self._start(ids, piece.head, 0, refs.keys.at[slot], refs.keys_loaded.at[slot])
+            if refs.scales is not None:
+                self._start_scales(ids, piece.head, slot)
+            slot = self._free_slot(turn, shape.value_slots, refs.values_free)
+            self._start(ids, piece.head, 1, refs.values.at[slot], refs.values_loaded.at[slot])
 
-    def values(self, ids: tuple[jax.Array, ...], slot: Any) -> None:
-        """Load the values of pages into a slot."""
-        self._start(ids, 1, self.refs.values.at[slot], self.refs.values_loaded.at[slot])
+    def drain(self, share: line.Share) -> None:
+        """Await that all is read: a barrier may not be left while it has completed a phase that nobody awaited."""
+        for slots, free in ((self.shape.key_slots, self.refs.keys_free), (self.shape.value_slots, self.refs.values_free)):
+            for slot in range(slots):
+                waited = free.at[self.number * slots + slot]
+                pl.when(slot < share.end - share.begin)(partial(plgpu.barrier_wait, waited))
 
-    def _start(self, ids: tuple[jax.Array, ...], half: int, into: Any, barrier: Any) -> None:
+    def _free_slot(self, turn: jax.Array, slots: int, free: Any) -> jax.Array:
+        slot = self.number * slots + lax.rem(turn, jnp.int32(slots))
+        pl.when(turn >= slots)(lambda: plgpu.barrier_wait(free.at[slot]))
+        return slot
+
+    def _start(self, ids: list[jax.Array], head: jax.Array, half: int, into: Any, barrier: Any) -> None:
         size = self.shape.page_size
         for i, page in enumerate(ids):
-            plgpu.copy_gmem_to_smem(self.refs.pages.at[self._page(page, half)], into.at[pl.ds(i * size, size)], barrier)
+            source = self.refs.pages.at[self._page(page, head, half)]
+            plgpu.copy_gmem_to_smem(source, into.at[pl.ds(i * size, size)], barrier)
 
-    def _page(self, page: jax.Array, half: int) -> jax.Array:
-        return (self.layer_start + page * 2 + half) * self.shape.kv_heads + self.head
+    def _start_scales(self, ids: list[jax.Array], head: jax.Array, slot: jax.Array) -> None:
+        refs, size = self.refs, self.shape.page_size
+        for half in range(2):
+            for i, page in enumerate(ids):
+                into = refs.key_scales.at[slot, half]
+                float8.load_scales(refs.scales, self._page(page, head, half), into, i * size, refs.keys_loaded.at[slot])
 
-
-def _attend(refs: _Refs, span: Span, item: jax.Array, head: jax.Array, shape: DecodeShape, num_pages: int) -> Softmax:
-    last_page = lax.div(span.length - 1, jnp.int32(shape.page_size))
-    loads = _Loads(refs, shape, span, refs.row[item], head, refs.layer[0] * (2 * num_pages), last_page)
-    wide_keys, wide_values = (None, None) if refs.wide_or_sums is None else refs.wide_or_sums[0]
-    plgpu.copy_gmem_to_smem(refs.q.at[item, head], refs.q_tile.at[pl.ds(0, shape.group)], refs.q_loaded)
-    first_ids = [loads.page_ids(jnp.int32(block)) for block in range(max(shape.key_slots, shape.value_slots) + 1)]
-    for load, slots in ((loads.keys, shape.key_slots), (loads.values, shape.value_slots)):
-        for slot in range(slots):
-            pl.when(slot < span.blocks)(partial(load, first_ids[slot], slot=slot))
-    plgpu.barrier_wait(refs.q_loaded)
-
-    def step(block: jax.Array, carry: tuple[Softmax, tuple[jax.Array, ...], tuple[jax.Array, ...]]) -> Any:
-        state, key_ids, value_ids = carry
-        # The page ids of the loads after these are asked for now: by then they have arrived.
-        next_ids = loads.page_ids(block + shape.key_slots + 1), loads.page_ids(block + shape.value_slots + 1)
-        slot = lax.rem(block, jnp.int32(shape.key_slots))
-        plgpu.barrier_wait(refs.keys_loaded.at[slot])
-        scales = None if refs.key_scales is None else refs.key_scales.at[slot]
-        keys = _operand(refs.keys.at[slot], wide_keys)
-        logits = tile.logits(refs.q_tile, keys, shape.options, scales)
-        refill = pl.when(block + shape.key_slots < span.blocks)
-        if scales is None:
-            refill(partial(loads.keys, key_ids, slot=slot))
-        first_key = (span.block + block) * BLOCK_KEYS
-        state, fade = tile.absorb(state, _mask(logits, first_key, span), refs.weights, scales)
-        if scales is not None:  # by now every warp has read them
-            refill(partial(loads.keys, key_ids, slot=slot))
-        slot = lax.rem(block, jnp.int32(shape.value_slots))
-        plgpu.barrier_wait(refs.values_loaded.at[slot])
-        values = _operand(refs.values.at[slot], wide_values)
-        at_an_end = (first_key < span.start) | (first_key + BLOCK_KEYS > span.length)
-        pl.when(at_an_end)(partial(tile.clear_unused, values, first_key, span.start, span.length))
-        state = tile.add_values(state, fade, refs.weights, values)
-        pl.when(block + shape.value_slots < span.blocks)(partial(loads.values, value_ids, slot=slot))
-        return state, *next_ids
-
-    carry = (tile.before_any_key(shape.dim), first_ids[shape.key_slots], first_ids[shape.value_slots])
-    state: Softmax = lax.fori_loop(0, span.blocks, step, carry)[0]
-    return state
+    def _page(self, page: jax.Array, head: jax.Array, half: int) -> jax.Array:
+        return (self.layer_start + page * 2 + half) * self.shape.kv_heads + head
 
 
-def _operand(stored: Any, wide: Any) -> Any:
-    """What wgmma multiplies with: keys or values as they are stored, or in the tile that they are widened into."""
-    if wide is None:
-        return stored
-    float8.widen(stored, wide)
-    return wide
+# Sum of weighted values f32 [64, D], and the sums of their weights.
+_State = tuple[jax.Array, Sums]
 
 
-def _mask(logits: jax.Array, first_key: jax.Array, span: Span) -> jax.Array:
-    key = tile.iota((WGMMA_ROWS, BLOCK_KEYS), 1) + first_key
-    return jnp.where((key >= span.start) & (key < span.length), logits, tile.MASKED)
+class _Block(NamedTuple):
+    """A block of keys: its first key, the position of the tile's first query, the keys that any of its queries sees."""
+
+    first_key: jax.Array
+    position: jax.Array
+    seen: Keys
+
+    @property
+    def seen_rows(self) -> tuple[jax.Array, jax.Array]:
+        return self.seen.start - self.first_key, self.seen.end - self.first_key
+
+    @property
+    def at_an_end(self) -> jax.Array:
+        """Whether some keys of the block are not seen."""
+        return (self.first_key < self.seen.start) | (self.first_key + BLOCK_KEYS > self.seen.end)
+
+
+class _Worker(NamedTuple):
+    """A warpgroup that computes.
+
+    Its warps meet where shared memory is written that all of them multiply: where numbers are widened, and where the last values
+    of a row are cleared. What one of them writes then, all have read before they last met.
+    """
+
+    refs: _Refs
+    shape: DecodeShape
+    number: jax.Array  # in its thread block
+    worker: jax.Array
+    interpreted: bool
+
+    def attend(self, piece: Piece, done: jax.Array) -> None:
+        """Attend to the blocks of a piece; `done` blocks came before it in the rings."""
+        refs, shape, seen = self.refs, self.shape, self.refs.seen(piece, self.shape.options.window)
+        q_tile = refs.q_tiles.at[self.number]
+        loaded = refs.q_loaded.at[self.number]
+        rows = refs.q.at[piece.tile, lax.div(piece.head, jnp.int32(shape.shared))]
+        plgpu.copy_gmem_to_smem(rows, q_tile.at[pl.ds(0, shape.rows)], loaded)
+        plgpu.barrier_wait(loaded)
+        position = refs.position[piece.tile]
+        attend = self._block if refs.wide is None else self._widened_block
+
+        def step(block: jax.Array, state: _State) -> _State:
+            first_key = (seen.block + piece.block + block) * BLOCK_KEYS
+            return attend(q_tile, done + block, _Block(first_key, position, seen), state)
+
+        self._leave(piece, *lax.fori_loop(0, piece.blocks, step, (softmax.no_values(shape.dim), softmax.no_sums())))
+
+    def _block(self, q_tile: Any, turn: jax.Array, block: _Block, state: _State) -> _State:
+        refs, (key_slot, value_slot) = self.refs, self._slots(turn)
+        values, loaded = refs.values.at[value_slot], refs.values_loaded.at[value_slot]
+        plgpu.barrier_wait(refs.keys_loaded.at[key_slot])
+        scores = products.product(q_tile, refs.keys.at[key_slot].transpose((1, 0)))
+        plgpu.barrier_arrive(refs.keys_free.at[key_slot])
+        logits = self._mask(softmax.logits(scores, self.shape.options, None), block)
+        sums, fade, weights = softmax.absorb(state[1], logits, None)
+        weights = weights.astype(values.dtype)
+        plgpu.barrier_wait(loaded)
+
+        @pl.when(block.at_an_end)
+        def _clear() -> None:
+            softmax.clear_unused(values, *block.seen_rows)
+            plgpu.commit_smem()
+
+        total = self._add(state[0], fade, weights, values)
+        plgpu.barrier_arrive(refs.values_free.at[value_slot])
+        return total, sums
+
+    def _widened_block(self, q_tile: Any, turn: jax.Array, block: _Block, state: _State) -> _State:
+        refs, (key_slot, value_slot) = self.refs, self._slots(turn)
+        stored, scales = refs.values.at[value_slot], refs.key_scales.at[key_slot]
+        keys, values = (wide.at[self.number] for wide in refs.wide)
+        plgpu.barrier_wait(refs.keys_loaded.at[key_slot])
+        float8.widen(refs.keys.at[key_slot], keys, None)
+        plgpu.commit_smem()
+        scores = products.product(q_tile, keys.transpose((1, 0)))
+        seen = float8.Seen(*block.seen_rows)
+        logits = self._mask(softmax.logits(scores, self.shape.options, float8.read_scales(scales.at[0], None)), block)
+        sums, fade, weights = softmax.absorb(state[1], logits, float8.read_scales(scales.at[1], seen))
+        weights = weights.astype(values.dtype)
+        plgpu.barrier_wait(refs.values_loaded.at[value_slot])
+        lax.cond(block.at_an_end, lambda: float8.widen(stored, values, seen), lambda: float8.widen(stored, values, None))
+        plgpu.commit_smem()
+        # What the warps have loaded themselves TMA may overwrite after that.
+        plgpu.barrier_arrive(refs.keys_free.at[key_slot])
+        plgpu.barrier_arrive(refs.values_free.at[value_slot])
+        return self._add(state[0], fade, weights, values), sums
+
+    def _add(self, total: jax.Array, fade: jax.Array, weights: jax.Array, values: Any) -> jax.Array:
+        return products.add_product(total * softmax.over_columns(fade, total), weights, values, interpreted=self.interpreted)
+
+    def _slots(self, turn: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Where the keys of a turn are, and its values."""
+        keys, values = (
+            self.number * slots + lax.rem(turn, jnp.int32(slots)) for slots in (self.shape.key_slots, self.shape.value_slots)
+        )
+        return keys, values
+
+    def _mask(self, logits: jax.Array, block: _Block) -> jax.Array:
+        shape, window = self.shape, self.shape.options.window
+        key = softmax.iota((WGMMA_ROWS, BLOCK_KEYS), 1)
+        position = block.position - block.first_key
+        if shape.queries > 1:
+            row = plgpu.broadcasted_iota(jnp.int32, (WGMMA_ROWS,), 0, layout=plgpu.Layout.WGMMA.reduce(1))
+            position = lax.broadcast_in_dim(position + lax.div(row, jnp.int32(shape.group)), key.shape, [0])
+        visible = key <= position
+        if window is not None:
+            visible &= key > position - window
+        return jnp.where(visible, logits, softmax.MASKED)
+
+    def _leave(self, piece: Piece, total: jax.Array, sums_of_rows: Sums) -> None:
+        """Store a piece's result, of the groups of 8 rows that have queries."""
+        refs, shape, size = self.refs, self.shape, mosaic.ROW_TILE
+        used = refs.queries[piece.tile] * shape.group
+        slot = line.slot_of(piece.tile * shape.kv_heads + piece.head, self.worker)
+        leaving, sums = refs.leaving.at[self.number], refs.sums.at[self.number]
+
+        def groups(store: Any) -> None:
+            for group in range(shape.rows // size):
+                pl.when(group * size < used)(partial(store, group))
+
+        def store_sums(group: int) -> None:
+            for which in range(2):
+                rows = sums.at[which, pl.ds(group * size, size)]
+                plgpu.copy_smem_to_gmem(rows, refs.sums_out.at[group, which, slot])
+
+        def store_values(columns: Any, group: int) -> None:
+            rows = leaving.at[pl.ds(group * size, size), pl.ds(0, columns.size)]
+            plgpu.copy_smem_to_gmem(rows, refs.values_out.at[group, slot, :, columns])
+
+        plgpu.wait_smem_to_gmem(0)  # for the piece before
+        for which, number in enumerate(sums_of_rows):
+            sums[which] = number
+        width = softmax.leaving_columns(shape.dim)
+        for first in range(0, shape.dim, width):
+            columns = pl.ds(first, min(width, shape.dim - first))
+            if first > 0:
+                plgpu.wait_smem_to_gmem(0)
+            leaving[:, pl.ds(0, columns.size)] = total[:, first : first + columns.size]
+            plgpu.commit_smem()
+            if first == 0:
+                groups(store_sums)
+            groups(partial(store_values, columns))

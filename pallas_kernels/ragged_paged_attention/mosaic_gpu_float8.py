@@ -7,8 +7,9 @@ the weights.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
@@ -43,13 +44,40 @@ def load_scales(scales: Any, source: Any, slot: Any, first: int, barrier: Any) -
     plgpu.copy_gmem_to_smem(scales.at[source], slot.at[pl.ds(first, scales.shape[1])], barrier)
 
 
-def widen(stored: Any, wide: Any) -> None:
-    """Put a block of numbers, shared memory [BLOCK_KEYS, D], into one of a wider dtype, which every warp then sees."""
-    dim = stored.shape[1]
-    for first in range(0, dim, WIDENED_COLUMNS):
-        part = pl.ds(first, min(WIDENED_COLUMNS, dim - first))
-        loaded = plgpu.load(stored.at[:, part], layout=plgpu.Layout.WGMMA_UPCAST_2X, optimized=False)
+class Seen(NamedTuple):
+    """The rows [start, end) of a block of keys that count; what the others hold may be anything, NaN too."""
+
+    start: jax.Array
+    end: jax.Array
+
+    def keep(self, rows: jax.Array, numbers: jax.Array) -> jax.Array:
+        """Return the numbers of rows that count, and 0 for the others: NaN is not cancelled by a weight of 0."""
+        return jnp.where((rows >= self.start) & (rows < self.end), numbers, jnp.zeros_like(numbers))
+
+
+def read_scales(scales: Any, seen: Seen | None) -> jax.Array:
+    """Read scales [BLOCK_KEYS] as f32, one for each column of a tile; with `seen` 0 for keys that do not count."""
+    layout = plgpu.Layout.WGMMA.reduce(0)
+    loaded: jax.Array = plgpu.load(scales, layout=layout, optimized=False).astype(jnp.float32)
+    return loaded if seen is None else seen.keep(plgpu.broadcasted_iota(jnp.int32, loaded.shape, 0, layout=layout), loaded)
+
+
+def widen(stored: Any, wide: Any, seen: Seen | None) -> None:
+    """Put a block of numbers, shared memory [BLOCK_KEYS, D], into one of a wider dtype, to be committed.
+
+    With `seen` rows that do not count become 0.
+    """
+    dim, layout = stored.shape[1], plgpu.Layout.WGMMA_UPCAST_2X
+
+    def part(columns: Any) -> None:
         # float16 is the only type that the hardware converts float8 to.
-        exact = loaded.astype(jnp.float16)
-        wide[:, part] = exact if wide.dtype == jnp.float16 else exact.astype(jnp.float32).astype(wide.dtype)
-    plgpu.commit_smem()
+        exact = plgpu.load(stored.at[:, columns], layout=layout, optimized=False).astype(jnp.float16)
+        if seen is not None:
+            exact = seen.keep(plgpu.broadcasted_iota(jnp.int32, exact.shape, 0, layout=layout), exact)
+        wide[:, columns] = exact if wide.dtype == jnp.float16 else exact.astype(jnp.float32).astype(wide.dtype)
+
+    parts = dim // WIDENED_COLUMNS
+    if parts:  # a loop: of all parts one after another the compiler keeps the addresses in registers
+        pl.loop(0, parts)(lambda number: part(pl.ds(number * WIDENED_COLUMNS, WIDENED_COLUMNS)))
+    if parts * WIDENED_COLUMNS < dim:
+        part(pl.ds(parts * WIDENED_COLUMNS, dim - parts * WIDENED_COLUMNS))

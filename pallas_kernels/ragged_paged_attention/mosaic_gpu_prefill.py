@@ -5,6 +5,9 @@ the rows of its wgmma tiles, 64 for each warpgroup that computes. One more warpg
 is looked up in the page table, into rings of keys and of values that the others share. Blocks of keys that every query of
 the item attends to are not masked.
 
+The softmax of a block shares the time with the product of the weights and values of the block before (FlashAttention-3, Shah et
+al. 2024): scores of the one and sum of the other are started together, and the sum is awaited when the new weights are there.
+
 Of a cache in float8 the loading warpgroup also widens keys and values on their way into the rings.
 """
 
@@ -22,12 +25,16 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pallas_kernels import mosaic
 from pallas_kernels.ragged_paged_attention import mosaic_gpu_float8 as float8
+from pallas_kernels.ragged_paged_attention import mosaic_gpu_products as products
 from pallas_kernels.ragged_paged_attention import mosaic_gpu_softmax as tile
-from pallas_kernels.ragged_paged_attention.mosaic_gpu_softmax import BLOCK_KEYS, WGMMA_ROWS, Options, Softmax
+from pallas_kernels.ragged_paged_attention.mosaic_gpu_softmax import BLOCK_KEYS, WGMMA_ROWS, Sums
+from pallas_kernels.ragged_paged_attention.options import AttentionOptions
 
 # Registers of a thread: three warpgroups share the 65536 of a multiprocessor, and loading needs few, widening more.
-LOADING_REGISTERS, COMPUTING_REGISTERS = 40, 232
-WIDENING_REGISTERS, COMPUTING_BESIDE_WIDENING = 72, 216
+LOADING_REGISTERS, COMPUTING_REGISTERS = 48, 232
+WIDENING_REGISTERS, COMPUTING_BESIDE_WIDENING = 80, 216
+# Of a cache in float8, up to which a softmax shares the time with a product: wider ones spilled.
+BESIDE_WIDENING = 128
 
 
 @dataclass(frozen=True)
@@ -42,7 +49,6 @@ class PrefillShape:
         groups: warpgroups that compute.
         slots: blocks of keys, and as many of values, in shared memory.
         stages: blocks of keys, and as many of values, as they are stored; of a cache in float8 only.
-        options: scale, window and soft cap.
     """
 
     page_size: int
@@ -52,16 +58,14 @@ class PrefillShape:
     groups: int
     slots: int
     stages: int
-    options: Options
+    options: AttentionOptions
 
     @property
     def rows(self) -> int:
-        """Rows of an item's tiles."""
         return self.groups * WGMMA_ROWS
 
     @property
     def queries(self) -> int:
-        """Queries of an item."""
         return self.rows // self.group
 
 
@@ -112,7 +116,7 @@ def paged_prefill(
     pages = kv_pages.reshape(-1, shape.page_size, shape.dim)  # TMA addresses 5 dimensions, tiles included
     scales = None if kv_scales is None else kv_scales.reshape(-1, shape.page_size)
     run = plgpu.kernel(
-        partial(_kernel, shape=shape, num_pages=kv_pages.shape[1]),
+        partial(_kernel, shape=shape, num_pages=kv_pages.shape[1], interpreted=bool(interpret)),
         out_type=(jax.ShapeDtypeStruct(q.shape, dtype), jax.ShapeDtypeStruct(q.shape[:-1], jnp.float32)),
         grid=(q.shape[0], shape.kv_heads),
         grid_names=("item", "head"),
@@ -133,7 +137,6 @@ def _scratch(shape: PrefillShape, dtype: Any, kv_dtype: Any, scales_dtype: Any) 
     value_dtype = float8.VALUE_DTYPE if widened else dtype
     return [
         mosaic.tiled((shape.groups, WGMMA_ROWS, dim), dtype),
-        mosaic.tiled((shape.groups, WGMMA_ROWS, BLOCK_KEYS), value_dtype, mosaic.swizzle_bytes(dim, dtype)),
         plgpu.SMEM((shape.groups, WGMMA_ROWS), jnp.float32),
         mosaic.tiled((shape.slots, BLOCK_KEYS, dim), dtype),
         mosaic.tiled((shape.slots, BLOCK_KEYS, dim), value_dtype),
@@ -186,7 +189,6 @@ class _Refs(NamedTuple):
     out: Any
     logarithm_out: Any
     q_tiles: Any
-    weights: Any
     logarithms: Any
     keys: Any
     values: Any
@@ -214,6 +216,11 @@ class _Item(NamedTuple):
     blocks: jax.Array
     whole: jax.Array
 
+    def seen(self, block: jax.Array) -> float8.Seen:
+        """The keys of a block that are the row's and that some query of the item sees."""
+        first_key = (self.block + block) * BLOCK_KEYS
+        return float8.Seen(self.start - first_key, self.length - first_key)
+
 
 def _item_of(refs: _Refs, shape: PrefillShape) -> _Item:
     # The last blocks of a row have the most keys: they go first.
@@ -227,7 +234,7 @@ def _item_of(refs: _Refs, shape: PrefillShape) -> _Item:
     return _Item(item, lax.axis_index("head"), position, start, refs.length[item], block, blocks, jnp.minimum(whole, blocks))
 
 
-def _kernel(*arguments: Any, shape: PrefillShape, num_pages: int) -> None:
+def _kernel(*arguments: Any, shape: PrefillShape, num_pages: int, interpreted: bool) -> None:
     refs = _Refs(*arguments)
     item, group = _item_of(refs, shape), lax.axis_index("group")
     loading, computing = LOADING_REGISTERS, COMPUTING_REGISTERS
@@ -237,7 +244,7 @@ def _kernel(*arguments: Any, shape: PrefillShape, num_pages: int) -> None:
     @pl.when((item.blocks > 0) & (group < shape.groups))
     def _compute() -> None:
         plgpu.set_max_registers(computing, action="increase")
-        _attend(refs, item, group, shape)
+        _attend(refs, item, group, shape, interpreted)
 
     @pl.when((item.blocks > 0) & (group == shape.groups))
     def _load() -> None:
@@ -245,13 +252,12 @@ def _kernel(*arguments: Any, shape: PrefillShape, num_pages: int) -> None:
         last_page = lax.div(item.length - 1, jnp.int32(shape.page_size))
         loads = _Loads(refs, item, shape, refs.row[item.item], refs.layer[0] * (2 * num_pages), last_page)
         (_load_pages if refs.stages is None else _widen_pages)(loads)
-        # A barrier may not be left while it has completed a phase that nobody awaited.
-        for slot in range(shape.slots):
 
-            @pl.when(slot < item.blocks)
-            def _drain(slot: int = slot) -> None:
-                plgpu.barrier_wait(refs.keys_free.at[slot])
-                plgpu.barrier_wait(refs.values_free.at[slot])
+        # A barrier may not be left while it has completed a phase that nobody awaited.
+        @pl.loop(0, jnp.minimum(item.blocks, shape.slots))
+        def _drain(slot: jax.Array) -> None:
+            plgpu.barrier_wait(refs.keys_free.at[slot])
+            plgpu.barrier_wait(refs.values_free.at[slot])
 
 
 class _Loads(NamedTuple):
@@ -282,12 +288,8 @@ class _Loads(NamedTuple):
             for i, page in enumerate(ids):
                 float8.load_scales(self.refs.scales, self._page(page, half), into.at[half], i * self.shape.page_size, barrier)
 
-    def clear_unused(self, block: jax.Array, values: Any) -> None:
-        """Put zeros in place of a block's values that are not the row's, or that no query of the item sees."""
-        tile.clear_unused(values, (self.item.block + block) * BLOCK_KEYS, self.item.start, self.item.length)
-
     def at_an_end(self, block: jax.Array) -> jax.Array:
-        """Whether a block has such values."""
+        """Whether a block has keys that are not the row's, or that no query of the item sees."""
         first_key = (self.item.block + block) * BLOCK_KEYS
         return (first_key < self.item.start) | (first_key + BLOCK_KEYS > self.item.length)
 
@@ -314,7 +316,8 @@ def _load_pages(loads: _Loads) -> None:
         def _clear() -> None:
             loads.start(ids, 1, values, refs.end_loaded)
             plgpu.barrier_wait(refs.end_loaded)
-            loads.clear_unused(block, values)
+            tile.clear_unused(values, *item.seen(block))
+            plgpu.commit_smem()
             for _ in ids:
                 plgpu.barrier_arrive(refs.values_loaded.at[slot])
 
@@ -338,12 +341,14 @@ def _widen_pages(loads: _Loads) -> None:
         again = block >= shape.slots
         plgpu.barrier_wait(stages.keys_loaded.at[stage])
         pl.when(again)(lambda: plgpu.barrier_wait(refs.keys_free.at[slot]))
-        float8.widen(stages.keys.at[stage], refs.keys.at[slot])
+        float8.widen(stages.keys.at[stage], refs.keys.at[slot], None)
+        plgpu.commit_smem()
         plgpu.barrier_arrive(refs.keys_loaded.at[slot])
         plgpu.barrier_wait(stages.values_loaded.at[stage])
         pl.when(again)(lambda: plgpu.barrier_wait(refs.values_free.at[slot]))
-        float8.widen(stages.values.at[stage], refs.values.at[slot])
-        pl.when(loads.at_an_end(block))(lambda: loads.clear_unused(block, refs.values.at[slot]))
+        widen = partial(float8.widen, stages.values.at[stage], refs.values.at[slot])
+        lax.cond(loads.at_an_end(block), lambda: widen(item.seen(block)), lambda: widen(None))
+        plgpu.commit_smem()
         plgpu.barrier_arrive(refs.values_loaded.at[slot])
         pl.when(block + shape.stages < item.blocks)(lambda: start(block + shape.stages))
 
@@ -352,38 +357,88 @@ def _scale_slot(block: jax.Array, shape: PrefillShape) -> jax.Array:
     return lax.rem(block, jnp.int32(shape.slots + shape.stages))
 
 
-def _attend(refs: _Refs, item: _Item, group: jax.Array, shape: PrefillShape) -> None:
-    q_tile, weights = refs.q_tiles.at[group], refs.weights.at[group]
+# Sum of weighted values f32 [64, D], the sums of their weights, and the weights [64, BLOCK_KEYS] that are still to be added.
+_State = tuple[jax.Array, Sums, jax.Array]
+
+
+def _slot(block: jax.Array, shape: PrefillShape) -> jax.Array:
+    return lax.rem(block, jnp.int32(shape.slots))
+
+
+def _attend(refs: _Refs, item: _Item, group: jax.Array, shape: PrefillShape, interpreted: bool) -> None:
+    q_tile = refs.q_tiles.at[group]
     plgpu.copy_gmem_to_smem(refs.q.at[item.item, item.head, group], q_tile, refs.q_loaded.at[group])
     plgpu.barrier_wait(refs.q_loaded.at[group])
     # The position of each row's query, in the layout of a tile.
     query = lax.div(tile.iota((WGMMA_ROWS, BLOCK_KEYS), 0) + group * WGMMA_ROWS, jnp.int32(shape.group))
     position = query + item.position
 
-    def step(block: jax.Array, state: Softmax, *, masked: bool) -> Softmax:
-        slot = lax.rem(block, jnp.int32(shape.slots))
-        plgpu.barrier_wait(refs.keys_loaded.at[slot])
-        scales = None if refs.stages is None else refs.stages.scales.at[_scale_slot(block, shape)]
-        logits = tile.logits(q_tile, refs.keys.at[slot], shape.options, scales)
-        plgpu.barrier_arrive(refs.keys_free.at[slot])
+    beside = refs.stages is None or shape.dim <= BESIDE_WIDENING
+
+    def await_keys(block: jax.Array) -> None:
+        plgpu.barrier_wait(refs.keys_loaded.at[_slot(block, shape)])
+
+    def keys_of(block: jax.Array) -> Any:
+        return refs.keys.at[_slot(block, shape)].transpose((1, 0))
+
+    def values_of(block: jax.Array) -> Any:
+        slot = _slot(block, shape)
+        plgpu.barrier_wait(refs.values_loaded.at[slot])
+        return refs.values.at[slot]
+
+    def use(block: jax.Array, sums: Sums, scores: jax.Array, *, masked: bool) -> tuple[Sums, jax.Array, jax.Array]:
+        """Take the scores of a block, whose keys nobody reads any more, into the sums; see `tile.absorb`."""
+        plgpu.barrier_arrive(refs.keys_free.at[_slot(block, shape)])
+        key_scales, value_scales = _scales(refs, item, block, shape, masked=masked)
+        logits = tile.logits(scores, shape.options, key_scales)
         if masked:
             logits = _mask(logits, position, (item.block + block) * BLOCK_KEYS, shape.options.window)
-        state, fade = tile.absorb(state, logits, weights, scales)
-        plgpu.barrier_wait(refs.values_loaded.at[slot])
-        state = tile.add_values(state, fade, weights, refs.values.at[slot])
-        plgpu.barrier_arrive(refs.values_free.at[slot])
-        return state
+        absorbed = tile.absorb(sums, logits, value_scales)
+        if beside:  # ptxas moves exponentials behind the wait for the values, but not past the branch that follows
+            absorbed = lax.optimization_barrier(absorbed)
+        pl.when(block + 1 < item.blocks)(partial(await_keys, block + 1))
+        return absorbed
 
-    state = lax.fori_loop(0, item.whole, partial(step, masked=False), tile.before_any_key(shape.dim))
-    state = lax.fori_loop(item.whole, item.blocks, partial(step, masked=True), state)
-    for columns, values in zip(tile.parts_of(shape.dim), state.values, strict=True):
-        total = lax.broadcast_in_dim(state.total, values.shape, [0])
-        q_tile[:, columns] = (values / total).astype(q_tile.dtype)
-    refs.logarithms[group] = state.largest + jnp.log2(state.total)
+    def step(block: jax.Array, state: _State, *, masked: bool) -> _State:
+        total, sums, weights = state
+        absorb = partial(use, block, sums, masked=masked)
+        values, keys = values_of(block - 1), keys_of(block)
+        if beside:
+            total, used = products.add_beside_scores(total, weights, values, q_tile, keys, absorb, interpreted=interpreted)
+        else:
+            total = products.add_product(total, weights, values, interpreted=interpreted)
+            used = absorb(products.product(q_tile, keys))
+        plgpu.barrier_arrive(refs.values_free.at[_slot(block - 1, shape)])
+        sums, fade, weights = used
+        # wgmma may read weights of 16 bits until now. With others made earlier ptxas lets no two products run at once.
+        total, weights = lax.optimization_barrier((total * tile.over_columns(fade, total), weights.astype(values.dtype)))
+        return total, sums, weights
+
+    first = jnp.int32(0)
+    await_keys(first)
+    sums, _, weights = use(first, tile.no_sums(), products.product(q_tile, keys_of(first)), masked=True)
+    whole, start = jnp.maximum(item.whole, 1), (tile.no_values(shape.dim), sums, weights.astype(refs.values.dtype))
+    state = lax.fori_loop(1, whole, partial(step, masked=False), start)
+    total, sums, weights = lax.fori_loop(whole, item.blocks, partial(step, masked=True), state)
+    last = item.blocks - 1
+    total = products.add_product(total, weights, values_of(last), interpreted=interpreted)
+    plgpu.barrier_arrive(refs.values_free.at[_slot(last, shape)])
+    q_tile[...] = (total / tile.over_columns(sums.total, total)).astype(q_tile.dtype)
+    refs.logarithms[group] = sums.largest + jnp.log2(sums.total)
     plgpu.commit_smem()
     plgpu.copy_smem_to_gmem(q_tile, refs.out.at[item.item, item.head, group])
     plgpu.copy_smem_to_gmem(refs.logarithms.at[group], refs.logarithm_out.at[item.item, item.head, group])
     plgpu.wait_smem_to_gmem(0)
+
+
+def _scales(
+    refs: _Refs, item: _Item, block: jax.Array, shape: PrefillShape, *, masked: bool
+) -> tuple[jax.Array | None, jax.Array | None]:
+    """Read the scales of a block's keys and values, if the cache has some."""
+    if refs.stages is None:
+        return None, None
+    scales = refs.stages.scales.at[_scale_slot(block, shape)]
+    return float8.read_scales(scales.at[0], None), float8.read_scales(scales.at[1], item.seen(block) if masked else None)
 
 
 def _mask(logits: jax.Array, position: jax.Array, first_key: jax.Array, window: int | None) -> jax.Array:

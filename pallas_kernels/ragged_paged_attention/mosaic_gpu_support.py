@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 
+from pallas_kernels.ragged_paged_attention import mosaic_gpu_latent_support
 from pallas_kernels.ragged_paged_attention.problem import AttentionProblem
 
 PAGE_SIZES = (8, 16, 32, 64)
@@ -12,14 +13,13 @@ LARGEST_GROUP = 64  # query heads of a KV head: the rows of one wgmma
 LIMITS = (
     "Hopper GPUs (compute capability 9.0) with jax 0.11.2 or newer, queries in bfloat16 or float16 and a cache in the same dtype "
     "or in float8_e4m3fn, pages of 8, 16, 32 or 64 tokens, head dims that are multiples of 16 up to 256, and at most 64 query "
-    "heads to a KV head"
+    "heads to a KV head; latents of up to 576 numbers with values of up to 512, without window, soft cap, sinks or float8"
 )
 
 
 def supports(problem: AttentionProblem) -> str | None:
-    """Say why the kernels do not compute a problem, or None if they do."""
-    if problem.value_dim is not None:
-        return "it reads values, and this cache has none beside its keys"
+    if problem.options.value_dim is not None:
+        return mosaic_gpu_latent_support.supports(problem)
     if problem.dtype not in (jnp.bfloat16, jnp.float16):
         return f"queries must be bfloat16 or float16, not {problem.dtype.name}"
     if problem.kv_dtype not in (problem.dtype, jnp.float8_e4m3fn):

@@ -7,12 +7,14 @@ each on an H100, 4.8 TB/s 36 KB on an H200; twice that is asked for.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
-from pallas_kernels.ragged_paged_attention.mosaic_gpu_softmax import BLOCK_KEYS, WGMMA_ROWS
+from pallas_kernels.ragged_paged_attention.mosaic_gpu_softmax import BLOCK_KEYS, WGMMA_ROWS, leaving_columns
 
 ITEM_BYTES = 2  # bf16 and f16
 SCALE_BYTES = 4  # of float32, the widest of scales
+SUM_BYTES = 4  # of float32
 PREFILL_STAGES = 2  # of keys, and as many of values, in float8: loads in flight while others are widened
 MOST_SLOTS = 12  # of keys and values together: the first loads of each are written out, and more hide nothing
 
@@ -22,52 +24,74 @@ class Tiles:
     """Sizes for one kind of device.
 
     Attributes:
-        half_block_bytes: buffers of a decode block when two share a multiprocessor.
-        block_bytes: buffers of a block that has a multiprocessor to itself.
-        decode_blocks: thread blocks that a decode aims at, by splitting rows: some waves, so that unequal rows even out.
-        split_keys: keys below which a row is not split further.
+        multiprocessors: thread blocks of a decode.
+        decode_workers: warpgroups of a decode block that compute, where shared memory is enough for their loads.
+        least_blocks: of 64 keys, below which a worker's share of a decode is not cut.
+        decode_bytes: buffers of a decode block, which has a multiprocessor to itself.
+        block_bytes: likewise of a prefill block.
+        merge_bytes: buffers of a block that merges, where there is no more than one a multiprocessor.
         prefill_groups: warpgroups of a prefill block that compute, 64 rows each.
     """
 
-    half_block_bytes: int
+    multiprocessors: int
+    decode_workers: int
+    least_blocks: int
+    decode_bytes: int
     block_bytes: int
-    decode_blocks: int
-    split_keys: int
+    merge_bytes: int
     prefill_groups: int
 
 
 HOPPER = Tiles(
-    half_block_bytes=108 * 1024,
+    multiprocessors=132,
+    decode_workers=2,
+    least_blocks=4,
+    decode_bytes=224 * 1024,
     block_bytes=216 * 1024,
-    decode_blocks=132 * 2 * 4,
-    split_keys=256,
+    merge_bytes=216 * 1024,
     prefill_groups=2,
 )
+# An interpreter runs one block after the other: few of them, each with several pieces.
+INTERPRETED = replace(HOPPER, multiprocessors=2, least_blocks=1)
 
 
-def decode_slots(dim: int, stored_bytes: int, tiles: Tiles) -> tuple[int, int]:
-    """Return how many blocks of keys and of values a decode block keeps in shared memory.
+class DecodeSlots(NamedTuple):
+    """What a decode block has: workers, and blocks of keys and of values of each in shared memory."""
+
+    workers: int
+    keys: int
+    values: int
+
+
+def decode_slots(dim: int, stored_bytes: int, tiles: Tiles) -> DecodeSlots:
+    """Return how the shared memory of a decode block is divided.
 
     Args:
         dim: D.
         stored_bytes: of a number in the cache.
         tiles: sizes of the device.
     """
-    tile, fixed = BLOCK_KEYS * dim * stored_bytes, WGMMA_ROWS * (dim + BLOCK_KEYS) * ITEM_BYTES
+    tile = BLOCK_KEYS * dim * stored_bytes
+    fixed = WGMMA_ROWS * (dim * ITEM_BYTES + leaving_columns(dim) * SUM_BYTES)
     if stored_bytes < ITEM_BYTES:
         tile += BLOCK_KEYS * SCALE_BYTES
         fixed += 2 * BLOCK_KEYS * dim * ITEM_BYTES  # what a block of each is widened into
-    slots = (tiles.half_block_bytes - fixed) // tile
-    if slots < 4:  # too few to hide anything: the multiprocessor is for one block
-        slots = (tiles.block_bytes - fixed) // tile
+    workers = tiles.decode_workers
+    slots = (tiles.decode_bytes // workers - fixed) // tile
+    if slots < 4:  # too few to hide anything: the multiprocessor is for one worker
+        workers, slots = 1, (tiles.decode_bytes - fixed) // tile
     slots = min(slots, MOST_SLOTS)
-    return slots - slots // 2, slots // 2
+    return DecodeSlots(workers, slots - slots // 2, slots // 2)
 
 
-def decode_splits(items: int, kv_heads: int, keys: int, tiles: Tiles) -> int:
-    """Return into how many parts each of `items` rows of at most `keys` keys is divided."""
-    wanted = tiles.decode_blocks // (items * kv_heads)
-    return max(1, min(wanted, keys // tiles.split_keys))
+def merge_depth(blocks: int, dim: int, tiles: Tiles) -> int:
+    """Return how many chunks of pieces a merging block loads ahead, of `blocks` blocks in all.
+
+    Few blocks have many pieces to read, and the multiprocessors to themselves; many have few.
+    """
+    if blocks > tiles.multiprocessors:
+        return 1
+    return max(1, min(4, tiles.merge_bytes // (WGMMA_ROWS * dim * SUM_BYTES) - 1))
 
 
 def prefill_slots(dim: int, stored_bytes: int, tiles: Tiles) -> tuple[int, int]:
@@ -77,7 +101,7 @@ def prefill_slots(dim: int, stored_bytes: int, tiles: Tiles) -> tuple[int, int]:
         Those that are ready to be multiplied, and those that are to be widened, of which a cache in float8 has PREFILL_STAGES.
     """
     ready = 2 * BLOCK_KEYS * dim * ITEM_BYTES
-    fixed = tiles.prefill_groups * WGMMA_ROWS * (dim + BLOCK_KEYS) * ITEM_BYTES
+    fixed = tiles.prefill_groups * WGMMA_ROWS * dim * ITEM_BYTES
     stages = 0 if stored_bytes == ITEM_BYTES else PREFILL_STAGES
     fixed += stages * 2 * BLOCK_KEYS * (dim * stored_bytes + SCALE_BYTES)
     return min(4, (tiles.block_bytes - fixed) // ready), stages

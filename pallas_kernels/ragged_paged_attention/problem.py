@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
+from pallas_kernels.ragged_paged_attention.options import AttentionOptions
+
 
 @dataclass(frozen=True, slots=True)
 class AttentionProblem:
@@ -20,9 +22,7 @@ class AttentionProblem:
         dtype: of the queries and the result.
         kv_dtype: of the cache.
         scales_dtype: of the cache's scales; None for a cache without.
-        window, soft_cap: as in api.py.
         sinks: whether there are any.
-        value_dim: as in api.py.
     """
 
     tokens: int
@@ -34,11 +34,9 @@ class AttentionProblem:
     page_size: int
     dtype: jnp.dtype
     kv_dtype: jnp.dtype
+    options: AttentionOptions
     scales_dtype: jnp.dtype | None = None
-    window: int | None = None
-    soft_cap: float | None = None
     sinks: bool = False
-    value_dim: int | None = None
 
     @classmethod
     def of(
@@ -47,13 +45,10 @@ class AttentionProblem:
         kv_pages: jax.Array,
         page_table: jax.Array,
         *,
+        options: AttentionOptions,
         kv_scales: jax.Array | None,
-        window: int | None,
-        soft_cap: float | None,
         sinks: jax.Array | None,
-        value_dim: int | None,
     ) -> AttentionProblem:
-        """The problem that arguments pose."""
         return cls(
             tokens=q.shape[0],
             rows=page_table.shape[0],
@@ -65,8 +60,6 @@ class AttentionProblem:
             dtype=q.dtype,
             kv_dtype=kv_pages.dtype,
             scales_dtype=None if kv_scales is None else kv_scales.dtype,
-            window=window,
-            soft_cap=soft_cap,
+            options=options,
             sinks=sinks is not None,
-            value_dim=value_dim,
         )

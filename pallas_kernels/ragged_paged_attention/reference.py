@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from pallas_kernels.ragged_paged_attention.options import AttentionOptions
+
 
 def ragged_paged_attention(
     q: np.ndarray,
@@ -13,14 +15,12 @@ def ragged_paged_attention(
     kv_length: np.ndarray,
     *,
     layer: int,
-    scale: float,
+    options: AttentionOptions,
     kv_scales: np.ndarray | None = None,
-    window: int | None = None,
-    soft_cap: float | None = None,
     sinks: np.ndarray | None = None,
-    value_dim: int | None = None,
 ) -> np.ndarray:
     """See api.py; numpy arrays in, float64 [T, H, D] or [T, H, value_dim] out."""
+    window, soft_cap, value_dim = options.window, options.soft_cap, options.value_dim
     heads, kv_heads, size = q.shape[1], kv_pages.shape[3], kv_pages.shape[4]
 
     def stored(half: int, kv_head: int, keys: list[tuple[int, int]]) -> np.ndarray:
@@ -40,7 +40,7 @@ def ragged_paged_attention(
                 kv_head = head // (heads // kv_heads)
                 k = stored(0, kv_head, keys)
                 v = stored(1, kv_head, keys) if value_dim is None else k[:, :value_dim]
-                scores = k @ q[token, head].astype(np.float64) * scale
+                scores = k @ q[token, head].astype(np.float64) * options.scale
                 if soft_cap is not None:
                     scores = soft_cap * np.tanh(scores / soft_cap)
                 sink = -np.inf if sinks is None else float(sinks[head])

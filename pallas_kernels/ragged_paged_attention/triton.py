@@ -1,26 +1,62 @@
-"""ragged_paged_attention in Triton through jax-triton, for GPUs before Hopper (A100): decode. Imported only where it is chosen.
+"""ragged_paged_attention in Triton through jax-triton, for GPUs that Mosaic's kernels are not for: A100, B200 and others.
 
-It was compiled for an A100 on a machine without one, and Triton's interpreter passed the parity cases with it in float16, with
-numpy arrays in place of jax-triton's call. It has never run on a GPU, and no test runs it: run
-`python -m jaxserve.verify kernels --device gpu` on an A100 before you rely on it.
+Queries of a row are put into tiles, as many as fill the rows of a matrix product with the query heads of a KV head. A program
+takes a tile, a KV head and a share of the keys that the tile sees; where tiles and KV heads are too few to fill a GPU, the keys
+of each tile are shared among several programs, and XLA merges what these leave (flash-decoding, Dao et al. 2023).
 
-A program takes one query and KV head and goes through all keys of the query's row, so few rows with long contexts leave
-most of a GPU idle. Every token is a query of its own: right for any batch, and slow for prompts.
+Imported only where it is chosen. It has never run on a GPU: run `python -m jaxserve.verify kernels --device gpu` before you rely
+on it. Tests run it in Triton's interpreter and compile it for an A100 and a B200.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import jax_triton
 import numpy as np
 import triton
-import triton.language as tl
+from jax import lax
 
-BLOCK_KEYS = 64
-ROWS = 16  # the fewest rows of a matrix product: the query heads of a KV head are padded up to it
-CAPABILITY = 80  # code for 8.0 runs on every 8.x
+from pallas_kernels.ragged_paged_attention import triton_kernel
+from pallas_kernels.ragged_paged_attention.options import AttentionOptions
+from pallas_kernels.ragged_paged_attention.query_tiles import Rows, cut, token_rows
+from pallas_kernels.registry import Target
+
+LEAST_ROWS = 16  # of a matrix product: fewer query heads are padded up to it
+TILE_ROWS = 64
+PROGRAMS = 2 * 132  # that fill a GPU: two for each multiprocessor; an A100 has 108, a B200 148
+MOST_SHARES = 16
+SHARE_KEYS = 512  # fewer than these are not worth a program that is merged
+PTX_VERSION = 87  # of CUDA 12.8, the first for a B200; by itself Triton asks for that of its own, newer assembler
 LOWEST = float(np.finfo(np.float32).min)  # unlike -inf it can be subtracted from itself
+LOG2_E = 1.4426950408889634
+
+
+class _Inputs(NamedTuple):
+    """See api.py; a cache in float8 is bytes, another has one scale that nobody reads."""
+
+    q: jax.Array
+    kv_pages: jax.Array
+    kv_scales: jax.Array
+    page_table: jax.Array
+
+
+class _Tiles(NamedTuple):
+    """Queries of one row each, int32 [I].
+
+    Attributes:
+        row: of the batch.
+        position: of the first query in its row.
+        queries: how many, consecutive; 0 for none.
+        token: the first query's. A tile without queries writes 0 there; below 0 it writes nothing.
+    """
+
+    row: jax.Array
+    position: jax.Array
+    queries: jax.Array
+    token: jax.Array
 
 
 def ragged_paged_attention(
@@ -31,106 +67,93 @@ def ragged_paged_attention(
     kv_length: jax.Array,
     *,
     layer: int,
-    scale: float,
+    options: AttentionOptions,
     kv_scales: jax.Array | None,
-    window: int | None,
-    soft_cap: float | None,
     sinks: jax.Array | None,
+    target: Target,
 ) -> jax.Array:
     """See api.py."""
-    assert kv_scales is None, "triton_support lets no quantized cache through"
-    tokens, heads, dim = q.shape
-    _, num_pages, _, kv_heads, page_size, _ = kv_pages.shape
+    rows, tokens = Rows(page_table, query_start, kv_length), q.shape[0]
+    group = q.shape[1] // kv_pages.shape[3]
     token = jnp.arange(tokens, dtype=jnp.int32)
-    row = jnp.sum((query_start[None, 1:] <= token[:, None]).astype(jnp.int32), axis=1)
-    row = jnp.minimum(row, kv_length.shape[0] - 1)
-    seen = jnp.where(token < query_start[-1], token + 1 + kv_length[row] - query_start[row + 1], 0)
-    sink = jnp.full(heads, LOWEST, jnp.float32) if sinks is None else sinks.astype(jnp.float32)
-    attended: jax.Array = jax_triton.triton_call(
-        q,
-        kv_pages,
-        page_table,
-        row,
-        seen,
+    row, real = token_rows(rows, token)
+    sink = jnp.full(q.shape[1], LOWEST, jnp.float32) if sinks is None else sinks.astype(jnp.float32) * LOG2_E
+    if kv_scales is not None:
+        kv_pages = lax.bitcast_convert_type(kv_pages, jnp.uint8)
+    inputs = _Inputs(q, kv_pages, jnp.ones(1, jnp.float32) if kv_scales is None else kv_scales, page_table)
+    padded = triton.next_power_of_2(group)
+    if tokens <= rows.kv_length.shape[0]:
+        position = jnp.where(real, token + kv_length[row] - query_start[row + 1], 0)
+        each = _Tiles(row, position, real.astype(jnp.int32), token)
+        return _attend(inputs, each, layer, sink, options, max(LEAST_ROWS, padded), padded, target)
+    few = TILE_ROWS // padded
+    tiles = cut(rows, rows.counts, few, tokens // few + min(rows.kv_length.shape[0], tokens))
+    tile = _Tiles(tiles.row, tiles.position, tiles.queries, jnp.where(tiles.queries > 0, tiles.token, -1))
+    attended = _attend(inputs, tile, layer, sink, options, TILE_ROWS, padded, target)
+    return jnp.where(real[:, None, None], attended, jnp.zeros((), q.dtype))
+
+
+def _attend(
+    inputs: _Inputs,
+    tiles: _Tiles,
+    layer: int,
+    sink: jax.Array,
+    options: AttentionOptions,
+    tile_rows: int,
+    padded_group: int,
+    target: Target,
+) -> jax.Array:
+    """Attend from tiles of `tile_rows // padded_group` queries; `sink` f32 [H] are base 2 logits."""
+    q, kv_pages, _, page_table = inputs
+    (tokens, heads, dim), (_, num_pages, _, kv_heads, page_size, _) = q.shape, kv_pages.shape
+    shares = _shares(tiles.row.shape[0] * kv_heads, page_table.shape[1] * page_size)
+    values = jax.ShapeDtypeStruct((shares, tokens, heads, dim), q.dtype if shares == 1 else jnp.float32)
+    sums = jax.ShapeDtypeStruct((2, shares, tokens, heads), jnp.float32)
+    wide, quantized = dim > 128, kv_pages.dtype == jnp.uint8
+    attended, (largest, total) = jax_triton.triton_call(
+        *inputs,
+        *tiles,
         jnp.full(1, layer, jnp.int32),  # an array, so that all layers of a model share one kernel
         sink,
-        kernel=_attend,
-        out_type=jax.ShapeDtypeStruct(q.shape, q.dtype),
-        grid=(tokens, kv_heads),
-        compute_capability=CAPABILITY,
+        kernel=triton_kernel.attend,
+        out_type=(values, sums),
+        compute_capability=_capability(target),
+        grid=(tiles.row.shape[0], kv_heads, shares),
+        num_warps=8 if (wide or quantized) and tile_rows > LEAST_ROWS else 4,  # else registers are spilled
+        num_stages=2,
+        backend_options={"enable_fp_fusion": True, "ptx_version": PTX_VERSION},
+        tokens=tokens,
         pages_per_row=page_table.shape[1],
         num_pages=num_pages,
         kv_heads=kv_heads,
         group=heads // kv_heads,
-        group_rows=max(ROWS, triton.next_power_of_2(heads // kv_heads)),
+        padded_group=padded_group,
+        tile_rows=tile_rows,
         page_size=page_size,
         dim=dim,
-        dim_columns=triton.next_power_of_2(dim),
-        scale=scale,
-        window=0 if window is None else window,
-        soft_cap=0.0 if soft_cap is None else soft_cap,
-        block_keys=BLOCK_KEYS,
+        columns=triton.next_power_of_2(dim),
+        scale=options.scale * (LOG2_E if options.soft_cap is None else 1.0),
+        window=options.window or 0,
+        soft_cap=options.soft_cap or 0.0,
+        block_keys=32 if wide else 64,
+        shares=shares,
+        quantized=quantized,
     )
-    return attended
+    if shares == 1:
+        whole: jax.Array = attended[0]
+        return whole
+    weight = jnp.exp2(largest - jnp.max(largest, axis=0)[None])
+    merged = jnp.sum(attended * weight[..., None], axis=0) / jnp.sum(total * weight, axis=0)[..., None]
+    return merged.astype(q.dtype)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _attend(
-    q: tl.tensor,
-    kv_pages: tl.tensor,
-    page_table: tl.tensor,
-    row: tl.tensor,
-    seen: tl.tensor,
-    layer: tl.tensor,
-    sinks: tl.tensor,
-    out: tl.tensor,
-    pages_per_row: tl.constexpr,
-    num_pages: tl.constexpr,
-    kv_heads: tl.constexpr,
-    group: tl.constexpr,
-    group_rows: tl.constexpr,
-    page_size: tl.constexpr,
-    dim: tl.constexpr,
-    dim_columns: tl.constexpr,
-    scale: tl.constexpr,
-    window: tl.constexpr,
-    soft_cap: tl.constexpr,
-    block_keys: tl.constexpr,
-) -> None:
-    """Attend from the query heads of one KV head of one token; `window` and `soft_cap` are 0 for none."""
-    token = tl.program_id(0)
-    kv_head = tl.program_id(1)
-    length = tl.load(seen + token)
-    table = page_table + tl.load(row + token) * pages_per_row
-    first_page = tl.load(layer).to(tl.int64) * num_pages
-    head = tl.arange(0, group_rows)
-    column = tl.arange(0, dim_columns)
-    heads_here = (head < group)[:, None] & (column < dim)[None, :]
-    query = ((token * kv_heads + kv_head) * group + head)[:, None] * dim + column[None, :]
-    queries = tl.load(q + query, mask=heads_here, other=0.0)
-    largest = tl.load(sinks + kv_head * group + head, mask=head < group, other=0.0)
-    total = tl.full([group_rows], 1.0, tl.float32)  # of the sink; where there is none, the first key makes it 0
-    values = tl.zeros([group_rows, dim_columns], tl.float32)
-    start = length - length
-    if window > 0:
-        start = tl.maximum(length - window, 0)
-    for begin in range(start, length, block_keys):
-        key = begin + tl.arange(0, block_keys)
-        live = key < length
-        page = tl.load(table + key // page_size, mask=live, other=0)
-        place = (((first_page + page) * 2) * kv_heads + kv_head) * page_size + key % page_size
-        entry = place[:, None] * dim + column[None, :]
-        wanted = live[:, None] & (column < dim)[None, :]
-        k = tl.load(kv_pages + entry, mask=wanted, other=0.0)
-        v = tl.load(kv_pages + entry + kv_heads * page_size * dim, mask=wanted, other=0.0)
-        scores = tl.dot(queries, tl.trans(k)) * scale
-        if soft_cap > 0.0:
-            scores = soft_cap * (2.0 * tl.sigmoid(2.0 * scores / soft_cap) - 1.0)  # tanh
-        scores = tl.where(live[None, :], scores, -3.0e38)
-        highest = tl.maximum(largest, tl.max(scores, axis=1))
-        weights = tl.exp(scores - highest[:, None])
-        fade = tl.exp(largest - highest)
-        total = total * fade + tl.sum(weights, axis=1)
-        values = values * fade[:, None] + tl.dot(weights.to(v.dtype), v)
-        largest = highest
-    tl.store(out + query, (values / total[:, None]).to(out.dtype.element_ty), mask=heads_here)
+def _shares(programs: int, longest: int) -> int:
+    """Return in how many shares the keys of each tile are taken, where there are so many pairs of a tile and a KV head."""
+    return max(1, min(PROGRAMS // programs, -(-longest // SHARE_KEYS), MOST_SHARES))
+
+
+def _capability(target: Target) -> int:
+    """Return what to compile for: programs for 8.0 run on every 8.x, of later ones each is compiled for itself."""
+    assert target.capability is not None, "runs_on asks"
+    major, minor = target.capability
+    return 80 if major == 8 else 10 * major + minor

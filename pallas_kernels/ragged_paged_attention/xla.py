@@ -15,6 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from pallas_kernels.ragged_paged_attention.options import AttentionOptions
+
 DECODE_KEYS = 128  # keys a trip of the decode loop: measured on CPU, flat between 64 and 256
 CHUNK_KEYS = 128  # keys a trip of the chunk loop
 CHUNK_QUERIES = 128  # queries a work item
@@ -39,15 +41,6 @@ class Rows(NamedTuple):
     kv_length: jax.Array
 
 
-class Options(NamedTuple):
-    """Static arguments; see api.py."""
-
-    scale: float
-    window: int | None
-    soft_cap: float | None
-    value_dim: int | None
-
-
 class Problem(NamedTuple):
     """What both parts share.
 
@@ -66,7 +59,7 @@ class Problem(NamedTuple):
     layer_start: jax.Array
     page_entries: int
     kv_heads: int
-    options: Options
+    options: AttentionOptions
     sink: Softmax
 
     @property
@@ -92,22 +85,17 @@ def ragged_paged_attention(
     kv_length: jax.Array,
     *,
     layer: int,
-    scale: float,
+    options: AttentionOptions,
     kv_scales: jax.Array | None,
-    window: int | None,
-    soft_cap: float | None,
     sinks: jax.Array | None,
-    value_dim: int | None,
 ) -> jax.Array:
-    """See api.py."""
     shape = (kv_pages.shape[3], q.shape[1] // kv_pages.shape[3])  # [K, G]
     sink = Softmax(
         largest=jnp.full(shape, LOWEST, jnp.float32) if sinks is None else sinks.astype(jnp.float32).reshape(shape),
         total=jnp.full(shape, 0.0 if sinks is None else 1.0, jnp.float32),
-        values=jnp.zeros((*shape, value_dim or q.shape[2]), jnp.float32),
+        values=jnp.zeros((*shape, options.value_dim or q.shape[2]), jnp.float32),
     )
     rows = Rows(page_table, query_start, kv_length)
-    options = Options(scale, window, soft_cap, value_dim)
     # The layer is an argument, so that all layers of a model share one trace.
     attended: jax.Array = _attend(q, (kv_pages, kv_scales), rows, jnp.int32(layer), sink, options=options)
     return attended
@@ -115,7 +103,13 @@ def ragged_paged_attention(
 
 @partial(jax.jit, static_argnames=("options",))
 def _attend(
-    q: jax.Array, cache: tuple[jax.Array, jax.Array | None], rows: Rows, layer: jax.Array, sink: Softmax, *, options: Options
+    q: jax.Array,
+    cache: tuple[jax.Array, jax.Array | None],
+    rows: Rows,
+    layer: jax.Array,
+    sink: Softmax,
+    *,
+    options: AttentionOptions,
 ) -> jax.Array:
     kv_pages, kv_scales = cache
     _, num_pages, halves, kv_heads, size, dim = kv_pages.shape

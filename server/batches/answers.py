@@ -10,12 +10,12 @@ from typing import Protocol
 import msgspec
 
 from jaxserve.errors import BudgetError, EngineDeadError
-from jaxserve.jobs.answers import Answer, Answers, NoAnswer
+from jaxserve.jobs.answers import Answer, Answerer, NoAnswer
 from jaxserve.jobs.lines import Line
 from jaxserve.jobs.order import sequences
 from server.batches.records import Batch
 from server.batches.turns import Load, Turns
-from server.gateway.call import CURRENT
+from server.gateway.call import Call
 from server.gateway.gateway import Gateway
 from server.gateway.usage import UsageEvent
 
@@ -23,14 +23,14 @@ BUDGET_SECONDS = 30.0  # between two looks at a spent budget, which somebody may
 ENGINE_SECONDS = 0.2  # between two looks at an engine that is gone
 _BYTES_A_TOKEN = 4
 
-Ask = Callable[[Line, str], Awaitable[Answer | NoAnswer]]
-"""Answers a line as work of a tenant; raises as Answers.answer does."""
+Ask = Callable[[Line, str, Call], Awaitable[Answer | NoAnswer]]
+"""Answers a line as work of a tenant, at the cost of a call; raises as Answers.answer does."""
 
 EXPIRED = NoAnswer("batch_expired", "This request could not be executed before the completion window expired.")
 MODEL_CHANGED = NoAnswer("model_changed", "The server has another model than the one that the batch was begun with.")
 
 
-class LineAnswers(Answers, Protocol):
+class LineAnswerer(Answerer, Protocol):
     """Answers, that are told what became of them."""
 
     def committed(self) -> None:
@@ -44,16 +44,11 @@ class LineAnswers(Answers, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Nobody:
-    """Answers no line. See LineAnswers.
-
-    Attributes:
-        word: why.
-    """
+    """Answers no line. See LineAnswers."""
 
     word: NoAnswer
 
     async def answer(self, line: Line) -> NoAnswer:
-        """Why not."""
         return self.word
 
     def committed(self) -> None:
@@ -74,16 +69,12 @@ class _Usage:
 
 
 @dataclass(slots=True)
-class EngineAnswers:
+class EngineAnswerer:
     """Answers the lines of one batch as requests of the key that created it. See LineAnswers.
 
     What a line took is billed when its answer is committed: what a killed process did not commit is done, and billed, again.
 
     Attributes:
-        batch: whose lines they are.
-        ask: the endpoints.
-        turns: shared with other batches.
-        gateway: keeps the tenants' accounts.
         check_health: raises EngineDeadError while the engine is gone, which is waited for.
     """
 
@@ -115,13 +106,11 @@ class EngineAnswers:
     async def _charged(self, line: Line) -> Answer | NoAnswer:
         batch, usage = self.batch, _Usage()
         call = self.gateway.work(f"{batch.id}-{line.number}", batch.owner, batch.wanted.key_id, usage)
-        before = CURRENT.set(call)
         try:
-            answer = await self.ask(line, batch.owner)
+            answer = await self.ask(line, batch.owner, call)
             call.handed()
         finally:
             call.close()
-            CURRENT.reset(before)
         self._answered += usage.events
         return answer
 
@@ -131,7 +120,6 @@ class EngineAnswers:
         self._committing, self._answered = self._answered, []
 
     def ended(self) -> None:
-        """Bill everything."""
         self.gateway.bill((*self._committing, *self._answered))
         self._committing, self._answered = [], []
 

@@ -39,7 +39,6 @@ class Arriving:
         self.release(connection, file_id)
 
     def release(self, connection: sqlite3.Connection, file_id: str) -> None:
-        """An upload is over."""
         connection.execute("DELETE FROM uploads WHERE id = ?", (file_id,))
 
     def _room(self, connection: sqlite3.Connection, owner: str, file_id: str, size: int) -> int:

@@ -23,13 +23,7 @@ _FIELDS: Mapping[str, str] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class InputRules:
-    """What an input file must keep to.
-
-    Attributes:
-        endpoint: the url of every line.
-        max_lines: requests at most.
-        max_line_bytes: of one line at most.
-    """
+    """What an input file must keep to."""
 
     endpoint: str
     max_lines: int
@@ -89,7 +83,6 @@ def _check(raws: Iterator[RawLine], rules: InputRules, halted: Callable[[], bool
 
 
 def _problem(line: Line | LineError, endpoint: str) -> Problem | None:
-    """What is wrong with a line by itself."""
     if isinstance(line, LineError):
         return Problem(_CODES.get(line.code, line.code), line.message, line.number, _FIELDS.get(line.code))
     if line.url != endpoint:

@@ -107,7 +107,6 @@ class Database:
             yield connection
 
     def close(self) -> None:
-        """Let go of the file."""
         with self._lock:
             self._connection.close()
 

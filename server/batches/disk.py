@@ -26,9 +26,6 @@ class Disk:
 
     Args:
         root: the state directory; made if it is not there. Raises ConfigError if that fails.
-
-    Attributes:
-        database: where the database is.
     """
 
     def __init__(self, root: Path) -> None:
@@ -43,11 +40,9 @@ class Disk:
             raise ConfigError(f"state_dir: {root} cannot be written to", param="state_dir")
 
     def path(self, file_id: str) -> Path:
-        """Where a file's content is."""
         return self._files / file_id
 
     def work_folder(self, batch_id: str) -> Path:
-        """A folder for what a batch needs while it runs."""
         folder = self._work / batch_id
         folder.mkdir(mode=_PRIVATE_FOLDER, exist_ok=True)
         return folder
@@ -65,21 +60,14 @@ class Disk:
             return os.fstat(content.fileno()).st_size
 
     def is_written(self, file_id: str) -> bool:
-        """Whether somebody still writes a file."""
         path = self.path(file_id)
         return any(_is_locked(one) for one in (path.with_name(path.name + _PART), path))
 
     def remove(self, file_id: str) -> None:
-        """Remove a file's content, if it is there."""
         self.path(file_id).unlink(missing_ok=True)
 
     def remove_orphans(self, file_is_known: Callable[[str], bool], batch_runs: Callable[[str], bool]) -> int:
-        """Remove files and work folders that belong to nothing. Returns how many.
-
-        Args:
-            file_is_known: whether there is a file with an id.
-            batch_runs: whether there is an unfinished batch with an id.
-        """
+        """Remove files and work folders that belong to nothing. Returns how many."""
         removed = 0
         for path in self._files.iterdir():
             if not file_is_known(path.name):
@@ -92,14 +80,7 @@ class Disk:
 
 
 class NewFile:
-    """A file that is being written. `close` must be called, and removes it unless it was kept.
-
-    Args:
-        path: where it will be.
-
-    Attributes:
-        size: bytes written so far.
-    """
+    """A file that is being written. `close` must be called, and removes it unless it was kept. `size` is in bytes, so far."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -129,7 +110,6 @@ class NewFile:
         self._kept = True
 
     def close(self) -> None:
-        """Let go of it."""
         if not self._kept:
             self._part.unlink(missing_ok=True)
             self._path.unlink(missing_ok=True)
@@ -147,7 +127,6 @@ def _locked_file(path: Path) -> FileIO:
 
 
 def _is_locked(path: Path) -> bool:
-    """Whether somebody has a lock on a file, which may not be there."""
     try:
         with path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -186,7 +165,6 @@ def _sync_folder(folder: Path) -> None:
 
 @contextmanager
 def _told_of_full_disk() -> Iterator[None]:
-    """Turns the errors of a full disk into StorageFullError."""
     try:
         yield
     except OSError as error:

@@ -14,8 +14,6 @@ WINDOW_SECONDS = 24 * 3600
 
 
 class Purpose(StrEnum):
-    """What a file is for."""
-
     BATCH = "batch"
     BATCH_OUTPUT = "batch_output"
 
@@ -65,9 +63,7 @@ class StoredFile:
     Attributes:
         id: "file-...", sorts by time of creation.
         owner: the tenant, "" for nobody's.
-        purpose: what it is for.
         filename: as the client called it.
-        bytes: its size.
         created_at, expires_at: Unix time in seconds.
     """
 
@@ -104,9 +100,7 @@ class Problem:
 
     Attributes:
         code: stable, for programs.
-        message: for people.
         line: of the file, from 1; None for the whole.
-        param: the field at fault.
     """
 
     code: str
@@ -120,10 +114,6 @@ class NewBatch:
     """What a client asks for.
 
     Attributes:
-        endpoint: the url of its lines.
-        input_file_id: one of the owner's files.
-        model: the served model's name.
-        metadata: the client's own notes.
         output_lifetime: seconds from their creation after which its output files expire; None for the store's default.
         key_id: the API key's name in the usage log.
     """
@@ -143,10 +133,7 @@ class Batch:
     Attributes:
         id: "batch_...", sorts by time of creation.
         owner: the tenant, "" for nobody's.
-        wanted: what it was created with.
-        status: where it stands.
         counts, spent: kept up to date while it runs.
-        problems: why it failed.
         output_file_id, error_file_id: files of its replies and of its errors, None where there are none.
         expires_at: when the completion window ends.
     """

@@ -19,9 +19,7 @@ class Room:
     A row that others find taken is taken back: what ran in it loses what it had computed. So it is better left free.
 
     Args:
-        scheduler: how much runs and waits in the engine.
         busy: sequences that run or wait in it, of everybody, as far as is known.
-        clock: tells the time.
     """
 
     def __init__(self, scheduler: SchedulerConfig, busy: Callable[[], int], clock: Clock) -> None:

@@ -25,7 +25,6 @@ _TIMES = (
 
 
 def insert(connection: sqlite3.Connection, table: str, values: Mapping[str, object]) -> None:
-    """Add a row."""
     marks = ", ".join("?" * len(values))
     connection.execute(f"INSERT INTO {table} ({', '.join(values)}) VALUES ({marks})", tuple(values.values()))
 
@@ -36,27 +35,22 @@ def assignments(values: Mapping[str, object]) -> str:
 
 
 def row_of_file(record: StoredFile) -> dict[str, object]:
-    """A file as a row."""
     return {**asdict(record), "purpose": record.purpose.value}
 
 
 def file_of(row: sqlite3.Row) -> StoredFile:
-    """A row as a file."""
     return StoredFile(**{**dict(row), "purpose": Purpose(row["purpose"])})
 
 
 def numbers(counts: Counts, spent: Spent) -> dict[str, object]:
-    """The columns of what is done."""
     return {**asdict(counts), **asdict(spent)}
 
 
 def encoded(value: object) -> str | None:
-    """A value as JSON text; None stays None."""
     return None if value is None else msgspec.json.encode(value).decode()
 
 
 def row_of_batch(batch: Batch) -> dict[str, object]:
-    """A batch as a row."""
     wanted = batch.wanted
     return {
         "id": batch.id,
@@ -77,7 +71,6 @@ def row_of_batch(batch: Batch) -> dict[str, object]:
 
 
 def batch_of(row: sqlite3.Row) -> Batch:
-    """A row as a batch."""
     return Batch(
         id=row["id"],
         owner=row["owner"],

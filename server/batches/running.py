@@ -18,10 +18,10 @@ from jaxserve.jobs.files import JobFiles
 from jaxserve.jobs.job import Job
 from jaxserve.jobs.storage import JobModel
 from jaxserve.jobs.summary import Counts as LineCounts
-from jaxserve.jobs.summary import Progress
+from jaxserve.jobs.summary import JobProgress
 from jaxserve.logs import FIELDS
 from jaxserve.metrics.batches import BatchRecorder
-from server.batches.answers import EXPIRED, MODEL_CHANGED, LineAnswers, Nobody
+from server.batches.answers import EXPIRED, MODEL_CHANGED, LineAnswerer, Nobody
 from server.batches.checking import InputRules, check_input
 from server.batches.records import FINAL, Batch, BatchStatus, Counts, Problem, Results, Spent
 from server.batches.store import Store
@@ -36,17 +36,12 @@ class BatchTools:
     """What all batches run with.
 
     Attributes:
-        store: where they are.
-        answers: of a batch, by the engine.
         fingerprint: of the served model: a batch that was begun with another is not answered further.
-        max_lines: requests of a batch at most.
-        job: how its lines are worked off.
-        recorder: of what becomes of lines.
         now: Unix time, seconds.
     """
 
     store: Store
-    answers: Callable[[Batch], LineAnswers]
+    answers: Callable[[Batch], LineAnswerer]
     fingerprint: str
     max_lines: int
     job: JobConfig
@@ -55,12 +50,7 @@ class BatchTools:
 
 
 class BatchRun:
-    """Runs one batch. Belongs to the event loop; all that blocks goes to threads.
-
-    Args:
-        tools: see there.
-        batch: as it is stored.
-    """
+    """Runs one batch. Belongs to the event loop; all that blocks goes to threads."""
 
     def __init__(self, tools: BatchTools, batch: Batch) -> None:
         self._tools = tools
@@ -157,7 +147,7 @@ class BatchRun:
             return await asyncio.to_thread(store.expire, batch.id, results)
         return await asyncio.to_thread(store.finalize, batch.id)
 
-    async def _answers(self, *, late: bool) -> LineAnswers:
+    async def _answers(self, *, late: bool) -> LineAnswerer:
         if late:
             return Nobody(EXPIRED)
         same = await asyncio.to_thread(_is_same_model, self._folder / "model", self._tools.fingerprint)
@@ -187,7 +177,7 @@ class BatchRun:
         _LOG.error("%s fails: %s", self._batch.id, reason)
         return await asyncio.to_thread(self._tools.store.fail, self._batch.id, [Problem(code, message)])
 
-    async def _work(self, answers: LineAnswers) -> Results | None:
+    async def _work(self, answers: LineAnswerer) -> Results | None:
         """Work on the lines that are left. Returns the results if none is left then."""
         job = await asyncio.to_thread(self._open)
         try:
@@ -235,15 +225,13 @@ class BatchRun:
     def _counts(self, done: LineCounts) -> Counts:
         return Counts(self._batch.counts.total, done.answered, done.failed + done.invalid)
 
-    def _on_progress(self, answers: LineAnswers, progress: Progress) -> None:
-        """Told after each commit, about once a second."""
+    def _on_progress(self, answers: LineAnswerer, progress: JobProgress) -> None:
         answers.committed()
         self._record(progress.run)
         if self._reporting is None or self._reporting.done():  # else the next time, or at the end
             self._reporting = asyncio.create_task(self._report(progress.all_runs))
 
     async def _report(self, done: LineCounts) -> None:
-        """Write how far the batch is to the store."""
         if done.done == self._reported:
             return
         try:
@@ -253,7 +241,6 @@ class BatchRun:
             _LOG.warning("the progress of %s cannot be stored: %s", self._batch.id, error.message)
 
     def _record(self, run: LineCounts) -> None:
-        """Count lines since the last time in the metrics."""
         before = self._recorded
         self._tools.recorder.lines(completed=run.answered - before.answered, failed=_failed(run) - _failed(before))
         self._recorded = run.copy()

@@ -55,7 +55,6 @@ class Quotas:
 
     @classmethod
     def of(cls, config: ServerConfig) -> Quotas:
-        """Those of a configuration."""
         return cls(config.max_tenant_mib * _MIB, config.max_tenant_batches, int(config.file_days * _DAY))
 
 
@@ -64,7 +63,6 @@ class Store:
 
     Args:
         root: the directory; made if it is not there.
-        quotas: what one tenant may have.
         now: Unix time in seconds.
     """
 
@@ -81,7 +79,6 @@ class Store:
         return None if config.state_dir is None else cls(config.state_dir, Quotas.of(config))
 
     def close(self) -> None:
-        """Let go of the database."""
         self._database.close()
 
     # Files.
@@ -190,7 +187,6 @@ class Store:
             return [rows.batch_of(row) for row in connection.execute(f"SELECT * FROM batches WHERE {UNFINISHED} ORDER BY id")]
 
     def by_status(self) -> Mapping[BatchStatus, int]:
-        """How many batches there are of each status."""
         with self._database.reading() as connection:
             found = dict(connection.execute("SELECT status, count(*) FROM batches GROUP BY status").fetchall())
         return {status: found.get(status.value, 0) for status in BatchStatus}
@@ -287,7 +283,6 @@ class Store:
         return StoredFile(file_id, owner, purpose, filename, size, now, now + (lifetime or self._quotas.lifetime))
 
     def _end(self, batch_id: str, status: BatchStatus, results: Results) -> Batch | None:
-        """To a final status, with output files."""
         linked: list[str] = []
         try:
             with self._database.writing() as connection:
@@ -384,12 +379,6 @@ class Upload:
     """A file on its way in. `close` must be called, and leaves nothing unless `keep` was.
 
     Its bytes count for its owner from when they are expected, and are written no sooner.
-
-    Args:
-        store: where it goes.
-        content: what it holds.
-        file_id: its name.
-        owner: whose it is.
     """
 
     def __init__(self, store: Store, content: NewFile, file_id: str, owner: str) -> None:
@@ -402,7 +391,6 @@ class Upload:
 
     @property
     def reserved(self) -> int:
-        """Bytes that it has room for."""
         return self._reserved
 
     def expect(self, size: int) -> None:
@@ -426,7 +414,6 @@ class Upload:
             return record
 
     def close(self) -> None:
-        """Let go of it."""
         with self._lock:
             try:
                 if self._reserved:

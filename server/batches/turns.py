@@ -23,7 +23,6 @@ class Load:
         return Load(self.sequences - other.sequences, self.tokens - other.tokens)
 
     def fits(self, bound: Load) -> bool:
-        """Whether neither is beyond the bound."""
         return self.sequences <= bound.sequences and self.tokens <= bound.tokens
 
 
@@ -72,7 +71,6 @@ class Turns:
             self._grant()
 
     def _grant(self) -> None:
-        """Give turns for as long as there is room."""
         while self._waiting:
             batch = min(self._waiting, key=self._rank)
             line = self._waiting[batch][0]
@@ -96,7 +94,6 @@ class Turns:
         return self._tenants[tenant] / self._weight(tenant), self._latest.get(tenant, 0), self._batches[batch]
 
     def _leave(self, batch: str, line: _Line) -> None:
-        """It waits no longer."""
         waiting = self._waiting[batch]
         waiting.remove(line)
         if not waiting:

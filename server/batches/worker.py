@@ -45,11 +45,7 @@ def next_batches(unfinished: Sequence[Batch], running: Collection[str]) -> list[
 
 
 class Worker:
-    """Runs batches until it is stopped. Belongs to the event loop it runs in; there must be one a store.
-
-    Args:
-        tools: what batches run with.
-    """
+    """Runs batches until it is stopped. Belongs to the event loop it runs in; there must be one a store."""
 
     def __init__(self, tools: BatchTools) -> None:
         self._tools = tools
@@ -74,7 +70,6 @@ class Worker:
         await asyncio.gather(*self._tasks)
 
     async def _look(self) -> None:
-        """Begin what is to begin, and tell what runs how it stands."""
         unfinished = await asyncio.to_thread(self._tools.store.unfinished)
         for batch in unfinished:
             if batch.id in self._runs:

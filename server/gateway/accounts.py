@@ -85,7 +85,6 @@ class Accounts:
         self._close(account, reservation, told.prompt_tokens + told.output_tokens, now)
 
     def peek(self, tenant: str, limits: TenantLimits, now: int) -> Levels:
-        """What is left for a tenant."""
         return _levels(self._account(tenant, limits, now), now)
 
     def forget(self, owner: str, now: int) -> None:

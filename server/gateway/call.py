@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import uuid
+from collections import defaultdict
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 
-from jaxserve.engine.events import Delta, Event, Finished, Started
+from jaxserve.engine.events import Delta, Event
 from jaxserve.errors import ErrorCode, JaxserveError, ModelNotFoundError, PermissionDeniedError
 from jaxserve.types import RequestOptions, ServiceClass
 from server.gateway.keys import Principal
-from server.gateway.ledger import Ledger
+from server.gateway.ledger import UsageLedger
 from server.gateway.messages import Granted, Levels, Peek, Refused, Reserve, Settle
 from server.gateway.meter import Meter
 from server.gateway.refusals import refusal
 from server.gateway.usage import UsageEvent, UsageSink
+from server.tally import Tally
 
 DISCONNECTED = "disconnected"
 MOST_TOKENS = 10**9  # of one output that are charged before it begins: more is refused anyway, and could be any number
@@ -29,7 +30,6 @@ class JobSize:
 
     Attributes:
         prompt_tokens: of all its prompts, estimated.
-        prompts: how many.
         sequences: of each prompt.
         max_tokens: of one output, None if it does not say.
         delivers_output: whether the client gets the tokens that are generated.
@@ -46,36 +46,30 @@ NO_TOKENS = JobSize(prompt_tokens=0, prompts=1, sequences=1, max_tokens=0, deliv
 
 
 @dataclass(slots=True, eq=False)
-class Run:
-    """A job that was admitted: counts what it takes and what it delivers.
+class Bill:
+    """A job that was admitted: counts what it takes, by prompt, and what it delivers.
 
     `passed` takes every event, in order, then `ended` says how it went.
     """
 
-    ledger: Ledger
+    ledger: UsageLedger
     reservation: str | None
     size: JobSize
     meter: Meter | None
-    _prompt_tokens: int = 0
-    _output_tokens: int = 0
-    _finished: int = 0
+    tallies: defaultdict[int, Tally] = field(default_factory=lambda: defaultdict(Tally))
     _reason: str = DISCONNECTED
 
     def passed(self, prompt: int, event: Event) -> None:
-        """An event of one of the prompts is on its way to the client."""
-        if isinstance(event, Delta):
-            self._output_tokens += len(event.token_ids)
-        elif isinstance(event, Started):
-            self._prompt_tokens += len(event.prompt_token_ids)
-        elif isinstance(event, Finished):
-            self._finished += 1
+        self.tallies[prompt].add(event)
         if self.meter is not None and (self.size.delivers_output or not isinstance(event, Delta)):
             self.meter.passed(prompt, event, self.size.sequences)
 
     def ended(self, error: BaseException | None) -> None:
         """There are no more events: charge what was taken."""
         if self.reservation is not None:
-            self.ledger.tell(Settle(self.reservation, self._prompt_tokens, self._output_tokens, self._finished))
+            took = self.tallies.values()
+            prompt, output = sum(one.prompt for one in took), sum(one.completion for one in took)
+            self.ledger.tell(Settle(self.reservation, prompt, output, sum(one.finished for one in took)))
             self.reservation = None
         if error is not None:
             if isinstance(error, Exception):  # else the reader left
@@ -99,10 +93,6 @@ class Call:
     """One call.
 
     Attributes:
-        request_id: the X-Request-Id.
-        principal: whose it is.
-        owner: the front end that answers it.
-        ledger: where limits are kept.
         log: where usage is written, None for nowhere.
         background: whether it is a batch's: of the tenant's limits only the tokens of the day stand against it.
         levels: what was left for the tenant when its limits were last looked at.
@@ -112,12 +102,12 @@ class Call:
     request_id: str
     principal: Principal
     owner: str
-    ledger: Ledger
+    ledger: UsageLedger
     log: UsageSink | None
     background: bool = False
     levels: Levels | None = None
     broken: bool = False
-    _runs: list[Run] = field(default_factory=list)
+    _runs: list[Bill] = field(default_factory=list)
 
     @property
     def account(self) -> str:
@@ -125,7 +115,7 @@ class Call:
         return self.principal.tenant or ""
 
     def part(self) -> Call:
-        """A call for one of several requests on this one; who makes it sets CURRENT and closes it."""
+        """A call for one of several requests on this one; who makes it closes it."""
         return replace(self, broken=False, _runs=[])
 
     def options(self, given: RequestOptions) -> RequestOptions:
@@ -153,13 +143,13 @@ class Call:
         # With its length: names of tenants may hold colons themselves.
         return request_id if tenant is None else f"{len(tenant)}:{tenant}:{request_id}"
 
-    async def start(self, completion_id: str, model: str, options: RequestOptions, size: JobSize) -> Run:
+    async def start(self, completion_id: str, model: str, options: RequestOptions, size: JobSize) -> Bill:
         """Admit a job and charge its estimate. Raises RateLimitError, BudgetError or InvalidRequestError."""
         reservation = await self._reserve(size)
         meter = None
         if self.log is not None:
             meter = Meter(lambda prompt, index: self._usage(completion_id, model, options, prompt, index), self.log.add)
-        run = Run(self.ledger, reservation, size, meter)
+        run = Bill(self.ledger, reservation, size, meter)
         self._runs.append(run)
         return run
 
@@ -173,7 +163,7 @@ class Call:
             if reservation is not None:
                 self.ledger.tell(Settle(reservation, 0, 0, 0))
 
-    def ended(self, run: Run, error: BaseException | None) -> None:
+    def ended(self, run: Bill, error: BaseException | None) -> None:
         """A job of the call has no more events; `error` is what ended it before its time."""
         self.broken = self.broken or error is not None
         run.ended(error)
@@ -184,7 +174,6 @@ class Call:
             run.handed()
 
     def close(self) -> None:
-        """The call is over."""
         for run in self._runs:
             run.close()
         self._runs.clear()
@@ -228,8 +217,3 @@ class Call:
             prompt=prompt,
             index=index,
         )
-
-
-# Whose work a task does. Every surface sets it before anything else of a call runs, and the one place where jobs start reads it:
-# no surface in between can forget to hand it on.
-CURRENT: ContextVar[Call | None] = ContextVar("jaxserve_call", default=None)

@@ -12,9 +12,9 @@ from jaxserve.config.fields import ServerConfig
 from jaxserve.config.keys_file import keys_of_one_tenant, load_keys
 from jaxserve.errors import PermissionDeniedError
 from server.gateway.call import Call
-from server.gateway.idempotency import Answers
+from server.gateway.idempotency import IdempotencyCache
 from server.gateway.keys import ANYBODY, KeyRing, Principal
-from server.gateway.ledger import Ledger, LedgerState, LocalLedger
+from server.gateway.ledger import LedgerState, LocalUsageLedger, UsageLedger
 from server.gateway.routes import Access
 from server.gateway.usage import UsageEvent, UsageLog, UsageSink, check_usage_log
 from server.unsupported.notes import Lenience, names_of
@@ -27,22 +27,17 @@ class Gateway:
 
     Attributes:
         owner: the front end's name in the ledger.
-        ledger: what all front ends share.
-        answers: those under idempotency keys.
-        lenience: what becomes of fields that are not supported.
 
     Args:
         keys: None where anybody is let in.
-        ledger: see above.
         log: where usage is written, None for nowhere.
-        lenience: see above; by default nothing is dropped.
         owner: unique among the ledger's front ends, also among those that are gone.
     """
 
     def __init__(
         self,
         keys: KeyRing | None,
-        ledger: Ledger,
+        ledger: UsageLedger,
         log: UsageLog | None,
         *,
         lenience: Lenience | None = None,
@@ -53,13 +48,13 @@ class Gateway:
         self.ledger = ledger
         self.lenience = lenience or Lenience(RealClock())
         self.owner = owner or secrets.token_hex(8)
-        self.answers = Answers(ledger, self.owner)
+        self.answers = IdempotencyCache(ledger, self.owner)
 
     @classmethod
     def open(
         cls,
         config: ServerConfig,
-        ledger: Ledger | None = None,
+        ledger: UsageLedger | None = None,
         owner: str = "",
         on_usage_lost: Callable[[int], None] = lambda count: None,
     ) -> Gateway:
@@ -71,7 +66,7 @@ class Gateway:
         clock = RealClock()
         keys = _key_ring(config, clock)
         log = None if config.usage_log is None else UsageLog(config.usage_log, on_usage_lost)
-        shared = ledger or LocalLedger(LedgerState(clock, time.time()))
+        shared = ledger or LocalUsageLedger(LedgerState(clock, time.time()))
         lenience = Lenience(clock, names_of(config.ignore_unsupported))
         return cls(keys, shared, log, lenience=lenience, owner=owner)
 
@@ -88,7 +83,6 @@ class Gateway:
         return Call(request_id, principal, self.owner, self.ledger, usage, background=True)
 
     def bill(self, events: Iterable[UsageEvent]) -> None:
-        """Write usage of such work down."""
         if self._log is not None:
             for event in events:
                 self._log.add(event)

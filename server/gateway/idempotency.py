@@ -11,7 +11,7 @@ from contextlib import aclosing
 import msgspec
 
 from jaxserve.errors import IdempotencyError, InvalidRequestError
-from server.gateway.ledger import Ledger
+from server.gateway.ledger import UsageLedger
 from server.gateway.messages import Claim, Claimed, Keep, Release
 from server.gateway.recording import Recording
 
@@ -23,15 +23,10 @@ Make = Callable[[Add], Awaitable[bool]]
 """Makes an answer: gives its pieces to what it is called with, and returns whether the answer is worth keeping."""
 
 
-class Answers:
-    """Answers under idempotency keys, made by this front end or by another.
+class IdempotencyCache:
+    """Answers under idempotency keys, made by this front end or by another."""
 
-    Args:
-        ledger: says who makes an answer, and keeps it for a while.
-        owner: this front end's name there.
-    """
-
-    def __init__(self, ledger: Ledger, owner: str) -> None:
+    def __init__(self, ledger: UsageLedger, owner: str) -> None:
         self._ledger = ledger
         self._owner = owner
         self._made_here: dict[tuple[str, str], Recording] = {}
@@ -46,9 +41,7 @@ class Answers:
         Args:
             account: whose share of what is kept the answer takes from.
             scope: the tenant, whose keys are its own.
-            key: the client's.
             fingerprint: digest of the request.
-            make: makes the answer if nobody has.
 
         Raises what `make` raises, InvalidRequestError for a key that is none, and IdempotencyError for one that was used with
         another request.
@@ -105,7 +98,6 @@ class Answers:
 
 
 def fingerprint(parts: Iterable[bytes]) -> bytes:
-    """Digest of a request's parts."""
     digest = hashlib.sha256()
     for part in parts:
         digest.update(len(part).to_bytes(8, "little") + part)

@@ -30,8 +30,6 @@ class Principal:
         key_id: what usage events call the key.
         service_class: class of its requests, and the highest they may ask for; None for the server's default and any.
         models: names of models it may use; None for all.
-        admin: whether it may do what operators do.
-        limits: what the tenant may take.
     """
 
     tenant: str | None
@@ -51,7 +49,6 @@ class KeyRing:
 
     Args:
         source: path of the file, or the keys that stay.
-        clock: says when to look at the file again.
 
     Raises ConfigError if the file is wrong from the start.
     """

@@ -7,8 +7,6 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
-import msgspec
-
 from jaxserve.clock import Clock
 from server.gateway.accounts import Accounts
 from server.gateway.messages import Claim, Done, Forget, Keep, Message, Peek, Release, Reply, Reserve, Settle
@@ -18,7 +16,7 @@ _LOG = logging.getLogger(__name__)
 _MICROSECONDS = 1_000_000
 
 
-class Ledger(Protocol):
+class UsageLedger(Protocol):
     """The ledger as a front end sees it."""
 
     async def ask(self, message: Message) -> Reply:
@@ -44,7 +42,6 @@ class LedgerState:
         self._accounts = Accounts(int(unix_time * _MICROSECONDS) - self._now())
 
     def handle(self, message: Message) -> Reply:
-        """Do what a message says."""
         now = self._now()
         if isinstance(message, Reserve):
             return self._accounts.reserve(message, now)
@@ -63,7 +60,6 @@ class LedgerState:
         return Done()
 
     def forget(self, message: Forget) -> None:
-        """A front end is gone."""
         self._accounts.forget(message.owner, self._now())
         self._results.forget(message.owner)
 
@@ -71,54 +67,33 @@ class LedgerState:
         return int(self._clock.now() * _MICROSECONDS)
 
 
-class LocalLedger:
+class LocalUsageLedger:
     """The ledger of the only front end."""
 
     def __init__(self, state: LedgerState) -> None:
         self._state = state
 
     async def ask(self, message: Message) -> Reply:
-        """The answer."""
         return self._state.handle(message)
 
     def tell(self, message: Message) -> None:
-        """Handle a message."""
         self._state.handle(message)
 
 
-class LedgerService:
-    """A ledger's state behind bytes, for whichever process hosts it."""
-
-    def __init__(self, state: LedgerState) -> None:
-        self._state = state
-        self._decoder = msgspec.msgpack.Decoder(Message)
-        self._encoder = msgspec.msgpack.Encoder()
-
-    def handle(self, payload: bytes) -> bytes:
-        """Answer one message."""
-        return self._encoder.encode(self._state.handle(self._decoder.decode(payload)))
-
-    def forget(self, owner: str) -> None:
-        """A front end is gone."""
-        self._state.forget(Forget(owner))
-
-
-class RemoteLedger:
+class RemoteUsageLedger:
     """The ledger in another process.
 
     Args:
-        call: sends a payload to the LedgerService there and returns its answer; raises JaxserveError if it cannot.
+        call: sends a message there and returns its answer; raises JaxserveError if it cannot.
     """
 
-    def __init__(self, call: Callable[[bytes], Awaitable[bytes]]) -> None:
+    def __init__(self, call: Callable[[Message], Awaitable[Reply | None]]) -> None:
         self._call = call
-        self._encoder = msgspec.msgpack.Encoder()
-        self._decoder = msgspec.msgpack.Decoder(Reply)
         self._told: set[asyncio.Task[Reply]] = set()
 
     async def ask(self, message: Message) -> Reply:
-        """The answer."""
-        reply: Reply = self._decoder.decode(await self._call(self._encoder.encode(message)))
+        reply = await self._call(message)
+        assert reply is not None, "the ledger answers whatever it is asked"
         return reply
 
     def tell(self, message: Message) -> None:

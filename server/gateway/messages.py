@@ -15,9 +15,7 @@ class Reserve(msgspec.Struct, frozen=True, tag=True):
     """May this request run? Charges it by estimate if so; answered by Granted or Refused.
 
     Attributes:
-        owner: the front end that asks.
         reservation: a name that nobody else has.
-        tenant, limits: whose request it is, and what the tenant may take.
         prompt_tokens: of all its prompts, estimated.
         sequences: outputs, of all its prompts.
         max_tokens: of one output, None if it does not say.
@@ -38,8 +36,6 @@ class Settle(msgspec.Struct, frozen=True, tag=True):
     """A reserved request is over: charge what it took instead of the estimate. Answered by Done.
 
     Attributes:
-        reservation: as it was reserved.
-        prompt_tokens, output_tokens: what it took.
         finished: outputs among them that came to their own end: from them the ledger learns how long outputs are.
     """
 
@@ -60,12 +56,9 @@ class Claim(msgspec.Struct, frozen=True, tag=True):
     """Has a request with this idempotency key been seen? Answered by Claimed.
 
     Attributes:
-        owner: the front end that asks.
         token: a name of this claim that no other has.
         account: whose share of what is kept the result takes from: that of the API key's tenant, one for all without keys.
         scope: the tenant that the client is, or says it is.
-        key: the idempotency key.
-        fingerprint: digest of the request.
     """
 
     owner: str
@@ -118,8 +111,6 @@ class Levels(msgspec.Struct, frozen=True, tag=True):
 
 
 class Granted(msgspec.Struct, frozen=True, tag=True):
-    """The request may run."""
-
     levels: Levels
 
 
@@ -130,7 +121,6 @@ class Refused(msgspec.Struct, frozen=True, tag=True):
         limit: which one stands against it; "size" is one that could never be met.
         wait: microseconds until it could run; None if nobody knows.
         allowed, used, asked: the limit, how much of it is taken, and how much of it the request asks for.
-        levels: what is left.
     """
 
     limit: Limit

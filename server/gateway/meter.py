@@ -18,7 +18,6 @@ class Meter:
 
     Args:
         new_event: an empty usage event for a prompt and a sequence.
-        write: takes usage events.
     """
 
     def __init__(self, new_event: Callable[[int, int], UsageEvent], write: Callable[[UsageEvent], None]) -> None:
@@ -43,10 +42,9 @@ class Meter:
         if isinstance(event, Delta):
             known.completion_tokens += len(event.token_ids)
         elif isinstance(event, Finished):
-            known.final, known.reason = True, event.reason.value
+            known.final, known.reason = True, event.finish_reason.value
 
     def handed(self) -> None:
-        """The transport has taken everything that was on its way."""
         for place, usage in self._on_its_way.items():
             if usage.final:
                 self._open.discard(place)
@@ -54,7 +52,6 @@ class Meter:
         self._on_its_way.clear()
 
     def broke_off(self) -> None:
-        """What is on its way will not arrive."""
         self._on_its_way.clear()
 
     def close(self, reason: str) -> None:

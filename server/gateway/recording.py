@@ -50,7 +50,6 @@ class Recording:
             self._pieces.clear()
 
     def whole(self) -> list[bytes] | None:
-        """The answer if it came to its end and was not too long, else None."""
         return self._pieces if self._ended and self.kept and self._error is None else None
 
     async def read(self) -> AsyncGenerator[bytes, None]:

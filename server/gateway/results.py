@@ -95,11 +95,9 @@ class Results:
             self._drop(next(iter(max(self._shares.values(), key=lambda one: one.bytes).names)))
 
     def release(self, token: str, name: Name) -> None:
-        """Give up the claim with this token, if there is one."""
         self._take(token, name)
 
     def forget(self, owner: str) -> None:
-        """Give up every claim of the owner."""
         for name in [name for name, claim in self._running.items() if claim.owner == owner]:
             del self._running[name]
 

@@ -55,7 +55,6 @@ def takes_body(method: str, path: str) -> bool:
 
 
 def http_access(path: str) -> Access:
-    """Who may use an HTTP path."""
     if path in _OPEN_PATHS or path.startswith(_OPEN_UNDER) or _MODEL_READY.fullmatch(path):
         return "open"
     if path in _ADMIN_PATHS or path.startswith(_ADMIN_UNDER):

@@ -34,15 +34,8 @@ class UsageEvent(msgspec.Struct, kw_only=True):
 
     Attributes:
         time: of the first of them, UTC.
-        request_id: the X-Request-Id.
-        completion_id: what the answer is called.
-        tenant, key_id: who pays, and with which key.
         model, service_class: what was used; an empty class is the server's default.
-        prompt: which of the request's prompts.
-        index: which of the prompt's sequences.
         prompt_tokens, cached_tokens: of the prompt, and how many of them were in the prefix cache.
-        completion_tokens: delivered.
-        final: whether the sequence has ended.
         reason: why, if it has: a finish reason, an error code, or "disconnected".
     """
 
@@ -63,8 +56,6 @@ class UsageEvent(msgspec.Struct, kw_only=True):
 
 
 class UsageSink(Protocol):
-    """Takes usage events."""
-
     def add(self, event: UsageEvent) -> None:
         """Take one; never waits."""
         ...
@@ -104,11 +95,9 @@ class UsageLog:
 
     @property
     def lost_tokens(self) -> int:
-        """Delivered tokens that will never be in the file."""
         return self._lost
 
     def add(self, event: UsageEvent) -> None:
-        """Write an event soon; never waits."""
         # Clients may name requests and answers themselves, and so alike: what makes them one must pay alike.
         who = (event.tenant, event.key_id, event.model, event.service_class, event.request_id)
         name = (*who, event.completion_id, event.prompt, event.index)

@@ -11,7 +11,7 @@ from google.protobuf.message import Message
 
 from jaxserve.engine.client import EngineClient
 from jaxserve.errors import InvalidRequestError
-from server.grpc.calls import Call, service, streaming, unary
+from server.grpc.calls import GrpcCall, service, streaming, unary
 from server.grpc.health import accepts, passed
 from server.proto import admin_pb2 as pb
 
@@ -25,8 +25,6 @@ class Admin:
     """The service's methods.
 
     Args:
-        client: the engine.
-        ready: see `accepts`.
         on_drain: starts the shutdown that SIGTERM starts; it may be called more than once.
         closing: set when the server is about to end.
     """
@@ -39,11 +37,10 @@ class Admin:
         self._on_drain = on_drain
         self._closing = closing
 
-    async def get_load(self, request: pb.GetLoadRequest, call: Call) -> pb.Load:
-        """The load now."""
+    async def get_load(self, request: pb.GetLoadRequest, call: GrpcCall) -> pb.Load:
         return load_of(self._client, self._ready)
 
-    async def watch_load(self, request: pb.WatchLoadRequest, call: Call) -> AsyncGenerator[pb.Load, None]:
+    async def watch_load(self, request: pb.WatchLoadRequest, call: GrpcCall) -> AsyncGenerator[pb.Load, None]:
         """The load now and at every interval, until the server ends."""
         interval = request.interval if request.HasField("interval") else _DEFAULT_INTERVAL
         if not _LEAST_INTERVAL <= interval < math.inf:
@@ -52,18 +49,15 @@ class Admin:
         while not await passed(self._closing, interval):
             yield load_of(self._client, self._ready)
 
-    async def drain(self, request: pb.DrainRequest, call: Call) -> pb.DrainResponse:
-        """Start the shutdown."""
+    async def drain(self, request: pb.DrainRequest, call: GrpcCall) -> pb.DrainResponse:
         self._on_drain()
         return pb.DrainResponse()
 
-    async def flush_prefix_cache(self, request: pb.FlushPrefixCacheRequest, call: Call) -> pb.FlushPrefixCacheResponse:
-        """Forget every cached prefix."""
+    async def flush_prefix_cache(self, request: pb.FlushPrefixCacheRequest, call: GrpcCall) -> pb.FlushPrefixCacheResponse:
         await self._client.reset_prefix_cache()
         return pb.FlushPrefixCacheResponse()
 
     def handler(self) -> grpc.GenericRpcHandler[bytes, Message]:
-        """The service as a grpc.aio server takes it."""
         return service(
             SERVICE,
             {
@@ -76,7 +70,6 @@ class Admin:
 
 
 def load_of(client: EngineClient, ready: Callable[[], None]) -> pb.Load:
-    """The engine's load as a message."""
     stats = client.stats()
     return pb.Load(
         accepting=accepts(ready),

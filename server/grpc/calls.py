@@ -11,10 +11,11 @@ import grpc
 import grpc.aio
 from google.protobuf.descriptor import ServiceDescriptor
 from google.protobuf.message import DecodeError, Message
+from google.protobuf.unknown_fields import UnknownFieldSet
 
 from jaxserve.errors import InternalError, InvalidRequestError, JaxserveError
+from server.context import RequestContext
 from server.errors import grpc_status
-from server.grpc.unknown_fields import refuse_unknown
 from server.requests import new_id
 
 _LOG = logging.getLogger(__name__)
@@ -24,9 +25,11 @@ _LONGEST_ID = 256
 _OWN_PACKAGE = "jaxserve.v1"  # others' clients may know more than this server, as theirs does
 
 Request = TypeVar("Request", bound=Message)
+Behaviour = Callable[[Any, Any], Any]
+Wrap = Callable[[Behaviour], Behaviour]
 
 
-class Call:
+class GrpcCall:
     """One call.
 
     Attributes:
@@ -38,6 +41,11 @@ class Call:
         self._context = context
         (given, *_) = [*self.metadata(REQUEST_ID_METADATA), ""]
         self.request_id = given if is_request_id(given) else new_id("req")
+
+    @property
+    def context(self) -> RequestContext:
+        context: RequestContext = self._context.request_context  # type: ignore[attr-defined]  # of the gate's
+        return context
 
     def metadata(self, name: str) -> list[str]:
         """Every value of a metadata name, in order; bytes that are no text stand as escapes."""
@@ -86,11 +94,13 @@ def decoded(kind: type[Request], payload: bytes) -> Request:
     return message
 
 
-def unary(kind: type[Request], answer: Callable[[Request, Call], Awaitable[Message]]) -> grpc.RpcMethodHandler[bytes, Message]:
+def unary(
+    kind: type[Request], answer: Callable[[Request, GrpcCall], Awaitable[Message]]
+) -> grpc.RpcMethodHandler[bytes, Message]:
     """A method of one request and one reply. It decodes the request itself: a malformed one gets INVALID_ARGUMENT."""
 
     async def method(payload: bytes, context: grpc.aio.ServicerContext[bytes, Message]) -> Message:
-        call = Call(context)
+        call = GrpcCall(context)
         async with call.failures():
             return await answer(decoded(kind, payload), call)
 
@@ -98,12 +108,12 @@ def unary(kind: type[Request], answer: Callable[[Request, Call], Awaitable[Messa
 
 
 def streaming(
-    kind: type[Request], answer: Callable[[Request, Call], AsyncGenerator[Message, None]]
+    kind: type[Request], answer: Callable[[Request, GrpcCall], AsyncGenerator[Message, None]]
 ) -> grpc.RpcMethodHandler[bytes, Message]:
     """A method of one request and many replies. Cancelling the call cancels the task that runs `answer`."""
 
     async def method(payload: bytes, context: grpc.aio.ServicerContext[bytes, Message]) -> AsyncIterator[Message]:
-        call = Call(context)
+        call = GrpcCall(context)
         async with call.failures(), aclosing(answer(decoded(kind, payload), call)) as messages:
             async for message in messages:
                 yield message
@@ -112,12 +122,12 @@ def streaming(
 
 
 def conversing(
-    answer: Callable[[AsyncIterator[bytes], Call], AsyncGenerator[Message, None]],
+    answer: Callable[[AsyncIterator[bytes], GrpcCall], AsyncGenerator[Message, None]],
 ) -> grpc.RpcMethodHandler[bytes, Message]:
     """A method of many requests, which it decodes itself, and many replies."""
 
     async def method(payloads: AsyncIterator[bytes], context: grpc.aio.ServicerContext[bytes, Message]) -> AsyncIterator[Message]:
-        call = Call(context)
+        call = GrpcCall(context)
         async with call.failures(), aclosing(answer(payloads, call)) as messages:
             async for message in messages:
                 yield message
@@ -138,3 +148,37 @@ def _serialized(message: Message) -> bytes:
 
 def _text(value: str | bytes) -> str:
     return value if isinstance(value, str) else value.decode("ascii", "backslashreplace")
+
+
+def refuse_unknown(message: Message, path: str = "") -> None:
+    """Raise InvalidRequestError if the message, or a part of it that is ours, holds a field of a later version.
+
+    protobuf drops such fields in silence, but here they may ask for another output than the client would get.
+    """
+    for field in UnknownFieldSet(message):  # type: ignore[attr-defined]  # missing in the stubs
+        name = f"{path}{field.field_number}"
+        what = f"{name} of {message.DESCRIPTOR.full_name} is not supported by this server yet"
+        raise InvalidRequestError(f"{what}: leave it out, or make the client from this server's jaxserve.v1", param=name)
+    for descriptor, value in message.ListFields():
+        kind = descriptor.message_type
+        if kind is None or kind.file.package != message.DESCRIPTOR.file.package or kind.GetOptions().map_entry:
+            continue
+        for one in [value] if isinstance(value, Message) else value:
+            refuse_unknown(one, f"{path}{descriptor.name}.")
+
+
+def wrapped(handler: Any, one: Wrap, many: Wrap, response_serializer: Callable[[Any], bytes] | None) -> Any:
+    """A handler of the same kind: a request and an answer, a request and a stream, or two streams.
+
+    Args:
+        handler: as `grpc.HandlerCallDetails` leads to; a stream with one answer is no kind of ours.
+        one: what a behaviour that returns its answer becomes.
+        many: what a behaviour that yields its answers becomes.
+        response_serializer: of the new handler; None if its behaviour gives bytes.
+    """
+    given = {"request_deserializer": handler.request_deserializer, "response_serializer": response_serializer}
+    if handler.unary_unary is not None:
+        return grpc.unary_unary_rpc_method_handler(one(handler.unary_unary), **given)
+    if handler.unary_stream is not None:
+        return grpc.unary_stream_rpc_method_handler(many(handler.unary_stream), **given)
+    return grpc.stream_stream_rpc_method_handler(many(handler.stream_stream), **given)

@@ -12,16 +12,16 @@ import grpc
 import grpc.aio
 
 from jaxserve.errors import InvalidRequestError, JaxserveError, SlowReaderError
+from server.context import RequestContext
 from server.errors import grpc_status
-from server.gateway.call import CURRENT, Call
+from server.gateway.call import Call
 from server.gateway.gateway import Gateway
 from server.gateway.idempotency import Add, fingerprint
 from server.gateway.refusals import rate_limit_headers
 from server.gateway.routes import grpc_access
-from server.grpc.calls import REQUEST_ID_METADATA, is_request_id
+from server.grpc.calls import REQUEST_ID_METADATA, Behaviour, is_request_id, wrapped
 from server.grpc.jobs import TENANT_METADATA
-from server.grpc.wrapping import Behaviour, wrapped
-from server.observe.exchange import name_exchange, name_tenant
+from server.observe.exchange import Exchange
 from server.requests import new_id
 from server.unsupported.notes import NOTES, Notes
 
@@ -37,7 +37,6 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in 
     """Lets in who may come in. Methods see a context that names the request and tells clients what is left for them.
 
     Args:
-        gateway: who may come in.
         unread_seconds: after which a call is cancelled whose client does not take a message.
     """
 
@@ -82,10 +81,9 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in 
 
         async def many(request: Any, context: Context) -> AsyncIterator[bytes]:
             named = NamedContext(context, Notes(self._gateway.lenience))
-            name_exchange(named.request_id)
             try:
                 call = self._gateway.call(named.request_id, named.credentials(), access)
-                name_tenant(_tenant(call, named))
+                named.exchange.name_tenant(_tenant(call, named))
                 # Where nobody has said who they are, no key is anybody's.
                 keys = [] if access == "open" else named.values(IDEMPOTENCY_METADATA)
                 if keys and handler.request_streaming:
@@ -120,7 +118,6 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in 
         request: bytes,
         context: NamedContext,
     ) -> AsyncGenerator[bytes, None]:
-        """Answer under an idempotency key."""
         tenant = _tenant(call, context)
 
         async def make(add: Add) -> bool:
@@ -156,8 +153,7 @@ async def _plain(
     request: Any,
     context: NamedContext,
 ) -> AsyncGenerator[bytes, None]:
-    """Answer, counting what is delivered."""
-    CURRENT.set(call)
+    context.request_context = RequestContext(call, context.exchange)
     NOTES.set(context.notes)
     try:
         async with aclosing(inner(request, context)) as messages:
@@ -194,7 +190,6 @@ def _credentials(metadata: Metadata) -> list[bytes]:
 
 async def _refuse(error: JaxserveError, notes: Notes, _: Any, context: Context) -> AsyncIterator[bytes]:
     named = NamedContext(context, notes)
-    name_exchange(named.request_id)
     await named.fail(error)
     yield b""  # never: it makes a stream of this
 
@@ -204,15 +199,14 @@ class NamedContext:
 
     Attributes:
         request_id: the metadata x-request-id, or a new one, which methods then find in the metadata.
-        call: what pays, once it is known.
-        replayed: whether the answer is a repeated one.
-        notes: what the request asked for in vain.
     """
 
     def __init__(self, context: Context, notes: Notes) -> None:
         self._context = context
         self._metadata = tuple(context.invocation_metadata() or ())
         self._trailing: Metadata = ()
+        self.exchange: Exchange = context.exchange  # type: ignore[attr-defined]  # of Observed's
+        self.request_context = RequestContext()
         self.call: Call | None = None
         self.replayed = False
         self.notes = notes
@@ -221,20 +215,18 @@ class NamedContext:
         if not given:
             others = tuple((name, value) for name, value in self._metadata if name != REQUEST_ID_METADATA)
             self._metadata = (*others, (REQUEST_ID_METADATA, self.request_id))
+        self.exchange.request_id = self.request_id
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._context, name)
 
     def invocation_metadata(self) -> Any:
-        """What the client sent, and the request's id."""
         return self._metadata
 
     def values(self, name: str) -> list[bytes]:
-        """Every value of a metadata name."""
         return _values(self._metadata, name)
 
     def credentials(self) -> list[bytes]:
-        """API keys that the call carries."""
         return _credentials(self._metadata)
 
     def set_trailing_metadata(self, metadata: Metadata) -> None:
@@ -242,16 +234,13 @@ class NamedContext:
         self._trailing = tuple(metadata)
 
     async def finish(self) -> None:
-        """The call ends well."""
         self._context.set_trailing_metadata(await self._all(self._trailing))
 
     async def abort(self, code: grpc.StatusCode, details: str = "", trailing_metadata: Metadata = ()) -> NoReturn:
-        """End the call with a status."""
         await self._context.abort(code, details, await self._all(trailing_metadata))
         raise AssertionError("abort raises")
 
     async def fail(self, error: JaxserveError) -> NoReturn:
-        """End the call with an error of the table."""
         status = grpc_status(error, self.request_id)
         await self.abort(status.code, status.details, tuple(status.trailing_metadata))
 
@@ -284,5 +273,4 @@ class RecordedContext(NamedContext):
         """The call ends well."""
 
     async def abort(self, code: grpc.StatusCode, details: str = "", trailing_metadata: Metadata = ()) -> NoReturn:
-        """End the recording with a status."""
         raise CallEndedError(code, details, trailing_metadata)

@@ -10,7 +10,7 @@ from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2 as pb
 
 from jaxserve.errors import JaxserveError
-from server.grpc.calls import Call, service, streaming, unary
+from server.grpc.calls import GrpcCall, service, streaming, unary
 
 SERVICE = pb.DESCRIPTOR.services_by_name["Health"]
 _Status = pb.HealthCheckResponse
@@ -23,7 +23,6 @@ class Health:
     """Answers for every service by name, and for the whole server by the empty name.
 
     Args:
-        ready: see `accepts`.
         generating: services that run requests; they and the whole server stop serving with the engine.
         others: services that serve as long as the server runs.
         closing: set when the server is about to end.
@@ -50,14 +49,13 @@ class Health:
             return _Status.SERVICE_UNKNOWN
         return _Status.SERVING if not self._leaving and accepts(self._ready) else _Status.NOT_SERVING
 
-    async def check(self, request: pb.HealthCheckRequest, call: Call) -> pb.HealthCheckResponse:
-        """The status now."""
+    async def check(self, request: pb.HealthCheckRequest, call: GrpcCall) -> pb.HealthCheckResponse:
         status = self.status(request.service)
         if status == _Status.SERVICE_UNKNOWN:
             await call.end(grpc.StatusCode.NOT_FOUND, f"there is no service {request.service[:100]!r} here")
         return pb.HealthCheckResponse(status=status)
 
-    async def watch(self, request: pb.HealthCheckRequest, call: Call) -> AsyncGenerator[pb.HealthCheckResponse, None]:
+    async def watch(self, request: pb.HealthCheckRequest, call: GrpcCall) -> AsyncGenerator[pb.HealthCheckResponse, None]:
         """The status now and at every change, until the server ends."""
         last = None
         while True:
@@ -69,7 +67,6 @@ class Health:
                 return
 
     def handler(self) -> grpc.GenericRpcHandler[bytes, Message]:
-        """The service as a grpc.aio server takes it."""
         return service(
             SERVICE,
             {"Check": unary(pb.HealthCheckRequest, self.check), "Watch": streaming(pb.HealthCheckRequest, self.watch)},

@@ -9,8 +9,9 @@ from typing import Any
 from jaxserve.engine.client import EngineClient
 from jaxserve.errors import DeadlineError
 from jaxserve.types import RequestOptions
-from server.grpc.calls import Call
-from server.requests import Job, request_options
+from server.context import RequestContext
+from server.grpc.calls import GrpcCall
+from server.requests import RequestJob, request_options
 from server.streams import Events, run
 
 # Believed as it comes: only a gateway that sets it, and drops what clients send, makes it mean something.
@@ -18,7 +19,7 @@ TENANT_METADATA = "x-tenant"
 DEADLINE_METADATA = "grpc-timeout"  # what the protocol calls a call's deadline
 
 
-def options_of(call: Call, fields: Mapping[str, Any]) -> RequestOptions:
+def options_of(call: GrpcCall, fields: Mapping[str, Any]) -> RequestOptions:
     """Whose request it is and what it may take; the call's deadline bounds its time.
 
     Raises InvalidRequestError or DeadlineError.
@@ -37,6 +38,6 @@ def limit_names(options: RequestOptions, fields: Mapping[str, Any], name: str) -
     return {"timeout": name if options.timeout == fields.get("timeout") else DEADLINE_METADATA}
 
 
-def events_of(client: EngineClient, job: Job) -> Events:
+def events_of(client: EngineClient, job: RequestJob, context: RequestContext) -> Events:
     """The job's events; closing them aborts it. The one place where gRPC starts a job."""
-    return run(client, job)
+    return run(client, job, context)

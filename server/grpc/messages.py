@@ -19,11 +19,21 @@ from jaxserve.sampling.params import (
     NUMBERS,
     SamplingParams,
 )
+from jaxserve.sampling.structured import FIELD, MAX_CHOICES
 from jaxserve.types import ChatMessage, FinishReason, Prompt
-from server.grpc.calls import Call, is_request_id
+from server.grpc.calls import GrpcCall, is_request_id
 from server.grpc.jobs import TENANT_METADATA, limit_names, options_of
 from server.proto import inference_pb2 as pb
-from server.requests import Job, check_not_empty, in_words_of_client, listed, new_id, sampling_params, template_arguments
+from server.requests import (
+    RequestJob,
+    check_not_empty,
+    in_words_of_client,
+    listed,
+    new_id,
+    sampling_params,
+    template_arguments,
+)
+from server.structured import OPTIONS, Way, form_of, ways
 from server.tokenizing import truncated
 
 _SAMPLING = ("n", "seed", *NUMBERS)
@@ -44,11 +54,12 @@ _NAMES = {
 _REASONS = {FinishReason.STOP: pb.FINISH_REASON_STOP, FinishReason.LENGTH: pb.FINISH_REASON_LENGTH}
 
 
-async def job_of(client: EngineClient, request: pb.GenerateRequest, call: Call) -> Job:
+async def job_of(client: EngineClient, request: pb.GenerateRequest, call: GrpcCall) -> RequestJob:
     """The request as the engine takes it. Raises InvalidRequestError naming the proto's field, or DeadlineError."""
     if request.request_id and not is_request_id(request.request_id):
         raise InvalidRequestError("request_id must be at most 256 printable ASCII characters", param="request_id")
-    params = sampling_params(client, _fields(request), _NAMES)
+    form = form_of(_ways(request.structured_outputs))
+    params = sampling_params(client, {**_fields(request), FIELD: form.params}, _NAMES)
     limits = _present(request, _OPTIONS)
     options = options_of(call, limits)
     kind = request.WhichOneof("prompt")
@@ -57,7 +68,7 @@ async def job_of(client: EngineClient, request: pb.GenerateRequest, call: Call) 
     prompt = await _prompt(client, request, kind)
     if request.HasField("truncate_prompt_tokens"):
         prompt = await _cut(client, prompt, request.truncate_prompt_tokens, params)
-    return Job(
+    return RequestJob(
         request_id=request.request_id or new_id("gen"),
         prompts=(prompt,),
         params=params,
@@ -67,7 +78,6 @@ async def job_of(client: EngineClient, request: pb.GenerateRequest, call: Call) 
 
 
 def event_of(event: Event, request_id: str, output: pb.Output) -> pb.GenerateEvent:
-    """The engine's event as a message; `output` is what the request asked for."""
     if isinstance(event, Started):
         return pb.GenerateEvent(request_id=request_id, started=_started(event, output))
     if isinstance(event, Delta):
@@ -76,7 +86,6 @@ def event_of(event: Event, request_id: str, output: pb.Output) -> pb.GenerateEve
 
 
 def model_info_of(info: ModelInfo) -> pb.ModelInfo:
-    """What clients may know of the model, as a message."""
     return pb.ModelInfo(
         name=info.name,
         architecture=info.architecture,
@@ -89,7 +98,6 @@ def model_info_of(info: ModelInfo) -> pb.ModelInfo:
 
 
 def _fields(request: pb.GenerateRequest) -> dict[str, Any]:
-    """SamplingParams' arguments that the request sets."""
     fields = {
         **_present(request.sampling, _SAMPLING),
         **_present(request.stopping, _STOPPING),
@@ -102,6 +110,14 @@ def _fields(request: pb.GenerateRequest) -> dict[str, Any]:
         ids = request.sampling.allowed_token_ids.ids
         fields["allowed_token_ids"] = listed(ids, MAX_LISTED_IDS, "sampling.allowed_token_ids")
     return fields
+
+
+def _ways(given: pb.StructuredOutputs) -> list[Way]:
+    kind = given.WhichOneof("form")
+    if kind is None:
+        return []
+    value = listed(given.choice.texts, MAX_CHOICES, f"{FIELD}.choice") if kind == "choice" else getattr(given, kind)
+    return ways({FIELD: {**_present(given, OPTIONS), kind: value}})
 
 
 def _present(message: Message, names: Iterable[str]) -> dict[str, Any]:
@@ -197,7 +213,7 @@ def _delta(event: Delta) -> pb.Delta:
 
 def _finished(event: Finished) -> pb.Finished:
     message = pb.Finished(
-        reason=_REASONS[event.reason],
+        reason=_REASONS[event.finish_reason],
         usage=pb.Usage(
             prompt_tokens=event.usage.prompt_tokens,
             completion_tokens=event.usage.completion_tokens,

@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 from grpc import aio
 
-from server.grpc.wrapping import wrapped
+from server.grpc.calls import wrapped
 from server.observe.exchange import Exchange
 from server.observe.observatory import Observatory
 
@@ -19,11 +19,7 @@ _STATUS_NAMES = {status.value[0]: status.name for status in grpc.StatusCode}
 
 
 class Observed(aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in the stubs only
-    """Watches every call.
-
-    Args:
-        observatory: told of each call.
-    """
+    """Watches every call."""
 
     def __init__(self, observatory: Observatory) -> None:
         self._observatory = observatory
@@ -43,7 +39,7 @@ class Observed(aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in t
             exchange = _exchange(method, context)
             with self._observatory.watching(exchange):
                 try:
-                    reply = await inner(request, context)
+                    reply = await inner(request, WatchedContext(context, exchange))
                 except BaseException as error:
                     exchange.status = _failed(context, error)
                     raise
@@ -57,7 +53,7 @@ class Observed(aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in t
             exchange = _exchange(method, context)
             with self._observatory.watching(exchange), self._observatory.servers.stream("grpc"):
                 try:
-                    async for message in inner(request, context):
+                    async for message in inner(request, WatchedContext(context, exchange)):
                         yield message
                 except BaseException as error:
                     exchange.status = _failed(context, error)
@@ -65,6 +61,17 @@ class Observed(aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in t
                 exchange.status = _ended(context)
 
         return many
+
+
+class WatchedContext:
+    """A call's context, and what is told of the call."""
+
+    def __init__(self, context: Any, exchange: Exchange) -> None:
+        self._context = context
+        self.exchange = exchange
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._context, name)
 
 
 def _exchange(method: str, context: Any) -> Exchange:

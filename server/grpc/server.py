@@ -37,12 +37,7 @@ class GrpcServer:
     """A grpc.aio server over an engine.
 
     Args:
-        client: the engine.
-        config: limits of messages and connections.
-        gateway: lets calls in.
         on_drain: starts the shutdown that SIGTERM starts, for Admin.Drain; it may be called more than once.
-        observatory: watches every call.
-        tls: None for plain text.
         share_port: whether other processes listen on the same port, each getting some of the connections.
     """
 

@@ -12,7 +12,7 @@ from google.protobuf.message import Message
 from jaxserve.engine.client import EngineClient
 from jaxserve.engine.events import Started
 from jaxserve.errors import InvalidRequestError
-from server.grpc.calls import Call, service, streaming, unary
+from server.grpc.calls import GrpcCall, service, streaming, unary
 from server.grpc.jobs import events_of
 from server.grpc.messages import chat_prompt, event_of, job_of, model_info_of, tokens_of
 from server.proto import inference_pb2 as pb
@@ -24,26 +24,24 @@ SERVICE = pb.DESCRIPTOR.services_by_name["Inference"]
 
 
 class Inference:
-    """The service's methods."""
-
     def __init__(self, client: EngineClient) -> None:
         self._client = client
 
-    async def generate(self, request: pb.GenerateRequest, call: Call) -> AsyncGenerator[pb.GenerateEvent, None]:
+    async def generate(self, request: pb.GenerateRequest, call: GrpcCall) -> AsyncGenerator[pb.GenerateEvent, None]:
         """Run one request. Cancelling the call closes its events and so aborts the request."""
-        admit(self._client, request.model)
+        admit(self._client, request.model, call.context)
         job = await job_of(self._client, request, call)
         call.request_id = job.request_id
-        async with aclosing(events_of(self._client, job)) as events:
+        async with aclosing(events_of(self._client, job, call.context)) as events:
             async for _, event in events:
                 made = partial(event_of, event, job.request_id, request.output)
                 long = isinstance(event, Started) and event.prompt_logprobs is not None
                 yield await self._client.run_long(made) if long else made()
 
-    async def tokenize(self, request: pb.TokenizeRequest, call: Call) -> pb.TokenizeResponse:
+    async def tokenize(self, request: pb.TokenizeRequest, call: GrpcCall) -> pb.TokenizeResponse:
         """Token ids of a prompt, as `generate` would take it."""
-        admit(self._client, request.model)
-        tokens = await counted(self._tokens(request))
+        admit(self._client, request.model, call.context)
+        tokens = await counted(self._tokens(request), call.context)
         tokenizer = self._client.tokenizer
         return pb.TokenizeResponse(
             token_ids=tokens,
@@ -51,26 +49,22 @@ class Inference:
             max_model_len=self._client.model.max_model_len,
         )
 
-    async def detokenize(self, request: pb.DetokenizeRequest, call: Call) -> pb.DetokenizeResponse:
-        """Text of token ids."""
-        admit(self._client, request.model)
+    async def detokenize(self, request: pb.DetokenizeRequest, call: GrpcCall) -> pb.DetokenizeResponse:
+        admit(self._client, request.model, call.context)
         skips = request.skip_special_tokens if request.HasField("skip_special_tokens") else True
-        text = await counted(decode(self._client, request.token_ids, "token_ids", skip_special_tokens=skips))
+        text = await counted(decode(self._client, request.token_ids, "token_ids", skip_special_tokens=skips), call.context)
         return pb.DetokenizeResponse(text=text)
 
-    async def abort(self, request: pb.AbortRequest, call: Call) -> pb.AbortResponse:
-        """End a running request."""
+    async def abort(self, request: pb.AbortRequest, call: GrpcCall) -> pb.AbortResponse:
         if not request.request_id:
             raise InvalidRequestError("request_id is required", param="request_id")
-        return pb.AbortResponse(aborted=await abort(self._client, request.request_id))
+        return pb.AbortResponse(aborted=await abort(self._client, request.request_id, call.context))
 
-    async def get_model_info(self, request: pb.GetModelInfoRequest, call: Call) -> pb.ModelInfo:
-        """Describe the served model."""
-        check_model(self._client, request.model)
+    async def get_model_info(self, request: pb.GetModelInfoRequest, call: GrpcCall) -> pb.ModelInfo:
+        check_model(self._client, request.model, call.context)
         return model_info_of(self._client.model)
 
     def handler(self) -> grpc.GenericRpcHandler[bytes, Message]:
-        """The service as a grpc.aio server takes it."""
         return service(
             SERVICE,
             {

@@ -6,8 +6,9 @@ from importlib.metadata import version
 
 from fastapi import APIRouter, Request
 
-from jaxserve.engine.client import EngineClient, ModelInfo
+from jaxserve.engine.client import ModelInfo
 from server.http import examples
+from server.http.headers import client_of, context_of
 from server.http.openapi import ASKING, answer, failures
 from server.http.replies import HealthReply, ModelListReply, ModelReply, VersionReply
 from server.requests import check_model, may_use
@@ -22,15 +23,16 @@ router = APIRouter()
 )
 async def models(request: Request) -> ModelListReply:
     """List the served models that the caller may use."""
-    client: EngineClient = request.app.state.client
-    return {"object": "list", "data": [_reply(client.model, name) for name in client.model.names] if may_use(client) else []}
+    client = client_of(request)
+    names = client.model.names if may_use(client, context_of(request)) else ()
+    return {"object": "list", "data": [_reply(client.model, name) for name in names]}
 
 
 @router.get("/v1/models/{name:path}", responses={**answer(ModelReply, examples.MODEL), **failures(ASKING)}, tags=["model"])
 async def model(name: str, request: Request) -> ModelReply:
     """Describe one model."""
-    client: EngineClient = request.app.state.client
-    check_model(client, name)
+    client = client_of(request)
+    check_model(client, name, context_of(request))
     return _reply(client.model, name)
 
 

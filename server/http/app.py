@@ -10,20 +10,19 @@ from jaxserve.clock import RealClock
 from jaxserve.config.fields import ServerConfig
 from jaxserve.engine.client import EngineClient
 from server.gateway.gateway import Gateway
-from server.http import about, admin, chat, completions, docs_page, failures, front_page, load, observe, openapi, tokens
+from server.http import about, completions, docs_page, failures, front_page, openapi, operation, tokens
 from server.http.batches import api as batches
+from server.http.chat import api as chat
 from server.http.files import api as files
 from server.http.gate import Gate
-from server.http.heads import Heads
 from server.http.held import Bodies
 from server.http.kserve import api as kserve
-from server.http.large_bodies import LargeBodies
 from server.http.messages import api as messages
-from server.http.middleware import Envelope
+from server.http.middleware import Envelope, Heads, Paths
 from server.http.observed import Observed, RouteNames
-from server.http.paths import Paths
 from server.http.responses import api as responses
 from server.http.storage import Storage
+from server.http.strict_json import LargeBodies
 from server.http.web_pages import Cors, PageRules, Pages
 from server.observe.deep_health import DeepHealth
 from server.observe.observatory import Observatory
@@ -41,7 +40,7 @@ def create_app(
     app.state.storage = storage
     app.state.deep_health = DeepHealth(client, RealClock())
     asked = (chat, completions, responses, messages, kserve, files, batches, tokens)
-    parts = (*asked, about, load, admin, observe, docs_page, front_page)
+    parts = (*asked, about, operation, docs_page, front_page)
     routes = [*app.routes, *(route for part in parts for route in part.router.routes)]
     for part in parts:
         app.include_router(part.router)

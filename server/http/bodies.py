@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from http import HTTPStatus
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
 from pydantic import ValidationError
 
+from jaxserve.clock import RealClock
 from jaxserve.engine.client import EngineClient
-from jaxserve.errors import InvalidRequestError
+from jaxserve.errors import InternalError, InvalidRequestError, JaxserveError
+from jaxserve.jobs.answers import ASKED_AGAIN, STOPS_JOB, Answer
+from jaxserve.jobs.lines import Line
 from jaxserve.types import RequestOptions, ServiceClass
-from server.http.chat import chat_reply
+from server.context import NOBODY, RequestContext
+from server.errors import OUTCOMES, http_body
+from server.http.chat.api import chat_reply
 from server.http.completions import completion_reply
 from server.http.failures import from_validation
 from server.http.fields import EngineFields
@@ -21,23 +28,25 @@ from server.http.replies import ChatReply, CompletionReply
 from server.http.responses.api import response_reply
 from server.http.responses.protocol import ResponsesRequest
 from server.http.responses.replies import ResponseReply
-from server.requests import request_options
+from server.requests import new_id, request_options
+from server.unsupported.notes import NOTES, Lenience, Notes
 
 Body = TypeVar("Body", bound=EngineFields)
 Reply = ChatReply | CompletionReply | ResponseReply
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class _Endpoint(Generic[Body]):
     body: type[Body]
-    reply: Callable[[EngineClient, Body, RequestOptions], Awaitable[Reply]]
+    reply: Callable[[EngineClient, Body, RequestOptions, RequestContext], Awaitable[Reply]]
 
-    async def answer(self, client: EngineClient, given: Mapping[str, Any], tenant: str) -> Reply:
+    async def answer(self, client: EngineClient, given: Mapping[str, Any], tenant: str, context: RequestContext) -> Reply:
         body = self._read(given)
         if body.stream:
             raise InvalidRequestError("stream must not be true: nobody reads along", param="stream")
         wanted = {**body.options(), "service_class": ServiceClass.BATCH.value}
-        return await self.reply(client, body, request_options([tenant], wanted, tenant_name="tenant"))
+        return await self.reply(client, body, request_options([tenant], wanted, tenant_name="tenant"), context)
 
     def _read(self, given: Mapping[str, Any]) -> Body:
         try:
@@ -72,11 +81,44 @@ def check_url(url: object) -> None:
     raise InvalidRequestError(f"url must be one of {', '.join(URLS)}, got {url!r}", param="url")
 
 
-async def answer_body(client: EngineClient, url: str, body: Mapping[str, Any], *, tenant: str = "") -> Reply:
+async def answer_body(client: EngineClient, url: str, body: Mapping[str, Any], *, tenant: str, context: RequestContext) -> Reply:
     """What the endpoint at `url` answers to a body, as work of the class batch whatever the body says.
 
     Raises InvalidRequestError for another url, a body that is unfit or one that wants a stream, and what EngineClient.generate
     raises. Cancelling aborts.
     """
     check_url(url)
-    return await _ENDPOINTS[url].answer(client, body, tenant)
+    return await _ENDPOINTS[url].answer(client, body, tenant, context)
+
+
+class BodyAnswerer:
+    """Answers by an engine; see jaxserve.jobs.answers.Answers.
+
+    Args:
+        lenience: what becomes of fields that are not supported; by default they are refused.
+    """
+
+    def __init__(
+        self, client: EngineClient, tenant: str = "", lenience: Lenience | None = None, context: RequestContext = NOBODY
+    ) -> None:
+        self._client = client
+        self._tenant = tenant
+        self._context = context
+        self._lenience = lenience or Lenience(RealClock())
+
+    async def answer(self, line: Line) -> Answer:
+        NOTES.set(Notes(self._lenience))  # told in the log alone: lines have no headers
+        try:
+            reply = await answer_body(self._client, line.url, line.body, tenant=self._tenant, context=self._context)
+        except JaxserveError as error:
+            if error.code in ASKED_AGAIN | STOPS_JOB:
+                raise
+            return self._refusal(error)
+        except Exception as error:
+            logger.exception("the request of line %d failed", line.number)
+            return self._refusal(InternalError(f"the request failed: {error!r}"))
+        return Answer(HTTPStatus.OK, reply["id"], reply)
+
+    def _refusal(self, error: JaxserveError) -> Answer:
+        call = self._context.call
+        return Answer(OUTCOMES[error.code].http, new_id("req") if call is None else call.request_id, http_body(error))

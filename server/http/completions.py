@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -14,11 +14,22 @@ from jaxserve.engine.events import Delta, Event, Finished, Started
 from jaxserve.sampling.params import SamplingParams
 from jaxserve.tokenizer.base import Tokenizer
 from jaxserve.types import RequestOptions
+from server.context import RequestContext
 from server.http import examples
 from server.http.disconnect import until_gone
 from server.http.failures import pieces_response
-from server.http.generation import Gathered, encoded, fingerprint_of, gather, reason_of, stream_frames, without_output, written
-from server.http.headers import TENANT_HEADER, options_of
+from server.http.generation import (
+    Gathered,
+    encoded,
+    gather,
+    head_of,
+    reason_of,
+    stream_frames,
+    usage_reply,
+    without_output,
+    written,
+)
+from server.http.headers import TENANT_HEADER, client_of, context_of, options_of
 from server.http.logprobs import TextLogprobs, joined, prompt_logprobs
 from server.http.openapi import GENERATING, answer, failures
 from server.http.prompts import TextOrIds, cut, engine_prompt, named_id, prompts_in, tokenized
@@ -26,8 +37,9 @@ from server.http.protocol import CompletionRequest
 from server.http.replies import CompletionChoiceReply, CompletionReply
 from server.http.sse import stream
 from server.http.strict_json import StrictJsonRoute
-from server.requests import Job, admit, sampling_params
+from server.requests import RequestJob, admit, sampling_params
 from server.streams import Events, run
+from server.structured import Form
 
 router = APIRouter(route_class=StrictJsonRoute)
 
@@ -42,51 +54,47 @@ _OF_PROMPT = frozenset({"prompt_logprobs", "prompt_token_ids"})  # worth a chunk
 )
 async def completions(body: CompletionRequest, request: Request) -> Response:
     """Continue one text or several."""
-    client: EngineClient = request.app.state.client
-    admit(client, body.model)
-    work = await until_gone(request.receive, _work(client, body, options_of(body, request.headers)))
+    client, context = client_of(request), context_of(request)
+    admit(client, body.model, context)
+    work = await until_gone(request.receive, _work(client, body, options_of(body, request.headers), context))
     if body.stream:
         return await stream(request, stream_frames(client, work.events, work.texts.chunks, work.head, body.stream_options))
     return await until_gone(request.receive, _answer(client, work))
 
 
-async def completion_reply(client: EngineClient, body: CompletionRequest, options: RequestOptions) -> CompletionReply:
+async def completion_reply(
+    client: EngineClient, body: CompletionRequest, options: RequestOptions, context: RequestContext
+) -> CompletionReply:
     """What the endpoint answers to a body that wants no stream. Raises JaxserveError; cancelling aborts."""
-    admit(client, body.model)
-    return await _whole(await _work(client, body, options))
+    admit(client, body.model, context)
+    return await _whole(await _work(client, body, options, context))
 
 
 @dataclass(frozen=True, slots=True)
 class _Work:
     """A request on its way: its events, what makes choices of them, and what its answer, or each chunk of it, begins with."""
 
-    job: Job
+    job: RequestJob
     events: Events
     texts: _Texts
     head: Mapping[str, Any]
 
 
-async def _work(client: EngineClient, body: CompletionRequest, options: RequestOptions) -> _Work:
+async def _work(client: EngineClient, body: CompletionRequest, options: RequestOptions, context: RequestContext) -> _Work:
     given = prompts_in(body.prompt)
-    params = _params(client, body, len(given))
+    form = body.form()
+    params = _params(client, body, form, len(given))
     prompts = await _prompts(client, body, given)
-    job = _job(body, prompts, params, options)
-    events = run(client, job)
+    job = _job(body, prompts, params, options, {"tenant": TENANT_HEADER, **form.names})
+    events = run(client, job, context)
     if _echoes_only(body):
         events = without_output(events)
-    head: dict[str, Any] = {
-        "id": job.request_id,
-        "object": "text_completion",
-        "created": int(time.time()),
-        "model": client.model.name,
-        "system_fingerprint": fingerprint_of(client.model),
-        **body.tier(),
-    }
+    head = head_of(client.model, body, job, "text_completion")
     return _Work(job, events, _Texts(client.tokenizer, body, job, prompts), head)
 
 
-def _params(client: EngineClient, body: CompletionRequest, prompts: int) -> SamplingParams:
-    fields = body.sampling()
+def _params(client: EngineClient, body: CompletionRequest, form: Form, prompts: int) -> SamplingParams:
+    fields = {**body.sampling(), "structured_outputs": form.params}
     if body.max_tokens is None:
         fields["max_tokens"] = _DEFAULT_MAX_TOKENS
     elif _echoes_only(body):
@@ -94,16 +102,22 @@ def _params(client: EngineClient, body: CompletionRequest, prompts: int) -> Samp
     fields["logprobs"] = body.logprobs
     if body.echo and body.logprobs is not None and body.prompt_logprobs is None:
         fields["prompt_logprobs"] = body.logprobs
-    return sampling_params(client, fields, {}, prompts=prompts)
+    return sampling_params(client, fields, form.names, prompts=prompts)
 
 
-def _job(body: CompletionRequest, prompts: Sequence[TextOrIds], params: SamplingParams, options: RequestOptions) -> Job:
-    return Job(
+def _job(
+    body: CompletionRequest,
+    prompts: Sequence[TextOrIds],
+    params: SamplingParams,
+    options: RequestOptions,
+    names: Mapping[str, str],
+) -> RequestJob:
+    return RequestJob(
         request_id=named_id("cmpl-", body.request_id),
         prompts=tuple(engine_prompt(prompt) for prompt in prompts),
         params=params,
         options=options,
-        names={"tenant": TENANT_HEADER},
+        names=names,
         delivers_output=not _echoes_only(body),
     )
 
@@ -132,7 +146,7 @@ async def _prompts(client: EngineClient, body: CompletionRequest, prompts: list[
 
 async def _answer(client: EngineClient, work: _Work) -> Response:
     choices, _, tally = await encoded(client, work.events, work.job.params.n, work.texts.whole)
-    return pieces_response(work.head, choices, {"usage": await written(client, tally.reply, 0)})
+    return pieces_response(work.head, choices, {"usage": await written(client, partial(usage_reply, tally), 0)})
 
 
 async def _whole(work: _Work) -> CompletionReply:
@@ -140,14 +154,14 @@ async def _whole(work: _Work) -> CompletionReply:
     return {
         **work.head,  # type: ignore[typeddict-item]
         "choices": [work.texts.whole(index, one) for index, one in enumerate(gathered)],
-        "usage": tally.reply(),
+        "usage": usage_reply(tally),
     }
 
 
 class _Texts:
     """Turns sequences, whole or event by event, into choices; knows what to echo before each."""
 
-    def __init__(self, tokenizer: Tokenizer, body: CompletionRequest, job: Job, prompts: Sequence[TextOrIds]) -> None:
+    def __init__(self, tokenizer: Tokenizer, body: CompletionRequest, job: RequestJob, prompts: Sequence[TextOrIds]) -> None:
         self._tokenizer = tokenizer
         self._body = body
         self._as_ids = bool(body.return_tokens_as_token_ids)
@@ -158,10 +172,9 @@ class _Texts:
         self._logprobs: dict[int, TextLogprobs] = {}
 
     def whole(self, index: int, one: Gathered) -> CompletionChoiceReply:
-        """A finished choice."""
         choice = self._opening(index, one.started)
         choice["text"] += "".join(one.text)
-        choice["finish_reason"] = one.reason
+        choice["finish_reason"] = one.finish_reason
         if self._body.logprobs is not None:
             output = self._logprobs[index].output(one.logprobs)
             choice["logprobs"] = output if choice["logprobs"] is None else joined(choice["logprobs"], output)
@@ -170,7 +183,6 @@ class _Texts:
         return choice
 
     def chunks(self, which: int, event: Event) -> Sequence[Mapping[str, Any]]:
-        """What an event adds to a chunk."""
         first = which * self._sequences
         if isinstance(event, Started):
             opened = [self._opening(index, event) for index in range(first, first + self._sequences)]

@@ -28,7 +28,7 @@ from jaxserve.errors import InvalidRequestError, JaxserveError, OverloadedError,
 from server.errors import http_body, http_headers
 from server.gateway.routes import is_upload
 from server.http.http10 import without_chunks
-from server.http.paths import canonical
+from server.http.middleware import canonical
 
 BYTES_A_SECOND = 500  # of a head or a body: who sends more slowly falls behind
 LINGER_SECONDS = 2.0  # for which what a refused client still sends is thrown away: closing at once could cost it the answer
@@ -51,8 +51,6 @@ class ConnectionLimits:
     """What clients may do.
 
     Attributes:
-        max_connections: of the server.
-        max_head_bytes: of a request line and headers.
         idle_seconds: between requests, and before the first.
         receive_seconds: that a client may fall behind BYTES_A_SECOND in a head or a body; what it sends faster earlier does
             not count.
@@ -71,7 +69,6 @@ class ConnectionLimits:
 
     @classmethod
     def of(cls, config: ServerConfig) -> ConnectionLimits:
-        """Those of a configuration."""
         return cls(
             max_connections=config.max_connections,
             max_head_bytes=config.max_header_kib * 2**10,
@@ -93,8 +90,6 @@ class _Refusal(Exception):
 
 
 class _Reading(Enum):
-    """What a client is sending."""
-
     NOTHING = auto()
     HEAD = auto()
     BODY = auto()
@@ -105,7 +100,6 @@ class Connection(HttpToolsProtocol):
     """One connection. `check` must be called about once a second.
 
     Args:
-        limits: what its client may do.
         config, server_state, app_state, _loop: uvicorn's.
     """
 
@@ -129,7 +123,6 @@ class Connection(HttpToolsProtocol):
         self._closing: float | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
-        """Begin."""
         super().connection_made(transport)
         transport.set_write_buffer_limits(high=_WRITE_BUFFER)
         _set_options(transport.get_extra_info("socket"), self._limits)
@@ -163,13 +156,11 @@ class Connection(HttpToolsProtocol):
             self._refuse(self._head_too_long())
 
     def on_message_begin(self) -> None:
-        """The first byte of a request."""
         super().on_message_begin()
         self._messages += 1
         self._reads(_Reading.HEAD)
 
     def on_headers_complete(self) -> None:
-        """The end of a head."""
         size = len(self.url) + sum(len(name) + len(value) + len(b": \r\n") for name, value in self.headers)
         if size > self._limits.max_head_bytes:
             raise self._head_too_long()
@@ -182,22 +173,18 @@ class Connection(HttpToolsProtocol):
         super()._start_asgi_task(cycle, without_chunks(cycle, app) if old else app)
 
     def on_message_complete(self) -> None:
-        """The end of a request."""
         super().on_message_complete()
         self._reads(_Reading.NOTHING)
 
     def on_response_complete(self) -> None:
-        """The end of an answer."""
         super().on_response_complete()
         self._since = self.loop.time()
 
     def pause_writing(self) -> None:
-        """The client does not read as fast as it is written to."""
         super().pause_writing()
         self._blocked = self.loop.time()
 
     def resume_writing(self) -> None:
-        """It does again."""
         super().resume_writing()
         self._blocked = None
 
@@ -224,7 +211,6 @@ class Connection(HttpToolsProtocol):
             self.transport.close()
 
     def _check_pace(self, now: float) -> None:
-        """Refuse what comes too slowly, or for too long."""
         what, still = self._reading.name.lower(), now - self._since
         if now > self._behind_at:
             found = f"came at less than {BYTES_A_SECOND} bytes a second and took more than {still:.0f} s (receive_timeout)"
@@ -282,8 +268,6 @@ class Connection(HttpToolsProtocol):
 
 
 def connections(limits: ConnectionLimits) -> Callable[..., Connection]:
-    """What makes uvicorn's connections."""
-
     def connection(**given: Any) -> Connection:
         return Connection(limits, **given)
 

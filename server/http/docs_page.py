@@ -138,7 +138,6 @@ def _row(name: str, field: Mapping[str, Any], description: str, *, required: boo
 
 
 def _kind(schema: Mapping[str, Any]) -> str:
-    """A schema's type in a few words, as HTML."""
     for several in ("anyOf", "oneOf"):
         if several in schema:
             kinds = [_kind(one) for one in schema[several] if "x-numeral" not in one]
@@ -163,7 +162,6 @@ def _answers(operation: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _answered(operation: Mapping[str, Any]) -> Iterator[str]:
-    """Examples of what comes if all goes well."""
     for response in operation["responses"].values():
         for content in response.get("content", {}).values():
             if "example" in content:
@@ -173,7 +171,6 @@ def _answered(operation: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _unsupported(kind: Kind) -> str:
-    """What becomes of fields that this server does not have, with what to do instead."""
     by_advice: dict[str, list[str]] = {}
     for name, field in FIELDS.items():
         if field.kind is kind:

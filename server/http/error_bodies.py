@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from http import HTTPStatus
 from types import MappingProxyType
-from typing import Literal
+from typing import Literal, NotRequired
 
 from typing_extensions import TypedDict
 
@@ -14,6 +14,7 @@ from server.errors import OUTCOMES, ErrorBody, ErrorDetail, http_body
 
 _ANTHROPIC_PATH = "/v1/messages"
 _KSERVE_PATH = "/v2"
+_THREAD = "thread"
 _ANTHROPIC_KINDS: Mapping[int, str] = MappingProxyType(
     {
         HTTPStatus.UNAUTHORIZED: "authentication_error",
@@ -27,11 +28,19 @@ _ANTHROPIC_KINDS: Mapping[int, str] = MappingProxyType(
 )
 
 
+class ThreadRefusal(TypedDict):
+    """What Anthropic's SDK acts on: without threads its tool runner sends the whole conversation with each request."""
+
+    error_code: Literal["thread_unsupported_request"]
+    unsupported: list[str]
+
+
 class AnthropicErrorDetail(TypedDict):
     """What went wrong, in Anthropic's words."""
 
     type: str
     message: str
+    details: NotRequired[ThreadRefusal]
 
 
 class AnthropicErrorBody(TypedDict):
@@ -53,12 +62,10 @@ AnyErrorBody = ErrorBody | AnthropicErrorBody | KserveErrorBody
 
 
 def body_of(error: JaxserveError, path: str) -> AnyErrorBody:
-    """The error as clients of `path` expect it."""
     return shaped(http_body(error)["error"], OUTCOMES[error.code].http, path)
 
 
 def speaks_anthropic(path: str) -> bool:
-    """Whether clients of a path are Anthropic's."""
     return path == _ANTHROPIC_PATH or path.startswith(_ANTHROPIC_PATH + "/")
 
 
@@ -69,4 +76,7 @@ def shaped(detail: ErrorDetail, status: int, path: str) -> AnyErrorBody:
     if not speaks_anthropic(path):
         return {"error": detail}
     kind = _ANTHROPIC_KINDS.get(status, "invalid_request_error" if status < HTTPStatus.INTERNAL_SERVER_ERROR else "api_error")
-    return {"type": "error", "error": {"type": kind, "message": detail["message"]}}
+    error: AnthropicErrorDetail = {"type": kind, "message": detail["message"]}
+    if detail["param"] == _THREAD:
+        error["details"] = {"error_code": "thread_unsupported_request", "unsupported": [_THREAD]}
+    return {"type": "error", "error": error}

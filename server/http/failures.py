@@ -17,15 +17,35 @@ from starlette.types import Receive, Scope, Send
 from jaxserve.errors import InvalidRequestError, JaxserveError
 from server.errors import OUTCOMES, ErrorDetail, http_headers
 from server.http.error_bodies import body_of, shaped
-from server.http.unserved import explained
 
 _encode = msgspec.json.Encoder().encode
 
 PIECE_BYTES = 256 * 1024  # of a long answer, on its way at a time
 
+# Prefixes of paths; what follows is nothing or begins with a slash.
+_NOT_YET = (
+    "/v1/embeddings",
+    "/v1/uploads",
+    "/v1/messages/batches",
+    "/v1/load_lora_adapter",
+    "/v1/unload_lora_adapter",
+    "/v1/rerank",
+    "/v2/rerank",
+    "/v1/score",
+    "/rerank",
+    "/score",
+    "/pooling",
+    "/classify",
+    "/sleep",
+    "/wake_up",
+    "/pause",
+    "/resume",
+)
+_NO_TEXT = ("/v1/audio", "/v1/images", "/v1/videos", "/v1/realtime", "/v1/moderations", "/v1/fine_tuning")
+_STORED = ("/v1/responses", "/v1/conversations", "/v1/chat/completions", "/v1/assistants", "/v1/threads", "/v1/vector_stores")
+
 
 def json_response(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    """A JSON answer."""
     return Response(_encode(content), status, headers, media_type="application/json")
 
 
@@ -52,7 +72,6 @@ class _Pieces(Response):
         self._pieces = pieces
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it."""
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         for piece in self._pieces:
             for start in range(0, len(piece), PIECE_BYTES):
@@ -62,7 +81,6 @@ class _Pieces(Response):
 
 
 def error_response(error: JaxserveError, path: str) -> Response:
-    """The answer to a request to `path` that failed."""
     return json_response(body_of(error, path), OUTCOMES[error.code].http, http_headers(error))
 
 
@@ -84,7 +102,6 @@ async def _on_invalid_body(request: Request, error: Exception) -> Response:
 
 
 async def _on_http_error(routes: Sequence[Route], request: Request, error: Exception) -> Response:
-    """Failures found by the framework: no such path, wrong method."""
     assert isinstance(error, HTTPException)
     status, path = HTTPStatus(error.status_code), _path_of(request)
     message = {
@@ -99,7 +116,6 @@ async def _on_http_error(routes: Sequence[Route], request: Request, error: Excep
 
 
 def methods_at(routes: Sequence[Route], path: str) -> set[str]:
-    """What may be done at a path."""
     methods = {method for route in routes if route.path_regex.match(path) for method in route.methods or ()}
     return methods | ({"HEAD"} if "GET" in methods else set())
 
@@ -145,3 +161,17 @@ def _path(location: Sequence[str | int], body: Any, *, missing: bool) -> str:
             path += f".{step}" if path else str(step)
             body = body.get(step)
     return path
+
+
+def explained(path: str) -> str:
+    if _under(path, _NOT_YET):
+        return f"{path} is not supported by this server yet"
+    if _under(path, _NO_TEXT):
+        return f"{path} is not supported: this server generates text"
+    if _under(path, _STORED):
+        return f"{path} is not supported: this server stores nothing"
+    return f"there is nothing at {path}"
+
+
+def _under(path: str, prefixes: tuple[str, ...]) -> bool:
+    return any(path == prefix or path.startswith(prefix + "/") for prefix in prefixes)

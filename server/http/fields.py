@@ -6,12 +6,11 @@ Ranges are SamplingParams's and the engine's to check; the document of the API o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WrapValidator, create_model, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model, model_validator
 
 from jaxserve.engine.budgets import MAX_SALT_CHARS
 from jaxserve.sampling.params import (
@@ -26,23 +25,14 @@ from jaxserve.sampling.params import (
 )
 from jaxserve.types import ServiceClass
 from server.http.numbers import Integer, Number, integers
+from server.http.structured import ResponseFormat, StructuredFields, way_of
+from server.http.unions import described
+from server.structured import Way
 from server.unsupported.check import checked
 from server.unsupported.table import Unsupported
 
 _LONGEST_ID = 256
 _LONGEST_NUMBER = 20  # digits; Python refuses to read some thousands of them
-
-
-def described(what: str) -> WrapValidator:
-    """One message for a union, where pydantic would list how each of its members failed."""
-
-    def validate(value: Any, handler: Callable[[Any], Any]) -> Any:
-        try:
-            return handler(value)
-        except ValidationError as error:
-            raise PydanticCustomError("wrong_type", "must be {what}", {"what": what}) from error
-
-    return WrapValidator(validate)
 
 
 _BOTH_ENDS = {"add_generation_prompt": {"const": True}, "continue_final_message": {"const": True}}
@@ -58,7 +48,6 @@ def told(description: str | None = None, **schema: Any) -> Any:
 
 TokenId = Annotated[int, Field(json_schema_extra={"minimum": 0, "maximum": MAX_INT32})]
 TokenList = Annotated[list[TokenId], Field(fail_fast=True), BeforeValidator(integers)]
-TextList = Annotated[list[str], Field(fail_fast=True)]
 _StopText = Annotated[str, Field(json_schema_extra={"minLength": 1})]
 StopList = Annotated[list[_StopText], Field(fail_fast=True, json_schema_extra={"maxItems": MAX_STOP_STRINGS})]
 Stop = Annotated[
@@ -104,11 +93,12 @@ else:
     _Numbers = create_model("_Numbers", **{name: _numeric(declared) for name, declared in NUMBERS.items()})
 
 
-class EngineFields(_Numbers):
+class EngineFields(StructuredFields, _Numbers):
     """How to choose tokens and what the request may take: fields that every endpoint that generates knows by one name."""
 
     model_config = ConfigDict(strict=True)
     own_unsupported: ClassVar[Mapping[str, Unsupported]] = MappingProxyType({})
+    own_members: ClassVar[frozenset[str]] = frozenset()  # of objects, by their path, that only some endpoints know
 
     model: str | None = Field(None, description="the served model's name; the only one by default")
     stream: bool | None = Field(None, description="answer with server-sent events as the text comes")
@@ -135,7 +125,9 @@ class EngineFields(_Numbers):
     @model_validator(mode="before")
     @classmethod
     def _without_unsupported(cls, value: Any) -> Any:
-        return checked(value, cls.model_fields, own=cls.own_unsupported) if isinstance(value, dict) else value
+        if not isinstance(value, dict):
+            return value
+        return checked(value, cls.model_fields.keys() | cls.own_members, own=cls.own_unsupported)
 
     def sampling(self) -> dict[str, Any]:
         """The fields that SamplingParams knows under the same name."""
@@ -163,6 +155,7 @@ class SharedFields(EngineFields):
 
     stream_options: StreamOptions | None = None
     user: str | None = Field(None, description="a tag of the client's own, without effect")
+    response_format: ResponseFormat | None = Field(None, description="what form the output must have")
     n: Integer | None = told("outputs for a prompt", minimum=1, maximum=MAX_SEQUENCES)
     max_tokens: Integer | None = told("tokens of an output at most; 0 only with prompt_logprobs", minimum=0)
     stop: Stop | None = None
@@ -179,14 +172,25 @@ class SharedFields(EngineFields):
     return_token_ids: bool | None = Field(None, description="the answer tells the token ids of prompt and output")
     return_tokens_as_token_ids: bool | None = Field(None, description='log-probabilities name tokens as "token_id:7"')
 
+    def own_way(self) -> Iterator[Way]:
+        return way_of(self.response_format, "response_format")
+
     def sampling(self) -> dict[str, Any]:
-        """The fields that SamplingParams knows under the same name."""
         return super().sampling() | {name: getattr(self, name) for name in _SHARED_SAMPLING}
 
 
 _SHARED_SAMPLING = ("n", "max_tokens", "stop", "prompt_logprobs", "prompt_logprobs_start")
 _OPTIONS = ("cache_salt", "queue_timeout", "timeout", "max_total_tokens")
-_OTHER = ("model", "stream", "logit_bias", "service_tier", "service_class", "request_id", *_OPTIONS)
+_OTHER = (
+    "model",
+    "stream",
+    "logit_bias",
+    "service_tier",
+    "service_class",
+    "request_id",
+    *_OPTIONS,
+    *StructuredFields.model_fields,
+)
 _SAMPLING = tuple(name for name in EngineFields.model_fields if name not in _OTHER)
 
 

@@ -31,7 +31,6 @@ async def front_page(request: Request) -> HTMLResponse:
 
 
 def page(model: ModelInfo) -> str:
-    """The page of a server of the model."""
     names = " or ".join(f"<code>{escape(name)}</code>" for name in model.names)
     rows = "".join(f'<tr><td><a href="{path}">/{path}</a></td><td>{text}</td></tr>' for path, text in _LINKS.items())
     return (

@@ -11,7 +11,8 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from jaxserve.errors import CancelledRequestError, InvalidRequestError, JaxserveError
-from server.gateway.call import CURRENT, Call
+from server.context import RequestContext
+from server.gateway.call import Call
 from server.gateway.gateway import Gateway
 from server.gateway.idempotency import Add, fingerprint
 from server.gateway.refusals import rate_limit_headers
@@ -20,7 +21,6 @@ from server.http.disconnect import until_gone
 from server.http.failures import error_response, methods_at
 from server.http.headers import TENANT_HEADER
 from server.http.held import Bodies, check_without_body
-from server.observe.exchange import name_tenant
 from server.unsupported.notes import NOTES, Notes
 
 REPLAYED_HEADER = "Idempotency-Replayed"
@@ -38,12 +38,6 @@ class _Head(msgspec.Struct, frozen=True, array_like=True):
 class Gate:
     """Lets in who may come in. The body of a request is read before the application sees it, but after it is known whose it
     is, and never beyond the limits; only that of an upload is left to the application.
-
-    Args:
-        app: what answers.
-        gateway: who may come in.
-        bodies: those that are held.
-        routes: all that the application has.
     """
 
     def __init__(self, app: ASGIApp, gateway: Gateway, bodies: Bodies, routes: Sequence[BaseRoute]) -> None:
@@ -55,7 +49,6 @@ class Gate:
         self._decode_head = msgspec.msgpack.Decoder(_Head).decode
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one exchange."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -63,7 +56,7 @@ class Gate:
         access, upload = http_access(path), is_upload(method, path)
         try:
             call = self._gateway.call(scope["state"]["request_id"], _credentials(headers), access)
-            name_tenant(_tenant(call, headers))
+            scope["state"]["exchange"].name_tenant(_tenant(call, headers))
             keys = headers.getlist(_KEY_HEADER)
             if upload and keys:
                 raise InvalidRequestError(f"{_KEY_HEADER} is not taken with an upload", param=_KEY_HEADER)
@@ -92,8 +85,7 @@ class Gate:
         return ("GET" if method == "HEAD" else method) in methods_at(self._routes, path)
 
     async def _plain(self, call: Call, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, counting what is delivered."""
-        CURRENT.set(call)
+        scope["state"]["context"] = RequestContext(call, scope["state"]["exchange"])
         NOTES.set(notes := Notes(self._gateway.lenience))
 
         async def sending(message: Message) -> None:
@@ -109,7 +101,6 @@ class Gate:
             call.close()
 
     async def _keyed(self, call: Call, key: str, body: bytes, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer under an idempotency key."""
         tenant = _tenant(call, Headers(scope=scope))
         request = fingerprint((scope["method"].encode(), scope["path"].encode(), scope["query_string"], body))
 
@@ -146,7 +137,7 @@ class Gate:
 
     async def _record(self, call: Call, scope: Scope, body: bytes, add: Add) -> bool:
         """Let the application answer into a recording. It sees a client that stays until this task is cancelled."""
-        CURRENT.set(call)
+        scope["state"]["context"] = RequestContext(call, scope["state"]["exchange"])
         NOTES.set(notes := Notes(self._gateway.lenience))
         status = 0
 

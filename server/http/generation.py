@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
@@ -11,13 +12,17 @@ from typing import Any, cast
 
 import msgspec
 
+from jaxserve.chat_parsing import Delta as Part
 from jaxserve.engine.client import EngineClient, ModelInfo
 from jaxserve.engine.events import Delta, Event, Finished, PositionLogprobs, Started
 from jaxserve.types import FinishReason
-from server.http.fields import StreamOptions
+from server.events import ReadDelta, ReadFinished
+from server.http.fields import EngineFields, StreamOptions
 from server.http.replies import Reason, UsageReply
 from server.http.sse import DONE
+from server.requests import RequestJob
 from server.streams import Events
+from server.tally import Tally
 
 MANY_POSITIONS = 64  # with log-probabilities: writing so many takes longer than going to a thread for it
 
@@ -27,61 +32,58 @@ _FINGERPRINT = 16  # of its letters: enough to tell models apart
 
 
 @dataclass(slots=True)
-class Tally:
-    """Token counts of a request so far. A prompt counts once, however many sequences it has."""
-
-    prompt: int = 0
-    cached: int = 0
-    completion: int = 0
-
-    def add(self, event: Event) -> None:
-        """Count one event."""
-        if isinstance(event, Delta):
-            self.completion += len(event.token_ids)
-        elif isinstance(event, Started):
-            self.prompt += len(event.prompt_token_ids)
-            self.cached += event.cached_tokens
-
-    def reply(self) -> UsageReply:
-        """The counts in OpenAI's shape."""
-        return {
-            "prompt_tokens": self.prompt,
-            "completion_tokens": self.completion,
-            "total_tokens": self.prompt + self.completion,
-            "prompt_tokens_details": {"cached_tokens": self.cached},
-        }
-
-
-@dataclass(slots=True)
 class Gathered:
-    """One whole sequence; `matched` is the stop string that ended it."""
+    """One whole sequence; `matched` is the stop string that ended it, `parts` what its text was read as, if it was."""
 
     started: Started
     text: list[str] = field(default_factory=list)
+    parts: list[Part] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[PositionLogprobs] = field(default_factory=list)
-    reason: Reason = "stop"
+    finish_reason: Reason = "stop"
     matched: str | None = None
 
     def add(self, event: Delta | Finished) -> None:
-        """Take in an event of the sequence."""
         if isinstance(event, Delta):
             self.text.append(event.text)
             self.token_ids.extend(event.token_ids)
             self.logprobs.extend(event.logprobs or ())
+            if isinstance(event, ReadDelta):
+                self.parts.extend(event.parts)
         else:
-            self.reason = reason_of(event)
+            self.finish_reason = reason_of(event)
             self.matched = matched_text(event)
 
 
-def fingerprint_of(model: ModelInfo) -> str | None:
-    """system_fingerprint: who gets the same one was answered by the same weights and configuration."""
-    return f"fp_{model.fingerprint[:_FINGERPRINT]}" if model.fingerprint else None
+def usage_reply(tally: Tally) -> UsageReply:
+    usage: UsageReply = {
+        "prompt_tokens": tally.prompt,
+        "completion_tokens": tally.completion,
+        "total_tokens": tally.prompt + tally.completion,
+        "prompt_tokens_details": {"cached_tokens": tally.cached},
+    }
+    if tally.reasoning:
+        usage["completion_tokens_details"] = {"reasoning_tokens": tally.reasoning}
+    return usage
+
+
+def head_of(model: ModelInfo, body: EngineFields, job: RequestJob, kind: str) -> dict[str, Any]:
+    """What an answer, or each chunk of one, begins with. The same system_fingerprint means the same weights and configuration."""
+    return {
+        "id": job.request_id,
+        "object": kind,
+        "created": int(time.time()),
+        "model": model.name,
+        "system_fingerprint": f"fp_{model.fingerprint[:_FINGERPRINT]}" if model.fingerprint else None,
+        **body.tier(),
+    }
 
 
 def reason_of(event: Finished) -> Reason:
     """finish_reason; what did not end by itself has become an error before it gets here."""
-    return cast(Reason, event.reason.value)
+    if isinstance(event, ReadFinished) and event.called:
+        return "tool_calls"
+    return cast(Reason, event.finish_reason.value)
 
 
 def matched_text(event: Finished) -> str | None:
@@ -94,7 +96,7 @@ async def without_output(events: Events) -> Events:
     async with aclosing(events):
         async for which, event in events:
             if isinstance(event, Finished):
-                yield which, replace(event, reason=FinishReason.LENGTH, matched=None)
+                yield which, replace(event, finish_reason=FinishReason.LENGTH, matched=None)
             elif not isinstance(event, Delta):
                 yield which, event
 
@@ -173,13 +175,13 @@ async def stream_frames(
         async for which, event in events:
             if include_usage:
                 tally.add(event)
-            usage = {"usage": tally.reply() if continuous else None} if include_usage else {}
+            usage = {"usage": usage_reply(tally) if continuous else None} if include_usage else {}
             made = partial(_frames, opening, partial(additions, which, event), usage)
             scores = event.prompt_logprobs if isinstance(event, Started) else None
             for frame in made() if scores is None else await client.run_long(made):
                 yield frame
     if include_usage:
-        yield opening + _encode({"choices": [], "usage": tally.reply()})[1:] + b"\n\n"
+        yield opening + _encode({"choices": [], "usage": usage_reply(tally)})[1:] + b"\n\n"
     yield DONE
 
 

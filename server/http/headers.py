@@ -1,15 +1,29 @@
-"""What headers say of a request: its tenant."""
+"""Whose an HTTP request is: what its headers say, and what is known of it further out."""
 
 from __future__ import annotations
 
 from starlette.datastructures import Headers
+from starlette.requests import Request
 
+from jaxserve.engine.client import EngineClient
 from jaxserve.types import RequestOptions
+from server.context import RequestContext
 from server.http.fields import EngineFields
 from server.requests import request_options
 
 # Believed as it comes: only a gateway that sets it, and drops what clients send, makes it mean something.
 TENANT_HEADER = "X-Tenant"
+
+
+def client_of(request: Request) -> EngineClient:
+    client: EngineClient = request.app.state.client
+    return client
+
+
+def context_of(request: Request) -> RequestContext:
+    """Whose work it is, as the gate said."""
+    context: RequestContext = request.scope["state"]["context"]
+    return context
 
 
 def options_of(body: EngineFields, headers: Headers) -> RequestOptions:

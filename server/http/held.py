@@ -17,12 +17,7 @@ _RETRY_SECONDS = 1.0  # bodies are held while they are answered: nobody knows wh
 
 
 class Held:
-    """One request's body.
-
-    Args:
-        bodies: where it counts.
-        account: whose it is.
-    """
+    """One request's body."""
 
     def __init__(self, bodies: Bodies, account: str) -> None:
         self._bodies = bodies
@@ -50,7 +45,6 @@ class Held:
                 return b"".join(parts)
 
     def release(self) -> None:
-        """It is not held any more."""
         self._bodies.give_back(self._account, self._bytes)
         self._bytes = 0
 
@@ -65,9 +59,6 @@ class Bodies:
 
     An account has a quarter of it at most, or one body, so that others find room; where there are no API keys all clients are
     one account, which may have everything.
-
-    Args:
-        config: has the limits.
     """
 
     def __init__(self, config: ServerConfig) -> None:
@@ -99,7 +90,6 @@ class Bodies:
         self._of_account[account] += more
 
     def give_back(self, account: str, size: int) -> None:
-        """So many bytes of an account are not held any more."""
         self._of_account[account] -= size
         if not self._of_account[account]:
             del self._of_account[account]

@@ -62,7 +62,6 @@ class TextLogprobs:
         return reply
 
     def output(self, positions: Sequence[PositionLogprobs]) -> CompletionLogprobsReply:
-        """That of new tokens."""
         reply: CompletionLogprobsReply = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
         self._append(reply, positions)
         reply["text_offset"] = [self._place(position.chosen.token_id, position.chosen.raw) for position in positions]
@@ -99,7 +98,6 @@ class TextLogprobs:
 
 
 def joined(first: CompletionLogprobsReply, second: CompletionLogprobsReply) -> CompletionLogprobsReply:
-    """Prompt and output together."""
     return {
         "tokens": first["tokens"] + second["tokens"],
         "token_logprobs": first["token_logprobs"] + second["token_logprobs"],

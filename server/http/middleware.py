@@ -1,11 +1,12 @@
-"""What every HTTP exchange gets: a request id, and an answer even where the code under it breaks."""
+"""What every HTTP exchange gets: its operation's one path, HEAD, a request id, and an answer even where code breaks."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from jaxserve.errors import InternalError
@@ -15,6 +16,9 @@ from server.requests import new_id
 
 _LOG = logging.getLogger(__name__)
 _LONGEST_ID = 256
+_VERSION = "/v1"
+# First parts of paths under /v1: clients whose base URL lacks it leave it out.
+_VERSIONED = frozenset({"models", "chat", "completions", "responses", "messages", "files", "batches", "embeddings"})
 
 
 class Envelope:
@@ -24,7 +28,6 @@ class Envelope:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one exchange."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -51,3 +54,45 @@ class Envelope:
                 raise
             failure = InternalError("the server failed to answer this request")
             await error_response(failure, scope["path"])(scope, receive, send_with_id)
+
+
+class Paths:
+    """Gives every request the one path that its operation has, before anything looks at it: who may use it, what is counted.
+
+    The request is answered at once, as it came. A redirect would lose the body of many clients, and the key of some.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            path = canonical(scope["path"])
+            if path != scope["path"]:
+                scope = {**scope, "path": path, "raw_path": path.encode(errors="surrogateescape")}
+        await self._app(scope, receive, send)
+
+
+def canonical(path: str) -> str:
+    path = path.rstrip("/") or "/"
+    return _VERSION + path if path[1:].partition("/")[0] in _VERSIONED else path
+
+
+class Heads:
+    """Lets whatever takes GET take HEAD."""
+
+    def __init__(self, app: ASGIApp, routes: Sequence[BaseRoute]) -> None:
+        self._app = app
+        self._getting = [route.path_regex for route in routes if isinstance(route, Route) and "GET" in (route.methods or ())]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] != "HEAD" or not any(one.match(scope["path"]) for one in self._getting):
+            await self._app(scope, receive, send)
+            return
+
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.body":
+                message = {**message, "body": b""}  # the connection, which sees HEAD, would not send it either
+            await send(message)
+
+        await self._app({**scope, "method": "GET"}, receive, sending)

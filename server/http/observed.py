@@ -18,11 +18,7 @@ _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"
 
 
 class RouteNames:
-    """Names paths by the template of the route that takes them: there are as many paths as clients think of.
-
-    Args:
-        routes: all that the application has.
-    """
+    """Names paths by the template of the route that takes them: there are as many paths as clients think of."""
 
     def __init__(self, routes: Iterable[BaseRoute]) -> None:
         found = [route for route in routes if isinstance(route, Route)]
@@ -30,20 +26,13 @@ class RouteNames:
         self._templates = [(route.path_regex, route.path) for route in found if route.path not in self._plain]
 
     def of(self, path: str) -> str:
-        """The template of a path."""
         if path in self._plain:
             return path
         return next((template for pattern, template in self._templates if pattern.match(path)), UNMATCHED)
 
 
 class Observed:
-    """Watches every exchange of an application.
-
-    Args:
-        app: what answers.
-        observatory: told of each exchange.
-        names: of the application's routes.
-    """
+    """Watches every exchange of an application."""
 
     def __init__(self, app: ASGIApp, observatory: Observatory, names: RouteNames) -> None:
         self._app = app
@@ -51,7 +40,6 @@ class Observed:
         self._names = names
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one exchange."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -63,6 +51,7 @@ class Observed:
             traceparent=Headers(scope=scope).get("traceparent", ""),
             status=ABORTED,
         )
+        scope["state"]["exchange"] = exchange
         with ExitStack() as stack:
             stack.enter_context(self._observatory.watching(exchange))
 

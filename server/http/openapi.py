@@ -15,7 +15,7 @@ from server.errors import OUTCOMES, ErrorBody
 from server.http.descriptions import describe
 from server.http.schemas import fit
 
-Answers = dict[int | str, dict[str, Any]]
+Responses = dict[int | str, dict[str, Any]]
 
 _WHOLE = 2**65  # the longest whole number that a limit is
 
@@ -65,7 +65,7 @@ _EVENT = {
 }
 
 
-def failures(codes: Iterable[ErrorCode], body: Any = ErrorBody) -> Answers:
+def failures(codes: Iterable[ErrorCode], body: Any = ErrorBody) -> Responses:
     """What is documented of failures: each status once, with the codes that it stands for."""
     by_status: dict[int, list[ErrorCode]] = {}
     for code in codes:
@@ -82,7 +82,7 @@ def _failure(status: int, codes: list[ErrorCode], body: Any) -> dict[str, Any]:
     }
 
 
-def answer(reply: Any, example: Any, *, streamed: str | None = None) -> Answers:
+def answer(reply: Any, example: Any, *, streamed: str | None = None) -> Responses:
     """What is documented of success: a reply with an example, and an example of the stream where there may be one."""
     content: dict[str, Any] = {"application/json": {"example": example}}
     if streamed is not None:
@@ -91,8 +91,6 @@ def answer(reply: Any, example: Any, *, streamed: str | None = None) -> Answers:
 
 
 def install(app: FastAPI) -> None:
-    """Let the app describe itself so."""
-
     @functools.cache
     def openapi() -> dict[str, Any]:
         return _document(app)

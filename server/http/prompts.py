@@ -52,10 +52,8 @@ def cut(client: EngineClient, tokens: Sequence[int], limit: int, output: int | N
 
 
 def tokens_of(prompt: Prompt) -> list[int]:
-    """The tokens of a rendered conversation."""
     return cast(TokensPrompt, prompt)["prompt_token_ids"]
 
 
 def engine_prompt(prompt: TextOrIds) -> Prompt:
-    """The prompt as the engine takes it."""
     return prompt if isinstance(prompt, str) else {"prompt_token_ids": prompt}

@@ -8,9 +8,11 @@ from pydantic import ConfigDict, Field
 
 from jaxserve.sampling.params import MAX_LOGPROBS
 from server.http.conversation import Messages
-from server.http.fields import ONE_END, SharedFields, TokenList, described, told
+from server.http.fields import ONE_END, SharedFields, TokenList, told
 from server.http.numbers import Integer
 from server.http.prompts import MAX_PROMPTS
+from server.http.tools import ThinkingFields, ToolFields
+from server.http.unions import described
 
 _Text = Annotated[str, Field(json_schema_extra={"minLength": 1})]
 _SOME = Field(fail_fast=True, json_schema_extra={"minItems": 1, "maxItems": MAX_PROMPTS})
@@ -23,7 +25,7 @@ PromptField = Annotated[
 ]
 
 
-class ChatRequest(SharedFields):
+class ChatRequest(SharedFields, ToolFields, ThinkingFields):
     """Body of POST /v1/chat/completions."""
 
     model_config = ConfigDict(
@@ -31,6 +33,19 @@ class ChatRequest(SharedFields):
             **ONE_END,
             "examples": [
                 {"messages": [{"role": "user", "content": "What is 17 + 25?"}], "temperature": 0, "max_tokens": 16},
+                {
+                    "messages": [{"role": "user", "content": "What is 1234 * 56?"}],
+                    "tools": [
+                        {
+                            "type": "function",
+                            "function": {
+                                "name": "calculator",
+                                "parameters": {"type": "object", "properties": {"expression": {"type": "string"}}},
+                            },
+                        }
+                    ],
+                    "tool_choice": "auto",
+                },
                 {
                     "messages": [
                         {"role": "developer", "content": "Answer in one word."},
@@ -55,7 +70,6 @@ class ChatRequest(SharedFields):
     continue_final_message: bool | None = Field(None, description="go on with the last message instead of answering it")
 
     def with_logprobs(self) -> bool:
-        """Whether the answer tells log-probabilities."""
         return bool(self.top_logprobs) if self.logprobs is None else self.logprobs
 
 

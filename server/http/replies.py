@@ -7,13 +7,19 @@ from typing import Annotated, Literal, NotRequired
 from pydantic import Field
 from typing_extensions import TypedDict
 
-Reason = Literal["stop", "length"]
+Reason = Literal["stop", "length", "tool_calls"]
 
 
 class PromptTokensDetails(TypedDict):
     """More about the prompt's tokens."""
 
     cached_tokens: int
+
+
+class CompletionTokensDetails(TypedDict):
+    """More about the output's tokens."""
+
+    reasoning_tokens: int
 
 
 class UsageReply(TypedDict):
@@ -23,6 +29,7 @@ class UsageReply(TypedDict):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails
+    completion_tokens_details: NotRequired[CompletionTokensDetails]
 
 
 class AlternativeReply(TypedDict):
@@ -66,12 +73,30 @@ class PromptTokenReply(TypedDict):
 PromptLogprobsReply = list[dict[str, PromptTokenReply] | None]
 
 
+class CalledFunctionReply(TypedDict):
+    """The function that is called, and the JSON text of its arguments."""
+
+    name: str
+    arguments: str
+
+
+class ToolCallReply(TypedDict):
+    """A call of a tool."""
+
+    id: str
+    type: Literal["function"]
+    function: CalledFunctionReply
+
+
 class MessageReply(TypedDict):
     """The assistant's message."""
 
     role: Literal["assistant"]
-    content: str
+    content: str | None
     refusal: None
+    reasoning: NotRequired[Annotated[str, Field(description="what was thought before the answer")]]
+    reasoning_content: NotRequired[Annotated[str, Field(description="reasoning, for older clients")]]
+    tool_calls: NotRequired[list[ToolCallReply]]
 
 
 class ChatChoiceReply(TypedDict):
@@ -99,11 +124,30 @@ class ChatReply(TypedDict):
     prompt_token_ids: NotRequired[list[int]]
 
 
+class CalledFunctionDeltaReply(TypedDict):
+    """The function's name, at first, and the next piece of its arguments."""
+
+    name: NotRequired[str]
+    arguments: str
+
+
+class ToolCallDeltaReply(TypedDict):
+    """What a chunk adds to one of the calls."""
+
+    index: int
+    id: NotRequired[str]
+    type: NotRequired[Literal["function"]]
+    function: CalledFunctionDeltaReply
+
+
 class ChatDeltaReply(TypedDict):
     """What a chunk adds to the message."""
 
     role: NotRequired[Literal["assistant"]]
-    content: NotRequired[str]
+    content: NotRequired[str | None]
+    reasoning: NotRequired[str]
+    reasoning_content: NotRequired[str]
+    tool_calls: NotRequired[list[ToolCallDeltaReply]]
 
 
 class ChatChunkChoiceReply(TypedDict):

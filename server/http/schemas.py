@@ -57,7 +57,6 @@ def fit(document: dict[str, Any], client: EngineClient) -> None:
 
 
 def _bodies(document: Mapping[str, Any], schemas: Mapping[str, Any]) -> set[str]:
-    """Names of schemas that bodies are made of."""
     waiting = [
         node["$ref"]
         for path in document["paths"].values()
@@ -75,7 +74,6 @@ def _bodies(document: Mapping[str, Any], schemas: Mapping[str, Any]) -> set[str]
 
 
 def _nodes(value: Any) -> Iterator[dict[str, Any]]:
-    """Every object in a JSON value."""
     if isinstance(value, dict):
         yield value
     for item in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():

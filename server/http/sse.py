@@ -25,7 +25,6 @@ KEEP_ALIVE = b": keep-alive\n\n"  # a comment, which clients pass over
 
 
 def frame(content: Any) -> bytes:
-    """One event."""
     return b"data: " + _encode(content) + b"\n\n"
 
 
@@ -36,7 +35,6 @@ def event_frame(content: Mapping[str, Any]) -> bytes:
 
 
 def error_frame(error: JaxserveError) -> bytes:
-    """The last event of a stream of OpenAI's chunks that failed."""
     return frame(http_body(error))
 
 
@@ -75,8 +73,6 @@ class EventStream(Response):
 
     Args:
         first: its first frame, which may be still to come.
-        frames: the others.
-        failed: makes the last frame of one that failed.
         silence: seconds without a frame after which a comment is sent.
     """
 
@@ -136,7 +132,6 @@ class _Pieces:
         self._sent = time.monotonic()
 
     async def send(self, piece: bytes) -> None:
-        """Send a piece; waits for a client that does not read."""
         self._sending = True
         await self._send({"type": "http.response.body", "body": piece, "more_body": True})
         self._sending = False

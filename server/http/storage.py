@@ -13,8 +13,7 @@ from jaxserve.config.fields import ServerConfig
 from jaxserve.engine.budgets import check_options
 from jaxserve.errors import InvalidRequestError, NotFoundError
 from server.batches.store import Store
-from server.gateway.call import CURRENT
-from server.http.headers import TENANT_HEADER
+from server.http.headers import TENANT_HEADER, context_of
 from server.requests import in_words_of_client, request_options
 
 Given = ParamSpec("Given")
@@ -24,12 +23,7 @@ _THREADS = 4  # that wait for the disk, and so never for what other work shares 
 
 
 class Storage:
-    """A store and the threads that use it.
-
-    Attributes:
-        store: files and batches.
-        max_file_bytes: of one upload.
-    """
+    """A store and the threads that use it."""
 
     def __init__(self, store: Store, max_file_bytes: int) -> None:
         self.store = store
@@ -65,7 +59,7 @@ def owner_of(request: Request) -> str:
 
     Raises InvalidRequestError for a header that names none.
     """
-    call = CURRENT.get()
+    call = context_of(request).call
     if call is not None and call.principal.tenant is not None:
         return call.principal.tenant
     options = request_options(request.headers.getlist(TENANT_HEADER), {}, tenant_name=TENANT_HEADER)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -16,13 +18,13 @@ from jaxserve.errors import InvalidRequestError
 # takes as long as some values of a list.
 MAX_VALUES = 524_288
 _A_MEMBER = 3
+LARGE = 64 * 1024  # bytes: smaller ones take a few milliseconds at most
 
 
 class StrictJsonRoute(APIRoute):
     """A route that reads its body with msgspec: stricter than the standard library's parser, and faster."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """The framework's handler, given a stricter request."""
         handle = super().get_route_handler()
 
         async def strict(request: Request) -> Response:
@@ -52,3 +54,21 @@ class _StrictRequest(Request):
             raise json.JSONDecodeError("it is nested too deeply", "", 0) from error
         except msgspec.DecodeError as error:
             raise json.JSONDecodeError(str(error), "", 0) from error
+
+
+class LargeBodies:
+    """Whose turn it is; belongs to one event loop."""
+
+    def __init__(self) -> None:
+        self._turn = asyncio.Lock()
+
+    async def turn(self, size: int) -> None:
+        """Wait until a body of so many bytes may be read. All that its task does before it waits again counts as reading."""
+        if size < LARGE:
+            return
+        await self._turn.acquire()
+        asyncio.get_running_loop().call_soon(self._over, time.perf_counter())
+
+    def _over(self, began: float) -> None:
+        """The reading task waits for something."""
+        asyncio.get_running_loop().call_later(time.perf_counter() - began, self._turn.release)

@@ -10,14 +10,18 @@ from pydantic_core import PydanticCustomError
 
 from jaxserve.engine.client import EngineClient
 from jaxserve.tokenizer.base import token_text
+from server.chat.asked import AskedChat
+from server.chat.prepare import prepare_chat
 from server.http import examples
 from server.http.conversation import Messages, plain
 from server.http.disconnect import until_gone
 from server.http.fields import ONE_END, TokenList
+from server.http.headers import client_of, context_of
 from server.http.openapi import ASKING, answer, failures
 from server.http.prompts import tokens_of
 from server.http.replies import DetokenizeReply, TokenizeReply, TokenizerInfoReply
 from server.http.strict_json import StrictJsonRoute
+from server.http.tools import ThinkingFields, ToolFields
 from server.requests import check_model, check_not_empty, template_arguments
 from server.tokenizing import counted, decode
 from server.unsupported.check import checked
@@ -26,8 +30,6 @@ router = APIRouter(route_class=StrictJsonRoute)
 
 
 class _TokenizeFields(BaseModel):
-    """Fields of both ways to ask for tokens."""
-
     model_config = ConfigDict(strict=True)
 
     model: str | None = None
@@ -53,7 +55,7 @@ class TokenizeTextRequest(_TokenizeFields):
         return value
 
 
-class TokenizeChatRequest(_TokenizeFields):
+class TokenizeChatRequest(_TokenizeFields, ToolFields, ThinkingFields):
     """A conversation to write as one prompt and tokenize."""
 
     model_config = ConfigDict(json_schema_extra={**ONE_END, "examples": [{"messages": [{"role": "user", "content": "hi"}]}]})
@@ -91,9 +93,9 @@ class DetokenizeRequest(BaseModel):
 @router.post("/tokenize", responses={**answer(TokenizeReply, examples.TOKENS), **failures(ASKING)}, tags=["tokens"])
 async def tokenize(body: TokenizeRequest, request: Request) -> TokenizeReply:
     """Tokens of a text, or of a conversation as the model sees it."""
-    client: EngineClient = request.app.state.client
-    check_model(client, body.model)
-    tokens = await until_gone(request.receive, counted(_tokens(client, body)))
+    client, context = client_of(request), context_of(request)
+    check_model(client, body.model, context)
+    tokens = await until_gone(request.receive, counted(_tokens(client, body), context))
     texts = [token_text(client.tokenizer, token) for token in tokens] if body.return_token_strs else None
     return {"count": len(tokens), "max_model_len": client.model.max_model_len, "tokens": tokens, "token_strs": texts}
 
@@ -112,15 +114,18 @@ async def _chat_tokens(client: EngineClient, body: TokenizeChatRequest) -> list[
         add_generation_prompt=body.add_generation_prompt,
         continue_final_message=bool(body.continue_final_message),
     )
-    return tokens_of(await client.render_chat(plain(body.messages), arguments))
+    asked = AskedChat(
+        messages=plain(body.messages), arguments=arguments, tools=body.asked_tools(), thinking=body.asked_thinking()
+    )
+    return tokens_of((await prepare_chat(client, asked)).prompt)
 
 
 @router.post("/detokenize", responses={**answer(DetokenizeReply, {"prompt": "hi"}), **failures(ASKING)}, tags=["tokens"])
 async def detokenize(body: DetokenizeRequest, request: Request) -> DetokenizeReply:
     """The text of tokens, special ones written out."""
-    client: EngineClient = request.app.state.client
-    check_model(client, body.model)
-    return {"prompt": await until_gone(request.receive, counted(decode(client, body.tokens, "tokens")))}
+    client, context = client_of(request), context_of(request)
+    check_model(client, body.model, context)
+    return {"prompt": await until_gone(request.receive, counted(decode(client, body.tokens, "tokens"), context))}
 
 
 @router.get("/tokenizer_info", responses={**answer(TokenizerInfoReply, examples.TOKENIZER), **failures(ASKING)}, tags=["tokens"])

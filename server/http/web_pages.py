@@ -74,19 +74,13 @@ def _refusal(name: str, value: str, what: str, flag: str) -> PermissionDeniedErr
 
 
 class Pages:
-    """Refuses what pages may not send, before anything else looks at it.
-
-    Args:
-        app: what answers.
-        rules: which pages may.
-    """
+    """Refuses what pages may not send, before anything else looks at it."""
 
     def __init__(self, app: ASGIApp, rules: PageRules) -> None:
         self._app = app
         self._rules = rules
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one exchange."""
         if scope["type"] == "http":
             try:
                 self._rules.check(Headers(scope=scope), scope["method"])
@@ -97,12 +91,7 @@ class Pages:
 
 
 class Cors(CORSMiddleware):
-    """Tells browsers which pages may read answers, errors too, with all of their headers.
-
-    Args:
-        app: what answers.
-        origins: of those pages.
-    """
+    """Tells browsers which pages may read answers, errors too, with all of their headers."""
 
     def __init__(self, app: ASGIApp, origins: frozenset[str]) -> None:
         super().__init__(
@@ -115,11 +104,9 @@ class Cors(CORSMiddleware):
         )
 
     def is_allowed_origin(self, origin: str) -> bool:
-        """Whether pages of an origin may."""
         return super().is_allowed_origin(origin.lower())
 
     def preflight_response(self, request_headers: Headers) -> Response:
-        """What a browser is told that asks before it sends a request."""
         origin = request_headers["origin"]
         if not self.is_allowed_origin(origin):
             return error_response(_refusal("Origin", origin, "is of another server's page", f"--allowed-origins {origin}"), "")

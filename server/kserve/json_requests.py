@@ -54,8 +54,6 @@ def infer_request(
     """A request, and the names of outputs that are wanted as bytes, None for all.
 
     Args:
-        model: name of the model, of the path.
-        version: of the model, of the path; or nothing.
         body: JSON, and after it the contents of tensors that say how long theirs are.
         json_bytes: how long the JSON is; None for all of the body.
 
@@ -145,7 +143,6 @@ def _contents(tensor: _Input) -> bytes:
 
 
 def _flat(data: Any) -> Iterator[Any]:
-    """Elements of `data`, which may be nested as the shape is."""
     for item in data if isinstance(data, list) else ():
         if isinstance(item, list):
             yield from _flat(item)

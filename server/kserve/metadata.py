@@ -10,6 +10,7 @@ from jaxserve.errors import JaxserveError
 from jaxserve.metrics import catalogue
 from jaxserve.metrics.catalogue import Metric
 from jaxserve.terminal.metrics_page import Page
+from server.context import RequestContext
 from server.kserve.requests import INPUTS, OUTPUTS, REQUIRED, VERSION, check_version
 from server.proto import kserve_pb2 as pb
 from server.requests import check_model, may_use
@@ -21,13 +22,12 @@ _TYPES = {"BYTES": "TYPE_STRING", "BOOL": "TYPE_BOOL", "FP32": "TYPE_FP32", "UIN
 
 
 def server_metadata() -> pb.ServerMetadataResponse:
-    """Which server it is."""
     return pb.ServerMetadataResponse(name="jaxserve", version=version("jaxserve"), extensions=EXTENSIONS)
 
 
-def model_metadata(client: EngineClient, name: str, model_version: str) -> pb.ModelMetadataResponse:
+def model_metadata(client: EngineClient, name: str, model_version: str, context: RequestContext) -> pb.ModelMetadataResponse:
     """The served model's tensors. Raises ModelNotFoundError."""
-    _check(client, name, model_version)
+    _check(client, name, model_version, context)
     reply = pb.ModelMetadataResponse(name=name or client.model.name, versions=[VERSION], platform=PLATFORM)
     for tensor, datatype in INPUTS.items():
         reply.inputs.add(name=tensor, datatype=datatype, shape=[1])
@@ -36,9 +36,9 @@ def model_metadata(client: EngineClient, name: str, model_version: str) -> pb.Mo
     return reply
 
 
-def model_config(client: EngineClient, name: str, model_version: str) -> pb.ModelConfig:
+def model_config(client: EngineClient, name: str, model_version: str, context: RequestContext) -> pb.ModelConfig:
     """The same as Triton's configuration of a model. Raises ModelNotFoundError."""
-    _check(client, name, model_version)
+    _check(client, name, model_version, context)
     config = pb.ModelConfig(name=name or client.model.name, platform=PLATFORM, backend=PLATFORM)
     for tensor, datatype in INPUTS.items():
         config.input.add(name=tensor, data_type=_TYPES[datatype], dims=[1], optional=tensor not in REQUIRED)
@@ -48,7 +48,9 @@ def model_config(client: EngineClient, name: str, model_version: str) -> pb.Mode
     return config
 
 
-def repository_index(client: EngineClient, ready: Callable[[], None], *, only_ready: bool) -> pb.RepositoryIndexResponse:
+def repository_index(
+    client: EngineClient, ready: Callable[[], None], context: RequestContext, *, only_ready: bool
+) -> pb.RepositoryIndexResponse:
     """Every name of the model, and whether requests for it are accepted, which `ready` raises a JaxserveError if they are not."""
     reply = pb.RepositoryIndexResponse()
     state, reason = "READY", ""
@@ -56,22 +58,17 @@ def repository_index(client: EngineClient, ready: Callable[[], None], *, only_re
         ready()
     except JaxserveError as error:
         state, reason = "UNAVAILABLE", error.message
-    if may_use(client) and (state == "READY" or not only_ready):
+    if may_use(client, context) and (state == "READY" or not only_ready):
         for name in client.model.names:
             reply.models.add(name=name, version=VERSION, state=state, reason=reason)
     return reply
 
 
-def model_statistics(client: EngineClient, name: str, model_version: str, metrics: bytes) -> pb.ModelStatisticsResponse:
-    """What requests took since the start. Raises ModelNotFoundError.
-
-    Args:
-        client: the engine.
-        name: of the model; empty for the only one.
-        model_version: its version, or nothing.
-        metrics: the Prometheus text, of all processes.
-    """
-    _check(client, name, model_version)
+def model_statistics(
+    client: EngineClient, name: str, model_version: str, metrics: bytes, context: RequestContext
+) -> pb.ModelStatisticsResponse:
+    """What requests took since the start. Raises ModelNotFoundError."""
+    _check(client, name, model_version, context)
     page = Page.read(metrics.decode(), 0.0)
     one = pb.ModelStatistics(name=name or client.model.name, version=VERSION)
     one.inference_count = round(page.value(catalogue.REQUESTS_FINISHED))
@@ -93,6 +90,6 @@ def _duration(page: Page, metric: Metric, *others: Metric) -> pb.StatisticDurati
     return pb.StatisticDuration(count=round(count), ns=round(seconds * _NANOSECONDS))
 
 
-def _check(client: EngineClient, name: str, model_version: str) -> None:
-    check_model(client, name)
+def _check(client: EngineClient, name: str, model_version: str, context: RequestContext) -> None:
+    check_model(client, name, context)
     check_version(model_version)

@@ -9,7 +9,9 @@ from typing import Any
 
 from jaxserve.errors import InvalidRequestError
 from jaxserve.sampling.params import NUMBERS
+from jaxserve.sampling.structured import FIELD
 from server.proto import kserve_pb2 as pb
+from server.structured import KINDS, WHITESPACE, Form, form_of, ways
 from server.unsupported.check import checked
 
 _INTEGERS = frozenset({"n", "max_tokens", "min_tokens", "seed", "logprobs", *(name for name in NUMBERS if NUMBERS[name].integer)})
@@ -17,21 +19,42 @@ _NUMBERS = NUMBERS.keys() - _INTEGERS
 _FLAGS = frozenset({"ignore_eos", "include_stop_str_in_output", "skip_special_tokens"})
 _LISTS = frozenset({"stop", "stop_token_ids", "allowed_token_ids"})
 SAMPLING = _INTEGERS | _NUMBERS | _FLAGS | _LISTS | {"logit_bias"}
+FORMS = frozenset({FIELD, WHITESPACE, *KINDS})
 
 _IS_ID = re.compile("[0-9]{1,10}")
 _WORDS = {"true": True, "false": False}
 
 
-def from_json(text: str, name: str) -> dict[str, Any]:
-    """SamplingParams' arguments from a JSON object called `name`. Raises InvalidRequestError."""
+def from_json(text: str, name: str) -> tuple[dict[str, Any], Form]:
+    """SamplingParams' arguments from a JSON object called `name`, and the form of the output. Raises InvalidRequestError."""
     try:
         fields = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InvalidRequestError(f"{name} must be a JSON object ({error})", param=name) from error
     if not isinstance(fields, dict):
         raise InvalidRequestError(f"{name} must be a JSON object", param=name)
-    kept = checked(fields, SAMPLING, prefix=f"{name}.")
-    return {key: sampling_value(key, value, f"{name}.{key}") for key, value in kept.items() if value is not None}
+    kept = checked(fields, SAMPLING | FORMS, prefix=f"{name}.")
+    form = form_in(kept, f"{name}.")
+    return {key: sampling_value(key, value, f"{name}.{key}") for key, value in kept.items() if value is not None}, form
+
+
+def form_in(fields: dict[str, Any], prefix: str) -> Form:
+    """The form of the output, taken out of the fields. Lists and objects may be JSON texts. Raises InvalidRequestError."""
+    given = {name: _value_of_form(name, fields.pop(name), prefix + name) for name in FORMS & fields.keys()}
+    return form_of(ways(given, prefix), given.get(WHITESPACE), prefix)
+
+
+def _value_of_form(key: str, value: Any, name: str) -> Any:
+    kind = {FIELD: (dict, "object"), "choice": (list, "list")}.get(KINDS.get(key, key))
+    if kind is None or not value:
+        return value
+    try:
+        found = json.loads(value) if isinstance(value, str) else value
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequestError(f"{name} must be a JSON {kind[1]} ({error})", param=name) from error
+    if not isinstance(found, kind[0]):
+        raise InvalidRequestError(f"{name} must be a JSON {kind[1]}", param=name)
+    return found
 
 
 def sampling_value(key: str, value: Any, name: str) -> Any:

@@ -21,8 +21,6 @@ _ONE_A_REQUEST = frozenset({"num_input_tokens"})
 
 @dataclass(slots=True)
 class _Sequence:
-    """What an answer says of one sequence."""
-
     text: str = ""
     tokens: int = 0
     reason: str = "None"  # Triton's word for none yet
@@ -30,9 +28,7 @@ class _Sequence:
     cumulative: float = 0.0
 
 
-class _Answers:
-    """Builds the answers of one request."""
-
+class _Replies:
     def __init__(self, inference: Inference, model: str) -> None:
         self._inference = inference
         self._model = model
@@ -41,17 +37,15 @@ class _Answers:
 
     @property
     def finished(self) -> bool:
-        """Whether every sequence has ended."""
         return all(one.reason != "None" for one in self._sequences)
 
     def add(self, event: Event) -> None:
-        """Take an event into the next answer."""
         if isinstance(event, Started):
             self._prompt_tokens = len(event.prompt_token_ids)
             return
         one = self._sequences[event.index]
         if isinstance(event, Finished):
-            one.reason = event.reason.value
+            one.reason = event.finish_reason.value
         else:
             _extend(one, event)
 
@@ -88,7 +82,7 @@ async def answers(inference: Inference, model: str, events: Events) -> AsyncGene
 
     Closing it closes the events.
     """
-    building = _Answers(inference, model)
+    building = _Replies(inference, model)
     async with aclosing(events):
         async for _, event in events:
             building.add(event)

@@ -8,11 +8,14 @@ from typing import Any
 
 from jaxserve.engine.client import EngineClient
 from jaxserve.errors import InvalidRequestError, ModelNotFoundError
+from jaxserve.sampling.structured import FIELD
 from jaxserve.types import RequestOptions
-from server.kserve.parameters import SAMPLING, from_json, plain, sampling_value
+from server.context import RequestContext
+from server.kserve.parameters import FORMS, SAMPLING, form_in, from_json, plain, sampling_value
 from server.kserve.tensors import inputs_of, one_bool, one_text
 from server.proto import kserve_pb2 as pb
-from server.requests import Job, admit, check_not_empty, new_id, sampling_params
+from server.requests import RequestJob, admit, check_not_empty, new_id, sampling_params
+from server.structured import Form
 from server.unsupported.check import checked
 
 VERSION = "1"  # the only one of the model
@@ -51,6 +54,7 @@ class Carrier:
         deadline: what they call a time limit that is not in the request.
     """
 
+    context: RequestContext
     options_of: Callable[[Mapping[str, Any]], RequestOptions]
     tenant: str
     deadline: str = "timeout"
@@ -62,30 +66,20 @@ class Inference:
 
     Attributes:
         id: the client's name for it, which every answer repeats; not unique.
-        job: what the engine runs.
-        stream: whether to answer piece by piece.
         echo: text that goes before each whole output.
         outputs: names of the output tensors, in order.
     """
 
     id: str
-    job: Job
+    job: RequestJob
     stream: bool
     echo: str
     outputs: tuple[str, ...]
 
 
 def inference_of(client: EngineClient, request: pb.ModelInferRequest, carrier: Carrier) -> Inference:
-    """Read a request.
-
-    Args:
-        client: the engine.
-        request: what was asked.
-        carrier: what brought it.
-
-    Raises InvalidRequestError naming the tensor or parameter, ModelNotFoundError, DeadlineError.
-    """
-    admit(client, request.model_name)
+    """Read a request. Raises InvalidRequestError naming the tensor or parameter, ModelNotFoundError, DeadlineError."""
+    admit(client, request.model_name, carrier.context)
     check_version(request.model_version)
     inputs = inputs_of(request)
     for name in inputs:
@@ -100,10 +94,14 @@ def inference_of(client: EngineClient, request: pb.ModelInferRequest, carrier: C
     if stream and not flags.get("exclude_input_in_output", True):
         raise InvalidRequestError("exclude_input_in_output must be true with stream", param="exclude_input_in_output")
     outputs = _outputs(request, flags)
-    fields, options = _parameters(request)
+    fields, options, form = _parameters(request)
     own_names = {"prompt": "text_input", "tenant": carrier.tenant}
     if "sampling_parameters" in inputs:
-        given = from_json(one_text(*inputs["sampling_parameters"]), "sampling_parameters")
+        given, given_form = from_json(one_text(*inputs["sampling_parameters"]), "sampling_parameters")
+        if form.params is not None and given_form.params is not None:
+            name = form.names[FIELD]
+            raise InvalidRequestError(f"{name} cannot be given together with {given_form.names[FIELD]}", param=name)
+        form = given_form if form.params is None else form
         twice = min(given.keys() & fields.keys(), default=None)
         if twice is not None:
             raise InvalidRequestError(f"parameters.{twice} is in sampling_parameters too", param=f"parameters.{twice}")
@@ -111,13 +109,14 @@ def inference_of(client: EngineClient, request: pb.ModelInferRequest, carrier: C
         fields |= given
     else:
         names = own_names
-    names = {**{name: f"parameters.{name}" for name in (*SAMPLING, *_OPTIONS, "timeout")}, **names}
+    names = {**{name: f"parameters.{name}" for name in (*SAMPLING, *_OPTIONS, "timeout")}, **names, **form.names}
+    fields[FIELD] = form.params
     if {"cumulative_logprob", "logprobs"}.intersection(outputs):
         fields.setdefault("logprobs", 0)
     granted = carrier.options_of(options)
     if granted.timeout != options.get("timeout"):
         names["timeout"] = carrier.deadline
-    job = Job(
+    job = RequestJob(
         request_id=new_id("infer"),
         prompts=(text,),
         params=sampling_params(client, {"max_tokens": _DEFAULT_MAX_TOKENS, **fields}, names),
@@ -145,12 +144,14 @@ def _outputs(request: pb.ModelInferRequest, flags: dict[str, bool]) -> tuple[str
     return tuple(name for name in OUTPUTS if name in wanted)
 
 
-def _parameters(request: pb.ModelInferRequest) -> tuple[dict[str, Any], dict[str, Any]]:
-    """SamplingParams' arguments and options of the parameters map."""
+def _parameters(request: pb.ModelInferRequest) -> tuple[dict[str, Any], dict[str, Any], Form]:
+    """SamplingParams' arguments, options and the form of the output of the parameters map."""
     fields: dict[str, Any] = {}
     options: dict[str, Any] = {}
     given = {key: plain(parameter, f"parameters.{key[:100]}") for key, parameter in request.parameters.items()}
-    for key, value in checked(given, SAMPLING, prefix="parameters.").items():
+    kept = checked(given, SAMPLING | FORMS, prefix="parameters.")
+    form = form_in(kept, "parameters.")
+    for key, value in kept.items():
         name = f"parameters.{key[:100]}"
         if key in _OPTIONS:
             options[key] = _option(key, value, name)
@@ -158,7 +159,7 @@ def _parameters(request: pb.ModelInferRequest) -> tuple[dict[str, Any], dict[str
             options[key] = _seconds(value, name)
         elif key != "triton_enable_empty_final_response":  # the last answer of a stream has no text anyway
             fields[key] = sampling_value(key, value, name)
-    return fields, options
+    return fields, options, form
 
 
 def _option(key: str, value: Any, name: str) -> Any:

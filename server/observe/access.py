@@ -22,7 +22,6 @@ _PROBES = frozenset(
 
 
 def log_access(exchange: Exchange) -> None:
-    """Write the line of an exchange that is over."""
     level = logging.DEBUG if exchange.route in _PROBES else logging.INFO
     if logger.isEnabledFor(level):
         logger.log(level, "access", extra={FIELDS: access_fields(exchange)})
@@ -48,9 +47,9 @@ def access_fields(exchange: Exchange) -> dict[str, Any]:
     return {
         **fields,
         "tenant": ran[0].tenant,
-        "prompt_tokens": sum(one.prompt_tokens for one in ran),
-        "cached_tokens": sum(one.cached_tokens for one in ran),
-        "output_tokens": sum(one.output_tokens for one in ran),
+        "prompt_tokens": sum(one.tally.prompt for one in ran),
+        "cached_tokens": sum(one.tally.cached for one in ran),
+        "output_tokens": sum(one.tally.completion for one in ran),
         "ttft": round(min(firsts) - exchange.began, 6) if firsts else None,
         "finish_reason": ",".join(dict.fromkeys(reason for one in ran for reason in one.reasons)) or None,
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from contextlib import aclosing
 from typing import Any
 
@@ -12,7 +13,6 @@ from jaxserve.engine.events import Finished
 from jaxserve.errors import CancelledRequestError, JaxserveError
 from jaxserve.sampling.params import SamplingParams
 from jaxserve.types import FinishReason, Prompt, RequestOptions, ServiceClass
-from server.requests import new_id
 
 EVERY_SECONDS = 5.0  # between two tokens, however often somebody asks
 TIMEOUT_SECONDS = 10.0
@@ -23,12 +23,7 @@ _PARAMS = SamplingParams(max_tokens=1, temperature=0.0, ignore_eos=True)
 
 
 class DeepHealth:
-    """Makes a token now and then. It is batch work: on a busy server it waits for others, and may be refused as they are.
-
-    Args:
-        client: the engine.
-        clock: time.
-    """
+    """Makes a token now and then. It is batch work: on a busy server it waits for others, and may be refused as they are."""
 
     def __init__(self, client: EngineClient, clock: Clock) -> None:
         self._client = client
@@ -56,10 +51,10 @@ class DeepHealth:
         started = self._clock.now()
         self._error = None
         try:
-            events: Any = self._client.generate(_PROMPT, _PARAMS, request_id=new_id("health"), options=_OPTIONS)
+            events: Any = self._client.generate(_PROMPT, _PARAMS, request_id=f"health-{uuid.uuid4().hex}", options=_OPTIONS)
             async with aclosing(events):
                 async for event in events:
-                    if isinstance(event, Finished) and event.reason is FinishReason.ABORT:
+                    if isinstance(event, Finished) and event.finish_reason is FinishReason.ABORT:
                         raise CancelledRequestError("the token was not made: its request was aborted")
         except JaxserveError as error:
             self._error = error

@@ -18,15 +18,13 @@ from jaxserve.metrics.instruments import Instruments
 from jaxserve.metrics.process import ProcessRecorder
 from jaxserve.metrics.servers import ServerRecorder
 from server.observe.access import log_access
-from server.observe.exchange import EXCHANGE, Exchange
+from server.observe.exchange import Exchange
 
 
 class ExchangeRecorder(Protocol):
     """Takes exchanges that are over."""
 
-    def record(self, exchange: Exchange) -> None:
-        """Record one."""
-        ...
+    def record(self, exchange: Exchange) -> None: ...
 
     def close(self) -> None:
         """Send what is left; may block for seconds."""
@@ -36,12 +34,7 @@ class ExchangeRecorder(Protocol):
 class Observatory:
     """Watches one front end.
 
-    Attributes:
-        servers: records what its servers do.
-
     Args:
-        client: its engine.
-        config: what to tell, and where.
         instruments: metrics of this process, those of `client`'s requests among them.
         restarts: how often a front end in this one's place was started before.
         trouble: what keeps the server from being ready besides the engine, if anything does.
@@ -69,7 +62,6 @@ class Observatory:
     @contextmanager
     def watching(self, exchange: Exchange) -> Iterator[Exchange]:
         """Watch an exchange from its first byte to its last; its `status` is known at the end."""
-        EXCHANGE.set(exchange)
         try:
             yield exchange
         finally:
@@ -83,7 +75,6 @@ class Observatory:
                 self._spans.record(exchange)
 
     async def metrics(self) -> bytes:
-        """The Prometheus text now."""
         self._process.measure()
         return await asyncio.to_thread(self._exposition.text, self._readings())
 
@@ -101,12 +92,10 @@ class Observatory:
             )
 
     async def close(self) -> None:
-        """Send what is left to send."""
         if self._spans is not None:
             await asyncio.to_thread(self._spans.close)
 
     def _readings(self) -> list[Reading]:
-        """The engine's load and counts."""
         stats = self._client.stats()
         model = (self._client.model.name,)
         used = (stats.pages_total - stats.pages_free) / stats.pages_total if stats.pages_total else 0.0

@@ -16,7 +16,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import SpanKind, Status, StatusCode, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from server.observe.exchange import Exchange, Generation
+from server.observe.exchange import Exchange, ObservedRequest
 
 TIMEOUT_SECONDS = 2.0  # to send a batch; the last one may hold the exit for so long
 
@@ -28,7 +28,6 @@ class SpanRecorder:
 
     Args:
         endpoint: the collector's OTLP/gRPC address, such as http://localhost:4317; https for TLS.
-        model: the served model's name.
     """
 
     def __init__(self, endpoint: str, model: str) -> None:
@@ -67,12 +66,12 @@ class SpanRecorder:
         """Send what is left. Blocks for some seconds if the collector does not answer."""
         self._provider.shutdown()
 
-    def _generation(self, one: Generation, exchange: Exchange, context: Context, offset: float) -> None:
+    def _generation(self, one: ObservedRequest, exchange: Exchange, context: Context, offset: float) -> None:
         attributes: dict[str, str | int] = {
             "gen_ai.response.id": one.request_id,
-            "gen_ai.usage.input_tokens": one.prompt_tokens,
-            "gen_ai.usage.output_tokens": one.output_tokens,
-            "jaxserve.cached_tokens": one.cached_tokens,
+            "gen_ai.usage.input_tokens": one.tally.prompt,
+            "gen_ai.usage.output_tokens": one.tally.completion,
+            "jaxserve.cached_tokens": one.tally.cached,
             "jaxserve.tenant": one.tenant,
             "gen_ai.response.finish_reasons": ",".join(one.reasons),
         }
@@ -81,7 +80,7 @@ class SpanRecorder:
             span.end(_nanoseconds(end + offset))
 
 
-def _stages(one: Generation, ended: float) -> Iterator[Stage]:
+def _stages(one: ObservedRequest, ended: float) -> Iterator[Stage]:
     """The stages that a request got to. It streams from its first token to the last byte of its exchange."""
     if one.first_token is None:
         yield "queue", one.began, ended

@@ -25,17 +25,19 @@ from jaxserve.metrics.batches import BatchRecorder
 from jaxserve.metrics.instruments import Instruments
 from jaxserve.metrics.process import ProcessRecorder
 from jaxserve.metrics.servers import ServerRecorder
-from server.batches.answers import EngineAnswers
+from server.batches.answers import EngineAnswerer
 from server.batches.room import Room
 from server.batches.running import BatchTools
 from server.batches.store import Store
 from server.batches.turns import Turns
 from server.batches.worker import Worker
+from server.context import RequestContext
+from server.gateway.call import Call
 from server.gateway.gateway import Gateway
-from server.gateway.ledger import RemoteLedger
-from server.http.answers import BodyAnswers
+from server.gateway.ledger import RemoteUsageLedger
+from server.http.bodies import BodyAnswerer
 from server.processes.linked import Linked, open_client, run_linked
-from server.processes.specs import LEDGER, READY, LinkedSpec
+from server.processes.specs import LinkedSpec, NowReady
 
 _MIB = 2**20
 _MEASURE_SECONDS = 5.0
@@ -59,7 +61,7 @@ async def _serve(spec: LinkedSpec, linked: Linked) -> None:
     description = await linked.link.described()  # first, for a server whose engine cannot be built says nothing else
     store = Store.of(config)
     assert store is not None, "the supervisor starts no worker without a state directory"
-    ledger = RemoteLedger(partial(control.call, LEDGER))
+    ledger = RemoteUsageLedger(control.call)
     gateway = Gateway.open(config, ledger, spec.name, ServerRecorder(instruments).usage_tokens_lost)
     client = await open_client(spec, description, linked, tokenizer_processes=0)
     measuring = asyncio.create_task(_measure(ProcessRecorder(instruments, "batches", spec.restarts)))
@@ -67,7 +69,7 @@ async def _serve(spec: LinkedSpec, linked: Linked) -> None:
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
-    control.tell(READY)
+    control.tell(NowReady())
     try:
         await Worker(_tools(config, store, description, client, gateway, instruments)).run(stopped)
     finally:
@@ -86,8 +88,6 @@ def _tools(
     gateway: Gateway,
     instruments: Instruments,
 ) -> BatchTools:
-    """What batches run with."""
-
     def busy() -> int:
         stats = client.stats()
         return stats.running + stats.waiting
@@ -95,12 +95,12 @@ def _tools(
     room = Room(description.scheduler, busy, RealClock())
     turns = Turns(room.bound, lambda tenant: description.rules.policies.of_tenant(tenant).weight)
 
-    async def ask(line: Line, tenant: str) -> Answer:
-        return await BodyAnswers(client, tenant, gateway.lenience).answer(line)
+    async def ask(line: Line, tenant: str, call: Call) -> Answer:
+        return await BodyAnswerer(client, tenant, gateway.lenience, RequestContext(call)).answer(line)
 
     return BatchTools(
         store=store,
-        answers=lambda batch: EngineAnswers(batch, ask, turns, gateway, client.check_health),
+        answers=lambda batch: EngineAnswerer(batch, ask, turns, gateway, client.check_health),
         fingerprint=description.rules.namespace.model,
         max_lines=config.max_batch_lines,
         job=JobConfig(
@@ -114,7 +114,6 @@ def _tools(
 
 
 async def _measure(recorder: ProcessRecorder) -> None:
-    """Record this process's memory now and then."""
     while True:
         recorder.measure()
         await asyncio.sleep(_MEASURE_SECONDS)

@@ -1,4 +1,4 @@
-"""What supervisor and front ends say to each other: calls of the supervisor's services by name, and notices to front ends.
+"""The way between supervisor and front ends: calls with answers, and notices to front ends; `specs` says which there are.
 
 It goes over the socket that a child process has to its parent: nobody else can reach it, and it ends with either side.
 """
@@ -8,127 +8,114 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import msgspec
 
 from jaxserve.children import receive_frame, send_frame
-from jaxserve.engine.remote.messages import WireError, error_of, wire_error
-from jaxserve.errors import DrainingError, InternalError
+from jaxserve.engine.remote.codec import decoder, encode, presentable
+from jaxserve.errors import DrainingError, InternalError, JaxserveError
+from server.gateway.messages import Reply
+from server.processes.specs import Notice, Question
 
 _LOG = logging.getLogger(__name__)
 
-Service = Callable[[str, bytes], bytes]
-"""(front end, payload) -> answer. May raise a JaxserveError, which the caller gets; must not block."""
+Serve = Callable[[str, Question], Reply | None]
+"""(front end, question) -> answer. May raise a JaxserveError, which the caller gets; must not block."""
 
 
-class _Call(msgspec.Struct, frozen=True, tag="call", array_like=True):
+class _Call(msgspec.Struct, frozen=True, array_like=True):
+    """The question is decoded by itself: one that nobody understands is answered, too."""
+
     number: int
-    service: str
-    payload: bytes
+    question: msgspec.Raw
 
 
 class _Answer(msgspec.Struct, frozen=True, tag="answer", array_like=True):
     number: int
-    payload: bytes
-    error: WireError | None
+    reply: Reply | None = None
+    error: JaxserveError | None = None
 
 
-class _Notice(msgspec.Struct, frozen=True, tag="notice", array_like=True):
-    topic: str
-    payload: bytes
+class _Told(msgspec.Struct, frozen=True, tag="notice", array_like=True):
+    notice: Notice
 
 
-_ENCODER = msgspec.msgpack.Encoder()
-_CALL = msgspec.msgpack.Decoder(_Call)
-_FROM_SUPERVISOR: msgspec.msgpack.Decoder[_Answer | _Notice] = msgspec.msgpack.Decoder(_Answer | _Notice)
+_CALL: msgspec.msgpack.Decoder[_Call] = decoder(_Call)
+_QUESTION: msgspec.msgpack.Decoder[Question] = decoder(Question)
+_FROM_SUPERVISOR: msgspec.msgpack.Decoder[_Answer | _Told] = decoder(_Answer | _Told)
 
 
 class Control:
-    """A front end's way to the supervisor.
+    """A front end's way to the supervisor."""
 
-    Args:
-        reader: its socket.
-        writer: likewise.
-        notices: what to do with notices, by topic.
-    """
-
-    def __init__(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, notices: Mapping[str, Callable[[bytes], None]]
-    ) -> None:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, take: Callable[[Notice], None]) -> None:
         self._reader = reader
         self._writer = writer
-        self._notices = notices
+        self._take = take
         self._numbers = itertools.count()
-        self._waiting: dict[int, asyncio.Future[bytes]] = {}
+        self._waiting: dict[int, asyncio.Future[Reply | None]] = {}
         self._listening = asyncio.create_task(self._listen())
 
-    async def call(self, service: str, content: bytes = b"") -> bytes:
-        """Call a service. Raises what it raised, InternalError if there is none, or DrainingError if the supervisor is gone."""
+    async def call(self, question: Question) -> Reply | None:
+        """Ask. Raises what the answer raised, or DrainingError if the supervisor is gone."""
         if self._listening.done():
             raise DrainingError("the supervisor is gone")
-        number = next(self._numbers)
-        answer = self._waiting[number] = asyncio.get_running_loop().create_future()
-        send_frame(self._writer, _ENCODER.encode(_Call(number, service, content)))
+        answer: asyncio.Future[Reply | None] = asyncio.get_running_loop().create_future()
+        number = self._send(question)
+        self._waiting[number] = answer
         try:
-            payload: bytes = await answer
-            return payload
+            return await answer
         finally:
             del self._waiting[number]
 
-    def tell(self, service: str) -> None:
-        """Call a service whose answer nobody waits for."""
-        send_frame(self._writer, _ENCODER.encode(_Call(next(self._numbers), service, b"")))
+    def tell(self, question: Question) -> None:
+        """Ask what nobody waits to be answered."""
+        self._send(question)
 
     async def gone(self) -> None:
-        """Wait for the supervisor's end."""
         await asyncio.shield(self._listening)
+
+    def _send(self, question: Question) -> int:
+        number = next(self._numbers)
+        send_frame(self._writer, encode(_Call(number, msgspec.Raw(encode(question)))))
+        return number
 
     async def _listen(self) -> None:
         while (content := await receive_frame(self._reader)) is not None:
             message = _FROM_SUPERVISOR.decode(content)
-            if isinstance(message, _Notice):
-                self._notices[message.topic](message.payload)
+            if isinstance(message, _Told):
+                self._take(message.notice)
                 continue
             answer = self._waiting.get(message.number)
             if answer is None or answer.done():  # its caller went away
                 continue
             if message.error is None:
-                answer.set_result(message.payload)
+                answer.set_result(message.reply)
             else:
-                answer.set_exception(error_of(message.error))
+                answer.set_exception(message.error)
         for answer in self._waiting.values():
             if not answer.done():
                 answer.set_exception(DrainingError("the supervisor is gone"))
 
 
-async def answer_calls(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, name: str, services: Mapping[str, Service]
-) -> None:
-    """In the supervisor: answer a front end's calls until it is gone.
-
-    Args:
-        reader: its socket.
-        writer: likewise.
-        name: told to the services.
-        services: by name.
-    """
+async def answer_calls(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, name: str, serve: Serve) -> None:
+    """In the supervisor: answer a front end's calls until it is gone."""
     while (content := await receive_frame(reader)) is not None:
         call = _CALL.decode(content)
-        send_frame(writer, _ENCODER.encode(_answered(call, name, services)))
+        send_frame(writer, encode(_answered(call, name, serve)))
 
 
-def notify(writer: asyncio.StreamWriter, topic: str, payload: bytes) -> None:
+def notify(writer: asyncio.StreamWriter, notice: Notice) -> None:
     """In the supervisor: tell a front end something."""
-    send_frame(writer, _ENCODER.encode(_Notice(topic, payload)))
+    send_frame(writer, encode(_Told(notice)))
 
 
-def _answered(call: _Call, name: str, services: Mapping[str, Service]) -> _Answer:
-    service = services.get(call.service)
-    if service is None:
-        return _Answer(call.number, b"", wire_error(InternalError(f"the supervisor has no service {call.service!r}")))
+def _answered(call: _Call, name: str, serve: Serve) -> _Answer:
     try:
-        return _Answer(call.number, service(name, call.payload), None)
+        return _Answer(call.number, serve(name, _QUESTION.decode(call.question)))
+    except msgspec.DecodeError as error:
+        return _Answer(call.number, error=InternalError(f"the supervisor did not understand {name}: {error}"))
     except Exception as error:
-        _LOG.debug("the service %s failed", call.service, exc_info=True)
-        return _Answer(call.number, b"", wire_error(error))
+        _LOG.debug("a call of %s failed", name, exc_info=True)
+        return _Answer(call.number, error=presentable(error))

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import msgspec
 
 from jaxserve.children import Backoff
-from jaxserve.engine.remote.builders import Progress
+from jaxserve.engine.remote.builders import BuildProgress
 from jaxserve.engine.remote.process import EngineProcess, how_ended
 from jaxserve.engine.remote.pulse import LOOK_SECONDS, Stillness
 from jaxserve.engine.remote.reports import EngineSpec, Move
@@ -26,9 +26,6 @@ NOTICE_SECONDS = 0.5  # between two words on how far another start is
 class EngineKeeper:
     """One engine at a time.
 
-    Attributes:
-        up: whether it is ready.
-
     Args:
         spec: of the n-th process, counted from 0.
         max_restarts: starts in a row, after one that worked, of engines that do not last; then `run` ends with an error.
@@ -36,7 +33,6 @@ class EngineKeeper:
         on_ready: told what the first engine says of itself.
         on_gone: told the process id of each that ended.
         explain: told why there is no engine now, again and again.
-        progress: told how far the first start is.
     """
 
     def __init__(
@@ -48,7 +44,7 @@ class EngineKeeper:
         on_ready: Callable[[str], None],
         on_gone: Callable[[int], None],
         explain: Callable[[JaxserveError], None],
-        progress: Progress,
+        progress: BuildProgress,
     ) -> None:
         self._spec = spec
         self._max_restarts = max_restarts

@@ -15,11 +15,11 @@ from jaxserve.heap import freeze_gc
 from jaxserve.logs import set_up_logging
 from jaxserve.metrics.servers import ServerRecorder
 from server.gateway.gateway import Gateway
-from server.gateway.ledger import RemoteLedger
+from server.gateway.ledger import RemoteUsageLedger
 from server.observe.observatory import Observatory
 from server.processes.control import Control
 from server.processes.linked import Linked, allow_open_files, open_client, run_linked
-from server.processes.specs import DRAIN, LEDGER, READY, FrontEndSpec
+from server.processes.specs import DrainServer, FrontEndSpec, NowReady
 from server.run import Servers, run_servers
 
 SWITCH_SECONDS = 0.001  # that a thread which tokenizes or writes a long answer keeps the interpreter from the event loop
@@ -42,7 +42,7 @@ async def _serve(spec: FrontEndSpec, linked: Linked) -> None:
     config = spec.server_config()
     control = linked.control
     description = await linked.link.described()  # first, for a server whose engine cannot be built says nothing else
-    ledger = RemoteLedger(partial(control.call, LEDGER))
+    ledger = RemoteUsageLedger(control.call)
     instruments = linked.instruments
     gateway = Gateway.open(config, ledger, spec.name, ServerRecorder(instruments).usage_tokens_lost)
     client = await open_client(spec, description, linked, tokenizer_processes=config.tokenizer_processes)
@@ -58,7 +58,7 @@ async def _serve(spec: FrontEndSpec, linked: Linked) -> None:
     freeze_gc()
     asking = asyncio.create_task(_pass_on(servers.drain_asked, control))
     try:
-        await run_servers(servers, lambda addresses: control.tell(READY))
+        await run_servers(servers, lambda addresses: control.tell(NowReady()))
     finally:
         asking.cancel()
         await ledger.close()
@@ -67,7 +67,7 @@ async def _serve(spec: FrontEndSpec, linked: Linked) -> None:
 async def _pass_on(asked: asyncio.Event, control: Control) -> None:
     """What one front end was asked for, all do."""
     await asked.wait()
-    control.tell(DRAIN)
+    control.tell(DrainServer())
 
 
 if __name__ == "__main__":

@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from jaxserve.children import Backoff, Child, spawn
-from jaxserve.engine.remote.messages import error_of
 from jaxserve.engine.remote.process import how_ended
 from jaxserve.errors import InternalError, JaxserveError
-from server.processes.control import Service, answer_calls, notify
-from server.processes.specs import FAILED, READY, decode_error
+from server.gateway.messages import Reply
+from server.processes.control import answer_calls, notify
+from server.processes.specs import Notice, NowReady, Question, Request, StartFailed
 
 _LOG = logging.getLogger(__name__)
 
@@ -30,8 +30,6 @@ class Recipe:
 
     Attributes:
         name: unique among all of the server, those that are gone too.
-        spec: its first message.
-        descriptors: files that it inherits.
         environment: variables that it gets besides ours.
     """
 
@@ -44,14 +42,10 @@ class Recipe:
 class Keeper:
     """One process at a time.
 
-    Attributes:
-        ready: set once the first is.
-
     Args:
-        what: what it is, in words.
         module: run as `__main__`.
         recipe: of the n-th process in this place, counted from 0.
-        services: what it may call.
+        serve: answers what it asks, but how its start went.
         engine_up: whether the engine is there, which a process waits for.
         on_gone: told the name and the process id of each that ended.
         start_seconds: beside an engine that is there, in which one must be ready; twice what the first took, if that is longer.
@@ -63,7 +57,7 @@ class Keeper:
         module: str,
         recipe: Callable[[int], Recipe],
         *,
-        services: Mapping[str, Service],
+        serve: Callable[[str, Request], Reply | None],
         engine_up: Callable[[], bool],
         on_gone: Callable[[str, int], None],
         start_seconds: float = START_SECONDS,
@@ -72,13 +66,13 @@ class Keeper:
         self._module = module
         self._recipe = recipe
         self._engine_up = engine_up
-        self._services = {**services, READY: self._is_ready, FAILED: self._fails}
+        self._serve = serve
         self._on_gone = on_gone
         self._child: Child | None = None
         self._failure: JaxserveError | None = None
         self._start_seconds = start_seconds
         self._up = False
-        self._notices: dict[str, bytes] = {}  # the latest of each topic
+        self._notices: dict[type[Notice], Notice] = {}  # the latest of each kind
         self._told = asyncio.Event()  # to end
         self.ready = asyncio.Event()
 
@@ -111,12 +105,12 @@ class Keeper:
             return f"before it was a process: {error}"
         if self._told.is_set():
             child.signal(signal.SIGTERM)
-        for topic, payload in self._notices.items():
-            notify(child.writer, topic, payload)
+        for notice in self._notices.values():
+            notify(child.writer, notice)
         self._up = False
         starting = asyncio.create_task(self._until_up(child, recipe.name))
         try:
-            await answer_calls(child.reader, child.writer, recipe.name, self._services)
+            await answer_calls(child.reader, child.writer, recipe.name, self._answer)
             code = await child.wait()
         finally:
             starting.cancel()
@@ -150,22 +144,22 @@ class Keeper:
             self._child.signal(signal.SIGTERM)
 
     async def kill(self) -> None:
-        """End it now."""
         self._told.set()
         if self._child is not None:
             await self._child.kill()
 
-    def tell(self, topic: str, payload: bytes) -> None:
-        """Tell it, and those after it, the latest of a topic of `specs`."""
-        self._notices[topic] = payload
+    def tell(self, notice: Notice) -> None:
+        """Tell it, and those after it, the latest notice of its kind."""
+        self._notices[type(notice)] = notice
         if self._child is not None:
-            notify(self._child.writer, topic, payload)
+            notify(self._child.writer, notice)
 
-    def _is_ready(self, name: str, payload: bytes) -> bytes:
-        self._up = True
-        self.ready.set()
-        return b""
-
-    def _fails(self, name: str, payload: bytes) -> bytes:
-        self._failure = error_of(decode_error(payload))
-        return b""
+    def _answer(self, name: str, question: Question) -> Reply | None:
+        if isinstance(question, NowReady):
+            self._up = True
+            self.ready.set()
+        elif isinstance(question, StartFailed):
+            self._failure = question.error
+        else:
+            return self._serve(name, question)
+        return None

@@ -15,7 +15,6 @@ from jaxserve.engine.frontend import Frontend
 from jaxserve.engine.intake import Intake
 from jaxserve.engine.link import EngineDescription
 from jaxserve.engine.remote.link import RemoteLink
-from jaxserve.engine.remote.messages import error_of, wire_error
 from jaxserve.engine.streams import StreamLimits
 from jaxserve.errors import JaxserveError
 from jaxserve.metrics.instruments import Instruments
@@ -23,7 +22,7 @@ from jaxserve.metrics.requests import Objective, RequestRecorder
 from jaxserve.metrics.servers import ServerRecorder
 from jaxserve.tokenizer.pool import open_texts
 from server.processes.control import Control
-from server.processes.specs import ENGINE, FAILED, HOME, LinkedSpec, decode_error, decode_home, encode_error
+from server.processes.specs import EngineGone, Home, LinkedSpec, Notice, StartFailed
 
 _LOG = logging.getLogger(__name__)
 
@@ -37,24 +36,23 @@ class Linked:
     """What a process has that speaks to the engine.
 
     Attributes:
-        link: to the engine.
-        control: to the supervisor.
-        instruments: its metrics.
         trouble: why no other process would find the engine now, although this one may; None if it would.
     """
 
     def __init__(self, spec: LinkedSpec, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.link = RemoteLink(spec.engine)
         self.instruments = Instruments(Path(spec.metrics))
-        self.control = Control(reader, writer, {ENGINE: self._explained, HOME: self._moved})
+        self.control = Control(reader, writer, self._take)
         self.trouble: JaxserveError | None = None
 
-    def _explained(self, payload: bytes) -> None:
-        self.link.explain(error_of(decode_error(payload)))
+    def _take(self, notice: Notice) -> None:
+        if isinstance(notice, EngineGone):
+            self.link.explain(notice.error)
+        else:
+            self._move(notice)
 
-    def _moved(self, payload: bytes) -> None:
-        home = decode_home(payload)
-        self.trouble = None if home.error is None else error_of(home.error)
+    def _move(self, home: Home) -> None:
+        self.trouble = home.error
         directory = Path(home.metrics)
         if self.trouble is not None or directory == self.instruments.directory:
             return
@@ -92,7 +90,7 @@ async def run_linked(spec: LinkedSpec, parent: Parent, serve: Serve) -> int:
     try:
         serving.result()
     except JaxserveError as error:
-        await linked.control.call(FAILED, encode_error(wire_error(error)))
+        await linked.control.call(StartFailed(error))
         return _EXIT_FAILED
     return 0
 
@@ -108,7 +106,9 @@ async def open_client(
     config: ServerConfig = spec.server_config()
     instruments = linked.instruments
     fell_back = ServerRecorder(instruments).tokenizer_fell_back
-    texts = await open_texts(description.tokenizer, description.chat_template, tokenizer_processes, fell_back)
+    texts = await open_texts(
+        description.tokenizer, description.chat_template, tokenizer_processes, fell_back, parsers=description.parsers
+    )
     intake = Intake.by_rules(texts.tools.tokenizer, description.rules, f"{spec.name}.")
     objective = Objective(config.slo_ttft_ms / 1000, config.slo_itl_ms / 1000)
     recorder = RequestRecorder(instruments, description.model.name, objective)

@@ -59,21 +59,23 @@ class RuntimeDirectory:
 
     @property
     def metrics(self) -> Path:
-        """Where processes share their metrics."""
         return self.path / _METRICS
 
     def lost(self) -> bool:
         """Whether it is gone, or a file of a live process that was there and is not, at two looks in a row."""
         try:
-            there = {path.name for path in self.metrics.iterdir() if _OF_PROCESS.fullmatch(path.name)}
+            there = self._there()
         except OSError:
             return True
-        if (self.path / _ENGINE).exists():
-            there.add(_ENGINE)
         missing = {name for name in self._seen - there if _is_missed(name)}
         twice = missing & self._missing
         self._missing, self._seen = missing, there | missing
         return bool(twice)
+
+    def note(self) -> None:
+        """Note what is there already, which a look may be too late for."""
+        with contextlib.suppress(OSError):
+            self._seen |= self._there()
 
     def renew(self) -> None:
         """Make another and remove what is left of this one. What dead processes had counted comes along if it is there.
@@ -90,9 +92,13 @@ class RuntimeDirectory:
         shutil.rmtree(old, ignore_errors=True)
 
     def remove(self) -> None:
-        """Leave nothing behind."""
         os.close(self._lock)
         shutil.rmtree(self.path, ignore_errors=True)
+
+    def _there(self) -> set[str]:
+        """Names of the files that processes made here. Raises OSError if the directory is gone."""
+        there = {path.name for path in self.metrics.iterdir() if _OF_PROCESS.fullmatch(path.name)}
+        return there | {_ENGINE} if (self.path / _ENGINE).exists() else there
 
     def _make(self) -> tuple[Path, int]:
         """A new directory, with a lock on it."""
@@ -133,7 +139,6 @@ async def keep(runtime: RuntimeDirectory, moved: Callable[[OSError | None], None
     """Look after the directory until cancelled: make another where it is lost, again and again until that works.
 
     Args:
-        runtime: the directory.
         moved: told when it is elsewhere, and before why it cannot be.
     """
     failed = 0.0

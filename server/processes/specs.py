@@ -7,12 +7,8 @@ from typing import Any
 import msgspec
 
 from jaxserve.config.fields import ServerConfig
-from jaxserve.engine.remote.messages import WireError
-
-# Services of the supervisor.
-READY, FAILED, DRAIN, LEDGER = "ready", "failed", "drain", "ledger"
-# Topics of its notices.
-ENGINE, HOME = "engine", "home"
+from jaxserve.errors import JaxserveError
+from server.gateway.messages import Message
 
 
 class LinkedSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,7 +19,6 @@ class LinkedSpec(msgspec.Struct, frozen=True, kw_only=True):
         restarts: how often one in its place was started before.
         engine: ZeroMQ endpoint of the engine.
         config: the server's, with the ports that the supervisor got.
-        metrics: directory that the processes share their metrics in.
     """
 
     name: str
@@ -33,7 +28,6 @@ class LinkedSpec(msgspec.Struct, frozen=True, kw_only=True):
     metrics: str
 
     def server_config(self) -> ServerConfig:
-        """The configuration."""
         return msgspec.convert(self.config, ServerConfig)
 
 
@@ -47,35 +41,40 @@ class FrontEndSpec(LinkedSpec, frozen=True, kw_only=True):
     http_socket: int
 
 
-class Home(msgspec.Struct, frozen=True, kw_only=True):
-    """The payload of HOME: where processes meet from now on, or why they cannot.
+class NowReady(msgspec.Struct, frozen=True, tag=True):
+    """The process serves."""
+
+
+class StartFailed(msgspec.Struct, frozen=True, tag=True):
+    """The process cannot serve."""
+
+    error: JaxserveError
+
+
+class DrainServer(msgspec.Struct, frozen=True, tag=True):
+    """A client asked for the end of the server."""
+
+
+Request = DrainServer | Message  # what processes ask of the supervisor, who keeps the ledger
+Question = NowReady | StartFailed | Request
+
+
+class EngineGone(msgspec.Struct, frozen=True, tag=True):
+    """Why there is no engine now."""
+
+    error: JaxserveError
+
+
+class Home(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Where processes meet from now on, or why they cannot.
 
     Attributes:
-        engine: ZeroMQ endpoint of the engine.
-        metrics: directory that the processes share their metrics in.
         error: why new processes do not find the engine there; None if they do.
     """
 
     engine: str
     metrics: str
-    error: WireError | None = None
+    error: JaxserveError | None = None
 
 
-def encode_home(home: Home) -> bytes:
-    """The payload of HOME."""
-    return msgspec.json.encode(home)
-
-
-def decode_home(payload: bytes) -> Home:
-    """What such a payload says."""
-    return msgspec.json.decode(payload, type=Home)
-
-
-def encode_error(error: WireError) -> bytes:
-    """The payload of FAILED and of ENGINE: why there is no engine now."""
-    return msgspec.json.encode(error)
-
-
-def decode_error(payload: bytes) -> WireError:
-    """The error in such a payload."""
-    return msgspec.json.decode(payload, type=WireError)
+Notice = EngineGone | Home  # what the supervisor tells processes

@@ -16,9 +16,6 @@ class StateLock:
     """The lock on a state directory. It is held for as long as anybody has its descriptor open: children that inherit it, and so
     may still write, keep the next server out after their parent was killed.
 
-    Attributes:
-        descriptor: of the locked file.
-
     Args:
         root: the directory; made if it is not there.
 
@@ -38,5 +35,4 @@ class StateLock:
             raise ConfigError(f"state_dir: another server uses {root}", param="state_dir") from error
 
     def close(self) -> None:
-        """Let go of it."""
         os.close(self.descriptor)

@@ -8,7 +8,7 @@ import logging
 import signal
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,21 +18,22 @@ import msgspec
 from jaxserve.clock import RealClock
 from jaxserve.config.fields import EngineConfig, ServerConfig
 from jaxserve.config.runtime import METRICS_VARIABLE
-from jaxserve.engine.remote.builders import Progress
-from jaxserve.engine.remote.messages import wire_error
+from jaxserve.engine.remote.builders import BuildProgress
 from jaxserve.engine.remote.reports import EngineSpec, Move
-from jaxserve.errors import EngineDeadError, JaxserveError
+from jaxserve.errors import ConfigError, EngineDeadError, JaxserveError
 from jaxserve.metrics.shared import remove_process
 from server.batches.store import Store
-from server.gateway.gateway import warn_without_keys
-from server.gateway.ledger import LedgerService, LedgerState
+from server.gateway.gateway import check_files, warn_without_keys
+from server.gateway.ledger import LedgerState
+from server.gateway.messages import Forget, Reply
 from server.ports import Addresses, authority, bind
-from server.processes.control import Service
 from server.processes.engine_keeper import EngineKeeper
 from server.processes.keeper import Keeper, Recipe
 from server.processes.runtime import RuntimeDirectory, keep
-from server.processes.specs import DRAIN, ENGINE, HOME, LEDGER, FrontEndSpec, Home, LinkedSpec, encode_error, encode_home
+from server.processes.specs import DrainServer, EngineGone, FrontEndSpec, Home, LinkedSpec, Notice, Request
 from server.processes.state_lock import StateLock
+from server.tls import load_tls
+from server.unsupported.notes import names_of
 
 _LOG = logging.getLogger(__name__)
 
@@ -45,15 +46,9 @@ NO_FORK_HANDLERS = {"GRPC_ENABLE_FORK_SUPPORT": "0"}
 
 @dataclass(frozen=True, slots=True)
 class Announcer:
-    """Whom to tell of the start.
+    """Whom to tell of the start."""
 
-    Attributes:
-        progress: how far the engine's start is.
-        banner: what the engine says of itself.
-        ready: where the servers listen.
-    """
-
-    progress: Progress
+    progress: BuildProgress
     banner: Callable[[str], None]
     ready: Callable[[Addresses], None]
 
@@ -85,7 +80,6 @@ class Ports:
         return cls(http, grpc)
 
     def close(self) -> None:
-        """Give them back."""
         self.http.close()
         self.grpc.close()
 
@@ -95,8 +89,6 @@ class Supervisor:
 
     Args:
         engine: what the engine process builds; its address and number of restarts are filled in.
-        config: of front ends, and how many.
-        announcer: told of the start.
     """
 
     def __init__(self, engine: EngineSpec, config: ServerConfig, announcer: Announcer) -> None:
@@ -113,12 +105,12 @@ class Supervisor:
         self._announcer = announcer
         self._told = asyncio.Event()
         self._told_again = asyncio.Event()
-        self._ledger = LedgerService(LedgerState(RealClock(), time.time()))
+        self._ledger = LedgerState(RealClock(), time.time())
         self._engine = EngineKeeper(
             self._spec_of_engine,
             max_restarts=config.max_engine_restarts,
             hang_timeout=config.engine_hang_timeout,
-            on_ready=announcer.banner,
+            on_ready=self._engine_is_ready,
             on_gone=self._bury,
             explain=self._explain,
             progress=announcer.progress,
@@ -186,7 +178,6 @@ class Supervisor:
         hurrying.cancel()
 
     async def _end(self, running: list[asyncio.Task[None]]) -> None:
-        """Leave nothing behind: no process, no port, no file."""
         for keeper in self._keepers:
             await keeper.kill()
         for task in running:
@@ -219,24 +210,17 @@ class Supervisor:
             spec = FrontEndSpec(**self._linked(str(place), restarts), http_socket=self._ports.http.fileno())
             return Recipe(spec.name, msgspec.json.encode(spec), (spec.http_socket, *self._inherited()), self._environment())
 
-        return self._keeper("front end", FRONT_END, recipe, {DRAIN: self._drain_asked})
+        return self._keeper("front end", FRONT_END, recipe)
 
     def _batch_worker(self) -> Keeper:
         def recipe(restarts: int) -> Recipe:
             spec = LinkedSpec(**self._linked("batches", restarts))
             return Recipe(spec.name, msgspec.json.encode(spec), self._inherited(), self._environment())
 
-        return self._keeper("batch worker", BATCHES, recipe, {})
+        return self._keeper("batch worker", BATCHES, recipe)
 
-    def _keeper(self, what: str, module: str, recipe: Callable[[int], Recipe], services: Mapping[str, Service]) -> Keeper:
-        return Keeper(
-            what,
-            module,
-            recipe,
-            services={LEDGER: lambda name, payload: self._ledger.handle(payload), **services},
-            engine_up=lambda: self._engine.up,
-            on_gone=self._gone,
-        )
+    def _keeper(self, what: str, module: str, recipe: Callable[[int], Recipe]) -> Keeper:
+        return Keeper(what, module, recipe, serve=self._answer, engine_up=lambda: self._engine.up, on_gone=self._gone)
 
     def _linked(self, place: str, restarts: int) -> dict[str, Any]:
         """What every LinkedSpec says."""
@@ -255,14 +239,20 @@ class Supervisor:
         """Descriptors for every process that writes to the state directory."""
         return () if self._state is None else (self._state.descriptor,)
 
-    def _drain_asked(self, name: str, payload: bytes) -> bytes:
+    def _answer(self, name: str, request: Request) -> Reply | None:
+        if not isinstance(request, DrainServer):
+            return self._ledger.handle(request)
         if not self._told.is_set():
             _LOG.info("front end %s was asked to drain the server", name)
         self._told.set()
-        return b""
+        return None
+
+    def _engine_is_ready(self, banner: str) -> None:
+        self._runtime.note()
+        self._announcer.banner(banner)
 
     def _gone(self, name: str, process_id: int) -> None:
-        self._ledger.forget(name)
+        self._ledger.forget(Forget(name))
         self._bury(process_id)
 
     def _bury(self, process_id: int) -> None:
@@ -270,21 +260,21 @@ class Supervisor:
             remove_process(self._runtime.metrics, process_id)
 
     def _explain(self, error: JaxserveError) -> None:
-        self._tell(ENGINE, encode_error(wire_error(error)))
+        self._tell(EngineGone(error))
 
     def _moved(self, failure: OSError | None) -> None:
         """The runtime directory is another, or is lost for the time being."""
         engine, metrics = self._runtime.engine, str(self._runtime.metrics)
         if failure is None:
             self._engine.move(Move(engine, metrics))
-            self._tell(HOME, encode_home(Home(engine=engine, metrics=metrics)))
+            self._tell(Home(engine=engine, metrics=metrics))
         else:
             error = EngineDeadError(f"the engine's socket is lost, and no other can be made: {failure}")
-            self._tell(HOME, encode_home(Home(engine=engine, metrics=metrics, error=wire_error(error))))
+            self._tell(Home(engine=engine, metrics=metrics, error=error))
 
-    def _tell(self, topic: str, payload: bytes) -> None:
+    def _tell(self, notice: Notice) -> None:
         for keeper in self._keepers:
-            keeper.tell(topic, payload)
+            keeper.tell(notice)
 
 
 def _take_state(config: ServerConfig) -> StateLock | None:
@@ -305,3 +295,17 @@ def _take_state(config: ServerConfig) -> StateLock | None:
 def engine_spec(engine: EngineConfig, config: ServerConfig) -> EngineSpec:
     """What the engine process of a configuration builds; the supervisor says where it listens."""
     return EngineSpec(address="", argument=asdict(engine), log_level=config.log_level, log_format=config.log_format)
+
+
+def check_ports(config: ServerConfig) -> None:
+    """Raise ConfigError for a port or a file that cannot be had: better known before a model is loaded than after."""
+    load_tls(config)
+    names_of(config.ignore_unsupported)
+    check_files(config)
+    store = Store.of(config)
+    if store is not None:
+        store.close()
+    for port, flag in ((config.port, "port"), (config.grpc_port, "grpc_port")):
+        bind(config.host, port, flag).close()
+    if config.port == config.grpc_port != 0:
+        raise ConfigError(f"port and grpc_port are both {config.port}: choose another --grpc-port", param="grpc_port")

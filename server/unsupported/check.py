@@ -22,7 +22,6 @@ def reason(name: str, field: Unsupported) -> str:
 
 
 def unsupported(name: str, path: str) -> InvalidRequestError:
-    """The error for a field of the table, which the client calls `path`."""
     return InvalidRequestError(f"{path} {reason(name, FIELDS[name])}", param=path)
 
 
@@ -43,6 +42,19 @@ def pass_over(name: str, value: Any, path: str) -> None:
         notes.dropped(name)
 
 
+def drop(name: str, why: str) -> None:
+    """Drop a field that this server has and the served model cannot do, where the operator allows that.
+
+    Raises InvalidRequestError where not.
+    """
+    notes = NOTES.get()
+    known = name if name in FIELDS else name.partition(".")[0]  # else a member of what is dropped as a whole
+    if notes is None or not notes.lenience.drops(known):
+        dropping = f" (--ignore-unsupported {known} drops it)" if known in FIELDS else ""
+        raise InvalidRequestError(f"{name} is not supported with this model: {why}{dropping}", param=name)
+    notes.dropped(known)
+
+
 def checked(
     body: Mapping[str, Any],
     declared: Collection[str],
@@ -54,7 +66,6 @@ def checked(
     """The body without what is passed over.
 
     Args:
-        body: fields by name.
         declared: names that the surface has itself.
         own: fields that it does not have, and that mean another thing elsewhere.
         of_prompt: whether only fields that change the prompt matter.
@@ -69,6 +80,8 @@ def checked(
     names = [name for name in _names(body) if name in FIELDS and name not in declared]
     for name in sorted(names, key=_ORDER.__getitem__):
         parent, _, member = name.partition(".")
+        if member and parent not in kept:  # passed over as a whole
+            continue
         value = body[parent][member] if member else body[name]
         if of_prompt and not FIELDS[name].of_prompt:
             continue
@@ -84,6 +97,7 @@ def checked(
 
 def _names(body: Mapping[str, Any]) -> Iterator[str]:
     for name, value in body.items():
-        yield name
+        if "." not in name:  # a member is looked for where it belongs
+            yield name
         if name in _PARENTS and isinstance(value, Mapping):
             yield from (f"{name}.{member}" for member in value if isinstance(member, str))

@@ -18,12 +18,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class Lenience:
-    """Which unsupported fields are dropped, and when each was last logged. One a process.
-
-    Args:
-        clock: for the log.
-        ignored: names of fields that are dropped.
-    """
+    """Which unsupported fields are dropped, and when each was last logged. One a process."""
 
     def __init__(self, clock: Clock, ignored: Collection[str] = ()) -> None:
         self._clock = clock
@@ -31,7 +26,6 @@ class Lenience:
         self._logged: dict[str, float] = {}
 
     def drops(self, name: str) -> bool:
-        """Whether a field is dropped where it would be refused."""
         return name in self._ignored
 
     def log(self, name: str, what: str) -> None:
@@ -43,11 +37,7 @@ class Lenience:
 
 
 class Notes:
-    """What was noted of one request.
-
-    Attributes:
-        lenience: what is dropped.
-    """
+    """What was noted of one request."""
 
     def __init__(self, lenience: Lenience) -> None:
         self.lenience = lenience

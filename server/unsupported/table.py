@@ -26,7 +26,6 @@ class Unsupported:
     """One field.
 
     Attributes:
-        kind: what becomes of it.
         instead: what a client can do; continues a sentence.
         neutral: values that ask for nothing beyond what is done anyway.
         of_prompt: whether it changes the prompt, so that counting its tokens must refuse it too.
@@ -38,7 +37,6 @@ class Unsupported:
     of_prompt: bool = False
 
     def asks_nothing(self, value: Any) -> bool:
-        """Whether a value can be passed over."""
         return _empty(value) or any(_same(value, neutral) for neutral in self.neutral)
 
 
@@ -74,21 +72,27 @@ def _refused(instead: str, fields: _Neutral, *, of_prompt: bool = False) -> Iter
 _EITHER = (True, False)  # there is none, either way
 _OFF = (False,)
 
-# The order is that in which fields are named: tools before tool_choice.
+# The order is that in which fields are named: tools before tool_choice, and some members before all of their object.
 FIELDS: Mapping[str, Unsupported] = MappingProxyType(
     dict(
         (
             *_refused(
-                "describe the tools in a message and read calls out of the answer's text",
+                "chat completions, responses and messages take tools; functions are tools of the type function there",
                 {
                     "tools": (),
                     "functions": (),
                     "tool_choice": ("none", "auto", {"type": "none"}, {"type": "auto"}),  # without tools there is no choice
                     "function_call": ("none", "auto"),
                     "parallel_tool_calls": _EITHER,
+                },
+                of_prompt=True,
+            ),
+            *_refused(
+                "tools are the client's to run: send those of the type function, and their results",
+                {
                     "max_tool_calls": (),
                     "tool_prompt": (),
-                    "parse_tool_calls": _EITHER,
+                    "parse_tool_calls": (True,),
                     "web_search_options": (),
                     "mcp_servers": (),
                     "container": (),
@@ -96,53 +100,54 @@ FIELDS: Mapping[str, Unsupported] = MappingProxyType(
                 of_prompt=True,
             ),
             *_refused(
-                "ask for the format in a message and check the answer",
+                "ask for it in a message",
                 {
-                    "response_format": ({"type": "text"},),
-                    "text.format": ({"type": "text"},),
                     "text.verbosity": ("medium",),
-                    "output_format": (),
-                    "output_config": (),
-                    "structured_outputs": (),
-                    "structural_tag": (),
-                    "json_schema": (),
-                    "json_object": _OFF,
-                    "grammar": (),
+                    "verbosity": ("medium",),
+                    "output_config.task_budget": (),
                     "grammar_lazy": _OFF,
                     "grammar_triggers": (),
-                    "guided_json": (),
-                    "guided_regex": (),
-                    "guided_choice": (),
-                    "guided_grammar": (),
-                    "guided_json_object": _OFF,
-                    "guided_decoding_backend": (),
-                    "guided_whitespace_pattern": (),
-                    "regex": (),
-                    "ebnf": (),
-                    "choice": (),
-                    "verbosity": ("medium",),
                     "n_indent": (0,),
                 },
             ),
             *_refused(
-                "leave it out; where the model's chat template takes such a word, give it in chat_template_kwargs",
+                "say it as this endpoint does: reasoning_effort and thinking_token_budget in chat, reasoning in responses, "
+                "thinking in messages",
                 {
                     "thinking": ({"type": "disabled"}, False),
                     "enable_thinking": _OFF,
                     "thinking_token_budget": (),
+                    "max_thinking_tokens": (),
                     "thinking_budget": (),
                     "reasoning": ({"effort": "none"}, {"enabled": False}),
                     "reasoning_effort": ("none",),
                     "include_reasoning": _EITHER,
-                    "separate_reasoning": _EITHER,
-                    "stream_reasoning": _EITHER,
-                    "reasoning_format": ("none", "auto"),
-                    "reasoning_control": _OFF,
                     "reasoning_budget_tokens": (-1,),
+                    "output_config.effort": (),
+                },
+                of_prompt=True,
+            ),
+            *_refused(
+                "thinking is always told apart from the answer; include_reasoning of chat says whether it is told at all",
+                {
+                    "separate_reasoning": (True,),
+                    "stream_reasoning": (True,),
+                    "reasoning_format": ("auto", "deepseek"),
+                    "reasoning_control": _OFF,
                     "thinking_forced_open": _OFF,
                     "task": (),
                 },
                 of_prompt=True,
+            ),
+            *_refused(
+                "say it as this endpoint does: response_format in chat and completions, text.format in responses, "
+                "output_config.format in messages, structured_outputs in all",
+                {
+                    "response_format": ({"type": "text"},),
+                    "text.format": ({"type": "text"},),
+                    "output_format": (),
+                    "output_config": (),
+                },
             ),
             *_refused(
                 "serve the model with the adapter merged into its weights",
@@ -346,11 +351,17 @@ FIELDS: Mapping[str, Unsupported] = MappingProxyType(
                 },
             ),
             *_group(
+                Kind.WARNED,
+                "there are no summaries: responses tell all that was thought",
+                _any("reasoning.summary", "reasoning.generate_summary"),
+            ),
+            *_group(
                 Kind.NO_EFFECT,
                 "it may stay",
                 _any(
                     "user",
                     "metadata",
+                    "guided_decoding_backend",
                     "safety_identifier",
                     "prompt_cache_key",
                     "prompt_cache_retention",
@@ -402,8 +413,8 @@ OF_RESPONSES: Mapping[str, Unsupported] = MappingProxyType(
 OF_MESSAGE: Mapping[str, Unsupported] = MappingProxyType(
     dict(
         (
-            *_refused("write the call or its result as text", _any("tool_calls", "tool_call_id", "function_call")),
-            *_refused("leave it out of what is sent back", _any("reasoning_content", "reasoning", "refusal")),
+            *_refused("use tool_calls and messages of the role tool", _any("function_call")),
+            *_refused("leave it out of what is sent back", _any("refusal")),
             *_refused("send text", _any("audio")),
         )
     )

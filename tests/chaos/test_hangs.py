@@ -73,7 +73,7 @@ async def test_nobody_is_sent_to_an_engine_that_stands_still(stopped: HashServer
 async def test_requests_that_run_when_the_engine_stops_keep_their_deadlines(tmp_path: Path) -> None:
     with hash_server(tmp_path, {"ready_timeout": 1.0, "engine_hang_timeout": 0.0}, step_seconds=0.02) as server:
         (engine,) = server.pids(ENGINE)
-        lines = []
+        lines: list[str] = []
         async with httpx.AsyncClient(base_url=server.http, timeout=PATIENCE) as client:
             body = PROMPT | {"timeout": 2.0, "stream": True}
             async with client.stream("POST", "/v1/completions", json=body) as reply:
@@ -91,7 +91,7 @@ async def test_requests_that_run_when_the_engine_stops_keep_their_deadlines(tmp_
 async def test_an_engine_that_hangs_is_replaced(tmp_path: Path, faults: dict[str, int]) -> None:
     with hash_server(tmp_path, TIMEOUTS, step_seconds=0.01, **faults) as server:
         (engine,) = server.pids(ENGINE)
-        ends = []
+        ends: list[str] = []
         async with (
             httpx.AsyncClient(base_url=server.http, timeout=PATIENCE) as client,
             client.stream("POST", "/v1/completions", json=PROMPT | {"stream": True}) as reply,

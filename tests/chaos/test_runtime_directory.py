@@ -73,7 +73,7 @@ def test_a_lost_directory_is_made_again_and_streams_go_on(tmp_path: Path, home: 
         for module in (FRONT_END, ENGINE):  # those that come later find each other
             (victim,) = server.pids(module)
             os.kill(victim, signal.SIGKILL)
-            until(lambda module=module, victim=victim: server.pids(module) not in ([], [victim]))  # type: ignore[misc]
+            until(lambda module=module, victim=victim: server.pids(module) not in ([], [victim]))
             server.until_ready()
             assert ask(server) == 200
         assert server.metrics()["process_restarts_total"] == 2
@@ -116,6 +116,15 @@ def test_what_cannot_be_made_again_is_said_by_readiness_until_it_can(
         assert log.count("is lost and no other can be made") == 1
         assert log.count("cannot be read") <= 1
         assert "Traceback" not in log
+
+
+def test_what_goes_before_the_first_look_is_missed_too(tmp_path: Path) -> None:
+    runtime = RuntimeDirectory(str(tmp_path))
+    runtime.path.joinpath("engine").touch()
+    runtime.note()
+    runtime.path.joinpath("engine").unlink()
+    assert [runtime.lost(), runtime.lost()] == [False, True], "at two looks in a row"
+    runtime.remove()
 
 
 def test_a_state_directory_has_it_where_the_user_has_none(monkeypatch: pytest.MonkeyPatch) -> None:

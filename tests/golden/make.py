@@ -119,7 +119,8 @@ def reference_model(directory: Path) -> Any:
 def prompt_logits(model: Any, prompt: list[int]) -> np.ndarray:
     """Logits at every position of a prompt: float32[T, V]."""
     with torch.no_grad():
-        return model(torch.tensor([prompt])).logits[0].numpy()
+        logits: np.ndarray = model(torch.tensor([prompt])).logits[0].numpy()
+        return logits
 
 
 def generate(model: Any, prompt: list[int], new_tokens: int) -> tuple[list[int], np.ndarray]:

@@ -12,12 +12,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxserve.models.attention import AttentionSpec
 from jaxserve.models.binding import Params, bind
 from jaxserve.models.checkpoint import read_hf_config
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.registry import decoder_config
 from jaxserve.weights.load import load_params
+from pallas_kernels.ragged_paged_attention import AttentionOptions
+from pallas_kernels.rotate_and_write import Rotation, rotate
 from sharding import make_mesh
 
 DATA = Path(__file__).parent / "data"
@@ -58,17 +59,25 @@ def read_golden(name: str) -> Golden:
 
 
 def dense_attend(
-    layer: int, q: jax.Array, k: jax.Array, v: jax.Array | None, spec: AttentionSpec, sinks: jax.Array | None
+    layer: int,
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array | None,
+    rope: Rotation | None,
+    options: AttentionOptions,
+    sinks: jax.Array | None,
 ) -> jax.Array:
     """Causal attention over one sequence that is the whole step; see `Attend`."""
-    v = k[..., : spec.value_dim] if v is None else v
+    if rope is not None:
+        q, k = rotate(q, rope), rotate(k, rope)
+    v = k[..., : options.value_dim] if v is None else v
     tokens, heads, head_dim = q.shape
     grouped = q.reshape(tokens, k.shape[1], -1, head_dim).astype(jnp.float32)
-    scores = jnp.einsum("tkgd,ukd->kgtu", grouped, k.astype(jnp.float32)) * spec.scale
-    if spec.soft_cap is not None:
-        scores = spec.soft_cap * jnp.tanh(scores / spec.soft_cap)
+    scores = jnp.einsum("tkgd,ukd->kgtu", grouped, k.astype(jnp.float32)) * options.scale
+    if options.soft_cap is not None:
+        scores = options.soft_cap * jnp.tanh(scores / options.soft_cap)
     distance = jnp.arange(tokens)[:, None] - jnp.arange(tokens)[None, :]
-    seen = (distance >= 0) & (distance < (tokens if spec.window is None else spec.window))
+    seen = (distance >= 0) & (distance < (tokens if options.window is None else options.window))
     scores = jnp.where(seen[None, None], scores, -jnp.inf)
     if sinks is not None:
         sink = sinks.astype(jnp.float32).reshape(*scores.shape[:2], 1, 1)
@@ -111,4 +120,5 @@ def check_greedy(run: Forward, prompt: list[int], expected: list[int]) -> np.nda
     """
     logits = logits_of(run, prompt + expected[:-1])[len(prompt) - 1 :]
     assert logits.argmax(axis=-1).tolist() == expected
-    return logits[0]
+    first: np.ndarray = logits[0]
+    return first

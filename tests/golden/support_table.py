@@ -80,7 +80,8 @@ TOKENIZER = "tokenizer"
 
 def passed_tests(junit: Path) -> list[str]:
     """Names of the tests that passed, as pytest writes them. Raises ValueError naming those that did not."""
-    passed, others = [], []
+    passed: list[str] = []
+    others: list[str] = []
     for case in ET.parse(junit).iter("testcase"):
         name = f"{case.get('classname', '').replace('.', '/')}.py::{case.get('name')}"
         ended = {child.tag for child in case} & {"failure", "error", "skipped"}

@@ -1,5 +1,7 @@
 """Redoes the golden comparison live: transformers and jaxserve load the same checkpoints side by side."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
@@ -10,7 +12,7 @@ pytestmark = pytest.mark.parity
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.filterwarnings("ignore")  # of torch and transformers
-def test_parity(name: str, record_property) -> None:
+def test_parity(name: str, record_property: Callable[[str, object], None]) -> None:
     torch = pytest.importorskip("torch")
     pytest.importorskip("transformers")
     torch.set_num_threads(1)  # more only get in each other's way on models this small

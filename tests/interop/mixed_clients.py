@@ -56,7 +56,7 @@ async def openai_sdk(server: Gated) -> int:
         async def whole(n: int) -> int:
             reply = await client.completions.create(**TEXT, n=n, max_tokens=20)
             assert reply.usage is not None
-            return reply.usage.completion_tokens
+            return int(reply.usage.completion_tokens)
 
         async def chat() -> int:
             reply = await client.chat.completions.create(model="pico", messages=SAY, logprobs=True)
@@ -96,7 +96,7 @@ async def repeats(server: Gated) -> int:
     assert len({reply.id for reply in replies}) == 1
     usage = replies[0].usage
     assert usage is not None
-    return usage.completion_tokens
+    return int(usage.completion_tokens)
 
 
 async def refused(server: Gated) -> int:
@@ -140,7 +140,7 @@ async def anthropic_sdk(server: Gated) -> int:
         asked: dict[str, Any] = {"model": "pico", "max_tokens": 30, "messages": SAY}
 
         async def whole() -> int:
-            return (await client.messages.create(**asked)).usage.output_tokens
+            return int((await client.messages.create(**asked)).usage.output_tokens)
 
         async def streamed() -> int:
             async with client.messages.stream(**asked) as stream:

@@ -115,12 +115,16 @@ def test_an_answer_is_sent_back_as_it_came(sdk: openai.OpenAI) -> None:
         assert sdk.chat.completions.create(**{**SUM, "messages": turns}).choices[0].message.content == "45"
 
 
+TOOLS = [{"type": "function", "function": {"name": "f"}}]
+NAMED = {"type": "function", "function": {"name": "g"}}
+
+
 @pytest.mark.parametrize(
     ("kind", "change", "code", "param"),
     [
         (openai.BadRequestError, {"temperature": -1}, "invalid_request", "temperature"),
         (openai.BadRequestError, {"max_tokens": 10_000}, "context_length_exceeded", "max_tokens"),
-        (openai.BadRequestError, {"tools": [{"type": "function", "function": {"name": "f"}}]}, "invalid_request", "tools"),
+        (openai.BadRequestError, {"tools": TOOLS, "tool_choice": NAMED}, "invalid_request", "tool_choice"),
         (openai.NotFoundError, {"model": "gpt-5"}, "model_not_found", "model"),
         (openai.APIStatusError, {"max_tokens": 450, "extra_body": {"timeout": 1e-3}}, "deadline_exceeded", "timeout"),
     ],

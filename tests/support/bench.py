@@ -12,6 +12,7 @@ from jaxserve.clock import VirtualClock
 from jaxserve.config.fields import SchedulerConfig
 from jaxserve.config.policies import Policies
 from jaxserve.sampling.params import SamplingParams
+from jaxserve.scheduler.policy import DEFAULT_POLICY, Policy
 from jaxserve.scheduler.preemption import Preemption
 from jaxserve.scheduler.request import EngineRequest, Update
 from jaxserve.scheduler.scheduler import Scheduler
@@ -22,7 +23,7 @@ from tests.support.hash_executor import HashExecutor, Windows
 MAX_LEN = 400
 PAID, FREE, BATCH = ServiceClass
 OF_ENGINE_REQUEST = (
-    *("arrival", "tenant", "service_class", "parent", "queue_deadline", "deadline", "own_queue_timeout", "of_list", "target"),
+    *("arrival", "tenant", "service_class", "parent", "queue_deadline", "deadline", "own_queue_timeout", "of_list", "task"),
 )
 
 
@@ -74,9 +75,10 @@ class Bench:
         max_len: int = MAX_LEN,
         policies: Policies | None = None,
         swap: SwapSpace | None = None,
-        swap_places: int = 0,
+        swap_slots: int = 0,
         poison: int | None = None,
         windows: Windows = (None,),
+        policy: Policy = DEFAULT_POLICY,
         **config: Any,
     ) -> None:
         settings = {"growth_reserve": 0.0, "itl_target_ms": 0.0} | config
@@ -92,9 +94,10 @@ class Bench:
             policies=policies,
             swap=swap,
             on_preemption=self.preemptions.append,
+            policy=policy,
         )
         self.executor = HashExecutor(
-            num_pages, page_size, max_num_seqs, max_len, swap_places=swap_places, poison=poison, windows=windows
+            num_pages, page_size, max_num_seqs, max_len, swap_slots=swap_slots, poison=poison, windows=windows
         )
         self.tokens: dict[str, list[int]] = {}
         self.ended: dict[str, Update] = {}
@@ -135,7 +138,7 @@ class Bench:
             assert update.id not in self.ended, "something is told of a sequence that ended"
             if update.token is not None:
                 self.tokens.setdefault(update.id, []).append(update.token)
-            if update.reason is not None or update.error is not None:
+            if update.finish_reason is not None or update.error is not None:
                 self.ended[update.id] = update
 
 

@@ -16,9 +16,11 @@ from jaxserve.errors import DeadlineError, InternalError, InvalidRequestError, O
 from jaxserve.scheduler.preemption import Preemption
 from jaxserve.scheduler.request import RANKS, EngineRequest, Status, Update
 from jaxserve.scheduler.scheduler import Scheduler
-from jaxserve.step.plan import Plan
+from jaxserve.step.plan import MoveKind, Plan
 from jaxserve.types import FinishReason, RequestOptions, ServiceClass
 from tests.support.page_contents import PageContents
+from tests.support.plans import moved
+from tests.support.scripted_grammars import ScriptedGrammars
 from tests.support.watched_parts import (
     EOS,
     MAX_LEN,
@@ -27,6 +29,7 @@ from tests.support.watched_parts import (
     WatchedCache,
     Wish,
     cache_root,
+    is_complete,
     is_poisoned,
     oracle,
     requests_of,
@@ -52,7 +55,7 @@ class CheckedEngine:
             windows=setup.windows,
             max_chunk=setup.config.max_num_batched_tokens,
         )
-        self.swap = SwapSpace(setup.swap_places, setup.swap_page_seconds) if setup.swap_places else None
+        self.swap = SwapSpace(setup.swap_slots, setup.swap_page_seconds) if setup.swap_slots else None
         self.scheduler = Scheduler(
             setup.config,
             self.cache,
@@ -61,9 +64,15 @@ class CheckedEngine:
             policies=setup.policies,
             swap=self.swap,
             on_preemption=self._preempted,
+            masker=ScriptedGrammars(),
         )
         self.executor = TimedExecutor(setup, self.clock, self._planned)
-        self.core = EngineCore(self.scheduler, self.executor, overlap=setup.config.overlap)
+        self.core = EngineCore(
+            self.scheduler,
+            self.executor,
+            overlap=setup.config.overlap,
+            grammars=ScriptedGrammars(),  # type: ignore[arg-type]  # compiles nothing
+        )
         self.contents = PageContents(setup.page_size, setup.windows)
         self.budgets = Budgets(
             setup.policies,
@@ -190,7 +199,7 @@ class CheckedEngine:
         assert not self.got
         self.cache.unpin_all()
         assert self.cache.num_free == self.cache.num_usable
-        assert self.swap is None or self.swap.num_free == self.setup.swap_places
+        assert self.swap is None or self.swap.num_free == self.setup.swap_slots
 
     def check(self) -> None:
         """The invariants that hold between any two operations."""
@@ -217,9 +226,10 @@ class CheckedEngine:
         admitted = self.waiting.intersection(plan.ids)
         if self.scheduler.num_preemptions > self.num_known:
             assert not admitted, "a sequence is admitted in a step that preempted"
-            assert not plan.swap_in
+            assert not moved(plan, MoveKind.FROM_TIER)
         else:
-            assert not plan.swap_out or not self.planned, "pages go out that nobody gave now, nor in a step without a plan"
+            swapped_out = moved(plan, MoveKind.TO_TIER)
+            assert not swapped_out or not self.planned, "pages go out that nobody gave now, nor in a step without a plan"
         texts = []
         for row, name in enumerate(plan.ids):
             request = self.requests[name]
@@ -244,7 +254,7 @@ class CheckedEngine:
         assert (event.tenant, event.service_class) == (victim.request.tenant, victim.service_class)
         assert event.time == self.clock.now()
         assert event.pages_gained == self.cache.freed, "a preemption frees other pages than it tells"
-        assert event.swapped == bool(victim.places)
+        assert event.swapped == bool(victim.swap_slots)
         assert event.tokens_lost == (0 if event.swapped else self.computed[event.id])
         rank = max(0, RANKS[event.service_class] - (victim.num_preemptions - 1) // 2)
         others = [one for one in self.scheduler.sequences.values() if one is not victim]
@@ -255,9 +265,9 @@ class CheckedEngine:
     def _take(self, update: Update) -> None:
         """A token, scores of its prompt, or an error of the sequence's own."""
         name, wanted = update.id, self.wanted[update.id]
-        if update.score is not None:
-            self.scores[name] += update.score.rank.tolist()
-            if update.token is None and update.reason is None:
+        if update.prompt_logprobs is not None:
+            self.scores[name] += update.prompt_logprobs.rows.rank.tolist()
+            if update.token is None and update.finish_reason is None:
                 assert update.error is None
                 return
         if is_poisoned(self.requests[name], self.setup.windows):
@@ -268,19 +278,21 @@ class CheckedEngine:
             return
         assert update.error is None
         assert self.scores[name] == scores_of(self.requests[name], self.setup.windows), "what was to be scored was not, or twice"
-        if self.requests[name].target is not None:
-            assert (update.token, update.reason) == (None, FinishReason.LENGTH)
+        if self.requests[name].task == "score":
+            assert (update.token, update.finish_reason) == (None, FinishReason.LENGTH)
             self.finished += 1
             del self.got[name]
             return
-        assert update.token is not None
-        self.got[name].append(update.token)
+        if update.token is not None:
+            self.got[name].append(update.token)
         assert self.got[name] == wanted[: len(self.got[name])]
-        done = len(self.got[name]) == len(wanted)
-        assert (update.reason is not None) == done
+        stopped = wanted[-1] in EOS and not self.requests[name].params.ignore_eos
+        complete = not stopped and is_complete(self.requests[name], wanted)
+        done = len(self.got[name]) == len(wanted) and complete == (update.token is None)
+        assert (update.finish_reason is not None) == done
         if done:
-            stopped = update.token in EOS and not self.requests[name].params.ignore_eos
-            assert update.reason is (FinishReason.STOP if stopped else FinishReason.LENGTH)
+            stopped |= complete
+            assert update.finish_reason is (FinishReason.STOP if stopped else FinishReason.LENGTH)
             self.finished += 1
             del self.got[name]
 

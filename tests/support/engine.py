@@ -3,13 +3,16 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from jaxserve.cache.kv_cache import KVCache
+from jaxserve.cache.swap import SwapSpace
 from jaxserve.clock import RealClock
 from jaxserve.config.fields import CacheConfig, CompileConfig, EngineConfig, ModelConfig, ParallelConfig, SchedulerConfig
 from jaxserve.engine.build import BuiltEngine, build_engine
 from jaxserve.engine.core import EngineCore
 from jaxserve.sampling.params import SamplingParams
+from jaxserve.scheduler.preemption import Preemption
 from jaxserve.scheduler.request import Update
 from jaxserve.scheduler.scheduler import Scheduler
 from jaxserve.types import RequestOptions
@@ -40,11 +43,12 @@ def build(
 
 @dataclass
 class Run:
-    """What a run gave: tokens and updates per prompt, in order, and its scheduler at the end."""
+    """What a run gave: tokens and updates per prompt, in order, its scheduler at the end, and preemptions."""
 
     tokens: list[list[int]]
     updates: list[list[Update]]
     scheduler: Scheduler
+    preemptions: list[Preemption]
 
 
 def run(
@@ -55,12 +59,16 @@ def run(
     overlap: bool = True,
     prefix_caching: bool = True,
     num_pages: int | None = None,
+    swap: SwapSpace | None = None,
     options: RequestOptions | None = None,
     each_step: Callable[[EngineCore], None] = lambda core: None,
     **scheduler: float,
 ) -> Run:
     limits = built.core.executor.capabilities()
-    settings = {"max_num_seqs": limits.max_num_seqs, "max_num_batched_tokens": limits.max_num_batched_tokens} | scheduler
+    settings: dict[str, Any] = {
+        "max_num_seqs": limits.max_num_seqs,
+        "max_num_batched_tokens": limits.max_num_batched_tokens,
+    } | scheduler
     cache = KVCache(
         num_pages or limits.num_pages,
         limits.page_size,
@@ -68,9 +76,11 @@ def run(
         windows=limits.windows,
         max_chunk=limits.max_num_batched_tokens,
     )
-    core = EngineCore(
-        Scheduler(SchedulerConfig(**settings), cache, limits.max_model_len, RealClock()), built.core.executor, overlap=overlap
-    )
+    config, events = SchedulerConfig(**settings), list[Preemption]()
+    grammars = built.core.grammars
+    masker = None if grammars is None else grammars.masker
+    scheduled = Scheduler(config, cache, limits.max_model_len, RealClock(), swap=swap, on_preemption=events.append, masker=masker)
+    core = EngineCore(scheduled, built.core.executor, overlap=overlap, grammars=grammars)
     listed = [params] * len(prompts) if isinstance(params, SamplingParams) else list(params)
     updates: dict[str, list[Update]] = {}
     for prompt, wanted in zip(prompts, listed, strict=True):
@@ -88,4 +98,4 @@ def run(
     assert cache.num_free == cache.num_usable
     listed_updates = list(updates.values())[:count]  # `each_step` may have added requests of its own
     tokens = [[update.token for update in mine if update.token is not None] for mine in listed_updates]
-    return Run(tokens, listed_updates, core.scheduler)
+    return Run(tokens, listed_updates, core.scheduler, events)

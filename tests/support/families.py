@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 VOCAB = 301  # no multiple of any number of devices
 COMMON = {
@@ -14,7 +15,7 @@ COMMON = {
     "max_position_embeddings": 64,
     "bos_token_id": 0,
 }
-FAMILIES = {
+FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {"architectures": ["LlamaForCausalLM"], "num_key_value_heads": 8, "attention_bias": True, "mlp_bias": True},
     "mistral": {"architectures": ["MistralForCausalLM"], "num_key_value_heads": 2, "sliding_window": 6},
     "qwen2": {"architectures": ["Qwen2ForCausalLM"], "num_key_value_heads": 8, "tie_word_embeddings": True},
@@ -22,7 +23,7 @@ FAMILIES = {
 }
 _LATENT = {"num_key_value_heads": 8, "kv_lora_rank": 20, "qk_nope_head_dim": 10, "qk_rope_head_dim": 8, "v_head_dim": 14}
 FAMILIES["deepseek_v3"] = {**_LATENT, "architectures": ["DeepseekV3ForCausalLM"], "q_lora_rank": 12, "first_k_dense_replace": 2}
-SPARSE = {  # with experts, of which the last layer of Qwen has none
+SPARSE: dict[str, dict[str, Any]] = {  # with experts, of which the last layer of Qwen has none
     "qwen2_moe": {
         "architectures": ["Qwen2MoeForCausalLM"],
         "num_key_value_heads": 8,
@@ -44,7 +45,7 @@ SPARSE = {  # with experts, of which the last layer of Qwen has none
 }
 
 
-def hf_config(family: str) -> dict[str, object]:
+def hf_config(family: str) -> dict[str, Any]:
     """The config.json of a family's model."""
     return {**COMMON, **(FAMILIES | SPARSE)[family]}
 

@@ -24,7 +24,7 @@ from jaxserve.engine.core import EngineCore
 from jaxserve.engine.frontend import Frontend
 from jaxserve.engine.intake import Intake, IntakeLimits, IntakeRules
 from jaxserve.engine.link import EngineDescription
-from jaxserve.engine.remote.builders import Progress, ServedEngine
+from jaxserve.engine.remote.builders import BuildProgress, ServedEngine
 from jaxserve.engine.remote.link import RemoteLink
 from jaxserve.engine.remote.process import EngineProcess
 from jaxserve.engine.remote.reports import EngineSpec
@@ -32,7 +32,7 @@ from jaxserve.engine.streams import StreamLimits
 from jaxserve.errors import ConfigError
 from jaxserve.sampling.options import NUM_LOGPROBS, STANDARD
 from jaxserve.scheduler.scheduler import Scheduler
-from jaxserve.step.plan import LogprobRows, Plan, StepResult
+from jaxserve.step.plan import LogprobRows, Plan, Reading, StepResult
 from jaxserve.tokenizer.load import load_tokenizer
 from jaxserve.tokenizer.texts import TextTools, ThreadTexts
 from jaxserve.types import ServiceClass
@@ -67,9 +67,9 @@ class ScoringExecutor(HashExecutor):
         time.sleep(self.faults.step_seconds)
         result: StepResult = super().submit(plan).value
         wanted = bool((STANDARD.column(plan.sampling, NUM_LOGPROBS) >= 0).any())
-        rows = self._rows(result.tokens) if wanted else None
-        scores = tuple(self._rows(np.array(score.targets, np.int32)) for score in plan.scores)
-        return HashHandle(self, replace(result, logprobs=rows, scores=scores))
+        rows = self._rows(result.tokens.reshape(-1)) if wanted else None
+        readings = tuple(Reading(self._rows(np.array(readout.values, np.int32))) for readout in plan.readouts)
+        return HashHandle(self, replace(result, logprobs=rows, readings=readings))
 
     def _rows(self, tokens: np.ndarray) -> LogprobRows:
         tops = (tokens[:, None] + np.arange(COLUMNS)) % VOCAB
@@ -108,7 +108,7 @@ def parts(argument: Mapping[str, Any]) -> tuple[EngineCore, EngineDescription]:
     return core, EngineDescription(model, rules, tokenizer, None, config)
 
 
-def hash_engine(argument: Mapping[str, Any], progress: Progress) -> ServedEngine:
+def hash_engine(argument: Mapping[str, Any], progress: BuildProgress) -> ServedEngine:
     """The builder of an engine process."""
     given = dict(argument)
     time.sleep(given.pop("build_seconds", 0.0))

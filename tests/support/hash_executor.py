@@ -14,12 +14,12 @@ import numpy.typing as npt
 
 from jaxserve.executor.base import Capabilities
 from jaxserve.metrics.turn import ExecutorCounts
-from jaxserve.step.plan import LogprobRows, Plan, StepResult
+from jaxserve.sampling.options import MASKED, STANDARD
+from jaxserve.step.plan import LogprobRows, MoveKind, Plan, Reading, StepResult
 
 VOCAB = 50
 UNWRITTEN = -7
 Windows = tuple[int | None, ...]
-NO_ALTERNATIVES = (np.zeros((0, 0), np.int32), np.zeros((0, 0), np.float32))
 
 
 def next_token(tokens: list[int], vocab: int = VOCAB) -> int:
@@ -54,7 +54,29 @@ class HashHandle:
 
     def result(self) -> StepResult:
         assert self.executor.in_flight.popleft() == self.value.step, "results are collected in order"
+        waits = self.executor.unmasked is not None and self.executor.unmasked.step == self.value.step
+        assert not waits, "a step with masked rows was never told what they may choose"
         return self.value
+
+    def choose(self, masks: npt.NDArray[np.int32] | None) -> None:
+        plan, self.executor.unmasked = self.executor.unmasked, None
+        assert plan is not None, "a step is told what it may choose, and need not be"
+        assert plan.step == self.value.step
+        assert masks is not None
+        for row in np.flatnonzero(masked_rows(plan)):
+            allowed = np.flatnonzero(np.unpackbits(masks[row].view(np.uint8), bitorder="little")[: self.executor.vocab])
+            token = first_allowed(int(self.value.tokens[row, 0]), allowed.tolist())
+            self.value.tokens[row, 0] = self.executor.last[plan.slots[row]] = token
+
+
+def masked_rows(plan: Plan) -> npt.NDArray[np.bool_]:
+    masked: npt.NDArray[np.bool_] = STANDARD.column(plan.sampling, MASKED) != 0
+    return plan.samples & masked
+
+
+def first_allowed(token: int, allowed: list[int]) -> int:
+    """What a row chooses that would choose `token` and may not: the next one that it may."""
+    return min(allowed, key=lambda one: (one < token, one)) if token >= 0 else token
 
 
 class HashExecutor:
@@ -66,22 +88,24 @@ class HashExecutor:
         max_model_len: int = 64,
         vocab: int = VOCAB,
         *,
-        swap_places: int = 0,
+        swap_slots: int = 0,
         swap_page_seconds: float = 0.0,
         poison: int | None = None,
         windows: Windows = (None,),
     ) -> None:
         self.pages = np.full((num_pages, page_size), UNWRITTEN, np.int32)
-        self.places: dict[int, npt.NDArray[np.int32]] = {}  # of the swap space, those that hold a page
+        self.swapped: dict[int, npt.NDArray[np.int32]] = {}  # by swap slot
         self.last = np.full(max_num_seqs, UNWRITTEN, np.int32)
+        self.lengths = np.full(max_num_seqs, UNWRITTEN, np.int32)  # tokens of the sequence in each slot
         self.page_size = page_size
         self.max_model_len = max_model_len
         self.vocab = vocab
-        self.swap_places = swap_places
+        self.swap_slots = swap_slots
         self.swap_page_seconds = swap_page_seconds
         self.poison = poison
         self.windows = windows
         self.in_flight: deque[int] = deque()
+        self.unmasked: Plan | None = None  # the latest, if it waits for masks
         self.plans: list[Plan] = []
 
     def capabilities(self) -> Capabilities:
@@ -91,7 +115,7 @@ class HashExecutor:
             max_model_len=self.max_model_len,
             num_pages=len(self.pages),
             page_size=self.page_size,
-            swap_places=self.swap_places,
+            swap_slots=self.swap_slots,
             swap_page_seconds=self.swap_page_seconds,
             windows=self.windows,
         )
@@ -100,52 +124,76 @@ class HashExecutor:
         return ExecutorCounts(compiled_programs=1, padding_tokens=sum(-plan.num_tokens % 8 for plan in self.plans))
 
     def move_pages(self, plan: Plan) -> None:
-        for page, place in plan.swap_out:
-            assert 0 <= place < self.swap_places, "the swap space has no such place"
-            assert page > 0, "the null page is swapped"
-            self.places[place] = self.pages[page].copy()
-        for place, page in plan.swap_in:
-            assert place in self.places, "a place is read before it is written"
-            assert page > 0, "a swapped page goes to the null page"
-            self.pages[page] = self.places.pop(place)
-        sources, destinations = [source for source, _ in plan.copies], [destination for _, destination in plan.copies]
-        assert len(set(destinations)) == len(destinations), "two pages are copied to the same one"
-        assert all(page > 0 for page in (*sources, *destinations)), "the null page is copied"
-        self.pages[destinations] = self.pages[sources]  # numpy reads all before it writes any
+        for kind, source, destination in plan.moves:
+            if kind is MoveKind.TO_TIER:
+                assert 0 <= destination < self.swap_slots, "there is no such swap slot"
+                assert source > 0, "the null page is swapped"
+                self.swapped[destination] = self.pages[source].copy()
+            elif kind is MoveKind.FROM_TIER:
+                assert source in self.swapped, "a swap slot is read before it is written"
+                assert destination > 0, "a swapped page goes to the null page"
+                self.pages[destination] = self.swapped.pop(source)
+            else:
+                assert min(source, destination) > 0, "the null page is copied"
+                self.pages[destination] = self.pages[source]
 
     def submit(self, plan: Plan) -> HashHandle:
+        assert self.unmasked is None, "another step is submitted before the one before was told what it may choose"
         self.plans.append(plan)
         self.in_flight.append(plan.step)
+        self.unmasked = plan if masked_rows(plan).any() else None
         assert plan.num_rows == len(set(plan.ids)) == len(set(plan.slots.tolist()))
         self.move_pages(plan)
         tokens = [int(self.last[-1 - token]) if token < 0 else int(token) for token in plan.tokens]
         spans = [range(plan.query_start[row], plan.query_start[row + 1]) for row in range(plan.num_rows)]
+        lengths = [self._length(plan, row) for row in range(plan.num_rows)]
         for row, span in enumerate(spans):  # all writes before all reads, as in a layer
-            start = int(plan.kv_length[row]) - len(span)
+            start = lengths[row] - len(span)
             for offset, index in enumerate(span):
                 page, place = divmod(start + offset, self.page_size)
                 column = self._table(plan, row)[page]
                 assert (column > 0).all(), "a token goes to the null page"
                 self.pages[column, place] = tokens[index]
-        out = np.full(plan.num_rows, UNWRITTEN, np.int32)
-        for row in range(plan.num_rows):
-            assert len(spans[row]) > 0
-            content = self._seen(plan, row, int(plan.kv_length[row]))
-            out[row] = -1 if self.poison in content else next_token(content, self.vocab)
+        out = np.full((plan.num_rows, 1 + int(plan.num_drafts.max(initial=0))), UNWRITTEN, np.int32)
+        chosen = np.zeros(plan.num_rows, np.int32)
+        for row, span in enumerate(spans):
+            drafts = int(plan.num_drafts[row])
+            assert len(span) > drafts, "a row guesses after nothing"
+            known = lengths[row] - drafts
+            for place in range(1 + drafts):
+                content = self._seen(plan, row, known + place)
+                out[row, place] = -1 if self.poison in content else next_token(content, self.vocab)
+                chosen[row] += 1
+                if place < drafts and tokens[span[-1] + 1 - drafts + place] != out[row, place]:
+                    break
             if plan.samples[row]:
-                self.last[plan.slots[row]] = max(out[row], 0)
+                self.last[plan.slots[row]] = max(out[row, chosen[row] - 1], 0)
+                self.lengths[plan.slots[row]] = known + chosen[row]
         scores = []
-        for score in plan.scores:
-            span, length = spans[score.row], int(plan.kv_length[score.row])
-            assert 0 < len(score.targets) <= len(span) - score.offset, "a token is scored that the row does not compute"
+        for score in plan.readouts:
+            span, length = spans[score.row], lengths[score.row]
+            assert 0 < len(score.values) <= len(span) - score.offset, "a token is scored that the row does not compute"
             first = length - len(span) + score.offset + 1
-            ranks = [score_of(self._seen(plan, score.row, first + index), target) for index, target in enumerate(score.targets)]
-            scores.append(LogprobRows(np.zeros(len(ranks), np.float32), np.array(ranks, np.int32), *NO_ALTERNATIVES))
-        return HashHandle(self, StepResult(plan.step, out, scores=tuple(scores)))
+            ranks = [score_of(self._seen(plan, score.row, first + index), target) for index, target in enumerate(score.values)]
+            poisoned = [self.poison in self._seen(plan, score.row, first + index) for index in range(len(ranks))]
+            chosen_of = np.where(poisoned, np.float32(np.nan), np.float32(0))
+            tops = np.zeros((len(ranks), 0), np.int32)
+            scores.append(Reading(LogprobRows(chosen_of, np.array(ranks, np.int32), tops, tops.view(np.float32))))
+        return HashHandle(self, StepResult(plan.step, out, np.where(plan.samples, chosen, 0), readings=tuple(scores)))
+
+    def _length(self, plan: Plan, row: int) -> int:
+        """Tokens of the row after the step."""
+        first = int(plan.tokens[plan.query_start[row]])
+        if first >= 0:
+            return int(plan.kv_length[row])
+        length = int(self.lengths[-1 - first] + plan.query_start[row + 1] - plan.query_start[row] - 1)
+        assert length <= plan.kv_length[row], "a row is longer than the plan says"
+        return length
 
     def _table(self, plan: Plan, row: int) -> npt.NDArray[np.int32]:
         """The row's pages [column, group]."""
-        return plan.page_table[row].reshape(-1, len(self.windows))
+        table: npt.NDArray[np.int32] = plan.page_table[row].reshape(-1, len(self.windows))
+        return table
 
     def _seen(self, plan: Plan, row: int, length: int) -> list[int]:
         """What the last of so many tokens of the row sees, read from its pages."""

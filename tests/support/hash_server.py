@@ -30,7 +30,7 @@ from tests.support.tiny_checkpoint import write_tiny_checkpoint
 
 ENGINE, TOKENIZER = "jaxserve.engine.remote.child", "jaxserve.tokenizer.worker"
 FRONT_END, BATCHES = "server.processes.frontend", "server.processes.batches"
-PATIENCE = 30.0
+PATIENCE = 60.0
 
 
 def main(arguments: str) -> int:

@@ -21,7 +21,7 @@ HF |= {"num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 
 TABLE_BYTES = VOCABULARY * 2048 * 4
 
 
-def huge_bytes(address, size):
+def huge_bytes(address: int, size: int) -> int:
     """Bytes in huge pages of the memory that a range is in."""
     found, inside = 0, False
     for line in Path("/proc/self/smaps").read_text().splitlines():
@@ -33,7 +33,7 @@ def huge_bytes(address, size):
     return found
 
 
-def of_a_plain_mapping():
+def of_a_plain_mapping() -> int:
     """What the system gives to whoever asks: it runs out of huge pages beside others who take memory."""
     plain = mmap.mmap(-1, 2 * TABLE_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     plain.madvise(mmap.MADV_HUGEPAGE)
@@ -42,13 +42,13 @@ def of_a_plain_mapping():
     return huge_bytes(address, 2 * TABLE_BYTES) // 2
 
 
-def of_what_weights_are_read_into():
+def of_what_weights_are_read_into() -> int:
     memory = aligned_zeros((TABLE_BYTES,), np.dtype(np.uint8))
     memory[:] = 1
     return huge_bytes(memory.ctypes.data, memory.nbytes)
 
 
-def of_dummy_weights(packed):
+def of_dummy_weights(*, packed: bool) -> int:
     config, mesh = decoder_config(HF), make_mesh(1)
     packer = Packer(config, mesh) if packed else None
     params = load_params("nowhere", config, mesh, "float32", load_format="dummy", packer=packer)

@@ -4,7 +4,7 @@ Keys and values of a token depend on every token before it. An executor that kee
 prefix or of another tenant from the right one if the tokens in it are the same; this can.
 """
 
-from jaxserve.step.plan import Plan
+from jaxserve.step.plan import MoveKind, Plan
 
 Text = tuple[str, tuple[int, ...]]  # tenant, and its tokens up to the last one in the page
 
@@ -21,7 +21,7 @@ class PageContents:
         self._size = page_size
         self._windows = windows
         self._pages: dict[int, Text] = {}
-        self._places: dict[int, Text] = {}
+        self._swapped: dict[int, Text] = {}
 
     def run(self, plan: Plan, texts: list[Text]) -> None:
         """Move and write what the plan says, then assert that every row reads its own text; `texts` are the rows' full ones."""
@@ -63,14 +63,12 @@ class PageContents:
         assert held[:end] == text[1][:end], f"{plan.ids[place[0]]} reads a page of another prefix"
 
     def _move(self, plan: Plan) -> None:
-        for page, place in plan.swap_out:
-            self._places[place] = self._held(self._pages, page)
-        for place, page in plan.swap_in:
-            self._pages[page] = self._held(self._places, place)
-        copied = [(destination, self._held(self._pages, source)) for source, destination in plan.copies]
-        self._pages.update(copied)
+        for kind, source, destination in plan.moves:
+            read = self._swapped if kind is MoveKind.FROM_TIER else self._pages
+            written = self._swapped if kind is MoveKind.TO_TIER else self._pages
+            written[destination] = self._held(read, source)
 
     @staticmethod
     def _held(texts: dict[int, Text], index: int) -> Text:
-        assert index in texts, f"page or place {index} was never written"
+        assert index in texts, f"page or swap slot {index} was never written"
         return texts[index]

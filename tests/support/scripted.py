@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, cast
 
+from jaxserve.chat_parsing import ResponseTemplate, find_template
 from jaxserve.engine.bounds import RequestBounds
+from jaxserve.engine.calls import EngineCall, Result
 from jaxserve.engine.client import EngineStats, ModelInfo
 from jaxserve.engine.events import Delta, Event, Finished, PositionLogprobs, Started, Timing, TokenLogprob, Usage
 from jaxserve.errors import (
@@ -16,7 +18,7 @@ from jaxserve.errors import (
     InvalidRequestError,
 )
 from jaxserve.sampling.params import SamplingParams
-from jaxserve.types import ChatMessage, FinishReason, Prompt, RequestOptions
+from jaxserve.types import ChatMessage, FinishReason, Prompt, RequestOptions, TokensPrompt
 
 BOS, EOS, VOCAB = 256, 257, 258
 MAX_MODEL_LEN = 512
@@ -46,6 +48,9 @@ class ByteTokenizer:
         return self.token_bytes(token_id), False
 
 
+HERMES = find_template("<tool_call> </think>")  # a way to write thinking and calls, for those who set `response_template`
+
+
 class ScriptedClient:
     """Says the prompt back token by token, `delay` seconds apart.
 
@@ -57,6 +62,7 @@ class ScriptedClient:
         self.model = ModelInfo("echo", "EchoForCausalLM", MAX_MODEL_LEN, VOCAB, "float32", 0, 1_700_000_000)
         self.tokenizer = ByteTokenizer()
         self.chat_template: str | None = "{{ messages[-1].content }}"
+        self.response_template: ResponseTemplate | None = None
         self.delay = delay
         self.failure = failure
         self.fail_after = fail_after
@@ -120,7 +126,7 @@ class ScriptedClient:
 
     def _ids(self, prompt: Prompt, params: SamplingParams) -> list[int]:
         if isinstance(prompt, dict) and "prompt_token_ids" in prompt:
-            ids = prompt["prompt_token_ids"]
+            ids = cast(TokensPrompt, prompt)["prompt_token_ids"]
         else:
             ids = self.tokenizer.encode(prompt if isinstance(prompt, str) else prompt["prompt"])
         if any(not 0 <= token < VOCAB for token in ids):
@@ -183,8 +189,8 @@ class ScriptedClient:
     async def reset_prefix_cache(self) -> None:
         self.resets += 1
 
-    async def call(self, name: str, argument: bytes = b"") -> bytes:
-        raise AssertionError(f"nothing here answers the call {name}")
+    async def call(self, call: EngineCall[Result]) -> Result:
+        raise AssertionError(f"nothing here answers {call}")
 
     def heartbeat_age(self) -> float:
         return 0.0

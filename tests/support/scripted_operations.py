@@ -1,6 +1,7 @@
 """Operations on a checked engine drawn from a seed: the same every time, dense, and quick."""
 
 import random
+from dataclasses import replace
 
 from jaxserve.config.fields import SchedulerConfig
 from jaxserve.config.policies import Policies, TenantPolicy
@@ -33,7 +34,7 @@ def scripted_setup(seed: int, windows: Windows = (None,)) -> Setup:
         policies=CAPPED if seed % 2 else Policies(),
         num_pages=longest_needs(windows, page_size, config.max_num_batched_tokens) + 4,
         page_size=page_size,
-        swap_places=(40, 4, 0)[seed % 3],
+        swap_slots=(40, 4, 0)[seed % 3],
         windows=windows,
     )
 
@@ -43,14 +44,18 @@ def run_script(
     operations: int = 150,
     tenants: tuple[str, ...] = ("ours", "theirs", "others"),
     windows: Windows = (None,),
+    *,
+    grammars: bool = False,
 ) -> CheckedEngine:
-    """So many operations, then all there is to do; returns the engine."""
+    """So many operations, then all there is to do; returns the engine. With `grammars` two of three requests are constrained."""
     draw = random.Random(seed)
     checked = CheckedEngine(scripted_setup(seed, windows))
     for _ in range(operations):
         choice = draw.random()
         if choice < 0.3:
-            checked.add(_wish(draw, tenants))
+            wish = _wish(draw, tenants)
+            constrained = grammars and wish.scores is None and draw.random() < 0.67
+            checked.add(replace(wish, grammar=draw.randrange(100)) if constrained else wish)
         elif choice < 0.33 and checked.got:
             checked.abort(draw.choice(sorted(checked.got)))
         elif choice < 0.36 and checked.got:

@@ -4,14 +4,14 @@ import asyncio
 
 from jaxserve.children import adopt
 from server.processes.control import Control
-from server.processes.specs import READY
+from server.processes.specs import NowReady
 
 
 async def main() -> None:
     parent, spec = adopt()
-    control = Control(*await asyncio.open_connection(sock=parent.socket), {})
+    control = Control(*await asyncio.open_connection(sock=parent.socket), lambda notice: None)
     if spec == b"ready":
-        control.tell(READY)
+        control.tell(NowReady())
     await control.gone()
 
 

@@ -1,4 +1,5 @@
-"""Hooks of schemathesis: what no schema can say of a request, as it depends on how many tokens there are and how long they take.
+"""Hooks of schemathesis: what no schema can say of a request. How many tokens there are and their time; what is a grammar;
+whether calls, results and tools go together; what the model can do.
 
 Such a refusal is taken for one of what is not there, which schemathesis's default configuration allows; all else stays as it is.
 """
@@ -9,9 +10,28 @@ from typing import Any
 
 import schemathesis
 
+# Two ways to say what form the output must have, or one that is none; the hash engine knows no grammars.
+_FORMS = (
+    "each says what the output looks like",
+    "must have exactly one of",
+    "must be left out with",
+    "no tokenizer, which grammars need",
+)
+# Calls and results of a conversation, tools and the one that is chosen; the hash engine neither calls nor thinks.
+_CALLS = (
+    "must be the id of a call of a message before",
+    "must be the JSON text of an object",
+    "in a message of the role",
+    "their results must come in a message after it",
+    "is the name of another tool",
+    "which is not in tools",
+    "there are no tools",
+    "cannot be given together with",
+    "is not supported with this model",
+)
 # A prompt against the context and against numbers that the same request gives; numbers against each other; time against load.
 _COUNTED = ("max_total_tokens is", "prompt_logprobs_start", "min_tokens must be between", "max_tokens 0 needs a prompt")
-_SAID = ("maximum context length", "can wait together")
+_SAID = ("maximum context length", "can wait together", *_FORMS, *_CALLS)
 _LATE = ("deadline_exceeded", "overloaded", "timeout_error", "overloaded_error")
 
 

@@ -21,10 +21,10 @@ PROMPT = "1 2 3 4"
 def inputs(text: str, sampling: dict[str, Any], **flags: bool) -> list[Any]:
     """Input tensors as users of Triton's vLLM backend make them."""
     made = []
-    for name, value in {"text_input": text, "sampling_parameters": json.dumps(sampling), **flags}.items():
-        is_text = isinstance(value, str)
-        tensor = triton.InferInput(name, [1], "BYTES" if is_text else "BOOL")
-        tensor.set_data_from_numpy(np.array([value.encode()] if is_text else [value], dtype=object if is_text else bool))
+    given: dict[str, str | bool] = {"text_input": text, "sampling_parameters": json.dumps(sampling), **flags}
+    for name, value in given.items():
+        tensor = triton.InferInput(name, [1], "BYTES" if isinstance(value, str) else "BOOL")
+        tensor.set_data_from_numpy(np.array([value.encode()], object) if isinstance(value, str) else np.array([value], bool))
         made.append(tensor)
     return made
 
@@ -49,7 +49,8 @@ def streamed(client: Any, count: int, requests: int) -> dict[str, Any]:
         client.async_stream_infer(MODEL, made, request_id=str(index), enable_empty_final_response=True)
     client.async_stream_infer(MODEL, inputs(PROMPT, {"temperature": -1}), request_id="bad")
     texts = {str(index): "" for index in range(requests)}
-    errors, open_requests = [], set(texts)
+    errors: list[str] = []
+    open_requests = set(texts)
     while open_requests or not errors:
         result, error = replies.get(timeout=60)
         if error is not None:
@@ -71,7 +72,7 @@ def failure(client: Any) -> str:
     return ""
 
 
-class Bearer(triton.InferenceServerClientPlugin):
+class Bearer(triton.InferenceServerClientPlugin):  # type: ignore[misc]  # tritonclient has no types
     """Sends an API key with every call."""
 
     def __init__(self, key: str) -> None:

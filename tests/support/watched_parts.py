@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from jaxserve.cache.kv_cache import KVCache, SequencePages
 from jaxserve.cache.prefix_hash import CacheNamespace
@@ -11,10 +12,22 @@ from jaxserve.config.policies import Policies
 from jaxserve.config.windows import most_pages
 from jaxserve.engine.budgets import Budgets, cache_salt
 from jaxserve.sampling.params import SamplingParams
+from jaxserve.sampling.structured import StructuredOutputsParams
 from jaxserve.scheduler.request import EngineRequest
-from jaxserve.step.plan import Plan
+from jaxserve.step.plan import Plan, StepResult
 from jaxserve.types import RequestOptions
-from tests.support.hash_executor import VOCAB, HashExecutor, HashHandle, Windows, expected, score_of, seen
+from tests.support.hash_executor import (
+    VOCAB,
+    HashExecutor,
+    HashHandle,
+    Windows,
+    expected,
+    first_allowed,
+    next_token,
+    score_of,
+    seen,
+)
+from tests.support.scripted_grammars import ScriptedConstraint, params_of
 
 MAX_LEN = 40
 EOS = frozenset({3})
@@ -28,7 +41,7 @@ class Setup:
     num_pages: int
     page_size: int
     prefix_caching: bool = True
-    swap_places: int = 0
+    swap_slots: int = 0
     swap_page_seconds: float = 0.0
     step_seconds: float = 0.01
     token_seconds: float = 0.001
@@ -44,6 +57,7 @@ class Wish:
     scores: int | None = None
     n: int = 1
     ignore_eos: bool = False
+    grammar: int | None = None
     options: RequestOptions
 
 
@@ -63,7 +77,7 @@ class TimedHandle(HashHandle):
         super().__init__(handle.executor, handle.value)
         self._clock, self._seconds = clock, seconds
 
-    def result(self):
+    def result(self) -> StepResult:
         self._clock.advance(self._seconds)
         return super().result()
 
@@ -77,7 +91,7 @@ class TimedExecutor(HashExecutor):
             setup.page_size,
             setup.config.max_num_seqs,
             MAX_LEN,
-            swap_places=setup.swap_places,
+            swap_slots=setup.swap_slots,
             swap_page_seconds=setup.swap_page_seconds,
             poison=POISON,
             windows=setup.windows,
@@ -103,20 +117,20 @@ def requests_of(wish: Wish, name: str, now: float, budgets: Budgets) -> list[Eng
     """The sequences of a request, cut to what policies allow one of them."""
     grant = budgets.grant(wish.options, now)
     longest = min(MAX_LEN, grant.max_kv_tokens or MAX_LEN)
-    prompt, target = wish.prompt[: longest - 1], None
-    if wish.output == 0:
-        *before, target = wish.prompt[: longest + 1]
-        prompt = tuple(before)
-    scored = {"prompt_logprobs": 0, "prompt_logprobs_start": wish.scores} if wish.scores is not None else {}
+    prompt = wish.prompt[: longest + 1 if wish.output == 0 else longest - 1]
+    scored: dict[str, Any] = {"prompt_logprobs": 0, "prompt_logprobs_start": wish.scores} if wish.scores is not None else {}
     if wish.output == 0:
         scored["max_tokens"] = 0
+    form = None if wish.grammar is None else params_of(wish.grammar)
     ids = [f"{name}/{index}" for index in range(wish.n)]
     return [
         EngineRequest(
             id=one,
             prompt=prompt,
-            params=SamplingParams(temperature=0, ignore_eos=wish.ignore_eos, **(scored if one == ids[0] else {})),
-            max_tokens=min(wish.output, longest - len(prompt)),
+            params=SamplingParams(
+                temperature=0, ignore_eos=wish.ignore_eos, structured_outputs=form, **(scored if one == ids[0] else {})
+            ),
+            max_tokens=min(wish.output, max(longest - len(prompt), 0)),
             seed=0,
             eos_token_ids=EOS,
             cache_root=cache_root(wish.options),
@@ -126,7 +140,7 @@ def requests_of(wish: Wish, name: str, now: float, budgets: Budgets) -> list[Eng
             parent=None if one == ids[0] else ids[0],
             queue_deadline=grant.queue_deadline,
             deadline=grant.deadline,
-            target=target,
+            task="score" if wish.output == 0 else "generate",
         )
         for one in ids
     ]
@@ -136,14 +150,17 @@ def scores_of(request: EngineRequest, windows: Windows) -> list[int]:
     """The scores that the request gets."""
     if request.params.prompt_logprobs is None:
         return []
-    tokens = list(request.whole_prompt)
+    tokens = list(request.prompt)
     first = max(1, request.params.prompt_logprobs_start)
     return [score_of(seen(tokens[:place], windows), tokens[place]) for place in range(first, len(tokens))]
 
 
 def is_poisoned(request: EngineRequest, windows: Windows) -> bool:
-    """Whether the request's first row has no valid logits."""
-    return POISON in seen(list(request.prompt), windows)
+    """Whether the request's first row has no valid logits, or, of a prompt that is only scored, any of its scores."""
+    if request.task != "score":
+        return POISON in seen(list(request.prompt), windows)
+    first = max(1, request.params.prompt_logprobs_start)
+    return any(POISON in seen(list(request.prompt[:place]), windows) for place in range(first, len(request.prompt)))
 
 
 def oracle(request: EngineRequest, windows: Windows) -> list[int]:
@@ -151,4 +168,28 @@ def oracle(request: EngineRequest, windows: Windows) -> list[int]:
     if is_poisoned(request, windows):
         return []
     stops = frozenset() if request.params.ignore_eos else EOS
+    if request.params.structured_outputs is not None:
+        return _constrained(request, stops, windows)
     return expected(list(request.prompt), request.max_tokens, stops, windows=windows)
+
+
+def is_complete(request: EngineRequest, output: list[int]) -> bool:
+    """Whether nothing may follow so many tokens of its grammar."""
+    constraint = constraint_of(request)
+    return constraint is not None and not all(constraint.accept(token) for token in output)
+
+
+def constraint_of(request: EngineRequest) -> ScriptedConstraint | None:
+    form = request.params.structured_outputs
+    return ScriptedConstraint(int(form.regex or 0)) if isinstance(form, StructuredOutputsParams) else None
+
+
+def _constrained(request: EngineRequest, stops: frozenset[int], windows: Windows) -> list[int]:
+    """Every token is the next one that is allowed, one at a time."""
+    constraint, tokens = constraint_of(request), list(request.prompt)
+    assert constraint is not None
+    for _ in range(request.max_tokens):
+        tokens.append(first_allowed(next_token(seen(tokens, windows)), constraint.now_allowed()))
+        if tokens[-1] in stops or not constraint.accept(tokens[-1]):
+            break
+    return tokens[len(request.prompt) :]

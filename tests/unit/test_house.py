@@ -35,11 +35,16 @@ def test_offline_api_needs_no_server_packages() -> None:
     assert not fresh_import(["jaxserve.llm"]) & {"fastapi", "starlette", "uvicorn", "grpc", "server", "torch", "ray"}
 
 
+IMPORT_TRITON = ("triton", "triton_kernel")  # only where they are chosen
+
+
 @pytest.mark.parametrize("package", ["pallas_kernels", "sharding"])
 def test_device_packages_import_only_jax(package: str) -> None:
     allowed = {package, "jax", "numpy", *sys.stdlib_module_names}
     for path in (ROOT / package).rglob("*.py"):
-        packages = allowed | ({"jax_triton", "triton"} if path.name == "triton.py" else set())  # imported only where chosen
+        packages = allowed | (
+            {"jax_triton", "triton"} if path.name in ("triton.py", "triton_kernel.py") else set()
+        )  # imported only where chosen
         for node in ast.walk(ast.parse(path.read_text())):
             names = [item.name for item in node.names] if isinstance(node, ast.Import) else []
             if isinstance(node, ast.ImportFrom) and not node.level:

@@ -6,6 +6,7 @@ import tomllib
 from importlib.metadata import distributions
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from packaging.markers import default_environment
@@ -18,11 +19,16 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 LOCKS = sorted(REQUIREMENTS.glob("lock-*.txt"))
 HASHED = [*LOCKS, *REQUIREMENTS.glob("image-*.txt"), REQUIREMENTS / "build.txt"]
-BY_NAME = {"ids": lambda path: path.stem}
+BY_NAME: dict[str, Any] = {"ids": lambda path: path.stem}
 
 
 def environment(python: str) -> dict[str, str]:
-    return {**default_environment(), "python_version": python, "python_full_version": f"{python}.0", "sys_platform": "linux"}
+    return {
+        **cast(dict[str, str], default_environment()),
+        "python_version": python,
+        "python_full_version": f"{python}.0",
+        "sys_platform": "linux",
+    }
 
 
 def applying(requirements: list[str], python: str) -> list[Requirement]:
@@ -80,7 +86,7 @@ def test_all_that_is_installed_is_locked() -> None:
     locked = pins(REQUIREMENTS / "build.txt") | pins(REQUIREMENTS / f"lock-{python}.txt")
     installed = {canonicalize_name(item.metadata["Name"]): item.version for item in distributions()}
     for own in ("jaxserve", "pip"):
-        installed.pop(own, None)
+        installed.pop(canonicalize_name(own), None)
     assert installed.items() <= locked.items()
 
 

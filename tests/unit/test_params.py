@@ -1,6 +1,7 @@
 """SamplingParams: defaults, what is refused and how, and what the engine's int32 and float32 arrays can hold."""
 
 from collections import Counter
+from typing import Any, cast
 
 import pytest
 
@@ -108,18 +109,19 @@ def test_only_a_prompt_that_is_scored_may_have_no_output():
     assert not SamplingParams(max_tokens=None).scores_only
     for name, wrong in (("max_tokens", {"max_tokens": -1}), ("n", {"n": 2}), ("min_tokens", {"min_tokens": 1})):
         with pytest.raises(InvalidRequestError, match=f"{name} must be") as refused:
-            SamplingParams(**{"max_tokens": 0, "prompt_logprobs": 0} | wrong)
+            SamplingParams(**cast(dict[str, Any], {"max_tokens": 0, "prompt_logprobs": 0} | wrong))
         assert refused.value.param == name
 
 
 def test_lists_become_tuples_and_one_string_a_list():
-    assert SamplingParams(stop="end").stop == ("end",)
-    assert SamplingParams(stop=["a", "b"], stop_token_ids=range(2)).stop_token_ids == (0, 1)
-    assert SamplingParams(allowed_token_ids=[4]).allowed_token_ids == (4,)
+    assert SamplingParams(stop="end").stop == ("end",)  # type: ignore[arg-type]  # as the test says
+    assert SamplingParams(stop=["a", "b"], stop_token_ids=range(2)).stop_token_ids == (0, 1)  # type: ignore[arg-type]
+    assert SamplingParams(allowed_token_ids=[4]).allowed_token_ids == (4,)  # type: ignore[arg-type]
 
 
 def test_null_lists_are_empty():
-    assert SamplingParams(stop=None, stop_token_ids=None, logit_bias=None) == SamplingParams()
+    nulls: dict[str, Any] = {"stop": None, "stop_token_ids": None, "logit_bias": None}
+    assert SamplingParams(**nulls) == SamplingParams()
 
 
 LARGEST = {
@@ -140,6 +142,7 @@ SMALLEST = {"top_k": -1, "temperature": 1e-300, "repetition_penalty": 1e-300, "t
 def test_every_value_allowed_fits_the_engines_arrays(extremes):
     """A number too large for a row would end the engine, not the request."""
     params = SamplingParams(**extremes)
+    assert params.seed is not None
     source = RowSource(params, params.seed, frozenset(params.stop_token_ids))
     assert RowTable(1, 4).take(source, 1000 + params.min_tokens) == 0
 
@@ -147,7 +150,8 @@ def test_every_value_allowed_fits_the_engines_arrays(extremes):
 def test_penalized():
     assert not SamplingParams().penalized
     for name, value in (("presence_penalty", 0.1), ("frequency_penalty", -0.1), ("repetition_penalty", 0.9)):
-        assert SamplingParams(**{name: value}).penalized
+        given: dict[str, Any] = {name: value}
+        assert SamplingParams(**given).penalized
 
 
 @pytest.mark.parametrize(

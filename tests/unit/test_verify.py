@@ -42,7 +42,10 @@ def test_a_wrong_kernel_is_listed_and_is_exit_code_1(capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--op", "softmax"], "op: there is no 'softmax'; there is: grouped_matmul, kv_write, matmul, ragged_paged_attention"),
+        (
+            ["--op", "softmax"],
+            "op: there is no 'softmax'; there is: grouped_matmul, kv_write, matmul, ragged_paged_attention, rotate_and_write",
+        ),
         (["--dtype", "int8"], "dtype: there is no 'int8'; there is: float32, bfloat16, float16, float8"),
         (
             ["--op", "grouped_matmul", "--dtype", "float8"],

@@ -10,7 +10,7 @@ from typing import Any
 from jaxserve.engine.core import EngineCore
 from jaxserve.engine.link import EngineDescription
 
-Progress = Callable[[str, int, int], None]  # what, done, of how many
+BuildProgress = Callable[[str, int, int], None]  # what, done, of how many
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class ServedEngine:
     banner: str
 
 
-Builder = Callable[[Mapping[str, Any], Progress], ServedEngine]
+Builder = Callable[[Mapping[str, Any], BuildProgress], ServedEngine]
 
 
 def find_builder(name: str) -> Builder:

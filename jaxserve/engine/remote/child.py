@@ -12,10 +12,10 @@ import msgspec
 
 from jaxserve.children import Parent, adopt
 from jaxserve.engine.remote.builders import find_builder
-from jaxserve.engine.remote.messages import wire_error
+from jaxserve.engine.remote.codec import encode, presentable
 from jaxserve.engine.remote.place import Place
 from jaxserve.engine.remote.pulse import send_pulse
-from jaxserve.engine.remote.reports import EngineSpec, Failed, Progressed, Ready, encode_report
+from jaxserve.engine.remote.reports import EngineSpec, Failed, Progressed, Ready
 from jaxserve.engine.remote.server import EngineServer
 from jaxserve.engine.watching import watch
 from jaxserve.errors import JaxserveError
@@ -41,11 +41,11 @@ def main() -> int:
     try:
         server = _build(spec, place, parent)
     except JaxserveError as error:
-        parent.send(encode_report(Failed(wire_error(error))))
+        parent.send(encode(Failed(presentable(error))))
         return _EXIT_REFUSED
     except Exception as error:
         logger.exception("the engine could not be built")
-        parent.send(encode_report(Failed(wire_error(error))))
+        parent.send(encode(Failed(presentable(error))))
         return _EXIT_DIED
 
     def on_signal(number: int, frame: FrameType | None) -> None:
@@ -63,7 +63,7 @@ def main() -> int:
 
 def _build(spec: EngineSpec, place: Place, parent: Parent) -> EngineServer:
     def progress(what: str, done: int, total: int) -> None:
-        parent.send(encode_report(Progressed(what, done, total)))
+        parent.send(encode(Progressed(what, done, total)))
 
     engine = find_builder(spec.builder)(spec.argument, progress)
 
@@ -75,7 +75,7 @@ def _build(spec: EngineSpec, place: Place, parent: Parent) -> EngineServer:
 
     server = place.open(listening)
     freeze_gc()
-    parent.send(encode_report(Ready(engine.banner)))
+    parent.send(encode(Ready(engine.banner)))
     return server
 
 

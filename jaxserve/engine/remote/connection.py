@@ -57,7 +57,6 @@ class Connection:
             self._ended.set_result(None)
 
     def close(self) -> None:
-        """Close the socket; nothing is taken any more."""
         self._ended.cancel()
         for one in (self._socket, self._monitor):
             self._loop.remove_reader(one.fileno())

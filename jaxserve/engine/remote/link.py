@@ -8,11 +8,14 @@ import itertools
 import logging
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from typing import TypeVar, cast
 
+import msgspec
 import zmq
 
+from jaxserve.engine.calls import EngineAnswer, EngineCall
 from jaxserve.engine.link import EngineDescription, EngineLoad, LinkSink
+from jaxserve.engine.remote.codec import encode
 from jaxserve.engine.remote.connection import Connection
 from jaxserve.engine.remote.messages import (
     Abort,
@@ -26,13 +29,12 @@ from jaxserve.engine.remote.messages import (
     Turned,
     Welcome,
     decode_from_engine,
-    encode,
-    error_of,
-    outcomes_of,
     protocol,
 )
 from jaxserve.errors import EngineDeadError, InternalError, JaxserveError
 from jaxserve.scheduler.request import EngineRequest
+
+Result = TypeVar("Result")
 
 logger = logging.getLogger(__name__)
 
@@ -40,8 +42,6 @@ RETRY_SECONDS = 0.1  # between two connections
 
 
 class _Ended(Exception):
-    """The engine, or the way to it, is gone; why."""
-
     def __init__(self, error: JaxserveError) -> None:
         super().__init__(error.message)
         self.error = error
@@ -66,7 +66,7 @@ class RemoteLink:
         self._description: asyncio.Future[EngineDescription] = asyncio.get_running_loop().create_future()
         self._error: JaxserveError | None = EngineDeadError("the engine has not started")
         self._numbers = itertools.count()
-        self._calls: dict[int, asyncio.Future[bytes]] = {}
+        self._calls: dict[int, asyncio.Future[EngineAnswer]] = {}
         self._running = asyncio.create_task(self._run())
 
     async def described(self) -> EngineDescription:
@@ -96,32 +96,26 @@ class RemoteLink:
             self._connection.give_up()
 
     def add(self, requests: Sequence[EngineRequest]) -> None:
-        """Hand over the sequences of one request."""
-        self._send(Add([_without_stops(request) for request in requests]))
+        self._send(Add.of(requests))
 
     def abort(self, ids: Sequence[str]) -> None:
-        """End sequences at the next turn."""
         self._send(Abort(list(ids)))
 
     def demote(self, ids: Sequence[str], *, demoted: bool) -> None:
-        """Let sequences give way, or no longer."""
         self._send(Demote(list(ids), demoted))
 
-    async def call(self, name: str, argument: bytes) -> bytes:
-        """Run a named call between two turns."""
+    async def call(self, call: EngineCall[Result]) -> Result:
         if self._error is not None:
             raise self._error.copy()
         number = next(self._numbers)
         answer = self._calls[number] = asyncio.get_running_loop().create_future()
-        self._send(Call(number, name, argument))
+        self._send(Call(number, msgspec.Raw(encode(call))))
         try:
-            payload: bytes = await answer
-            return payload
+            return cast(Result, await answer)
         finally:
             del self._calls[number]
 
     def load(self) -> EngineLoad:
-        """The load last heard of."""
         return self._load
 
     async def close(self) -> None:
@@ -162,23 +156,23 @@ class RemoteLink:
             self._heartbeat = message.heartbeat
             self._load = message.load
             if (message.updates or message.refusals) and self._sink is not None:
-                self._sink.deliver(outcomes_of(message))
+                self._sink.deliver([*message.refusals, *message.updates])
         elif isinstance(message, Answer):
             self._answer(message)
         elif isinstance(message, Welcome):
             self._welcome(message.description)
         else:
             assert isinstance(message, Farewell)
-            raise _Ended(error_of(message.error))
+            raise _Ended(message.error)
 
     def _answer(self, message: Answer) -> None:
         answer = self._calls.get(message.number)
         if answer is None or answer.done():  # its caller went away
             return
         if message.error is None:
-            answer.set_result(message.payload)
+            answer.set_result(message.result)
         else:
-            answer.set_exception(error_of(message.error))
+            answer.set_exception(message.error)
 
     def _welcome(self, description: EngineDescription) -> None:
         self._error = None
@@ -196,8 +190,3 @@ class RemoteLink:
                 answer.set_exception(error.copy())
         if self._sink is not None:
             self._sink.lost(error)
-
-
-def _without_stops(request: EngineRequest) -> EngineRequest:
-    """Stop strings are watched for where the text is made: the engine need not have them, and they may hold what is no UTF-8."""
-    return replace(request, params=replace(request.params, stop=())) if request.params.stop else request

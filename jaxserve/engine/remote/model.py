@@ -8,17 +8,18 @@ from typing import Any
 
 import msgspec
 
+from jaxserve.chat_parsing.registry import Parsers
 from jaxserve.clock import RealClock
 from jaxserve.config.fields import EngineConfig
 from jaxserve.engine.banner import banner
 from jaxserve.engine.build import build_engine
 from jaxserve.engine.link import EngineDescription
 from jaxserve.engine.preparation import model_directory
-from jaxserve.engine.remote.builders import Progress, ServedEngine
+from jaxserve.engine.remote.builders import BuildProgress, ServedEngine
 from jaxserve.errors import CheckpointError
 
 
-def model_engine(argument: Mapping[str, Any], progress: Progress) -> ServedEngine:
+def model_engine(argument: Mapping[str, Any], progress: BuildProgress) -> ServedEngine:
     """Build an engine from an EngineConfig as plain data. Raises what build_engine raises."""
     config = msgspec.convert(argument, EngineConfig)
     built = build_engine(config, strict_length=True, clock=RealClock(), progress=progress)
@@ -32,5 +33,6 @@ def model_engine(argument: Mapping[str, Any], progress: Progress) -> ServedEngin
         tokenizer=str(tokenizer.resolve()),
         chat_template=None if template is None else str(Path(template).resolve()),
         scheduler=config.scheduler,
+        parsers=Parsers.of(config.model),
     )
     return ServedEngine(built.core, description, banner(built.report))

@@ -31,7 +31,6 @@ class Place:
         self._opened: tuple[EngineServer, Instruments] | None = None
 
     def open(self, build: Open) -> EngineServer:
-        """Build the server there."""
         with self._lock:  # what is heard in the meantime is for what was built
             instruments = Instruments()
             server = build(self._address, instruments)
@@ -39,7 +38,6 @@ class Place:
         return server
 
     def take(self, content: bytes) -> None:
-        """Go where a message of the parent says."""
         move = decode_move(content)
         with self._lock:
             self._address = move.address

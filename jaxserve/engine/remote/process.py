@@ -8,9 +8,9 @@ import msgspec
 
 from jaxserve.children import Child, spawn
 from jaxserve.config.runtime import METRICS_VARIABLE
-from jaxserve.engine.remote.builders import Progress
-from jaxserve.engine.remote.messages import error_of
-from jaxserve.engine.remote.reports import EngineSpec, Failed, Move, Progressed, Pulse, Ready, decode_report, encode_move
+from jaxserve.engine.remote.builders import BuildProgress
+from jaxserve.engine.remote.codec import encode
+from jaxserve.engine.remote.reports import EngineSpec, Failed, Move, Progressed, Pulse, Ready, decode_report
 from jaxserve.errors import EngineDeadError
 
 
@@ -33,10 +33,9 @@ class EngineProcess:
 
     @property
     def pid(self) -> int:
-        """Its process id."""
         return self._child.process.pid
 
-    async def ready(self, progress: Progress) -> str:
+    async def ready(self, progress: BuildProgress) -> str:
         """Wait until it listens. Returns what it says of itself, for people.
 
         Raises what kept it from being built, or EngineDeadError if it ended without a word.
@@ -48,7 +47,7 @@ class EngineProcess:
             elif isinstance(report, Ready):
                 return report.banner
             elif isinstance(report, Failed):
-                raise error_of(report.error)
+                raise report.error
         raise EngineDeadError(f"the engine's process ended while it started, {how_ended(await self._child.wait())}")
 
     async def ended(self) -> int:
@@ -61,7 +60,7 @@ class EngineProcess:
 
     def move(self, move: Move) -> None:
         """Let it listen and share its metrics elsewhere; what is connected stays so."""
-        self._child.send(encode_move(move))
+        self._child.send(encode(move))
 
     async def stop(self, patience: float) -> None:
         """Ask it to end after its current step, and kill it after `patience` seconds."""
@@ -69,12 +68,10 @@ class EngineProcess:
         await self._child.end_within(patience)
 
     async def kill(self) -> None:
-        """End it now."""
         await self._child.kill()
 
 
 def how_ended(code: int) -> str:
-    """An exit code in words."""
     if code < 0:
         return f"killed by {signal.Signals(-code).name}"
     return f"exit code {code}"

@@ -11,7 +11,8 @@ import time
 from collections.abc import Callable
 
 from jaxserve.children import Parent
-from jaxserve.engine.remote.reports import Pulse, encode_report
+from jaxserve.engine.remote.codec import encode
+from jaxserve.engine.remote.reports import Pulse
 
 PULSE_SECONDS = 0.5
 LOOK_SECONDS = 0.5
@@ -22,7 +23,7 @@ def send_pulse(parent: Parent, heartbeat: Callable[[], float]) -> None:
 
     def beat() -> None:
         while True:
-            parent.send(encode_report(Pulse(heartbeat())))
+            parent.send(encode(Pulse(heartbeat())))
             time.sleep(PULSE_SECONDS)
 
     threading.Thread(target=beat, name="jaxserve-pulse", daemon=True).start()

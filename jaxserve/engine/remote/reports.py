@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
-from jaxserve.engine.remote.messages import WireError
+from jaxserve.engine.remote.codec import decoder
 from jaxserve.engine.remote.server import MAX_UNREAD
+from jaxserve.errors import JaxserveError
 
 MODEL_BUILDER = "jaxserve.engine.remote.model:model_engine"
 
@@ -62,7 +64,7 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
     """The engine could not be built."""
 
-    error: WireError
+    error: JaxserveError
 
 
 class Pulse(msgspec.Struct, frozen=True, tag="pulse"):
@@ -73,24 +75,5 @@ class Pulse(msgspec.Struct, frozen=True, tag="pulse"):
 
 Report = Progressed | Ready | Failed | Pulse
 
-_DECODER: msgspec.json.Decoder[Report] = msgspec.json.Decoder(Report)
-
-
-def encode_report(report: Report) -> bytes:
-    """A report as bytes."""
-    return msgspec.json.encode(report)
-
-
-def encode_move(move: Move) -> bytes:
-    """A message to an engine process, after its spec."""
-    return msgspec.json.encode(move)
-
-
-def decode_move(content: bytes) -> Move:
-    """The message that `encode_move` was given."""
-    return msgspec.json.decode(content, type=Move)
-
-
-def decode_report(content: bytes) -> Report:
-    """The report that `encode_report` was given."""
-    return _DECODER.decode(content)
+decode_report: Callable[[bytes], Report] = decoder(Report).decode
+decode_move: Callable[[bytes], Move] = decoder(Move).decode

@@ -17,10 +17,11 @@ from functools import partial
 import msgspec
 import zmq
 
-from jaxserve.engine.calls import run_call
+from jaxserve.engine.calls import AnyCall, EngineAnswer, run_call
 from jaxserve.engine.core import EngineCore
 from jaxserve.engine.link import EngineDescription, EngineLoad, load_of
-from jaxserve.engine.loop import EngineLoop, Outcome, Refusal
+from jaxserve.engine.loop import EngineLoop, Refusal, TurnOutcome
+from jaxserve.engine.remote.codec import decoder, encode, presentable
 from jaxserve.engine.remote.messages import (
     Abort,
     Add,
@@ -30,14 +31,13 @@ from jaxserve.engine.remote.messages import (
     Farewell,
     FromEngine,
     Hello,
+    Turned,
     Welcome,
     decode_from_frontend,
-    encode,
     protocol,
-    turned,
-    wire_error,
 )
 from jaxserve.errors import EngineDeadError, InternalError, OverloadedError
+from jaxserve.scheduler.request import Update
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +46,8 @@ MAX_UNREAD = 1000  # messages, each of a step, that a front end may leave unread
 LINGER_MS = 500  # for the last words of an engine that dies
 WAKES = 4096  # bytes, each a wish to be woken, that are taken at once
 BURST = 256  # messages taken in one after another before what the engine produced is looked at
+
+_CALL: msgspec.msgpack.Decoder[AnyCall] = decoder(AnyCall)
 
 
 @dataclass(slots=True)
@@ -57,8 +59,16 @@ class _FrontEnd:
 
 
 @dataclass(frozen=True, slots=True)
+class Share:
+    """What of a turn is one front end's."""
+
+    updates: list[Update] = field(default_factory=list)
+    refusals: list[Refusal] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
 class _Turn:
-    outcomes: Sequence[Outcome]
+    outcomes: Sequence[TurnOutcome]
     load: EngineLoad
 
 
@@ -66,7 +76,7 @@ class _Turn:
 class _Answered:
     client: bytes
     number: int
-    done: Future[bytes]
+    done: Future[EngineAnswer]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +96,6 @@ class EngineServer:
     does not read, or sends a lot, never holds up a step.
 
     Args:
-        core: the engine.
         description: told to every front end.
         address: ZeroMQ endpoint to listen on, such as "ipc:///run/jaxserve/engine".
         max_unread: messages that wait for one front end at most; then it loses its requests.
@@ -153,12 +162,7 @@ class EngineServer:
 
     def between_turns(self, function: Callable[[], None]) -> None:
         """Run a function in the engine's thread, between two turns. From any thread."""
-
-        def call(core: EngineCore) -> bytes:
-            function()
-            return b""
-
-        self._engine.call(call)
+        self._engine.call(lambda core: function())
 
     def _close(self) -> None:
         self._router.close()
@@ -168,7 +172,7 @@ class EngineServer:
 
     # In the engine's thread.
 
-    def _produced(self, outcomes: list[Outcome]) -> None:
+    def _produced(self, outcomes: list[TurnOutcome]) -> None:
         self._mail.put(_Turn(outcomes, load_of(self._core)))
         self._wake()
 
@@ -192,7 +196,7 @@ class EngineServer:
                 message = decode_from_frontend(content)
             except msgspec.DecodeError as error:
                 logger.error("a front end sent what is no message: %s", error)
-                self._send(client, Farewell(wire_error(InternalError(f"the engine did not understand: {error}"))))
+                self._send(client, Farewell(InternalError(f"the engine did not understand: {error}")))
                 continue
             if isinstance(message, Hello):
                 self._welcome(client, message)
@@ -202,7 +206,7 @@ class EngineServer:
     def _welcome(self, client: bytes, hello: Hello) -> None:
         if hello.protocol != protocol():
             error = InternalError(f"the engine is {protocol()}, the front end {hello.protocol}: both must be the same")
-            self._send(client, Farewell(wire_error(error)))
+            self._send(client, Farewell(error))
             return
         self._front_ends[client] = _FrontEnd()
         self._send(client, Welcome(self._description))
@@ -210,21 +214,27 @@ class EngineServer:
 
     def _take(self, client: bytes, front_end: _FrontEnd, message: Add | Abort | Demote | Call) -> None:
         if isinstance(message, Add):
-            ids = [request.id for request in message.requests]
+            requests = message.request.with_siblings(message.siblings)
+            ids = [request.id for request in requests]
             front_end.sequences.update(ids)
             self._owners.update((sequence, client) for sequence in ids)
-            self._engine.add(message.requests)
+            self._engine.add(requests)
         elif isinstance(message, Abort):
             self._forget(message.ids)
             self._engine.abort(message.ids)
         elif isinstance(message, Demote):
             self._engine.demote(message.ids, demoted=message.demoted)
         else:
-            function: Callable[[EngineCore], bytes] = partial(run_call, name=message.name, argument=message.argument)
-            future = self._engine.call(function)
+            try:
+                call = _CALL.decode(message.call)
+            except msgspec.DecodeError as error:
+                refused = InternalError(f"the engine did not understand the call: {error}")
+                self._send(client, Answer(message.number, error=refused))
+                return
+            future = self._engine.call(partial(run_call, call=call))
             future.add_done_callback(partial(self._answered, client, message.number))
 
-    def _answered(self, client: bytes, number: int, done: Future[bytes]) -> None:
+    def _answered(self, client: bytes, number: int, done: Future[EngineAnswer]) -> None:
         """In whichever thread the call was answered."""
         self._mail.put(_Answered(client, number, done))
         self._wake()
@@ -241,7 +251,7 @@ class EngineServer:
                 self._listen(item.address)
             else:
                 self._death = item.error
-                dead = Farewell(wire_error(EngineDeadError(f"the engine died: {item.error!r}")))
+                dead = Farewell(EngineDeadError(f"the engine died: {item.error!r}"))
                 for client in list(self._front_ends):
                     self._send(client, dead)
 
@@ -256,14 +266,14 @@ class EngineServer:
         shares, ended = deal(turn.outcomes, self._owners)
         self._forget(ended)
         for client, share in shares.items():
-            self._send(client, turned(self._engine.heartbeat, turn.load, share))
+            self._send(client, Turned(self._engine.heartbeat, turn.load, share.updates, share.refusals))
 
     def _answer(self, item: _Answered) -> None:
         error = item.done.exception()
         if error is None:
             self._send(item.client, Answer(item.number, item.done.result()))
         else:
-            self._send(item.client, Answer(item.number, error=wire_error(error)))
+            self._send(item.client, Answer(item.number, error=presentable(error)))
 
     def _tick(self) -> None:
         """Tell every front end that the engine is there; whichever is not, or does not read, is noticed."""
@@ -271,12 +281,12 @@ class EngineServer:
             if front_end.unread:
                 error = OverloadedError("the front end did not read what the engine had for it, and lost its requests")
                 front_end.unread = False
-                self._send(client, Farewell(wire_error(error)))
+                self._send(client, Farewell(error))
             else:
                 self._beat(client)
 
     def _beat(self, client: bytes) -> None:
-        self._send(client, turned(self._engine.heartbeat, load_of(self._core), ()))
+        self._send(client, Turned(self._engine.heartbeat, load_of(self._core)))
 
     def _send(self, client: bytes, message: FromEngine) -> None:
         try:
@@ -316,18 +326,20 @@ class EngineServer:
                 self._front_ends[owner].sequences.discard(sequence)
 
 
-def deal(outcomes: Sequence[Outcome], owners: Mapping[str, bytes]) -> tuple[Mapping[bytes, list[Outcome]], list[str]]:
+def deal(outcomes: Sequence[TurnOutcome], owners: Mapping[str, bytes]) -> tuple[Mapping[bytes, Share], list[str]]:
     """The outcomes of a turn by the owner of their sequences, and the sequences that ended; what nobody owns is left out."""
-    shares: defaultdict[bytes, list[Outcome]] = defaultdict(list)
+    shares: defaultdict[bytes, Share] = defaultdict(Share)
     ended: list[str] = []
     for outcome in outcomes:
         name = outcome.ids[0] if isinstance(outcome, Refusal) else outcome.id
         owner = owners.get(name)
         if owner is None:  # aborted in the meantime
             continue
-        shares[owner].append(outcome)
         if isinstance(outcome, Refusal):
+            shares[owner].refusals.append(outcome)
             ended += outcome.ids
-        elif outcome.reason is not None or outcome.error is not None:
+            continue
+        shares[owner].updates.append(outcome)
+        if outcome.finish_reason is not None or outcome.error is not None:
             ended.append(name)
     return shares, ended

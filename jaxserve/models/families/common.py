@@ -113,8 +113,7 @@ def require_experts(experts: Experts | None) -> None:
 def uniform_windows(fields: HfFields, window: int | None) -> tuple[int | None, ...]:
     """The same window in every layer.
 
-    Raises:
-        UnsupportedModelError: `layer_types` says that layers differ from that, or there is a `sliding_window` for none.
+    Raises UnsupportedModelError: `layer_types` says that layers differ from that, or there is a `sliding_window` for none.
     """
     if window is None and fields.has("sliding_window"):
         raise fields.unsupported("sliding_window", "layers of this architecture see every position")
@@ -161,5 +160,4 @@ def sliding_layers(fields: HfFields, default: Callable[[int], bool]) -> tuple[bo
 
 
 def windows_of(sliding: Iterable[bool], window: int) -> tuple[int | None, ...]:
-    """The window in the layers that have one."""
     return tuple(window if each else None for each in sliding)

@@ -1,4 +1,4 @@
-"""What the DeepSeek families share: latent attention, experts beside shared ones, and the first layers dense."""
+"""What the DeepSeek families share: latent attention and its weights' names, experts beside shared ones, first layers dense."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from jaxserve.models.config import DecoderConfig, Experts, Latent, Routing, Scal
 from jaxserve.models.expert_rules import ExpertNames
 from jaxserve.models.families.common import common_config, uniform_windows
 from jaxserve.models.fields import HfFields
-from jaxserve.models.latent_rules import latent_rules
 from jaxserve.models.rope_config import rope_from_hf
-from jaxserve.models.rules import WeightRule, decoder_rules
+from jaxserve.models.rules import Output, Packing, Path, Source, WeightRule, columns, decoder_rules, whole
 
 _NAMES = ExpertNames()
 
@@ -31,8 +30,7 @@ def deepseek_config(
         defaults: of fields that may be missing, by name.
         fixed: the only value of fields that the family has no other for.
 
-    Raises:
-        UnsupportedModelError, CheckpointError: as `common_config`.
+    Raises UnsupportedModelError, CheckpointError: as `common_config`.
     """
     hf = {**defaults, **hf}
     fields = HfFields(hf)
@@ -66,7 +64,6 @@ def deepseek_config(
 
 
 def weight_rules(config: DecoderConfig) -> list[WeightRule]:
-    """Where each tensor of the checkpoint goes."""
     return decoder_rules(config, attention=latent_rules, experts=_NAMES.rules)
 
 
@@ -81,7 +78,6 @@ def _latent(fields: HfFields) -> Latent:
 
 
 def _experts(fields: HfFields, routing: Routing, layers: int) -> Experts | None:
-    """The experts; None for a model whose layers are all among the first, dense ones."""
     first, every = fields.count("first_k_dense_replace", 0), fields.integer("moe_layer_freq", 1)
     sparse = tuple(layer >= first and layer % every == 0 for layer in range(layers))
     if not any(sparse):
@@ -111,3 +107,36 @@ def _attention_scale(fields: HfFields, latent: Latent) -> float:
     rope = HfFields(table, "config.json, rope parameters")
     factor = max(rope.number("factor"), 1.0)
     return scale * (0.1 * rope.number("mscale_all_dim") * math.log(factor) + 1.0) ** 2
+
+
+def latent_rules(config: DecoderConfig, path: Path, prefix: str) -> list[WeightRule]:
+    """The LayerRules of `decoder_rules` for a layer of `LatentAttention`. The config must have a `latent`."""
+    latent, embed, heads = config.latent, config.hidden_size, config.num_heads
+    assert latent is not None
+    here, block, rank = (*path, "attention"), f"{prefix}.self_attn", latent.query_rank
+    down = [Output(f"{block}.kv_a_proj_with_mqa", latent.kv_rank + latent.rope_dim)]
+    norms = [whole((*here, "kv_norm", "scale"), f"{block}.kv_a_layernorm.weight", (latent.kv_rank,))]
+    if rank is not None:
+        down.insert(0, Output(f"{block}.q_a_proj", rank))
+        norms.append(whole((*here, "query_norm", "scale"), f"{block}.q_a_layernorm.weight", (rank,)))
+    query = Output(f"{block}.{'q_proj' if rank is None else 'q_b_proj'}", heads * (latent.nope_dim + latent.rope_dim), heads)
+    return [
+        columns((*here, "down"), down, embed),
+        columns((*here, "query"), [query], rank or embed),
+        _by_head((*here, "key_up"), config, f"{block}.kv_b_proj.weight", 0, latent.nope_dim),
+        _by_head((*here, "value_up"), config, f"{block}.kv_b_proj.weight", latent.nope_dim, latent.value_dim),
+        WeightRule((*here, "out"), (Source(f"{block}.o_proj.weight", (embed, heads * latent.value_dim)),), Packing.ROWS),
+        *norms,
+    ]
+
+
+def _by_head(path: Path, config: DecoderConfig, name: str, first: int, rows: int) -> WeightRule:
+    """[H, rows, kv_rank] of a matrix that has for each head its rows of keys, then those of values."""
+    latent = config.latent
+    assert latent is not None
+    both = latent.nope_dim + latent.value_dim
+    sources = [
+        Source(name, (rows, latent.kv_rank), first_row=head * both + first, rows=config.num_heads * both)
+        for head in range(config.num_heads)
+    ]
+    return WeightRule(path, tuple(sources), Packing.WHOLE, config.num_heads)

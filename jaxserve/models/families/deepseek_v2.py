@@ -31,11 +31,6 @@ _FIXED: Mapping[str, Any] = MappingProxyType({"norm_topk_prob": False, "scoring_
 
 
 def config_from_hf(hf: Mapping[str, Any]) -> DecoderConfig:
-    """The decoder that a DeepSeek-V2 config.json describes.
-
-    Raises:
-        UnsupportedModelError, CheckpointError: as `common_config`.
-    """
     return deepseek.deepseek_config(hf, model_type=MODEL_TYPE, routing=_routing(HfFields(hf)), defaults=_DEFAULTS, fixed=_FIXED)
 
 

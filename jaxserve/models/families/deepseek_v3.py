@@ -32,11 +32,6 @@ _FIXED: Mapping[str, Any] = MappingProxyType({"scoring_func": "sigmoid", "topk_m
 
 
 def config_from_hf(hf: Mapping[str, Any]) -> DecoderConfig:
-    """The decoder that a DeepSeek-V3 config.json describes.
-
-    Raises:
-        UnsupportedModelError, CheckpointError: as `common_config`.
-    """
     fields = HfFields(hf)
     routing = Routing(
         score="sigmoid",

@@ -22,8 +22,7 @@ def gemma_config(hf: Mapping[str, Any], **family: Any) -> DecoderConfig:
         hf: the parsed config.json.
         family: what `common_config` is told besides.
 
-    Raises:
-        UnsupportedModelError, CheckpointError: as `common_config`, and for another activation.
+    Raises UnsupportedModelError, CheckpointError: as `common_config`, and for another activation.
     """
     fields = HfFields(hf)
     if hf.get("hidden_activation", _ACTIVATION) != _ACTIVATION:

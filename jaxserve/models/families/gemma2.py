@@ -16,11 +16,7 @@ MODEL_TYPE = "gemma2"
 
 
 def config_from_hf(hf: Mapping[str, Any]) -> DecoderConfig:
-    """The decoder that a Gemma 2 config.json describes; the first layer and every second one after it have the window.
-
-    Raises:
-        UnsupportedModelError, CheckpointError: as `gemma_config` and `sliding_layers`.
-    """
+    """The decoder that a Gemma 2 config.json describes; the first layer and every second one after it have the window."""
     fields = HfFields(hf)
     windows = windows_of(sliding_layers(fields, lambda layer: layer % 2 == 0), fields.integer("sliding_window", 4096))
     caps = {name: 50.0 if name.startswith("attn") else 30.0 for name in ("attn_logit_softcapping", "final_logit_softcapping")}
@@ -28,5 +24,4 @@ def config_from_hf(hf: Mapping[str, Any]) -> DecoderConfig:
 
 
 def weight_rules(config: DecoderConfig) -> list[WeightRule]:
-    """Where each tensor of the checkpoint goes."""
     return decoder_rules(config)

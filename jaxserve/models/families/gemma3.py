@@ -20,11 +20,7 @@ _GLOBAL_THETA, _LOCAL_THETA = 1e6, 1e4
 
 
 def config_from_hf(hf: Mapping[str, Any]) -> DecoderConfig:
-    """The decoder that a Gemma 3 text config.json describes; layers with a window have a rotary embedding of their own.
-
-    Raises:
-        UnsupportedModelError, CheckpointError: as `gemma_config`, `sliding_layers` and `rope_from_hf`.
-    """
+    """The decoder that a Gemma 3 text config.json describes; layers with a window have a rotary embedding of their own."""
     fields = HfFields(hf)
     every = fields.integer("sliding_window_pattern", 6)
     sliding = sliding_layers(fields, lambda layer: (layer + 1) % every != 0)
@@ -50,5 +46,4 @@ def _ropes(hf: Mapping[str, Any], limit: int) -> tuple[RopeConfig, RopeConfig]:
 
 
 def weight_rules(config: DecoderConfig) -> list[WeightRule]:
-    """Where each tensor of the checkpoint goes."""
     return decoder_rules(config)

@@ -35,8 +35,7 @@ _YARN: Mapping[str, Any] = MappingProxyType(
 def config_from_hf(hf: Mapping[str, Any]) -> DecoderConfig:
     """The decoder that a gpt-oss config.json describes; `attention_bias` covers all four attention projections.
 
-    Raises:
-        UnsupportedModelError, CheckpointError: as `common_config` and `sliding_layers`; constants of the SwiGLU that differ.
+    Raises UnsupportedModelError, CheckpointError: as `common_config` and `sliding_layers`; constants of the SwiGLU that differ.
     """
     fields = HfFields(hf)
     for name, constant in SWIGLU.items():
@@ -80,7 +79,6 @@ def _experts(fields: HfFields, layers: int) -> Experts:
 
 
 def weight_rules(config: DecoderConfig) -> list[WeightRule]:
-    """Where each tensor of the checkpoint goes."""
     return decoder_rules(config, experts=_stacked) + [_sinks(config, layer) for layer in range(config.num_layers)]
 
 

@@ -17,11 +17,7 @@ _READS = frozenset({"embedding_multiplier", "attention_multiplier", "residual_mu
 
 
 def config_from_hf(hf: Mapping[str, Any]) -> DecoderConfig:
-    """The decoder that a Granite config.json describes; logits are divided by `logits_scaling`.
-
-    Raises:
-        UnsupportedModelError, CheckpointError: as `common_config`.
-    """
+    """The decoder that a Granite config.json describes; logits are divided by `logits_scaling`."""
     fields = HfFields(hf)
     bias = fields.flag("attention_bias", False)
     return common_config(
@@ -43,5 +39,4 @@ def config_from_hf(hf: Mapping[str, Any]) -> DecoderConfig:
 
 
 def weight_rules(config: DecoderConfig) -> list[WeightRule]:
-    """Where each tensor of the checkpoint goes."""
     return decoder_rules(config)

@@ -15,11 +15,7 @@ MODEL_TYPE = "mistral"
 
 
 def config_from_hf(hf: Mapping[str, Any]) -> DecoderConfig:
-    """The decoder that a Mistral config.json describes. `sliding_window` is 4096 if absent and none if null.
-
-    Raises:
-        UnsupportedModelError, CheckpointError: as `common_config`.
-    """
+    """The decoder that a Mistral config.json describes. `sliding_window` is 4096 if absent and none if null."""
     fields = HfFields(hf)
     unlimited = "sliding_window" in hf and hf["sliding_window"] is None
     window = None if unlimited else fields.integer("sliding_window", 4096)
@@ -35,5 +31,4 @@ def config_from_hf(hf: Mapping[str, Any]) -> DecoderConfig:
 
 
 def weight_rules(config: DecoderConfig) -> list[WeightRule]:
-    """Where each tensor of the checkpoint goes."""
     return decoder_rules(config)

@@ -18,11 +18,6 @@ _NAMES = ExpertNames(block="block_sparse_moe", gate="w1", up="w3", down="w2")
 
 
 def config_from_hf(hf: Mapping[str, Any]) -> DecoderConfig:
-    """The decoder that a Mixtral config.json describes.
-
-    Raises:
-        UnsupportedModelError, CheckpointError: as `common_config`.
-    """
     fields = HfFields(hf)
     experts = Experts(
         count=fields.integer("num_local_experts", 8),
@@ -45,5 +40,4 @@ def config_from_hf(hf: Mapping[str, Any]) -> DecoderConfig:
 
 
 def weight_rules(config: DecoderConfig) -> list[WeightRule]:
-    """Where each tensor of the checkpoint goes."""
     return decoder_rules(config, experts=_NAMES.rules)

@@ -15,11 +15,7 @@ MODEL_TYPE = "olmo2"
 
 
 def config_from_hf(hf: Mapping[str, Any]) -> DecoderConfig:
-    """The decoder that an OLMo 2 config.json describes; `attention_bias` covers all four attention projections.
-
-    Raises:
-        UnsupportedModelError, CheckpointError: as `common_config`.
-    """
+    """The decoder that an OLMo 2 config.json describes; `attention_bias` covers all four attention projections."""
     fields = HfFields(hf)
     bias = fields.flag("attention_bias", False)
     return common_config(
@@ -35,5 +31,4 @@ def config_from_hf(hf: Mapping[str, Any]) -> DecoderConfig:
 
 
 def weight_rules(config: DecoderConfig) -> list[WeightRule]:
-    """Where each tensor of the checkpoint goes."""
     return decoder_rules(config)

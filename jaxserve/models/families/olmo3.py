@@ -19,11 +19,7 @@ _THETA = 5e5
 
 
 def config_from_hf(hf: Mapping[str, Any]) -> DecoderConfig:
-    """The decoder that an OLMo 3 config.json describes; `attention_bias` covers all four attention projections.
-
-    Raises:
-        UnsupportedModelError, CheckpointError: as `common_config`, `sliding_layers` and `rope_from_hf`.
-    """
+    """The decoder that an OLMo 3 config.json describes; `attention_bias` covers all four attention projections."""
     fields = HfFields(hf)
     bias = fields.flag("attention_bias", False)
     sliding = sliding_layers(fields, lambda layer: (layer + 1) % 4 != 0)
@@ -51,5 +47,4 @@ def _ropes(fields: HfFields) -> tuple[RopeConfig, RopeConfig]:
 
 
 def weight_rules(config: DecoderConfig) -> list[WeightRule]:
-    """Where each tensor of the checkpoint goes."""
     return decoder_rules(config)

@@ -19,11 +19,6 @@ _OLD_NAMES = ("su", "yarn")  # of LongRoPE, in files of its first year
 
 
 def config_from_hf(hf: Mapping[str, Any]) -> DecoderConfig:
-    """The decoder that a Phi-3 or Phi-4 config.json describes.
-
-    Raises:
-        UnsupportedModelError, CheckpointError: as `common_config` and `rope_from_hf`.
-    """
     fields = HfFields(hf)
     window = fields.integer("sliding_window") if fields.has("sliding_window") else None
     return common_config(
@@ -50,5 +45,4 @@ def _rope(fields: HfFields) -> RopeConfig:
 
 
 def weight_rules(config: DecoderConfig) -> list[WeightRule]:
-    """Where each tensor of the checkpoint goes: queries, keys and values are one, and so are the MLP's gate and up."""
     return decoder_rules(config, fused=True)

@@ -15,11 +15,6 @@ MODEL_TYPE = "qwen2"
 
 
 def config_from_hf(hf: Mapping[str, Any]) -> DecoderConfig:
-    """The decoder that a Qwen2 config.json describes.
-
-    Raises:
-        UnsupportedModelError, CheckpointError: as `common_config` and `layered_windows`.
-    """
     return common_config(
         hf,
         model_type=MODEL_TYPE,
@@ -32,5 +27,4 @@ def config_from_hf(hf: Mapping[str, Any]) -> DecoderConfig:
 
 
 def weight_rules(config: DecoderConfig) -> list[WeightRule]:
-    """Where each tensor of the checkpoint goes."""
     return decoder_rules(config)

@@ -18,11 +18,6 @@ _NAMES = ExpertNames(shared="shared_expert")
 
 
 def config_from_hf(hf: Mapping[str, Any]) -> DecoderConfig:
-    """The decoder that a Qwen2-MoE config.json describes.
-
-    Raises:
-        UnsupportedModelError, CheckpointError: as `common_config` and `sliding_layers`.
-    """
     fields = HfFields(hf)
     shared = fields.integer("shared_expert_intermediate_size", 5632)
     return common_config(
@@ -72,5 +67,4 @@ def _windows(fields: HfFields) -> tuple[int | None, ...]:
 
 
 def weight_rules(config: DecoderConfig) -> list[WeightRule]:
-    """Where each tensor of the checkpoint goes."""
     return decoder_rules(config, experts=_NAMES.rules)

@@ -23,8 +23,7 @@ def config_from_hf(hf: Mapping[str, Any]) -> DecoderConfig:
 
     What Qwen calls `num_experts`, transformers 5 writes as `num_local_experts`.
 
-    Raises:
-        UnsupportedModelError, CheckpointError: as `common_config`.
+    Raises UnsupportedModelError, CheckpointError: as `common_config`.
     """
     fields = HfFields(hf)
     bias = fields.flag("attention_bias", False)
@@ -46,5 +45,4 @@ def config_from_hf(hf: Mapping[str, Any]) -> DecoderConfig:
 
 
 def weight_rules(config: DecoderConfig) -> list[WeightRule]:
-    """Where each tensor of the checkpoint goes."""
     return decoder_rules(config, experts=_NAMES.rules)

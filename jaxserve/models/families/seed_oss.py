@@ -15,11 +15,7 @@ MODEL_TYPE = "seed_oss"
 
 
 def config_from_hf(hf: Mapping[str, Any]) -> DecoderConfig:
-    """The decoder that a Seed-OSS config.json describes; the output projection's bias is `attention_out_bias`.
-
-    Raises:
-        UnsupportedModelError, CheckpointError: as `common_config`.
-    """
+    """The decoder that a Seed-OSS config.json describes; the output projection's bias is `attention_out_bias`."""
     fields = HfFields(hf)
     return common_config(
         hf,
@@ -35,5 +31,4 @@ def config_from_hf(hf: Mapping[str, Any]) -> DecoderConfig:
 
 
 def weight_rules(config: DecoderConfig) -> list[WeightRule]:
-    """Where each tensor of the checkpoint goes."""
     return decoder_rules(config)

@@ -20,11 +20,6 @@ _THETA = 2e6
 
 
 def config_from_hf(hf: Mapping[str, Any]) -> DecoderConfig:
-    """The decoder that a SmolLM3 config.json describes.
-
-    Raises:
-        UnsupportedModelError, CheckpointError: as `common_config` and `sliding_layers`.
-    """
     fields = HfFields(hf)
     bias = fields.flag("attention_bias", False)
     ropes = _ropes(fields)
@@ -57,5 +52,4 @@ def _ropes(fields: HfFields) -> tuple[RopeConfig | None, ...]:
 
 
 def weight_rules(config: DecoderConfig) -> list[WeightRule]:
-    """Where each tensor of the checkpoint goes."""
     return decoder_rules(config)

@@ -27,8 +27,7 @@ class BlockFP8Matrix:
         block: rows and columns that share a factor.
         dtype: name of the dtype it is dequantized to.
 
-    Raises:
-        CheckpointError: not a matrix.
+    Raises CheckpointError: not a matrix.
     """
 
     name: str

@@ -20,7 +20,6 @@ class Layout:
     """Which tensors a checkpoint has once it is dequantized, and which of them are made from several stored ones.
 
     Attributes:
-        shapes: of every tensor, by the names they have in checkpoints that are not quantized.
         dtypes: names of the dtypes that they are read in.
         quantized: those that are dequantized; the others are read as they are.
     """
@@ -39,8 +38,7 @@ class Layout:
             quantization: how config.json says they are quantized.
             dtype: name of the one that FP8 is dequantized to; MXFP4 is exact in bfloat16 and read as such.
 
-        Raises:
-            CheckpointError: a quantized tensor without its factors, or whose parts do not belong together.
+        Raises CheckpointError: a quantized tensor without its factors, or whose parts do not belong together.
         """
         match quantization:
             case None:

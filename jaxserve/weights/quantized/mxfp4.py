@@ -44,8 +44,7 @@ class MXFP4Stack:
         name: of the stack; those of its parts follow from it.
         blocks: shape of the blocks.
 
-    Raises:
-        CheckpointError: blocks of another shape.
+    Raises CheckpointError: blocks of another shape.
     """
 
     name: str

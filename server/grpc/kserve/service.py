@@ -12,7 +12,8 @@ from google.protobuf.message import Message
 
 from jaxserve.engine.client import EngineClient
 from jaxserve.errors import InternalError, InvalidRequestError, JaxserveError
-from server.grpc.calls import Call, conversing, decoded, service, unary
+from server.context import RequestContext
+from server.grpc.calls import GrpcCall, conversing, decoded, service, unary
 from server.grpc.health import accepts
 from server.grpc.jobs import DEADLINE_METADATA, TENANT_METADATA, events_of, options_of
 from server.grpc.kserve.stream import side_by_side
@@ -30,7 +31,6 @@ class Kserve:
     """The service's methods.
 
     Args:
-        client: the engine.
         ready: raises a JaxserveError unless requests are accepted and the engine's loop turns.
         metrics: the Prometheus text of all processes.
     """
@@ -40,61 +40,57 @@ class Kserve:
         self._ready = ready
         self._metrics = metrics
 
-    async def server_live(self, request: pb.ServerLiveRequest, call: Call) -> pb.ServerLiveResponse:
-        """Tell that the process answers."""
+    async def server_live(self, request: pb.ServerLiveRequest, call: GrpcCall) -> pb.ServerLiveResponse:
         return pb.ServerLiveResponse(live=True)
 
-    async def server_ready(self, request: pb.ServerReadyRequest, call: Call) -> pb.ServerReadyResponse:
-        """Tell whether requests are accepted."""
+    async def server_ready(self, request: pb.ServerReadyRequest, call: GrpcCall) -> pb.ServerReadyResponse:
         return pb.ServerReadyResponse(ready=accepts(self._ready))
 
-    async def model_ready(self, request: pb.ModelReadyRequest, call: Call) -> pb.ModelReadyResponse:
+    async def model_ready(self, request: pb.ModelReadyRequest, call: GrpcCall) -> pb.ModelReadyResponse:
         """Tell whether requests for a model are accepted; for one that is not here they are not."""
         served = request.name in self._client.model.names and request.version in ("", VERSION)
         return pb.ModelReadyResponse(ready=served and accepts(self._ready))
 
-    async def server_metadata(self, request: pb.ServerMetadataRequest, call: Call) -> pb.ServerMetadataResponse:
-        """Describe the server."""
+    async def server_metadata(self, request: pb.ServerMetadataRequest, call: GrpcCall) -> pb.ServerMetadataResponse:
         return metadata.server_metadata()
 
-    async def model_metadata(self, request: pb.ModelMetadataRequest, call: Call) -> pb.ModelMetadataResponse:
-        """Describe the served model's tensors."""
-        return metadata.model_metadata(self._client, request.name, request.version)
+    async def model_metadata(self, request: pb.ModelMetadataRequest, call: GrpcCall) -> pb.ModelMetadataResponse:
+        return metadata.model_metadata(self._client, request.name, request.version, call.context)
 
-    async def model_config(self, request: pb.ModelConfigRequest, call: Call) -> pb.ModelConfigResponse:
-        """Describe the served model as Triton does."""
-        return pb.ModelConfigResponse(config=metadata.model_config(self._client, request.name, request.version))
+    async def model_config(self, request: pb.ModelConfigRequest, call: GrpcCall) -> pb.ModelConfigResponse:
+        return pb.ModelConfigResponse(config=metadata.model_config(self._client, request.name, request.version, call.context))
 
-    async def model_statistics(self, request: pb.ModelStatisticsRequest, call: Call) -> pb.ModelStatisticsResponse:
+    async def model_statistics(self, request: pb.ModelStatisticsRequest, call: GrpcCall) -> pb.ModelStatisticsResponse:
         """Tell what requests took since the start, in all processes."""
-        return metadata.model_statistics(self._client, request.name, request.version, await self._metrics())
+        return metadata.model_statistics(self._client, request.name, request.version, await self._metrics(), call.context)
 
-    async def repository_index(self, request: pb.RepositoryIndexRequest, call: Call) -> pb.RepositoryIndexResponse:
-        """List the names of the served model."""
+    async def repository_index(self, request: pb.RepositoryIndexRequest, call: GrpcCall) -> pb.RepositoryIndexResponse:
         if request.repository_name:
             raise InvalidRequestError("repository_name must be empty: there is one repository", param="repository_name")
-        return metadata.repository_index(self._client, self._ready, only_ready=request.ready)
+        return metadata.repository_index(self._client, self._ready, call.context, only_ready=request.ready)
 
-    async def model_infer(self, request: pb.ModelInferRequest, call: Call) -> pb.ModelInferResponse:
-        """Answer one request at once with all of its output."""
-        inference = inference_of(self._client, request, _carrier(call))
+    async def model_infer(self, request: pb.ModelInferRequest, call: GrpcCall) -> pb.ModelInferResponse:
+        inference = inference_of(self._client, request, _carrier(call, call.context))
         if inference.stream:
             raise InvalidRequestError("stream must be false: ModelStreamInfer answers piece by piece", param="stream")
         call.request_id = inference.job.request_id
-        events = events_of(self._client, inference.job)
+        events = events_of(self._client, inference.job, call.context)
         (reply,) = [reply async for reply in answers(inference, self._client.model.name, events)]
         return reply
 
     async def model_stream_infer(
-        self, payloads: AsyncIterator[bytes], call: Call
+        self, payloads: AsyncIterator[bytes], call: GrpcCall
     ) -> AsyncGenerator[pb.ModelStreamInferResponse, None]:
         """Answer requests side by side as their output comes. One that fails gets an error and the others go on."""
-        async with aclosing(side_by_side(payloads, lambda payload: self._answers(payload, call))) as replies:
+
+        def answer(payload: bytes, context: RequestContext) -> AsyncGenerator[pb.ModelStreamInferResponse, None]:
+            return self._answers(payload, call, context)
+
+        async with aclosing(side_by_side(payloads, answer, call.context)) as replies:
             async for reply in replies:
                 yield reply
 
     def handler(self) -> grpc.GenericRpcHandler[bytes, Message]:
-        """The service as a grpc.aio server takes it."""
         return service(
             SERVICE,
             {
@@ -111,14 +107,16 @@ class Kserve:
             },
         )
 
-    async def _answers(self, payload: bytes, call: Call) -> AsyncGenerator[pb.ModelStreamInferResponse, None]:
+    async def _answers(
+        self, payload: bytes, call: GrpcCall, context: RequestContext
+    ) -> AsyncGenerator[pb.ModelStreamInferResponse, None]:
         """The answers to one request of a stream, of which the last may be its failure."""
         name = ""
         try:
             request = decoded(pb.ModelInferRequest, payload)
             name = request.id
-            inference = inference_of(self._client, request, _carrier(call))
-            events = events_of(self._client, inference.job)
+            inference = inference_of(self._client, request, _carrier(call, context))
+            events = events_of(self._client, inference.job, context)
             async with aclosing(answers(inference, self._client.model.name, events)) as found:
                 async for answer in found:
                     yield pb.ModelStreamInferResponse(infer_response=answer)
@@ -129,12 +127,11 @@ class Kserve:
             yield _failure(name, InternalError("the server failed to answer this request"))
 
 
-def _carrier(call: Call) -> Carrier:
-    return Carrier(partial(options_of, call), TENANT_METADATA, DEADLINE_METADATA)
+def _carrier(call: GrpcCall, context: RequestContext) -> Carrier:
+    return Carrier(context, partial(options_of, call), TENANT_METADATA, DEADLINE_METADATA)
 
 
 def _failure(name: str, error: JaxserveError) -> pb.ModelStreamInferResponse:
-    """The end of one request of a stream."""
     reply = pb.ModelStreamInferResponse(error_message=error.message, infer_response=pb.ModelInferResponse(id=name))
     reply.infer_response.parameters["error_code"].string_param = error.code.value
     reply.infer_response.parameters[FINAL].bool_param = True

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
-from server.gateway.call import CURRENT
+from server.context import RequestContext
 
 # Requests that run at once; the client waits to send more.
 MAX_REQUESTS = 256
@@ -25,21 +25,39 @@ class _Piece(Generic[Message]):
 
 
 async def side_by_side(
-    payloads: AsyncIterator[bytes], answer: Callable[[bytes], AsyncGenerator[Message, None]]
+    payloads: AsyncIterator[bytes],
+    answer: Callable[[bytes, RequestContext], AsyncGenerator[Message, None]],
+    context: RequestContext,
 ) -> AsyncGenerator[Message, None]:
     """What `answer` makes of each payload, as it comes, until all are answered. Closing it ends them all.
+
+    Each is answered in a context of its own, whose call is a part of the stream's.
 
     No request runs ahead of what the client takes, but for what the engine's own buffers hold.
     """
     pieces: asyncio.Queue[_Piece[Message] | Exception | None] = asyncio.Queue()  # at most one piece a request
     free = asyncio.Semaphore(MAX_REQUESTS)
 
+    async def one(payload: bytes) -> None:
+        part = None if context.call is None else context.call.part()
+        try:
+            async with aclosing(answer(payload, replace(context, call=part))) as messages:
+                async for message in messages:
+                    piece = _Piece(message)
+                    await pieces.put(piece)
+                    await piece.taken.wait()
+                    if part is not None:
+                        part.handed()
+        finally:
+            if part is not None:
+                part.close()
+
     async def read() -> None:
         try:
             async with asyncio.TaskGroup() as running:
                 async for payload in payloads:
                     await free.acquire()
-                    task = running.create_task(_one(answer(payload), pieces))
+                    task = running.create_task(one(payload))
                     task.add_done_callback(lambda _: free.release())
             await pieces.put(None)
         except Exception as error:  # raised again where the pieces are read
@@ -55,21 +73,3 @@ async def side_by_side(
     finally:
         reader.cancel()
         await asyncio.gather(reader, return_exceptions=True)
-
-
-async def _one(messages: AsyncGenerator[Message, None], pieces: asyncio.Queue[_Piece[Message] | Exception | None]) -> None:
-    """Send the answers to one request, in a task of its own: the gateway knows what it works for by the task."""
-    whole = CURRENT.get()
-    part = None if whole is None else whole.part()
-    CURRENT.set(part)
-    try:
-        async with aclosing(messages):
-            async for message in messages:
-                piece = _Piece(message)
-                await pieces.put(piece)
-                await piece.taken.wait()
-                if part is not None:
-                    part.handed()
-    finally:
-        if part is not None:
-            part.close()

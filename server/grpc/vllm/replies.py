@@ -66,7 +66,7 @@ def _chunk(one: _Sequence, started: Started, event: Delta) -> pb.GenerateStreamC
 def _complete(one: _Sequence, started: Started, event: Finished) -> pb.GenerateComplete:
     message = pb.GenerateComplete(
         output_ids=one.tokens,
-        finish_reason=event.reason.value,
+        finish_reason=event.finish_reason.value,
         prompt_tokens=len(started.prompt_token_ids),
         completion_tokens=event.usage.completion_tokens,
         cached_tokens=started.cached_tokens,

@@ -7,12 +7,14 @@ from typing import Any
 from jaxserve.engine.client import EngineClient
 from jaxserve.errors import InvalidRequestError
 from jaxserve.sampling.params import MAX_LOGIT_BIAS, MAX_STOP_STRINGS, MAX_STOP_TOKEN_IDS, SamplingParams
+from jaxserve.sampling.structured import MAX_CHOICES
 from jaxserve.types import Prompt
-from server.grpc.calls import Call, is_request_id
+from server.grpc.calls import GrpcCall, is_request_id
 from server.grpc.jobs import TENANT_METADATA, limit_names, options_of
 from server.grpc.messages import prompt_ids
 from server.proto import vllm_engine_pb2 as pb
-from server.requests import Job, check_not_empty, listed, new_id, sampling_params
+from server.requests import RequestJob, check_not_empty, listed, new_id, sampling_params
+from server.structured import Form, form_of, ways
 from server.tokenizing import truncated
 from server.unsupported.check import pass_over
 
@@ -34,13 +36,14 @@ _NAMES = {
 }
 
 
-async def job_of(client: EngineClient, request: pb.GenerateRequest, call: Call) -> Job:
+async def job_of(client: EngineClient, request: pb.GenerateRequest, call: GrpcCall) -> RequestJob:
     """The request as the engine takes it. Raises InvalidRequestError naming the proto's field, or DeadlineError."""
     _refuse(request)
     if request.request_id and not is_request_id(request.request_id):
         raise InvalidRequestError("request_id must be at most 256 printable ASCII characters", param="request_id")
     given = request.sampling_params
-    params = sampling_params(client, _fields(given), _NAMES)
+    form = _form(given)
+    params = sampling_params(client, {**_fields(given), "structured_outputs": form.params}, _NAMES)
     kind = request.WhichOneof("input")
     if kind is None:
         raise InvalidRequestError("input is required: one of tokenized and text", param="input")
@@ -48,12 +51,17 @@ async def job_of(client: EngineClient, request: pb.GenerateRequest, call: Call) 
     if given.HasField("truncate_prompt_tokens"):
         prompt = await _cut(client, prompt, given.truncate_prompt_tokens, params)
     options = options_of(call, {})
-    return Job(
+    return RequestJob(
         request_id=request.request_id or new_id("gen"),
         prompts=(prompt,),
         params=params,
         options=options,
-        names={**_NAMES, **limit_names(options, {}, "timeout"), "prompt": "tokenized.input_ids" if kind == "tokenized" else kind},
+        names={
+            **_NAMES,
+            **form.names,
+            **limit_names(options, {}, "timeout"),
+            "prompt": "tokenized.input_ids" if kind == "tokenized" else kind,
+        },
     )
 
 
@@ -64,13 +72,19 @@ def _refuse(request: pb.GenerateRequest) -> None:
             pass_over(name, True, name)  # an empty message asks too
     pass_over("extra_mm_inputs", list(request.extra_mm_inputs), "extra_mm_inputs")
     pass_over("data_parallel_rank", request.data_parallel_rank, "data_parallel_rank")
-    constraint = request.sampling_params.WhichOneof("constraint")
-    if constraint is not None:
-        pass_over(constraint, getattr(request.sampling_params, constraint), f"sampling_params.{constraint}")
+
+
+def _form(given: pb.SamplingParams) -> Form:
+    constraint = given.WhichOneof("constraint")
+    if constraint is None:
+        return Form()
+    value = getattr(given, constraint)
+    if constraint == "choice":
+        value = listed(value.choices, MAX_CHOICES, "sampling_params.choice")
+    return form_of(ways({constraint: value}, "sampling_params."))
 
 
 def _fields(given: pb.SamplingParams) -> dict[str, Any]:
-    """SamplingParams' arguments."""
     return {
         **{name: getattr(given, name) for name in _PLAIN},
         **{name: getattr(given, name) or None for name in _LEFT_OUT_AT_ZERO},

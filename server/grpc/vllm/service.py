@@ -16,7 +16,7 @@ from google.protobuf.message import Message
 
 from jaxserve.engine.client import EngineClient
 from jaxserve.errors import InternalError, InvalidRequestError, JaxserveError
-from server.grpc.calls import Call, service, streaming, unary
+from server.grpc.calls import GrpcCall, service, streaming, unary
 from server.grpc.health import accepts
 from server.grpc.jobs import events_of
 from server.grpc.vllm.replies import responses
@@ -40,37 +40,33 @@ class VllmEngine:
         self._ready = ready
         self._started = time.monotonic()
 
-    async def generate(self, request: pb.GenerateRequest, call: Call) -> AsyncGenerator[pb.GenerateResponse, None]:
-        """Run one request. Cancelling the call closes its events and so aborts the request."""
-        admit(self._client, None)
+    async def generate(self, request: pb.GenerateRequest, call: GrpcCall) -> AsyncGenerator[pb.GenerateResponse, None]:
+        admit(self._client, None, call.context)
         job = await job_of(self._client, request, call)
         call.request_id = job.request_id
-        events = events_of(self._client, job)
+        events = events_of(self._client, job, call.context)
         async with aclosing(responses(self._client, events, job.params.n, stream=request.stream)) as messages:
             async for message in messages:
                 yield message
 
-    async def health_check(self, request: pb.HealthCheckRequest, call: Call) -> pb.HealthCheckResponse:
-        """Tell whether requests are accepted, and if not why."""
+    async def health_check(self, request: pb.HealthCheckRequest, call: GrpcCall) -> pb.HealthCheckResponse:
         try:
             self._ready()
         except JaxserveError as error:
             return pb.HealthCheckResponse(healthy=False, message=error.message)
         return pb.HealthCheckResponse(healthy=True, message="ok")
 
-    async def flush_cache(self, request: common.FlushCacheRequest, call: Call) -> common.FlushCacheResponse:
-        """Forget every cached prefix; what runs goes on."""
+    async def flush_cache(self, request: common.FlushCacheRequest, call: GrpcCall) -> common.FlushCacheResponse:
         await self._client.reset_prefix_cache()
         return common.FlushCacheResponse(success=True, message="the prefix cache is empty")
 
-    async def abort(self, request: pb.AbortRequest, call: Call) -> pb.AbortResponse:
+    async def abort(self, request: pb.AbortRequest, call: GrpcCall) -> pb.AbortResponse:
         """End requests; ones that are not running are passed over."""
         for request_id in request.request_ids:
-            await abort(self._client, request_id)
+            await abort(self._client, request_id, call.context)
         return pb.AbortResponse()
 
-    async def get_model_info(self, request: pb.GetModelInfoRequest, call: Call) -> pb.GetModelInfoResponse:
-        """Describe the served model and its tokenizer."""
+    async def get_model_info(self, request: pb.GetModelInfoRequest, call: GrpcCall) -> pb.GetModelInfoResponse:
         model, tokenizer = self._client.model, self._client.tokenizer
         return pb.GetModelInfoResponse(
             model_path=model.tokenizer or model.name,
@@ -85,8 +81,7 @@ class VllmEngine:
             max_req_input_len=model.max_model_len,
         )
 
-    async def get_server_info(self, request: pb.GetServerInfoRequest, call: Call) -> pb.GetServerInfoResponse:
-        """Describe this process."""
+    async def get_server_info(self, request: pb.GetServerInfoRequest, call: GrpcCall) -> pb.GetServerInfoResponse:
         return pb.GetServerInfoResponse(
             active_requests=self._client.stats().active,
             is_paused=not accepts(self._ready),
@@ -95,8 +90,7 @@ class VllmEngine:
             data_parallel_size=1,
         )
 
-    async def get_loads(self, request: pb.GetLoadsRequest, call: Call) -> pb.GetLoadsResponse:
-        """The engine's load, as the only rank of data parallelism."""
+    async def get_loads(self, request: pb.GetLoadsRequest, call: GrpcCall) -> pb.GetLoadsResponse:
         if request.dp_rank:
             raise InvalidRequestError("dp_rank must be 0: there is no other", param="dp_rank")
         stats = self._client.stats()
@@ -111,9 +105,8 @@ class VllmEngine:
         return pb.GetLoadsResponse(timestamp=now, version=version("jaxserve"), dp_rank_count=1, loads=[load])
 
     async def get_tokenizer(
-        self, request: common.GetTokenizerRequest, call: Call
+        self, request: common.GetTokenizerRequest, call: GrpcCall
     ) -> AsyncGenerator[common.GetTokenizerChunk, None]:
-        """The tokenizer's files and the chat template in use, for the gateway to do as this server does."""
         path = self._client.model.tokenizer
         if not path:
             raise InternalError("this server does not know where its tokenizer's files are")
@@ -125,7 +118,6 @@ class VllmEngine:
             yield common.GetTokenizerChunk(data=piece, sha256=digest if last else "")
 
     def handler(self) -> grpc.GenericRpcHandler[bytes, Message]:
-        """The service as a grpc.aio server takes it."""
         return service(
             SERVICE,
             {

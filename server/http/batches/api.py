@@ -6,14 +6,14 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
 
-from jaxserve.engine.client import EngineClient
 from jaxserve.errors import InvalidRequestError
 from server.batches.records import NewBatch
-from server.gateway.call import CURRENT
+from server.context import RequestContext
 from server.http import examples
 from server.http.batches.protocol import BatchRequest
 from server.http.batches.replies import BatchListReply, BatchReply, batch_list_reply, batch_reply
 from server.http.bodies import check_url
+from server.http.headers import client_of, context_of
 from server.http.openapi import STORING, answer, failures
 from server.http.storage import owner_of, storage_of
 from server.http.strict_json import StrictJsonRoute
@@ -28,13 +28,13 @@ _MOST_BATCHES, _USUAL_BATCHES = 100, 20  # in a page, as OpenAI has it
 async def create(body: BatchRequest, request: Request) -> BatchReply:
     """Have an uploaded file's requests answered within a day."""
     storage, owner = storage_of(request), owner_of(request)
-    client: EngineClient = request.app.state.client
-    check_model(client, None)
+    client, context = client_of(request), context_of(request)
+    check_model(client, None, context)
     try:
         check_url(body.endpoint)
     except InvalidRequestError as error:
         raise in_words_of_client(error, {"url": "endpoint"}) from error
-    return batch_reply(await storage.run(storage.store.create_batch, owner, _wanted(body, client.model.name)))
+    return batch_reply(await storage.run(storage.store.create_batch, owner, _wanted(body, client.model.name, context)))
 
 
 @router.get("/v1/batches", responses={**answer(BatchListReply, examples.BATCHES), **failures(STORING)})
@@ -63,8 +63,8 @@ async def cancel(batch_id: str, request: Request) -> BatchReply:
     return batch_reply(await storage.run(storage.store.cancel, owner_of(request), batch_id))
 
 
-def _wanted(body: BatchRequest, model: str) -> NewBatch:
-    call = CURRENT.get()
+def _wanted(body: BatchRequest, model: str, context: RequestContext) -> NewBatch:
+    call = context.call
     expiry = body.output_expires_after
     return NewBatch(
         endpoint=body.endpoint,

@@ -94,7 +94,6 @@ class BatchListReply(TypedDict):
 
 
 def batch_reply(batch: Batch) -> BatchReply:
-    """A batch in OpenAI's shape."""
     return {
         "id": batch.id,
         "object": "batch",
@@ -126,7 +125,6 @@ def batch_reply(batch: Batch) -> BatchReply:
 
 
 def batch_list_reply(batches: Sequence[Batch], has_more: bool) -> BatchListReply:
-    """A page in OpenAI's shape."""
     return {
         "object": "list",
         "data": [batch_reply(batch) for batch in batches],

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import AsyncIterator
+from typing import Annotated, BinaryIO, Literal
+from urllib.parse import quote
 
 from fastapi import APIRouter, Query, Request, Response
+from fastapi.responses import StreamingResponse
 from starlette.requests import ClientDisconnect
+from starlette.types import Receive, Scope, Send
 
 from jaxserve.errors import CancelledRequestError, RequestTooLargeError
 from server.batches.records import Purpose, StoredFile
 from server.batches.store import Upload
 from server.http import examples
-from server.http.files.content import CONTENT_TYPE, FileContent
 from server.http.files.form import OVERHEAD, REQUEST_BODY, UploadForm
 from server.http.files.replies import FileDeletedReply, FileListReply, FileReply, file_list_reply, file_reply
 from server.http.openapi import STORING, answer, failures
@@ -21,6 +24,8 @@ router = APIRouter(tags=["files"])
 
 _BUFFER = 2**20  # bytes that are written at once
 _MOST_FILES = 10_000  # in a page, as OpenAI has it
+CONTENT_TYPE = "application/octet-stream"
+_PIECE = 256 * 2**10
 
 
 @router.post(
@@ -93,7 +98,6 @@ async def delete(file_id: str, request: Request) -> FileDeletedReply:
 
 
 async def _receive(request: Request, storage: Storage, form: UploadForm, receiving: Upload) -> StoredFile:
-    """Write the file to disk as it comes, and keep it."""
     size = received = 0
     waiting = bytearray()
     async for data in request.stream():
@@ -124,3 +128,27 @@ def _check_size(size: int, storage: Storage) -> None:
         raise RequestTooLargeError(
             f"the file is longer than the {storage.max_file_bytes} bytes that this server takes (--max-file-mib)", param="file"
         )
+
+
+class FileContent(StreamingResponse):
+    """Sends a file as the client reads it, and closes it whatever happens."""
+
+    def __init__(self, storage: Storage, record: StoredFile, content: BinaryIO) -> None:
+        self._storage = storage
+        self._content = content
+        headers = {
+            "Content-Length": str(record.bytes),
+            "Content-Disposition": f"attachment; filename*=UTF-8''{quote(record.filename, safe='')}",
+            "X-Content-Type-Options": "nosniff",
+        }
+        super().__init__(self._pieces(), headers=headers, media_type=CONTENT_TYPE)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._content.close()
+
+    async def _pieces(self) -> AsyncIterator[bytes]:
+        while piece := await self._storage.run(self._content.read, _PIECE):
+            yield piece

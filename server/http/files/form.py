@@ -71,9 +71,6 @@ REQUEST_BODY: Mapping[str, Any] = {
 class UploadForm:
     """Takes a body apart, piece by piece. Raises InvalidRequestError for what is no such form.
 
-    Args:
-        content_type: of the body, with the boundary.
-
     Attributes:
         filename: what the client calls the file, without folders; known once its first byte is.
     """
@@ -117,7 +114,6 @@ class UploadForm:
         return piece
 
     def fields(self) -> UploadFields:
-        """The fields of a form that has come to its end."""
         if not self._ended:
             raise InvalidRequestError("the form breaks off before its end")
         try:
@@ -157,7 +153,6 @@ class UploadForm:
         value.clear()
 
     def _on_content(self) -> None:
-        """A part's headers are read: where its content goes."""
         _, options = parse_options_header(self._disposition.decode("latin-1"))
         name = options.get(b"name", b"").decode("utf-8", "replace")
         if name == _FILE:

@@ -42,7 +42,6 @@ class FileDeletedReply(TypedDict):
 
 
 def file_reply(record: StoredFile) -> FileReply:
-    """A file in OpenAI's shape."""
     return {
         "id": record.id,
         "object": "file",
@@ -56,7 +55,6 @@ def file_reply(record: StoredFile) -> FileReply:
 
 
 def file_list_reply(records: Sequence[StoredFile], has_more: bool) -> FileListReply:
-    """A page in OpenAI's shape."""
     return {
         "object": "list",
         "data": [file_reply(record) for record in records],

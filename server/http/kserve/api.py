@@ -13,13 +13,12 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from google.protobuf.message import Message
 
-from jaxserve.engine.client import EngineClient
 from jaxserve.errors import InvalidRequestError
 from jaxserve.types import RequestOptions
 from server.http.disconnect import until_gone
 from server.http.error_bodies import body_of
 from server.http.failures import json_response
-from server.http.headers import TENANT_HEADER
+from server.http.headers import TENANT_HEADER, client_of, context_of
 from server.http.sse import frame, stream
 from server.kserve import metadata
 from server.kserve.json_replies import generate_reply, infer_reply, plain
@@ -61,7 +60,8 @@ async def index(request: Request) -> Response:
     only_ready = read_json(body, dict[str, Any]).get("ready", False) if body else False
     if not isinstance(only_ready, bool):
         raise InvalidRequestError("ready must be true or false", param="ready")
-    reply = metadata.repository_index(request.app.state.client, request.app.state.observatory.check_ready, only_ready=only_ready)
+    ready = request.app.state.observatory.check_ready
+    reply = metadata.repository_index(client_of(request), ready, context_of(request), only_ready=only_ready)
     return json_response(plain(reply)["models"])
 
 
@@ -71,7 +71,7 @@ async def index(request: Request) -> Response:
 async def stats(request: Request) -> Response:
     """Tell what requests took since the start."""
     metrics = await request.app.state.observatory.metrics()
-    reply = metadata.model_statistics(request.app.state.client, *_model(request), metrics)
+    reply = metadata.model_statistics(client_of(request), *_model(request), metrics, context_of(request))
     return _told(reply)
 
 
@@ -80,7 +80,7 @@ async def stats(request: Request) -> Response:
 async def model_ready(request: Request) -> Response:
     """Tell whether requests for a model are accepted; 503 if not."""
     name, version = _model(request)
-    check_model(request.app.state.client, name)
+    check_model(client_of(request), name, context_of(request))
     check_version(version)
     request.app.state.observatory.check_ready()
     return json_response({"name": name, "ready": True})
@@ -90,7 +90,7 @@ async def model_ready(request: Request) -> Response:
 @router.get("/models/{name:path}/versions/{version}/config")
 async def config(request: Request) -> Response:
     """Describe the model as Triton does."""
-    return _told(metadata.model_config(request.app.state.client, *_model(request)))
+    return _told(metadata.model_config(client_of(request), *_model(request), context_of(request)))
 
 
 @router.post("/models/{name:path}/infer")
@@ -125,7 +125,7 @@ async def generate_stream(request: Request) -> Response:
 @router.get("/models/{name:path}/versions/{version}")
 async def model(request: Request) -> Response:
     """Describe the model's tensors."""
-    return _told(metadata.model_metadata(request.app.state.client, *_model(request)))
+    return _told(metadata.model_metadata(client_of(request), *_model(request), context_of(request)))
 
 
 def _model(request: Request) -> tuple[str, str]:
@@ -146,7 +146,7 @@ def _inference(request: Request, given: pb.ModelInferRequest) -> Inference:
     def options(fields: Any) -> RequestOptions:
         return request_options(request.headers.getlist(TENANT_HEADER), fields, tenant_name=TENANT_HEADER)
 
-    return inference_of(request.app.state.client, given, Carrier(options, TENANT_HEADER))
+    return inference_of(client_of(request), given, Carrier(context_of(request), options, TENANT_HEADER))
 
 
 async def _whole(request: Request, inference: Inference, instead: str) -> pb.ModelInferResponse:
@@ -155,20 +155,21 @@ async def _whole(request: Request, inference: Inference, instead: str) -> pb.Mod
         raise InvalidRequestError(f"stream must be false: {instead}", param="stream")
 
     async def last() -> pb.ModelInferResponse:
-        (answer,) = [answer async for answer in _answers(request.app.state.client, inference)]
+        (answer,) = [answer async for answer in _answers(request, inference)]
         return answer
 
     return await until_gone(request.receive, last())
 
 
 async def _frames(request: Request, inference: Inference) -> AsyncGenerator[bytes, None]:
-    async with aclosing(_answers(request.app.state.client, inference)) as found:
+    async with aclosing(_answers(request, inference)) as found:
         async for answer in found:
             yield frame(generate_reply(answer))
 
 
-def _answers(client: EngineClient, inference: Inference) -> AsyncGenerator[pb.ModelInferResponse, None]:
-    return answers(inference, client.model.name, run(client, inference.job))
+def _answers(request: Request, inference: Inference) -> AsyncGenerator[pb.ModelInferResponse, None]:
+    client = client_of(request)
+    return answers(inference, client.model.name, run(client, inference.job, context_of(request)))
 
 
 def _told(message: Message) -> Response:

@@ -2,32 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 
 from fastapi import APIRouter, Request, Response
 from starlette.datastructures import Headers
 
 from jaxserve.engine.client import EngineClient
-from jaxserve.types import Prompt
+from jaxserve.errors import JaxserveError
+from server.chat.prepare import PreparedChat, prepare_chat
+from server.chat.reading import read
 from server.http import examples
 from server.http.disconnect import until_gone
 from server.http.error_bodies import AnthropicErrorBody
 from server.http.failures import json_response
-from server.http.generation import Tally, gather
-from server.http.headers import TENANT_HEADER, options_of
-from server.http.messages.protocol import CountTokensRequest, MessagesRequest, conversation
+from server.http.generation import gather
+from server.http.headers import TENANT_HEADER, client_of, context_of, options_of
+from server.http.messages.content import content_of
+from server.http.messages.protocol import CountTokensRequest, MessagesRequest, PromptFields
 from server.http.messages.replies import AnthropicMessageReply, TokenCountReply, stop_reason, usage_of
 from server.http.messages.stream import failure_frame, frames
 from server.http.openapi import ASKING, GENERATING, answer, failures
 from server.http.prompts import named_id, tokens_of
 from server.http.sse import stream
 from server.http.strict_json import StrictJsonRoute
-from server.requests import Job, admit, check_not_empty, sampling_params, template_arguments
+from server.requests import RequestJob, admit, in_words_of_client, sampling_params
 from server.streams import Events, run
+from server.structured import Form
+from server.tally import Tally
 from server.tokenizing import counted
 
 router = APIRouter(route_class=StrictJsonRoute)
 
+_CALL = "toolu_"  # what ids of calls begin with
 _NAMES = {"prompt": "messages", "stop": "stop_sequences", "tenant": TENANT_HEADER}
 
 
@@ -41,10 +49,10 @@ _NAMES = {"prompt": "messages", "stop": "stop_sequences", "tenant": TENANT_HEADE
 )
 async def messages(body: MessagesRequest, request: Request) -> Response:
     """Answer a conversation, or go on with its last message."""
-    client: EngineClient = request.app.state.client
-    admit(client, body.model)
-    job = await until_gone(request.receive, _job(client, body, request.headers))
-    events = run(client, job)
+    client, context = client_of(request), context_of(request)
+    admit(client, body.model, context)
+    job, chat = await until_gone(request.receive, _job(client, body, request.headers))
+    events = read(run(client, job, context), partial(chat.reader, id_prefix=_CALL))
     empty: AnthropicMessageReply = {
         "id": job.request_id,
         "type": "message",
@@ -56,8 +64,9 @@ async def messages(body: MessagesRequest, request: Request) -> Response:
         "usage": usage_of(Tally()),
     }
     if body.stream:
-        return await stream(request, frames(events, empty), partial(failure_frame, path=request.scope["path"]))
-    return await until_gone(request.receive, _whole(events, empty))
+        made = frames(events, empty, omits_thinking=body.omits_thinking())
+        return await stream(request, made, partial(failure_frame, path=request.scope["path"]))
+    return await until_gone(request.receive, _whole(events, empty, omits_thinking=body.omits_thinking()))
 
 
 @router.post(
@@ -67,34 +76,42 @@ async def messages(body: MessagesRequest, request: Request) -> Response:
 )
 async def count_tokens(body: CountTokensRequest, request: Request) -> TokenCountReply:
     """Count the tokens of a conversation as the model sees it."""
-    client: EngineClient = request.app.state.client
-    admit(client, body.model)
-    prompt = await until_gone(request.receive, counted(_rendered(client, body)))
-    return {"input_tokens": len(tokens_of(prompt))}
+    client, context = client_of(request), context_of(request)
+    admit(client, body.model, context)
+    chat = await until_gone(request.receive, counted(_prepared(client, body, Form(), body.names()), context))
+    return {"input_tokens": len(tokens_of(chat.prompt))}
 
 
-async def _job(client: EngineClient, body: MessagesRequest, headers: Headers) -> Job:
-    params = sampling_params(client, body.sampling(), _NAMES)
+async def _job(client: EngineClient, body: MessagesRequest, headers: Headers) -> tuple[RequestJob, PreparedChat]:
+    form = body.form()
+    names = {**_NAMES, **body.names(), **form.names}
+    params = sampling_params(client, {**body.sampling(), "structured_outputs": form.params}, names)
     options = options_of(body, headers)
-    prompt = await _rendered(client, body)
-    request_id = named_id("msg_", body.request_id)
-    return Job(request_id=request_id, prompts=(prompt,), params=params, options=options, names=_NAMES)
+    chat = await _prepared(client, body, form, names)
+    job = RequestJob(
+        request_id=named_id("msg_", body.request_id),
+        prompts=(chat.prompt,),
+        params=replace(params, structured_outputs=chat.structured_outputs),
+        options=replace(options, shows_markup=chat.template is not None),
+        names=names,
+    )
+    return job, chat
 
 
-async def _rendered(client: EngineClient, body: MessagesRequest | CountTokensRequest) -> Prompt:
-    check_not_empty(body.messages, "messages")
-    goes_on = body.messages[-1].role == "assistant"
-    arguments = template_arguments({}, "", add_generation_prompt=None, continue_final_message=goes_on)
-    return await client.render_chat(conversation(body.system, body.messages), arguments)
+async def _prepared(client: EngineClient, body: PromptFields, form: Form, names: Mapping[str, str]) -> PreparedChat:
+    try:
+        return await prepare_chat(client, body.asked(form))
+    except JaxserveError as error:
+        raise in_words_of_client(error, names) from error
 
 
-async def _whole(events: Events, empty: AnthropicMessageReply) -> Response:
+async def _whole(events: Events, empty: AnthropicMessageReply, *, omits_thinking: bool) -> Response:
     (answer,), tally = await gather(events, 1)
     return json_response(
         {
             **empty,
-            "content": [{"type": "text", "text": "".join(answer.text)}],
-            "stop_reason": stop_reason(answer.reason, answer.matched),
+            "content": content_of(answer.parts, omits_thinking=omits_thinking),
+            "stop_reason": stop_reason(answer.finish_reason, answer.matched),
             "stop_sequence": answer.matched,
             "usage": usage_of(tally),
         }

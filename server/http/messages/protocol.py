@@ -1,42 +1,31 @@
-"""Bodies of Anthropic's clients. Of the kinds of content, only text."""
+"""Bodies of Anthropic's clients."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from collections.abc import Iterator
+from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from jaxserve.types import ChatMessage
-from server.http.fields import EngineFields, StopList, described
+from server.chat.asked import AskedChat
+from server.http.fields import EngineFields, StopList
+from server.http.messages.blocks import Texts, Turns, conversation
+from server.http.messages.tools import (
+    AnthropicTool,
+    AnthropicToolChoice,
+    Effort,
+    ThinkingConfig,
+    asked_thinking,
+    asked_tools,
+    names_of_tools,
+)
 from server.http.numbers import Integer
+from server.http.structured import AnthropicFormat, way_of
+from server.requests import check_not_empty, template_arguments
+from server.structured import Form, Way
 from server.unsupported.check import checked
 
-
-class TextBlock(BaseModel):
-    """A piece of text. `cache_control` is ignored: whatever can be cached is."""
-
-    model_config = ConfigDict(strict=True)
-
-    type: Literal["text"]
-    text: str
-
-
-Blocks = Annotated[
-    str | list[TextBlock], described("a string or a list of {type: 'text', text: ...} blocks; only text is supported")
-]
-
-
-class AnthropicMessage(BaseModel):
-    """One turn of a conversation."""
-
-    model_config = ConfigDict(strict=True)
-
-    role: Literal["user", "assistant"]
-    content: Blocks
-
-
-Turns = Annotated[list[AnthropicMessage], Field(json_schema_extra={"minItems": 1})]
+_MEMBERS = frozenset({"output_config.effort"})  # of objects, by their path, that other endpoints do not have
 
 
 class Metadata(BaseModel):
@@ -47,7 +36,49 @@ class Metadata(BaseModel):
     user_id: str | None = None
 
 
-class MessagesRequest(EngineFields):
+class OutputConfig(BaseModel):
+    """How to write the answer."""
+
+    model_config = ConfigDict(strict=True)
+
+    format: AnthropicFormat | None = Field(None, description="JSON that satisfies a schema; any text by default")
+    effort: Effort | None = Field(None, description="how much to think, for models whose chat template knows it")
+
+
+class PromptFields(BaseModel):
+    """What becomes a prompt."""
+
+    model_config = ConfigDict(strict=True)
+
+    messages: Turns = Field(description="the last may be the assistant's: the answer then goes on with it")
+    system: Texts | None = None
+    tools: list[AnthropicTool] | None = Field(None, description="what the model may call")
+    tool_choice: AnthropicToolChoice | None = Field(None, description="whether to call; auto by default")
+    thinking: ThinkingConfig | None = Field(None, description="whether to think before the answer; as the model likes by default")
+    output_config: OutputConfig | None = Field(None, description="how to write the answer")
+
+    def asked(self, form: Form) -> AskedChat:
+        """Raises InvalidRequestError for what does not go together."""
+        check_not_empty(self.messages, "messages")
+        goes_on = self.messages[-1].role == "assistant"
+        effort = None if self.output_config is None else self.output_config.effort
+        return AskedChat(
+            messages=conversation(self.system, self.messages),
+            arguments=template_arguments({}, "", add_generation_prompt=None, continue_final_message=goes_on),
+            tools=asked_tools(self.tools or (), self.tool_choice),
+            thinking=asked_thinking(self.thinking, effort),
+            form=form,
+        )
+
+    def names(self) -> dict[str, str]:
+        """For errors, what the client calls the parameters that it does not call as others do."""
+        return {"max_thinking_tokens": "thinking.budget_tokens", **names_of_tools(self.tools or (), self.tool_choice)}
+
+    def omits_thinking(self) -> bool:
+        return self.thinking is not None and self.thinking.display == "omitted"
+
+
+class MessagesRequest(EngineFields, PromptFields):
     """Body of POST /v1/messages."""
 
     model_config = ConfigDict(
@@ -60,45 +91,47 @@ class MessagesRequest(EngineFields):
                     "messages": [{"role": "user", "content": [{"type": "text", "text": "Sort: pear, fig, apple"}]}],
                     "stream": True,
                 },
+                {
+                    "max_tokens": 64,
+                    "messages": [{"role": "user", "content": "What is 1234 * 56?"}],
+                    "tools": [
+                        {
+                            "name": "calculator",
+                            "description": "evaluates an expression",
+                            "input_schema": {"type": "object", "properties": {"expression": {"type": "string"}}},
+                        }
+                    ],
+                    "tool_choice": {"type": "auto"},
+                },
             ]
         }
     )
 
-    messages: Turns = Field(description="the last may be the assistant's: the answer then goes on with it")
+    own_members: ClassVar[frozenset[str]] = _MEMBERS
+
     max_tokens: Integer = Field(json_schema_extra={"minimum": 1}, description="tokens of the answer at most")
-    system: Blocks | None = None
     stop_sequences: StopList | None = None
     metadata: Metadata | None = None
     service_tier: Literal["auto", "standard_only"] | None = None
+    output_format: AnthropicFormat | None = Field(None, description="output_config.format, as older clients send it")
+
+    def own_way(self) -> Iterator[Way]:
+        yield from way_of(self.output_format, "output_format")
+        if self.output_config is not None:
+            yield from way_of(self.output_config.format, "output_config.format")
 
     def sampling(self) -> dict[str, Any]:
-        """The fields that SamplingParams knows, by its names."""
         return {**super().sampling(), "max_tokens": self.max_tokens, "stop": self.stop_sequences}
 
 
-class CountTokensRequest(BaseModel):
+class CountTokensRequest(PromptFields):
     """Body of POST /v1/messages/count_tokens."""
 
-    model_config = ConfigDict(
-        strict=True,
-        json_schema_extra={"examples": [{"messages": [{"role": "user", "content": "What is 17 + 25?"}]}]},
-    )
+    model_config = ConfigDict(json_schema_extra={"examples": [{"messages": [{"role": "user", "content": "What is 17 + 25?"}]}]})
 
     model: str | None = None
-    messages: Turns
-    system: Blocks | None = None
 
     @model_validator(mode="before")
     @classmethod
     def _without_unsupported(cls, value: Any) -> Any:
-        return checked(value, cls.model_fields, of_prompt=True) if isinstance(value, dict) else value
-
-
-def conversation(system: str | Sequence[TextBlock] | None, messages: Sequence[AnthropicMessage]) -> list[ChatMessage]:
-    """The conversation as the engine's chat template takes it."""
-    turns: list[ChatMessage] = [{"role": message.role, "content": _text(message.content)} for message in messages]
-    return [{"role": "system", "content": _text(system)}, *turns] if system else turns
-
-
-def _text(content: str | Sequence[TextBlock]) -> str:
-    return content if isinstance(content, str) else "\n".join(block.text for block in content)
+        return checked(value, cls.model_fields.keys() | _MEMBERS, of_prompt=True) if isinstance(value, dict) else value

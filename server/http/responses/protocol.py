@@ -1,49 +1,24 @@
-"""Bodies of POST /v1/responses. Of the kinds of input, only messages of text."""
+"""Bodies of POST /v1/responses."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
 from jaxserve.sampling.params import MAX_LOGPROBS
-from jaxserve.types import ChatMessage
-from server.http.fields import EngineFields, ServiceTier, Stop, described, told
+from jaxserve.sampling.response import MAX_THINKING_TOKENS
+from server.http.fields import EngineFields, ServiceTier, Stop, told
 from server.http.numbers import Integer
+from server.http.responses.items import InputItem
+from server.http.responses.tools import FlatToolFields
+from server.http.structured import FlatFormat, way_of
+from server.http.tools import ThinkingFields
+from server.structured import Way
 from server.unsupported.table import OF_RESPONSES, Unsupported
 
 LOGPROBS = "message.output_text.logprobs"
-
-
-class InputPart(BaseModel):
-    """A piece of a message's text: a user's, or what an earlier answer said."""
-
-    model_config = ConfigDict(strict=True)
-
-    type: Literal["input_text", "output_text", "text"]
-    text: str
-
-
-InputContent = Annotated[
-    str | list[InputPart], described("a string or a list of {type: 'input_text', text: ...} parts; only text is supported")
-]
-
-
-class InputMessage(BaseModel):
-    """One message of the input: what clients write, or an item of an earlier answer's output."""
-
-    model_config = ConfigDict(strict=True)
-
-    type: Literal["message"] | None = None
-    role: Literal["system", "developer", "user", "assistant"]
-    content: InputContent
-
-    def text(self) -> str:
-        """The content as one string."""
-        if isinstance(self.content, str):
-            return self.content
-        return "\n".join(part.text for part in self.content)
 
 
 def _kind(value: Any) -> str:
@@ -52,29 +27,35 @@ def _kind(value: Any) -> str:
 
 InputField = Annotated[
     Annotated[str, Tag("text"), Field(json_schema_extra={"minLength": 1})]
-    | Annotated[list[InputMessage], Tag("items"), Field(json_schema_extra={"minItems": 1})],
+    | Annotated[list[InputItem], Tag("items"), Field(json_schema_extra={"minItems": 1})],
     Discriminator(_kind),
 ]
 
 
-class PlainFormat(BaseModel):
-    """The one way to write the answer."""
-
-    model_config = ConfigDict(strict=True)
-
-    type: Literal["text"]
-
-
 class TextConfig(BaseModel):
-    """How to write the answer: as plain text."""
+    """How to write the answer."""
 
     model_config = ConfigDict(strict=True)
 
-    format: PlainFormat | None = None
+    format: FlatFormat | None = Field(None, description="what form the answer must have")
     verbosity: Literal["medium"] | None = None
 
 
-class ResponsesRequest(EngineFields):
+class ReasoningConfig(BaseModel):
+    """Whether to think before the answer, and how much. There are no summaries: the answer tells what was thought."""
+
+    model_config = ConfigDict(strict=True)
+
+    effort: str | None = Field(
+        None, description="none, minimal, low, medium, high or another word that the model's chat template knows"
+    )
+    max_tokens: Integer | None = Field(
+        None, json_schema_extra={"minimum": 0, "maximum": MAX_THINKING_TOKENS}, description="thinking_token_budget"
+    )
+    context: Literal["auto"] | None = Field(None, description="the chat template decides what it repeats of earlier thinking")
+
+
+class ResponsesRequest(EngineFields, FlatToolFields, ThinkingFields):
     """Body of POST /v1/responses."""
 
     model_config = ConfigDict(
@@ -87,11 +68,26 @@ class ResponsesRequest(EngineFields):
                     "max_output_tokens": 16,
                     "stream": True,
                 },
+                {
+                    "input": [
+                        {"role": "user", "content": "What is 1234 * 56?"},
+                        {"type": "function_call", "call_id": "call_1", "name": "calculator", "arguments": '{"x": "1234 * 56"}'},
+                        {"type": "function_call_output", "call_id": "call_1", "output": "69104"},
+                    ],
+                    "tools": [
+                        {
+                            "type": "function",
+                            "name": "calculator",
+                            "parameters": {"type": "object", "properties": {"x": {"type": "string"}}},
+                        }
+                    ],
+                },
             ]
         }
     )
 
     own_unsupported: ClassVar[Mapping[str, Unsupported]] = OF_RESPONSES
+    own_members: ClassVar[frozenset[str]] = frozenset({"text.format"})
 
     input: InputField
     instructions: str | None = Field(None, description="the system's message, before the input")
@@ -116,29 +112,26 @@ class ResponsesRequest(EngineFields):
         "log-probabilities, and so many alternatives at each position", minimum=0, maximum=MAX_LOGPROBS
     )
     text: TextConfig | None = None
+    reasoning: ReasoningConfig | None = Field(None, description="whether to think before the answer, and how much")
     metadata: dict[str, str] | None = Field(None, description="told in the answer, without effect")
     user: str | None = Field(None, description="a tag of the client's own, without effect")
     service_tier: ServiceTier | None = Field(None, description="flex is the class batch, priority is interactive_paid")
     chat_template_kwargs: dict[str, Any] | None = Field(None, description="further variables of the chat template")
 
+    def own_way(self) -> Iterator[Way]:
+        return way_of(None if self.text is None else self.text.format, "text.format")
+
+    def efforts(self) -> dict[str, str]:
+        effort = None if self.reasoning is None else self.reasoning.effort
+        return {**({"reasoning.effort": effort} if effort else {}), **super().efforts()}
+
+    def budgets(self) -> dict[str, int]:
+        budget = None if self.reasoning is None else self.reasoning.max_tokens
+        return {**({} if budget is None else {"reasoning.max_tokens": budget}), **super().budgets()}
+
     def with_logprobs(self) -> bool:
-        """Whether the answer tells log-probabilities."""
         return bool(self.top_logprobs) or LOGPROBS in (self.include or ())
 
     def sampling(self) -> dict[str, Any]:
-        """The fields that SamplingParams knows, by its names."""
         logprobs = (self.top_logprobs or 0) if self.with_logprobs() else None
         return {**super().sampling(), "max_tokens": self.max_output_tokens, "stop": self.stop, "logprobs": logprobs}
-
-
-def conversation(instructions: str | None, given: str | Sequence[InputMessage]) -> list[ChatMessage]:
-    """The conversation as the engine's chat template takes it."""
-    turns: list[ChatMessage] = (
-        [{"role": "user", "content": given}] if isinstance(given, str) else [_turn(message) for message in given]
-    )
-    return [{"role": "system", "content": instructions}, *turns] if instructions else turns
-
-
-def _turn(message: InputMessage) -> ChatMessage:
-    role = "system" if message.role == "developer" else message.role  # as templates call it
-    return {"role": role, "content": message.text()}

@@ -3,19 +3,34 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from typing import Any, Literal, NotRequired
+from typing import Any, Literal, NotRequired, Required
 
 from typing_extensions import TypedDict
 
-from jaxserve.engine.events import PositionLogprobs
-from server.http.generation import Tally
-from server.http.logprobs import chat_logprobs
 from server.http.replies import ChatPositionReply, Reason
 from server.http.responses.protocol import ResponsesRequest
-from server.requests import Job
+from server.requests import RequestJob
+from server.tally import Tally
 
-Status = Literal["in_progress", "completed", "incomplete"]
+ItemStatus = Literal["in_progress", "completed", "incomplete"]
+Status = Literal["in_progress", "completed", "incomplete", "failed"]
+
+
+class ReasoningTextReply(TypedDict):
+    """What was thought."""
+
+    type: Literal["reasoning_text"]
+    text: str
+
+
+class ReasoningItemReply(TypedDict):
+    """Thinking before an answer or a call."""
+
+    id: str
+    type: Literal["reasoning"]
+    summary: list[Any]
+    content: list[ReasoningTextReply]
+    status: ItemStatus
 
 
 class OutputTextReply(TypedDict):
@@ -28,13 +43,27 @@ class OutputTextReply(TypedDict):
 
 
 class OutputMessageReply(TypedDict):
-    """The answer's one message."""
+    """A message of the answer, as a rule the only one."""
 
     id: str
     type: Literal["message"]
-    status: Status
+    status: ItemStatus
     role: Literal["assistant"]
     content: list[OutputTextReply]
+
+
+class FunctionCallReply(TypedDict):
+    """A call of one of the tools."""
+
+    id: str
+    type: Literal["function_call"]
+    status: ItemStatus
+    call_id: str
+    name: str
+    arguments: str
+
+
+OutputItemReply = ReasoningItemReply | OutputMessageReply | FunctionCallReply
 
 
 class InputTokensDetails(TypedDict):
@@ -43,7 +72,7 @@ class InputTokensDetails(TypedDict):
     cached_tokens: int
 
 
-class OutputTokensDetails(TypedDict):
+class OutputTokensReply(TypedDict):
     """More about the output's tokens."""
 
     reasoning_tokens: int
@@ -55,7 +84,7 @@ class ResponseUsageReply(TypedDict):
     input_tokens: int
     input_tokens_details: InputTokensDetails
     output_tokens: int
-    output_tokens_details: OutputTokensDetails
+    output_tokens_details: OutputTokensReply
     total_tokens: int
 
 
@@ -65,16 +94,44 @@ class IncompleteReply(TypedDict):
     reason: Literal["max_output_tokens"]
 
 
-class FormatReply(TypedDict):
-    """How the answer is written."""
+class FormatReply(TypedDict, total=False):
+    """What form the answer has, as it was asked for."""
 
-    type: Literal["text"]
+    type: Required[Literal["text", "json_object", "json_schema"]]
+    name: str
+    description: str
+    schema: dict[str, Any]
+    strict: bool
 
 
 class TextReply(TypedDict):
     """How the answer is written."""
 
     format: FormatReply
+
+
+class FlatToolReply(TypedDict):
+    """A tool, as it was sent."""
+
+    type: Literal["function"]
+    name: str
+    description: str | None
+    parameters: dict[str, Any] | None
+    strict: bool | None
+
+
+class ReasoningConfigReply(TypedDict):
+    """How much was to be thought."""
+
+    effort: str | None
+    summary: None
+
+
+class FailureReply(TypedDict):
+    """Why a stream broke off."""
+
+    code: Literal["server_error"]
+    message: str
 
 
 class ResponseReply(TypedDict):
@@ -85,20 +142,20 @@ class ResponseReply(TypedDict):
     created_at: int
     status: Status
     background: bool
-    error: None
+    error: FailureReply | None
     incomplete_details: IncompleteReply | None
     instructions: str | None
     max_output_tokens: int | None
     model: str
-    output: list[OutputMessageReply]
+    output: list[OutputItemReply]
     parallel_tool_calls: bool
     previous_response_id: None
-    reasoning: None
+    reasoning: ReasoningConfigReply
     store: bool
     temperature: float
     text: TextReply
-    tool_choice: Literal["none"]
-    tools: list[Any]
+    tool_choice: str | dict[str, Any]
+    tools: list[FlatToolReply]
     top_logprobs: int
     top_p: float
     truncation: Literal["disabled"]
@@ -109,14 +166,10 @@ class ResponseReply(TypedDict):
 
 
 class Draft:
-    """One response as it comes to be.
+    """One response as it comes to be; `name` is the end of its id."""
 
-    Attributes:
-        item_id: the message's id.
-    """
-
-    def __init__(self, body: ResponsesRequest, job: Job, model: str) -> None:
-        self.item_id = "msg_" + job.request_id.removeprefix("resp_")
+    def __init__(self, body: ResponsesRequest, job: RequestJob, model: str) -> None:
+        self.name = job.request_id.removeprefix("resp_")
         self._empty: ResponseReply = {
             "id": job.request_id,
             "object": "response",
@@ -129,14 +182,14 @@ class Draft:
             "max_output_tokens": body.max_output_tokens,
             "model": model,
             "output": [],
-            "parallel_tool_calls": False,
+            "parallel_tool_calls": body.parallel_tool_calls is not False,
             "previous_response_id": None,
-            "reasoning": None,
+            "reasoning": {"effort": next(iter(body.efforts().values()), None), "summary": None},
             "store": False,
             "temperature": job.params.temperature,
-            "text": {"format": {"type": "text"}},
-            "tool_choice": "none",
-            "tools": [],
+            "text": {"format": _format(body)},
+            "tool_choice": body.chosen() or "auto",
+            "tools": [tool.model_dump() for tool in body.tools or ()],  # type: ignore[misc]
             "top_logprobs": body.top_logprobs or 0,
             "top_p": job.params.top_p,
             "truncation": "disabled",
@@ -147,33 +200,26 @@ class Draft:
         }
 
     def empty(self) -> ResponseReply:
-        """The response before its message."""
         return self._empty
 
-    def message(self, status: Status, content: list[OutputTextReply]) -> OutputMessageReply:
-        """The message."""
-        return {"id": self.item_id, "type": "message", "status": status, "role": "assistant", "content": content}
-
-    def whole(self, text: OutputTextReply, reason: Reason, tally: Tally) -> ResponseReply:
-        """The response when all is known."""
-        status = status_of(reason)
+    def whole(self, output: list[OutputItemReply], reason: Reason, tally: Tally) -> ResponseReply:
+        incomplete = reason == "length"
         return {
             **self._empty,
-            "status": status,
-            "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
-            "output": [self.message(status, [text])],
+            "status": "incomplete" if incomplete else "completed",
+            "incomplete_details": {"reason": "max_output_tokens"} if incomplete else None,
+            "output": output,
             "usage": _usage(tally),
         }
 
-
-def status_of(reason: Reason) -> Status:
-    """What the end of the sequence makes of the response."""
-    return "incomplete" if reason == "length" else "completed"
+    def failed(self, message: str) -> ResponseReply:
+        return {**self._empty, "status": "failed", "error": {"code": "server_error", "message": message}}
 
 
-def output_text(text: str, logprobs: Sequence[PositionLogprobs]) -> OutputTextReply:
-    """The message's content."""
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": chat_logprobs(logprobs)["content"]}
+def _format(body: ResponsesRequest) -> FormatReply:
+    format = None if body.text is None else body.text.format
+    given = [("type", "text")] if format is None else [(name.rstrip("_"), value) for name, value in format]
+    return {name: value for name, value in given if value is not None}  # type: ignore[return-value]
 
 
 def _usage(tally: Tally) -> ResponseUsageReply:
@@ -181,6 +227,6 @@ def _usage(tally: Tally) -> ResponseUsageReply:
         "input_tokens": tally.prompt,
         "input_tokens_details": {"cached_tokens": tally.cached},
         "output_tokens": tally.completion,
-        "output_tokens_details": {"reasoning_tokens": 0},
+        "output_tokens_details": {"reasoning_tokens": tally.reasoning},
         "total_tokens": tally.prompt + tally.completion,
     }

@@ -11,10 +11,12 @@ import pytest
 import pytest_asyncio
 
 from jaxserve.clock import RealClock
+from jaxserve.config.fields import SchedulerConfig
 from jaxserve.engine.build import BuiltEngine, EngineReport, MemoryLedger
 from jaxserve.engine.client import EngineClient
 from jaxserve.engine.intake import Intake
 from jaxserve.engine.local import LocalEngine
+from jaxserve.engine.phases import NO_TIMES
 from tests.support.hash_engine import PAGE, parts, remote_engine, tools_of
 from tests.support.tiny_checkpoint import write_tiny_checkpoint
 
@@ -25,7 +27,7 @@ Start = Callable[..., AbstractAsyncContextManager[EngineClient]]
 async def local(**argument: Any) -> AsyncIterator[EngineClient]:
     core, description = parts(argument)
     tools = tools_of(description)
-    report = EngineReport(description.model, "int32", "none", PAGE, MemoryLedger(0, 0, 0, 0), (), 0.0, 0.0)
+    report = EngineReport(description.model, "int32", "none", PAGE, MemoryLedger(0, 0, 0, 0), SchedulerConfig(), (), NO_TIMES)
     intake = Intake.by_rules(tools.tokenizer, description.rules, "")
     built = BuiltEngine(core, intake, tools.tokenizer, None, report, RealClock())
     engine = LocalEngine(built, tools.tokenizer, asyncio.get_running_loop())
@@ -56,7 +58,8 @@ def start(request: pytest.FixtureRequest, tokenizer_path: str) -> Start:
     """Starts an engine of its own for a test, with faults if wanted."""
 
     def start(**argument: Any) -> AbstractAsyncContextManager[EngineClient]:
-        return request.param(tokenizer=tokenizer_path, **argument)
+        started: AbstractAsyncContextManager[EngineClient] = request.param(tokenizer=tokenizer_path, **argument)
+        return started
 
     return start
 

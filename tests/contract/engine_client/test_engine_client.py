@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 
+from jaxserve.engine.calls import EngineCall, Flush
 from jaxserve.engine.client import EngineClient, EngineStats
 from jaxserve.engine.events import Delta, Event, Finished, Started
 from jaxserve.engine.local import LocalEngine
@@ -81,7 +82,7 @@ async def test_events_of_a_request(client: EngineClient) -> None:
     for index in (0, 1):
         assert tokens_of(events, index) == expected(PROMPT, 6, vocab=VOCAB)
         (end,) = [event for event in events if isinstance(event, Finished) and event.index == index]
-        assert (end.reason, end.usage.prompt_tokens, end.usage.completion_tokens) == (FinishReason.LENGTH, 5, 6)
+        assert (end.finish_reason, end.usage.prompt_tokens, end.usage.completion_tokens) == (FinishReason.LENGTH, 5, 6)
         assert 0.0 <= end.timing.queue <= end.timing.first_token <= end.timing.total
         deltas = [event for event in events if isinstance(event, Delta) and event.index == index]
         places = [delta.first_token_index + place for delta in deltas for place in range(len(delta.token_ids))]
@@ -150,7 +151,7 @@ async def test_a_prompt_that_is_only_scored(client: EngineClient) -> None:
         assert started.prompt_token_ids == tuple(prompt)
         assert started.prompt_logprobs is not None
         assert [score and score.chosen.token_id for score in started.prompt_logprobs] == [*[None] * 98, 101, 102]
-        assert (finished.reason, finished.usage.completion_tokens) == (FinishReason.LENGTH, 0)
+        assert (finished.finish_reason, finished.usage.completion_tokens) == (FinishReason.LENGTH, 0)
         assert finished.usage.cached_tokens == cached
     await until_idle(client)
 
@@ -160,7 +161,7 @@ async def test_a_stop_string(client: EngineClient) -> None:
     stop = next(whole[place] for place in range(3, len(whole)) if whole[place].isascii())
     events = await ask(client, max_tokens=60, stop=stop)
     assert isinstance(events[-1], Finished)
-    assert (events[-1].reason, events[-1].matched) == (FinishReason.STOP, stop)
+    assert (events[-1].finish_reason, events[-1].matched) == (FinishReason.STOP, stop)
     assert "".join(event.text for event in events if isinstance(event, Delta)) == whole[: whole.index(stop)]
     await until_idle(client)
 
@@ -262,7 +263,7 @@ async def test_abort_by_name(client: EngineClient) -> None:
                 assert not await client.abort("long")
             events.append(event)
     ends = [event for event in events if isinstance(event, Finished)]
-    assert [(end.index, end.reason) for end in ends] == [(0, FinishReason.ABORT), (1, FinishReason.ABORT)]
+    assert [(end.index, end.finish_reason) for end in ends] == [(0, FinishReason.ABORT), (1, FinishReason.ABORT)]
     await until_idle(client)
 
 
@@ -288,9 +289,21 @@ async def test_the_prefix_cache_is_found_and_reset(client: EngineClient) -> None
     assert await cached() == 0
 
 
-async def test_an_unknown_call_is_an_error(client: EngineClient) -> None:
-    with pytest.raises(InternalError, match="no call 'nonsense'"):
-        await client.call("nonsense")
+class Nonsense(EngineCall[None], frozen=True):
+    """A call that no engine knows."""
+
+
+async def test_calls_have_answers_of_their_own_type(client: EngineClient) -> None:
+    assert await client.call(Flush()) is None  # type: ignore[func-returns-value]  # that is what is tested
+    first, second = await asyncio.gather(client.call(Flush()), client.call(Flush()))
+    assert (first, second) == (None, None)
+
+
+async def test_an_unknown_call_is_an_error_and_nothing_else_is_harmed(client: EngineClient) -> None:
+    asking = asyncio.create_task(ask(client, max_tokens=5))
+    with pytest.raises(InternalError, match="Nonsense"):
+        await client.call(Nonsense())
+    assert await asking
 
 
 async def test_no_template_no_chat(client: EngineClient) -> None:

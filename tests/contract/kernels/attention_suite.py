@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+from dataclasses import replace
 from functools import cache, partial
 from typing import Any, ClassVar
 
@@ -39,18 +39,18 @@ class AttentionSuite:
     dtypes: ClassVar[tuple[str, ...]] = DTYPES
 
     def attend(self, batch: Batch, *, sinks: np.ndarray | None = None, **options: Any) -> np.ndarray:
-        call = compiled(self.implementation, **{"layer": 1, "scale": 0.125} | options)
-        sinks = None if sinks is None else jnp.asarray(sinks)
-        return np.asarray(call(*(jnp.asarray(array) for array in batch.arrays()), sinks=sinks))
+        call = compiled(self.implementation, layer=1, options=replace(cases.PLAIN, **options))
+        given = None if sinks is None else jnp.asarray(sinks)
+        return np.asarray(call(*(jnp.asarray(array) for array in batch.arrays()), sinks=given))
 
     def check(self, batch: Batch, **options: Any) -> None:
-        check_inputs(batch.q.shape[0], batch.kv_pages, batch.page_table, batch.query_start, batch.kv_length)
+        check_inputs(batch.q.shape[0], jnp.asarray(batch.kv_pages), batch.page_table, batch.query_start, batch.kv_length)
         got = self.attend(batch, **options)
         assert got.dtype == batch.q.dtype
         self.compare(batch, got, **options)
 
     def compare(self, batch: Batch, got: np.ndarray, **options: Any) -> None:
-        want = reference.ragged_paged_attention(*batch.arrays(), **{"layer": 1, "scale": 0.125} | options)
+        want = reference.ragged_paged_attention(*batch.arrays(), layer=1, options=replace(cases.PLAIN, **options))
         np.testing.assert_allclose(got.astype(np.float64), want, rtol=0, atol=TOLERANCE[batch.q.dtype.name].max_abs)
 
     @pytest.mark.parametrize("case", ATTENTION_CASES, ids=lambda case: case.name)
@@ -88,8 +88,8 @@ class AttentionSuite:
         for row, (count, length) in enumerate(rows):
             table[row, : max(0, length - count - 19) // 16] = 0
         assert (table == 0).sum() > (batch.page_table == 0).sum() + 8
-        check_inputs(batch.q.shape[0], batch.kv_pages, table, batch.query_start, batch.kv_length, window=20)
-        got = self.attend(dataclasses.replace(batch, page_table=table), window=20)
+        check_inputs(batch.q.shape[0], jnp.asarray(batch.kv_pages), table, batch.query_start, batch.kv_length, window=20)
+        got = self.attend(replace(batch, page_table=table), window=20)
         np.testing.assert_array_equal(got, self.attend(batch, window=20))
         self.compare(batch, got, window=20)
 
@@ -99,7 +99,7 @@ class AttentionSuite:
         @settings(max_examples=25, deadline=None, derandomize=True)
         @given(st.lists(row, min_size=1, max_size=5), st.integers(0, 2**32 - 1))
         def run(rows: list[tuple[int, int]], seed: int) -> None:
-            sizes = {"page_size": 8, "tokens": 32, "padded_rows": 5, "pages_per_row": 6}
+            sizes: dict[str, Any] = {"page_size": 8, "tokens": 32, "padded_rows": 5, "pages_per_row": 6}
             batch = make_batch(rows, seed=seed, heads=Heads(2, 1, 16), **sizes)
             self.compare(batch, self.attend(batch, window=20), window=20)
 

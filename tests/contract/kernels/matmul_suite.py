@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pallas_kernels.matmul import matmul
-from pallas_kernels.matmul.packed import pack, quantize
+from pallas_kernels.matmul import Panels, Rows, matmul, pack
 from pallas_kernels.parity.cases import MATMUL_CASES, MATMUL_DTYPES
 from pallas_kernels.parity.gate import check_matmul
+from pallas_kernels.quantization import SCHEMES
 
 
 @cache
@@ -25,22 +25,22 @@ def compiled(implementation: str) -> Any:
 class MatmulSuite:
     implementation: ClassVar[str]
     dtypes: ClassVar[tuple[str, ...]] = MATMUL_DTYPES
-    forms: ClassVar[tuple[str, ...]] = ("plain", "panels", "rows", "int8")
+    layouts: ClassVar[tuple[str, ...]] = ("plain", "panels", "rows")
 
     @pytest.mark.parametrize("case", MATMUL_CASES, ids=lambda case: case.name)
     def test_case(self, case):
         for dtype in MATMUL_DTYPES:
             result = check_matmul(case, dtype, self.implementation)
-            supported = dtype in self.dtypes and case.form in self.forms
+            supported = dtype in self.dtypes and case.layout in self.layouts
             assert result.verdict == ("pass" if supported else "unsupported"), result
 
-    @pytest.mark.parametrize("form", ["panels", "rows", "int8"])
-    def test_other_rows_do_not_matter(self, form):
+    @pytest.mark.parametrize(("layout", "scheme"), [("panels", "none"), ("rows", "none"), ("panels", "int8")])
+    def test_other_rows_do_not_matter(self, layout, scheme):
         """A row's result is the same, bit by bit, whatever the other rows hold."""
         rng = np.random.default_rng(1)
         x = rng.standard_normal((11, 45)).astype(np.float32)
         alone = np.where((np.arange(11) == 6)[:, None], x, np.nan)
-        plain = jnp.asarray(rng.standard_normal((70, 45) if form == "rows" else (45, 70)), jnp.float32)
-        matrix = quantize(plain, 1) if form == "int8" else pack(plain, 1, form)
+        plain = jnp.asarray(rng.standard_normal((70, 45) if layout == "rows" else (45, 70)), jnp.float32)
+        matrix = pack(plain, Rows((1,)) if layout == "rows" else Panels((0,), plain.shape), SCHEMES[scheme])
         call = compiled(self.implementation)
         np.testing.assert_array_equal(np.asarray(call(alone, matrix))[6], np.asarray(call(x, matrix))[6])

@@ -14,4 +14,7 @@ MOSAIC = pytest.mark.skipif(
 PLUGIN = pytest.mark.skipif(
     find_spec("jax_cuda13_plugin") is None, reason="NOT CHECKED: compiling for an H100 needs jax-cuda13-plugin"
 )
+TRITON = pytest.mark.skipif(
+    find_spec("jax_triton") is None, reason="NOT CHECKED: the Triton kernel needs jax-triton: make triton, on Python 3.12"
+)
 NATIVE = pytest.mark.skipif(native.missing() is not None, reason=f"NOT CHECKED: native kernels: {native.missing()}")

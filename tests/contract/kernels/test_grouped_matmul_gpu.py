@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -97,7 +98,8 @@ def test_tiles_have_every_row_once(tile):
 
 
 def problem(**changes):
-    whole = {"rows": 512, "groups": 128, "inputs": 2048, "outputs": 1536, "dtype": BFLOAT16, "result_dtype": FLOAT32} | changes
+    whole: dict[str, Any] = {"rows": 512, "groups": 128, "inputs": 2048, "outputs": 1536}
+    whole |= {"dtype": BFLOAT16, "result_dtype": FLOAT32} | changes
     return GroupedProblem(**{"expected_rows": whole["rows"]} | whole)
 
 
@@ -167,4 +169,6 @@ def test_compiles_for_an_h100(rows, groups, widths, dtype, result):
         assert lowered.as_text().count("mosaic_gpu_v2") == 1  # both calls share the kernel
         compiled = lowered.compile()
     # Nothing is copied but rows that are less than a tile.
-    assert compiled.memory_analysis().temp_size_in_bytes < 2 * 65536 * 64
+    memory = compiled.memory_analysis()
+    assert memory is not None
+    assert memory.temp_size_in_bytes < 2 * 65536 * 64

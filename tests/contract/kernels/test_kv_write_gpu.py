@@ -106,8 +106,10 @@ def test_compiles_for_an_h100_in_place(dtype, source, kv_heads, dim, scale_dtype
     step = jax.jit(two_layers, donate_argnums=(0, 1))
     with nothing_kept():
         compiled = step.lower(pages, scales, new, array((64,), "int32")).compile()
-    text = compiled.as_text()
+    text, memory = compiled.as_text(), compiled.memory_analysis()
+    assert text is not None
+    assert memory is not None
     assert len(re.findall(r'custom_call_target="mosaic_gpu', text)) == 2
     assert not re.findall(r"= \S+ (?:copy|copy-start|fusion)\(", text)
     cache_bytes = sum(array.size * array.dtype.itemsize for array in (pages, scales) if array is not None)
-    assert compiled.memory_analysis().alias_size_in_bytes == cache_bytes
+    assert memory.alias_size_in_bytes == cache_bytes

@@ -6,13 +6,15 @@ interpreter cannot see (registers, shared memory, layouts) is compiled for an H1
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import jax
 import numpy as np
 import pytest
 
-from pallas_kernels.parity.cases import ATTENTION_CASES, SINKS, AttentionCase
+from pallas_kernels.parity.cases import ATTENTION_CASES, EVERYTHING, LATENTS, PLAIN, SHORT_LATENTS, SINKS, AttentionCase
 from pallas_kernels.parity.gate import TOLERANCE, check_attention
 from pallas_kernels.ragged_paged_attention import ragged_paged_attention, reference
 
@@ -21,6 +23,7 @@ from .needs import MOSAIC
 
 pytestmark = MOSAIC
 
+SEVERAL = [case for case in ATTENTION_CASES if case.name.startswith("several queries")]
 TINY = [case for case in ATTENTION_CASES if case.tiny]
 # A decode within a page, a chunk behind a prefix, a row without queries, a decode and a chunk over the edge of a block of keys.
 MIXED = ((1, 17), (5, 21), (0, 0), (1, 70), (3, 65))
@@ -32,20 +35,45 @@ CASES = (
     AttentionCase("odd group", ((1, 17), (10, 21)), heads=Heads(7, 1, 32), page_size=32),
     AttentionCase("groups of 16", ((1, 17), (10, 21)), heads=Heads(16, 1, 16), page_size=32),
     AttentionCase("head dim 256", ((1, 17), (3, 65)), heads=Heads(2, 1, 256), page_size=32),
-    AttentionCase("window over blocks", ((1, 17), (1, 200), (4, 150)), heads=ONE, window=70, page_size=64),
+    AttentionCase(
+        "window over blocks", ((1, 17), (1, 200), (4, 150)), heads=ONE, options=replace(PLAIN, window=70), page_size=64
+    ),
     AttentionCase("sinks", MIXED, heads=Heads(4, 2, 32), sinks=SINKS, page_size=64),
-    AttentionCase("everything", MIXED, heads=ONE, window=9, soft_cap=3.0, sinks=SINKS, scale=0.3, page_size=32),
+    AttentionCase("everything", MIXED, heads=ONE, options=EVERYTHING, sinks=SINKS, page_size=32),
     AttentionCase("huge scores", ((1, 17), (5, 21)), heads=Heads(2, 1, 80), magnitude=1e4, key_magnitude=1e3, page_size=32),
-    # Two parts of a decode; the short row leaves its second part empty.
+    # More workers than rows.
     AttentionCase("a row in parts", ((1, 600), (1, 20)), tokens=2, heads=Heads(1, 1, 32), page_size=64),
     # More blocks of keys than there are slots of keys and of values, which differ in number.
     AttentionCase("a long row", ((1, 400),), tokens=1, heads=Heads(1, 1, 256), page_size=64),
-    # More queries than an item has, more blocks of keys than there are slots.
-    AttentionCase("a long chunk", ((70, 390),), heads=Heads(2, 1, 64), page_size=64),
+    # More queries than a block of the prefill kernel has, more blocks of keys than there are slots.
+    AttentionCase("a long chunk", ((40, 390),), heads=Heads(8, 1, 64), page_size=64),
+    AttentionCase(
+        "chunks, everything", ((1, 70), (20, 150), (2, 33)), heads=Heads(16, 1, 16), options=EVERYTHING, sinks=SINKS * 4
+    ),
+    # Few queries, but more than a tile has: the decode kernel shares their keys.
+    AttentionCase("a short chunk", ((1, 70), (20, 390), (2, 33)), heads=Heads(8, 1, 32), page_size=64),
+    AttentionCase("windows of a short chunk", ((20, 390), (1, 70)), heads=Heads(8, 1, 32), options=replace(PLAIN, window=70)),
     # Chunks that the decode kernel computes, a token at a time.
     AttentionCase("tokens as rows", ((3, 20), (0, 0), (2, 2), (0, 0), (1, 30)), tokens=6, padded_rows=6, heads=ONE, page_size=32),
 )
 BY_NAME = {case.name: case for case in CASES}
+LATENT = Heads(16, 1, 96)
+LATENT_CASES = (
+    AttentionCase("latents", MIXED, heads=LATENT, options=SHORT_LATENTS),
+    AttentionCase("pages of 8", ((1, 17), (3, 21)), heads=LATENT, options=SHORT_LATENTS, page_size=8),
+    AttentionCase("two tiles a token", ((1, 17), (2, 70)), heads=Heads(128, 1, 96), options=SHORT_LATENTS, page_size=32),
+    AttentionCase("heads with padding", MIXED, heads=Heads(5, 1, 48), options=replace(PLAIN, value_dim=32), page_size=64),
+    AttentionCase("more than a tile", ((1, 17), (2, 70)), heads=Heads(72, 1, 48), options=replace(PLAIN, value_dim=32)),
+    AttentionCase("less than a tile", ((1, 17),), tokens=1, heads=Heads(8, 1, 80), options=SHORT_LATENTS),
+    AttentionCase("of DeepSeek", ((1, 130), (2, 20)), heads=Heads(16, 1, 576), options=LATENTS, page_size=64),
+    # More blocks of keys than slots, and blocks without and with a mask in one tile.
+    AttentionCase("a long chunk", ((9, 390),), heads=LATENT, options=SHORT_LATENTS, page_size=64),
+    # Three parts of the first row beside rows that are not cut; tiles of two tokens.
+    AttentionCase("rows in parts", ((1, 1500), (1, 20), (3, 300)), heads=Heads(32, 1, 80), options=SHORT_LATENTS, page_size=64),
+    AttentionCase(
+        "tokens as rows", ((3, 20), (0, 0), (2, 2), (0, 0), (1, 30)), tokens=6, padded_rows=6, heads=LATENT, options=SHORT_LATENTS
+    ),
+)
 
 
 @pytest.fixture(autouse=True)
@@ -64,29 +92,44 @@ def test_tiny_case(case):
     check(case, "bfloat16")
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float8"])
+@pytest.mark.parametrize("page_size", [16, 64])
+@pytest.mark.parametrize("case", SEVERAL, ids=lambda case: case.name)
+def test_several_queries(case, page_size, dtype):
+    check(replace(case, page_size=page_size), dtype)
+
+
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_case(case):
     check(case, "float16")
 
 
-@pytest.mark.parametrize("name", ["pages of 8", "head dim 256", "everything", "huge scores", "a long row", "a long chunk"])
+@pytest.mark.parametrize("case", LATENT_CASES, ids=lambda case: case.name)
+def test_latents(case):
+    check(case, "float16" if case.page_size == 64 else "bfloat16")
+
+
+@pytest.mark.parametrize(
+    "name", ["pages of 8", "head dim 256", "everything", "huge scores", "a long row", "a long chunk", "chunks, everything"]
+)
 def test_float8(name):
     check(BY_NAME[name], "float8")
 
 
 def test_float8_with_scales_and_queries_in_float16():
-    options = {"layer": 1, "scale": 0.125}
+    statics: dict[str, Any] = {"layer": 1, "options": PLAIN}
     heads = Heads(4, 2, 64)
     batch = make_batch(MIXED, heads=heads, page_size=8, dtype="float16", kv_dtype="float8_e4m3fn", scale_dtype="float16")
-    call = jax.jit(partial(ragged_paged_attention, implementation="mosaic_gpu_interpreted", **options))
+    call = jax.jit(partial(ragged_paged_attention, implementation="mosaic_gpu_interpreted", **statics))
     got = np.asarray(call(*batch.arrays(), kv_scales=batch.kv_scales)).astype(np.float64)
-    want = reference.ragged_paged_attention(*batch.arrays(), kv_scales=batch.kv_scales, **options)
+    want = reference.ragged_paged_attention(*batch.arrays(), kv_scales=batch.kv_scales, **statics)
     assert np.abs(got - want).max() < TOLERANCE["float8"].max_abs
 
 
 def test_pages_before_the_window_may_hold_anything():
     batch = make_batch(((1, 130), (3, 130)), heads=Heads(1, 1, 32), page_size=32, dtype="float16")
-    call = jax.jit(partial(ragged_paged_attention, layer=1, scale=0.125, window=20, implementation="mosaic_gpu_interpreted"))
+    options = replace(PLAIN, window=20)
+    call = jax.jit(partial(ragged_paged_attention, layer=1, options=options, implementation="mosaic_gpu_interpreted"))
     want = np.asarray(call(*batch.arrays()))
     batch.kv_pages[:, batch.page_table[:, :3].ravel()] = np.nan  # up to key 95
     np.testing.assert_array_equal(np.asarray(call(*batch.arrays())), want)

@@ -14,12 +14,12 @@ import pytest
 from pallas_kernels.grouped_matmul import cpu_native as grouped_native
 from pallas_kernels.grouped_matmul import reference as grouped_reference
 from pallas_kernels.kv_write import kv_write
-from pallas_kernels.matmul import cpu_native
-from pallas_kernels.matmul.packed import counted, pack, quantize
+from pallas_kernels.matmul import Panels, counted, cpu_native, pack
 from pallas_kernels.parity.cases import ATTENTION_CASES, GROUPED_CASES, MATMUL_CASES
 from pallas_kernels.parity.gate import TOLERANCE, packed_matrix
+from pallas_kernels.quantization import SCHEMES
+from pallas_kernels.ragged_paged_attention import AttentionOptions, ragged_paged_attention
 from pallas_kernels.ragged_paged_attention import cpu_native as attention_native
-from pallas_kernels.ragged_paged_attention import ragged_paged_attention
 from pallas_kernels.ragged_paged_attention import reference as attention_reference
 
 from .attention_suite import AttentionSuite
@@ -35,10 +35,10 @@ INSTRUCTION_SETS = ("avx512", "avx2", "portable")  # the suite has the best one
 class TestMatmul(MatmulSuite):
     implementation = "cpu_native"
     dtypes = ("float32", "bfloat16")
-    forms = ("panels", "rows", "int8")
+    layouts = ("panels", "rows")
 
     @pytest.mark.parametrize("dtype", dtypes)
-    @pytest.mark.parametrize("case", [case for case in MATMUL_CASES if case.form != "plain"], ids=lambda case: case.name)
+    @pytest.mark.parametrize("case", [case for case in MATMUL_CASES if case.layout != "plain"], ids=lambda case: case.name)
     def test_every_instruction_set_gives_the_same(self, case, dtype):
         """What this CPU does not have is computed by the portable kernels, which are checked either way."""
         x, plain = case.arrays(dtype)
@@ -48,18 +48,19 @@ class TestMatmul(MatmulSuite):
             got = np.asarray(jax.jit(partial(cpu_native.matmul, instruction_set=name))(x, matrix))
             np.testing.assert_allclose(got, want, rtol=0, atol=TOLERANCE["float32"].max_abs, err_msg=name)
 
-    @pytest.mark.parametrize(("make", "inputs"), [(partial(pack, form="panels"), 70), (quantize, 2100)])
-    def test_a_row_does_not_depend_on_how_many_there_are(self, make, inputs):
+    @pytest.mark.parametrize(("scheme", "inputs"), [("none", 70), ("int8", 2100)])
+    def test_a_row_does_not_depend_on_how_many_there_are(self, scheme, inputs):
         rng = np.random.default_rng(0)
         x = jnp.asarray(rng.standard_normal((17, inputs)), jnp.bfloat16)
-        matrix = make(jnp.asarray(rng.standard_normal((inputs, 90)), jnp.bfloat16), split=1)
+        plain = jnp.asarray(rng.standard_normal((inputs, 90)), jnp.bfloat16)
+        matrix = pack(plain, Panels((0,), plain.shape), SCHEMES[scheme])
         whole = np.asarray(cpu_native.matmul(x, matrix))
         for rows in range(1, 17):
             np.testing.assert_array_equal(np.asarray(cpu_native.matmul(x[:rows], matrix)), whole[:rows])
 
     @pytest.mark.parametrize("used", [-1, 4])
     def test_more_used_rows_than_there_are_are_refused(self, used):
-        matrix = counted(pack(jnp.ones((8, 8), jnp.float32), 1, "panels"), jnp.int32(used))
+        matrix = counted(pack(jnp.ones((8, 8), jnp.float32), Panels((0,), (8, 8))), jnp.int32(used))
         with pytest.raises(jax.errors.JaxRuntimeError, match="more rows are used than there are"):
             cpu_native.matmul(jnp.ones((3, 8), jnp.float32), matrix).block_until_ready()
 
@@ -68,7 +69,7 @@ class TestMatmul(MatmulSuite):
         rng = np.random.default_rng(0)
         x = jnp.asarray(rng.standard_normal((4, 256)), jnp.float32)
         plain = jnp.asarray(rng.standard_normal((256, 512)), jnp.float32)
-        matrix, want = pack(plain, 1, "panels"), np.asarray(x, np.float64) @ np.asarray(plain, np.float64)
+        matrix, want = pack(plain, Panels((0,), plain.shape)), np.asarray(x, np.float64) @ np.asarray(plain, np.float64)
         program = jax.jit(lambda x, matrix: [cpu_native.matmul(x * factor, matrix) for factor in range(1, 9)])
         with ThreadPoolExecutor(4) as pool:
             for products in pool.map(lambda _: program(x, matrix), range(16)):
@@ -130,11 +131,10 @@ class TestAttention(AttentionSuite):
     )
     def test_every_instruction_set_gives_the_same(self, case, dtype):
         batch, sinks = case.batch(dtype), case.sink_array()
-        options = {"layer": case.layer, "scale": case.scale, "window": case.window, "soft_cap": case.soft_cap}
-        options |= {"value_dim": case.value_dim, "sinks": sinks}
-        want = attention_reference.ragged_paged_attention(*batch.arrays(), **options)
+        statics = {"layer": case.layer, "options": case.options}
+        want = attention_reference.ragged_paged_attention(*batch.arrays(), sinks=sinks, **statics)
         for name in INSTRUCTION_SETS:
-            call = partial(attention_native.ragged_paged_attention, **options, instruction_set=name)
+            call = partial(attention_native.ragged_paged_attention, sinks=sinks, **statics, instruction_set=name)
             got = np.asarray(jax.jit(call)(*batch.arrays())).astype(np.float64)
             np.testing.assert_allclose(got, want, rtol=0, atol=TOLERANCE[dtype].max_abs, err_msg=name)
 
@@ -195,15 +195,25 @@ class TestAttention(AttentionSuite):
             for layer in range(3):
                 kv_pages = kv_write(kv_pages, q[:, :2], q[:, :2], slots, layer=layer)
                 q += ragged_paged_attention(
-                    q, kv_pages, table, start, length, layer=layer, scale=0.1, implementation=self.implementation
+                    q,
+                    kv_pages,
+                    table,
+                    start,
+                    length,
+                    layer=layer,
+                    options=AttentionOptions(0.1),
+                    implementation=self.implementation,
                 )
             return kv_pages, q
 
         batch = make_batch([(1, 20), (3, 9)], layers=3, dtype="bfloat16")
         arguments = (batch.kv_pages, *batch.arrays()[:1], *batch.arrays()[2:], np.zeros(batch.q.shape[0], np.int32))
         compiled = jax.jit(step, donate_argnums=0).lower(*arguments).compile()
-        assert compiled.memory_analysis().alias_size_in_bytes >= batch.kv_pages.nbytes
+        memory, text = compiled.memory_analysis(), compiled.as_text()
+        assert memory is not None
+        assert text is not None
+        assert memory.alias_size_in_bytes >= batch.kv_pages.nbytes
         cache = f"bf16[{','.join(map(str, batch.kv_pages.shape))}]"
-        assert f"{cache}" in compiled.as_text()
-        assert not [line for line in compiled.as_text().splitlines() if f"= {cache}" in line and " copy(" in line]
-        assert compiled.memory_analysis().temp_size_in_bytes < batch.kv_pages.nbytes
+        assert f"{cache}" in text
+        assert not [line for line in text.splitlines() if f"= {cache}" in line and " copy(" in line]
+        assert memory.temp_size_in_bytes < batch.kv_pages.nbytes

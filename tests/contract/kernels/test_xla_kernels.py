@@ -4,6 +4,7 @@ from .attention_suite import AttentionSuite
 from .grouped_matmul_suite import GroupedMatmulSuite
 from .kv_write_suite import KvWriteSuite
 from .matmul_suite import MatmulSuite
+from .rotate_and_write_suite import RotateAndWriteSuite
 
 
 class TestAttention(AttentionSuite):
@@ -19,4 +20,8 @@ class TestGroupedMatmul(GroupedMatmulSuite):
 
 
 class TestMatmul(MatmulSuite):
+    implementation = "xla"
+
+
+class TestRotateAndWrite(RotateAndWriteSuite):
     implementation = "xla"

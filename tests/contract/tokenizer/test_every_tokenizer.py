@@ -51,6 +51,8 @@ def test_encodes_as_its_library(any_kind: Sample) -> None:
 
 def test_special_tokens_are_left_out_or_written(any_kind: Sample) -> None:
     ours = any_kind.ours
+    assert ours.bos_token_id is not None
+    assert ours.eos_token_id is not None
     assert {ours.bos_token_id, ours.eos_token_id} <= ours.special_token_ids
     middle = ours.encode("hello", add_special_tokens=False)
     ids = [ours.bos_token_id, *middle, ours.eos_token_id]

@@ -1,9 +1,11 @@
 """The same ids and texts as transformers' AutoTokenizer."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from jaxserve.tokenizer.base import Tokenizer
 from jaxserve.tokenizer.chat import ChatTemplate
 from jaxserve.tokenizer.load import load_tokenizer
 from tests.data.tokenizers.samples import save_hugging_face, save_sentencepiece
@@ -48,8 +50,7 @@ def test_tokenizer_json(kind: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("legacy", [True, False])
 def test_sentencepiece(legacy: bool, flags: dict[str, bool], tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
-    flags = {"add_bos_token": True, **flags}
-    config = {
+    config: dict[str, Any] = {
         "tokenizer_class": "LlamaTokenizer",
         "bos_token": "<s>",
         "eos_token": "</s>",
@@ -58,7 +59,7 @@ def test_sentencepiece(legacy: bool, flags: dict[str, bool], tmp_path: Path) -> 
         "additional_special_tokens": ["<|turn|>"],
         "legacy": legacy,
     }
-    save_sentencepiece(tmp_path, **config, **flags)
+    save_sentencepiece(tmp_path, **config | {"add_bos_token": True} | flags)
     texts = [text for text in TEXTS if not (legacy and text in BEGINS_WITH_SPACE)]
     check(load_tokenizer(tmp_path), transformers.LlamaTokenizer.from_pretrained(tmp_path), texts)
 
@@ -93,12 +94,13 @@ def test_chat_template(last: str, ending: str, tmp_path: Path) -> None:
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
     expected = theirs.apply_chat_template(messages, tokenize=False, thinking=True, **options)
     template = ChatTemplate.load(tmp_path)
+    assert template is not None
     assert template.render(messages, **options, arguments={"thinking": True}) == expected
     ids = theirs.apply_chat_template(messages, thinking=True, return_dict=False, **options)
     assert load_tokenizer(tmp_path).encode(expected, add_special_tokens=False) == ids
 
 
-def check(ours: object, theirs: object, texts: list[str]) -> None:
+def check(ours: Tokenizer, theirs: Any, texts: list[str]) -> None:
     assert ours.eos_token_id == theirs.eos_token_id
     assert ours.bos_token_id == theirs.bos_token_id
     assert ours.special_token_ids >= set(theirs.all_special_ids)

@@ -5,6 +5,7 @@ import json
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import tokenizers
 from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
@@ -43,7 +44,7 @@ class Sample:
 
     kind: str
     ours: Tokenizer
-    library: tokenizers.Tokenizer | SentencePieceProcessor
+    library: Any  # tokenizers.Tokenizer or SentencePieceProcessor
 
     @property
     def is_sentencepiece(self) -> bool:

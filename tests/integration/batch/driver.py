@@ -16,15 +16,17 @@ from pathlib import Path
 from typing import Any
 
 from jaxserve.clock import RealClock
+from jaxserve.config.fields import SchedulerConfig
 from jaxserve.engine.build import BuiltEngine, EngineReport, MemoryLedger
 from jaxserve.engine.intake import Intake
 from jaxserve.engine.local import LocalEngine
+from jaxserve.engine.phases import NO_TIMES
 from jaxserve.errors import JaxserveError
 from jaxserve.jobs.config import JobConfig
 from jaxserve.jobs.files import JobFiles
 from jaxserve.jobs.job import Job
 from jaxserve.jobs.storage import JobModel
-from server.http.answers import BodyAnswers
+from server.http.bodies import BodyAnswerer
 from tests.support.hash_engine import PAGE, parts, tools_of
 
 
@@ -33,7 +35,7 @@ async def hash_client(tokenizer: str, **faults: Any) -> AsyncIterator[LocalEngin
     """A hash engine in this process."""
     core, description = parts({"tokenizer": tokenizer, **faults})
     tools = tools_of(description)
-    report = EngineReport(description.model, "int32", "none", PAGE, MemoryLedger(0, 0, 0, 0), (), 0.0, 0.0)
+    report = EngineReport(description.model, "int32", "none", PAGE, MemoryLedger(0, 0, 0, 0), SchedulerConfig(), (), NO_TIMES)
     built = BuiltEngine(core, Intake.by_rules(tools.tokenizer, description.rules, ""), tools.tokenizer, None, report, RealClock())
     engine = LocalEngine(built, tools.tokenizer, asyncio.get_running_loop())
     engine.run()
@@ -52,7 +54,7 @@ async def work(given: Mapping[str, Any]) -> str:
     try:
         with Job(files, JobModel("hash", "1"), config=config) as job:
             async with hash_client(given["tokenizer"]) as client:
-                summary = await job.run(BodyAnswers(client))
+                summary = await job.run(BodyAnswerer(client))
     except JaxserveError as error:
         return json.dumps({"error": error.message})
     return json.dumps(summary.as_dict())

@@ -373,12 +373,14 @@ async def test_without_keys_the_header_names_the_tenant(tmp_path: Path) -> None:
         assert [one.id for one in (await sdk.files.list(extra_headers=acme)).data] == [stored.id]
         assert (await refusal(sdk.files.retrieve(stored.id)))[0] == 404
         twice = [("X-Tenant", "acme"), ("X-Tenant", "globex")]
+        wrong: Any
         for wrong in (twice, {"X-Tenant": "x" * 129}, {"X-Tenant": b"\x80"}):
             assert refused(await http.get("/v1/files", headers=wrong)) == (400, "invalid_request", "X-Tenant")
 
 
 async def test_a_server_without_a_state_directory_says_so() -> None:
     async with serving(ScriptedClient()) as running, openai.AsyncOpenAI(base_url=f"{running.http}/v1", api_key="none") as sdk:
+        work: Any
         for work in (
             uploaded(sdk),
             sdk.files.list(),

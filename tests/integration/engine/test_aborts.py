@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from collections.abc import AsyncGenerator
 
 import pytest
 
@@ -10,7 +11,7 @@ from jaxserve.engine.events import Delta, Finished, Started
 from jaxserve.engine.local import LocalEngine
 from jaxserve.errors import DrainingError, RefusedError
 from jaxserve.sampling.params import SamplingParams
-from jaxserve.types import FinishReason
+from jaxserve.types import FinishReason, TokensPrompt
 from tests.golden.reading import read_golden
 from tests.support.engine import silent
 
@@ -50,11 +51,12 @@ async def test_every_page_is_free_after_1000_random_aborts():
     outcomes = {"finished": 0, "left": 0, "cancelled": 0, "refused": 0, "named": 0}
 
     async def client(number):
-        prompt = {"prompt_token_ids": [rng.randrange(3, 250) for _ in range(rng.randint(1, 60))]}
+        prompt: TokensPrompt = {"prompt_token_ids": [rng.randrange(3, 250) for _ in range(rng.randint(1, 60))]}
         params = SamplingParams(max_tokens=rng.randint(1, 30), temperature=1.0, n=rng.choice((1, 1, 1, 3)), ignore_eos=True)
         patience, manner = rng.randint(0, 12), rng.choice(("leave", "cancel", "abort", "stay"))
         async with gate:
             stream = engine.generate(prompt, params, request_id=str(number))
+            assert isinstance(stream, AsyncGenerator)
             try:
                 if manner == "cancel":
                     async with asyncio.timeout(rng.uniform(0.0, 0.05)):
@@ -97,7 +99,7 @@ async def test_an_abort_by_name_finishes_the_stream():
         if len(events) == 4:
             assert await engine.abort("mine")
     assert isinstance(events[0], Started)
-    assert [event.reason for event in events if isinstance(event, Finished)] == [FinishReason.ABORT] * 2
+    assert [event.finish_reason for event in events if isinstance(event, Finished)] == [FinishReason.ABORT] * 2
     assert not await engine.abort("mine")
     check_conserved(await settled(engine))
     await engine.drain(0.0)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from jaxserve.config.windows import most_pages
+from jaxserve.executor.local import LocalExecutor
 from jaxserve.sampling.params import MAX_LOGPROBS, SamplingParams
 from tests.golden.reading import NAMES, TOLERANCE, read_golden
 from tests.support.engine import build, run
@@ -41,7 +42,7 @@ def test_greedy_tokens(name):
 
 def check_logprobs(mixed, golden):
     for updates, last in zip(mixed.updates, golden.last, strict=True):
-        rows, index = updates[0].logprobs, updates[0].index
+        rows, index = updates[0].logprobs.rows, 0
         reference = last.astype(np.float64) - np.logaddexp.reduce(last.astype(np.float64))
         order = np.argsort(-reference, kind="stable")[:MAX_LOGPROBS]
         np.testing.assert_allclose(rows.top[index], reference[order], atol=TOLERANCE, rtol=0)
@@ -54,6 +55,7 @@ def test_tensor_parallel():
     golden = read_golden("llama-tied")
     built = build(golden.directory, max_num_seqs=8, max_num_batched_tokens=24, max_model_len=160, tensor_parallel_size=2)
     assert run(built, golden.prompts, GREEDY, num_pages=41).tokens == [list(tokens) for tokens in golden.greedy]
+    assert isinstance(built.core.executor, LocalExecutor)
     for text in built.core.executor.program_texts():
         gathered = re.findall(r"= \(?\w+\[([\d,]+)\]\S* all-gather", text)
         sizes = [math.prod(map(int, shape.split(","))) for shape in gathered]

@@ -10,12 +10,13 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxserve.engine.build import BuiltEngine
+from jaxserve.executor.local import LocalExecutor
 from jaxserve.sampling.params import MAX_LOGPROBS, SamplingParams
 from jaxserve.step.plan import Plan
 from tests.golden.reading import read_golden
 from tests.support.engine import build, run
 
-COLUMNS = 1 + 2 + 2 * MAX_LOGPROBS  # of the packed array: a token, its log-probability and rank, and the alternatives
+COLUMNS = 2 + 2 + 2 * MAX_LOGPROBS  # packed: a token, how many count, its log-probability, rank, alternatives
 READS = ("__array__", "__bool__", "__float__", "__index__", "__int__", "item", "tolist")
 PROMPTS = [[5, 6, 7], [8, 9, 10, 11], [12] * 9]
 SETTINGS = {
@@ -62,16 +63,20 @@ def test_a_step_costs_one_copy_each_way(built, monkeypatch, touched, far, overla
     """With decode, and decode beside chunks of prompts: nothing else moves, and nothing is computed beside the step's program."""
     executor = built.core.executor
     submitted, submit, sent, make = [], executor.submit, [], executor._batch
-    everywhere = NamedSharding(executor._state.kv_pages.sharding.mesh, PartitionSpec())
+    everywhere = NamedSharding(executor._forward.kv_pages.sharding.mesh, PartitionSpec())
 
     def put(*arguments: object) -> object:  # explicitly, which is what the guard lets pass
         batch = make(*arguments)
         sent.append(len(jax.tree.leaves(batch)))
         return jax.device_put(batch, everywhere)
 
+    def submitting(plan: Plan) -> object:
+        submitted.append(plan)
+        return submit(plan)
+
     monkeypatch.setattr(executor, "_far", far)
     monkeypatch.setattr(executor, "_batch", put)
-    monkeypatch.setattr(executor, "submit", lambda plan: (submitted.append(plan), submit(plan))[1])
+    monkeypatch.setattr(executor, "submit", submitting)
     with jax.transfer_guard("disallow"):
         params = SamplingParams(max_tokens=8, ignore_eos=True, **settings)
         run(built, PROMPTS, params, overlap=overlap, prefix_caching=False)
@@ -86,8 +91,8 @@ def test_a_step_costs_one_copy_each_way(built, monkeypatch, touched, far, overla
 
 
 def bucket_rows(built: BuiltEngine, plan: Plan) -> int:
-    bucket, _ = built.core.executor._programs.steps.choose(plan.num_tokens, plan.num_rows)
-    return bucket.rows
+    assert isinstance(built.core.executor, LocalExecutor)
+    return built.core.executor._programs.steps.bucket(plan.num_tokens, plan.num_rows).rows
 
 
 def test_the_guard_and_the_watch_see_what_a_step_must_not_do(touched) -> None:

@@ -1,4 +1,4 @@
-"""An engine that rounds its matrices to int8: its tokens are those of the rounded numbers; several devices refuse."""
+"""An engine that rounds its matrices to int8, on one device and on several: its tokens are those of the rounded numbers."""
 
 import jax
 import jax.numpy as jnp
@@ -10,17 +10,19 @@ from jaxserve.config.fields import EngineConfig
 from jaxserve.engine.build import build_engine
 from jaxserve.engine.preparation import prepare
 from jaxserve.errors import ConfigError
+from jaxserve.executor.local import LocalExecutor
 from jaxserve.executor.memory import device_bytes
 from jaxserve.models.binding import bind
 from jaxserve.models.checkpoint import read_hf_config
 from jaxserve.models.registry import decoder_config
 from jaxserve.sampling.params import SamplingParams
 from pallas_kernels import native
-from pallas_kernels.matmul import PackedMatrix
+from pallas_kernels.matmul import Matrix
 from tests.golden.reading import dense_attend, read_golden
 from tests.support.engine import run, silent
 
-NAME = "llama-biases"
+NAME, SHARED, LATENT = "llama-biases", "qwen2-moe-shared", "deepseek-v2-lite"
+NATIVE = pytest.mark.skipif(native.missing() is not None, reason=f"NOT CHECKED: native kernels: {native.missing()}")
 LENGTH = 24
 GREEDY = SamplingParams(temperature=0.0, max_tokens=LENGTH, ignore_eos=True)
 SETTINGS = {"quantization": "int8", "dtype": "float32", "page_size": 8}
@@ -31,18 +33,23 @@ def config_for(golden, **more):
     return EngineConfig.from_settings({"model": str(golden.directory), **SETTINGS, **more})
 
 
-@pytest.mark.skipif(native.missing() is not None, reason=f"NOT CHECKED: native kernels: {native.missing()}")
-def test_greedy_tokens_are_those_of_the_rounded_numbers():
-    """Of float32 matrices with the same numbers, by XLA's products and dense attention; and the report counts the bytes."""
-    golden = read_golden(NAME)
-    built = build_engine(config_for(golden), strict_length=True, clock=RealClock(), progress=silent)
+@pytest.mark.parametrize(
+    ("name", "tensor", "expert"), [pytest.param(NAME, 1, 1, marks=NATIVE), (NAME, 2, 1), (SHARED, 4, 2), (LATENT, 2, 1)]
+)
+def test_greedy_tokens_are_those_of_the_rounded_numbers(name, tensor, expert):
+    """Of float32 matrices with the same numbers, by XLA's products and dense attention on one device; the report counts bytes."""
+    golden = read_golden(name)
+    config = config_for(golden, tensor_parallel_size=tensor, expert_parallel_size=expert)
+    built = build_engine(config, strict_length=True, clock=RealClock(), progress=silent)
+    assert isinstance(built.core.executor, LocalExecutor)
     held = built.core.executor._params
     assert built.report.memory.weights == device_bytes(held)
+    assert any(leaf.dtype == np.int8 and leaf.sharding.num_devices == tensor for leaf in jax.tree.leaves(held))
     decoder = decoder_config(read_hf_config(golden.directory))
     params = jax.tree.map(
-        lambda leaf: leaf.plain() if isinstance(leaf, PackedMatrix) else leaf,
+        lambda leaf: jnp.asarray(np.asarray(leaf.plain() if isinstance(leaf, Matrix) else leaf)),
         held,
-        is_leaf=lambda leaf: isinstance(leaf, PackedMatrix),
+        is_leaf=lambda leaf: isinstance(leaf, Matrix),
     )
 
     @jax.jit
@@ -55,6 +62,6 @@ def test_greedy_tokens_are_those_of_the_rounded_numbers():
     assert tokens == np.asarray(best(np.array(prompt + tokens, np.int32)))[len(prompt) - 1 : -1].tolist()
 
 
-def test_several_devices_are_refused_before_anything_is_loaded():
-    with pytest.raises(ConfigError, match="quantization 'int8' needs one device, not 2"):
-        prepare(config_for(read_golden(NAME), tensor_parallel_size=2))
+def test_what_cannot_be_is_refused_before_anything_is_loaded():
+    with pytest.raises(ConfigError, match="quantization 'int8' needs bfloat16 or float32, not float16"):
+        prepare(config_for(read_golden(NAME), tensor_parallel_size=2, dtype="float16"))

@@ -1,6 +1,7 @@
 """How the work is scheduled never changes a token: concurrency, chunks, overlap, prefix cache, preemption, neighbours."""
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,7 +31,7 @@ def prompts():
 @pytest.fixture(scope="module")
 def params():
     """Half greedy, half drawn, some with penalties and truncation."""
-    kinds = [
+    kinds: list[dict[str, Any]] = [
         {"temperature": 0.0},
         {"temperature": 0.9, "seed": 11},
         {"temperature": 0.0, "repetition_penalty": 1.3, "presence_penalty": 0.5},
@@ -68,7 +69,7 @@ def test_preemption_recomputes_the_same_tokens(built, prompts, params, alone, ov
 @pytest.mark.parametrize("overlap", [True, False])
 def test_every_request_preempted_twice(built, prompts, params, alone, overlap):
     """Two rows; as soon as a request has a token, requests of a higher class want its row, until it was preempted twice."""
-    preempted = {}
+    preempted: dict[str, int] = {}
     extra = itertools.count()
 
     def disturb(core):
@@ -79,7 +80,7 @@ def test_every_request_preempted_twice(built, prompts, params, alone, overlap):
             core.add(built.intake.prepare({"prompt_token_ids": [9, 8, 7]}, wanted, f"extra-{next(extra)}", RealClock().now()))
 
     options = RequestOptions(service_class=ServiceClass.BATCH)
-    rows = {"max_num_seqs": 2, "max_num_batched_tokens": 16}
+    rows: dict[str, Any] = {"max_num_seqs": 2, "max_num_batched_tokens": 16}
     crowded = run(built, prompts[:12], params[:12], options=options, overlap=overlap, each_step=disturb, **rows)
     assert crowded.tokens == alone[:12]
     assert len(preempted) == 12

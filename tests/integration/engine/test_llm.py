@@ -4,6 +4,7 @@ import json
 import shutil
 import signal
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from jaxserve.errors import (
     QueueFullError,
 )
 from jaxserve.llm import LLM
+from jaxserve.outputs import RequestOutput
 from jaxserve.sampling.params import SamplingParams
 from jaxserve.types import RequestOptions, ServiceClass
 from tests.golden import reading
@@ -47,7 +49,7 @@ def directory(tmp_path_factory):
 
 
 def load(directory, **settings):
-    shapes = {"max_model_len": CONTEXT, "max_num_seqs": 4, "max_num_batched_tokens": 16, "page_size": 4}
+    shapes: dict[str, Any] = {"max_model_len": CONTEXT, "max_num_seqs": 4, "max_num_batched_tokens": 16, "page_size": 4}
     return LLM(str(directory), dtype="float32", **shapes, **settings)
 
 
@@ -108,7 +110,7 @@ def test_outputs_come_in_the_prompts_order(llm):
 
 def test_outputs_are_told_as_they_end(llm):
     """Each once, as it is returned; also one that fails."""
-    told = []
+    told: list[RequestOutput] = []
     params = [greedy(max_tokens=20), greedy(max_tokens=2), greedy(n=2, max_tokens=5)]
     outputs = llm.generate([ids(PROMPT)] * 3, params, on_output=told.append)
     assert [output.request_id for output in told] == ["1", "2", "0"]
@@ -251,7 +253,7 @@ def test_stop_strings(llm, include):
     assert len(full.text) == 40
     stop = full.text[20:23]
     end = full.text.index(stop)
-    wanted = SamplingParams(**params, ignore_eos=True, stop=["##", stop], include_stop_str_in_output=include)
+    wanted = SamplingParams(**params | {"stop": ["##", stop]}, ignore_eos=True, include_stop_str_in_output=include)
     (output,) = llm.generate(ids(PROMPT), wanted)[0].outputs
     assert output.text == full.text[: end + 3 if include else end]
     assert (output.finish_reason, output.stop_reason) == ("stop", stop)
@@ -262,7 +264,7 @@ def test_stop_strings(llm, include):
 
 
 def test_allowed_token_ids(llm):
-    allowed = [5, 60, 200]
+    allowed: Any = [5, 60, 200]  # a list is taken too
     greedily = tokens_of(llm, greedy(allowed_token_ids=allowed, max_tokens=20))
     drawn = tokens_of(llm, SamplingParams(allowed_token_ids=allowed, max_tokens=40, seed=1, temperature=5.0, ignore_eos=True))
     assert set(greedily) <= set(allowed)
@@ -512,8 +514,13 @@ def test_after_a_failed_step_the_engine_is_dead(directory, monkeypatch):
 def added(llm, monkeypatch, *arguments, **options):
     """What the engine was given for a call."""
     seen, add = [], llm._built.core.add
+
+    def seeing(requests):
+        seen.extend(requests)
+        add(requests)
+
     with monkeypatch.context() as patched:
-        patched.setattr(llm._built.core, "add", lambda requests: (seen.extend(requests), add(requests)))
+        patched.setattr(llm._built.core, "add", seeing)
         llm.generate(*arguments, **options)
     return seen
 
@@ -612,8 +619,14 @@ def test_a_tenant_runs_and_keeps_what_its_policy_gives_it(governed, monkeypatch)
     kept, core, running = ids(range(60, 80)), governed._built.core, []
     step = core.step
     governed.generate(kept, greedy(max_tokens=1))
+
+    def counting():
+        outputs = step()
+        running.append(core.scheduler.num_running)
+        return outputs
+
     with monkeypatch.context() as patched:
-        patched.setattr(core, "step", lambda: (step(), running.append(core.scheduler.num_running))[0])
+        patched.setattr(core, "step", counting)
         flood = [ids([number] * 40) for number in range(100, 110)]
         outputs = governed.generate(flood, greedy(max_tokens=8), options=RequestOptions(tenant="small"))
     assert all(len(output.outputs[0].token_ids) == 8 for output in outputs)

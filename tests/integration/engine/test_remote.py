@@ -15,9 +15,11 @@ import pytest
 import zmq
 import zmq.asyncio
 
+from jaxserve.engine.calls import Flush
 from jaxserve.engine.events import Delta, Started
 from jaxserve.engine.frontend import Frontend
-from jaxserve.engine.remote.messages import Add, Farewell, Hello, Welcome, decode_from_engine, encode, protocol
+from jaxserve.engine.remote.codec import encode
+from jaxserve.engine.remote.messages import Add, Farewell, Hello, Welcome, decode_from_engine, protocol
 from jaxserve.engine.remote.process import EngineProcess, how_ended
 from jaxserve.engine.remote.reports import EngineSpec
 from jaxserve.errors import ConfigError, EngineDeadError, JaxserveError
@@ -62,7 +64,7 @@ async def test_a_killed_engine_is_noticed_and_the_next_one_found(engine: RemoteE
     async with asyncio.timeout(PATIENCE):
         while client.stats().running < 8:
             await asyncio.sleep(0.01)
-    calling = asyncio.create_task(client.call("flush"))
+    calling = asyncio.create_task(client.call(Flush()))
     os.kill(engine.process.pid, signal.SIGSTOP)  # what it was told it cannot answer any more
     os.kill(engine.process.pid, signal.SIGKILL)
     async with asyncio.timeout(2.0):
@@ -140,7 +142,8 @@ async def test_a_front_end_that_does_not_read_is_cut_off_and_told(tokenizer_path
             slow.connect(engine.spec.address)
             await slow.send(encode(Hello(protocol())))
             for turn in range(40):  # more than the kernel's buffers hold
-                await slow.send(encode(Add([replace(request, id=f"{request.id}-{turn}") for request in requests])))
+                for request in requests:
+                    await slow.send(encode(Add.of([replace(request, id=f"{request.id}-{turn}")])))
             async with asyncio.timeout(PATIENCE):
                 while watching.stats().prefix_queried_tokens == 0:
                     await asyncio.sleep(0.01)
@@ -165,7 +168,8 @@ async def test_strangers_are_sent_away(engine: RemoteEngine) -> None:
             async with asyncio.timeout(PATIENCE):
                 answer = decode_from_engine(await stranger.recv())
             assert isinstance(answer, Farewell)
-        assert "jaxserve 0.0.0" in answer.error.message
+            reason = answer.error.message
+        assert "jaxserve 0.0.0" in reason
         await stranger.send(encode(Hello(protocol())))
         assert isinstance(decode_from_engine(await stranger.recv()), Welcome)
     context.term()

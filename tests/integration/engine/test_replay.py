@@ -1,6 +1,7 @@
 """The bundled model's steps are recorded, dumped as in a crash, and run again on an executor that never saw them."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,15 +22,19 @@ KINDS = (
 )
 
 
-@pytest.fixture(scope="module")
-def dump(tmp_path_factory):
+@pytest.fixture(scope="module", params=[0.0, 0.01], ids=["recomputed", "swapped"])
+def dump(request, tmp_path_factory):
     """The crash dump of an engine with few pages, whose ring began in mid-stream."""
     settings = {"model": "pico", "dtype": "float32", "max_num_seqs": 8, "max_num_batched_tokens": 64, "max_model_len": 96}
-    settings |= {"page_size": 8, "num_pages": 40, "growth_reserve": 0.0}
+    settings |= {"page_size": 8, "num_pages": 40, "growth_reserve": 0.0, "swap_space": request.param}
     folder = tmp_path_factory.mktemp("dumps")
     config = EngineConfig.from_settings(settings | {"record_steps": 20, "dump_dir": str(folder)})
     built = build_engine(config, strict_length=True, clock=RealClock(), progress=silent)
     core = built.core
+    if request.param:
+        swap = core.scheduler._preempter._swap
+        assert swap is not None
+        swap._page_seconds = 0.0  # always cheaper
     rng = np.random.default_rng(5)
     system = rng.integers(3, 250, 20).tolist()
     for index in range(16):
@@ -39,7 +44,9 @@ def dump(tmp_path_factory):
     for _ in range(70):
         core.step()
     assert core.scheduler.num_preemptions > 0
-    core.executor.submit = broken
+    assert (core.executor.counts().swapped_in_pages > 0) == bool(request.param)
+    executor: Any = core.executor
+    executor.submit = broken
     with pytest.raises(RuntimeError, match="pulled the plug"):
         core.step()
     (path,) = folder.iterdir()
@@ -64,9 +71,11 @@ def test_a_token_that_is_not_the_models_is_told(dump, tmp_path, capsys):
     recording = read_dump(dump)
     steps = list(recording.steps)
     result = steps[7].result
+    assert result is not None
     row = int(np.flatnonzero(steps[7].plan.samples)[0])
     tokens = result.tokens.copy()
     tokens[row] ^= 1
+    (token,) = tokens[row]
     steps[7] = replace(steps[7], result=replace(result, tokens=tokens))
     write_dump(tmp_path / "tampered", replace(recording, steps=tuple(steps)))
     assert main(["pico", "--replay", str(tmp_path / "tampered"), "--replay-on", "model"]) == 1
@@ -74,4 +83,4 @@ def test_a_token_that_is_not_the_models_is_told(dump, tmp_path, capsys):
     place = f"first in step {plan.step} of {plan.ids[row]} at position {plan.kv_length[row]}"
     verdict = capsys.readouterr().out.splitlines()[-1]
     assert verdict.startswith("different: 1 of")
-    assert verdict.endswith(f"{place}: recorded {tokens[row]}, replayed {tokens[row] ^ 1}")
+    assert verdict.endswith(f"{place}: recorded {token}, replayed {token ^ 1}")

@@ -1,6 +1,7 @@
 """Devices that share every layer, the KV cache and the vocabulary choose the tokens that one device chooses."""
 
 import math
+from typing import Any
 
 import jax
 import numpy as np
@@ -19,7 +20,7 @@ from tests.support.families import VOCAB, hf_config, write_config
 
 LAYERS, HIDDEN, ROWS, SLOTS, PAGE, HEAD_DIM = 2, 32, 2, 3, 8, 8
 PROMPTS = [[1, 2, 3, 4, 5], [300, 7], [42], [9, 8, 7, 6, 5, 4, 3], [10, 11], [12, 13, 14]]
-LENGTH = {"max_tokens": 16, "ignore_eos": True, "logprobs": 5}
+LENGTH: dict[str, Any] = {"max_tokens": 16, "ignore_eos": True, "logprobs": 5}
 PARAMS = [
     SamplingParams(temperature=0.0, prompt_logprobs=2, **LENGTH),
     SamplingParams(temperature=1.0, seed=1, **LENGTH),
@@ -53,8 +54,9 @@ def built(directory, tensor, groups=1):
 
 def scores(result):
     """All log-probabilities of the generated tokens and of the first prompt's, as one array, and all ids beside them."""
-    rows = [update.logprobs for updates in result.updates for update in updates if update.logprobs is not None]
-    rows += [update.score for updates in result.updates for update in updates if update.score is not None]
+    updates = [update for updates in result.updates for update in updates]
+    rows = [update.logprobs.rows for update in updates if update.logprobs is not None]
+    rows += [update.prompt_logprobs.rows for update in updates if update.prompt_logprobs is not None]
     numbers = [np.concatenate([row.chosen.ravel(), row.top.ravel()]) for row in rows]
     ids = [np.concatenate([row.rank.ravel(), row.top_ids.ravel()]) for row in rows]
     return np.concatenate(numbers), np.concatenate(ids)
@@ -90,9 +92,7 @@ def check_programs(engine, family, tensor):
         tokens = always[0][1][0][0]
         assert always == [("all-reduce", [(tokens, HIDDEN)])] * (2 * LAYERS + 1)
         seen.append(tokens)
-        # The rest is in branches that only some rows' parameters take: for the likeliest tokens, 20 numbers a row and device.
-        assert hlo.largest_exchange(text) <= max(tokens * HIDDEN, ROWS * 20 * tensor)
-        assert len(hlo.collectives(text)) > len(always)
+        assert hlo.collectives(text) == always
         assert "input_output_alias" in text
         pages = executor.capabilities().num_pages
         cache = LAYERS * pages * PAGE * token_numbers(decoder, tensor)
@@ -102,6 +102,15 @@ def check_programs(engine, family, tensor):
             copied
         )
     assert sorted(seen) == sorted(bucket.tokens for bucket in executor.grid.buckets)
+    for (_, variant), text in executor.choice_texts().items():
+        # A straight line, whatever rows need; for the likeliest tokens, 20 numbers a row and device.
+        assert hlo.collectives(text) == hlo.every_step(text) != []
+        assert " conditional(" not in text
+        assert len(hlo.collectives(text)) == 1 or variant != "greedy"
+        assert hlo.largest_exchange(text) <= ROWS * max(20 * tensor, 32)
+        assert "input_output_alias" in text
+        tables = hlo.unordered((SLOTS, math.ceil(VOCAB / tensor)))
+        assert tables not in hlo.copies(text)
 
 
 def matrices(decoder, tensor, groups):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, cast
 
 import anthropic
 import grpc.aio
@@ -160,9 +160,10 @@ async def test_grpc_needs_a_key_too(channel: grpc.aio.Channel, engine: ScriptedC
     for metadata in ((), (("authorization", "Bearer wrong"),), (("authorization", "free"),)):
         error = await refusal(generate(channel, *metadata, ("x-request-id", "mine")))
         assert error.code() is grpc.StatusCode.UNAUTHENTICATED
-        assert ("x-request-id", "mine") in tuple(error.trailing_metadata() or ())
+        trailing: tuple[Any, ...] = tuple(error.trailing_metadata() or ())
+        assert ("x-request-id", "mine") in trailing
         info = error_details_pb2.ErrorInfo()
-        assert any(detail.Unpack(info) for detail in rpc_status.from_call(error).details)
+        assert any(detail.Unpack(info) for detail in rpc_status.from_call(cast(Any, error)).details)
         assert info.reason == "INVALID_API_KEY"
     assert engine.options == []
     health = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest())
@@ -171,7 +172,7 @@ async def test_grpc_needs_a_key_too(channel: grpc.aio.Channel, engine: ScriptedC
 
 @pytest.mark.parametrize("method", ["/jaxserve.v1.Inference/Generate", "/jaxserve.v1.Admin/Drain"])
 async def test_grpc_tells_so_before_the_message_is_read(channel: grpc.aio.Channel, method: str) -> None:
-    call = channel.stream_stream(method)(metadata=(("x-api-key", "wrong"),))
+    call = channel.stream_stream(method, None, None)(None, metadata=(("x-api-key", "wrong"),))
     async with asyncio.timeout(5):
         assert await call.code() is grpc.StatusCode.UNAUTHENTICATED
 

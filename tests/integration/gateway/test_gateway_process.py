@@ -80,7 +80,7 @@ def test_wrong_keys_are_401(gated: Gated) -> None:
         assert info.value.code == "invalid_api_key"
     with grpc.insecure_channel(gated.process.grpc) as channel, pytest.raises(grpc.RpcError) as refused:
         next(InferenceStub(channel).Generate(pb.GenerateRequest(text="x")))
-    assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED  # type: ignore[attr-defined]
+    assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
     assert httpx.get(f"{gated.process.http}/health").status_code == 200
 
 

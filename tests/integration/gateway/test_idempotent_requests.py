@@ -61,7 +61,7 @@ async def test_a_repeated_request_joins_a_stream_from_its_start(http: httpx.Asyn
 
 async def test_the_run_goes_on_for_those_who_stay_and_ends_with_the_last(http: httpx.AsyncClient, engine: ScriptedClient) -> None:
     engine.delay = 0.05
-    wish = {"method": "POST", "url": "/v1/completions", "json": {**BODY, "stream": True}}
+    wish: dict[str, Any] = {"method": "POST", "url": "/v1/completions", "json": {**BODY, "stream": True}}
     async with http.stream(**wish, headers=keyed("k")) as second:
         async with http.stream(**wish, headers=keyed("k")) as first:
             await anext(first.aiter_lines())
@@ -103,7 +103,8 @@ async def test_failures_are_not_kept(http: httpx.AsyncClient, engine: ScriptedCl
 
 async def test_keys_are_checked(http: httpx.AsyncClient) -> None:
     for value in ("x" * 256, "é".encode()):
-        reply = await http.post("/v1/completions", json=BODY, headers=[("x-api-key", "free"), ("idempotency-key", value)])
+        headers: list[Any] = [("x-api-key", "free"), ("idempotency-key", value)]
+        reply = await http.post("/v1/completions", json=BODY, headers=headers)
         assert (reply.status_code, reply.json()["error"]["param"]) == (400, "Idempotency-Key")
     twice = [("x-api-key", "free"), ("idempotency-key", "a"), ("idempotency-key", "b")]
     assert (await http.post("/v1/completions", json=BODY, headers=twice)).status_code == 400

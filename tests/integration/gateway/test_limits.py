@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from typing import Any
+from typing import Any, cast
 
 import grpc.aio
 import httpx
@@ -131,9 +131,9 @@ async def test_a_grpc_client_is_told_too(channel: grpc.aio.Channel, engine: Scri
         await stub.Generate(request, metadata=metadata).read()
     assert info.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     retry = error_details_pb2.RetryInfo()
-    assert any(detail.Unpack(retry) for detail in rpc_status.from_call(info.value).details)
+    assert any(detail.Unpack(retry) for detail in rpc_status.from_call(cast(Any, info.value)).details)
     assert 51.0 < retry.retry_delay.ToMilliseconds() / 1000 < 53 * 1.25
-    trailing: Any = dict(info.value.trailing_metadata() or ())
+    trailing: Any = dict(cast(Any, info.value.trailing_metadata()) or ())
     assert (trailing["x-ratelimit-limit-tokens"], trailing["x-ratelimit-remaining-requests"]) == ("6000", "99")
     other = stub.Generate(request, metadata=(("authorization", "Bearer free"),))
     assert len([event async for event in other]) == 1 + 14 * 41

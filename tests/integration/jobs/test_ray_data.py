@@ -9,7 +9,7 @@ import pytest
 from jaxserve.errors import ConfigError, EngineDeadError
 from jaxserve.jobs.cluster import ClusterConfig
 from jaxserve.jobs.config import JobConfig
-from jaxserve.jobs.summary import Progress, Summary
+from jaxserve.jobs.summary import JobProgress, Summary
 from tests.support.remote_answers import no_engine, remote_echo
 from tests.unit.jobs.support import files_in, ids, open_job, read, request, write
 
@@ -25,7 +25,7 @@ async def run_on_cluster(folder: Path, stop_after: int = LINES) -> Summary:
     async with ray_data.RayEngines.start(remote_echo, cluster, rows=8) as engines:
         with open_job(folder, config=JobConfig(concurrency=cluster.sequences(8), commit_seconds=0.1)) as job:
 
-            def look(progress: Progress) -> None:
+            def look(progress: JobProgress) -> None:
                 if progress.run.done >= stop_after:
                     job.stop()
 

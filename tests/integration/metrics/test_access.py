@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from typing import Any
 
 import grpc.aio
 import httpx
@@ -27,11 +28,11 @@ async def addresses():
     await servers.stop()
 
 
-def lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, object]]:
+def lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
     return [getattr(record, FIELDS) for record in caplog.records if record.name == LOGGER]
 
 
-async def both_lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, object]]:
+async def both_lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
     """Of two exchanges: gRPC's come when the call is over, which the caller may know first."""
     async with asyncio.timeout(30):
         while len(found := lines(caplog)) < 2:

@@ -16,9 +16,10 @@ from jaxserve.config.fields import ServerConfig
 from jaxserve.errors import ConfigError, InternalError
 from jaxserve.metrics.instruments import Instruments
 from server.observe.observatory import Observatory
+from server.ports import Addresses
 from server.proto import inference_pb2 as pb
 from server.proto.inference_pb2_grpc import InferenceStub
-from server.run import Addresses, Servers
+from server.run import Servers
 from tests.support.scripted import ScriptedClient
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -65,7 +66,7 @@ class Site:
 
 
 def attributes(span: Span) -> dict[str, object]:
-    return {one.key: getattr(one.value, one.value.WhichOneof("value")) for one in span.attributes}
+    return {one.key: getattr(one.value, one.value.WhichOneof("value") or "") for one in span.attributes}
 
 
 async def test_a_request_has_spans_under_its_clients_span(collector: tuple[Collector, str]) -> None:

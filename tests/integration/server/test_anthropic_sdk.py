@@ -81,8 +81,8 @@ async def test_events_on_the_wire(http: httpx.AsyncClient) -> None:
     names = [line.removeprefix("event: ") for line in reply.text.splitlines() if line.startswith("event: ")]
     assert names == [
         "message_start",
-        "content_block_start",
         "ping",
+        "content_block_start",
         "content_block_delta",
         "content_block_stop",
         "message_delta",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any, cast
 
 import grpc.aio
 import pytest
@@ -58,7 +59,7 @@ async def test_intervals_that_make_no_sense(channel: grpc.aio.Channel, interval:
     with pytest.raises(grpc.aio.AioRpcError) as info:
         await AdminStub(channel).WatchLoad(pb.WatchLoadRequest(interval=interval)).read()
     found = error_details_pb2.BadRequest()
-    assert rpc_status.from_call(info.value).details[0].Unpack(found)
+    assert rpc_status.from_call(cast(Any, info.value)).details[0].Unpack(found)
     assert (info.value.code(), found.field_violations[0].field) == (grpc.StatusCode.INVALID_ARGUMENT, "interval")
 
 
@@ -76,7 +77,7 @@ async def test_watching_ends_with_the_server(engine: ScriptedClient) -> None:
         await watch.read()
         await servers.servers.stop()
         async with asyncio.timeout(5):
-            assert await watch.read() is grpc.aio.EOF
+            assert await watch.read() is grpc.aio.EOF  # type: ignore[attr-defined]  # the stubs lack it
         assert await watch.code() is grpc.StatusCode.OK
 
 
@@ -97,7 +98,7 @@ async def test_what_is_no_message_does_nothing(
     channel: grpc.aio.Channel, engine: ScriptedClient, servers: Serving, method: str
 ) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as info:
-        await channel.unary_unary(f"/jaxserve.v1.Admin/{method}")(b"\xff\xff")
+        await channel.unary_unary(f"/jaxserve.v1.Admin/{method}", None, None)(b"\xff\xff")
     assert info.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert engine.resets == 0
     assert not servers.servers.drain_asked.is_set()

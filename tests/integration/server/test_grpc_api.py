@@ -1,7 +1,7 @@
 """jaxserve.v1.Inference against a real server."""
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 import grpc.aio
 import pytest
@@ -28,7 +28,7 @@ async def failure_of(channel: grpc.aio.Channel, request: pb.GenerateRequest) -> 
 
 def detail(error: grpc.aio.AioRpcError, kind: Any) -> Any:
     assert error.trailing_metadata() is not None
-    status = rpc_status.from_call(error)
+    status = rpc_status.from_call(cast(Any, error))
     found = kind()
     assert status.details[0].Unpack(found)
     return found
@@ -36,7 +36,7 @@ def detail(error: grpc.aio.AioRpcError, kind: Any) -> Any:
 
 def last_detail(error: grpc.aio.AioRpcError, kind: Any) -> Any:
     found = kind()
-    assert rpc_status.from_call(error).details[-1].Unpack(found)
+    assert rpc_status.from_call(cast(Any, error)).details[-1].Unpack(found)
     return found
 
 
@@ -177,7 +177,7 @@ async def test_bad_input(channel: grpc.aio.Channel, request_: pb.GenerateRequest
 @pytest.mark.parametrize("payload", [b"\xff\xff\xff", b"\x1a\x01\xff"], ids=["not protobuf", "text is not UTF-8"])
 async def test_malformed_requests(channel: grpc.aio.Channel, payload: bytes) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as info:
-        await channel.unary_stream("/jaxserve.v1.Inference/Generate")(payload).read()
+        await channel.unary_stream("/jaxserve.v1.Inference/Generate", None, None)(payload).read()
     assert info.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
@@ -197,7 +197,7 @@ async def test_special_tokens_by_choice(channel: grpc.aio.Channel, engine: Scrip
     engine.tokenizer = WithBos()
     output = pb.Output(return_prompt_token_ids=True)
     for add, prompt in ((None, [BOS, 104]), (True, [BOS, 104]), (False, [104])):
-        started, *_ = await events_of(channel, pb.GenerateRequest(text="h", add_special_tokens=add, output=output))
+        started, *_ = await events_of(channel, pb.GenerateRequest(text="h", add_special_tokens=cast(Any, add), output=output))
         assert list(started.started.prompt_token_ids) == prompt
     error = await failure_of(channel, pb.GenerateRequest(tokens=pb.TokenIds(ids=[1]), add_special_tokens=True))
     assert fields_at_fault(error) == ["add_special_tokens"]
@@ -218,7 +218,7 @@ class WithBos(ByteTokenizer):
 )
 async def test_fields_of_later_versions_are_refused(channel: grpc.aio.Channel, payload: bytes, field: str) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as info:
-        await channel.unary_stream("/jaxserve.v1.Inference/Generate")(payload).read()
+        await channel.unary_stream("/jaxserve.v1.Inference/Generate", None, None)(payload).read()
     assert info.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert fields_at_fault(info.value) == [field]
 

@@ -86,6 +86,6 @@ async def test_watching_ends_with_the_server(engine: ScriptedClient) -> None:
         await watch.read()
         await servers.servers.stop()
         async with asyncio.timeout(5):
-            while (reply := await watch.read()) is not grpc.aio.EOF:
+            while (reply := await watch.read()) is not grpc.aio.EOF:  # type: ignore[attr-defined]  # the stubs lack it
                 assert reply.status == NOT_SERVING
         assert await watch.code() is grpc.StatusCode.OK

@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import grpc.aio
 import pytest
@@ -59,7 +59,7 @@ async def failure(channel: grpc.aio.Channel, made: pb.ModelInferRequest) -> tupl
     with pytest.raises(grpc.aio.AioRpcError) as info:
         await GRPCInferenceServiceStub(channel).ModelInfer(made)
     found = error_details_pb2.BadRequest()
-    status = rpc_status.from_call(info.value)
+    status = rpc_status.from_call(cast(Any, info.value))
     return info.value.code(), found.field_violations[0].field if status.details[0].Unpack(found) else None
 
 
@@ -90,7 +90,7 @@ async def test_contents_that_are_not_raw(channel: grpc.aio.Channel) -> None:
 
 
 async def test_every_output(channel: grpc.aio.Channel) -> None:
-    flags = {f"return_{name}": True for name in EVERY_OUTPUT[1:]}
+    flags: dict[str, Any] = {f"return_{name}": True for name in EVERY_OUTPUT[1:]}
     sampling = {"n": 2, "logprobs": 1, "max_tokens": 3}
     reply = await GRPCInferenceServiceStub(channel).ModelInfer(request("hello", sampling, exclude_input_in_output=True, **flags))
     assert [(one.name, list(one.shape)) for one in reply.outputs] == [
@@ -313,7 +313,7 @@ async def test_garbage_in_a_stream(channel: grpc.aio.Channel) -> None:
         yield b"\xff\xff"
         yield request(id="good").SerializeToString()
 
-    call = channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")(send())
+    call = channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer", None, None)(send())
     replies = [pb.ModelStreamInferResponse.FromString(reply) async for reply in call]
     assert sorted(reply.error_message for reply in replies) == ["", "the request is not a valid inference.ModelInferRequest"]
 

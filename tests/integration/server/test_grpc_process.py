@@ -45,7 +45,7 @@ async def at_rest(channel: grpc.aio.Channel) -> admin_pb2.Load:
     """The load once nothing runs any more."""
     async with asyncio.timeout(SECONDS):
         while True:
-            load = await AdminStub(channel).GetLoad(admin_pb2.GetLoadRequest())
+            load: admin_pb2.Load = await AdminStub(channel).GetLoad(admin_pb2.GetLoadRequest())
             if load.active == load.running == load.waiting == 0:
                 assert load.pages_free == load.pages_total
                 assert load.received == load.finished + load.aborted + load.rejected
@@ -83,7 +83,7 @@ METHODS = [
 async def test_random_bytes_get_a_typed_status(channel: grpc.aio.Channel, method: str) -> None:
     rng = random.Random(method)
     for size in (1, 2, 7, 50, 3000):
-        call = channel.stream_stream(method)(payloads(rng.randbytes(size)), timeout=SECONDS)
+        call = channel.stream_stream(method, None, None)(payloads(rng.randbytes(size)), timeout=SECONDS)
         answers = 0
         with suppress(grpc.aio.AioRpcError):
             async for _ in call:
@@ -116,7 +116,7 @@ async def payloads(*given: bytes) -> AsyncIterator[bytes]:
 )
 async def test_what_nobody_should_send(channel: grpc.aio.Channel, method: str, payload: bytes, code: grpc.StatusCode) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as info:
-        await channel.unary_stream(method)(payload, timeout=SECONDS).read()
+        await channel.unary_stream(method, None, None)(payload, timeout=SECONDS).read()
     assert info.value.code() is code
     assert await text_of(channel)
 

@@ -78,7 +78,7 @@ WRONG = {
     b'"structured_outputs":{"a":%s%s}' % (b"[" * 800, b"]" * 800): "structured_outputs",
     b'"priority":7': "priority",
 }
-HEADERS: list[dict[str, bytes]] = [
+HEADERS: list[dict[str, Any]] = [
     {"x-request-id": b"\xff\xfe"},
     {"x-request-id": b"x" * 5000},
     {"x-tenant": b"\xff"},

@@ -13,7 +13,7 @@ import pytest
 
 from jaxserve.errors import ErrorCode
 from server.errors import OUTCOMES
-from tests.support.scripted import MAX_MODEL_LEN, VOCAB, ScriptedClient
+from tests.support.scripted import HERMES, MAX_MODEL_LEN, VOCAB, ScriptedClient
 from tests.support.serving import Serving, serving
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}]}
@@ -50,7 +50,7 @@ def error_of(reply: httpx.Response) -> dict[str, Any]:
         ("prompt_logprobs", 1000),
         ("seed", 2**70),
         ("logit_bias", {"x": 1}),
-        ("response_format", {"type": "json_object"}),
+        ("response_format", {"type": "xml"}),
     ],
 )
 async def test_bad_fields(http: httpx.AsyncClient, field: str, value: Any) -> None:
@@ -190,7 +190,8 @@ async def storing(engine: ScriptedClient, tmp_path: Path) -> AsyncIterator[httpx
         yield client
 
 
-async def test_examples_of_the_document_work(storing: httpx.AsyncClient) -> None:
+async def test_examples_of_the_document_work(storing: httpx.AsyncClient, engine: ScriptedClient) -> None:
+    engine.response_template = HERMES
     document = (await storing.get("/openapi.json")).json()
     schemas, tried = document["components"]["schemas"], 0
     stored = (await storing.post("/v1/files", data={"purpose": "batch"}, files={"file": b"{}"})).json()
@@ -251,7 +252,7 @@ async def test_the_page_needs_neither_scripts_nor_the_network() -> None:
         "default <code>1</code>",
         '<a href="#Message">Message</a>',
         "<code>xtc_probability</code>",
-        "ask for the format in a message",
+        "response_format in chat and completions",
         "-F purpose",
     ):
         assert words in reply.text

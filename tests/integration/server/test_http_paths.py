@@ -10,7 +10,7 @@ import httpx
 import openai
 import pytest
 
-from server.http.paths import canonical
+from server.http.middleware import canonical
 from tests.support.hash_server import HashServer, hash_server, until
 
 KEY = "sesame"

@@ -40,8 +40,9 @@ def http(tiny: Process) -> Iterator[httpx.Client]:
 def said(sdk: openai.OpenAI) -> str:
     """What chat completions answer."""
     reply = sdk.chat.completions.create(**GREEDY, messages=SAY, max_tokens=12)
-    assert reply.choices[0].message.content
-    return reply.choices[0].message.content
+    content: str = reply.choices[0].message.content
+    assert content
+    return content
 
 
 def test_responses_say_what_chat_says(sdk: openai.OpenAI, said: str) -> None:
@@ -79,12 +80,12 @@ def test_token_ids_of_an_answer(sdk: openai.OpenAI, http: httpx.Client) -> None:
     extra = {"return_token_ids": True, "request_id": "mine"}
     reply = sdk.chat.completions.create(**GREEDY, messages=SAY, max_tokens=6, extra_body=extra).to_dict()
     assert (reply["id"], reply["prompt_token_ids"]) == ("chatcmpl-mine", tokens)
-    made: Any = reply["choices"][0]["token_ids"]  # type: ignore[index]
+    made: Any = reply["choices"][0]["token_ids"]
     assert len(made) == 6
     stream = sdk.completions.create(**GREEDY, prompt=tokens, max_tokens=6, stream=True, extra_body={"return_token_ids": True})
     choices = [chunk.choices[0].to_dict() for chunk in stream]
     assert choices[0]["prompt_token_ids"] == tokens
-    assert [token for choice in choices for token in choice.get("token_ids", [])] == made  # type: ignore[attr-defined]
+    assert [token for choice in choices for token in choice.get("token_ids", [])] == made
 
 
 def test_the_end_of_a_long_prompt(sdk: openai.OpenAI, http: httpx.Client) -> None:

@@ -195,7 +195,7 @@ async def test_template_arguments_of_tokenize(http: httpx.AsyncClient, engine: S
         ("/tokenize", {"prompt": "x", **SAY}, "messages"),
         ("/tokenize", {"messages": []}, "messages"),
         ("/tokenize", {"messages": [{"role": "user"}]}, "messages[0].content"),
-        ("/tokenize", {**SAY, "tools": [{}]}, "tools"),
+        ("/tokenize", {**SAY, "documents": [{}]}, "documents"),
         ("/tokenize", {**SAY, "add_special_tokens": True}, "add_special_tokens"),
         ("/tokenize", {"prompt": ["x"]}, "prompt"),
         ("/detokenize", {}, "tokens"),

@@ -61,11 +61,11 @@ async def test_limits_and_stops(sdk: openai.AsyncOpenAI) -> None:
 async def test_logprobs(sdk: openai.AsyncOpenAI, top: int | None) -> None:
     extra: dict[str, Any] = {} if top is None else {"top_logprobs": top}
     reply = await sdk.responses.create(**ASK, include=LOGPROBS, **extra)
-    tokens = reply.to_dict()["output"][0]["content"][0]["logprobs"]  # type: ignore[index]
+    tokens = reply.to_dict()["output"][0]["content"][0]["logprobs"]
     assert [token["token"] for token in tokens] == list("hello")
     assert {len(token["top_logprobs"]) for token in tokens} == {top or 0}
     without = await sdk.responses.create(**ASK)
-    assert without.to_dict()["output"][0]["content"][0]["logprobs"] == []  # type: ignore[index]
+    assert without.to_dict()["output"][0]["content"][0]["logprobs"] == []
 
 
 async def test_a_stream(sdk: openai.AsyncOpenAI) -> None:
@@ -125,11 +125,12 @@ async def test_a_failure_in_mid_stream_is_an_error_event(
 
 async def test_the_error_event_has_a_number(http: httpx.AsyncClient, engine: ScriptedClient) -> None:
     engine.failure, engine.fail_after = InternalError("this request failed"), 1
-    *_, last, rest = (await http.post("/v1/responses", json={**ASK, "stream": True})).text.split("\n\n")
+    *_, failed, last, rest = (await http.post("/v1/responses", json={**ASK, "stream": True})).text.split("\n\n")
     name, data = last.split("\n")
     event = json.loads(data.removeprefix("data: "))
     assert (name, rest) == ("event: error", "")
-    assert (event["type"], event["sequence_number"], event["message"]) == ("error", 5, "this request failed")
+    assert (event["type"], event["sequence_number"], event["message"]) == ("error", 6, "this request failed")
+    assert failed.startswith("event: response.failed")
 
 
 @pytest.mark.parametrize(
@@ -141,19 +142,20 @@ async def test_the_error_event_has_a_number(http: httpx.AsyncClient, engine: Scr
         ({"input": []}, "input"),
         ({"input": "x" * 600}, "input"),
         ({"input": [{"role": "tool", "content": "x"}]}, "input[0].role"),
-        ({"input": [{"type": "function_call_output", "call_id": "1", "output": "x"}]}, "input[0].type"),
+        ({"input": [{"type": "file_search_call", "id": "1", "queries": []}]}, "input[0].type"),
         ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}, "input[0].content"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
         ({"top_logprobs": 99}, "top_logprobs"),
         ({"include": LOGPROBS, "top_logprobs": 99}, "top_logprobs"),
         ({"include": ["everything"]}, "include[0]"),
-        ({"text": {"format": {"type": "json_object"}}}, "text.format"),
+        ({"text": {"format": {"type": "xml"}}}, "text.format"),
+        ({"text": {"verbosity": "low"}}, "text.verbosity"),
         ({"metadata": {"a": 1}}, "metadata.a"),
         ({"previous_response_id": "resp_1"}, "previous_response_id"),
         ({"store": True}, "store"),
         ({"background": True}, "background"),
-        ({"tools": [{"type": "web_search"}]}, "tools"),
-        ({"reasoning": {"effort": "high"}}, "reasoning"),
+        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ({"reasoning": {"effort": "high"}}, "reasoning.effort"),
         ({"truncation": "auto"}, "truncation"),
         ({"conversation": "conv_1"}, "conversation"),
         ({"n": 2}, "n"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import grpc.aio
 import httpx
@@ -119,7 +119,7 @@ async def test_a_tenant_is_named_once(http: httpx.AsyncClient, engine: ScriptedC
 def failure(error: grpc.aio.AioRpcError) -> tuple[grpc.StatusCode, str]:
     """The code, and the field that is at fault."""
     found = error_details_pb2.BadRequest()
-    assert rpc_status.from_call(error).details[0].Unpack(found)
+    assert rpc_status.from_call(cast(Any, error)).details[0].Unpack(found)
     return error.code(), found.field_violations[0].field
 
 

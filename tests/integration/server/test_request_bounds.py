@@ -157,7 +157,7 @@ def grpc_calls(channel: grpc.Channel) -> dict[str, tuple[Any, str]]:
     many = pb.TokenIds(ids=[5] * 200_000)
     text = kserve.ModelInferRequest.InferInputTensor(name="text_input", datatype="BYTES", shape=[1])
     text.contents.bytes_contents.append(TOO_LONG.encode())
-    greedy = {"sampling_params": vllm.SamplingParams(max_tokens=4)}
+    greedy: dict[str, Any] = {"sampling_params": vllm.SamplingParams(max_tokens=4)}
     return {
         "a text": (ours.Generate(pb.GenerateRequest(text=TOO_LONG)), f"text has {MUCH} bytes"),
         "ids": (ours.Generate(pb.GenerateRequest(tokens=many)), "tokens has 200000 tokens"),
@@ -194,7 +194,7 @@ def test_refused_over_grpc(channel: grpc.Channel) -> None:
         with pytest.raises(grpc.RpcError) as refused:
             next(iter(call))
         assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT, name
-        assert message in refused.value.details(), (name, refused.value.details())
+        assert message in (refused.value.details() or ""), (name, refused.value.details())
     with pytest.raises(grpc.RpcError, match=f"has {MUCH} bytes"):
         InferenceStub(channel).Tokenize(pb.TokenizeRequest(text=TOO_LONG))
 
@@ -254,7 +254,7 @@ def test_a_tenant_that_fills_the_queue_is_refused_without_the_engine(tmp_path: P
             httpx.Client(base_url=server.http, timeout=20) as client,
             client.stream("POST", "/v1/completions", json=many, headers={"X-Tenant": "a"}) as held,
         ):
-            lines = held.iter_lines()
+            lines: Any = held.iter_lines()
             next(lines)  # of 40 sequences 16 may run; the engine says nothing more
             refused = client.post("/v1/completions", json={"prompt": ["hi"] * 3, "n": 9}, headers={"X-Tenant": "a"})
             assert refused.status_code == 429

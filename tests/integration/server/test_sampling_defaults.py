@@ -51,7 +51,8 @@ async def test_http(http: httpx.AsyncClient, engine: ScriptedClient, path: str) 
 
 async def test_grpc(channel: grpc.aio.Channel, engine: ScriptedClient) -> None:
     stub = InferenceStub(channel)
-    for said in ({}, {"top_k": 0}):
+    both: list[dict[str, Any]] = [{}, {"top_k": 0}]
+    for said in both:
         assert [event async for event in stub.Generate(pb.GenerateRequest(text="hi", sampling=pb.Sampling(**said)))]
     silent, explicit = engine.seen
     assert seen(silent) == DEFAULTS
@@ -60,7 +61,8 @@ async def test_grpc(channel: grpc.aio.Channel, engine: ScriptedClient) -> None:
 
 async def test_grpc_of_vllm_where_zero_is_nothing_said(channel: grpc.aio.Channel, engine: ScriptedClient) -> None:
     tokens = vllm.TokenizedInput(input_ids=b"hi")
-    for said in ({}, {"temperature": 0.0, "top_p": 0.5}):
+    both: list[dict[str, Any]] = [{}, {"temperature": 0.0, "top_p": 0.5}]
+    for said in both:
         request = vllm.GenerateRequest(tokenized=tokens, sampling_params=vllm.SamplingParams(**said))
         assert [reply async for reply in VllmEngineStub(channel).Generate(request)]
     silent, explicit = engine.seen

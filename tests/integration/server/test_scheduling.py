@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import grpc.aio
 import httpx
@@ -115,7 +115,7 @@ async def test_a_request_that_does_not_start_in_time(engine: LocalEngine, server
                 await InferenceStub(channel).Generate(pb.GenerateRequest(text="x", queue_timeout=0.05)).read()
         assert status.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
         retry = error_details_pb2.RetryInfo()
-        assert any(detail.Unpack(retry) for detail in rpc_status.from_call(status.value).details)
+        assert any(detail.Unpack(retry) for detail in rpc_status.from_call(cast(Any, status.value)).details)
         assert retry.retry_delay.ToMilliseconds() >= 1000
         assert await anext(running), "what ran goes on"
     assert engine.stats().rejected - before.rejected == 3
@@ -123,7 +123,7 @@ async def test_a_request_that_does_not_start_in_time(engine: LocalEngine, server
 
 
 async def read_all(call: Any) -> None:
-    while await call.read() is not grpc.aio.EOF:
+    while await call.read() is not grpc.aio.EOF:  # type: ignore[attr-defined]  # the stubs lack it
         pass
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import grpc.aio
 import httpx
@@ -33,7 +34,7 @@ async def secured(authority: Authority) -> AsyncIterator[Serving]:
 async def mutual(authority: Authority) -> AsyncIterator[Serving]:
     """Servers that want a certificate of their clients."""
     pair = authority.issue("server")
-    settings = {"tls_cert": str(pair.cert), "tls_key": str(pair.key), "tls_client_ca": str(authority.own.cert)}
+    settings: dict[str, Any] = {"tls_cert": str(pair.cert), "tls_key": str(pair.key), "tls_client_ca": str(authority.own.cert)}
     async with serving(ScriptedClient(), **settings) as running:
         yield running
 
@@ -50,7 +51,7 @@ async def model(running: Serving, trusted: Authority, own: Pair | None = None) -
     pair = () if own is None else (own.key.read_bytes(), own.cert.read_bytes())
     credentials = grpc.ssl_channel_credentials(trusted.own.cert.read_bytes(), *pair)
     async with grpc.aio.secure_channel(running.grpc, credentials) as channel:
-        return (await InferenceStub(channel).GetModelInfo(pb.GetModelInfoRequest(), timeout=5)).name
+        return str((await InferenceStub(channel).GetModelInfo(pb.GetModelInfoRequest(), timeout=5)).name)
 
 
 async def test_clients_that_trust_the_authority(secured: Serving, authority: Authority) -> None:

@@ -26,13 +26,21 @@ BODIES: dict[str, dict[str, Any]] = {
     "/v1/responses": {"input": "hi", "max_output_tokens": 2},
     "/v1/messages": {"messages": SAY, "max_tokens": 2},
 }
+TOOLS: dict[str, Any] = {
+    "/v1/chat/completions": {"type": "function", "function": {"name": "f"}},
+    "/v1/completions": {},
+    "/v1/responses": {"type": "function", "name": "f", "parameters": {}, "strict": False},
+    "/v1/messages": {"name": "f", "input_schema": {}},
+}
 WARNING, IGNORED = "x-jaxserve-warning", "x-jaxserve-ignored"
-ASK = "is not supported by this server yet: ask for the format in a message and check the answer"
+ASK = "is not supported by this server yet: ask for it in a message"
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HashServer]:
-    with hash_server(tmp_path_factory.mktemp("hash"), {"ignore_unsupported": "tools,tool_choice,regex"}) as running:
+    with hash_server(
+        tmp_path_factory.mktemp("hash"), {"ignore_unsupported": "tools,tool_choice,bad_words,kv_transfer_params_json"}
+    ) as running:
         yield running
 
 
@@ -57,9 +65,9 @@ def message(reply: httpx.Response) -> str:
 @pytest.mark.parametrize("path", BODIES)
 def test_http(client: httpx.Client, path: str) -> None:
     body = BODIES[path]
-    for field, value in {"grammar": "root ::= x", "json_schema": {"type": "object"}, "structural_tag": {"x": 1}}.items():
+    for field, value in {"grammar_lazy": True, "n_indent": 4, "grammar_triggers": [{"x": 1}]}.items():
         assert message(client.post(path, json={**body, field: value})).startswith(f"{field} {ASK}")
-    for field in ("lora", "thinking", "response_format"):
+    for field in ("lora", "thinking", "lora_path"):
         assert message(client.post(path, json={**body, field: {"type": "enabled"}})).startswith(f"{field} is not supported")
     plain = client.post(path, json={**body, "grammar": "", "thinking": {"type": "disabled"}, "lora": [], "mirostat": 0})
     assert (plain.status_code, WARNING in plain.headers, IGNORED in plain.headers) == (200, False, False)
@@ -68,8 +76,8 @@ def test_http(client: httpx.Client, path: str) -> None:
     assert flavoured.status_code == 200
     assert flavoured.headers[WARNING].endswith(": mirostat, dry_multiplier, xtc_probability")
     for stream in (False, True):
-        dropped = client.post(path, json={**body, "tool_choice": "required", "tools": [{}], "stream": stream})
-        assert (dropped.status_code, dropped.headers[IGNORED]) == (200, "tools, tool_choice")
+        dropped = client.post(path, json={**body, "bad_words": ["x"], "tools": [TOOLS[path]], "stream": stream})
+        assert (dropped.status_code, set(dropped.headers[IGNORED].split(", "))) == (200, {"tools", "bad_words"})
 
 
 def test_a_repeated_answer_tells_what_the_first_told(client: httpx.Client) -> None:
@@ -92,30 +100,32 @@ def kserve_request(parameters: dict[str, str], sampling: dict[str, Any]) -> kser
 def test_kserve(channel: grpc.Channel) -> None:
     infer = GRPCInferenceServiceStub(channel).ModelInfer
     for parameters, sampling, path in (
-        ({"guided_json": "{}x"}, {}, "parameters.guided_json"),
-        ({}, {"guided_json": {"type": "object"}, "zzz": 1}, "sampling_parameters.guided_json"),
+        ({"verbosity": "low"}, {}, "parameters.verbosity"),
+        ({}, {"grammar_triggers": [{"type": "object"}], "zzz": 1}, "sampling_parameters.grammar_triggers"),
     ):
         with pytest.raises(grpc.RpcError) as info:
             infer(kserve_request(parameters, sampling))
-        assert (info.value.code(), info.value.details()[: len(path)]) == (grpc.StatusCode.INVALID_ARGUMENT, path)
-        assert info.value.details().startswith(f"{path} {ASK}")
-    _, call = infer.with_call(kserve_request({"tools": "x"}, {"xtc_probability": 0.5, "regex": "a*", "guided_json": ""}))
+        assert (info.value.code(), (info.value.details() or "")[: len(path)]) == (grpc.StatusCode.INVALID_ARGUMENT, path)
+        assert (info.value.details() or "").startswith(f"{path} {ASK}")
+    _, call = infer.with_call(kserve_request({"tools": "x"}, {"xtc_probability": 0.5, "bad_words": ["a"], "lora": ""}))
     metadata = dict(call.trailing_metadata())
-    assert (metadata[WARNING].endswith(": xtc_probability"), metadata[IGNORED]) == (True, "tools, regex")
+    assert (metadata[WARNING].endswith(": xtc_probability"), metadata[IGNORED]) == (True, "tools, bad_words")
 
 
 def test_vllm(channel: grpc.Channel) -> None:
     generate = VllmEngineStub(channel).Generate
     with pytest.raises(grpc.RpcError) as info:
-        list(generate(vllm.GenerateRequest(text="hi", sampling_params={"max_tokens": 2, "grammar": "root ::= x"})))
-    assert info.value.details().startswith(f"sampling_params.grammar {ASK}")
-    call = generate(vllm.GenerateRequest(text="hi", sampling_params={"max_tokens": 2, "regex": "a*"}))
+        list(generate(vllm.GenerateRequest(text="hi", sampling_params={"max_tokens": 2}, data_parallel_rank=1)))
+    assert (info.value.details() or "").startswith("data_parallel_rank is not supported by this server yet")
+    call = generate(vllm.GenerateRequest(text="hi", sampling_params={"max_tokens": 2}, kv_transfer_params_json="{}"))
     assert len(list(call)) == 1
-    assert dict(call.trailing_metadata())[IGNORED] == "regex"
+    assert dict(call.trailing_metadata())[IGNORED] == "kv_transfer_params_json"
 
 
 def test_fields_of_a_later_version_of_our_own_service(channel: grpc.Channel) -> None:
     made = GenerateRequest.FromString(GenerateRequest(text="hi").SerializeToString() + b"\xfa\x06\x01x")  # field 111
     with pytest.raises(grpc.RpcError) as info:
         list(InferenceStub(channel).Generate(made))
-    assert info.value.details().startswith("111 of jaxserve.v1.GenerateRequest is not supported by this server yet: leave it out")
+    assert (info.value.details() or "").startswith(
+        "111 of jaxserve.v1.GenerateRequest is not supported by this server yet: leave it out"
+    )

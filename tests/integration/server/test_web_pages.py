@@ -195,6 +195,7 @@ async def test_with_keys_names_are_looked_at_where_they_are_given(engine: Script
     ],
 )
 async def test_what_is_no_name_or_origin_keeps_it_from_starting(name: str, value: str) -> None:
+    settings: dict[str, Any] = {name: value}
     with pytest.raises(ConfigError, match=name) as info:
-        ServerConfig(**{name: value})
+        ServerConfig(**settings)
     assert info.value.param == name

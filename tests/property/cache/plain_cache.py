@@ -4,6 +4,7 @@ The text of a page is its salt, all tokens up to its end, and its group of layer
 """
 
 from collections import Counter
+from collections.abc import Hashable
 
 NUM_LEVELS = 16
 
@@ -28,11 +29,11 @@ class PlainOrder:
 
     def first(self, now):
         for level in range(1, NUM_LEVELS):
-            for page in sorted((page for page in self.pages if self.pages[page][0] == level), key=self.pages.get):
+            for page in sorted((page for page in self.pages if self.pages[page][0] == level), key=lambda page: self.pages[page]):
                 if self.pages[page][2] > now:
                     break
                 self.put(page, level - 1, now)
-        return min(self.pages, key=self.pages.get)
+        return min(self.pages, key=lambda page: self.pages[page])
 
 
 class PlainCache:
@@ -43,15 +44,15 @@ class PlainCache:
         self.quotas = quotas
         self.blank = set(range(1, num_pages))
         self.owner = {}
-        self.references = Counter()
+        self.references: Counter[int] = Counter()
         self.pages_of = {}  # text -> findable pages with it, oldest first
         self.text_of = {}
-        self.worth = Counter()  # by text
+        self.worth: Counter[Hashable] = Counter()  # by text
         self.order = PlainOrder(self.lifetime)
         self.order_of = {tenant: PlainOrder(self.lifetime) for tenant in quotas}
         self.over = []  # tenants beyond their quota that have a page to evict, longest so first
         self.now = 0
-        self.evicted = Counter()
+        self.evicted: Counter[str] = Counter()
 
     @property
     def num_free(self):

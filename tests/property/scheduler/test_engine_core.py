@@ -59,7 +59,7 @@ def setups(draw):
         num_pages=longest_needs(windows, page_size, config.max_num_batched_tokens) + 1 + draw(st.integers(0, 6)),
         page_size=page_size,
         prefix_caching=draw(st.sampled_from([True, True, False])),
-        swap_places=draw(st.sampled_from([0, 4, 40])),
+        swap_slots=draw(st.sampled_from([0, 4, 40])),
         swap_page_seconds=draw(st.sampled_from([0.0, 1.0])),
         step_seconds=draw(st.sampled_from([0.0, 0.01])),
         token_seconds=draw(st.sampled_from([0.001, 0.01])),
@@ -91,12 +91,14 @@ def wishes(draw):
         scores=scores,
         n=n,
         ignore_eos=draw(st.booleans()),
+        grammar=None if scores is not None else draw(st.one_of(st.none(), st.integers(0, 99))),
         options=options,
     )
 
 
 class EngineMachine(RuleBasedStateMachine):
     num_operations = 0  # of all runs
+    num_forced = 0
 
     @initialize(setup=setups())
     def start(self, setup):
@@ -146,6 +148,7 @@ class EngineMachine(RuleBasedStateMachine):
         if hasattr(self, "engine"):
             self.engine.finish()
             EngineMachine.num_operations += self.engine.num_operations
+            EngineMachine.num_forced += self.engine.scheduler.counts().forced_tokens
 
 
 def test_random_operations():
@@ -154,3 +157,4 @@ def test_random_operations():
         EngineMachine, settings=settings(max_examples=250, stateful_step_count=50, deadline=None, phases=phases)
     )
     assert EngineMachine.num_operations > 10_000
+    assert EngineMachine.num_forced > 100

@@ -89,11 +89,12 @@ def seconds_of_work(clock, seed, itl_target_ms):
             prompt, outputs = traffic.randint(4, 200), traffic.randint(4, 60)
             scheduler.add([request(f"r{next(names)}", prompt, outputs, arrival=time.now())])
         plan = scheduler.schedule()
+        assert plan is not None
         seconds = true_seconds(plan.num_rows, plan.num_tokens)
         passed, told = clock(draw, step, plan.num_rows, seconds)
         done[int(time.now())] += seconds - true_seconds(0, 0)  # what a step costs for nothing is no work
         time.advance(passed)
-        result = StepResult(plan.step, np.ones(plan.num_rows, np.int32))
+        result = StepResult.of_rows(plan, np.ones(plan.num_rows, np.int32))
         scheduler.apply(plan, result, told)
     return done[:SECONDS]
 

@@ -2,7 +2,10 @@
 
 from collections import deque
 from dataclasses import replace
+from functools import partial
 
+import msgspec
+import numpy as np
 import pytest
 
 from jaxserve.cache import kv_cache
@@ -10,15 +13,19 @@ from jaxserve.cache.kv_cache import KVCache
 from jaxserve.cache.page_pool import PagePool
 from jaxserve.cache.prefix_hash import CacheNamespace, page_hash
 from jaxserve.cache.swap import SwapSpace
+from jaxserve.scheduler import constraints
 from jaxserve.scheduler.admission import Deadlines
 from jaxserve.scheduler.batching import Batcher
 from jaxserve.scheduler.fairness import PrefillTokens
 from jaxserve.scheduler.planner import Planner
 from jaxserve.scheduler.preemption import Preempter
-from jaxserve.scheduler.request import Status, Update
+from jaxserve.scheduler.request import Status
 from jaxserve.scheduler.running import RunningSet
 from jaxserve.scheduler.scheduler import Scheduler
+from jaxserve.step.plan import MoveKind, PageMove
 from jaxserve.step.rows import RowTable
+from tests.support.plans import moved
+from tests.support.scripted_grammars import ScriptedConstraint, ScriptedGrammars
 from tests.support.scripted_operations import run_script
 
 SEEDS = (*range(13), 24)
@@ -67,11 +74,11 @@ def a_page_is_freed_under_a_row_of_the_step(patch):
     """The victim of a preemption stays in the step that took its pages."""
     preempt = Preempter._preempt
 
-    def mutant(self, draft, sequence):
-        count = draft.chosen.get(sequence, 0)
-        preempt(self, draft, sequence)
+    def mutant(self, choice, sequence):
+        count = choice.chosen.get(sequence, 0)
+        preempt(self, choice, sequence)
         if count:
-            draft.chosen[sequence] = count
+            choice.chosen[sequence] = count
 
     patch.setattr(Preempter, "_preempt", mutant)
 
@@ -113,7 +120,7 @@ def a_copy_is_left_out(patch):
     plan = Planner.plan
 
     def mutant(self, chosen, moves):
-        return replace(plan(self, chosen, moves), copies=())
+        return plan(self, chosen, tuple(move for move in moves if move.kind is not MoveKind.COPY))
 
     patch.setattr(Planner, "plan", mutant)
 
@@ -122,8 +129,8 @@ def a_copy_goes_the_other_way(patch):
     plan = Planner.plan
 
     def mutant(self, chosen, moves):
-        made = plan(self, chosen, moves)
-        return replace(made, copies=tuple((destination, source) for source, destination in made.copies))
+        turned = (PageMove(kind, to, page) if kind is MoveKind.COPY else PageMove(kind, page, to) for kind, page, to in moves)
+        return plan(self, chosen, tuple(turned))
 
     patch.setattr(Planner, "plan", mutant)
 
@@ -132,9 +139,9 @@ def swapped_pages_come_back_in_another_order(patch):
     plan = Planner.plan
 
     def mutant(self, chosen, moves):
-        made = plan(self, chosen, moves)
-        places, pages = [place for place, _ in made.swap_in], [page for _, page in made.swap_in]
-        return replace(made, swap_in=tuple(zip(places, reversed(pages), strict=True)))
+        pages = [move.destination for move in moves if move.kind is MoveKind.FROM_TIER]
+        back = (move._replace(destination=pages.pop()) if move.kind is MoveKind.FROM_TIER else move for move in moves)
+        return plan(self, chosen, tuple(back))
 
     patch.setattr(Planner, "plan", mutant)
 
@@ -143,16 +150,16 @@ def swaps_of_a_step_without_rows_are_lost(patch):
     step = Batcher.step
 
     def mutant(self):
-        draft = step(self)
-        if not draft.rows:
+        choice = step(self)
+        if not choice.rows:
             self._running.take_moves()
-        return draft
+        return choice
 
     patch.setattr(Batcher, "step", mutant)
 
 
-def swapped_places_are_never_given_back(patch):
-    patch.setattr(SwapSpace, "give_back", lambda self, places: None)
+def swap_slots_are_never_given_back(patch):
+    patch.setattr(SwapSpace, "give_back", lambda self, slots: None)
 
 
 def computed_tokens_are_kept_over_a_preemption(patch):
@@ -178,13 +185,13 @@ def a_step_has_one_token_too_many(patch):
 def a_sibling_starts_in_the_step_that_computes_the_prompt(patch):
     advance = Batcher._advance
 
-    def mutant(self, draft, sequence, count):
-        advance(self, draft, sequence, count)
-        if sequence in draft.computed:
-            draft.computed.remove(sequence)
+    def mutant(self, choice, sequence, count):
+        advance(self, choice, sequence, count)
+        if sequence in choice.computed:
+            choice.computed.remove(sequence)
             self._waiting.put_back(self._waiting.release(sequence))
 
-    def can_fork(self, draft, sequence):
+    def can_fork(self, choice, sequence):
         parent = sequence.parent
         ready = parent is not None and parent.status is Status.RUNNING and parent.num_computed >= parent.num_prompt
         return ready and sequence.num_output == 0
@@ -196,9 +203,9 @@ def a_sibling_starts_in_the_step_that_computes_the_prompt(patch):
 def a_step_that_preempted_admits(patch):
     admit = Batcher._admit
 
-    def mutant(self, draft, *, only_interactive):
-        draft.preempted = False
-        admit(self, draft, only_interactive=only_interactive)
+    def mutant(self, choice, *, only_interactive):
+        choice.preempted = False
+        admit(self, choice, only_interactive=only_interactive)
 
     patch.setattr(Batcher, "_admit", mutant)
 
@@ -234,11 +241,11 @@ def a_token_is_told_twice(patch):
 def the_first_of_all_may_be_preempted(patch):
     make_room = Preempter.make_room
 
-    def mutant(self, draft, sequence, num_tokens):
+    def mutant(self, choice, sequence, num_tokens):
         first = self._running.sequences[0]
-        if first is not sequence and first not in draft.settled:
-            self._preempt(draft, first)
-        return make_room(self, draft, sequence, num_tokens)
+        if first is not sequence and first not in choice.settled:
+            self._preempt(choice, first)
+        return make_room(self, choice, sequence, num_tokens)
 
     patch.setattr(Preempter, "make_room", mutant)
 
@@ -247,9 +254,9 @@ def what_is_to_be_scored_comes_from_the_cache(patch):
     match = RunningSet.match
 
     def mutant(self, sequence, *, fork):
-        targets, sequence.targets = sequence.targets, ()
+        reads, sequence.reads = sequence.reads, ()
         found = match(self, sequence, fork=fork)
-        sequence.targets = targets
+        sequence.reads = reads
         return found
 
     patch.setattr(RunningSet, "match", mutant)
@@ -260,26 +267,28 @@ def scoring_begins_anew_after_a_preemption(patch):
 
     def mutant(self, sequence, found, *, fork, expected):
         if sequence.num_preemptions:
-            sequence.num_scored = max(0, sequence.request.params.prompt_logprobs_start - 1)
+            sequence.num_read = max(0, sequence.request.params.prompt_logprobs_start - 1)
         start(self, sequence, found, fork=fork, expected=expected)
 
     patch.setattr(RunningSet, "start", mutant)
 
 
 def a_prompt_that_is_only_scored_gets_a_token(patch):
-    def mutant(self, sequence, score):
-        reason, _ = self._append(sequence, 1)
-        return Update(sequence.request.id, 1, reason=reason, score=score)
+    take = Scheduler._take_reading
 
-    patch.setattr(Scheduler, "_end_scored", mutant)
+    def mutant(self, sequence, reading, *, last):
+        for update in take(self, sequence, reading, last=last):
+            yield update if update.finish_reason is None else msgspec.structs.replace(update, token=1)
+
+    patch.setattr(Scheduler, "_take_reading", mutant)
 
 
 def windows_slide_while_a_step_is_planned(patch):
     """What a row of the step still reads is given to another one."""
     advance = Batcher._advance
 
-    def mutant(self, draft, sequence, count):
-        advance(self, draft, sequence, count)
+    def mutant(self, choice, sequence, count):
+        advance(self, choice, sequence, count)
         self._running.slide()
 
     patch.setattr(Batcher, "_advance", mutant)
@@ -357,7 +366,7 @@ MUTATIONS = {  # and what the checks say of each; None where they say nothing in
     a_copy_goes_the_other_way: f"{PREFIX}|{TENANT}|was never written",
     swapped_pages_come_back_in_another_order: f"{PREFIX}|{TENANT}",
     swaps_of_a_step_without_rows_are_lost: f"{PREFIX}|{TENANT}|was never written",
-    swapped_places_are_never_given_back: "taken places differ",
+    swap_slots_are_never_given_back: "taken swap slots differ",
     computed_tokens_are_kept_over_a_preemption: None,
     a_step_has_one_token_too_many: "more tokens than a step may have",
     a_sibling_starts_in_the_step_that_computes_the_prompt: f"{PREFIX}|{TENANT}|was never written",
@@ -391,13 +400,72 @@ WINDOW_MUTATIONS = {
 }
 
 
+def masks_are_of_the_row_before(patch):
+    fill = ScriptedGrammars.fill
+
+    def mutant(self, rows, masks):
+        errors = fill(self, rows, masks)
+        masks[:] = np.roll(masks, 1, axis=0)
+        return errors
+
+    patch.setattr(ScriptedGrammars, "fill", mutant)
+
+
+def masks_do_not_know_the_latest_token(patch):
+    """As if they were made when the step is submitted."""
+    accept = ScriptedConstraint.accept
+
+    def mutant(self, token):
+        self.now_allowed = partial(ScriptedConstraint.allowed, self, list(self._said))
+        return accept(self, token)
+
+    patch.setattr(ScriptedConstraint, "accept", mutant)
+
+
+def a_forced_token_too_many(patch):
+    forced = ScriptedConstraint.forced
+    patch.setattr(ScriptedConstraint, "forced", lambda self: [*forced(self), 7])
+
+
+def forced_tokens_come_in_another_order(patch):
+    forced = constraints._forced_behind
+    patch.setattr(constraints, "_forced_behind", lambda sequence: forced(sequence)[::-1])
+
+
+def forced_tokens_are_computed_and_not_told(patch):
+    patch.setattr(Scheduler, "_follow", lambda self, sequence: iter(()))
+
+
+CONSTRAINED = range(8)
+MASK_MUTATIONS = {
+    masks_are_of_the_row_before: None,
+    masks_do_not_know_the_latest_token: None,
+    a_forced_token_too_many: None,
+    forced_tokens_come_in_another_order: None,
+    forced_tokens_are_computed_and_not_told: None,
+}
+
+
+def test_constrained_sequences_pass_and_are_forced():
+    engines = [run_script(seed, grammars=True) for seed in CONSTRAINED]
+    assert sum(len(checked.events) for checked in engines) > 50
+    assert sum(checked.scheduler.counts().forced_tokens for checked in engines) > 200
+
+
+@pytest.mark.parametrize(("mutate", "message"), MASK_MUTATIONS.items(), ids=[mutate.__name__ for mutate in MASK_MUTATIONS])
+def test_a_mutation_of_masks_is_caught(mutate, message, monkeypatch):
+    mutate(monkeypatch)
+    with pytest.raises(AssertionError, match=message):
+        deque((run_script(seed, grammars=True) for seed in CONSTRAINED), maxlen=0)
+
+
 def test_unbroken_code_passes_and_meets_everything():
     engines = [run_script(seed) for seed in SEEDS]
     plans = [plan for checked in engines for plan in checked.executor.plans]
     assert sum(checked.num_operations for checked in engines) > 1000
     assert sum(len(checked.events) for checked in engines) > 50
     assert sum(event.swapped for checked in engines for event in checked.events) > 10
-    assert sum(len(plan.copies) for plan in plans) > 10
+    assert sum(len(moved(plan, MoveKind.COPY)) for plan in plans) > 10
     assert sum(checked.cache.hit_tokens for checked in engines) > 200
     assert all(sum(getattr(checked, end) for checked in engines) > 10 for end in ("finished", "aborted", "refused", "failed"))
 
@@ -414,7 +482,7 @@ def test_windows_pass_and_meet_everything():
     plans = [plan for checked in engines for plan in checked.executor.plans]
     assert sum(len(checked.events) for checked in engines) > 50
     assert sum(event.swapped for checked in engines for event in checked.events) > 10
-    assert sum(len(plan.copies) for plan in plans) > 10
+    assert sum(len(moved(plan, MoveKind.COPY)) for plan in plans) > 10
     assert sum(checked.cache.hit_tokens for checked in engines) > 200
 
 

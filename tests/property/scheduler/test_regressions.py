@@ -1,5 +1,7 @@
 """What random operations found, as short scripts: each failed once."""
 
+from typing import Any
+
 from jaxserve.config.fields import SchedulerConfig
 from jaxserve.config.policies import Policies, TenantPolicy
 from jaxserve.types import RequestOptions, ServiceClass
@@ -9,17 +11,16 @@ from tests.support.watched_parts import Setup, Wish
 BATCH, FREE, PAID = ServiceClass.BATCH, ServiceClass.INTERACTIVE_FREE, ServiceClass.INTERACTIVE_PAID
 
 
-def engine(policies=None, page_size=1, swap_places=0, **config):
+def engine(policies=None, page_size=1, swap_slots=0, **config: Any):
     """Pages for forty tokens."""
     settings = {"max_num_batched_tokens": 64, "growth_reserve": 0.0, "itl_target_ms": 0.0, "overlap": False} | config
-    config = SchedulerConfig(low_watermark=0.0, high_watermark=0.0, **settings)
     return CheckedEngine(
         Setup(
-            config=config,
+            config=SchedulerConfig(low_watermark=0.0, high_watermark=0.0, **settings),
             policies=policies or Policies(),
             num_pages=40 // page_size + 1,
             page_size=page_size,
-            swap_places=swap_places,
+            swap_slots=swap_slots,
         )
     )
 
@@ -106,7 +107,7 @@ def test_batch_decodes_that_waited_long_are_in_a_step_once():
 
 
 def test_pages_that_swap_while_nothing_else_runs_reach_their_places():
-    checked = engine(swap_places=40)
+    checked = engine(swap_slots=40)
     checked.add(wish(1, 20, 10, BATCH))
     steps(checked, 2)
     checked.add(wish(2, 25, 3))

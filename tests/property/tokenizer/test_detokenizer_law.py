@@ -62,7 +62,7 @@ def library_decode(sample_: Sample, ids: list[int], *, skip: bool) -> str | None
     known = [i for i in ids if i < model.get_piece_size()]
     if len(known) != len(ids) or (not skip and any(model.is_control(i) or model.is_unknown(i) for i in ids)):
         return None
-    return model.decode([i for i in ids if i not in sample_.ours.special_token_ids])
+    return str(model.decode([i for i in ids if i not in sample_.ours.special_token_ids]))
 
 
 def is_partly_valid_run(sample_: Sample, ids: list[int], skip: bool) -> bool:

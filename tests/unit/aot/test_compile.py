@@ -3,18 +3,24 @@
 import json
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from jaxserve import compile as command
-from jaxserve.aot.build import Result, compile_for
+from jaxserve.aot.build import CompiledStep, Result, compile_for
 from jaxserve.aot.settings import TargetConfig
 from jaxserve.errors import ConfigError
+from jaxserve.executor.lowering import Lowering
+from jaxserve.executor.memory import count_bytes
 from jaxserve.executor.program_bundle import read_manifest
+from jaxserve.models.registry import decoder_config
+from sharding import EXPERT, make_mesh
 
 LAYERS = 2
-# What a decode step on several H100s may launch: counted, not to grow. All of it is one command buffer.
-KERNELS, KERNELS_A_LAYER = 12, 11
+# What a decode step on several H100s may launch: counted, not to grow. Each of its halves is one command buffer.
+# With cosines and sines, written once a step for the kernel that rotates. So few heads a device are padded for attention.
+KERNELS, KERNELS_A_LAYER = 17, 11
 MODEL = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
@@ -55,6 +61,23 @@ LATENT |= {
     "torch_dtype": "bfloat16",
 }
 
+
+class NotCompiled(Exception):
+    """What compiling a step would start with."""
+
+
+MOE = {
+    **MODEL,
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "model_type": "qwen3_moe",
+    "num_experts": 32,
+    "num_experts_per_tok": 4,
+    "moe_intermediate_size": 512,
+    "norm_topk_prob": True,
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": [],
+}
+
 needs_plugin = pytest.mark.skipif(
     find_spec("jax_cuda13_plugin") is None, reason="NOT COMPILED FOR GPUS: jax-cuda13-plugin is missing (Python 3.12 and later)"
 )
@@ -67,9 +90,9 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(directory)
 
 
-def compiled(checkpoint: str, tp: int, **settings: object) -> Result:
-    seen = []
-    config = TargetConfig(model=checkpoint, target=f"h100:{tp}", tp=tp, max_num_seqs=8, **settings)
+def compiled(checkpoint: str, tp: int, variants: str = "greedy", **settings: Any) -> Result:
+    seen: list[CompiledStep] = []
+    config = TargetConfig(model=checkpoint, target=f"h100:{tp}", tp=tp, max_num_seqs=8, variants=variants, **settings)
     result = compile_for(config, seen.append)
     assert tuple(seen) == result.steps
     return result
@@ -85,10 +108,69 @@ def test_decode_step_has_two_all_reduces_a_layer_and_copies_nothing(checkpoint: 
     assert step.facts.cache_copies == ()
     assert step.facts.weights_read_again == ()
     assert step.state_in_place
+    assert step.launches is not None
     assert step.launches.whole
     assert step.launches.kernels <= KERNELS + KERNELS_A_LAYER * LAYERS
-    at_every_step = [entry.kind for entry in step.facts.collectives if entry.when == "always"]
-    assert set(at_every_step) == {"all-reduce"}
+    assert {entry.kind for entry in step.forward.facts.collectives} == {"all-reduce"}
+
+
+def check_straight(step: CompiledStep) -> None:
+    """Whatever its rows need: each half of a step is one command buffer, and nothing in it makes the host wait."""
+    assert list(step.choices) == ["greedy", "random", "logprobs", "truncated", "penalized", "general"]
+    for half in step.halves:
+        assert half.launches is not None
+        assert half.launches.whole, half.name
+        assert half.launches.command_buffers == 1, half.name
+        assert (half.facts.sorts, half.facts.conditionals, half.facts.exchanges_in_loops) == ((), 0, 0), half.name
+
+
+PASSES = 8  # of 3 to 4 bits of the float that is sought
+# The largest, what a prefix weighs and which of equals it takes, for top-k and top-p; the tokens that are best.
+EXCHANGES = 1 + 2 * (PASSES + 1) + 1
+
+
+@needs_plugin
+def test_no_step_sorts_branches_or_waits_and_truncation_takes_few_passes(checkpoint: str) -> None:
+    """With a vocabulary as large as real ones, for which XLA would sort by CUB: deviceless, it refuses to compile that."""
+    (Path(checkpoint) / "wide").mkdir()
+    (Path(checkpoint) / "wide" / "config.json").write_text(json.dumps({**MODEL, "vocab_size": 128_256, "num_hidden_layers": 1}))
+    (step,) = compiled(f"{checkpoint}/wide", 8, variants="all", rows="8", tokens="none").steps
+    check_straight(step)
+    exchanges = {name: sum(entry.count for entry in choice.facts.collectives) for name, choice in step.choices.items()}
+    assert exchanges["greedy"] == 1
+    assert exchanges["random"] == 2
+    assert exchanges["truncated"] <= EXCHANGES
+
+
+@needs_plugin
+@pytest.mark.parametrize(("model", "tp"), [(MODEL, 1), (MOE, 1), (MOE, 8), (LATENT, 2)], ids=lambda value: str(value)[:30])
+def test_no_family_sorts_branches_or_waits(model: dict[str, Any], tp: int, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({**model, "num_hidden_layers": 2}))
+    halves = [step.forward for step in compiled(str(tmp_path), tp, rows="8", tokens="256").steps]
+    assert len(halves) == 2
+    for half in halves:
+        assert half.launches is not None
+        assert half.launches.whole, half.name
+        assert (half.facts.sorts, half.facts.conditionals, half.facts.exchanges_in_loops) == ((), 0, 0), half.name
+
+
+@needs_plugin
+@pytest.mark.parametrize("tp", [1, 2])
+def test_a_step_with_matrices_in_int8_exchanges_no_more(checkpoint: str, tp: int) -> None:
+    """Numbers are made of bytes inside the products: no matrix is written in another dtype."""
+    result, plain = (compiled(checkpoint, tp, rows="4", tokens="none", quantization=name) for name in ("int8", "none"))
+    (step,), (same,) = result.steps, plain.steps
+    assert step.facts.collectives == same.facts.collectives
+    assert step.facts.weight_copies == step.facts.weights_read_again == step.facts.cache_copies == ()
+    assert step.launches is not None
+    assert same.launches is not None
+    # One a layer: what scales the product of queries and keys also rotated them, and now a kernel does that for both.
+    assert step.launches.kernels <= same.launches.kernels + LAYERS
+    assert step.temporary <= same.temporary
+    engine = result.config.engine()
+    model = decoder_config(MODEL)
+    held = count_bytes(model, make_mesh(tp), engine, "bfloat16", "bfloat16")
+    assert result.ledger.weights == held.weights < plain.ledger.weights
 
 
 @needs_plugin
@@ -99,7 +181,41 @@ def test_latent_attention_and_experts_on_eight_gpus(tmp_path: Path) -> None:
     assert step.facts.activation_all_reduces == 2 * LAYERS + 1
     assert step.facts.weight_copies == step.facts.cache_copies == ()
     assert step.state_in_place
-    assert {entry.kind for entry in step.facts.collectives if entry.when == "always"} == {"all-reduce"}
+    assert {entry.kind for entry in step.forward.facts.collectives} == {"all-reduce"}
+
+
+@needs_plugin
+@pytest.mark.parametrize(("rows", "tokens", "kernels"), [("4", "none", 53), ("none", "64", 57)], ids=["decode", "prompts"])
+def test_latent_attention_is_kernels_and_no_loop(tmp_path: Path, rows: str, tokens: str, kernels: int) -> None:
+    """Of all kernels of a step of two dense layers one a layer is attention; a loop of them took 20 more, and 64 with prompts."""
+    (tmp_path / "config.json").write_text(json.dumps(LATENT | {"first_k_dense_replace": LAYERS}))
+    (step,) = compiled(str(tmp_path), 1, rows=rows, tokens=tokens).steps
+    assert step.launches is not None
+    assert step.launches.whole
+    assert step.launches.kernels <= kernels
+
+
+@needs_plugin
+@pytest.mark.parametrize(("ep", "groups"), [(None, 2), (1, 1)])
+def test_experts_too_narrow_to_divide_are_shared_by_groups(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, ep: int | None, groups: int
+) -> None:
+    """Half of an expert has 32 columns; asked for all the same, it is said to be slow."""
+
+    def refuse(lowering: Lowering, *_: Any, **__: Any) -> None:
+        assert lowering.mesh.shape[EXPERT] == groups
+        raise NotCompiled
+
+    monkeypatch.setattr("jaxserve.aot.build._compile_half", refuse)
+    (tmp_path / "config.json").write_text(json.dumps(LATENT | {"moe_intermediate_size": 64}))
+    with pytest.raises(NotCompiled):
+        compiled(str(tmp_path), 2, ep=ep, rows="4", tokens="none")
+    slow = (
+        "slow on gpu of compute capability 9.0, for want of a kernel: products of experts "
+        "(not in mosaic_gpu: the width of rows must be a multiple of 64, not 32)"
+    )
+    said = [record.message for record in caplog.records if record.name == "jaxserve.aot.build"]
+    assert said == ([] if ep is None else [slow])
 
 
 @needs_plugin
@@ -127,6 +243,11 @@ def test_more_devices_than_the_target_has() -> None:
         compile_for(TargetConfig(model="llama-3-8b", target="h100:4", tp=8), print)
 
 
+def test_a_variant_that_there_is_not() -> None:
+    with pytest.raises(ConfigError, match="variants names greed; there are general"):
+        compile_for(TargetConfig(model="llama-3-8b", target="cpu", layers=1, variants="general,greed"), print)
+
+
 def test_groups_of_devices_for_experts_that_there_are_not() -> None:
     with pytest.raises(ConfigError, match="expert_parallel_size 2: LlamaForCausalLM has no experts"):
         compile_for(TargetConfig(model="llama-3-8b", target="cpu:2", tp=2, ep=2), print)
@@ -147,15 +268,19 @@ def test_the_door_says_what_is_wrong_in_one_line(capsys: pytest.CaptureFixture[s
 
 @needs_plugin
 def test_programs_of_a_gpu_are_saved_with_what_they_are_for(checkpoint: str, tmp_path: Path) -> None:
-    config = TargetConfig(
-        model=checkpoint, target="h100:2", tp=2, max_num_seqs=8, rows="4", tokens="none", num_pages=99, layers=1
-    )
-    result = compile_for(config, lambda step: None, tmp_path)
+    measured, programs = tmp_path / "measured", tmp_path / "programs"
+    measured.mkdir()
+    (measured / "kernel.pb").write_bytes(b"of a GPU")
+    of_model: dict[str, Any] = {"model": checkpoint, "layers": 1, "max_num_seqs": 8, "num_pages": 99}
+    of_model |= {"rows": "4", "tokens": "none", "variants": "greedy,general"}
+    config = TargetConfig(**of_model, target="h100:2", tp=2, autotune_results=str(measured))
+    result = compile_for(config, lambda step: None, programs)
     assert result.num_pages == 99
     assert result.saved is not None
-    assert result.saved.names == ("step_4x4", "score", "load_row", "copy_pages", "expert_tokens")
+    others = ("prompt_logprobs", "load_row", "copy_pages", "expert_tokens")
+    assert result.saved.names == ("choose_4_greedy", "choose_4_general", "forward_4x4", *others)
     assert result.steps[0].launches is None, "a dump's path would be in the program"
-    manifest = read_manifest(tmp_path)
+    manifest = read_manifest(programs)
     assert manifest is not None
     assert (manifest.num_pages, sorted(manifest.programs)) == (99, sorted(result.saved.names))
     expected = {
@@ -173,7 +298,9 @@ def test_programs_of_a_gpu_are_saved_with_what_they_are_for(checkpoint: str, tmp
     }
     assert {name: manifest.engine[name] for name in expected} == expected
     assert "xla_gpu_enable_command_buffer" in manifest.engine["compiler_options"]
-    assert result.saved.bytes == sum(file.stat().st_size for file in tmp_path.glob("*.program"))
+    beside = [path.read_bytes() for path in (programs / "autotune_results").iterdir()]
+    assert beside == [b"of a GPU"]
+    assert result.saved.bytes == sum(file.stat().st_size for file in programs.glob("*.program"))
 
 
 @needs_plugin
@@ -185,7 +312,9 @@ def test_more_pages_than_memory_has_are_refused() -> None:
 
 def test_this_machines_cpus_are_a_target_too(checkpoint: str) -> None:
     """With the pages that an engine would choose here: all that two sequences could ever use."""
-    config = TargetConfig(model=checkpoint, target="cpu:2", tp=2, max_num_seqs=2, rows="2", tokens="none", dtype="float32")
+    config = TargetConfig(
+        model=checkpoint, target="cpu:2", tp=2, max_num_seqs=2, rows="2", tokens="none", variants="greedy", dtype="float32"
+    )
     result = compile_for(config, lambda step: None)
     assert (result.dtype, result.num_pages, result.on_gpu) == ("float32", 2 * 256 // 16 + 1, False)
     (step,) = result.steps
@@ -214,17 +343,17 @@ def test_the_door_saves_programs_of_cpus(checkpoint: str, tmp_path: Path, capsys
     printed, _ = capsys.readouterr()
     assert "this machine's CPU x1" in printed
     assert "the programs' KV cache: 33 pages of 16 tokens" in printed
-    assert "saved 5 programs" in printed
+    assert "saved 6 programs" in printed
     assert "not counted" in printed
     assert "tokens that the KV cache holds" not in printed
-    assert (tmp_path / "programs" / "step_2x2.program").is_file()
+    assert (tmp_path / "programs" / "forward_2x2.program").is_file()
 
 
 @needs_plugin
 def test_the_door_prints_a_table_and_writes_json(checkpoint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "result.json"
-    arguments = [checkpoint, "--target", "h200:1", "--rows", "2", "--tokens", "none", "--layers", "1", "--json", str(file)]
-    assert command.main(arguments) == 0
+    shapes = ["--rows", "2", "--tokens", "none", "--layers", "1", "--variants", "greedy,random"]
+    assert command.main([checkpoint, "--target", "h200:1", *shapes, "--json", str(file)]) == 0
     printed, told = capsys.readouterr()
     assert "1 layers" in printed
     assert "NVIDIA H200 x1" in printed

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxserve.aot.facts import Collective, read_facts
+from jaxserve.aot.facts import Collective, Facts, read_facts
 from jaxserve.aot.hlo import Array, Module
 from jaxserve.aot.thunks import Launches, parse_launches, read_launches
 
@@ -81,7 +81,7 @@ MORE
 """
 
 
-def facts(*more: str):
+def facts(*more: str) -> Facts:
     module = Module.parse(HLO.replace("MORE", "\n".join(f"  {line}" for line in more)))
     return read_facts(module, tokens=4, hidden_size=32, cache_elements=3200)
 

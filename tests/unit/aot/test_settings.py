@@ -3,10 +3,11 @@
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from jaxserve.aot.ledger import Ledger
+from jaxserve.aot.ledger import CompiledMemory
 from jaxserve.aot.settings import TargetConfig
 from jaxserve.aot.shapes import decoder, known_decoder
 from jaxserve.config.fields import EngineConfig
@@ -57,7 +58,7 @@ def test_a_checkpoint_directory_is_read() -> None:
         ({"gpu_memory_fraction": 1.5}, "gpu_memory_fraction must be in"),
     ],
 )
-def test_settings_that_make_no_sense(settings: dict[str, object], message: str) -> None:
+def test_settings_that_make_no_sense(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         TargetConfig(**settings)
 
@@ -65,7 +66,7 @@ def test_settings_that_make_no_sense(settings: dict[str, object], message: str) 
 GRID = BucketGrid.for_platform("gpu", max_rows=64, max_tokens=128)
 
 
-def buckets(**settings: object) -> list[tuple[int, int]]:
+def buckets(**settings: Any) -> list[tuple[int, int]]:
     config = TargetConfig(max_num_seqs=64, max_num_batched_tokens=128, **settings)
     return [(bucket.tokens, bucket.rows) for bucket in config.buckets(GRID)]
 
@@ -120,7 +121,7 @@ def test_the_settings_reach_the_engine() -> None:
     assert config.engine() == engine
 
 
-LEDGER = Ledger(memory=100_000, usable=90_000, weights=50_000, state=4_000, temporary=6_000, token=10)
+LEDGER = CompiledMemory(memory=100_000, usable=90_000, weights=50_000, state=4_000, temporary=6_000, token=10)
 
 
 def test_what_is_left_is_cache() -> None:
@@ -132,6 +133,6 @@ def test_room_for_one_sequence() -> None:
     LEDGER.require_room(3_000, target="h100:1")
     with pytest.raises(ConfigError, match=r"h100:1 is too small: 0\.00 GB short on each GPU"):
         LEDGER.require_room(3_001, target="h100:1")
-    big = Ledger(memory=80 * 10**9, usable=72 * 10**9, weights=141 * 10**9, state=10**9, temporary=2 * 10**9, token=10**5)
+    big = CompiledMemory(memory=80 * 10**9, usable=72 * 10**9, weights=141 * 10**9, state=10**9, temporary=2 * 10**9, token=10**5)
     with pytest.raises(ConfigError, match=r"too small: 72\.80 GB short.*weights take 141\.00, state 1\.00, workspace 2\.00"):
         big.require_room(8_000, target="h100:1")

@@ -5,11 +5,18 @@ from importlib.util import find_spec
 
 import pytest
 
-from jaxserve.aot.target import Target, gpu_names
+from jaxserve.aot.target import Gpu, Target, gpu_names
 from jaxserve.errors import ConfigError
 from jaxserve.planner import catalogue
 
-H100 = Target.parse("h100").gpu.description()
+
+def gpu_of(name: str) -> Gpu:
+    gpu = Target.parse(name).gpu
+    assert gpu is not None
+    return gpu
+
+
+H100 = gpu_of("h100").description()
 
 
 @pytest.mark.parametrize(("text", "count"), [("h100:8", 8), ("h100", 1), ("h100:1", 1)])
@@ -27,7 +34,7 @@ def test_parse_refuses(text: str) -> None:
 @pytest.mark.parametrize("name", gpu_names())
 def test_figures_agree_with_the_planner(name: str) -> None:
     """Two tables of the same hardware; the driver gives programs less than it reports, or the same."""
-    gpu = Target.parse(name).gpu
+    gpu = gpu_of(name)
     known = catalogue.hardware("a100-80" if name == "a100" else name)
     assert 0.98 < gpu.memory_bytes / (known.hbm_mib * 2**20) <= 1.0
     assert gpu.bandwidth / 1e9 == pytest.approx(known.bandwidth_gb_s, rel=0.05)
@@ -40,7 +47,7 @@ def test_tensor_cores_as_xla_counts_them() -> None:
     """A quarter of the core a unit, in multiply-adds a clock: 512 of bfloat16 on an H100, twice FP8, half TF32."""
     rates = dict(re.findall(r"key: (\d+) value { clock_rate_ghz: 1\.83 units_per_core: 4 ops_per_clock: (\d+) }", H100))
     assert rates == {"10": "512", "11": "256", "16": "512", "19": "1024", "20": "1024"}
-    assert "key: 20" not in Target.parse("a100").gpu.description()
+    assert "key: 20" not in gpu_of("a100").description()
 
 
 @pytest.mark.skipif(find_spec("jax_cuda13_plugin") is None, reason="NOT COMPILED FOR GPUS: jax-cuda13-plugin is missing")
@@ -49,4 +56,4 @@ def test_compiler_takes_the_description(name: str, capability: str) -> None:
     devices = Target.parse(f"{name}:4").devices()
     assert len(devices) == 4
     assert devices[0].compute_capability == capability
-    assert devices[0].device_kind == Target.parse(name).gpu.name
+    assert devices[0].device_kind == gpu_of(name).name

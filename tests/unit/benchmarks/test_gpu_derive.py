@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.gpu import derive, plots, report
+from benchmarks.gpu import derive, plots, predict, report
 
 COPY = 4e12  # bytes a second
 MATMUL = 8e14
@@ -47,7 +47,8 @@ def result(decode_share=0.9, prefill_share=0.8, step=1.2, gap=0.04):
                         "context": 1024,
                         "devices": 1,
                         "seconds": roofline * step,
-                        "device": {"seconds": roofline * step * (1 - gap)},
+                        "device": {"seconds": roofline * step * (1 - gap), "host_seconds": 1e-4},
+                        "choice": "greedy",
                         "weight_bytes": weight_bytes,
                         "kv_bytes": engine_kv,
                         "flops": 10**12,
@@ -107,6 +108,32 @@ def test_a_device_that_is_not_faster_than_the_loop_leaves_no_gap():
     assert step["host_gap"] == 0.0
 
 
+def test_a_submit_that_blocks_tells_no_gap():
+    blocking = result()
+    device = blocking["sections"]["engine"]["figures"][0]["device"]
+    device["host_seconds"] = 0.9 * device["seconds"]
+    (step,) = derive.steps(blocking)
+    assert step["host_gap"] is None
+    assert derive.targets(blocking)[3].met is None
+
+
+def test_predictions_stand_beside_what_was_measured():
+    found = predict.of_device("NVIDIA H200")
+    assert predict.of_device("NVIDIA GeForce 256") == []
+    assert all(0 < one.seconds < 1 and 0 < one.reach < 1 for one in found)
+    (decode,) = [one for one in found if one.section == "decode" and (one.case["rows"], one.case["context"]) == (64, 4096)]
+    keys = 64 * 4096 * 2 * 8 * 128 * 2  # both bfloat16
+    assert keys / 4.8e12 < decode.seconds < decode.reach < keys / 4.8e12 / 0.7
+    measured = result()
+    (ours, xla), engine = measured["sections"]["decode"]["figures"], measured["sections"]["engine"]["figures"][0]
+    assert predict.find("decode", ours, found) == decode
+    assert predict.find("decode", xla, found) is None
+    step = predict.find("engine", engine, found)
+    assert step is not None
+    assert step.case["rows"] == 64
+    assert f"{ours['seconds'] / decode.seconds:.2f}" in report.text(measured)
+
+
 def test_what_was_not_measured_meets_nothing():
     found = derive.targets({"sections": {}})
     assert [(target.value, target.met) for target in found] == [(None, None)] * 4
@@ -123,6 +150,56 @@ def test_the_report_names_figures_peers_errors_and_what_was_left_out():
     assert "- transformers: its 70 s were over" in text
     assert "- sharded: there is one device" in text
     assert "rehearsal" not in text
+
+
+def test_flashinfer_stands_beside_our_kernels_on_the_same_batch():
+    measured = result()
+    prefill = {"rows": 1, "queries": 8192, "context": 8192, "implementation": "flashinfer", "flops": 10**12, "seconds": 2e-3}
+    shape = {"shape": "64 x 1024 at TP=8", "implementation": "flashinfer", "kv_bytes": 4e8, "seconds": 2e-4}
+    ours = shape | {"implementation": "mosaic_gpu", "seconds": 1e-4}
+    measured["sections"]["shapes"] = {"figures": [ours]}
+    measured["sections"]["flashinfer"] = {"figures": [_decode("flashinfer", 10**9, 5e-4), prefill, shape]}
+    text = report.text(measured)
+    assert "| 64 x 4096 | 298.3 | 1073.7 | 500.0 | 90% / 25% / 50% |" in text
+    assert "| 8192 on 8192 | flashinfer | 2.000 | 500 | 50% |" in text
+    assert "| 64 x 1024 at TP=8 | mosaic_gpu | 100.0 | 100% |\n| 64 x 1024 at TP=8 | flashinfer | 200.0 | 50% |" in text
+    assert [target.met for target in derive.targets(measured)] == [True] * 4
+
+
+def test_the_second_commands_figures_join_those_of_the_first():
+    measured = result()
+    other = _decode("mosaic_gpu", 10**9, 1e-3) | {"context": 512}
+    measured["sections"]["more_decode"] = {"figures": [other]}
+    assert [figure["context"] for figure in derive.decodes(measured)] == [4096, 4096, 512]
+
+
+def test_all_reduces_stand_beside_each_other_by_size():
+    measured = result()
+    labels = {"bytes": 2**20, "devices": 8}
+    figures = [labels | {"way": "NCCL", "seconds": 2e-5}, labels | {"way": "symmetric", "seconds": 1.5e-5}]
+    measured["sections"]["all_reduce"] = {"figures": [*figures, labels | {"bytes": 2**21, "way": "NCCL", "seconds": 3e-5}]}
+    text = report.text(measured)
+    assert "| 1.05 on 8 | 20.0 us | 15.0 us | symmetric |\n| 2.10 on 8 | 30.0 us | - | NCCL |" in text
+    assert "| all_reduce: 1048576, NCCL, 8 |" in text, "beside what was expected"
+
+
+def test_what_the_engine_shows_is_said_in_lines():
+    measured = result()
+    engine = measured["sections"]["engine"]["figures"]
+    device = {"seconds": 0.057, "host_seconds": 1e-3}
+    engine.append({"what": "alternating", "rows": 63, "prompt": 1985, "devices": 1, "seconds": 0.06, "device": device})
+    engine.append({"what": "launches", "rows": 64, "command_buffers": 2, "single": 1, "kernels": 342, "programs": 2})
+    start = {"what": "start", "loaded": 9, "compiled": ["copy_pages"], "compile_seconds": 1.5}
+    tokens = {"what": "tokens", "sequences": 4, "same": 3}
+    measured["sections"]["saved"] = {"figures": [start, tokens]}
+    tuning = {"rows": 64, "layers": 4, "seconds": 1e-3, "compile_seconds": 30.0, "files_before": 0, "files": 20}
+    measured["sections"]["autotune"] = {"figures": [tuning | {"variant": "measured"}]}
+    text = report.text(measured)
+    assert "60.00 ms for both, the device 57.00 ms, host gap 5.0%." in text
+    assert "A step of 64 rows is 2 programs: 2 command buffers and 1 launches beside them, 342 kernels." in text
+    assert "From saved programs (9 loaded, compiled: copy_pages): 1.5 s in place of compiling." in text
+    assert "Its tokens are the same in 3 of 4 sequences." in text
+    assert "| measured | 64 | 4 | 30.0 | 1.00 | 0 before, 20 after |" in text
 
 
 def test_plots_are_drawn_of_what_there_is(tmp_path):

@@ -1,5 +1,6 @@
 """What the GPU benchmark times is what it says: the programs, their arguments, the bytes and operations it counts."""
 
+import time
 from dataclasses import replace
 
 import jax
@@ -7,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from benchmarks.gpu import engine, parity, tiles, timing
+from benchmarks.gpu import all_reduce, autotune, engine, launches, parity, saved, serving, shapes, tiles
 from benchmarks.gpu.cases import Attention, cache_shape, decode_cases, dense, paged, prefill_cases, writes
 from benchmarks.gpu.pages import pool_pages, random_array, table_sets
 from benchmarks.gpu.programs import compile_all
@@ -15,6 +16,7 @@ from benchmarks.gpu.sizes import FULL, REHEARSAL, Heads
 from benchmarks.gpu.timing import Pace, time_calls
 from jaxserve.aot.target import Target as CompileTarget
 from jaxserve.errors import ConfigError
+from jaxserve.executor.compile_cache import nothing_kept
 from pallas_kernels.registry import Target
 
 TINY = replace(REHEARSAL, kernels=("xla",))
@@ -50,8 +52,8 @@ def test_a_program_that_the_host_paces_is_said_to_be(monkeypatch, waiting, bound
         now[0] += waiting
         return state
 
-    monkeypatch.setattr(timing.time, "perf_counter", lambda: now[0])
-    monkeypatch.setattr(timing.jax, "block_until_ready", wait)
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(jax, "block_until_ready", wait)
     figure, _ = time_calls(call, jnp.zeros(1), Pace(probes=4, batch_seconds=0.0, repeats=3), operations=2)
     assert (figure["seconds"], figure["host_seconds"]) == ((1.0 + waiting) / 2, 0.5)
     assert figure["host_bound"] is bound
@@ -75,7 +77,8 @@ def test_bytes_and_operations_by_hand():
 
 
 def test_short_decodes_share_a_program_and_long_ones_do_not():
-    by_case = {(case.rows, case.context): case.operations for case in decode_cases(FULL, FULL.decodes)}
+    cases = decode_cases(FULL, FULL.decodes + FULL.more_decodes)
+    by_case = {(case.rows, case.context): case.operations for case in cases}
     assert by_case[1, 512] == FULL.operations
     assert by_case[64, 4096] == 2
     assert by_case[256, 32768] == 1
@@ -121,11 +124,37 @@ def test_writes_are_in_place_and_where_they_should_be():
     compiled = program.compile(jax.devices()[0])
     cache = random_array(program.shapes[0])
     k, v = (jnp.full(shape.shape, value, shape.dtype) for shape, value in zip(program.shapes[1:3], (7, 8), strict=True))
-    assert compiled.memory_analysis().alias_size_in_bytes == cache.nbytes
+    memory = compiled.memory_analysis()
+    assert memory is not None
+    assert memory.alias_size_in_bytes == cache.nbytes
     before = np.asarray(cache, np.float32)
     after = compiled(cache, k, v, jnp.array([16, 40], jnp.int32), jnp.array([17, 90], jnp.int32))
     changed = {(page, offset) for _, page, _, _, offset, _ in np.argwhere(np.asarray(after, np.float32) != before)}
     assert changed == {(1, 0), (2, 8), (1, 1), (5, 10)}
+
+
+def test_uneven_rows_with_drafts_on_larger_pages_are_attended_to_in_every_kernel():
+    (shape,) = TINY.shapes
+    assert shapes.kv_bytes(shape) == (33 + 9) * 2 * 64 * 2
+    assert shapes.pages(shape) == 5 + 2
+    one, other = shapes.tables(shape, 2)
+    used = np.concatenate([np.asarray(table)[row, :count] for table in (one, other) for row, count in enumerate((5, 2))])
+    assert sorted(used) == list(range(1, 15)), "each page once, and never the null page"
+    assert not np.asarray(one)[1, 2:].any()
+    figures = [task.labels | task.measure() for task in shapes.tasks(TINY)]
+    assert [figure["implementation"] for figure in figures] == list(TINY.kernels)
+    assert all(figure["seconds"] > 0 and figure["kv_bytes"] == shapes.kv_bytes(shape) for figure in figures)
+
+
+@pytest.mark.parametrize("way", all_reduce.WAYS)
+def test_all_reduces_follow_each_other_over_all_devices(way):
+    message = all_reduce.Message(64, way, tuple(jax.devices()[:2]))
+    x = np.random.default_rng(0).standard_normal((2, 32)).astype(jnp.bfloat16)
+    want = x.astype(np.float32)
+    for _ in range(all_reduce.CHAIN):
+        want = 0.25 * want.sum(axis=0) + 0.5 * x.astype(np.float32)
+    got = message.compile()(jax.device_put(x, message.sharding))
+    np.testing.assert_allclose(np.asarray(got, np.float32), want, atol=0.05)
 
 
 def test_what_cannot_be_compiled_fails_alone():
@@ -152,7 +181,7 @@ def test_every_tile_size_makes_a_kernel_of_its_own():
     except ConfigError as error:
         pytest.skip(f"NOT CHECKED: {error}")
     case = decode_cases(FULL, ((4, 8192),))[0]
-    changes = [{}, {"split_keys": 512}]
+    changes = [{}, {"least_blocks": 8}]
     texts = {tiles.lower(tiles.Variant(replace(case, operations=1), change), FULL, 4097, device).as_text() for change in changes}
     assert len(texts) == 2
     fields = {field for variant in tiles.variants(FULL) for field in variant.change}
@@ -160,12 +189,16 @@ def test_every_tile_size_makes_a_kernel_of_its_own():
 
 
 @pytest.fixture(scope="module")
-def figures():
-    return {task.labels["what"]: task.labels | task.measure() for task in engine.tasks(TINY)}
+def figures(tmp_path_factory):
+    """Of the engine's section by what was measured, and of the section after it, which starts from saved programs."""
+    sizes = replace(TINY, scratch=tmp_path_factory.mktemp("scratch"))
+    with nothing_kept():
+        found = {task.labels["what"]: task.labels | task.measure() for task in serving.tasks(sizes)}
+        return found, {task.labels["what"]: task.labels | task.measure() for task in saved.tasks(sizes)}
 
 
 def test_the_engine_decodes_all_rows_together(figures):
-    sizes, decode = TINY.engine, figures["decode"]
+    sizes, decode = TINY.engine, figures[0]["decode"]
     decoder = sizes.decoder()
     assert decode["rows"] == max(sizes.rows)
     assert decode["bucket_misses"] == 0
@@ -177,16 +210,55 @@ def test_the_engine_decodes_all_rows_together(figures):
 
 
 def test_the_engine_tells_start_and_first_token(figures):
-    assert figures["start"]["steps"] == ["2x2", "4x4", "64x4"]
-    assert len(figures["first token"]["raw"]) == TINY.engine.prompts - 1
+    assert figures[0]["start"]["steps"] == ["4x4", "64x4"]
+    assert len(figures[0]["first token"]["raw"]) == TINY.engine.prompts - 1
 
 
-def test_the_real_engine_fits_an_h100():
-    sizes = FULL.engine
+def test_prompts_come_between_decode_steps(figures):
+    rounds = figures[0]["alternating"]
+    assert (rounds["rows"], rounds["prompt"]) == (3, 61)
+    assert len(rounds["raw"]) == TINY.engine.steps // 2
+    assert rounds["device"]["seconds"] > 0
+
+
+def test_another_start_takes_the_saved_programs_and_says_the_same(figures):
+    before, after = figures
+    assert after["start"]["loaded"] == before["save"]["programs"]
+    assert after["start"]["compiled"] == []
+    assert (after["tokens"]["sequences"], after["tokens"]["same"], after["tokens"]["tokens"]) == (4, 4, 4 * saved.OUTPUT)
+    (task,) = saved.tasks(TINY)
+    assert "has saved no programs" in task.measure()["skipped"]
+
+
+def test_what_measuring_kernels_costs_is_told_of_the_decode_step_alone(tmp_path):
+    sizes = replace(TINY, scratch=tmp_path)
+    (skipped,) = autotune.taken_tasks(sizes)
+    assert "no results" in skipped.measure()["skipped"]
+    plain, measured = autotune.tasks(sizes)
+    assert measured.labels["layers"] == TINY.tuned_layers
+    assert plain.measure().keys() == {"seconds", "low", "high", "raw", "host_seconds", "compile_seconds", "files", "files_before"}
+    assert (tmp_path / f"autotune-{TINY.tuned_layers}").is_dir()
+
+
+def test_a_step_for_a_gpu_is_two_graphs():
+    try:
+        device = CompileTarget.parse("h100").devices()[0]
+    except ConfigError as error:
+        pytest.skip(f"NOT CHECKED: {error}")
+    # With a real vocabulary: what is fewer than five kernels, XLA launches singly.
+    sizes = replace(TINY.engine, changes={**TINY.engine.changes, "vocab_size": 128256, "num_layers": 1})
+    with nothing_kept():
+        figure = launches.count(engine.lowering(sizes, sizes.decoder(), [device]), max(sizes.rows))
+    assert (figure["programs"], figure["command_buffers"], figure["single"]) == (2, 2, 0)
+    assert figure["kernels"] > 10
+
+
+@pytest.mark.parametrize(("sizes", "rows"), [(FULL.engine, 64), (FULL.more_engine, 256)])
+def test_the_real_engine_fits_an_h100(sizes, rows):
     decoder = sizes.decoder()
     options = engine.executor_options(sizes, decoder)
     cache = options.num_pages * options.page_size * decoder.num_layers * 2 * decoder.num_kv_heads * decoder.head_dim * 2
     assert 2 * decoder.num_parameters + cache < 0.75 * 80e9, "the rest is workspace"
     assert (
-        options.max_num_seqs * (sizes.context + engine.output_tokens(sizes, 256)) <= (options.num_pages - 1) * options.page_size
+        options.max_num_seqs * (sizes.context + engine.output_tokens(sizes, rows)) <= (options.num_pages - 1) * options.page_size
     )

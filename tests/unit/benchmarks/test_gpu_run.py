@@ -3,18 +3,21 @@
 import json
 import time
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from benchmarks.gpu import report
 from benchmarks.gpu import run as running
-from benchmarks.gpu.__main__ import main
+from benchmarks.gpu.__main__ import MINUTES, main
 from benchmarks.gpu.child import run_section
-from benchmarks.gpu.run import Plan, collect, run_process
+from benchmarks.gpu.run import Plan, collect, run_process, unmeasured
+from benchmarks.gpu.sections import FIRST, SECTIONS
 from benchmarks.gpu.tasks import Task
 
 
 def events(section, seconds=60.0):
-    found = []
+    found: list[Any] = []
     run_section(section, None, seconds, found.append)
     return found
 
@@ -94,6 +97,44 @@ def test_a_rehearsal_writes_figures_and_says_what_it_had_no_time_for(tmp_path, c
     monkeypatch.setattr(running, "LEAST", 1e9)
     assert main(["--rehearse", "--sections", "device", "--output", str(output)]) == 0
     assert "no time was left" in json.loads(output.read_text())["sections"]["device"]["stopped"]
+
+
+def test_the_first_command_has_time_for_all_of_its_sections():
+    assert sum(SECTIONS[name].seconds for name in FIRST) <= 60 * MINUTES
+    assert MINUTES + running.GRACE / 2 / 60 < 10
+
+
+def test_more_measures_what_has_no_figures_and_keeps_the_rest(tmp_path, monkeypatch):
+    output = tmp_path / "gpu.json"
+    sections: dict[str, Any] = {name: {"figures": [{"seconds": 1.0}]} for name in SECTIONS if name not in ("saved", "tiles")}
+    sections["saved"] = {"figures": [], "stopped": "no time was left for it"}
+    earlier = {"command": "before", "date": "", "sizes": "full", "only_xla_after": "decode", "sections": sections}
+    output.write_text(json.dumps(earlier))
+    ran = []
+
+    def process(plan, name, left):
+        ran.append((name, list(plan.flags)))
+        return {"figures": []}
+
+    monkeypatch.setattr(running, "run_process", process)
+    monkeypatch.setattr(report, "text", lambda result: "")
+    main(["--more", "--output", str(output)])
+    assert ran == [(name, ["--attention-kernel", "auto", "--only-xla"]) for name in ("engine", "saved", "tiles")], (
+        "saved programs are those of the engine in the same run"
+    )
+    written = json.loads(output.read_text())
+    assert written["command"].startswith("before && python -m benchmarks.gpu")
+    assert written["sections"]["decode"] == sections["decode"]
+    assert unmeasured(written) == ["engine", "saved", "tiles"]
+
+
+def test_without_a_gpu_nothing_of_its_sizes_is_begun(tmp_path, monkeypatch):
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    output = tmp_path / "gpu.json"
+    assert main(["--sections", "device", "bandwidth", "--output", str(output)]) == 1
+    sections = json.loads(output.read_text())["sections"]
+    assert "jax finds no GPU" in sections["device"]["error"]["message"]
+    assert sections["bandwidth"] == {"figures": [], "stopped": "there is no GPU"}
 
 
 def test_a_section_that_fails_is_the_exit_code(tmp_path, monkeypatch):

@@ -44,7 +44,7 @@ def test_queries_are_interleaved_and_norms_widened() -> None:
     assert made.array[:4, 0].tolist() == [0, 32, 1, 33]
     assert made.array[64:67, 0].tolist() == [64, 96, 65]
     norm = gguf_tensor("model.norm.weight", np.ones(4, ml_dtypes.bfloat16), np.float16)
-    assert (norm.name, norm.array.dtype) == ("output_norm.weight", np.float32)
+    assert (norm.name, norm.array.dtype) == ("output_norm.weight", np.dtype(np.float32))
     assert gguf_fields()["tokenizer.ggml.tokens"][3] == word(3).replace(" ", "Ġ")
 
 

@@ -107,7 +107,8 @@ def trace():
 
 def lru_hits(prompts, num_usable):
     """Tokens found if pages were plain LRU, the last of a prompt the first to go."""
-    pages, hits = OrderedDict(), 0
+    pages: OrderedDict[tuple[int, ...], None] = OrderedDict()
+    hits = 0
     for tokens in prompts:
         names = [tuple(tokens[:end]) for end in range(SIZE, len(tokens) + 1, SIZE)]
         found = 0

@@ -98,7 +98,8 @@ def test_tokens_not_known_yet_are_not_committed():
 
 
 def test_hashes_are_computed_once():
-    cache, tokens, hashes = cache_of(), list(range(10)), []
+    cache, tokens = cache_of(), list(range(10))
+    hashes: list[bytes] = []
     cache.find(ROOT, tokens, hashes)
     assert len(hashes) == 2
     kept = list(hashes)
@@ -376,3 +377,18 @@ def test_a_quota_decides_whose_pages_go():
     assert cache.find(ROOT, keep, []).num_tokens == 8
     assert cache.counters()["chat"].evicted == 0
     assert cache.find(ROOT, [119] * 9, []).num_tokens == 8
+
+
+def test_evictions_are_told_and_counted_and_nothing_else_is():
+    told = []
+    cache = cache_of(num_pages=7, on_eviction=(lambda owner, page, digest: told.append((owner.name, page, digest)),))
+    first, equal = run(cache, range(9), tenant="chat"), run(cache, range(9), tenant="chat", match=PrefixMatch(ROOT))
+    lost = list(zip(first.pages[:2], first.hashes, strict=True))
+    cache.release(equal)
+    cache.release(first)
+    assert told == [], "of two equal pages one is kept"
+    cache.release(run(cache, range(100, 124)))
+    assert told == [("chat", *page) for page in reversed(lost)]
+    assert cache.counters()["chat"].evicted == 2
+    cache.flush()
+    assert len(told) == 2, "what is flushed is not wanted"

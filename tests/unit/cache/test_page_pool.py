@@ -285,3 +285,17 @@ def test_forgotten_pages_stay_free_and_are_not_charged():
     harness.pool.release(held)
     assert harness.tenants.counters()["ours"].evicted == 0
     harness.pool.check([])
+
+
+def test_listeners_are_told_of_an_eviction_while_the_page_can_still_be_found():
+    harness, told = Harness(4), []
+
+    def listen(owner, page, digest):
+        told.append((owner.name, page, digest, harness.prefixes.match([digest])))
+
+    harness.pool = PagePool(4, harness.prefixes, harness.tenants, (listen,))
+    ours = harness.cached(2, "ours")
+    harness.allocate(1, "theirs")
+    assert told == [], "a page that nobody can find is lost to nobody"
+    harness.allocate(2, "theirs")
+    assert told == [("ours", page, b"%d" % page, [page]) for page in ours]

@@ -10,7 +10,7 @@ def no_quota(tenant):
 
 
 def test_an_account_is_opened_once_and_asks_for_its_quota_once():
-    asked = []
+    asked: list[str] = []
     tenants = Tenants(asked.append, lifetime=1)
     assert tenants.account("a") is tenants.account("a")
     assert tenants.pages("b") == 0

@@ -3,7 +3,7 @@
 import argparse
 import re
 from dataclasses import fields
-from typing import Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import pytest
 
@@ -23,13 +23,13 @@ from jaxserve.errors import ConfigError
 
 CONFIGS = (ModelConfig, CacheConfig, SchedulerConfig, ParallelConfig, CompileConfig, KernelConfig, RecordConfig, ServerConfig)
 FIELDS = [(config, item.name) for config in CONFIGS for item in fields(config) if item.metadata.get("flag", True)]
-SPECIAL = {"gpu_memory_fraction": 0.25, "max_num_batched_tokens": 1000, "max_num_seqs": 7}
+SPECIAL: dict[str, Any] = {"gpu_memory_fraction": 0.25, "max_num_batched_tokens": 1000, "max_num_seqs": 7}
 SPECIAL |= {"host": "::1", "otlp_endpoint": "https://[::1]:4317"}
 SPECIAL |= {"low_watermark": 0.015, "high_watermark": 0.25, "attention_kernel": "xla@0-3", "kv_write_kernel": "xla"}
 SPECIAL |= {"allowed_hosts": "llm.example.com", "allowed_origins": "https://a.example,null"}
 SPECIAL |= {"served_model_name": ("one", "two"), "grouped_matmul_kernel": "xla@1"}
 TLS = {"tls_cert": "cert.pem", "tls_key": "key.pem"}
-COMPANIONS = {
+COMPANIONS: dict[str, dict[str, Any]] = {
     "tls_cert": TLS,
     "tls_key": TLS,
     "tls_client_ca": {**TLS, "tls_client_ca": "some text"},

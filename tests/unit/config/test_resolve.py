@@ -196,6 +196,31 @@ def test_a_cache_that_holds_no_request_is_refused():
         resolve(config(cache={"num_pages": 2, "page_size": 1}), MODEL, CPU)
 
 
+@pytest.mark.parametrize("devices", [CPU, replace(H100, count=8)], ids=["cpu", "gpus"])
+def test_a_swap_space_holds_whole_pages_of_each_device(devices):
+    page = 16 * KV_VALUES * 2
+    for bytes_asked, slots in ((0, 0), (page, 1), (5 * page - 1, 4)):
+        resolved = resolve(config(cache={"swap_space": bytes_asked / GIB}), MODEL, replace(devices, host_memory=100 * page))
+        assert resolved.swap_slots == slots
+
+
+def test_a_swap_space_that_holds_nothing_or_more_than_the_host_has_is_refused():
+    page = 16 * KV_VALUES * 2
+    for asked, says in (
+        (0.5 * page / GIB, rf"less than one page, which takes {page:,} bytes"),
+        (1.0, r"swap_space is 1 GiB for each of 2 devices, and the host has 1.50 GiB left"),
+    ):
+        with pytest.raises(ConfigError, match=says) as refused:
+            resolve(config(cache={"swap_space": asked}), MODEL, replace(H100, count=2, host_memory=1.5 * GIB))
+        assert refused.value.param == "swap_space"
+
+
+def test_of_a_cpus_memory_the_cache_takes_what_the_swap_space_leaves():
+    page = 16 * KV_VALUES * 2
+    little = replace(CPU, memory=20 * page + WEIGHTS * 2 + STATE)
+    assert resolve(config(cache={"swap_space": 4 * page / GIB}), MODEL, little).num_pages == 8
+
+
 def test_crash_dumps_go_to_the_users_cache_unless_told_otherwise(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
     assert dump_directory(RecordConfig()) == tmp_path / ".cache" / "jaxserve" / "dumps"

@@ -48,7 +48,7 @@ def test_keys_reach_the_engine_for_their_weights(tmp_path):
         ("model: 5\n", "model must be a string"),
         ("port: 70000\n", "port must be between 0 and 65535"),
         ("gpu-memory-utilization: 0.5\n", "unknown setting 'gpu-memory-utilization'; it is gpu-memory-fraction here"),
-        ("swap-space: 4\n", "unknown setting 'swap-space'; preempted sequences are computed again"),
+        ("swap-space: -1\n", "swap_space must be at least 0 and finite, got -1"),
         ("tenant-keys: x\n", "unknown setting 'tenant-keys'"),
         ("check: true\n", "unknown setting 'check'"),
         ("config: other.yaml\n", "unknown setting 'config'"),

@@ -29,16 +29,16 @@ def test_a_command_line_of_theirs_is_taken():
     found = start(
         *("--model", "/models/a", "--served-model-name", "a", "b", "--gpu-memory-utilization", "0.5", "--max_model_len=100"),
         *("--no-enable-prefix-caching", "-tp", "2", "--block-size", "32", "--dtype", "half", "--enable-chunked-prefill"),
-        *("--trust-remote-code", "--swap-space", "0", "--kv-cache-dtype=auto", "--ssl-certfile", "c", "--ssl-keyfile=k"),
+        *("--trust-remote-code", "--swap-space", "4", "--kv-cache-dtype=auto", "--ssl-certfile", "c", "--ssl-keyfile=k"),
         *("--disable-log-requests", "--shutdown-timeout", "7", "--generation-config", "vllm", "--enable-chunked-prefill=True"),
     )
     model, cache = found.engine.model, found.engine.cache
     assert (model.model, model.served_model_name, model.dtype, model.max_model_len) == ("/models/a", ("a", "b"), "float16", 100)
-    assert (cache.gpu_memory_fraction, cache.prefix_caching, cache.page_size) == (0.5, False, 32)
+    assert (cache.gpu_memory_fraction, cache.prefix_caching, cache.page_size, cache.swap_space) == (0.5, False, 32, 4.0)
     assert (found.engine.parallel.tensor_parallel_size, model.generation_config) == (2, "none")
     assert (found.server.tls_cert, found.server.tls_key, found.server.drain_timeout) == ("c", "k", 7.0)
     assert [note.partition(" changes")[0] for note in found.notes] == [
-        *("--enable-chunked-prefill", "--trust-remote-code", "--swap-space 0", "--kv-cache-dtype auto"),
+        *("--enable-chunked-prefill", "--trust-remote-code", "--kv-cache-dtype auto"),
         *("--disable-log-requests", "--enable-chunked-prefill True"),
     ]
 
@@ -46,7 +46,7 @@ def test_a_command_line_of_theirs_is_taken():
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--swap-space", "4"], "--swap-space 4 of vLLM is not taken: preempted sequences are computed again"),
+        (["--preemption-mode", "swap"], "--preemption-mode swap of vLLM is not taken: a preempted sequence is computed again"),
         (["--kv-cache-dtype", "fp8"], "--kv-cache-dtype fp8 of vLLM is not taken: the KV cache has the dtype of the model"),
         (["--enforce-eager"], "--enforce-eager of vLLM is not taken: steps are always compiled; --before-ready first"),
         (["--enable_lora"], "--enable-lora of vLLM is not taken: adapters are not served"),
@@ -72,8 +72,8 @@ def test_every_flag_is_ours_or_has_a_reason(theirs, name):
         flag = theirs.ours.rstrip("=")
         item = OURS[flag.replace("--no-", "--", 1)]
         assert isinstance(item.default, bool) == (not theirs.ours.endswith("="))
-        (taken,), notes = as_ours([name, *(["7"] if theirs.ours.endswith("=") else [])])
-        assert (taken.partition("=")[0], notes) == (flag, [])
+        (argument,), notes = as_ours([name, *(["7"] if theirs.ours.endswith("=") else [])])
+        assert (argument.partition("=")[0], notes) == (flag, [])
         assert name not in OURS or theirs.values
         return
     assert theirs.why
@@ -92,7 +92,7 @@ def test_no_flag_is_in_the_table_twice():
 
 
 def test_what_follows_two_dashes_is_left_alone():
-    assert as_ours(["--", "--swap-space"]) == (["--", "--swap-space"], [])
+    assert as_ours(["--", "--preemption-mode"]) == (["--", "--preemption-mode"], [])
 
 
 def row(theirs):

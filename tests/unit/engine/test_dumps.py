@@ -6,7 +6,7 @@ import jax
 
 import jaxserve
 from jaxserve.config.fields import EngineConfig
-from jaxserve.engine.dumps import crash_dumper
+from jaxserve.engine.build import crash_dumper
 from jaxserve.executor.base import Capabilities
 from jaxserve.record.dump import read_dump
 
@@ -15,7 +15,10 @@ LIMITS = Capabilities(4, 16, 64, 20, 4)
 
 def test_the_header_holds_every_setting(tmp_path):
     config = EngineConfig.from_settings({"dump_dir": str(tmp_path), "dtype": "float32", "max_waiting": 7})
-    path = crash_dumper(config, "served", "f00d", LIMITS).dump(RuntimeError("gone"))
+    dumper = crash_dumper(config, "served", "f00d", LIMITS)
+    assert dumper is not None
+    path = dumper.dump(RuntimeError("gone"))
+    assert path is not None
     assert path.parent == tmp_path
     header = read_dump(path).header
     assert (header.jaxserve, header.jax) == (jaxserve.__version__, jax.__version__)
@@ -25,8 +28,9 @@ def test_the_header_holds_every_setting(tmp_path):
 
 def test_the_ring_has_the_steps_asked_for():
     config = EngineConfig.from_settings({"record_steps": 3})
-    ring = crash_dumper(config, "served", "f00d", LIMITS).ring
-    assert ring.capacity == 3
+    dumper = crash_dumper(config, "served", "f00d", LIMITS)
+    assert dumper is not None
+    assert dumper.ring.capacity == 3
 
 
 def test_none_if_no_steps_are_wanted():

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from jaxserve.config.fields import ModelConfig
-from jaxserve.engine.generation import generation_defaults
+from jaxserve.engine.preparation import generation_defaults
 from jaxserve.errors import CheckpointError
 from jaxserve.sampling.defaults import NO_DEFAULTS, SamplingDefaults
 

@@ -14,7 +14,7 @@ from jaxserve.engine.budgets import Budgets, cache_salt
 from jaxserve.engine.intake import Intake, IntakeLimits
 from jaxserve.errors import ContextLengthError, ErrorCode, InvalidRequestError
 from jaxserve.sampling.params import SamplingParams
-from jaxserve.types import RequestOptions, ServiceClass
+from jaxserve.types import OwnTokenIds, RequestOptions, ServiceClass
 
 VOCAB, CONTEXT, PAGES, PAGE = 260, 32, 10, 4
 PAID, FREE, BATCH = ServiceClass
@@ -111,6 +111,31 @@ def test_token_ids_the_model_does_not_know(tokenizer, params, name):
     prepare(intake_of(tokenizer), **{name: {VOCAB - 1: 1.0} if name == "logit_bias" else [VOCAB - 1]})
 
 
+class Unreadable(OwnTokenIds):
+    """Fails whoever looks for its greatest."""
+
+    def __iter__(self):
+        return iter([5, VOCAB])
+
+
+def test_tokens_of_our_own_tokenizer_are_not_checked_again(tokenizer):
+    """Only where it knows more of them than the model has embeddings, and those of clients always are."""
+    assert tokenizer.vocab_size <= VOCAB
+    prepare(intake_of(tokenizer), {"prompt_token_ids": Unreadable([5, 6])})
+    with pytest.raises(InvalidRequestError, match=f"prompt has {VOCAB}"):
+        prepare(intake_of(tokenizer), {"prompt_token_ids": [5, VOCAB]})
+    unknown = tokenizer.vocab_size - 1
+    smaller = with_limits(intake_of(tokenizer), vocab_size=unknown)
+    for ids in (OwnTokenIds([5, unknown]), [5, unknown]):
+        with pytest.raises(InvalidRequestError, match="prompt has"):
+            prepare(smaller, {"prompt_token_ids": ids})
+
+
+def with_limits(intake, **limits):
+    rules = intake.rules
+    return Intake.by_rules(intake._tokenizer, replace(rules, limits=replace(rules.limits, **limits)), "")
+
+
 @pytest.mark.parametrize("strict", [False, True])
 def test_a_prompt_must_leave_room_for_a_token(tokenizer, strict):
     intake = intake_of(tokenizer, strict=strict)
@@ -199,14 +224,14 @@ def test_the_first_sequence_alone_scores_the_prompt(tokenizer):
     requests = prepare(intake_of(tokenizer), n=3, prompt_logprobs=2, prompt_logprobs_start=1, logprobs=1)
     assert [request.params.prompt_logprobs for request in requests] == [2, None, None]
     assert [request.params.prompt_logprobs_start for request in requests] == [1, 0, 0]
-    assert [request.target for request in requests] == [None] * 3
+    assert [request.task for request in requests] == ["generate"] * 3
     assert [request.params.logprobs for request in requests] == [1, 1, 1]
 
 
 def test_the_last_token_of_a_prompt_that_is_only_scored_need_not_fit(tokenizer):
     intake = intake_of(tokenizer, strict=True)
     (request,) = prepare(intake, tokens(CONTEXT + 1), max_tokens=0, prompt_logprobs=0)
-    assert (len(request.prompt), request.target, request.max_tokens) == (CONTEXT, 5, 0)
+    assert (len(request.prompt), request.task, request.max_tokens) == (CONTEXT + 1, "score", 0)
     with pytest.raises(ContextLengthError, match=r"prompt has 34 tokens, but .* length is 32"):
         prepare(intake, tokens(CONTEXT + 2), max_tokens=0, prompt_logprobs=0)
 
@@ -246,7 +271,7 @@ def test_options_that_a_request_carries():
 
 
 def test_a_class_may_be_given_by_name():
-    (request,) = optioned(intake_of(None), RequestOptions(service_class="batch"))
+    (request,) = optioned(intake_of(None), RequestOptions(service_class="batch"))  # type: ignore[arg-type]  # as the test says
     assert request.service_class is BATCH
 
 
@@ -375,13 +400,13 @@ def test_what_the_pages_of_its_class_or_tenant_can_never_hold_is_refused(policie
     assert optioned(intake, replace(options, service_class=FREE, tenant="other"), 20, max_tokens=None)[0].max_tokens == 12
 
 
-def test_what_pages_hold_depends_on_windows():
+def test_what_pages_hold_depends_on_windows(tokenizer):
     """5 of 10 pages: 20 tokens without windows, 8 in each of two groups, and any number where a window and a step lie in 5."""
     policies = Policies(classes={PAID: ClassPolicy(kv_share=0.5)})
 
     def most(**windows):
         budgets = Budgets(policies, PAID, num_pages=10, page_size=4, **windows)
-        intake = Intake.by_rules(None, Intake(None, intake_of(None).rules.limits, NAMESPACE, budgets).rules, "")
+        intake = Intake.by_rules(tokenizer, Intake(None, intake_of(None).rules.limits, NAMESPACE, budgets).rules, "")
         return intake.prepare(tokens(3), SamplingParams(max_tokens=None), "name", 0.0)[0].max_tokens + 3
 
     assert most() == 20

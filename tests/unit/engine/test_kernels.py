@@ -45,7 +45,7 @@ def test_refused_before_the_weights_are_read(monkeypatch, settings, message):
 
 
 def test_layers_use_what_they_were_given(monkeypatch):
-    layers = {"first": [], "other": []}
+    layers: dict[str, list[int]] = {"first": [], "other": []}
 
     def watched(name):
         def attend(*arguments, layer, **options):
@@ -67,3 +67,17 @@ def test_an_implementation_that_cannot_is_a_setting_that_cannot(monkeypatch):
     monkeypatch.setattr(api, "IMPLEMENTATIONS", (unable,))
     with pytest.raises(ConfigError, match=r"cannot run in 'xla': head_dim is [0-9]+; it supports head_dim 1"):
         build(attention_kernel="xla")
+
+
+@pytest.mark.parametrize("line", [None, "slow on gpu, for want of a kernel: attention"])
+def test_what_is_slow_is_said_once_at_the_start(monkeypatch, caplog, line):
+    asked = []
+
+    def slow_kernels(config, mesh, options):
+        asked.append((config.num_layers, mesh.devices.size, options.max_num_seqs))
+        return line
+
+    monkeypatch.setattr("jaxserve.engine.build.slow_kernels", slow_kernels)
+    build()
+    assert [of[1:] for of in asked] == [(1, 2)]
+    assert [record.message for record in caplog.records if "slow on" in record.message] == ([line] if line else [])

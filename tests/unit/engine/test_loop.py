@@ -4,6 +4,8 @@ import asyncio
 import logging
 import queue
 import threading
+from concurrent.futures import Future
+from typing import Any
 
 import pytest
 
@@ -19,7 +21,8 @@ from jaxserve.engine.core import EngineCore
 from jaxserve.engine.events import Delta, Finished, Started
 from jaxserve.engine.intake import Intake, IntakeLimits
 from jaxserve.engine.local import LocalEngine
-from jaxserve.engine.loop import IDLE_SECONDS, EngineLoop, Refusal
+from jaxserve.engine.loop import IDLE_SECONDS, MAX_PREPARING, EngineLoop, Refusal
+from jaxserve.engine.phases import NO_TIMES
 from jaxserve.errors import DrainingError, EngineDeadError, InternalError, InvalidRequestError, OverloadedError, QueueFullError
 from jaxserve.sampling.params import SamplingParams
 from jaxserve.scheduler.load_shedding import OverloadNotice
@@ -27,6 +30,7 @@ from jaxserve.scheduler.scheduler import Scheduler
 from jaxserve.types import FinishReason, RequestOptions, ServiceClass
 from tests.support.broken_tokenizer import BrokenTokenizer
 from tests.support.hash_executor import HashExecutor, expected
+from tests.support.scripted_grammars import ScriptedConstraint, ScriptedGrammars, params_of
 
 VOCAB, CONTEXT, PAGE, PAGES, ROWS = 260, 64, 4, 101, 4
 BUDGETS = Budgets(Policies(), ServiceClass.INTERACTIVE_PAID, num_pages=PAGES - 1, page_size=PAGE)
@@ -49,18 +53,39 @@ class FragileExecutor(HashExecutor):
         return super().submit(plan)
 
 
-def build(tokenizer, *, fails_at=None, max_waiting=8):
+class SlowGrammars(ScriptedGrammars):
+    """Grammars are there when the test says so."""
+
+    def __init__(self):
+        self.ready: Future[Any] = Future()
+
+    def compile(self, params):
+        return self.ready
+
+    def constraints(self, params):
+        self.ready.result()
+        return super().constraints(params)
+
+    @property
+    def masker(self):
+        return self
+
+
+def build(tokenizer, *, fails_at=None, max_waiting=8, grammars=None):
     config = SchedulerConfig(max_num_seqs=ROWS, max_num_batched_tokens=16, max_waiting=max_waiting)
     clock = RealClock()
     core = EngineCore(
-        Scheduler(config, KVCache(PAGES, PAGE, prefix_caching=True), CONTEXT, clock), FragileExecutor(fails_at), overlap=True
+        Scheduler(config, KVCache(PAGES, PAGE, prefix_caching=True), CONTEXT, clock, masker=grammars),
+        FragileExecutor(fails_at),
+        overlap=True,
+        grammars=grammars,
     )
     limits = IntakeLimits(
         max_model_len=CONTEXT, vocab_size=VOCAB, eos_token_ids=frozenset(), max_sequences=128, seed=0, strict=True
     )
     intake = Intake(tokenizer, limits, CacheNamespace("m", "float32", "r"), BUDGETS)
     model = ModelInfo("hash", "HashForCausalLM", CONTEXT, VOCAB, "float32", 0, 0)
-    report = EngineReport(model, "int32", "none", PAGE, MemoryLedger(0, 0, 0, 0), (), 0.0, 0.0)
+    report = EngineReport(model, "int32", "none", PAGE, MemoryLedger(0, 0, 0, 0), config, (), NO_TIMES)
     return BuiltEngine(core, intake, tokenizer, None, report, clock)
 
 
@@ -68,8 +93,8 @@ class Watched:
     """An engine loop, what it said, and whether it died."""
 
     def __init__(self, built):
-        self.said = queue.Queue()
-        self.deaths = queue.Queue()
+        self.said: queue.Queue[Any] = queue.Queue()
+        self.deaths: queue.Queue[Any] = queue.Queue()
         self.loop = EngineLoop(built.core, self.said.put, self.deaths.put)
         self.intake = built.intake
 
@@ -79,7 +104,7 @@ class Watched:
 
     def until(self, wanted):
         """Outcomes up to the first that fits."""
-        seen = []
+        seen: list[Any] = []
         while not any(map(wanted, seen)):
             seen += self.said.get(timeout=PATIENCE)
         return seen
@@ -96,7 +121,7 @@ def test_a_request_runs(watched):
     watched.loop.start()
     (request,) = watched.requests(max_tokens=6)
     watched.loop.add([request])
-    updates = watched.until(lambda update: update.reason)
+    updates = watched.until(lambda update: update.finish_reason)
     assert [update.token for update in updates] == expected([5, 6, 7], 6, vocab=VOCAB)
 
 
@@ -105,7 +130,7 @@ def test_a_refusal_is_told_and_the_others_go_on(watched):
     watched.loop.add(big)  # the inbox is read when the thread starts
     watched.loop.add(small)
     watched.loop.start()
-    outcomes = watched.until(lambda outcome: not isinstance(outcome, Refusal) and outcome.reason)
+    outcomes = watched.until(lambda outcome: not isinstance(outcome, Refusal) and outcome.finish_reason)
     (refusal,) = [outcome for outcome in outcomes if isinstance(outcome, Refusal)]
     assert refusal.ids == tuple(request.id for request in big)
     assert isinstance(refusal.error, QueueFullError)
@@ -125,7 +150,7 @@ def test_an_abort_in_the_same_turn(watched):
     watched.loop.abort([gone[0].id, "unknown"])
     watched.loop.add(stays)
     watched.loop.start()
-    updates = watched.until(lambda update: update.reason)
+    updates = watched.until(lambda update: update.finish_reason)
     assert {update.id for update in updates} == {stays[0].id}
 
 
@@ -155,7 +180,8 @@ def test_a_failing_step_ends_the_loop(tokenizer, caplog):
 
 
 def test_an_idle_engine_ends_when_it_is_not_intact_any_more(tokenizer):
-    built, died = build(tokenizer), queue.SimpleQueue()
+    built = build(tokenizer)
+    died: queue.SimpleQueue[Any] = queue.SimpleQueue()
     error = EngineDeadError("a bit is lost")
     lost = threading.Event()
 
@@ -188,11 +214,11 @@ def test_a_call_that_fails_ends_nothing_else(watched):
     with pytest.raises(AttributeError, match="no_such_thing"):
         failed.result(PATIENCE)
     watched.loop.add(watched.requests(max_tokens=3))
-    assert watched.until(lambda update: update.reason)
+    assert watched.until(lambda update: update.finish_reason)
 
 
 def test_a_call_that_nobody_waits_for_is_not_made(watched):
-    calls = []
+    calls: list[Any] = []
     first = watched.loop.call(calls.append)
     assert first.cancel()
     watched.loop.start()
@@ -213,6 +239,73 @@ def test_calls_behind_the_end_are_refused(watched):
     watched.loop.start()
     with pytest.raises(EngineDeadError, match="the engine has ended"):
         waiting.result(PATIENCE)
+
+
+@pytest.fixture
+def slow(tokenizer):
+    grammars = SlowGrammars()
+    watched = Watched(build(tokenizer, max_waiting=4, grammars=grammars))
+    watched.loop.start()
+    yield watched, grammars.ready
+    watched.loop.stop()
+
+
+CONSTRAINED: dict[str, Any] = {"max_tokens": 30, "structured_outputs": params_of(5)}
+
+
+def test_a_request_waits_for_its_grammar_outside_of_the_queue(slow):
+    watched, ready = slow
+    (waits,), (runs,) = watched.requests(**CONSTRAINED), watched.requests(max_tokens=6)
+    watched.loop.add([waits])
+    watched.loop.add([runs])
+    updates = watched.until(lambda update: update.finish_reason)
+    assert {update.id for update in updates} == {runs.id}
+    assert watched.loop.call(lambda core: (core.scheduler.num_waiting, core.has_work)).result(PATIENCE) == (0, False)
+    ready.set_result(None)
+    updates = watched.until(lambda update: update.finish_reason)
+    assert {update.id for update in updates} == {waits.id}
+    constraint = ScriptedConstraint(5)
+    assert all([constraint.accept(update.token) for update in updates if update.token is not None][:-1])
+
+
+def test_one_that_is_aborted_while_it_waits_for_its_grammar_says_nothing(slow):
+    watched, ready = slow
+    gone, stays = watched.requests(n=2, **CONSTRAINED), watched.requests(max_tokens=6)
+    watched.loop.add(gone)
+    watched.loop.abort([gone[1].id])
+    watched.loop.call(lambda core: None).result(PATIENCE)
+    ready.set_result(None)
+    updates = watched.until(lambda update: update.finish_reason)
+    assert {update.id for update in updates} == {gone[0].id}
+    watched.loop.add(stays)
+    assert {update.id for update in watched.until(lambda update: update.finish_reason)} == {stays[0].id}
+
+
+def test_a_grammar_that_cannot_be_compiled_is_a_refusal(slow):
+    watched, ready = slow
+    waits = watched.requests(n=2, **CONSTRAINED)
+    watched.loop.add(waits)
+    ready.set_exception(InvalidRequestError("no such keyword", param="structured_outputs.json"))
+    (refusal,) = watched.said.get(timeout=PATIENCE)
+    assert refusal.ids == tuple(request.id for request in waits)
+    assert (refusal.error.message, refusal.error.param) == ("no such keyword", "structured_outputs.json")
+
+
+def test_not_more_requests_wait_for_grammars_than_may(slow):
+    watched, ready = slow
+    for _ in range(MAX_PREPARING + 1):
+        watched.loop.add(watched.requests(**CONSTRAINED))
+    (refusal,) = watched.said.get(timeout=PATIENCE)
+    assert isinstance(refusal.error, QueueFullError)
+    assert refusal.error.retry_after
+    ready.set_exception(InvalidRequestError("no such keyword"))
+
+
+def test_an_engine_without_grammars_refuses_them(watched):
+    watched.loop.start()
+    watched.loop.add(watched.requests(**CONSTRAINED))
+    (refusal,) = watched.said.get(timeout=PATIENCE)
+    assert refusal.error.param == "structured_outputs"
 
 
 async def start(built):
@@ -238,7 +331,12 @@ async def test_events_of_a_stream(tokenizer):
 def aborts(engine):
     """What the engine is told to end from now on."""
     told, abort = [], engine._link.abort
-    engine._link.abort = lambda ids: (told.extend(ids), abort(ids))
+
+    def noted(ids):
+        told.extend(ids)
+        return abort(ids)
+
+    engine._link.abort = noted
     return told
 
 
@@ -248,7 +346,7 @@ async def test_a_stop_string_frees_the_sequence(tokenizer):
     wanted = tokenizer.decode(expected(tokenizer.encode("hello"), 40, vocab=VOCAB), skip_special_tokens=True)
     stop = next(wanted[place] for place in range(3, len(wanted)) if wanted[place].isascii())
     events = await ask(engine, max_tokens=40, stop=stop)
-    assert events[-1].reason is FinishReason.STOP
+    assert events[-1].finish_reason is FinishReason.STOP
     assert "".join(event.text for event in events if isinstance(event, Delta)) == wanted[: wanted.index(stop)]
     async with asyncio.timeout(PATIENCE):
         while engine.stats().running:
@@ -298,6 +396,7 @@ async def test_when_the_engine_dies_every_stream_ends(tokenizer, caplog):
     async with asyncio.timeout(PATIENCE):
         endings = await asyncio.gather(*(ask(engine, max_tokens=50) for _ in range(7)), return_exceptions=True)
     assert all(isinstance(ending, EngineDeadError) for ending in endings), endings
+    assert isinstance(endings[0], EngineDeadError)
     assert "the device is gone" in endings[0].message
     with pytest.raises(EngineDeadError, match="the device is gone"):
         engine.check_health()
@@ -395,7 +494,7 @@ async def test_the_prefix_cache_can_be_reset(tokenizer):
 def test_in_an_overload_requests_are_refused_while_a_step_is_computed():
     """The loop's thread is in a step that does not end, and the refusal is there all the same."""
     built = build(None)
-    told = []
+    told: list[Any] = []
     loop = EngineLoop(built.core, told.extend, lambda error: None)
     waits = dict.fromkeys((ServiceClass.INTERACTIVE_PAID, ServiceClass.INTERACTIVE_FREE), 9.0)
     built.core.scheduler.gate.notice = OverloadNotice(0.5, {}, waits, 0.001, waits)

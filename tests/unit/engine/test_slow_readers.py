@@ -12,12 +12,14 @@ from typing import Any, cast
 import pytest
 
 from jaxserve.clock import RealClock
+from jaxserve.config.fields import SchedulerConfig
 from jaxserve.engine.build import BuiltEngine, EngineReport, MemoryLedger
 from jaxserve.engine.core import EngineCore
 from jaxserve.engine.events import Delta, Event, Finished, Started
 from jaxserve.engine.frontend import Frontend
 from jaxserve.engine.intake import Intake
 from jaxserve.engine.local import LocalLink
+from jaxserve.engine.phases import NO_TIMES
 from jaxserve.engine.streams import StreamLimits
 from jaxserve.errors import DeadlineError, SlowReaderError
 from jaxserve.sampling.params import SamplingParams
@@ -66,7 +68,7 @@ class Engine:
 async def engine(tmp_path: Path, limits: StreamLimits, **argument: Any) -> AsyncIterator[Engine]:
     core, description = parts({"tokenizer": str(write_tiny_checkpoint(tmp_path / "tiny")), **argument})
     tools = tools_of(description)
-    report = EngineReport(description.model, "int32", "none", PAGE, MemoryLedger(0, 0, 0, 0), (), 0.0, 0.0)
+    report = EngineReport(description.model, "int32", "none", PAGE, MemoryLedger(0, 0, 0, 0), SchedulerConfig(), (), NO_TIMES)
     built = BuiltEngine(core, Intake.by_rules(tools.tokenizer, description.rules, ""), tools.tokenizer, None, report, RealClock())
     link = WatchedLink(built, asyncio.get_running_loop())
     running = Engine(front_end(link, description, limits=limits), link, core)

@@ -52,7 +52,8 @@ def test_progress_is_told_one_call_at_a_time():
 @pytest.mark.parametrize("failing", ["here", "beside"])
 def test_a_failure_ends_the_other(failing):
     """The other goes on until it tells something, and no further; nothing more is told then."""
-    told, turns, failed = [], [], threading.Event()
+    told, failed = [], threading.Event()
+    turns: list[int | str] = []
 
     def fails(progress):
         failed.set()

@@ -70,7 +70,7 @@ def test_a_task_that_is_named_twice(capsys: pytest.CaptureFixture[str]) -> None:
 
 def write_task(folder: Path, name: str, **changes: Any) -> str:
     """A task of the person's own."""
-    task = {"task": name, "dataset_path": "json", "test_split": "test", "output_type": "generate_until"}
+    task: dict[str, Any] = {"task": name, "dataset_path": "json", "test_split": "test", "output_type": "generate_until"}
     task |= {"doc_to_text": "prompt", "doc_to_target": "answer", "generation_kwargs": {"until": ["\n"]}}
     (folder / f"{name}.yaml").write_text(json.dumps(task | changes))  # JSON is YAML
     return name

@@ -24,7 +24,7 @@ def binomial_p(better: int, worse: int) -> float:
     """Both tails of the sign test: McNemar's exact p."""
     count = better + worse
     far = [k for k in range(count + 1) if abs(2 * k - count) >= abs(better - worse)]
-    return sum(math.comb(count, k) for k in far) / 2**count
+    return float(sum(math.comb(count, k) for k in far) / 2**count)
 
 
 @pytest.mark.parametrize(("better", "worse"), [(0, 0), (1, 0), (5, 0), (6, 1), (4, 4), (30, 12), (0, 40), (900, 1000)])

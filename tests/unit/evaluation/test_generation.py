@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 
 from jaxserve.errors import InvalidRequestError
-from jaxserve.evaluation.generation import Generation, generation
+from jaxserve.evaluation.generation import GenerationArguments, generation
 from jaxserve.sampling.params import MAX_STOP_STRINGS, SamplingParams
 
 
-def wanted(**arguments: Any) -> Generation:
+def wanted(**arguments: Any) -> GenerationArguments:
     return generation(arguments, eos="</s>", max_gen_toks=256)
 
 
 def test_a_task_that_says_nothing() -> None:
-    assert wanted() == Generation(SamplingParams(max_tokens=256, temperature=0.0), 256, ("</s>",))
+    assert wanted() == GenerationArguments(SamplingParams(max_tokens=256, temperature=0.0), 256, ("</s>",))
 
 
 @pytest.mark.parametrize("name", ["max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens"])

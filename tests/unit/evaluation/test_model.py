@@ -66,7 +66,8 @@ def test_answers_do_not_depend_on_what_else_is_asked(model: JaxserveLM, llm: LLM
     together = model.loglikelihood(ask(*asked))
     for one, (score, greedy) in zip(asked, together, strict=True):
         llm.reset_prefix_cache()
-        assert model.loglikelihood(ask(one)) == [(pytest.approx(score, abs=1e-4), greedy)]
+        same: Any = [(pytest.approx(score, abs=1e-4), greedy)]
+        assert model.loglikelihood(ask(one)) == same
 
 
 def test_a_text_is_the_sum_of_its_windows(llm: LLM) -> None:
@@ -96,7 +97,7 @@ def test_progress_is_told_request_by_request(llm: LLM) -> None:
 
 
 def test_answers_go_to_the_harness_cache_by_their_requests(model: JaxserveLM) -> None:
-    class Kept(CacheHook):
+    class Kept(CacheHook):  # type: ignore[misc]  # lm_eval has no types
         def __init__(self) -> None:
             super().__init__(None)
             self.answers: dict[tuple[str, str], Any] = {}
@@ -134,7 +135,8 @@ class AddsBos:
         return getattr(self._tokenizer, name)
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        return [BOS] * add_special_tokens + self._tokenizer.encode(text)
+        ids: list[int] = self._tokenizer.encode(text)
+        return [BOS] * add_special_tokens + ids
 
 
 @pytest.mark.parametrize(
@@ -190,7 +192,7 @@ def test_a_request_that_fails_ends_the_run(model: JaxserveLM, monkeypatch: pytes
     assert model.usage == TokensUsed()
 
 
-def _too_late(requests: Any) -> None:
+def _too_late(requests: Any, constraint: Any) -> None:
     raise DeadlineError("too late")
 
 

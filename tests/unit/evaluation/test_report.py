@@ -13,10 +13,19 @@ import pytest
 from rich.console import Console
 
 from jaxserve.errors import ConfigError
-from jaxserve.evaluation.names import labels, steps
 from jaxserve.evaluation.plot import plot
 from jaxserve.evaluation.report import figure, show, show_comparison
-from jaxserve.evaluation.result import CHECKPOINTS, HEADER, Result, plain, read_results, require_writable, write_atomically
+from jaxserve.evaluation.result import (
+    CHECKPOINTS,
+    HEADER,
+    Result,
+    labels,
+    plain,
+    read_results,
+    require_writable,
+    steps,
+    write_atomically,
+)
 from jaxserve.evaluation.scores import scores
 from jaxserve.evaluation.values import values_of
 from tests.unit.evaluation.made_results import made_result

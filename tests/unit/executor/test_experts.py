@@ -7,9 +7,9 @@ import pytest
 
 from jaxserve.config.kernels import Kernels, LayerRange
 from jaxserve.errors import ConfigError
-from jaxserve.executor.experts import DividedVisit
+from jaxserve.executor.experts import ShardedDispatch
 from jaxserve.models.binding import abstract_params, bind
-from jaxserve.models.experts import visit_all
+from jaxserve.models.experts import Experts, dispatch_all
 from jaxserve.models.registry import decoder_config
 from jaxserve.weights.load import load_params
 from pallas_kernels.registry import KernelError
@@ -35,9 +35,9 @@ def hidden(mesh, tokens=REAL):
 
     @jax.jit
     def run(params, ids, real):
-        visit = DividedVisit(mesh, real)
-        states = bind(CONFIG, params).hidden(ids, jnp.arange(len(TOKENS)), dense_attend, visit)
-        return states, visit.add_to(jnp.full((1, COUNT), BEFORE, jnp.uint32))
+        dispatch = ShardedDispatch(mesh, real)
+        states = bind(CONFIG, params).hidden(ids, jnp.arange(len(TOKENS)), dense_attend, dispatch)
+        return states, dispatch.add_to(jnp.full((1, COUNT), BEFORE, jnp.uint32))
 
     program = run.lower(params, TOKENS, np.int32(tokens)).compile()
     states, visited = program(params, TOKENS, np.int32(tokens))
@@ -94,9 +94,12 @@ def test_layers_use_the_kernel_that_they_were_given():
     """Layer 0 alone has experts here."""
 
     def refused(layers):
-        visit = DividedVisit(make_mesh(1), np.int32(REAL), Kernels(grouped_matmul=(layers,)))
+        dispatch = ShardedDispatch(make_mesh(1), jnp.int32(REAL), Kernels(grouped_matmul=(layers,)))
         params = abstract_params(CONFIG, "float32")
-        jax.eval_shape(lambda params: bind(CONFIG, params).hidden(TOKENS, jnp.arange(len(TOKENS)), dense_attend, visit), params)
+        jax.eval_shape(
+            lambda params: bind(CONFIG, params).hidden(jnp.asarray(TOKENS), jnp.arange(len(TOKENS)), dense_attend, dispatch),
+            params,
+        )
 
     refused(LayerRange("abacus", 1, None))
     with pytest.raises(KernelError, match="grouped_matmul has no implementation 'abacus'"):
@@ -110,7 +113,9 @@ def test_in_bfloat16_experts_differ_by_rounding_alone():
 
     @jax.jit
     def layer(params, x):
-        return bind(CONFIG, params).layers["0"].mlp(x, visit_all)
+        mlp = bind(CONFIG, params).layers["0"].mlp
+        assert isinstance(mlp, Experts)
+        return mlp(x, dispatch_all)
 
     exact = np.asarray(layer(params, x))
     rounded = layer(jax.tree.map(lambda array: np.asarray(array).astype("bfloat16"), params), x.astype("bfloat16"))

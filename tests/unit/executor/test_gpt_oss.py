@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxserve.executor.experts import DividedVisit
+from jaxserve.executor.experts import ShardedDispatch
 from jaxserve.models.binding import bind
 from jaxserve.models.checkpoint import read_hf_config
 from jaxserve.models.registry import decoder_config
@@ -26,8 +26,8 @@ def test_logits_do_not_depend_on_the_mesh(name, devices, groups):
 
     @jax.jit
     def run(params, ids):
-        decoder, visit = bind(config, params), DividedVisit(mesh, jnp.int32(len(tokens)))
-        return decoder.logits(decoder.hidden(ids, jnp.arange(len(tokens)), dense_attend, visit))
+        decoder, dispatch = bind(config, params), ShardedDispatch(mesh, jnp.int32(len(tokens)))
+        return decoder.logits(decoder.hidden(ids, jnp.arange(len(tokens)), dense_attend, dispatch))
 
     logits = np.asarray(run(params, tokens))[:, : config.vocab_size]
     np.testing.assert_allclose(logits, golden.full, atol=TOLERANCE, rtol=0)

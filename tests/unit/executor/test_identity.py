@@ -1,6 +1,8 @@
 """What saved programs must agree in: every size and constant of model and engine, the devices, the packages, the code."""
 
 from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
 
 import jax
 import pytest
@@ -26,7 +28,7 @@ OPTIONS = ExecutorOptions(
     dtype="float32",
     kv_dtype="float32",
 )
-OTHER = {
+OTHER: dict[str, Any] = {
     "max_num_seqs": 3,
     "max_num_batched_tokens": 9,
     "max_model_len": 33,
@@ -35,6 +37,7 @@ OTHER = {
     "dtype": "bfloat16",
     "kv_dtype": "bfloat16",
     "quantization": "int8",
+    "max_drafts": 2,
     "kernels": Kernels(attention=(LayerRange("xla", 0, None),)),
 }
 
@@ -52,7 +55,11 @@ def test_the_same_engine_has_the_same_identity():
     assert identify() == identify()
 
 
-@pytest.mark.parametrize("name", [item.name for item in fields(ExecutorOptions) if item.name not in ("first_alone", "strict")])
+SHAPING_NONE: dict[str, Any] = {"first_alone": True, "strict": True, "swap_slots": 3, "autotune_results": Path("results")}
+SHAPING = [item.name for item in fields(ExecutorOptions) if item.name not in SHAPING_NONE]
+
+
+@pytest.mark.parametrize("name", SHAPING)
 def test_every_option_that_shapes_programs_counts(name):
     if name == "quantization" and native.missing() is not None:
         pytest.skip(f"NOT CHECKED: native kernels: {native.missing()}")
@@ -60,7 +67,7 @@ def test_every_option_that_shapes_programs_counts(name):
 
 
 def test_options_that_shape_none_do_not_count():
-    assert identify(options=replace(OPTIONS, first_alone=True, strict=True)) == identify()
+    assert identify(options=replace(OPTIONS, **SHAPING_NONE)) == identify()
 
 
 def test_constants_of_the_model_count():
@@ -85,7 +92,7 @@ def test_settings_of_jax_count():
 
 def test_instruction_sets_count(monkeypatch, tmp_path):
     before = identify()
-    names = []
+    names: list[str] = []
     for flags in ("fpu avx2", "fpu avx2 avx512f"):
         (tmp_path / "cpuinfo").write_text(f"processor : 0\nflags : {flags}\nbogomips : {len(names)}\n")
         monkeypatch.setattr(module, "_CPU_INFO", tmp_path / "cpuinfo")
@@ -97,7 +104,7 @@ def test_instruction_sets_count(monkeypatch, tmp_path):
 
 
 def test_the_code_counts(monkeypatch, tmp_path):
-    digests = []
+    digests: list[str] = []
     for content in ("a = 1", "a = 2"):
         (tmp_path / "package").mkdir(exist_ok=True)
         (tmp_path / "package" / "step.py").write_text(content)

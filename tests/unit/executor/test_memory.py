@@ -47,8 +47,8 @@ def test_counted_bytes_are_those_of_the_arrays(family, tensor):
     state = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype, device=leaf.sharding), lowering.state)
     for device in (mesh.devices.flat[0], mesh.devices.flat[-1]):
         assert counted.weights == held(params, device)
-        assert counted.page * 5 == held(state.kv_pages, device)
-        assert counted.state == held(state, device) - held(state.kv_pages, device)
+        assert counted.page * 5 == held(state.forward.kv_pages, device)
+        assert counted.state == held(state, device) - held(state.forward.kv_pages, device)
     assert device_bytes(params) == device_bytes(lowering.params) == counted.weights
 
 
@@ -64,7 +64,7 @@ def test_every_device_has_one_latent_of_a_token(tensor):
 class Gpu:
     """Says what jax's CUDA devices say (`memory_stats` of jax 0.11.2), for a GPU of which jax took 90 % at the start."""
 
-    stats: dict[str, int] | None
+    stats: dict[str, int | None] | None
     platform: str = "gpu"
     device_kind: str = "NVIDIA H100 80GB HBM3"
     compute_capability: str = "9.0"
@@ -131,5 +131,6 @@ def test_sampling_on_a_cpu_takes_little_more_than_the_logits():
         kv_dtype="float32",
     )
     lowering = Lowering(decoder, make_mesh(1), options)
-    program = lowering.step(lowering.grid.choose(rows, rows)).compile()
-    assert rows * vocabulary * 4 < program.memory_analysis().temp_size_in_bytes < 32 << 20
+    (variant,) = lowering.variants
+    program = lowering.choose(rows, variant).compile()
+    assert program.memory_analysis().temp_size_in_bytes < 16 << 20

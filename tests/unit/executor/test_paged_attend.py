@@ -1,37 +1,43 @@
 """Attention over pages is attention: the same as over a whole sequence at once, however many devices share the heads."""
 
 from dataclasses import replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxserve.config.kernels import AUTOMATIC
+from jaxserve.config.kernels import AUTOMATIC, LayerRange
 from jaxserve.config.windows import group_layers
 from jaxserve.executor.step import PagedAttend
-from jaxserve.models.attention import AttentionSpec
+from jaxserve.models.config import RopeConfig
+from jaxserve.models.rope import rotation
 from jaxserve.step.batch import make_batch
 from jaxserve.step.buckets import Bucket
+from pallas_kernels.ragged_paged_attention import AttentionOptions
 from sharding import make_mesh
+from tests.contract.kernels.needs import MOSAIC
 from tests.golden.reading import dense_attend
 from tests.support.plans import make_plan
 
 TOKENS, PAGE, HEADS, KV_HEADS, DIM = 11, 4, 4, 2, 8
-SPEC = AttentionSpec(scale=0.3, window=7, soft_cap=2.0)
+NO_LENGTHS = jnp.zeros(1, jnp.int32)  # no row goes on from what the device knows
+OPTIONS = AttentionOptions(scale=0.3, window=7, soft_cap=2.0)
 
 
-def paged(tensor, kv_pages, spec, *arguments):
+def paged(tensor, kv_pages, options, q, k, v, sinks, rope=None, kernels=AUTOMATIC):
     """One row of all tokens, in pages 1, 2 and 3; the last layer of two."""
     plan = make_plan((range(TOKENS), TOKENS, (1, 2, 3)))
-    batch = make_batch(plan, Bucket(tokens=TOKENS + 1, rows=2), max_pages=3, page_size=PAGE, spare_slot=0).unpacked()
-    padded = [x if x is None or x.ndim == 1 else jnp.pad(x, ((0, 1), (0, 0), (0, 0))) for x in arguments]
+    batch = make_batch(plan, Bucket(tokens=TOKENS + 1, rows=2), max_pages=3, page_size=PAGE, spare_slot=0).unpacked(NO_LENGTHS)
+    padded = jax.tree.map(lambda x: jnp.pad(x, ((0, 1), *[(0, 0)] * (x.ndim - 1)), constant_values=jnp.nan), (q, k, v, rope))
 
     @jax.jit
-    def run(kv_pages, q, k, v, sinks):
-        return PagedAttend(make_mesh(tensor), kv_pages, batch, AUTOMATIC, group_layers((None, None)))(1, q, k, v, spec, sinks)
+    def run(kv_pages, q, k, v, rope, sinks):
+        attend = PagedAttend(make_mesh(tensor), kv_pages, batch, kernels, group_layers((None, None)))
+        return attend(1, q, k, v, rope, options, sinks)
 
-    return run(kv_pages, *padded)[:TOKENS]
+    return run(kv_pages, *padded, sinks)[:TOKENS]
 
 
 @pytest.mark.parametrize("tensor", [1, 2])
@@ -40,20 +46,33 @@ def test_keys_and_values(tensor, sinks):
     rng = np.random.default_rng(0)
     q, k, v = (jnp.asarray(rng.standard_normal((TOKENS, heads, DIM)), jnp.float32) for heads in (HEADS, KV_HEADS, KV_HEADS))
     kv_pages = jnp.full((2, 5, 2, KV_HEADS, PAGE, DIM), jnp.nan)
-    got = paged(tensor, kv_pages, SPEC, q, k, v, sinks)
-    np.testing.assert_allclose(got, dense_attend(1, q, k, v, SPEC, sinks), atol=1e-6, rtol=0)
+    got = paged(tensor, kv_pages, OPTIONS, q, k, v, sinks)
+    np.testing.assert_allclose(got, dense_attend(1, q, k, v, None, OPTIONS, sinks), atol=1e-6, rtol=0)
+
+
+ONE_KERNEL = replace(AUTOMATIC, kv_write=(LayerRange("mosaic_gpu_interpreted", 0, None),))
+
+
+# Pallas's interpreter knows one device.
+@pytest.mark.parametrize(("tensor", "kernels"), [(1, AUTOMATIC), (2, AUTOMATIC), pytest.param(1, ONE_KERNEL, marks=MOSAIC)])
+def test_rotates_queries_and_keys(tensor, kernels):
+    rng = np.random.default_rng(3)
+    q, k, v = (jnp.asarray(rng.standard_normal((TOKENS, heads, 64)), jnp.float32) for heads in (HEADS, KV_HEADS, KV_HEADS))
+    rope = rotation(RopeConfig(rotated_dims=32), 64, jnp.arange(TOKENS) + 5)
+    got = paged(tensor, jnp.full((2, 5, 2, KV_HEADS, PAGE, 64), jnp.nan), OPTIONS, q, k, v, None, rope, kernels)
+    np.testing.assert_allclose(got, dense_attend(1, q, k, v, rope, OPTIONS, None), atol=2e-6, rtol=0)
 
 
 @pytest.mark.parametrize("tensor", [1, 2])
 def test_latents(tensor):
     """Every device has the one latent of a token."""
     rng = np.random.default_rng(1)
-    spec = replace(SPEC, value_dim=5)
+    options = replace(OPTIONS, value_dim=5)
     q, latent = (jnp.asarray(rng.standard_normal((TOKENS, heads, DIM)), jnp.float32) for heads in (HEADS, 1))
     kv_pages = jnp.full((2, 5, 1, tensor, PAGE, DIM), jnp.nan)
-    got = paged(tensor, kv_pages, spec, q, jnp.repeat(latent, tensor, axis=1), None, None)
+    got = paged(tensor, kv_pages, options, q, jnp.repeat(latent, tensor, axis=1), None, None)
     assert got.shape == (TOKENS, HEADS, 5)
-    np.testing.assert_allclose(got, dense_attend(1, q, latent, None, spec, None), atol=1e-6, rtol=0)
+    np.testing.assert_allclose(got, dense_attend(1, q, latent, None, None, options, None), atol=1e-6, rtol=0)
 
 
 def test_groups_of_layers_have_pages_of_their_own():
@@ -62,15 +81,15 @@ def test_groups_of_layers_have_pages_of_their_own():
     assert groups.places == ((0, 0), (1, 0), (0, 1), (1, 1))
     plan = make_plan((range(TOKENS), TOKENS, (1, 4, 2, 5, 3, 6)))
     later = make_plan((range(TOKENS, TOKENS + 1), TOKENS + 1, (1, 0, 2, 5, 3, 6)))
-    sizes = {"max_pages": 3, "page_size": PAGE, "spare_slot": 0, "groups": 2}
+    sizes: dict[str, Any] = {"max_pages": 3, "page_size": PAGE, "spare_slot": 0, "groups": 2}
     first, second = (make_batch(one, Bucket(tokens=one.num_tokens, rows=1), **sizes) for one in (plan, later))
 
     @jax.jit
     def run(kv_pages, batch, layers):
-        attend, out = PagedAttend(make_mesh(1), kv_pages, batch.unpacked(), AUTOMATIC, groups), []
+        attend, out = PagedAttend(make_mesh(1), kv_pages, batch.unpacked(NO_LENGTHS), AUTOMATIC, groups), []
         for layer, (q, k, v) in enumerate(layers):
-            spec = replace(SPEC, window=(None, 5, None, 5)[layer])
-            out.append(attend(layer, q, k, v, spec, None))
+            options = replace(OPTIONS, window=(None, 5, None, 5)[layer])
+            out.append(attend(layer, q, k, v, None, options, None))
         return attend.kv_pages, out
 
     layers = [
@@ -82,5 +101,6 @@ def test_groups_of_layers_have_pages_of_their_own():
     kv_pages = kv_pages.at[:, 4].set(jnp.nan)
     _, out = run(kv_pages, second, [tuple(x[TOKENS:] for x in layer) for layer in layers])
     for layer, got in enumerate(out):
-        spec = replace(SPEC, window=(None, 5, None, 5)[layer])
-        np.testing.assert_allclose(got, dense_attend(layer, *layers[layer], spec, None)[TOKENS:], atol=1e-6, rtol=0)
+        options = replace(OPTIONS, window=(None, 5, None, 5)[layer])
+        q, k, v = layers[layer]
+        np.testing.assert_allclose(got, dense_attend(layer, q, k, v, None, options, None)[TOKENS:], atol=1e-6, rtol=0)

@@ -2,8 +2,11 @@
 
 import json
 import logging
+import threading
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
 import jax
 import msgspec
@@ -12,15 +15,15 @@ import pytest
 from jaxserve.errors import ConfigError
 from jaxserve.executor.compile_cache import nothing_kept
 from jaxserve.executor.local import LocalExecutor
-from jaxserve.executor.lowering import Lowering, step_name
+from jaxserve.executor.lowering import Lowering, forward_name
 from jaxserve.executor.options import ExecutorOptions
-from jaxserve.executor.program_bundle import MANIFEST, ProgramBundle, program_path, read_manifest, save_programs
+from jaxserve.executor.program_bundle import MANIFEST, Manifest, ProgramBundle, program_path, read_manifest, save_programs
 from jaxserve.executor.programs import make_programs
 from jaxserve.models.checkpoint import read_hf_config
 from jaxserve.models.registry import decoder_config
 from jaxserve.weights.load import load_params
 from sharding.mesh import make_mesh
-from tests.support.plans import make_plan
+from tests.support.plans import copied, make_plan
 from tests.support.tiny_checkpoint import write_tiny_checkpoint
 
 OPTIONS = ExecutorOptions(
@@ -33,8 +36,10 @@ OPTIONS = ExecutorOptions(
     kv_dtype="float32",
     strict=True,
 )
-STEPS = ["step_2x2", "step_8x2"]
-OTHERS = ["score", "load_row", "copy_pages", "expert_tokens"]
+STEPS = ["forward_2x2", "forward_8x2"]
+CHOICES = ["greedy", "random", "logprobs", "truncated", "penalized", "general"]
+OTHERS = [*(f"choose_2_{name}" for name in CHOICES), "prompt_logprobs", "load_row", "copy_pages", "expert_tokens"]
+ALL = len(STEPS + OTHERS)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -60,8 +65,7 @@ def lowering(model):
 @pytest.fixture(scope="module")
 def compiled(lowering):
     """All programs by name."""
-    specs = [*map(lowering.step, lowering.grid.buckets), *lowering.others()]
-    return {spec.name: spec.compile() for spec in specs}
+    return {spec.name: spec.compile() for spec in lowering.programs()}
 
 
 @pytest.fixture
@@ -74,9 +78,15 @@ def saved(tmp_path, lowering, compiled):
     return tmp_path / "new" / "programs"
 
 
+def manifest_of(directory: Path) -> Manifest:
+    manifest = read_manifest(directory)
+    assert manifest is not None
+    return manifest
+
+
 def tokens_of(executor):
     """Three steps of one sequence, the second with copied pages."""
-    plans = [make_plan(([10, 20, 30], 3, [1])), make_plan(([-1], 4, [1]), copies=((1, 3),)), make_plan(([-1], 5, [3, 2]))]
+    plans = [make_plan(([10, 20, 30], 3, [1])), make_plan(([-1], 4, [1]), moves=copied((1, 3))), make_plan(([-1], 5, [3, 2]))]
     return [executor.submit(plan).result().tokens.tolist() for plan in plans]
 
 
@@ -87,16 +97,20 @@ class Start:
     """
 
     def __init__(self, directory, model):
-        self.told, self.compiled = [], []
+        self.told: list[Any] = []
+        self.compiled: list[str] = []
         lowering = Lowering(model[0], make_mesh(2), OPTIONS)
 
-        def listen(event, seconds, **more):
+        def listen(event, duration_secs, **more):
             if event == "/jax/core/compile/backend_compile_duration":
                 self.compiled.append(more["fun_name"])
 
+        for thread in threading.enumerate():
+            if thread.name == "jaxserve-compile":  # of executors before this one
+                thread.join()
         jax.monitoring.register_event_duration_secs_listener(listen)
         try:
-            saved = ProgramBundle(directory, read_manifest(directory), lowering)
+            saved = ProgramBundle(directory, manifest_of(directory), lowering)
             programs = make_programs(lowering, lambda *told: self.told.append(told), saved)
             programs.steps.wait()
         finally:
@@ -118,16 +132,16 @@ def fresh(lowering, model):
 def test_saved_programs_are_loaded_and_give_the_same_tokens(saved, model, fresh, caplog):
     start = Start(saved, model)
     assert start.compiled == []
-    assert start.told == [("loading programs", done, 6) for done in range(1, 7)]
+    assert start.told == [("loading programs", done, ALL) for done in range(1, ALL + 1)]
     assert (start.tokens, start.temporary) == fresh
     assert caplog.text == ""
 
 
 def test_what_is_not_there_is_compiled(tmp_path, lowering, compiled, model, fresh, caplog):
-    save_programs(tmp_path, lowering, {name: compiled[name] for name in ("step_8x2", "score")})
+    save_programs(tmp_path, lowering, {name: compiled[name] for name in ("forward_8x2", "prompt_logprobs")})
     start = Start(tmp_path, model)
-    assert start.told == [("loading programs", 1, 2), ("loading programs", 2, 2), *(("compiling", n, 4) for n in (1, 2, 3, 4))]
-    assert sorted(set(start.compiled) - {"jit(load_row)"}) == ["jit(copy)", "jit(step)"]
+    assert start.told == [("loading programs", 1, 2), ("loading programs", 2, 2), *(("compiling", n, 5) for n in (1, 2, 3, 4, 5))]
+    assert sorted(set(start.compiled) - {"jit(load_row)"}) == ["jit(choose)", "jit(copy)", "jit(forward)"]
     assert start.tokens == fresh[0]
     assert caplog.text == ""
 
@@ -138,13 +152,11 @@ def test_every_saved_step_is_loaded_before_serving_begins(tmp_path, model):
     lowering = Lowering(model[0], make_mesh(1), options)
     bucket = lowering.grid.choose(4, 4)
     assert bucket not in lowering.grid.first()
-    save_programs(tmp_path, lowering, {step_name(bucket): lowering.step(bucket).compile()})
+    save_programs(tmp_path, lowering, {forward_name(bucket): lowering.forward(bucket).compile()})
     told = []
-    programs = make_programs(
-        lowering, lambda *line: told.append(line), ProgramBundle(tmp_path, read_manifest(tmp_path), lowering)
-    )
+    programs = make_programs(lowering, lambda *line: told.append(line), ProgramBundle(tmp_path, manifest_of(tmp_path), lowering))
     assert told[0] == ("loading programs", 1, 1)
-    assert bucket in programs.steps.compiled()
+    assert bucket in programs.steps.forwards()
     programs.steps.wait()
 
 
@@ -158,7 +170,7 @@ def test_every_saved_step_is_loaded_before_serving_begins(tmp_path, model):
 )
 def test_an_engine_that_differs_names_every_field_and_takes_nothing(saved, model, caplog, change, lines):
     other = Lowering(model[0], make_mesh(2), replace(OPTIONS, **change))
-    names = ProgramBundle(saved, read_manifest(saved), other).names
+    names = ProgramBundle(saved, manifest_of(saved), other).names
     assert names == frozenset()
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
@@ -166,12 +178,12 @@ def test_an_engine_that_differs_names_every_field_and_takes_nothing(saved, model
 
 
 def test_another_model_and_another_number_of_devices(saved, model, caplog):
-    ProgramBundle(saved, read_manifest(saved), Lowering(replace(model[0], norm_eps=1e-6), make_mesh(1), OPTIONS))
+    ProgramBundle(saved, manifest_of(saved), Lowering(replace(model[0], norm_eps=1e-6), make_mesh(1), OPTIONS))
     assert "model.norm_eps: saved 1e-05, here 1e-06; tensor_parallel_size: saved 2, here 1" in caplog.text
 
 
 def test_fields_of_one_side_only_are_named(saved, lowering, caplog):
-    manifest = read_manifest(saved)
+    manifest = manifest_of(saved)
     engine = {name: value for name, value in manifest.engine.items() if name != "jaxlib"} | {"moon": "full"}
     assert ProgramBundle(saved, msgspec.structs.replace(manifest, engine=engine), lowering).names == frozenset()
     assert "jaxlib: saved nothing, here 0." in caplog.text
@@ -193,26 +205,26 @@ def flip(path):
     ],
 )
 def test_a_damaged_file_is_an_error_line_and_compiled(saved, model, fresh, caplog, damage, words):
-    path = program_path(saved, "step_2x2")
+    path = program_path(saved, "forward_2x2")
     damage(path)
     start = Start(saved, model)
     (record,) = caplog.records
     assert record.levelno == logging.ERROR
     assert record.message.startswith(f"the saved program {path} cannot be loaded, compiling: ")
     assert words in record.message
-    assert start.told[-1] == ("loading programs", 6, 6)
+    assert start.told[-1] == ("loading programs", ALL, ALL)
     assert len(start.compiled) == 1
     assert start.tokens == fresh[0]
 
 
 def test_a_file_that_holds_something_else_is_compiled_too(saved, lowering, caplog):
     """Whole, but not what its name says: another program, whose results have another structure."""
-    manifest = read_manifest(saved)
-    program_path(saved, "score").write_bytes(program_path(saved, "load_row").read_bytes())
-    swapped = manifest.programs | {"score": manifest.programs["load_row"]}
-    score = next(spec for spec in lowering.others() if spec.name == "score")
+    manifest = manifest_of(saved)
+    program_path(saved, "prompt_logprobs").write_bytes(program_path(saved, "load_row").read_bytes())
+    swapped = manifest.programs | {"prompt_logprobs": manifest.programs["load_row"]}
+    score = next(spec for spec in lowering.others() if spec.name == "prompt_logprobs")
     assert ProgramBundle(saved, msgspec.structs.replace(manifest, programs=swapped), lowering).load(score) is None
-    assert f"the saved program {program_path(saved, 'score')} cannot be loaded" in caplog.text
+    assert f"the saved program {program_path(saved, 'prompt_logprobs')} cannot be loaded" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -249,7 +261,7 @@ def test_a_directory_that_cannot_be_written(tmp_path, lowering):
 
 def test_a_save_that_is_cut_short_leaves_no_manifest(saved, lowering):
     with pytest.raises(AttributeError):
-        save_programs(saved, lowering, {"score": "no program"})
+        save_programs(saved, lowering, {"prompt_logprobs": "no program"})
     assert not (saved / MANIFEST).exists()
 
 

@@ -3,6 +3,7 @@
 import gc
 import logging
 import threading
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,59 +11,114 @@ import pytest
 
 from jaxserve.executor.compile_guard import CompileGuard, LateCompileError
 from jaxserve.executor.step_programs import StepPrograms
+from jaxserve.sampling.options import PENALTIES, RANDOM, STANDARD, TRUNCATION
+from jaxserve.sampling.variants import Variant, variants_of
 from jaxserve.step.buckets import Bucket, BucketGrid
 
 GRID = BucketGrid.make(max_rows=8, max_tokens=64, min_rows=1)
 LARGEST = Bucket(64, 8)
 
 
+VARIANTS = variants_of(STANDARD, straight=True)
+GENERAL = VARIANTS[-1]
+
+
 class Compiler:
     """Compiles when it is let, in the order that it is asked; fails for `broken`."""
 
-    def __init__(self, broken=None):
+    def __init__(self, broken: Any = None) -> None:
         self.broken = broken
         self.go = threading.Event()
+        self.compiled: list[str] = []
 
-    def __call__(self, bucket):
+    def forward(self, bucket: Bucket) -> str:
+        return self._compile(bucket, f"forward {bucket.tokens} x {bucket.rows}")
+
+    def choose(self, rows: int, variant: Variant) -> str:
+        return self._compile((rows, variant.name), f"{variant.name} of {rows}")
+
+    def _compile(self, what: Any, name: str) -> str:
         assert self.go.wait(30)
-        if bucket == self.broken:
+        if what == self.broken:
             raise ValueError("no such kernel")
-        return f"program {bucket.tokens} x {bucket.rows}"
+        self.compiled.append(name)
+        return name
 
 
-def test_a_plan_is_padded_up_until_its_bucket_is_there():
+def made(compiler: Compiler, *buckets: Bucket) -> StepPrograms:
+    """What there is when these buckets are ready."""
+    forwards = {bucket: f"forward {bucket.tokens} x {bucket.rows}" for bucket in buckets}
+    chooses = {(bucket.rows, GENERAL): f"general of {bucket.rows}" for bucket in buckets}
+    return StepPrograms(GRID, VARIANTS, forwards, chooses, compiler)
+
+
+def test_a_plan_is_padded_up_until_its_bucket_is_there() -> None:
     compiler = Compiler()
-    programs = StepPrograms(GRID, {LARGEST: "largest", Bucket(4, 4): "four"}, compiler)
-    assert programs.choose(4, 4) == (Bucket(4, 4), "four")
+    programs = made(compiler, LARGEST, Bucket(4, 4))
+    assert programs.bucket(4, 4) == Bucket(4, 4)
     assert programs.misses == 0
-    assert programs.choose(3, 1) == (Bucket(4, 4), "four")
-    assert programs.choose(2, 2) == (Bucket(4, 4), "four")
-    assert programs.choose(5, 5) == (LARGEST, "largest")
+    assert programs.bucket(3, 1) == Bucket(4, 4)
+    assert programs.bucket(2, 2) == Bucket(4, 4)
+    assert programs.bucket(5, 5) == LARGEST
     assert programs.misses == 2
     compiler.go.set()
     programs.wait()
-    assert programs.choose(2, 2) == (Bucket(2, 2), "program 2 x 2")
+    assert programs.bucket(2, 2) == Bucket(2, 2)
+    assert programs.program(Bucket(2, 2), frozenset(STANDARD.needs)) == ("forward 2 x 2", "general of 2")
     assert programs.misses == 2
-    assert programs.compiled().keys() == set(GRID.buckets)
+    assert programs.forwards().keys() == set(GRID.buckets)
 
 
-def test_a_step_that_cannot_be_compiled_is_logged_and_done_without(caplog):
-    compiler = Compiler(broken=Bucket(2, 2))
+def test_a_variant_is_compiled_when_it_is_needed_and_until_then_another_does_its_work() -> None:
+    compiler = Compiler()
+    programs = made(compiler, *GRID.buckets)
+    truncated, penalized = frozenset({RANDOM, TRUNCATION}), frozenset({PENALTIES})
+    for _ in range(3):
+        assert programs.program(LARGEST, truncated) == ("forward 64 x 8", "general of 8")
+    assert programs.program(LARGEST, frozenset(STANDARD.needs)) == ("forward 64 x 8", "general of 8")
+    compiler.go.set()
+    programs.wait()
+    assert programs.program(LARGEST, truncated) == ("forward 64 x 8", "truncated of 8")
+    assert programs.program(LARGEST, frozenset({RANDOM})) == ("forward 64 x 8", "truncated of 8"), "the cheapest there is"
+    programs.wait()
+    assert programs.program(LARGEST, frozenset({RANDOM})) == ("forward 64 x 8", "random of 8")
+    assert programs.program(LARGEST, penalized) == ("forward 64 x 8", "general of 8")
+    programs.wait()
+    assert programs.program(LARGEST, penalized) == ("forward 64 x 8", "penalized of 8")
+    assert compiler.compiled == ["truncated of 8", "random of 8", "penalized of 8"], "once each, and none that nobody needs"
+
+
+@pytest.mark.parametrize("broken", [Bucket(2, 2), (2, "general")], ids=str)
+def test_a_step_that_cannot_be_compiled_is_logged_and_done_without(broken: Any, caplog: pytest.LogCaptureFixture) -> None:
+    compiler = Compiler(broken=broken)
     compiler.go.set()
     with caplog.at_level(logging.ERROR):
-        programs = StepPrograms(GRID, {LARGEST: "largest"}, compiler)
+        programs = made(compiler, LARGEST)
         programs.wait()
     assert "compiling the step of 2 tokens in 2 rows failed" in caplog.text
-    assert programs.choose(2, 2)[0] == Bucket(4, 4)
+    assert programs.bucket(2, 2) == Bucket(4, 4)
     assert programs.misses == 1
 
 
-def test_nothing_is_compiled_behind_a_full_grid():
-    programs = StepPrograms(GRID, dict.fromkeys(GRID.buckets, "ready"), Compiler())
+def test_a_variant_that_cannot_be_compiled_is_tried_once(caplog: pytest.LogCaptureFixture) -> None:
+    compiler = Compiler(broken=(8, "greedy"))
+    compiler.go.set()
+    programs = made(compiler, *GRID.buckets)
+    for _ in range(2):
+        assert programs.program(LARGEST, frozenset()) == ("forward 64 x 8", "general of 8")
+        programs.wait()
+    errors = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    assert errors == ["compiling the greedy choice of 8 rows failed"]
+
+
+def test_nothing_is_compiled_behind_a_full_grid() -> None:
+    compiler = Compiler()
+    programs = made(compiler, *GRID.buckets)
     programs.wait()
-    assert programs.choose(1, 1) == (Bucket(1, 1), "ready")
+    assert programs.bucket(1, 1) == Bucket(1, 1)
     with pytest.raises(ValueError, match="no bucket holds 65 tokens"):
-        programs.choose(65, 1)
+        programs.bucket(65, 1)
+    assert compiler.compiled == []
 
 
 def compile_something(number):
@@ -114,7 +170,7 @@ def test_an_error_inside_is_not_hidden():
 
 
 def test_a_guard_that_is_gone_listens_no_more(monkeypatch):
-    gone = []
+    gone: list[None] = []
     unregister = jax.monitoring.unregister_event_duration_listener
     monkeypatch.setattr(jax.monitoring, "unregister_event_duration_listener", lambda listen: gone.append(unregister(listen)))
     guard = CompileGuard(strict=True)

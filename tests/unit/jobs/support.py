@@ -17,7 +17,7 @@ from jaxserve.jobs.job import Job
 from jaxserve.jobs.lines import Line
 from jaxserve.jobs.scan import Shard
 from jaxserve.jobs.storage import JobModel
-from jaxserve.jobs.summary import Progress, Summary
+from jaxserve.jobs.summary import JobProgress, Summary
 
 MODEL = JobModel("echo", "0123")
 QUICK = JobConfig(concurrency=4, window=8, commit_seconds=0.01)
@@ -103,7 +103,7 @@ def interrupt(folder: Path, answered: int, **options: Any) -> Summary:
     """A run that is stopped once some lines are committed."""
     with open_job(folder, **options) as job:
 
-        def look(progress: Progress) -> None:
+        def look(progress: JobProgress) -> None:
             if progress.run.done >= answered:
                 job.stop()
 

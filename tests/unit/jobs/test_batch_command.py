@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from jaxserve import batch
-from jaxserve.answering import LocalAnswers, job_model, sequences_in_flight, throughput_config
+from jaxserve.answering import LocalAnswerer, job_model, sequences_in_flight, throughput_config
 from jaxserve.config.fields import EngineConfig, ModelConfig, SchedulerConfig
 from jaxserve.errors import ConfigError
 from tests.integration.batch.driver import hash_client
@@ -38,12 +38,12 @@ def command(tmp_path: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -
     faults: dict[str, Any] = {}
 
     @asynccontextmanager
-    async def start(config: EngineConfig, progress: Any) -> AsyncIterator[LocalAnswers]:
+    async def start(config: EngineConfig, progress: Any) -> AsyncIterator[LocalAnswerer]:
         progress("hashing", 1, 1)
         async with hash_client(str(checkpoint), **faults) as engine:
-            yield LocalAnswers(engine)
+            yield LocalAnswerer(engine)
 
-    monkeypatch.setattr(LocalAnswers, "start", start)
+    monkeypatch.setattr(LocalAnswerer, "start", start)
     monkeypatch.setattr(batch, "set_up_logging", lambda level: None)  # would stay for other tests
 
     def run(*arguments: str, output: str = "out.jsonl", **given: Any) -> int:
@@ -214,7 +214,7 @@ def test_a_models_fingerprint_tells_what_changes_answers(checkpoint: Path, tmp_p
     assert of(generation_config="none") == prints[0]
     assert len(set(prints)) == 7
     assert of() == of(max_model_len=100) == of(served_model_name="x")
-    assert job_model(ModelConfig(model=str(checkpoint), load_format="dummy", served_model_name="x")).name == "x"
+    assert job_model(ModelConfig(model=str(checkpoint), load_format="dummy", served_model_name=("x",))).name == "x"
     assert job_model(ModelConfig()).name == "pico"
     with pytest.raises(ConfigError, match="no checkpoint directory"):
         job_model(ModelConfig(model="/nowhere"))

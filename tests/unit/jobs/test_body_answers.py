@@ -12,7 +12,7 @@ from jaxserve.jobs.answers import Answer
 from jaxserve.jobs.lines import Line
 from jaxserve.jobs.summary import Counts
 from jaxserve.types import ServiceClass
-from server.http.answers import BodyAnswers
+from server.http.bodies import BodyAnswerer
 from tests.support.scripted import ScriptedClient
 
 TEXT, CHAT = "/v1/completions", "/v1/chat/completions"
@@ -20,7 +20,7 @@ GOOD = {"model": "echo", "prompt": "hello", "max_tokens": 8}
 
 
 def answered(client: Any, url: str, body: Any, tenant: str = "") -> Answer:
-    return asyncio.run(BodyAnswers(client, tenant).answer(Line(1, "a", url, body)))
+    return asyncio.run(BodyAnswerer(client, tenant).answer(Line(1, "a", url, body)))
 
 
 def test_a_reply_is_the_endpoints() -> None:

@@ -11,7 +11,7 @@ from jaxserve import batch
 from jaxserve.errors import ConfigError
 from jaxserve.jobs.cluster import CHUNKS, ClusterConfig
 from jaxserve.jobs.display import Rates
-from jaxserve.jobs.summary import Counts, Progress
+from jaxserve.jobs.summary import Counts, JobProgress
 from tests.unit.jobs.support import request, write
 
 
@@ -57,7 +57,7 @@ def test_an_engine_needs_a_gpu_for_each_part_of_the_model(tmp_path: Path, capsys
 
 
 def test_progress_tells_of_the_cache_where_it_is_known() -> None:
-    rates, progress = Rates(), Progress(lines=4, run=Counts(), all_runs=Counts(), in_flight=1)
+    rates, progress = Rates(), JobProgress(lines=4, run=Counts(), all_runs=Counts())
     rates.see(0.0, progress)
     assert "KV 50%" in rates.said(progress, 0.5)
     assert "KV" not in rates.said(progress, None)

@@ -22,7 +22,7 @@ from jaxserve.jobs.lines import Line
 from jaxserve.jobs.reader import Read
 from jaxserve.jobs.scan import Shard
 from jaxserve.jobs.storage import JobModel, Storage
-from jaxserve.jobs.summary import Progress, Summary
+from jaxserve.jobs.summary import JobProgress, Summary
 from jaxserve.jobs.writer import StorageError
 from tests.unit.jobs.support import MODEL, QUICK, Echo, Stuck, files_in, ids, interrupt, open_job, read, request, run, write
 
@@ -185,7 +185,7 @@ def test_a_cancelled_run_keeps_what_is_done(tmp_path: Path) -> None:
     names = many(tmp_path, 40)
 
     async def cancelled() -> None:
-        def look(progress: Progress) -> None:
+        def look(progress: JobProgress) -> None:
             if progress.run.done == 6:
                 running.cancel()
 
@@ -308,7 +308,7 @@ def test_many_bytes_of_results_do_not_wait_for_the_clock(tmp_path: Path) -> None
 def test_the_window_bounds_what_is_read_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In bytes, and in lines where they are short."""
 
-    def stop_at(count: int, job: Job, ticks: list[Progress], progress: Progress) -> None:
+    def stop_at(count: int, job: Job, ticks: list[JobProgress], progress: JobProgress) -> None:
         ticks.append(progress)
         if len(ticks) == count:
             job.stop()
@@ -385,7 +385,7 @@ def test_two_processes_cannot_have_a_job(tmp_path: Path) -> None:
     many(tmp_path, 3)
     said: list[str] = []
 
-    def look(progress: Progress) -> None:
+    def look(progress: JobProgress) -> None:
         if progress.run.done == 1 and not said:
             said.append(refused(tmp_path))
             job.stop()

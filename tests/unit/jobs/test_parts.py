@@ -19,7 +19,7 @@ from jaxserve.jobs.display import display
 from jaxserve.jobs.lines import Line, parse, raw_lines
 from jaxserve.jobs.order import ORDERS, Waiting, sequences
 from jaxserve.jobs.scan import Shard, first_offset, scan
-from jaxserve.jobs.summary import Counts, Progress, Summary
+from jaxserve.jobs.summary import Counts, JobProgress, Summary
 
 
 @settings(max_examples=60, deadline=None)
@@ -169,10 +169,10 @@ def test_usage_may_be_missing() -> None:
     assert (counts.prompt_tokens, counts.completion_tokens, counts.cached_tokens) == (2, 1, 0)
 
 
-def progress(done: int, seconds: float) -> Progress:
+def progress(done: int, seconds: float) -> JobProgress:
     run = Counts(answered=done, prompt_tokens=100 * done, cached_tokens=50 * done, completion_tokens=10 * done)
     run.answering_seconds = seconds
-    return Progress(100, run, run.plus(Counts(failed=10)), 4)
+    return JobProgress(100, run, run.plus(Counts(failed=10)))
 
 
 def shown(*, terminal: bool) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -11,9 +12,12 @@ import pytest
 from pallas_kernels import grouped_matmul as grouped
 from pallas_kernels import kv_write as write
 from pallas_kernels import ragged_paged_attention as attention
+from pallas_kernels.rotate_and_write import Rotation, rotate_and_write
 
+TURNS = jnp.zeros((3, 8))
 FLOAT8_PAGES = jnp.zeros((2, 6, 2, 2, 8, 16), jnp.float8_e4m3fn)
 LATENTS = jnp.zeros((2, 6, 1, 2, 8, 16))
+OF_LATENTS = attention.AttentionOptions(1.0, value_dim=17)
 
 
 def attention_arguments(**changes):
@@ -24,7 +28,7 @@ def attention_arguments(**changes):
         "query_start": jnp.zeros(4, jnp.int32),
         "kv_length": jnp.zeros(3, jnp.int32),
         "layer": 0,
-        "scale": 1.0,
+        "options": attention.AttentionOptions(1.0),
     }
     return arguments | changes
 
@@ -55,11 +59,13 @@ def attention_arguments(**changes):
             "kv_scales must be float16 or float32, got bfloat16",
         ),
         ({"layer": 2}, ValueError, "layer must be between 0 and 1, got 2"),
-        ({"window": 0}, ValueError, "window must be at least 1, got 0"),
-        ({"soft_cap": 0.0}, ValueError, "soft_cap must be above 0, got 0.0"),
-        ({"value_dim": 8}, ValueError, "value_dim goes with a cache that has no values: it is 8, the cache [2, 6, 2, 2, 8, 16]"),
+        (
+            {"options": OF_LATENTS},
+            ValueError,
+            "value_dim goes with a cache that has no values: it is 17, the cache [2, 6, 2, 2, 8, 16]",
+        ),
         ({"kv_pages": LATENTS}, ValueError, "value_dim goes with a cache that has no values: it is None"),
-        ({"kv_pages": LATENTS, "value_dim": 17}, ValueError, "value_dim must be between 1 and 16, got 17"),
+        ({"kv_pages": LATENTS, "options": OF_LATENTS}, ValueError, "value_dim must be between 1 and 16, got 17"),
         (
             {"implementation": "abacus"},
             ValueError,
@@ -99,6 +105,35 @@ def test_write_arguments(changes, error, message):
 
 
 @pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"q": jnp.zeros((4, 4, 16))}, ValueError, "q must be [T, H, D] = [3, any, 16], got [4, 4, 16]"),
+        ({"k": jnp.zeros((3, 3, 16))}, ValueError, "k must be [T, K, D] = [3, 2, 16], got [3, 3, 16]"),
+        ({"k": jnp.zeros((3, 2, 16), jnp.bfloat16)}, TypeError, "k must be float32 like q, got bfloat16"),
+        ({"v": None}, ValueError, "v must be None for a cache of keys alone and for no other, the cache is [2, 6, 2, 2, 8, 16]"),
+        ({"rotation": Rotation(TURNS, TURNS[:2])}, ValueError, "rotation.sin must be [T, half] = [3, 8], got [2, 8]"),
+        ({"rotation": Rotation(TURNS.astype("bfloat16"), TURNS)}, TypeError, "rotation.cos must be float32, got bfloat16"),
+        ({"rotation": Rotation(jnp.zeros((3, 9)), jnp.zeros((3, 9)))}, ValueError, "rotation has 18 dimensions, a head has 16"),
+        ({"slots": jnp.zeros(3, jnp.uint32)}, TypeError, "slots must be int32, got uint32"),
+        ({"layer": 2}, ValueError, "layer must be between 0 and 1, got 2"),
+        ({"implementation": "abacus"}, ValueError, "rotate_and_write has no implementation 'abacus'; it has: "),
+    ],
+)
+def test_rotate_arguments(changes, error, message):
+    arguments = {
+        "kv_pages": jnp.zeros((2, 6, 2, 2, 8, 16)),
+        "q": jnp.zeros((3, 4, 16)),
+        "k": jnp.zeros((3, 2, 16)),
+        "v": jnp.zeros((3, 2, 16)),
+        "rotation": Rotation(TURNS, TURNS),
+        "slots": jnp.zeros(3, jnp.int32),
+        "layer": 0,
+    }
+    with pytest.raises(error, match=re.escape(message)):
+        rotate_and_write(**arguments | changes)
+
+
+@pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"query_start": [0, 2, 1, 3]}, "query_start must ascend"),
@@ -112,9 +147,10 @@ def test_write_arguments(changes, error, message):
 def test_attention_values(changes, message):
     values = {"page_table": np.ones((3, 4), int), "query_start": [0, 2, 3, 4], "kv_length": [2, 9, 1]}
     cache = jnp.zeros((2, 6, 2, 2, 8, 16))
-    attention.check_inputs(5, cache, **{name: np.asarray(x) for name, x in values.items()})
+    arrays: dict[str, Any] = {name: np.asarray(x) for name, x in values.items()}
+    attention.check_inputs(5, cache, **arrays)
     with pytest.raises(ValueError, match=re.escape(message)):
-        attention.check_inputs(5, cache, **{name: np.asarray(x) for name, x in (values | changes).items()})
+        attention.check_inputs(5, cache, **arrays | {name: np.asarray(x) for name, x in changes.items()})
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from pallas_kernels.kv_write import kv_write
-from pallas_kernels.ragged_paged_attention import ragged_paged_attention
+from pallas_kernels.ragged_paged_attention import AttentionOptions, ragged_paged_attention
 
 LAYERS, PAGES, KV_HEADS, SIZE, DIM = 3, 1201, 2, 16, 32
 BF16_SCATTER_FIXED = tuple(int(part) for part in jax.__version__.split(".")[:2]) >= (0, 11)
@@ -25,10 +26,10 @@ def step(q, cache, page_table, query_start, kv_length, slots):
         else:
             cache = kv_write(cache, k, None if cache.shape[2] == 1 else k, slots, layer=layer)
         kv_pages, kv_scales = cache if isinstance(cache, tuple) else (cache, None)
-        options = {"layer": layer, "scale": 0.2, "kv_scales": kv_scales}
-        if kv_pages.shape[2] == 1:
-            options["value_dim"] = DIM // 2
-        attended = ragged_paged_attention(q, kv_pages, page_table, query_start, kv_length, **options)
+        options = AttentionOptions(0.2, value_dim=DIM // 2 if kv_pages.shape[2] == 1 else None)
+        attended = ragged_paged_attention(
+            q, kv_pages, page_table, query_start, kv_length, layer=layer, options=options, kv_scales=kv_scales
+        )
         q = q.at[..., : attended.shape[-1]].add(attended)
     return q, cache
 
@@ -53,10 +54,13 @@ def test_no_copy_of_the_cache(dtype, halves, tokens, rows):
         pytest.skip("jax 0.10 scatters bf16 on CPU through a converted copy")
     compiled = jax.jit(step, donate_argnums=1).lower(*arguments(dtype, tokens, rows, halves)).compile()
     elements = LAYERS * PAGES * halves * KV_HEADS * SIZE * DIM
-    made = re.findall(r"= (\w+)\[([\d,]+)\]\S* (copy|convert|transpose|copy-start)\(", compiled.as_text())
+    text = compiled.as_text()
+    assert text is not None
+    made = re.findall(r"= (\w+)\[([\d,]+)\]\S* (copy|convert|transpose|copy-start)\(", text)
     whole = [entry for entry in made if np.prod([int(size) for size in entry[1].split(",")]) >= elements // LAYERS]
     assert not whole
     memory = compiled.memory_analysis()
+    assert memory is not None
     cache_bytes = elements * jnp.dtype(dtype).itemsize
     assert memory.alias_size_in_bytes >= cache_bytes
     # XLA's CPU backend copies once to see float8 as bytes; for GPUs that is no operation.
@@ -65,7 +69,7 @@ def test_no_copy_of_the_cache(dtype, halves, tokens, rows):
 
 
 def test_contexts_grow_without_recompiling():
-    call = jax.jit(step, donate_argnums=1)
+    call: Any = jax.jit(step, donate_argnums=1)
     for length in (5, 100, 128):
         q, cache, table, start, lengths, slots = arguments("float32", 8, 8)
         call(q, cache, table, start, jnp.full_like(lengths, length), slots)

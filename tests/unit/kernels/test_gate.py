@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -12,17 +14,20 @@ from pallas_kernels.kv_write import api as write
 from pallas_kernels.kv_write import xla as write_xla
 from pallas_kernels.matmul import api as matmul
 from pallas_kernels.matmul import xla as matmul_xla
-from pallas_kernels.parity.cases import ATTENTION_CASES, DTYPES, GROUPED_CASES, MATMUL_CASES, WRITE_CASES
-from pallas_kernels.parity.gate import check_attention, check_grouped, check_matmul, check_write
+from pallas_kernels.parity.cases import ATTENTION_CASES, DTYPES, GROUPED_CASES, MATMUL_CASES, ROTATE_CASES, WRITE_CASES
+from pallas_kernels.parity.gate import check_attention, check_grouped, check_matmul, check_rotate, check_write
 from pallas_kernels.parity.operations import Operation, check_all
 from pallas_kernels.ragged_paged_attention import api as attention
 from pallas_kernels.ragged_paged_attention import xla as attention_xla
 from pallas_kernels.registry import Implementation, Target
+from pallas_kernels.rotate_and_write import api as rotate
+from pallas_kernels.rotate_and_write import xla as rotate_xla
 
 CPU = Target("cpu")
 ATTENTION = {case.name: case for case in ATTENTION_CASES}
 GROUPED = {case.name: case for case in GROUPED_CASES}
 MATMUL = {case.name: case for case in MATMUL_CASES}
+ROTATE = {case.name: case for case in ROTATE_CASES}
 WRITE = {case.name: case for case in WRITE_CASES}
 
 
@@ -94,6 +99,23 @@ def test_wrong_writes(monkeypatch, dtype, change, reason):
 
 
 @pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda q, pages: (q.at[2].multiply(-1), pages), "max abs must be below 0.01"),
+        (lambda q, pages: (q.astype(jnp.float32), pages), "the queries are float32, not bfloat16"),
+        (lambda q, pages: (q, pages.at[1, 1, 0, 0, 0].multiply(-1)), "max abs must be below 0.01"),
+        (lambda q, pages: (q, pages.at[1, 1, 1, 0, 0, 0].multiply(2)), "bit by bit"),
+        (lambda q, pages: (q, pages.at[0, 2].set(0)), "bit by bit"),
+    ],
+)
+def test_wrong_rotations(monkeypatch, change, reason):
+    name = only(monkeypatch, rotate, lambda *arrays, **options: change(*rotate_xla.rotate_and_write(*arrays, **options)))
+    result = check_rotate(ROTATE["any slots"], "bfloat16", name, CPU)
+    assert result.verdict == "FAIL"
+    assert reason in result.reason
+
+
+@pytest.mark.parametrize(
     ("case", "change", "reason"),
     [
         ("mixed", lambda out: out.astype(jnp.bfloat16).astype(jnp.float32), "max abs must be below 2e-05"),
@@ -154,7 +176,7 @@ def test_a_run_over_implementations():
     table = (named("here"), named("elsewhere", runs_on=lambda target: "no"), named("dreamt", interpreted=True))
     cases = (WRITE["zeros"], WRITE["a long chunk"])
     operation = Operation("any", implementations=table, cases=cases, check=check, dtypes=("float32", "float16"))
-    here = [(case, "float16", "here", CPU) for case in ("zeros", "a long chunk")]
+    here: list[Any] = [(case, "float16", "here", CPU) for case in ("zeros", "a long chunk")]
     assert list(check_all([operation], ["float16", "float8"], CPU, interpret=False)) == here
     assert list(check_all([operation], ["float16"], CPU, interpret=True)) == [*here, ("zeros", "float16", "dreamt", CPU)]
 

@@ -76,7 +76,7 @@ def test_expecting_other_rows_changes_nothing(expected):
     sizes = np.asarray([30, 0, 11], np.int32)
     x = rng.standard_normal((64, 16)).astype(np.float32)
     weights = rng.standard_normal((3, 16, 24)).astype(np.float32)
-    got = np.asarray(grouped_matmul(x, weights, sizes, expected_rows=expected))
+    got = np.asarray(grouped_matmul(*map(jnp.asarray, (x, weights, sizes)), expected_rows=expected))
     np.testing.assert_allclose(got, reference.grouped_matmul(x, weights, sizes), rtol=0, atol=2e-5)
 
 

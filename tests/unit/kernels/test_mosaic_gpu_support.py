@@ -10,9 +10,10 @@ import pytest
 
 from pallas_kernels import hopper
 from pallas_kernels.parity.features import ATTENTION
+from pallas_kernels.ragged_paged_attention import AttentionOptions
 from pallas_kernels.ragged_paged_attention import mosaic_gpu_support as support
 from pallas_kernels.ragged_paged_attention.implementations import IMPLEMENTATIONS
-from pallas_kernels.ragged_paged_attention.mosaic_gpu_tiles import HOPPER, decode_slots, decode_splits, prefill_slots
+from pallas_kernels.ragged_paged_attention.mosaic_gpu_tiles import HOPPER, decode_slots, merge_depth, prefill_slots
 from pallas_kernels.registry import Target, choose
 
 FLOAT8 = jnp.dtype(jnp.float8_e4m3fn)
@@ -32,7 +33,7 @@ def named(function):
         {"head_dim": 256},
         {"page_size": 64},
         {"heads": 512},
-        {"window": 5, "soft_cap": 3.0, "sinks": True},
+        {"options": AttentionOptions(0.1, window=5, soft_cap=3.0), "sinks": True},
         {"kv_dtype": FLOAT8, "scales_dtype": jnp.dtype("float32")},
         {"dtype": jnp.dtype("float16"), "kv_dtype": FLOAT8, "scales_dtype": jnp.dtype("float16")},
     ],
@@ -51,11 +52,45 @@ def test_supported(change):
         ({"head_dim": 100}, "the head dim must be a multiple of 16 up to 256, not 100"),
         ({"head_dim": 272}, "the head dim must be a multiple of 16 up to 256, not 272"),
         ({"heads": 520}, "a KV head can have 64 query heads at most, not 65"),
-        ({"value_dim": 64}, "it reads values, and this cache has none beside its keys"),
     ],
 )
 def test_not_supported(change, reason):
     assert support.supports(replace(ATTENTION, **change)) == reason
+
+
+LATENTS = replace(ATTENTION, kv_heads=1, head_dim=576, options=AttentionOptions(0.1, value_dim=512))
+
+
+@pytest.mark.parametrize("heads", [4, 16, 20, 64, 128])
+def test_latents(heads):
+    assert support.supports(replace(LATENTS, heads=heads)) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"dtype": jnp.dtype("float32")}, "queries must be bfloat16 or float16, not float32"),
+        (
+            {"kv_dtype": FLOAT8, "scales_dtype": jnp.dtype("float32")},
+            "latents must have the queries' bfloat16, not float8_e4m3fn",
+        ),
+        ({"page_size": 128}, "pages must have 8, 16, 32 or 64 tokens, not 128"),
+        ({"kv_heads": 2}, "latents must be one a token on each device, not 2"),
+        ({"head_dim": 640}, "a latent must be a multiple of 16 numbers up to 576, not 640"),
+        (
+            {"options": AttentionOptions(0.1, value_dim=40)},
+            "the value of a latent must be a multiple of 32 numbers up to 512, not 40",
+        ),
+        (
+            {"options": AttentionOptions(0.1, value_dim=544)},
+            "the value of a latent must be a multiple of 32 numbers up to 512, not 544",
+        ),
+        ({"options": AttentionOptions(0.1, window=9, value_dim=512)}, "over latents it computes no window, soft cap or sinks"),
+        ({"sinks": True}, "over latents it computes no window, soft cap or sinks"),
+    ],
+)
+def test_latents_not_supported(change, reason):
+    assert support.supports(replace(LATENTS, **change)) == reason
 
 
 @new_jax
@@ -87,13 +122,13 @@ def test_a_named_kernel_that_cannot_says_what_it_supports():
 @pytest.mark.parametrize(
     ("dim", "slots", "float8"),
     [
-        (16, (6, 6), (6, 6)),
-        (64, (6, 5), (6, 6)),
-        (80, (5, 4), (6, 6)),
-        (96, (4, 3), (5, 5)),
-        (128, (3, 2), (3, 3)),
-        (192, (4, 3), (6, 5)),
-        (256, (3, 2), (3, 3)),
+        (16, (2, 6, 6), (2, 6, 6)),
+        (64, (2, 6, 6), (2, 6, 6)),
+        (80, (2, 5, 4), (2, 6, 6)),
+        (96, (2, 4, 3), (2, 5, 5)),
+        (128, (2, 3, 2), (2, 3, 2)),
+        (192, (1, 4, 3), (1, 6, 5)),
+        (256, (1, 3, 2), (1, 3, 3)),
     ],
 )
 def test_decode_slots(dim, slots, float8):
@@ -101,12 +136,9 @@ def test_decode_slots(dim, slots, float8):
     assert decode_slots(dim, 1, HOPPER) == float8
 
 
-def test_rows_are_split_until_the_gpu_is_full():
-    assert decode_splits(64, 8, 4096, HOPPER) == 2
-    assert decode_splits(64, 1, 4096, HOPPER) == 16
-    assert decode_splits(1, 8, 32768, HOPPER) == 128  # not 132: no part is shorter than 256 keys
-    assert decode_splits(1, 8, 100, HOPPER) == 1
-    assert decode_splits(256, 8, 4096, HOPPER) == 1
+def test_blocks_that_merge_read_ahead_where_there_are_few():
+    assert [merge_depth(blocks, 128, HOPPER) for blocks in (1, 132, 133, 512)] == [4, 4, 1, 1]
+    assert [merge_depth(8, dim, HOPPER) for dim in (64, 192, 256)] == [4, 3, 2]
 
 
 @pytest.mark.parametrize(("dim", "slots", "float8"), [(64, 4, 4), (128, 4, 4), (192, 3, 2), (256, 2, 1)])

@@ -1,23 +1,27 @@
-"""Where the Triton kernel is picked; the kernel itself needs jax-triton, which needs a GPU to run."""
+"""Where the Triton kernel is picked; tests/contract/kernels/test_triton.py has the kernel itself."""
 
 from dataclasses import replace
 
+import jax
 import jax.numpy as jnp
 import pytest
 
+from pallas_kernels.hopper import OLDEST_JAX
+from pallas_kernels.parity.batches import FLOAT8
 from pallas_kernels.parity.features import ATTENTION
-from pallas_kernels.ragged_paged_attention import triton_support
-from pallas_kernels.registry import Target
+from pallas_kernels.ragged_paged_attention import AttentionOptions, triton_support
+from pallas_kernels.ragged_paged_attention.implementations import IMPLEMENTATIONS
+from pallas_kernels.registry import Target, pick
 
 
 @pytest.mark.parametrize(
     ("target", "reason"),
     [
         (Target("gpu", (8, 0)), None),
-        (Target("gpu", (8, 9)), None),
-        (Target("gpu", (9, 0)), "it needs a GPU of compute capability 8.x, not gpu of compute capability 9.0"),
-        (Target("gpu"), "it needs a GPU of compute capability 8.x, not gpu"),
-        (Target("cpu"), "it needs a GPU of compute capability 8.x, not cpu"),
+        (Target("gpu", (12, 0)), None),
+        (Target("gpu", (7, 5)), "it needs a GPU of compute capability 8.0 or later, not gpu of compute capability 7.5"),
+        (Target("gpu"), "it needs a GPU of compute capability 8.0 or later, not gpu"),
+        (Target("cpu"), "it needs a GPU of compute capability 8.0 or later, not cpu"),
     ],
 )
 def test_where_it_runs(monkeypatch, target, reason):
@@ -31,17 +35,23 @@ def test_without_jax_triton(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("changes", "supported", "suited"),
+    ("changes", "supported"),
     [
-        ({}, None, None),
-        ({"tokens": 65}, None, "it computes prompts a token at a time"),
-        ({"head_dim": 257}, "the head dim can be 256 at most, not 257", None),
-        ({"heads": 520}, "a KV head can have 64 query heads at most, not 65", None),
-        ({"dtype": jnp.dtype("float32")}, "queries must be bfloat16 or float16, not float32", None),
-        ({"value_dim": 64}, "it reads values, and this cache has none beside its keys", None),
-        ({"kv_dtype": jnp.dtype("float16")}, "the cache must have the queries' bfloat16, not float16", None),
+        ({}, None),
+        ({"tokens": 65}, None),
+        ({"kv_dtype": FLOAT8, "scales_dtype": jnp.dtype("float32")}, None),
+        ({"head_dim": 257}, "the head dim can be 256 at most, not 257"),
+        ({"heads": 520}, "a KV head can have 64 query heads at most, not 65"),
+        ({"dtype": jnp.dtype("float32")}, "queries must be bfloat16 or float16, not float32"),
+        ({"options": AttentionOptions(0.1, value_dim=64)}, "it reads values, and this cache has none beside its keys"),
+        ({"kv_dtype": jnp.dtype("float16")}, "the cache must have the queries' bfloat16 or float8_e4m3fn, not float16"),
     ],
 )
-def test_what_it_computes(changes, supported, suited):
-    problem = replace(ATTENTION, **changes)
-    assert (triton_support.supports(problem), triton_support.suits(problem)) == (supported, suited)
+def test_what_it_computes(changes, supported):
+    assert triton_support.supports(replace(ATTENTION, **changes)) == supported
+
+
+def test_hopper_has_a_better_one(monkeypatch):
+    monkeypatch.setattr(triton_support, "find_spec", lambda name: object())
+    names = [pick("attention", IMPLEMENTATIONS, Target("gpu", each), ATTENTION)[0].name for each in ((8, 0), (9, 0), (10, 0))]
+    assert names == ["triton", "triton" if jax.__version_info__ < OLDEST_JAX else "mosaic_gpu", "triton"]

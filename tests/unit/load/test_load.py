@@ -1,6 +1,7 @@
 """The load generator's parts: prompts, streams cut anywhere, reports, and agreement with a server's metrics."""
 
 import itertools
+from typing import Any
 
 import msgspec
 import pytest
@@ -10,9 +11,9 @@ from hypothesis import strategies as st
 from jaxserve.errors import ConfigError
 from jaxserve.load.agreement import agreement
 from jaxserve.load.connection import Reply
-from jaxserve.load.outcome import Outcome
-from jaxserve.load.prompts import Prompts
+from jaxserve.load.outcome import RequestOutcome
 from jaxserve.load.report import report
+from jaxserve.load.run import Prompts
 from jaxserve.load.settings import LoadConfig
 from jaxserve.load.target import _Stream
 from jaxserve.types import ServiceClass
@@ -20,13 +21,18 @@ from jaxserve.workload.requests import WorkloadRequest
 from jaxserve.workload.settings import SloConfig
 
 
-def asked(number=0, prompt=8, output=4, prefix=None, prefix_tokens=0, arrival=0.0):
-    return WorkloadRequest(
-        number, arrival, prompt, output, ServiceClass.INTERACTIVE_PAID, prefix=prefix, prefix_tokens=prefix_tokens
-    )
+def near(value: float) -> Any:
+    """About this."""
+    return pytest.approx(value)
 
 
-def event(content):
+def asked(
+    number: int = 0, prompt: int = 8, output: int = 4, *, prefix: int | None = None, prefix_tokens: int = 0
+) -> WorkloadRequest:
+    return WorkloadRequest(number, 0.0, prompt, output, ServiceClass.INTERACTIVE_PAID, prefix=prefix, prefix_tokens=prefix_tokens)
+
+
+def event(content: dict[str, Any]) -> bytes:
     return b"data: " + msgspec.json.encode(content) + b"\n\n"
 
 
@@ -41,8 +47,8 @@ STREAM = (
 
 
 @given(st.lists(st.integers(0, len(STREAM)), max_size=12))
-def test_a_stream_is_the_same_wherever_it_is_cut(cuts):
-    outcome = Outcome(asked(), 0.0)
+def test_a_stream_is_the_same_wherever_it_is_cut(cuts: list[int]) -> None:
+    outcome = RequestOutcome(asked(), 0.0)
     stream = _Stream(outcome)
     places = [0, *sorted(cuts), len(STREAM)]
     for now, (start, end) in enumerate(itertools.pairwise(places)):
@@ -62,15 +68,15 @@ def test_a_stream_is_the_same_wherever_it_is_cut(cuts):
         (200, event({"error": {"code": "engine_dead"}}), "engine_dead"),
     ],
 )
-def test_what_did_not_finish_says_why(status, body, error):
-    outcome = Outcome(asked(), 0.0)
+def test_what_did_not_finish_says_why(status: int, body: bytes, error: str) -> None:
+    outcome = RequestOutcome(asked(), 0.0)
     stream = _Stream(outcome)
     stream.feed(body, 1.0)
     stream.finish(Reply(status))
     assert outcome.error == error
 
 
-def test_prompts_are_as_long_as_asked_repeat_and_share_their_prefix():
+def test_prompts_are_as_long_as_asked_repeat_and_share_their_prefix() -> None:
     prompts = Prompts(range(100, 200), seed=1)
     first, second = asked(0, 40, prefix=3, prefix_tokens=16), asked(1, 50, prefix=3, prefix_tokens=16)
     assert prompts.tokens(first) == Prompts(range(100, 200), seed=1).tokens(first)
@@ -81,35 +87,35 @@ def test_prompts_are_as_long_as_asked_repeat_and_share_their_prefix():
     assert set(prompts.tokens(second)) <= set(range(100, 200))
 
 
-def outcomes():
+def outcomes() -> list[RequestOutcome]:
     """One that keeps the SLO, one slow to begin, one that failed; due at 10, 11 and 12."""
     return [
-        Outcome(asked(0), 10.0, 10.0, [10.1, 10.12, 10.14], 10.2, prompt_tokens=8, output_tokens=3, status=200),
-        Outcome(asked(1), 11.0, 11.5, [12.0, 12.04], 12.1, prompt_tokens=8, output_tokens=5, status=200, retries=1),
-        Outcome(asked(2), 12.0, 12.01, [], 14.0, status=503, error="draining"),
+        RequestOutcome(asked(0), 10.0, 10.0, [10.1, 10.12, 10.14], 10.2, prompt_tokens=8, output_tokens=3, status=200),
+        RequestOutcome(asked(1), 11.0, 11.5, [12.0, 12.04], 12.1, prompt_tokens=8, output_tokens=5, status=200, retries=1),
+        RequestOutcome(asked(2), 12.0, 12.01, [], 14.0, status=503, error="draining"),
     ]
 
 
-def test_a_report_counts_from_when_requests_were_due():
+def test_a_report_counts_from_when_requests_were_due() -> None:
     result = report("m", outcomes(), SloConfig(), [])
     assert (result.requests, result.finished, result.retries, result.errors) == (3, 2, 1, {"draining": 1})
     assert (result.seconds, result.output_tokens, result.output_tokens_per_s) == (4.0, 8, 2.0)
     assert (result.goodput_tokens_per_s, result.slo_share) == (0.75, 1 / 3)
-    assert result.ttft.max == pytest.approx(1.0)
-    assert (result.itl.count, result.itl.max, result.itl.p50) == (2, pytest.approx(0.02), pytest.approx(0.01))
-    assert (result.gap.count, result.gap.max) == (3, pytest.approx(0.04))
-    assert (result.lag.count, result.lag.max) == (2, pytest.approx(0.01))  # one that came back was not late
-    assert result.ttft_curve == ((pytest.approx(0.1), 0.5), (pytest.approx(1.0), 1.0))
+    assert result.ttft.max == near(1.0)
+    assert (result.itl.count, result.itl.max, result.itl.p50) == (2, near(0.02), near(0.01))
+    assert (result.gap.count, result.gap.max) == (3, near(0.04))
+    assert (result.lag.count, result.lag.max) == (2, near(0.01))  # one that came back was not late
+    assert result.ttft_curve == ((near(0.1), 0.5), (near(1.0), 1.0))
     assert msgspec.json.encode(result.as_dict())
 
 
-def test_a_report_of_failures_alone_is_all_zeros():
+def test_a_report_of_failures_alone_is_all_zeros() -> None:
     result = report("m", outcomes()[2:], SloConfig(), [])
     assert (result.finished, result.ttft.count, result.output_tokens, result.slo_share) == (0, 0, 0, 0.0)
     assert result.ttft_curve == ()
 
 
-def page(finished, tokens, ttft):
+def page(finished: int, tokens: int, ttft: float) -> str:
     return (
         "# TYPE jaxserve:request_success counter\n"
         f'jaxserve:request_success_total{{finished_reason="stop"}} {finished - 1}\n'
@@ -123,12 +129,12 @@ def page(finished, tokens, ttft):
     )
 
 
-def test_agreement_is_about_the_run_alone():
+def test_agreement_is_about_the_run_alone() -> None:
     found = {pair.name: pair for pair in agreement(page(5, 100, 1.0), page(7, 108, 2.0), outcomes())}
     assert (found["finished"].clients, found["finished"].server) == (2.0, 2.0)
     assert (found["output"].clients, found["output"].server) == (8.0, 8.0)
-    assert (found["mean TTFT"].clients, found["mean TTFT"].server) == (pytest.approx(550.0), 500.0)
-    assert found["mean ITL"].clients == pytest.approx(1e3 * 0.08 / 6)
+    assert (found["mean TTFT"].clients, found["mean TTFT"].server) == (near(550.0), 500.0)
+    assert found["mean ITL"].clients == near(1e3 * 0.08 / 6)
 
 
 @pytest.mark.parametrize(
@@ -142,7 +148,7 @@ def test_agreement_is_about_the_run_alone():
         ({"max_model_len": 1}, "max_model_len"),
     ],
 )
-def test_settings_that_cannot_be_are_refused_by_name(settings, param):
+def test_settings_that_cannot_be_are_refused_by_name(settings: dict[str, Any], param: str) -> None:
     with pytest.raises(ConfigError) as caught:
         LoadConfig(**settings)
     assert caught.value.param == param

@@ -5,7 +5,7 @@ from prometheus_client.metrics_core import Metric as Family
 from jaxserve.metrics.catalogue import CATALOGUE, Kind
 from jaxserve.metrics.exposition import Exposition, Reading
 from jaxserve.metrics.instruments import Instruments
-from jaxserve.metrics.tiers import TIERS, context_tier
+from jaxserve.metrics.requests import TIERS, context_tier
 
 # Dashboards written for vLLM look for these.
 EXPECTED = {

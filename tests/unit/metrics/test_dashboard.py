@@ -68,7 +68,7 @@ def test_every_metric_is_shown():
 
 
 def test_panels_do_not_overlap():
-    taken = set()
+    taken: set[tuple[int, int]] = set()
     numbers = [panel["id"] for panel in SHIPPED["panels"]]
     assert len(numbers) == len(set(numbers))
     for panel in SHIPPED["panels"]:
@@ -84,6 +84,8 @@ def test_variables_are_the_labels_that_expressions_use():
     variables = {one["name"]: one for one in SHIPPED["templating"]["list"]}
     assert {*used, "datasource"} == variables.keys()
     for name in used:
-        series, label = re.fullmatch(r"label_values\((\S+), (\w+)\)", variables[name]["query"]["query"]).groups()
+        found = re.fullmatch(r"label_values\((\S+), (\w+)\)", variables[name]["query"]["query"])
+        assert found is not None
+        series, label = found.groups()
         assert label == name
         assert label in SERIES[series].labels

@@ -1,13 +1,14 @@
-from jaxserve.metrics.experts import AT_ONCE, ExpertRecorder
 from jaxserve.metrics.instruments import Instruments
-from jaxserve.metrics.steps import StepRecorder
+from jaxserve.metrics.steps import AT_ONCE, ExpertRecorder, StepRecorder
 from jaxserve.metrics.turn import ExecutorCounts, LayerTokens, Turn
 from tests.unit.metrics.scrape import recorded
 
 
 def shown(instruments: Instruments) -> dict[tuple[str, str], float]:
     """Values by layer and expert."""
-    return {place[1::-1]: value for (name, place), value in recorded(instruments).items() if name == "expert_tokens_total"}
+    return {
+        (place[1], place[0]): value for (name, place), value in recorded(instruments).items() if name == "expert_tokens_total"
+    }
 
 
 def test_an_idle_engine_writes_every_series():

@@ -28,7 +28,7 @@ def run_one(recorder, *, service_class=PAID, prompt=7, first=0.5, gaps=(0.05, 0.
     for gap in gaps:
         now += gap
         record.tokens(0, 1, now)
-    record.ended(0, reason, now)
+    record.ended(0, reason, 1 + len(gaps), now)
     record.finished()
 
 
@@ -90,7 +90,7 @@ def test_each_sequence_must_be_in_time(instruments, recorder):
     for index, gap in ((0, 0.05), (1, 0.3)):
         record.tokens(index, 1, 0.1)
         record.tokens(index, 1, 0.1 + gap)
-        record.ended(index, "stop", 0.1 + gap)
+        record.ended(index, "stop", 2, 0.1 + gap)
     record.finished()
     seen = recorded(instruments)
     assert seen["goodput_tokens_total", LABELS] == 0
@@ -133,7 +133,7 @@ def test_tokens_are_written_now_and_then_and_when_the_last_request_ends(instrume
     assert seen["generation_tokens_total", LABELS] == 3
     assert seen["inter_token_latency_seconds_count", LABELS] == 2  # two that came together: a gap, and none
     record.tokens(0, 1, 10.2)
-    record.ended(0, "stop", 10.2)
+    record.ended(0, "stop", 4, 10.2)
     record.finished()
     seen = recorded(instruments)
     assert seen["generation_tokens_total", LABELS] == 4
@@ -146,7 +146,7 @@ def test_tokens_that_come_together_have_no_time_between_them(instruments, record
     record.prepared(PAID, 3, 0.0)
     record.started(3, 0.0, 1.0)
     record.tokens(0, 3, 1.0)
-    record.ended(0, "stop", 1.0)
+    record.ended(0, "stop", 3, 1.0)
     record.finished()
     seen = recorded(instruments)
     assert seen["inter_token_latency_seconds_count", LABELS] == 2

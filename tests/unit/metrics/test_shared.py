@@ -30,7 +30,7 @@ record.prepared(ServiceClass.BATCH, 5, 0.0)
 record.started(5, 0.0, 0.3)
 record.tokens(0, 1, 0.3)
 record.tokens(0, 1, 0.4)
-record.ended(0, "length", 0.4)
+record.ended(0, "length", 2, 0.4)
 record.finished()
 with servers.stream("http"):
     recorder.flush(1.0)
@@ -45,6 +45,7 @@ class Child:
         self.popen = subprocess.Popen(
             [sys.executable, "-c", CHILD], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
+        assert self.popen.stdout is not None
         assert self.popen.stdout.readline() == "ready\n"
 
     def kill(self):

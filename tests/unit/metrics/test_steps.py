@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 
 from jaxserve.metrics.instruments import Instruments
@@ -22,9 +24,17 @@ def test_turns_are_recorded_when_the_engine_is_idle():
     assert recorded(instruments)["compiled_programs_total", MODEL] == 9
     recorder.turned(turn(0.0, step=0, collected=-1))
     assert recorded(instruments)["batch_rows_count", MODEL] == 0
-    executor.counts = ExecutorCounts(compiled_programs=10, late_compiles=1, bucket_misses=2, padding_tokens=24, weight_checks=7)
+    counts: dict[str, Any] = {
+        "compiled_programs": 10,
+        "late_compiles": 1,
+        "bucket_misses": 2,
+        "padding_tokens": 24,
+        "weight_checks": 7,
+    }
+    counts |= {"swapped_out_pages": 20, "swapped_in_pages": 18}
+    executor.counts = ExecutorCounts(**counts)
     last = turn(0.02, step=-1, collected=0, idle=True)
-    last.counts = SchedulerCounts(5, 4, 3)
+    last.counts = SchedulerCounts(5, 4, 3, 20, 0.5, 7)
     recorder.turned(last)
     seen = recorded(instruments)
     assert seen["batch_rows_count", MODEL] == seen["batch_tokens_count", MODEL] == seen["step_seconds_count", MODEL] == 1
@@ -33,10 +43,9 @@ def test_turns_are_recorded_when_the_engine_is_idle():
     phases = {phase: seen["step_phase_seconds_sum", ("pico", phase)] for phase in ("plan", "launch", "wait", "apply", "emit")}
     assert phases == pytest.approx({"plan": 0.002, "launch": 0.004, "wait": 0.006, "apply": 0.008, "emit": 0.01})
     assert seen["step_phase_seconds_count", ("pico", "emit")] == 2
-    counters = ("compiled_programs", "late_compiles", "bucket_misses", "padding_tokens", "weight_checks")
-    assert [seen[f"{name}_total", MODEL] for name in counters] == [10, 1, 2, 24, 7]
-    of_scheduler = ("step_budget_raises", "queue_estimate_misses", "overloads")
-    assert [seen[f"{name}_total", MODEL] for name in of_scheduler] == [5, 4, 3]
+    assert {name: seen[f"{name}_total", MODEL] for name in counts} == counts
+    of_scheduler = ("step_budget_raises", "queue_estimate_misses", "overloads", "masked_rows", "mask_seconds", "forced_tokens")
+    assert [seen[f"{name}_total", MODEL] for name in of_scheduler] == [5, 4, 3, 20, 0.5, 7]
 
 
 def test_a_busy_engine_is_recorded_now_and_then():

@@ -25,7 +25,7 @@ def story():
     tokens = [Update(name, 1, queue_time=0.5) for name in ("done", "failed", "gone", "runs")]
     kept.updated([*tokens, Update("nobody's", 1)], 11.0)
     kept.turned(turn(10.99, step=0))
-    kept.updated([Update("done", 2, reason=FinishReason.LENGTH), Update("failed", error=DeadlineError("late"))], 12.0)
+    kept.updated([Update("done", 2, finish_reason=FinishReason.LENGTH), Update("failed", error=DeadlineError("late"))], 12.0)
     kept.aborted(["gone", "nobody's"], 12.5)
     kept.turned(turn(12.5, step=1, collected=0, preemptions=2))
     return kept
@@ -52,6 +52,17 @@ def test_a_window_has_what_touches_it():
     assert [one.step for one in window.turns] == [1]
     assert [span.id for span in window.spans] == ["gone", "runs", "waits"]
     assert kept.window(1e9, 100.0, 1e9).start == 40.0  # no more than is kept
+
+
+def test_a_window_stays_as_it_was():
+    """Other threads read it while the engine's goes on."""
+    kept = story()
+    window = kept.window(60.0, 13.0, 1e9)
+    before = msgspec.msgpack.encode(window)
+    kept.updated([Update("runs", 3, finish_reason=FinishReason.LENGTH), Update("waits", 1, queue_time=0.5)], 14.0)
+    kept.aborted(["waits"], 15.0)
+    kept.turned(turn(15.0, step=2))
+    assert msgspec.msgpack.encode(window) == before
 
 
 def test_what_is_too_old_is_forgotten_and_what_is_too_much_too(monkeypatch):

@@ -3,6 +3,7 @@ import math
 import pytest
 
 from jaxserve.errors import CheckpointError, UnsupportedModelError
+from jaxserve.models.config import RopeConfig
 from jaxserve.models.registry import FAMILIES, decoder_config
 
 TYPES = {name: family.model_type for name, family in FAMILIES.items()}
@@ -23,6 +24,11 @@ def hf(architecture="LlamaForCausalLM", **changes):
         **changes,
     }
     return {name: value for name, value in fields.items() if value != "absent"}
+
+
+def present(rope: RopeConfig | None) -> RopeConfig:
+    assert rope is not None
+    return rope
 
 
 LATENT = {"num_key_value_heads": 4, "num_experts_per_tok": 2}  # what DeepSeek's families need beside
@@ -53,8 +59,8 @@ def test_both_layouts_of_transformers_mean_the_same():
     older = hf(rope_theta=5e5, rope_scaling={"type": "linear", "factor": 2.0}, torch_dtype="bfloat16")
     five = hf(rope_parameters={**scaling, "rope_theta": 5e5}, dtype="bfloat16")
     assert decoder_config(four) == decoder_config(five) == decoder_config(older)
-    assert decoder_config(five).ropes[0].theta == 5e5
-    assert decoder_config(hf(rope_theta=7.0, rope_scaling=None)).ropes[0].theta == 7.0
+    assert present(decoder_config(five).ropes[0]).theta == 5e5
+    assert present(decoder_config(hf(rope_theta=7.0, rope_scaling=None)).ropes[0]).theta == 7.0
 
 
 def test_layers_with_a_window_of_olmo_3_keep_their_rotary_embedding():
@@ -63,10 +69,10 @@ def test_layers_with_a_window_of_olmo_3_keep_their_rotary_embedding():
     kinds = {"full_attention": {**yarn, "rope_theta": 7e5}, "sliding_attention": {"rope_type": "default", "rope_theta": 7e5}}
     five = decoder_config(hf("Olmo3ForCausalLM", num_hidden_layers=4, rope_parameters=kinds))
     assert four == five
-    assert [rope.kind for rope in four.ropes] == ["default", "default", "default", "yarn"]
+    assert [rope.kind for rope in map(present, four.ropes)] == ["default", "default", "default", "yarn"]
     assert four.windows == (4096, 4096, 4096, None)
     plain = decoder_config(hf("Olmo3ForCausalLM"))
-    assert {rope.theta for rope in plain.ropes} == {5e5}
+    assert {rope.theta for rope in map(present, plain.ropes)} == {5e5}
 
 
 def test_windows_of_qwen():
@@ -135,7 +141,7 @@ def test_impossible_fields_are_named(given, names):
 def test_attention_factor_of_yarn():
     def factor(**changes):
         table = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128, **changes}
-        return decoder_config(hf(rope_parameters=table)).ropes[0].attention_factor
+        return present(decoder_config(hf(rope_parameters=table)).ropes[0]).attention_factor
 
     assert factor() == pytest.approx(0.1 * math.log(4) + 1)
     assert factor(attention_factor=1.5) == 1.5
@@ -146,7 +152,7 @@ def test_attention_factor_of_yarn():
 
 def test_yarn_without_a_factor_extends_to_the_models_length():
     table = {"rope_type": "yarn", "original_max_position_embeddings": 128}
-    assert decoder_config(hf(rope_parameters=table)).ropes[0].factor == 4.0
+    assert present(decoder_config(hf(rope_parameters=table)).ropes[0]).factor == 4.0
 
 
 def test_gemma_alternates_windows_and_rotary_embeddings():
@@ -159,17 +165,18 @@ def test_gemma_alternates_windows_and_rotary_embeddings():
     four = hf("Gemma3ForCausalLM", sliding_window_pattern=2, rope_theta=1e6, rope_scaling={"rope_type": "linear", "factor": 8.0})
     gemma3 = decoder_config(four | {"rope_local_base_freq": 5e3, "sliding_window": 8})
     assert gemma3.windows == (8, None, 8)
-    assert [(rope.theta, rope.factor) for rope in gemma3.ropes] == [(5e3, 1.0), (1e6, 8.0), (5e3, 1.0)]
+    assert [(rope.theta, rope.factor) for rope in map(present, gemma3.ropes)] == [(5e3, 1.0), (1e6, 8.0), (5e3, 1.0)]
 
 
 def test_an_engine_uses_one_set_of_longropes_factors():
     table = {"rope_type": "longrope", "short_factor": [1.0] * 4, "long_factor": [2.0] * 4}
     sizes = {"original_max_position_embeddings": 256, "max_position_embeddings": 512}
     phi = decoder_config(hf("Phi3ForCausalLM", rope_scaling={**table, "type": "su", "rope_type": "su"}, **sizes))
-    assert [phi.ropes[0].extended, phi.serving(256).ropes[0].extended, phi.serving(257).ropes[0].extended] == [True, False, True]
-    assert phi.ropes[0].attention_factor == pytest.approx(math.sqrt(1 + math.log(2) / math.log(256)))
+    ropes = [present(config.ropes[0]) for config in (phi, phi.serving(256), phi.serving(257))]
+    assert [rope.extended for rope in ropes] == [True, False, True]
+    assert ropes[0].attention_factor == pytest.approx(math.sqrt(1 + math.log(2) / math.log(256)))
     partly = decoder_config(hf("Phi3ForCausalLM", partial_rotary_factor=0.5))
-    assert partly.ropes[0].rotated_dims == 4
+    assert present(partly.ropes[0]).rotated_dims == 4
 
 
 def test_layers_of_smollm3_without_positions():
@@ -177,4 +184,4 @@ def test_layers_of_smollm3_without_positions():
     assert [rope is None for rope in every.ropes] == [False, True, False]
     told = hf("SmolLM3ForCausalLM", no_rope_layers=[0, 1, 1], use_sliding_window=True, sliding_window=8)
     assert decoder_config(told).windows == (8, None, None)
-    assert decoder_config(told).ropes[1].theta == 2e6
+    assert present(decoder_config(told).ropes[1]).theta == 2e6

@@ -1,5 +1,6 @@
 import re
 from dataclasses import replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,13 +15,24 @@ from jaxserve.models.shards import cache_kv_heads, padded_vocab
 from jaxserve.weights.load import load_params
 from sharding import make_mesh
 
-PLAIN = {"architecture": "LlamaForCausalLM", "vocab_size": 101, "hidden_size": 32, "num_layers": 2, "num_heads": 8}
+PLAIN: dict[str, Any] = {
+    "architecture": "LlamaForCausalLM",
+    "vocab_size": 101,
+    "hidden_size": 32,
+    "num_layers": 2,
+    "num_heads": 8,
+}
 PLAIN |= {"num_kv_heads": 4, "head_dim": 6, "ffn_size": 40, "norm_eps": 1e-6, "ropes": (RopeConfig(),) * 2, "windows": (None, 8)}
 PLAIN |= {"tie_embeddings": False, "qkv_bias": False, "output_bias": False, "mlp_bias": False, "qk_norm": None}
 PLAIN |= {"activation": "silu", "max_position_embeddings": 64, "dtype": "bfloat16", "eos_token_ids": ()}
 EVERYTHING = dict.fromkeys(("tie_embeddings", "qkv_bias", "output_bias", "mlp_bias"), True) | {"qk_norm": "head"}
 AROUND = {"norms": "around", "norm_offset": 1.0, "activation": "gelu_tanh", "ropes": (RopeConfig(rotated_dims=4), None)}
-LATENT = {"architecture": "DeepseekV3ForCausalLM", "num_kv_heads": 1, "head_dim": 88, "ropes": (RopeConfig(rotated_dims=8),) * 2}
+LATENT: dict[str, Any] = {
+    "architecture": "DeepseekV3ForCausalLM",
+    "num_kv_heads": 1,
+    "head_dim": 88,
+    "ropes": (RopeConfig(rotated_dims=8),) * 2,
+}
 LATENT["latent"] = Latent(query_rank=72, kv_rank=80, nope_dim=24, rope_dim=8, value_dim=40)
 AFTER = {"norms": "after", "qk_norm": "all"}
 CHOICES = [{}, EVERYTHING, AROUND, AFTER, LATENT, {**LATENT, "latent": replace(LATENT["latent"], query_rank=None)}]
@@ -35,9 +47,9 @@ def logits(decoder_config, params, tokens, attend):
     return decoder.logits(decoder.hidden(tokens, jnp.arange(tokens.shape[0]), attend))
 
 
-def values_only(layer, q, k, v, spec, sinks):
+def values_only(layer, q, k, v, rope, options, sinks):
     """A stand-in for attention that is local to a token."""
-    v = k[..., : spec.value_dim] if v is None else v
+    v = k[..., : options.value_dim] if v is None else v
     return jnp.repeat(v, q.shape[1] // v.shape[1], axis=1)
 
 
@@ -110,11 +122,11 @@ def test_dtypes_and_what_attend_sees(dtype):
     params = load_params("", decoder, make_mesh(1), dtype, load_format="dummy")
     calls = []
 
-    def attend(layer, q, k, v, spec, sinks):
-        calls.append((layer, q.shape, k.shape, v.shape, spec.window, spec.soft_cap))
+    def attend(layer, q, k, v, rope, options, sinks):
+        calls.append((layer, q.shape, k.shape, v.shape, options.window, options.soft_cap))
         assert q.dtype == k.dtype == v.dtype == jnp.dtype(dtype)
-        assert spec.scale == pytest.approx(6**-0.5)
-        return values_only(layer, q, k, v, spec, sinks)
+        assert options.scale == pytest.approx(6**-0.5)
+        return values_only(layer, q, k, v, rope, options, sinks)
 
     model = bind(decoder, params)
     hidden = model.hidden(jnp.arange(5), jnp.arange(5), attend)
@@ -135,7 +147,9 @@ def test_weights_enter_plain_matmuls_as_they_are(dtype, changes):
     tokens = jax.ShapeDtypeStruct((8,), jnp.int32)
     run = jax.jit(lambda params, tokens: logits(decoder, params, tokens, values_only))
     text = run.lower(params, tokens).compile().as_text()
-    sizes = {leaf.size for leaf in jax.tree.leaves(params) if leaf.ndim > 1}
+    assert text is not None
+    norms = params["norms"]["scale"].size  # of which each norm reads a row
+    sizes = {leaf.size for leaf in jax.tree.leaves(params) if leaf.ndim > 1} - {norms}
     # A fused gather converts only the rows it picks, whatever the size of the operand it names.
     parts = [part for part in text.split("\n}\n") if not (part.lstrip().startswith("%fused") and " gather(" in part)]
     # One definition a line: "%name = dtype[dims]{layout} opcode(...)".
@@ -153,6 +167,7 @@ def test_two_all_reduces_a_layer_and_one_for_the_embedding(tensor):
     params = load_params("", decoder, make_mesh(tensor), "float32", load_format="dummy")
     run = jax.jit(lambda params, tokens: bind(decoder, params).hidden(tokens, jnp.arange(8), values_only))
     text = run.lower(params, jnp.arange(8)).compile().as_text()
+    assert text is not None
     assert len(re.findall(r"= \S+ all-reduce(?:-start)?\(", text)) == 2 * decoder.num_layers + 1
     assert not re.findall(r"= \S+ (?:all-gather|all-to-all|collective-permute)(?:-start)?\(", text)
 
@@ -170,7 +185,7 @@ def test_constants_scale_and_cap():
     np.testing.assert_allclose(after(logits=2.0, logits_cap=0.7), 0.7 * np.tanh(2 * before / 0.7), rtol=1e-5)
     table = params["embedding"]["table"]
     nothing_added = bind(replace(plain, scales=Scales(residual=0.0, embedding=3.0)), params)
-    expected = nothing_added.logits(nothing_added.final_norm(3.0 * table[:8]))
+    expected = nothing_added.logits(nothing_added.norms(nothing_added.norms.final, 3.0 * table[:8]))
     np.testing.assert_allclose(after(residual=0.0, embedding=3.0), expected, rtol=1e-5)
 
 
@@ -184,13 +199,26 @@ def test_what_devices_sum_is_rounded_on_gpus_alone(platform, dtype):
     assert sums == [dtype] * 2 * decoder.num_layers
 
 
+@pytest.mark.parametrize(("qk_norm", "left"), [(None, True), ("head", False), ("all", False)])
+def test_attend_rotates_what_is_not_normalised(qk_norm, left):
+    """One kernel rotates and stores slices of a product; a norm between them is a kernel that rotates too."""
+    decoder, seen = config(qk_norm=qk_norm), []
+
+    def attend(layer, q, k, v, rope, options, sinks):
+        seen.append(rope is not None)
+        return values_only(layer, q, k, v, rope, options, sinks)
+
+    jax.eval_shape(lambda params: logits(decoder, params, jnp.arange(5), attend), abstract_params(decoder, "float32"))
+    assert seen == [left] * decoder.num_layers
+
+
 @pytest.mark.parametrize("shards", [1, 4])
 def test_sinks_are_a_logit_a_head(shards):
     decoder, seen = config(sinks=True), []
 
-    def attend(layer, q, k, v, spec, sinks):
+    def attend(layer, q, k, v, rope, options, sinks):
         seen.append(sinks.shape)
-        return values_only(layer, q, k, v, spec, sinks)
+        return values_only(layer, q, k, v, rope, options, sinks)
 
     params = abstract_params(decoder, "float32", shards)
     assert params["layers"]["1"]["attention"]["sinks"].shape == (shards, 8 // shards)

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from jaxserve.weights.check import check_tensors
 from tests.golden.reading import DATA
 
 # The fields that count of the config.json files that DeepSeek published.
-V2_LITE = {
+V2_LITE: dict[str, Any] = {
     "architectures": ["DeepseekV2ForCausalLM"],
     "model_type": "deepseek_v2",
     "vocab_size": 102400,
@@ -48,7 +49,7 @@ V2_LITE = {
         "mscale_all_dim": 0.707,
     },
 }
-V3 = V2_LITE | {
+V3: dict[str, Any] = V2_LITE | {
     "architectures": ["DeepseekV3ForCausalLM"],
     "model_type": "deepseek_v3",
     "vocab_size": 129280,
@@ -85,7 +86,11 @@ def test_the_published_models():
     assert lite.num_parameters == 15_706_484_224
     assert large.num_parameters == 671_026_419_200
     assert lite.latent == Latent(query_rank=None, kv_rank=512, nope_dim=128, rope_dim=64, value_dim=128)
-    assert (large.num_kv_heads, large.head_dim, large.ropes[0].rotated_dims) == (1, 576, 64)
+    rope = large.ropes[0]
+    assert rope is not None
+    assert (large.num_kv_heads, large.head_dim, rope.rotated_dims) == (1, 576, 64)
+    assert lite.experts is not None
+    assert large.experts is not None
     assert lite.experts.routing == Routing(normalize=False)
     assert large.experts.routing == Routing(
         score="sigmoid", scale=2.5, correction=True, groups=8, active_groups=4, group_score="top2"
@@ -94,13 +99,14 @@ def test_the_published_models():
     assert (lite.experts.shared_ffn_size, large.experts.shared_ffn_size) == (2816, 2048)
     assert large.draft_layers == 1
     # YaRN's factor is in the scores alone: cosine and sine have the quotient of two equal ones.
-    assert large.ropes[0].attention_factor == 1.0
+    assert rope.attention_factor == 1.0
     assert large.scales.attention == pytest.approx(192**-0.5 * (0.1 * math.log(40) + 1) ** 2)
     assert decoder_config(V3 | {"rope_scaling": None}).scales.attention == pytest.approx(192**-0.5)
 
 
 def test_every_second_layer_and_none_at_all():
     some = decoder_config(V2_LITE | {"moe_layer_freq": 2, "first_k_dense_replace": 3, "num_hidden_layers": 8})
+    assert some.experts is not None
     assert [layer for layer, sparse in enumerate(some.experts.layers) if sparse] == [4, 6]
     assert decoder_config(V2_LITE | {"first_k_dense_replace": 27}).experts is None
 
@@ -130,7 +136,7 @@ def test_layers_that_draft_are_passed_over(caplog):
     shapes = {source.name: source.stored_shape for rule in rules for source in rule.sources}
     dtypes = dict.fromkeys([*shapes, "model.layers.2.eh_proj.weight", "model.layers.3.eh_proj.weight"], "bfloat16")
     assert (config.num_layers, config.draft_layers) == (2, 1)
-    with caplog.at_level("INFO"):
+    with caplog.at_level("INFO", "jaxserve"):
         check_tensors(config, rules, shapes | {"model.layers.2.eh_proj.weight": (4, 8)}, dtypes)
     assert caplog.messages == ["not loaded, since they belong to layers that guess further tokens: 1 tensors"]
     for wrong, layer in ((config, 3), (replace(config, draft_layers=0), 2)):

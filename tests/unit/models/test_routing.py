@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -67,13 +68,13 @@ def test_routings_choose_differently():
 
 
 def test_of_equals_the_first_are_chosen():
-    routed = route(np.zeros((1, COUNT), np.float32), None, PLAIN)
+    routed = route(jnp.zeros((1, COUNT), jnp.float32), None, PLAIN)
     np.testing.assert_array_equal(routed.experts, [[0, 1, 2]])
     np.testing.assert_allclose(routed.weights, np.full((1, 3), 1 / 3), rtol=1e-6)
 
 
 def test_weights_that_underflow_together_are_no_nan():
-    routed = route(np.full((1, COUNT), -300.0, np.float32), None, replace(PLAIN, routing=Routing(score="sigmoid")))
+    routed = route(jnp.full((1, COUNT), -300.0, jnp.float32), None, replace(PLAIN, routing=Routing(score="sigmoid")))
     np.testing.assert_array_equal(routed.weights, np.zeros((1, 3)))
 
 

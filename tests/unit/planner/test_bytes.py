@@ -8,14 +8,15 @@ import pytest
 from jaxserve.config.fields import EngineConfig
 from jaxserve.config.windows import group_layers
 from jaxserve.errors import ConfigError
-from jaxserve.executor.memory import count_bytes
+from jaxserve.executor.memory import count_bytes, device_bytes
 from jaxserve.models.checkpoint import read_hf_config
 from jaxserve.models.registry import FAMILIES, MODEL_TYPES, decoder_config
 from jaxserve.models.shards import require_shards
 from jaxserve.planner import catalogue
 from jaxserve.planner.hf import shape_from_hf
-from jaxserve.planner.memory import PAGE_SIZE, Layout
+from jaxserve.planner.memory import PAGE_SIZE, Layout, WeightFormat
 from jaxserve.weights.load import load_params
+from jaxserve.weights.packed import Packer
 from sharding import make_mesh
 from tests.golden.reading import DATA, NAMES
 
@@ -29,9 +30,9 @@ PUBLISHED: dict[str, dict[str, Any]] = {
 }
 
 
-def layout(hf: dict[str, Any], tp: int = 1) -> Layout:
+def layout(hf: dict[str, Any], tp: int = 1, weights: WeightFormat = "bf16") -> Layout:
     shape = shape_from_hf(hf, "small")
-    return Layout(shape=shape, hardware=catalogue.hardware("h100"), tp=tp, weights="bf16", kv_dtype="bf16")
+    return Layout(shape=shape, hardware=catalogue.hardware("h100"), tp=tp, weights=weights, kv_dtype="bf16")
 
 
 def check(hf: dict[str, Any]) -> None:
@@ -64,6 +65,20 @@ def test_every_golden_checkpoint_on_several_devices(name: str, tp: int) -> None:
     assert plan.weight_bytes_device == held.weights
 
 
+@pytest.mark.parametrize("name", ["qwen3-moe-some", "deepseek-v3-groups"])
+def test_groups_of_devices_that_share_experts_change_no_bytes(name: str) -> None:
+    hf = read_hf_config(DATA / name)
+    held = count_bytes(decoder_config(hf), make_mesh(1, expert=2), EngineConfig(), "bfloat16", "bfloat16")
+    assert layout(hf, 2).weight_bytes_device == held.weights
+
+
+@pytest.mark.parametrize(("name", "tp"), [(name, tp) for name in NAMES for tp in (2, 4, 8) if divides(name, tp)])
+def test_matrices_in_int8_on_several_devices(name: str, tp: int) -> None:
+    config, hf = EngineConfig.from_settings({"quantization": "int8"}), read_hf_config(DATA / name)
+    held = count_bytes(decoder_config(hf), make_mesh(tp), config, "bfloat16", "bfloat16")
+    assert layout(hf, tp, "int8").weight_bytes_device == held.weights
+
+
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_published_models_scaled_down(name: str) -> None:
     known = catalogue.known_config(name)
@@ -77,6 +92,9 @@ def test_what_is_loaded(name: str) -> None:
     hf = read_hf_config(DATA / name)
     params = load_params(DATA / name, decoder_config(hf), make_mesh(1), "bfloat16")
     assert sum(array.nbytes for array in jax.tree.leaves(params)) == layout(hf).weight_bytes
+    decoder, mesh = decoder_config(hf), make_mesh(2)
+    params = load_params(DATA / name, decoder, mesh, "bfloat16", packer=Packer(decoder, mesh, "int8"))
+    assert device_bytes(params) == layout(hf, 2, "int8").weight_bytes_device
 
 
 def test_every_family_is_asked() -> None:

@@ -9,13 +9,13 @@ import pytest
 
 from jaxserve.errors import ConfigError
 from jaxserve.planner import fleet, memory, roofline
-from jaxserve.planner.memory import GIB, Ledger, WeightFormat
+from jaxserve.planner.memory import GIB, MemoryBudget, WeightFormat
 from tests.unit.planner.support import layout
 
 KIB = 1024
 
 
-def estimate(**changes: object) -> Ledger:
+def estimate(**changes: object) -> MemoryBudget:
     room = memory.round_ledger(layout(**changes))  # type: ignore[arg-type]
     assert room is not None
     return room

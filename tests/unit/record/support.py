@@ -58,8 +58,8 @@ class StatefulExecutor(HashExecutor):
     A step takes a quarter of a second.
     """
 
-    def __init__(self, *sizes: int, fails_at: int | None = None, swap_places: int = 0, windows: Windows = (None,)) -> None:
-        super().__init__(*sizes, swap_places=swap_places, windows=windows)
+    def __init__(self, *sizes: int, fails_at: int | None = None, swap_slots: int = 0, windows: Windows = (None,)) -> None:
+        super().__init__(*sizes, swap_slots=swap_slots, windows=windows)
         self.clock = VirtualClock()
         self.fails_at = fails_at
         self.state: dict[int, list[Any]] = {}
@@ -79,19 +79,18 @@ class StatefulExecutor(HashExecutor):
             if STANDARD.column(plan.sampling, PRESENCE)[row] or STANDARD.column(plan.sampling, HAS_BIAS)[row]:
                 assert slot in self.state, "a slot's state is used before it is loaded"
                 shift = zlib.crc32(repr(self.state[slot]).encode())
-                handle.value.tokens[row] = self.last[slot] = (int(self.last[slot]) + shift) % self.vocab
+                handle.value.tokens[row, 0] = self.last[slot] = (int(self.last[slot]) + shift) % self.vocab
             self.state.setdefault(slot, []).append(int(self.last[slot]))
-        return TimedHandle(handle, self.clock)
+        return TimedHandle(handle.executor, handle.value, self.clock)
 
 
 @dataclass
-class TimedHandle:
-    handle: HashHandle
+class TimedHandle(HashHandle):
     clock: VirtualClock
 
     def result(self) -> StepResult:
         self.clock.advance(0.25)
-        return self.handle.result()
+        return super().result()
 
 
 class Engine:
@@ -104,19 +103,19 @@ class Engine:
         num_pages: int = 21,
         overlap: bool = True,
         fails_at: int | None = None,
-        swap_places: int = 0,
+        swap_slots: int = 0,
         windows: Windows = (None,),
         directory: Path = Path(os.devnull, "no dump is expected"),
     ) -> None:
         self.ring = StepRing(capacity)
         self.executor = StatefulExecutor(
-            num_pages, PAGE, ROWS, MAX_LEN, fails_at=fails_at, swap_places=swap_places, windows=windows
+            num_pages, PAGE, ROWS, MAX_LEN, fails_at=fails_at, swap_slots=swap_slots, windows=windows
         )
         self.dumper = CrashDumper(self.ring, directory, header(self.executor.capabilities()))
         config = SchedulerConfig(max_num_seqs=ROWS, max_num_batched_tokens=BUDGET, growth_reserve=0.0)
         cache = KVCache(num_pages, PAGE, prefix_caching=True, windows=windows, max_chunk=BUDGET)
-        swap = SwapSpace(swap_places, 0.0)
-        scheduler = Scheduler(config, cache, MAX_LEN, self.executor.clock, swap=swap if swap_places else None)
+        swap = SwapSpace(swap_slots, 0.0)
+        scheduler = Scheduler(config, cache, MAX_LEN, self.executor.clock, swap=swap if swap_slots else None)
         self.core = EngineCore(scheduler, self.executor, overlap=overlap, dumper=self.dumper)
 
     def recording(self) -> Recording:
@@ -132,7 +131,7 @@ def fresh(recording: Recording, **more: Any) -> StatefulExecutor:
     limits = recording.header.capabilities
     num_pages = limits.num_pages + sum(spare_spans(limits, BUDGET))
     sizes = (num_pages, limits.page_size, limits.max_num_seqs, limits.max_model_len)
-    return StatefulExecutor(*sizes, swap_places=limits.swap_places, windows=limits.windows, **more)
+    return StatefulExecutor(*sizes, swap_slots=limits.swap_slots, windows=limits.windows, **more)
 
 
 def same(left: Any, right: Any) -> bool:

@@ -1,6 +1,7 @@
 """A recording replays to the same tokens, wherever the ring began; and what is not the same is told."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,14 +10,16 @@ from hypothesis import strategies as st
 
 from jaxserve.config.windows import most_pages
 from jaxserve.errors import ConfigError
+from jaxserve.metrics.turn import ExecutorCounts
 from jaxserve.record.dump import read_dump
 from jaxserve.record.recording import RecordedStep
 from jaxserve.record.replay import Difference
 from jaxserve.step.plan import StepResult
 from tests.support.hash_executor import next_token, seen
+from tests.support.plans import copied, swapped_in, swapped_out
 from tests.unit.record.support import BUDGET, MAX_LEN, PAGE, ROWS, Engine, StatefulExecutor, fresh, replayed, request, same
 
-PARAMS = ({}, {"presence_penalty": 1.0}, {"logit_bias": {3: 2.0}}, {"allowed_token_ids": (1, 2)})
+PARAMS: tuple[dict[str, Any], ...] = ({}, {"presence_penalty": 1.0}, {"logit_bias": {3: 2.0}}, {"allowed_token_ids": (1, 2)})
 
 
 def run(engine, requests, steps, aborts=()):
@@ -54,15 +57,13 @@ def workloads(draw):
     capacity=st.integers(1, 12),
     num_pages=st.integers(11, 24),
     overlap=st.booleans(),
-    swap_places=st.sampled_from([0, 6]),
+    swap_slots=st.sampled_from([0, 6]),
     aborts=st.lists(st.sampled_from(["0-0", "1-0", "2-1", "3-0"]), max_size=20),
     windows=st.sampled_from([(None,), (None,), (6,), (1,), (None, 9), (5, 11)]),
 )
-def test_replay_is_equal_from_wherever_the_ring_began(
-    requests, steps, capacity, num_pages, overlap, swap_places, aborts, windows
-):
+def test_replay_is_equal_from_wherever_the_ring_began(requests, steps, capacity, num_pages, overlap, swap_slots, aborts, windows):
     num_pages = max(num_pages, 1 + sum(most_pages(window, MAX_LEN, PAGE, BUDGET) for window in windows))
-    engine = Engine(capacity=capacity, num_pages=num_pages, overlap=overlap, swap_places=swap_places, windows=windows)
+    engine = Engine(capacity=capacity, num_pages=num_pages, overlap=overlap, swap_slots=swap_slots, windows=windows)
     run(engine, requests, steps, aborts)
     recording = engine.recording()
     result = replayed(recording, fresh(recording))
@@ -146,14 +147,14 @@ def one_row(step, tokens, start, pages, **moves):
     return rows(step, (tokens, start, pages), **moves)
 
 
-def hand_made(*steps, swap_places=0, windows=(None,)):
+def hand_made(*steps, swap_slots=0, windows=(None,)):
     """A recording of plans and their rows' results; every sequence's tokens are 20, 21, 22, ..."""
-    engine = Engine(swap_places=swap_places, windows=windows)
+    engine = Engine(swap_slots=swap_slots, windows=windows)
     run(engine, [[request("a", [1, 2, 3])]], 1)
     recording = engine.recording()
     sequence = replace(recording.sequences[0], tokens=np.arange(20, 40, dtype=np.int32))
     parts = [
-        RecordedStep(plan, tuple(range(plan.num_rows)), StepResult(plan.step, np.array(tokens, np.int32)), 0.25)
+        RecordedStep(plan, tuple(range(plan.num_rows)), StepResult.of_rows(plan, np.array(tokens, np.int32)), 0.25)
         for plan, *tokens in steps
     ]
     return replace(recording, sequences=(sequence, sequence), steps=tuple(parts))
@@ -191,24 +192,32 @@ def test_spare_pages_must_be_there():
         replayed(recording, StatefulExecutor(25, PAGE, ROWS, MAX_LEN))
 
 
+def test_rows_must_have_the_same_options():
+    recording = hand_made((one_row(7, [32], 12, [3, 4, 5, 6]), after(13)))
+    had = replace(recording.header.capabilities, row_options=("temperature", "mystery"))
+    recording = replace(recording, header=replace(recording.header, capabilities=had))
+    with pytest.raises(ConfigError, match="rows with the options temperature, mystery, the executor with temperature, top_k"):
+        replayed(recording, StatefulExecutor(25, PAGE, ROWS, MAX_LEN))
+
+
 @pytest.mark.parametrize("moved", ["swapped", "copied"])
 def test_pages_that_moved_before_they_were_rebuilt_are_rebuilt_where_they_went(moved):
-    moves = {"swap_in": ((3, 5),)} if moved == "swapped" else {"copies": ((9, 5),)}
-    steps = [(one_row(7, [26], 6, [4, 5], **moves), after(7)), (one_row(8, [27], 7, [4, 5]), after(8))]
-    recording = hand_made(*steps, swap_places=4)
+    moves = swapped_in((3, 5)) if moved == "swapped" else copied((9, 5))
+    steps = [(one_row(7, [26], 6, [4, 5], moves=moves), after(7)), (one_row(8, [27], 7, [4, 5]), after(8))]
+    recording = hand_made(*steps, swap_slots=4)
     executor = fresh(recording)
     assert not any(step.differences for step in replayed(recording, executor))
     assert [plan.num_tokens for plan in executor.plans] == [6, 1, 1]
-    assert not any(plan.swap_in or plan.copies for plan in executor.plans)
+    assert not any(plan.moves for plan in executor.plans)
 
 
 def test_pages_that_moved_after_they_were_rebuilt_are_not_rebuilt_again():
     steps = [
         (one_row(7, [26], 6, [4, 5]), after(7)),
-        (one_row(8, [27], 7, [4, 6], copies=((5, 6),), swap_out=((4, 2), (5, 1))), after(8)),
-        (one_row(9, [27], 7, [7, 8], swap_in=((2, 7), (1, 8))), after(8)),
+        (one_row(8, [27], 7, [4, 6], moves=swapped_out((4, 2), (5, 1)) + copied((5, 6))), after(8)),
+        (one_row(9, [27], 7, [7, 8], moves=swapped_in((2, 7), (1, 8))), after(8)),
     ]
-    recording = hand_made(*steps, swap_places=4)
+    recording = hand_made(*steps, swap_slots=4)
     executor = fresh(recording)
     assert not any(step.differences for step in replayed(recording, executor))
     assert [plan.num_tokens for plan in executor.plans] == [6, 1, 1, 1]
@@ -246,10 +255,10 @@ def test_only_missing_pages_are_rebuilt():
 def test_pages_that_were_moved_away_before_they_were_rebuilt_are_rebuilt_where_they_come_back():
     steps = [
         (one_row(7, [20], 0, [4]), after(1)),
-        (one_row(8, [21], 1, [4], swap_out=((5, 2), (9, 1))), after(2)),
-        (one_row(9, [26], 6, [7, 8], swap_in=((2, 7), (1, 8))), after(7)),
+        (one_row(8, [21], 1, [4], moves=swapped_out((5, 2), (9, 1))), after(2)),
+        (one_row(9, [26], 6, [7, 8], moves=swapped_in((2, 7), (1, 8))), after(7)),
     ]
-    recording = hand_made(*steps, swap_places=4)
+    recording = hand_made(*steps, swap_slots=4)
     executor = fresh(recording)
     assert not any(step.differences for step in replayed(recording, executor))
     assert [plan.num_tokens for plan in executor.plans] == [1, 1, 6, 1]
@@ -258,13 +267,13 @@ def test_pages_that_were_moved_away_before_they_were_rebuilt_are_rebuilt_where_t
 def test_a_page_is_moved_away_before_its_new_owner_is_rebuilt_in_it():
     steps = [
         (one_row(7, [20, 21, 22, 23], 0, [4]), after(4)),
-        (one_row(8, [26], 6, [9, 4], swap_out=((4, 3),), swap_in=((1, 9), (2, 4))), after(7)),
-        (one_row(9, [24], 4, [6, 7], swap_in=((3, 6),)), after(5)),
+        (one_row(8, [26], 6, [9, 4], moves=swapped_out((4, 3)) + swapped_in((1, 9), (2, 4))), after(7)),
+        (one_row(9, [24], 4, [6, 7], moves=swapped_in((3, 6))), after(5)),
     ]
-    recording = hand_made(*steps, swap_places=4)
+    recording = hand_made(*steps, swap_slots=4)
     executor = fresh(recording)
     assert not any(step.differences for step in replayed(recording, executor))
-    assert [plan.swap_out for plan in executor.plans] == [(), ((4, 3),), (), ()]
+    assert [plan.moves for plan in executor.plans] == [(), swapped_out((4, 3)), (), swapped_in((3, 6))]
 
 
 def tampered(recording, index, row):
@@ -283,7 +292,7 @@ def test_a_changed_token_is_told_with_its_place():
     row = int(np.flatnonzero(step.plan.samples)[-1])
     result = replayed(tampered(recording, index, row), fresh(recording))
     assert [bool(step.differences) for step in result] == [place == index for place in range(len(result))]
-    token = int(step.result.tokens[row])
+    token = int(step.result.tokens[row, 0])
     assert result[index].differences == (Difference(step.plan.ids[row], int(step.plan.kv_length[row]), token + 1, token),)
 
 
@@ -332,6 +341,9 @@ class Blind:
     def capabilities(self):
         return self.recording.header.capabilities
 
+    def counts(self):
+        return ExecutorCounts()
+
     def submit(self, plan):
         self.plans.append(plan)
         return self
@@ -356,10 +368,10 @@ def test_an_executor_that_is_too_small_is_refused(sizes, message):
 
 def test_an_executor_without_swap_space_is_refused_only_if_pages_were_swapped():
     recording = busy(2).recording()
-    limits = replace(recording.header.capabilities, swap_places=4)
+    limits = replace(recording.header.capabilities, swap_slots=4)
     recording = replace(recording, header=replace(recording.header, capabilities=limits))
     executor = fresh(busy(2).recording())
     assert len(replayed(recording, executor)) == 2
-    swapped = replace(recording.steps[0], plan=replace(recording.steps[0].plan, swap_out=((1, 0),)))
-    with pytest.raises(ConfigError, match="swap_places of 4, the executor has 0"):
+    swapped = replace(recording.steps[0], plan=replace(recording.steps[0].plan, moves=swapped_out((1, 0))))
+    with pytest.raises(ConfigError, match="swap_slots of 4, the executor has 0"):
         replayed(replace(recording, steps=(swapped,)), executor)

@@ -11,8 +11,8 @@ from jaxserve.step.plan import StepResult
 from tests.unit.record.support import Engine, header, request
 
 
-def steps_of(count, capacity=1000, **engine):
-    engine = Engine(capacity=capacity, **engine)
+def steps_of(count, capacity=1000, **options):
+    engine = Engine(capacity=capacity, **options)
     engine.core.add([request("a", range(5), 30), request("b", range(7), 30)])
     for _ in range(count):
         engine.core.step()
@@ -95,7 +95,7 @@ def test_bytes_are_bounded_but_the_last_step_stays():
         sequences = engine.core.scheduler.sequences
         for plan in plans:
             ring.planned(plan, sequences)
-            ring.collected(plan, StepResult(plan.step, plan.slots), 0.0)
+            ring.collected(plan, StepResult.of_rows(plan, plan.slots), 0.0)
         recording = ring.recording(header(engine.executor.capabilities()), "", 0.0)
         return [step.plan.step for step in recording.steps]
 

@@ -20,7 +20,9 @@ NEUTRAL = {
     "presence": 0.0,
     "frequency": 0.0,
     "repetition": 1.0,
+    "masked": 0,
 }
+WHOLE = ("top_k", "masked")  # numbers
 
 
 def make_batch(
@@ -39,7 +41,7 @@ def make_batch(
     def column(value: Any, dtype: Any) -> np.ndarray:
         return np.broadcast_to(np.asarray(value, dtype), (rows,)).copy()
 
-    values = {name: column(x, np.int32 if name == "top_k" else np.float32) for name, x in (NEUTRAL | params).items()}
+    values = {name: column(x, np.int32 if name in WHOLE else np.float32) for name, x in (NEUTRAL | params).items()}
     suppressed = np.full((rows, 1), -1, np.int32) if suppress is None else np.asarray(suppress, np.int32)
     key = np.stack([np.zeros(rows, np.uint32), column(seeds, np.uint32)], axis=1)
     words = np.tile(options.neutral, (rows, 1))
@@ -55,6 +57,13 @@ def make_batch(
     )
 
 
+def mask_words(allowed: np.ndarray) -> Any:
+    """Masks int32[R,ceil(C/32)] of bool[R,C]."""
+    spare = -allowed.shape[1] % 32
+    packed = np.packbits(np.pad(allowed, ((0, 0), (0, spare))), axis=1, bitorder="little")
+    return jnp.asarray(packed.view(np.int32))
+
+
 def probabilities(
     logits: np.ndarray,
     temperature: float = 1.0,
@@ -67,7 +76,7 @@ def probabilities(
     """The distribution one row is drawn from, by sorting, in float64."""
     scaled = logits.astype(np.float64) / temperature
     order = np.argsort(-scaled, kind="stable")
-    weights = np.exp(scaled - scaled.max())
+    weights: np.ndarray = np.exp(scaled - scaled.max())
     if top_k:
         weights[order[top_k:]] = 0.0
     weights /= weights.sum()
@@ -85,7 +94,8 @@ def probabilities(
         order = np.argsort(np.abs(information - entropy), kind="stable")
         reached = np.cumsum(weights[order]) >= typical_p
         weights[order[int(np.argmax(reached)) + 1 :]] = 0.0
-    return weights / weights.sum()
+    weights /= weights.sum()
+    return weights
 
 
 def penalized(

@@ -5,8 +5,10 @@ import pytest
 
 from jaxserve.sampling import blocks
 from jaxserve.sampling.blocks import BYTES, in_blocks
+from jaxserve.sampling.options import STANDARD
 from jaxserve.sampling.sampler import sample
 from jaxserve.sampling.state import SamplerState
+from jaxserve.sampling.variants import asking
 from jaxserve.sampling.vocabulary import Vocabulary
 
 from .builders import make_batch
@@ -56,7 +58,7 @@ def test_rows_of_every_kind_get_the_tokens_that_they_get_at_once(monkeypatch):
     logits = jnp.asarray(rng.standard_normal((rows, columns)) * 2, jnp.float32)
 
     def choose(logits, batch):
-        return sample(logits, batch, state, Vocabulary(columns))
+        return sample(logits, batch, state, Vocabulary(columns), asking(STANDARD))
 
     monkeypatch.setattr(blocks, "BYTES", 2 * 4 * columns)
     chosen = jax.jit(lambda *arguments: in_blocks(choose, *arguments))(logits, batch)

@@ -2,26 +2,40 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxserve.sampling.options import STANDARD
 from jaxserve.sampling.params import key_of_seed
 from jaxserve.sampling.sampler import NO_TOKEN, sample
-from jaxserve.sampling.state import empty_state, load_row, record_tokens
+from jaxserve.sampling.state import SamplerState, empty_state, load_row, record_tokens
 from jaxserve.sampling.truncation import kept_tokens
+from jaxserve.sampling.variants import asking, variants_of
 from jaxserve.sampling.vocabulary import Vocabulary
 
-from .builders import make_batch, penalized, probabilities
+from .builders import make_batch, mask_words, penalized, probabilities
 
 VOCAB = 40
 DRAWS = 20_000
 
 
-@jax.jit
-def run(logits, batch, state):
-    return sample(logits, batch, state, Vocabulary(logits.shape[1]))
+ASKING = asking(STANDARD)
+STRAIGHT = variants_of(STANDARD, straight=True)
+
+
+@partial(jax.jit, static_argnames="variant")
+def run(logits, batch, state, masks=None, variant=ASKING):
+    return sample(logits, batch, state, Vocabulary(logits.shape[1]), variant, masks=masks)
+
+
+@partial(jax.jit, static_argnames=("variant", "vocab"))
+def keep(deficit, batch, variant, vocab):
+    return kept_tokens(deficit, batch, Vocabulary(vocab), variant)
 
 
 def random_logits(rows: int, vocab: int = VOCAB, seed: int = 0, scale: float = 2.0) -> np.ndarray:
@@ -70,7 +84,57 @@ def test_distribution(params):
     assert chi_square <= freedom + 5 * np.sqrt(2 * freedom) + 1e-9
 
 
-def test_truncation_matches_sorting():
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"temperature": 0.0, "bias": False},
+        {"bias": False},
+        {"temperature": [0.0, 1.0] * 4, "bias": False},
+        {"top_k": [0, 3] * 4, "bias": False},
+        {"top_p": [1.0, 0.7, 0.2, 1.0] * 2, "top_k": 9, "min_p": 0.01, "bias": False},
+        {"temperature": [0.0, 1.0] * 4, "repetition": [1.0, 2.0, 1.0, 1.0] * 2, "frequency": 0.5},
+        {"masked": [0, 1] * 4, "temperature": [0.0, 0.0, 1.0, 1.0] * 2, "bias": False},
+        {"temperature": 0.0, "suppress": [[VOCAB - 1, -1, -1]] * 8, "bias": False},
+        {"typical_p": [1.0, 0.5] * 4, "top_n_sigma": [0.0, 0.0, 1.0, 0.0] * 2, "bias": False},
+    ],
+    ids=str,
+)
+def test_every_variant_that_does_what_rows_need_chooses_the_same(params):
+    rng = np.random.default_rng(1)
+    state = SamplerState(
+        jnp.asarray(rng.integers(0, 3, (9, VOCAB)), jnp.int32),
+        jnp.asarray(rng.random((9, VOCAB)) < 0.3),
+        jnp.asarray(rng.standard_normal((9, VOCAB)), jnp.float32),
+    )
+    masks = mask_words(rng.random((8, VOCAB)) < 0.3)
+    tried = set[str]()
+    for position in range(3):
+        batch = make_batch(8, seeds=np.arange(8), positions=position, **params)
+        logits = jnp.asarray(random_logits(8, seed=position))
+        want = run(logits, batch, state, masks).tolist()
+        needs = STANDARD.needed(np.asarray(batch.words), np.ones(8, np.bool_))
+        able = [variant for variant in STRAIGHT if variant.needs >= needs]
+        tried.update(variant.name for variant in able)
+        for variant in able:
+            assert run(logits, batch, state, masks, variant).tolist() == want, variant.name
+    assert "general" in tried
+
+
+def test_a_variant_is_chosen_for_each_need():
+    cheapest = {need.name: next(variant.name for variant in STRAIGHT if need in variant.needs) for need in STANDARD.needs}
+    assert cheapest == {
+        "random": "random",
+        "logprobs": "logprobs",
+        "truncation": "truncated",
+        "rules": "general",
+        **dict.fromkeys(("penalties", "bias", "suppression", "masking"), "penalized"),
+    }
+    assert STRAIGHT[0].needs == frozenset()
+    assert STRAIGHT[-1].needs == frozenset(STANDARD.needs)
+
+
+@pytest.mark.parametrize("variant", [ASKING, STRAIGHT[-1]], ids=["asking", "straight"])
+def test_truncation_matches_sorting(variant):
     rng = np.random.default_rng(0)
     rows, vocab = 64, 97
     logits = random_logits(rows, vocab, seed=1, scale=3.0)
@@ -81,20 +145,19 @@ def test_truncation_matches_sorting():
     top_n_sigma = np.where(rng.random(rows) < 0.5, 0.0, rng.uniform(0.1, 3.0, rows)).astype(np.float32)
     typical_p = np.where(rng.random(rows) < 0.5, 1.0, rng.uniform(0.01, 1.0, rows)).astype(np.float32)
     deficit = logits.max(axis=1, keepdims=True) - logits
-    columns = {"top_k": top_k, "top_p": top_p, "min_p": min_p, "top_n_sigma": top_n_sigma, "typical_p": typical_p}
+    columns: dict[str, Any] = {"top_k": top_k, "top_p": top_p, "min_p": min_p, "top_n_sigma": top_n_sigma, "typical_p": typical_p}
     batch = make_batch(rows, **columns)
-    got = np.asarray(jax.jit(kept_tokens, static_argnums=2)(jnp.asarray(deficit), batch, Vocabulary(vocab)))
+    got = np.asarray(keep(jnp.asarray(deficit), batch, variant, vocab))
     for row in range(rows):
         want = probabilities(-deficit[row], **{name: values[row].item() for name, values in columns.items()}) > 0
         np.testing.assert_array_equal(got[row], want, err_msg=f"row {row}")
 
 
-def test_ties_are_cut_by_id():
+@pytest.mark.parametrize("variant", [ASKING, STRAIGHT[-1]], ids=["asking", "straight"])
+def test_ties_are_cut_by_id(variant):
     deficit = jnp.asarray([[1.0, 0.0, 1.0, 0.0, 1.0, 1.0]])
-    assert np.asarray(kept_tokens(deficit, make_batch(1, top_k=4), Vocabulary(6))).tolist() == [
-        [True, True, True, True, False, False]
-    ]
-    assert np.asarray(kept_tokens(jnp.zeros((1, 6)), make_batch(1, top_p=0.5), Vocabulary(6))).tolist() == [
+    assert np.asarray(keep(deficit, make_batch(1, top_k=4), variant, 6)).tolist() == [[True, True, True, True, False, False]]
+    assert np.asarray(keep(jnp.zeros((1, 6)), make_batch(1, top_p=0.5), variant, 6)).tolist() == [
         [True, True, True, False, False, False]
     ]
 
@@ -187,7 +250,7 @@ def test_huge_logits(params):
 
 def test_a_row_does_not_depend_on_its_neighbours():
     logits = random_logits(16)
-    params = {
+    params: dict[str, Any] = {
         "temperature": np.linspace(0.0, 2.0, 16),
         "top_k": np.arange(16),
         "top_p": np.linspace(0.5, 1.0, 16),
@@ -273,3 +336,29 @@ def test_greedy_generation_with_penalties(presence, frequency, repetition):
             want = penalized(logits[row], outputs[row], prompts[row], presence, frequency, repetition)
             assert token == int(want.argmax())
             outputs[row].append(token)
+
+
+@pytest.mark.parametrize("params", [{}, {"top_k": 5}, {"top_p": 0.7, "temperature": 2.0}, {"typical_p": 0.5}], ids=str)
+def test_what_a_mask_forbids_is_as_if_it_were_not_there(params):
+    logits, allowed = random_logits(1)[0], np.random.default_rng(3).random(VOCAB) < 0.3
+    repeated = jnp.broadcast_to(jnp.asarray(logits)[None], (DRAWS, VOCAB))
+    batch = make_batch(DRAWS, slots=0, positions=np.arange(DRAWS), masked=1, **params)
+    words = jnp.broadcast_to(mask_words(allowed[None]), (DRAWS, 2))
+    tokens = np.asarray(run(repeated, batch, empty_state(0, VOCAB), words))
+    shares = np.bincount(tokens, minlength=VOCAB) / DRAWS
+    wanted = np.zeros(VOCAB)
+    wanted[allowed] = probabilities(logits[allowed], **params)
+    np.testing.assert_allclose(shares, wanted, atol=0.015)
+    assert not shares[~allowed].any()
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_masks_are_for_masked_rows_alone(temperature):
+    """The others have masks of nothing, and choose as they would; a masked row may have bits 31 and 32, where words meet."""
+    logits, rows = random_logits(4), np.arange(4)
+    allowed = np.zeros((4, VOCAB), np.bool_)
+    allowed[1, 31] = allowed[3, 32] = True
+    chosen = {"temperature": temperature, "positions": rows, "slots": 0}
+    free = np.asarray(run(logits, make_batch(4, **chosen), empty_state(0, VOCAB)))
+    masked = np.asarray(run(logits, make_batch(4, **chosen, masked=[0, 1, 0, 1]), empty_state(0, VOCAB), mask_words(allowed)))
+    assert masked.tolist() == [free[0], 31, free[2], 32]

@@ -6,8 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxserve.sampling.options import STANDARD
 from jaxserve.sampling.sampler import sample
 from jaxserve.sampling.state import empty_state, load_row, record_tokens
+from jaxserve.sampling.variants import asking
 from jaxserve.sampling.vocabulary import Vocabulary
 
 from .builders import make_batch
@@ -39,12 +41,13 @@ def test_a_step_does_not_copy_the_state():
     rows, vocab, slots = 4, 512, 64
 
     def step(logits, batch, state):
-        tokens = sample(logits, batch, state, Vocabulary(vocab))
+        tokens = sample(logits, batch, state, Vocabulary(vocab), asking(STANDARD))
         return tokens, record_tokens(state, batch.slot, tokens, Vocabulary(vocab))
 
     arguments = (jnp.zeros((rows, vocab)), make_batch(rows), empty_state(slots, vocab))
     text = jax.jit(step, donate_argnums=2).lower(*arguments).compile().as_text()
     table = f"[{slots + 1},{vocab}]"
+    assert text is not None
     copies = [line for line in text.splitlines() if " copy(" in line and table in line.split(" copy(")[0]]
     assert not copies
     assert "input_output_alias" in text

@@ -1,5 +1,7 @@
 """What batch leaves to interactive requests."""
 
+from typing import Any
+
 import pytest
 
 from jaxserve.config.fields import SchedulerConfig
@@ -9,7 +11,7 @@ from tests.support.bench import BATCH, Bench, family, request
 MILLISECONDS = {128: 138, 64: 74, 32: 42, 16: 26}  # 10, and one a token
 
 
-def timed(*, budget: int = 128, itl_target_ms: float = 80.0, **settings: object) -> Bench:
+def timed(*, budget: int = 128, itl_target_ms: float = 80.0, **settings: Any) -> Bench:
     """A bench whose steps have been timed: half of its target is a step of 16 tokens, all of it one of 64."""
     bench = Bench(budget=budget, itl_target_ms=itl_target_ms, prefix_caching=False, num_pages=801, **settings)
     for size, milliseconds in MILLISECONDS.items():

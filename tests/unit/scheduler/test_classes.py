@@ -46,7 +46,7 @@ def test_under_lasting_load_of_higher_classes_a_class_gets_one_turn_in_its_secon
     bench = Bench(max_num_seqs=1, aging_s=5.0, prefix_caching=False)
     bench.add(*(request(f"batch{number}", 4, 1, service_class=BATCH) for number in range(10)))
     bench.clock.advance(100.0)
-    turns = []
+    turns: list[str] = []
     for number in range(50):
         bench.add(request(f"paid{number}", 4, 1, arrival=bench.clock.now()))
         turns += bench.rows(1.0)

@@ -126,6 +126,7 @@ def test_a_running_request_ends_at_its_deadline(steps):
     bench.run(steps)
     bench.clock.advance(10.0)
     plan = bench.plan()
+    assert plan is not None
     assert "late" not in plan.ids
     assert "took 10.0 s" in str(failed(bench)["late"])
     assert "late" not in bench.scheduler.sequences
@@ -139,6 +140,7 @@ def test_what_a_step_in_flight_gives_a_request_that_ended_is_discarded():
     bench = Bench()
     bench.add(request("late", 4, 100, deadline=10.0))
     plan = bench.plan()
+    assert plan is not None
     bench.clock.advance(10.0)
     assert bench.plan() is None
     assert bench.scheduler.apply(plan, bench.executor.submit(plan).result()) == []
@@ -147,7 +149,7 @@ def test_what_a_step_in_flight_gives_a_request_that_ended_is_discarded():
 @pytest.mark.parametrize("places", [0, 40])
 def test_a_preempted_request_ends_at_its_deadline(places):
     swap = SwapSpace(places, 0.0) if places else None
-    bench = Bench(num_pages=7, budget=64, prefix_caching=False, swap=swap, swap_places=places)
+    bench = Bench(num_pages=7, budget=64, prefix_caching=False, swap=swap, swap_slots=places)
     bench.add(request("a", 12, 12), request("late", 12, 12, deadline=5.0))
     bench.run(2, seconds=0.01)
     assert [(event.id, event.swapped) for event in bench.preemptions] == [("late", bool(places))]

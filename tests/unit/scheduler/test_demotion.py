@@ -24,14 +24,14 @@ class Engine:
         self.clock = VirtualClock()
         settings = {"max_num_seqs": 4, "max_num_batched_tokens": 16, "itl_target_ms": 0.0} | config
         cache = KVCache(pages, PAGE, prefix_caching=False)
-        self.preempted = []
+        self.preempted: list[str] = []
         self.scheduler = Scheduler(
             SchedulerConfig(**settings), cache, CONTEXT, self.clock, on_preemption=lambda event: self.preempted.append(event.id)
         )
         self.executor = HashExecutor(pages, PAGE, settings["max_num_seqs"], CONTEXT)
         self.core = EngineCore(self.scheduler, self.executor, overlap=False)
         self.budgets = Budgets(Policies(), ServiceClass.BATCH, num_pages=pages - 1, page_size=PAGE)
-        self.got = {}
+        self.got: dict[str, list[int | None]] = {}
 
     def add(self, name, prompt=(1, 2, 3), output=30, n=1):
         wish = Wish(prompt=prompt, output=output, n=n, ignore_eos=True, options=OPTIONS)

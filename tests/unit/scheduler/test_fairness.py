@@ -15,7 +15,7 @@ def backlog(bench, tenant, count, prompt=16, max_tokens=1):
 
 def work_by_tenant(steps):
     """Tokens computed for tenants of one letter."""
-    done = {}
+    done: dict[str, int] = {}
     for step in steps:
         for name, tokens in step.items():
             done[name[0]] = done.get(name[0], 0) + tokens

@@ -7,6 +7,7 @@ from jaxserve.errors import InternalError, QueueFullError
 from jaxserve.types import FinishReason
 from tests.support.bench import BATCH, Bench, family, request
 from tests.support.hash_executor import expected
+from tests.support.plans import copied
 
 
 @pytest.mark.parametrize("prefix_caching", [True, False])
@@ -50,7 +51,7 @@ def test_a_page_that_both_write_is_copied():
     first, _ = bench.step()
     second, _ = bench.step()
     table = second.page_table
-    assert second.copies == ((first.page_table[0, 1], table[1, 1]),)
+    assert second.moves == copied((first.page_table[0, 1], table[1, 1]))
     assert table[0, 0] == table[1, 0]
     assert table[0, 1] != table[1, 1]
 
@@ -59,7 +60,7 @@ def test_nothing_is_copied_where_the_last_prompt_token_begins_a_page():
     bench = Bench()
     bench.scheduler.add(family("s", 2, 5))
     bench.step()
-    assert bench.step()[0].copies == ()
+    assert bench.step()[0].moves == ()
 
 
 def test_siblings_count_in_the_queue_and_none_comes_without_the_others():
@@ -87,7 +88,9 @@ def test_the_others_go_on_when_the_first_is_aborted(steps):
     assert bench.scheduler.abort(["s0"]) == ["s0"]
     bench.scheduler.check()
     bench.run(60)
-    assert {name: bench.tokens[name] for name in ("s1", "s2")} == dict.fromkeys(["s1", "s2"], expected(requests[0].prompt, 5))
+    assert {name: bench.tokens[name] for name in ("s1", "s2")} == dict.fromkeys(
+        ["s1", "s2"], expected(list(requests[0].prompt), 5)
+    )
     assert bench.cache.num_free == bench.cache.num_usable
 
 
@@ -134,7 +137,7 @@ def test_a_poisoned_prompt_fails_each_sequence_and_nobody_else():
 @pytest.mark.parametrize("places", [0, 40])
 def test_preempted_siblings_come_back(places):
     swap = SwapSpace(places, 0.0) if places else None
-    bench = Bench(num_pages=14, budget=64, prefix_caching=False, swap=swap, swap_places=places)
+    bench = Bench(num_pages=14, budget=64, prefix_caching=False, swap=swap, swap_slots=places)
     requests = family("s", 3, 14, 16)
     bench.scheduler.add(requests)
     bench.run(100, seconds=0.01)
@@ -153,7 +156,9 @@ def test_a_preempted_first_sequence_keeps_its_siblings_waiting():
     assert [event.id for event in bench.preemptions] == ["s0"]
     assert bench.scheduler.num_waiting == 3
     bench.run(60)
-    assert {name: update.reason for name, update in bench.ended.items()} == dict.fromkeys(["a", "s0", "s1"], FinishReason.LENGTH)
+    assert {name: update.finish_reason for name, update in bench.ended.items()} == dict.fromkeys(
+        ["a", "s0", "s1"], FinishReason.LENGTH
+    )
     assert bench.tokens["s0"] == bench.tokens["s1"]
 
 
@@ -179,4 +184,6 @@ def test_a_prompt_that_is_computed_again_in_this_step_is_not_copied_from():
     bench.scheduler.abort(["o"])
     assert bench.rows().keys() == {"s0", "s1"}
     bench.run(20)
-    assert {name: bench.tokens[name] for name in ("s0", "s1")} == dict.fromkeys(("s0", "s1"), expected(requests[0].prompt, 6))
+    assert {name: bench.tokens[name] for name in ("s0", "s1")} == dict.fromkeys(
+        ("s0", "s1"), expected(list(requests[0].prompt), 6)
+    )

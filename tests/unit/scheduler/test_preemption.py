@@ -5,8 +5,10 @@ import pytest
 from jaxserve.cache.swap import SwapSpace
 from jaxserve.config.policies import Policies, TenantPolicy
 from jaxserve.scheduler.preemption import Preemption
+from jaxserve.step.plan import MoveKind
 from tests.support.bench import BATCH, FREE, PAID, Bench, request
 from tests.support.hash_executor import expected
+from tests.support.plans import moved
 
 
 def preempted(bench):
@@ -153,7 +155,7 @@ def swapping(*, places=40, page_seconds=0.0, a_token=0.001):
         budget=16,
         prefix_caching=False,
         swap=SwapSpace(places, page_seconds),
-        swap_places=places,
+        swap_slots=places,
         low_watermark=0.0,
         high_watermark=0.0,
     )
@@ -176,7 +178,7 @@ def test_pages_are_swapped_if_that_is_faster_than_computing_again(page_seconds, 
 
 
 def test_before_a_prefill_was_measured_nothing_is_swapped():
-    bench = Bench(num_pages=7, budget=64, prefix_caching=False, swap=SwapSpace(40, 0.0), swap_places=40)
+    bench = Bench(num_pages=7, budget=64, prefix_caching=False, swap=SwapSpace(40, 0.0), swap_slots=40)
     bench.add(request("a", 12, 10), request("b", 12, 10))
     bench.run(2)
     assert [event.swapped for event in bench.preemptions] == [False]
@@ -194,10 +196,10 @@ def test_a_swapped_sequence_goes_on_where_it_was():
     plans = []
     while bench.scheduler.sequences:
         plans.append(bench.step()[0])
-    out = next(plan for plan in plans if plan.swap_out)
-    back = next(plan for plan in plans if plan.swap_in)
-    assert [place for _, place in out.swap_out] == [place for place, _ in back.swap_in]
-    assert len(out.swap_out) == 3
+    out = next(pairs for plan in plans if (pairs := moved(plan, MoveKind.TO_TIER)))
+    back = next(plan for plan in plans if moved(plan, MoveKind.FROM_TIER))
+    assert [slot for _, slot in out] == [slot for slot, _ in moved(back, MoveKind.FROM_TIER)]
+    assert len(out) == 3
     row = back.ids.index("b")
     assert (back.query_start[row + 1] - back.query_start[row], back.kv_length[row]) == (1, 13)
     assert {name: len(tokens) for name, tokens in bench.tokens.items()} == {"a": 10, "b": 10}

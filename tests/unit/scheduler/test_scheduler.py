@@ -1,16 +1,26 @@
 """The scheduler's one rule, step by step, over an executor that works by hand."""
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
 
 from jaxserve.errors import QueueFullError
 from jaxserve.sampling.options import STANDARD, SUPPRESS_WIDTH
 from jaxserve.sampling.params import MAX_STOP_TOKEN_IDS
-from jaxserve.step.plan import LogprobRows, StepResult
+from jaxserve.step.plan import LogprobRows, Plan, Reading, StepResult
 from jaxserve.types import FinishReason
 from tests.support.bench import MAX_LEN, Bench, counts, request, row
 
 EOS = 49
+
+
+def planned(bench: Bench) -> Plan:
+    """The next step, which there must be."""
+    plan = bench.plan()
+    assert plan is not None
+    return plan
 
 
 # Who computes how much
@@ -61,7 +71,7 @@ def test_nothing_to_compute_is_no_plan():
     assert bench.plan() is None
     bench.add(request("a", 3, max_tokens=1))
     _, updates = bench.step()
-    assert [update.reason for update in updates] == [FinishReason.LENGTH]
+    assert [update.finish_reason for update in updates] == [FinishReason.LENGTH]
     assert bench.plan() is None
     assert not bench.scheduler.has_work
 
@@ -75,7 +85,7 @@ def test_steps_are_numbered():
 def test_the_context_ends_a_sequence():
     bench = Bench(budget=MAX_LEN)
     bench.add(request("a", MAX_LEN - 2, max_tokens=100))
-    reasons = [update.reason for _ in range(2) for update in bench.step()[1]]
+    reasons = [update.finish_reason for _ in range(2) for update in bench.step()[1]]
     assert reasons == [None, FinishReason.LENGTH]
     assert bench.cache.num_free == bench.cache.num_usable
 
@@ -147,7 +157,7 @@ def test_a_sequence_that_preempted_itself_waits_for_its_token():
     bench = Bench(num_pages=6, budget=64, prefix_caching=False)
     bench.add(request("a", 8), request("b", 8))
     bench.plan()
-    plan = bench.plan()
+    plan = planned(bench)
     assert bench.cache.num_free == bench.cache.pages_for(8)
     assert counts(plan) == {"a": 1}
 
@@ -212,7 +222,7 @@ def test_admission_leaves_what_running_prompts_still_need():
 def test_the_watermark_does_not_keep_out_the_only_sequence():
     bench = Bench(num_pages=101, budget=400)
     bench.add(request("a", 399))
-    assert counts(bench.plan()) == {"a": 399}
+    assert counts(planned(bench)) == {"a": 399}
 
 
 # The queue
@@ -225,7 +235,7 @@ def test_a_full_queue_takes_all_sequences_of_a_request_or_none():
     assert not bench.scheduler.has_room([request("b", 2)] * 3)
     with pytest.raises(QueueFullError, match="max_waiting is 4") as refused:
         bench.scheduler.add([request("b0", 2), request("b1", 2), request("b2", 2)])
-    assert refused.value.retry_after > 0
+    assert (refused.value.retry_after or 0) > 0
     assert bench.scheduler.num_waiting == 2
     assert bench.scheduler.abort(["b0", "b1", "b2"]) == []
     bench.scheduler.add([request("c0", 2), request("c1", 2)])
@@ -242,7 +252,7 @@ def test_preempted_sequences_come_back_even_to_a_full_queue():
     assert not bench.scheduler.has_room([request("g", 2)])
     finished = []
     while bench.scheduler.has_work:
-        finished += [update.id for update in bench.step()[1] if update.reason]
+        finished += [update.id for update in bench.step()[1] if update.finish_reason]
     assert sorted(finished) == list("abcdef")
 
 
@@ -303,7 +313,7 @@ def test_two_plans_share_no_memory_that_anyone_could_write_to():
 
 def test_sampling_rows_hold_the_requests_parameters():
     bench = Bench()
-    params = {
+    params: dict[str, Any] = {
         "temperature": 0.5,
         "top_k": -1,
         "top_p": 0.25,
@@ -346,10 +356,10 @@ def test_min_tokens_suppresses_every_stop_until_then(ignore_eos):
     wanted = {3, 5} if ignore_eos else {3, 5, EOS}
     seen = []
     while bench.scheduler.has_work:
-        plan = bench.plan()
+        plan = planned(bench)
         if plan.samples[0]:
             seen.append(set(option(plan, "suppress")[0]) - {-1})
-        bench.scheduler.apply(plan, StepResult(plan.step, np.array([8], np.int32)))
+        bench.scheduler.apply(plan, StepResult.of_rows(plan, np.array([8], np.int32)))
     assert seen == [wanted, wanted, set(), set(), set(), set()]
 
 
@@ -375,9 +385,9 @@ def test_all_stop_tokens_that_a_request_may_name_are_suppressed():
 def test_what_a_token_ends(token, params, reason, matched):
     bench = Bench()
     bench.add(request("a", 2, eos=(EOS,), **params))
-    plan = bench.plan()
-    (update,) = bench.scheduler.apply(plan, StepResult(plan.step, np.array([token], np.int32)))
-    assert (update.token, update.reason, update.matched) == (token, reason, matched)
+    plan = planned(bench)
+    (update,) = bench.scheduler.apply(plan, StepResult.of_rows(plan, np.array([token], np.int32)))
+    assert (update.token, update.finish_reason, update.matched) == (token, reason, matched)
     assert bench.scheduler.has_work == (reason is None)
 
 
@@ -394,14 +404,14 @@ def test_without_overlap_every_input_token_is_known():
 def test_with_overlap_the_last_token_is_named_by_its_slot():
     bench = Bench(budget=64)
     bench.add(request("a", 5), request("b", 3))
-    first = bench.plan()
+    first = planned(bench)
     handle = bench.executor.submit(first)
-    second = bench.plan()
+    second = planned(bench)
     assert second.tokens.tolist() == [-1 - slot for slot in second.slots]
     assert second.kv_length.tolist() == [6, 4]
     bench.scheduler.apply(first, handle.result())
     handle = bench.executor.submit(second)
-    third = bench.plan()
+    third = planned(bench)
     assert third.tokens.tolist() == [-1 - slot for slot in third.slots]
     updates = bench.scheduler.apply(second, handle.result())
     assert [update.id for update in updates] == ["a", "b"]
@@ -410,22 +420,22 @@ def test_with_overlap_the_last_token_is_named_by_its_slot():
 def test_with_overlap_the_last_token_of_a_sequence_is_not_computed():
     bench = Bench()
     bench.add(request("a", 5, max_tokens=2))
-    first = bench.plan()
+    first = planned(bench)
     handle = bench.executor.submit(first)
-    second = bench.plan()
+    second = planned(bench)
     bench.scheduler.apply(first, handle.result())
     assert bench.plan() is None, "both tokens are on their way"
     (update,) = bench.scheduler.apply(second, bench.executor.submit(second).result())
-    assert update.reason is FinishReason.LENGTH
+    assert update.finish_reason is FinishReason.LENGTH
 
 
 def test_a_token_of_a_sequence_that_ended_meanwhile_is_discarded():
     bench = Bench()
     bench.add(request("a", 5, stop_token_ids=(9,)), request("b", 5))
-    first, second = bench.plan(), bench.plan()
-    updates = bench.scheduler.apply(first, StepResult(0, np.array([9, 8], np.int32)))
-    assert [update.reason for update in updates] == [FinishReason.STOP, None]
-    updates = bench.scheduler.apply(second, StepResult(1, np.array([7, 7], np.int32)))
+    first, second = planned(bench), planned(bench)
+    updates = bench.scheduler.apply(first, StepResult.of_rows(first, np.array([9, 8], np.int32)))
+    assert [update.finish_reason for update in updates] == [FinishReason.STOP, None]
+    updates = bench.scheduler.apply(second, StepResult.of_rows(second, np.array([7, 7], np.int32)))
     assert [update.id for update in updates] == ["b"]
     bench.scheduler.check()
 
@@ -480,27 +490,32 @@ def test_a_preempted_sequence_loads_its_slot_again_with_its_output():
 
 def scored(plan, name):
     """Prompt positions scored for a sequence by a plan: position -> the token expected there."""
-    found = {}
-    for score in plan.scores:
-        if plan.ids[score.row] == name and score.targets:
+    found: dict[int, int] = {}
+    for score in plan.readouts:
+        if plan.ids[score.row] == name and score.values:
             start = int(plan.kv_length[score.row]) - counts(plan)[name] + score.offset
             assert score.offset >= 0
-            assert score.offset + len(score.targets) <= counts(plan)[name]
-            found |= {start + 1 + index: token for index, token in enumerate(score.targets)}
+            assert score.offset + len(score.values) <= counts(plan)[name]
+            found |= {start + 1 + index: token for index, token in enumerate(score.values)}
     return found
+
+
+def no_scores(count):
+    tops = np.zeros((count, 0), np.int32)
+    return LogprobRows(np.zeros(count, np.float32), np.zeros(count, np.int32), tops, tops.view(np.float32))
 
 
 def scores_of(bench, name):
     """Run to the end; every position scored, and a failure if one is scored twice."""
-    seen = {}
+    seen: dict[int, int] = {}
     while bench.scheduler.has_work:
         plan = bench.plan()
         new = scored(plan, name)
         assert not new.keys() & seen.keys()
         seen |= new
-        rows = tuple(LogprobRows(*[np.zeros(len(score.targets))] * 2, None, None) for score in plan.scores)
+        rows = tuple(Reading(no_scores(len(score.values))) for score in plan.readouts)
         result = bench.executor.submit(plan).result()
-        bench.scheduler.apply(plan, StepResult(plan.step, result.tokens, None, rows))
+        bench.scheduler.apply(plan, replace(result, readings=rows))
         bench.scheduler.check()
     return seen
 
@@ -540,7 +555,7 @@ def test_what_comes_before_the_scores_may_come_from_the_cache(start, computed):
     bench.add(request("warm", range(20), max_tokens=1))
     bench.step()
     bench.add(request("a", range(20), prompt_logprobs=1, prompt_logprobs_start=start), request("b", range(20)))
-    plan = bench.plan()
+    plan = planned(bench)
     assert counts(plan) == {"a": computed, "b": 4}
     assert scored(plan, "a") == {place: place for place in range(max(1, start), 20)}
 
@@ -550,21 +565,31 @@ def test_what_comes_before_the_scores_may_come_from_the_cache(start, computed):
 def test_a_prompt_that_is_only_scored_takes_no_step_more(start, budget):
     """Its last token is not computed, also where it is the one that the cache could not hold."""
     bench = Bench(budget=budget, max_len=20, num_pages=6)
-    prompt = request("a", range(20), max_tokens=0, target=20, prompt_logprobs=0, prompt_logprobs_start=start)
+    prompt = request("a", range(21), max_tokens=0, task="score", prompt_logprobs=0, prompt_logprobs_start=start)
     bench.add(prompt)
     for _ in range(-(-20 // budget)):
         _, updates = bench.step()
-    assert [(update.token, update.reason) for update in updates] == [(None, FinishReason.LENGTH)]
+    assert [(update.token, update.finish_reason) for update in updates] == [(None, FinishReason.LENGTH)]
     assert not bench.scheduler.has_work
     assert bench.scheduler.lengths.actual_tokens == 0
     assert bench.scheduler.lengths.expected(request("b", 4)) > 0, "outputs are not expected to be empty because of it"
-    assert bench.executor.plans[-1].scores[-1].targets[-1] == 20
+    assert bench.executor.plans[-1].readouts[-1].values[-1] == 20
     bench.add(prompt)
-    assert counts(bench.plan())["a"] == min(budget, 20 if start == 0 else 12), "up to its start it is in the cache"
+    assert counts(planned(bench))["a"] == min(budget, 20 if start == 0 else 12), "up to its start it is in the cache"
+
+
+def test_a_prompt_of_which_nothing_is_to_be_read_ends_too():
+    bench = Bench(budget=8)
+    bench.add(request("a", range(11), max_tokens=0, task="score", prompt_logprobs=0, prompt_logprobs_start=30))
+    updates = [update for _ in range(2) for update in bench.step()[1]]
+    assert [(update.token, update.prompt_logprobs, update.finish_reason) for update in updates] == [
+        (None, None, FinishReason.LENGTH)
+    ]
+    assert not bench.scheduler.has_work
 
 
 def test_continuations_of_one_context_compute_it_once():
     bench = Bench(budget=64, max_num_seqs=4)
-    scoring = {"max_tokens": 0, "prompt_logprobs": 0, "prompt_logprobs_start": 17}
-    bench.add(*(request(name, [*range(17), 30 + index], target=40 + index, **scoring) for index, name in enumerate("abcd")))
+    scoring: dict[str, Any] = {"task": "score", "max_tokens": 0, "prompt_logprobs": 0, "prompt_logprobs_start": 17}
+    bench.add(*(request(name, [*range(17), 30 + index, 40 + index], **scoring) for index, name in enumerate("abcd")))
     assert bench.rows() == {"a": 18, "b": 2, "c": 2, "d": 2}

@@ -256,8 +256,8 @@ def test_sizes_that_were_too_slow_once_are_tried_again():
 def test_rows_that_wait_are_tried_where_steps_are_shorter_than_they_may_be():
     """What was learned says that one row is all; steps say that they take a tenth of the time."""
     budget = StepBudget(512, 32, 0.080)
-    for rows in (1, 2, 3):
-        budget.observe(rows, rows, 0.04 * rows)
+    for count in (1, 2, 3):
+        budget.observe(count, count, 0.04 * count)
     assert budget.max_decodes() == 2
     rows = [2]
     for _ in range(9):

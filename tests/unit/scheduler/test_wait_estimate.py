@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from jaxserve.scheduler.estimates import MOST_CORRECTED, WaitEstimate
@@ -39,6 +39,9 @@ def test_waits_of_no_account_correct_nothing():
     st.lists(st.tuples(st.floats(allow_nan=True), st.floats(allow_nan=True)), max_size=50),
     st.lists(st.tuples(st.floats(0, 1e9), st.floats(allow_nan=True)), max_size=50),
 )
+@example([(5.0, 5e-324)], [])
+@example([(1e308, 1.0), (1e308, 1.0)], [])
+@example([(5e-324, 1.0)], [])
 def test_whatever_is_measured_estimates_are_finite_and_bounded(steps, waits):
     estimate = measured()
     for work, seconds in steps:

@@ -5,8 +5,10 @@ import pytest
 
 from jaxserve.cache.kv_cache import KVCache, SequencePages
 from jaxserve.cache.swap import SwapSpace
+from jaxserve.step.plan import MoveKind
 from tests.support.bench import Bench, family, request
 from tests.support.hash_executor import expected, score_of
+from tests.support.plans import moved
 
 PAGE, BUDGET = 4, 16
 
@@ -102,7 +104,7 @@ def test_a_late_sibling_does_not_share_what_its_parent_gave_back():
     one.run(30)
     assert "a1" not in one.tokens
     one.run(100)
-    assert not any(plan.copies for plan in one.executor.plans)
+    assert not any(moved(plan, MoveKind.COPY) for plan in one.executor.plans)
     assert one.tokens["a1"] == outputs(one, *items)["a1"]
 
 
@@ -112,16 +114,16 @@ def test_siblings_copy_a_page_of_every_group(prefix_caching):
     items = family("a", 2, range(43), 20)
     one.scheduler.add(items)
     one.run(100)
-    assert [len(plan.copies) for plan in one.executor.plans if plan.copies] == [2]
+    assert [len(moved(plan, MoveKind.COPY)) for plan in one.executor.plans if plan.moves] == [2]
     assert one.tokens == outputs(one, *items)
 
 
 def test_what_is_swapped_is_what_is_held():
-    one = bench(num_pages=9, swap=SwapSpace(40, 0.0), swap_places=40, max_num_seqs=4, low_watermark=0.0)
+    one = bench(num_pages=9, swap=SwapSpace(40, 0.0), swap_slots=40, max_num_seqs=4, low_watermark=0.0)
     items = [request(name, 3, 60) for name in "abcd"]
     one.add(*items)
     one.run(400, seconds=1.0)
-    swaps = [len(plan.swap_out) for plan in one.executor.plans if plan.swap_out]
+    swaps = [len(out) for plan in one.executor.plans if (out := moved(plan, MoveKind.TO_TIER))]
     assert swaps
     assert max(swaps) <= -(-9 // PAGE) + 1, "what the next token sees"
     assert one.tokens == outputs(one, *items)
@@ -133,7 +135,8 @@ def test_scores_see_windows():
     one.add(request("a", prompt, 3, prompt_logprobs=0))
     got = []
     while one.scheduler.sequences:
-        got += [rank for update in one.step()[1] if update.score is not None for rank in update.score.rank.tolist()]
+        scores = [update.prompt_logprobs for update in one.step()[1]]
+        got += [rank for scored in scores if scored is not None for rank in scored.rows.rank.tolist()]
     assert got == [score_of(list(prompt[max(0, place - 10) : place]), prompt[place]) for place in range(1, 40)]
 
 
@@ -168,6 +171,7 @@ def test_a_fork_takes_what_its_next_token_sees():
     parent = SequencePages(b"")
     assert cache.grow(parent, 18)
     fork = cache.fork(parent, 18)
+    assert fork is not None
     assert fork.pages.pages[:4] == [0, 0, 0, parent.pages[3]]  # token 18 sees 14 to 18
     assert fork.copies == ((parent.pages[4], fork.pages.pages[4]),)
     cache.check([parent, fork.pages])
@@ -180,7 +184,9 @@ def test_a_fork_needs_a_page_to_copy_to_in_every_group():
     assert cache.num_free == 1
     assert cache.fork(parent, 6) is None
     assert cache.num_free == 1
-    assert cache.fork(parent, 4).copies == ()
+    fork = cache.fork(parent, 4)
+    assert fork is not None
+    assert fork.copies == ()
 
 
 def test_a_page_that_was_given_back_before_it_was_known_is_not_found():

@@ -6,46 +6,55 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
+import msgspec
 import pytest
 
-from jaxserve.errors import DrainingError, InternalError, RateLimitError
+from jaxserve.config.keys_file import TenantLimits
+from jaxserve.errors import ConfigError, DrainingError, EngineDeadError, InternalError, JaxserveError, RateLimitError
+from server.gateway.messages import Claim, Claimed, Forget, Peek, Reply
 from server.processes.control import Control, answer_calls, notify
+from server.processes.specs import DrainServer, EngineGone, Home, Notice, Question, StartFailed
 
 PATIENCE = 10.0
 
 
-def refuse(name: str, payload: bytes) -> bytes:
-    raise RateLimitError(f"{name} asked too often", param="tokens", retry_after=2.5)
+def claim(key: str) -> Claim:
+    return Claim("0.0", "token", "account", "scope", key, b"\x00")
 
 
-def fail(name: str, payload: bytes) -> bytes:
-    raise RuntimeError("a bug")
-
-
-class Seen:
-    """What came."""
+class Supervisor:
+    """Answers with who asked what, and keeps what it was told."""
 
     def __init__(self) -> None:
-        self.notices: list[bytes] = []
-        self.told: list[str] = []
+        self.drained: list[str] = []
+        self.failures: list[JaxserveError] = []
 
-    def tell(self, name: str, payload: bytes) -> bytes:
-        self.told.append(name)
-        return b""
+    def serve(self, name: str, question: Question) -> Reply | None:
+        if isinstance(question, DrainServer):
+            self.drained.append(name)
+            return None
+        if isinstance(question, StartFailed):
+            self.failures.append(question.error)
+            return None
+        if isinstance(question, Peek):
+            raise RateLimitError(f"{name} asked too often", param="tokens", retry_after=2.5)
+        if isinstance(question, Claim):
+            return Claimed("new", name + question.key)
+        raise RuntimeError("a bug")
 
 
 @asynccontextmanager
-async def both_ends() -> AsyncIterator[tuple[Control, asyncio.StreamWriter, Seen]]:
-    seen = Seen()
+async def both_ends() -> AsyncIterator[tuple[Control, asyncio.StreamWriter, Supervisor, list[Notice]]]:
+    supervisor, notices = Supervisor(), list[Notice]()
     ours, theirs = socket.socketpair()
     reader, writer = await asyncio.open_connection(sock=ours)
-    control = Control(*await asyncio.open_connection(sock=theirs), {"news": seen.notices.append})
-    services = {"echo": lambda name, payload: name.encode() + payload, "refuse": refuse, "fail": fail, "tell": seen.tell}
-    answering = asyncio.create_task(answer_calls(reader, writer, "0.0", services))
+    control = Control(*await asyncio.open_connection(sock=theirs), notices.append)
+    answering = asyncio.create_task(answer_calls(reader, writer, "0.0", supervisor.serve))
     try:
         async with asyncio.timeout(PATIENCE):
-            yield control, writer, seen
+            yield control, writer, supervisor, notices
     finally:
         writer.close()
         await asyncio.gather(answering, control.gone())
@@ -53,45 +62,62 @@ async def both_ends() -> AsyncIterator[tuple[Control, asyncio.StreamWriter, Seen
 
 
 async def test_calls_side_by_side() -> None:
-    async with both_ends() as (control, _, _):
-        answers = await asyncio.gather(*(control.call("echo", str(number).encode()) for number in range(100)))
-        assert answers == [f"0.0{number}".encode() for number in range(100)]
+    async with both_ends() as (control, _, _, _):
+        answers = await asyncio.gather(*(control.call(claim(str(number))) for number in range(100)))
+        assert answers == [Claimed("new", f"0.0{number}") for number in range(100)]
 
 
 async def test_errors_keep_their_class() -> None:
-    async with both_ends() as (control, _, _):
+    async with both_ends() as (control, _, _, _):
         with pytest.raises(RateLimitError, match=r"0.0 asked too often") as refused:
-            await control.call("refuse")
+            await control.call(Peek("acme", TenantLimits()))
         assert (refused.value.param, refused.value.retry_after) == ("tokens", 2.5)
         with pytest.raises(InternalError, match="a bug"):
-            await control.call("fail")
-        with pytest.raises(InternalError, match="no service 'nonsense'"):
-            await control.call("nonsense")
+            await control.call(Forget("0.0"))
+
+
+class Nonsense(msgspec.Struct, frozen=True, tag=True):
+    """Nothing that a supervisor knows."""
+
+
+@pytest.mark.parametrize("question", [Nonsense(), [], b"", Claim("0.0", "token", "account", "scope", 5, b"")])  # type: ignore[arg-type]
+async def test_what_is_no_question_is_refused_and_the_next_one_answered(question: Any) -> None:
+    async with both_ends() as (control, _, _, _):
+        with pytest.raises(InternalError, match=r"the supervisor did not understand 0.0: "):
+            await control.call(question)
+        assert await control.call(claim("1")) == Claimed("new", "0.01")
 
 
 async def test_notices_and_words_that_need_no_answer() -> None:
-    async with both_ends() as (control, writer, seen):
-        notify(writer, "news", b"it rains")
-        control.tell("tell")
-        await control.call("echo")
-        assert (seen.notices, seen.told) == ([b"it rains"], ["0.0"])
+    async with both_ends() as (control, writer, supervisor, notices):
+        notify(writer, Home(engine="ipc://x", metrics="/m", error=EngineDeadError("lost", retry_after=1.0)))
+        notify(writer, EngineGone(EngineDeadError("it is started again")))
+        control.tell(DrainServer())
+        assert await control.call(StartFailed(ConfigError("no such port", param="port"))) is None
+        home, gone = notices
+        assert isinstance(home, Home)
+        assert isinstance(gone, EngineGone)
+        assert (home.engine, home.metrics, gone.error.message) == ("ipc://x", "/m", "it is started again")
+        assert (type(home.error), home.error and home.error.retry_after) == (EngineDeadError, 1.0)
+        assert supervisor.drained == ["0.0"]
+        assert [(type(error), error.param) for error in supervisor.failures] == [(ConfigError, "port")]
 
 
 async def test_a_caller_that_went_away_is_passed_over() -> None:
-    async with both_ends() as (control, _, _):
-        calling = asyncio.create_task(control.call("echo", b"1"))
+    async with both_ends() as (control, _, _, _):
+        calling = asyncio.create_task(control.call(claim("1")))
         await asyncio.sleep(0)
         calling.cancel()
-        assert await control.call("echo", b"2") == b"0.02"
+        assert await control.call(claim("2")) == Claimed("new", "0.02")
 
 
 async def test_without_a_supervisor_calls_end() -> None:
-    async with both_ends() as (control, writer, _):
-        calling = asyncio.create_task(control.call("echo"))
+    async with both_ends() as (control, writer, _, _):
+        calling = asyncio.create_task(control.call(claim("1")))
         await asyncio.sleep(0)
         writer.transport.abort()
         with pytest.raises(DrainingError, match="the supervisor is gone"):
             await calling
         await control.gone()
         with pytest.raises(DrainingError, match="the supervisor is gone"):
-            await control.call("echo")
+            await control.call(claim("1"))

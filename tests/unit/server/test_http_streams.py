@@ -7,14 +7,16 @@ from typing import Any
 from jaxserve.engine.events import Delta, Finished, Started, Timing, Usage
 from jaxserve.sampling.params import SamplingParams
 from jaxserve.types import FinishReason, RequestOptions
-from server.http.generation import Tally
+from server.chat.reading import ResponseReader
+from server.chat.reading import read as told
 from server.http.messages.replies import AnthropicMessageReply, usage_of
 from server.http.messages.stream import frames
 from server.http.responses.protocol import ResponsesRequest
 from server.http.responses.replies import Draft
 from server.http.responses.stream import ResponseStream
-from server.requests import Job
+from server.requests import RequestJob
 from server.streams import Events
+from server.tally import Tally
 
 EMPTY: AnthropicMessageReply = {
     "id": "msg_r",
@@ -47,7 +49,7 @@ async def read(frames: AsyncGenerator[bytes, None]) -> list[dict[str, Any]]:
 
 
 async def test_messages_tell_text_only() -> None:
-    events = await read(frames(held_back(), EMPTY))
+    events = await read(frames(told(held_back(), lambda: ResponseReader(None)), EMPTY))
     deltas = [event["delta"] for event in events if event["type"] == "content_block_delta"]
     assert deltas == [{"type": "text_delta", "text": "é"}]
     assert events[0]["message"]["usage"] == {**EMPTY["usage"], "input_tokens": 1, "cache_read_input_tokens": 2}
@@ -57,8 +59,8 @@ async def test_messages_tell_text_only() -> None:
 
 async def test_responses_tell_text_only() -> None:
     body = ResponsesRequest.model_validate({"input": "x"})
-    job = Job(request_id="resp_r", prompts=("x",), params=SamplingParams(), options=RequestOptions(), names={})
-    events = await read(ResponseStream(Draft(body, job, "m")).frames(held_back()))
+    job = RequestJob(request_id="resp_r", prompts=("x",), params=SamplingParams(), options=RequestOptions(), names={})
+    events = await read(ResponseStream(Draft(body, job, "m")).frames(told(held_back(), lambda: ResponseReader(None))))
     deltas = [event["delta"] for event in events if event["type"] == "response.output_text.delta"]
     assert deltas == ["é"]
     assert [event["sequence_number"] for event in events] == list(range(9))

@@ -8,6 +8,7 @@ from contextlib import aclosing
 
 import pytest
 
+from server.context import NOBODY, RequestContext
 from server.grpc.kserve.stream import side_by_side
 
 
@@ -19,12 +20,12 @@ async def payloads(*given: bytes) -> AsyncIterator[bytes]:
 async def test_no_request_runs_ahead_of_the_client() -> None:
     made: list[int] = []
 
-    async def answer(payload: bytes) -> AsyncGenerator[int, None]:
+    async def answer(payload: bytes, context: RequestContext) -> AsyncGenerator[int, None]:
         for number in range(3):
             made.append(number)
             yield number
 
-    async with asyncio.timeout(5), aclosing(side_by_side(payloads(b"x"), answer)) as messages:
+    async with asyncio.timeout(5), aclosing(side_by_side(payloads(b"x"), answer, NOBODY)) as messages:
         for number in range(3):
             assert await anext(messages) == number
             await asyncio.sleep(0.01)
@@ -35,7 +36,7 @@ async def test_no_request_runs_ahead_of_the_client() -> None:
 async def test_closing_ends_what_runs() -> None:
     ended: list[bytes] = []
 
-    async def answer(payload: bytes) -> AsyncGenerator[bytes, None]:
+    async def answer(payload: bytes, context: RequestContext) -> AsyncGenerator[bytes, None]:
         try:
             yield payload
             await asyncio.Event().wait()
@@ -43,7 +44,7 @@ async def test_closing_ends_what_runs() -> None:
             ended.append(payload)
 
     async with asyncio.timeout(5):
-        messages = side_by_side(payloads(b"a", b"b"), answer)
+        messages = side_by_side(payloads(b"a", b"b"), answer, NOBODY)
         assert {await anext(messages), await anext(messages)} == {b"a", b"b"}
         await messages.aclose()
     assert sorted(ended) == [b"a", b"b"]
@@ -54,9 +55,9 @@ async def test_what_breaks_the_stream_comes_to_its_reader() -> None:
         yield b"a"
         raise ConnectionError("gone")
 
-    async def answer(payload: bytes) -> AsyncGenerator[bytes, None]:
+    async def answer(payload: bytes, context: RequestContext) -> AsyncGenerator[bytes, None]:
         yield payload
 
     async with asyncio.timeout(5):
         with pytest.raises(ExceptionGroup, match="unhandled"):
-            assert [message async for message in side_by_side(broken(), answer)]
+            assert [message async for message in side_by_side(broken(), answer, NOBODY)]

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from server.http.large_bodies import LARGE, LargeBodies
+from server.http.strict_json import LARGE, LargeBodies
 
 READING = 0.02  # seconds
 
@@ -36,4 +36,5 @@ async def test_a_client_that_goes_while_it_waits_keeps_nobody() -> None:
     await asyncio.sleep(0)
     gone.cancel()
     await asyncio.gather(gone, return_exceptions=True)
-    await asyncio.wait_for(bodies.turn(LARGE), 5)
+    assert gone.done()
+    await asyncio.wait_for(bodies.turn(LARGE), 5)  # raises TimeoutError if the one that went has the turn for ever

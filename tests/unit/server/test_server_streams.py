@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import aclosing
+from typing import Any
 
 import pytest
 
@@ -9,21 +10,22 @@ from jaxserve.engine.events import Delta, Finished, Started
 from jaxserve.errors import CancelledRequestError, DrainingError, InvalidRequestError
 from jaxserve.sampling.params import SamplingParams
 from jaxserve.types import RequestOptions
-from server.requests import Job
+from server.context import NOBODY
+from server.requests import RequestJob
 from server.streams import run
 from tests.support.scripted import ScriptedClient
 
 OPTIONS = RequestOptions(tenant="acme")
 
 
-def job(*prompts: str, **params: object) -> Job:
-    return Job(request_id="r", prompts=prompts, params=SamplingParams(**params), options=OPTIONS, names={"prompt": "text"})
+def job(*prompts: str, **params: Any) -> RequestJob:
+    return RequestJob(request_id="r", prompts=prompts, params=SamplingParams(**params), options=OPTIONS, names={"prompt": "text"})
 
 
 async def test_events_of_each_prompt_come_in_order() -> None:
     texts = {0: "", 1: "", 2: ""}
     ends = 0
-    async for which, event in run(ScriptedClient(), job("abc", "de", "f")):
+    async for which, event in run(ScriptedClient(), job("abc", "de", "f"), NOBODY):
         if isinstance(event, Started):
             assert texts[which] == ""
         elif isinstance(event, Delta):
@@ -37,7 +39,7 @@ async def test_events_of_each_prompt_come_in_order() -> None:
 @pytest.mark.parametrize("prompts", [("abc",), ("abc", "def", "ghi")])
 async def test_closing_aborts_every_prompt(prompts: tuple[str, ...]) -> None:
     client = ScriptedClient(delay=60.0)
-    async with aclosing(run(client, job(*prompts))) as events:
+    async with aclosing(run(client, job(*prompts), NOBODY)) as events:
         for _ in prompts:
             await anext(events)
         assert len(client.active) == len(prompts)
@@ -48,7 +50,7 @@ async def test_closing_aborts_every_prompt(prompts: tuple[str, ...]) -> None:
 async def test_one_prompts_error_ends_all_in_the_words_of_the_client(prompts: tuple[str, ...]) -> None:
     client = ScriptedClient(delay=0.01)
     with pytest.raises(InvalidRequestError) as info:
-        async for _ in run(client, job(*prompts)):
+        async for _ in run(client, job(*prompts), NOBODY):
             pass
     assert info.value.param == "text"
     assert not client.active
@@ -57,7 +59,7 @@ async def test_one_prompts_error_ends_all_in_the_words_of_the_client(prompts: tu
 async def test_an_unexpected_exception_is_not_swallowed() -> None:
     client = ScriptedClient(failure=RuntimeError("broken"))
     with pytest.raises(RuntimeError, match="broken"):
-        async for _ in run(client, job("a", "b")):
+        async for _ in run(client, job("a", "b"), NOBODY):
             pass
 
 
@@ -65,7 +67,7 @@ async def test_an_unexpected_exception_is_not_swallowed() -> None:
 async def test_an_aborted_sequence_is_an_error_not_an_end(draining: bool, kind: type[Exception]) -> None:
     client = ScriptedClient()
     client.killed = True
-    events = run(client, job("abc"))
+    events = run(client, job("abc"), NOBODY)
     await anext(events)
     client.draining = draining
     with pytest.raises(kind):
@@ -76,7 +78,7 @@ async def test_cancelling_the_reader_aborts() -> None:
     client = ScriptedClient(delay=60.0)
 
     async def read() -> None:
-        async for _ in run(client, job("abc", "def")):
+        async for _ in run(client, job("abc", "def"), NOBODY):
             pass
 
     task = asyncio.create_task(read())

@@ -25,7 +25,8 @@ def pair(authority: Authority) -> Pair:
 
 
 def config(**paths: Path) -> ServerConfig:
-    return ServerConfig(**{name: str(path) for name, path in paths.items()})
+    settings: dict[str, Any] = {name: str(path) for name, path in paths.items()}
+    return ServerConfig(**settings)
 
 
 def test_nothing_is_loaded_unasked() -> None:
@@ -95,6 +96,7 @@ def test_the_program_says_so_in_one_line(pair: Pair, tmp_path: Path, capsys: pyt
     ],
 )
 def test_limits_of_grpc(name: str, value: float) -> None:
+    settings: dict[str, Any] = {name: value}
     with pytest.raises(ConfigError, match=f"{name} must be between") as info:
-        ServerConfig(**{name: value})
+        ServerConfig(**settings)
     assert info.value.param == name

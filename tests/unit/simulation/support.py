@@ -46,5 +46,5 @@ def trace(path: Path, *entries: Any) -> str:
     return str(path)
 
 
-def request(arrival: float, prompt: int, output: int, **more: Any) -> dict[str, Any]:
+def request(arrival: float, prompt: float, output: int, **more: Any) -> dict[str, Any]:
     return {"arrival": arrival, "prompt_tokens": prompt, "output_tokens": output, **more}

@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -51,7 +52,7 @@ def test_plot_is_a_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 def test_plot_says_what_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     real = builtins.__import__
 
-    def without(name: str, *rest: object) -> object:
+    def without(name: str, *rest: Any) -> object:
         if name.partition(".")[0] == "matplotlib":
             raise ImportError(name)
         return real(name, *rest)

@@ -125,7 +125,7 @@ def test_steps_queue_behind_each_other() -> None:
     plan = one_token_plan()
     first, second = executor.submit(plan), executor.submit(plan)
     assert clock.now() == pytest.approx(5.002), "submitting takes host time alone"
-    assert first.result().tokens.tolist() == [0]
+    assert first.result().tokens.tolist() == [[0]]
     assert clock.now() == pytest.approx(5.001 + seen[0])
     second.result()
     assert clock.now() == pytest.approx(5.001 + sum(seen)), "the second began when the first was over"

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -99,7 +100,7 @@ def test_shared_prefix_is_computed_once(tmp_path: Path) -> None:
 
 
 def test_same_scenario_same_report() -> None:
-    def outcome(seed: int) -> dict:
+    def outcome(seed: int) -> dict[str, Any]:
         settings = scenario(
             requests=120,
             rate=80.0,
@@ -128,7 +129,12 @@ def test_spike_builds_a_queue_that_drains() -> None:
 
 
 def test_full_queue_refuses_and_patient_clients_come_back() -> None:
-    overload = {"requests": 300, "rate": 300.0, "output_tokens": 60, "scheduler": {"max_waiting": 8, "max_num_seqs": 8}}
+    overload: dict[str, Any] = {
+        "requests": 300,
+        "rate": 300.0,
+        "output_tokens": 60,
+        "scheduler": {"max_waiting": 8, "max_num_seqs": 8},
+    }
     impatient = checked(scenario(**overload)).ledger
     patient = checked(scenario(**overload, retries=8)).ledger
     assert sum(impatient.refusals.values()) == impatient.total().refused > 50
@@ -157,7 +163,7 @@ def test_bounded_queue_is_never_longer_than_its_bound() -> None:
 
 
 def test_router_spreads_the_load() -> None:
-    loaded = {"requests": 200, "rate": 60.0, "scheduler": {"max_num_seqs": 8}}
+    loaded: dict[str, Any] = {"requests": 200, "rate": 60.0, "scheduler": {"max_num_seqs": 8}}
     one = checked(scenario(**loaded)).ledger.total()
     four = checked(scenario(**loaded, replica={"replicas": 4})).ledger.total()
     assert np.percentile(four.ttft, 99) < np.percentile(one.ttft, 99) / 3
@@ -216,7 +222,7 @@ def test_goodput_counts_requests_within_the_slo(tmp_path: Path) -> None:
         ({"num_pages": 10**6}, "num_pages is 1000000 of 16 tokens"),
     ],
 )
-def test_impossible_replicas_are_refused(settings: dict, message: str) -> None:
+def test_impossible_replicas_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         replica_spec(ReplicaConfig(**settings), SchedulerConfig())
 

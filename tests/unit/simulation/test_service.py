@@ -109,7 +109,7 @@ def test_tenants_share_no_prefixes(tmp_path: Path) -> None:
 
 def test_preemptions_are_told(tmp_path: Path) -> None:
     tight = {"num_pages": 120, "prefix_caching": False}
-    load = {"requests": 80, "rate": 60.0, "prompt_tokens": 200, "output_tokens": 100}
+    load: dict[str, Any] = {"requests": 80, "rate": 60.0, "prompt_tokens": 200, "output_tokens": 100}
     eager = {"growth_reserve": 0.0}
     plain = scenario(replica=tight, scheduler=eager, **load)
     fleet = checked(plain)
@@ -125,7 +125,13 @@ def test_preemptions_are_told(tmp_path: Path) -> None:
 
 def test_pages_are_swapped_where_that_is_faster() -> None:
     tight = {"num_pages": 120, "prefix_caching": False, "swap_gib": 1.0}
-    load = {"requests": 80, "rate": 60.0, "prompt_tokens": 200, "output_tokens": 100, "scheduler": {"growth_reserve": 0.0}}
+    load: dict[str, Any] = {
+        "requests": 80,
+        "rate": 60.0,
+        "prompt_tokens": 200,
+        "output_tokens": 100,
+        "scheduler": {"growth_reserve": 0.0},
+    }
     fast = checked(scenario(replica=tight, **load)).totals
     slow = checked(scenario(replica={**tight, "swap_gbps": 0.01}, **load)).totals
     assert fast.swapped > 0

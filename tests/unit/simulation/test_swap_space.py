@@ -15,14 +15,14 @@ def limits(**settings):
 
 
 def test_there_is_none_by_default():
-    assert limits().swap_places == 0
+    assert limits().swap_slots == 0
 
 
 def test_places_are_what_host_memory_holds():
-    assert limits(swap_gib=1.0).swap_places == 2**30 // PAGE
-    assert limits(swap_gib=1.0, page_size=32).swap_places == 2**30 // PAGE // 2
-    assert limits(swap_gib=1.0, tp=2).swap_places == 2**30 // PAGE, "a page is spread over the GPUs"
-    assert limits(swap_gib=1.0, tp=16).swap_places == 2**30 // PAGE, "heads that two GPUs have are kept once"
+    assert limits(swap_gib=1.0).swap_slots == 2**30 // PAGE
+    assert limits(swap_gib=1.0, page_size=32).swap_slots == 2**30 // PAGE // 2
+    assert limits(swap_gib=1.0, tp=2).swap_slots == 2**30 // PAGE, "a page is spread over the GPUs"
+    assert limits(swap_gib=1.0, tp=16).swap_slots == 2**30 // PAGE, "heads that two GPUs have are kept once"
 
 
 def test_a_page_takes_its_bytes_over_the_link():

@@ -25,7 +25,7 @@ def test_a_page_is_of_a_group_of_layers(model, share):
     limits, layout = made.limits, made.layout
     page = 16 * layout.kv_token_bytes * share
     assert len(limits.windows) * share == 1
-    assert limits.swap_places == 2**30 // page
+    assert limits.swap_slots == 2**30 // page
     assert limits.swap_page_seconds == pytest.approx(float(page) / 55e9)
     costs = CostModel(layout, made.calibration, made.grid(limits))
     whole = CostModel(spec(FULL).layout, made.calibration, made.grid(limits))

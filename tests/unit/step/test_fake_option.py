@@ -1,6 +1,7 @@
 """An option that nobody knows but this test goes from a request to the jitted step by its declaration alone."""
 
 from dataclasses import replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -29,8 +30,8 @@ ONLY = RowOption("only", np.int32, -1, lambda row: row.seed if row.params.top_k 
 OPTIONS = RowOptions((*STANDARD.options, ONLY))
 
 
-def only(deficit, kept, value, vocabulary):
-    return vocabulary.tokens(deficit.shape) == value[:, None]
+def only(scores, value):
+    return scores.vocabulary.tokens(scores.deficit.shape) == value[:, None]
 
 
 def test_it_arrives_in_the_step_and_in_the_output(tmp_path):
@@ -53,7 +54,7 @@ def test_it_arrives_in_the_step_and_in_the_output(tmp_path):
     scheduler = Scheduler(settings, KVCache(40, 4, prefix_caching=False), 32, VirtualClock(), row_options=OPTIONS)
     scheduler.add([request("asks", 5, 6, temperature=1.0, top_k=1000)])
     scheduler.add([replace(request("free", 5, 6, temperature=1.0), seed=8)])
-    tokens = {"asks": [], "free": []}
+    tokens: dict[str, list[Any]] = {"asks": [], "free": []}
     while (plan := scheduler.schedule()) is not None:
         for update in scheduler.apply(plan, executor.submit(plan).result()):
             tokens[update.id].append(update.token)

@@ -40,7 +40,8 @@ def talk(parrot, *lines, system=""):
     """Say the lines; an exception among them is raised where the line would be read. Returns what the terminal shows."""
     left = list(lines)
     conversation = Conversation(system=system)
-    console = Console(file=io.StringIO(), width=80)
+    shown = io.StringIO()
+    console = Console(file=shown, width=80)
 
     def read(prompt):
         if not left:
@@ -52,7 +53,7 @@ def talk(parrot, *lines, system=""):
 
     with asyncio.Runner() as runner:
         Repl(runner, parrot, console, read, conversation, Sampling()).run()
-    return console.file.getvalue(), conversation
+    return shown.getvalue(), conversation
 
 
 def test_turns_build_on_each_other_after_the_system_message():
@@ -133,4 +134,4 @@ def test_text_cannot_steer_the_terminal():
 
 def test_sampling_of_the_wrong_type_is_refused():
     with pytest.raises(ConfigError, match="max_tokens"):
-        Sampling(max_tokens=1.5)
+        Sampling(max_tokens=1.5)  # type: ignore[arg-type]  # as the test says

@@ -14,6 +14,12 @@ from jaxserve.terminal.metrics_page import Change, Page
 from jaxserve.terminal.screen import screen, sparkline
 
 
+def quantile(change, metric, share):
+    value = change.quantile(metric, share)
+    assert value is not None
+    return value
+
+
 class Server:
     """Every metric of the catalogue in a registry of its own."""
 
@@ -47,8 +53,8 @@ def test_rates_means_and_quantiles_are_of_the_time_between_two_pages():
     change = Change(before, server.page(12.0))
     assert change.rate(catalogue.GENERATION_TOKENS) == 30.0
     assert change.mean(catalogue.TIME_TO_FIRST_TOKEN) == pytest.approx(0.047)
-    assert 0.02 < change.quantile(catalogue.TIME_TO_FIRST_TOKEN, 0.5) <= 0.04
-    assert 0.1 < change.quantile(catalogue.TIME_TO_FIRST_TOKEN, 0.99) <= 0.25
+    assert 0.02 < quantile(change, catalogue.TIME_TO_FIRST_TOKEN, 0.5) <= 0.04
+    assert 0.1 < quantile(change, catalogue.TIME_TO_FIRST_TOKEN, 0.99) <= 0.25
     assert change.mean(catalogue.E2E_LATENCY) is None
     assert change.quantile(catalogue.E2E_LATENCY, 0.5) is None
 
@@ -86,13 +92,14 @@ def test_a_server_that_restarted_counts_from_zero():
     change = Change(old.page(0.0), new.page(2.0))
     assert change.rate(catalogue.GENERATION_TOKENS) == 10.0
     assert change.mean(catalogue.TIME_TO_FIRST_TOKEN) == pytest.approx(0.01)
-    assert change.quantile(catalogue.TIME_TO_FIRST_TOKEN, 0.5) <= 0.01
+    assert quantile(change, catalogue.TIME_TO_FIRST_TOKEN, 0.5) <= 0.01
 
 
 def shown(change, rates=(1.0, 2.0)):
-    console = Console(file=io.StringIO(), width=100)
+    file = io.StringIO()
+    console = Console(file=file, width=100)
     console.print(screen("http://x", change, rates))
-    return console.file.getvalue()
+    return file.getvalue()
 
 
 def test_the_screen_of_an_idle_server_and_of_a_busy_one():

@@ -3,6 +3,7 @@
 import asyncio
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,7 +25,13 @@ def template(source: str) -> ChatTemplate:
     return ChatTemplate(source, special_tokens={"bos_token": "<s>"}, now=lambda: datetime(2024, 7, 26, 10, 30, tzinfo=UTC))
 
 
-def refusal(source: str, messages: object = HELLO, **options: object) -> InvalidRequestError:
+def loaded_from(path: Path, **options: Path) -> ChatTemplate:
+    loaded = ChatTemplate.load(path, **options)
+    assert loaded is not None
+    return loaded
+
+
+def refusal(source: str, messages: Any = HELLO, **options: Any) -> InvalidRequestError:
     with pytest.raises(InvalidRequestError) as caught:
         template(source).render(messages, **options)
     assert "\n" not in caught.value.message
@@ -137,17 +144,17 @@ def test_where_a_template_comes_from(tmp_path: Path) -> None:
     assert ChatTemplate.load(tmp_path) is None
     config = tmp_path / "tokenizer_config.json"
     write_json(config, {"bos_token": {"content": "<b>"}, "chat_template": "config {{ bos_token }}"})
-    assert ChatTemplate.load(tmp_path).render(HELLO) == "config <b>"
+    assert loaded_from(tmp_path).render(HELLO) == "config <b>"
     named = [{"name": "tool_use", "template": "tools"}, {"name": "default", "template": "named {{ bos_token }}"}]
     write_json(config, {"bos_token": "<b>", "chat_template": named})
-    assert ChatTemplate.load(tmp_path / "tokenizer.json").render(HELLO) == "named <b>"
+    assert loaded_from(tmp_path / "tokenizer.json").render(HELLO) == "named <b>"
     (tmp_path / "chat_template.jinja").write_text("file {{ bos_token }}")
-    assert ChatTemplate.load(tmp_path).render(HELLO) == "file <b>"
+    assert loaded_from(tmp_path).render(HELLO) == "file <b>"
     override = tmp_path / "mine.jinja"
     with pytest.raises(CheckpointError, match=r"mine\.jinja does not exist"):
         ChatTemplate.load(tmp_path, override=override)
     override.write_text("mine")
-    assert ChatTemplate.load(tmp_path, override=override).render(HELLO) == "mine"
+    assert loaded_from(tmp_path, override=override).render(HELLO) == "mine"
 
 
 @pytest.mark.parametrize("value", [5, [{"name": "default"}], ["x"]])
@@ -160,7 +167,7 @@ def test_template_of_another_shape_is_the_checkpoints_fault(tmp_path: Path, valu
 def test_conversations_with_tools_have_a_template_of_their_own(tmp_path: Path) -> None:
     named = [{"name": "tool_use", "template": "tools {{ tools[0] }}"}, {"name": "default", "template": "plain"}]
     write_json(tmp_path / "tokenizer_config.json", {"chat_template": named})
-    loaded = ChatTemplate.load(tmp_path)
+    loaded = loaded_from(tmp_path)
     assert loaded.source == loaded.render(HELLO) == loaded.render(HELLO, arguments={"tools": None}) == "plain"
     assert loaded.render(HELLO, arguments={"tools": ["saw"]}) == "tools saw"
 
@@ -171,12 +178,12 @@ def test_named_templates_in_files(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"of the chat templates \['tool_use'\], none is called default"):
         ChatTemplate.load(tmp_path)
     (tmp_path / "chat_template.jinja").write_text("file")
-    assert ChatTemplate.load(tmp_path).render(HELLO, arguments={"tools": []}) == "file"
+    assert loaded_from(tmp_path).render(HELLO, arguments={"tools": []}) == "file"
     folder = tmp_path / "additional_chat_templates"
     folder.mkdir()
     (folder / "tool_use.jinja").write_text("file with tools")
     (folder / "rag.jinja").write_text("{% another language")
-    loaded = ChatTemplate.load(tmp_path)
+    loaded = loaded_from(tmp_path)
     assert (loaded.render(HELLO), loaded.render(HELLO, arguments={"tools": []})) == ("file", "file with tools")
     (tmp_path / "chat_template.jinja").write_bytes(b"\xff")
     with pytest.raises(CheckpointError, match=r"chat_template\.jinja cannot be read"):

@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from jaxserve.errors import InvalidRequestError, OverloadedError
-from jaxserve.tokenizer.load_tools import load_tools
+from jaxserve.tokenizer.load import load_tools
 from jaxserve.tokenizer.pool import MAX_BATCH, ProcessTexts, open_texts
 from jaxserve.tokenizer.texts import LONG, TextTools, ThreadTexts
 from jaxserve.tokenizer.worker import WorkerSpec
+from jaxserve.types import OwnTokenIds
 
 PICO = str(Path(__file__).resolve().parents[3] / "jaxserve" / "assets" / "pico")
 PATIENCE = 30.0
@@ -50,8 +52,8 @@ class Counting:
         for name in ("encode", "render"):
             setattr(texts._here, name, self._counted(getattr(texts._here, name)))
 
-    def _counted(self, method):
-        async def counted(*arguments, **named):
+    def _counted(self, method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        async def counted(*arguments: Any, **named: Any) -> Any:
             self.count += 1
             return await method(*arguments, **named)
 
@@ -67,6 +69,15 @@ async def test_tokens_are_those_of_this_process(texts: ProcessTexts, tools: Text
     found = await asyncio.gather(*(texts.encode(word) for word in words), texts.render(CHAT, {"add_generation_prompt": True}))
     assert found == [*(tools.encode(word) for word in words), tools.render(CHAT, {"add_generation_prompt": True})]
     assert here.count == 1, "the worker did it"
+
+
+async def test_tokens_are_known_to_be_our_own_wherever_they_were_made(texts: ProcessTexts, tools: TextTools) -> None:
+    here = ThreadTexts(tools)
+    await until_workers(texts, 1)
+    for one in (texts, here):
+        assert type(await one.encode("hello")) is OwnTokenIds
+        assert type(await one.render(CHAT, {})) is OwnTokenIds
+    await here.close()
 
 
 async def test_what_no_worker_answers_is_told(tools: TextTools) -> None:
@@ -186,7 +197,7 @@ async def test_what_nobody_waits_for_any_more_is_not_done(texts: ProcessTexts, t
     os.kill(worker, signal.SIGSTOP)
     done, do = 0, texts._do
 
-    async def counting(child, batch):
+    async def counting(child: Any, batch: Any) -> bool:
         nonlocal done
         done += len(batch)
         return await do(child, batch)

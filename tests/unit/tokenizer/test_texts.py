@@ -6,7 +6,7 @@ import asyncio
 import threading
 from pathlib import Path
 
-from jaxserve.tokenizer.load_tools import load_tools
+from jaxserve.tokenizer.load import load_tools
 from jaxserve.tokenizer.texts import LONG, TextTools, ThreadTexts
 
 PICO = str(Path(__file__).resolve().parents[3] / "jaxserve" / "assets" / "pico")

@@ -256,8 +256,7 @@ def test_checkpoints_of_maxtext(tmp_path, name, stacked, neighbours, wrapped):
             found = stored.read(tensor, whole(expected.shape))
             rounding = ml_dtypes.finfo(found.dtype).eps if "q_proj" in tensor else 0
             assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
-            wide = (array.astype(np.float32) for array in (found, expected))
-            np.testing.assert_allclose(*wide, rtol=float(rounding), atol=0)
+            np.testing.assert_allclose(found.astype(np.float32), expected.astype(np.float32), rtol=float(rounding), atol=0)
 
 
 def test_other_trees_are_no_checkpoint_of_maxtext(tmp_path):

@@ -22,7 +22,9 @@ def test_a_manifest_is_written_for_what_is_there(tmp_path, capsys):
     source = shutil.copytree(PLAIN, tmp_path / "source")
     assert convert.main([str(source), "--manifest"]) == 0
     assert "jaxserve-manifest.json: checksums of 20 tensors in " in capsys.readouterr().out
-    assert len(read_manifest(source).tensors) == 20
+    manifest = read_manifest(source)
+    assert manifest is not None
+    assert len(manifest.tensors) == 20
 
 
 @pytest.mark.parametrize(

@@ -70,4 +70,4 @@ def test_numbers_are_uniform_with_the_variance_of_a_good_start():
     assert counts.min() > 0.9 * counts.mean()
     neighbours = np.corrcoef(head[:, :-1].ravel(), head[:, 1:].ravel())[0, 1]
     assert abs(neighbours) < 0.03
-    assert (np.asarray(params["final_norm"]["scale"]) == 1).all()
+    assert (np.asarray(params["norms"]["scale"]) == 1).all()

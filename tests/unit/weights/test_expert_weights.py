@@ -1,6 +1,7 @@
 """Experts' matrices as parameters: each in its place on every mesh, read by the devices that have it."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pytest
@@ -61,7 +62,7 @@ def test_matrices_of_one_stack():
     """All experts in one tensor, [in, out], gate and up in alternate columns; and a bias each."""
     stack, biases = RNG.normal(size=(3, 4, 12)).astype(np.float32), RNG.normal(size=(3, 12)).astype(np.float32)
     parts = [(expert, first) for expert in range(3) for first in range(2)]
-    options = {"rows": 12, "row_step": 2, "experts": 3}
+    options: dict[str, Any] = {"rows": 12, "row_step": 2, "experts": 3}
     matrices = [Source("stack", (6, 4), None, first, transposed=True, expert=e, **options) for e, first in parts]
     vectors = [Source("biases", (6,), None, first, expert=e, **options) for e, first in parts]
     assert {source.stored_shape for source in matrices} == {stack.shape}

@@ -1,5 +1,8 @@
 """Matrices rounded to int8 while they are loaded: which, to what, what a model computes with them, and where it is refused."""
 
+from dataclasses import replace
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,21 +11,23 @@ from safetensors.numpy import load_file, save_file
 
 from jaxserve.errors import CheckpointError, ConfigError
 from jaxserve.executor.memory import device_bytes
-from jaxserve.models.binding import Params, UsedRows, bind
+from jaxserve.models.binding import Params, UsedRows, bind, param_products
 from jaxserve.models.checkpoint import read_hf_config
 from jaxserve.models.registry import decoder_config
+from jaxserve.weights import packed
 from jaxserve.weights.abstract import placed_params
 from jaxserve.weights.conversion import Source, convert
 from jaxserve.weights.load import load_params
 from jaxserve.weights.packed import Packer
 from jaxserve.weights.recheck import BlockSums
 from pallas_kernels import native
-from pallas_kernels.matmul import PackedMatrix
-from pallas_kernels.matmul.packed import quantize
+from pallas_kernels.matmul import Matrix, Panels, pack
 from pallas_kernels.native import load
+from pallas_kernels.quantization import SCHEMES
 from sharding import make_mesh
 from tests.golden.reading import DATA, TOLERANCE, dense_attend, read_golden
 from tests.support.guarded import found_by_guard
+from tests.support.schemes import Groups
 
 NATIVE = pytest.mark.skipif(native.missing() is not None, reason=f"NOT CHECKED: native kernels: {native.missing()}")
 UNTIED, TIED = "llama-biases", "qwen2-gqa7"
@@ -38,7 +43,7 @@ def load_int8(directory, config, dtype="float32", **more):
 
 
 def is_matrix(leaf):
-    return isinstance(leaf, PackedMatrix)
+    return isinstance(leaf, Matrix)
 
 
 def quantized(params: Params) -> set[str]:
@@ -66,11 +71,11 @@ def logits(config, params: Params, tokens) -> np.ndarray:
 def test_rounding(dtype):
     """Each column by itself; one of zeros, one too small for a scale, the largest numbers."""
     columns = [[0, 0, 0], [3e-39, 0, 0], [-1e38, 3e38, 1], [127, -127, 63.5], [-2, 1, 0.5], [1e-30, -1e-30, 0]]
-    matrix = quantize(jnp.asarray(np.array(columns, np.float32).T, dtype), 1)
+    matrix = pack(jnp.asarray(np.array(columns, np.float32).T, dtype), Panels((0,), (3, 6)), SCHEMES["int8"])
     assert matrix.dtype == np.int8
     largest = np.abs(np.asarray(jnp.asarray(np.array(columns), dtype), np.float32)).max(axis=1)
     np.testing.assert_allclose(matrix.scales, np.maximum(largest / 127, 2.0**-126), rtol=1e-6)
-    values = np.asarray(matrix.columns()).T
+    values = np.asarray(matrix.layout.restore(matrix.values)).T
     assert values[0].tolist() == [0, 0, 0]
     assert values[3].tolist() == [127, -127, 64]
     assert values[4].tolist() == [-127, 64, 32]
@@ -90,7 +95,8 @@ def test_matrices_of_products_are_int8_and_the_rest_is_as_it_was(name, head):
         packer.shapes(placed_params(config, MESH, "bfloat16")),
         load_int8("", config, "bfloat16", load_format="dummy"),
     ):
-        assert jax.tree.structure(expected) == jax.tree.structure(params)
+        structure: Any = jax.tree.structure(expected)
+        assert structure == jax.tree.structure(params)
         assert [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(expected)] == [
             (leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(params)
         ]
@@ -134,6 +140,59 @@ def test_padding_is_not_computed():
     assert (np.asarray(padded)[2:, : config.vocab_size] == 0).all()
 
 
+@pytest.mark.parametrize(
+    ("name", "tensor", "expert"), [(UNTIED, 2, 1), (TIED, 2, 1), ("qwen2-moe-shared", 2, 2), ("qwen3-fp8", 2, 1)]
+)
+def test_on_several_devices_matrices_are_the_rounded_ones_divided_as_before(name, tensor, expert):
+    """Values as the parameter is, scales as its outputs; loaded, made from a seed and planned alike; all is guarded."""
+    config, mesh, sums = decoder_of(name), make_mesh(tensor, expert=expert), BlockSums()
+    packer, whole = Packer(config, mesh, "int8"), load_params(DATA / name, config, mesh, "float32")
+    params = load_params(DATA / name, config, mesh, "float32", packer=packer, sums=sums)
+    assert found_by_guard(params, sums) is None
+    products = param_products(config)
+    kept = {path for path, product in products.items() if product.looked_up}
+
+    def check(keys, leaf, plain):
+        path = tuple(key.key for key in keys)
+        assert is_matrix(leaf) == (path in products and path not in kept)
+        if not is_matrix(leaf):
+            return
+        assert leaf.values.sharding.is_equivalent_to(plain.sharding, plain.ndim)
+        outputs = [size for axis, size in enumerate(plain.sharding.shard_shape(plain.shape)) if axis not in leaf.layout.inputs]
+        assert leaf.scales.sharding.shard_shape(leaf.scales.shape) == tuple(outputs)
+        numbers = np.asarray(plain, np.float64)
+        scales = np.maximum(np.abs(numbers).max(axis=leaf.layout.inputs), 127 * 2.0**-126) / 127
+        np.testing.assert_allclose(leaf.scales, scales, rtol=1e-6)
+        steps = numbers / np.expand_dims(scales, leaf.layout.inputs)
+        assert np.abs(np.asarray(leaf.values) - steps).max() <= 0.5 + 1e-4
+
+    jax.tree.map_with_path(check, params, whole, is_leaf=is_matrix)
+    for expected in (
+        packer.shapes(placed_params(config, mesh, "float32")),
+        load_params("", config, mesh, "float32", load_format="dummy", packer=packer),
+    ):
+        same = jax.tree.map(lambda a, b: (a.shape, a.dtype, a.sharding) == (b.shape, b.dtype, b.sharding), expected, params)
+        assert all(jax.tree.leaves(same))
+        assert device_bytes(expected) == device_bytes(params)
+    tokens = read_golden(name).prompts[0]
+    gathered = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)), plain(params))
+    np.testing.assert_allclose(logits(config, params, tokens), logits(config, gathered, tokens), atol=TOLERANCE, rtol=0)
+
+
+def test_a_scheme_is_one_file_and_its_registration(monkeypatch):
+    """One that nothing knows: it has zero points, groups of inputs, and a rule of its own for rows."""
+    monkeypatch.setattr(packed, "SCHEMES", {**SCHEMES, "groups": Groups()})
+    config, mesh, sums = decoder_of(UNTIED), make_mesh(2), BlockSums()
+    packer = Packer(config, mesh, "groups")  # type: ignore[arg-type]  # which nothing knows
+    params = load_params(DATA / UNTIED, config, mesh, "float32", packer=packer, sums=sums)
+    assert found_by_guard(params, sums) is None
+    assert device_bytes(packer.shapes(placed_params(config, mesh, "float32"))) == device_bytes(params)
+    assert {leaf.dtype.name for leaf in jax.tree.leaves(params)} == {"float32", "uint8"}
+    golden = read_golden(UNTIED)
+    got = logits(config, params, golden.prompts[golden.full_prompt])
+    assert 0 < np.sqrt(np.mean((got - golden.full) ** 2)) < 0.2 * np.std(golden.full)
+
+
 @NATIVE
 def test_orbax_gives_the_same(tmp_path):
     config = decoder_of(UNTIED)
@@ -163,7 +222,7 @@ def test_both_parts_are_guarded(part, bits):
     lost = np.array(getattr(head, part))
     lost.view(bits)[5] ^= 1
     arrays = {"values": head.values, "scales": head.scales, part: jax.device_put(lost, head.values.sharding)}
-    params["head"]["kernel"] = PackedMatrix(shape=head.shape, split=head.split, form=head.form, **arrays)
+    params["head"]["kernel"] = replace(head, **arrays)
     error = found_by_guard(params, sums)
     assert error is not None
     assert f"head.kernel.{part}" in error.message
@@ -172,7 +231,7 @@ def test_both_parts_are_guarded(part, bits):
 @pytest.mark.parametrize(
     ("devices", "dtype", "missing", "reason"),
     [
-        (2, "float32", None, "one device, not 2"),
+        (2, "float16", None, "bfloat16 or float32, not float16"),
         (1, "float16", None, "native kernels: rows and matrix must be bfloat16 or float32, not float16"),
         (1, "float32", "the library is not built", "native kernels: the library is not built"),
     ],

@@ -3,6 +3,7 @@ import time
 from collections import Counter
 from functools import reduce
 from pathlib import Path
+from typing import Any, cast
 
 import jax
 import ml_dtypes
@@ -299,7 +300,8 @@ class CountingTensors:
         self.rows = rows
         self.checkpoint = checkpoint
         self.shapes, self.dtypes = checkpoint.shapes, checkpoint.dtypes
-        self.read_elements, self.reads = Counter(), Counter()
+        self.read_elements: Counter[str] = Counter()
+        self.reads: Counter[str] = Counter()
 
     def reads_rows(self, name):
         return self.rows
@@ -315,14 +317,17 @@ class CountingTensors:
 def test_the_blocks_of_a_parameter_read_every_element_once(tmp_path, monkeypatch, checked, rows):
     monkeypatch.setattr(checkpoint, "PIECE", 100)
     decoder, arrays = config(), tensors(config())
-    shapes = abstract_params(decoder, "float32", 2)
+    shapes: Any = abstract_params(decoder, "float32", 2)
     told = []
     with SafetensorsCheckpoint(write(tmp_path, arrays)) as stored:
         counting = CountingTensors(stored, rows)
         for rule in weight_rules(decoder):
             shape = reduce(lambda node, key: node[key], rule.path, shapes).shape
             axis = {Packing.COLUMNS: -2, Packing.ROWS: 0}.get(rule.packing)
-            held = HeldTensors(counting, (lambda name, tensor: told.append((name, tensor.shape))) if checked else None)
+            held = HeldTensors(
+                cast(checkpoint.Checkpoint, counting),
+                (lambda name, tensor: told.append((name, tensor.shape))) if checked else None,
+            )
             for shard in range(2 if axis is not None else 1):
                 index = [slice(None)] * len(shape)
                 if axis is not None:

@@ -32,7 +32,7 @@ def model(tmp_path):
 
 def test_a_manifest_is_read_as_it_was_written(tmp_path):
     assert read_manifest(tmp_path) is None
-    tensors = {"a.b": TensorSum.of(np.ones((2, 3), ml_dtypes.bfloat16)), "c": TensorSum.of(np.float32(0))}
+    tensors = {"a.b": TensorSum.of(np.ones((2, 3), ml_dtypes.bfloat16)), "c": TensorSum.of(np.array(0, np.float32))}
     write_manifest(tmp_path, Manifest.of("f00d", tensors, {"chat_template.jinja": "beef"}))
     assert read_manifest(tmp_path) == Manifest.of("f00d", tensors, {"chat_template.jinja": "beef"})
 
@@ -98,6 +98,8 @@ def test_another_tokenizer_than_the_manifests_is_refused(model, tmp_path):
     write_manifest(model, Manifest.of(None, {}, {}))
     check_tokenizer(model, other)
     mine, its = tokenizer_fingerprint(model), tokenizer_fingerprint(other)
+    assert mine is not None
+    assert its is not None
     write_manifest(model, Manifest.of(mine, {}, {}))
     check_tokenizer(model, model)
     with pytest.raises(CheckpointError) as caught:

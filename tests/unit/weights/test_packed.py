@@ -1,22 +1,26 @@
 """Parameters packed for native kernels: which are, that only their order changes, and what the decoder computes with them."""
 
+from dataclasses import replace
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxserve.executor.experts import DividedVisit
+from jaxserve.executor.experts import ShardedDispatch
 from jaxserve.executor.memory import device_bytes
+from jaxserve.models.attention import Attention
 from jaxserve.models.binding import Params, UsedRows, abstract_params, bind
 from jaxserve.models.checkpoint import read_hf_config
-from jaxserve.models.parameter import multiply_columns
+from jaxserve.models.parameter import COLUMNS
 from jaxserve.models.registry import decoder_config
 from jaxserve.weights.abstract import placed_params
 from jaxserve.weights.load import load_params
 from jaxserve.weights.packed import Packer
 from jaxserve.weights.recheck import BlockSums
 from pallas_kernels import native
-from pallas_kernels.matmul import PackedMatrix
+from pallas_kernels.matmul import Matrix, matmul
 from pallas_kernels.native import load
 from sharding import make_mesh
 from tests.golden.reading import DATA, TOLERANCE, dense_attend, read_golden
@@ -31,9 +35,9 @@ def decoder_of(name):
 
 
 def packed_leaves(params: Params) -> dict[str, str]:
-    """The form of each packed parameter, by the end of its path."""
-    leaves = jax.tree.leaves_with_path(params, is_leaf=lambda leaf: isinstance(leaf, PackedMatrix))
-    return {keys[-1].key: leaf.form for keys, leaf in leaves if isinstance(leaf, PackedMatrix)}
+    """The layout of each packed parameter, by the end of its path."""
+    leaves = jax.tree.leaves_with_path(params, is_leaf=lambda leaf: isinstance(leaf, Matrix))
+    return {keys[-1].key: leaf.layout.name for keys, leaf in leaves if isinstance(leaf, Matrix)}
 
 
 @NATIVE
@@ -46,15 +50,16 @@ def test_projections_and_logits_are_packed_and_nothing_is_lost(name, more, dtype
     packed = load_params(DATA / name, config, mesh, dtype, packer=packer)
     assert packed_leaves(packed) == {"qkv": "panels", "out": "panels", "gate_up": "panels", "down": "panels"} | more
     shapes = packer.shapes(placed_params(config, mesh, dtype))
-    assert jax.tree.structure(shapes) == jax.tree.structure(packed)
+    structure: Any = jax.tree.structure(shapes)
+    assert structure == jax.tree.structure(packed)
     assert [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(shapes)] == [
         (leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(packed)
     ]
     assert device_bytes(shapes) == device_bytes(packed) == device_bytes(plain)
     again = jax.tree.map(
-        lambda leaf: leaf.plain() if isinstance(leaf, PackedMatrix) else leaf,
+        lambda leaf: leaf.plain() if isinstance(leaf, Matrix) else leaf,
         packed,
-        is_leaf=lambda leaf: isinstance(leaf, PackedMatrix),
+        is_leaf=lambda leaf: isinstance(leaf, Matrix),
     )
     jax.tree.map(np.testing.assert_array_equal, again, plain)
 
@@ -95,10 +100,11 @@ def test_padding_is_not_computed(name):
     @jax.jit
     def run(params: Params, ids: jax.Array, used: UsedRows | None) -> tuple[jax.Array, jax.Array, jax.Array]:
         decoder = bind(config, params, used)
-        visit = DividedVisit(mesh, jnp.int32(real))
-        hidden = decoder.hidden(ids, jnp.arange(ids.shape[0]), dense_attend, visit)
-        bare = decoder.layers["0"].attention.qkv
-        return hidden, decoder.logits(hidden), multiply_columns(hidden, bare.get_value())
+        dispatch = ShardedDispatch(mesh, jnp.int32(real))
+        hidden = decoder.hidden(ids, jnp.arange(ids.shape[0]), dense_attend, dispatch)
+        attention = decoder.layers["0"].attention
+        assert isinstance(attention, Attention)
+        return hidden, decoder.logits(hidden), matmul(hidden, COLUMNS.matrix(attention.qkv))
 
     hidden, logits, _ = run(params, tokens, None)
     padded, padded_logits, product = run(params, np.pad(tokens, (0, 3)), UsedRows(jnp.int32(real), jnp.int32(2)))
@@ -131,7 +137,7 @@ def test_packed_weights_are_guarded():
     head = params["head"]["kernel"]
     values = np.array(head.values)
     values.view(np.uint16)[5] ^= 1
-    params["head"]["kernel"] = PackedMatrix(jax.device_put(values, head.values.sharding), head.shape, head.split, head.form)
+    params["head"]["kernel"] = replace(head, values=jax.device_put(values, head.values.sharding))
     error = found_by_guard(params, sums)
     assert error is not None
     assert "head.kernel.values" in error.message

@@ -11,8 +11,9 @@ from jaxserve.models.rules import Packing, Source, WeightRule
 from jaxserve.weights import checkpoint
 from jaxserve.weights.bits import bits
 from jaxserve.weights.packing import read_block
-from jaxserve.weights.panels import read_panels, read_quantized_panels
-from pallas_kernels.matmul.packed import pack, quantize
+from jaxserve.weights.panels import read_panels
+from pallas_kernels.matmul import Panels, pack, packed_shape
+from pallas_kernels.quantization import SCHEMES
 
 
 class Arrays:
@@ -57,8 +58,9 @@ def test_panels(monkeypatch, case, dtype, wanted, piece):
     tensors, rule = stored(sources, dtype), WeightRule(("matrix",), sources, packing)
     plain = read_block(tensors, rule, shape, (slice(None),) * len(shape), wanted)
     assert plain.any()
-    expected = np.asarray(pack(jnp.asarray(plain), split, "panels").values)
-    panels = read_panels(tensors, rule, shape, split, wanted)
+    layout = Panels(tuple(range(split)), shape)
+    expected = np.asarray(pack(jnp.asarray(plain), layout).values)
+    panels = np.asarray(read_panels(tensors, rule, packed_shape(plain, layout)).values)
     assert panels.dtype == expected.dtype
     np.testing.assert_array_equal(bits(panels), bits(expected))
     assert panels.ctypes.data % 64 == 0  # or jax's CPU devices would copy it
@@ -70,10 +72,12 @@ def test_quantized_panels(monkeypatch, case):
     sources, packing, shape, split = CASES[case]
     tensors, rule = stored(sources, ml_dtypes.bfloat16), WeightRule(("matrix",), sources, packing)
     plain = read_block(tensors, rule, shape, (slice(None),) * len(shape), "float32")
-    expected = quantize(jnp.asarray(plain), split)
-    values, scales = read_quantized_panels(tensors, rule, shape, split)
-    assert (values.dtype, scales.dtype) == (np.int8, np.float32)
+    layout, scheme = Panels(tuple(range(split)), shape), SCHEMES["int8"]
+    expected = pack(jnp.asarray(plain), layout, scheme)
+    read = read_panels(tensors, rule, packed_shape(plain, layout, scheme))
+    values, scales = read.values, read.scales
+    assert (values.dtype, scales.dtype) == (np.dtype(np.int8), np.dtype(np.float32))
     np.testing.assert_array_equal(values, expected.values)
     np.testing.assert_array_equal(scales, expected.scales)
     # Half a step off at most, but for the last bits of the products.
-    assert (np.abs(np.asarray(expected.plain()) - plain).reshape(-1, len(scales)) <= 0.5 * scales * (1 + 1e-4)).all()
+    assert (np.abs(np.asarray(expected.plain()) - plain).reshape(-1, scales.size) <= 0.5 * scales.reshape(-1) * (1 + 1e-4)).all()

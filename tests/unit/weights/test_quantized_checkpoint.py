@@ -80,14 +80,15 @@ def test_gpt_oss_is_the_same_in_mxfp4_and_in_bfloat16(gpt_oss, tmp_path, dtype, 
 def write_fp8(directory: Path, **changes: np.ndarray | None) -> tuple[Path, dict[str, np.ndarray]]:
     """A checkpoint whose matrices are FP8 but for the tables, and what it stands for; None drops a tensor."""
     rng = np.random.default_rng(0)
-    stored, meant = {}, {}
+    stored: dict[str, np.ndarray] = {}
+    meant: dict[str, np.ndarray] = {}
     sources = [source for rule in weight_rules(decoder_config(QWEN3)) for source in rule.sources]
     for name, shape in ((source.name, source.shape) for source in sources):
         meant[name] = stored[name] = rng.normal(size=shape).astype(np.float32)
         if len(shape) == 2 and ".layers." in name:
             stored[name] = meant[name].astype(ml_dtypes.float8_e4m3fn)
-            scales = rng.uniform(0.5, 2, [-(-size // part) for size, part in zip(shape, (8, 16), strict=True)])
-            stored[f"{name}_scale_inv"] = scales.astype(np.float32)
+            factors = rng.uniform(0.5, 2, [-(-size // part) for size, part in zip(shape, (8, 16), strict=True)])
+            stored[f"{name}_scale_inv"] = factors.astype(np.float32)
             every = np.kron(stored[f"{name}_scale_inv"], np.ones((8, 16), np.float32))[: shape[0], : shape[1]]
             meant[name] = stored[name].astype(np.float32) * every
     directory.mkdir()

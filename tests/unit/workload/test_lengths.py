@@ -1,5 +1,7 @@
 """Lengths that nobody gave fit the server's context; those that somebody gave stay."""
 
+from typing import Any
+
 import pytest
 
 from jaxserve.workload.lengths import LENGTHS, cut_to_context
@@ -19,12 +21,12 @@ from jaxserve.workload.settings import WorkloadConfig
         ({"prompt_tokens": 512, "output_tokens": 128}, 256, (512, 128)),
     ],
 )
-def test_free_lengths_are_cut(given, context, lengths):
+def test_free_lengths_are_cut(given: dict[str, Any], context: int, lengths: tuple[int, int]) -> None:
     free = [name for name in LENGTHS if name not in given]
     cut = cut_to_context(WorkloadConfig(**given), free, context)
     assert (cut.prompt_tokens, cut.output_tokens) == lengths
 
 
-def test_a_trace_says_its_own_lengths():
+def test_a_trace_says_its_own_lengths() -> None:
     workload = WorkloadConfig(trace="trace.jsonl")
     assert cut_to_context(workload, LENGTHS, 16) == workload

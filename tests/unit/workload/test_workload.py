@@ -3,6 +3,7 @@
 from itertools import takewhile
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -102,7 +103,7 @@ def test_prompts_differ_after_their_shared_prefix() -> None:
         ({"tenants": "a=0"}, "tenants must be NAME=SHARE"),
     ],
 )
-def test_impossible_workloads_are_refused(settings: dict, message: str) -> None:
+def test_impossible_workloads_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         WorkloadConfig(**settings)
 

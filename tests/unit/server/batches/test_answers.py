@@ -24,13 +24,13 @@ from jaxserve.errors import (
 from jaxserve.jobs.answers import Answer, NoAnswer
 from jaxserve.jobs.lines import Line
 from jaxserve.types import RequestOptions
-from server.batches.answers import BUDGET_SECONDS, EXPIRED, EngineAnswers, Nobody
+from server.batches.answers import BUDGET_SECONDS, EXPIRED, EngineAnswerer, Nobody
 from server.batches.records import Batch, BatchStatus, NewBatch
 from server.batches.turns import Load, Turns
-from server.gateway.call import CURRENT, Call, JobSize
+from server.gateway.call import Call, JobSize
 from server.gateway.gateway import Gateway
 from server.gateway.keys import ANYBODY, KeyRing
-from server.gateway.ledger import LedgerState, LocalLedger
+from server.gateway.ledger import LedgerState, LocalUsageLedger
 from server.gateway.usage import UsageEvent, UsageLog
 
 LINE = Line(7, "r7", "/v1/completions", {"prompt": ["x", "y"], "n": 2})
@@ -68,10 +68,8 @@ class Endpoint:
     seen: list[tuple[str, Call | None]] = field(default_factory=list)
     health: list[JaxserveError] = field(default_factory=list)
 
-    async def ask(self, line: Line, tenant: str) -> Answer:
-        call = CURRENT.get()
+    async def ask(self, line: Line, tenant: str, call: Call) -> Answer:
         self.seen.append((tenant, call))
-        assert call is not None
         assert call.log is not None
         call.log.add(UsageEvent(request_id=call.request_id, prompt_tokens=3, **WHOSE))
         if self.raises:
@@ -85,11 +83,11 @@ class Endpoint:
 
 def answers_of(
     endpoint: Endpoint, keys: KeyRing | None = None, turns: Turns | None = None, bill: UsageLog | None = None
-) -> EngineAnswers:
+) -> EngineAnswerer:
     wanted = NewBatch(endpoint="/v1/completions", input_file_id="file-1", model="m", key_id="web")
     batch = Batch(id="batch_1", owner="acme", wanted=wanted, status=BatchStatus.IN_PROGRESS, created_at=0, expires_at=1)
-    gateway = Gateway(keys, LocalLedger(LedgerState(VirtualClock(), 0.0)), bill)
-    return EngineAnswers(
+    gateway = Gateway(keys, LocalUsageLedger(LedgerState(VirtualClock(), 0.0)), bill)
+    return EngineAnswerer(
         batch, endpoint.ask, turns or Turns(lambda own: Load(4, 100), lambda _: 1.0), gateway, endpoint.check_health
     )
 
@@ -100,7 +98,6 @@ async def test_a_line_is_asked_in_its_tenants_name_as_work_in_the_background() -
     ((tenant, call),) = endpoint.seen
     assert call is not None
     assert (tenant, call.request_id, call.background, call.principal) == ("acme", "batch_1-7", True, ANYBODY)
-    assert CURRENT.get() is None
 
 
 async def test_a_line_is_asked_with_the_key_that_created_the_batch(tmp_path: Path) -> None:
@@ -188,9 +185,7 @@ async def test_what_a_line_took_is_billed_when_its_answer_is_committed() -> None
 async def test_a_line_that_broke_off_has_its_end_on_the_bill() -> None:
     bill = Bill()
 
-    async def breaks_off(line: Line, tenant: str) -> Answer:
-        call = CURRENT.get()
-        assert call is not None
+    async def breaks_off(line: Line, tenant: str, call: Call) -> Answer:
         size = JobSize(prompt_tokens=1, prompts=1, sequences=1, max_tokens=1, delivers_output=True)
         work = await call.start("cmpl-1", "m", RequestOptions(), size)
         work.passed(0, Started(call.request_id, (1, 2, 3), 1, 0.0))

@@ -23,14 +23,14 @@ from jaxserve.logs import FIELDS
 from jaxserve.metrics.batches import BatchRecorder
 from jaxserve.metrics.instruments import Instruments
 from jaxserve.types import RequestOptions
-from server.batches.answers import EngineAnswers
+from server.batches.answers import EngineAnswerer
 from server.batches.records import WINDOW_SECONDS, Batch, BatchStatus, Counts, NewBatch
 from server.batches.running import BatchRun, BatchTools
 from server.batches.store import Quotas, Store
 from server.batches.turns import Load, Turns
-from server.gateway.call import CURRENT, JobSize
+from server.gateway.call import Call, JobSize
 from server.gateway.gateway import Gateway
-from server.gateway.ledger import LedgerState, LocalLedger
+from server.gateway.ledger import LedgerState, LocalUsageLedger
 from server.gateway.usage import UsageEvent, UsageLog
 
 PATIENCE = 30.0
@@ -84,12 +84,12 @@ class Bench:
 
     def run_of(self, batch: Batch, when_begun: Callable[[], None] = lambda: None) -> BatchRun:
         """A run, which tells when it is about to open the batch's job."""
-        gateway = Gateway(None, LocalLedger(LedgerState(VirtualClock(), 0.0)), self.bill)
+        gateway = Gateway(None, LocalUsageLedger(LedgerState(VirtualClock(), 0.0)), self.bill)
         turns = Turns(lambda own: Load(4, 10**6), lambda tenant: 1.0)
 
-        def answers(one: Batch) -> EngineAnswers:
+        def answers(one: Batch) -> EngineAnswerer:
             when_begun()
-            return EngineAnswers(one, self.ask, turns, gateway, lambda: None)
+            return EngineAnswerer(one, self.ask, turns, gateway, lambda: None)
 
         tools = BatchTools(
             store=self.store,
@@ -102,10 +102,8 @@ class Bench:
         )
         return BatchRun(tools, self.store.batch("", batch.id))
 
-    async def ask(self, line: Line, tenant: str) -> Answer:
+    async def ask(self, line: Line, tenant: str, call: Call) -> Answer:
         self.asked.append(line.number)
-        call = CURRENT.get()
-        assert call is not None
         size = JobSize(prompt_tokens=1, prompts=1, sequences=1, max_tokens=1, delivers_output=True)
         work = await call.start("cmpl-1", "m", RequestOptions(), size)
         work.passed(0, Started(call.request_id, (1, 2, 3), 1, 0.0))

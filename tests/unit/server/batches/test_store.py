@@ -154,7 +154,8 @@ def test_a_deleted_file_is_gone_but_for_those_who_read_it(store: Store, root: Pa
 def test_the_input_of_an_unfinished_batch_stays(store: Store, clock: VirtualClock) -> None:
     kept = put(store, lifetime=3600)
     batch = new_batch(store, file_id=kept.id)
-    for move in (lambda: store.begin(batch.id, 1), lambda: store.finalize(batch.id)):
+    moves: list[Callable[[], object]] = [lambda: store.begin(batch.id, 1), lambda: store.finalize(batch.id)]
+    for move in moves:
         with pytest.raises(ConflictError, match=batch.id):
             store.delete_file("acme", kept.id)
         assert move() is not None

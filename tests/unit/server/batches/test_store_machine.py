@@ -85,7 +85,8 @@ class Batches(RuleBasedStateMachine):
         self.moved(batch, end, found)
         if found is not None:
             assert (found.output_file_id is not None) == outputs
-            self.files |= {found.output_file_id} - {None}
+            if found.output_file_id is not None:
+                self.files.add(found.output_file_id)
 
     @rule(batch=batches, process=PROCESSES)
     def cancel(self, batch: Batch, process: int) -> None:

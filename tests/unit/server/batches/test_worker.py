@@ -16,14 +16,15 @@ from jaxserve.jobs.config import JobConfig
 from jaxserve.jobs.lines import Line
 from jaxserve.metrics.batches import BatchRecorder
 from jaxserve.metrics.instruments import Instruments
-from server.batches.answers import EngineAnswers
+from server.batches.answers import EngineAnswerer
 from server.batches.records import FINAL, Batch, BatchStatus, NewBatch
 from server.batches.running import BatchTools
 from server.batches.store import Quotas, Store
 from server.batches.turns import Load, Turns
 from server.batches.worker import MOST, MOST_OF_A_TENANT, Worker, next_batches
+from server.gateway.call import Call
 from server.gateway.gateway import Gateway
-from server.gateway.ledger import LedgerState, LocalLedger
+from server.gateway.ledger import LedgerState, LocalUsageLedger
 
 
 def batches(*owners: str) -> list[Batch]:
@@ -72,7 +73,7 @@ class Unlucky(Store):
         return super().finalize(batch_id)
 
 
-async def reply(line: Line, tenant: str) -> Answer:
+async def reply(line: Line, tenant: str, call: Call) -> Answer:
     return Answer(200, "cmpl-1", {})
 
 
@@ -83,11 +84,11 @@ class Bench:
         self.now = 1_000_000.0
         self.store = Unlucky(root, Quotas(2**20, 10, 10**6), now=lambda: self.now)
         self.instruments = Instruments()
-        gateway = Gateway(None, LocalLedger(LedgerState(VirtualClock(), 0.0)), None)
+        gateway = Gateway(None, LocalUsageLedger(LedgerState(VirtualClock(), 0.0)), None)
         turns = Turns(lambda own: Load(4, 100), lambda _: 1.0)
         self.tools = BatchTools(
             store=self.store,
-            answers=lambda one: EngineAnswers(one, reply, turns, gateway, lambda: None),
+            answers=lambda one: EngineAnswerer(one, reply, turns, gateway, lambda: None),
             fingerprint="one",
             max_lines=10,
             job=JobConfig(commit_seconds=0.02),
@@ -159,13 +160,13 @@ async def test_batches_are_counted_and_what_nobody_wants_is_removed(bench: Bench
 async def test_a_worker_that_is_stopped_lets_its_batches_pause(bench: Bench) -> None:
     asked, batch = asyncio.Event(), bench.batch()
 
-    async def never(line: Line, tenant: str) -> Answer:
+    async def never(line: Line, tenant: str, call: Call) -> Answer:
         asked.set()
         await asyncio.Event().wait()
         raise AssertionError("nobody sets it")
 
     answers = bench.tools.answers(batch)
-    assert isinstance(answers, EngineAnswers)
+    assert isinstance(answers, EngineAnswerer)
     bench.tools = replace(bench.tools, answers=lambda one: replace(answers, ask=never))
     async with bench.working():
         await asked.wait()

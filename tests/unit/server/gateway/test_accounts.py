@@ -45,7 +45,8 @@ class Bench:
 
     def remaining(self, tenant: str = "acme") -> tuple[int | None, int | None]:
         levels = self.accounts.peek(tenant, self.limits, self.now)
-        return levels.requests and levels.requests.remaining, levels.tokens and levels.tokens.remaining
+        requests, tokens = (None if level is None else level.remaining for level in (levels.requests, levels.tokens))
+        return requests, tokens
 
 
 def test_an_estimate_is_charged_and_then_what_was_used() -> None:

@@ -10,24 +10,25 @@ from jaxserve.errors import InvalidRequestError
 from jaxserve.types import RequestOptions
 from server.gateway.call import MOST_TOKENS, Call, JobSize
 from server.gateway.keys import ANYBODY, Principal
-from server.gateway.ledger import Ledger, LedgerService, LedgerState, RemoteLedger
+from server.gateway.ledger import LedgerState, RemoteUsageLedger, UsageLedger
+from server.gateway.messages import Message, Reply
 
 
 def principal(tenant: str, **limits: int) -> Principal:
     return replace(ANYBODY, tenant=tenant, limits=TenantLimits(**limits))
 
 
-def call_of(who: Principal, ledger: Ledger | None = None) -> Call:
+def call_of(who: Principal, ledger: UsageLedger | None = None) -> Call:
     return Call("r", who, "front", ledger or remote_ledger(), None)
 
 
-def remote_ledger() -> RemoteLedger:
-    service = LedgerService(LedgerState(VirtualClock(), 0.0))
+def remote_ledger() -> RemoteUsageLedger:
+    service = LedgerState(VirtualClock(), 0.0)
 
-    async def call(payload: bytes) -> bytes:
-        return service.handle(payload)
+    async def call(message: Message) -> Reply:
+        return service.handle(message)
 
-    return RemoteLedger(call)
+    return RemoteUsageLedger(call)
 
 
 async def test_no_two_tenants_give_requests_the_same_name() -> None:

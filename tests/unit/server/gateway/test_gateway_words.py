@@ -2,14 +2,14 @@
 
 from typing import get_args
 
-import msgspec
 import pytest
 
 from jaxserve.clock import VirtualClock
 from jaxserve.config.fields import ServerConfig
 from jaxserve.config.keys_file import TenantLimits
+from jaxserve.engine.remote.codec import decoder, encode
 from jaxserve.errors import BudgetError, ConfigError, DrainingError, InvalidRequestError, JaxserveError, RateLimitError
-from server.gateway.ledger import LedgerService, LedgerState, RemoteLedger
+from server.gateway.ledger import LedgerState, RemoteUsageLedger
 from server.gateway.messages import (
     Claim,
     Claimed,
@@ -23,6 +23,7 @@ from server.gateway.messages import (
     Peek,
     Refused,
     Release,
+    Reply,
     Reserve,
     Settle,
 )
@@ -143,26 +144,32 @@ MESSAGES: list[tuple[Message, object]] = [
 
 
 async def test_every_message_gets_over_the_wire_and_back() -> None:
-    service = LedgerService(LedgerState(VirtualClock(), 0.0))
+    service = LedgerState(VirtualClock(), 0.0)
 
-    async def call(payload: bytes) -> bytes:
-        return service.handle(payload)
+    async def call(message: Message) -> Reply:
+        return service.handle(message)
 
-    remote = RemoteLedger(call)
+    to_ledger, from_ledger = decoder(Message), decoder(Reply)
+
+    async def over_the_wire(message: Message) -> Reply:
+        reply: Reply = from_ledger.decode(encode(await call(to_ledger.decode(encode(message)))))
+        return reply
+
+    remote = RemoteUsageLedger(over_the_wire)
     assert [await remote.ask(message) for message, _ in MESSAGES] == [answer for _, answer in MESSAGES]
     assert {type(message) for message, _ in MESSAGES} == set(get_args(Message))
 
 
 async def test_what_is_told_arrives_and_a_failure_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    service = LedgerService(LedgerState(VirtualClock(), 0.0))
+    service = LedgerState(VirtualClock(), 0.0)
     broken = False
 
-    async def call(payload: bytes) -> bytes:
+    async def call(message: Message) -> Reply:
         if broken:
             raise DrainingError("nobody is there")
-        return service.handle(payload)
+        return service.handle(message)
 
-    remote = RemoteLedger(call)
+    remote = RemoteUsageLedger(call)
     await remote.ask(Claim("a", "a!", "acme", "acme", "k", b"1"))
     remote.tell(Release("a!", "acme", "k"))
     await remote.close()
@@ -175,11 +182,11 @@ async def test_what_is_told_arrives_and_a_failure_is_logged(caplog: pytest.LogCa
 
 
 def test_a_lost_front_end_is_forgotten() -> None:
-    service = LedgerService(LedgerState(VirtualClock(), 0.0))
-    claim = msgspec.msgpack.encode(Claim("a", "a!", "acme", "acme", "k", b"1"))
-    assert msgspec.msgpack.decode(service.handle(claim))["state"] == "new"
-    service.forget("a")
-    assert msgspec.msgpack.decode(service.handle(claim))["state"] == "new"
+    service = LedgerState(VirtualClock(), 0.0)
+    claim = Claim("a", "a!", "acme", "acme", "k", b"1")
+    assert service.handle(claim) == Claimed("new", "a")
+    service.forget(Forget("a"))
+    assert service.handle(claim) == Claimed("new", "a")
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1", "localhost"])

@@ -7,8 +7,9 @@ import pytest
 
 from jaxserve.clock import VirtualClock
 from jaxserve.errors import IdempotencyError, InternalError, InvalidRequestError
-from server.gateway.idempotency import Add, Answers, fingerprint
-from server.gateway.ledger import LedgerService, LedgerState, LocalLedger, RemoteLedger
+from server.gateway.idempotency import Add, IdempotencyCache, fingerprint
+from server.gateway.ledger import LedgerState, LocalUsageLedger, RemoteUsageLedger
+from server.gateway.messages import Message, Reply
 from server.gateway.recording import Recording
 from server.gateway.results import MAX_RESULT_BYTES
 
@@ -45,24 +46,23 @@ def state() -> LedgerState:
 
 
 @pytest.fixture
-def answers(state: LedgerState) -> Answers:
-    return Answers(LocalLedger(state), "here")
+def answers(state: LedgerState) -> IdempotencyCache:
+    return IdempotencyCache(LocalUsageLedger(state), "here")
 
 
 @pytest.fixture
-def elsewhere(state: LedgerState) -> Answers:
+def elsewhere(state: LedgerState) -> IdempotencyCache:
     """Another front end, which reaches the ledger over a wire."""
-    service = LedgerService(state)
 
-    async def call(payload: bytes) -> bytes:
+    async def call(message: Message) -> Reply:
         await asyncio.sleep(0)
-        return service.handle(payload)
+        return state.handle(message)
 
-    return Answers(RemoteLedger(call), "there")
+    return IdempotencyCache(RemoteUsageLedger(call), "there")
 
 
 async def read(
-    answers: Answers, make: Maker, *, key: str = "k", body: bytes = b"1", scope: str = "acme"
+    answers: IdempotencyCache, make: Maker, *, key: str = "k", body: bytes = b"1", scope: str = "acme"
 ) -> list[tuple[bool, bytes]]:
     return [item async for item in answers.read("", scope, key, body, make)]
 
@@ -73,7 +73,7 @@ async def settled(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0)
 
 
-async def test_a_repeated_key_gets_the_first_result(answers: Answers) -> None:
+async def test_a_repeated_key_gets_the_first_result(answers: IdempotencyCache) -> None:
     make = Maker()
     make.say(b"one", b"two", None)
     assert await read(answers, make) == [(False, b"one"), (False, b"two")]
@@ -85,7 +85,7 @@ async def test_a_repeated_key_gets_the_first_result(answers: Answers) -> None:
     assert make.runs == 3
 
 
-async def test_a_repeated_key_joins_what_runs_from_its_start(answers: Answers) -> None:
+async def test_a_repeated_key_joins_what_runs_from_its_start(answers: IdempotencyCache) -> None:
     make = Maker()
     make.say(b"one")
     first = answers.read("acme", "acme", "k", b"1", make)
@@ -98,7 +98,7 @@ async def test_a_repeated_key_joins_what_runs_from_its_start(answers: Answers) -
     assert make.runs == 1
 
 
-async def test_another_request_with_the_key_is_refused(answers: Answers) -> None:
+async def test_another_request_with_the_key_is_refused(answers: IdempotencyCache) -> None:
     make = Maker()
     make.say(b"one")
     first = answers.read("acme", "acme", "k", b"1", make)
@@ -111,7 +111,7 @@ async def test_another_request_with_the_key_is_refused(answers: Answers) -> None
         await read(answers, make, body=b"2")
 
 
-async def test_what_is_not_worth_keeping_runs_again(answers: Answers) -> None:
+async def test_what_is_not_worth_keeping_runs_again(answers: IdempotencyCache) -> None:
     make = Maker()
     make.worth = False
     make.say(b"one", None, b"two", None)
@@ -119,7 +119,7 @@ async def test_what_is_not_worth_keeping_runs_again(answers: Answers) -> None:
     assert await read(answers, make, body=b"2") == [(False, b"two")]
 
 
-async def test_a_failure_reaches_all_readers_and_is_not_kept(answers: Answers) -> None:
+async def test_a_failure_reaches_all_readers_and_is_not_kept(answers: IdempotencyCache) -> None:
     make = Maker()
     make.say(b"one")
     first = answers.read("acme", "acme", "k", b"1", make)
@@ -134,7 +134,7 @@ async def test_a_failure_reaches_all_readers_and_is_not_kept(answers: Answers) -
     assert await read(answers, make, body=b"2") == []
 
 
-async def test_it_runs_as_long_as_anybody_reads(answers: Answers) -> None:
+async def test_it_runs_as_long_as_anybody_reads(answers: IdempotencyCache) -> None:
     make = Maker()
     make.say(b"one")
     first, second = answers.read("acme", "acme", "k", b"1", make), answers.read("acme", "acme", "k", b"1", make)
@@ -150,7 +150,7 @@ async def test_it_runs_as_long_as_anybody_reads(answers: Answers) -> None:
     assert (make.cancelled, make.runs) == (1, 2)
 
 
-async def test_another_front_end_waits_for_the_result(answers: Answers, elsewhere: Answers) -> None:
+async def test_another_front_end_waits_for_the_result(answers: IdempotencyCache, elsewhere: IdempotencyCache) -> None:
     make, other = Maker(), Maker()
     make.say(b"one")
     first = answers.read("acme", "acme", "k", b"1", make)
@@ -164,7 +164,7 @@ async def test_another_front_end_waits_for_the_result(answers: Answers, elsewher
     assert other.runs == 0
 
 
-async def test_another_front_end_takes_over_what_failed(answers: Answers, elsewhere: Answers) -> None:
+async def test_another_front_end_takes_over_what_failed(answers: IdempotencyCache, elsewhere: IdempotencyCache) -> None:
     make, other = Maker(), Maker()
     first = asyncio.create_task(read(answers, make))
     await settled(lambda: make.runs == 1)
@@ -177,14 +177,14 @@ async def test_another_front_end_takes_over_what_failed(answers: Answers, elsewh
 
 
 async def test_a_reader_that_leaves_while_it_asks_claims_nothing(state: LedgerState) -> None:
-    service, gate = LedgerService(state), asyncio.Event()
+    gate = asyncio.Event()
 
-    async def call(payload: bytes) -> bytes:
-        answer = service.handle(payload)
+    async def call(message: Message) -> Reply:
+        answer = state.handle(message)
         await gate.wait()
         return answer
 
-    answers, make = Answers(RemoteLedger(call), "here"), Maker()
+    answers, make = IdempotencyCache(RemoteUsageLedger(call), "here"), Maker()
     leaving = asyncio.create_task(read(answers, make))
     await asyncio.sleep(0)
     staying = asyncio.create_task(read(answers, make))
@@ -199,7 +199,7 @@ async def test_a_reader_that_leaves_while_it_asks_claims_nothing(state: LedgerSt
 
 
 @pytest.mark.parametrize("key", ["", "x" * 256, "é", "a\nb"])
-async def test_what_is_no_key_is_refused(answers: Answers, key: str) -> None:
+async def test_what_is_no_key_is_refused(answers: IdempotencyCache, key: str) -> None:
     with pytest.raises(InvalidRequestError):
         await read(answers, Maker(), key=key)
 

@@ -17,7 +17,7 @@ from server.gateway.usage import UsageEvent, UsageLog
 
 
 def event(number: int = 0, *, tokens: int = 1, **fields: Any) -> UsageEvent:
-    names = {"request_id": "r", "completion_id": f"c{number}", "tenant": "acme", "key_id": "k", "model": "m"}
+    names: dict[str, Any] = {"request_id": "r", "completion_id": f"c{number}", "tenant": "acme", "key_id": "k", "model": "m"}
     return UsageEvent(**names, service_class="", prompt=0, index=0, completion_tokens=tokens, **fields)
 
 
@@ -116,7 +116,7 @@ def test_what_a_full_disk_does_not_take_is_written_later(
             raise OSError(28, "No space left on device")
         return write(descriptor, data[:taken])
 
-    monkeypatch.setattr(usage_module.os, "write", little)
+    monkeypatch.setattr(os, "write", little)
     monkeypatch.setattr(usage_module, "FLUSH_SECONDS", 0.005)
     log = UsageLog(str(path))
     for number in range(4):
@@ -138,7 +138,7 @@ def test_what_a_full_disk_never_takes_is_lost_and_counted(
 
     told: list[int] = []
     log = UsageLog(str(tmp_path / "usage.jsonl"), told.append)
-    monkeypatch.setattr(usage_module.os, "write", none)
+    monkeypatch.setattr(os, "write", none)
     log.add(event(0, tokens=3))
     log.add(event(1, tokens=4))
     log.close()

@@ -1,0 +1,127 @@
+"""What reads the calls of a region writes here: calls are numbered, named and checked."""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import NoReturn
+
+from jaxserve.chat_parsing.message import Delta, ToolArgumentsDelta, ToolCallBegin, ToolCallEnd, ToolCallFailed
+from jaxserve.chat_parsing.tools import Tool
+
+
+class MalformedCallError(Exception):
+    """The text is no call. It becomes content."""
+
+
+class CallSink:
+    """Where readers write calls to."""
+
+    def __init__(self, deltas: list[Delta], tools: Mapping[str, Tool] | None) -> None:
+        """`tools` None: a call may have any name."""
+        self._deltas = deltas
+        self._tools = tools
+        self._count = 0
+        self._named: tuple[str, str | None] = ("", None)
+        self._pieces: list[str] | None = None  # of the arguments of the call that is open
+
+    @property
+    def is_open(self) -> bool:
+        return self._pieces is not None
+
+    def tool(self, name: str) -> Tool | None:
+        return None if self._tools is None else self._tools.get(name)
+
+    def begin(self, name: str, call_id: str | None = None) -> None:
+        if not name or (self._tools is not None and name not in self._tools):
+            raise MalformedCallError(f"there is no tool {name!r:.80}")
+        self._named, self._pieces = (name, call_id), []
+        self._deltas.append(ToolCallBegin(self._count, name, call_id))
+
+    def arguments(self, text: str) -> None:
+        if text and self._pieces is not None:
+            self._pieces.append(text)
+            self._deltas.append(ToolArgumentsDelta(self._count, text))
+
+    def end(self) -> None:
+        check_object("".join(self._pieces or ()))
+        self._deltas.append(ToolCallEnd(self._count))
+        self._close()
+
+    def fail(self) -> None:
+        if self.is_open:
+            self._deltas.append(ToolCallFailed(self._count))
+            self._close()
+
+    def restart(self) -> None:
+        """Count from here, as calls of the prompt are not the response's; one that is open is."""
+        self._count = 0
+        if self._pieces is not None:
+            self._deltas[:] = [ToolCallBegin(0, *self._named), ToolArgumentsDelta(0, "".join(self._pieces))]
+
+    def _close(self) -> None:
+        self._pieces = None
+        self._count += 1
+
+
+def check_object(text: str) -> None:
+    """Raises MalformedCallError for a text that is no JSON object."""
+    try:
+        value = json.loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError) as error:
+        raise MalformedCallError("the arguments are not JSON") from error
+    if not isinstance(value, dict):
+        raise MalformedCallError("the arguments are no object")
+
+
+def _refuse(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+class CallReader(ABC):
+    """Reads the calls of one region, whose text arrives in pieces.
+
+    Attributes:
+        ended_any: whether a call of the region is whole.
+    """
+
+    def __init__(self, sink: CallSink, opening: str) -> None:
+        self._sink = sink
+        self._unread = [opening]
+        self._buffer = ""
+        self.ended_any = False
+
+    @property
+    def unread(self) -> str:
+        """The text of the region, its opening marker before it, that is not part of a whole call."""
+        return "".join(self._unread)
+
+    @property
+    def inside_string(self) -> bool:
+        """Whether a closing marker would stand in the middle of a string, and so close nothing."""
+        return False
+
+    def feed(self, text: str) -> None:
+        """Raises MalformedCallError where this can be no call."""
+        self._unread.append(text)
+        self._buffer += self._translated(text)
+        while self._step():
+            pass
+
+    def close(self) -> None:
+        """The region is over. Raises MalformedCallError if that is in the middle of a call, or there was none."""
+        if self._sink.is_open or not self.ended_any:
+            raise MalformedCallError("the call is not whole")
+
+    def _translated(self, text: str) -> str:
+        return text
+
+    @abstractmethod
+    def _step(self) -> bool:
+        """Read on in the buffer; whether there may be more to read in it."""
+
+    def _end(self) -> None:
+        self._sink.end()
+        self.ended_any = True
+        self._unread = [self._buffer]

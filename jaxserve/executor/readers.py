@@ -1,0 +1,105 @@
+"""What is read off the final hidden states of prompt tokens: one program a reader, run after the steps that have such tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, PartitionSpec
+
+from jaxserve.executor.packed_logprobs import LOGPROBS_WIDTH, pack_logprobs, unpack_logprobs, vocabulary_of
+from jaxserve.models.binding import Params, bind
+from jaxserve.models.config import DecoderConfig
+from jaxserve.models.decoder import Decoder
+from jaxserve.step.plan import Ints, Plan, Reading
+from jaxserve.step.tasks import PROMPT_LOGPROBS
+from sharding import partition_spec
+
+CHUNK = 64  # tokens that are read at once, which bounds the logits that are held
+
+Read = Callable[[Decoder, jax.Array, jax.Array], jax.Array]
+"""(decoder, hidden [C,E], values int32[C]) -> int32[C,width]."""
+ReadAll = Callable[[Params, jax.Array, jax.Array, jax.Array, jax.Array], jax.Array]
+"""What `make_reader` makes."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reader:
+    """One reader.
+
+    Attributes:
+        name: as tasks say it.
+        width: words that a token gives, of a model.
+        make: what reads, traced on these devices.
+        unpack: the words int32[N,width] of N tokens as what a StepResult holds.
+    """
+
+    name: str
+    width: Callable[[DecoderConfig], int]
+    make: Callable[[DecoderConfig, Mesh], Read]
+    unpack: Callable[[Ints, DecoderConfig], Reading]
+
+
+def make_reader(reader: Reader, config: DecoderConfig, mesh: Mesh) -> ReadAll:
+    """A reader's program: (params, hidden[T,E], rows int32[T], values int32[T], count int32[]) -> int32[T,width].
+
+    Row t is what is read of hidden state rows[t] with values[t], for t < count. The work follows count.
+    """
+    read, width = reader.make(config, mesh), reader.width(config)
+
+    def read_all(params: Params, hidden: jax.Array, rows: jax.Array, values: jax.Array, count: jax.Array) -> jax.Array:
+        decoder = bind(config, params)
+        chunk = min(CHUNK, hidden.shape[0])
+        out = jnp.zeros((hidden.shape[0], width), jnp.int32)
+
+        def body(index: jax.Array, out: jax.Array) -> jax.Array:
+            start = jnp.minimum(index * chunk, hidden.shape[0] - chunk)
+            places = jax.lax.dynamic_slice_in_dim(rows, start, chunk)
+            words = read(decoder, hidden[places], jax.lax.dynamic_slice_in_dim(values, start, chunk))
+            return jax.lax.dynamic_update_slice_in_dim(out, words, start, 0)
+
+        every: jax.Array = jax.lax.fori_loop(0, (count + chunk - 1) // chunk, body, out)
+        return every
+
+    return read_all
+
+
+def arguments_of(plan: Plan, reader: str, size: int) -> tuple[Ints, Ints, Ints] | None:
+    """`rows`, `values` and `count` for what a plan has to read; None if it is nothing."""
+    rows, values = np.zeros((2, size), np.int32)
+    count = 0
+    for readout in plan.readouts:
+        if readout.reader == reader:
+            first, end = int(plan.query_start[readout.row]) + readout.offset, count + len(readout.values)
+            rows[count:end] = np.arange(first, first + len(readout.values))
+            values[count:end] = readout.values
+            count = end
+    return (rows, values, np.array(count, np.int32)) if count else None
+
+
+def _logprobs(config: DecoderConfig, mesh: Mesh) -> Read:
+    pack = jax.shard_map(
+        partial(pack_logprobs, vocabulary_of(config, mesh)),
+        mesh=mesh,
+        in_specs=(partition_spec((None, "vocab")), PartitionSpec()),
+        out_specs=PartitionSpec(),
+        check_vma=False,  # every device computes the same from what they exchanged, which the check cannot see
+    )
+
+    def read(decoder: Decoder, hidden: jax.Array, targets: jax.Array) -> jax.Array:
+        words: jax.Array = pack(decoder.logits(hidden), targets)
+        return words
+
+    return read
+
+
+LOGPROBS_READER = Reader(
+    PROMPT_LOGPROBS,
+    lambda config: LOGPROBS_WIDTH,
+    _logprobs,
+    lambda words, config: Reading(logprobs=unpack_logprobs(words, config)),
+)

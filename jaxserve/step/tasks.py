@@ -1,0 +1,51 @@
+"""What a request wants of the model, besides how tokens are chosen. A task is declared once, here or by whoever adds one.
+
+Chunks, prefix hits, preemption and recordings only know which tokens of a prompt are read, with a number for each. What is read
+off the model's final hidden states there is the reader's affair (`executor.readers`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from jaxserve.sampling.params import SamplingParams
+
+PROMPT_LOGPROBS = "prompt_logprobs"
+NOTHING: tuple[int, tuple[int, ...]] = (0, ())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Task:
+    """One kind of request.
+
+    Attributes:
+        name: as requests say it.
+        generates: whether tokens are chosen after the prompt. If not, it ends with the last token that is read, which is the last
+            that is computed.
+        reader: what reads.
+        reads: which tokens of a prompt are read: (prompt, params) -> (first, values); token p is read if first <= p <
+            len(values), with values[p].
+    """
+
+    name: str
+    generates: bool
+    reader: str
+    reads: Callable[[Sequence[int], SamplingParams], tuple[int, Sequence[int]]]
+
+
+def _successors(prompt: Sequence[int], params: SamplingParams) -> tuple[int, Sequence[int]]:
+    """Log-probabilities are read of the token that follows."""
+    return max(0, params.prompt_logprobs_start - 1), prompt[1:]
+
+
+GENERATE = Task(
+    "generate",
+    generates=True,
+    reader=PROMPT_LOGPROBS,
+    reads=lambda prompt, params: NOTHING if params.prompt_logprobs is None else _successors(prompt, params),
+)
+SCORE = Task("score", generates=False, reader=PROMPT_LOGPROBS, reads=_successors)
+
+TASKS: Mapping[str, Task] = MappingProxyType({task.name: task for task in (GENERATE, SCORE)})

@@ -1,0 +1,115 @@
+"""A weight matrix as kernels take it: numbers of a scheme in a layout."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import partial
+from math import prod
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec
+
+from pallas_kernels.matmul.layouts import Layout
+from pallas_kernels.quantization import Axes, Scheme, outputs_of
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """A matrix of products: a leaf of the model's parameters, as it were.
+
+    Attributes:
+        values: of the scheme, as the layout has them; under shard_map, what the device has of them.
+        scales: the scheme's.
+        layout: how the values are arranged.
+        scheme: how the numbers are rounded.
+        used_rows: int32 scalar, how many rows of x are multiplied, the first ones; the others of the product are 0. None for all.
+            A program that pads its rows gives it to the matrices that it multiplies by (`counted`); none is held with it.
+    """
+
+    values: jax.Array
+    scales: Any
+    layout: Layout = field(metadata={"static": True})
+    scheme: Scheme = field(metadata={"static": True})
+    used_rows: jax.Array | None = None
+
+    @property
+    def dtype(self) -> jnp.dtype:
+        """Of the values."""
+        return self.values.dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the parameter."""
+        return self.layout.restored_shape(self.values.shape)
+
+    @property
+    def inputs(self) -> int:
+        """Numbers that a row of x has."""
+        return prod(self.shape[axis] for axis in self.layout.inputs)
+
+    @property
+    def outputs(self) -> int:
+        """Numbers that a row of the product has."""
+        return prod(outputs_of(self.shape, self.layout.inputs))
+
+    def plain(self) -> jax.Array:
+        """The parameter in its own shape, or what rounding left of it."""
+        return self.scheme.dequantize(self.layout.restore(self.values), self.scales, self.layout.inputs)
+
+    def take(self, rows: jax.Array) -> jax.Array:
+        """Rows [T] of the parameter's first dimension: [T, ...]; numbers of none take the last."""
+        return self.plain().at[rows].get(mode="clip")
+
+    def elementwise_dtype(self, dtype: jnp.dtype) -> jnp.dtype:
+        """In what products pass to a few operations before the next product, of rows of `dtype`, if either would do.
+
+        XLA's CPU code takes half as long where it need not round after each.
+        """
+        return jnp.dtype("float32") if self.layout.native else dtype
+
+    def specs(self, spec: PartitionSpec) -> Matrix:
+        """How the parts are divided where the parameter is divided by `spec`, in a tree of the same structure."""
+        if self.layout.native:
+            whole: Matrix = jax.tree.map(lambda _: PartitionSpec(), self)
+            return whole
+        parts: dict[str, Any] = {"values": spec, "scales": self.scheme.scale_specs(spec, self.layout.inputs)}
+        return replace(self, **parts)
+
+
+Weight = jax.Array | Matrix
+"""A parameter as it is held: an array if it is neither rounded nor arranged for a kernel."""
+
+
+def as_matrix(weight: Weight, inputs: Axes = (0,)) -> Matrix:
+    """The matrix that a parameter is, whose dimensions `inputs` are inputs."""
+    return weight if isinstance(weight, Matrix) else Matrix(weight, None, Layout(inputs), Scheme())
+
+
+def pack(parameter: jax.Array, layout: Layout, scheme: Scheme = Scheme()) -> Matrix:  # noqa: B008 - it has no state
+    """Round a parameter and arrange it; the result is on the parameter's devices, and the parameter itself if nothing changes."""
+    values, scales = (parameter, None) if scheme == Scheme() else _quantize(parameter, layout.inputs, scheme)
+    return Matrix(layout.arrange(values), scales, layout, scheme)
+
+
+@partial(jax.jit, static_argnames=("inputs", "scheme"))
+def _quantize(parameter: jax.Array, inputs: Axes, scheme: Scheme) -> tuple[jax.Array, Any]:
+    return scheme.quantize(parameter, inputs)
+
+
+def packed_shape(parameter: Any, layout: Layout, scheme: Scheme = Scheme()) -> Matrix:  # noqa: B008
+    """What `pack` makes of a parameter of which only shape and dtype are known: with a jax.ShapeDtypeStruct at every leaf."""
+    values: Any = jax.ShapeDtypeStruct(layout.arranged_shape(parameter.shape), scheme.value_dtype(parameter.dtype))
+    return Matrix(values, scheme.scale_shapes(parameter.shape, layout.inputs), layout, scheme)
+
+
+def counted(tree: Any, rows: jax.Array) -> Any:
+    """The same tree; matrices whose kernels skip padding are multiplied by the first `rows` rows of x alone, an int32 scalar."""
+    return jax.tree.map(lambda leaf: replace(leaf, used_rows=rows) if skips_padding(leaf) else leaf, tree, is_leaf=skips_padding)
+
+
+def skips_padding(leaf: Any) -> bool:
+    """Whether a leaf of the parameters is a matrix whose kernels do."""
+    return isinstance(leaf, Matrix) and leaf.layout.native

@@ -1,0 +1,16 @@
+"""How the numbers of a matrix are rounded, one file a scheme; how a matrix lies in memory is told in `matmul/layouts.py`.
+
+A scheme is registered here, and named in the flag's choices (`jaxserve.config.fields.Quantization`); nothing else lists them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from pallas_kernels.quantization.int8 import Int8
+from pallas_kernels.quantization.scheme import Axes, Scheme, outputs_of
+
+SCHEMES: Mapping[str, Scheme] = MappingProxyType({scheme.name: scheme for scheme in (Scheme(), Int8())})
+
+__all__ = ["SCHEMES", "Axes", "Scheme", "outputs_of"]

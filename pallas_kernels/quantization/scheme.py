@@ -1,0 +1,63 @@
+"""What a scheme says of a matrix: its values, what multiplies them, and how rows are multiplied by both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec
+
+Axes = tuple[int, ...]
+"""Dimensions of a matrix that are inputs, whatever their number; the others are outputs."""
+Dot = Callable[[jax.Array, jax.Array], jax.Array]
+"""Rows x[T, *inputs] times values of the same dtype: float32[T, *outputs]."""
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True, slots=True)
+class Scheme:
+    """How numbers of a matrix are stored; this one leaves them as they are.
+
+    Scales are whatever tree of arrays goes with the values: a factor for each output or group of inputs, zero points beside them;
+    None for none.
+
+    Attributes:
+        name: as users write it.
+        dtypes: of the activations that it is exact enough for, by name.
+    """
+
+    name: ClassVar[str] = "none"
+    dtypes: ClassVar[tuple[str, ...]] = ("bfloat16", "float16", "float32")
+
+    def value_dtype(self, dtype: jnp.dtype) -> jnp.dtype:
+        """The dtype of the values of a matrix that had this one."""
+        return dtype
+
+    def scale_shapes(self, shape: tuple[int, ...], inputs: Axes) -> Any:
+        """The scales of a matrix of this shape, a jax.ShapeDtypeStruct at every leaf."""
+
+    def scale_specs(self, spec: PartitionSpec, inputs: Axes) -> Any:
+        """How the scales are divided over devices where the values are divided by `spec`."""
+
+    def quantize(self, numbers: Any, inputs: Axes, numpy: Any = jnp) -> tuple[Any, Any]:
+        """The values, in the shape of the numbers, and the scales; `numpy` is jax's or numpy itself.
+
+        A scale is not finite if one of its numbers is not.
+        """
+        return numbers, None
+
+    def dequantize(self, values: jax.Array, scales: Any, inputs: Axes) -> jax.Array:
+        """The numbers again, as near as the scheme has them."""
+        return values
+
+    def product(self, x: jax.Array, values: jax.Array, scales: Any, inputs: Axes, dot: Dot) -> jax.Array:
+        """x[T, *inputs] times the numbers: float32[T, *outputs]. What is done to x (its own rounding) is done here, too."""
+        return dot(x, values)
+
+
+def outputs_of(items: Sequence[Item], inputs: Axes) -> tuple[Item, ...]:
+    """What belongs to outputs, of an item for each dimension."""
+    return tuple(item for axis, item in enumerate(items) if axis not in inputs)

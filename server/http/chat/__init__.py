@@ -1,0 +1,1 @@
+"""OpenAI's surface for conversations: POST /v1/chat/completions."""

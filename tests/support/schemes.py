@@ -1,0 +1,51 @@
+"""A scheme that no kernel knows: what its one file must say for matrices to be held in it and multiplied."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec
+
+from pallas_kernels.quantization import Axes, Scheme
+from pallas_kernels.quantization.scheme import Dot
+
+
+class Factors(NamedTuple):
+    scales: Any
+    zero_points: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Groups(Scheme):
+    """4 bits with a scale and a zero point for every two inputs; rows of x are rounded to bfloat16."""
+
+    name: ClassVar[str] = "groups"
+    dtypes: ClassVar[tuple[str, ...]] = ("bfloat16", "float32")
+
+    def value_dtype(self, dtype: jnp.dtype) -> jnp.dtype:
+        return jnp.dtype("uint8")
+
+    def scale_shapes(self, shape: tuple[int, ...], inputs: Axes) -> Factors:
+        size = tuple(size // 2 if axis == inputs[-1] else size for axis, size in enumerate(shape))
+        return Factors(jax.ShapeDtypeStruct(size, jnp.float32), jax.ShapeDtypeStruct(size, jnp.float32))
+
+    def scale_specs(self, spec: PartitionSpec, inputs: Axes) -> Factors:
+        return Factors(spec, spec)
+
+    def quantize(self, numbers: Any, inputs: Axes, numpy: Any = jnp) -> tuple[Any, Factors]:
+        axis, numbers = inputs[-1], numbers.astype(numpy.float32)
+        paired = numbers.reshape(*numbers.shape[:axis], -1, 2, *numbers.shape[axis + 1 :])
+        low, high = paired.min(axis=axis + 1), paired.max(axis=axis + 1)
+        scales = numpy.maximum((high - low) / 15, numpy.float32(2.0**-126))
+        wide = (numpy.repeat(part, 2, axis=axis) for part in (low, scales))
+        zero, step = wide
+        return numpy.rint((numbers - zero) / step).astype(numpy.uint8), Factors(scales, low)
+
+    def dequantize(self, values: jax.Array, scales: Factors, inputs: Axes) -> jax.Array:
+        step, zero = (jnp.repeat(part, 2, axis=inputs[-1]) for part in scales)
+        return values.astype(jnp.float32) * step + zero
+
+    def product(self, x: jax.Array, values: jax.Array, scales: Factors, inputs: Axes, dot: Dot) -> jax.Array:
+        rounded = x.astype(jnp.bfloat16).astype(jnp.float32)
+        return dot(rounded, self.dequantize(values, scales, inputs))

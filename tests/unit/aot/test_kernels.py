@@ -1,0 +1,78 @@
+"""How many kernels a layer of a decode step is, at the widths of real models, and how many arrays a step takes."""
+
+from importlib.util import find_spec
+from pathlib import Path
+
+import jax
+import pytest
+
+from jaxserve.aot.hlo import Module
+from jaxserve.aot.shapes import decoder
+from jaxserve.aot.target import Target
+from jaxserve.aot.thunks import Launches, read_launches
+from jaxserve.executor.compile_cache import nothing_kept
+from jaxserve.executor.lowering import Lowering, ProgramSpec
+from jaxserve.executor.options import ExecutorOptions
+from jaxserve.step.buckets import Bucket
+from sharding import make_mesh
+
+needs_plugin = pytest.mark.skipif(
+    find_spec("jax_cuda13_plugin") is None, reason="NOT COMPILED FOR GPUS: jax-cuda13-plugin is missing (Python 3.12 and later)"
+)
+ROWS, PRODUCTS = 32, 4
+OPTIONS = ExecutorOptions(
+    max_num_seqs=ROWS,
+    max_num_batched_tokens=512,
+    max_model_len=4096,
+    num_pages=4096,
+    page_size=16,
+    dtype="bfloat16",
+    kv_dtype="bfloat16",
+)
+
+
+def forward(model: str, layers: int | None, gpus: int) -> ProgramSpec:
+    mesh = make_mesh(gpus, Target.parse(f"h100:{gpus}").devices())
+    return Lowering(decoder(model, layers), mesh, OPTIONS).forward(Bucket(ROWS, ROWS))
+
+
+def compiled(spec: ProgramSpec, directory: Path) -> tuple[Launches, Module]:
+    with nothing_kept():
+        program = spec.compile({"xla_dump_to": str(directory)})
+    return read_launches(directory), Module.parse(program.as_text())
+
+
+# Four products; two norms, which add what an all-reduce summed (on one GPU the product before adds); the activation; queries and
+# keys turned, and keys written with values. On several GPUs every second layer also writes the sum down. Attention is apart.
+@needs_plugin
+@pytest.mark.parametrize(("model", "gpus", "kernels", "of_attention"), [("llama-3-8b", 1, 8, 2), ("llama-3-70b", 8, 8.5, 2)])
+def test_kernels_of_a_layer(model: str, gpus: int, kernels: float, of_attention: int, tmp_path: Path) -> None:
+    """Those of two layers are what six layers have more than four; what all layers share is in both."""
+    (four, _), (six, module) = (compiled(forward(model, layers, gpus), tmp_path / str(layers)) for layers in (4, 6))
+    assert four.whole
+    assert six.whole
+    assert (six.kernels - four.kernels) / 2 <= kernels + of_attention
+    lines = module.computations[module.entry]
+    products = [line for line in lines if line.opcode == "custom-call" and "dot_general" in line.op_name]
+    assert len(products) == PRODUCTS * 6 + 1, "and the head"
+    assert not [line for line in lines if line.opcode in ("dot", "copy", "slice") and line.results[0].elements > 0]
+
+
+@needs_plugin
+def test_a_product_adds_its_bias(tmp_path: Path) -> None:
+    """So queries, keys and values are slices of a product in models with a bias too."""
+    _, module = compiled(forward("qwen2.5-7b", 1, 1), tmp_path)
+    lines = {line.name: line for line in module.computations[module.entry]}
+    (turned,) = (line for line in lines.values() if line.target.startswith("mosaic_gpu") and "rotate_and_write" in line.op_name)
+    made = lines[turned.operands[0]]
+    while made.opcode in ("bitcast", "get-tuple-element"):
+        made = lines[made.operands[0]]
+    assert made.opcode == "custom-call"
+    assert "cublas" in made.target
+
+
+@needs_plugin
+def test_arrays_of_a_70b_step_on_eight_gpus() -> None:
+    """Four a layer; embedding, head and norms; and five of the step itself. Each costs host time at every step."""
+    arrays = jax.tree.leaves(forward("llama-3-70b", None, 8).arguments)
+    assert len(arrays) == 4 * 80 + 3 + 5 <= 330

@@ -1,0 +1,123 @@
+"""Schemes and layouts, each with each: numbers, products, and what a scheme that nobody knows yet needs."""
+
+from functools import partial
+from typing import Any, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax.sharding import NamedSharding, PartitionSpec
+
+from pallas_kernels.matmul import Layout, Panels, Rows, as_matrix, counted, matmul, pack, packed_shape, skips_padding
+from pallas_kernels.quantization import SCHEMES
+from sharding import make_mesh, partition_spec
+from tests.support.schemes import Groups
+
+KNOWN = [*SCHEMES.values(), Groups()]
+EVERY = pytest.mark.parametrize("scheme", KNOWN, ids=lambda scheme: scheme.name)
+
+
+def layouts(shape, inputs):
+    """A parameter's layouts: inputs that are the first dimensions, or the last."""
+    first = inputs == tuple(range(len(inputs)))
+    return [Layout(inputs), *([Panels(inputs, shape)] if first else []), *([] if first else [Rows(inputs)])]
+
+
+SHAPES = [((6, 5), (0,)), ((70, 130), (0,)), ((4, 2, 66), (0,)), ((2, 6, 65), (0, 1)), ((131, 8), (1,))]
+
+
+@EVERY
+@pytest.mark.parametrize(("shape", "inputs"), SHAPES)
+@given(seed=st.integers(0, 2**31), size=st.sampled_from([1e-30, 1e-3, 1.0, 1e4]))
+@settings(max_examples=5, deadline=None)
+def test_numbers_come_back_as_near_as_the_scheme_says(scheme, shape, inputs, seed, size):
+    """The same whatever the layout, and as numpy rounds them."""
+    numbers = (np.random.default_rng(seed).standard_normal(shape) * size).astype(np.float32)
+    values, scales = scheme.quantize(numbers, inputs, np)
+    for layout in layouts(shape, inputs):
+        matrix, described = pack(jnp.asarray(numbers), layout, scheme), packed_shape(numbers, layout, scheme)
+        assert matrix.shape == shape
+        assert cast(Any, jax.tree.structure(matrix)) == jax.tree.structure(described)
+        assert [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(matrix)] == [
+            (leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(described)
+        ]
+        np.testing.assert_array_equal(layout.restore(matrix.values), values)
+        jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-6), matrix.scales, scales)
+        error = np.abs(np.asarray(matrix.plain(), np.float64) - numbers)
+        bound = {
+            "none": 0.0,
+            "int8": 0.5001 * np.maximum(np.abs(numbers).max(axis=inputs, keepdims=True) / 127, 2.0**-126),
+            "groups": np.ptp(numbers, axis=inputs, keepdims=True) / 29,
+        }[scheme.name]
+        assert (error <= bound).all()
+        np.testing.assert_array_equal(matrix.take(jnp.asarray([1, 0])), np.asarray(matrix.plain())[[1, 0]])
+
+
+@EVERY
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(("shape", "inputs"), SHAPES)
+def test_products_are_those_of_the_numbers(scheme, shape, inputs, dtype):
+    rng = np.random.default_rng(len(shape))
+    row = [shape[axis] for axis in inputs]
+    x = jnp.asarray(rng.integers(-4, 5, (3, *row)), dtype)  # exact in every dtype
+    parameter = jnp.asarray(rng.standard_normal(shape), dtype)
+    for layout in layouts(shape, inputs):
+        matrix = pack(parameter, layout, scheme)
+        want = np.tensordot(np.asarray(x, np.float64), np.asarray(matrix.plain(), np.float64), (range(1, x.ndim), inputs))
+        got = jax.jit(partial(matmul, implementation="xla"))(x, matrix)
+        assert got.dtype == np.float32
+        np.testing.assert_allclose(got, want, rtol=0, atol=1e-4)
+        if scheme.name != "groups":  # no native kernel knows it
+            np.testing.assert_allclose(jax.jit(matmul)(x, matrix), want, rtol=0, atol=1e-4)
+
+
+@EVERY
+@pytest.mark.parametrize(
+    ("shape", "inputs", "axes"),
+    [((8, 4, 6), (0,), (None, "ffn", None)), ((4, 6, 8), (0, 1), ("ffn", None, None)), ((8, 12), (0,), (None, "vocab"))],
+)
+def test_plain_ones_are_divided_over_devices(scheme, shape, inputs, axes):
+    """By the compiler, and under shard_map, where a device sees its own part."""
+    mesh, rng = make_mesh(4), np.random.default_rng(0)
+    matrix = pack(jnp.asarray(rng.standard_normal(shape), jnp.float32), Layout(inputs), scheme)
+    x = jnp.asarray(rng.integers(-4, 5, (5, *(shape[axis] for axis in inputs))), jnp.float32)
+    want = np.asarray(matmul(x, matrix))
+    specs = matrix.specs(partition_spec(axes))
+    divided = jax.tree.map(lambda part, spec: jax.device_put(part, NamedSharding(mesh, spec)), matrix, specs)
+    assert divided.values.sharding.shard_shape(shape) != shape
+    np.testing.assert_allclose(jax.jit(matmul)(x, divided), want, rtol=0, atol=1e-4)
+    if inputs == (0,):
+        columns = PartitionSpec(None, *partition_spec(axes)[1:])
+        mapped = jax.shard_map(matmul, mesh=mesh, in_specs=(PartitionSpec(), specs), out_specs=columns)
+        np.testing.assert_allclose(jax.jit(mapped)(x, divided), want, rtol=0, atol=1e-4)
+
+
+def test_padding_is_skipped_by_native_layouts_alone():
+    parameter = jnp.ones((4, 4), jnp.float32)
+    tree = {"bare": parameter, "plain": pack(parameter, Layout((0,))), "panels": pack(parameter, Panels((0,), (4, 4)))}
+    told = counted(tree, jnp.int32(2))
+    assert [name for name, leaf in told.items() if getattr(leaf, "used_rows", None) is not None] == ["panels"]
+    assert [name for name, leaf in tree.items() if skips_padding(leaf)] == ["panels"]
+
+
+def test_an_array_is_a_matrix_of_its_own_numbers():
+    array = jnp.ones((4, 3), jnp.float32)
+    assert as_matrix(array).plain() is array
+    held = pack(array, Panels((0,), (4, 3)))
+    assert as_matrix(held) is held
+
+
+@pytest.mark.parametrize(
+    ("x", "matrix", "error", "message"),
+    [
+        ((3, 5), jnp.ones((4, 2)), ValueError, r"the matrix has 4 inputs, and x \[3, 5\] has 5"),
+        ((0, 4), jnp.ones((4, 2)), ValueError, r"no axis may be empty, got x \[0, 4\] and 2 outputs"),
+        ((3, 4), jnp.ones((4, 2), jnp.bfloat16), TypeError, "the matrix must be float32 like x, got bfloat16"),
+    ],
+)
+def test_what_does_not_fit_is_refused(x, matrix, error, message):
+    with pytest.raises(error, match=message):
+        matmul(jnp.zeros(x, jnp.float32), matrix)
