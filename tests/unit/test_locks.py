@@ -79,11 +79,13 @@ def test_parity_adds_transformers_to_the_lock(lock: Path) -> None:
 
 
 def test_all_that_is_installed_is_locked() -> None:
-    """In an environment that `make install` made."""
+    """In an environment that `make install` made; `make triton` adds two of the GPU image's, in its releases."""
     if find_spec("torch"):
         pytest.skip("the parity extra is installed, and torch's own parts are in no lock")
     python = f"3.{min(sys.version_info.minor, 12)}"
+    image = pins(REQUIREMENTS / "image-cuda13.txt")
     locked = pins(REQUIREMENTS / "build.txt") | pins(REQUIREMENTS / f"lock-{python}.txt")
+    locked |= {name: image[name] for name in ("jax-triton", "triton")}
     installed = {canonicalize_name(item.metadata["Name"]): item.version for item in distributions()}
     for own in ("jaxserve", "pip"):
         installed.pop(canonicalize_name(own), None)
