@@ -13,7 +13,8 @@ def read_hf_config(model_dir: str | Path) -> dict[str, Any]:
     """The parsed config.json of a checkpoint directory.
 
     `eos_token_id` of generation_config.json, where that file has one, replaces config.json's: it is what generation
-    stops at (chat models list their end-of-turn tokens only there).
+    stops at (chat models list their end-of-turn tokens only there). What ModelOpt's hf_quant_config.json says becomes a
+    `quantization_config`, where config.json has none.
 
     Raises CheckpointError: no such directory, no config.json, or a file that is not a JSON object.
     """
@@ -29,6 +30,9 @@ def read_hf_config(model_dir: str | Path) -> dict[str, Any]:
         eos = read_json_object(generation).get("eos_token_id")
         if eos is not None:
             config["eos_token_id"] = eos
+    quantization = directory / "hf_quant_config.json"
+    if config.get("quantization_config") is None and quantization.is_file():
+        config["quantization_config"] = {**read_json_object(quantization).get("quantization", {}), "quant_method": "modelopt"}
     return config
 
 

@@ -12,9 +12,10 @@ from jax.sharding import Mesh
 from jax.typing import DTypeLike
 
 from jaxserve.models.binding import Params
-from jaxserve.models.checkpoint import read_json_object
+from jaxserve.models.checkpoint import read_hf_config
 from jaxserve.models.config import DecoderConfig
-from jaxserve.models.quantization import Quantization, quantization_from_hf
+from jaxserve.models.quantization import quantization_from_hf
+from jaxserve.models.quantization_methods import Quantization
 from jaxserve.weights.check import check_tensors
 from jaxserve.weights.checkpoint import Block, Tensors
 from jaxserve.weights.dummy import dummy_params
@@ -95,8 +96,7 @@ def load_params(
 
 
 def _quantization(directory: Path) -> Quantization | None:
-    path = directory / "config.json"
-    return quantization_from_hf(read_json_object(path)) if path.is_file() else None
+    return quantization_from_hf(read_hf_config(directory)) if (directory / "config.json").is_file() else None
 
 
 def _read(job: TensorRead, tensors: Tensors, packer: Packer | None, sums: BlockSums | None) -> Weight:

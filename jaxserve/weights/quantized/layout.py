@@ -5,14 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from jaxserve.errors import CheckpointError
-from jaxserve.models.quantization import MXFP4, BlockFP8, Quantization
+from jaxserve.models.quantization_methods import Quantization
 from jaxserve.weights.checkpoint import Block, Bounds, Tensors
-from jaxserve.weights.quantized.fp8 import SCALE_SUFFIX, BlockFP8Matrix
-from jaxserve.weights.quantized.mxfp4 import BLOCKS_SUFFIX, SCALES_SUFFIX, MXFP4Stack
-
-Shapes = Mapping[str, tuple[int, ...]]
-Quantized = BlockFP8Matrix | MXFP4Stack
+from jaxserve.weights.quantized.find import find, unread
+from jaxserve.weights.quantized.stored import QuantizedTensor, Shape, Stored
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,29 +20,18 @@ class Layout:
         quantized: those that are dequantized; the others are read as they are.
     """
 
-    shapes: Shapes
+    shapes: Mapping[str, Shape]
     dtypes: Mapping[str, str]
-    quantized: Mapping[str, Quantized]
+    quantized: Mapping[str, QuantizedTensor]
 
     @staticmethod
-    def of(shapes: Shapes, dtypes: Mapping[str, str], quantization: Quantization | None, dtype: str) -> Layout:
-        """The layout of a checkpoint; reads nothing.
-
-        Args:
-            shapes: of the stored tensors, by name.
-            dtypes: names of their dtypes.
-            quantization: how config.json says they are quantized.
-            dtype: name of the one that FP8 is dequantized to; MXFP4 is exact in bfloat16 and read as such.
-
-        Raises CheckpointError: a quantized tensor without its factors, or whose parts do not belong together.
-        """
-        match quantization:
-            case None:
-                return Layout(shapes, dtypes, {})
-            case BlockFP8(block):
-                quantized, parts = _block_fp8(shapes, dtypes, block, dtype)
-            case MXFP4():
-                quantized, parts = _mxfp4(shapes, dtypes)
+    def of(shapes: Mapping[str, Shape], dtypes: Mapping[str, str], quantization: Quantization | None, dtype: str) -> Layout:
+        """The layout of a checkpoint; reads nothing. `shapes` and `dtypes` are the stored tensors'; for the others see `find`."""
+        if quantization is None:
+            return Layout(shapes, dtypes, {})
+        stored = Stored(shapes, dtypes)
+        quantized = find(quantization, stored, dtype)
+        parts = unread(quantization, stored).union(*(tensor.parts for tensor in quantized.values()))
         kept = {name: shape for name, shape in shapes.items() if name not in parts}
         return Layout(
             kept | {name: tensor.shape for name, tensor in quantized.items()},
@@ -77,34 +62,3 @@ class Dequantized:
         block = tensor.read(self._stored, bounds)
         self._latest = (wanted, block)
         return block
-
-
-def _block_fp8(
-    shapes: Shapes, dtypes: Mapping[str, str], block: tuple[int, int], dtype: str
-) -> tuple[Mapping[str, Quantized], set[str]]:
-    """The quantized tensors, and the names of the stored ones that they are made of."""
-    tensors = {
-        name: BlockFP8Matrix(name, shapes[name], block, dtype) for name, stored in dtypes.items() if stored == "float8_e4m3fn"
-    }
-    for name, tensor in tensors.items():
-        scales = _part(shapes, name, SCALE_SUFFIX)
-        tensor.check_scales(shapes[scales], dtypes[scales])
-    return tensors, {name + suffix for name in tensors for suffix in ("", SCALE_SUFFIX)}
-
-
-def _mxfp4(shapes: Shapes, dtypes: Mapping[str, str]) -> tuple[Mapping[str, Quantized], set[str]]:
-    names = [name.removesuffix(BLOCKS_SUFFIX) for name in shapes if name.endswith(BLOCKS_SUFFIX)]
-    tensors = {name: MXFP4Stack(name, shapes[name + BLOCKS_SUFFIX]) for name in names}
-    for name, tensor in tensors.items():
-        tensor.check_scales(shapes[_part(shapes, name, SCALES_SUFFIX)])
-    parts = {name + suffix for name in names for suffix in (BLOCKS_SUFFIX, SCALES_SUFFIX)}
-    for part in sorted(parts):
-        if dtypes[part] != "uint8":
-            raise CheckpointError(f"{part} is {dtypes[part]}, not uint8", param="model")
-    return tensors, parts
-
-
-def _part(shapes: Shapes, name: str, suffix: str) -> str:
-    if name + suffix not in shapes:
-        raise CheckpointError(f"{name} is quantized, but the checkpoint lacks its factors {name}{suffix}", param="model")
-    return name + suffix

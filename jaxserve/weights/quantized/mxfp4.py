@@ -11,6 +11,7 @@ import numpy.typing as npt
 from jaxserve.errors import CheckpointError
 from jaxserve.weights.bits import bits
 from jaxserve.weights.checkpoint import Block, Bounds, Tensors
+from jaxserve.weights.quantized.numbers import FP4
 
 BLOCKS_SUFFIX, SCALES_SUFFIX = "_blocks", "_scales"
 """What follows a tensor's name in those of its numbers and of their exponents."""
@@ -18,13 +19,12 @@ GROUP = 32
 """Numbers that share an exponent."""
 _BYTES = GROUP // 2  # of a group
 _CHUNK = 2**18  # stored bytes that are looked up at a time: their places in the table take 8 times as much
-_NUMBERS = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
 _BIAS, _NAN = 127, 255  # of the exponents
 
 
 def _pairs() -> npt.NDArray[np.uint32]:
     """The two bfloat16 that a byte stands for under an exponent, at [256 * exponent + byte], exactly."""
-    numbers, byte, exponent = np.array(_NUMBERS), np.arange(256), np.arange(256)
+    numbers, byte, exponent = FP4.astype(np.float64), np.arange(256), np.arange(256)
     pairs = np.stack([numbers[byte & 15], numbers[byte >> 4]], axis=-1)
     scales = np.where(exponent == _NAN, np.nan, np.ldexp(1.0, exponent - _BIAS))
     with np.errstate(over="ignore"):  # under the two largest exponents, some numbers are infinite
@@ -64,6 +64,10 @@ class MXFP4Stack:
     def dtype(self) -> str:
         """Of what is read: bfloat16 holds every number of this format."""
         return "bfloat16"
+
+    @property
+    def parts(self) -> frozenset[str]:
+        return frozenset({self.name + BLOCKS_SUFFIX, self.name + SCALES_SUFFIX})
 
     def check_scales(self, shape: tuple[int, ...]) -> None:
         """Raise CheckpointError unless the exponents are what the blocks need."""

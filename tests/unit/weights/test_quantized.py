@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxserve.errors import CheckpointError
-from jaxserve.models.quantization import MXFP4, BlockFP8
+from jaxserve.models.quantization_methods import MXFP4, BlockFP8
 from jaxserve.models.rules import Packing, Source, WeightRule
 from jaxserve.weights.packing import read_block
 from jaxserve.weights.quantized import mxfp4
@@ -170,7 +170,7 @@ F8 = np.zeros((4, 6), ml_dtypes.float8_e4m3fn)
         ),
         ({"w": F8, "w_scale_inv": np.zeros((2, 3), "f4")}, r"w_scale_inv is \[2, 3\].* needs \[2, 2\]"),
         ({"w": F8, "w_scale_inv": np.zeros((2, 2), "i4")}, "w_scale_inv is int32; read are float32"),
-        ({"w": F8[0], "w_scale_inv": np.zeros((1,), "f4")}, r"w in FP8 is \[6\], not a matrix"),
+        ({"w": F8[0], "w_scale_inv": np.zeros((1,), "f4")}, r"w is \[6\], not a matrix"),
     ],
 )
 def test_fp8_parts_that_do_not_fit_are_named(arrays, complaint):

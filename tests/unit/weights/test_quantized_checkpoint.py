@@ -15,6 +15,7 @@ from jaxserve.models.checkpoint import read_hf_config
 from jaxserve.models.registry import decoder_config, weight_rules
 from jaxserve.weights.load import load_params
 from sharding import make_mesh
+from tests.support import packing
 
 GPT_OSS = Path(__file__).parents[2] / "golden" / "data" / "gpt-oss-mxfp4"
 NUMBERS = np.array([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
@@ -112,6 +113,87 @@ def test_fp8_is_its_numbers_times_their_factors_which_another_file_may_have(tmp_
     assert_equal(params_of(directory, dtype, tensor), params_of(tmp_path / "plain", dtype, tensor))
 
 
+Stored = dict[str, np.ndarray]
+
+
+def whole_numbers(weight: np.ndarray, group: int, bits: int = 4) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Numbers [O, I], zero points and scales [O, groups] of a matrix: rounded to the nearest."""
+    groups = weight.reshape(len(weight), -1, group)
+    least, greatest = np.minimum(groups.min(-1), 0), np.maximum(groups.max(-1), 0)
+    scales = ((greatest - least) / (2**bits - 1)).astype(np.float16)
+    zeros = np.clip(np.rint(-least / scales), 1, 2**bits - 1).astype(int)
+    numbers = np.clip(np.rint(groups / scales[..., None]) + zeros[..., None], 0, 2**bits - 1)
+    return numbers.reshape(weight.shape).astype(int), zeros, scales
+
+
+def awq(weight: np.ndarray) -> tuple[Stored, np.ndarray]:
+    numbers, zeros, scales = whole_numbers(weight, 8)
+    each = [np.repeat(part, 8, axis=1).astype(np.float32) for part in (zeros, scales)]
+    return packing.awq(numbers, zeros, scales), (numbers.astype(np.float32) - each[0]) * each[1]
+
+
+def gptq(weight: np.ndarray) -> tuple[Stored, np.ndarray]:
+    """With inputs in an order of their own."""
+    order = np.random.default_rng(weight.shape).permutation(weight.shape[1])
+    back = np.argsort(order)
+    numbers, zeros, scales = whole_numbers(weight[:, order], 8)
+    each = [np.repeat(part, 8, axis=1).astype(np.float32) for part in (zeros, scales)]
+    stored = packing.gptq(numbers[:, back], zeros, scales, 4, 1) | {"g_idx": (back // 8).astype(np.int32)}
+    return stored, ((numbers.astype(np.float32) - each[0]) * each[1])[:, back].copy()
+
+
+def w4a16(weight: np.ndarray) -> tuple[Stored, np.ndarray]:
+    """compressed-tensors, symmetric."""
+    groups = weight.reshape(len(weight), -1, 8)
+    scales = (np.abs(groups).max(-1, keepdims=True) / 7.5).astype(np.float32)
+    numbers = np.clip(np.rint(groups / scales), -8, 7)
+    packed = packing.pack_rows(numbers.reshape(weight.shape).astype(int) + 8, 4)
+    stored = {"weight_packed": packed, "weight_scale": scales[..., 0], "weight_shape": np.array(weight.shape)}
+    return stored, (numbers.astype(np.float32) * scales).reshape(weight.shape)
+
+
+def w8a8(weight: np.ndarray) -> tuple[Stored, np.ndarray]:
+    scales = (np.abs(weight).max(1, keepdims=True) / 127).astype(np.float32)
+    numbers = np.rint(weight / scales).astype(np.int8)
+    return {"weight": numbers, "weight_scale": scales}, numbers.astype(np.float32) * scales
+
+
+def of_groups(form: str, **weights: object) -> dict[str, object]:
+    group = {"targets": ["Linear"], "weights": {"type": "int", **weights}, "format": form}
+    return {"quant_method": "compressed-tensors", "config_groups": {"group_0": group}, "kv_cache_scheme": {"num_bits": 8}}
+
+
+METHODS = {
+    "awq": (awq, {"quant_method": "awq", "bits": 4, "group_size": 8}),
+    "gptq": (gptq, {"quant_method": "gptq", "bits": 4, "group_size": 8, "desc_act": True}),
+    "w4a16": (w4a16, of_groups("pack-quantized", num_bits=4, strategy="group", group_size=8)),
+    "w8a8": (w8a8, of_groups("int-quantized", num_bits=8, strategy="channel")),
+}
+EVEN = QWEN3 | {"hidden_size": 16, "num_attention_heads": 4, "head_dim": 8, "intermediate_size": 32}
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(("dtype", "tensor"), [("float32", 1), ("bfloat16", 2)])
+def test_integers_in_groups_become_the_parameters_that_they_stand_for(tmp_path, method, dtype, tensor):
+    quantize, settings = METHODS[method]
+    rng = np.random.default_rng(0)
+    stored: Stored = {"model.layers.0.self_attn.k_scale": np.ones(1, np.float32)} if method.startswith("w") else {}
+    meant: Stored = {}
+    sources = [source for rule in weight_rules(decoder_config(EVEN)) for source in rule.sources]
+    for name, shape in ((source.name, source.shape) for source in sources):
+        meant[name] = rng.normal(size=shape).astype(np.float32)
+        if len(shape) == 2 and ".layers." in name:
+            parts, meant[name] = quantize(meant[name])
+            stored |= {f"{name.removesuffix('.weight')}.{part}": array for part, array in parts.items()}
+        else:
+            stored[name] = meant[name]
+    for folder, tensors, config in (("stored", stored, settings), ("plain", meant, None)):
+        (tmp_path / folder).mkdir()
+        save_file(tensors, tmp_path / folder / "model.safetensors")
+        (tmp_path / folder / "config.json").write_text(json.dumps(EVEN | {"quantization_config": config}))
+    assert_equal(params_of(tmp_path / "stored", dtype, tensor), params_of(tmp_path / "plain", dtype, tensor))
+
+
 DOWN = "model.layers.1.mlp.down_proj.weight"
 
 
@@ -152,6 +234,6 @@ def test_a_quantized_checkpoint_whose_config_does_not_say_so_is_refused(gpt_oss)
     (gpt_oss / "config.json").write_text(json.dumps(config | {"quantization_config": None}))
     with pytest.raises(CheckpointError, match=r"4 missing: .*gate_up_proj .*8 unexpected"):
         params_of(gpt_oss, "float32", 1)
-    (gpt_oss / "config.json").write_text(json.dumps(config | {"quantization_config": {"quant_method": "awq"}}))
-    with pytest.raises(UnsupportedModelError, match="quant_method='awq'"):
+    (gpt_oss / "config.json").write_text(json.dumps(config | {"quantization_config": {"quant_method": "hqq"}}))
+    with pytest.raises(UnsupportedModelError, match="quant_method='hqq'"):
         params_of(gpt_oss, "float32", 1)

@@ -1,0 +1,100 @@
+"""Matrices of whole numbers of 2, 4 or 8 bits, several in a word along the inputs, as compressed-tensors and GPTQ pack them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from jaxserve.errors import CheckpointError
+from jaxserve.weights.checkpoint import Block, Bounds, Tensors
+from jaxserve.weights.quantized.numbers import UNSIGNED, Factors, Indices, dequantize, unpack
+from jaxserve.weights.quantized.scales import Scales
+
+WORD = 32
+
+
+@dataclass(frozen=True, slots=True)
+class PackedMatrix:
+    """A matrix [O, I] of (number - zero) * scale.
+
+    Attributes:
+        name: of the stored words.
+        shape: [O, I].
+        bits: of a number.
+        inputs_first: whether words are [I / numbers a word, O], scales [groups, O] and zero points [groups, O / numbers a word]
+            (GPTQ); else [O, I / numbers a word], [O, groups] and [O / numbers a word, groups].
+        scales: a factor for each output and group of inputs.
+        zeros: name of the zero points; None if all are the middle of the numbers.
+        zero_offset: added to each stored zero point.
+        group_of: name of the group of each input; None if groups follow one another.
+        logical: name of a tensor that has the shape, too.
+        dtype: name of the dtype it is dequantized to.
+        parts: see `QuantizedTensor`.
+    """
+
+    name: str
+    shape: tuple[int, int]
+    bits: int
+    inputs_first: bool
+    scales: Scales
+    zeros: str | None
+    zero_offset: int
+    group_of: str | None
+    logical: str | None
+    dtype: str
+    parts: frozenset[str]
+
+    def read(self, tensors: Tensors, bounds: Bounds) -> Block:
+        """See `QuantizedTensor`."""
+        self._check_shape(tensors)
+        return dequantize(self._codes(tensors, bounds), UNSIGNED, self._factors(tensors, bounds), self.dtype)
+
+    def _codes(self, tensors: Tensors, bounds: Bounds) -> Block:
+        outputs, (left, right) = bounds
+        each = WORD // self.bits
+        words = (left // each, -(-right // each))
+        stored = tensors.read(self.name, (words, outputs) if self.inputs_first else (outputs, words))
+        start = left - words[0] * each
+        return unpack(stored.T if self.inputs_first else stored, self.bits)[:, start : start + right - left]
+
+    def _factors(self, tensors: Tensors, bounds: Bounds) -> Factors:
+        outputs, inputs = bounds
+        places = None if self.group_of is None else self._groups(tensors, self.group_of, inputs)
+        if places is not None:  # an order of their own: any group may be among them
+            inputs = (0, self.shape[1])
+        factors = self.scales.read(tensors, (outputs, inputs))
+        zeros = self._zero_points(tensors, outputs, inputs, factors.scales)
+        return factors._replace(zeros=zeros, columns=factors.columns if places is None else places)
+
+    def _zero_points(self, tensors: Tensors, outputs: tuple[int, int], inputs: tuple[int, int], scales: Block) -> Block:
+        if self.zeros is None:
+            return np.full_like(scales, 2 ** (self.bits - 1))
+        (first, last), each, size = outputs, WORD // self.bits, self.scales.block[1]
+        words, groups = (first // each, -(-last // each)), (inputs[0] // size, -(-inputs[1] // size))
+        stored = tensors.read(self.zeros, (groups, words) if self.inputs_first else (words, groups))
+        points = unpack(stored if self.inputs_first else stored.T, self.bits).T[first - words[0] * each :][: last - first]
+        zeros = points.astype(np.float32) + np.float32(self.zero_offset)
+        if zeros.max(initial=0) >= 2**self.bits:
+            largest = 2**self.bits - 1
+            raise CheckpointError(f"{self.zeros} has zero points over {largest}, the largest of {self.bits} bits", param="model")
+        return zeros
+
+    def _groups(self, tensors: Tensors, name: str, inputs: tuple[int, int]) -> Indices | None:
+        """The group of each input; None where they are not said (-1)."""
+        groups: Indices = tensors.read(name, (inputs,)).astype(np.intp)
+        if (groups == -1).all():
+            return None
+        count = -(-self.shape[1] // self.scales.block[1])
+        if groups.min(initial=0) < 0 or groups.max(initial=0) >= count:
+            raise CheckpointError(
+                f"{name} names groups from {groups.min()} to {groups.max()}, and there are {count}", param="model"
+            )
+        return groups
+
+    def _check_shape(self, tensors: Tensors) -> None:
+        if self.logical is None:
+            return
+        said = tuple(int(size) for size in tensors.read(self.logical, ((0, 2),)))
+        if said != self.shape:
+            raise CheckpointError(f"{self.logical} says {list(said)}, but {self.name} has {list(self.shape)}", param="model")

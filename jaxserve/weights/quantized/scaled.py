@@ -1,0 +1,50 @@
+"""Matrices of float8_e4m3fn or int8, a byte a number, with factors for blocks, outputs or all of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from jaxserve.weights.checkpoint import Block, Bounds, Tensors
+from jaxserve.weights.quantized.numbers import FP8, INT8, dequantize
+from jaxserve.weights.quantized.scales import Scales
+
+
+@dataclass(frozen=True, slots=True)
+class ScaledMatrix:
+    """A matrix [O, I] whose numbers are stored under its own name.
+
+    Attributes:
+        name: of the matrix.
+        shape: [O, I].
+        stored: dtype of the numbers, float8_e4m3fn or int8.
+        scales: its factors.
+        zeros: its zero points in the same grid, None for none.
+        dtype: name of the dtype it is dequantized to.
+        parts: see `QuantizedTensor`.
+    """
+
+    name: str
+    shape: tuple[int, int]
+    stored: str
+    scales: Scales
+    dtype: str
+    parts: frozenset[str]
+    zeros: str | None = None
+
+    def read(self, tensors: Tensors, bounds: Bounds) -> Block:
+        """See `QuantizedTensor`."""
+        factors = self.scales.read(tensors, bounds)
+        if self.zeros is not None:
+            factors = factors._replace(zeros=self._zero_points(tensors, bounds))
+        codes = np.ascontiguousarray(tensors.read(self.name, bounds)).view(np.uint8)
+        return dequantize(codes, FP8 if self.stored == "float8_e4m3fn" else INT8, factors, self.dtype)
+
+    def _zero_points(self, tensors: Tensors, bounds: Bounds) -> Block:
+        rows, columns = ((first // size, -(-last // size)) for (first, last), size in zip(bounds, self.scales.block, strict=True))
+        if len(self.scales.stored) == 2:
+            grid = tensors.read(self.zeros or "", (rows, columns))
+        else:
+            grid = tensors.read(self.zeros or "", tuple((0, size) for size in self.scales.stored)).reshape(-1, 1)[slice(*rows)]
+        return grid.astype(np.float32)
