@@ -94,7 +94,7 @@ def test_windows_of_qwen():
         ({"architectures": "absent"}, "architecture none"),
         ({"model_type": "gemma"}, "model_type"),
         ({"hidden_act": "gelu"}, "hidden_act='gelu'"),
-        ({"quantization_config": {"quant_method": "awq"}}, "quantization_config"),
+        ({"quantization_config": {"quant_method": "hqq"}}, "quantization_config"),
         ({"attention_multiplier": 0.5}, "attention_multiplier"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
         ({"sliding_window": 64}, "sliding_window"),

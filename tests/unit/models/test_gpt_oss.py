@@ -101,7 +101,7 @@ def test_the_constants_are_those_of_the_activation():
         ({"swiglu_alpha": 1.0}, "swiglu_alpha=1.0"),
         ({"hidden_act": "gelu"}, "hidden_act"),
         ({"layer_types": ["chunked_attention"] * 4}, "layer_types"),
-        ({"quantization_config": {"quant_method": "gptq"}}, "quant_method='gptq'"),
+        ({"quantization_config": {"quant_method": "hqq"}}, "quant_method='hqq'"),
     ],
 )
 def test_what_would_change_the_mathematics_is_refused(changes, names):
