@@ -16,7 +16,7 @@ class Case:
         seed: of weights and prompts.
         config: arguments of the family's config class, beyond BASE.
         layout: transformers' major version in whose layout config.json is written.
-        stored: how the weights are quantized.
+        stored: how the weights are quantized; in capitals, a preset of compressed-tensors.
         dtype: of the stored weights that are not quantized; goldens are computed in float32 from them in any case.
         shard_size: largest safetensors file; smaller than the model for a sharded index.
         shortest: of its prompts; what is shorter, transformers computes otherwise than within a longer text.
@@ -27,7 +27,7 @@ class Case:
     seed: int
     config: dict[str, Any] = field(default_factory=dict)
     layout: int = 5
-    stored: Literal["plain", "fp8", "mxfp4"] = "plain"
+    stored: Literal["plain", "fp8", "mxfp4", "W4A16", "W8A8", "FP8_DYNAMIC"] = "plain"
     dtype: str = "float32"
     shard_size: str = "1GB"
     shortest: int = 1
@@ -149,6 +149,9 @@ CASES = (
         stored="fp8",
         dtype="bfloat16",
     ),
+    Case("llama-w4a16", "llama", 70, {"num_hidden_layers": 3}, stored="W4A16", dtype="bfloat16"),
+    Case("qwen2-int8", "qwen2", 71, {"tie_word_embeddings": True}, stored="W8A8"),
+    Case("mistral-fp8-channels", "mistral", 72, {"sliding_window": 24, "head_dim": 16}, layout=4, stored="FP8_DYNAMIC"),
     Case(
         "qwen3-yarn",
         "qwen3",

@@ -113,7 +113,9 @@ def write_tokenizer(directory: Path, vocab_size: int) -> None:
 def reference_model(directory: Path) -> Any:
     """The checkpoint as transformers loads it, in float32."""
     model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, attn_implementation="eager")
-    return model.float().eval()  # beside FP8, transformers leaves tensors as they are stored
+    if not getattr(model, "is_quantized", False):  # compressed-tensors' are in float32
+        model = model.float()  # beside FP8, transformers leaves tensors as they are stored
+    return model.eval()
 
 
 def prompt_logits(model: Any, prompt: list[int]) -> np.ndarray:

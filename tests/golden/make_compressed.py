@@ -79,11 +79,24 @@ def reordered(weight: torch.Tensor, scheme: QuantizationScheme, form: str) -> tu
     return stored, read[:, back]
 
 
+def scheme_of(kind: str) -> QuantizationScheme:
+    """A preset for all linear modules."""
+    scheme = preset_name_to_scheme(kind.removesuffix("_ORDER"), ["Linear"])
+    scheme.format = FORMATS[kind]
+    return scheme
+
+
+def settings_of(scheme: QuantizationScheme) -> dict[str, Any]:
+    """The `quantization_config` of a checkpoint."""
+    group = scheme.model_dump(mode="json", exclude_none=True)
+    common = {"quant_method": "compressed-tensors", "format": scheme.format, "quantization_status": "compressed"}
+    return {**common, "config_groups": {"group_0": group}, "ignore": ["lm_head"]}
+
+
 def main() -> None:
     torch.manual_seed(0)
     for kind, form in FORMATS.items():
-        scheme = preset_name_to_scheme(kind.removesuffix("_ORDER"), ["Linear"])
-        scheme.format = form
+        scheme = scheme_of(kind)
         store = reordered if kind == "W4A16_ORDER" else module
         tensors: dict[str, torch.Tensor] = {}
         expected: dict[str, torch.Tensor] = {}
@@ -93,13 +106,7 @@ def main() -> None:
             expected[f"{name}.weight"] = read.contiguous()
         if store is reordered:
             scheme.weights.actorder = "group"
-        group = scheme.model_dump(mode="json", exclude_none=True)
-        config = {
-            "quant_method": "compressed-tensors",
-            "format": form,
-            "config_groups": {"group_0": group},
-            "ignore": ["lm_head"],
-        }
+        config = settings_of(scheme)
         folder = DATA / kind.lower()
         folder.mkdir(parents=True, exist_ok=True)
         save_file(tensors, folder / "model.safetensors")

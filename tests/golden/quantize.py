@@ -22,7 +22,8 @@ Tensors = dict[str, torch.Tensor]
 def quantize(directory: Path, method: str) -> None:
     """Rewrite model.safetensors and config.json of a directory."""
     path = directory / "model.safetensors"
-    tensors, settings = {"fp8": fp8, "mxfp4": mxfp4}[method](load_file(path))
+    plain = load_file(path)
+    tensors, settings = {"fp8": fp8, "mxfp4": mxfp4}[method](plain) if method.islower() else compressed(method, plain)
     save_file(tensors, path, metadata={"format": "pt"})
     config = json.loads((directory / "config.json").read_text())
     (directory / "config.json").write_text(json.dumps(config | {"quantization_config": settings}))
@@ -60,3 +61,21 @@ def mxfp4(tensors: Tensors) -> tuple[Tensors, dict[str, Any]]:
         stored[f"{name}_scales"] = (exponents[..., 0] + 127).to(torch.uint8)
     settings = {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn", "lm_head"]}
     return stored, settings
+
+
+def compressed(preset: str, tensors: Tensors) -> tuple[Tensors, dict[str, Any]]:
+    """Matrices of attention and MLP as compressed-tensors stores them; that library need be there only for these."""
+    from tests.golden import make_compressed
+
+    scheme = make_compressed.scheme_of(preset)
+    if scheme.weights.group_size is not None:
+        scheme.weights.group_size = BLOCK
+    scheme.input_activations = None
+    stored: Tensors = {}
+    for name, tensor in tensors.items():
+        if tensor.ndim != 2 or ".layers." not in name:
+            stored[name] = tensor
+            continue
+        parts, _ = make_compressed.module(tensor.float(), scheme, scheme.format)
+        stored |= {f"{name.removesuffix('weight')}{part}": array.contiguous() for part, array in parts.items()}
+    return stored, make_compressed.settings_of(scheme)

@@ -40,6 +40,7 @@ def test_the_goldens_tell_models_apart() -> None:
 MESHES = [
     ("llama-biases", 2, 1),
     ("llama-linear", 4, 1),
+    ("llama-w4a16", 2, 1),
     ("mistral-window", 4, 1),
     ("qwen2-yarn", 2, 1),
     ("qwen3-fp8", 2, 1),
