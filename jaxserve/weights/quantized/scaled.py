@@ -37,14 +37,6 @@ class ScaledMatrix:
         """See `QuantizedTensor`."""
         factors = self.scales.read(tensors, bounds)
         if self.zeros is not None:
-            factors = factors._replace(zeros=self._zero_points(tensors, bounds))
+            factors = factors._replace(zeros=self.scales.grid(tensors, self.zeros, bounds).astype(np.float32))
         codes = np.ascontiguousarray(tensors.read(self.name, bounds)).view(np.uint8)
         return dequantize(codes, FP8 if self.stored == "float8_e4m3fn" else INT8, factors, self.dtype)
-
-    def _zero_points(self, tensors: Tensors, bounds: Bounds) -> Block:
-        rows, columns = ((first // size, -(-last // size)) for (first, last), size in zip(bounds, self.scales.block, strict=True))
-        if len(self.scales.stored) == 2:
-            grid = tensors.read(self.zeros or "", (rows, columns))
-        else:
-            grid = tensors.read(self.zeros or "", tuple((0, size) for size in self.scales.stored)).reshape(-1, 1)[slice(*rows)]
-        return grid.astype(np.float32)

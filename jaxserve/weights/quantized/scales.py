@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from jaxserve.errors import CheckpointError
-from jaxserve.weights.checkpoint import Block, Tensors, whole
+from jaxserve.weights.checkpoint import Block, Bounds, Tensors, whole
 from jaxserve.weights.quantized.numbers import Factors
 from jaxserve.weights.quantized.stored import Shape, Stored
 
@@ -59,26 +59,28 @@ class Scales:
         zeros = stored.dtypes[name] == "float8_e4m3fn"
         return Scales(name, stored.shapes[name], matrix, (outputs, inputs), inputs_first, zeros)
 
-    def read(self, tensors: Tensors, bounds: tuple[tuple[int, int], ...]) -> Factors:
+    def read(self, tensors: Tensors, bounds: Bounds) -> Factors:
         """Those of a block of the matrix, without zero points. Raises CheckpointError for one that is not finite, or 0."""
-        groups = tuple((first // size, -(-last // size)) for (first, last), size in zip(bounds, self.block, strict=True))
-        if len(self.stored) == 2:
-            read = tensors.read(self.name, groups[::-1] if self.inputs_first else groups)
-            grid = read.T if self.inputs_first else read
-        else:
-            grid = tensors.read(self.name, whole(self.stored)).reshape(-1, 1)[slice(*groups[0])]
-        scales = _numbers(grid)
+        groups = self._groups(bounds)
+        scales = _numbers(self.grid(tensors, self.name, bounds))
         self._check(scales, groups)
         rows, columns = (
             np.arange(*pair) // size - group[0] for pair, size, group in zip(bounds, self.block, groups, strict=True)
         )
         return Factors(scales, None, rows, columns)
 
-    def whole(self, tensors: Tensors) -> Block:
-        """All of them, float32 [groups of O, groups of I]."""
-        return self.read(tensors, whole(self.matrix)).scales
+    def grid(self, tensors: Tensors, name: str, bounds: Bounds) -> Block:
+        """The part [groups of O, groups of I] of a tensor in the same grid that belongs to a block of the matrix."""
+        groups = self._groups(bounds)
+        if len(self.stored) < 2:
+            return tensors.read(name, whole(self.stored)).reshape(-1, 1)[slice(*groups[0])]
+        read = tensors.read(name, groups[::-1] if self.inputs_first else groups)
+        return read.T if self.inputs_first else read
 
-    def _check(self, scales: Block, groups: tuple[tuple[int, int], ...]) -> None:
+    def _groups(self, bounds: Bounds) -> Bounds:
+        return tuple((first // size, -(-last // size)) for (first, last), size in zip(bounds, self.block, strict=True))
+
+    def _check(self, scales: Block, groups: Bounds) -> None:
         wrong = ~np.isfinite(scales) if self.zeros else ~np.isfinite(scales) | (scales == 0)
         if wrong.any():
             place = [int(at) + start for at, (start, _) in zip(np.argwhere(wrong)[0], groups, strict=True)]

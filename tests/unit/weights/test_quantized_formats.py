@@ -12,7 +12,7 @@ from safetensors.numpy import load_file
 
 from jaxserve.errors import CheckpointError
 from jaxserve.models.quantization import quantization_from_hf
-from jaxserve.models.quantization_methods import AWQ, GPTQ, ModelOpt, ScaledFP8
+from jaxserve.models.quantization_methods import AWQ, GPTQ, CompressedTensors, ModelOpt, ScaledFP8, WeightGroup
 from jaxserve.weights.checkpoint import whole
 from jaxserve.weights.quantized.layout import Dequantized, Layout
 from jaxserve.weights.safetensors import SafetensorsCheckpoint
@@ -221,3 +221,30 @@ def test_packed_parts_of_compressed_tensors_that_do_not_fit_are_named(change, co
     quantization = quantization_from_hf(json.loads((folder / "config.json").read_text()))
     with pytest.raises(CheckpointError, match=complaint):
         stored.dequantized(quantization)[0].read(f"{module}.weight", ((0, 130), (0, 128)))
+
+
+@pytest.mark.parametrize("block", [(1, None), (1, 4), (2, 3)])
+def test_int8_less_its_zero_points(block):
+    rng = np.random.default_rng(0)
+    numbers = rng.integers(-128, 128, (4, 12), np.int8)
+    grid = (4 // block[0], 12 // (block[1] or 12))
+    zeros, scales = rng.integers(-9, 9, grid, np.int8), rng.uniform(0.1, 2, grid).astype(np.float32)
+    arrays = {"up.weight": numbers, "up.weight_scale": scales, "up.weight_zero_point": zeros}
+    method = CompressedTensors((WeightGroup(("Linear",), "quantized", 8, block),))
+    meant = [
+        [
+            (float(numbers[r, c]) - zeros[r // block[0], c * grid[1] // 12]) * scales[r // block[0], c * grid[1] // 12]
+            for c in range(12)
+        ]
+        for r in range(4)
+    ]
+    tensors, layout = Stored(arrays).dequantized(method)
+    assert layout.shapes == {"up.weight": (4, 12)}
+    np.testing.assert_allclose(tensors.read("up.weight", ((1, 4), (2, 11))), np.array(meant)[1:, 2:11], rtol=3e-7)
+
+
+def test_zero_points_in_another_grid_than_their_factors():
+    arrays = {"up.weight": np.ones((4, 8), np.int8), "up.weight_scale": np.ones((4, 2), "f4")}
+    arrays["up.weight_zero_point"] = np.ones((4, 1), np.int8)
+    with pytest.raises(CheckpointError, match=r"weight_zero_point is \[4, 1\], but up.weight needs \[4, 2\]"):
+        Stored(arrays).dequantized(CompressedTensors((WeightGroup(("Linear",), "quantized", 8, (1, 4)),)))
