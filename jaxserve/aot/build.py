@@ -35,6 +35,8 @@ from jaxserve.executor.slow_kernels import slow_kernels
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.shards import expert_groups
 from jaxserve.step.buckets import Bucket
+from jaxserve.weights.formats import has_weights
+from jaxserve.weights.stored_schemes import Schemes, stored_schemes
 from pallas_kernels.registry import Target as KernelTarget
 from sharding import make_mesh
 
@@ -190,7 +192,8 @@ def compile_for(config: TargetConfig, done: Done, output: Path | None = None) ->
 def _plan(config: TargetConfig, target: Target, model: DecoderConfig, mesh: Mesh) -> tuple[CompiledMemory, Lowering]:
     engine, devices = config.engine(), target.facts(list(mesh.devices.flat), config.gpu_memory_fraction)
     stored = ModelFacts(config.model, model.dtype, model.max_position_embeddings, group_layers(model.windows).windows)
-    count = partial(count_bytes, model, mesh, engine)
+    schemes = _stored_schemes(config, target, model)
+    count = partial(count_bytes, model, mesh, engine, stored=schemes)
     ledger = first_ledger(
         memory=_memory(target, devices),
         usable=_usable(devices),
@@ -201,9 +204,17 @@ def _plan(config: TargetConfig, target: Target, model: DecoderConfig, mesh: Mesh
     if target.gpu is not None:
         ledger.require_room(_tokens(config, model), target=config.target)
     resolved = resolve(engine, stored, devices, count)
-    options = ExecutorOptions.of(engine, resolved, chosen_kernels(engine, model.num_layers))
+    options = ExecutorOptions.of(engine, resolved, chosen_kernels(engine, model.num_layers), schemes)
     require_results(options.autotune_results)
     return ledger, Lowering(model, mesh, options)
+
+
+def _stored_schemes(config: TargetConfig, target: Target, model: DecoderConfig) -> Schemes:
+    """Of a checkpoint; GPUs hold nothing so, and a shape or a directory without weights says nothing of them."""
+    directory = Path(config.model)
+    if target.gpu is not None or not has_weights(directory):
+        return ()
+    return stored_schemes(directory, model, "auto")
 
 
 def _memory(target: Target, devices: DeviceFacts) -> int:

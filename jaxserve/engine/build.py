@@ -176,7 +176,7 @@ def _load(config: EngineConfig, ready: Preparation, progress: CompileProgress) -
         seed=model.seed,
         verify=model.verify_weights,
         sums=sums,
-        packer=Packer(ready.decoder, ready.lowering.mesh, model.quantization),
+        packer=Packer(ready.decoder, ready.lowering.mesh, model.quantization, ready.lowering.options.stored),
         progress=lambda done, total: progress("loading weights, MB", *_megabytes(done, total)),
     )
     return params, None if sums is None else WeightGuard(params, sums, model.recheck_weights_minutes)

@@ -39,6 +39,7 @@ from jaxserve.tokenizer.chat import ChatTemplate
 from jaxserve.tokenizer.load import load_tokenizer
 from jaxserve.tokenizer.responses import load_response_template
 from jaxserve.weights.manifest import check_prompt_files, check_tokenizer
+from jaxserve.weights.stored_schemes import stored_schemes
 from pallas_kernels.registry import Target
 from sharding.mesh import make_mesh
 
@@ -94,17 +95,18 @@ def prepare(config: EngineConfig) -> Preparation:
     chat_template = ChatTemplate.load(tokenizer_path, config.model.chat_template)
     sampling, default_max_tokens = generation_defaults(config.model, directory)
     mesh = _mesh(config.parallel, decoder)
+    stored = stored_schemes(directory, decoder, config.model.load_format)
     programs_directory = None if config.compile.programs is None else Path(config.compile.programs).expanduser()
     manifest = None if programs_directory is None else read_manifest(programs_directory)
     resolved = resolve(
         config,
         _model_facts(config, directory, decoder),
         device_facts(mesh.devices.flat[0], mesh.devices.size),
-        partial(count_bytes, decoder, mesh, config),
+        partial(count_bytes, decoder, mesh, config, stored=stored),
         None if manifest is None else manifest.num_pages,
     )
     decoder = decoder.serving(resolved.max_model_len)
-    options = ExecutorOptions.of(config, resolved, kernels)
+    options = ExecutorOptions.of(config, resolved, kernels, stored)
     make_results(options.autotune_results)
     lowering = Lowering(decoder, mesh, options)
     return Preparation(

@@ -15,7 +15,9 @@ from jax.sharding import Mesh
 
 from jaxserve.executor.gpu_options import compiler_options
 from jaxserve.executor.lowering import Lowering
+from jaxserve.weights.stored_schemes import Schemes
 from pallas_kernels import native
+from pallas_kernels.matmul import Matrix
 from sharding import EXPERT
 
 PACKAGES = ("jaxserve", "jax", "jaxlib", "flax", "numpy")
@@ -37,6 +39,7 @@ def identity(lowering: Lowering) -> Identity:
         "expert_parallel_size": mesh.shape[EXPERT],
         "dtype": options.dtype,
         "quantization": options.quantization,
+        "stored": _held(lowering),
         "kv_dtype": options.kv_dtype,
         "page_size": options.page_size,
         "num_pages": options.num_pages,
@@ -52,6 +55,14 @@ def identity(lowering: Lowering) -> Identity:
     settings = {name: getattr(jax.config, name) for name in SETTINGS}
     xla = {"compiler_options": compiler_options(mesh.devices.flat[0], options.quantization)}
     return {name: str(value) for name, value in (_versions() | _machine(mesh) | decoder | shapes | settings | xla).items()}
+
+
+def _held(lowering: Lowering) -> Schemes:
+    """Parameters that are held as the checkpoint has them: few or none of those that could be, by device."""
+    stored = dict(lowering.options.stored) if lowering.options.quantization == "none" else {}
+    leaves = jax.tree.leaves_with_path(lowering.params, is_leaf=lambda leaf: isinstance(leaf, Matrix))
+    named = ((tuple(str(key.key) for key in keys), leaf) for keys, leaf in leaves)
+    return tuple((path, leaf.scheme) for path, leaf in named if isinstance(leaf, Matrix) and stored.get(path) == leaf.scheme)
 
 
 def _versions() -> dict[str, object]:

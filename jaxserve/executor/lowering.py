@@ -105,7 +105,9 @@ class Lowering:
         device = mesh.devices.flat[0]
         self.config, self.mesh, self.options = config, mesh, options
         self.row_options, self.rules, self.readers = row_options, rules, readers
-        self.params = Packer(config, mesh, options.quantization).shapes(placed_params(config, mesh, options.dtype))
+        self.params = Packer(config, mesh, options.quantization, options.stored).shapes(
+            placed_params(config, mesh, options.dtype)
+        )
         self.grid = BucketGrid.for_platform(
             device.platform,
             max_rows=options.max_num_seqs,

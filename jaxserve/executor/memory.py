@@ -16,6 +16,7 @@ from jaxserve.models.config import DecoderConfig
 from jaxserve.step.buckets import BucketGrid
 from jaxserve.weights.abstract import placed_params
 from jaxserve.weights.packed import Packer
+from jaxserve.weights.stored_schemes import Schemes
 
 _COUNTED_PAGES = 2  # of the cache whose bytes are counted: one page of it is a half
 
@@ -25,8 +26,10 @@ def device_bytes(tree: Any) -> int:
     return sum(math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
-def count_bytes(decoder: DecoderConfig, mesh: Mesh, config: EngineConfig, dtype: str, kv_dtype: str) -> DeviceBytes:
-    """What one device will hold, to the byte.
+def count_bytes(
+    decoder: DecoderConfig, mesh: Mesh, config: EngineConfig, dtype: str, kv_dtype: str, stored: Schemes = ()
+) -> DeviceBytes:
+    """What one device will hold, to the byte; `stored` as in ExecutorOptions.
 
     Raises ConfigError for a decoder that cannot be divided over the mesh, and for matrices that cannot be quantized as asked.
     """
@@ -44,8 +47,9 @@ def count_bytes(decoder: DecoderConfig, mesh: Mesh, config: EngineConfig, dtype:
     )
     state = abstract_state(decoder, mesh, shape)
     cache = device_bytes(state.forward.kv_pages)
+    packer = Packer(decoder, mesh, config.model.quantization, stored)
     return DeviceBytes(
-        weights=device_bytes(Packer(decoder, mesh, config.model.quantization).shapes(placed_params(decoder, mesh, dtype))),
+        weights=device_bytes(packer.shapes(placed_params(decoder, mesh, dtype))),
         state=device_bytes(state) - cache,
         page=cache // _COUNTED_PAGES,
     )

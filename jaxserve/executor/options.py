@@ -8,6 +8,7 @@ from pathlib import Path
 from jaxserve.config.fields import EngineConfig, Quantization
 from jaxserve.config.kernels import AUTOMATIC, Kernels, check_kernels
 from jaxserve.config.resolve import ResolvedConfig
+from jaxserve.weights.stored_schemes import Schemes
 from pallas_kernels import grouped_matmul, kv_write, ragged_paged_attention
 
 
@@ -18,6 +19,7 @@ class ExecutorOptions:
     Attributes:
         kernels: what computes the layers.
         quantization: what matrices are rounded to.
+        stored: in which schemes the checkpoint has parameters that may be held so.
         max_drafts: that a row may have in a step.
         first_alone: be ready when a few steps are compiled that hold every plan.
         strict: a compilation inside a step is an error.
@@ -34,6 +36,7 @@ class ExecutorOptions:
     kv_dtype: str
     kernels: Kernels = AUTOMATIC
     quantization: Quantization = "none"
+    stored: Schemes = ()
     max_drafts: int = 0
     first_alone: bool = False
     strict: bool = False
@@ -41,7 +44,7 @@ class ExecutorOptions:
     autotune_results: Path | None = None
 
     @classmethod
-    def of(cls, config: EngineConfig, resolved: ResolvedConfig, kernels: Kernels) -> ExecutorOptions:
+    def of(cls, config: EngineConfig, resolved: ResolvedConfig, kernels: Kernels, stored: Schemes = ()) -> ExecutorOptions:
         tuned = config.compile.autotune_results
         return cls(
             max_num_seqs=config.scheduler.max_num_seqs,
@@ -53,6 +56,7 @@ class ExecutorOptions:
             kv_dtype=resolved.kv_dtype,
             kernels=kernels,
             quantization=config.model.quantization,
+            stored=stored,
             first_alone=resolved.compile_first,
             strict=config.compile.late_compiles == "raise",
             swap_slots=resolved.swap_slots,

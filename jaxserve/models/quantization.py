@@ -127,7 +127,7 @@ def _gptq(fields: HfFields) -> GPTQ:
         raise fields.unsupported("checkpoint_format", f"supported are {', '.join(_GPTQ_FORMATS)}, not Marlin's")
     if (fields.hf.get("pack_dtype") or "int32") != "int32":
         raise fields.unsupported("pack_dtype", "supported is int32")
-    return GPTQ(bits, _group_size(fields), 1 if _GPTQ_FORMATS[stored] else 0)
+    return GPTQ(bits, _group_size(fields), 1 if _GPTQ_FORMATS[stored] else 0, fields.flag("desc_act", False))
 
 
 def _group_size(fields: HfFields) -> int | None:

@@ -47,11 +47,13 @@ class GPTQ:
         bits: of a number.
         group_size: inputs of a group; None for all of them.
         zero_offset: what is added to a stored zero point: 1 in the first format, whose writers took 1 away.
+        ordered: whether inputs may belong to groups in any order (desc_act).
     """
 
     bits: int
     group_size: int | None
     zero_offset: Literal[0, 1]
+    ordered: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,11 +19,20 @@ def stored_format(directory: Path) -> Literal["safetensors", "orbax"]:
 
     Raises CheckpointError: there are none.
     """
-    if any((directory / name).is_file() for name in (SINGLE, INDEX)):
+    if _has_safetensors(directory):
         return "safetensors"
     if find_orbax(directory) is not None:
         return "orbax"
     raise CheckpointError(f"{directory} has neither {SINGLE} nor {INDEX} nor an Orbax checkpoint", param="model")
+
+
+def has_weights(directory: Path) -> bool:
+    """Whether a directory has weights in either format."""
+    return _has_safetensors(directory) or find_orbax(directory) is not None
+
+
+def _has_safetensors(directory: Path) -> bool:
+    return any((directory / name).is_file() for name in (SINGLE, INDEX))
 
 
 def open_checkpoint(directory: Path, load_format: StoredFormat) -> Checkpoint:

@@ -29,7 +29,7 @@ from jaxserve.weights.packing import Index, read_block
 from jaxserve.weights.panels import read_panels
 from jaxserve.weights.quantized.layout import Dequantized, Layout
 from jaxserve.weights.recheck import BlockSums, bounds_of
-from pallas_kernels.matmul import Matrix, Weight
+from pallas_kernels.matmul import CodePanels, Matrix, Panels, Weight
 
 READERS = 4
 """Parameters read at a time: enough to keep a disk busy while others are transposed and cast, few enough to bound host memory."""
@@ -99,13 +99,14 @@ def _quantization(directory: Path) -> Quantization | None:
     return quantization_from_hf(read_hf_config(directory)) if (directory / "config.json").is_file() else None
 
 
-def _read(job: TensorRead, tensors: Tensors, packer: Packer | None, sums: BlockSums | None) -> Weight:
+def _read(job: TensorRead, tensors: Dequantized, packer: Packer | None, sums: BlockSums | None) -> Weight:
     plain = jax.ShapeDtypeStruct(job.shape, job.dtype, sharding=job.sharding)
     target = None if packer is None else packer.matrix(job.rule.path, plain)
     if target is None:
         return _read_plain(job, tensors, sums)
-    if target.layout.name == "panels":
-        held = _read_panels(job, tensors, target)
+    if isinstance(target.layout, Panels | CodePanels):
+        assert packer is not None
+        held = _read_panels(job, tensors, target, packer.holds_stored(job.rule.path, plain))
     else:
         stored = job if target.scales is None else job._replace(dtype="float32")
         held = pack_as(target, _read_plain(stored, tensors, None))
@@ -133,10 +134,10 @@ def _read_plain(job: TensorRead, tensors: Tensors, sums: BlockSums | None) -> ja
     return array
 
 
-def _read_panels(job: TensorRead, tensors: Tensors, target: Matrix) -> Matrix:
-    """One matrix, arranged and perhaps rounded by the host on its way to the one device."""
+def _read_panels(job: TensorRead, tensors: Dequantized, target: Matrix, stored: bool) -> Matrix:
+    """One matrix, arranged and perhaps rounded by the host on its way to the one device, or `stored` as it is held."""
     with np.errstate(over="ignore", invalid="ignore"):  # told below, by the tensor's name
-        read = read_panels(tensors, job.rule, target)
+        read = read_panels(tensors, job.rule, target, tensors if stored else None)
     last = jax.tree.leaves(read)[-1]  # scales, if it is rounded
     if not is_finite(last):
         raise not_finite_error(tensors, job.rule, last.dtype.name)

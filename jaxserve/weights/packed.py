@@ -15,8 +15,9 @@ from jaxserve.errors import ConfigError
 from jaxserve.models.binding import Params, param_products, param_shardings
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.parameter import Product
-from pallas_kernels.matmul import Layout, Matrix, Panels, Rows, Weight, pack, packed_shape, why_plain
-from pallas_kernels.quantization import SCHEMES, Scheme
+from jaxserve.weights.stored_schemes import Schemes
+from pallas_kernels.matmul import CodePanels, Layout, Matrix, Panels, Rows, Weight, pack, packed_shape, why_plain
+from pallas_kernels.quantization import SCHEMES, FourBit, Scheme
 from pallas_kernels.registry import Target
 
 
@@ -28,13 +29,15 @@ class Packer:
 
     Args:
         quantization: what matrices are rounded to.
+        stored: how the checkpoint has some of them: held so where native kernels read them, and nothing else was asked for.
 
     The methods raise ConfigError where what was to be quantized cannot be: in a dtype that the scheme is not for, and on a single
     CPU device without native kernels, which is faster with matrices as they are.
     """
 
-    def __init__(self, config: DecoderConfig, mesh: Mesh, quantization: Quantization = "none") -> None:
+    def __init__(self, config: DecoderConfig, mesh: Mesh, quantization: Quantization = "none", stored: Schemes = ()) -> None:
         self._quantization = quantization
+        self._stored = dict(stored) if quantization == "none" else {}
         self._mesh = mesh
         self._target = Target.of(mesh.devices.flat[0])
         self._products = param_products(config)
@@ -45,7 +48,7 @@ class Packer:
         product = self._products.get(path)
         if product is None:
             return None
-        scheme = SCHEMES["none" if product.looked_up else self._quantization]
+        scheme = self._scheme(path, product, leaf)
         layout = self._layout(product, leaf, scheme)
         if (layout.name, scheme.name) == ("plain", "none"):
             return None
@@ -58,9 +61,27 @@ class Packer:
         )
         return matrix
 
+    def holds_stored(self, path: tuple[str, ...], leaf: Any) -> bool:
+        """Whether a parameter is held as the checkpoint has it."""
+        scheme = self._stored.get(path)
+        single = self._mesh.devices.size == 1
+        return scheme is not None and single and why_plain(leaf.dtype, self._target, scheme.name) is None
+
+    def _scheme(self, path: tuple[str, ...], product: Product, leaf: Any) -> Scheme:
+        if product.looked_up:
+            return SCHEMES["none"]
+        if self.holds_stored(path, leaf):
+            return self._stored[path]
+        return SCHEMES[self._quantization].fitted(leaf.shape, product.inputs) or SCHEMES["none"]
+
     def _layout(self, product: Product, leaf: Any, scheme: Scheme) -> Layout:
         if (single := self._mesh.devices.size == 1) and (reason := why_plain(leaf.dtype, self._target, scheme.name)) is None:
-            return Rows(product.inputs) if product.looked_up else Panels(product.inputs, leaf.shape)
+            if product.looked_up:
+                return Rows(product.inputs)
+            panels = CodePanels if isinstance(scheme, FourBit) else Panels
+            return panels(product.inputs, leaf.shape)
+        if scheme.native_only:
+            raise _cannot(scheme, "one CPU device, whose native kernels read it")
         if scheme.name != "none" and single and self._target.platform == "cpu":
             raise _cannot(scheme, f"native kernels: {reason}")
         if leaf.dtype.name not in scheme.dtypes:

@@ -2,50 +2,86 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import jax
 import numpy as np
 
-from jaxserve.models.rules import WeightRule
+from jaxserve.models.rules import Source, WeightRule
 from jaxserve.weights.bits import convert
 from jaxserve.weights.checkpoint import Block, Tensors, whole
 from jaxserve.weights.packing import aligned_zeros, read_rows
+from jaxserve.weights.quantized.layout import Dequantized
+from jaxserve.weights.stored_schemes import as_scheme
 from jaxserve.weights.transpose import put_transposed
-from pallas_kernels.matmul import Matrix
+from pallas_kernels.matmul import CodePanels, Matrix
 from pallas_kernels.matmul.layouts import BLOCK
+from pallas_kernels.quantization import Scheme
 
 _WORD = np.dtype(np.uint32)
 """Has the inputs that a panel keeps side by side: stored rows have them side by side, too."""
 
 
-def read_panels(checkpoint: Tensors, rule: WeightRule, target: Matrix) -> Matrix:
+Parts = tuple[Block, tuple[Block, ...]]
+"""Of some rows of a source, as a scheme has them: values [R, inputs], and each array of its scales, [groups, R] or [R]."""
+
+
+def read_panels(checkpoint: Tensors, rule: WeightRule, target: Matrix, stored: Dequantized | None = None) -> Matrix:
     """A whole matrix, rounded from the stored numbers in float32 if it is rounded.
 
     Args:
         checkpoint: where the rule's tensors are.
         rule: what the parameter is made from: matrices [out, in], packed in any way for one device.
-        target: shapes and dtypes of what is wanted, in panels; of a scheme whose scales are none, or one array [*outputs].
+        target: shapes and dtypes of what is wanted, in panels.
+        stored: where numbers are had that are in the target's scheme already; None for a matrix that is rounded here, or not.
 
     Returns:
         The target with arrays of the host; zeros where the parameter is padded. A scale is not finite if a number of its output
         is not.
     """
     parts: list[Block] = [aligned_zeros(part.shape, part.dtype) for part in jax.tree.leaves(target)]
-    rounds = target.scales is not None
-    if rounds:
-        parts[1][...] = target.scheme.quantize(np.zeros((1, 1)), (1,), np)[1]
+    if target.scales is not None and stored is None:
+        for part, scales in zip(
+            parts[1:], jax.tree.leaves(_rounded(np.zeros((1, target.inputs)), target.scheme)[1]), strict=True
+        ):
+            part[...] = scales.reshape(-1, *[1] * (part.ndim - 1))
     column = 0
     for source in rule.sources:
-        for first, rows in read_rows(checkpoint, source, whole(source.shape)):
-            together = BLOCK if rounds else len(rows)  # few enough that what comes between stays in a core's cache
-            for start in range(0, len(rows), together):
-                strip, at = rows[start : start + together], column + first + start
-                if rounds:
-                    numbers = convert(strip, parts[1].dtype)
-                    strip, parts[1].reshape(-1)[at : at + len(strip)] = target.scheme.quantize(numbers, (1,), np)
-                _put(parts[0], strip, at, target.outputs)
+        for first, (values, scales) in _strips(checkpoint, source, target, stored):
+            at, count = column + first, len(values)
+            for part, strip in zip(parts[1:], scales, strict=True):
+                part.reshape(-1, target.outputs)[:, at : at + count] = strip.reshape(-1, count)
+            _put(parts[0], _words(values) if isinstance(target.layout, CodePanels) else values, at, target.outputs)
         column += source.shape[0]
     read: Matrix = jax.tree.unflatten(jax.tree.structure(target), parts)
     return read
+
+
+def _strips(checkpoint: Tensors, source: Source, target: Matrix, stored: Dequantized | None) -> Iterator[tuple[int, Parts]]:
+    """A source's rows, a few at a time: how many came before, and the next."""
+    if stored is not None:
+        outputs, inputs = source.shape
+        for row in range(0, outputs, BLOCK):
+            bounds = (source.first_row + row, source.first_row + min(row + BLOCK, outputs)), (0, inputs)
+            yield row, as_scheme(stored.coded(source.name, bounds), target.scheme)
+        return
+    for first, rows in read_rows(checkpoint, source, whole(source.shape)):
+        if target.scales is None:
+            yield first, (rows, ())
+            continue
+        for start in range(0, len(rows), BLOCK):  # few enough that what comes between stays in a core's cache
+            yield first + start, _rounded(convert(rows[start : start + BLOCK], np.dtype(np.float32)), target.scheme)
+
+
+def _rounded(numbers: Block, scheme: Scheme) -> Parts:
+    values, scales = scheme.quantize(numbers, (1,), np)
+    return values, tuple(jax.tree.leaves(scales))
+
+
+def _words(codes: Block) -> Block:
+    """Codes of 4 bits [R, inputs] as words uint32[R, inputs / 8]."""
+    pairs = codes[:, 0::2] | codes[:, 1::2] << np.uint8(4)
+    return np.ascontiguousarray(pairs).view("<u4")
 
 
 def _put(out: Block, rows: Block, column: int, outputs: int) -> None:

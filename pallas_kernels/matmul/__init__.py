@@ -2,11 +2,12 @@
 
 from pallas_kernels.matmul.api import matmul, why_plain
 from pallas_kernels.matmul.implementations import NAMES
-from pallas_kernels.matmul.layouts import Layout, Panels, Rows
+from pallas_kernels.matmul.layouts import CodePanels, Layout, Panels, Rows
 from pallas_kernels.matmul.matrix import Matrix, Weight, as_matrix, counted, pack, packed_shape, skips_padding
 
 __all__ = [
     "NAMES",
+    "CodePanels",
     "Layout",
     "Matrix",
     "Panels",

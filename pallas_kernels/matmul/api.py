@@ -47,8 +47,9 @@ def matmul(
     if 0 in (problem.rows, problem.inputs, problem.outputs):
         raise ValueError(f"no axis may be empty, got x {list(x.shape)} and {problem.outputs} outputs")
     checks.require_dtype("x", x, checks.FLOAT_DTYPES)
-    if matrix.dtype != matrix.scheme.value_dtype(x.dtype):
-        raise TypeError(f"the matrix must be {matrix.scheme.value_dtype(x.dtype).name} like x, got {matrix.dtype.name}")
+    expected = matrix.layout.arranged_dtype(matrix.scheme.value_dtype(x.dtype))
+    if matrix.dtype != expected:
+        raise TypeError(f"the matrix must be {expected.name} like x, got {matrix.dtype.name}")
     if not matrix.layout.native and implementation is None:
         return xla.matmul(x, matrix, summed)  # alone reads what lies plain
     if target is None and matrix.layout.native:
@@ -58,5 +59,7 @@ def matmul(
 
 def why_plain(dtype: jnp.dtype, target: Target, scheme: str = "none") -> str | None:
     """Say why matrices of a dtype are better not packed for a device, or None if they are better packed."""
-    problem = MatmulProblem(rows=1, inputs=1, outputs=1, dtype=dtype, layout="panels", scheme=scheme)
+    problem = MatmulProblem(
+        rows=1, inputs=1, outputs=1, dtype=dtype, layout="code panels" if scheme == "int4" else "panels", scheme=scheme
+    )
     return native.runs_on(target) or cpu_native.supports(problem)

@@ -11,10 +11,12 @@ import jax.numpy as jnp
 from pallas_kernels import native
 from pallas_kernels.matmul.matrix import Matrix
 from pallas_kernels.matmul.problem import MatmulProblem
-from pallas_kernels.quantization import outputs_of
+from pallas_kernels.quantization import FourBit, outputs_of
 
-LIMITS = "packed matrices of bfloat16, float32 or int8"
-SCHEMES: Mapping[str, tuple[str, ...]] = MappingProxyType({"panels": ("none", "int8"), "rows": ("none",)})
+LIMITS = "packed matrices of bfloat16, float32, int8 or codes of 4 bits"
+SCHEMES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {"panels": ("none", "int8"), "rows": ("none",), "code panels": ("int4",)}
+)
 """By layout."""
 
 
@@ -23,7 +25,7 @@ def supports(problem: MatmulProblem) -> str | None:
         return "the matrix must be packed"
     if problem.scheme not in SCHEMES[problem.layout]:
         return f"{problem.layout} must be of {' or '.join(SCHEMES[problem.layout])}, not {problem.scheme}"
-    if problem.dtype not in (jnp.bfloat16, jnp.float32):
+    if problem.dtype not in (jnp.bfloat16, jnp.float32) and problem.scheme != FourBit.name:
         return f"rows and matrix must be bfloat16 or float32, not {problem.dtype.name}"
     return None
 
@@ -41,11 +43,30 @@ def matmul(x: jax.Array, matrix: Matrix, instruction_set: str = "best") -> jax.A
             that too. "best" takes the first there is of avx512bf16, avx512, avx2.
     """
     rows = x.shape[0]
+    if isinstance(matrix.scheme, FourBit):
+        return _four_bit(x, matrix, matrix.scheme, instruction_set)
     multiply = jax.ffi.ffi_call(native.target_name("Matmul"), jax.ShapeDtypeStruct((rows, matrix.outputs), jnp.float32))
     used = jnp.int32(rows) if matrix.used_rows is None else matrix.used_rows
     scales = jnp.zeros(0, jnp.float32) if matrix.scales is None else matrix.scales.reshape(-1)
     panels = matrix.layout.name == "panels"
     product: jax.Array = multiply(
         x.reshape(rows, -1), matrix.values, scales, used, panels=panels, instruction_set=instruction_set
+    )
+    return product.reshape(rows, *outputs_of(matrix.shape, matrix.layout.inputs))
+
+
+def _four_bit(x: jax.Array, matrix: Matrix, scheme: FourBit, instruction_set: str) -> jax.Array:
+    """All in float32, whatever the rows' dtype: that is what looking a code up gives."""
+    rows, outputs = x.shape[0], matrix.outputs
+    scales, zeros = matrix.scales if scheme.zeros else (*matrix.scales, jnp.zeros((0, outputs), jnp.float32))
+    multiply = jax.ffi.ffi_call(native.target_name("MatmulFourBit"), jax.ShapeDtypeStruct((rows, outputs), jnp.float32))
+    product: jax.Array = multiply(
+        x.reshape(rows, -1).astype(jnp.float32),
+        matrix.values,
+        scheme.table(),
+        scales.reshape(-1, outputs),
+        zeros.reshape(-1, outputs),
+        jnp.int32(rows) if matrix.used_rows is None else matrix.used_rows,
+        instruction_set=instruction_set,
     )
     return product.reshape(rows, *outputs_of(matrix.shape, matrix.layout.inputs))

@@ -41,6 +41,10 @@ class Layout:
         """The inverse."""
         return arranged
 
+    def arranged_dtype(self, dtype: jnp.dtype) -> jnp.dtype:
+        """Of values of this dtype."""
+        return dtype
+
     def arrange(self, values: jax.Array) -> jax.Array:
         """Values in the parameter's shape as the layout has them."""
         return values
@@ -86,6 +90,48 @@ class Panels(Layout):
     def restore(self, values: jax.Array) -> jax.Array:
         split = len(self.inputs)
         return _unpack(values, prod(self.shape[:split]), prod(self.shape[split:])).reshape(self.shape)
+
+
+CODES = 8  # of 4 bits in a word
+
+
+@dataclass(frozen=True, slots=True)
+class CodePanels(Layout):
+    """Codes of 4 bits, eight neighbouring inputs in a word of 32 bits, the first in its lowest ones; words lie in panels.
+
+    Attributes:
+        shape: of the parameter, whose first dimensions are inputs, a multiple of 8 in all.
+    """
+
+    shape: tuple[int, ...]
+    name: ClassVar[str] = "code panels"
+    native: ClassVar[bool] = True
+
+    def arranged_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        return (prod(shape) // CODES,)
+
+    def restored_shape(self, arranged: tuple[int, ...]) -> tuple[int, ...]:
+        return self.shape
+
+    def arranged_dtype(self, dtype: jnp.dtype) -> jnp.dtype:
+        return jnp.dtype("uint32")
+
+    def arrange(self, values: jax.Array) -> jax.Array:
+        split = len(self.inputs)
+        codes = values.reshape(prod(self.shape[:split]) // CODES, CODES, -1).astype(jnp.uint32)
+        words = jnp.bitwise_or.reduce(codes << _places()[None, :, None], axis=1)
+        arranged: jax.Array = _pack(words, 1)
+        return arranged
+
+    def restore(self, values: jax.Array) -> jax.Array:
+        split = len(self.inputs)
+        words = _unpack(values, prod(self.shape[:split]) // CODES, prod(self.shape[split:]))
+        return (words[:, None] >> _places()[None, :, None] & 15).astype(jnp.uint8).reshape(self.shape)
+
+
+def _places() -> jax.Array:
+    """Where the codes of a word begin."""
+    return jnp.arange(0, 4 * CODES, 4, dtype=jnp.uint32)
 
 
 @partial(jax.jit, static_argnames="split")

@@ -101,7 +101,9 @@ def _quantize(parameter: jax.Array, inputs: Axes, scheme: Scheme) -> tuple[jax.A
 
 def packed_shape(parameter: Any, layout: Layout, scheme: Scheme = Scheme()) -> Matrix:  # noqa: B008
     """What `pack` makes of a parameter of which only shape and dtype are known: with a jax.ShapeDtypeStruct at every leaf."""
-    values: Any = jax.ShapeDtypeStruct(layout.arranged_shape(parameter.shape), scheme.value_dtype(parameter.dtype))
+    values: Any = jax.ShapeDtypeStruct(
+        layout.arranged_shape(parameter.shape), layout.arranged_dtype(scheme.value_dtype(parameter.dtype))
+    )
     return Matrix(values, scheme.scale_shapes(parameter.shape, layout.inputs), layout, scheme)
 
 

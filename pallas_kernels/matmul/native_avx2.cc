@@ -1,6 +1,7 @@
 // AVX2 with fused multiply-add.
 #include <immintrin.h>
 
+#include "pallas_kernels/matmul/native_four_bit.h"
 #include "pallas_kernels/matmul/native_int8.h"
 
 namespace jaxserve::matmul {
@@ -51,6 +52,18 @@ struct Float32 : Avx2 {
   static void Widen(Words quads, Words (&words)[4]) {
     words[0] = Number<0>(quads), words[1] = Number<1>(quads), words[2] = Number<2>(quads), words[3] = Number<3>(quads);
   }
+  struct Table {
+    Sums lower, upper;
+  };
+  static Table ReadTable(const float* numbers) { return {Read(numbers), Read(numbers + 8)}; }
+  template <int I>
+  static Words LookUp(const Table& table, Words eights) {  // by the lowest 3 bits, twice, and the fourth chooses
+    const Words code = _mm256_srli_epi32(eights, 4 * I);
+    const Sums lower = _mm256_permutevar8x32_ps(table.lower, code), upper = _mm256_permutevar8x32_ps(table.upper, code);
+    return AsWords(_mm256_blendv_ps(lower, upper, _mm256_castsi256_ps(_mm256_slli_epi32(code, 28))));
+  }
+  static Words AsWords(Sums sums) { return _mm256_castps_si256(sums); }
+  static Words Minus(Words words, Sums sums) { return AsWords(_mm256_sub_ps(_mm256_castsi256_ps(words), sums)); }
 };
 
 struct Bfloat16 : Avx2 {
@@ -74,6 +87,6 @@ struct Bfloat16 : Avx2 {
 }  // namespace
 
 const Kernels kAvx2 = {Panels<Bfloat16>, Panels<Float32>, Rows<Bfloat16>,       Rows<Float32>,
-                       Plain<Bfloat16>,  Plain<Float32>,  Int8Panels<Bfloat16>, Int8Panels<Float32>};
+                       Plain<Bfloat16>,  Plain<Float32>,  Int8Panels<Bfloat16>, Int8Panels<Float32>, FourBitPanels<Float32>};
 
 }  // namespace jaxserve::matmul

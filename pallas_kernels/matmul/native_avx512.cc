@@ -1,5 +1,6 @@
 // AVX-512 without instructions for bfloat16.
 #include "pallas_kernels/matmul/native_avx512.h"
+#include "pallas_kernels/matmul/native_four_bit.h"
 
 namespace jaxserve::matmul {
 namespace {
@@ -13,6 +14,14 @@ struct Float32 : Avx512 {
   static void Widen(Words quads, Words (&words)[4]) {
     words[0] = Number<0>(quads), words[1] = Number<1>(quads), words[2] = Number<2>(quads), words[3] = Number<3>(quads);
   }
+  using Table = Sums;
+  static Table ReadTable(const float* numbers) { return Read(numbers); }
+  template <int I>
+  static Words LookUp(Table table, Words eights) {  // by the lowest 4 bits
+    return _mm512_castps_si512(_mm512_permutexvar_ps(_mm512_srli_epi32(eights, 4 * I), table));
+  }
+  static Words AsWords(Sums sums) { return _mm512_castps_si512(sums); }
+  static Words Minus(Words words, Sums sums) { return AsWords(_mm512_sub_ps(_mm512_castsi512_ps(words), sums)); }
 };
 
 struct Bfloat16 : Avx512 {
@@ -36,6 +45,6 @@ struct Bfloat16 : Avx512 {
 }  // namespace
 
 const Kernels kAvx512 = {Panels<Bfloat16>, Panels<Float32>, Rows<Bfloat16>,       Rows<Float32>,
-                         Plain<Bfloat16>,  Plain<Float32>,  Int8Panels<Bfloat16>, Int8Panels<Float32>};
+                         Plain<Bfloat16>,  Plain<Float32>,  Int8Panels<Bfloat16>, Int8Panels<Float32>, FourBitPanels<Float32>};
 
 }  // namespace jaxserve::matmul

@@ -34,7 +34,9 @@ struct Bfloat16 : Avx512 {
   static void Widen(Words quads, Words (&words)[2]) {  // half the time of converting numbers: looked up by magnitude
     const Words magnitudes = _mm512_abs_epi8(quads), lower = LookUp(kBytes.lower, magnitudes);
     const Words signs = _mm512_and_si512(quads, _mm512_set1_epi8(-128));
-    const Words upper = _mm512_or_si512(LookUp(kBytes.upper, magnitudes), signs);
+    Words upper = _mm512_or_si512(LookUp(kBytes.upper, magnitudes), signs);
+    // The one magnitude that the table lacks has the index of 0, as its lower byte is; its upper one is 0xC3.
+    upper = _mm512_mask_set1_epi8(upper, _mm512_cmpeq_epi8_mask(quads, _mm512_set1_epi8(-128)), static_cast<char>(0xC3));
     words[0] = _mm512_permutex2var_epi8(lower, Load(kBytes.first), upper);
     words[1] = _mm512_permutex2var_epi8(lower, Load(kBytes.second), upper);
   }
@@ -43,6 +45,6 @@ struct Bfloat16 : Avx512 {
 }  // namespace
 
 const Kernels kAvx512Bf16 = {Panels<Bfloat16>, kAvx512.panels_float32, Rows<Bfloat16>,       kAvx512.rows_float32,
-                             Plain<Bfloat16>,  kAvx512.plain_float32,  Int8Panels<Bfloat16>, kAvx512.int8_float32};
+                             Plain<Bfloat16>,  kAvx512.plain_float32,  Int8Panels<Bfloat16>, kAvx512.int8_float32, kAvx512.four_bit};
 
 }  // namespace jaxserve::matmul

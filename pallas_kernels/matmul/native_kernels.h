@@ -24,12 +24,28 @@ struct Product {
   const float* scales = nullptr;  // [outputs]; of an int8 matrix
 };
 
+// y[rows, outputs] = x[rows, inputs] times a matrix of 4-bit codes, all in float32: a code stands for (table[code] - zero) * scale.
+//
+// Words of 32 bits lie in panels of kBlock outputs as [inputs / 8, outputs], where a word is eight neighbouring inputs, the first in
+// its lowest bits. `group` inputs share a scale and a zero: inputs is a multiple of it, and it is one of 8.
+struct FourBitProduct {
+  const float* x;
+  const uint32_t* words;
+  float* y;
+  int64_t rows, inputs, outputs, group;
+  const float* table;   // [16]
+  const float* scales;  // [inputs / group, outputs]
+  const float* zeros;   // the same, or null if all are 0
+};
+
 // Computes all rows of the outputs from kBlock * block on, kBlock of them or what there is; of a plain matrix kWide.
 using Compute = void (*)(const Product& product, int64_t block);
+using ComputeFourBit = void (*)(const FourBitProduct& product, int64_t block);
 
 struct Kernels {
   Compute panels_bfloat16, panels_float32, rows_bfloat16, rows_float32, plain_bfloat16, plain_float32;
   Compute int8_bfloat16, int8_float32;  // panels of int8; x is what the name ends with
+  ComputeFourBit four_bit;
 };
 
 extern const Kernels kPortable;

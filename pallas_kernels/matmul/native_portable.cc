@@ -1,4 +1,5 @@
 // Every other CPU: arrays that compilers turn into what vectors there are.
+#include "pallas_kernels/matmul/native_four_bit.h"
 #include "pallas_kernels/matmul/native_int8.h"
 
 namespace jaxserve::matmul {
@@ -59,6 +60,19 @@ struct Float32 : Portable {
   static void Widen(Words quads, Words (&words)[4]) {
     words[0] = Number<0>(quads), words[1] = Number<1>(quads), words[2] = Number<2>(quads), words[3] = Number<3>(quads);
   }
+  using Table = const float*;
+  static Table ReadTable(const float* numbers) { return numbers; }
+  template <int I>
+  static Words LookUp(Table table, Words eights) {
+    Sums numbers;
+    for (int i = 0; i < kLanes; ++i) numbers.lane[i] = table[eights.lane[i] >> (4 * I) & 15];
+    return AsWords(numbers);
+  }
+  static Words AsWords(const Sums& sums) { return Load(&sums); }
+  static Words Minus(Words words, Sums sums) {
+    for (int i = 0; i < kLanes; ++i) sums.lane[i] = AsFloat(words.lane[i]) - sums.lane[i];
+    return AsWords(sums);
+  }
 };
 
 struct Bfloat16 : Portable {  // the first of two numbers is in the lower half: little-endian
@@ -83,6 +97,6 @@ struct Bfloat16 : Portable {  // the first of two numbers is in the lower half: 
 }  // namespace
 
 const Kernels kPortable = {Panels<Bfloat16>, Panels<Float32>, Rows<Bfloat16>,       Rows<Float32>,
-                           Plain<Bfloat16>,  Plain<Float32>,  Int8Panels<Bfloat16>, Int8Panels<Float32>};
+                           Plain<Bfloat16>,  Plain<Float32>,  Int8Panels<Bfloat16>, Int8Panels<Float32>, FourBitPanels<Float32>};
 
 }  // namespace jaxserve::matmul

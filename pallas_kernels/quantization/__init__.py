@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from pallas_kernels.quantization.four_bit import FourBit
 from pallas_kernels.quantization.int8 import Int8
 from pallas_kernels.quantization.scheme import Axes, Scheme, outputs_of
 
-SCHEMES: Mapping[str, Scheme] = MappingProxyType({scheme.name: scheme for scheme in (Scheme(), Int8())})
+SCHEMES: Mapping[str, Scheme] = MappingProxyType({scheme.name: scheme for scheme in (Scheme(), Int8(), FourBit())})
 
-__all__ = ["SCHEMES", "Axes", "Scheme", "outputs_of"]
+__all__ = ["SCHEMES", "Axes", "FourBit", "Int8", "Scheme", "outputs_of"]

@@ -27,10 +27,16 @@ class Scheme:
     Attributes:
         name: as users write it.
         dtypes: of the activations that it is exact enough for, by name.
+        native_only: whether native kernels for CPUs alone read it: of one device, which has the whole matrix.
     """
 
     name: ClassVar[str] = "none"
     dtypes: ClassVar[tuple[str, ...]] = ("bfloat16", "float16", "float32")
+    native_only: ClassVar[bool] = False
+
+    def fitted(self, shape: tuple[int, ...], inputs: Axes) -> Scheme | None:
+        """The scheme for a parameter of this shape; None for one that is left as it is."""
+        return self
 
     def value_dtype(self, dtype: jnp.dtype) -> jnp.dtype:
         """The dtype of the values of a matrix that had this one."""

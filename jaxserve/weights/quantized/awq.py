@@ -7,8 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from jaxserve.weights.checkpoint import Block, Bounds, Tensors
-from jaxserve.weights.quantized.numbers import UNSIGNED, dequantize, unpack
+from jaxserve.weights.quantized.numbers import UNSIGNED, Coded, unpack
 from jaxserve.weights.quantized.scales import Scales
+from pallas_kernels.matmul.layouts import CODES
+from pallas_kernels.quantization import FourBit, Scheme
 
 BITS = 4
 EACH = 8  # outputs in a word
@@ -37,11 +39,21 @@ class AWQMatrix:
 
     def read(self, tensors: Tensors, bounds: Bounds) -> Block:
         """See `QuantizedTensor`."""
+        return self.coded(tensors, bounds).dequantized(self.dtype)
+
+    @property
+    def scheme(self) -> Scheme | None:
+        """See `CodedTensor`."""
+        group = self.scales.block[1]
+        return FourBit("int4", group, zeros=True) if group % CODES == 0 and self.shape[1] % group == 0 else None
+
+    def coded(self, tensors: Tensors, bounds: Bounds) -> Coded:
+        """See `CodedTensor`."""
         outputs, (left, right) = bounds
         size = self.scales.block[1]
         zeros = self._numbers(tensors, self.zeros, (left // size, -(-right // size)), outputs).astype(np.float32)
         codes = self._numbers(tensors, self.name, (left, right), outputs)
-        return dequantize(codes, UNSIGNED, self.scales.read(tensors, bounds)._replace(zeros=zeros), self.dtype)
+        return Coded(codes, UNSIGNED, self.scales.read(tensors, bounds)._replace(zeros=zeros))
 
     @staticmethod
     def _numbers(tensors: Tensors, name: str, rows: tuple[int, int], outputs: tuple[int, int]) -> Block:

@@ -116,7 +116,9 @@ def _gptq(stored: Stored, module: str, method: GPTQ, dtype: str) -> PackedMatrix
         stored.require_like(group_of, words, ((matrix[1],),), ("int32", "int64"))
     parts = frozenset({words, zeros, scale}) | ordered
     group = group_of if ordered else None
-    return PackedMatrix(words, matrix, method.bits, True, scales, zeros, method.zero_offset, group, None, dtype, parts)
+    return PackedMatrix(
+        words, matrix, method.bits, True, scales, zeros, method.zero_offset, group, method.ordered, None, dtype, parts
+    )
 
 
 def _modelopt(stored: Stored, dtype: str) -> Found:
@@ -197,4 +199,4 @@ def _packed(stored: Stored, module: _Module, dtype: str) -> PackedMatrix:
         stored.require_like(logical, words, ((2,),), ("int32", "int64"))
     points, order, shape = (name if name in there else None for name in (zeros, group_of, logical))
     parts = there | {words, scale}
-    return PackedMatrix(words, matrix, module.group.bits, False, scales, points, 0, order, shape, dtype, parts)
+    return PackedMatrix(words, matrix, module.group.bits, False, scales, points, 0, order, order is not None, shape, dtype, parts)

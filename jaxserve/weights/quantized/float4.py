@@ -8,9 +8,10 @@ import numpy as np
 
 from jaxserve.errors import CheckpointError
 from jaxserve.weights.checkpoint import Block, Bounds, Tensors, whole
-from jaxserve.weights.quantized.numbers import FP4, dequantize, unpack
+from jaxserve.weights.quantized.numbers import FP4, Coded, unpack
 from jaxserve.weights.quantized.scales import Scales
 from jaxserve.weights.quantized.stored import Shape
+from pallas_kernels.quantization import FourBit, Scheme
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +58,19 @@ class Float4Matrix:
 
     def read(self, tensors: Tensors, bounds: Bounds) -> Block:
         """See `QuantizedTensor`."""
+        return self.coded(tensors, bounds).dequantized(self.dtype)
+
+    @property
+    def scheme(self) -> Scheme | None:
+        """See `CodedTensor`."""
+        group = self.scales.block[1]
+        return FourBit("fp4", group) if self.shape[1] % group == 0 else None
+
+    def coded(self, tensors: Tensors, bounds: Bounds) -> Coded:
+        """See `CodedTensor`."""
         outputs, (left, right) = bounds
         stored = tensors.read(self.name, (outputs, (left // 2, -(-right // 2))))
         factors = self.scales.read(tensors, bounds)
         if self.scale is not None:
             factors = factors._replace(scales=factors.scales * self.scale.read(tensors))
-        return dequantize(unpack(stored, 4)[:, left % 2 :][:, : right - left], FP4, factors, self.dtype)
+        return Coded(unpack(stored, 4)[:, left % 2 :][:, : right - left], FP4, factors)

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from jaxserve.models.quantization_methods import Quantization
 from jaxserve.weights.checkpoint import Block, Bounds, Tensors
 from jaxserve.weights.quantized.find import find, unread
-from jaxserve.weights.quantized.stored import QuantizedTensor, Shape, Stored
+from jaxserve.weights.quantized.numbers import Coded
+from jaxserve.weights.quantized.stored import CodedTensor, QuantizedTensor, Shape, Stored
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,3 +63,9 @@ class Dequantized:
         block = tensor.read(self._stored, bounds)
         self._latest = (wanted, block)
         return block
+
+    def coded(self, name: str, bounds: Bounds) -> Coded:
+        """A block of a matrix as it is stored, whose scheme is not None."""
+        tensor = self._quantized[name]
+        assert isinstance(tensor, CodedTensor)
+        return tensor.coded(self._stored, bounds)

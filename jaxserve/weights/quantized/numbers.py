@@ -36,6 +36,22 @@ class Factors(NamedTuple):
     columns: Indices
 
 
+class Coded(NamedTuple):
+    """A block [O, I] as it is stored.
+
+    Attributes:
+        codes: uint8, or the bits of int8 and FP8.
+        meaning: the number that each code stands for.
+    """
+
+    codes: npt.NDArray[np.uint8]
+    meaning: Block
+    factors: Factors
+
+    def dequantized(self, dtype: str) -> Block:
+        return dequantize(self.codes, self.meaning, self.factors, dtype)
+
+
 def unpack(packed: Block, count: int) -> npt.NDArray[np.uint8]:
     """The whole numbers of `count` bits (2, 4 or 8) in words or bytes [..., W], the lowest bits first."""
     octets = np.ascontiguousarray(packed).view(np.uint8)

@@ -8,10 +8,12 @@ import numpy as np
 
 from jaxserve.errors import CheckpointError
 from jaxserve.weights.checkpoint import Block, Bounds, Tensors
-from jaxserve.weights.quantized.numbers import UNSIGNED, Factors, Indices, dequantize, unpack
+from jaxserve.weights.quantized.numbers import UNSIGNED, Coded, Factors, Indices, unpack
 from jaxserve.weights.quantized.scales import Scales
+from pallas_kernels.matmul.layouts import CODES
+from pallas_kernels.quantization import FourBit, Scheme
 
-WORD = 32
+FOUR, WORD = 4, 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,7 @@ class PackedMatrix:
         zeros: name of the zero points; None if all are the middle of the numbers.
         zero_offset: added to each stored zero point.
         group_of: name of the group of each input; None if groups follow one another.
+        ordered: whether those groups may be in another order.
         logical: name of a tensor that has the shape, too.
         dtype: name of the dtype it is dequantized to.
         parts: see `QuantizedTensor`.
@@ -41,14 +44,26 @@ class PackedMatrix:
     zeros: str | None
     zero_offset: int
     group_of: str | None
+    ordered: bool
     logical: str | None
     dtype: str
     parts: frozenset[str]
 
     def read(self, tensors: Tensors, bounds: Bounds) -> Block:
         """See `QuantizedTensor`."""
+        return self.coded(tensors, bounds).dequantized(self.dtype)
+
+    @property
+    def scheme(self) -> Scheme | None:
+        """See `CodedTensor`: groups of inputs that follow one another."""
+        outputs, group = self.scales.block
+        fits = self.bits == FOUR and outputs == 1 and group % CODES == 0 and self.shape[1] % group == 0
+        return FourBit("int4", group, self.zeros is not None) if fits and not self.ordered else None
+
+    def coded(self, tensors: Tensors, bounds: Bounds) -> Coded:
+        """See `CodedTensor`."""
         self._check_shape(tensors)
-        return dequantize(self._codes(tensors, bounds), UNSIGNED, self._factors(tensors, bounds), self.dtype)
+        return Coded(self._codes(tensors, bounds), UNSIGNED, self._factors(tensors, bounds))
 
     def _codes(self, tensors: Tensors, bounds: Bounds) -> Block:
         outputs, (left, right) = bounds
@@ -90,6 +105,8 @@ class PackedMatrix:
             raise CheckpointError(
                 f"{name} names groups from {groups.min()} to {groups.max()}, and there are {count}", param="model"
             )
+        if not self.ordered and (groups != np.arange(*inputs) // self.scales.block[1]).any():
+            raise CheckpointError(f"{name} has an order of its own, and desc_act is false", param="model")
         return groups
 
     def _check_shape(self, tensors: Tensors) -> None:

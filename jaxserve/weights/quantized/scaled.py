@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from jaxserve.weights.checkpoint import Block, Bounds, Tensors
-from jaxserve.weights.quantized.numbers import FP8, INT8, dequantize
+from jaxserve.weights.quantized.numbers import FP8, INT8, Coded
 from jaxserve.weights.quantized.scales import Scales
+from pallas_kernels.quantization import Int8, Scheme
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +36,18 @@ class ScaledMatrix:
 
     def read(self, tensors: Tensors, bounds: Bounds) -> Block:
         """See `QuantizedTensor`."""
+        return self.coded(tensors, bounds).dequantized(self.dtype)
+
+    @property
+    def scheme(self) -> Scheme | None:
+        """See `CodedTensor`: int8 without zero points, with a factor for all inputs of an output."""
+        fits = self.stored == "int8" and self.zeros is None and self.scales.block[1] >= self.shape[1]
+        return Int8() if fits else None
+
+    def coded(self, tensors: Tensors, bounds: Bounds) -> Coded:
+        """See `CodedTensor`."""
         factors = self.scales.read(tensors, bounds)
         if self.zeros is not None:
             factors = factors._replace(zeros=self.scales.grid(tensors, self.zeros, bounds).astype(np.float32))
         codes = np.ascontiguousarray(tensors.read(self.name, bounds)).view(np.uint8)
-        return dequantize(codes, FP8 if self.stored == "float8_e4m3fn" else INT8, factors, self.dtype)
+        return Coded(codes, FP8 if self.stored == "float8_e4m3fn" else INT8, factors)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from jaxserve.errors import CheckpointError
 from jaxserve.weights.checkpoint import Block, Bounds, Tensors
+from jaxserve.weights.quantized.numbers import Coded
+from pallas_kernels.quantization import Scheme
 
 Shape = tuple[int, ...]
 
@@ -30,6 +32,20 @@ class QuantizedTensor(Protocol):
 
     def read(self, tensors: Tensors, bounds: Bounds) -> Block:
         """The dequantized block between the bounds."""
+        ...
+
+
+@runtime_checkable
+class CodedTensor(QuantizedTensor, Protocol):
+    """One whose codes and factors can be had as they are."""
+
+    @property
+    def scheme(self) -> Scheme | None:
+        """In which it can be held; None for none that there is."""
+        ...
+
+    def coded(self, tensors: Tensors, bounds: Bounds) -> Coded:
+        """The block between the bounds, not dequantized."""
         ...
 
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pallas_kernels.matmul import Panels, Rows, matmul, pack
+from pallas_kernels.matmul import CodePanels, Panels, Rows, matmul, pack
 from pallas_kernels.parity.cases import MATMUL_CASES, MATMUL_DTYPES
 from pallas_kernels.parity.gate import check_matmul
 from pallas_kernels.quantization import SCHEMES
@@ -34,13 +34,18 @@ class MatmulSuite:
             supported = dtype in self.dtypes and case.layout in self.layouts
             assert result.verdict == ("pass" if supported else "unsupported"), result
 
-    @pytest.mark.parametrize(("layout", "scheme"), [("panels", "none"), ("rows", "none"), ("panels", "int8")])
+    @pytest.mark.parametrize(
+        ("layout", "scheme"), [("panels", "none"), ("rows", "none"), ("panels", "int8"), ("code panels", "int4")]
+    )
     def test_other_rows_do_not_matter(self, layout, scheme):
         """A row's result is the same, bit by bit, whatever the other rows hold."""
         rng = np.random.default_rng(1)
-        x = rng.standard_normal((11, 45)).astype(np.float32)
+        inputs = 64 if scheme == "int4" else 45
+        x = rng.standard_normal((11, inputs)).astype(np.float32)
         alone = np.where((np.arange(11) == 6)[:, None], x, np.nan)
-        plain = jnp.asarray(rng.standard_normal((70, 45) if layout == "rows" else (45, 70)), jnp.float32)
-        matrix = pack(plain, Rows((1,)) if layout == "rows" else Panels((0,), plain.shape), SCHEMES[scheme])
+        plain = jnp.asarray(rng.standard_normal((70, inputs) if layout == "rows" else (inputs, 70)), jnp.float32)
+        columns = CodePanels if layout == "code panels" else Panels
+        held = SCHEMES[scheme].fitted(plain.shape, (0,)) or SCHEMES["none"]
+        matrix = pack(plain, Rows((1,)) if layout == "rows" else columns((0,), plain.shape), held)
         call = compiled(self.implementation)
         np.testing.assert_array_equal(np.asarray(call(alone, matrix))[6], np.asarray(call(x, matrix))[6])

@@ -14,7 +14,7 @@ import pytest
 from pallas_kernels.grouped_matmul import cpu_native as grouped_native
 from pallas_kernels.grouped_matmul import reference as grouped_reference
 from pallas_kernels.kv_write import kv_write
-from pallas_kernels.matmul import Panels, counted, cpu_native, pack
+from pallas_kernels.matmul import CodePanels, Panels, counted, cpu_native, pack
 from pallas_kernels.parity.cases import ATTENTION_CASES, GROUPED_CASES, MATMUL_CASES
 from pallas_kernels.parity.gate import TOLERANCE, packed_matrix
 from pallas_kernels.quantization import SCHEMES
@@ -48,12 +48,12 @@ class TestMatmul(MatmulSuite):
             got = np.asarray(jax.jit(partial(cpu_native.matmul, instruction_set=name))(x, matrix))
             np.testing.assert_allclose(got, want, rtol=0, atol=TOLERANCE["float32"].max_abs, err_msg=name)
 
-    @pytest.mark.parametrize(("scheme", "inputs"), [("none", 70), ("int8", 2100)])
+    @pytest.mark.parametrize(("scheme", "inputs"), [("none", 70), ("int8", 2100), ("int4", 2176)])
     def test_a_row_does_not_depend_on_how_many_there_are(self, scheme, inputs):
         rng = np.random.default_rng(0)
         x = jnp.asarray(rng.standard_normal((17, inputs)), jnp.bfloat16)
         plain = jnp.asarray(rng.standard_normal((inputs, 90)), jnp.bfloat16)
-        matrix = pack(plain, Panels((0,), plain.shape), SCHEMES[scheme])
+        matrix = pack(plain, (CodePanels if scheme == "int4" else Panels)((0,), plain.shape), SCHEMES[scheme])
         whole = np.asarray(cpu_native.matmul(x, matrix))
         for rows in range(1, 17):
             np.testing.assert_array_equal(np.asarray(cpu_native.matmul(x[:rows], matrix)), whole[:rows])

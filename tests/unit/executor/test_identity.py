@@ -15,6 +15,7 @@ from jaxserve.executor.options import ExecutorOptions
 from jaxserve.models.config import Experts, RopeConfig, Routing
 from jaxserve.models.registry import decoder_config
 from pallas_kernels import native
+from pallas_kernels.quantization import SCHEMES
 from sharding import make_mesh
 from tests.support.families import hf_config
 
@@ -37,6 +38,7 @@ OTHER: dict[str, Any] = {
     "dtype": "bfloat16",
     "kv_dtype": "bfloat16",
     "quantization": "int8",
+    "stored": ((("layers", "0", "attention", "qkv"), SCHEMES["int8"]),),
     "max_drafts": 2,
     "kernels": Kernels(attention=(LayerRange("xla", 0, None),)),
 }
@@ -61,7 +63,7 @@ SHAPING = [item.name for item in fields(ExecutorOptions) if item.name not in SHA
 
 @pytest.mark.parametrize("name", SHAPING)
 def test_every_option_that_shapes_programs_counts(name):
-    if name == "quantization" and native.missing() is not None:
+    if name in ("quantization", "stored") and native.missing() is not None:
         pytest.skip(f"NOT CHECKED: native kernels: {native.missing()}")
     assert changed(identify(), identify(options=replace(OPTIONS, **{name: OTHER[name]}))) == {name}
 

@@ -11,33 +11,56 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.sharding import NamedSharding, PartitionSpec
 
-from pallas_kernels.matmul import Layout, Panels, Rows, as_matrix, counted, matmul, pack, packed_shape, skips_padding
-from pallas_kernels.quantization import SCHEMES
+from pallas_kernels.matmul import (
+    CodePanels,
+    Layout,
+    Matrix,
+    Panels,
+    Rows,
+    as_matrix,
+    counted,
+    matmul,
+    pack,
+    packed_shape,
+    skips_padding,
+)
+from pallas_kernels.quantization import SCHEMES, FourBit
+from pallas_kernels.quantization.four_bit import NUMBERS
 from sharding import make_mesh, partition_spec
 from tests.support.schemes import Groups
 
 KNOWN = [*SCHEMES.values(), Groups()]
-EVERY = pytest.mark.parametrize("scheme", KNOWN, ids=lambda scheme: scheme.name)
+DIVIDED = pytest.mark.parametrize(
+    "scheme", [scheme for scheme in KNOWN if not scheme.native_only], ids=lambda scheme: scheme.name
+)
 
 
-def layouts(shape, inputs):
+def layouts(shape, inputs, scheme):
     """A parameter's layouts: inputs that are the first dimensions, or the last."""
     first = inputs == tuple(range(len(inputs)))
+    if isinstance(scheme, FourBit):
+        return [Layout(inputs), *([CodePanels(inputs, shape)] if first else [])]
     return [Layout(inputs), *([Panels(inputs, shape)] if first else []), *([] if first else [Rows(inputs)])]
 
 
 SHAPES = [((6, 5), (0,)), ((70, 130), (0,)), ((4, 2, 66), (0,)), ((2, 6, 65), (0, 1)), ((131, 8), (1,))]
+SHAPES += [((256, 66), (0,)), ((3, 32, 5), (0, 1)), ((7, 64), (1,))]
+FITTED = [
+    pytest.param(fitted, shape, inputs, id=f"{scheme.name}-{'x'.join(map(str, shape))}")
+    for scheme in KNOWN
+    for shape, inputs in SHAPES
+    if (fitted := scheme.fitted(shape, inputs)) is not None and (scheme.name != "groups" or shape[inputs[-1]] % 2 == 0)
+]
 
 
-@EVERY
-@pytest.mark.parametrize(("shape", "inputs"), SHAPES)
+@pytest.mark.parametrize(("scheme", "shape", "inputs"), FITTED)
 @given(seed=st.integers(0, 2**31), size=st.sampled_from([1e-30, 1e-3, 1.0, 1e4]))
 @settings(max_examples=5, deadline=None)
 def test_numbers_come_back_as_near_as_the_scheme_says(scheme, shape, inputs, seed, size):
     """The same whatever the layout, and as numpy rounds them."""
     numbers = (np.random.default_rng(seed).standard_normal(shape) * size).astype(np.float32)
     values, scales = scheme.quantize(numbers, inputs, np)
-    for layout in layouts(shape, inputs):
+    for layout in layouts(shape, inputs, scheme):
         matrix, described = pack(jnp.asarray(numbers), layout, scheme), packed_shape(numbers, layout, scheme)
         assert matrix.shape == shape
         assert cast(Any, jax.tree.structure(matrix)) == jax.tree.structure(described)
@@ -50,21 +73,21 @@ def test_numbers_come_back_as_near_as_the_scheme_says(scheme, shape, inputs, see
         bound = {
             "none": 0.0,
             "int8": 0.5001 * np.maximum(np.abs(numbers).max(axis=inputs, keepdims=True) / 127, 2.0**-126),
+            "int4": np.abs(numbers).max(axis=inputs, keepdims=True) / 7.999,  # one side of a group has a step less
             "groups": np.ptp(numbers, axis=inputs, keepdims=True) / 29,
         }[scheme.name]
         assert (error <= bound).all()
         np.testing.assert_array_equal(matrix.take(jnp.asarray([1, 0])), np.asarray(matrix.plain())[[1, 0]])
 
 
-@EVERY
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize(("shape", "inputs"), SHAPES)
+@pytest.mark.parametrize(("scheme", "shape", "inputs"), FITTED)
 def test_products_are_those_of_the_numbers(scheme, shape, inputs, dtype):
     rng = np.random.default_rng(len(shape))
     row = [shape[axis] for axis in inputs]
     x = jnp.asarray(rng.integers(-4, 5, (3, *row)), dtype)  # exact in every dtype
     parameter = jnp.asarray(rng.standard_normal(shape), dtype)
-    for layout in layouts(shape, inputs):
+    for layout in layouts(shape, inputs, scheme):
         matrix = pack(parameter, layout, scheme)
         want = np.tensordot(np.asarray(x, np.float64), np.asarray(matrix.plain(), np.float64), (range(1, x.ndim), inputs))
         got = jax.jit(partial(matmul, implementation="xla"))(x, matrix)
@@ -74,7 +97,7 @@ def test_products_are_those_of_the_numbers(scheme, shape, inputs, dtype):
             np.testing.assert_allclose(jax.jit(matmul)(x, matrix), want, rtol=0, atol=1e-4)
 
 
-@EVERY
+@DIVIDED
 @pytest.mark.parametrize(
     ("shape", "inputs", "axes"),
     [((8, 4, 6), (0,), (None, "ffn", None)), ((4, 6, 8), (0, 1), ("ffn", None, None)), ((8, 12), (0,), (None, "vocab"))],
@@ -93,6 +116,33 @@ def test_plain_ones_are_divided_over_devices(scheme, shape, inputs, axes):
         columns = PartitionSpec(None, *partition_spec(axes)[1:])
         mapped = jax.shard_map(matmul, mesh=mesh, in_specs=(PartitionSpec(), specs), out_specs=columns)
         np.testing.assert_allclose(jax.jit(mapped)(x, divided), want, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("numbers", list(NUMBERS))
+@pytest.mark.parametrize("zeros", [False, True])
+@pytest.mark.parametrize("group", [8, 32, 512])
+def test_codes_of_four_bits_stand_for_number_less_zero_times_scale(numbers, zeros, group):
+    """However few rows there are, and in a last panel that is narrower; groups longer than what is added up at a time, too."""
+    rng = np.random.default_rng(group)
+    inputs, outputs = max(group, 64), 70
+    codes = rng.integers(0, 16, (inputs, outputs)).astype(np.uint8)
+    factors = [rng.standard_normal((inputs // group, outputs)).astype(np.float32) for _ in range(1 + zeros)]
+    each = [np.repeat(part, group, axis=0).astype(np.float64) for part in (*factors, *([] if zeros else [0 * factors[0]]))]
+    want = (np.array(NUMBERS[numbers])[codes] - each[1]) * each[0]
+    layout, scheme = CodePanels((0,), codes.shape), FourBit(numbers, group, zeros)
+    scales = tuple(jnp.asarray(part) for part in factors)
+    matrix = Matrix(layout.arrange(jnp.asarray(codes)), scales, layout, scheme)
+    np.testing.assert_array_equal(layout.restore(matrix.values), codes)
+    np.testing.assert_allclose(matrix.plain(), want, rtol=0, atol=1e-5)
+    for rows in (1, 4, 5, 13):
+        x = rng.integers(-4, 5, (rows, inputs)).astype(np.float32)
+        np.testing.assert_allclose(matmul(jnp.asarray(x), matrix), x @ want, rtol=0, atol=2e-3)
+
+
+def test_four_bits_of_another_kind_are_not_rounded_to():
+    for scheme in (FourBit("fp4"), FourBit(zeros=True)):
+        with pytest.raises(ValueError, match="others are read as they are stored"):
+            scheme.quantize(np.ones((128, 2), np.float32), (0,), np)
 
 
 def test_padding_is_skipped_by_native_layouts_alone():

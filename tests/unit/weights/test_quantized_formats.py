@@ -105,7 +105,7 @@ def test_gptq_is_number_less_zero_point_times_scale(bits, words, count, offset, 
     groups = rng.permutation(inputs) // group if ordered else np.arange(inputs) // group
     arrays = {f"up.{name}": array for name, array in packing.gptq(**parts, bits=bits, offset=offset).items()}
     stored = Stored(arrays | {"up.g_idx": groups.astype(np.int32)} if ordered else arrays)
-    tensors, layout = stored.dequantized(GPTQ(bits, group, offset))
+    tensors, layout = stored.dequantized(GPTQ(bits, group, offset, ordered))
     assert layout.shapes == {"up.weight": (outputs, inputs)}
     assert_any_block(data, tensors, "up.weight", meant_by(groups, **parts))
 

@@ -1,0 +1,243 @@
+"""Matrices of quantized checkpoints that keep their size: which, that they are the same numbers, and what they take."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from jaxserve.errors import CheckpointError, ConfigError
+from jaxserve.executor.memory import device_bytes
+from jaxserve.models.binding import Params, bind
+from jaxserve.models.checkpoint import read_hf_config
+from jaxserve.models.registry import decoder_config, weight_rules
+from jaxserve.weights.abstract import placed_params
+from jaxserve.weights.load import load_params
+from jaxserve.weights.packed import Packer
+from jaxserve.weights.recheck import BlockSums
+from jaxserve.weights.stored_schemes import stored_schemes
+from pallas_kernels import native
+from pallas_kernels.matmul import CodePanels, Matrix
+from pallas_kernels.native import load
+from pallas_kernels.quantization import FourBit, Int8
+from sharding import make_mesh
+from tests.golden.reading import DATA, dense_attend, read_golden
+from tests.support import packing
+from tests.support.guarded import found_by_guard
+
+pytestmark = pytest.mark.skipif(native.missing() is not None, reason=f"NOT CHECKED: native kernels: {native.missing()}")
+GROUP = 32
+LLAMA = {
+    "architectures": ["LlamaForCausalLM"],
+    "vocab_size": 31,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "tie_word_embeddings": False,
+}
+
+
+@dataclass(frozen=True)
+class Loaded:
+    params: Params
+    shapes: Params
+
+
+def is_matrix(leaf: Any) -> bool:
+    return isinstance(leaf, Matrix)
+
+
+def loaded(directory: Path, dtype: str = "float32", devices: int = 1, quantization: Any = "none", **more: Any) -> Loaded:
+    config, mesh = decoder_config(read_hf_config(directory)), make_mesh(devices)
+    packer = Packer(config, mesh, quantization, stored_schemes(directory, config, "auto"))
+    params = load_params(directory, config, mesh, dtype, packer=packer, **more)
+    return Loaded(params, packer.shapes(placed_params(config, mesh, dtype)))
+
+
+def plain(params: Params) -> Params:
+    shown: Params = jax.tree.map(lambda leaf: leaf.plain() if is_matrix(leaf) else leaf, params, is_leaf=is_matrix)
+    return shown
+
+
+def dequantized(directory: Path, dtype: str = "float32") -> Params:
+    return load_params(directory, decoder_config(read_hf_config(directory)), make_mesh(1), dtype)
+
+
+def schemes(params: Params) -> set[str]:
+    return {leaf.scheme.name for leaf in jax.tree.leaves(params, is_leaf=is_matrix) if is_matrix(leaf)}
+
+
+def write(directory: Path, method: dict[str, Any], quantized: Any) -> Path:
+    """A checkpoint whose projections are what `quantized` makes of a matrix: tensors by the end of their name."""
+    rng = np.random.default_rng(0)
+    stored: dict[str, np.ndarray] = {}
+    for source in (source for rule in weight_rules(decoder_config(LLAMA)) for source in rule.sources):
+        module = source.name.removesuffix(".weight")
+        if len(source.shape) == 2 and ".layers." in source.name:
+            stored |= {f"{module}.{name}": array for name, array in quantized(rng, *source.shape).items()}
+        else:
+            stored[source.name] = rng.normal(size=source.shape).astype(np.float32)
+    directory.mkdir()
+    save_file({name: np.ascontiguousarray(array) for name, array in stored.items()}, directory / "model.safetensors")
+    (directory / "config.json").write_text(json.dumps(LLAMA | {"quantization_config": method}))
+    return directory
+
+
+def whole_numbers(rng: np.random.Generator, outputs: int, inputs: int) -> dict[str, np.ndarray]:
+    zeros = rng.integers(1, 16, (outputs, inputs // GROUP))
+    scales = rng.uniform(0.01, 0.1, zeros.shape).astype(np.float16)
+    return {"numbers": rng.integers(0, 16, (outputs, inputs)), "zeros": zeros, "scales": scales}
+
+
+def awq(rng: np.random.Generator, outputs: int, inputs: int) -> dict[str, np.ndarray]:
+    return packing.awq(**whole_numbers(rng, outputs, inputs))
+
+
+def gptq(rng: np.random.Generator, outputs: int, inputs: int) -> dict[str, np.ndarray]:
+    order = {"g_idx": (np.arange(inputs) // GROUP).astype(np.int32)}
+    return packing.gptq(**whole_numbers(rng, outputs, inputs), bits=4, offset=1) | order
+
+
+def nvfp4(rng: np.random.Generator, outputs: int, inputs: int) -> dict[str, np.ndarray]:
+    return {
+        "weight": rng.integers(0, 256, (outputs, inputs // 2), np.uint8),
+        "weight_scale": rng.uniform(0.5, 2, (outputs, inputs // 16)).astype(ml_dtypes.float8_e4m3fn),
+        "weight_scale_2": np.float32(0.01).reshape(()),
+    }
+
+
+def int8(rng: np.random.Generator, outputs: int, inputs: int) -> dict[str, np.ndarray]:
+    """With the number that int8 rounding here never gives."""
+    numbers = rng.integers(-128, 128, (outputs, inputs)).astype(np.int8)
+    numbers[:, ::7] = -128
+    return {"weight": numbers, "weight_scale": rng.uniform(0.001, 0.01, (outputs, 1)).astype(np.float32)}
+
+
+GPTQ_METHOD = {"quant_method": "gptq", "bits": 4, "group_size": GROUP, "desc_act": False}
+INT8_GROUP = {"targets": ["Linear"], "weights": {"num_bits": 8, "type": "int", "strategy": "channel", "symmetric": True}}
+FORMATS: dict[str, tuple[dict[str, Any], Any, Any]] = {
+    "awq": ({"quant_method": "awq", "bits": 4, "group_size": GROUP}, awq, FourBit("int4", GROUP, zeros=True)),
+    "gptq": (GPTQ_METHOD, gptq, FourBit("int4", GROUP, zeros=True)),
+    "nvfp4": ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, nvfp4, FourBit("fp4", 16)),
+    "int8": (
+        {"quant_method": "compressed-tensors", "format": "int-quantized", "config_groups": {"group_0": INT8_GROUP}},
+        int8,
+        Int8(),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", list(FORMATS))
+def test_each_format_is_held_and_stands_for_the_same_numbers(tmp_path, name):
+    method, quantized, scheme = FORMATS[name]
+    directory = write(tmp_path / name, method, quantized)
+    held = loaded(directory)
+    matrices = [leaf for leaf in jax.tree.leaves(held.params, is_leaf=is_matrix) if is_matrix(leaf) and leaf.scales is not None]
+    assert len(matrices) == 4 * LLAMA["num_hidden_layers"]
+    assert {matrix.scheme for matrix in matrices} == {scheme}
+    jax.tree.map(np.testing.assert_array_equal, plain(held.params), dequantized(directory))
+    tokens = np.arange(7, dtype=np.int32)
+
+    def logits(params: Params) -> np.ndarray:
+        decoder = bind(decoder_config(LLAMA), params)
+        return np.asarray(decoder.logits(decoder.hidden(tokens, jnp.arange(len(tokens)), dense_attend)))
+
+    np.testing.assert_allclose(logits(held.params), logits(plain(held.params)), rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize(("name", "most"), [("llama-w4a16", 0.65), ("qwen2-int8", 0.75)])
+def test_memory_is_the_checkpoints(name, most):
+    """As much as the shapes say; in bfloat16, tables and norms are the rest of these tiny ones."""
+    held = loaded(DATA / name, "bfloat16")
+    assert device_bytes(held.params) == device_bytes(held.shapes)
+    assert device_bytes(held.params) < most * device_bytes(dequantized(DATA / name, "bfloat16"))
+    described: Any = jax.tree.structure(held.shapes)
+    assert described == jax.tree.structure(held.params)
+
+
+@pytest.mark.parametrize("name", ["llama-w4a16", "qwen2-int8"])
+def test_logits_are_transformers_own(name):
+    golden, config = read_golden(name), decoder_config(read_hf_config(DATA / name))
+    tokens = np.array(golden.prompts[golden.full_prompt], np.int32)
+    decoder = bind(config, loaded(DATA / name).params)
+    logits = decoder.logits(decoder.hidden(tokens, jnp.arange(len(tokens)), dense_attend))[:, : config.vocab_size]
+    np.testing.assert_allclose(logits, golden.full, rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize(("more", "held"), [({"devices": 2}, set()), ({"quantization": "int8"}, {"int8"})])
+def test_what_is_dequantized(more, held):
+    """On several devices; and where matrices are to be rounded to something else."""
+    params = loaded(DATA / "llama-w4a16", **more).params
+    assert schemes(params) - {"none"} == held
+
+
+def test_without_native_kernels_all_is_dequantized(monkeypatch):
+    monkeypatch.setattr(load, "missing", lambda: "the library is not built")
+    assert schemes(loaded(DATA / "llama-w4a16").params) == set()
+
+
+def test_gptq_groups_in_an_order_of_their_own_are_dequantized_or_refused(tmp_path):
+    def shuffled(rng: np.random.Generator, outputs: int, inputs: int) -> dict[str, np.ndarray]:
+        return gptq(rng, outputs, inputs) | {"g_idx": (np.arange(inputs)[::-1] // GROUP).astype(np.int32)}
+
+    directory = write(tmp_path / "ordered", GPTQ_METHOD | {"desc_act": True}, shuffled)
+    assert schemes(loaded(directory).params) == {"none"}
+    directory = write(tmp_path / "said not", GPTQ_METHOD, shuffled)
+    with pytest.raises(CheckpointError, match=r"q_proj.g_idx has an order of its own, and desc_act is false"):
+        loaded(directory)
+
+
+def test_factors_that_are_none_are_refused(tmp_path):
+    def broken(rng: np.random.Generator, outputs: int, inputs: int) -> dict[str, np.ndarray]:
+        tensors = awq(rng, outputs, inputs)
+        tensors["scales"][1, 5] = np.nan
+        return tensors
+
+    with pytest.raises(CheckpointError, match=r"q_proj.scales has 1 factors that are NaN, infinite or 0, .* block \[5, 1\]: nan"):
+        loaded(write(tmp_path / "awq", FORMATS["awq"][0], broken))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_four_bits_are_rounded_to_while_loading(dtype):
+    """Groups as long as divide the inputs, and as `pack` would round the same numbers; memory is what the shapes say."""
+    name = "llama-biases"
+    rounded = loaded(DATA / name, dtype, quantization="int4")
+    assert device_bytes(rounded.params) == device_bytes(rounded.shapes)
+    assert "int4" in schemes(rounded.params)
+    exact = dequantized(DATA / name, "float32")
+    for layer, parts in rounded.params["layers"].items():
+        for at, matrix in [(("attention", "qkv"), parts["attention"]["qkv"]), (("mlp", "gate_up"), parts["mlp"]["gate_up"])]:
+            numbers = exact["layers"][layer][at[0]][at[1]]
+            assert isinstance(matrix.layout, CodePanels)
+            values, scales = matrix.scheme.quantize(numbers, (0,))
+            np.testing.assert_array_equal(matrix.layout.restore(matrix.values), values)
+            np.testing.assert_allclose(matrix.scales[0], scales[0], rtol=1e-6)
+
+
+def test_four_bits_on_several_devices_are_refused():
+    with pytest.raises(ConfigError, match="quantization 'int4' needs one CPU device, whose native kernels read it") as caught:
+        loaded(DATA / "llama-biases", devices=2, quantization="int4")
+    assert caught.value.param == "quantization"
+
+
+def test_weights_that_are_no_numbers_are_refused_in_four_bits(tmp_path):
+    directory = write(tmp_path / "plain", {}, lambda rng, *shape: {"weight": np.full(shape, np.inf, np.float32)})
+    (directory / "config.json").write_text(json.dumps(LLAMA))
+    with pytest.raises(
+        CheckpointError, match=r"weights that are NaN or infinite: model.layers.0.self_attn.q_proj.weight has 4096"
+    ):
+        loaded(directory, quantization="int4")
+
+
+def test_held_weights_are_guarded():
+    sums = BlockSums()
+    params = loaded(DATA / "llama-w4a16", sums=sums).params
+    assert found_by_guard(params, sums) is None
