@@ -1,0 +1,110 @@
+"""Decode speed and memory of matrices in fewer bits beside bfloat16, in one run, in turns.
+
+    python -m benchmarks.quantized [--rows 1 8 16 32] [--repeats 3]
+
+Writes benchmarks/results/quantized.json and prints a table. Speeds are of the model of `benchmarks.llama150m` with dummy weights,
+the engine in this process; a row's decode speed is what is left after the prefill, as in `benchmarks.engine`. Weights are the bytes
+that a device holds of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import llama150m, machine
+from jaxserve import LLM, SamplingParams
+from jaxserve.types import TokensPrompt
+
+PROMPT, OUTPUT = 32, 128
+Quantization = Literal["none", "int8", "int4"]
+SCHEMES: tuple[Quantization, ...] = ("none", "int8", "int4")
+RESULTS = Path(__file__).parent / "results" / "quantized.json"
+
+
+class Engine:
+    """One whose matrices are rounded to a scheme."""
+
+    def __init__(self, directory: Path, quantization: Quantization, rows: int) -> None:
+        self._rng = np.random.default_rng(0)
+        self._llm = LLM(
+            model=str(directory),
+            load_format="dummy",
+            dtype="bfloat16",
+            quantization=quantization,
+            max_model_len=PROMPT + OUTPUT,
+            max_num_seqs=rows,
+            prefix_caching=False,
+        )
+
+    @property
+    def weight_bytes(self) -> int:
+        return self._llm.report.memory.weights
+
+    def seconds(self, rows: int, output: int) -> float:
+        """Wall time of `rows` random prompts with `output` tokens each."""
+        prompts: list[TokensPrompt] = [{"prompt_token_ids": self._rng.integers(3, 32000, PROMPT).tolist()} for _ in range(rows)]
+        start = time.perf_counter()
+        self._llm.generate(prompts, SamplingParams(temperature=0.0, max_tokens=output, ignore_eos=True))
+        return time.perf_counter() - start
+
+    def decode_speed(self, rows: int) -> float:
+        """Tokens a second."""
+        first = self.seconds(rows, 1)
+        return rows * (OUTPUT - 1) / (self.seconds(rows, OUTPUT) - first)
+
+
+def speeds(engines: dict[Quantization, Engine], rows: int, repeats: int) -> dict[Quantization, float]:
+    """Median decode speeds, measured in turns."""
+    for engine in engines.values():
+        engine.seconds(rows, 2)
+    found: dict[Quantization, list[float]] = {name: [] for name in engines}
+    for _ in range(repeats):
+        for name, engine in engines.items():
+            found[name].append(engine.decode_speed(rows))
+    return {name: machine.median(values) for name, values in found.items()}
+
+
+def main() -> None:
+    """Run and write the results."""
+    arguments = _arguments()
+    report: dict[str, Any] = {**machine.describe(), "command": machine.command("benchmarks.quantized")}
+    report |= {"model": "Llama 150M, dummy weights, bfloat16", "prompt": PROMPT, "output": OUTPUT}
+    with tempfile.TemporaryDirectory() as scratch:
+        directory = llama150m.write_config(Path(scratch) / "llama150m")
+        engines = {name: Engine(directory, name, max(arguments.rows)) for name in SCHEMES}
+        report["weights"] = {name: engine.weight_bytes for name, engine in engines.items()}
+        report["decode"] = {str(rows): speeds(engines, rows, arguments.repeats) for rows in arguments.rows}
+    RESULTS.write_text(json.dumps(report, indent=1) + "\n")
+    Console().print(table(report))
+
+
+def table(report: dict[str, Any]) -> Table:
+    """Tokens a second and bytes, and their ratios to bfloat16's."""
+    shown = Table(title=f"{report['model']}: decode, output tokens/s", title_justify="left")
+    for column in ("rows", *SCHEMES):
+        shown.add_column(column, justify="right")
+    for rows, found in report["decode"].items():
+        shown.add_row(rows, *(f"{found[name]:.1f} ({found[name] / found['none']:.2f}x)" for name in SCHEMES))
+    held = report["weights"]
+    shown.add_row("weights, MB", *(f"{held[name] / 1e6:.0f} ({held[name] / held['none']:.2f}x)" for name in SCHEMES))
+    return shown
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, nargs="+", default=[1, 8, 16, 32])
+    parser.add_argument("--repeats", type=int, default=3)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
