@@ -3,8 +3,8 @@
     python -m benchmarks.quantized [--rows 1 8 16 32] [--repeats 3]
 
 Writes benchmarks/results/quantized.json and prints a table. Speeds are of the model of `benchmarks.llama150m` with dummy weights,
-the engine in this process; a row's decode speed is what is left after the prefill, as in `benchmarks.engine`. Weights are the bytes
-that a device holds of them.
+the engine in this process; a row's decode speed is what is left after the prefill, as in `benchmarks.engine`. Weights are the
+bytes that a device holds of them.
 """
 
 from __future__ import annotations
