@@ -21,7 +21,7 @@ CPU_ITL_TARGET_MS = 400.0  # what a prompt of some hundred tokens takes on a few
 MAX_KEEPALIVE = 86_400  # seconds; gRPC counts milliseconds in 32 bits
 ServiceClassName = Literal["interactive_paid", "interactive_free", "batch"]
 DType = Literal["auto", "bfloat16", "float16", "float32"]
-Quantization = Literal["none", "int8", "int4"]
+Quantization = Literal["none", "int8", "w8a8", "int4"]
 
 
 def setting(default: Any, help: str, **extra: Any) -> Any:
@@ -43,7 +43,7 @@ class ModelConfig:
     dtype: DType = setting("auto", "dtype of weights, activations and KV cache; 'auto' takes the checkpoint's")
     quantization: Quantization = setting(
         "none",
-        "what matrices are rounded to while they are loaded: 'int8' with a scale an output, 'int4' with one for 128 inputs of it",
+        "what matrices are rounded to while they are loaded: 'int8' with a scale an output, 'w8a8' with activations rounded too, 'int4' with one for 128 inputs of it",
     )
     max_model_len: int | None = setting(None, "longest prompt plus output in tokens; the model's own limit by default")
     load_format: Literal["auto", "safetensors", "orbax", "dummy"] = setting(

@@ -37,11 +37,7 @@ ffi::Error Multiply(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer weigh
   const matmul::Compute compute = wide ? kernels.plain_float32 : kernels.plain_bfloat16;
   const int64_t blocks = (outputs + matmul::kWide - 1) / matmul::kWide, items = products.size() * blocks;
   const auto run = [&products, compute, blocks](int64_t item) { compute(products[item / blocks], item % blocks); };
-  if (row * inputs * outputs < kSmall) {
-    for (int64_t item = 0; item < items; ++item) run(item);
-  } else {
-    RunItems(pool, items, run);
-  }
+  RunWork(pool, row * inputs * outputs < kSmall, items, run);
   return ffi::Error::Success();
 }
 

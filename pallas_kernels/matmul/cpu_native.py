@@ -11,11 +11,12 @@ import jax.numpy as jnp
 from pallas_kernels import native
 from pallas_kernels.matmul.matrix import Matrix
 from pallas_kernels.matmul.problem import MatmulProblem
-from pallas_kernels.quantization import FourBit, outputs_of
+from pallas_kernels.quantization import W8A8, FourBit, outputs_of
+from pallas_kernels.quantization.w8a8 import round_rows
 
 LIMITS = "packed matrices of bfloat16, float32, int8 or codes of 4 bits"
 SCHEMES: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {"panels": ("none", "int8"), "rows": ("none",), "code panels": ("int4",)}
+    {"panels": ("none", "int8", "w8a8"), "rows": ("none",), "code panels": ("int4",)}
 )
 """By layout."""
 
@@ -45,12 +46,30 @@ def matmul(x: jax.Array, matrix: Matrix, instruction_set: str = "best") -> jax.A
     rows = x.shape[0]
     if isinstance(matrix.scheme, FourBit):
         return _four_bit(x, matrix, matrix.scheme, instruction_set)
+    if isinstance(matrix.scheme, W8A8):
+        return _w8a8(x, matrix, instruction_set)
     multiply = jax.ffi.ffi_call(native.target_name("Matmul"), jax.ShapeDtypeStruct((rows, matrix.outputs), jnp.float32))
     used = jnp.int32(rows) if matrix.used_rows is None else matrix.used_rows
     scales = jnp.zeros(0, jnp.float32) if matrix.scales is None else matrix.scales.reshape(-1)
     panels = matrix.layout.name == "panels"
     product: jax.Array = multiply(
         x.reshape(rows, -1), matrix.values, scales, used, panels=panels, instruction_set=instruction_set
+    )
+    return product.reshape(rows, *outputs_of(matrix.shape, matrix.layout.inputs))
+
+
+def _w8a8(x: jax.Array, matrix: Matrix, instruction_set: str) -> jax.Array:
+    """Rows are rounded by XLA; the kernel's are unsigned."""
+    rows = x.shape[0]
+    rounded, steps = round_rows(x.reshape(rows, -1))
+    multiply = jax.ffi.ffi_call(native.target_name("MatmulW8A8"), jax.ShapeDtypeStruct((rows, matrix.outputs), jnp.float32))
+    product: jax.Array = multiply(
+        (rounded.astype(jnp.int32) + 128).astype(jnp.uint8),
+        steps,
+        matrix.values,
+        matrix.scales.reshape(-1),
+        jnp.int32(rows) if matrix.used_rows is None else matrix.used_rows,
+        instruction_set=instruction_set,
     )
     return product.reshape(rows, *outputs_of(matrix.shape, matrix.layout.inputs))
 

@@ -55,11 +55,7 @@ ffi::Error Multiply(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer matri
     compute(product, block);
     Clear(product, block, rows);
   };
-  if (product.rows * product.inputs * product.outputs < kSmall) {
-    for (int64_t block = 0; block < blocks; ++block) run(block);
-  } else {
-    RunItems(pool, blocks, run);
-  }
+  RunWork(pool, product.rows * product.inputs * product.outputs < kSmall, blocks, run);
   return ffi::Error::Success();
 }
 

@@ -34,11 +34,7 @@ ffi::Error Multiply(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> x, ffi::Buffer<f
   const ComputeFourBit compute = Choose(instruction_set).four_bit;
   const int64_t blocks = (outputs + kBlock - 1) / kBlock;
   const auto run = [&product, compute](int64_t block) { compute(product, block); };
-  if (product.rows * inputs * outputs < kSmall) {
-    for (int64_t block = 0; block < blocks; ++block) run(block);
-  } else {
-    RunItems(pool, blocks, run);
-  }
+  RunWork(pool, product.rows * inputs * outputs < kSmall, blocks, run);
   return ffi::Error::Success();
 }
 

@@ -38,8 +38,20 @@ struct FourBitProduct {
   const float* zeros;   // the same, or null if all are 0
 };
 
+// y[rows, outputs] = x[rows, inputs] times panels of int8 as above, times a step for each row and a scale for each output. x is whole
+// numbers from -127 to 127 with 128 added; sums are exact. Inputs are 2^16 at most, for then no sum leaves an int32.
+struct W8A8Product {
+  const uint8_t* x;
+  const int8_t* matrix;
+  float* y;
+  int64_t rows, inputs, outputs;
+  const float* steps;   // [rows]
+  const float* scales;  // [outputs]
+};
+
 // Computes all rows of the outputs from kBlock * block on, kBlock of them or what there is; of a plain matrix kWide.
 using Compute = void (*)(const Product& product, int64_t block);
+using ComputeW8A8 = void (*)(const W8A8Product& product, int64_t block);
 using ComputeFourBit = void (*)(const FourBitProduct& product, int64_t block);
 
 struct Kernels {
@@ -48,6 +60,10 @@ struct Kernels {
   ComputeFourBit four_bit;
 };
 
+extern const ComputeW8A8 kPortableW8A8;
+#if defined(__x86_64__)
+extern const ComputeW8A8 kAvx512VnniW8A8;
+#endif
 extern const Kernels kPortable;
 #if defined(__x86_64__)
 extern const Kernels kAvx2, kAvx512, kAvx512Bf16;

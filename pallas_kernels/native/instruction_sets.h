@@ -13,6 +13,7 @@ inline bool MayUse(std::string_view name, std::string_view allowed) {
   const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
   if (name == "avx512") return avx512;
+  if (name == "avx512vnni") return avx512 && __builtin_cpu_supports("avx512vnni");
   if (name == "avx512bf16")
     return avx512 && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vbmi");
 #endif

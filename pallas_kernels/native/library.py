@@ -25,6 +25,7 @@ INSTRUCTION_SETS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "avx2": ("-mavx2", "-mfma"),
         "avx512": ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mfma"),
+        "avx512vnni": ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512vnni"),
         "avx512bf16": ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512bf16", "-mavx512vbmi", "-mfma"),
     }
 )

@@ -58,4 +58,11 @@ void RunItems(xla::ffi::ThreadPool& pool, int64_t items, Work work) {
     if (spins > 1000) std::this_thread::yield();  // its thread may be waiting for this core
 }
 
+// The same, all in this thread where the work is `small`: done sooner than another thread is awake.
+template <class Work>
+void RunWork(xla::ffi::ThreadPool& pool, bool small, int64_t items, const Work& work) {
+  if (!small) return RunItems(pool, items, work);
+  for (int64_t item = 0; item < items; ++item) work(item);
+}
+
 }  // namespace jaxserve
