@@ -25,8 +25,8 @@ from jaxserve import LLM, SamplingParams
 from jaxserve.types import TokensPrompt
 
 PROMPT, OUTPUT = 32, 128
-Quantization = Literal["none", "int8", "int4"]
-SCHEMES: tuple[Quantization, ...] = ("none", "int8", "int4")
+Quantization = Literal["none", "int8", "w8a8", "int4"]
+SCHEMES: tuple[Quantization, ...] = ("none", "int8", "w8a8", "int4")
 RESULTS = Path(__file__).parent / "results" / "quantized.json"
 
 

@@ -43,7 +43,8 @@ class ModelConfig:
     dtype: DType = setting("auto", "dtype of weights, activations and KV cache; 'auto' takes the checkpoint's")
     quantization: Quantization = setting(
         "none",
-        "what matrices are rounded to while they are loaded: 'int8' with a scale an output, 'w8a8' with activations rounded too, 'int4' with one for 128 inputs of it",
+        "what matrices are rounded to while they are loaded: 'int8' with a scale an output; 'w8a8', in which activations are"
+        " rounded too, a token at a time; 'int4' with a scale for 128 inputs of an output",
     )
     max_model_len: int | None = setting(None, "longest prompt plus output in tokens; the model's own limit by default")
     load_format: Literal["auto", "safetensors", "orbax", "dummy"] = setting(

@@ -15,7 +15,7 @@ from jax.sharding import Mesh
 
 from jaxserve.executor.gpu_options import compiler_options
 from jaxserve.executor.lowering import Lowering
-from jaxserve.weights.stored_schemes import Schemes
+from jaxserve.weights.stored_schemes import Schemes, held_schemes
 from pallas_kernels import native
 from pallas_kernels.matmul import Matrix
 from sharding import EXPERT
@@ -59,7 +59,7 @@ def identity(lowering: Lowering) -> Identity:
 
 def _held(lowering: Lowering) -> Schemes:
     """Parameters that are held as the checkpoint has them: few or none of those that could be, by device."""
-    stored = dict(lowering.options.stored) if lowering.options.quantization == "none" else {}
+    stored = held_schemes(lowering.options.stored, lowering.options.quantization)
     leaves = jax.tree.leaves_with_path(lowering.params, is_leaf=lambda leaf: isinstance(leaf, Matrix))
     named = ((tuple(str(key.key) for key in keys), leaf) for keys, leaf in leaves)
     return tuple((path, leaf.scheme) for path, leaf in named if isinstance(leaf, Matrix) and stored.get(path) == leaf.scheme)

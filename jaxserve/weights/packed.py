@@ -15,7 +15,7 @@ from jaxserve.errors import ConfigError
 from jaxserve.models.binding import Params, param_products, param_shardings
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.parameter import Product
-from jaxserve.weights.stored_schemes import Schemes
+from jaxserve.weights.stored_schemes import Schemes, held_schemes
 from pallas_kernels.matmul import CodePanels, Layout, Matrix, Panels, Rows, Weight, pack, packed_shape, why_plain
 from pallas_kernels.quantization import SCHEMES, FourBit, Scheme
 from pallas_kernels.registry import Target
@@ -29,7 +29,8 @@ class Packer:
 
     Args:
         quantization: what matrices are rounded to.
-        stored: how the checkpoint has some of them: held so where native kernels read them, and nothing else was asked for.
+        stored: how the checkpoint has some of them: held so where native kernels read them, and nothing
+            else was asked for.
 
     The methods raise ConfigError where what was to be quantized cannot be: in a dtype that the scheme is not for, and on a single
     CPU device without native kernels, which is faster with matrices as they are.
@@ -37,7 +38,7 @@ class Packer:
 
     def __init__(self, config: DecoderConfig, mesh: Mesh, quantization: Quantization = "none", stored: Schemes = ()) -> None:
         self._quantization = quantization
-        self._stored = dict(stored) if quantization == "none" else {}
+        self._stored = held_schemes(stored, quantization)
         self._mesh = mesh
         self._target = Target.of(mesh.devices.flat[0])
         self._products = param_products(config)

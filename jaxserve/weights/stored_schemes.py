@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
+from jaxserve.config.fields import Quantization
 from jaxserve.models.checkpoint import read_hf_config
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.quantization import quantization_from_hf
@@ -16,7 +18,7 @@ from jaxserve.weights.formats import LoadFormat, open_checkpoint
 from jaxserve.weights.quantized.layout import Layout
 from jaxserve.weights.quantized.numbers import Coded
 from jaxserve.weights.quantized.stored import CodedTensor
-from pallas_kernels.quantization import FourBit, Scheme
+from pallas_kernels.quantization import W8A8, FourBit, Int8, Scheme
 from pallas_kernels.quantization.four_bit import MIDDLE
 
 Schemes = tuple[tuple[tuple[str, ...], Scheme], ...]
@@ -50,6 +52,16 @@ def _source_scheme(source: Source, layout: Layout) -> Scheme | None:
     if not isinstance(tensor, CodedTensor) or source.expert is not None or source.transposed or source.row_step != 1:
         return None
     return tensor.scheme
+
+
+def held_schemes(stored: Schemes, quantization: Quantization) -> Mapping[tuple[str, ...], Scheme]:
+    """Of those that a checkpoint has, what may be held where matrices are to be rounded to `quantization`.
+
+    Without rounding, all; int8 serves w8a8, whose weights are the same. Anything else is rounded once more.
+    """
+    if quantization == W8A8.name:
+        return {path: W8A8() for path, scheme in stored if isinstance(scheme, Int8)}
+    return dict(stored) if quantization == "none" else {}
 
 
 def as_scheme(coded: Coded, scheme: Scheme) -> tuple[Block, tuple[Block, ...]]:

@@ -26,7 +26,7 @@ def supports(problem: MatmulProblem) -> str | None:
         return "the matrix must be packed"
     if problem.scheme not in SCHEMES[problem.layout]:
         return f"{problem.layout} must be of {' or '.join(SCHEMES[problem.layout])}, not {problem.scheme}"
-    if problem.dtype not in (jnp.bfloat16, jnp.float32) and problem.scheme != FourBit.name:
+    if problem.dtype not in (jnp.bfloat16, jnp.float32) and problem.scheme not in (FourBit.name, W8A8.name):
         return f"rows and matrix must be bfloat16 or float32, not {problem.dtype.name}"
     return None
 
@@ -40,8 +40,9 @@ def matmul(x: jax.Array, matrix: Matrix, instruction_set: str = "best") -> jax.A
     Args:
         x: [T, I].
         matrix: packed.
-        instruction_set: the only one to use, as native/library.py names it, or "portable" C++; what the CPU does not have becomes
-            that too. "best" takes the first there is of avx512bf16, avx512, avx2.
+        instruction_set: the only one to use, as native/library.py names it, or "portable" C++; what the CPU does not have, or the
+            scheme no kernel for, becomes that too. "best" takes the first there is of avx512bf16, avx512, avx2, and of w8a8
+            avx512vnni, avx2.
     """
     rows = x.shape[0]
     if isinstance(matrix.scheme, FourBit):

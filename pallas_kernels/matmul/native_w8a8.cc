@@ -17,6 +17,7 @@ constexpr int64_t kMostInputs = 1 << 16;  // of which no sum leaves an int32
 ComputeW8A8 ChooseW8A8(std::string_view instruction_set) {
 #if defined(__x86_64__)
   if (MayUse("avx512vnni", instruction_set)) return kAvx512VnniW8A8;
+  if (MayUse("avx2", instruction_set)) return kAvx2W8A8;
 #endif
   return kPortableW8A8;
 }

@@ -15,4 +15,4 @@ from pallas_kernels.quantization.w8a8 import W8A8
 
 SCHEMES: Mapping[str, Scheme] = MappingProxyType({scheme.name: scheme for scheme in (Scheme(), Int8(), W8A8(), FourBit())})
 
-__all__ = ["SCHEMES", "Axes", "W8A8", "FourBit", "Int8", "Scheme", "outputs_of"]
+__all__ = ["SCHEMES", "W8A8", "Axes", "FourBit", "Int8", "Scheme", "outputs_of"]

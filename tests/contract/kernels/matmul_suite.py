@@ -35,7 +35,8 @@ class MatmulSuite:
             assert result.verdict == ("pass" if supported else "unsupported"), result
 
     @pytest.mark.parametrize(
-        ("layout", "scheme"), [("panels", "none"), ("rows", "none"), ("panels", "int8"), ("code panels", "int4")]
+        ("layout", "scheme"),
+        [("panels", "none"), ("rows", "none"), ("panels", "int8"), ("panels", "w8a8"), ("code panels", "int4")],
     )
     def test_other_rows_do_not_matter(self, layout, scheme):
         """A row's result is the same, bit by bit, whatever the other rows hold."""

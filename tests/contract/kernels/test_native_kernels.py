@@ -48,7 +48,7 @@ class TestMatmul(MatmulSuite):
             got = np.asarray(jax.jit(partial(cpu_native.matmul, instruction_set=name))(x, matrix))
             np.testing.assert_allclose(got, want, rtol=0, atol=TOLERANCE["float32"].max_abs, err_msg=name)
 
-    @pytest.mark.parametrize(("scheme", "inputs"), [("none", 70), ("int8", 2100), ("int4", 2176)])
+    @pytest.mark.parametrize(("scheme", "inputs"), [("none", 70), ("int8", 2100), ("w8a8", 2102), ("int4", 2176)])
     def test_a_row_does_not_depend_on_how_many_there_are(self, scheme, inputs):
         rng = np.random.default_rng(0)
         x = jnp.asarray(rng.standard_normal((17, inputs)), jnp.bfloat16)
@@ -57,6 +57,24 @@ class TestMatmul(MatmulSuite):
         whole = np.asarray(cpu_native.matmul(x, matrix))
         for rows in range(1, 17):
             np.testing.assert_array_equal(np.asarray(cpu_native.matmul(x[:rows], matrix)), whole[:rows])
+
+    @pytest.mark.parametrize(("inputs", "outputs"), [(256, 192), (133, 70), (3, 64), (2052, 128)])
+    def test_whole_numbers_are_the_same_on_every_cpu(self, inputs, outputs):
+        """Bit by bit, with the largest numbers that there are, -128 among the weights; unused rows are 0."""
+        rng = np.random.default_rng(0)
+        plain = jnp.asarray(rng.standard_normal((inputs, outputs)), jnp.float32)
+        matrix = pack(plain, Panels((0,), plain.shape), SCHEMES["w8a8"])
+        numbers = rng.choice(np.array([-128, -127, -1, 0, 3, 127], np.int8), (inputs, outputs), p=[0.3, 0.1, 0.1, 0.1, 0.1, 0.3])
+        matrix = replace(matrix, values=matrix.layout.arrange(jnp.asarray(numbers)), used_rows=jnp.int32(13))
+        x = np.where(rng.random((17, inputs)) < 0.7, 127, rng.integers(-127, 128, (17, inputs))).astype(np.float32)
+        x[:, 0] = 127
+        sums = x.astype(np.int64) @ numbers.astype(np.int64)
+        want = sums * np.asarray(matrix.scales, np.float64)
+        want[13:] = 0
+        best = np.asarray(cpu_native.matmul(jnp.asarray(x), matrix))
+        np.testing.assert_allclose(best, want, rtol=1e-6)
+        for name in ("avx2", "portable"):
+            np.testing.assert_array_equal(np.asarray(cpu_native.matmul(jnp.asarray(x), matrix, name)), best, err_msg=name)
 
     @pytest.mark.parametrize("used", [-1, 4])
     def test_more_used_rows_than_there_are_are_refused(self, used):

@@ -24,7 +24,7 @@ from pallas_kernels.matmul import (
     packed_shape,
     skips_padding,
 )
-from pallas_kernels.quantization import SCHEMES, FourBit
+from pallas_kernels.quantization import SCHEMES, W8A8, FourBit
 from pallas_kernels.quantization.four_bit import NUMBERS
 from sharding import make_mesh, partition_spec
 from tests.support.schemes import Groups
@@ -73,6 +73,7 @@ def test_numbers_come_back_as_near_as_the_scheme_says(scheme, shape, inputs, see
         bound = {
             "none": 0.0,
             "int8": 0.5001 * np.maximum(np.abs(numbers).max(axis=inputs, keepdims=True) / 127, 2.0**-126),
+            "w8a8": 0.5001 * np.maximum(np.abs(numbers).max(axis=inputs, keepdims=True) / 127, 2.0**-126),
             "int4": np.abs(numbers).max(axis=inputs, keepdims=True) / 7.999,  # one side of a group has a step less
             "groups": np.ptp(numbers, axis=inputs, keepdims=True) / 29,
         }[scheme.name]
@@ -81,7 +82,7 @@ def test_numbers_come_back_as_near_as_the_scheme_says(scheme, shape, inputs, see
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize(("scheme", "shape", "inputs"), FITTED)
+@pytest.mark.parametrize(("scheme", "shape", "inputs"), [case for case in FITTED if case.values[0] != W8A8()])
 def test_products_are_those_of_the_numbers(scheme, shape, inputs, dtype):
     rng = np.random.default_rng(len(shape))
     row = [shape[axis] for axis in inputs]
@@ -95,6 +96,32 @@ def test_products_are_those_of_the_numbers(scheme, shape, inputs, dtype):
         np.testing.assert_allclose(got, want, rtol=0, atol=1e-4)
         if scheme.name != "groups":  # no native kernel knows it
             np.testing.assert_allclose(jax.jit(matmul)(x, matrix), want, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize(("shape", "inputs"), SHAPES)
+def test_rows_are_rounded_too_in_w8a8(shape, inputs, dtype):
+    """Products are those of whole numbers, each row's its own; rows of zeros and tiny ones are rows, too."""
+    rng = np.random.default_rng(0)
+    numbers = rng.standard_normal((5, *(shape[axis] for axis in inputs))).astype(np.float32)
+    numbers[1], numbers[2] = 0, numbers[2] * 1e-5
+    x = jnp.asarray(numbers, dtype)
+    exact = np.asarray(x, np.float32).reshape(5, -1)
+    steps = np.maximum(np.abs(exact).max(axis=1, keepdims=True) * np.float32(1 / 127), np.float32(2.0**-126))
+    whole = np.rint(exact / steps).reshape(x.shape).astype(np.int64)
+    for layout in layouts(shape, inputs, W8A8())[:2]:
+        matrix = pack(jnp.asarray(rng.standard_normal(shape), jnp.float32), layout, W8A8())
+        values = np.asarray(layout.restore(matrix.values), np.int64)
+        sums = np.tensordot(whole, values, (range(1, x.ndim), inputs))
+        want = sums * steps.reshape(5, *[1] * (sums.ndim - 1)).astype(np.float64) * np.asarray(matrix.scales, np.float64)
+        for implementation in ("xla", None):
+            got = np.asarray(jax.jit(partial(matmul, implementation=implementation))(x, matrix))
+            np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-7)
+
+
+def test_more_inputs_than_an_int32_sums_stay_as_they_are():
+    assert W8A8().fitted((1 << 16, 3), (0,)) == W8A8()
+    assert W8A8().fitted((3, 1 << 15, 3), (0, 1)) is None
 
 
 @DIVIDED

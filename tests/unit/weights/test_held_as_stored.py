@@ -172,7 +172,21 @@ def test_logits_are_transformers_own(name):
     np.testing.assert_allclose(logits, golden.full, rtol=0, atol=1e-3)
 
 
-@pytest.mark.parametrize(("more", "held"), [({"devices": 2}, set()), ({"quantization": "int8"}, {"int8"})])
+def test_int8_is_not_rounded_again_where_activations_are():
+    """The checkpoint's own numbers, multiplied by rounded rows."""
+    held, weights_only = loaded(DATA / "qwen2-int8", quantization="w8a8").params, loaded(DATA / "qwen2-int8").params
+    assert schemes(held) == {"none", "w8a8"}
+    jax.tree.map(np.testing.assert_array_equal, plain(held), plain(weights_only))
+    golden, config = read_golden("qwen2-int8"), decoder_config(read_hf_config(DATA / "qwen2-int8"))
+    tokens = jnp.asarray(golden.prompts[golden.full_prompt], jnp.int32)
+    decoder = bind(config, held)
+    logits = decoder.logits(decoder.hidden(tokens, jnp.arange(len(tokens)), dense_attend))[:, : config.vocab_size]
+    assert 0 < np.sqrt(np.mean((logits - golden.full) ** 2)) < 0.06 * np.std(golden.full)
+
+
+@pytest.mark.parametrize(
+    ("more", "held"), [({"devices": 2}, set()), ({"quantization": "int8"}, {"int8"}), ({"quantization": "w8a8"}, {"w8a8"})]
+)
 def test_what_is_dequantized(more, held):
     """On several devices; and where matrices are to be rounded to something else."""
     params = loaded(DATA / "llama-w4a16", **more).params
@@ -222,9 +236,10 @@ def test_four_bits_are_rounded_to_while_loading(dtype):
             np.testing.assert_allclose(matrix.scales[0], scales[0], rtol=1e-6)
 
 
-def test_four_bits_on_several_devices_are_refused():
-    with pytest.raises(ConfigError, match="quantization 'int4' needs one CPU device, whose native kernels read it") as caught:
-        loaded(DATA / "llama-biases", devices=2, quantization="int4")
+@pytest.mark.parametrize("name", ["int4", "w8a8"])
+def test_what_native_kernels_alone_read_is_refused_on_several_devices(name):
+    with pytest.raises(ConfigError, match=f"quantization '{name}' needs one CPU device, whose native kernels read it") as caught:
+        loaded(DATA / "llama-biases", devices=2, quantization=name)
     assert caught.value.param == "quantization"
 
 
