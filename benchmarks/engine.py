@@ -13,44 +13,18 @@ import argparse
 import json
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks import llama150m, machine
+from benchmarks.in_process import InProcess
 from benchmarks.peer import Peer
-from jaxserve import LLM, SamplingParams
-from jaxserve.types import TokensPrompt
 
 PROMPT, OUTPUT = 128, 128
 RESULTS = Path(__file__).parent / "results" / "engine.json"
-
-
-class Ours:
-    """jaxserve, in this process."""
-
-    def __init__(self, directory: Path, dtype: str, rows: int) -> None:
-        self._rng = np.random.default_rng(0)
-        self._llm = LLM(
-            model=str(directory),
-            load_format="dummy",
-            dtype=dtype,
-            max_model_len=PROMPT + OUTPUT,
-            max_num_seqs=rows,
-            prefix_caching=False,
-        )
-
-    def seconds(self, rows: int, output: int) -> float:
-        """Wall time of `rows` random prompts with `output` tokens each."""
-        prompts: list[TokensPrompt] = [{"prompt_token_ids": self._rng.integers(3, 32000, PROMPT).tolist()} for _ in range(rows)]
-        params = SamplingParams(temperature=0.0, max_tokens=output, ignore_eos=True)
-        start = time.perf_counter()
-        self._llm.generate(prompts, params)
-        return time.perf_counter() - start
 
 
 class Transformers:
@@ -69,7 +43,7 @@ class Transformers:
         self._peer.close()
 
 
-def measure(engines: dict[str, Ours | Transformers], rows: int, repeats: int) -> dict[str, dict[str, float]]:
+def measure(engines: dict[str, InProcess | Transformers], rows: int, repeats: int) -> dict[str, dict[str, float]]:
     """Median speeds of each engine, measured in turns: tokens a second of prefill and decode."""
     prefill: dict[str, list[float]] = {name: [] for name in engines}
     decode: dict[str, list[float]] = {name: [] for name in engines}
@@ -103,7 +77,9 @@ def main() -> None:
         directory = llama150m.write_config(Path(scratch) / "llama150m")
         for dtype in arguments.dtypes:
             bandwidth, rate = machine.read_bandwidth(), machine.matmul_rate(dtype)
-            engines: dict[str, Ours | Transformers] = {"jaxserve": Ours(directory, dtype, max(arguments.rows))}
+            engines: dict[str, InProcess | Transformers] = {
+                "jaxserve": InProcess(directory, dtype, max(arguments.rows), PROMPT, OUTPUT)
+            }
             if arguments.transformers_python:
                 peer = Transformers(arguments.transformers_python, directory, dtype, report["cores"])
                 report["versions"] |= peer.versions

@@ -12,64 +12,35 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
-import time
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-import numpy as np
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks import llama150m, machine
-from jaxserve import LLM, SamplingParams
-from jaxserve.types import TokensPrompt
+from benchmarks.in_process import InProcess
+from jaxserve.config.fields import Quantization
 
 PROMPT, OUTPUT = 32, 128
-Quantization = Literal["none", "int8", "w8a8", "int4"]
 SCHEMES: tuple[Quantization, ...] = ("none", "int8", "w8a8", "int4")
 RESULTS = Path(__file__).parent / "results" / "quantized.json"
 
 
-class Engine:
-    """One whose matrices are rounded to a scheme."""
-
-    def __init__(self, directory: Path, quantization: Quantization, rows: int) -> None:
-        self._rng = np.random.default_rng(0)
-        self._llm = LLM(
-            model=str(directory),
-            load_format="dummy",
-            dtype="bfloat16",
-            quantization=quantization,
-            max_model_len=PROMPT + OUTPUT,
-            max_num_seqs=rows,
-            prefix_caching=False,
-        )
-
-    @property
-    def weight_bytes(self) -> int:
-        return self._llm.report.memory.weights
-
-    def seconds(self, rows: int, output: int) -> float:
-        """Wall time of `rows` random prompts with `output` tokens each."""
-        prompts: list[TokensPrompt] = [{"prompt_token_ids": self._rng.integers(3, 32000, PROMPT).tolist()} for _ in range(rows)]
-        start = time.perf_counter()
-        self._llm.generate(prompts, SamplingParams(temperature=0.0, max_tokens=output, ignore_eos=True))
-        return time.perf_counter() - start
-
-    def decode_speed(self, rows: int) -> float:
-        """Tokens a second."""
-        first = self.seconds(rows, 1)
-        return rows * (OUTPUT - 1) / (self.seconds(rows, OUTPUT) - first)
+def decode_speed(engine: InProcess, rows: int) -> float:
+    """Tokens a second."""
+    first = engine.seconds(rows, 1)
+    return rows * (OUTPUT - 1) / (engine.seconds(rows, OUTPUT) - first)
 
 
-def speeds(engines: dict[Quantization, Engine], rows: int, repeats: int) -> dict[Quantization, float]:
+def speeds(engines: dict[Quantization, InProcess], rows: int, repeats: int) -> dict[Quantization, float]:
     """Median decode speeds, measured in turns."""
     for engine in engines.values():
         engine.seconds(rows, 2)
     found: dict[Quantization, list[float]] = {name: [] for name in engines}
     for _ in range(repeats):
         for name, engine in engines.items():
-            found[name].append(engine.decode_speed(rows))
+            found[name].append(decode_speed(engine, rows))
     return {name: machine.median(values) for name, values in found.items()}
 
 
@@ -80,7 +51,7 @@ def main() -> None:
     report |= {"model": "Llama 150M, dummy weights, bfloat16", "prompt": PROMPT, "output": OUTPUT}
     with tempfile.TemporaryDirectory() as scratch:
         directory = llama150m.write_config(Path(scratch) / "llama150m")
-        engines = {name: Engine(directory, name, max(arguments.rows)) for name in SCHEMES}
+        engines = {name: InProcess(directory, "bfloat16", max(arguments.rows), PROMPT, OUTPUT, name) for name in SCHEMES}
         report["weights"] = {name: engine.weight_bytes for name, engine in engines.items()}
         report["decode"] = {str(rows): speeds(engines, rows, arguments.repeats) for rows in arguments.rows}
     RESULTS.write_text(json.dumps(report, indent=1) + "\n")
