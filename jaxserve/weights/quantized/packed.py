@@ -8,12 +8,12 @@ import numpy as np
 
 from jaxserve.errors import CheckpointError
 from jaxserve.weights.checkpoint import Block, Bounds, Tensors
-from jaxserve.weights.quantized.numbers import UNSIGNED, Coded, Factors, Indices, unpack
+from jaxserve.weights.quantized.numbers import INT8, UNSIGNED, Coded, Factors, Indices, unpack
 from jaxserve.weights.quantized.scales import Scales
 from pallas_kernels.matmul.layouts import CODES
-from pallas_kernels.quantization import FourBit, Scheme
+from pallas_kernels.quantization import FourBit, Int8, Scheme
 
-FOUR, WORD = 4, 32
+FOUR, EIGHT, WORD = 4, 8, 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +55,22 @@ class PackedMatrix:
 
     @property
     def scheme(self) -> Scheme | None:
-        """See `CodedTensor`: groups of inputs that follow one another."""
+        """See `CodedTensor`: groups of inputs that follow one another; of 8 bits one, without zero points."""
         outputs, group = self.scales.block
+        if self.ordered:
+            return None
+        if self.bits == EIGHT:
+            return Int8() if self.zeros is None and group >= self.shape[1] else None
         fits = self.bits == FOUR and outputs == 1 and group % CODES == 0 and self.shape[1] % group == 0
-        return FourBit("int4", group, self.zeros is not None) if fits and not self.ordered else None
+        return FourBit("int4", group, self.zeros is not None) if fits else None
 
     def coded(self, tensors: Tensors, bounds: Bounds) -> Coded:
         """See `CodedTensor`."""
         self._check_shape(tensors)
-        return Coded(self._codes(tensors, bounds), UNSIGNED, self._factors(tensors, bounds))
+        codes, factors = self._codes(tensors, bounds), self._factors(tensors, bounds)
+        if self.bits == EIGHT and self.zeros is None:  # less their middle they are int8
+            return Coded(codes ^ np.uint8(128), INT8, factors._replace(zeros=None))
+        return Coded(codes, UNSIGNED, factors)
 
     def _codes(self, tensors: Tensors, bounds: Bounds) -> Block:
         outputs, (left, right) = bounds

@@ -121,6 +121,14 @@ def int8(rng: np.random.Generator, outputs: int, inputs: int) -> dict[str, np.nd
     return {"weight": numbers, "weight_scale": rng.uniform(0.001, 0.01, (outputs, 1)).astype(np.float32)}
 
 
+def packed8(rng: np.random.Generator, outputs: int, inputs: int) -> dict[str, np.ndarray]:
+    return {
+        "weight_packed": packing.pack_rows(rng.integers(0, 256, (outputs, inputs)), 8),
+        "weight_scale": rng.uniform(0.001, 0.01, (outputs, 1)).astype(np.float32),
+        "weight_shape": np.array([outputs, inputs], np.int64),
+    }
+
+
 GPTQ_METHOD = {"quant_method": "gptq", "bits": 4, "group_size": GROUP, "desc_act": False}
 INT8_GROUP = {"targets": ["Linear"], "weights": {"num_bits": 8, "type": "int", "strategy": "channel", "symmetric": True}}
 FORMATS: dict[str, tuple[dict[str, Any], Any, Any]] = {
@@ -130,6 +138,11 @@ FORMATS: dict[str, tuple[dict[str, Any], Any, Any]] = {
     "int8": (
         {"quant_method": "compressed-tensors", "format": "int-quantized", "config_groups": {"group_0": INT8_GROUP}},
         int8,
+        Int8(),
+    ),
+    "packed int8": (
+        {"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": {"group_0": INT8_GROUP}},
+        packed8,
         Int8(),
     ),
 }
