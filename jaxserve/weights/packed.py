@@ -64,9 +64,11 @@ class Packer:
 
     def holds_stored(self, path: tuple[str, ...], leaf: Any) -> bool:
         """Whether a parameter is held as the checkpoint has it."""
-        scheme = self._stored.get(path)
+        scheme, product = self._stored.get(path), self._products.get(path)
+        if scheme is None or product is None or scheme.fitted(leaf.shape, product.inputs) != scheme:
+            return False
         single = self._mesh.devices.size == 1
-        return scheme is not None and single and why_plain(leaf.dtype, self._target, scheme.name) is None
+        return single and why_plain(leaf.dtype, self._target, scheme.name) is None
 
     def _scheme(self, path: tuple[str, ...], product: Product, leaf: Any) -> Scheme:
         if product.looked_up:

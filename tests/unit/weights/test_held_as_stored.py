@@ -25,7 +25,7 @@ from jaxserve.weights.stored_schemes import stored_schemes
 from pallas_kernels import native
 from pallas_kernels.matmul import CodePanels, Matrix
 from pallas_kernels.native import load
-from pallas_kernels.quantization import FourBit, Int8
+from pallas_kernels.quantization import FourBit, Int8, w8a8
 from sharding import make_mesh
 from tests.golden.reading import DATA, dense_attend, read_golden
 from tests.support import packing
@@ -209,6 +209,12 @@ def test_what_is_dequantized(more, held):
 def test_without_native_kernels_all_is_dequantized(monkeypatch):
     monkeypatch.setattr(load, "missing", lambda: "the library is not built")
     assert schemes(loaded(DATA / "llama-w4a16").params) == set()
+
+
+def test_what_a_scheme_cannot_multiply_is_not_held(monkeypatch):
+    """As many inputs as leave an int32: those matrices stay plain, before anything is loaded."""
+    monkeypatch.setattr(w8a8, "MOST_INPUTS", 1)
+    assert schemes(loaded(DATA / "qwen2-int8", quantization="w8a8").params) == {"none"}
 
 
 def test_gptq_groups_in_an_order_of_their_own_are_dequantized_or_refused(tmp_path):
