@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import fcntl
 import logging
 import os
@@ -23,6 +24,7 @@ LOOK_SECONDS = 1.0  # between looks whether all is there
 _REMIND_SECONDS = 60.0  # between two lines about a directory that cannot be made
 _LONGEST_PATH = 107  # bytes of a Unix socket's name
 _OF_PROCESS = re.compile(r"\w+_(\d+)\.db")  # metrics
+_CANNOT_LOOK = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}  # of this process or machine: they say nothing of the directory
 _PREFIX, _ENGINE, _METRICS, _RUN = "jaxserve-", "engine", "metrics", "run"
 
 
@@ -65,8 +67,8 @@ class RuntimeDirectory:
         """Whether it is gone, or a file of a live process that was there and is not, at two looks in a row."""
         try:
             there = self._there()
-        except OSError:
-            return True
+        except OSError as error:
+            return error.errno not in _CANNOT_LOOK
         missing = {name for name in self._seen - there if _is_missed(name)}
         twice = missing & self._missing
         self._missing, self._seen = missing, there | missing

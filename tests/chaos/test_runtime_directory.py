@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import shutil
 import signal
 import tempfile
@@ -143,3 +144,17 @@ def test_a_state_directory_has_it_where_the_user_has_none(monkeypatch: pytest.Mo
         elsewhere.remove()
         runtime.remove()
         assert not runtime.path.exists()
+
+
+def test_a_process_without_a_descriptor_to_look_with_has_not_lost_it(home: Path) -> None:
+    runtime = RuntimeDirectory(None)
+    few, many = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, many))
+    try:
+        lost = runtime.lost()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (few, many))
+    assert not lost
+    shutil.rmtree(directory(home))
+    assert runtime.lost()
+    runtime.remove()
