@@ -104,8 +104,12 @@ async def _services(channel: grpc.aio.Channel) -> Sequence[str]:
 
 
 async def _code(channel: grpc.aio.Channel, method: str, metadata: tuple[tuple[str, str], ...]) -> grpc.StatusCode:
-    """How the first answer to an empty request comes."""
-    call = channel.stream_stream(method, None, None)(iter([b""]), metadata=metadata)
+    """How the first answer to an empty request comes.
+
+    Asked as a call of one message, which leaves with the call: a stream's message may be written when the server has already
+    refused, and grpcio then says INTERNAL or CANCELLED where the server said UNAUTHENTICATED.
+    """
+    call = channel.unary_stream(method, None, None)(b"", metadata=metadata)
     try:
         ended = await call.read() is grpc.aio.EOF  # type: ignore[attr-defined]  # the code may come a moment later
         return await call.code() if ended else grpc.StatusCode.OK
