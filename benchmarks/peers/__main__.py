@@ -1,7 +1,7 @@
 """jaxserve beside other engines, over HTTP, on the same random-weight model, in turns.
 
     python -m benchmarks.peers --out benchmarks/results/peers.json [--quick] [--rounds 5]
-        [--llama-server PATH] [--vllm-python PATH] [--openvino-python PATH] [--transformers-python PATH]
+        [--gguf-blocks q8_0|q4_0] [--llama-server PATH] [--vllm-python PATH] [--openvino-python PATH] [--transformers-python PATH]
 
 Engines that are not given are skipped; benchmarks/peers/README.md says how each is installed. All servers stay up for the whole
 run; in every round each workload goes to one engine after another, in the other order every second round, with prompts that no
@@ -133,7 +133,7 @@ def rounds_within(minutes: float, rounds: int, began: float) -> Iterator[int]:
 def compare(given: argparse.Namespace, scratch: Path) -> dict[str, Any]:
     """The whole comparison; what there is of it is in the JSON file after every round."""
     began = time.perf_counter()
-    models = write_models(given.models or scratch)
+    models = write_models(given.models or scratch, given.gguf_blocks)
     report: dict[str, Any] = {
         **machine.describe(),
         "command": machine.command("benchmarks.peers"),
@@ -209,6 +209,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=RESULTS, help="JSON file; the table and the picture lie beside it")
     parser.add_argument("--quick", action="store_true", help="two rounds, half the burst, no Poisson arrivals")
     parser.add_argument("--models", type=Path, help="folder for the model: where it stays in one place, vLLM compiles it once")
+    parser.add_argument("--gguf-blocks", choices=("q8_0", "q4_0"), help="what llama.cpp's and OpenVINO's matrices are rounded to")
     parser.add_argument("--rounds", type=int, default=0, help=f"{ROUNDS}, with --quick {QUICK_ROUNDS}")
     parser.add_argument("--minutes", type=float, default=45, help="no round begins that would not end within so many")
     parser.add_argument("--only", nargs="+", help="workloads by name")

@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import ml_dtypes
@@ -20,12 +21,13 @@ from safetensors.numpy import save_file
 from benchmarks.batch_requests import VOCABULARY, word, write_checkpoint
 from benchmarks.llama150m import CONFIG
 from benchmarks.peers import decisive
-from benchmarks.peers.gguf import Tensor, write_gguf
+from benchmarks.peers.gguf import Blocks, Tensor, write_gguf
 
 Array = npt.NDArray[Any]
 DEVIATION = 0.02
 _NORMAL, _CONTROL = 1, 3  # token types of GGUF
 _FLOAT16, _BFLOAT16 = 1, 32  # file types of GGUF
+_FILE_TYPES: Mapping[Blocks, int] = MappingProxyType({"q4_0": 2, "q8_0": 7})
 _SPECIAL = 3  # ids 0, 1 and 2: unknown, beginning, end
 _LAYER_NAMES = {
     "input_layernorm": "attn_norm",
@@ -44,22 +46,30 @@ _OUTER_NAMES = {"model.embed_tokens": "token_embd", "model.norm": "output_norm",
 
 @dataclass(frozen=True, slots=True)
 class Models:
-    """Where the model lies: a Hugging Face directory and a GGUF file in bfloat16, and a GGUF file in float16."""
+    """Where the model lies: a Hugging Face directory and a GGUF file in bfloat16, and a GGUF file in float16.
+
+    Rounded to blocks, both GGUF files are one.
+    """
 
     checkpoint: Path
     gguf: Path
     gguf_float16: Path
 
 
-def write_models(directory: Path) -> Models:
-    """Write all three, some 400 MB each; the same every time."""
+def write_models(directory: Path, blocks: Blocks | None = None) -> Models:
+    """Write all three, some 400 MB each; the same every time. With `blocks` the GGUF file is rounded to them."""
     tensors = dict(weights())
     written = write_directory(directory / "llama150m", tensors)
+    if blocks is not None:
+        rounded = directory / f"llama150m-{blocks}.gguf"
+        held = [gguf_tensor(name, array, np.float32, blocks) for name, array in tensors.items()]
+        write_gguf(rounded, {**gguf_fields(), "general.file_type": _FILE_TYPES[blocks]}, held)
+        return Models(written, rounded, rounded)
     found = Models(written, directory / "llama150m.gguf", directory / "llama150m-float16.gguf")
     fields = gguf_fields()
     for path, file_type, dtype in ((found.gguf, _BFLOAT16, ml_dtypes.bfloat16), (found.gguf_float16, _FLOAT16, np.float16)):
-        held = (gguf_tensor(name, array, dtype) for name, array in tensors.items())
-        write_gguf(path, {**fields, "general.file_type": file_type}, list(held))
+        held = [gguf_tensor(name, array, dtype) for name, array in tensors.items()]
+        write_gguf(path, {**fields, "general.file_type": file_type}, held)
     return found
 
 
@@ -134,10 +144,11 @@ def gguf_fields() -> dict[str, Any]:
     }
 
 
-def gguf_tensor(name: str, array: Array, dtype: npt.DTypeLike) -> Tensor:
+def gguf_tensor(name: str, array: Array, dtype: npt.DTypeLike, blocks: Blocks | None = None) -> Tensor:
     """A tensor under GGUF's name: matrices in this dtype, norms in float32, q and k with the halves of a head interleaved.
 
-    Llama in GGUF rotates neighbouring values, in Hugging Face's layout the two halves of a head.
+    Llama in GGUF rotates neighbouring values, in Hugging Face's layout the two halves of a head. Matrices of products are rounded
+    to `blocks`, if any; the embedding table, of which a token reads a row, to the finer ones.
     """
     stem = name.removesuffix(".weight")
     if stem in _OUTER_NAMES:
@@ -148,4 +159,8 @@ def gguf_tensor(name: str, array: Array, dtype: npt.DTypeLike) -> Tensor:
         if rest in ("self_attn.q_proj", "self_attn.k_proj"):
             half = int(str(CONFIG["head_dim"])) // 2
             array = array.reshape(-1, 2, half, array.shape[1]).swapaxes(1, 2).reshape(array.shape)
-    return Tensor(f"{renamed}.weight", array.astype(np.float32 if array.ndim == 1 else dtype))
+    if array.ndim == 1:
+        return Tensor(f"{renamed}.weight", array.astype(np.float32))
+    finer: Blocks = "q8_0"
+    rounded = finer if blocks is not None and renamed == _OUTER_NAMES["model.embed_tokens"] else blocks
+    return Tensor(f"{renamed}.weight", array.astype(dtype), rounded)

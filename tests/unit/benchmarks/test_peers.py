@@ -37,6 +37,28 @@ def test_a_gguf_file_has_fields_tensors_and_aligned_data(tmp_path: Path) -> None
     assert data[-2 * ALIGNMENT :] == one.tobytes().ljust(ALIGNMENT, b"\0") + two.tobytes().ljust(ALIGNMENT, b"\0")
 
 
+def test_blocks_of_a_gguf_file_are_scales_and_numbers() -> None:
+    rows = np.random.default_rng(0).normal(size=(3, 64)).astype(np.float32)
+    rows[0, :32] = 0
+    whole, half = Tensor("a", rows, "q8_0").data(), Tensor("a", rows, "q4_0").data()
+    assert (len(whole), len(half)) == (6 * 34, 6 * 18)
+    for block, numbers in enumerate(rows.reshape(6, 32)):
+        scale, *levels = struct.unpack_from("<e32b", whole, 34 * block)
+        assert np.abs(np.array(levels) * scale - numbers).max() <= 0.51 * scale
+        scale, *codes = struct.unpack_from("<e16B", half, 18 * block)
+        levels = [code & 15 for code in codes] + [code >> 4 for code in codes]
+        below = np.abs(numbers).max() / 8 if scale else 0  # what lies a step behind the last code is cut to it
+        assert np.abs((np.array(levels) - 8) * scale - numbers).max() <= 1.01 * below
+        assert np.median(np.abs((np.array(levels) - 8) * scale - numbers)) <= 0.51 * below
+
+
+def test_the_embedding_table_has_the_finer_blocks() -> None:
+    table, head = np.ones((4, 32), np.float32), np.ones((4, 32), np.float32)
+    assert gguf_tensor("model.embed_tokens.weight", table, np.float32, "q4_0").blocks == "q8_0"
+    assert gguf_tensor("lm_head.weight", head, np.float32, "q4_0").blocks == "q4_0"
+    assert gguf_tensor("model.norm.weight", table[0], np.float32, "q4_0").blocks is None
+
+
 def test_queries_are_interleaved_and_norms_widened() -> None:
     name = "model.layers.3.self_attn.q_proj.weight"
     made = gguf_tensor(name, np.arange(1024, dtype=np.float32)[:, None].astype(ml_dtypes.bfloat16), ml_dtypes.bfloat16)
