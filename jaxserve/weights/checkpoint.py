@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
 
@@ -41,6 +42,10 @@ class Checkpoint(Tensors, Protocol):
 
     def reads_rows(self, name: str) -> bool:
         """Whether a part of a tensor that `piece` gives can be read without reading much more of it."""
+        ...
+
+    def file_of(self, name: str) -> Path | None:
+        """Where a tensor is, file or folder; None for one that is not there."""
         ...
 
     def __enter__(self) -> Self: ...

@@ -27,6 +27,7 @@ from jaxserve.weights.maxtext import MaxTextCheckpoint, RopePairs
 from jaxserve.weights.orbax import FOLDER, OrbaxCheckpoint, find_orbax
 from jaxserve.weights.orbax_writer import LazyTensor, write_orbax
 from jaxserve.weights.quantized.layout import Dequantized, Layout
+from jaxserve.weights.tensor_error import naming_files
 
 Told = Callable[[int, int], None]
 """Told of bytes done and bytes in all."""
@@ -107,7 +108,7 @@ def convert(source: Source, output: Path, dtype: str | None, told: Told) -> Mani
         raise ConfigError(f"source: there is no directory {source.path}", param="source")
     hf = read_hf_config(source.path) if source.config is None else read_json_object(source.config)
     config = decoder_config(hf)
-    with source.open(config) as checkpoint:
+    with source.open(config) as checkpoint, naming_files(checkpoint):
         quantization = quantization_from_hf(hf)
         logical = Layout.of(checkpoint.shapes, checkpoint.dtypes, quantization, dtype or config.dtype)
         check_tensors(config, weight_rules(config), logical.shapes, logical.dtypes)

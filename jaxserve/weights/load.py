@@ -29,6 +29,7 @@ from jaxserve.weights.packing import Index, read_block
 from jaxserve.weights.panels import read_panels
 from jaxserve.weights.quantized.layout import Dequantized, Layout
 from jaxserve.weights.recheck import BlockSums, bounds_of
+from jaxserve.weights.tensor_error import naming_files
 from pallas_kernels.matmul import CodePanels, Matrix, Panels, Weight
 
 READERS = 4
@@ -78,7 +79,11 @@ def load_params(
     jobs = list_jobs(config, mesh, dtype)
     directory = Path(model_dir)
     manifest = require_manifest(directory) if verify else None
-    with open_checkpoint(directory, load_format) as checkpoint, ThreadPoolExecutor(READERS) as pool:
+    with (
+        open_checkpoint(directory, load_format) as checkpoint,
+        naming_files(checkpoint),
+        ThreadPoolExecutor(READERS) as pool,
+    ):
         if manifest is not None:
             manifest.check_names(checkpoint.shapes)
         layout = Layout.of(checkpoint.shapes, checkpoint.dtypes, _quantization(directory), jnp.dtype(dtype).name)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Literal
 
@@ -98,6 +99,9 @@ class MaxTextCheckpoint:
     def reads_rows(self, name: str) -> bool:
         """Never: rows lie across its axes."""
         return name not in self._tensors
+
+    def file_of(self, name: str) -> Path | None:
+        return self._stored.file_of(self._tensors[name].name) if name in self._tensors else None
 
     def read(self, name: str, bounds: Bounds) -> Block:
         """See `Tensors`. Reads the whole tensor."""

@@ -67,6 +67,9 @@ class OrbaxCheckpoint:
         is_run = all(chunk[axis] >= shape[axis] for axis in range(divided + 1, len(shape)))
         return is_run and prod(chunk) <= 2 * PIECE
 
+    def file_of(self, name: str) -> Path | None:
+        return self._directory if name in self._stores else None
+
     def read(self, name: str, bounds: Bounds) -> Block:
         """See `Tensors`. Reads the chunks that the block has a part in."""
         try:

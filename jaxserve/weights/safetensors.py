@@ -109,6 +109,9 @@ class SafetensorsCheckpoint:
         """Always: elements are stored in C order."""
         return name in self._tensors
 
+    def file_of(self, name: str) -> Path | None:
+        return self._tensors[name].path if name in self._tensors else None
+
     def _add(self, path: Path, index: Mapping[str, str] | None) -> None:
         try:
             with safe_open(path, framework="numpy"):  # checks the header against the file

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from jaxserve.errors import CheckpointError
 from jaxserve.models.quantization_methods import (
     AWQ,
     GPTQ,
@@ -23,6 +22,7 @@ from jaxserve.weights.quantized.packed import WORD, PackedMatrix
 from jaxserve.weights.quantized.scaled import ScaledMatrix
 from jaxserve.weights.quantized.scales import DTYPES, Scales
 from jaxserve.weights.quantized.stored import QuantizedTensor, Stored
+from jaxserve.weights.tensor_error import TensorError
 
 Found = dict[str, QuantizedTensor]
 Block = tuple[int | None, int | None]
@@ -41,7 +41,7 @@ def find(quantization: Quantization, stored: Stored, dtype: str) -> Found:
         stored: what the checkpoint has.
         dtype: name of the one that they are dequantized to; the MXFP4 of stacked experts is exact in bfloat16 and read as such.
 
-    Raises CheckpointError: a quantized tensor without its factors, or whose parts do not belong together.
+    Raises TensorError: a quantized tensor without its factors, or whose parts do not belong together.
     """
     match quantization:
         case BlockFP8(block):
@@ -92,7 +92,7 @@ def _mxfp4(stored: Stored) -> Found:
         tensor.check_scales(stored.shapes[stored.require(name + SCALES_SUFFIX, name)])
         for part in sorted(tensor.parts):
             if stored.dtypes[part] != "uint8":
-                raise CheckpointError(f"{part} is {stored.dtypes[part]}, not uint8", param="model")
+                raise TensorError(part, f"{part} is {stored.dtypes[part]}, not uint8")
     return dict(tensors)
 
 
@@ -158,7 +158,7 @@ def _compressed_tensors(stored: Stored, method: CompressedTensors, dtype: str) -
     for name in sorted({*stored.ending(".weight_packed"), *stored.ending(".weight_scale")}):
         group = method.group_of(name)
         if group is None:
-            raise CheckpointError(f"{name} is quantized, but no target of config_groups is for it", param="model")
+            raise TensorError(f"{name}.weight_scale", f"{name} is quantized, but no target of config_groups is for it")
         found[f"{name}.weight"] = _compressed(stored, _Module(name, group), dtype)
     return found
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jaxserve.errors import CheckpointError
 from jaxserve.weights.checkpoint import Block, Bounds, Tensors, whole
 from jaxserve.weights.quantized.numbers import FP4, Coded, unpack
 from jaxserve.weights.quantized.scales import Scales
 from jaxserve.weights.quantized.stored import Shape
+from jaxserve.weights.tensor_error import TensorError
 from pallas_kernels.quantization import FourBit, Scheme
 
 
@@ -32,7 +32,7 @@ class GlobalScale:
         """What multiplies."""
         value = np.float32(tensors.read(self.name, whole(self.stored)).astype(np.float32).reshape(-1)[0])
         if not np.isfinite(value) or value == 0:
-            raise CheckpointError(f"{self.name} is {value:g}: no factor", param="model")
+            raise TensorError(self.name, f"{self.name} is {value:g}: no factor")
         return np.float32(1) / value if self.divides else value
 
 

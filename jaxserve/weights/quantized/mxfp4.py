@@ -8,10 +8,10 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from jaxserve.errors import CheckpointError
 from jaxserve.weights.bits import bits
 from jaxserve.weights.checkpoint import Block, Bounds, Tensors
 from jaxserve.weights.quantized.numbers import FP4
+from jaxserve.weights.tensor_error import TensorError
 
 BLOCKS_SUFFIX, SCALES_SUFFIX = "_blocks", "_scales"
 """What follows a tensor's name in those of its numbers and of their exponents."""
@@ -44,7 +44,7 @@ class MXFP4Stack:
         name: of the stack; those of its parts follow from it.
         blocks: shape of the blocks.
 
-    Raises CheckpointError: blocks of another shape.
+    Raises TensorError: blocks of another shape.
     """
 
     name: str
@@ -52,7 +52,8 @@ class MXFP4Stack:
 
     def __post_init__(self) -> None:
         if len(self.blocks) != 4 or self.blocks[3] != _BYTES:
-            raise CheckpointError(f"{self.name}{BLOCKS_SUFFIX} is {list(self.blocks)}, not [X, out, in/32, 16]", param="model")
+            blocks = f"{self.name}{BLOCKS_SUFFIX}"
+            raise TensorError(blocks, f"{blocks} is {list(self.blocks)}, not [X, out, in/32, 16]")
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -70,13 +71,10 @@ class MXFP4Stack:
         return frozenset({self.name + BLOCKS_SUFFIX, self.name + SCALES_SUFFIX})
 
     def check_scales(self, shape: tuple[int, ...]) -> None:
-        """Raise CheckpointError unless the exponents are what the blocks need."""
+        """Raise TensorError unless the exponents are what the blocks need."""
         if shape != self.blocks[:3]:
-            raise CheckpointError(
-                f"{self.name}{SCALES_SUFFIX} is {list(shape)}, but {self.name}{BLOCKS_SUFFIX} {list(self.blocks)} "
-                f"needs {list(self.blocks[:3])}",
-                param="model",
-            )
+            scales, blocks = f"{self.name}{SCALES_SUFFIX}", f"{self.name}{BLOCKS_SUFFIX} {list(self.blocks)}"
+            raise TensorError(scales, f"{scales} is {list(shape)}, but {blocks} needs {list(self.blocks[:3])}")
 
     def read(self, tensors: Tensors, bounds: Bounds) -> Block:
         """The dequantized block between the bounds."""

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jaxserve.errors import CheckpointError
 from jaxserve.weights.checkpoint import Block, Bounds, Tensors
 from jaxserve.weights.quantized.numbers import INT8, UNSIGNED, Coded, Factors, Indices, unpack
 from jaxserve.weights.quantized.scales import Scales
+from jaxserve.weights.tensor_error import TensorError
 from pallas_kernels.matmul.layouts import CODES
 from pallas_kernels.quantization import FourBit, Int8, Scheme
 
@@ -99,7 +99,7 @@ class PackedMatrix:
         zeros = points.astype(np.float32) + np.float32(self.zero_offset)
         if zeros.max(initial=0) >= 2**self.bits:
             largest = 2**self.bits - 1
-            raise CheckpointError(f"{self.zeros} has zero points over {largest}, the largest of {self.bits} bits", param="model")
+            raise TensorError(self.zeros, f"{self.zeros} has zero points over {largest}, the largest of {self.bits} bits")
         return zeros
 
     def _groups(self, tensors: Tensors, name: str, inputs: tuple[int, int]) -> Indices | None:
@@ -109,11 +109,9 @@ class PackedMatrix:
             return None
         count = -(-self.shape[1] // self.scales.block[1])
         if groups.min(initial=0) < 0 or groups.max(initial=0) >= count:
-            raise CheckpointError(
-                f"{name} names groups from {groups.min()} to {groups.max()}, and there are {count}", param="model"
-            )
+            raise TensorError(name, f"{name} names groups from {groups.min()} to {groups.max()}, and there are {count}")
         if not self.ordered and (groups != np.arange(*inputs) // self.scales.block[1]).any():
-            raise CheckpointError(f"{name} has an order of its own, and desc_act is false", param="model")
+            raise TensorError(name, f"{name} has an order of its own, and desc_act is false")
         return groups
 
     def _check_shape(self, tensors: Tensors) -> None:
@@ -121,4 +119,4 @@ class PackedMatrix:
             return
         said = tuple(int(size) for size in tensors.read(self.logical, ((0, 2),)))
         if said != self.shape:
-            raise CheckpointError(f"{self.logical} says {list(said)}, but {self.name} has {list(self.shape)}", param="model")
+            raise TensorError(self.logical, f"{self.logical} says {list(said)}, but {self.name} has {list(self.shape)}")

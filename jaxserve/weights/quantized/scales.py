@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jaxserve.errors import CheckpointError
 from jaxserve.weights.checkpoint import Block, Bounds, Tensors, whole
 from jaxserve.weights.quantized.numbers import Factors
 from jaxserve.weights.quantized.stored import Shape, Stored
+from jaxserve.weights.tensor_error import TensorError
 
 DTYPES = ("float32", "bfloat16", "float16", "float8_e8m0fnu")
 _BIAS, _NAN = 127, 255  # of powers of two in a byte
@@ -45,7 +45,7 @@ class Scales:
         dtypes: tuple[str, ...] = DTYPES,
         inputs_first: bool = False,
     ) -> Scales:
-        """The factors of the tensor `owner`. Raises CheckpointError unless they are what it needs."""
+        """The factors of the tensor `owner`. Raises TensorError unless they are what it needs."""
         outputs, inputs = block[0] or matrix[0], block[1] or matrix[1]
         grid = (-(-matrix[0] // outputs), -(-matrix[1] // inputs))
         shapes: tuple[Shape, ...] = (grid[::-1] if inputs_first else grid,)
@@ -60,7 +60,7 @@ class Scales:
         return Scales(name, stored.shapes[name], matrix, (outputs, inputs), inputs_first, zeros)
 
     def read(self, tensors: Tensors, bounds: Bounds) -> Factors:
-        """Those of a block of the matrix, without zero points. Raises CheckpointError for one that is not finite, or 0."""
+        """Those of a block of the matrix, without zero points. Raises TensorError for one that is not finite, or 0."""
         groups = self._groups(bounds)
         scales = _numbers(self.grid(tensors, self.name, bounds))
         self._check(scales, groups)
@@ -85,10 +85,8 @@ class Scales:
         if wrong.any():
             place = [int(at) + start for at, (start, _) in zip(np.argwhere(wrong)[0], groups, strict=True)]
             value = float(scales[wrong][0])
-            raise CheckpointError(
-                f"{self.name} has {int(wrong.sum())} factors that are NaN, infinite or 0, the first for block {place}: {value:g}",
-                param="model",
-            )
+            found = f"{int(wrong.sum())} factors that are NaN, infinite or 0, the first for block {place}: {value:g}"
+            raise TensorError(self.name, f"{self.name} has {found}")
 
 
 def _numbers(grid: Block) -> Block:

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from jaxserve.errors import CheckpointError
 from jaxserve.weights.checkpoint import Block, Bounds, Tensors
 from jaxserve.weights.quantized.numbers import Coded
+from jaxserve.weights.tensor_error import TensorError
 from pallas_kernels.quantization import Scheme
 
 Shape = tuple[int, ...]
@@ -68,25 +68,25 @@ class Stored:
         return frozenset(name for name in names if name in self.shapes)
 
     def matrix(self, name: str, *dtypes: str) -> tuple[int, int]:
-        """The shape of a stored matrix. Raises CheckpointError unless it is one, of one of the dtypes."""
+        """The shape of a stored matrix. Raises TensorError unless it is one, of one of the dtypes."""
         shape, dtype = self.shapes[name], self.dtypes[name]
         if dtype not in dtypes:
-            raise CheckpointError(f"{name} is {dtype}, not {' or '.join(dtypes)}", param="model")
+            raise TensorError(name, f"{name} is {dtype}, not {' or '.join(dtypes)}")
         if len(shape) != 2:
-            raise CheckpointError(f"{name} is {list(shape)}, not a matrix", param="model")
+            raise TensorError(name, f"{name} is {list(shape)}, not a matrix")
         return (shape[0], shape[1])
 
     def require(self, name: str, owner: str) -> str:
-        """The name. Raises CheckpointError if the checkpoint lacks it."""
+        """The name. Raises TensorError if the checkpoint lacks it."""
         if name not in self.shapes:
-            raise CheckpointError(f"{owner} is quantized, but the checkpoint lacks its factors {name}", param="model")
+            raise TensorError(owner, f"{owner} is quantized, but the checkpoint lacks its factors {name}")
         return name
 
     def require_like(self, name: str, owner: str, shapes: tuple[Shape, ...], dtypes: tuple[str, ...]) -> None:
-        """Raise CheckpointError unless a tensor of one of the shapes and dtypes is there."""
+        """Raise TensorError unless a tensor of one of the shapes and dtypes is there."""
         shape, dtype = self.shapes[self.require(name, owner)], self.dtypes[name]
         if shape not in shapes:
             needed = " or ".join(str(list(needed)) for needed in shapes)
-            raise CheckpointError(f"{name} is {list(shape)}, but {owner} needs {needed}", param="model")
+            raise TensorError(name, f"{name} is {list(shape)}, but {owner} needs {needed}")
         if dtype not in dtypes:
-            raise CheckpointError(f"{name} is {dtype}; read are {', '.join(dtypes)}", param="model")
+            raise TensorError(name, f"{name} is {dtype}; read are {', '.join(dtypes)}")

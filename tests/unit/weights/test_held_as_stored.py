@@ -224,7 +224,7 @@ def test_gptq_groups_in_an_order_of_their_own_are_dequantized_or_refused(tmp_pat
     directory = write(tmp_path / "ordered", GPTQ_METHOD | {"desc_act": True}, shuffled)
     assert schemes(loaded(directory).params) == {"none"}
     directory = write(tmp_path / "said not", GPTQ_METHOD, shuffled)
-    with pytest.raises(CheckpointError, match=r"q_proj.g_idx has an order of its own, and desc_act is false"):
+    with pytest.raises(CheckpointError, match=r"q_proj.g_idx has an order .* is false \(in .*said not/model.safetensors\)"):
         loaded(directory)
 
 
@@ -234,8 +234,19 @@ def test_factors_that_are_none_are_refused(tmp_path):
         tensors["scales"][1, 5] = np.nan
         return tensors
 
-    with pytest.raises(CheckpointError, match=r"q_proj.scales has 1 factors that are NaN, infinite or 0, .* block \[5, 1\]: nan"):
+    said = r"q_proj.scales has 1 factors that are NaN, infinite or 0, .* block \[5, 1\]: nan \(in .*/awq/model.safetensors\)"
+    with pytest.raises(CheckpointError, match=said):
         loaded(write(tmp_path / "awq", FORMATS["awq"][0], broken))
+
+
+def test_what_is_missing_is_told_with_the_file_of_what_needs_it(tmp_path):
+    def without(rng: np.random.Generator, outputs: int, inputs: int) -> dict[str, np.ndarray]:
+        tensors = awq(rng, outputs, inputs)
+        del tensors["scales"]
+        return tensors
+
+    with pytest.raises(CheckpointError, match=r"qweight is quantized, but .* lacks .*scales \(in .*/awq/model.safetensors\)"):
+        loaded(write(tmp_path / "awq", FORMATS["awq"][0], without))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
