@@ -22,6 +22,7 @@ COMMANDS = {
     "compile": "compile ahead of time",
     "verify": "compare the kernels with their references",
     "convert": "convert a checkpoint to Orbax",
+    "quantize": "quantize a checkpoint and measure what it loses",
 }
 
 

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import shutil
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
-from math import prod
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -20,31 +16,15 @@ from jaxserve.models.quantization import quantization_from_hf
 from jaxserve.models.registry import decoder_config, weight_rules
 from jaxserve.weights.check import check_tensors
 from jaxserve.weights.checkpoint import Block, Bounds, Checkpoint, Tensors, whole
+from jaxserve.weights.directory import CONFIG, Summing, Told, new_directory, write_beside
 from jaxserve.weights.finite import is_finite
 from jaxserve.weights.formats import open_checkpoint
-from jaxserve.weights.manifest import MANIFEST, Manifest, TensorSum, prompt_files, tokenizer_fingerprint, write_manifest
+from jaxserve.weights.manifest import MANIFEST, Manifest, prompt_files, tokenizer_fingerprint, write_manifest
 from jaxserve.weights.maxtext import MaxTextCheckpoint, RopePairs
 from jaxserve.weights.orbax import FOLDER, OrbaxCheckpoint, find_orbax
 from jaxserve.weights.orbax_writer import LazyTensor, write_orbax
 from jaxserve.weights.quantized.layout import Dequantized, Layout
 from jaxserve.weights.tensor_error import naming_files
-
-Told = Callable[[int, int], None]
-"""Told of bytes done and bytes in all."""
-CONFIG = "config.json"
-COPIED = (
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer.model",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "chat_template.jinja",
-    "chat_template.json",
-    "vocab.json",
-    "merges.txt",
-)
-"""What a model directory has beside configuration and weights."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,11 +96,11 @@ def convert(source: Source, output: Path, dtype: str | None, told: Told) -> Mani
         tensors: Tensors = Dequantized(checkpoint, stored)
         if dtype is not None:
             tensors, stored = _Cast(tensors, dtype), Layout(stored.shapes, dict.fromkeys(stored.shapes, dtype), {})
-        with _new_directory(output):
-            summing = _Summing(stored.shapes, stored.dtypes, told)
+        with new_directory(output):
+            summing = Summing(stored.shapes, stored.dtypes, told)
             lazy = (LazyTensor(name, _reading(tensors, name, shape)) for name, shape in stored.shapes.items())
             write_orbax(output / FOLDER, lazy, summing.add)
-            _copy(source.config_file, output, dtype)
+            write_beside(source.config_file.parent, output, _config(source.config_file, dtype))
             manifest = Manifest.of(tokenizer_fingerprint(output), summing.sums, prompt_files(output))
             write_manifest(output, manifest)
     return manifest
@@ -134,7 +114,7 @@ def make_manifest(directory: Path, told: Told) -> Manifest:
         ConfigError: the directory cannot be written to.
     """
     with open_checkpoint(directory, "auto") as checkpoint:
-        summing = _Summing(checkpoint.shapes, checkpoint.dtypes, told)
+        summing = Summing(checkpoint.shapes, checkpoint.dtypes, told)
         for name, shape in checkpoint.shapes.items():
             summing.add(name, checkpoint.read(name, whole(shape)))
     manifest = Manifest.of(tokenizer_fingerprint(directory), summing.sums, prompt_files(directory))
@@ -160,49 +140,15 @@ class _Cast:
         return cast
 
 
-class _Summing:
-    """Sums up tensors that pass by."""
-
-    def __init__(self, shapes: Mapping[str, tuple[int, ...]], dtypes: Mapping[str, str], told: Told) -> None:
-        self.sums: dict[str, TensorSum] = {}
-        self._total = sum(prod(shape) * np.dtype(dtypes[name]).itemsize for name, shape in shapes.items())
-        self._done = 0
-        self._told = told
-
-    def add(self, name: str, tensor: Block) -> None:
-        self.sums[name] = TensorSum.of(tensor)
-        self._done += tensor.nbytes
-        self._told(self._done, self._total)
-
-
 def _reading(tensors: Tensors, name: str, shape: tuple[int, ...]) -> Callable[[], Block]:
     return lambda: np.ascontiguousarray(tensors.read(name, whole(shape)))
 
 
-@contextmanager
-def _new_directory(path: Path) -> Iterator[None]:
-    """Make a directory; take it away again if what is done with it fails."""
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise ConfigError(f"output: {path} is there already and not empty", param="output")
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        yield
-    except OSError as error:
-        shutil.rmtree(path, ignore_errors=True)
-        raise ConfigError(f"output: cannot write {path}: {error.strerror or error}", param="output") from error
-    except BaseException:
-        shutil.rmtree(path, ignore_errors=True)
-        raise
-
-
-def _copy(config_file: Path, output: Path, dtype: str | None) -> None:
-    """Copy what belongs to a model beside its weights; config.json says their new dtype."""
-    config = read_json_object(config_file)
+def _config(file: Path, dtype: str | None) -> dict[str, Any]:
+    """What config.json becomes: it says the new dtype."""
+    config = read_json_object(file)
     if dtype is not None:
         config.pop("quantization_config", None)
         config.pop("torch_dtype", None)
         config["dtype"] = dtype
-    (output / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-    for name in COPIED:
-        if (config_file.parent / name).is_file():
-            shutil.copyfile(config_file.parent / name, output / name)
+    return config

@@ -1,0 +1,73 @@
+"""A model directory that is being written: whole or not at all, with what lies beside weights, and the sums of its tensors."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxserve.errors import ConfigError
+from jaxserve.weights.checkpoint import Block
+from jaxserve.weights.manifest import TensorSum
+
+Told = Callable[[int, int], None]
+"""Told of bytes done and bytes in all."""
+CONFIG = "config.json"
+COPIED = (
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer.model",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "chat_template.json",
+    "vocab.json",
+    "merges.txt",
+)
+"""What a model directory has beside configuration and weights."""
+
+
+class Summing:
+    """Sums up tensors that pass by."""
+
+    def __init__(self, shapes: Mapping[str, tuple[int, ...]], dtypes: Mapping[str, str], told: Told) -> None:
+        self.sums: dict[str, TensorSum] = {}
+        self._total = sum(prod(shape) * np.dtype(dtypes[name]).itemsize for name, shape in shapes.items())
+        self._done = 0
+        self._told = told
+
+    def add(self, name: str, tensor: Block) -> None:
+        self.sums[name] = TensorSum.of(tensor)
+        self._done += tensor.nbytes
+        self._told(self._done, self._total)
+
+
+@contextmanager
+def new_directory(path: Path) -> Iterator[None]:
+    """Make a directory; take it away again if what is done with it fails."""
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise ConfigError(f"output: {path} is there already and not empty", param="output")
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        yield
+    except OSError as error:
+        shutil.rmtree(path, ignore_errors=True)
+        raise ConfigError(f"output: cannot write {path}: {error.strerror or error}", param="output") from error
+    except BaseException:
+        shutil.rmtree(path, ignore_errors=True)
+        raise
+
+
+def write_beside(source: Path, output: Path, config: Mapping[str, Any]) -> None:
+    """Write config.json, and copy what else belongs to a model from the directory it came from."""
+    (output / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    for name in COPIED:
+        if (source / name).is_file():
+            shutil.copyfile(source / name, output / name)

@@ -1,0 +1,56 @@
+"""The command jaxserve.quantize: what it says, and how it refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from jaxserve import quantize
+from tests.golden.reading import DATA
+
+PLAIN = DATA / "llama-linear"
+
+
+def test_what_was_done_and_what_was_kept_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert quantize.main([str(PLAIN), str(tmp_path / "out"), "--scheme", "fp8", "--keep", "*.down_proj", "*.0.*.o_proj"]) == 0
+    assert capsys.readouterr().out.splitlines()[:2] == [
+        "kept, matches *.0.*.o_proj: model.layers.0.self_attn.o_proj",
+        "kept, matches *.down_proj: model.layers.0.mlp.down_proj, model.layers.1.mlp.down_proj",
+    ]
+
+
+def test_the_last_line_is_the_same_without_keeping(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert quantize.main([str(PLAIN), str(tmp_path / "out"), "--scheme", "w4a16", "--group-size", "32"]) == 0
+    assert capsys.readouterr().out.startswith(f"{tmp_path / 'out'}: 14 matrices in w4a16 in ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ([], "model: name what to quantize"),
+        (["PLAIN"], "output: name the directory to write"),
+        (["nowhere", "OUT"], "nowhere"),
+        (["PLAIN", "OUT", "--scheme", "int3"], "invalid choice: 'int3'"),
+        (["PLAIN", "OUT", "--scheme", "w4a16"], "nothing is left to quantize: 32 inputs are no multiple of 128"),
+        (["PLAIN", "OUT", "--scheme", "w4a16", "--group-size", "48"], "group_size must be 32, 64, 128, got 48"),
+        (["PLAIN", "OUT", "--group-size", "32"], "group_size is for schemes with groups, not fp8"),
+        (["PLAIN", "OUT", "--keep", "*.mpl.*"], "keep: no module of the model matches '*.mpl.*'"),
+        (["PLAIN", "PLAIN"], "is there already and not empty"),
+        (["FP8", "OUT"], "is quantized already (fp8); name the model that it was made from"),
+        (["EMPTY", "OUT"], "has no config.json"),
+        (["PLAIN", "OUT", "more"], "unrecognized arguments: more"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], complaint: str
+) -> None:
+    (tmp_path / "empty").mkdir()
+    places = {"PLAIN": PLAIN, "OUT": tmp_path / "out", "EMPTY": tmp_path / "empty", "FP8": DATA / "qwen3-fp8"}
+    assert quantize.main([str(places.get(word, word)) for word in arguments]) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert complaint in told.err
+    assert told.err.startswith("jaxserve: ")
+    assert told.err.count("\n") == 1
+    assert not (tmp_path / "out").exists()
