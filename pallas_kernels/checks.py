@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 FLOAT_DTYPES = (jnp.bfloat16, jnp.float16, jnp.float32)
-QUANTIZED_DTYPES = (jnp.float8_e4m3fn,)  # of a cache with scales
+QUANTIZED_DTYPES = (jnp.float8_e4m3fn, jnp.int8)  # of a cache with scales
 SCALE_DTYPES = (jnp.float16, jnp.float32)
 
 

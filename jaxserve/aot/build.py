@@ -243,7 +243,7 @@ def _compile_half(
         launches = read_launches(Path(directory)) if dumps else None
     seconds = time.monotonic() - started
     programs[spec.name] = program
-    pages = lowering.state.forward.kv_pages
+    pages = lowering.state.forward.cache.stored
     facts = read_facts(
         Module.parse(program.as_text()),
         tokens=bucket.tokens,

@@ -22,6 +22,7 @@ MAX_KEEPALIVE = 86_400  # seconds; gRPC counts milliseconds in 32 bits
 ServiceClassName = Literal["interactive_paid", "interactive_free", "batch"]
 DType = Literal["auto", "bfloat16", "float16", "float32"]
 Quantization = Literal["none", "int8", "w8a8", "int4"]
+KvCacheDType = Literal["auto", "bfloat16", "float16", "float32", "fp8", "fp8_e4m3", "int8"]
 
 
 def setting(default: Any, help: str, **extra: Any) -> Any:
@@ -40,7 +41,9 @@ class ModelConfig:
         (), "names clients may ask for, of which answers carry the first; the directory's name by default"
     )
     tokenizer: str | None = setting(None, "directory or file of the tokenizer; the checkpoint's own by default")
-    dtype: DType = setting("auto", "dtype of weights, activations and KV cache; 'auto' takes the checkpoint's")
+    dtype: DType = setting(
+        "auto", "dtype of weights and activations, and of the KV cache unless that has its own; 'auto' takes the checkpoint's"
+    )
     quantization: Quantization = setting(
         "none",
         "what matrices are rounded to while they are loaded: 'int8' with a scale an output; 'w8a8', in which activations are"
@@ -93,6 +96,11 @@ class ModelConfig:
 class CacheConfig:
     """The paged KV cache."""
 
+    kv_cache_dtype: KvCacheDType = setting(
+        "auto",
+        "what keys and values are kept in: 'auto' is the model's dtype; 'fp8' (E4M3, also 'fp8_e4m3') and 'int8' are 8 bits,"
+        " with a scale for each token and KV head",
+    )
     page_size: int = setting(16, "tokens a page")
     num_pages: int | None = setting(None, "pages in the KV cache, one of them the null page; from memory by default")
     kv_cache_memory_gib: float | None = setting(None, "memory for the KV cache in GiB; what is left on a GPU, or enough on a CPU")

@@ -149,6 +149,9 @@ def resolve(
 def resolve_dtypes(config: EngineConfig, model: ModelFacts, devices: DeviceFacts) -> tuple[str, str]:
     """The dtype of weights and activations, and that of the KV cache."""
     dtype = model.dtype if config.model.dtype == "auto" else config.model.dtype
+    asked = config.cache.kv_cache_dtype
+    if asked != "auto":
+        return dtype, "float8_e4m3fn" if asked in ("fp8", "fp8_e4m3") else asked
     return dtype, "float32" if devices.slow_bfloat16_scatter and dtype == "bfloat16" else dtype
 
 

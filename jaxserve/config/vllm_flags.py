@@ -76,7 +76,7 @@ VLLM_FLAGS = (
     _same("the checkpoint says which tokenizer it is", "--tokenizer-mode", values=("auto", "hf")),
     _same("configurations are in Hugging Face's format", "--config-format", values=("auto", "hf")),
     _same("models are this server's own", "--model-impl", values=("auto", "vllm")),
-    _same("the KV cache has the dtype of the model (--dtype)", "--kv-cache-dtype", values=("auto",)),
+    _same("a KV cache in 8 bits has a scale for each token and KV head, made as they come", "--calculate-kv-scales"),
     _same("20 log-probabilities a token at most", "--max-logprobs", values=("20",)),
     _same("jax chooses the devices: set JAX_PLATFORMS", "--device", values=("auto",)),
     _same("a preempted sequence is computed again if that is cheaper: --swap-space", "--preemption-mode", values=("recompute",)),
@@ -120,7 +120,6 @@ VLLM_FLAGS = (
     ),
     _refused("a server tokenizes", "--skip-tokenizer-init", "--tokens-only"),
     _refused("requests say how to sample, or generation_config.json does (--generation-config)", "--override-generation-config"),
-    _refused("a scale of KV pages is not kept: they have the dtype of the model", "--calculate-kv-scales"),
     _refused("pages are hashed with keyed BLAKE2", "--prefix-caching-hash-algo"),
     _refused(
         "pages stay in device memory",

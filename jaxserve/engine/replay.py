@@ -15,7 +15,16 @@ from jaxserve.record.rebuild import spare_spans
 from jaxserve.record.recording import RecordHeader
 from jaxserve.weights.fingerprint import model_fingerprint
 
-_SETTINGS = ("dtype", "quantization", "load_format", "seed", "tensor_parallel_size", "expert_parallel_size", "swap_space")
+_SETTINGS = (
+    "dtype",
+    "kv_cache_dtype",
+    "quantization",
+    "load_format",
+    "seed",
+    "tensor_parallel_size",
+    "expert_parallel_size",
+    "swap_space",
+)
 _LIMITS = ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "num_pages", "page_size")
 
 

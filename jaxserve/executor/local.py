@@ -59,12 +59,12 @@ class LocalExecutor:
         self._no_masks = {
             rows: untouched_zeros(lowering.masks(rows)) for rows in {bucket.rows for bucket in lowering.grid.buckets}
         }
-        self._mover = PageMover(programs.moves, lowering.state.forward.kv_pages, self._options.swap_slots)
+        self._mover = PageMover(programs.moves, lowering.state.forward.cache, self._options.swap_slots)
         self._moved: Counter[MoveKind] = Counter()
         self._swap_page_seconds = 0.0
         if self._options.swap_slots:
-            pages, self._swap_page_seconds = self._mover.measure(self._forward.kv_pages)
-            self._forward = replace(self._forward, kv_pages=pages)
+            cache, self._swap_page_seconds = self._mover.measure(self._forward.cache)
+            self._forward = replace(self._forward, cache=cache)
 
     @property
     def temporary_bytes(self) -> int:
@@ -142,7 +142,7 @@ class LocalExecutor:
         with self._guard.watch(f"step {plan.step} of {plan.num_tokens} tokens in {plan.num_rows} rows"):
             if plan.moves:
                 self._moved.update(move.kind for move in plan.moves)
-                self._forward = replace(self._forward, kv_pages=self._mover.move(self._forward.kv_pages, plan.moves))
+                self._forward = replace(self._forward, cache=self._mover.move(self._forward.cache, plan.moves))
             for start in plan.starts:
                 self._load(start)
             batch = self._batch(plan, bucket)

@@ -202,16 +202,15 @@ class Lowering:
         )
 
     def _moves(self) -> Iterator[ProgramSpec]:
-        kv_pages, numbers = self.state.forward.kv_pages, np.zeros(MOVE_WIDTH, np.int32)
-        in_place = partial(jax.jit, donate_argnums=0, out_shardings=self._placed.forward.kv_pages)
+        cache, numbers = self.state.forward.cache, np.zeros(MOVE_WIDTH, np.int32)
+        in_place = partial(jax.jit, donate_argnums=0, out_shardings=self._placed.forward.cache)
         copy, scatter = in_place(make_copy(self.mesh)), in_place(make_scatter(self.mesh))
-        yield ProgramSpec(MOVES[MoveKind.COPY], copy, (kv_pages, numbers, numbers), 0, self._xla)
+        yield ProgramSpec(MOVES[MoveKind.COPY], copy, (cache, numbers, numbers), self._placed.forward.cache, self._xla)
         if self.options.swap_slots:
-            layers, _, *page = kv_pages.shape
-            pages = jax.ShapeDtypeStruct((MOVE_WIDTH, layers, *page), kv_pages.dtype, sharding=kv_pages.sharding)
-            gather = jax.jit(make_gather(self.mesh), out_shardings=pages.sharding)
-            yield ProgramSpec(MOVES[MoveKind.TO_TIER], gather, (kv_pages, numbers), 0, self._xla)
-            yield ProgramSpec(MOVES[MoveKind.FROM_TIER], scatter, (kv_pages, pages, numbers), 0, self._xla)
+            pages = jax.tree.map(_moved, cache)
+            gather = jax.jit(make_gather(self.mesh), out_shardings=self._placed.forward.cache)
+            yield ProgramSpec(MOVES[MoveKind.TO_TIER], gather, (cache, numbers), self._placed.forward.cache, self._xla)
+            yield ProgramSpec(MOVES[MoveKind.FROM_TIER], scatter, (cache, pages, numbers), self._placed.forward.cache, self._xla)
 
     def _example(self, bucket: Bucket) -> PackedBatch:
         """A batch of the bucket's shape, made as every batch is: one row with one token."""
@@ -225,6 +224,12 @@ class Lowering:
             groups=groups,
             options=self.row_options,
         )
+
+
+def _moved(array: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+    """The shape of the pages [MOVE_WIDTH,L,...] that one call moves out of an array [L,P,...], or into it."""
+    layers, _, *page = array.shape
+    return jax.ShapeDtypeStruct((MOVE_WIDTH, layers, *page), array.dtype, sharding=array.sharding)
 
 
 def forward_name(bucket: Bucket) -> str:

@@ -46,7 +46,7 @@ def count_bytes(
         dtype=dtype,
     )
     state = abstract_state(decoder, mesh, shape)
-    cache = device_bytes(state.forward.kv_pages)
+    cache = device_bytes(state.forward.cache)
     packer = Packer(decoder, mesh, config.model.quantization, stored)
     return DeviceBytes(
         weights=device_bytes(packer.shapes(placed_params(decoder, mesh, dtype))),

@@ -10,42 +10,54 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
-from jaxserve.executor.step import KV_PAGES
+from jaxserve.executor.cache_arrays import KV_CACHE, CacheArrays
 from jaxserve.step.plan import Ints, MoveKind, PageMove
 
 MOVE_WIDTH = 16  # pages a call: its workspace holds as many
 _EVERYWHERE = PartitionSpec()
 
 
-def make_copy(mesh: Mesh) -> Callable[[jax.Array, jax.Array, jax.Array], jax.Array]:
-    """The program: (kv_pages [L,P,...,K,S,D], sources int32[MOVE_WIDTH], destinations int32[MOVE_WIDTH]) -> kv_pages.
+def make_copy(mesh: Mesh) -> Callable[[CacheArrays, jax.Array, jax.Array], CacheArrays]:
+    """The program: (cache, of arrays [L,P,...,K,S,...], sources int32[MOVE_WIDTH], destinations int32[MOVE_WIDTH]) -> cache.
 
     All sources are read before a destination is written. Every device copies its own heads.
     """
 
-    def copy(kv_pages: jax.Array, sources: jax.Array, destinations: jax.Array) -> jax.Array:
-        pages = kv_pages.at[:, sources].get(mode="promise_in_bounds")
-        return kv_pages.at[:, destinations].set(pages, mode="promise_in_bounds")
+    def copy(cache: CacheArrays, sources: jax.Array, destinations: jax.Array) -> CacheArrays:
+        def copied(array: jax.Array) -> jax.Array:
+            pages = array.at[:, sources].get(mode="promise_in_bounds")
+            return array.at[:, destinations].set(pages, mode="promise_in_bounds")
 
-    return jax.shard_map(copy, mesh=mesh, in_specs=(KV_PAGES, _EVERYWHERE, _EVERYWHERE), out_specs=KV_PAGES)
+        moved: CacheArrays = jax.tree.map(copied, cache)
+        return moved
 
-
-def make_gather(mesh: Mesh) -> Callable[[jax.Array, jax.Array], jax.Array]:
-    """The program: (kv_pages [L,P,...,K,S,D], sources int32[MOVE_WIDTH]) -> pages [MOVE_WIDTH,L,...,K,S,D], sharded over K."""
-
-    def gather(kv_pages: jax.Array, sources: jax.Array) -> jax.Array:
-        return jnp.swapaxes(kv_pages.at[:, sources].get(mode="promise_in_bounds"), 0, 1)
-
-    return jax.shard_map(gather, mesh=mesh, in_specs=(KV_PAGES, _EVERYWHERE), out_specs=KV_PAGES)
+    return jax.shard_map(copy, mesh=mesh, in_specs=(KV_CACHE, _EVERYWHERE, _EVERYWHERE), out_specs=KV_CACHE)
 
 
-def make_scatter(mesh: Mesh) -> Callable[[jax.Array, jax.Array, jax.Array], jax.Array]:
-    """The way back: (kv_pages, pages [MOVE_WIDTH,L,...,K,S,D], destinations int32[MOVE_WIDTH]) -> kv_pages."""
+def make_gather(mesh: Mesh) -> Callable[[CacheArrays, jax.Array], CacheArrays]:
+    """The program: (cache, sources int32[MOVE_WIDTH]) -> pages, of arrays [MOVE_WIDTH,L,...,K,S,...], sharded over K."""
 
-    def scatter(kv_pages: jax.Array, pages: jax.Array, destinations: jax.Array) -> jax.Array:
-        return kv_pages.at[:, destinations].set(jnp.swapaxes(pages, 0, 1), mode="promise_in_bounds")
+    def gather(cache: CacheArrays, sources: jax.Array) -> CacheArrays:
+        def taken(array: jax.Array) -> jax.Array:
+            return jnp.swapaxes(array.at[:, sources].get(mode="promise_in_bounds"), 0, 1)
 
-    return jax.shard_map(scatter, mesh=mesh, in_specs=(KV_PAGES, KV_PAGES, _EVERYWHERE), out_specs=KV_PAGES)
+        pages: CacheArrays = jax.tree.map(taken, cache)
+        return pages
+
+    return jax.shard_map(gather, mesh=mesh, in_specs=(KV_CACHE, _EVERYWHERE), out_specs=KV_CACHE)
+
+
+def make_scatter(mesh: Mesh) -> Callable[[CacheArrays, CacheArrays, jax.Array], CacheArrays]:
+    """The way back: (cache, pages, destinations int32[MOVE_WIDTH]) -> cache."""
+
+    def scatter(cache: CacheArrays, pages: CacheArrays, destinations: jax.Array) -> CacheArrays:
+        def put(array: jax.Array, pages: jax.Array) -> jax.Array:
+            return array.at[:, destinations].set(jnp.swapaxes(pages, 0, 1), mode="promise_in_bounds")
+
+        filled: CacheArrays = jax.tree.map(put, cache, pages)
+        return filled
+
+    return jax.shard_map(scatter, mesh=mesh, in_specs=(KV_CACHE, KV_CACHE, _EVERYWHERE), out_specs=KV_CACHE)
 
 
 class MoveBatch(NamedTuple):

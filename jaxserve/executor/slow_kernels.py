@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from jaxserve.config.kernels import LayerRange, kernel_of
+from jaxserve.executor.cache_arrays import SCALES_DTYPE, is_quantized
 from jaxserve.executor.options import ExecutorOptions
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.shards import cache_layout
@@ -100,6 +101,7 @@ def _attention(
                     page_size=options.page_size,
                     dtype=jnp.dtype(options.dtype),
                     kv_dtype=jnp.dtype(options.kv_dtype),
+                    scales_dtype=jnp.dtype(SCALES_DTYPE) if is_quantized(options.kv_dtype) else None,
                     options=AttentionOptions(1.0, window, config.scales.attention_cap, value_dim),
                     sinks=config.sinks,
                 ),

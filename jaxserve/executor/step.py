@@ -18,6 +18,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxserve.config.kernels import AUTOMATIC, Kernels, kernel_of
 from jaxserve.config.windows import LayerGroups, group_layers
+from jaxserve.executor.cache_arrays import KV_CACHE, CacheArrays, abstract_cache
 from jaxserve.executor.experts import ShardedDispatch
 from jaxserve.executor.packed_logprobs import LOGPROBS_WIDTH, pack_logprobs, vocabulary_of
 from jaxserve.models.binding import Params, UsedRows, bind
@@ -35,10 +36,9 @@ from pallas_kernels.kv_write import kv_write
 from pallas_kernels.ragged_paged_attention import AttentionOptions, ragged_paged_attention
 from pallas_kernels.registry import Target
 from pallas_kernels.rotate_and_write import Rotation, rotate_and_write
-from sharding import KV_PAGES_AXES, partition_spec, shards_of
+from sharding import partition_spec, shards_of
 
 PACKED_WIDTH = 2 + LOGPROBS_WIDTH
-KV_PAGES = partition_spec(KV_PAGES_AXES)
 BY_VOCAB = partition_spec((None, "vocab"))  # logits and the tables of the sampler
 EVERYWHERE = PartitionSpec()
 
@@ -52,13 +52,13 @@ class ForwardState:
     """What `forward` keeps on the device from step to step; donated to each.
 
     Attributes:
-        kv_pages: [L,P,2,K,S,D] or [L,P,1,K,S,D], sharded over K; see `cache_layout`. L is the layers of a group: a page is of one
-            group's layers, and all groups have their pages in one pool.
+        cache: of the shape that `cache_layout` says. L is the layers of a group: a page is of one group's layers, and all groups
+            have their pages in one pool.
         hidden: [T,E] of the largest bucket, final hidden states of the last step, for what is read of them.
         expert_tokens: uint32[layers that have experts,X], visits of each expert since the start, modulo 2**32; [0,0] without any.
     """
 
-    kv_pages: jax.Array
+    cache: CacheArrays
     hidden: jax.Array
     expert_tokens: jax.Array
 
@@ -141,7 +141,7 @@ def abstract_state(config: DecoderConfig, mesh: Mesh, shape: StateShape) -> Step
     experts = (0, 0) if config.experts is None else (sum(config.experts.layers), config.experts.count)
     return StepState(
         ForwardState(
-            kv_pages=array(pages, shape.kv_dtype, KV_PAGES),
+            cache=abstract_cache(pages, shape.kv_dtype, mesh),
             hidden=array((shape.max_tokens, config.hidden_size), shape.dtype, EVERYWHERE),
             expert_tokens=array(experts, "uint32", EVERYWHERE),
         ),
@@ -159,8 +159,8 @@ class PagedAttend:
     the cache would gather all of it, and it cannot partition a kernel call at all.
     """
 
-    def __init__(self, mesh: Mesh, kv_pages: jax.Array, batch: DeviceBatch, kernels: Kernels, groups: LayerGroups) -> None:
-        self.kv_pages = kv_pages
+    def __init__(self, mesh: Mesh, cache: CacheArrays, batch: DeviceBatch, kernels: Kernels, groups: LayerGroups) -> None:
+        self.cache = cache
         self._groups = groups
         self._mesh = mesh
         self._batch = batch
@@ -182,7 +182,7 @@ class PagedAttend:
         group, place = self._groups.places[layer]
 
         def write_and_attend(
-            kv_pages: jax.Array,
+            cache: CacheArrays,
             q: jax.Array,
             k: jax.Array,
             v: jax.Array | None,
@@ -190,36 +190,41 @@ class PagedAttend:
             rope: Rotation | None,
             kv_slots: jax.Array,
             *rows: jax.Array,
-        ) -> tuple[jax.Array, jax.Array]:
+        ) -> tuple[CacheArrays, jax.Array]:
+            pages, scales = cache.pages, cache.scales
             kernel = kernel_of(self._kernels.kv_write, layer)
             if rope is None:
-                kv_pages = kv_write(kv_pages, k, v, kv_slots, layer=place, implementation=kernel, target=self._target)
-            else:
-                q, kv_pages = rotate_and_write(
-                    kv_pages, q, k, v, rope, kv_slots, layer=place, implementation=kernel, target=self._target
+                written = kv_write(
+                    pages, k, v, kv_slots, layer=place, kv_scales=scales, implementation=kernel, target=self._target
                 )
+            else:
+                q, written = rotate_and_write(
+                    pages, q, k, v, rope, kv_slots, layer=place, kv_scales=scales, implementation=kernel, target=self._target
+                )
+            cache = cache.written(written)
             attended = ragged_paged_attention(
-                q.astype(kv_pages.dtype),
-                kv_pages,
+                q if cache.scales is not None else q.astype(pages.dtype),
+                cache.pages,
                 *rows,
                 layer=place,
                 options=options,
+                kv_scales=cache.scales,
                 sinks=sinks,
                 implementation=kernel_of(self._kernels.attention, layer),
                 target=self._target,
             )
-            return kv_pages, attended
+            return cache, attended
 
         by_head = partition_spec((None, "heads"))
         sharded = jax.shard_map(
             write_and_attend,
             mesh=self._mesh,
-            in_specs=(KV_PAGES, by_head, by_head, by_head, partition_spec(("heads",)), *[EVERYWHERE] * 5),
-            out_specs=(KV_PAGES, by_head),
+            in_specs=(KV_CACHE, by_head, by_head, by_head, partition_spec(("heads",)), *[EVERYWHERE] * 5),
+            out_specs=(KV_CACHE, by_head),
             check_vma=False,  # the ops' loops start from constants, which the check takes for a mismatch
         )
         rows = (batch.page_table[group], batch.query_start, batch.kv_length)
-        self.kv_pages, attended = sharded(self.kv_pages, q, k, v, sinks, rope, batch.kv_slots[group], *rows)
+        self.cache, attended = sharded(self.cache, q, k, v, sinks, rope, batch.kv_slots[group], *rows)
         return attended.astype(q.dtype)
 
 
@@ -235,13 +240,13 @@ def make_forward(
         decoder = bind(config, params, UsedRows(real, rows * (1 + max_drafts)))
         last_sampled = latest[jnp.maximum(-1 - batch.tokens, 0), 0]
         tokens = jnp.where(batch.tokens < 0, last_sampled, batch.tokens)
-        attend = PagedAttend(mesh, state.kv_pages, batch, kernels, groups)
+        attend = PagedAttend(mesh, state.cache, batch, kernels, groups)
         dispatch = ShardedDispatch(mesh, real, kernels)
         hidden = decoder.hidden(tokens, batch.positions, attend, dispatch)
         places = sampled_places(batch.query_start, batch.rows.num_drafts, max_drafts)
         logits = decoder.logits(hidden[places.reshape(-1)])
         new_state = ForwardState(
-            kv_pages=attend.kv_pages,
+            cache=attend.cache,
             hidden=_put_first(state.hidden, hidden),
             expert_tokens=dispatch.add_to(state.expert_tokens),
         )

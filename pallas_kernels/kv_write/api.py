@@ -56,15 +56,15 @@ def kv_write(
     """Write `k` and `v` into their slots of one layer; in place when the caller's jit donates the cache.
 
     Args:
-        kv_pages: [L, P, 2, K, S, D] bf16, f16, f32 or f8 (E4M3, with `kv_scales`); axis 2 is key, value. [L, P, 1, K, S, D]
-            for a cache of keys alone. Page 0 is the null page: its contents are never read.
+        kv_pages: [L, P, 2, K, S, D] bf16, f16, f32, or f8 (E4M3) or int8 with `kv_scales`; axis 2 is key, value.
+            [L, P, 1, K, S, D] for a cache of keys alone. Page 0 is the null page: its contents are never read.
         k: [T, K, D] bf16, f16 or f32; converted to the cache's dtype, or quantized.
         v: [T, K, D], like `k`; None for a cache of keys alone.
         slots: int32 [T], page * S + offset. Padding tokens name slot 0, in the null page. Real slots must be distinct and
             inside the cache: `check_inputs` verifies that on concrete arrays, the operation itself does not.
         layer: static index into L.
-        kv_scales: the first five axes of `kv_pages`, f16 or f32, for a cache in f8. A scale is the largest magnitude of the
-            token's key or value of that head over 448, the largest number of E4M3 (`quantize.py`).
+        kv_scales: the first five axes of `kv_pages`, f16 or f32, for a cache in f8 or int8. A scale is the largest magnitude of
+            the token's key or value of that head over the largest number of that dtype, 448 or 127 (`quantize.py`).
         implementation: a name from `implementations.py`, or None to pick by target, shapes and dtypes.
         target: the device that the program is for; the default device unless given.
 

@@ -20,7 +20,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pallas_kernels import mosaic
-from pallas_kernels.kv_write.quantize import E4M3_LARGEST
+from pallas_kernels.kv_write.quantize import largest_number
 
 ROWS = 64  # of a tile whose rows a warpgroup reduces: KV heads are padded up to it
 
@@ -131,7 +131,7 @@ def _quantize(
         plgpu.barrier_wait(barrier)
         for half in range(2):
             vectors = plgpu.load(buffer.at[half], layout=plgpu.Layout.WGMMA, optimized=False).astype(jnp.float32)
-            scale = jnp.max(jnp.abs(vectors), axis=1) / E4M3_LARGEST
+            scale = jnp.max(jnp.abs(vectors), axis=1) / largest_number(numbers.dtype)
             scale = jnp.maximum(scale, float(np.finfo(scales.dtype).tiny)).astype(scales.dtype).astype(jnp.float32)
             scaled = vectors / lax.broadcast_in_dim(scale, vectors.shape, [0])
             numbers[half] = scaled.astype(numbers.dtype)

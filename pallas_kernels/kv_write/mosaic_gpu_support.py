@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import jax.numpy as jnp
+
 from pallas_kernels.kv_write.problem import WriteProblem
 
 LARGEST_BOX = 256  # elements that TMA moves along one axis
@@ -16,6 +18,8 @@ LIMITS = (
 def supports(problem: WriteProblem) -> str | None:
     if not problem.values:
         return "it writes values, and this cache has none beside its keys"
+    if problem.kv_dtype == jnp.int8:
+        return "it quantizes to float8_e4m3fn, not to int8"
     quantized = problem.scales_dtype is not None
     if not quantized and problem.dtype != problem.kv_dtype:
         return f"keys and values must have the cache's {problem.kv_dtype.name}, not {problem.dtype.name}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from pallas_kernels.kv_write.quantize import E4M3_LARGEST
+from pallas_kernels.kv_write.quantize import largest_number
 
 
 def kv_write(
@@ -20,9 +20,10 @@ def kv_write(
             for head, vector in enumerate(source[token]):
                 if scales is not None:
                     vector = vector.astype(np.float64)
-                    scale = max(np.abs(vector).max() / E4M3_LARGEST, float(np.finfo(scales.dtype).tiny))
+                    scale = max(np.abs(vector).max() / largest_number(written.dtype), float(np.finfo(scales.dtype).tiny))
                     scales[layer, page, half, head, offset] = scale
                     rounded = float(scales[layer, page, half, head, offset])
                     vector = vector / rounded
+                    vector = np.rint(vector) if written.dtype == np.int8 else vector
                 written[layer, page, half, head, offset] = vector.astype(written.dtype)
     return written, scales

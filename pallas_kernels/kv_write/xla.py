@@ -19,9 +19,9 @@ def kv_write(
     where = layer, page, slice(None), slice(None), offset
     if kv_scales is None:
         return kv_pages.at[where].set(new.astype(kv_pages.dtype), mode="promise_in_bounds"), None
-    numbers, scales = quantize(new, kv_scales.dtype)
-    # As bytes: on CPU a scatter of float8 converts the whole cache to float16 and back. That costs a copy a step there, and
-    # nothing on a GPU.
+    numbers, scales = quantize(new, kv_pages.dtype, kv_scales.dtype)
+    # As bytes: on CPU a scatter of float8 converts the whole cache to float16 and back. That costs a copy a step there, unless
+    # the caller's cache is such bytes itself, and nothing on a GPU.
     stored = lax.bitcast_convert_type(kv_pages, jnp.uint8)
     stored = stored.at[where].set(lax.bitcast_convert_type(numbers, jnp.uint8), mode="promise_in_bounds")
     kv_scales = kv_scales.at[where].set(scales, mode="promise_in_bounds")

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import jax.numpy as jnp
 import numpy as np
 
-from pallas_kernels.kv_write.quantize import E4M3_LARGEST
+from pallas_kernels.kv_write.quantize import largest_number
 
 FLOAT8 = jnp.dtype(jnp.float8_e4m3fn)
+INT8 = jnp.dtype(jnp.int8)
 LARGEST_VALUE = 2.0  # of a value in the cache: outputs stay where half an ulp of bfloat16 is below the gate
 
 
@@ -25,7 +26,7 @@ class Heads:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Arguments of ragged_paged_attention, as numpy arrays; `kv_scales` is None unless the cache is float8."""
+    """Arguments of ragged_paged_attention, as numpy arrays; `kv_scales` is None unless the cache is quantized."""
 
     q: np.ndarray
     kv_pages: np.ndarray
@@ -66,7 +67,7 @@ def make_batch(
         heads: H, K, D.
         page_size: S.
         dtype: of the queries.
-        kv_dtype: of the cache, that of the queries unless given; float8_e4m3fn is quantized.
+        kv_dtype: of the cache, that of the queries unless given; float8_e4m3fn and int8 are quantized.
         scale_dtype: of the scales of a quantized cache.
         layers: L; only `layer` has anything but NaN.
         layer: the one that is used.
@@ -106,8 +107,13 @@ def make_batch(
 
 
 def _store(vectors: np.ndarray, dtype: np.dtype, scale_dtype: np.dtype) -> tuple[np.ndarray, np.ndarray | None]:
-    """Vectors [..., D] as a cache of `dtype` holds them, with scales [...] if it is quantized; NaN stays NaN."""
-    if dtype != FLOAT8:
+    """Vectors [..., D] as a cache of `dtype` holds them, with scales [...] if it is quantized; NaN stays NaN.
+
+    In int8 only the scale says so: the numbers are the largest there are.
+    """
+    if dtype not in (FLOAT8, INT8):
         return vectors.astype(dtype), None
-    scales = np.maximum(np.abs(vectors).max(axis=-1) / E4M3_LARGEST, np.finfo(scale_dtype).tiny).astype(scale_dtype)
-    return (vectors / scales.astype(np.float32)[..., None]).astype(dtype), scales
+    largest = largest_number(dtype)
+    scales = np.maximum(np.abs(vectors).max(axis=-1) / largest, np.finfo(scale_dtype).tiny).astype(scale_dtype)
+    scaled = vectors / scales.astype(np.float32)[..., None]
+    return (np.rint(np.nan_to_num(scaled, nan=largest)) if dtype == INT8 else scaled).astype(dtype), scales

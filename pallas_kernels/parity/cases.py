@@ -10,7 +10,8 @@ import numpy as np
 from pallas_kernels.parity.batches import Batch, Heads, make_batch
 from pallas_kernels.ragged_paged_attention import AttentionOptions
 
-DTYPES = ("float32", "bfloat16", "float16", "float8")  # "float8": bfloat16 with a cache in float8_e4m3fn
+DTYPES = ("float32", "bfloat16", "float16", "float8", "int8")
+QUANTIZED = {"float8": "float8_e4m3fn", "int8": "int8"}  # of them: bfloat16, with a cache in that dtype and its scales
 MATMUL_DTYPES = ("float32", "bfloat16", "float16")
 
 # Decodes, a prompt from its start, chunks that begin inside and at the edge of a page, length 1, a row without queries.
@@ -54,8 +55,8 @@ class AttentionCase:
             self.rows,
             heads=self.heads,
             page_size=self.page_size,
-            dtype="bfloat16" if dtype == "float8" else dtype,
-            kv_dtype="float8_e4m3fn" if dtype == "float8" else None,
+            dtype="bfloat16" if dtype in QUANTIZED else dtype,
+            kv_dtype=QUANTIZED.get(dtype),
             scale_dtype=self.scale_dtype,
             layers=self.layers,
             layer=self.layer,
@@ -76,7 +77,7 @@ class WriteCase:
 
     Attributes:
         slots: page * page_size + offset of each token.
-        source: dtype of the new keys and values; None for the cache's, or bfloat16 if that is float8.
+        source: dtype of the new keys and values; None for the cache's, or bfloat16 if that is quantized.
         scale_dtype: of the scales of a quantized cache.
         magnitude: of the new keys and values.
         zeros: whether every other one is all zeros.

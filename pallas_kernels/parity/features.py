@@ -14,7 +14,7 @@ from pallas_kernels.kv_write import implementations as write
 from pallas_kernels.kv_write.problem import WriteProblem
 from pallas_kernels.matmul import implementations as matmul
 from pallas_kernels.matmul.problem import MatmulProblem
-from pallas_kernels.parity.batches import FLOAT8
+from pallas_kernels.parity.batches import FLOAT8, INT8
 from pallas_kernels.parity.cases import PLAIN
 from pallas_kernels.ragged_paged_attention import implementations as attention
 from pallas_kernels.ragged_paged_attention.problem import AttentionProblem
@@ -28,6 +28,7 @@ _DTYPES: dict[str, dict[str, Any]] = {
     "f16": {"dtype": jnp.dtype("float16"), "kv_dtype": jnp.dtype("float16")},
     "f32": {"dtype": jnp.dtype("float32"), "kv_dtype": jnp.dtype("float32")},
     "f8 cache": {"kv_dtype": FLOAT8, "scales_dtype": jnp.dtype("float32")},
+    "int8 cache": {"kv_dtype": INT8, "scales_dtype": jnp.dtype("float32")},
 }
 _DIMS: dict[str, dict[str, Any]] = {f"D={dim}": {"head_dim": dim} for dim in (64, 80, 96, 128, 256)}
 _PAGES: dict[str, dict[str, Any]] = {f"S={size}": {"page_size": size} for size in (8, 16, 32, 64)}

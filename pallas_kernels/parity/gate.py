@@ -20,7 +20,7 @@ from pallas_kernels.kv_write import reference as write_reference
 from pallas_kernels.matmul import Layout, Matrix, Panels, Rows, counted, matmul, pack
 from pallas_kernels.matmul import reference as matmul_reference
 from pallas_kernels.parity.batches import FLOAT8
-from pallas_kernels.parity.cases import AttentionCase, GroupedCase, MatmulCase, RotateCase, WriteCase
+from pallas_kernels.parity.cases import QUANTIZED, AttentionCase, GroupedCase, MatmulCase, RotateCase, WriteCase
 from pallas_kernels.quantization import SCHEMES
 from pallas_kernels.ragged_paged_attention import check_inputs, ragged_paged_attention
 from pallas_kernels.ragged_paged_attention import reference as attention_reference
@@ -43,13 +43,14 @@ class Tolerance:
     cosine: float
 
 
-# Half an ulp of the output, and about as much again for weights that a kernel keeps in the dtype. A cache in float8 is data that
+# Half an ulp of the output, and about as much again for weights that a kernel keeps in the dtype. A quantized cache is data that
 # both sides read: it is no reason for another error than the queries' dtype is.
 TOLERANCE = {
     "float32": Tolerance(2e-5, 0.999999),
     "bfloat16": Tolerance(1e-2, 0.999),
     "float16": Tolerance(2e-3, 0.99999),
     "float8": Tolerance(1e-2, 0.999),
+    "int8": Tolerance(1e-2, 0.999),
 }
 
 
@@ -157,12 +158,12 @@ def _errors(got: np.ndarray, want: np.ndarray) -> dict[str, float]:
 
 def _write(start: _Start, case: WriteCase, dtype: str, implementation: str, target: Target | None) -> Result:
     rng = np.random.default_rng(len(case.slots))
-    kv_dtype = FLOAT8 if dtype == "float8" else jnp.dtype(dtype)
-    source = jnp.dtype(case.source or ("bfloat16" if dtype == "float8" else dtype))
+    kv_dtype = jnp.dtype(QUANTIZED.get(dtype, dtype))
+    source = jnp.dtype(case.source or ("bfloat16" if dtype in QUANTIZED else dtype))
     halves = 2 if case.values else 1
     shape = (3, WRITE_PAGES, halves, case.kv_heads, case.page_size, case.head_dim)
     pages = rng.standard_normal(shape).astype(kv_dtype)
-    scales = rng.standard_normal(shape[:5]).astype(case.scale_dtype) if dtype == "float8" else None
+    scales = rng.standard_normal(shape[:5]).astype(case.scale_dtype) if dtype in QUANTIZED else None
     new = (rng.standard_normal((halves, len(case.slots), case.kv_heads, case.head_dim)) * case.magnitude).astype(source)
     if case.zeros:
         new[:, ::2] = 0
@@ -194,7 +195,7 @@ def _judge_quantized(
     want: tuple[np.ndarray, np.ndarray],
     new: np.ndarray,
 ) -> Result:
-    """What was written is within half an ulp of float8, at the reference's scale; the rest is as it was, bit by bit."""
+    """What was written is as near as its dtype allows, at the reference's scale; the rest is as it was, bit by bit."""
     slots = np.asarray([slot for slot in case.slots if slot >= case.page_size], np.int64)
     tokens = np.asarray([token for token, slot in enumerate(case.slots) if slot >= case.page_size], np.int64)
     page, offset = slots // case.page_size, slots % case.page_size
@@ -211,13 +212,14 @@ def _judge_quantized(
     size = np.maximum(np.abs(source).max(axis=-1, keepdims=True), TINY)
     figures = _errors(*(np.where(np.abs(array) < TINY, 0.0, array) / size for array in (read, source)))
     # E4M3 has 3 bits of mantissa, and 2^-9 between its smallest numbers; a little more for the division's own rounding.
-    half_ulp = np.maximum(np.abs(source) / 16, scale[..., None] / 1024) * 1.001
+    float8 = np.maximum(np.abs(source) / 16, scale[..., None] / 1024) * 1.001
+    half_ulp = float8 if got[0].dtype == FLOAT8 else np.broadcast_to(scale[..., None] / 2, source.shape) * 1.001
     half_ulp += TINY
     spacing = np.finfo(case.scale_dtype).eps
     if not (np.abs(scale - expected) <= spacing * expected).all():
         return start("FAIL", **figures, reason="scales must be the reference's")
     if not (np.abs(read - source) <= half_ulp).all():
-        return start("FAIL", **figures, reason="errors must be within half an ulp of float8")
+        return start("FAIL", **figures, reason="errors must be within half an ulp of the cache's dtype")
     return start("pass", **figures)
 
 

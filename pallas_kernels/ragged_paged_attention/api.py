@@ -36,7 +36,7 @@ def ragged_paged_attention(
 
     Args:
         q: [T, H, D] bf16, f16 or f32, rotated already. H is a multiple of K; query head h reads KV head h // (H // K).
-        kv_pages: [L, P, 2, K, S, D] bf16, f16, f32 or f8 (E4M3, with `kv_scales`); axis 2 is key, value. With
+        kv_pages: [L, P, 2, K, S, D] bf16, f16, f32, or f8 (E4M3) or int8 with `kv_scales`; axis 2 is key, value. With
             `options.value_dim` [L, P, 1, K, S, D]: keys alone. Page 0 is the null page. Whatever no row uses (other pages, slots
             at or after a row's length, the null page) may hold anything, NaN included.
         page_table: int32 [R, M]; entries past a row's last page, and of pages before all its windows, are ignored and must be
@@ -45,8 +45,8 @@ def ragged_paged_attention(
         kv_length: int32 [R], keys of the row with this step's; 0 for padding rows.
         layer: static index into L.
         options: what is computed, static.
-        kv_scales: the first five axes of `kv_pages`, f16 or f32, for a cache in f8: a key or value is its f8 numbers times its
-            scale. NaN where `kv_pages` may be.
+        kv_scales: the first five axes of `kv_pages`, f16 or f32, for a cache in f8 or int8: a key or value is its numbers times
+            its scale. NaN where `kv_pages` may be.
         sinks: [H] float, for each head the logit of a key without value that every token attends to; None for none.
         implementation: a name from `implementations.py`, or None to pick by target, shapes and dtypes.
         target: the device that the program is for; the default device unless given.

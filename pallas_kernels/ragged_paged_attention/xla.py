@@ -46,7 +46,7 @@ class Problem(NamedTuple):
 
     Attributes:
         pages: [L * P * 2 * K, S, D], the cache as a list of one head's halves of pages, so that one gather of whole
-            entries yields [..., K, C, S, D] with no transpose. A quantized cache as bytes: on CPU a gather of float8
+            entries yields [..., K, C, S, D] with no transpose. A cache in float8 as bytes (uint8): on CPU a gather of float8
             converts the whole cache to float16. A cache whose keys are its values has no second halves.
         scales: [L * P * 2 * K, S], likewise; None if the cache is not quantized.
         layer_start: where the layer begins in `pages`.
@@ -113,7 +113,7 @@ def _attend(
 ) -> jax.Array:
     kv_pages, kv_scales = cache
     _, num_pages, halves, kv_heads, size, dim = kv_pages.shape
-    if kv_scales is not None:
+    if kv_pages.dtype == jnp.float8_e4m3fn:
         kv_pages = lax.bitcast_convert_type(kv_pages, jnp.uint8)
     problem = Problem(
         pages=kv_pages.reshape(-1, size, dim),
@@ -232,11 +232,11 @@ def _gather(problem: Problem, ids: jax.Array, live: jax.Array) -> tuple[jax.Arra
 
     def fetch(index: jax.Array) -> jax.Array:
         pages = problem.pages.at[index].get(mode="promise_in_bounds")  # [..., K, C, S, D]
-        if problem.scales is None:
-            pages = pages.astype(jnp.float32)
-        else:
-            scales = problem.scales.at[index].get(mode="promise_in_bounds").astype(jnp.float32)
-            pages = lax.bitcast_convert_type(pages, jnp.float8_e4m3fn).astype(jnp.float32) * scales[..., None]
+        if pages.dtype == jnp.uint8:
+            pages = lax.bitcast_convert_type(pages, jnp.float8_e4m3fn)
+        pages = pages.astype(jnp.float32)
+        if problem.scales is not None:
+            pages *= problem.scales.at[index].get(mode="promise_in_bounds").astype(jnp.float32)[..., None]
         return pages.reshape(*pages.shape[:-3], -1, pages.shape[-1])
 
     keys, value_dim = fetch(entry), problem.options.value_dim

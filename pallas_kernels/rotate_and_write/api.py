@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import overload
+
 import jax
 import jax.numpy as jnp
 
@@ -10,6 +12,38 @@ from pallas_kernels.registry import Target, choose
 from pallas_kernels.rotate_and_write.implementations import IMPLEMENTATIONS
 from pallas_kernels.rotate_and_write.problem import RotateProblem
 from pallas_kernels.rotate_and_write.rotation import Rotation
+
+
+@overload
+def rotate_and_write(
+    kv_pages: jax.Array,
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array | None,
+    rotation: Rotation,
+    slots: jax.Array,
+    *,
+    layer: int,
+    kv_scales: None = None,
+    implementation: str | None = None,
+    target: Target | None = None,
+) -> tuple[jax.Array, jax.Array]: ...
+
+
+@overload
+def rotate_and_write(
+    kv_pages: jax.Array,
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array | None,
+    rotation: Rotation,
+    slots: jax.Array,
+    *,
+    layer: int,
+    kv_scales: jax.Array,
+    implementation: str | None = None,
+    target: Target | None = None,
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]: ...
 
 
 def rotate_and_write(
@@ -21,31 +55,34 @@ def rotate_and_write(
     slots: jax.Array,
     *,
     layer: int,
+    kv_scales: jax.Array | None = None,
     implementation: str | None = None,
     target: Target | None = None,
-) -> tuple[jax.Array, jax.Array]:
+) -> tuple[jax.Array, jax.Array | tuple[jax.Array, jax.Array]]:
     """Rotate `q` and `k`, and write `k` and `v` as `kv_write` does; in place when the caller's jit donates the cache.
 
     Args:
-        kv_pages: [L, P, 2, K, S, D] bf16, f16 or f32; axis 2 is key, value. [L, P, 1, K, S, D] for a cache of keys alone. Page 0
-            is the null page: its contents are never read.
+        kv_pages: [L, P, 2, K, S, D] bf16, f16, f32, or f8 (E4M3) or int8 with `kv_scales`; axis 2 is key, value.
+            [L, P, 1, K, S, D] for a cache of keys alone. Page 0 is the null page: its contents are never read.
         q: [T, H, D] bf16, f16 or f32, before the rotation.
-        k: [T, K, D], likewise; rotated in float32, rounded to its own dtype, then converted to the cache's.
-        v: [T, K, D]; converted to the cache's dtype. None for a cache of keys alone.
+        k: [T, K, D], likewise; rotated in float32, rounded to its own dtype, then converted to the cache's, or
+            quantized.
+        v: [T, K, D]; converted to the cache's dtype, or quantized. None for a cache of keys alone.
         rotation: cosines and sines [T, half], float32; dimensions of q and k from 2 * half on stay as they are.
         slots: int32 [T], page * S + offset. Padding tokens name slot 0, in the null page. See `kv_write`.
         layer: static index into L.
+        kv_scales: of a quantized cache, as in `kv_write`.
         implementation: a name from `implementations.py`, or None to pick by target, shapes and dtypes.
         target: the device that the program is for; the default device unless given.
 
     Returns:
-        The rotated queries [T, H, D], and the cache with those slots replaced. Anything for queries of padding tokens.
+        The rotated queries [T, H, D], anything for those of padding tokens; and what `kv_write` returns.
 
     Raises:
         ValueError: a shape, the layer or the implementation's name is wrong, or that implementation cannot do this.
         TypeError: a dtype is not supported.
     """
-    checks.require_pages(kv_pages, None, layer)
+    checks.require_pages(kv_pages, kv_scales, layer)
     tokens, kv_heads, dim = slots.shape[0] if slots.ndim else None, kv_pages.shape[3], kv_pages.shape[5]
     checks.require_shape("slots", slots, (None,), "[T]")
     checks.require_dtype("slots", slots, (jnp.int32,))
@@ -64,4 +101,5 @@ def rotate_and_write(
     if not 0 < 2 * half <= dim:
         raise ValueError(f"rotation has {2 * half} dimensions, a head has {dim}")
     run = choose("rotate_and_write", IMPLEMENTATIONS, implementation, target, RotateProblem.of(kv_pages, q, rotation))
-    return run(kv_pages, q, k, v, rotation, slots, layer=layer)
+    rotated, kv_pages, kv_scales = run(kv_pages, kv_scales, q, k, v, rotation, slots, layer=layer)
+    return rotated, kv_pages if kv_scales is None else (kv_pages, kv_scales)

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxserve.models.attention import Attend
 from jaxserve.models.binding import Params, bind
 from jaxserve.models.checkpoint import read_hf_config
 from jaxserve.models.config import DecoderConfig
@@ -93,13 +94,13 @@ def load(directory: Path) -> tuple[DecoderConfig, Params]:
     return config, load_params(directory, config, make_mesh(1), "float32")
 
 
-def forward(config: DecoderConfig, params: Params) -> Forward:
+def forward(config: DecoderConfig, params: Params, attend: Attend = dense_attend) -> Forward:
     """A jitted function from tokens[LENGTH] to logits float32[LENGTH, V]."""
 
     @jax.jit
     def run(params: Params, tokens: jax.Array) -> jax.Array:
         decoder = bind(config, params)
-        logits = decoder.logits(decoder.hidden(tokens, jnp.arange(tokens.shape[0]), dense_attend))
+        logits = decoder.logits(decoder.hidden(tokens, jnp.arange(tokens.shape[0]), attend))
         return logits[:, : config.vocab_size]
 
     return partial(run, params)

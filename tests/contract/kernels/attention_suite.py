@@ -59,7 +59,7 @@ class AttentionSuite:
         assert result.verdict == "pass", result
 
     @pytest.mark.parametrize("case", IN_EVERY_DTYPE, ids=lambda case: case.name)
-    @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float8"])
+    @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float8", "int8"])
     def test_dtypes(self, dtype, case):
         result = check_attention(case, dtype, self.implementation)
         assert result.verdict == ("pass" if dtype in self.dtypes else "unsupported"), result

@@ -63,7 +63,7 @@ def test_a_step_costs_one_copy_each_way(built, monkeypatch, touched, far, overla
     """With decode, and decode beside chunks of prompts: nothing else moves, and nothing is computed beside the step's program."""
     executor = built.core.executor
     submitted, submit, sent, make = [], executor.submit, [], executor._batch
-    everywhere = NamedSharding(executor._forward.kv_pages.sharding.mesh, PartitionSpec())
+    everywhere = NamedSharding(executor._forward.cache.stored.sharding.mesh, PartitionSpec())
 
     def put(*arguments: object) -> object:  # explicitly, which is what the guard lets pass
         batch = make(*arguments)

@@ -20,7 +20,7 @@ from jaxserve.errors import ConfigError
 GIB = 2**30
 MODEL = ModelFacts(name="tiny", dtype="bfloat16", max_position_embeddings=2048)
 WEIGHTS, KV_VALUES, STATE = 10**6, 1024, 5000  # numbers, numbers a token, bytes
-BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
+BYTES = {"bfloat16": 2, "float16": 2, "float32": 4, "float8_e4m3fn": 1, "int8": 1}
 CPU = DeviceFacts(platform="cpu", count=1, memory=64 * GIB, slow_bfloat16_scatter=False)
 H100 = DeviceFacts(platform="gpu", count=1, memory=80 * GIB, slow_bfloat16_scatter=False)
 
@@ -60,6 +60,21 @@ def test_dtypes(asked, stored, slow, dtype, kv_dtype):
     facts = replace(CPU, slow_bfloat16_scatter=slow)
     resolved = resolve(config(model={"dtype": asked}), replace(MODEL, dtype=stored), facts)
     assert (resolved.dtype, resolved.kv_dtype) == (dtype, kv_dtype)
+
+
+@pytest.mark.parametrize("devices", [CPU, H100, replace(CPU, slow_bfloat16_scatter=True)])
+@pytest.mark.parametrize(
+    ("asked", "kv_dtype"),
+    [("fp8", "float8_e4m3fn"), ("fp8_e4m3", "float8_e4m3fn"), ("int8", "int8"), ("float32", "float32"), ("bfloat16", "bfloat16")],
+)
+def test_the_cache_has_the_dtype_that_was_asked_for(asked, kv_dtype, devices):
+    resolved = resolve(config(cache={"kv_cache_dtype": asked}), MODEL, devices)
+    assert (resolved.dtype, resolved.kv_dtype) == ("bfloat16", kv_dtype)
+
+
+def test_a_dtype_that_no_cache_has():
+    with pytest.raises(ConfigError, match=r"kv_cache_dtype must be one of .*'fp8', .*'int8', got 'fp8_e5m2'"):
+        config(cache={"kv_cache_dtype": "fp8_e5m2"})
 
 
 @pytest.mark.parametrize(("dtype", "size"), [("float32", 4), ("bfloat16", 2), ("float16", 2)])

@@ -29,16 +29,26 @@ def test_a_command_line_of_theirs_is_taken():
     found = start(
         *("--model", "/models/a", "--served-model-name", "a", "b", "--gpu-memory-utilization", "0.5", "--max_model_len=100"),
         *("--no-enable-prefix-caching", "-tp", "2", "--block-size", "32", "--dtype", "half", "--enable-chunked-prefill"),
-        *("--trust-remote-code", "--swap-space", "4", "--kv-cache-dtype=auto", "--ssl-certfile", "c", "--ssl-keyfile=k"),
+        *(
+            "--trust-remote-code",
+            "--swap-space",
+            "4",
+            "--kv-cache-dtype=fp8_e4m3",
+            "--calculate-kv-scales",
+            "--ssl-certfile",
+            "c",
+            "--ssl-keyfile=k",
+        ),
         *("--disable-log-requests", "--shutdown-timeout", "7", "--generation-config", "vllm", "--enable-chunked-prefill=True"),
     )
     model, cache = found.engine.model, found.engine.cache
     assert (model.model, model.served_model_name, model.dtype, model.max_model_len) == ("/models/a", ("a", "b"), "float16", 100)
+    assert cache.kv_cache_dtype == "fp8_e4m3"
     assert (cache.gpu_memory_fraction, cache.prefix_caching, cache.page_size, cache.swap_space) == (0.5, False, 32, 4.0)
     assert (found.engine.parallel.tensor_parallel_size, model.generation_config) == (2, "none")
     assert (found.server.tls_cert, found.server.tls_key, found.server.drain_timeout) == ("c", "k", 7.0)
     assert [note.partition(" changes")[0] for note in found.notes] == [
-        *("--enable-chunked-prefill", "--trust-remote-code", "--kv-cache-dtype auto"),
+        *("--enable-chunked-prefill", "--trust-remote-code", "--calculate-kv-scales"),
         *("--disable-log-requests", "--enable-chunked-prefill True"),
     ]
 
@@ -47,7 +57,7 @@ def test_a_command_line_of_theirs_is_taken():
     ("arguments", "says"),
     [
         (["--preemption-mode", "swap"], "--preemption-mode swap of vLLM is not taken: a preempted sequence is computed again"),
-        (["--kv-cache-dtype", "fp8"], "--kv-cache-dtype fp8 of vLLM is not taken: the KV cache has the dtype of the model"),
+        (["--kv-cache-dtype", "fp8_e5m2"], "argument --kv-cache-dtype: invalid choice: 'fp8_e5m2' (choose from"),
         (["--enforce-eager"], "--enforce-eager of vLLM is not taken: steps are always compiled; --before-ready first"),
         (["--enable_lora"], "--enable-lora of vLLM is not taken: adapters are not served"),
         (["--enable-chunked-prefill", "false"], "--enable-chunked-prefill false of vLLM is not taken"),

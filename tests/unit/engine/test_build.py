@@ -32,7 +32,7 @@ def test_weights_load_beside_compilation_and_the_report_counts_them(tmp_path):
     memory = built.report.memory
     params = jax.tree.leaves(built.core.executor._params)
     assert memory.weights == sum(array.addressable_shards[1].data.nbytes for array in params)
-    assert memory.kv_cache == built.core.executor._forward.kv_pages.addressable_shards[1].data.nbytes
+    assert memory.kv_cache == built.core.executor._forward.cache.stored.addressable_shards[1].data.nbytes
     start = built.report.start
     assert min(start.files, start.weights, start.programs, start.rest) > 0
 

@@ -47,8 +47,8 @@ def test_counted_bytes_are_those_of_the_arrays(family, tensor):
     state = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype, device=leaf.sharding), lowering.state)
     for device in (mesh.devices.flat[0], mesh.devices.flat[-1]):
         assert counted.weights == held(params, device)
-        assert counted.page * 5 == held(state.forward.kv_pages, device)
-        assert counted.state == held(state, device) - held(state.forward.kv_pages, device)
+        assert counted.page * 5 == held(state.forward.cache, device)
+        assert counted.state == held(state, device) - held(state.forward.cache, device)
     assert device_bytes(params) == device_bytes(lowering.params) == counted.weights
 
 

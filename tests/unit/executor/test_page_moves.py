@@ -1,16 +1,15 @@
 """Page moves against numpy: one after another, whatever goes where, bit for bit, on one device and on two."""
 
 import jax
-import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from jax.sharding import NamedSharding
 
+from jaxserve.executor.cache_arrays import KV_CACHE, CacheArrays
 from jaxserve.executor.page_mover import MAX_PENDING, PageMover
 from jaxserve.executor.page_moves import MOVE_WIDTH, make_copy, make_gather, make_scatter, move_batches
-from jaxserve.executor.step import KV_PAGES
 from jaxserve.step.plan import MoveKind, PageMove
 from sharding.mesh import make_mesh
 from tests.support.plans import copied, swapped_in, swapped_out
@@ -28,6 +27,7 @@ CACHES = {  # layers, half a page or a whole one, heads, page, width
     "keys and values": ("float32", (2, PAGES, 2, 2, 3, 4)),
     "bfloat16": ("bfloat16", (3, PAGES, 2, 2, 4, 8)),
     "float8": ("float8_e4m3fn", (1, PAGES, 2, 4, 4, 8)),
+    "int8": ("int8", (1, PAGES, 2, 4, 4, 8)),
     "latents": ("bfloat16", (2, PAGES, 1, 2, 4, 24)),
 }
 
@@ -37,31 +37,37 @@ class Memory:
 
     def __init__(self, devices: int, dtype: str, shape: tuple[int, ...]) -> None:
         mesh = make_mesh(devices)
-        kind = ml_dtypes.finfo(dtype)
-        bits = np.random.default_rng(0).integers(0, 256, (*shape[:-1], shape[-1] * kind.bits // 8), np.uint8)
-        self.pages = bits.view(np.dtype(dtype)).copy()
-        self.pages[np.isnan(self.pages)] = 0  # of which there are many kinds
-        self.slots = np.zeros((SLOTS, shape[0], *shape[2:]), dtype)
-        self.kv_pages = jax.device_put(self.pages.copy(), NamedSharding(mesh, KV_PAGES))  # CPUs may keep it, not copy it
+        rng = np.random.default_rng(0)
+        kind = np.dtype(np.uint8 if dtype == "float8_e4m3fn" else dtype)
+        pages = rng.integers(0, 256, (*shape[:-1], shape[-1] * kind.itemsize), np.uint8).view(kind).copy()
+        if kind.itemsize > 1:
+            pages[np.isnan(pages)] = 0  # of which there are many kinds
+        scales = rng.standard_normal(shape[:5]).astype(np.float16)
+        self.arrays = [pages, scales] if kind.itemsize == 1 else [pages]
+        self.slots = [np.zeros((SLOTS, array.shape[0], *array.shape[2:]), array.dtype) for array in self.arrays]
+        placed = [jax.device_put(array.copy(), NamedSharding(mesh, KV_CACHE)) for array in self.arrays]  # CPUs may keep it
+        self.cache = CacheArrays(*placed)
         programs = {
             MoveKind.COPY: jax.jit(make_copy(mesh), donate_argnums=0),
             MoveKind.TO_TIER: jax.jit(make_gather(mesh)),
             MoveKind.FROM_TIER: jax.jit(make_scatter(mesh), donate_argnums=0),
         }
-        self.mover = PageMover(programs, self.kv_pages, SLOTS)
+        self.mover = PageMover(programs, self.cache, SLOTS)
 
     def move(self, moves) -> None:
         for kind, source, destination in moves:
-            content = self.slots[source] if kind is MoveKind.FROM_TIER else self.pages[:, source]
-            if kind is MoveKind.TO_TIER:
-                self.slots[destination] = content
-            else:
-                self.pages[:, destination] = content
-        self.kv_pages = self.mover.move(self.kv_pages, moves)
+            for array, slots in zip(self.arrays, self.slots, strict=True):
+                content = slots[source] if kind is MoveKind.FROM_TIER else array[:, source]
+                if kind is MoveKind.TO_TIER:
+                    slots[destination] = content
+                else:
+                    array[:, destination] = content
+        self.cache = self.mover.move(self.cache, moves)
 
     def check(self) -> None:
         """Every page but the null page, which is anybody's."""
-        assert np.asarray(self.kv_pages)[:, 1:].tobytes() == self.pages[:, 1:].tobytes()
+        for got, want in zip(jax.tree.leaves(self.cache), self.arrays, strict=True):
+            assert np.asarray(got)[:, 1:].tobytes() == want[:, 1:].tobytes()
 
 
 @pytest.fixture(scope="module", params=[1, 2])
@@ -103,11 +109,11 @@ def test_what_is_under_way_is_bounded_and_collected(memory):
 
 def test_measuring_leaves_every_page_as_it_was():
     memory = Memory(2, *CACHES["float8"])
-    memory.kv_pages, seconds = memory.mover.measure(memory.kv_pages)
+    memory.cache, seconds = memory.mover.measure(memory.cache)
     assert seconds > 0.0
     memory.check()
-    fewest = PageMover(memory.mover._programs, memory.kv_pages, 1)
-    memory.kv_pages, _ = fewest.measure(memory.kv_pages)
+    fewest = PageMover(memory.mover._programs, memory.cache, 1)
+    memory.cache, _ = fewest.measure(memory.cache)
     memory.check()
 
 

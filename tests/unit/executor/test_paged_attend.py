@@ -10,6 +10,7 @@ import pytest
 
 from jaxserve.config.kernels import AUTOMATIC, LayerRange
 from jaxserve.config.windows import group_layers
+from jaxserve.executor.cache_arrays import CacheArrays
 from jaxserve.executor.step import PagedAttend
 from jaxserve.models.config import RopeConfig
 from jaxserve.models.rope import rotation
@@ -34,7 +35,7 @@ def paged(tensor, kv_pages, options, q, k, v, sinks, rope=None, kernels=AUTOMATI
 
     @jax.jit
     def run(kv_pages, q, k, v, rope, sinks):
-        attend = PagedAttend(make_mesh(tensor), kv_pages, batch, kernels, group_layers((None, None)))
+        attend = PagedAttend(make_mesh(tensor), CacheArrays(kv_pages), batch, kernels, group_layers((None, None)))
         return attend(1, q, k, v, rope, options, sinks)
 
     return run(kv_pages, *padded, sinks)[:TOKENS]
@@ -86,11 +87,11 @@ def test_groups_of_layers_have_pages_of_their_own():
 
     @jax.jit
     def run(kv_pages, batch, layers):
-        attend, out = PagedAttend(make_mesh(1), kv_pages, batch.unpacked(NO_LENGTHS), AUTOMATIC, groups), []
+        attend, out = PagedAttend(make_mesh(1), CacheArrays(kv_pages), batch.unpacked(NO_LENGTHS), AUTOMATIC, groups), []
         for layer, (q, k, v) in enumerate(layers):
             options = replace(OPTIONS, window=(None, 5, None, 5)[layer])
             out.append(attend(layer, q, k, v, None, options, None))
-        return attend.kv_pages, out
+        return attend.cache.stored, out
 
     layers = [
         tuple(jnp.asarray(rng.standard_normal((TOKENS + 1, heads, DIM)), jnp.float32) for heads in (HEADS, KV_HEADS, KV_HEADS))

@@ -1,0 +1,93 @@
+"""A KV cache in 8 bits: the tokens of a dense attention whose keys and values are rounded alike, however work is scheduled."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxserve.cache.swap import SwapSpace
+from jaxserve.clock import RealClock
+from jaxserve.config.fields import EngineConfig
+from jaxserve.engine.build import build_engine
+from jaxserve.sampling.params import SamplingParams
+from pallas_kernels.rotate_and_write import rotate
+from tests.golden.reading import TOLERANCE, check_greedy, dense_attend, forward, load, logits_of, read_golden
+from tests.support.engine import run, silent
+
+LENGTH = 40
+GREEDY = SamplingParams(temperature=0.0, max_tokens=LENGTH, ignore_eos=True)
+LARGEST = {"fp8": 448.0, "int8": 127.0}
+
+
+def build(directory: Any, kv_cache_dtype: str, devices: int = 1) -> Any:
+    settings = {"model": str(directory), "dtype": "float32", "max_model_len": 160, "page_size": 8, "swap_space": 0.01}
+    limits = {"max_num_seqs": 8, "max_num_batched_tokens": 24, "tensor_parallel_size": devices, "late_compiles": "raise"}
+    config = EngineConfig.from_settings({**settings, **limits, "kv_cache_dtype": kv_cache_dtype})
+    return build_engine(config, strict_length=True, clock=RealClock(), progress=silent)
+
+
+def rounded(x: jax.Array, kind: str) -> jax.Array:
+    """[T,K,D], each vector as 8 bits have it, with a scale in float16."""
+    scale = (jnp.abs(x).max(axis=-1, keepdims=True) / LARGEST[kind]).astype(jnp.float16).astype(jnp.float32)
+    scaled = x / scale
+    numbers = jnp.round(scaled) if kind == "int8" else scaled.astype(jnp.float8_e4m3fn).astype(jnp.float32)
+    return numbers * scale
+
+
+def rounded_attend(kind: str, layer: int, q: Any, k: Any, v: Any, rope: Any, options: Any, sinks: Any) -> jax.Array:
+    if rope is not None:
+        q, k = rotate(q, rope), rotate(k, rope)
+    values = None if v is None else rounded(v, kind)
+    return dense_attend(layer, q, rounded(k, kind), values, None, options, sinks)
+
+
+def check(directory: Any, kind: str, prompts: list[list[int]], tokens: list[list[int]]) -> None:
+    oracle = forward(*load(directory), partial(rounded_attend, kind))
+    for prompt, got in zip(prompts, tokens, strict=True):
+        assert len(got) == LENGTH
+        check_greedy(oracle, prompt, got)
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+@pytest.mark.parametrize("kind", ["fp8", "int8"])
+def test_greedy_tokens(kind, devices):
+    golden = read_golden("llama-tied")
+    built = build(golden.directory, kind, devices)
+    prompts = golden.prompts[:9]
+    undisturbed = run(built, prompts, GREEDY)
+    check(golden.directory, kind, prompts, undisturbed.tokens)
+
+    mixed = run(built, prompts, GREEDY, num_pages=25, growth_reserve=0.0)  # few pages: sequences are computed again
+    assert mixed.preemptions
+    assert mixed.tokens == undisturbed.tokens
+
+    swap = SwapSpace(60, 0.0)
+    swapped = run(built, prompts, GREEDY, num_pages=25, growth_reserve=0.0, swap=swap)
+    assert any(event.swapped for event in swapped.preemptions)
+    assert swapped.tokens == undisturbed.tokens
+
+    again = run(built, [*prompts, *prompts[::-1]], GREEDY)  # the second half finds its prompts in the prefix cache
+    assert again.scheduler.cache.hit_tokens > 0
+    assert again.tokens == [*undisturbed.tokens, *undisturbed.tokens[::-1]]
+
+
+@pytest.mark.parametrize("kind", ["fp8", "int8"])
+def test_latents(kind):
+    golden = read_golden("deepseek-v2-lite")
+    built = build(golden.directory, kind)
+    prompts = golden.prompts[:4]
+    check(golden.directory, kind, prompts, run(built, prompts, GREEDY).tokens)
+
+
+@pytest.mark.parametrize("kind", LARGEST)
+def test_the_rounding_shows(kind):
+    """Else the oracle would prove nothing: it has other logits than the checkpoint, and not by little."""
+    golden = read_golden("llama-tied")
+    prompt = golden.prompts[golden.full_prompt]
+    logits = logits_of(forward(*load(golden.directory), partial(rounded_attend, kind)), prompt)
+    assert np.abs(logits - golden.full).max() > 20 * TOLERANCE
