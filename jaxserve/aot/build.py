@@ -113,7 +113,7 @@ class Result:
 
     Attributes:
         device: the devices' name.
-        dtype: of weights and activations.
+        dtype: of weights and activations; `kv_dtype` is that of the KV cache.
         num_layers, num_parameters: of what was compiled.
         num_pages: of the KV cache that the programs are for.
         ledger: memory of one device.
@@ -125,6 +125,7 @@ class Result:
     on_gpu: bool
     jax: str
     dtype: str
+    kv_dtype: str
     num_layers: int
     num_parameters: int
     num_pages: int
@@ -180,6 +181,7 @@ def compile_for(config: TargetConfig, done: Done, output: Path | None = None) ->
         on_gpu=target.gpu is not None,
         jax=jax.__version__,
         dtype=lowering.options.dtype,
+        kv_dtype=lowering.options.kv_dtype,
         num_layers=model.num_layers,
         num_parameters=model.num_parameters,
         num_pages=lowering.options.num_pages,
@@ -243,12 +245,13 @@ def _compile_half(
         launches = read_launches(Path(directory)) if dumps else None
     seconds = time.monotonic() - started
     programs[spec.name] = program
-    pages = lowering.state.forward.cache.stored
     facts = read_facts(
         Module.parse(program.as_text()),
         tokens=bucket.tokens,
         hidden_size=lowering.config.hidden_size,
-        cache_elements=device_bytes(pages) // pages.dtype.itemsize,
+        cache_elements=tuple(
+            device_bytes(array) // array.dtype.itemsize for array in jax.tree.leaves(lowering.state.forward.cache)
+        ),
     )
     in_place = int(program.memory_analysis().alias_size_in_bytes)
     return CompiledHalf(name=spec.name, seconds=seconds, in_place=in_place, facts=facts, launches=launches)

@@ -70,14 +70,14 @@ class Facts:
         )
 
 
-def read_facts(module: Module, *, tokens: int, hidden_size: int, cache_elements: int) -> Facts:
+def read_facts(module: Module, *, tokens: int, hidden_size: int, cache_elements: tuple[int, ...]) -> Facts:
     """Look through a step's program.
 
     Args:
         module: the optimised HLO.
         tokens: T of the step.
         hidden_size: E.
-        cache_elements: numbers that one device's part of the KV cache holds.
+        cache_elements: numbers that one device's part of each of the KV cache's arrays holds.
     """
     scheduled = list(module.scheduled())
     found = [(kind_of(instruction), instruction, when) for instruction, when in scheduled]
@@ -144,11 +144,11 @@ def _weight_copies(module: Module) -> list[str]:
     return copies
 
 
-def _copies_cache(module: Module, instruction: Instruction, elements: int) -> bool:
+def _copies_cache(module: Module, instruction: Instruction, elements: tuple[int, ...]) -> bool:
     sizes = {array.elements for array in instruction.results}
     if instruction.opcode.startswith("all-gather"):
-        return max(sizes, default=0) >= elements
-    if elements not in sizes or instruction.opcode.endswith("-done"):
+        return max(sizes, default=0) >= max(elements)
+    if sizes.isdisjoint(elements) or instruction.opcode.endswith("-done"):
         return False
     if instruction.opcode.startswith("fusion"):
         return not module.opcodes_in(instruction) & _UPDATES

@@ -18,7 +18,8 @@ def show(result: Result, console: Console) -> None:
         f"on {result.device} x{result.config.tp}, compiled by jax {result.jax}"
     )
     console.print(_ledger(result))
-    console.print(f"the programs' KV cache: {result.num_pages:,} pages of {result.config.page_size} tokens")
+    pages = f"{result.num_pages:,} pages of {result.config.page_size} tokens, in {result.kv_dtype}"
+    console.print(f"the programs' KV cache: {pages}")
     console.print(_steps(result))
     console.print(_choices(result))
     if result.saved is not None:

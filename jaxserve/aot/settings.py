@@ -12,6 +12,7 @@ from jaxserve.config.fields import (
     CompileConfig,
     EngineConfig,
     KernelConfig,
+    KvCacheDType,
     ModelConfig,
     ParallelConfig,
     Quantization,
@@ -43,8 +44,9 @@ class TargetConfig:
     )
     layers: int | None = setting(None, "compile the model's first layers only: a quick look")
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = setting(
-        "auto", "dtype of weights, activations and KV cache; 'auto' takes the checkpoint's"
+        "auto", "dtype of weights and activations, and of the KV cache unless that has its own; 'auto' takes the checkpoint's"
     )
+    kv_cache_dtype: KvCacheDType = setting("auto", "what keys and values are kept in, as for jaxserve.serve")  # noqa: RUF009
     quantization: Quantization = setting("none", "what matrices are rounded to, as for jaxserve.serve")  # noqa: RUF009
     max_num_seqs: int = setting(256, "sequences in one step at most")
     max_num_batched_tokens: int = setting(2048, "tokens in one step at most")
@@ -78,7 +80,12 @@ class TargetConfig:
             model=ModelConfig(
                 model=self.model, dtype=self.dtype, quantization=self.quantization, max_model_len=self.max_model_len
             ),
-            cache=CacheConfig(page_size=self.page_size, num_pages=self.num_pages, gpu_memory_fraction=self.gpu_memory_fraction),
+            cache=CacheConfig(
+                kv_cache_dtype=self.kv_cache_dtype,
+                page_size=self.page_size,
+                num_pages=self.num_pages,
+                gpu_memory_fraction=self.gpu_memory_fraction,
+            ),
             scheduler=SchedulerConfig(max_num_seqs=self.max_num_seqs, max_num_batched_tokens=self.max_num_batched_tokens),
             parallel=ParallelConfig(tensor_parallel_size=self.tp, expert_parallel_size=self.ep),
             kernels=KernelConfig(

@@ -20,9 +20,11 @@ def kv_write(
     if kv_scales is None:
         return kv_pages.at[where].set(new.astype(kv_pages.dtype), mode="promise_in_bounds"), None
     numbers, scales = quantize(new, kv_pages.dtype, kv_scales.dtype)
+    kv_scales = kv_scales.at[where].set(scales, mode="promise_in_bounds")
+    if kv_pages.dtype != jnp.float8_e4m3fn:
+        return kv_pages.at[where].set(numbers, mode="promise_in_bounds"), kv_scales
     # As bytes: on CPU a scatter of float8 converts the whole cache to float16 and back. That costs a copy a step there, unless
     # the caller's cache is such bytes itself, and nothing on a GPU.
     stored = lax.bitcast_convert_type(kv_pages, jnp.uint8)
     stored = stored.at[where].set(lax.bitcast_convert_type(numbers, jnp.uint8), mode="promise_in_bounds")
-    kv_scales = kv_scales.at[where].set(scales, mode="promise_in_bounds")
     return lax.bitcast_convert_type(stored, kv_pages.dtype), kv_scales

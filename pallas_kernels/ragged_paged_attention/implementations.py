@@ -46,15 +46,6 @@ def _reading(
     return ask
 
 
-def _without_scales(function: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
-    """An implementation that knows no quantized caches: its `supports` has refused them."""
-
-    def attend(*arguments: Any, kv_scales: None, **others: Any) -> jax.Array:
-        return function(*arguments, **others)
-
-    return attend
-
-
 _mosaic_gpu = later("pallas_kernels.ragged_paged_attention.mosaic_gpu", "ragged_paged_attention")
 _mosaic_gpu_latent = later("pallas_kernels.ragged_paged_attention.mosaic_gpu_latent", "ragged_paged_attention")
 
@@ -86,7 +77,7 @@ IMPLEMENTATIONS: tuple[Implementation[RaggedPagedAttention, AttentionProblem], .
     ),
     Implementation(
         "cpu_native",
-        _without_scales(cpu_native.ragged_paged_attention),
+        cpu_native.ragged_paged_attention,
         limits=cpu_native.LIMITS,
         checked="every case, on CPUs",
         runs_on=native.runs_on,

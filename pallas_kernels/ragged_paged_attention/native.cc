@@ -39,7 +39,9 @@ struct Call {
   const float* sinks;          // [H], or null
   char* out;                   // [T, H, value_dim]
   int64_t tokens, heads, dim, num_pages, halves, kv_heads, page_size, rows, pages_per_row, value_dim, layer, window;
-  int64_t size;                // bytes of a number
+  int64_t size, kv_size;       // bytes of a number of queries and result, and of the cache
+  const char* kv_scales;       // [L, P, C, K, S], or null
+  int64_t scale_bytes;
   float scale, soft_cap;
   Attend attend;
 
@@ -52,7 +54,7 @@ struct Item {
 };
 
 Queries QueriesOf(const Call& call, const Item& item) {
-  const int64_t head_bytes = call.page_size * call.dim * call.size, half_bytes = call.kv_heads * head_bytes;
+  const int64_t head_bytes = call.page_size * call.dim * call.kv_size, half_bytes = call.kv_heads * head_bytes;
   const int64_t page_bytes = call.halves * half_bytes;
   Queries queries{};
   queries.q = call.q + (item.token * call.heads + item.kv_head * call.Group()) * call.dim * call.size;
@@ -71,6 +73,13 @@ Queries QueriesOf(const Call& call, const Item& item) {
   queries.next_bytes = item.kv_head + 1 < call.kv_heads ? head_bytes : 0;
   queries.scale = call.scale;
   queries.soft_cap = call.soft_cap;
+  if (call.kv_scales != nullptr) {
+    const int64_t head_scales = call.page_size * call.scale_bytes;
+    queries.scale_bytes = call.scale_bytes;
+    queries.page_scales = call.halves * call.kv_heads * head_scales;
+    queries.value_scales = call.halves == 2 ? call.kv_heads * head_scales : 0;
+    queries.scales = call.kv_scales + call.layer * call.num_pages * queries.page_scales + item.kv_head * head_scales;
+  }
   return queries;
 }
 
@@ -228,13 +237,23 @@ const char* Wrong(const Call& call) {
   return nullptr;
 }
 
+// What attends to a cache of `kv` from queries of `q`; null for what nothing does.
+Attend KernelFor(const Kernels& kernels, ffi::DataType q, ffi::DataType kv) {
+  const bool wide = q == ffi::F32;
+  if (!wide && q != ffi::BF16) return nullptr;
+  if (kv == q) return wide ? kernels.float32 : kernels.bfloat16;
+  if (kv == ffi::S8) return wide ? kernels.int8_wide : kernels.int8;
+  if (kv == ffi::U8) return wide ? kernels.float8_wide : kernels.float8;
+  return nullptr;
+}
+
 ffi::Error Handle(ffi::ThreadPool pool, ffi::AnyBuffer q, ffi::AnyBuffer kv_pages, ffi::Buffer<ffi::S32> page_table,
-                  ffi::Buffer<ffi::S32> query_start, ffi::Buffer<ffi::S32> kv_length, ffi::RemainingArgs sinks,
+                  ffi::Buffer<ffi::S32> query_start, ffi::Buffer<ffi::S32> kv_length, ffi::RemainingArgs others,
                   ffi::Result<ffi::AnyBuffer> out, int64_t layer, float scale, int64_t window, float soft_cap,
                   std::string_view instruction_set) {
-  const bool wide = q.element_type() == ffi::F32;
-  if (q.element_type() != kv_pages.element_type() || !(wide || q.element_type() == ffi::BF16))
-    return ffi::Error::InvalidArgument("queries and cache must both be bfloat16, or both float32");
+  const Attend attend = KernelFor(Choose(instruction_set), q.element_type(), kv_pages.element_type());
+  if (attend == nullptr)
+    return ffi::Error::InvalidArgument("queries must be bfloat16 or float32, and the cache the same, int8, or uint8 for float8");
   const auto pages = kv_pages.dimensions(), shape = q.dimensions();
   Call call{};
   call.q = static_cast<const char*>(q.untyped_data());
@@ -242,8 +261,16 @@ ffi::Error Handle(ffi::ThreadPool pool, ffi::AnyBuffer q, ffi::AnyBuffer kv_page
   call.page_table = page_table.typed_data();
   call.query_start = query_start.typed_data();
   call.kv_length = kv_length.typed_data();
-  if (sinks.size() == 1) {
-    const auto given = sinks.get<ffi::Buffer<ffi::F32>>(0);
+  // First the scales of a quantized cache, then sinks, if there are any.
+  size_t next = 0;
+  if (ffi::ByteWidth(kv_pages.element_type()) == 1) {
+    const auto given = others.get<ffi::AnyBuffer>(next++);
+    if (!given) return given.error();
+    call.kv_scales = static_cast<const char*>(given->untyped_data());
+    call.scale_bytes = ffi::ByteWidth(given->element_type());
+  }
+  if (next < others.size()) {
+    const auto given = others.get<ffi::Buffer<ffi::F32>>(next);
     if (!given) return given.error();
     call.sinks = given->typed_data();
   }
@@ -254,10 +281,9 @@ ffi::Error Handle(ffi::ThreadPool pool, ffi::AnyBuffer q, ffi::AnyBuffer kv_page
   call.value_dim = out->dimensions()[2];
   call.layer = layer;
   call.window = window;
-  call.size = wide ? 4 : 2;
+  call.size = ffi::ByteWidth(q.element_type()), call.kv_size = ffi::ByteWidth(kv_pages.element_type());
   call.scale = scale, call.soft_cap = soft_cap;
-  const Kernels& kernels = Choose(instruction_set);
-  call.attend = wide ? kernels.float32 : kernels.bfloat16;
+  call.attend = attend;
   if (const char* wrong = Wrong(call)) return ffi::Error::InvalidArgument(wrong);
   const int64_t token_bytes = call.heads * call.value_dim * call.size, used = call.query_start[call.rows];
   std::memset(call.out + used * token_bytes, 0, (call.tokens - used) * token_bytes);

@@ -8,12 +8,16 @@ namespace {
 
 struct Avx2 {
   using Floats = __m256;
+  typedef float Vector __attribute__((vector_size(32)));
   typedef uint32_t Integers __attribute__((vector_size(32)));
   static constexpr int kLanes = 8, kRows = 4, kVectors = 2;
   static Floats Read(const float* from) { return _mm256_loadu_ps(from); }
   static Floats Read(const uint16_t* from) {
     const __m128i halves = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16));
+  }
+  static Integers ReadBytes(const uint8_t* from) {
+    return reinterpret_cast<Integers>(_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
   }
   static void Write(float* to, Floats floats) { _mm256_storeu_ps(to, floats); }
   static Floats Broadcast(float value) { return _mm256_set1_ps(value); }
@@ -51,6 +55,6 @@ struct Avx2 {
 
 }  // namespace
 
-const Kernels kAvx2 = {AttendWith<Avx2, Plain<Avx2, uint16_t>>, AttendWith<Avx2, Plain<Avx2, float>>};
+const Kernels kAvx2 = InFloats<Avx2>();
 
 }  // namespace jaxserve::attention

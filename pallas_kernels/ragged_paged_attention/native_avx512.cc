@@ -3,6 +3,6 @@
 
 namespace jaxserve::attention {
 
-const Kernels kAvx512 = {AttendWith<Avx512, Plain<Avx512, uint16_t>>, AttendWith<Avx512, Plain<Avx512, float>>};
+const Kernels kAvx512 = InFloats<Avx512>();
 
 }  // namespace jaxserve::attention

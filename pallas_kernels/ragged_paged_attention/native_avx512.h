@@ -10,12 +10,16 @@ namespace {
 
 struct Avx512 {
   using Floats = __m512;
+  typedef float Vector __attribute__((vector_size(64)));
   typedef uint32_t Integers __attribute__((vector_size(64)));
   static constexpr int kLanes = 16, kRows = 6, kVectors = 4;
   static Floats Read(const float* from) { return _mm512_loadu_ps(from); }
   static Floats Read(const uint16_t* from) {
     const __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
+  }
+  static Integers ReadBytes(const uint8_t* from) {
+    return reinterpret_cast<Integers>(_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
   }
   static void Write(float* to, Floats floats) { _mm512_storeu_ps(to, floats); }
   static Floats Broadcast(float value) { return _mm512_set1_ps(value); }

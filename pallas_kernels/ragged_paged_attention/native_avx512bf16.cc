@@ -4,13 +4,44 @@
 namespace jaxserve::attention {
 namespace {
 
+// What is stored, as 32 bfloat16: 0 after the `left`th. Numbers of 8 bits are exact.
+inline __m512i Part(const uint16_t* numbers, int64_t left) {
+  return left >= 32 ? _mm512_loadu_si512(numbers) : _mm512_maskz_loadu_epi16((1u << left) - 1, numbers);
+}
+
+template <class Byte>
+inline __m256i Bytes(const Byte* numbers, int64_t left) {
+  return left >= 32 ? _mm256_loadu_si256(reinterpret_cast<const __m256i*>(numbers))
+                    : _mm256_maskz_loadu_epi8((1u << left) - 1, numbers);
+}
+
+inline __m512i Part(const int8_t* numbers, int64_t left) {
+  const __m256i bytes = Bytes(numbers, left);
+  const __m512 low = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm256_castsi256_si128(bytes)));
+  const __m512 high = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm256_extracti128_si256(bytes, 1)));
+  return reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low));
+}
+
+// E4M3's numbers below its smallest normal one are 0 to 7 times 2^-9.
+constexpr uint16_t kSmall[32] = {0, 0x3b00, 0x3b80, 0x3bc0, 0x3c00, 0x3c20, 0x3c40, 0x3c60};
+
+inline __m512i Part(const Float8* numbers, int64_t left) {
+  const __m512i bits = _mm512_cvtepu8_epi16(Bytes(numbers, left));
+  const __m512i normal = _mm512_add_epi16(_mm512_slli_epi16(_mm512_and_si512(bits, _mm512_set1_epi16(0x7f)), 4),
+                                          _mm512_set1_epi16(120 << 7));
+  const __mmask32 small = _mm512_testn_epi16_mask(bits, _mm512_set1_epi16(0x78));
+  const __m512i size = _mm512_mask_permutexvar_epi16(normal, small, _mm512_and_si512(bits, _mm512_set1_epi16(7)),
+                                                     _mm512_loadu_si512(kSmall));
+  return _mm512_or_si512(size, _mm512_slli_epi16(_mm512_and_si512(bits, _mm512_set1_epi16(0x80)), 8));
+}
+
+template <class Stored>
 struct Pairs {
-  using Element = uint16_t;
+  using Element = Stored;
+  using Query = uint16_t;
   static constexpr int kPerWord = 2;
-  static __m512i Part(const Element* numbers, int64_t left) {
-    return left >= 32 ? _mm512_loadu_si512(numbers) : _mm512_maskz_loadu_epi16((1u << left) - 1, numbers);
-  }
   static __m512 Load(const Element* key, int64_t left) { return _mm512_castsi512_ps(Part(key, left)); }
+  static __m512 LoadQuery(const Query* query, int64_t left) { return _mm512_castsi512_ps(Part(query, left)); }
   static void Join(const Element* const* values, int64_t numbers, float* line) {
     const __m512i first = _mm512_loadu_si512(kPairs), second = _mm512_add_epi16(first, _mm512_set1_epi16(16));
     const Element* lower = values[0] == nullptr ? kZeros : values[0];
@@ -26,7 +57,7 @@ struct Pairs {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(line) + column / 16, reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(weights)));
   }
   static constexpr Element kZeros[32] = {};
-  static constexpr Element kPairs[32] = {0, 32, 1, 33, 2,  34, 3,  35, 4,  36, 5,  37, 6,  38, 7,  39,
+  static constexpr uint16_t kPairs[32] = {0, 32, 1, 33, 2,  34, 3,  35, 4,  36, 5,  37, 6,  38, 7,  39,
                                          8, 40, 9, 41, 10, 42, 11, 43, 12, 44, 13, 45, 14, 46, 15, 47};
   static __m512 MulAdd(__m512 sums, __m512 x, __m512 y) {
     return _mm512_dpbf16_ps(sums, reinterpret_cast<__m512bh>(x), reinterpret_cast<__m512bh>(y));
@@ -35,6 +66,11 @@ struct Pairs {
 
 }  // namespace
 
-const Kernels kAvx512Bf16 = {AttendWith<Avx512, Pairs>, kAvx512.float32};
+const Kernels kAvx512Bf16 = {AttendWith<Avx512, Pairs<uint16_t>>,
+                             kAvx512.float32,
+                             AttendWith<Avx512, Pairs<int8_t>>,
+                             AttendWith<Avx512, Pairs<Float8>>,
+                             kAvx512.int8_wide,
+                             kAvx512.float8_wide};
 
 }  // namespace jaxserve::attention

@@ -8,6 +8,8 @@ namespace jaxserve::attention {
 constexpr int64_t kBlock = 64;      // keys that are looked at together; blocks begin at its multiples
 constexpr int64_t kMostLanes = 16;  // of any instruction set's vectors
 
+enum class Float8 : uint8_t {};  // E4M3, of which 0x7f and 0xff, NaN, are not stored: a scale is NaN instead
+
 constexpr float kLowest = -3.402823466e+38f;  // unlike -inf it can be subtracted from itself
 
 // Some tokens of one row, one after the other, in the `group` heads that read one KV head; and the keys of that head. Token t in
@@ -25,6 +27,9 @@ struct Queries {
   int64_t value_bytes;        // from a key to its value
   int64_t next_bytes;         // from a key to that of the KV head whose turn is next; 0 for none
   float scale, soft_cap;      // soft_cap 0: none
+  const char* scales;         // of a quantized cache: of the keys of page 0, in this layer and KV head
+  int64_t scale_bytes;        // of one: 2 for float16, 4 for float32
+  int64_t page_scales, value_scales;  // bytes from a page's to the next one's, and from a key's to its value's
 };
 
 // The state of an online softmax: a row's largest score, sum of weights and weighted sum of values.
@@ -58,7 +63,9 @@ inline int64_t ScratchFloats(const Queries& queries) {
 using Attend = void (*)(const Queries& queries, int64_t first, int64_t last, const Softmax& state, float* scratch);
 
 struct Kernels {
-  Attend bfloat16, float32;  // by the dtype of queries and cache
+  Attend bfloat16, float32;         // by the dtype of queries and cache
+  Attend int8, float8;              // by that of the cache, with queries in bfloat16
+  Attend int8_wide, float8_wide;    // and in float32
 };
 
 extern const Kernels kPortable;

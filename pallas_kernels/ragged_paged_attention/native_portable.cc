@@ -6,6 +6,7 @@ namespace {
 
 struct Portable {
   typedef float Floats __attribute__((vector_size(16)));
+  using Vector = Floats;
   typedef uint32_t Integers __attribute__((vector_size(16)));
   static constexpr int kLanes = 4, kRows = 4, kVectors = 2;
   static Floats Read(const float* from) {
@@ -17,6 +18,7 @@ struct Portable {
     const Integers bits = {from[0], from[1], from[2], from[3]};
     return reinterpret_cast<Floats>(bits << 16);
   }
+  static Integers ReadBytes(const uint8_t* from) { return Integers{from[0], from[1], from[2], from[3]}; }
   static void Write(float* to, Floats floats) { std::memcpy(to, &floats, sizeof floats); }
   static Floats Broadcast(float value) { return Floats{value, value, value, value}; }
   static Floats MulAdd(Floats sum, Floats x, Floats y) { return sum + x * y; }
@@ -34,6 +36,6 @@ struct Portable {
 
 }  // namespace
 
-const Kernels kPortable = {AttendWith<Portable, Plain<Portable, uint16_t>>, AttendWith<Portable, Plain<Portable, float>>};
+const Kernels kPortable = InFloats<Portable>();
 
 }  // namespace jaxserve::attention

@@ -4,12 +4,14 @@
 //   Floats, Integers            vectors of kLanes float32, and of as many uint32, with the compilers' operators
 //   kRows, kVectors             accumulators that fit the registers: rows by vectors
 //   Read(from)                  of float32 or of bfloat16
+//   ReadBytes(from)             Integers of bytes
 //   Write(to, floats) Broadcast(value) MulAdd(sum, x, y)
 //   Transpose(vectors)          kLanes of them, in place
 //   Largest(floats) Total(floats)
 // Words says how numbers go into words of 32 bits: Plain below, or two bfloat16 a word. It has
-//   Element, kPerWord           what is stored, and how many of them a word holds
+//   Element, kPerWord           what is stored, and how many numbers a word holds
 //   Load(key, left)             a vector of words of a key's neighbouring numbers; after `left` of them they are 0
+//   Query, LoadQuery            the same of queries
 //   Join(values, numbers, line) writes words, each of the same number of kPerWord values; a null pointer stands for zeros, which
 //                               also fill the last vector
 //   WriteWeights(line, column, weights)  kLanes of a row's weights, which lie as those of the values in words do
@@ -25,21 +27,50 @@
 namespace jaxserve::attention {
 namespace {
 
+template <class V>
+inline typename V::Floats ReadNumbers(const float* from) { return V::Read(from); }
+template <class V>
+inline typename V::Floats ReadNumbers(const uint16_t* from) { return V::Read(from); }
+
+template <class V>
+inline typename V::Floats ReadNumbers(const int8_t* from) {
+  typedef int32_t Signed __attribute__((vector_size(sizeof(typename V::Integers))));
+  const Signed shifted = reinterpret_cast<Signed>(V::ReadBytes(reinterpret_cast<const uint8_t*>(from)) << 24);
+  return reinterpret_cast<typename V::Floats>(__builtin_convertvector(shifted >> 24, typename V::Vector));
+}
+
+// 4 bits of exponent and 3 of mantissa. Below the smallest normal number they are 0 to 7 times 2^-9, computed apart: CPUs may be told
+// to take denormal numbers for 0.
+template <class V>
+inline typename V::Floats ReadNumbers(const Float8* from) {
+  using Integers = typename V::Integers;
+  typedef int32_t Signed __attribute__((vector_size(sizeof(Integers))));
+  const Integers bits = V::ReadBytes(reinterpret_cast<const uint8_t*>(from));
+  const Integers normal = ((bits & 0x7f) << 20) + (120u << 23);
+  const auto small = __builtin_convertvector(reinterpret_cast<Signed>(bits & 7), typename V::Vector) * 0.001953125f;
+  const Integers size = (bits & 0x78) == 0 ? reinterpret_cast<Integers>(small) : normal;
+  return reinterpret_cast<typename V::Floats>(size | ((bits & 0x80) << 24));
+}
+
 template <class V, class Element>
 inline typename V::Floats ReadPart(const Element* from, int64_t lanes) {
   Element whole[V::kLanes] = {};
   std::memcpy(whole, from, lanes * sizeof(Element));
-  return V::Read(whole);
+  return ReadNumbers<V>(whole);
 }
 
 // Everything as float32, whatever it is stored in.
-template <class V, class Stored>
+template <class V, class Stored, class Asked = Stored>
 struct Plain {
   using Element = Stored;
+  using Query = Asked;
   static constexpr int kPerWord = 1;
-  static typename V::Floats Load(const Element* key, int64_t left) {
-    return left >= V::kLanes ? V::Read(key) : ReadPart<V>(key, left);
+  template <class Number>
+  static typename V::Floats LoadNumbers(const Number* from, int64_t left) {
+    return left >= V::kLanes ? ReadNumbers<V>(from) : ReadPart<V>(from, left);
   }
+  static typename V::Floats Load(const Element* key, int64_t left) { return LoadNumbers(key, left); }
+  static typename V::Floats LoadQuery(const Query* query, int64_t left) { return LoadNumbers(query, left); }
   static void Join(const Element* const* values, int64_t numbers, float* line) {
     for (int64_t at = 0; at < numbers; at += V::kLanes) V::Write(line + at, Load(*values + at, numbers - at));
   }
@@ -76,6 +107,21 @@ inline typename V::Floats Tanh(typename V::Floats x) {
   return x < 0.0f ? -size : size;
 }
 
+// Scales of keys that follow each other. Of float16 none is below its smallest normal number but 0.
+template <class Bytes>
+inline void ReadScales(const char* from, int64_t count, float* scales) {
+  for (int64_t i = 0; i < count; ++i) {
+    Bytes bits;
+    std::memcpy(&bits, from + i * sizeof bits, sizeof bits);
+    uint32_t wide = bits;
+    if (sizeof bits == 2) {
+      const uint32_t exponent = bits & 0x7c00, shifted = static_cast<uint32_t>(bits & 0x7fff) << 13;
+      wide = exponent == 0 ? 0 : exponent == 0x7c00 ? shifted | 0x7f800000 : shifted + (112u << 23);
+    }
+    std::memcpy(scales + i, &wide, sizeof wide);
+  }
+}
+
 // Calls Tile<n>::Run(arguments...) for the n that `rows` is, ROWS at most.
 template <template <int> class Tile, int ROWS, class... Arguments>
 inline void WithRows(int64_t rows, const Arguments&... arguments) {
@@ -90,6 +136,8 @@ template <class V, class Words>
 struct Attention {
   using Floats = typename V::Floats;
   using Element = typename Words::Element;
+  using Query = typename Words::Query;
+  static constexpr bool kQuantized = sizeof(Element) == 1;
   static constexpr int64_t kLanes = V::kLanes, kPerWord = Words::kPerWord;
 
   const Queries& queries;
@@ -103,6 +151,8 @@ struct Attention {
   float* fades;                       // [rows]: what the block makes of the values before it
   const Element* keys[kBlock];        // where each key of the block is
   const Element* coming[kBlock];      // and of the next one
+  float key_scales[kBlock];           // of a quantized cache, and of its values
+  float value_scales[kBlock];
   int64_t block;                      // its first key
   int64_t columns;                    // of it that are computed
 
@@ -134,6 +184,7 @@ struct Attention {
       Find(more ? block + kBlock : start, more ? 0 : queries.next_bytes);
       Transpose();
       Join();
+      if constexpr (kQuantized) FindScales();
       for (int64_t row = 0; row < rows; row += V::kRows) WithRows<Scores, V::kRows>(Tiled(row), *this, row);
       for (int64_t row = 0; row < rows; ++row) Weigh(row);
       for (int64_t row = 0; row < rows; row += V::kRows) WithRows<Values, V::kRows>(Tiled(row), *this, row);
@@ -146,14 +197,14 @@ struct Attention {
 
   // Queries as words, and a softmax before any key.
   void Begin() {
-    const auto* from = static_cast<const Element*>(queries.q);
+    const auto* from = static_cast<const Query*>(queries.q);
     const int64_t step = kLanes * kPerWord;
     for (int64_t row = 0; row < rows; ++row) {
-      const Element* query = from + row / queries.group * queries.token_stride + row % queries.group * queries.dim;
+      const Query* query = from + row / queries.group * queries.token_stride + row % queries.group * queries.dim;
       float line[kMostLanes];
       for (int64_t at = 0; at < queries.dim; at += step) {
         const int64_t word = at / kPerWord, left = words - word;
-        V::Write(line, Words::Load(query + at, queries.dim - at));
+        V::Write(line, Words::LoadQuery(query + at, queries.dim - at));
         std::memcpy(q + row * words + word, line, 4 * (left < kLanes ? left : kLanes));
       }
       state.largest[row] = kLowest;
@@ -172,10 +223,31 @@ struct Attention {
       const int64_t here = size - slot < high - at ? size - slot : high - at;
       const auto* first_slot = reinterpret_cast<const Element*>(queries.keys + queries.pages[page] * queries.page_bytes + bytes);
       for (int64_t i = 0; i < here; ++i) coming[at + i] = first_slot + (slot + i) * queries.dim;
+      if constexpr (kQuantized) {
+        const char* scales = queries.scales + queries.pages[page] * queries.page_scales + slot * queries.scale_bytes;
+        __builtin_prefetch(scales);
+        __builtin_prefetch(scales + queries.value_scales);
+      }
       at += here;
     }
     for (int64_t at = 0; at < low; ++at) coming[at] = coming[low];
     for (int64_t at = high; at < kBlock; ++at) coming[at] = coming[low];
+  }
+
+  // The scales of the block's keys and values; 1 in place of those that no row sees.
+  void FindScales() {
+    const int64_t size = queries.page_size, low = Low(0), high = High(rows - 1);
+    for (int64_t at = 0; at < low; ++at) key_scales[at] = value_scales[at] = 1.0f;
+    for (int64_t at = low; at < high;) {
+      const int64_t page = (block + at) / size, slot = (block + at) % size;
+      const int64_t here = size - slot < high - at ? size - slot : high - at;
+      const char* scales = queries.scales + queries.pages[page] * queries.page_scales + slot * queries.scale_bytes;
+      const auto read = queries.scale_bytes == 2 ? ReadScales<uint16_t> : ReadScales<uint32_t>;
+      read(scales, here, key_scales + at);
+      read(scales + queries.value_scales, here, value_scales + at);
+      at += here;
+    }
+    for (int64_t at = high; at < kBlock; ++at) key_scales[at] = value_scales[at] = 1.0f;
   }
 
   // Asks for numbers of the next block, which pages have anywhere: only we know what is read next. A core can wait for few lines
@@ -252,6 +324,7 @@ struct Attention {
     Floats largest = V::Broadcast(kLowest);
     for (int64_t column = 0; column < columns; column += kLanes) {
       Floats scores = V::Read(line + column) * queries.scale;
+      if constexpr (kQuantized) scores *= V::Read(key_scales + column);
       if (queries.soft_cap > 0.0f) scores = Tanh<V>(scores / queries.soft_cap) * queries.soft_cap;
       if (column < low || column + kLanes > high) {
         const auto lane = V::Read(kLane) + static_cast<float>(column);
@@ -264,8 +337,9 @@ struct Attention {
     const float before = state.largest[row], found = V::Largest(largest), now = before > found ? before : found;
     Floats total{};
     for (int64_t column = 0; column < columns; column += kLanes) {
-      const Floats weight = Exp<V>(V::Read(line + column) - now);
+      Floats weight = Exp<V>(V::Read(line + column) - now);
       total += weight;
+      if constexpr (kQuantized) weight *= V::Read(value_scales + column);
       Words::WriteWeights(line, column, weight);
     }
     const Floats fade = Exp<V>(V::Broadcast(before - now));
@@ -311,6 +385,13 @@ struct Attention {
 template <class V, class Words>
 void AttendWith(const Queries& queries, int64_t first, int64_t last, const Softmax& state, float* scratch) {
   Attention<V, Words>(queries, state, scratch).Run(first, last);
+}
+
+template <class V>
+constexpr Kernels InFloats() {
+  return {AttendWith<V, Plain<V, uint16_t>>,         AttendWith<V, Plain<V, float>>,
+          AttendWith<V, Plain<V, int8_t, uint16_t>>, AttendWith<V, Plain<V, Float8, uint16_t>>,
+          AttendWith<V, Plain<V, int8_t, float>>,    AttendWith<V, Plain<V, Float8, float>>};
 }
 
 }  // namespace

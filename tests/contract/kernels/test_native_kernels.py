@@ -139,7 +139,7 @@ class TestGroupedMatmul(GroupedMatmulSuite):
 
 class TestAttention(AttentionSuite):
     implementation = "cpu_native"
-    dtypes = ("float32", "bfloat16")
+    dtypes = ("float32", "bfloat16", "float8", "int8")
 
     @pytest.mark.parametrize("dtype", dtypes)
     @pytest.mark.parametrize(
@@ -150,9 +150,10 @@ class TestAttention(AttentionSuite):
     def test_every_instruction_set_gives_the_same(self, case, dtype):
         batch, sinks = case.batch(dtype), case.sink_array()
         statics = {"layer": case.layer, "options": case.options}
-        want = attention_reference.ragged_paged_attention(*batch.arrays(), sinks=sinks, **statics)
+        scaled = {"kv_scales": batch.kv_scales, "sinks": sinks, **statics}
+        want = attention_reference.ragged_paged_attention(*batch.arrays(), **scaled)
         for name in INSTRUCTION_SETS:
-            call = partial(attention_native.ragged_paged_attention, sinks=sinks, **statics, instruction_set=name)
+            call = partial(attention_native.ragged_paged_attention, **scaled, instruction_set=name)
             got = np.asarray(jax.jit(call)(*batch.arrays())).astype(np.float64)
             np.testing.assert_allclose(got, want, rtol=0, atol=TOLERANCE[dtype].max_abs, err_msg=name)
 
@@ -176,6 +177,23 @@ class TestAttention(AttentionSuite):
         for window in (None, 1100):
             np.testing.assert_array_equal(self.attend(one, window=window)[0], self.attend(many, window=window)[0])
         self.compare(one, self.attend(one))
+
+    @pytest.mark.parametrize("kv_dtype", ["float8_e4m3fn", "int8"])
+    @pytest.mark.parametrize("name", [*INSTRUCTION_SETS, "best"])
+    def test_every_byte_is_read_as_it_is(self, name, kv_dtype):
+        """Each number of a dtype of 8 bits once as a key and once as a value, those below the smallest normal one too."""
+        every = np.arange(256, dtype=np.uint8).view(jnp.dtype(kv_dtype))
+        every = every[np.isfinite(every.astype(np.float32))]
+        numbers = np.resize(every, (1, 2, 2, 1, 16, 16))
+        q = np.full((1, 1, 16), 2.0**-4, np.float32)
+        scales = np.resize(np.asarray([0.5, 1.0, 2.0**-7], np.float16), (1, 2, 2, 1, 16))
+        rows = (np.ones((1, 1), np.int32), np.asarray([0, 1], np.int32), np.asarray([16], np.int32))
+        options = AttentionOptions(2.0**-6)
+        want = attention_reference.ragged_paged_attention(q, numbers, *rows, layer=0, options=options, kv_scales=scales)
+        call = partial(attention_native.ragged_paged_attention, layer=0, options=options, sinks=None, instruction_set=name)
+        for dtype, tolerance in (("float32", 1e-6), ("bfloat16", 1e-2)):
+            got = np.asarray(jax.jit(call)(q.astype(dtype), numbers, *rows, kv_scales=scales)).astype(np.float64)
+            np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance * np.abs(want).max(), err_msg=dtype)
 
     def test_what_points_outside_the_arrays_is_refused(self):
         batch = make_batch([(1, 20), (3, 9)])

@@ -174,6 +174,23 @@ def test_a_step_with_matrices_in_int8_exchanges_no_more(checkpoint: str, tp: int
 
 
 @needs_plugin
+@pytest.mark.parametrize("tp", [1, 2])
+def test_a_cache_in_8_bits_is_one_command_buffer_and_is_not_copied(checkpoint: str, tp: int) -> None:
+    """With its scales, in decode steps and in steps with prompts; and it takes half the bytes, and 2 for each key and value."""
+    result = compiled(checkpoint, tp, rows="4", tokens="64", kv_cache_dtype="fp8")
+    assert result.kv_dtype == "float8_e4m3fn"
+    for step in result.steps:
+        assert step.facts.cache_copies == step.facts.weight_copies == ()
+        assert step.state_in_place
+        for half in step.halves:
+            assert half.launches is not None
+            assert half.launches.whole
+            assert half.launches.command_buffers == 1
+    vectors, dim = 2 * LAYERS * 8 // tp, 64
+    assert result.ledger.token == vectors * (dim + 2)
+
+
+@needs_plugin
 def test_latent_attention_and_experts_on_eight_gpus(tmp_path: Path) -> None:
     """As for other models: two all-reduces a layer and nothing else, and neither weights nor the cache are copied."""
     (tmp_path / "config.json").write_text(json.dumps(LATENT))

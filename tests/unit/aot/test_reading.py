@@ -83,7 +83,7 @@ MORE
 
 def facts(*more: str) -> Facts:
     module = Module.parse(HLO.replace("MORE", "\n".join(f"  {line}" for line in more)))
-    return read_facts(module, tokens=4, hidden_size=32, cache_elements=3200)
+    return read_facts(module, tokens=4, hidden_size=32, cache_elements=(3200,))
 
 
 def test_collectives_by_when_they_run() -> None:
@@ -110,7 +110,7 @@ def test_a_weight_that_is_read_twice_is_named() -> None:
     once = HLO.replace("fusion(%w, %k), kind=kLoop", "fusion(%n, %k), kind=kLoop")
     for more, expected in (("", ()), ("  %other = bf16[64,64]{1,0} fusion(%view, %k), kind=kCustom, calls=%product", (name,))):
         module = Module.parse(once.replace("MORE", more))
-        assert read_facts(module, tokens=4, hidden_size=32, cache_elements=3200).weights_read_again == expected
+        assert read_facts(module, tokens=4, hidden_size=32, cache_elements=(3200,)).weights_read_again == expected
 
 
 @pytest.mark.parametrize(

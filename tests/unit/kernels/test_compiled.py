@@ -22,7 +22,7 @@ def step(q, cache, page_table, query_start, kv_length, slots):
     for layer in range(LAYERS):
         k = q[:, :KV_HEADS] * jnp.asarray(layer, q.dtype)
         if isinstance(cache, tuple):
-            cache = kv_write(cache[0], k, k, slots, layer=layer, kv_scales=cache[1])
+            cache = kv_write(cache[0], k, None if cache[0].shape[2] == 1 else k, slots, layer=layer, kv_scales=cache[1])
         else:
             cache = kv_write(cache, k, None if cache.shape[2] == 1 else k, slots, layer=layer)
         kv_pages, kv_scales = cache if isinstance(cache, tuple) else (cache, None)
@@ -36,10 +36,10 @@ def step(q, cache, page_table, query_start, kv_length, slots):
 
 def arguments(dtype, tokens, rows, halves=2):
     shape = (LAYERS, PAGES, halves, KV_HEADS, SIZE, DIM)
-    float8 = (jnp.zeros(shape, jnp.float8_e4m3fn), jnp.zeros(shape[:5], jnp.float32))
+    quantized = dtype in ("float8_e4m3fn", "int8")
     return (
-        jnp.ones((tokens, 4, DIM), "bfloat16" if dtype == "float8_e4m3fn" else dtype),
-        float8 if dtype == "float8_e4m3fn" else jnp.zeros(shape, dtype),
+        jnp.ones((tokens, 4, DIM), "bfloat16" if quantized else dtype),
+        (jnp.zeros(shape, dtype), jnp.zeros(shape[:5], jnp.float16)) if quantized else jnp.zeros(shape, dtype),
         jnp.asarray(np.arange(1, rows * 8 + 1, dtype=np.int32).reshape(rows, 8)),
         jnp.arange(rows + 1, dtype=jnp.int32),
         jnp.full(rows, 5, jnp.int32),
@@ -47,7 +47,9 @@ def arguments(dtype, tokens, rows, halves=2):
     )
 
 
-@pytest.mark.parametrize(("dtype", "halves"), [("float32", 2), ("bfloat16", 2), ("float8_e4m3fn", 2), ("float32", 1)])
+@pytest.mark.parametrize(
+    ("dtype", "halves"), [("float32", 2), ("bfloat16", 2), ("float8_e4m3fn", 2), ("int8", 2), ("int8", 1), ("float32", 1)]
+)
 @pytest.mark.parametrize(("tokens", "rows"), [(8, 8), (64, 8)], ids=["decode", "mixed"])
 def test_no_copy_of_the_cache(dtype, halves, tokens, rows):
     if dtype == "bfloat16" and not BF16_SCATTER_FIXED:
