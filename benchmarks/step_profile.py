@@ -46,6 +46,7 @@ from jaxserve.step.plan import Ints, Plan, StepResult
 BURST = 3  # steps submitted one after another
 HOST_STEPS = 40
 FORMATS = {"bfloat16": "bf16"}
+KV_FORMATS = {**FORMATS, "float8_e4m3fn": "fp8", "int8": "int8"}
 
 
 @contextmanager
@@ -160,8 +161,9 @@ def profile(config: EngineConfig, built: BuiltEngine, name: str, hardware: str |
     """Measure an engine that was built from `config`."""
     executor, random = built.core.executor, Random(0)
     limits, info = executor.capabilities(), built.report.model
-    if info.dtype not in FORMATS or built.report.kv_dtype not in FORMATS:
-        raise SystemExit(f"the simulator knows weights and KV in bfloat16, not {info.dtype} and {built.report.kv_dtype}")
+    if info.dtype not in FORMATS or built.report.kv_dtype not in KV_FORMATS:
+        known = f"weights in bfloat16 and KV in {', '.join(KV_FORMATS)}"
+        raise SystemExit(f"the simulator knows {known}, not {info.dtype} and {built.report.kv_dtype}")
     facts = machine.describe()
     chosen = shapes(limits, random)
     plans = [make_plan(shape, limits.page_size, info.vocab_size) for shape in chosen]
@@ -172,7 +174,7 @@ def profile(config: EngineConfig, built: BuiltEngine, name: str, hardware: str |
         "model": read_hf_config(model_directory(config.model.model)),
         "tp": config.parallel.tensor_parallel_size,
         "weights": FORMATS[info.dtype],
-        "kv_dtype": FORMATS[built.report.kv_dtype],
+        "kv_dtype": KV_FORMATS[built.report.kv_dtype],
         "hardware": hardware,
         "machine": f"{facts['cpu']}, {facts['cores']} cores" if facts["platform"] == "cpu" else built.report.mesh,
         "memory_bytes": machine.memory_bytes(),

@@ -99,7 +99,7 @@ def _attention(
                     kv_heads=layout.heads // devices,
                     head_dim=layout.dim,
                     page_size=options.page_size,
-                    dtype=jnp.dtype(options.dtype),
+                    dtype=jnp.dtype(options.dtype if is_quantized(options.kv_dtype) else options.kv_dtype),
                     kv_dtype=jnp.dtype(options.kv_dtype),
                     scales_dtype=jnp.dtype(SCALES_DTYPE) if is_quantized(options.kv_dtype) else None,
                     options=AttentionOptions(1.0, window, config.scales.attention_cap, value_dim),

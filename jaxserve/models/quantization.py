@@ -135,6 +135,8 @@ def _group_size(fields: HfFields) -> int | None:
 
 
 def _modelopt(fields: HfFields) -> ModelOpt:
+    if not fields.has("quant_algo") and fields.has("kv_cache_quant_algo"):
+        return ModelOpt()  # the cache alone is quantized
     if fields.hf.get("quant_algo") not in _MODELOPT:
         raise fields.unsupported("quant_algo", f"supported are {', '.join(_MODELOPT)}")
     for layer, table in fields.table("quantized_layers").items():

@@ -48,11 +48,19 @@ def _memory(study: Study) -> list[tuple[str, str, str]]:
 def _kv_bytes(study: Study) -> tuple[str, str]:
     layout, shape = study.layout, study.layout.shape
     width, total, one = KV_BYTES[layout.kv_dtype], size(study.kv_token_bytes), size(study.kv_token_bytes_device)
+    scale = memory.KV_SCALE_BYTES[layout.kv_dtype]
     if shape.latent:
         mla = shape.latent
-        return "L x (latent + rotary key) x bytes", f"{shape.num_layers} x ({mla.kv_rank} + {mla.rope_dim}) x {width} = {total}"
-    numbers = f"2 x {shape.num_layers} x {shape.num_kv_heads} x {shape.head_dim} x {width} = {total}; a GPU {one}"
-    return "2 (K, V) x L x K x D x bytes; a GPU has ceil(K / tp) heads", numbers
+        each, numbers = _with_scale("(latent + rotary key) x bytes", f"({mla.kv_rank} + {mla.rope_dim}) x {width}", scale)
+        return f"L x {each}", f"{shape.num_layers} x {numbers} = {total}"
+    each, numbers = _with_scale("D x bytes", f"{shape.head_dim} x {width}", scale)
+    numbers = f"2 x {shape.num_layers} x {shape.num_kv_heads} x {numbers} = {total}; a GPU {one}"
+    return f"2 (K, V) x L x K x {each}; a GPU has ceil(K / tp) heads", numbers
+
+
+def _with_scale(each: str, numbers: str, scale: int) -> tuple[str, str]:
+    """The bytes of a vector, in words and in numbers, with those of its scale if it has one."""
+    return (f"({each} + {scale} of scale)", f"({numbers} + {scale})") if scale else (each, numbers)
 
 
 def _steps(study: Study) -> list[tuple[str, str, str]]:
@@ -116,7 +124,7 @@ def _attention(study: Study) -> str:
     layout = study.layout
     flops = layout.shape.attention_flops(decode=True)
     count = f"{flops:,}" if layout.shape.latent else f"4 x {layout.shape.num_heads} x {layout.shape.head_dim}"
-    width = layout.shape.kv_values(layout.tp) * KV_BYTES[layout.kv_dtype]
+    width = layout.kv_layer_bytes(layout.tp)
     return f"{count} / {layout.tp} / {width:,} = {study.attention_intensity:.0f} FLOP/B"
 
 

@@ -12,7 +12,7 @@ from jaxserve.planner.catalogue import Hardware
 from jaxserve.planner.shape import ModelShape, Part
 
 WeightFormat = Literal["bf16", "fp8", "int8", "int4", "mxfp4"]
-KvFormat = Literal["bf16", "fp8"]
+KvFormat = Literal["bf16", "fp8", "int8"]
 
 GIB = 2**30
 # Bits a weight: as estimates count them, and as stored. INT4 has a 16-bit scale for every 128 weights; MXFP4's 8-bit scale for
@@ -21,7 +21,8 @@ GIB = 2**30
 WEIGHT_BITS: Mapping[str, tuple[float, float]] = MappingProxyType(
     {"bf16": (16.0, 16.0), "fp8": (8.0, 8.0), "int8": (8.0, 8.0), "int4": (4.0, 4.125), "mxfp4": (4.25, 4.25)}
 )
-KV_BYTES: Mapping[str, int] = MappingProxyType({"bf16": 2, "fp8": 1})
+KV_BYTES: Mapping[str, int] = MappingProxyType({"bf16": 2, "fp8": 1, "int8": 1})
+KV_SCALE_BYTES: Mapping[str, int] = MappingProxyType({"bf16": 0, "fp8": 2, "int8": 2})  # of each key and value of a KV head
 WORKSPACE = 1.5  # GiB a GPU: CUDA context, cuBLAS and NCCL buffers (design studies)
 ACTIVATIONS = 2.0  # GiB a GPU: peak of a prefill chunk (design studies)
 PAGE_SIZE = 16  # tokens; a request takes whole pages
@@ -72,20 +73,30 @@ class Layout:
         """Bytes of the weights on one device."""
         return sum(self.part_bytes_device(part) for part in self.shape.parts)
 
+    def kv_layer_bytes(self, tp: int | None = None) -> int:
+        """KV bytes of a token in one layer, scales included: in all, or on one of `tp` devices with the copies it must hold."""
+        numbers = self.shape.kv_values(tp) * KV_BYTES[self.kv_dtype]
+        return numbers + self.shape.kv_vectors(tp) * KV_SCALE_BYTES[self.kv_dtype]
+
     @property
     def kv_token_bytes(self) -> int:
         """KV bytes of a token that every layer still sees, over the whole replica; copies not counted."""
+        return self.shape.num_layers * self.kv_layer_bytes()
+
+    @property
+    def kv_number_bytes(self) -> int:
+        """Of them, without the scales: what the design studies count."""
         return self.shape.num_layers * self.shape.kv_values() * KV_BYTES[self.kv_dtype]
 
     @property
     def kv_token_bytes_device(self) -> int:
-        """The same on one device, with the copies it must hold."""
-        return self.shape.num_layers * self.shape.kv_values(self.tp) * KV_BYTES[self.kv_dtype]
+        """KV bytes of a token on one device, with the copies it must hold."""
+        return self.shape.num_layers * self.kv_layer_bytes(self.tp)
 
     def kv_bytes_device(self, context: int) -> int:
         """KV bytes that a request of `context` tokens takes on one device, in whole pages; a windowed layer holds its window."""
         tokens = -(-context // PAGE_SIZE) * PAGE_SIZE
-        return self.shape.seen(tokens) * self.shape.kv_values(self.tp) * KV_BYTES[self.kv_dtype]
+        return self.shape.seen(tokens) * self.kv_layer_bytes(self.tp)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

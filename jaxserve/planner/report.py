@@ -57,7 +57,10 @@ def _title(study: Study) -> Panel:
     first = f"[bold]{escape(shape.name)}[/bold]  {short(study.parameters)} parameters{active}; {shape.num_layers} layers, {heads}"
     kind = f"[bold]{layout.tp} x {layout.hardware.name}[/bold]  weights {layout.weights}, KV {layout.kv_dtype}; "
     weights = f"{size(study.weight_bytes)} of weights, {size(study.weight_bytes_device)} a GPU"
-    kv = f"KV cache [bold green]{size(study.kv_token_bytes)} per token[/bold green] ({size(study.kv_token_bytes_device)} a GPU)"
+    numbers = layout.kv_number_bytes
+    alone = "" if numbers == study.kv_token_bytes else f", {size(numbers)} without scales"
+    held = f"[bold green]{size(study.kv_token_bytes)} per token[/bold green]{alone}"
+    kv = f"KV cache {held} ({size(study.kv_token_bytes_device)} a GPU)"
     estimate = study.round_ledger
     left = f"[bold green]{estimate.kv:.2f} GB for KV[/bold green] a GPU ({room.kv:.2f} GiB counted)" if estimate else ""
     left = left or f"[bold green]{room.kv:.2f} GiB for KV[/bold green] a GPU"

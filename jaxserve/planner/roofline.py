@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from jaxserve.planner.memory import KV_BYTES, Layout
+from jaxserve.planner.memory import Layout
 
 Limit = Literal["weight reads", "KV reads", "compute", "interconnect", "launch"]
 
@@ -83,7 +83,7 @@ def decode_step(layout: Layout, rates: Machine, batch: int, context: int) -> Ste
         context=context,
         linear_flops=2.0 * batch * _multiplied(layout),
         attention_flops=seen * shape.attention_flops(decode=True) / layout.tp,
-        kv_bytes=float(seen * shape.kv_values(layout.tp) * KV_BYTES[layout.kv_dtype]),
+        kv_bytes=float(seen * layout.kv_layer_bytes(layout.tp)),
     )
 
 
@@ -97,9 +97,7 @@ def prefill_step(layout: Layout, rates: Machine, prompt: int) -> Step:
         context=prompt,
         linear_flops=2.0 * (prompt * body + _multiplied(layout) - body),
         attention_flops=shape.seen_by_all(prompt) * shape.attention_flops(decode=False) / layout.tp,
-        kv_bytes=float(
-            shape.seen(prompt) * shape.kv_values(layout.tp) * KV_BYTES[layout.kv_dtype]
-        ),  # written once, reread on chip
+        kv_bytes=float(shape.seen(prompt) * layout.kv_layer_bytes(layout.tp)),  # written once, reread on chip
     )
 
 
@@ -132,8 +130,7 @@ def balance(rates: Machine) -> float:
 
 def attention_intensity(layout: Layout) -> float:
     """FLOP a byte of attention in decode: each request reads its own KV, so batching does not change it."""
-    values = layout.shape.kv_values(layout.tp) * KV_BYTES[layout.kv_dtype]
-    return layout.shape.attention_flops(decode=True) / layout.tp / values
+    return layout.shape.attention_flops(decode=True) / layout.tp / layout.kv_layer_bytes(layout.tp)
 
 
 def crossover_batch(layout: Layout, rates: Machine) -> int:

@@ -184,9 +184,14 @@ class ModelShape:
 
         A device holds at least one KV head, so heads are copied when tp > K; a latent is whole on every device.
         """
+        dim = self.latent.kv_rank + self.latent.rope_dim if self.latent else self.head_dim
+        return dim * self.kv_vectors(tp)
+
+    def kv_vectors(self, tp: int | None = None) -> int:
+        """The vectors that those values are: a key and a value of each KV head, or one latent."""
         if self.latent:
-            return self.latent.kv_rank + self.latent.rope_dim
-        return 2 * self.head_dim * (-(-self.num_kv_heads // tp) if tp else self.num_kv_heads)
+            return 1
+        return 2 * (-(-self.num_kv_heads // tp) if tp else self.num_kv_heads)
 
     def seen(self, context: int) -> int:
         """Positions that a token at the end of `context` tokens sees, summed over layers."""

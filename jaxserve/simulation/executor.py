@@ -19,7 +19,7 @@ from jaxserve.clock import VirtualClock
 from jaxserve.config.windows import group_layers
 from jaxserve.executor.base import Capabilities
 from jaxserve.metrics.turn import ExecutorCounts
-from jaxserve.planner.memory import KV_BYTES, Layout
+from jaxserve.planner.memory import Layout
 from jaxserve.planner.roofline import LAUNCH_S, decode_step, machine, prefill_step
 from jaxserve.step.buckets import Bucket, BucketGrid
 from jaxserve.step.plan import Ints, MoveKind, Plan, StepResult
@@ -94,7 +94,7 @@ class CostModel:
         with_logits = prefill_step(layout, self._rates, 1).linear_flops
         self._body_flops = prefill_step(layout, self._rates, 2).linear_flops - with_logits
         self._logits_flops = with_logits - self._body_flops
-        self._kv_bytes = layout.shape.kv_values(layout.tp) * KV_BYTES[layout.kv_dtype]  # of one token in one layer
+        self._kv_bytes = layout.kv_layer_bytes(layout.tp)  # of one token in one layer
         self._windows = tuple(Counter(layout.shape.windows).items())
         self._padded: dict[Bucket, tuple[float, float, float]] = {}
 

@@ -27,6 +27,7 @@ from jaxserve.weights.manifest import require_manifest
 from jaxserve.weights.packed import Packer, pack_as
 from jaxserve.weights.packing import Index, read_block
 from jaxserve.weights.panels import read_panels
+from jaxserve.weights.quantized.cache_scales import warn_of_cache_scales
 from jaxserve.weights.quantized.layout import Dequantized, Layout
 from jaxserve.weights.recheck import BlockSums, bounds_of
 from jaxserve.weights.tensor_error import naming_files
@@ -88,6 +89,7 @@ def load_params(
             manifest.check_names(checkpoint.shapes)
         layout = Layout.of(checkpoint.shapes, checkpoint.dtypes, _quantization(directory), jnp.dtype(dtype).name)
         check_tensors(config, [job.rule for job in jobs], layout.shapes, layout.dtypes)
+        warn_of_cache_scales(checkpoint, checkpoint.shapes.keys() - layout.shapes.keys())
 
         def read(job: TensorRead) -> Weight:
             held = HeldTensors(checkpoint, None if manifest is None else manifest.check)

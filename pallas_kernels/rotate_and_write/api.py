@@ -8,10 +8,11 @@ import jax
 import jax.numpy as jnp
 
 from pallas_kernels import checks
+from pallas_kernels.kv_write import kv_write
 from pallas_kernels.registry import Target, choose
 from pallas_kernels.rotate_and_write.implementations import IMPLEMENTATIONS
 from pallas_kernels.rotate_and_write.problem import RotateProblem
-from pallas_kernels.rotate_and_write.rotation import Rotation
+from pallas_kernels.rotate_and_write.rotation import Rotation, rotate
 
 
 @overload
@@ -71,8 +72,9 @@ def rotate_and_write(
         rotation: cosines and sines [T, half], float32; dimensions of q and k from 2 * half on stay as they are.
         slots: int32 [T], page * S + offset. Padding tokens name slot 0, in the null page. See `kv_write`.
         layer: static index into L.
-        kv_scales: of a quantized cache, as in `kv_write`.
-        implementation: a name from `implementations.py`, or None to pick by target, shapes and dtypes.
+        kv_scales: of a quantized cache, as in `kv_write`, which then follows the rotation.
+        implementation: a name from `implementations.py`, or of `kv_write` for a quantized cache; None to pick by target, shapes
+            and dtypes.
         target: the device that the program is for; the default device unless given.
 
     Returns:
@@ -100,6 +102,11 @@ def rotate_and_write(
         checks.require_dtype(f"rotation.{name}", array, (jnp.float32,))
     if not 0 < 2 * half <= dim:
         raise ValueError(f"rotation has {2 * half} dimensions, a head has {dim}")
+    if kv_scales is not None:  # no kernel does both
+        keys = rotate(k, rotation)
+        written = kv_write(
+            kv_pages, keys, v, slots, layer=layer, kv_scales=kv_scales, implementation=implementation, target=target
+        )
+        return rotate(q, rotation), written
     run = choose("rotate_and_write", IMPLEMENTATIONS, implementation, target, RotateProblem.of(kv_pages, q, rotation))
-    rotated, kv_pages, kv_scales = run(kv_pages, kv_scales, q, k, v, rotation, slots, layer=layer)
-    return rotated, kv_pages if kv_scales is None else (kv_pages, kv_scales)
+    return run(kv_pages, q, k, v, rotation, slots, layer=layer)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol
 
 import jax
 
@@ -19,7 +19,6 @@ class RotateAndWrite(Protocol):
     def __call__(
         self,
         kv_pages: jax.Array,
-        kv_scales: jax.Array | None,
         q: jax.Array,
         k: jax.Array,
         v: jax.Array | None,
@@ -27,21 +26,13 @@ class RotateAndWrite(Protocol):
         slots: jax.Array,
         *,
         layer: int,
-    ) -> tuple[jax.Array, jax.Array, jax.Array | None]:
-        """Rotate and write; returns queries and both caches."""
+    ) -> tuple[jax.Array, jax.Array]:
+        """Rotate and write; returns queries and cache."""
         ...
 
 
-_one_kernel = later("pallas_kernels.rotate_and_write.mosaic_gpu", "rotate_and_write")
-
-
-def _without_scales(kv_pages: jax.Array, kv_scales: None, *arguments: Any, **others: Any) -> tuple[jax.Array, jax.Array, None]:
-    """The kernel, which knows no quantized caches: its `supports` has refused them."""
-    return (*_one_kernel(kv_pages, *arguments, **others), None)
-
-
 _compiled, _interpreted = hopper.implementations(
-    _without_scales,
+    later("pallas_kernels.rotate_and_write.mosaic_gpu", "rotate_and_write"),
     mosaic_gpu_support.LIMITS,
     mosaic_gpu_support.supports,
     interpreted="every case, on CPUs",

@@ -9,16 +9,8 @@ from pallas_kernels.rotate_and_write.rotation import Rotation, rotate
 
 
 def rotate_and_write(
-    kv_pages: jax.Array,
-    kv_scales: jax.Array | None,
-    q: jax.Array,
-    k: jax.Array,
-    v: jax.Array | None,
-    rotation: Rotation,
-    slots: jax.Array,
-    *,
-    layer: int,
-) -> tuple[jax.Array, jax.Array, jax.Array | None]:
+    kv_pages: jax.Array, q: jax.Array, k: jax.Array, v: jax.Array | None, rotation: Rotation, slots: jax.Array, *, layer: int
+) -> tuple[jax.Array, jax.Array]:
     """See api.py."""
-    kv_pages, kv_scales = write.kv_write(kv_pages, kv_scales, rotate(k, rotation), v, slots, layer=layer)
-    return rotate(q, rotation), kv_pages, kv_scales
+    kv_pages, _ = write.kv_write(kv_pages, None, rotate(k, rotation), v, slots, layer=layer)
+    return rotate(q, rotation), kv_pages

@@ -17,6 +17,7 @@ from jaxserve.models.rope import rotation
 from jaxserve.step.batch import make_batch
 from jaxserve.step.buckets import Bucket
 from pallas_kernels.ragged_paged_attention import AttentionOptions
+from pallas_kernels.rotate_and_write import rotate
 from sharding import make_mesh
 from tests.contract.kernels.needs import MOSAIC
 from tests.golden.reading import dense_attend
@@ -27,18 +28,18 @@ NO_LENGTHS = jnp.zeros(1, jnp.int32)  # no row goes on from what the device know
 OPTIONS = AttentionOptions(scale=0.3, window=7, soft_cap=2.0)
 
 
-def paged(tensor, kv_pages, options, q, k, v, sinks, rope=None, kernels=AUTOMATIC):
+def paged(tensor, cache, options, q, k, v, sinks, rope=None, kernels=AUTOMATIC):
     """One row of all tokens, in pages 1, 2 and 3; the last layer of two."""
     plan = make_plan((range(TOKENS), TOKENS, (1, 2, 3)))
     batch = make_batch(plan, Bucket(tokens=TOKENS + 1, rows=2), max_pages=3, page_size=PAGE, spare_slot=0).unpacked(NO_LENGTHS)
     padded = jax.tree.map(lambda x: jnp.pad(x, ((0, 1), *[(0, 0)] * (x.ndim - 1)), constant_values=jnp.nan), (q, k, v, rope))
 
     @jax.jit
-    def run(kv_pages, q, k, v, rope, sinks):
-        attend = PagedAttend(make_mesh(tensor), CacheArrays(kv_pages), batch, kernels, group_layers((None, None)))
+    def run(cache, q, k, v, rope, sinks):
+        attend = PagedAttend(make_mesh(tensor), cache, batch, kernels, group_layers((None, None)))
         return attend(1, q, k, v, rope, options, sinks)
 
-    return run(kv_pages, *padded, sinks)[:TOKENS]
+    return run(cache if isinstance(cache, CacheArrays) else CacheArrays(cache), *padded, sinks)[:TOKENS]
 
 
 @pytest.mark.parametrize("tensor", [1, 2])
@@ -62,6 +63,23 @@ def test_rotates_queries_and_keys(tensor, kernels):
     rope = rotation(RopeConfig(rotated_dims=32), 64, jnp.arange(TOKENS) + 5)
     got = paged(tensor, jnp.full((2, 5, 2, KV_HEADS, PAGE, 64), jnp.nan), OPTIONS, q, k, v, None, rope, kernels)
     np.testing.assert_allclose(got, dense_attend(1, q, k, v, rope, OPTIONS, None), atol=2e-6, rtol=0)
+
+
+@pytest.mark.parametrize("kernels", [AUTOMATIC, pytest.param(ONE_KERNEL, marks=MOSAIC)])
+def test_a_named_kernel_of_kv_write_quantizes_what_was_rotated(kernels):
+    rng = np.random.default_rng(4)
+    q, k, v = (jnp.asarray(rng.standard_normal((TOKENS, heads, 64)), jnp.float32) for heads in (HEADS, KV_HEADS, KV_HEADS))
+    rope = rotation(RopeConfig(rotated_dims=32), 64, jnp.arange(TOKENS) + 5)
+    shape = (2, 5, 2, KV_HEADS, PAGE, 64)
+    cache = CacheArrays(jnp.full(shape, 0x7F, jnp.uint8), jnp.full(shape[:5], jnp.nan, jnp.float16))
+    got = paged(1, cache, OPTIONS, q, k, v, None, rope, kernels)
+
+    def rounded(x):
+        scale = (jnp.abs(x).max(axis=-1, keepdims=True) / 448).astype(jnp.float16).astype(jnp.float32)
+        return (x / scale).astype(jnp.float8_e4m3fn).astype(jnp.float32) * scale
+
+    want = dense_attend(1, rotate(q, rope), rounded(rotate(k, rope)), rounded(v), None, OPTIONS, None)
+    np.testing.assert_allclose(got, want, atol=2e-6, rtol=0)
 
 
 @pytest.mark.parametrize("tensor", [1, 2])

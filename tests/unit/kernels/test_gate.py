@@ -109,11 +109,7 @@ def test_wrong_writes(monkeypatch, dtype, change, reason):
     ],
 )
 def test_wrong_rotations(monkeypatch, change, reason):
-    def wrong(*arrays: Any, **options: Any) -> Any:
-        q, pages, scales = rotate_xla.rotate_and_write(*arrays, **options)
-        return (*change(q, pages), scales)
-
-    name = only(monkeypatch, rotate, wrong)
+    name = only(monkeypatch, rotate, lambda *arrays, **options: change(*rotate_xla.rotate_and_write(*arrays, **options)))
     result = check_rotate(ROTATE["any slots"], "bfloat16", name, CPU)
     assert result.verdict == "FAIL"
     assert reason in result.reason

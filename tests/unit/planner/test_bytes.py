@@ -14,7 +14,7 @@ from jaxserve.models.registry import FAMILIES, MODEL_TYPES, decoder_config
 from jaxserve.models.shards import require_shards
 from jaxserve.planner import catalogue
 from jaxserve.planner.hf import shape_from_hf
-from jaxserve.planner.memory import PAGE_SIZE, Layout, WeightFormat
+from jaxserve.planner.memory import PAGE_SIZE, KvFormat, Layout, WeightFormat
 from jaxserve.weights.load import load_params
 from jaxserve.weights.packed import Packer
 from sharding import make_mesh
@@ -30,9 +30,9 @@ PUBLISHED: dict[str, dict[str, Any]] = {
 }
 
 
-def layout(hf: dict[str, Any], tp: int = 1, weights: WeightFormat = "bf16") -> Layout:
+def layout(hf: dict[str, Any], tp: int = 1, weights: WeightFormat = "bf16", kv_dtype: KvFormat = "bf16") -> Layout:
     shape = shape_from_hf(hf, "small")
-    return Layout(shape=shape, hardware=catalogue.hardware("h100"), tp=tp, weights=weights, kv_dtype="bf16")
+    return Layout(shape=shape, hardware=catalogue.hardware("h100"), tp=tp, weights=weights, kv_dtype=kv_dtype)
 
 
 def check(hf: dict[str, Any]) -> None:
@@ -77,6 +77,19 @@ def test_matrices_in_int8_on_several_devices(name: str, tp: int) -> None:
     config, hf = EngineConfig.from_settings({"quantization": "int8"}), read_hf_config(DATA / name)
     held = count_bytes(decoder_config(hf), make_mesh(tp), config, "bfloat16", "bfloat16")
     assert layout(hf, tp, "int8").weight_bytes_device == held.weights
+
+
+KV_DTYPES: list[tuple[KvFormat, str]] = [("bf16", "bfloat16"), ("fp8", "float8_e4m3fn"), ("int8", "int8")]
+
+
+@pytest.mark.parametrize(("kv_format", "kv_dtype"), KV_DTYPES)
+@pytest.mark.parametrize(("name", "tp"), [("llama-tied", 1), ("llama-tied", 2), ("deepseek-v2-lite", 2), ("gemma3-local", 2)])
+def test_pages_and_scales_of_a_cache(name: str, tp: int, kv_format: KvFormat, kv_dtype: str) -> None:
+    hf = read_hf_config(DATA / name)
+    decoder, plan = decoder_config(hf), layout(hf, tp, kv_dtype=kv_format)
+    page = count_bytes(decoder, make_mesh(tp), EngineConfig(), "bfloat16", kv_dtype).page
+    assert PAGE_SIZE * plan.kv_layer_bytes(tp) * group_layers(plan.shape.windows).size == page
+    assert plan.kv_token_bytes_device == plan.kv_layer_bytes(tp) * decoder.num_layers
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

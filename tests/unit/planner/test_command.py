@@ -154,3 +154,9 @@ def test_the_console_script_opens_the_door() -> None:
     command = [sys.executable, "-m", "jaxserve.cli", "plan", *TYPICAL]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, env={**os.environ, "COLUMNS": "60"})
     assert "320 KiB per token" in result.stdout
+
+
+def test_a_cache_in_8_bits_is_shown_with_its_scales_and_without(capsys: pytest.CaptureFixture[str]) -> None:
+    text = printed(capsys, *TYPICAL, "--kv-dtype", "int8", "--formulas")
+    assert "KV cache 162.5 KiB per token, 160 KiB without scales (20.31 KiB a GPU)" in text
+    assert "2 x 80 x 8 x (128 x 1 + 2) = 162.5 KiB; a GPU 20.31 KiB" in text
