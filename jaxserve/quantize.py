@@ -1,31 +1,43 @@
-"""The command `python -m jaxserve.quantize MODEL OUTPUT --scheme SCHEME [flags]`: a checkpoint of compressed-tensors."""
+"""The command `python -m jaxserve.quantize MODEL [OUTPUT] --scheme SCHEME [flags]`: a checkpoint of compressed-tensors."""
 
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import jax
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn, TransferSpeedColumn
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
+from jaxserve.commands import wide_console
 from jaxserve.config.check import check_types, take_several
 from jaxserve.config.fields import setting
 from jaxserve.config.flags import OneLineParser, add_flags
 from jaxserve.engine.preparation import model_directory
 from jaxserve.errors import ConfigError, JaxserveError
+from jaxserve.evaluation.result import require_writable
+from jaxserve.executor.platform import choose_platform
+from jaxserve.quantization.audit import propose
 from jaxserve.quantization.checkpoint import nearest, open_model, write_quantized
+from jaxserve.quantization.judged import Judged, Told
+from jaxserve.quantization.plot import plot
 from jaxserve.quantization.recipes import SchemeName, recipe_of
+from jaxserve.quantization.report import show_proposal, show_quality
 from jaxserve.quantization.selection import Selection, select
+from jaxserve.simulation.plots import require_matplotlib
+from jaxserve.weights.directory import require_new
 
 _EXIT_ERROR = 2
 _EXIT_INTERRUPTED = 130
+_WIDTH = 118
 _SHOWN = 6  # modules of a reason that are named
 
 
@@ -45,65 +57,97 @@ class QuantizeConfig:
         (), "modules to leave as they are: patterns as a shell has them, or regular expressions after 're:'"
     )
 
+    calibration: str | None = setting(
+        None, 'text file, or .jsonl with a "text" a line: half of it is fitted by, half of it says what the model loses'
+    )
+    audit: bool = setting(False, "choose what is kept so that perplexity rises by no more than --budget; output may be left out")
+    budget: float = setting(1.0, "percent by which perplexity may rise")
+    plot: str | None = setting(None, "also draw the audit into this PNG file")
+
     def __post_init__(self) -> None:
         take_several(self, "keep")
         check_types(self)
         if self.model is None:
             raise ConfigError("model: name what to quantize", param="model")
-        if self.output is None:
+        if self.output is None and not self.audit:
             raise ConfigError("output: name the directory to write", param="output")
+        if self.audit and self.calibration is None:
+            raise ConfigError("calibration: an audit needs a text", param="calibration")
+        if not 0.0 < self.budget < math.inf:
+            raise ConfigError(f"budget must be above 0 and finite, got {self.budget}", param="budget")
+        if self.plot is not None:
+            if not self.audit:
+                raise ConfigError("plot is of an audit", param="plot")
+            require_writable(Path(self.plot), "plot")  # before the work, not after it
+            require_matplotlib()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     started = time.monotonic()
+    console = wide_console(_WIDTH)
     try:
         config = QuantizeConfig(**vars(_parser().parse_args(argv)))
-        with _progress() as told:
-            said = _run(config, told)
+        _run(config, console)
     except JaxserveError as error:
         sys.stderr.write(f"jaxserve: {error.message}\n")
         return _EXIT_ERROR
     except KeyboardInterrupt:
         return _EXIT_INTERRUPTED
-    Console(highlight=False, soft_wrap=True).print(f"{said} in {time.monotonic() - started:.1f} s", markup=False)
+    console.print(f"{time.monotonic() - started:.1f} s", markup=False)
     return 0
 
 
-def _run(config: QuantizeConfig, told: Callable[[int, int], None]) -> str:
+def _run(config: QuantizeConfig, console: Console) -> None:
     assert config.model is not None
-    assert config.output is not None
-    jax.config.update("jax_platforms", "cpu")  # nothing is computed with JAX: no GPU's memory is taken from whoever uses it
     recipe = recipe_of(config.scheme, config.group_size)
-    with open_model(model_directory(config.model)) as model:
+    if config.calibration is None:
+        jax.config.update("jax_platforms", "cpu")  # nothing is computed with JAX: no GPU's memory is taken from whoever uses it
+    else:
+        choose_platform()
+    if config.output is not None:
+        require_new(Path(config.output))
+    with open_model(model_directory(config.model)) as model, _progress() as told:
         selection = select(model.config, model.tensors, recipe, config.keep)
-        write_quantized(model, Path(config.output), recipe, selection, nearest(model, recipe), told)
-    return f"{_kept(selection)}{config.output}: {len(selection.matrices)} matrices in {recipe.name}"
+        judged = None if config.calibration is None else Judged.of(model, recipe, Path(config.calibration), told)
+        if config.audit:
+            assert judged is not None
+            proposal = propose(model, judged.measure, recipe, selection, judged.calibration.fitting, config.budget)
+            selection = proposal.selection
+            show_proposal(proposal, recipe, config.budget, console)
+            if config.plot is not None:
+                plot(proposal, recipe, Path(config.plot))
+        _tell_kept(selection, console)
+        if config.output is not None:
+            judge = None if judged is None else partial(judged.judge, selection)
+            manifest = write_quantized(
+                model, Path(config.output), recipe, selection, nearest(model, recipe), partial(told, "rounding"), judge=judge
+            )
+            show_quality(manifest.quality, console)
+            console.print(f"{config.output}: {len(selection.matrices)} matrices in {recipe.name}", markup=False, soft_wrap=True)
 
 
-def _kept(selection: Selection) -> str:
+def _tell_kept(selection: Selection, console: Console) -> None:
     """A line for each reason why modules stay as they are."""
-    lines = []
     for why, count in Counter(selection.kept.values()).items():
         modules = [module for module, reason in selection.kept.items() if reason == why]
         more = f" and {count - _SHOWN} more" if count > _SHOWN else ""
-        lines.append(f"kept, {why}: {', '.join(modules[:_SHOWN])}{more}\n")
-    return "".join(lines)
+        console.print(f"kept, {why}: {', '.join(modules[:_SHOWN])}{more}", markup=False, soft_wrap=True)
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = OneLineParser(prog="python -m jaxserve.quantize", description="Quantize a checkpoint.")
+    parser = OneLineParser(prog="python -m jaxserve.quantize", description="Quantize a checkpoint, and measure what it loses.")
     add_flags(parser, QuantizeConfig)
     return parser
 
 
 @contextmanager
-def _progress() -> Iterator[Callable[[int, int], None]]:
-    """A bar on a terminal; nothing in a log, where the last line says it all."""
+def _progress() -> Iterator[Told]:
+    """A bar on a terminal; nothing in a log, where what is printed says it all."""
     console = Console(stderr=True)
-    columns = (TextColumn("quantizing"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
-        task = progress.add_task("quantizing")
-        yield lambda done, total: progress.update(task, completed=done, total=total)
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("reading")
+        yield lambda what, done, total: progress.update(task, description=what, completed=done, total=total)
 
 
 if __name__ == "__main__":

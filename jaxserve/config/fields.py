@@ -56,6 +56,11 @@ class ModelConfig:
     verify_weights: bool = setting(
         False, "compare every tensor, and the files of the chat template, with the checksums in the checkpoint's manifest"
     )
+    require_quality: float | None = setting(
+        None,
+        "percent of perplexity that a quantized checkpoint may have lost, as its manifest says; others are refused, and those of"
+        " which nobody knows it",
+    )
     recheck_weights_minutes: float = setting(
         0.0, "minutes in which all weights are read back from the devices once and compared with what was loaded; 0 for never"
     )
@@ -87,8 +92,12 @@ class ModelConfig:
                 f"recheck_weights_minutes must be between 0 and {MAX_MINUTES}, got {self.recheck_weights_minutes}",
                 param="recheck_weights_minutes",
             )
-        for name in ("verify_weights", "recheck_weights_minutes"):
-            if getattr(self, name) and self.load_format == "dummy":
+        if self.require_quality is not None and not 0.0 <= self.require_quality < math.inf:
+            raise ConfigError(
+                f"require_quality must be at least 0 and finite, got {self.require_quality}", param="require_quality"
+            )
+        for name, usual in (("verify_weights", False), ("require_quality", None), ("recheck_weights_minutes", 0.0)):
+            if getattr(self, name) != usual and self.load_format == "dummy":
                 raise ConfigError(f"{name} needs a checkpoint, and load_format is 'dummy'", param=name)
 
 

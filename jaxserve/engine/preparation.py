@@ -39,6 +39,7 @@ from jaxserve.tokenizer.chat import ChatTemplate
 from jaxserve.tokenizer.load import load_tokenizer
 from jaxserve.tokenizer.responses import load_response_template
 from jaxserve.weights.manifest import check_prompt_files, check_tokenizer
+from jaxserve.weights.quality import check_quality
 from jaxserve.weights.stored_schemes import stored_schemes
 from pallas_kernels.registry import Target
 from sharding.mesh import make_mesh
@@ -89,6 +90,8 @@ def prepare(config: EngineConfig) -> Preparation:
     kernels = chosen_kernels(config, decoder.num_layers)
     tokenizer_path = Path(config.model.tokenizer) if config.model.tokenizer else directory
     check_tokenizer(directory, tokenizer_path)
+    if config.model.require_quality is not None:
+        check_quality(directory, config.model.require_quality, config.model.quantization)
     if config.model.verify_weights:
         check_prompt_files(directory, tokenizer_path)
     tokenizer = _tokenizer(config, directory, decoder)

@@ -12,20 +12,23 @@ import numpy as np
 from jaxserve.errors import CheckpointError, ConfigError
 from jaxserve.models.checkpoint import read_hf_config, read_json_object
 from jaxserve.models.config import DecoderConfig
+from jaxserve.models.quantization import quantization_from_hf
 from jaxserve.models.registry import decoder_config, weight_rules
 from jaxserve.quantization.recipes import Recipe
 from jaxserve.quantization.rounding import Rounded, round_matrix, stored, stored_shapes
 from jaxserve.quantization.selection import Selection
 from jaxserve.weights.check import check_tensors
-from jaxserve.weights.checkpoint import Block, Checkpoint, whole
+from jaxserve.weights.checkpoint import Block, Checkpoint, Tensors, whole
 from jaxserve.weights.directory import CONFIG, Summing, Told, new_directory, write_beside
 from jaxserve.weights.finite import is_finite
 from jaxserve.weights.formats import open_checkpoint
-from jaxserve.weights.manifest import Manifest, prompt_files, tokenizer_fingerprint, write_manifest
+from jaxserve.weights.manifest import Manifest, Quality, prompt_files, tokenizer_fingerprint, write_manifest
+from jaxserve.weights.quantized.layout import Dequantized, Layout
 from jaxserve.weights.safetensors_writer import FILE, TensorSpec, write_safetensors
 
 Round = Callable[[str], Rounded]
 """A matrix of the checkpoint, rounded, by the tensor's name. Asked once for each, layer by layer."""
+Judge = Callable[[Tensors], Quality]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +78,15 @@ def nearest(model: Model, recipe: Recipe) -> Round:
 
 
 def write_quantized(
-    model: Model, output: Path, recipe: Recipe, selection: Selection, round_: Round, told: Told, file_bytes: int = FILE
+    model: Model,
+    output: Path,
+    recipe: Recipe,
+    selection: Selection,
+    round_: Round,
+    told: Told,
+    *,
+    judge: Judge | None = None,
+    file_bytes: int = FILE,
 ) -> Manifest:
     """Write a model directory with matrices rounded. One tensor is in memory at a time, besides what `round_` holds.
 
@@ -86,6 +97,7 @@ def write_quantized(
         selection: which ones.
         round_: rounds them.
         told: of progress.
+        judge: measures what was written, dequantized; None for nobody.
         file_bytes: largest file of weights.
 
     Returns:
@@ -109,11 +121,18 @@ def write_quantized(
 
     with new_directory(output):
         write_safetensors(output, specs, stream(), file_bytes)
-        config = read_json_object(model.path / CONFIG) | {"quantization_config": recipe.settings(selection.ignored)}
-        write_beside(model.path, output, config)
-        manifest = Manifest.of(tokenizer_fingerprint(output), summing.sums, prompt_files(output))
+        settings = recipe.settings(selection.ignored)
+        write_beside(model.path, output, read_json_object(model.path / CONFIG) | {"quantization_config": settings})
+        quality = None if judge is None else _judged(output, judge)
+        manifest = Manifest.of(tokenizer_fingerprint(output), summing.sums, prompt_files(output), quality)
         write_manifest(output, manifest)
     return manifest
+
+
+def _judged(output: Path, judge: Judge) -> Quality:
+    with open_checkpoint(output, "safetensors") as written:
+        layout = Layout.of(written.shapes, written.dtypes, quantization_from_hf(read_hf_config(output)), "float32")
+        return judge(Dequantized(written, layout))
 
 
 def _parts(tensors: Checkpoint, name: str, recipe: Recipe) -> Sequence[TensorSpec]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
@@ -25,7 +25,7 @@ class Selection:
     """What is rounded, in the order of layers.
 
     Attributes:
-        matrices: the parameter that each tensor becomes a part of, by the tensor's name.
+        matrices: of each tensor, by name, the path of what is rounded or kept together: a parameter, or the MLP with experts.
         kept: why matrices that could be rounded are not, by module.
         ignored: modules that are not rounded, all of them.
     """
@@ -34,12 +34,18 @@ class Selection:
     kept: Mapping[str, str]
     ignored: tuple[str, ...]
 
-    def layers(self) -> dict[int, list[str]]:
-        """The tensors of each layer."""
-        layers: dict[int, list[str]] = {}
+    def units(self) -> dict[Path, list[str]]:
+        """The tensors that are rounded together, by path."""
+        units: dict[Path, list[str]] = {}
         for name, path in self.matrices.items():
-            layers.setdefault(int(path[1]), []).append(name)
-        return layers
+            units.setdefault(path, []).append(name)
+        return units
+
+    def without(self, units: Collection[Path], why: str) -> Selection:
+        """The same, but for some that are kept."""
+        modules = [_module(name) for name, path in self.matrices.items() if path in units]
+        rest = {name: path for name, path in self.matrices.items() if path not in units}
+        return Selection(rest, {**self.kept, **dict.fromkeys(modules, why)}, (*self.ignored, *modules))
 
 
 def select(config: DecoderConfig, checkpoint: Checkpoint, recipe: Recipe, keep: Sequence[str]) -> Selection:
@@ -59,13 +65,13 @@ def select(config: DecoderConfig, checkpoint: Checkpoint, recipe: Recipe, keep: 
     tests = [_Pattern(pattern) for pattern in keep]
     matrices: dict[str, Path] = {}
     kept: dict[str, str] = {}
-    for rules in units(config):
+    for unit, rules in _units(config).items():
         modules = [_module(source.name) for rule in rules for source in rule.sources]
         named = [test.text for test in tests if any(test.matches(module) for module in modules)]
         misfits = (_misfit(rule, checkpoint, recipe) for rule in rules)
         why = f"matches {named[0]}" if named else next((misfit for misfit in misfits if misfit), None)
         if why is None:
-            matrices |= {source.name: rule.path for rule in rules for source in rule.sources}
+            matrices |= {source.name: unit for rule in rules for source in rule.sources}
         else:
             kept |= dict.fromkeys(modules, why)
     others = [_module(name) for name in _linear(checkpoint) if name not in matrices]
@@ -77,7 +83,7 @@ def select(config: DecoderConfig, checkpoint: Checkpoint, recipe: Recipe, keep: 
     return Selection(matrices, kept, tuple(dict.fromkeys((*others, _HEAD))))
 
 
-def units(config: DecoderConfig) -> list[list[WeightRule]]:
+def _units(config: DecoderConfig) -> dict[Path, list[WeightRule]]:
     """The rules of parameters that can be rounded, in the order of layers: those together that are rounded together."""
     products = param_products(config)
     found: dict[Path, list[WeightRule]] = {}
@@ -87,7 +93,7 @@ def units(config: DecoderConfig) -> list[list[WeightRule]]:
         routed = rule.stack is not None and rule.path[2] == "mlp" and _separate(rule.sources[0])
         if routed or rule.path in products:
             found.setdefault(rule.path[:-1] if routed else rule.path, []).append(rule)
-    return list(found.values())
+    return found
 
 
 def _separate(source: Source) -> bool:

@@ -19,7 +19,7 @@ from jaxserve.weights.checkpoint import Block, Bounds, Checkpoint, Tensors, whol
 from jaxserve.weights.directory import CONFIG, Summing, Told, new_directory, write_beside
 from jaxserve.weights.finite import is_finite
 from jaxserve.weights.formats import open_checkpoint
-from jaxserve.weights.manifest import MANIFEST, Manifest, prompt_files, tokenizer_fingerprint, write_manifest
+from jaxserve.weights.manifest import MANIFEST, Manifest, measured_quality, prompt_files, tokenizer_fingerprint, write_manifest
 from jaxserve.weights.maxtext import MaxTextCheckpoint, RopePairs
 from jaxserve.weights.orbax import FOLDER, OrbaxCheckpoint, find_orbax
 from jaxserve.weights.orbax_writer import LazyTensor, write_orbax
@@ -101,7 +101,8 @@ def convert(source: Source, output: Path, dtype: str | None, told: Told) -> Mani
             lazy = (LazyTensor(name, _reading(tensors, name, shape)) for name, shape in stored.shapes.items())
             write_orbax(output / FOLDER, lazy, summing.add)
             write_beside(source.config_file.parent, output, _config(source.config_file, dtype))
-            manifest = Manifest.of(tokenizer_fingerprint(output), summing.sums, prompt_files(output))
+            quality = measured_quality(source.path, summing.sums)
+            manifest = Manifest.of(tokenizer_fingerprint(output), summing.sums, prompt_files(output), quality)
             write_manifest(output, manifest)
     return manifest
 
@@ -117,7 +118,8 @@ def make_manifest(directory: Path, told: Told) -> Manifest:
         summing = Summing(checkpoint.shapes, checkpoint.dtypes, told)
         for name, shape in checkpoint.shapes.items():
             summing.add(name, checkpoint.read(name, whole(shape)))
-    manifest = Manifest.of(tokenizer_fingerprint(directory), summing.sums, prompt_files(directory))
+    quality = measured_quality(directory, summing.sums)
+    manifest = Manifest.of(tokenizer_fingerprint(directory), summing.sums, prompt_files(directory), quality)
     try:
         write_manifest(directory, manifest)
     except OSError as error:

@@ -49,11 +49,16 @@ class Summing:
         self._told(self._done, self._total)
 
 
+def require_new(path: Path) -> None:
+    """Raise ConfigError if something is there that is no empty directory."""
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise ConfigError(f"output: {path} is there already and not empty", param="output")
+
+
 @contextmanager
 def new_directory(path: Path) -> Iterator[None]:
     """Make a directory; take it away again if what is done with it fails."""
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise ConfigError(f"output: {path} is there already and not empty", param="output")
+    require_new(path)
     try:
         path.mkdir(parents=True, exist_ok=True)
         yield

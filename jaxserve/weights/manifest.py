@@ -16,8 +16,8 @@ from jaxserve.models.checkpoint import read_json_object
 from jaxserve.weights.checkpoint import Block
 
 MANIFEST = "jaxserve-manifest.json"
-_VERSION = 2
-_OLDEST = 1  # had no prompt files
+_VERSION = 3
+_OLDEST = 1  # had no prompt files; 2 had no quality
 _PROMPT_FILES = (
     "tokenizer_config.json",
     "special_tokens_map.json",
@@ -48,6 +48,44 @@ class TensorSum(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return cls(tensor.dtype.name, tensor.shape, checksum(tensor))
 
 
+class ProductError(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How a matrix's products differ from those of the original.
+
+    Attributes:
+        largest: difference of any number.
+        relative: the differences' length over the products'.
+        cosine: of the angle between both.
+    """
+
+    largest: float
+    relative: float
+    cosine: float
+
+
+class Quality(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What quantizing cost, as it was measured.
+
+    Attributes:
+        scheme: that it was quantized by.
+        calibration: SHA-256 of the text.
+        tokens: of it that were predicted, none of which was fitted by.
+        perplexity_before: of the original.
+        perplexity_after: of this checkpoint.
+        increase_percent: from the one to the other.
+        kept: modules that were left as they are.
+        errors: of each parameter that was rounded; of routed experts those of the weights themselves.
+    """
+
+    scheme: str
+    calibration: str
+    tokens: int
+    perplexity_before: float
+    perplexity_after: float
+    increase_percent: float
+    kept: tuple[str, ...]
+    errors: dict[str, ProductError]
+
+
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What a model directory must hold.
 
@@ -56,16 +94,24 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         tokenizer: from `tokenizer_fingerprint`; None if there was none.
         tensors: by the names they are stored under.
         prompt_files: from `prompt_files`; None in a manifest of version 1.
+        quality: of a quantized checkpoint, if it was measured.
     """
 
     version: int
     tokenizer: str | None
     tensors: dict[str, TensorSum]
     prompt_files: dict[str, str] | None = None
+    quality: Quality | None = None
 
     @classmethod
-    def of(cls, tokenizer: str | None, tensors: dict[str, TensorSum], prompt_files: dict[str, str]) -> Manifest:
-        return cls(version=_VERSION, tokenizer=tokenizer, tensors=tensors, prompt_files=prompt_files)
+    def of(
+        cls,
+        tokenizer: str | None,
+        tensors: dict[str, TensorSum],
+        prompt_files: dict[str, str],
+        quality: Quality | None = None,
+    ) -> Manifest:
+        return cls(version=_VERSION, tokenizer=tokenizer, tensors=tensors, prompt_files=prompt_files, quality=quality)
 
     def check_names(self, names: Iterable[str]) -> None:
         """Raise CheckpointError unless the checkpoint has exactly the manifest's tensors."""
@@ -100,6 +146,15 @@ def read_manifest(directory: Path) -> Manifest | None:
             f"{path} is of version {manifest.version}; this jaxserve reads {_OLDEST} to {_VERSION}", param="model"
         )
     return manifest
+
+
+def measured_quality(directory: Path, tensors: dict[str, TensorSum]) -> Quality | None:
+    """What the manifest of a model directory says of these tensors; None if it says nothing, or is of others."""
+    try:
+        manifest = read_manifest(directory)
+    except CheckpointError:  # whoever asks is about to write another
+        return None
+    return manifest.quality if manifest is not None and manifest.tensors == tensors else None
 
 
 def write_manifest(directory: Path, manifest: Manifest) -> None:

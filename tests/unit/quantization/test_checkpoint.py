@@ -41,7 +41,8 @@ def quantized(source: Path, output: Path, scheme: str = "int8", file_bytes: int 
     recipe = RECIPES[scheme]  # type: ignore[index]
     with open_model(source) as model:
         selection = select(model.config, model.tensors, recipe, ())
-        return write_quantized(model, output, recipe, selection, nearest(model, recipe), lambda done, total: None, file_bytes)
+        rounding = nearest(model, recipe)
+        return write_quantized(model, output, recipe, selection, rounding, lambda *_: None, file_bytes=file_bytes)
 
 
 def test_other_tensors_and_files_stay_as_they_are(tmp_path: Path) -> None:

@@ -20,9 +20,9 @@ def test_what_was_done_and_what_was_kept_is_told(tmp_path: Path, capsys: pytest.
     ]
 
 
-def test_the_last_line_is_the_same_without_keeping(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_is_told_of_keeping_where_nothing_was_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert quantize.main([str(PLAIN), str(tmp_path / "out"), "--scheme", "w4a16", "--group-size", "32"]) == 0
-    assert capsys.readouterr().out.startswith(f"{tmp_path / 'out'}: 14 matrices in w4a16 in ")
+    assert capsys.readouterr().out.splitlines()[0] == f"{tmp_path / 'out'}: 14 matrices in w4a16"
 
 
 @pytest.mark.parametrize(
@@ -36,6 +36,15 @@ def test_the_last_line_is_the_same_without_keeping(tmp_path: Path, capsys: pytes
         (["PLAIN", "OUT", "--scheme", "w4a16", "--group-size", "48"], "group_size must be 32, 64, 128, got 48"),
         (["PLAIN", "OUT", "--group-size", "32"], "group_size is for schemes with groups, not fp8"),
         (["PLAIN", "OUT", "--keep", "*.mpl.*"], "keep: no module of the model matches '*.mpl.*'"),
+        (["PLAIN", "--audit"], "calibration: an audit needs a text"),
+        (["PLAIN", "--audit", "--calibration", "TEXT", "--budget", "0"], "budget must be above 0 and finite, got 0.0"),
+        (["PLAIN", "OUT", "--plot", "audit.png"], "plot is of an audit"),
+        (["PLAIN", "--audit", "--calibration", "TEXT", "--plot", "EMPTY"], "it is a directory"),
+        (["PLAIN", "OUT", "--calibration", "nowhere.txt"], "calibration: cannot read nowhere.txt"),
+        (["PLAIN", "OUT", "--calibration", "TEXT"], "has 9 tokens; needed are 4096: 2048 to fit by, and as many to measure"),
+        (["PLAIN", "OUT", "--calibration", "LINES"], 'line 2 has no "text"'),
+        (["PLAIN", "OUT", "--calibration", "JUNK"], "line 1 is not JSON"),
+        (["PLAIN", "OUT", "--calibration", "BYTES"], "is not UTF-8"),
         (["PLAIN", "PLAIN"], "is there already and not empty"),
         (["FP8", "OUT"], "is quantized already (fp8); name the model that it was made from"),
         (["EMPTY", "OUT"], "has no config.json"),
@@ -46,7 +55,15 @@ def test_mistakes_are_told_in_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], complaint: str
 ) -> None:
     (tmp_path / "empty").mkdir()
-    places = {"PLAIN": PLAIN, "OUT": tmp_path / "out", "EMPTY": tmp_path / "empty", "FP8": DATA / "qwen3-fp8"}
+    for name, data in {"t.txt": b"few words", "l.jsonl": b'{"text": "a"}\n{}', "j.jsonl": b"text", "b.txt": b"\xff"}.items():
+        (tmp_path / name).write_bytes(data)
+    texts = {"TEXT": "t.txt", "LINES": "l.jsonl", "JUNK": "j.jsonl", "BYTES": "b.txt"}
+    places = {name: tmp_path / file for name, file in texts.items()} | {
+        "PLAIN": PLAIN,
+        "OUT": tmp_path / "out",
+        "EMPTY": tmp_path / "empty",
+        "FP8": DATA / "qwen3-fp8",
+    }
     assert quantize.main([str(places.get(word, word)) for word in arguments]) == 2
     told = capsys.readouterr()
     assert told.out == ""

@@ -34,7 +34,7 @@ def test_projections_are_rounded_and_nothing_else() -> None:
     assert len(selection.matrices) == 14
     assert selection.ignored == ("lm_head",)
     assert selection.kept == {}
-    assert list(selection.layers()) == [0, 1]
+    assert [len(names) for names in selection.units().values()] == [3, 1, 2, 1] * 2
 
 
 def test_fused_projections_are_one_matrix_each() -> None:

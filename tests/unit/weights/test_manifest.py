@@ -44,8 +44,8 @@ def test_a_manifest_is_read_as_it_was_written(tmp_path):
         ('{"version": 1, "tokenizer": null}', "missing required field `tensors`"),
         ('{"version": 1, "tokenizer": null, "tensors": {}, "more": 1}', "unknown field `more`"),
         ('{"version": 1, "tokenizer": null, "tensors": {"a": {"dtype": "float32", "shape": [-1.5], "sha256": ""}}}', "int"),
-        ('{"version": 3, "tokenizer": null, "tensors": {}}', "is of version 3; this jaxserve reads 1 to 2"),
-        ('{"version": 0, "tokenizer": null, "tensors": {}}', "is of version 0; this jaxserve reads 1 to 2"),
+        ('{"version": 4, "tokenizer": null, "tensors": {}}', "is of version 4; this jaxserve reads 1 to 3"),
+        ('{"version": 0, "tokenizer": null, "tensors": {}}', "is of version 0; this jaxserve reads 1 to 3"),
     ],
 )
 def test_a_damaged_manifest_is_named(tmp_path, text, complaint):
