@@ -21,7 +21,7 @@ CPU_ITL_TARGET_MS = 400.0  # what a prompt of some hundred tokens takes on a few
 MAX_KEEPALIVE = 86_400  # seconds; gRPC counts milliseconds in 32 bits
 ServiceClassName = Literal["interactive_paid", "interactive_free", "batch"]
 DType = Literal["auto", "bfloat16", "float16", "float32"]
-Quantization = Literal["none", "int8", "w8a8", "int4"]
+Quantization = Literal["none", "int8", "w8a8", "int4", "fp8"]
 KvCacheDType = Literal["auto", "bfloat16", "float16", "float32", "fp8", "fp8_e4m3", "int8"]
 
 
@@ -47,7 +47,8 @@ class ModelConfig:
     quantization: Quantization = setting(
         "none",
         "what matrices are rounded to while they are loaded: 'int8' with a scale an output; 'w8a8', in which activations are"
-        " rounded too, a token at a time; 'int4' with a scale for 128 inputs of an output",
+        " rounded too, a token at a time; 'int4' with a scale for 128 inputs of an output; 'fp8' (E4M3) with a scale an output,"
+        " activations a token at a time, too",
     )
     max_model_len: int | None = setting(None, "longest prompt plus output in tokens; the model's own limit by default")
     load_format: Literal["auto", "safetensors", "orbax", "dummy"] = setting(

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Any
 
 import jax
 
-from jaxserve.config.fields import Quantization
+from pallas_kernels.matmul import Matrix
 
 COMMANDS = (
     "FUSION",
@@ -51,18 +52,21 @@ OPTIONS: Mapping[str, str] = MappingProxyType(
     }
 )
 
-# Where matrices are rounded to fewer bits: only Triton's products widen them in registers. Before cuBLASLt's, all of a matrix
-# would be written again in 16 bits, at every step. Without measuring, their tiles are those that XLA's cost model finds fastest.
-QUANTIZED: Mapping[str, str] = MappingProxyType(
+# Where products take matrices of fewer bits in the dtype of activations: only Triton's widen them in registers. Before those of
+# cuBLASLt, all of a matrix would be written again in 16 bits, at every step. Without measuring, their tiles are those that XLA's
+# cost model finds fastest. FP8 is multiplied as it is.
+WIDENED: Mapping[str, str] = MappingProxyType(
     {"xla_gpu_enable_triton_gemm": "True", "xla_gpu_experimental_cost_model_gemm_tiling_default": "True"}
 )
 
 
-def compiler_options(device: jax.Device, quantization: Quantization = "none") -> dict[str, str]:
-    """Options for programs of a device; none for CPUs."""
+def compiler_options(device: jax.Device, params: Any = None) -> dict[str, str]:
+    """Options for programs of a device; none for CPUs. `params`: a tree of what they multiply by."""
     if not is_gpu(device):
         return {}
-    return {**OPTIONS, **({} if quantization == "none" else QUANTIZED)}
+    leaves = jax.tree.leaves(params, is_leaf=lambda leaf: isinstance(leaf, Matrix))
+    widened = any(isinstance(leaf, Matrix) and leaf.scheme.widened for leaf in leaves)
+    return {**OPTIONS, **(WIDENED if widened else {})}
 
 
 def is_gpu(device: jax.Device) -> bool:

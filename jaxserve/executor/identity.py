@@ -53,7 +53,7 @@ def identity(lowering: Lowering) -> Identity:
         "rules": tuple(rule.option.name for rule in lowering.rules),
     }
     settings = {name: getattr(jax.config, name) for name in SETTINGS}
-    xla = {"compiler_options": compiler_options(mesh.devices.flat[0], options.quantization)}
+    xla = {"compiler_options": compiler_options(mesh.devices.flat[0], lowering.params)}
     return {name: str(value) for name, value in (_versions() | _machine(mesh) | decoder | shapes | settings | xla).items()}
 
 

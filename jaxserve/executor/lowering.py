@@ -124,7 +124,7 @@ class Lowering:
         )
         self.state = abstract_state(config, mesh, shape)
         self._placed = jax.tree.map(lambda array: array.sharding, self.state)
-        self._xla = compiler_options(device, options.quantization) | autotune_options(device, options.autotune_results)
+        self._xla = compiler_options(device, self.params) | autotune_options(device, options.autotune_results)
         of_parts = make_forward(config, mesh, options.kernels, options.max_drafts)
 
         def forward(

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxserve.models.config import DecoderConfig, Scales
-from jaxserve.models.parameter import COLUMNS, TABLE, declare
+from jaxserve.models.parameter import HEAD, TABLE, declare
 from jaxserve.models.shards import padded_vocab
 from pallas_kernels.matmul import matmul
 
@@ -40,11 +40,11 @@ class Head(nnx.Module):
     def __init__(self, config: DecoderConfig, shards: int, dtype: jnp.dtype) -> None:
         self.vocab_size, self.scales = config.vocab_size, config.scales
         columns = padded_vocab(config.vocab_size, shards)
-        self.kernel = declare((config.hidden_size, columns), ("embed", "vocab"), dtype, COLUMNS)
+        self.kernel = declare((config.hidden_size, columns), ("embed", "vocab"), dtype, HEAD)
 
     def logits(self, hidden: jax.Array) -> jax.Array:
         """hidden[R, E] to float32[R, padded V]."""
-        return _finished(matmul(hidden, COLUMNS.matrix(self.kernel)), self.vocab_size, self.scales)
+        return _finished(matmul(hidden, HEAD.matrix(self.kernel)), self.vocab_size, self.scales)
 
 
 def _finished(logits: jax.Array, vocab_size: int, scales: Scales) -> jax.Array:

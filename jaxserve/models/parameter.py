@@ -21,10 +21,12 @@ class Product(NamedTuple):
     Attributes:
         inputs: its dimensions that are inputs.
         looked_up: whether its rows are also taken one by one.
+        logits: whether its results are logits.
     """
 
     inputs: Axes
     looked_up: bool = False
+    logits: bool = False
 
     def matrix(self, parameter: Parameter) -> Matrix:
         weight: Weight = parameter.get_value()
@@ -32,10 +34,11 @@ class Product(NamedTuple):
 
 
 COLUMNS = Product((0,))
-"""Of `project_columns`, and of the head."""
+"""Of `project_columns`."""
+HEAD = Product((0,), logits=True)
 ROWS = Product((0, 1))
 """Of `project_rows`."""
-TABLE = Product((1,), looked_up=True)
+TABLE = Product((1,), looked_up=True, logits=True)
 """Of logits from the embedding table."""
 
 

@@ -17,8 +17,8 @@ def _memory(study: Study) -> list[tuple[str, str, str]]:
     layout, room = study.layout, study.ledger
     shape, kv = layout.shape, study.ledger.kv
     bits = WEIGHT_BITS[layout.weights][1]
-    wide = sum(part.count for part in shape.parts if not layout.rounds(part))
-    scales = sum(scale.count for part in shape.parts for scale in layout.scales(part))
+    wide = sum(part.count - layout.rounded(part) for part in shape.parts)
+    scales = sum(layout.scales(part) for part in shape.parts)
     rows = [
         (
             "weights",

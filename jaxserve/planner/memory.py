@@ -11,16 +11,26 @@ from jaxserve.errors import ConfigError
 from jaxserve.planner.catalogue import Hardware
 from jaxserve.planner.shape import ModelShape, Part
 
-WeightFormat = Literal["bf16", "fp8", "int8", "int4", "mxfp4"]
+WeightFormat = Literal["bf16", "fp8", "int8", "w8a8", "int4", "w4a16", "mxfp4"]
 KvFormat = Literal["bf16", "fp8", "int8"]
 
 GIB = 2**30
-# Bits a weight: as estimates count them, and as stored. INT4 has a 16-bit scale for every 128 weights; MXFP4's 8-bit scale for
-# every 32 is always counted; the FP8 scales, one a channel, are not worth counting. INT8 is what `--quantization int8` makes: its
-# matrices and scales are counted one by one.
+# Bits a weight: as estimates count them, and as stored. W4A16 has a 16-bit scale for every 128 weights; MXFP4's 8-bit scale for
+# every 32 is always counted. FP8, INT8, W8A8 and INT4 are what `--quantization` makes: float32 scales are counted one by one.
 WEIGHT_BITS: Mapping[str, tuple[float, float]] = MappingProxyType(
-    {"bf16": (16.0, 16.0), "fp8": (8.0, 8.0), "int8": (8.0, 8.0), "int4": (4.0, 4.125), "mxfp4": (4.25, 4.25)}
+    {
+        "bf16": (16.0, 16.0),
+        "fp8": (8.0, 8.0),
+        "int8": (8.0, 8.0),
+        "w8a8": (8.0, 8.0),
+        "int4": (4.0, 4.0),
+        "w4a16": (4.0, 4.125),
+        "mxfp4": (4.25, 4.25),
+    }
 )
+INT8 = ("int8", "w8a8")
+SCALE_BITS = 32  # of what `--quantization` makes
+LARGEST_GROUP, SMALLEST_GROUP = 128, 32  # inputs that share a scale in INT4: the most that divide a matrix's, of powers of two
 KV_BYTES: Mapping[str, int] = MappingProxyType({"bf16": 2, "fp8": 1, "int8": 1})
 KV_SCALE_BYTES: Mapping[str, int] = MappingProxyType({"bf16": 0, "fp8": 2, "int8": 2})  # of each key and value of a KV head
 WORKSPACE = 1.5  # GiB a GPU: CUDA context, cuBLAS and NCCL buffers (design studies)
@@ -43,25 +53,35 @@ class Layout:
     weights: WeightFormat
     kv_dtype: KvFormat
 
-    def rounds(self, part: Part) -> bool:
-        """Whether a part takes the weight format."""
-        return bool(part.scales) if self.weights == "int8" else part.quantized
+    def rounded(self, part: Part) -> float:
+        """How many weights of a part take the weight format."""
+        return self._rounded(part, _whole)[0]
 
-    def scales(self, part: Part) -> tuple[Part, ...]:
-        """What a part has beside it, if that is counted."""
-        return part.scales if self.weights == "int8" else ()
+    def scales(self, part: Part) -> float:
+        """How many scales those have, if they are counted one by one."""
+        return self._rounded(part, _whole)[1]
 
     def part_bytes(self, part: Part) -> float:
         """Bytes of a part of the weights, all devices' copies counted once."""
-        return self._bytes(part, lambda part: part.count)
+        return self._bytes(part, _whole)
 
     def part_bytes_device(self, part: Part) -> float:
         """Bytes of a part of the weights on one device."""
         return self._bytes(part, lambda part: part.on_device(self.tp, self.shape.num_kv_heads))
 
     def _bytes(self, part: Part, count: Callable[[Part], float]) -> float:
-        bits = WEIGHT_BITS[self.weights][1] if self.rounds(part) else part.bits
-        return (count(part) * bits + sum(count(scale) * scale.bits for scale in self.scales(part))) / 8
+        rounded, scales = self._rounded(part, count)
+        return (rounded * WEIGHT_BITS[self.weights][1] + (count(part) - rounded) * part.bits + scales * SCALE_BITS) / 8
+
+    def _rounded(self, part: Part, count: Callable[[Part], float]) -> tuple[float, float]:
+        """How many weights take the format, and how many scales they have."""
+        if self.weights == "int4":
+            share = count(part) / part.count
+            grouped = [(number * share, group) for number, inputs in part.matrices if (group := _group(inputs)) is not None]
+            return sum(number for number, _ in grouped), sum(number / group for number, group in grouped)
+        if not (part.scales if self.weights in INT8 else part.quantized):
+            return 0, 0
+        return count(part), sum(map(count, part.scales)) if self.weights in (*INT8, "fp8") else 0
 
     @property
     def weight_bytes(self) -> float:
@@ -119,6 +139,18 @@ class MemoryBudget:
     margin: float
     kv: float
     kv_tokens: int
+
+
+def _whole(part: Part) -> float:
+    return part.count
+
+
+def _group(inputs: int) -> int | None:
+    """Inputs that share a scale in INT4; None for a matrix that stays as it is."""
+    group = LARGEST_GROUP
+    while inputs % group and group > SMALLEST_GROUP:
+        group //= 2
+    return None if inputs % group else group
 
 
 def check_layout(layout: Layout) -> None:

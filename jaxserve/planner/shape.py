@@ -24,7 +24,8 @@ class Part:
         multiplied: whether they are a matrix that tokens are multiplied with.
         bits: of one of them, where they do not take the weight format.
         rows: of a table, whose rows are padded so that each device has as many; None of what divides evenly.
-        scales: one for each output, of matrices that --quantization int8 rounds; none of what it does not.
+        scales: one for each output, of matrices that --quantization rounds; none of what it does not.
+        matrices: what those are: how many weights have how many inputs.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Part:
     bits: int = 16
     rows: int | None = None
     scales: tuple[Part, ...] = ()
+    matrices: tuple[tuple[int, int], ...] = ()
 
     def on_device(self, tp: int, kv_heads: int) -> float:
         """Number of these weights on each of `tp` devices."""
@@ -97,7 +99,8 @@ class ModelShape:
         use: Literal["row", "last"] = "last" if self.tie_embeddings else "row"
         embedding = Part("embedding", table, quantized=False, use=use, rows=self.vocab_size)
         scales = (Part("scales", self.vocab_size, bits=32, rows=self.vocab_size),)
-        untied = Part("logits", table, quantized=False, use="last", rows=self.vocab_size, scales=scales)
+        matrices = ((table, self.hidden_size),)
+        untied = Part("logits", table, quantized=False, use="last", rows=self.vocab_size, scales=scales, matrices=matrices)
         head = () if self.tie_embeddings else (untied,)
         parts = (embedding, *head, *self._attention(), *self._mlp(), *self._norms())
         return tuple(part for part in parts if part.count)
@@ -126,16 +129,26 @@ class ModelShape:
             down = embed * (mla.kv_rank + mla.rope_dim) + embed * rank
             absorbed = mla.kv_rank * heads * (mla.nope_dim + mla.value_dim)
             width = layers * (mla.kv_rank + mla.rope_dim + rank)
-            outer = layers * ((rank or embed) * query + heads * mla.value_dim * embed)
+            values = heads * mla.value_dim
+            outer = ((layers * (rank or embed) * query, rank or embed), (layers * values * embed, values))
             return (
-                Part("attention", outer, scales=_scales(layers * query, layers * embed)),
+                _matrices("attention", outer, _scales(layers * query, layers * embed)),
                 Part("absorbed projections", layers * absorbed),
-                Part("latent projections", layers * down, "none", scales=(Part("scales", width, "none", bits=32),)),
+                _matrices("latent projections", ((layers * down, embed),), (Part("scales", width, "none", bits=32),), "none"),
             )
         query, kv = heads * self.head_dim, 2 * self.num_kv_heads * self.head_dim
         return (
-            Part("attention", layers * 2 * embed * query, scales=_scales(layers * query, layers * embed)),
-            Part("keys and values", layers * embed * kv, "kv_heads", scales=(Part("scales", layers * kv, "kv_heads", bits=32),)),
+            _matrices(
+                "attention",
+                ((layers * embed * query, embed), (layers * query * embed, query)),
+                _scales(layers * query, layers * embed),
+            ),
+            _matrices(
+                "keys and values",
+                ((layers * embed * kv, embed),),
+                (Part("scales", layers * kv, "kv_heads", bits=32),),
+                "kv_heads",
+            ),
             Part("query biases", layers * self.qkv_bias * query, quantized=False, multiplied=False),
             Part("key and value biases", layers * self.qkv_bias * kv, "kv_heads", False, multiplied=False),
             Part("output biases", layers * self.output_bias * embed, "none", False, multiplied=False),
@@ -167,7 +180,8 @@ class ModelShape:
 
     def _gated_mlp(self, name: str, layers: int, ffn: int) -> Part:
         embed = self.hidden_size
-        return Part(name, layers * 3 * embed * ffn, scales=_scales(layers * 2 * ffn, layers * embed))
+        matrices = ((layers * 2 * embed * ffn, embed), (layers * ffn * embed, ffn))
+        return _matrices(name, matrices, _scales(layers * 2 * ffn, layers * embed))
 
     def _norms(self) -> tuple[Part, ...]:
         queries, keys = (
@@ -215,6 +229,11 @@ class ModelShape:
         mla = self.latent
         scores, values = (mla.kv_rank, mla.kv_rank) if decode else (mla.nope_dim, mla.value_dim)
         return 2 * self.num_heads * (scores + mla.rope_dim + values)
+
+
+def _matrices(name: str, matrices: tuple[tuple[int, int], ...], scales: tuple[Part, ...], split: Split = "tensor") -> Part:
+    """Matrices that --quantization rounds: weights and inputs of each."""
+    return Part(name, sum(count for count, _ in matrices), split, scales=scales, matrices=matrices)
 
 
 def _scales(columns: int, rows: int) -> tuple[Part, ...]:

@@ -17,8 +17,11 @@ from jaxserve.weights.checkpoint import Block
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 _FLOAT32 = np.dtype(np.float32)
 _STRIP = 2**15  # elements rounded at a time: few enough that what comes between stays in a core's cache
-_INFINITIES: Mapping[str, int] = MappingProxyType({"float32": 0x7F80_0000, "float16": 0x7C00, "bfloat16": 0x7F80})
-"""The bits of infinity. NaN's are larger, those of every positive number smaller; negative ones have the highest bit as well."""
+_INFINITIES: Mapping[str, int] = MappingProxyType(
+    {"float32": 0x7F80_0000, "float16": 0x7C00, "bfloat16": 0x7F80, "float8_e4m3fn": 0x7F}
+)
+"""The bits of infinity, and of NaN in FP8, which has none. NaN's are larger, those of every positive number smaller; negative
+ones have the highest bit as well."""
 
 
 def bits(block: Block) -> npt.NDArray[Any]:
@@ -27,7 +30,7 @@ def bits(block: Block) -> npt.NDArray[Any]:
 
 
 def are_numbers(block: Block) -> bool:
-    """Whether an array of float32, float16 or bfloat16 has neither NaN nor infinity."""
+    """Whether an array of float32, float16, bfloat16 or float8_e4m3fn has neither NaN nor infinity."""
     if not block.size:
         return True
     infinity, unsigned = _INFINITIES[block.dtype.name], bits(block)

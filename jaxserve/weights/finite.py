@@ -13,7 +13,7 @@ _STRIP = 2**17  # elements looked at together: few enough to stay in a core's ca
 
 
 def is_finite(block: Block) -> bool:
-    """Whether a contiguous array of float32, float16 or bfloat16 holds numbers only."""
+    """Whether a contiguous array of float32, float16, bfloat16 or float8_e4m3fn holds numbers only."""
     line = block.reshape(-1)
     return all(are_numbers(line[start : start + _STRIP]) for start in range(0, line.size, _STRIP))
 

@@ -30,6 +30,7 @@ from jaxserve.weights.panels import read_panels
 from jaxserve.weights.quantized.cache_scales import warn_of_cache_scales
 from jaxserve.weights.quantized.layout import Dequantized, Layout
 from jaxserve.weights.recheck import BlockSums, bounds_of
+from jaxserve.weights.stored_blocks import read_stored
 from jaxserve.weights.tensor_error import naming_files
 from pallas_kernels.matmul import CodePanels, Matrix, Panels, Weight
 
@@ -111,12 +112,15 @@ def _read(job: TensorRead, tensors: Dequantized, packer: Packer | None, sums: Bl
     target = None if packer is None else packer.matrix(job.rule.path, plain)
     if target is None:
         return _read_plain(job, tensors, sums)
+    assert packer is not None
+    stored = packer.holds_stored(job.rule.path, plain)
     if isinstance(target.layout, Panels | CodePanels):
-        assert packer is not None
-        held = _read_panels(job, tensors, target, packer.holds_stored(job.rule.path, plain))
+        held = _read_panels(job, tensors, target, stored)
+    elif stored:
+        held = read_stored(tensors, job.rule, target, job.dtype)
     else:
-        stored = job if target.scales is None else job._replace(dtype="float32")
-        held = pack_as(target, _read_plain(stored, tensors, None))
+        numbers = job if target.scales is None else job._replace(dtype="float32")
+        held = pack_as(target, _read_plain(numbers, tensors, None))
     jax.block_until_ready(held)  # the host's copy goes before the next parameter comes
     if sums is not None:
         sums.add_held(job.rule.path, held)

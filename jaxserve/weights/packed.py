@@ -16,8 +16,8 @@ from jaxserve.models.binding import Params, param_products, param_shardings
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.parameter import Product
 from jaxserve.weights.stored_schemes import Schemes, held_schemes
-from pallas_kernels.matmul import CodePanels, Layout, Matrix, Panels, Rows, Weight, pack, packed_shape, why_plain
-from pallas_kernels.quantization import SCHEMES, FourBit, Scheme
+from pallas_kernels.matmul import CodePanels, Layout, Matrix, OutputsFirst, Panels, Rows, Weight, pack, packed_shape, why_plain
+from pallas_kernels.quantization import FP8, SCHEMES, FourBit, Scheme
 from pallas_kernels.registry import Target
 
 
@@ -25,15 +25,15 @@ class Packer:
     """Rounds and arranges the parameters that are matrices of products.
 
     Quantized are those that are nothing but the matrix of a product: not an embedding table, though logits may be made with it.
-    Arranged for native kernels they are where one device has all of them; elsewhere they lie plain, divided as they always are.
+    Arranged for native kernels they are where one device has all of them; elsewhere they are divided as they always are, and XLA
+    multiplies by them.
 
     Args:
         quantization: what matrices are rounded to.
-        stored: how the checkpoint has some of them: held so where native kernels read them, and nothing
-            else was asked for.
+        stored: how the checkpoint has some of them: held so where there are products for them, and nothing else was asked for.
 
-    The methods raise ConfigError where what was to be quantized cannot be: in a dtype that the scheme is not for, and on a single
-    CPU device without native kernels, which is faster with matrices as they are.
+    The methods raise ConfigError where what was to be quantized cannot be: in a dtype or on a GPU that the scheme is not for, and
+    on a single CPU device without native kernels, which is faster with matrices as they are.
     """
 
     def __init__(self, config: DecoderConfig, mesh: Mesh, quantization: Quantization = "none", stored: Schemes = ()) -> None:
@@ -67,29 +67,41 @@ class Packer:
         scheme, product = self._stored.get(path), self._products.get(path)
         if scheme is None or product is None or scheme.fitted(leaf.shape, product.inputs) != scheme:
             return False
-        single = self._mesh.devices.size == 1
-        return single and why_plain(leaf.dtype, self._target, scheme.name) is None
+        return _takes(product, scheme) and (self._why_plain(leaf, scheme) is None or self._needed(leaf, scheme) is None)
 
     def _scheme(self, path: tuple[str, ...], product: Product, leaf: Any) -> Scheme:
-        if product.looked_up:
-            return SCHEMES["none"]
         if self.holds_stored(path, leaf):
             return self._stored[path]
-        return SCHEMES[self._quantization].fitted(leaf.shape, product.inputs) or SCHEMES["none"]
+        asked = SCHEMES[self._quantization]
+        return (asked.fitted(leaf.shape, product.inputs) if _takes(product, asked) else None) or SCHEMES["none"]
 
     def _layout(self, product: Product, leaf: Any, scheme: Scheme) -> Layout:
-        if (single := self._mesh.devices.size == 1) and (reason := why_plain(leaf.dtype, self._target, scheme.name)) is None:
+        if self._why_plain(leaf, scheme) is None:
             if product.looked_up:
                 return Rows(product.inputs)
             panels = CodePanels if isinstance(scheme, FourBit) else Panels
             return panels(product.inputs, leaf.shape)
+        if (needed := self._needed(leaf, scheme)) is not None:
+            raise ConfigError(f"quantization {scheme.name!r} needs {needed}", param="quantization")
+        return OutputsFirst(product.inputs) if isinstance(scheme, FP8) else Layout(product.inputs)
+
+    def _why_plain(self, leaf: Any, scheme: Scheme) -> str | None:
+        """Why native kernels do not read a parameter that one device has all of; None if they do."""
+        if self._mesh.devices.size > 1:
+            return "there are several devices"
+        return why_plain(leaf.dtype, self._target, scheme.name)
+
+    def _needed(self, leaf: Any, scheme: Scheme) -> str | None:
+        """What is missing for XLA to multiply by the scheme; None for nothing."""
         if scheme.native_only:
-            raise _cannot(scheme, "one CPU device, whose native kernels read it")
-        if scheme.name != "none" and single and self._target.platform == "cpu":
-            raise _cannot(scheme, f"native kernels: {reason}")
-        if leaf.dtype.name not in scheme.dtypes:
-            raise _cannot(scheme, f"{' or '.join(scheme.dtypes)}, not {leaf.dtype.name}")
-        return Layout(product.inputs)
+            return "one CPU device, whose native kernels read it"
+        if scheme.name != "none" and self._mesh.devices.size == 1 and self._target.platform == "cpu":
+            if scheme.capability is not None:
+                return f"{_gpus(scheme.capability)}, or several devices"
+            return f"native kernels: {self._why_plain(leaf, scheme)}"
+        if scheme.capability is not None and (self._target.capability or scheme.capability) < scheme.capability:
+            return f"{_gpus(scheme.capability)}, not {self._target}"
+        return None if leaf.dtype.name in scheme.dtypes else f"{' or '.join(scheme.dtypes)}, not {leaf.dtype.name}"
 
     def pack(self, path: tuple[str, ...], parameter: jax.Array) -> Weight:
         target = self.matrix(path, parameter)
@@ -105,8 +117,13 @@ class Packer:
         return packed
 
 
-def _cannot(scheme: Scheme, needed: str) -> ConfigError:
-    return ConfigError(f"quantization {scheme.name!r} needs {needed}", param="quantization")
+def _takes(product: Product, scheme: Scheme) -> bool:
+    """Whether a parameter that is the matrix of that product may be rounded so."""
+    return not product.looked_up and (scheme.logits or not product.logits)
+
+
+def _gpus(capability: tuple[int, int]) -> str:
+    return f"GPUs of compute capability {capability[0]}.{capability[1]} or later"
 
 
 def pack_as(target: Matrix, parameter: jax.Array) -> Matrix:

@@ -16,7 +16,9 @@ Index = tuple[slice, ...]
 _ALIGNED = 64  # bytes; what begins there, jax's CPU devices take without a copy
 
 
-def read_block(checkpoint: Tensors, rule: WeightRule, shape: tuple[int, ...], index: Index, dtype: str) -> Block:
+def read_block(
+    checkpoint: Tensors, rule: WeightRule, shape: tuple[int, ...], index: Index, dtype: str, order: Sequence[int] | None = None
+) -> Block:
     """The block of a packed parameter at an index, reading only what it needs.
 
     Args:
@@ -25,12 +27,14 @@ def read_block(checkpoint: Tensors, rule: WeightRule, shape: tuple[int, ...], in
         shape: the whole parameter's shape.
         index: a slice a dimension, as jax.make_array_from_callback gives it.
         dtype: name of the wanted dtype.
+        order: of its dimensions in memory; None for their own.
 
     Returns:
-        A contiguous array of that dtype; zeros where the parameter is padded.
+        An array of that dtype, contiguous in that order; zeros where the parameter is padded.
     """
     bounds = tuple(part.indices(size)[:2] for part, size in zip(index, shape, strict=True))
-    out = aligned_zeros([stop - start for start, stop in bounds], np.dtype(dtype))
+    size, places = [stop - start for start, stop in bounds], range(len(shape)) if order is None else order
+    out = aligned_zeros([size[axis] for axis in places], np.dtype(dtype)).transpose(np.argsort(places))
     if rule.stack is None:
         _fill(out, checkpoint, rule, shape, bounds)
     else:

@@ -19,7 +19,7 @@ from jaxserve.weights.quantized.layout import Layout
 from jaxserve.weights.quantized.numbers import Coded
 from jaxserve.weights.quantized.stored import CodedTensor
 from jaxserve.weights.tensor_error import naming_files
-from pallas_kernels.quantization import W8A8, FourBit, Int8, Scheme
+from pallas_kernels.quantization import FP8, W8A8, FourBit, Int8, Scheme
 from pallas_kernels.quantization.four_bit import MIDDLE
 
 Schemes = tuple[tuple[tuple[str, ...], Scheme], ...]
@@ -58,8 +58,10 @@ def _source_scheme(source: Source, layout: Layout) -> Scheme | None:
 def held_schemes(stored: Schemes, quantization: Quantization) -> Mapping[tuple[str, ...], Scheme]:
     """Of those that a checkpoint has, what may be held where matrices are to be rounded to `quantization`.
 
-    Without rounding, all; int8 serves w8a8, whose weights are the same. Anything else is rounded once more.
+    Without rounding, all; int8 serves w8a8, whose weights are the same; fp8 is kept as it is. Anything else is rounded once more.
     """
+    if quantization == FP8.name:
+        return {path: scheme for path, scheme in stored if isinstance(scheme, FP8)}
     if quantization == W8A8.name:
         return {path: W8A8() for path, scheme in stored if isinstance(scheme, Int8)}
     return dict(stored) if quantization == "none" else {}
@@ -71,7 +73,7 @@ def as_scheme(coded: Coded, scheme: Scheme) -> tuple[Block, tuple[Block, ...]]:
     parts = [scales] if zeros is None else [scales, zeros]
     by_group = [np.broadcast_to(part[rows], (len(rows), part.shape[1])).T for part in parts]
     if not isinstance(scheme, FourBit):
-        return coded.codes.view(np.int8), (by_group[0],)
+        return coded.codes.view(scheme.value_dtype(np.dtype(np.float32))), (by_group[0],)
     if scheme.zeros:
         return coded.codes, (by_group[0], by_group[1] - np.float32(MIDDLE))
     return coded.codes, (by_group[0],)

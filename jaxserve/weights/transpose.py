@@ -20,11 +20,11 @@ def put_transposed(out: Block, part: Block) -> None:
     transposed, a fraction of as many as there are elements.
 
     Args:
-        out: [columns, rows], elements of a row of it side by side.
+        out: [columns, rows], elements of a row of it side by side, or of a column, as `part` has them.
         part: [rows, columns].
     """
     line, together = bits(out), _WORD.itemsize // out.itemsize
-    packed = len(part) // together * together if out.ndim == 2 else 0
+    packed = len(part) // together * together if out.ndim == 2 and out.strides[1] == out.itemsize else 0
     for row in range(0, packed, _STRIP):
         strip = bits(convert(part[row : min(row + _STRIP, packed)], out.dtype))
         words = np.empty((len(strip) // together, strip.shape[1], together), line.dtype)

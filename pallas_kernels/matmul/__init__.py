@@ -2,7 +2,7 @@
 
 from pallas_kernels.matmul.api import matmul, why_plain
 from pallas_kernels.matmul.implementations import NAMES
-from pallas_kernels.matmul.layouts import CodePanels, Layout, Panels, Rows
+from pallas_kernels.matmul.layouts import CodePanels, Layout, OutputsFirst, Panels, Rows
 from pallas_kernels.matmul.matrix import Matrix, Weight, as_matrix, counted, pack, packed_shape, skips_padding
 
 __all__ = [
@@ -10,6 +10,7 @@ __all__ = [
     "CodePanels",
     "Layout",
     "Matrix",
+    "OutputsFirst",
     "Panels",
     "Rows",
     "Weight",

@@ -13,8 +13,9 @@ from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec
 
-from pallas_kernels.quantization import Axes
+from pallas_kernels.quantization import Axes, outputs_of
 
 BLOCK = 64  # columns of a panel; native_kernels.h has it too
 
@@ -52,6 +53,46 @@ class Layout:
     def restore(self, values: jax.Array) -> jax.Array:
         """The inverse."""
         return values
+
+    def arranged_spec(self, spec: PartitionSpec) -> PartitionSpec:
+        """How values are divided over devices where the parameter is divided by `spec`."""
+        return spec
+
+    def order(self, rank: int) -> tuple[int, ...]:
+        """The dimensions of a parameter of so many, in the order that its values lie in."""
+        return tuple(range(rank))
+
+
+@dataclass(frozen=True, slots=True)
+class OutputsFirst(Layout):
+    """Outputs are the first dimensions and inputs the last: as cuBLASLt's product in FP8 reads a matrix, which else is written
+    again at every call.
+    """
+
+    name: ClassVar[str] = "outputs first"
+
+    def arranged_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(shape[axis] for axis in self.order(len(shape)))
+
+    def restored_shape(self, arranged: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(arranged[place] for place in self._places(len(arranged)))
+
+    def arrange(self, values: jax.Array) -> jax.Array:
+        return values.transpose(self.order(values.ndim))
+
+    def restore(self, values: jax.Array) -> jax.Array:
+        return values.transpose(self._places(values.ndim))
+
+    def arranged_spec(self, spec: PartitionSpec) -> PartitionSpec:
+        return PartitionSpec(*(spec[axis] for axis in self.order(len(spec))))  # type: ignore[no-untyped-call]
+
+    def order(self, rank: int) -> tuple[int, ...]:
+        return (*outputs_of(range(rank), self.inputs), *self.inputs)
+
+    def _places(self, rank: int) -> tuple[int, ...]:
+        """Where each dimension of the parameter is."""
+        order = self.order(rank)
+        return tuple(order.index(axis) for axis in range(rank))
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,7 +75,10 @@ class Matrix:
         if self.layout.native:
             whole: Matrix = jax.tree.map(lambda _: PartitionSpec(), self)
             return whole
-        parts: dict[str, Any] = {"values": spec, "scales": self.scheme.scale_specs(spec, self.layout.inputs)}
+        parts: dict[str, Any] = {
+            "values": self.layout.arranged_spec(spec),
+            "scales": self.scheme.scale_specs(spec, self.layout.inputs),
+        }
         return replace(self, **parts)
 
 

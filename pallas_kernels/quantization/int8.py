@@ -25,6 +25,7 @@ class Int8(Scheme):
 
     name: ClassVar[str] = "int8"
     dtypes: ClassVar[tuple[str, ...]] = ("bfloat16", "float32")  # sums of whole numbers are too large for float16
+    widened: ClassVar[bool] = True
 
     def value_dtype(self, dtype: jnp.dtype) -> jnp.dtype:
         return jnp.dtype("int8")

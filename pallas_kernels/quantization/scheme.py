@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -12,9 +12,15 @@ from jax.sharding import PartitionSpec
 
 Axes = tuple[int, ...]
 """Dimensions of a matrix that are inputs, whatever their number; the others are outputs."""
-Dot = Callable[[jax.Array, jax.Array], jax.Array]
-"""Rows x[T, *inputs] times values of the same dtype: float32[T, *outputs]."""
 Item = TypeVar("Item")
+
+
+class Dot(Protocol):
+    """Rows x[T, *inputs] times values of the same dtype: float32[T, *outputs]."""
+
+    def __call__(self, x: jax.Array, values: jax.Array, steps: jax.Array | None = None) -> jax.Array:
+        """With `steps`, [T, *inputs but the last]: what multiplies the sum over the last one before the other sums."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +34,17 @@ class Scheme:
         name: as users write it.
         dtypes: of the activations that it is exact enough for, by name.
         native_only: whether native kernels for CPUs alone read it: of one device, which has the whole matrix.
+        widened: whether products take its values in the dtype of the activations: XLA makes those of them in registers.
+        capability: CUDA compute capability from which on GPUs multiply by it; None for all.
+        logits: whether it is fine enough for the matrix that logits are made with.
     """
 
     name: ClassVar[str] = "none"
     dtypes: ClassVar[tuple[str, ...]] = ("bfloat16", "float16", "float32")
     native_only: ClassVar[bool] = False
+    widened: ClassVar[bool] = False
+    capability: ClassVar[tuple[int, int] | None] = None
+    logits: ClassVar[bool] = True
 
     def fitted(self, shape: tuple[int, ...], inputs: Axes) -> Scheme | None:
         """The scheme for a parameter of this shape; None for one that is left as it is."""

@@ -9,6 +9,7 @@ import numpy as np
 from jaxserve.weights.checkpoint import Block, Bounds, Tensors
 from jaxserve.weights.quantized.numbers import FP8, INT8, Coded
 from jaxserve.weights.quantized.scales import Scales
+from pallas_kernels.quantization import FP8 as FP8_SCHEME
 from pallas_kernels.quantization import Int8, Scheme
 
 
@@ -40,9 +41,10 @@ class ScaledMatrix:
 
     @property
     def scheme(self) -> Scheme | None:
-        """See `CodedTensor`: int8 without zero points, with a factor for all inputs of an output."""
-        fits = self.stored == "int8" and self.zeros is None and self.scales.block[1] >= self.shape[1]
-        return Int8() if fits else None
+        """See `CodedTensor`: without zero points, with a factor for all inputs of an output."""
+        if self.zeros is not None or self.scales.block[1] < self.shape[1]:
+            return None
+        return Int8() if self.stored == "int8" else FP8_SCHEME()
 
     def coded(self, tensors: Tensors, bounds: Bounds) -> Coded:
         """See `CodedTensor`."""

@@ -1,10 +1,12 @@
 """Schemes and layouts, each with each: numbers, products, and what a scheme that nobody knows yet needs."""
 
+from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -15,6 +17,7 @@ from pallas_kernels.matmul import (
     CodePanels,
     Layout,
     Matrix,
+    OutputsFirst,
     Panels,
     Rows,
     as_matrix,
@@ -24,7 +27,7 @@ from pallas_kernels.matmul import (
     packed_shape,
     skips_padding,
 )
-from pallas_kernels.quantization import SCHEMES, W8A8, FourBit
+from pallas_kernels.quantization import FP8, SCHEMES, W8A8, FourBit
 from pallas_kernels.quantization.four_bit import NUMBERS
 from sharding import make_mesh, partition_spec
 from tests.support.schemes import Groups
@@ -38,6 +41,8 @@ DIVIDED = pytest.mark.parametrize(
 def layouts(shape, inputs, scheme):
     """A parameter's layouts: inputs that are the first dimensions, or the last."""
     first = inputs == tuple(range(len(inputs)))
+    if isinstance(scheme, FP8):
+        return [OutputsFirst(inputs), Layout(inputs)]
     if isinstance(scheme, FourBit):
         return [Layout(inputs), *([CodePanels(inputs, shape)] if first else [])]
     return [Layout(inputs), *([Panels(inputs, shape)] if first else []), *([] if first else [Rows(inputs)])]
@@ -76,13 +81,14 @@ def test_numbers_come_back_as_near_as_the_scheme_says(scheme, shape, inputs, see
             "w8a8": 0.5001 * np.maximum(np.abs(numbers).max(axis=inputs, keepdims=True) / 127, 2.0**-126),
             "int4": np.abs(numbers).max(axis=inputs, keepdims=True) / 7.999,  # one side of a group has a step less
             "groups": np.ptp(numbers, axis=inputs, keepdims=True) / 29,
+            "fp8": np.maximum(np.abs(numbers) / 15.99, np.abs(numbers).max(axis=inputs, keepdims=True) / 448 * 2.0**-9.99),
         }[scheme.name]
         assert (error <= bound).all()
         np.testing.assert_array_equal(matrix.take(jnp.asarray([1, 0])), np.asarray(matrix.plain())[[1, 0]])
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize(("scheme", "shape", "inputs"), [case for case in FITTED if case.values[0] != W8A8()])
+@pytest.mark.parametrize(("scheme", "shape", "inputs"), [case for case in FITTED if case.values[0] not in (W8A8(), FP8())])
 def test_products_are_those_of_the_numbers(scheme, shape, inputs, dtype):
     rng = np.random.default_rng(len(shape))
     row = [shape[axis] for axis in inputs]
@@ -119,6 +125,49 @@ def test_rows_are_rounded_too_in_w8a8(shape, inputs, dtype):
             np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(("shape", "inputs"), SHAPES)
+def test_rows_are_rounded_too_in_fp8(shape, inputs, dtype):
+    """To the nearest number of E4M3, its ties to even, a row's numbers of the last dimension of inputs with one step."""
+    rng, float8 = np.random.default_rng(0), ml_dtypes.float8_e4m3fn
+    numbers = rng.standard_normal((5, *(shape[axis] for axis in inputs))).astype(np.float32)
+    numbers[1], numbers[2] = 0, numbers[2] * 1e-5
+    x = jnp.asarray(numbers, dtype)
+    exact = np.asarray(x, np.float32)
+    steps = np.maximum(np.abs(exact).max(axis=-1, keepdims=True) * np.float32(1 / 448), np.float32(2.0**-126))
+    rounded = (exact / steps).astype(float8).astype(np.float64) * steps.astype(np.float64)
+    for layout in layouts(shape, inputs, FP8()):
+        plain = rng.standard_normal(shape).astype(np.float32)
+        matrix = pack(jnp.asarray(plain), layout, FP8())
+        scales = np.abs(plain).max(axis=inputs) / np.float32(448)
+        values = (plain / np.expand_dims(np.asarray(matrix.scales), inputs)).astype(float8).astype(np.float64)
+        np.testing.assert_allclose(matrix.scales, scales, rtol=1e-6)
+        np.testing.assert_array_equal(np.asarray(layout.restore(matrix.values), np.float64), values)
+        weights = values * np.expand_dims(np.asarray(matrix.scales, np.float64), inputs)
+        want = np.tensordot(rounded, weights, (range(1, x.ndim), inputs))
+        got = np.asarray(jax.jit(matmul)(x, matrix))
+        assert got.dtype == np.float32
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+        row = jnp.where((jnp.arange(5) == 3).reshape(-1, *[1] * (x.ndim - 1)), x, jnp.nan)
+        np.testing.assert_array_equal(np.asarray(jax.jit(matmul)(row, matrix))[3], got[3], "whatever other rows are")
+
+
+def test_sums_of_devices_are_rounded_before_they_are_added():
+    """As on GPUs: each part's sum, times its step, in 16 bits."""
+    rng = np.random.default_rng(0)
+    x = jnp.asarray(rng.standard_normal((3, 2, 32)), jnp.bfloat16)
+    matrix = pack(jnp.asarray(rng.standard_normal((2, 32, 5)), jnp.float32), OutputsFirst((0, 1)), FP8())
+    parts = [
+        matmul(x[:, part], replace(matrix, values=matrix.values[:, part], layout=OutputsFirst((0,)), scales=jnp.ones(5)))
+        for part in range(2)
+    ]
+    scales, got = np.asarray(matrix.scales), np.asarray(matmul(x, matrix, summed=jnp.dtype("bfloat16")))
+    exact = np.sum(np.asarray(parts, np.float64), axis=0) * scales
+    each = np.abs(np.asarray(parts, np.float64) * scales).max()
+    assert 0 < np.abs(got - exact).max() < 5 * 2.0**-9 * each, "two parts, each rounded twice, and their sum"
+    np.testing.assert_array_equal(np.asarray(jnp.asarray(got / scales).astype(jnp.bfloat16), np.float32) * scales, got)
+
+
 def test_more_inputs_than_an_int32_sums_stay_as_they_are():
     assert W8A8().fitted((1 << 16, 3), (0,)) == W8A8()
     assert W8A8().fitted((3, 1 << 15, 3), (0, 1)) is None
@@ -129,15 +178,17 @@ def test_more_inputs_than_an_int32_sums_stay_as_they_are():
     ("shape", "inputs", "axes"),
     [((8, 4, 6), (0,), (None, "ffn", None)), ((4, 6, 8), (0, 1), ("ffn", None, None)), ((8, 12), (0,), (None, "vocab"))],
 )
-def test_plain_ones_are_divided_over_devices(scheme, shape, inputs, axes):
+@pytest.mark.parametrize("arranged", [Layout, OutputsFirst])
+def test_plain_ones_are_divided_over_devices(scheme, arranged, shape, inputs, axes):
     """By the compiler, and under shard_map, where a device sees its own part."""
     mesh, rng = make_mesh(4), np.random.default_rng(0)
-    matrix = pack(jnp.asarray(rng.standard_normal(shape), jnp.float32), Layout(inputs), scheme)
+    matrix = pack(jnp.asarray(rng.standard_normal(shape), jnp.float32), arranged(inputs), scheme)
     x = jnp.asarray(rng.integers(-4, 5, (5, *(shape[axis] for axis in inputs))), jnp.float32)
     want = np.asarray(matmul(x, matrix))
     specs = matrix.specs(partition_spec(axes))
     divided = jax.tree.map(lambda part, spec: jax.device_put(part, NamedSharding(mesh, spec)), matrix, specs)
-    assert divided.values.sharding.shard_shape(shape) != shape
+    assert divided.values.sharding.shard_shape(divided.values.shape) != divided.values.shape
+    assert divided.shape == shape
     np.testing.assert_allclose(jax.jit(matmul)(x, divided), want, rtol=0, atol=1e-4)
     if inputs == (0,):
         columns = PartitionSpec(None, *partition_spec(axes)[1:])

@@ -17,6 +17,8 @@ from jaxserve.planner.hf import shape_from_hf
 from jaxserve.planner.memory import PAGE_SIZE, KvFormat, Layout, WeightFormat
 from jaxserve.weights.load import load_params
 from jaxserve.weights.packed import Packer
+from jaxserve.weights.stored_schemes import stored_schemes
+from pallas_kernels import native
 from sharding import make_mesh
 from tests.golden.reading import DATA, NAMES
 
@@ -92,6 +94,29 @@ def test_pages_and_scales_of_a_cache(name: str, tp: int, kv_format: KvFormat, kv
     assert plan.kv_token_bytes_device == plan.kv_layer_bytes(tp) * decoder.num_layers
 
 
+@pytest.mark.parametrize(("name", "tp"), [(name, tp) for name in NAMES for tp in (2, 4, 8) if divides(name, tp)])
+def test_matrices_in_fp8_on_several_devices(name: str, tp: int) -> None:
+    """Routed experts and absorbed projections are planned as published checkpoints have them: the engine holds 16 bits."""
+    config, hf = EngineConfig.from_settings({"quantization": "fp8"}), read_hf_config(DATA / name)
+    held = count_bytes(decoder_config(hf), make_mesh(tp), config, "bfloat16", "bfloat16")
+    plan = layout(hf, tp, "fp8")
+    wide = [part for part in plan.shape.parts if part.quantized and not part.scales]
+    assert {part.name for part in wide} <= {"routed experts", "absorbed projections"}
+    more = sum(part.on_device(tp, plan.shape.num_kv_heads) for part in wide)
+    assert plan.weight_bytes_device + more == held.weights
+    assert plan.part_bytes(plan.shape.parts[-1]) == 2 * plan.shape.parts[-1].count
+
+
+@pytest.mark.skipif(native.missing() is not None, reason=f"NOT CHECKED: native kernels: {native.missing()}")
+@pytest.mark.parametrize("weights", ["int4", "w8a8", "int8"])
+@pytest.mark.parametrize("name", NAMES)
+def test_matrices_rounded_on_one_device(name: str, weights: WeightFormat) -> None:
+    """Also with groups of 64 and 32 inputs, and matrices that have no group."""
+    config, hf = EngineConfig.from_settings({"quantization": weights}), read_hf_config(DATA / name)
+    held = count_bytes(decoder_config(hf), make_mesh(1), config, "bfloat16", "bfloat16")
+    assert layout(hf, 1, weights).weight_bytes == layout(hf, 1, weights).weight_bytes_device == held.weights
+
+
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_published_models_scaled_down(name: str) -> None:
     known = catalogue.known_config(name)
@@ -108,6 +133,15 @@ def test_what_is_loaded(name: str) -> None:
     decoder, mesh = decoder_config(hf), make_mesh(2)
     params = load_params(DATA / name, decoder, mesh, "bfloat16", packer=Packer(decoder, mesh, "int8"))
     assert device_bytes(params) == layout(hf, 2, "int8").weight_bytes_device
+
+
+def test_what_is_loaded_of_a_checkpoint_in_fp8() -> None:
+    """As planned, with the checkpoint's own numbers on two devices."""
+    hf = read_hf_config(DATA / "mistral-fp8-channels")
+    decoder, mesh = decoder_config(hf), make_mesh(2)
+    packer = Packer(decoder, mesh, "none", stored_schemes(DATA / "mistral-fp8-channels", decoder, "auto"))
+    params = load_params(DATA / "mistral-fp8-channels", decoder, mesh, "bfloat16", packer=packer)
+    assert device_bytes(params) == layout(hf, 2, "fp8").weight_bytes_device
 
 
 def test_every_family_is_asked() -> None:

@@ -51,8 +51,8 @@ def test_formulas_are_shown_on_request(capsys: pytest.CaptureFixture[str]) -> No
     text = printed(capsys, *TYPICAL, "--formulas", "--requests-per-second", "50")
     for line in (
         "2 x 80 x 8 x 128 x 2 = 320 KiB",
-        "79.65 - 8.46 - 1.5 - 2.0 - 1.5 = 66.19 GiB",
-        "8.82 GB / 3,350 GB/s = 2.63 ms",
+        "79.65 - 8.47 - 1.5 - 2.0 - 1.5 = 66.18 GiB",
+        "8.83 GB / 3,350 GB/s = 2.63 ms",
         "1,979 T / 3.35 T = 591 FLOP/B",
         "50 / (16.13 x 0.7) -> 5",
     ):
@@ -64,6 +64,7 @@ def test_latent_and_windowed_models_have_their_own_words(capsys: pytest.CaptureF
     assert "61 x (512 + 64) x 2 = 68.62 KiB" in text
     assert "note: Latent attention" in text
     assert "note: 16 GPUs are more than one node has" in text
+    assert "40.9 GB more on each" in text
     text = printed(capsys, "gpt-oss-120b", "--hardware", "a100-80", "--tp", "16", "--weights", "fp8")
     for note in (
         "note: Windowed layers",
@@ -80,7 +81,7 @@ def test_json_holds_every_figure(capsys: pytest.CaptureFixture[str], tmp_path: P
     figures = json.loads(path.read_text())
     assert figures["kv_token_bytes"] == 327680
     assert figures["round_ledger"]["kv"] == 66.25
-    assert figures["ledger"]["kv_tokens"] == 1_735_052
+    assert figures["ledger"]["kv_tokens"] == 1_734_858
     assert figures["floor_s"] == pytest.approx(2.6e-3, rel=0.02)
     assert figures["fleet"]["needed"] == figures["fleet"]["replicas"]
     assert figures["config"]["users"] == 1000

@@ -13,9 +13,10 @@ from tests.unit.planner.support import layout
 def test_quantized_weights_keep_tables_and_norms_in_16_bits() -> None:
     tables, norms = 2 * 128256 * 4096, 65 * 4096
     body = 8_030_261_248 - tables - norms
-    assert layout("llama-3-8b", tp=1).weight_bytes == body + 2 * (tables + norms)
+    scales = 32 * (6144 + 4096 + 2 * 14336 + 4096)
+    assert layout("llama-3-8b", tp=1).weight_bytes == body + 4 * scales + 2 * (tables + norms)
     assert layout("llama-3-8b", tp=1, weights="bf16").weight_bytes == 2 * 8_030_261_248
-    assert layout("llama-3-8b", tp=1, weights="int4").weight_bytes == body * 4.125 / 8 + 2 * (tables + norms)
+    assert layout("llama-3-8b", tp=1, weights="w4a16").weight_bytes == body * 4.125 / 8 + 2 * (tables + norms)
 
 
 def test_a_device_has_its_share_and_copies_of_norms() -> None:
