@@ -26,6 +26,7 @@ class Packer:
 
     Quantized are those that are nothing but the matrix of a product: not an embedding table, though logits may be made with it.
     Arranged for native kernels they are where one device has all of them; elsewhere they lie plain, divided as they always are.
+    Routed experts are quantized there alone, and else stay as they are.
 
     Args:
         quantization: what matrices are rounded to.
@@ -51,9 +52,9 @@ class Packer:
             return None
         scheme = self._scheme(path, product, leaf)
         layout = self._layout(product, leaf, scheme)
-        if (layout.name, scheme.name) == ("plain", "none"):
+        if scheme.name == "none" and (product.stacked or layout.name == "plain"):
             return None
-        shapes = packed_shape(leaf, layout, scheme)
+        shapes = packed_shape(leaf, layout, scheme, stacked=product.stacked)
         specs = shapes.specs(self._shardings[path].spec)
         matrix: Matrix = jax.tree.map(
             lambda part, spec: jax.ShapeDtypeStruct(part.shape, part.dtype, sharding=NamedSharding(self._mesh, spec)),
@@ -65,24 +66,30 @@ class Packer:
     def holds_stored(self, path: tuple[str, ...], leaf: Any) -> bool:
         """Whether a parameter is held as the checkpoint has it."""
         scheme, product = self._stored.get(path), self._products.get(path)
-        if scheme is None or product is None or scheme.fitted(leaf.shape, product.inputs) != scheme:
+        if scheme is None or product is None or scheme.fitted(product.one(leaf.shape), product.inputs) != scheme:
             return False
-        single = self._mesh.devices.size == 1
-        return single and why_plain(leaf.dtype, self._target, scheme.name) is None
+        return self._read_natively(leaf, scheme)
+
+    def _read_natively(self, leaf: Any, scheme: Scheme) -> bool:
+        """Whether one device has all of a parameter, and native kernels for the scheme."""
+        return self._mesh.devices.size == 1 and why_plain(leaf.dtype, self._target, scheme.name) is None
 
     def _scheme(self, path: tuple[str, ...], product: Product, leaf: Any) -> Scheme:
         if product.looked_up:
             return SCHEMES["none"]
         if self.holds_stored(path, leaf):
             return self._stored[path]
-        return SCHEMES[self._quantization].fitted(leaf.shape, product.inputs) or SCHEMES["none"]
+        scheme = SCHEMES[self._quantization].fitted(product.one(leaf.shape), product.inputs)
+        if scheme is None or (product.stacked and not self._read_natively(leaf, scheme)):
+            return SCHEMES["none"]
+        return scheme
 
     def _layout(self, product: Product, leaf: Any, scheme: Scheme) -> Layout:
         if (single := self._mesh.devices.size == 1) and (reason := why_plain(leaf.dtype, self._target, scheme.name)) is None:
             if product.looked_up:
                 return Rows(product.inputs)
             panels = CodePanels if isinstance(scheme, FourBit) else Panels
-            return panels(product.inputs, leaf.shape)
+            return panels(product.inputs, product.one(leaf.shape))
         if scheme.native_only:
             raise _cannot(scheme, "one CPU device, whose native kernels read it")
         if scheme.name != "none" and single and self._target.platform == "cpu":
@@ -111,5 +118,7 @@ def _cannot(scheme: Scheme, needed: str) -> ConfigError:
 
 def pack_as(target: Matrix, parameter: jax.Array) -> Matrix:
     """A parameter as `Packer.matrix` says that it is held; of any float dtype, if it is rounded."""
-    held: Matrix = jax.device_put(pack(parameter, target.layout, target.scheme), jax.tree.map(lambda part: part.sharding, target))
+    held: Matrix = jax.device_put(
+        pack(parameter, target.layout, target.scheme, stacked=target.stacked), jax.tree.map(lambda part: part.sharding, target)
+    )
     return held
