@@ -10,8 +10,9 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
 
 from jaxserve.config.kernels import AUTOMATIC, Kernels, kernel_of
-from jaxserve.models.experts import AXES, SHARED, ExpertWeights, RoutedTokens, apply_experts, tokens_per_expert
+from jaxserve.models.experts import AXES, ExpertWeights, RoutedTokens, apply_experts, tokens_per_expert
 from pallas_kernels.grouped_matmul import grouped_matmul
+from pallas_kernels.matmul import Matrix
 from pallas_kernels.registry import Target
 from sharding import EXPERT, LAYER_AXES, partition_spec, shards_of
 
@@ -74,7 +75,7 @@ class ShardedDispatch:
 def _specs(weights: ExpertWeights) -> Any:
     def spec(name: str, part: Any) -> Any:
         whole = partition_spec(AXES[name])
-        return part.specs(whole) if name in SHARED else whole
+        return part.specs(whole) if isinstance(part, Matrix) else whole
 
     specs: dict[str, Any] = {name: None if part is None else spec(name, part) for name, part in weights._asdict().items()}
     return ExpertWeights(**specs)

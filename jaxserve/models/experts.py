@@ -19,15 +19,15 @@ from flax import nnx
 
 from jaxserve.models import config as models
 from jaxserve.models.mlp import ACTIVATIONS, GatedMLP
-from jaxserve.models.parameter import COLUMNS, ROWS, declare
+from jaxserve.models.parameter import COLUMNS, EXPERT_COLUMNS, EXPERT_ROWS, ROWS, declare
 from jaxserve.models.routing import Routed, route
 from jaxserve.ordering import ascending
 from pallas_kernels.grouped_matmul import grouped_matmul
-from pallas_kernels.matmul import Matrix, matmul
+from pallas_kernels.matmul import Matrix, Weight, matmul
 from sharding import LogicalAxes
 
-Matmul = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
-"""x[N, I], matrices[X, I, O], rows of each int32[X] -> [N, O] of x's dtype; 0 in the rows behind them."""
+Matmul = Callable[[jax.Array, Weight, jax.Array], jax.Array]
+"""x[N, I], matrices[X, I, O] or a stacked Matrix, rows of each int32[X] -> [N, O] of x's dtype; 0 in the rows behind them."""
 
 
 class RoutedTokens(NamedTuple):
@@ -47,15 +47,15 @@ class ExpertWeights(NamedTuple):
     """The experts of a layer, or what one device has of them: X experts, in s parts.
 
     Attributes:
-        gate_up: [X, E, s, 2F/s].
+        gate_up: [X, E, s, 2F/s], or a stacked Matrix of that shape.
         gate_up_bias: [X, s, 2F/s] or None.
-        down: [X, s, F/s, E].
+        down: [X, s, F/s, E], likewise.
         shared_gate_up, shared_down: of the expert that every token visits, [E, s, 2F/s] and [s, F/s, E], or None.
     """
 
-    gate_up: jax.Array
+    gate_up: Weight
     gate_up_bias: jax.Array | None
-    down: jax.Array
+    down: Weight
     shared_gate_up: Matrix | None
     shared_down: Matrix | None
 
@@ -70,8 +70,6 @@ AXES: Mapping[str, LogicalAxes] = MappingProxyType(
     }
 )
 """The logical axes of ExpertWeights."""
-SHARED = ("shared_gate_up", "shared_down")
-"""Those that are a Matrix."""
 
 
 class ExpertDispatch(Protocol):
@@ -95,9 +93,9 @@ class Experts(nnx.Module):
         self.router_bias = declare((count,), (None,), dtype) if routing.bias else None
         # Experts differ by less in it than 16 bits resolve.
         self.correction = declare((count,), (None,), jnp.dtype("float32")) if routing.correction else None
-        self.gate_up = declare((count, embed, shards, 2 * local), AXES["gate_up"], dtype)
+        self.gate_up = declare((count, embed, shards, 2 * local), AXES["gate_up"], dtype, EXPERT_COLUMNS)
         self.gate_up_bias = declare((count, shards, 2 * local), AXES["gate_up_bias"], dtype) if config.mlp_bias else None
-        self.down = declare((count, shards, local, embed), AXES["down"], dtype)
+        self.down = declare((count, shards, local, embed), AXES["down"], dtype, EXPERT_ROWS)
         self.down_bias = declare((count, embed), (None, "embed"), dtype) if config.mlp_bias else None
         shared = replace(config, ffn_size=experts.shared_ffn_size, mlp_bias=False)
         self.shared = GatedMLP(shared, shards, dtype) if experts.shared_ffn_size else None
@@ -109,9 +107,9 @@ class Experts(nnx.Module):
         routed = route(_scores(x, self.router[...], self.router_bias), correction, self.experts)
         shared = None if self.shared_gate is None else jax.nn.sigmoid(_scores(x, self.shared_gate[...], None))
         weights = ExpertWeights(
-            gate_up=self.gate_up[...],
+            gate_up=self.gate_up.get_value(),
             gate_up_bias=None if self.gate_up_bias is None else self.gate_up_bias[...],
-            down=self.down[...],
+            down=self.down.get_value(),
             shared_gate_up=None if self.shared is None else COLUMNS.matrix(self.shared.gate_up),
             shared_down=None if self.shared is None else ROWS.matrix(self.shared.down),
         )
@@ -142,14 +140,20 @@ def apply_experts(
     places = jnp.arange(tokens * active, dtype=jnp.int32)
     inverse = jnp.zeros_like(order).at[order].set(places, mode="promise_in_bounds", unique_indices=True)
     parts = weights.gate_up.shape[2]
-    both = matmul(x[order // active], weights.gate_up.reshape(count, embed, -1), sizes)
+    both = matmul(x[order // active], _flat(weights.gate_up, embed), sizes)
     if weights.gate_up_bias is not None:
         bias = weights.gate_up_bias.reshape(count, -1).at[keys[order]].get(mode="clip")
         both = (both.astype(jnp.float32) + bias.astype(jnp.float32)).astype(x.dtype)
     hidden = _gated(both.reshape(tokens * active, parts, -1), activation)
-    down = matmul(hidden.reshape(tokens * active, -1), weights.down.reshape(count, -1, embed), sizes)
+    hidden = hidden.reshape(tokens * active, -1)
+    down = matmul(hidden, _flat(weights.down, hidden.shape[1]), sizes)
     each = down[inverse].reshape(tokens, active, embed).astype(jnp.float32)
     return jnp.sum(each * scores[:, :, None], axis=1) + _shared(routed_tokens, weights, activation)
+
+
+def _flat(weight: Weight, inputs: int) -> Weight:
+    """Experts' matrices as the grouped matmul takes them; a Matrix knows which of its dimensions are inputs."""
+    return weight if isinstance(weight, Matrix) else weight.reshape(weight.shape[0], inputs, -1)
 
 
 def dispatch_all(layer: int, routed_tokens: RoutedTokens, weights: ExpertWeights, activation: str) -> jax.Array:

@@ -22,11 +22,18 @@ class Product(NamedTuple):
         inputs: its dimensions that are inputs.
         looked_up: whether its rows are also taken one by one.
         logits: whether its results are logits.
+        stacked: whether it is one matrix after the other along a first dimension, which grouped matmuls multiply by; `inputs`
+            are then dimensions of one.
     """
 
     inputs: Axes
     looked_up: bool = False
     logits: bool = False
+    stacked: bool = False
+
+    def one(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape of one matrix, of a parameter's."""
+        return shape[1:] if self.stacked else shape
 
     def matrix(self, parameter: Parameter) -> Matrix:
         weight: Weight = parameter.get_value()
@@ -40,6 +47,8 @@ ROWS = Product((0, 1))
 """Of `project_rows`."""
 TABLE = Product((1,), looked_up=True, logits=True)
 """Of logits from the embedding table."""
+EXPERT_COLUMNS, EXPERT_ROWS = Product((0,), stacked=True), Product((0, 1), stacked=True)
+"""Of the two projections of routed experts."""
 
 
 def declare(shape: tuple[int, ...], axes: tuple[str | None, ...], dtype: jnp.dtype, product: Product | None = None) -> Parameter:

@@ -25,8 +25,8 @@ class Packer:
     """Rounds and arranges the parameters that are matrices of products.
 
     Quantized are those that are nothing but the matrix of a product: not an embedding table, though logits may be made with it.
-    Arranged for native kernels they are where one device has all of them; elsewhere they are divided as they always are, and XLA
-    multiplies by them.
+    Arranged for native kernels they are where one device has all of them, and there alone routed experts are quantized; elsewhere
+    they are divided as they always are, and XLA multiplies by them.
 
     Args:
         quantization: what matrices are rounded to.
@@ -51,9 +51,9 @@ class Packer:
             return None
         scheme = self._scheme(path, product, leaf)
         layout = self._layout(product, leaf, scheme)
-        if (layout.name, scheme.name) == ("plain", "none"):
+        if scheme.name == "none" and (product.stacked or layout.name == "plain"):
             return None
-        shapes = packed_shape(leaf, layout, scheme)
+        shapes = packed_shape(leaf, layout, scheme, stacked=product.stacked)
         specs = shapes.specs(self._shardings[path].spec)
         matrix: Matrix = jax.tree.map(
             lambda part, spec: jax.ShapeDtypeStruct(part.shape, part.dtype, sharding=NamedSharding(self._mesh, spec)),
@@ -65,22 +65,27 @@ class Packer:
     def holds_stored(self, path: tuple[str, ...], leaf: Any) -> bool:
         """Whether a parameter is held as the checkpoint has it."""
         scheme, product = self._stored.get(path), self._products.get(path)
-        if scheme is None or product is None or scheme.fitted(leaf.shape, product.inputs) != scheme:
+        if scheme is None or product is None or scheme.fitted(product.one(leaf.shape), product.inputs) != scheme:
             return False
-        return _takes(product, scheme) and (self._why_plain(leaf, scheme) is None or self._needed(leaf, scheme) is None)
+        if not _takes(product, scheme):
+            return False
+        return self._why_plain(leaf, scheme) is None or (not product.stacked and self._needed(leaf, scheme) is None)
 
     def _scheme(self, path: tuple[str, ...], product: Product, leaf: Any) -> Scheme:
         if self.holds_stored(path, leaf):
             return self._stored[path]
         asked = SCHEMES[self._quantization]
-        return (asked.fitted(leaf.shape, product.inputs) if _takes(product, asked) else None) or SCHEMES["none"]
+        scheme = asked.fitted(product.one(leaf.shape), product.inputs) if _takes(product, asked) else None
+        if scheme is None or (product.stacked and self._why_plain(leaf, scheme) is not None):
+            return SCHEMES["none"]
+        return scheme
 
     def _layout(self, product: Product, leaf: Any, scheme: Scheme) -> Layout:
         if self._why_plain(leaf, scheme) is None:
             if product.looked_up:
                 return Rows(product.inputs)
             panels = CodePanels if isinstance(scheme, FourBit) else Panels
-            return panels(product.inputs, leaf.shape)
+            return panels(product.inputs, product.one(leaf.shape))
         if (needed := self._needed(leaf, scheme)) is not None:
             raise ConfigError(f"quantization {scheme.name!r} needs {needed}", param="quantization")
         return OutputsFirst(product.inputs) if isinstance(scheme, FP8) else Layout(product.inputs)
@@ -128,5 +133,7 @@ def _gpus(capability: tuple[int, int]) -> str:
 
 def pack_as(target: Matrix, parameter: jax.Array) -> Matrix:
     """A parameter as `Packer.matrix` says that it is held; of any float dtype, if it is rounded."""
-    held: Matrix = jax.device_put(pack(parameter, target.layout, target.scheme), jax.tree.map(lambda part: part.sharding, target))
+    held: Matrix = jax.device_put(
+        pack(parameter, target.layout, target.scheme, stacked=target.stacked), jax.tree.map(lambda part: part.sharding, target)
+    )
     return held

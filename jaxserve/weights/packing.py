@@ -65,18 +65,26 @@ def _fill(out: Block, checkpoint: Tensors, rule: WeightRule, shape: tuple[int, .
 
 def _read(checkpoint: Tensors, source: Source, bounds: Bounds) -> Block:
     """The block of a source's matrix or vector between bounds, wherever in its tensor that is."""
+    stored, phase = stored_bounds(source, bounds)
+    block = checkpoint.read(source.name, stored)
+    if source.expert is not None:
+        block = block[0]
+    return (block.T if source.transposed else block)[phase :: source.row_step]
+
+
+def stored_bounds(source: Source, bounds: Bounds) -> tuple[Bounds, int]:
+    """Where in its tensor a block of a source's matrix or vector is, and which of the rows there is its first.
+
+    Of rows that alternate with another source's, both are in it: so the two read the same block.
+    """
     (start, stop), *inputs = bounds
-    # Of rows that alternate with another source's, both are read: so the two read the same block.
     first, phase = divmod(source.first_row, source.row_step)
     stored = [((first + start) * source.row_step, (first + stop) * source.row_step), *inputs]
     if source.transposed:
         stored.reverse()
     if source.expert is not None:
         stored.insert(0, (source.expert, source.expert + 1))
-    block = checkpoint.read(source.name, tuple(stored))
-    if source.expert is not None:
-        block = block[0]
-    return (block.T if source.transposed else block)[phase :: source.row_step]
+    return tuple(stored), phase
 
 
 def _put_columns(

@@ -10,7 +10,7 @@ import numpy as np
 from jaxserve.models.rules import Source, WeightRule
 from jaxserve.weights.bits import convert
 from jaxserve.weights.checkpoint import Block, Tensors, whole
-from jaxserve.weights.packing import aligned_zeros, read_rows
+from jaxserve.weights.packing import aligned_zeros, read_rows, stored_bounds
 from jaxserve.weights.quantized.layout import Dequantized
 from jaxserve.weights.stored_schemes import as_scheme
 from jaxserve.weights.transpose import put_transposed
@@ -27,7 +27,7 @@ Parts = tuple[Block, tuple[Block, ...]]
 
 
 def read_panels(checkpoint: Tensors, rule: WeightRule, target: Matrix, stored: Dequantized | None = None) -> Matrix:
-    """A whole matrix, rounded from the stored numbers in float32 if it is rounded.
+    """A whole matrix, or a stack of them, rounded from the stored numbers in float32 if it is rounded.
 
     Args:
         checkpoint: where the rule's tensors are.
@@ -40,6 +40,17 @@ def read_panels(checkpoint: Tensors, rule: WeightRule, target: Matrix, stored: D
         is not.
     """
     parts: list[Block] = [aligned_zeros(part.shape, part.dtype) for part in jax.tree.leaves(target)]
+    if target.stacked:
+        for number in range(target.shape[0]):
+            _read_matrix([part[number] for part in parts], checkpoint, rule.member(number), target, stored)
+    else:
+        _read_matrix(parts, checkpoint, rule, target, stored)
+    read: Matrix = jax.tree.unflatten(jax.tree.structure(target), parts)
+    return read
+
+
+def _read_matrix(parts: list[Block], checkpoint: Tensors, rule: WeightRule, target: Matrix, stored: Dequantized | None) -> None:
+    """Fill the arrays of one matrix, zeros so far: its values, and each of its scales."""
     if target.scales is not None and stored is None:
         for part, scales in zip(
             parts[1:], jax.tree.leaves(_rounded(np.zeros((1, target.inputs)), target.scheme)[1]), strict=True
@@ -53,8 +64,6 @@ def read_panels(checkpoint: Tensors, rule: WeightRule, target: Matrix, stored: D
                 part.reshape(-1, target.outputs)[:, at : at + count] = strip.reshape(-1, count)
             _put(parts[0], _words(values) if isinstance(target.layout, CodePanels) else values, at, target.outputs)
         column += source.shape[0]
-    read: Matrix = jax.tree.unflatten(jax.tree.structure(target), parts)
-    return read
 
 
 def _strips(checkpoint: Tensors, source: Source, target: Matrix, stored: Dequantized | None) -> Iterator[tuple[int, Parts]]:
@@ -62,8 +71,9 @@ def _strips(checkpoint: Tensors, source: Source, target: Matrix, stored: Dequant
     if stored is not None:
         outputs, inputs = source.shape
         for row in range(0, outputs, BLOCK):
-            bounds = (source.first_row + row, source.first_row + min(row + BLOCK, outputs)), (0, inputs)
-            yield row, as_scheme(stored.coded(source.name, bounds), target.scheme)
+            bounds, phase = stored_bounds(source, ((row, min(row + BLOCK, outputs)), (0, inputs)))
+            coded = stored.coded(source.name, bounds).every(source.row_step, phase)
+            yield row, as_scheme(coded, target.scheme)
         return
     for first, rows in read_rows(checkpoint, source, whole(source.shape)):
         if target.scales is None:

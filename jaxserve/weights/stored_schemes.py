@@ -16,6 +16,7 @@ from jaxserve.models.rules import Source, WeightRule
 from jaxserve.weights.checkpoint import Block
 from jaxserve.weights.formats import LoadFormat, open_checkpoint
 from jaxserve.weights.quantized.layout import Layout
+from jaxserve.weights.quantized.mxfp4 import MXFP4Stack
 from jaxserve.weights.quantized.numbers import Coded
 from jaxserve.weights.quantized.stored import CodedTensor
 from jaxserve.weights.tensor_error import naming_files
@@ -42,15 +43,13 @@ def stored_schemes(directory: Path, config: DecoderConfig, load_format: LoadForm
 
 def _scheme(rule: WeightRule, layout: Layout) -> Scheme | None:
     """The one that all of a parameter's tensors have."""
-    if rule.stack is not None:
-        return None
     schemes = {_source_scheme(source, layout) for source in rule.sources}
     return schemes.pop() if len(schemes) == 1 else None
 
 
 def _source_scheme(source: Source, layout: Layout) -> Scheme | None:
     tensor = layout.quantized.get(source.name)
-    if not isinstance(tensor, CodedTensor) or source.expert is not None or source.transposed or source.row_step != 1:
+    if not isinstance(tensor, CodedTensor) or source.transposed != isinstance(tensor, MXFP4Stack):
         return None
     return tensor.scheme
 

@@ -11,12 +11,13 @@ import numpy as np
 from pallas_kernels import checks
 from pallas_kernels.grouped_matmul.implementations import IMPLEMENTATIONS
 from pallas_kernels.grouped_matmul.problem import GroupedProblem
+from pallas_kernels.matmul import Matrix, Weight
 from pallas_kernels.registry import Target, choose
 
 
 def grouped_matmul(
     x: jax.Array,
-    weights: jax.Array,
+    weights: Weight,
     group_sizes: jax.Array,
     *,
     dtype: Any = jnp.float32,
@@ -32,14 +33,14 @@ def grouped_matmul(
 
     Args:
         x: [N, I] bf16, f16 or f32.
-        weights: [X, I, O], of the dtype of `x`.
+        weights: [X, I, O], of the dtype of `x`, or a stacked Matrix of as many matrices and inputs.
         group_sizes: int32 [X], none below 0, N in sum at most: `check_inputs` verifies that on concrete arrays, the operation
             itself does not.
         dtype: of the result: bf16, f16 or f32. Sums are in float32 whatever it is.
         expected_rows: how many rows are likely to have a group, N unless given. The sizes of blocks are chosen by it; the result
             does not depend on it.
         implementation: a name from `implementations.py`, or None to pick by target, shapes and dtypes.
-        target: the device that the program is for; the default device unless given.
+        target: the device that the program is for; unless given, a CPU for a Matrix, else the default device.
 
     Returns:
         [N, O] of `dtype`.
@@ -49,23 +50,35 @@ def grouped_matmul(
         TypeError: a dtype is not supported.
     """
     checks.require_shape("x", x, (None, None), "[N, I]")
-    checks.require_shape("weights", weights, (None, x.shape[1], None), "[X, I, O]")
+    _check_shape(x, weights)
     checks.require_shape("group_sizes", group_sizes, (weights.shape[0],), "[X]")
     if 0 in (*x.shape, *weights.shape):
         raise ValueError(f"no axis may be empty, got x {list(x.shape)} and weights {list(weights.shape)}")
     checks.require_dtype("x", x, checks.FLOAT_DTYPES)
     checks.require_dtype("group_sizes", group_sizes, (jnp.int32,))
-    if weights.dtype != x.dtype:
-        raise TypeError(f"weights must be {x.dtype.name} like x, got {weights.dtype.name}")
+    expected = weights.layout.arranged_dtype(weights.scheme.value_dtype(x.dtype)) if isinstance(weights, Matrix) else x.dtype
+    if weights.dtype != expected:
+        raise TypeError(f"weights must be {expected.name} like x, got {weights.dtype.name}")
     dtype = jnp.dtype(dtype)
     if dtype not in [jnp.dtype(allowed) for allowed in checks.FLOAT_DTYPES]:
         raise TypeError(f"dtype must be bfloat16 or float16 or float32, got {dtype.name}")
-    expected = x.shape[0] if expected_rows is None else expected_rows
-    if not 0 <= expected <= x.shape[0]:
-        raise ValueError(f"expected_rows must be between 0 and {x.shape[0]}, got {expected}")
-    problem = GroupedProblem.of(x, weights, dtype, expected)
+    likely = x.shape[0] if expected_rows is None else expected_rows
+    if not 0 <= likely <= x.shape[0]:
+        raise ValueError(f"expected_rows must be between 0 and {x.shape[0]}, got {likely}")
+    problem = GroupedProblem.of(x, weights, dtype, likely)
+    if target is None and isinstance(weights, Matrix):
+        target = Target("cpu")  # whose native kernels its layout is for
     multiply = choose("grouped_matmul", IMPLEMENTATIONS, implementation, target, problem)
-    return multiply(x, weights, group_sizes, dtype=dtype, expected_rows=expected)
+    return multiply(x, weights, group_sizes, dtype=dtype, expected_rows=likely)
+
+
+def _check_shape(x: jax.Array, weights: Weight) -> None:
+    if not isinstance(weights, Matrix):
+        checks.require_shape("weights", weights, (None, x.shape[1], None), "[X, I, O]")
+    elif not weights.stacked:
+        raise ValueError("weights are one matrix, not a stack of them")
+    elif weights.inputs != x.shape[1]:
+        raise ValueError(f"the weights have {weights.inputs} inputs, and x {list(x.shape)} has {x.shape[1]}")
 
 
 def check_inputs(rows: int, group_sizes: np.ndarray) -> None:

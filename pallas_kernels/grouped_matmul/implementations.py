@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from pallas_kernels import hopper, native
 from pallas_kernels.grouped_matmul import cpu_native, mosaic_gpu_support, xla
 from pallas_kernels.grouped_matmul.problem import GroupedProblem
+from pallas_kernels.matmul import Weight
 from pallas_kernels.registry import Implementation, later
 
 
@@ -17,7 +18,7 @@ class GroupedMatmul(Protocol):
     """The operation after its arguments were checked; see api.py."""
 
     def __call__(
-        self, x: jax.Array, weights: jax.Array, group_sizes: jax.Array, *, dtype: jnp.dtype, expected_rows: int
+        self, x: jax.Array, weights: Weight, group_sizes: jax.Array, *, dtype: jnp.dtype, expected_rows: int
     ) -> jax.Array:
         """Multiply."""
         ...

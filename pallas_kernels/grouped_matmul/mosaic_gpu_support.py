@@ -14,6 +14,8 @@ LIMITS = (
 
 
 def supports(problem: GroupedProblem) -> str | None:
+    if problem.layout != "plain":
+        return "weights must lie plain"
     if problem.dtype not in (jnp.dtype(jnp.bfloat16), jnp.dtype(jnp.float16)):
         return f"rows and weights must be bfloat16 or float16, not {problem.dtype.name}"
     if problem.result_dtype not in (problem.dtype, jnp.dtype(jnp.float32)):

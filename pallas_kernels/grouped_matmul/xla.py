@@ -12,14 +12,18 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from pallas_kernels.matmul import Matrix, Weight
+
 SMALLEST_BLOCK = 8
 LARGEST_BLOCK = 128
 
 
 @partial(jax.jit, static_argnames=("dtype", "expected_rows"))  # so that all layers of a model share one trace
-def grouped_matmul(
-    x: jax.Array, weights: jax.Array, group_sizes: jax.Array, *, dtype: jnp.dtype, expected_rows: int
-) -> jax.Array:
+def grouped_matmul(x: jax.Array, weights: Weight, group_sizes: jax.Array, *, dtype: jnp.dtype, expected_rows: int) -> jax.Array:
+    """See api.py. A Matrix is made plain at every call: correct, and slow."""
+    if isinstance(weights, Matrix):
+        x = weights.scheme.rows(x).astype(jnp.float32)
+        weights = weights.plain().reshape(weights.shape[0], weights.inputs, weights.outputs).astype(jnp.float32)
     rows = x.shape[0]
     if rows == 1:  # XLA's CPU dots take several times longer for a single row than for two
         x = jnp.pad(x, ((0, 1), (0, 0)))

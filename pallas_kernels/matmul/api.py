@@ -41,6 +41,8 @@ def matmul(
         TypeError: a dtype is not supported.
     """
     matrix = as_matrix(matrix)
+    if matrix.stacked:
+        raise ValueError("the matrix is a stack of them, which grouped_matmul multiplies by")
     problem = MatmulProblem.of(x, matrix)
     if x.size != problem.rows * problem.inputs:
         raise ValueError(f"the matrix has {problem.inputs} inputs, and x {list(x.shape)} has {x.size // max(problem.rows, 1)}")

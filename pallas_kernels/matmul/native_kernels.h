@@ -8,6 +8,7 @@ namespace jaxserve::matmul {
 
 constexpr int64_t kBlock = 64;       // outputs of a piece of work
 constexpr int64_t kWide = 4 * kBlock;  // the same for plain matrices: enough neighbours to read a line of memory or more at once
+constexpr int64_t kMostInputsW8A8 = 1 << 16;  // of which no sum of products of int8 leaves an int32
 
 // y[rows, outputs] = x[rows, inputs] times a matrix; x in bfloat16 or float32, the matrix in the same or in int8, y in float32.
 //
@@ -39,7 +40,7 @@ struct FourBitProduct {
 };
 
 // y[rows, outputs] = x[rows, inputs] times panels of int8 as above, times a step for each row and a scale for each output. x is whole
-// numbers from -127 to 127 with 128 added; sums are exact. Inputs are 2^16 at most, for then no sum leaves an int32.
+// numbers from -127 to 127 with 128 added; sums are exact. Inputs are kMostInputsW8A8 at most.
 struct W8A8Product {
   const uint8_t* x;
   const int8_t* matrix;
@@ -71,5 +72,6 @@ extern const Kernels kAvx2, kAvx512, kAvx512Bf16;
 
 // The best ones that this CPU can run and `instruction_set` allows: a name as in native/library.py, "portable" or "best".
 const Kernels& Choose(std::string_view instruction_set);
+ComputeW8A8 ChooseW8A8(std::string_view instruction_set);
 
 }  // namespace jaxserve::matmul

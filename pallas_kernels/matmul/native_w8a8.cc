@@ -9,10 +9,6 @@
 namespace ffi = xla::ffi;
 
 namespace jaxserve::matmul {
-namespace {
-
-constexpr int64_t kSmall = 1 << 18;       // multiplications that are done sooner than another thread is awake
-constexpr int64_t kMostInputs = 1 << 16;  // of which no sum leaves an int32
 
 ComputeW8A8 ChooseW8A8(std::string_view instruction_set) {
 #if defined(__x86_64__)
@@ -22,6 +18,10 @@ ComputeW8A8 ChooseW8A8(std::string_view instruction_set) {
   return kPortableW8A8;
 }
 
+namespace {
+
+constexpr int64_t kSmall = 1 << 18;  // multiplications that are done sooner than another thread is awake
+
 // x [rows, inputs] with 128 added, of which the first used[] count; steps [rows]; matrix, scales [outputs]; y [rows, outputs].
 ffi::Error Multiply(ffi::ThreadPool pool, ffi::Buffer<ffi::U8> x, ffi::Buffer<ffi::F32> steps, ffi::Buffer<ffi::S8> matrix,
                     ffi::Buffer<ffi::F32> scales, ffi::Buffer<ffi::S32> used, ffi::ResultBuffer<ffi::F32> y,
@@ -30,7 +30,7 @@ ffi::Error Multiply(ffi::ThreadPool pool, ffi::Buffer<ffi::U8> x, ffi::Buffer<ff
   const W8A8Product product{x.typed_data(), matrix.typed_data(), y->typed_data(), used.typed_data()[0],
                             inputs, outputs, steps.typed_data(), scales.typed_data()};
   if (product.rows < 0 || product.rows > rows) return ffi::Error::InvalidArgument("more rows are used than there are");
-  if (inputs > kMostInputs) return ffi::Error::InvalidArgument("there must be 65536 inputs at most");
+  if (inputs > kMostInputsW8A8) return ffi::Error::InvalidArgument("there must be 65536 inputs at most");
   if (static_cast<int64_t>(matrix.element_count()) != inputs * outputs)
     return ffi::Error::InvalidArgument("matrix must have inputs * outputs elements");
   if (static_cast<int64_t>(steps.element_count()) != rows || static_cast<int64_t>(scales.element_count()) != outputs)

@@ -128,6 +128,7 @@ class GroupedCase:
         inputs, outputs: I, O.
         result: dtype of the result; None for that of rows and weights.
         magnitude: of the rows.
+        scheme: name of the weights', which are packed for native kernels unless it is "none".
     """
 
     name: str
@@ -137,6 +138,7 @@ class GroupedCase:
     outputs: int = 128
     result: str | None = "float32"
     magnitude: float = 1.0
+    scheme: str = "none"
     tiny: bool = False
 
     def arrays(self, dtype: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -289,6 +291,16 @@ GROUPED_CASES = (
     GroupedCase("width 1", (5, 0, 23, 2), inputs=1, outputs=1),
     GroupedCase("wide", (9, 30, 1), nobody=2, inputs=512, outputs=384),
     GroupedCase("small", (5, 0, 23, 2), magnitude=1e-30),
+    GroupedCase("int8: mixed", (5, 0, 130, 1, 17, 64), nobody=7, scheme="int8"),
+    GroupedCase("int8: odd widths", (5, 0, 23, 2), nobody=3, inputs=37, outputs=51, scheme="int8"),
+    GroupedCase("int8: width 1", (5, 0, 23, 2), inputs=1, outputs=1, scheme="int8"),
+    GroupedCase("int8: result of the dtype", (1, 0, 1), nobody=9, result=None, scheme="int8"),
+    GroupedCase("int8: deep", (3, 9), inputs=2059, outputs=72, scheme="int8"),
+    GroupedCase("w8a8: mixed", (5, 0, 30, 1, 7), nobody=7, scheme="w8a8"),
+    GroupedCase("w8a8: odd widths", (5, 0, 23, 2), nobody=3, inputs=37, outputs=51, scheme="w8a8"),
+    GroupedCase("int4: mixed", (5, 0, 130, 1, 17, 64), nobody=7, scheme="int4"),
+    GroupedCase("int4: a last panel that is narrower", (5, 0, 3, 2), nobody=3, inputs=96, outputs=70, scheme="int4"),
+    GroupedCase("int4: only nobody", (0, 0, 0), nobody=20, scheme="int4"),
 )
 
 MATMUL_CASES = (

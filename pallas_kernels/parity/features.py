@@ -83,6 +83,9 @@ GROUPED_FEATURES: dict[str, dict[str, Any]] = {
     "256 groups": {"groups": 256},
     "widths of 2880": {"inputs": 2880, "outputs": 2880},
     "odd widths": {"inputs": 37, "outputs": 51},
+    "in int8": {"layout": "panels", "scheme": "int8"},
+    "in w8a8": {"layout": "panels", "scheme": "w8a8"},
+    "in int4": {"layout": "code panels", "scheme": "int4"},
 }
 MATMUL = MatmulProblem(rows=16, inputs=2048, outputs=8192, dtype=BFLOAT16, layout="panels")
 MATMUL_FEATURES: dict[str, dict[str, Any]] = {

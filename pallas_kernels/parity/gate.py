@@ -17,11 +17,11 @@ from pallas_kernels.grouped_matmul import reference as grouped_reference
 from pallas_kernels.kv_write import check_inputs as check_slots
 from pallas_kernels.kv_write import kv_write
 from pallas_kernels.kv_write import reference as write_reference
-from pallas_kernels.matmul import Layout, Matrix, Panels, Rows, counted, matmul, pack
+from pallas_kernels.matmul import CodePanels, Layout, Matrix, Panels, Rows, Weight, counted, matmul, pack
 from pallas_kernels.matmul import reference as matmul_reference
 from pallas_kernels.parity.batches import FLOAT8
 from pallas_kernels.parity.cases import QUANTIZED, AttentionCase, GroupedCase, MatmulCase, RotateCase, WriteCase
-from pallas_kernels.quantization import SCHEMES
+from pallas_kernels.quantization import SCHEMES, FourBit
 from pallas_kernels.ragged_paged_attention import check_inputs, ragged_paged_attention
 from pallas_kernels.ragged_paged_attention import reference as attention_reference
 from pallas_kernels.registry import KernelError, Target
@@ -257,14 +257,26 @@ def _rotate(start: _Start, case: RotateCase, dtype: str, implementation: str, ta
     return _judge(start, rotated[0], rotated[1], TOLERANCE[coarser])
 
 
+def packed_weights(case: GroupedCase, plain: np.ndarray) -> Weight:
+    """A case's weights as they are multiplied by."""
+    if case.scheme == "none":
+        return jnp.asarray(plain)
+    scheme = SCHEMES[case.scheme].fitted(plain.shape[1:], (0,))
+    assert scheme is not None
+    panels = CodePanels if isinstance(scheme, FourBit) else Panels
+    return pack(jnp.asarray(plain), panels((0,), plain.shape[1:]), scheme, stacked=True)
+
+
 def _grouped(start: _Start, case: GroupedCase, dtype: str, implementation: str, target: Target | None) -> Result:
-    x, weights, sizes = case.arrays(dtype)
+    x, plain, sizes = case.arrays(dtype)
     check_sizes(x.shape[0], sizes)
-    result = case.result or dtype
+    result, weights = case.result or dtype, packed_weights(case, plain)
     call = jax.jit(partial(grouped_matmul, dtype=jnp.dtype(result), implementation=implementation, target=target))
     with jax.default_matmul_precision("highest"):
         got = np.asarray(call(x, weights, sizes))
-    want = grouped_reference.grouped_matmul(x, weights, sizes)
+    if isinstance(weights, Matrix):  # the numbers that rounding left
+        x, plain = np.asarray(weights.scheme.rows(jnp.asarray(x))), np.asarray(weights.plain())
+    want = grouped_reference.grouped_matmul(x, plain, sizes)
     if got.dtype != jnp.dtype(result):
         return start("FAIL", reason=f"the output is {got.dtype.name}, not {result}")
     real = int(sizes.sum())

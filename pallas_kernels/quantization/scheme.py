@@ -71,6 +71,10 @@ class Scheme:
         """The numbers again, as near as the scheme has them."""
         return values
 
+    def rows(self, x: jax.Array) -> jax.Array:
+        """What the numbers are multiplied by, of rows x[T, *inputs]: x, or what the scheme's own rounding leaves of it."""
+        return x
+
     def product(self, x: jax.Array, values: jax.Array, scales: Any, inputs: Axes, dot: Dot) -> jax.Array:
         """x[T, *inputs] times the numbers: float32[T, *outputs]. What is done to x (its own rounding) is done here, too."""
         return dot(x, values)

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from pallas_kernels.quantization.int8 import LEVELS, SMALLEST_SCALE, Int8
 from pallas_kernels.quantization.scheme import Axes, Dot, Scheme
 
-MOST_INPUTS = 1 << 16  # of which no sum leaves an int32; native_w8a8.cc has it too
+MOST_INPUTS = 1 << 16  # of which no sum leaves an int32; native_kernels.h has it too
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,10 @@ class W8A8(Int8):
 
     def fitted(self, shape: tuple[int, ...], inputs: Axes) -> W8A8 | None:
         return self if prod(shape[axis] for axis in inputs) <= MOST_INPUTS else None
+
+    def rows(self, x: jax.Array) -> jax.Array:
+        rounded, steps = round_rows(x)
+        return rounded.astype(jnp.float32) * jnp.expand_dims(steps, range(1, x.ndim))
 
     def product(self, x: jax.Array, values: jax.Array, scales: jax.Array, inputs: Axes, dot: Dot) -> jax.Array:
         rounded, steps = round_rows(x)

@@ -10,8 +10,9 @@ import numpy.typing as npt
 
 from jaxserve.weights.bits import bits
 from jaxserve.weights.checkpoint import Block, Bounds, Tensors
-from jaxserve.weights.quantized.numbers import FP4
+from jaxserve.weights.quantized.numbers import FP4, Coded, Factors, unpack
 from jaxserve.weights.tensor_error import TensorError
+from pallas_kernels.quantization import FourBit, Scheme
 
 BLOCKS_SUFFIX, SCALES_SUFFIX = "_blocks", "_scales"
 """What follows a tensor's name in those of its numbers and of their exponents."""
@@ -20,6 +21,7 @@ GROUP = 32
 _BYTES = GROUP // 2  # of a group
 _CHUNK = 2**18  # stored bytes that are looked up at a time: their places in the table take 8 times as much
 _BIAS, _NAN = 127, 255  # of the exponents
+_SAFE = 252  # the largest under which all numbers are finite
 
 
 def _pairs() -> npt.NDArray[np.uint32]:
@@ -75,6 +77,26 @@ class MXFP4Stack:
         if shape != self.blocks[:3]:
             scales, blocks = f"{self.name}{SCALES_SUFFIX}", f"{self.name}{BLOCKS_SUFFIX} {list(self.blocks)}"
             raise TensorError(scales, f"{scales} is {list(shape)}, but {blocks} needs {list(self.blocks[:3])}")
+
+    @property
+    def scheme(self) -> Scheme:
+        """See `CodedTensor`."""
+        return FourBit("fp4", GROUP)
+
+    def coded(self, tensors: Tensors, bounds: Bounds) -> Coded:
+        """See `CodedTensor`. A factor is not finite where one of its numbers is not in bfloat16."""
+        expert, (first, last), outputs = bounds
+        left, right = first // GROUP, -(-last // GROUP)
+        index = (expert, outputs, (left, right))
+        blocks = tensors.read(self.name + BLOCKS_SUFFIX, (*index, (0, _BYTES)))[0]
+        exponents = tensors.read(self.name + SCALES_SUFFIX, index)[0]
+        codes = unpack(blocks.reshape(len(blocks), -1), 4)
+        scales = np.where(exponents == _NAN, np.float32(np.nan), np.ldexp(np.float32(1), exponents.astype(np.int32) - _BIAS))
+        if exponents.max(initial=0) > _SAFE:
+            numbers = _dequantized(blocks, exponents).view(self.dtype).reshape(*exponents.shape, GROUP)
+            scales[~np.isfinite(numbers.astype(np.float32)).all(axis=-1)] = np.nan
+        factors = Factors(scales, None, np.arange(len(blocks)), np.arange(first, last) // GROUP - left)
+        return Coded(codes[:, first - left * GROUP : last - left * GROUP], FP4, factors)
 
     def read(self, tensors: Tensors, bounds: Bounds) -> Block:
         """The dequantized block between the bounds."""

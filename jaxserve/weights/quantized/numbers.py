@@ -48,6 +48,11 @@ class Coded(NamedTuple):
     meaning: Block
     factors: Factors
 
+    def every(self, step: int, first: int) -> Coded:
+        """One output of every `step`, from the first on."""
+        outputs = slice(first, None, step)
+        return self._replace(codes=self.codes[outputs], factors=self.factors._replace(rows=self.factors.rows[outputs]))
+
     def dequantized(self, dtype: str) -> Block:
         return dequantize(self.codes, self.meaning, self.factors, dtype)
 

@@ -45,7 +45,7 @@ class CodedTensor(QuantizedTensor, Protocol):
         ...
 
     def coded(self, tensors: Tensors, bounds: Bounds) -> Coded:
-        """The block between the bounds, not dequantized."""
+        """The block between the bounds, not dequantized; of a stack of matrices, those of one of them."""
         ...
 
 

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pallas_kernels.grouped_matmul import check_inputs, grouped_matmul, reference
-from pallas_kernels.parity.cases import GROUPED_CASES, MATMUL_DTYPES
-from pallas_kernels.parity.gate import TOLERANCE, check_grouped
+from pallas_kernels.parity.cases import GROUPED_CASES, MATMUL_DTYPES, GroupedCase
+from pallas_kernels.parity.gate import TOLERANCE, check_grouped, packed_weights
 
 
 @cache
@@ -25,12 +25,15 @@ def compiled(implementation: str) -> Any:
 class GroupedMatmulSuite:
     implementation: ClassVar[str]
     dtypes: ClassVar[tuple[str, ...]] = MATMUL_DTYPES
+    any_dtype: ClassVar[tuple[str, ...]] = ()
+    """Schemes whose rows may be of every dtype."""
 
     @pytest.mark.parametrize("case", GROUPED_CASES, ids=lambda case: case.name)
     @pytest.mark.parametrize("dtype", MATMUL_DTYPES)
     def test_case(self, dtype, case):
         result = check_grouped(case, dtype, self.implementation)
-        assert result.verdict == ("pass" if dtype in self.dtypes else "unsupported"), result
+        supported = dtype in self.dtypes or case.scheme in self.any_dtype
+        assert result.verdict == ("pass" if supported else "unsupported"), result
 
     def test_random_groups(self):
         rng = np.random.default_rng(0)
@@ -50,15 +53,18 @@ class GroupedMatmulSuite:
 
         run()
 
-    def test_neighbours_do_not_matter(self):
+    @pytest.mark.parametrize("scheme", ["none", "int8", "w8a8", "int4"])
+    def test_neighbours_do_not_matter(self, scheme):
         """A row's result is the same, bit by bit, whatever the other rows hold: nothing of them leaks over a group's border."""
         rng = np.random.default_rng(1)
         sizes = np.asarray([5, 9, 0, 11], np.int32)
-        x = rng.standard_normal((30, 16)).astype(np.float32)
-        weights = rng.standard_normal((4, 16, 24)).astype(np.float32)
+        x = rng.standard_normal((30, 64)).astype(np.float32)
+        weights = rng.standard_normal((4, 64, 24)).astype(np.float32)
         alone = np.where(((np.arange(30) >= 5) & (np.arange(30) < 14))[:, None], x, np.nan)
-        weights_alone = np.where((np.arange(4) == 1)[:, None, None], weights, np.nan)
+        others = np.where((np.arange(4) == 1)[:, None, None], weights, 1e9 if scheme != "none" else np.nan)
+        case = GroupedCase("", (), scheme=scheme)
         call = compiled(self.implementation)
         np.testing.assert_array_equal(
-            np.asarray(call(alone, weights_alone, sizes))[5:14], np.asarray(call(x, weights, sizes))[5:14]
+            np.asarray(call(alone, packed_weights(case, others), sizes))[5:14],
+            np.asarray(call(x, packed_weights(case, weights), sizes))[5:14],
         )

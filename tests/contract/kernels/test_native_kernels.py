@@ -14,9 +14,9 @@ import pytest
 from pallas_kernels.grouped_matmul import cpu_native as grouped_native
 from pallas_kernels.grouped_matmul import reference as grouped_reference
 from pallas_kernels.kv_write import kv_write
-from pallas_kernels.matmul import CodePanels, Panels, counted, cpu_native, pack
-from pallas_kernels.parity.cases import ATTENTION_CASES, GROUPED_CASES, MATMUL_CASES
-from pallas_kernels.parity.gate import TOLERANCE, packed_matrix
+from pallas_kernels.matmul import CodePanels, Matrix, Panels, counted, cpu_native, pack
+from pallas_kernels.parity.cases import ATTENTION_CASES, GROUPED_CASES, MATMUL_CASES, GroupedCase
+from pallas_kernels.parity.gate import TOLERANCE, packed_matrix, packed_weights
 from pallas_kernels.quantization import SCHEMES
 from pallas_kernels.ragged_paged_attention import AttentionOptions, ragged_paged_attention
 from pallas_kernels.ragged_paged_attention import cpu_native as attention_native
@@ -98,36 +98,59 @@ class TestMatmul(MatmulSuite):
 class TestGroupedMatmul(GroupedMatmulSuite):
     implementation = "cpu_native"
     dtypes = ("float32", "bfloat16")
+    any_dtype = ("int4", "w8a8")
 
     @pytest.mark.parametrize("dtype", dtypes)
     @pytest.mark.parametrize(
-        "case", [case for case in GROUPED_CASES if case.name in ("odd widths", "width 1", "wide")], ids=lambda case: case.name
+        "case",
+        [case for case in GROUPED_CASES if case.name in ("odd widths", "width 1", "wide") or case.scheme != "none"],
+        ids=lambda case: case.name,
     )
     def test_every_instruction_set_gives_the_same(self, case, dtype):
-        arrays = tuple(jnp.asarray(array) for array in case.arrays(dtype))
-        want = grouped_reference.grouped_matmul(*map(np.asarray, arrays))
+        x, plain, sizes = case.arrays(dtype)
+        weights = packed_weights(case, plain)
+        rows = x
+        if isinstance(weights, Matrix):  # the numbers that rounding left
+            rows, plain = np.asarray(weights.scheme.rows(jnp.asarray(x))), np.asarray(weights.plain())
+        want = grouped_reference.grouped_matmul(rows, plain, sizes)
         for name in INSTRUCTION_SETS:
             call = partial(grouped_native.grouped_matmul, dtype=jnp.dtype("float32"), expected_rows=1, instruction_set=name)
             tolerance = TOLERANCE["float32"].max_abs * case.magnitude
-            real = int(arrays[2].sum())  # rows behind them are NaN in x
-            np.testing.assert_allclose(
-                np.asarray(jax.jit(call)(*arrays))[:real], want[:real], rtol=0, atol=tolerance, err_msg=name
-            )
+            real = int(sizes.sum())  # rows behind them are NaN in x
+            got = np.asarray(jax.jit(call)(jnp.asarray(x), weights, jnp.asarray(sizes)))
+            np.testing.assert_allclose(got[:real], want[:real], rtol=0, atol=tolerance, err_msg=name)
 
     @pytest.mark.parametrize("dtype", dtypes)
-    def test_shared_between_threads(self, dtype):
+    @pytest.mark.parametrize(("scheme", "inputs"), [("none", 333), ("int8", 333), ("w8a8", 333), ("int4", 352)])
+    def test_shared_between_threads(self, scheme, inputs, dtype):
         """Groups of more outputs and inputs than a piece of work has; a row's result is the one it has alone, bit for bit."""
         rng = np.random.default_rng(0)
-        x = jnp.asarray(rng.standard_normal((20, 333)), dtype)
-        weights = jnp.asarray(rng.standard_normal((6, 333, 600)), dtype)
+        x = jnp.asarray(rng.standard_normal((20, inputs)), dtype)
+        numbers = jnp.asarray(rng.standard_normal((6, inputs, 600)), dtype)
+        case = GroupedCase("", (), scheme=scheme)
+        weights = packed_weights(case, np.asarray(numbers))
+        plain = np.asarray(weights.plain() if isinstance(weights, Matrix) else weights, np.float64)
+        rows = np.asarray(SCHEMES[scheme].rows(x), np.float64)
         call = partial(grouped_native.grouped_matmul, dtype=jnp.dtype("float32"), expected_rows=20)
         got = np.asarray(call(x, weights, jnp.asarray([9, 0, 3, 1, 0, 5], jnp.int32)))
         assert (got[18:] == 0).all()
         for row, group in ((0, 0), (8, 0), (9, 2), (12, 3), (17, 5)):
-            alone = np.asarray(call(x[row : row + 1], weights[group : group + 1], jnp.asarray([1], jnp.int32)))
+            one = packed_weights(case, np.asarray(numbers[group : group + 1]))
+            alone = np.asarray(call(x[row : row + 1], one, jnp.asarray([1], jnp.int32)))
             np.testing.assert_array_equal(got[row], alone[0])
-            want = np.asarray(x[row], np.float64) @ np.asarray(weights[group], np.float64)
-            np.testing.assert_allclose(got[row], want, rtol=0, atol=1e-3)
+            np.testing.assert_allclose(got[row], rows[row] @ plain[group], rtol=0, atol=1e-3)
+
+    @pytest.mark.parametrize("scheme", ["int8", "w8a8", "int4"])
+    def test_a_group_is_multiplied_as_one_matrix_is(self, scheme):
+        """Bit by bit, however many rows it has: by the same kernels."""
+        rng = np.random.default_rng(0)
+        x, plain = rng.standard_normal((23, 192)).astype(np.float32), rng.standard_normal((2, 192, 150)).astype(np.float32)
+        weights = packed_weights(GroupedCase("", (), scheme=scheme), plain)
+        assert isinstance(weights, Matrix)
+        got = np.asarray(compiled(self.implementation)(x, weights, np.asarray([3, 20], np.int32)))
+        for group, rows in enumerate((slice(0, 3), slice(3, 23))):
+            one = pack(jnp.asarray(plain[group]), weights.layout, weights.scheme)
+            np.testing.assert_array_equal(got[rows], np.asarray(cpu_native.matmul(jnp.asarray(x[rows]), one)))
 
     @pytest.mark.parametrize("sizes", [[3, 2], [-1, 2]])
     def test_more_rows_than_there_are_are_refused(self, sizes):

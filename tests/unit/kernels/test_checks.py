@@ -12,6 +12,8 @@ import pytest
 from pallas_kernels import grouped_matmul as grouped
 from pallas_kernels import kv_write as write
 from pallas_kernels import ragged_paged_attention as attention
+from pallas_kernels.matmul import Panels, pack
+from pallas_kernels.quantization import SCHEMES
 from pallas_kernels.rotate_and_write import Rotation, rotate_and_write
 
 TURNS = jnp.zeros((3, 8))
@@ -177,6 +179,16 @@ def grouped_arguments(**changes):
         ({"x": jnp.zeros((0, 8))}, ValueError, "no axis may be empty, got x [0, 8] and weights [3, 8, 4]"),
         ({"x": jnp.zeros((5, 8), jnp.int32)}, TypeError, "x must be bfloat16 or float16 or float32, got int32"),
         ({"weights": jnp.zeros((3, 8, 4), jnp.bfloat16)}, TypeError, "weights must be float32 like x, got bfloat16"),
+        (
+            {"weights": pack(jnp.zeros((8, 4)), Panels((0,), (8, 4)), SCHEMES["int8"])},
+            ValueError,
+            "weights are one matrix, not a stack of them",
+        ),
+        (
+            {"weights": pack(jnp.zeros((3, 7, 4)), Panels((0,), (7, 4)), SCHEMES["int8"], stacked=True)},
+            ValueError,
+            "the weights have 7 inputs, and x [5, 8] has 8",
+        ),
         ({"group_sizes": jnp.zeros(3)}, TypeError, "group_sizes must be int32, got float32"),
         ({"expected_rows": 6}, ValueError, "expected_rows must be between 0 and 5, got 6"),
         ({"expected_rows": -1}, ValueError, "expected_rows must be between 0 and 5, got -1"),

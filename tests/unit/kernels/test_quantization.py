@@ -87,6 +87,26 @@ def test_numbers_come_back_as_near_as_the_scheme_says(scheme, shape, inputs, see
         np.testing.assert_array_equal(matrix.take(jnp.asarray([1, 0])), np.asarray(matrix.plain())[[1, 0]])
 
 
+@pytest.mark.parametrize(
+    "scheme", [scheme for scheme in SCHEMES.values() if scheme.name != "none"], ids=lambda scheme: scheme.name
+)
+@pytest.mark.parametrize(("shape", "inputs"), [((64, 66), (0,)), ((3, 32, 5), (0, 1))])
+def test_a_stack_is_one_matrix_after_the_other(scheme, shape, inputs):
+    numbers = jnp.asarray(np.random.default_rng(0).standard_normal((3, *shape)), jnp.float32)
+    for layout in (layout for layout in layouts(shape, inputs, scheme) if layout.native):
+        stack = pack(numbers, layout, scheme, stacked=True)
+        each = [pack(one, layout, scheme) for one in numbers]
+        assert stack.shape == (3, *shape)
+        assert (stack.inputs, stack.outputs) == (each[0].inputs, each[0].outputs)
+        assert not skips_padding(stack)
+        described = packed_shape(numbers, layout, scheme, stacked=True)
+        assert cast(Any, jax.tree.structure(stack)) == jax.tree.structure(described)
+        for parts, shown, *ones in zip(*map(jax.tree.leaves, (stack, described, *each)), strict=True):
+            assert (parts.shape, parts.dtype) == (shown.shape, shown.dtype)
+            np.testing.assert_array_equal(parts, np.stack(ones))
+        np.testing.assert_array_equal(stack.plain(), np.stack([one.plain() for one in each]))
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize(("scheme", "shape", "inputs"), [case for case in FITTED if case.values[0] not in (W8A8(), FP8())])
 def test_products_are_those_of_the_numbers(scheme, shape, inputs, dtype):
@@ -243,6 +263,12 @@ def test_an_array_is_a_matrix_of_its_own_numbers():
     [
         ((3, 5), jnp.ones((4, 2)), ValueError, r"the matrix has 4 inputs, and x \[3, 5\] has 5"),
         ((0, 4), jnp.ones((4, 2)), ValueError, r"no axis may be empty, got x \[0, 4\] and 2 outputs"),
+        (
+            (3, 4),
+            pack(jnp.ones((2, 4, 2), jnp.float32), Panels((0,), (4, 2)), SCHEMES["int8"], stacked=True),
+            ValueError,
+            "the matrix is a stack of them, which grouped_matmul multiplies by",
+        ),
         ((3, 4), jnp.ones((4, 2), jnp.bfloat16), TypeError, "the matrix must be float32 like x, got bfloat16"),
     ],
 )

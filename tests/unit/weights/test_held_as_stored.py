@@ -1,151 +1,29 @@
 """Matrices of quantized checkpoints that keep their size: which, that they are the same numbers, and what they take."""
 
 import json
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import ml_dtypes
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
 
 from jaxserve.errors import CheckpointError, ConfigError
 from jaxserve.executor.memory import device_bytes
 from jaxserve.models.binding import Params, bind
 from jaxserve.models.checkpoint import read_hf_config
-from jaxserve.models.registry import decoder_config, weight_rules
-from jaxserve.weights.abstract import placed_params
-from jaxserve.weights.load import load_params
-from jaxserve.weights.packed import Packer
+from jaxserve.models.registry import decoder_config
 from jaxserve.weights.recheck import BlockSums
-from jaxserve.weights.stored_schemes import stored_schemes
 from pallas_kernels import native
-from pallas_kernels.matmul import CodePanels, Matrix
+from pallas_kernels.matmul import CodePanels
 from pallas_kernels.native import load
-from pallas_kernels.quantization import FourBit, Int8, w8a8
-from sharding import make_mesh
+from pallas_kernels.quantization import w8a8
 from tests.golden.reading import DATA, dense_attend, read_golden
-from tests.support import packing
 from tests.support.guarded import found_by_guard
+from tests.support.held import dequantized, is_matrix, loaded, plain, schemes
+from tests.support.stored_formats import FORMATS, GPTQ_METHOD, GROUP, LLAMA, awq, gptq, write
 
 pytestmark = pytest.mark.skipif(native.missing() is not None, reason=f"NOT CHECKED: native kernels: {native.missing()}")
-GROUP = 32
-LLAMA = {
-    "architectures": ["LlamaForCausalLM"],
-    "vocab_size": 31,
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "tie_word_embeddings": False,
-}
-
-
-@dataclass(frozen=True)
-class Loaded:
-    params: Params
-    shapes: Params
-
-
-def is_matrix(leaf: Any) -> bool:
-    return isinstance(leaf, Matrix)
-
-
-def loaded(directory: Path, dtype: str = "float32", devices: int = 1, quantization: Any = "none", **more: Any) -> Loaded:
-    config, mesh = decoder_config(read_hf_config(directory)), make_mesh(devices)
-    packer = Packer(config, mesh, quantization, stored_schemes(directory, config, "auto"))
-    params = load_params(directory, config, mesh, dtype, packer=packer, **more)
-    return Loaded(params, packer.shapes(placed_params(config, mesh, dtype)))
-
-
-def plain(params: Params) -> Params:
-    shown: Params = jax.tree.map(lambda leaf: leaf.plain() if is_matrix(leaf) else leaf, params, is_leaf=is_matrix)
-    return shown
-
-
-def dequantized(directory: Path, dtype: str = "float32") -> Params:
-    return load_params(directory, decoder_config(read_hf_config(directory)), make_mesh(1), dtype)
-
-
-def schemes(params: Params) -> set[str]:
-    return {leaf.scheme.name for leaf in jax.tree.leaves(params, is_leaf=is_matrix) if is_matrix(leaf)}
-
-
-def write(directory: Path, method: dict[str, Any], quantized: Any) -> Path:
-    """A checkpoint whose projections are what `quantized` makes of a matrix: tensors by the end of their name."""
-    rng = np.random.default_rng(0)
-    stored: dict[str, np.ndarray] = {}
-    for source in (source for rule in weight_rules(decoder_config(LLAMA)) for source in rule.sources):
-        module = source.name.removesuffix(".weight")
-        if len(source.shape) == 2 and ".layers." in source.name:
-            stored |= {f"{module}.{name}": array for name, array in quantized(rng, *source.shape).items()}
-        else:
-            stored[source.name] = rng.normal(size=source.shape).astype(np.float32)
-    directory.mkdir()
-    save_file({name: np.ascontiguousarray(array) for name, array in stored.items()}, directory / "model.safetensors")
-    (directory / "config.json").write_text(json.dumps(LLAMA | {"quantization_config": method}))
-    return directory
-
-
-def whole_numbers(rng: np.random.Generator, outputs: int, inputs: int) -> dict[str, np.ndarray]:
-    zeros = rng.integers(1, 16, (outputs, inputs // GROUP))
-    scales = rng.uniform(0.01, 0.1, zeros.shape).astype(np.float16)
-    return {"numbers": rng.integers(0, 16, (outputs, inputs)), "zeros": zeros, "scales": scales}
-
-
-def awq(rng: np.random.Generator, outputs: int, inputs: int) -> dict[str, np.ndarray]:
-    return packing.awq(**whole_numbers(rng, outputs, inputs))
-
-
-def gptq(rng: np.random.Generator, outputs: int, inputs: int) -> dict[str, np.ndarray]:
-    order = {"g_idx": (np.arange(inputs) // GROUP).astype(np.int32)}
-    return packing.gptq(**whole_numbers(rng, outputs, inputs), bits=4, offset=1) | order
-
-
-def nvfp4(rng: np.random.Generator, outputs: int, inputs: int) -> dict[str, np.ndarray]:
-    return {
-        "weight": rng.integers(0, 256, (outputs, inputs // 2), np.uint8),
-        "weight_scale": rng.uniform(0.5, 2, (outputs, inputs // 16)).astype(ml_dtypes.float8_e4m3fn),
-        "weight_scale_2": np.full((), 0.01, np.float32),
-    }
-
-
-def int8(rng: np.random.Generator, outputs: int, inputs: int) -> dict[str, np.ndarray]:
-    """With the number that int8 rounding here never gives."""
-    numbers = rng.integers(-128, 128, (outputs, inputs)).astype(np.int8)
-    numbers[:, ::7] = -128
-    return {"weight": numbers, "weight_scale": rng.uniform(0.001, 0.01, (outputs, 1)).astype(np.float32)}
-
-
-def packed8(rng: np.random.Generator, outputs: int, inputs: int) -> dict[str, np.ndarray]:
-    return {
-        "weight_packed": packing.pack_rows(rng.integers(0, 256, (outputs, inputs)), 8),
-        "weight_scale": rng.uniform(0.001, 0.01, (outputs, 1)).astype(np.float32),
-        "weight_shape": np.array([outputs, inputs], np.int64),
-    }
-
-
-GPTQ_METHOD = {"quant_method": "gptq", "bits": 4, "group_size": GROUP, "desc_act": False}
-INT8_GROUP = {"targets": ["Linear"], "weights": {"num_bits": 8, "type": "int", "strategy": "channel", "symmetric": True}}
-FORMATS: dict[str, tuple[dict[str, Any], Any, Any]] = {
-    "awq": ({"quant_method": "awq", "bits": 4, "group_size": GROUP}, awq, FourBit("int4", GROUP, zeros=True)),
-    "gptq": (GPTQ_METHOD, gptq, FourBit("int4", GROUP, zeros=True)),
-    "nvfp4": ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, nvfp4, FourBit("fp4", 16)),
-    "int8": (
-        {"quant_method": "compressed-tensors", "format": "int-quantized", "config_groups": {"group_0": INT8_GROUP}},
-        int8,
-        Int8(),
-    ),
-    "packed int8": (
-        {"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": {"group_0": INT8_GROUP}},
-        packed8,
-        Int8(),
-    ),
-}
 
 
 @pytest.mark.parametrize("name", list(FORMATS))

@@ -1,0 +1,49 @@
+"""Parameters as they are held, and as the same checkpoint has them where all is dequantized."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from jaxserve.models.binding import Params
+from jaxserve.models.checkpoint import read_hf_config
+from jaxserve.models.registry import decoder_config
+from jaxserve.weights.abstract import placed_params
+from jaxserve.weights.load import load_params
+from jaxserve.weights.packed import Packer
+from jaxserve.weights.stored_schemes import stored_schemes
+from pallas_kernels.matmul import Matrix
+from sharding import make_mesh
+
+
+@dataclass(frozen=True)
+class Loaded:
+    params: Params
+    shapes: Params
+
+
+def is_matrix(leaf: Any) -> bool:
+    return isinstance(leaf, Matrix)
+
+
+def loaded(directory: Path, dtype: str = "float32", devices: int = 1, quantization: Any = "none", **more: Any) -> Loaded:
+    config, mesh = decoder_config(read_hf_config(directory)), make_mesh(devices)
+    packer = Packer(config, mesh, quantization, stored_schemes(directory, config, "auto"))
+    params = load_params(directory, config, mesh, dtype, packer=packer, **more)
+    return Loaded(params, packer.shapes(placed_params(config, mesh, dtype)))
+
+
+def plain(params: Params) -> Params:
+    shown: Params = jax.tree.map(lambda leaf: leaf.plain() if is_matrix(leaf) else leaf, params, is_leaf=is_matrix)
+    return shown
+
+
+def dequantized(directory: Path, dtype: str = "float32") -> Params:
+    return load_params(directory, decoder_config(read_hf_config(directory)), make_mesh(1), dtype)
+
+
+def schemes(params: Params) -> set[str]:
+    return {leaf.scheme.name for leaf in jax.tree.leaves(params, is_leaf=is_matrix) if is_matrix(leaf)}
