@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Any
 
 import jax
 
-from jaxserve.config.fields import Quantization
+from pallas_kernels.matmul import Matrix
 
 COMMANDS = (
     "FUSION",
@@ -51,18 +52,25 @@ OPTIONS: Mapping[str, str] = MappingProxyType(
     }
 )
 
-# Where matrices are rounded to fewer bits: only Triton's products widen them in registers. Before cuBLASLt's, all of a matrix
-# would be written again in 16 bits, at every step. Without measuring, their tiles are those that XLA's cost model finds fastest.
-QUANTIZED: Mapping[str, str] = MappingProxyType(
+# Where XLA multiplies by matrices of fewer bits: only Triton's products widen them in registers. Before cuBLASLt's, all of a
+# matrix would be written again in 16 bits, at every step. Without measuring, their tiles are those that XLA's cost model finds
+# fastest. Matrices that our kernel for Hopper reads need none of that; for many rows, left to XLA, a copy costs less.
+WIDENED: Mapping[str, str] = MappingProxyType(
     {"xla_gpu_enable_triton_gemm": "True", "xla_gpu_experimental_cost_model_gemm_tiling_default": "True"}
 )
 
 
-def compiler_options(device: jax.Device, quantization: Quantization = "none") -> dict[str, str]:
-    """Options for programs of a device; none for CPUs."""
+def compiler_options(device: jax.Device, *, widened: bool = False) -> dict[str, str]:
+    """Options for programs of a device, and of parameters that have matrices which XLA widens, or not; none for CPUs."""
     if not is_gpu(device):
         return {}
-    return {**OPTIONS, **({} if quantization == "none" else QUANTIZED)}
+    return {**OPTIONS, **(WIDENED if widened else {})}
+
+
+def has_widened(params: Any) -> bool:
+    """Whether some of the parameters are matrices of rounded numbers that lie plain."""
+    leaves = jax.tree.leaves(params, is_leaf=lambda leaf: isinstance(leaf, Matrix))
+    return any(isinstance(leaf, Matrix) and leaf.layout.name == "plain" and leaf.scales is not None for leaf in leaves)
 
 
 def is_gpu(device: jax.Device) -> bool:

@@ -16,7 +16,19 @@ from jaxserve.models.binding import Params, param_products, param_shardings
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.parameter import Product
 from jaxserve.weights.stored_schemes import Schemes, held_schemes
-from pallas_kernels.matmul import CodePanels, Layout, Matrix, Panels, Rows, Weight, pack, packed_shape, why_plain
+from pallas_kernels.matmul import (
+    CodePanels,
+    Layout,
+    Matrix,
+    Panels,
+    Rows,
+    Weight,
+    Words,
+    pack,
+    packed_shape,
+    why_not_words,
+    why_plain,
+)
 from pallas_kernels.quantization import SCHEMES, FourBit, Scheme
 from pallas_kernels.registry import Target
 
@@ -25,7 +37,8 @@ class Packer:
     """Rounds and arranges the parameters that are matrices of products.
 
     Quantized are those that are nothing but the matrix of a product: not an embedding table, though logits may be made with it.
-    Arranged for native kernels they are where one device has all of them; elsewhere they lie plain, divided as they always are.
+    Arranged for kernels they are where one device has all of them: panels for a CPU's native ones, words for a Hopper's.
+    Elsewhere they lie plain, divided as they always are.
 
     Args:
         quantization: what matrices are rounded to.
@@ -83,6 +96,8 @@ class Packer:
                 return Rows(product.inputs)
             panels = CodePanels if isinstance(scheme, FourBit) else Panels
             return panels(product.inputs, leaf.shape)
+        if single and not product.looked_up and self._words(product, leaf, scheme):
+            return Words.of(product.inputs, leaf.shape, scheme)
         if scheme.native_only:
             raise _cannot(scheme, "one CPU device, whose native kernels read it")
         if scheme.name != "none" and single and self._target.platform == "cpu":
@@ -90,6 +105,9 @@ class Packer:
         if leaf.dtype.name not in scheme.dtypes:
             raise _cannot(scheme, f"{' or '.join(scheme.dtypes)}, not {leaf.dtype.name}")
         return Layout(product.inputs)
+
+    def _words(self, product: Product, leaf: Any, scheme: Scheme) -> bool:
+        return why_not_words(leaf.shape, product.inputs, leaf.dtype, scheme.name, self._target) is None
 
     def pack(self, path: tuple[str, ...], parameter: jax.Array) -> Weight:
         target = self.matrix(path, parameter)
