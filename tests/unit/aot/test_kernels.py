@@ -64,9 +64,7 @@ def test_kernels_of_a_layer(model: str, gpus: int, kernels: float, of_attention:
 def test_int8_is_widened_in_registers(tmp_path: Path) -> None:
     """Products are our kernel's, no matrix is written again, and sums of parts of the inputs are all that is added to a layer."""
     options = replace(OPTIONS, quantization="int8")
-    (one, _), (two, module) = (
-        compiled(forward("llama-3-8b", layers, 1, options), tmp_path / str(layers)) for layers in (1, 2)
-    )
+    (one, _), (two, module) = (compiled(forward("llama-3-8b", layers, 1, options), tmp_path / str(layers)) for layers in (1, 2))
     assert two.whole
     assert two.kernels - one.kernels <= 10 + 4  # those of bfloat16, see above
     lines = module.computations[module.entry]
