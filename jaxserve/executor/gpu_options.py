@@ -52,21 +52,26 @@ OPTIONS: Mapping[str, str] = MappingProxyType(
     }
 )
 
-# Where products take matrices of fewer bits in the dtype of activations: only Triton's widen them in registers. Before those of
-# cuBLASLt, all of a matrix would be written again in 16 bits, at every step. Without measuring, their tiles are those that XLA's
-# cost model finds fastest. FP8 is multiplied as it is.
+# Where XLA multiplies by matrices of fewer bits: only Triton's products widen them in registers. Before cuBLASLt's, all of a
+# matrix would be written again in 16 bits, at every step. Without measuring, their tiles are those that XLA's cost model finds
+# fastest. Matrices that our kernel for Hopper reads need none of that; for many rows, left to XLA, a copy costs less.
+# FP8 is multiplied as it is.
 WIDENED: Mapping[str, str] = MappingProxyType(
     {"xla_gpu_enable_triton_gemm": "True", "xla_gpu_experimental_cost_model_gemm_tiling_default": "True"}
 )
 
 
-def compiler_options(device: jax.Device, params: Any = None) -> dict[str, str]:
-    """Options for programs of a device; none for CPUs. `params`: a tree of what they multiply by."""
+def compiler_options(device: jax.Device, *, widened: bool = False) -> dict[str, str]:
+    """Options for programs of a device, and of parameters that have matrices which XLA widens, or not; none for CPUs."""
     if not is_gpu(device):
         return {}
-    leaves = jax.tree.leaves(params, is_leaf=lambda leaf: isinstance(leaf, Matrix))
-    widened = any(isinstance(leaf, Matrix) and leaf.scheme.widened for leaf in leaves)
     return {**OPTIONS, **(WIDENED if widened else {})}
+
+
+def has_widened(params: Any) -> bool:
+    """Whether some of the parameters are matrices that XLA multiplies by in the dtype of activations, after widening them."""
+    leaves = jax.tree.leaves(params, is_leaf=lambda leaf: isinstance(leaf, Matrix))
+    return any(isinstance(leaf, Matrix) and leaf.layout.name == "plain" and leaf.scheme.widened for leaf in leaves)
 
 
 def is_gpu(device: jax.Device) -> bool:

@@ -13,7 +13,6 @@ from pathlib import Path
 import jax
 from jax.sharding import Mesh
 
-from jaxserve.executor.gpu_options import compiler_options
 from jaxserve.executor.lowering import Lowering
 from jaxserve.weights.stored_schemes import Schemes, held_schemes
 from pallas_kernels import native
@@ -53,7 +52,7 @@ def identity(lowering: Lowering) -> Identity:
         "rules": tuple(rule.option.name for rule in lowering.rules),
     }
     settings = {name: getattr(jax.config, name) for name in SETTINGS}
-    xla = {"compiler_options": compiler_options(mesh.devices.flat[0], lowering.params)}
+    xla = {"compiler_options": lowering.compiler_options}
     return {name: str(value) for name, value in (_versions() | _machine(mesh) | decoder | shapes | settings | xla).items()}
 
 

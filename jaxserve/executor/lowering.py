@@ -17,7 +17,7 @@ from jaxserve.config.windows import group_layers
 from jaxserve.errors import ConfigError
 from jaxserve.executor.autotune_results import autotune_options
 from jaxserve.executor.flat_params import FlatParams
-from jaxserve.executor.gpu_options import compiler_options
+from jaxserve.executor.gpu_options import compiler_options, has_widened
 from jaxserve.executor.options import ExecutorOptions
 from jaxserve.executor.page_moves import MOVE_WIDTH, make_copy, make_gather, make_scatter
 from jaxserve.executor.readers import LOGPROBS_READER, Reader, make_reader
@@ -89,6 +89,7 @@ class Lowering:
     Attributes:
         mesh: the devices, which may be of a topology that this machine does not have.
         params, state: jax.ShapeDtypeStructs with shardings.
+        compiler_options: XLA's, those for the device.
         row_options: what the words of a row are.
         rules: of which tokens are kept, besides those that there are.
     """
@@ -124,7 +125,8 @@ class Lowering:
         )
         self.state = abstract_state(config, mesh, shape)
         self._placed = jax.tree.map(lambda array: array.sharding, self.state)
-        self._xla = compiler_options(device, self.params) | autotune_options(device, options.autotune_results)
+        self.compiler_options = compiler_options(device, widened=has_widened(self.params))
+        self._xla = self.compiler_options | autotune_options(device, options.autotune_results)
         of_parts = make_forward(config, mesh, options.kernels, options.max_drafts)
 
         def forward(

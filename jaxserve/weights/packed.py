@@ -16,7 +16,20 @@ from jaxserve.models.binding import Params, param_products, param_shardings
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.parameter import Product
 from jaxserve.weights.stored_schemes import Schemes, held_schemes
-from pallas_kernels.matmul import CodePanels, Layout, Matrix, OutputsFirst, Panels, Rows, Weight, pack, packed_shape, why_plain
+from pallas_kernels.matmul import (
+    CodePanels,
+    Layout,
+    Matrix,
+    OutputsFirst,
+    Panels,
+    Rows,
+    Weight,
+    Words,
+    pack,
+    packed_shape,
+    why_not_words,
+    why_plain,
+)
 from pallas_kernels.quantization import FP8, SCHEMES, FourBit, Scheme
 from pallas_kernels.registry import Target
 
@@ -25,8 +38,8 @@ class Packer:
     """Rounds and arranges the parameters that are matrices of products.
 
     Quantized are those that are nothing but the matrix of a product: not an embedding table, though logits may be made with it.
-    Arranged for native kernels they are where one device has all of them, and there alone routed experts are quantized; elsewhere
-    they are divided as they always are, and XLA multiplies by them.
+    Arranged for kernels they are where one device has all of them: panels for a CPU's native ones, which alone read routed
+    experts in fewer bits, and words for a Hopper's. Elsewhere they are divided as they always are, and XLA multiplies by them.
 
     Args:
         quantization: what matrices are rounded to.
@@ -86,6 +99,8 @@ class Packer:
                 return Rows(product.inputs)
             panels = CodePanels if isinstance(scheme, FourBit) else Panels
             return panels(product.inputs, product.one(leaf.shape))
+        if self._words(product, leaf, scheme):
+            return Words.of(product.inputs, leaf.shape, scheme)
         if (needed := self._needed(leaf, scheme)) is not None:
             raise ConfigError(f"quantization {scheme.name!r} needs {needed}", param="quantization")
         return OutputsFirst(product.inputs) if isinstance(scheme, FP8) else Layout(product.inputs)
@@ -107,6 +122,12 @@ class Packer:
         if scheme.capability is not None and (self._target.capability or scheme.capability) < scheme.capability:
             return f"{_gpus(scheme.capability)}, not {self._target}"
         return None if leaf.dtype.name in scheme.dtypes else f"{' or '.join(scheme.dtypes)}, not {leaf.dtype.name}"
+
+    def _words(self, product: Product, leaf: Any, scheme: Scheme) -> bool:
+        """Whether a Hopper's kernel reads a parameter."""
+        if self._mesh.devices.size > 1 or product.looked_up or product.stacked:
+            return False
+        return why_not_words(leaf.shape, product.inputs, leaf.dtype, scheme.name, self._target) is None
 
     def pack(self, path: tuple[str, ...], parameter: jax.Array) -> Weight:
         target = self.matrix(path, parameter)

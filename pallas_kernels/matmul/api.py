@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import jax
 import jax.numpy as jnp
 
-from pallas_kernels import checks, native
-from pallas_kernels.matmul import cpu_native, xla
+from pallas_kernels import checks, hopper, native
+from pallas_kernels.matmul import cpu_native, mosaic_gpu_support, xla
 from pallas_kernels.matmul.implementations import IMPLEMENTATIONS
 from pallas_kernels.matmul.matrix import Weight, as_matrix
 from pallas_kernels.matmul.problem import MatmulProblem
+from pallas_kernels.matmul.words import Words
+from pallas_kernels.quantization import Axes
 from pallas_kernels.registry import Target, choose
 
 
@@ -31,7 +35,8 @@ def matmul(
             at most T.
         summed: what a device's sums are rounded to before others' are added; None for float32. Native kernels' are never added.
         implementation: a name from `implementations.py`, or None to pick by target, shapes and dtypes.
-        target: the device that the program is for; unless given, a CPU for a layout of native kernels, else the default device.
+        target: the device that the program is for; unless given, a CPU for a layout of native kernels, a Hopper for words, else
+            the default device.
 
     Returns:
         float32 [T, O]; 0 in the rows after `matrix.used_rows`.
@@ -52,11 +57,23 @@ def matmul(
     expected = matrix.layout.arranged_dtype(matrix.scheme.value_dtype(x.dtype))
     if matrix.dtype != expected:
         raise TypeError(f"the matrix must be {expected.name} like x, got {matrix.dtype.name}")
-    if not matrix.layout.native and implementation is None:
+    if matrix.layout.name == "plain" and implementation is None:
         return xla.matmul(x, matrix, summed)  # alone reads what lies plain
     if target is None and matrix.layout.native:
         target = Target("cpu")
-    return choose("matmul", IMPLEMENTATIONS, implementation, target, problem)(x, matrix)
+    elif target is None and implementation is None and isinstance(matrix.layout, Words):
+        target = Target("gpu", hopper.CAPABILITY)
+    multiply = choose("matmul", IMPLEMENTATIONS, implementation, target, problem)
+    return multiply(x, matrix) if matrix.layout.native else multiply(x, matrix, summed)
+
+
+def why_not_words(shape: tuple[int, ...], inputs: Axes, dtype: jnp.dtype, scheme: str, target: Target) -> str | None:
+    """Say why a parameter's numbers are better not put into words for a device, or None if they are better in words."""
+    if inputs != tuple(range(len(inputs))):
+        return "the first dimensions must be inputs"
+    count = prod(shape[: len(inputs)])
+    problem = MatmulProblem(rows=1, inputs=count, outputs=prod(shape) // count, dtype=dtype, layout=Words.name, scheme=scheme)
+    return hopper.runs_on(target) or mosaic_gpu_support.supports(problem)
 
 
 def why_plain(dtype: jnp.dtype, target: Target, scheme: str = "none") -> str | None:

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
 
 import jax
 
-from pallas_kernels import native
-from pallas_kernels.matmul import cpu_native, xla
-from pallas_kernels.matmul.matrix import Matrix
+from pallas_kernels import hopper, native
+from pallas_kernels.matmul import cpu_native, mosaic_gpu_support, xla
 from pallas_kernels.matmul.problem import MatmulProblem
-from pallas_kernels.registry import Implementation
+from pallas_kernels.registry import Implementation, later
 
+Matmul = Callable[..., jax.Array]
+"""The operation after its arguments were checked, see api.py: of rows, a matrix and, unless native kernels read it, `summed`."""
 
-class Matmul(Protocol):
-    """The operation after its arguments were checked; see api.py."""
-
-    def __call__(self, x: jax.Array, matrix: Matrix) -> jax.Array:
-        """Multiply x[T, I]."""
-        ...
-
+_mosaic_gpu = later("pallas_kernels.matmul.mosaic_gpu", "matmul")
+_compiled, _interpreted = hopper.implementations(
+    _mosaic_gpu, mosaic_gpu_support.LIMITS, mosaic_gpu_support.supports, interpreted="small matrices, on CPUs"
+)
 
 IMPLEMENTATIONS: tuple[Implementation[Matmul, MatmulProblem], ...] = (
+    _compiled,
     Implementation(
         "cpu_native",
         cpu_native.matmul,
@@ -31,6 +30,7 @@ IMPLEMENTATIONS: tuple[Implementation[Matmul, MatmulProblem], ...] = (
         supports=cpu_native.supports,
     ),
     Implementation("xla", xla.matmul, limits="everything", checked="every case, on CPUs; not yet run on a GPU"),
+    _interpreted,
 )
 
 NAMES = tuple(entry.name for entry in IMPLEMENTATIONS)

@@ -336,4 +336,9 @@ MATMUL_CASES = (
     MatmulCase("int8: padded, shared between threads", 70, 129, 133, scheme="int8", used=35),
     MatmulCase("int8: padding alone", 3, 64, 128, scheme="int8", used=0),
     MatmulCase("int8: plain", 9, 131, 133, layout="plain", scheme="int8"),
+    MatmulCase("words: one row", 1, 128, 64, layout="words", scheme="int8", tiny=True),
+    # More steps than there are slots of a ring.
+    MatmulCase("words: deep", 9, 2304, 128, layout="words", scheme="int8", tiny=True),
+    MatmulCase("words: three tiles of 64 outputs", 33, 256, 192, layout="words", scheme="int8"),
+    MatmulCase("words: two tiles of rows", 150, 256, 256, layout="words", scheme="int8"),
 )

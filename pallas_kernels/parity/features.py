@@ -94,6 +94,7 @@ MATMUL_FEATURES: dict[str, dict[str, Any]] = {
     "not packed": {"layout": "plain"},
     "in int8": {"scheme": "int8"},
     "in int8, not packed": {"layout": "plain", "scheme": "int8"},
+    "in int8, in words": {"layout": "words", "scheme": "int8"},
     "one row": {"rows": 1},
     "prompts": {"rows": 2048},
     "odd sizes": {"rows": 7, "inputs": 37, "outputs": 51},

@@ -17,7 +17,7 @@ from pallas_kernels.grouped_matmul import reference as grouped_reference
 from pallas_kernels.kv_write import check_inputs as check_slots
 from pallas_kernels.kv_write import kv_write
 from pallas_kernels.kv_write import reference as write_reference
-from pallas_kernels.matmul import CodePanels, Layout, Matrix, Panels, Rows, Weight, counted, matmul, pack
+from pallas_kernels.matmul import CodePanels, Layout, Matrix, Panels, Rows, Weight, Words, counted, matmul, pack
 from pallas_kernels.matmul import reference as matmul_reference
 from pallas_kernels.parity.batches import FLOAT8
 from pallas_kernels.parity.cases import QUANTIZED, AttentionCase, GroupedCase, MatmulCase, RotateCase, WriteCase
@@ -289,8 +289,14 @@ def _grouped(start: _Start, case: GroupedCase, dtype: str, implementation: str, 
 def packed_matrix(case: MatmulCase, plain: np.ndarray) -> tuple[Matrix, np.ndarray]:
     """A case's matrix, and the plain one of the same numbers, which are not those given if the scheme rounds."""
     parameter = plain.T if case.layout == "rows" else plain
-    layout = {"plain": Layout((0,)), "rows": Rows((1,)), "panels": Panels((0,), parameter.shape)}[case.layout]
-    matrix = pack(jnp.asarray(parameter), layout, SCHEMES[case.scheme])
+    scheme = SCHEMES[case.scheme]
+    layouts = {
+        "plain": Layout((0,)),
+        "rows": Rows((1,)),
+        "panels": Panels((0,), parameter.shape),
+        "words": Words.of((0,), parameter.shape, scheme),
+    }
+    matrix = pack(jnp.asarray(parameter), layouts[case.layout], scheme)
     return matrix, plain if matrix.scales is None else np.asarray(matrix.plain(), np.float64)
 
 

@@ -25,7 +25,7 @@ def compiled(implementation: str) -> Any:
 class MatmulSuite:
     implementation: ClassVar[str]
     dtypes: ClassVar[tuple[str, ...]] = MATMUL_DTYPES
-    layouts: ClassVar[tuple[str, ...]] = ("plain", "panels", "rows")
+    layouts: ClassVar[tuple[str, ...]] = ("plain", "panels", "rows", "words")
 
     @pytest.mark.parametrize("case", MATMUL_CASES, ids=lambda case: case.name)
     def test_case(self, case):

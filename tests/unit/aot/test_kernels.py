@@ -1,11 +1,13 @@
 """How many kernels a layer of a decode step is, at the widths of real models, and how many arrays a step takes."""
 
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
 import jax
 import pytest
 
+from jaxserve.aot.facts import read_facts
 from jaxserve.aot.hlo import Module
 from jaxserve.aot.shapes import decoder
 from jaxserve.aot.target import Target
@@ -31,9 +33,9 @@ OPTIONS = ExecutorOptions(
 )
 
 
-def forward(model: str, layers: int | None, gpus: int) -> ProgramSpec:
+def forward(model: str, layers: int | None, gpus: int, options: ExecutorOptions = OPTIONS) -> ProgramSpec:
     mesh = make_mesh(gpus, Target.parse(f"h100:{gpus}").devices())
-    return Lowering(decoder(model, layers), mesh, OPTIONS).forward(Bucket(ROWS, ROWS))
+    return Lowering(decoder(model, layers), mesh, options).forward(Bucket(ROWS, ROWS))
 
 
 def compiled(spec: ProgramSpec, directory: Path) -> tuple[Launches, Module]:
@@ -56,6 +58,22 @@ def test_kernels_of_a_layer(model: str, gpus: int, kernels: float, of_attention:
     products = [line for line in lines if line.opcode == "custom-call" and "dot_general" in line.op_name]
     assert len(products) == PRODUCTS * 6 + 1, "and the head"
     assert not [line for line in lines if line.opcode in ("dot", "copy", "slice") and line.results[0].elements > 0]
+
+
+@needs_plugin
+def test_int8_is_widened_in_registers(tmp_path: Path) -> None:
+    """Products are our kernel's, no matrix is written again, and sums of parts of the inputs are all that is added to a layer."""
+    options = replace(OPTIONS, quantization="int8")
+    (one, _), (two, module) = (compiled(forward("llama-3-8b", layers, 1, options), tmp_path / str(layers)) for layers in (1, 2))
+    assert two.whole
+    assert two.kernels - one.kernels <= 10 + 4  # those of bfloat16, see above
+    lines = module.computations[module.entry]
+    products = [line for line in lines if line.opcode == "custom-call" and "dot_general" in line.op_name]
+    assert not products
+    assert sum("quantized_matmul" in line.op_name for line in lines if line.opcode == "custom-call") == PRODUCTS * 2 + 1
+    facts = read_facts(module, tokens=ROWS, hidden_size=4096, cache_elements=1 << 60)
+    assert facts.weight_copies == ()
+    assert facts.weights_read_again == ()
 
 
 @needs_plugin

@@ -1,0 +1,32 @@
+"""What the Mosaic GPU kernel of matmul computes; asked before it is imported."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+
+from pallas_kernels.matmul.problem import MatmulProblem
+from pallas_kernels.matmul.words import BLOCK_INPUTS
+
+WIDTH = 64  # outputs of a wgmma
+# XLA writes a copy in 16 bits and multiplies by that with cuBLASLt: 5 bytes a number where the kernel reads 1. On an H100 that is
+# the time of about 500 rows of a product; from twice as many on, it is judged to be less than what cuBLASLt is faster by.
+MOST_ROWS = 1024
+LIMITS = (
+    "Hopper GPUs (compute capability 9.0) with jax 0.11.2 or newer; matrices of int8 in words; rows in bfloat16, 1024 of them at "
+    "most; inputs that are a multiple of 128 and outputs that are a multiple of 64"
+)
+
+
+def supports(problem: MatmulProblem) -> str | None:
+    if problem.layout != "words":
+        return f"the matrix must lie in words, not {problem.layout}"
+    if problem.dtype != jnp.bfloat16:
+        return f"rows must be bfloat16, not {problem.dtype.name}"
+    if problem.rows > MOST_ROWS:
+        return f"{MOST_ROWS} rows at most, not {problem.rows}: from there on a copy in 16 bits costs less"
+    if problem.scheme != "int8":
+        return f"numbers must be int8, not {problem.scheme}"
+    for name, count, width in (("inputs", problem.inputs, BLOCK_INPUTS), ("outputs", problem.outputs, WIDTH)):
+        if count % width:
+            return f"{name} must be a multiple of {width}, not {count}"
+    return None

@@ -1,0 +1,84 @@
+"""Words of 16 bits: how narrow numbers lie for kernels whose registers take a matrix apart by shifts.
+
+An output's inputs lie one behind the other, 128 of them in a block. A block of numbers of `bits` bits is 8 * bits words; word j
+has number j of each part of the block, the first part's in its lowest bits. So a register of words is a register of each part's
+numbers, in the same places, and none moves between threads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from pallas_kernels.matmul.layouts import Layout
+from pallas_kernels.quantization import Axes, Scheme
+
+WORD_BITS = 16
+BLOCK_INPUTS = 128  # one step of a kernel
+
+
+@dataclass(frozen=True, slots=True)
+class Words(Layout):
+    """Values uint16[outputs, inputs * bits / 16]; see above. Kernels for Hopper read it: one device has the whole matrix.
+
+    Attributes:
+        shape: of the parameter, whose first dimensions are inputs, a multiple of 128 in all.
+        dtype: of the values, by name.
+        bits: that a value takes.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    bits: int
+    name: ClassVar[str] = "words"
+
+    @classmethod
+    def of(cls, inputs: Axes, shape: tuple[int, ...], scheme: Scheme) -> Words:
+        """Of a parameter whose numbers have a scheme that rounds."""
+        dtype = scheme.value_dtype(jnp.dtype(jnp.bfloat16))
+        return cls(inputs, shape, dtype.name, 8)
+
+    @property
+    def _matrix(self) -> tuple[int, int]:
+        """Inputs and outputs."""
+        split = len(self.inputs)
+        return prod(self.shape[:split]), prod(self.shape[split:])
+
+    def arranged_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        inputs, outputs = self._matrix
+        return outputs, inputs * self.bits // WORD_BITS
+
+    def restored_shape(self, arranged: tuple[int, ...]) -> tuple[int, ...]:
+        return self.shape
+
+    def arranged_dtype(self, dtype: jnp.dtype) -> jnp.dtype:
+        return jnp.dtype("uint16")
+
+    def arrange(self, values: jax.Array) -> jax.Array:
+        arranged: jax.Array = _arrange(values.reshape(self._matrix), self.bits)
+        return arranged
+
+    def restore(self, values: jax.Array) -> jax.Array:
+        inputs, outputs = self._matrix
+        words = values.reshape(outputs, inputs // BLOCK_INPUTS, 1, -1)
+        parts = words >> _places(self.bits) & (1 << self.bits) - 1
+        codes = parts.astype(jnp.uint8).reshape(outputs, inputs).T
+        return jax.lax.bitcast_convert_type(codes, jnp.dtype(self.dtype)).reshape(self.shape)
+
+
+@partial(jax.jit, static_argnames="bits")
+def _arrange(matrix: jax.Array, bits: int) -> jax.Array:
+    inputs, outputs = matrix.shape
+    codes = jax.lax.bitcast_convert_type(matrix, jnp.uint8).astype(jnp.uint16).T
+    parts = codes.reshape(outputs, inputs // BLOCK_INPUTS, WORD_BITS // bits, -1)
+    return jnp.bitwise_or.reduce(parts << _places(bits), axis=2).reshape(outputs, -1)
+
+
+def _places(bits: int) -> jax.Array:
+    """Where the numbers of a word begin, [1, 1, parts, 1]."""
+    return jnp.arange(0, WORD_BITS, bits, dtype=jnp.uint16)[None, None, :, None]
