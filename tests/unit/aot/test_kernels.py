@@ -71,7 +71,7 @@ def test_int8_is_widened_in_registers(tmp_path: Path) -> None:
     products = [line for line in lines if line.opcode == "custom-call" and "dot_general" in line.op_name]
     assert not products
     assert sum("quantized_matmul" in line.op_name for line in lines if line.opcode == "custom-call") == PRODUCTS * 2 + 1
-    facts = read_facts(module, tokens=ROWS, hidden_size=4096, cache_elements=1 << 60)
+    facts = read_facts(module, tokens=ROWS, hidden_size=4096, cache_elements=(1 << 60,))
     assert facts.weight_copies == ()
     assert facts.weights_read_again == ()
 
