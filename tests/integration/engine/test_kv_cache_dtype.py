@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -14,7 +16,8 @@ from jaxserve.cache.swap import SwapSpace
 from jaxserve.clock import RealClock
 from jaxserve.config.fields import EngineConfig
 from jaxserve.engine.build import build_engine
-from jaxserve.sampling.params import SamplingParams
+from jaxserve.models.checkpoint import read_hf_config
+from jaxserve.sampling.params import MAX_LOGPROBS, SamplingParams
 from pallas_kernels.rotate_and_write import rotate
 from tests.golden.reading import TOLERANCE, check_greedy, dense_attend, forward, load, logits_of, read_golden
 from tests.support.engine import run, silent
@@ -24,10 +27,10 @@ GREEDY = SamplingParams(temperature=0.0, max_tokens=LENGTH, ignore_eos=True)
 LARGEST = {"fp8": 448.0, "int8": 127.0}
 
 
-def build(directory: Any, kv_cache_dtype: str, devices: int = 1) -> Any:
+def build(directory: Any, kv_cache_dtype: str, devices: int = 1, **more: Any) -> Any:
     settings = {"model": str(directory), "dtype": "float32", "max_model_len": 160, "page_size": 8, "swap_space": 0.01}
     limits = {"max_num_seqs": 8, "max_num_batched_tokens": 24, "tensor_parallel_size": devices, "late_compiles": "raise"}
-    config = EngineConfig.from_settings({**settings, **limits, "kv_cache_dtype": kv_cache_dtype})
+    config = EngineConfig.from_settings({**settings, **limits, "kv_cache_dtype": kv_cache_dtype, **more})
     return build_engine(config, strict_length=True, clock=RealClock(), progress=silent)
 
 
@@ -53,8 +56,7 @@ def check(directory: Any, kind: str, prompts: list[list[int]], tokens: list[list
         check_greedy(oracle, prompt, got)
 
 
-@pytest.mark.parametrize("devices", [1, 2])
-@pytest.mark.parametrize("kind", ["fp8", "int8"])
+@pytest.mark.parametrize(("kind", "devices"), [("fp8", 1), ("fp8", 2), ("int8", 2)])
 def test_greedy_tokens(kind, devices):
     golden = read_golden("llama-tied")
     built = build(golden.directory, kind, devices)
@@ -75,13 +77,40 @@ def test_greedy_tokens(kind, devices):
     assert again.scheduler.cache.hit_tokens > 0
     assert again.tokens == [*undisturbed.tokens, *undisturbed.tokens[::-1]]
 
+    # What is cached in one dtype is not found by an engine that is the same but for that.
+    cache, prompt = again.scheduler.cache, max(prompts, key=len)
+    names = {dtype: replace(built.intake.rules.namespace, kv_dtype=dtype) for dtype in ("float8_e4m3fn", "int8", "float32")}
+    found = {dtype: cache.find(name.root(), prompt, []).num_tokens for dtype, name in names.items()}
+    assert found.pop(built.report.kv_dtype) > 0
+    assert list(found.values()) == [0, 0]
 
-@pytest.mark.parametrize("kind", ["fp8", "int8"])
-def test_latents(kind):
+
+def test_latents():
     golden = read_golden("deepseek-v2-lite")
-    built = build(golden.directory, kind)
     prompts = golden.prompts[:4]
-    check(golden.directory, kind, prompts, run(built, prompts, GREEDY).tokens)
+    check(golden.directory, "fp8", prompts, run(build(golden.directory, "fp8"), prompts, GREEDY).tokens)
+
+
+def test_a_long_context_has_about_the_logits_of_bfloat16(tmp_path):
+    """After 2000 tokens of a model with random weights: what the 20 likeliest tokens differ by, beside how far they are apart."""
+    config = read_hf_config(read_golden("llama-tied").directory) | {"max_position_embeddings": 4096}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    prompt = np.random.default_rng(0).integers(3, config["vocab_size"], 2000).tolist()
+    sizes: dict[str, Any] = {
+        "load_format": "dummy",
+        "max_model_len": 2048,
+        "max_num_seqs": 1,
+        "max_num_batched_tokens": 256,
+        "swap_space": 0.0,
+    }
+    likeliest, asked = {}, SamplingParams(temperature=0.0, max_tokens=1, logprobs=MAX_LOGPROBS)
+    for kind in ("bfloat16", *LARGEST):
+        (update, *_), *_ = run(build(tmp_path, kind, **sizes), [prompt], asked).updates
+        assert update.logprobs is not None
+        likeliest[kind] = np.sort(update.logprobs.rows.top[0])
+    apart = np.ptp(likeliest["bfloat16"])
+    assert 0 < np.abs(likeliest["fp8"] - likeliest["bfloat16"]).max() < apart / 10
+    assert 0 < np.abs(likeliest["int8"] - likeliest["bfloat16"]).max() < apart / 50
 
 
 @pytest.mark.parametrize("kind", LARGEST)
