@@ -108,7 +108,7 @@ def _run(config: QuantizeConfig, console: Console) -> None:
         require_new(Path(config.output))
     with open_model(model_directory(config.model)) as model, _progress() as told:
         selection = select(model.config, model.tensors, recipe, config.keep)
-        judged = None if config.calibration is None else Judged.of(model, recipe, Path(config.calibration), told)
+        judged = None if config.calibration is None else Judged.of(model, recipe, selection, Path(config.calibration), told)
         if config.audit:
             assert judged is not None
             proposal = propose(model, judged.measure, recipe, selection, judged.calibration.fitting, config.budget)
@@ -118,10 +118,10 @@ def _run(config: QuantizeConfig, console: Console) -> None:
                 plot(proposal, recipe, Path(config.plot))
         _tell_kept(selection, console)
         if config.output is not None:
+            rounding = nearest(model, recipe) if judged is None else judged.round(model, selection)
             judge = None if judged is None else partial(judged.judge, selection)
-            manifest = write_quantized(
-                model, Path(config.output), recipe, selection, nearest(model, recipe), partial(told, "rounding"), judge=judge
-            )
+            rounded = partial(told, "rounding")
+            manifest = write_quantized(model, Path(config.output), recipe, selection, rounding, rounded, judge=judge)
             show_quality(manifest.quality, console)
             console.print(f"{config.output}: {len(selection.matrices)} matrices in {recipe.name}", markup=False, soft_wrap=True)
 

@@ -8,8 +8,9 @@ from functools import partial
 from pathlib import Path
 
 from jaxserve.quantization.audit import Measure, judge
-from jaxserve.quantization.calibration import Calibration, read_calibration
-from jaxserve.quantization.checkpoint import Model
+from jaxserve.quantization.calibration import FEWEST, Calibration, read_calibration
+from jaxserve.quantization.checkpoint import Model, Round, nearest
+from jaxserve.quantization.compensation import Compensated
 from jaxserve.quantization.layerwise import Layerwise
 from jaxserve.quantization.recipes import Recipe
 from jaxserve.quantization.selection import Selection
@@ -30,10 +31,18 @@ class Judged:
     measure: Measure
 
     @classmethod
-    def of(cls, model: Model, recipe: Recipe, path: Path, told: Told) -> Judged:
-        calibration = read_calibration(path, model)
+    def of(cls, model: Model, recipe: Recipe, selection: Selection, path: Path, told: Told) -> Judged:
+        """Raises what `read_calibration` raises: where errors are made up for, too, for fewer tokens than a matrix has inputs."""
+        widest = max(model.tensors.shapes[name][1] for name in selection.matrices)
+        calibration = read_calibration(path, model, max(FEWEST, widest) if recipe.compensated else FEWEST)
         layerwise = Layerwise(model.config, model.tensors, calibration.fitting.shape[1], partial(told, "measuring"))
         return cls(recipe, calibration, layerwise, Measure(model.config, model.tensors, layerwise, recipe))
+
+    def round(self, model: Model, selection: Selection) -> Round:
+        """What rounds the matrices: with errors made up for, if the recipe is so coarse that it pays."""
+        if not self.recipe.compensated:
+            return nearest(model, self.recipe)
+        return Compensated(model, self.layerwise, self.recipe, selection, self.calibration.fitting)
 
     def judge(self, selection: Selection, rounded: Tensors) -> Quality:
         return judge(self.measure, self.recipe, selection, self.calibration, rounded)

@@ -46,6 +46,11 @@ class Recipe:
         """Whether several numbers are in one word."""
         return self.format == "pack-quantized"
 
+    @property
+    def compensated(self) -> bool:
+        """Whether errors are made up for where there is a calibration text: 8 bits lose too little for it."""
+        return self.strategy == "group"
+
     def settings(self, ignored: tuple[str, ...]) -> dict[str, Any]:
         """The `quantization_config` of a checkpoint all of whose Linear modules but the ignored ones are rounded so."""
         weights: dict[str, Any] = self._numbers() | {"strategy": self.strategy, "dynamic": False, "symmetric": self.symmetric}
