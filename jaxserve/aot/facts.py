@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from jaxserve.aot.hlo import Instruction, Module, When
@@ -14,6 +14,7 @@ _MOVES = ("copy", "copy-start", "transpose", "convert", "concatenate", "all-gath
 _UPDATES = frozenset({"scatter", "dynamic-update-slice", "custom-call"})
 _PRODUCTS = frozenset({"dot", "convolution"})
 _WEIGHTS, _NORMS = "params[", "params['norms']"
+_LIBRARY = "__cublas"
 _VIEWS = ("bitcast", "get-tuple-element", "opt-barrier")
 
 
@@ -43,6 +44,7 @@ class Facts:
         activation_all_reduces: all-reduces at every step of arrays [T, E], which are the layers' and the embedding's.
         weight_copies: a line for each time a whole weight is written again.
         cache_copies: a line for each time the whole cache is written again.
+        products: how many products there are of a library's, by what they call.
         weights_read_again: names of weights that more than one instruction of the entry computation reads.
         sorts: a line for each sort: what XLA sorts by CUB, which it does on GPUs, no CUDA graph can hold.
         conditionals: how many there are.
@@ -53,6 +55,7 @@ class Facts:
     activation_all_reduces: int
     weight_copies: tuple[str, ...]
     cache_copies: tuple[str, ...]
+    products: Mapping[str, int]
     weights_read_again: tuple[str, ...]
     sorts: tuple[str, ...]
     conditionals: int
@@ -64,6 +67,7 @@ class Facts:
             activation_all_reduces=self.activation_all_reduces + other.activation_all_reduces,
             weight_copies=self.weight_copies + other.weight_copies,
             cache_copies=self.cache_copies + other.cache_copies,
+            products=dict(Counter(self.products) + Counter(other.products)),
             weights_read_again=self.weights_read_again + other.weights_read_again,
             sorts=self.sorts + other.sorts,
             conditionals=self.conditionals + other.conditionals,
@@ -94,6 +98,7 @@ def read_facts(module: Module, *, tokens: int, hidden_size: int, cache_elements:
         ),
         activation_all_reduces=activations,
         weight_copies=tuple(_weight_copies(module)),
+        products=dict(Counter(line.target for line, _ in scheduled if line.target.startswith(_LIBRARY))),
         weights_read_again=tuple(sorted(name for name, count in reads.items() if count > 1)),
         cache_copies=tuple(_describe(line) for line, _ in scheduled if _copies_cache(module, line, cache_elements)),
         sorts=tuple(_describe(line) for line, _ in scheduled if line.opcode == "sort" or "cub_sort" in line.target),

@@ -10,6 +10,8 @@ import pytest
 from jaxserve import compile as command
 from jaxserve.aot.build import CompiledStep, Result, compile_for
 from jaxserve.aot.settings import TargetConfig
+from jaxserve.aot.shapes import decoder
+from jaxserve.config.fields import EngineConfig
 from jaxserve.errors import ConfigError
 from jaxserve.executor.lowering import Lowering
 from jaxserve.executor.memory import count_bytes
@@ -92,7 +94,8 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def compiled(checkpoint: str, tp: int, variants: str = "greedy", **settings: Any) -> Result:
     seen: list[CompiledStep] = []
-    config = TargetConfig(model=checkpoint, target=f"h100:{tp}", tp=tp, max_num_seqs=8, variants=variants, **settings)
+    settings = {"max_num_seqs": 8} | settings
+    config = TargetConfig(model=checkpoint, target=f"h100:{tp}", tp=tp, variants=variants, **settings)
     result = compile_for(config, seen.append)
     assert tuple(seen) == result.steps
     return result
@@ -189,6 +192,49 @@ def test_a_cache_in_8_bits_is_one_command_buffer_and_is_not_copied(checkpoint: s
             assert half.launches.command_buffers == 1
     vectors, dim = 2 * LAYERS * 8 // tp, 64
     assert result.ledger.token == vectors * (dim + 2)
+
+
+@needs_plugin
+@pytest.mark.parametrize(("model", "tp", "rows", "more"), [("llama-3-70b", 8, "64", 6), (None, 1, "4", 9)])
+def test_a_step_in_fp8_multiplies_bytes_and_exchanges_no_more(
+    checkpoint: str, model: str | None, tp: int, rows: str, more: int
+) -> None:
+    """Each projection is one FP8 product of cuBLASLt over the weights as they lie; what is exchanged is as in bfloat16.
+
+    A layer has `more` kernels: of 70B those that scale queries, keys and values and both sums over devices, two that round
+    attention's result, and the residual sum; all else is done in kernels that there are.
+    """
+    settings: dict[str, Any] = {"layers": LAYERS, "rows": rows, "tokens": "none", "max_num_seqs": int(rows)}
+    result, plain = (compiled(model or checkpoint, tp, quantization=name, **settings) for name in ("fp8", "none"))
+    (step,), (same,) = result.steps, plain.steps
+    assert step.forward.facts.collectives == same.forward.facts.collectives
+    assert step.facts.activation_all_reduces == (2 * LAYERS + 1 if tp > 1 else 0)
+    assert step.facts.weight_copies == step.facts.weights_read_again == step.facts.cache_copies == ()
+    assert step.forward.facts.products["__cublas$lt$matmul$f8"] == 4 * LAYERS
+    assert sum(step.forward.facts.products.values()) == 4 * LAYERS + 1, "and the head's"
+    assert step.launches is not None
+    assert same.launches is not None
+    assert step.launches.whole
+    assert step.launches.kernels <= same.launches.kernels + more * LAYERS
+    assert result.ledger.weights < plain.ledger.weights
+    if tp > 1:  # one CPU device holds no FP8
+        held = count_bytes(decoder(model or checkpoint, LAYERS), make_mesh(tp), result.config.engine(), "bfloat16", "bfloat16")
+        assert result.ledger.weights == held.weights
+
+
+def test_a_step_of_70b_in_fp8_reads_little_more_than_a_byte_a_weight() -> None:
+    """Of eight devices: values and scales, and in 16 bits the norms and the head; rows of the table are looked up."""
+    known, config = decoder("llama-3-70b", None), EngineConfig.from_settings({"quantization": "fp8"})
+    held = count_bytes(known, make_mesh(8), config, "bfloat16", "bfloat16").weights
+    table = 2 * known.vocab_size * known.hidden_size // 8
+    assert held - table <= 1.02 * 70e9 / 8
+
+
+@needs_plugin
+def test_fp8_is_refused_for_gpus_that_do_not_multiply_it(checkpoint: str) -> None:
+    config = TargetConfig(model=checkpoint, target="a100:1", max_num_seqs=8, quantization="fp8")
+    with pytest.raises(ConfigError, match=r"'fp8' needs GPUs of compute capability 8\.9 or later, not gpu of .* 8\.0$"):
+        compile_for(config, print)
 
 
 @needs_plugin

@@ -52,7 +52,7 @@ def test_formulas_are_shown_on_request(capsys: pytest.CaptureFixture[str]) -> No
     for line in (
         "2 x 80 x 8 x 128 x 2 = 320 KiB",
         "79.65 - 8.47 - 1.5 - 2.0 - 1.5 = 66.18 GiB",
-        "8.83 GB / 3,350 GB/s = 2.63 ms",
+        "8.83 GB / 3,350 GB/s = 2.64 ms",
         "1,979 T / 3.35 T = 591 FLOP/B",
         "50 / (16.13 x 0.7) -> 5",
     ):

@@ -26,6 +26,22 @@ from tests.support.stored_formats import FORMATS, GPTQ_METHOD, GROUP, LLAMA, awq
 pytestmark = pytest.mark.skipif(native.missing() is not None, reason=f"NOT CHECKED: native kernels: {native.missing()}")
 
 
+@pytest.mark.parametrize("name", ["int8", "packed int8"])
+def test_int8_is_held_on_several_devices_too(tmp_path, name):
+    """The same numbers as dequantized, and bytes as the shapes say; in float16, which int8 is not for, they are dequantized."""
+    method, quantized, scheme = FORMATS[name]
+    directory, sums = write(tmp_path / name, method, quantized), BlockSums()
+    held = loaded(directory, devices=2, sums=sums)
+    assert found_by_guard(held.params, sums) is None
+    matrices = [leaf for leaf in jax.tree.leaves(held.params, is_leaf=is_matrix) if is_matrix(leaf)]
+    assert [matrix.scheme for matrix in matrices] == [scheme] * 4 * 2
+    assert {matrix.layout.name for matrix in matrices} == {"plain"}
+    whole = load_params(directory, decoder_config(LLAMA), make_mesh(2), "float32")
+    jax.tree.map(np.testing.assert_array_equal, plain(held.params), whole)
+    assert device_bytes(held.params) == device_bytes(held.shapes) < 0.5 * device_bytes(whole)
+    assert schemes(loaded(directory, "float16", devices=2).params) == set()
+
+
 @pytest.mark.parametrize("name", list(FORMATS))
 def test_each_format_is_held_and_stands_for_the_same_numbers(tmp_path, name):
     method, quantized, scheme = FORMATS[name]
@@ -54,11 +70,11 @@ def test_memory_is_the_checkpoints(name, most):
     assert described == jax.tree.structure(held.params)
 
 
-@pytest.mark.parametrize("name", ["llama-w4a16", "qwen2-int8"])
-def test_logits_are_transformers_own(name):
+@pytest.mark.parametrize(("name", "devices"), [("llama-w4a16", 1), ("qwen2-int8", 1), ("qwen2-int8", 2)])
+def test_logits_are_transformers_own(name, devices):
     golden, config = read_golden(name), decoder_config(read_hf_config(DATA / name))
     tokens = jnp.asarray(golden.prompts[golden.full_prompt], jnp.int32)
-    decoder = bind(config, loaded(DATA / name).params)
+    decoder = bind(config, loaded(DATA / name, devices=devices).params)
     logits = decoder.logits(decoder.hidden(tokens, jnp.arange(len(tokens)), dense_attend))[:, : config.vocab_size]
     np.testing.assert_allclose(logits, golden.full, rtol=0, atol=1e-3)
 
