@@ -10,7 +10,8 @@ from jaxserve.aot.hlo import Instruction, Module, When
 
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute", "ragged-all-to-all")
 _MOVES = ("copy", "copy-start", "transpose", "convert", "concatenate", "all-gather", "all-gather-start")
-_UPDATES = frozenset({"scatter", "dynamic-update-slice"})  # XLA does these in place where it can, else there is a copy beside
+# XLA does these in place where it can, else there is a copy beside. A kernel is fused with a slice that it reads.
+_UPDATES = frozenset({"scatter", "dynamic-update-slice", "custom-call"})
 _PRODUCTS = frozenset({"dot", "convolution"})
 _WEIGHTS, _NORMS = "params[", "params['norms']"
 _VIEWS = ("bitcast", "get-tuple-element", "opt-barrier")

@@ -35,6 +35,7 @@ from pallas_kernels.kv_write import kv_write
 from pallas_kernels.ragged_paged_attention import AttentionOptions, ragged_paged_attention
 from pallas_kernels.registry import Target
 from pallas_kernels.rotate_and_write import Rotation, rotate_and_write
+from pallas_kernels.rotate_write_attend import rotate_write_attend
 from sharding import KV_PAGES_AXES, partition_spec, shards_of
 
 PACKED_WIDTH = 2 + LOGPROBS_WIDTH
@@ -191,7 +192,12 @@ class PagedAttend:
             kv_slots: jax.Array,
             *rows: jax.Array,
         ) -> tuple[jax.Array, jax.Array]:
-            kernel = kernel_of(self._kernels.kv_write, layer)
+            kernel, attention_kernel = (kernel_of(each, layer) for each in (self._kernels.kv_write, self._kernels.attention))
+            if rope is not None and kernel is None and attention_kernel is None:
+                attended, kv_pages = rotate_write_attend(
+                    kv_pages, q, k, v, rope, kv_slots, *rows, layer=place, options=options, sinks=sinks, target=self._target
+                )
+                return kv_pages, attended
             if rope is None:
                 kv_pages = kv_write(kv_pages, k, v, kv_slots, layer=place, implementation=kernel, target=self._target)
             else:
@@ -205,7 +211,7 @@ class PagedAttend:
                 layer=place,
                 options=options,
                 sinks=sinks,
-                implementation=kernel_of(self._kernels.attention, layer),
+                implementation=attention_kernel,
                 target=self._target,
             )
             return kv_pages, attended

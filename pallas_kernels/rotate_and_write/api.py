@@ -45,6 +45,15 @@ def rotate_and_write(
         ValueError: a shape, the layer or the implementation's name is wrong, or that implementation cannot do this.
         TypeError: a dtype is not supported.
     """
+    check_arguments(kv_pages, q, k, v, rotation, slots, layer)
+    run = choose("rotate_and_write", IMPLEMENTATIONS, implementation, target, RotateProblem.of(kv_pages, q, rotation))
+    return run(kv_pages, q, k, v, rotation, slots, layer=layer)
+
+
+def check_arguments(
+    kv_pages: jax.Array, q: jax.Array, k: jax.Array, v: jax.Array | None, rotation: Rotation, slots: jax.Array, layer: int
+) -> None:
+    """Check the shapes and dtypes of a call; raises as the operation does."""
     checks.require_pages(kv_pages, None, layer)
     tokens, kv_heads, dim = slots.shape[0] if slots.ndim else None, kv_pages.shape[3], kv_pages.shape[5]
     checks.require_shape("slots", slots, (None,), "[T]")
@@ -63,5 +72,3 @@ def rotate_and_write(
         checks.require_dtype(f"rotation.{name}", array, (jnp.float32,))
     if not 0 < 2 * half <= dim:
         raise ValueError(f"rotation has {2 * half} dimensions, a head has {dim}")
-    run = choose("rotate_and_write", IMPLEMENTATIONS, implementation, target, RotateProblem.of(kv_pages, q, rotation))
-    return run(kv_pages, q, k, v, rotation, slots, layer=layer)
