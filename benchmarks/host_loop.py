@@ -117,7 +117,7 @@ class Loop:
         plan = self.scheduler.schedule()
         assert plan is not None
         marks.append(time.perf_counter())
-        bucket = self.grid.choose(plan.num_tokens, plan.num_rows)
+        bucket = self.grid.choose(plan.num_tokens, plan.num_rows, plan.longest_row)
         batch = make_batch(plan, bucket, max_pages=MAX_LEN // PAGE_SIZE, page_size=PAGE_SIZE, spare_slot=self.rows)
         marks.append(time.perf_counter())
         self.state, packed = self.program(self.params, self.state, batch)

@@ -199,7 +199,7 @@ def measure(executor: LocalExecutor, steps: int, vocabulary: int) -> list[dict[s
         plan = make_plan(shape, executor.capabilities().page_size, vocabulary)
         executor.submit(plan).result()
         times = timed(executor, plan, steps)
-        bucket = executor._programs.steps.bucket(plan.num_tokens, plan.num_rows)
+        bucket = executor._programs.steps.bucket(plan.num_tokens, plan.num_rows, plan.longest_row)
         program = executor._programs.steps.program(bucket, STANDARD.needed(plan.sampling, plan.samples))
         parts = traced(executor, plan, steps, kinds(program.forward.as_text()) | kinds(program.choose.as_text()))
         scale = times["ms"] / sum(parts.values())

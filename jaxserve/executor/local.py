@@ -136,7 +136,7 @@ class LocalExecutor:
             raise ValueError(f"step {plan.step} swaps pages, and the executor has no swap space")
         if (most := int(plan.num_drafts.max(initial=0))) > self._options.max_drafts:
             raise ValueError(f"step {plan.step} has {most} drafts in a row, the executor takes {self._options.max_drafts}")
-        bucket = self._programs.steps.bucket(plan.num_tokens, plan.num_rows)
+        bucket = self._programs.steps.bucket(plan.num_tokens, plan.num_rows, plan.longest_row)
         program = self._programs.steps.program(bucket, self._row_options.needed(plan.sampling, plan.samples))
         self._padding_tokens += bucket.tokens - plan.num_tokens
         with self._guard.watch(f"step {plan.step} of {plan.num_tokens} tokens in {plan.num_rows} rows"):

@@ -36,6 +36,7 @@ from pallas_kernels.kv_write import kv_write
 from pallas_kernels.ragged_paged_attention import AttentionOptions, ragged_paged_attention
 from pallas_kernels.registry import Target
 from pallas_kernels.rotate_and_write import Rotation, rotate_and_write
+from pallas_kernels.rotate_write_attend import rotate_write_attend
 from sharding import partition_spec, shards_of
 
 PACKED_WIDTH = 2 + LOGPROBS_WIDTH
@@ -192,7 +193,12 @@ class PagedAttend:
             *rows: jax.Array,
         ) -> tuple[CacheArrays, jax.Array]:
             pages, scales = cache.pages, cache.scales
-            kernel = kernel_of(self._kernels.kv_write, layer)
+            kernel, attention_kernel = (kernel_of(each, layer) for each in (self._kernels.kv_write, self._kernels.attention))
+            if rope is not None and scales is None and kernel is None and attention_kernel is None:
+                attended, pages = rotate_write_attend(
+                    pages, q, k, v, rope, kv_slots, *rows, layer=place, options=options, sinks=sinks, target=self._target
+                )
+                return cache.written(pages), attended
             if rope is None:
                 written = kv_write(
                     pages, k, v, kv_slots, layer=place, kv_scales=scales, implementation=kernel, target=self._target
@@ -210,7 +216,7 @@ class PagedAttend:
                 options=options,
                 kv_scales=cache.scales,
                 sinks=sinks,
-                implementation=kernel_of(self._kernels.attention, layer),
+                implementation=attention_kernel,
                 target=self._target,
             )
             return cache, attended

@@ -70,13 +70,13 @@ class StepPrograms:
         if self._buckets:
             self._start()
 
-    def bucket(self, tokens: int, rows: int) -> Bucket:
-        """The cheapest compiled bucket that holds a plan. Raises ValueError for a plan beyond the limits."""
-        bucket = self._grid.choose(tokens, rows)
+    def bucket(self, tokens: int, rows: int, longest: int = 1) -> Bucket:
+        """The cheapest compiled bucket that holds a plan (`BucketGrid.choose`). Raises ValueError for one beyond the limits."""
+        bucket = self._grid.choose(tokens, rows, longest)
         if bucket in self._forwards:
             return bucket
         self.misses += 1
-        return self._grid.choose(tokens, rows, among=self._forwards)
+        return self._grid.choose(tokens, rows, longest, among=self._forwards)
 
     def program(self, bucket: Bucket, needs: Collection[Need]) -> StepProgram:
         """The step of a compiled bucket whose rows need this."""

@@ -105,7 +105,7 @@ class CostModel:
             counts: int64[R], tokens that each row computes.
             lengths: int64[R], tokens of each row in the cache after the step.
         """
-        bucket = self._grid.choose(int(counts.sum()), len(counts))
+        bucket = self._grid.choose(int(counts.sum()), len(counts), int(counts.max(initial=0)))
         weights_s, linear_s, network_s = self._of_bucket(bucket)
         reads = sum(layers * int(_visible(counts, lengths, window).sum()) for window, layers in self._windows)
         return StepCost(

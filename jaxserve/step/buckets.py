@@ -16,6 +16,8 @@ FREE_ROWS = 8  # where padding is nearly free: rows of the second smallest decod
 FREE_TOKENS = 128  # and tokens of the smallest step with prompt chunks
 FREE_STEPS = 4  # and sizes in a doubling by which steps are reckoned
 
+FEW_TOKENS = 4  # of a row, up to which a step is one of decodes
+
 GPU_ROWS = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256)  # rows of decode steps on GPUs; doubling from there
 
 
@@ -34,10 +36,13 @@ class BucketGrid:
     Attributes:
         buckets: the shapes.
         free_padding: whether a step costs about what its tokens cost, not what its bucket could hold.
+        decodes_apart: whether decode steps' kernels are for rows of few tokens: a row of more needs a bucket of more tokens than
+            rows.
     """
 
     buckets: tuple[Bucket, ...]
     free_padding: bool = False
+    decodes_apart: bool = False
 
     @classmethod
     def for_platform(cls, platform: str, *, max_rows: int, max_tokens: int, free_padding: bool = False) -> BucketGrid:
@@ -55,7 +60,7 @@ class BucketGrid:
             max_rows: rows of a plan.
             max_tokens: tokens of a plan.
             min_rows: no bucket has fewer.
-            fine: decode steps of GPU_ROWS rows, not of powers of two.
+            fine: decode steps of GPU_ROWS rows, not of powers of two, apart from others.
             free_padding: see BucketGrid.
         """
         max_rows, max_tokens = max(max_rows, min_rows), max(max_tokens, min_rows)
@@ -66,8 +71,10 @@ class BucketGrid:
         decode = {Bucket(count, count) for count in rows}
         mixed_rows = {max_rows} if free_padding else {min(CHUNK_ROWS, max_rows), max_rows}
         tokens = [*_doubling(FREE_TOKENS if free_padding else 2 * CHUNK_ROWS, max_tokens), max_tokens]
-        mixed = {Bucket(count, rows) for count in tokens for rows in mixed_rows if rows <= count}
-        return cls(tuple(sorted(decode | mixed)), free_padding)
+        # Where a row has several tokens there are fewer rows than tokens.
+        least = 1 if fine else 0
+        mixed = {Bucket(count, min(rows, count - least)) for count in tokens for rows in mixed_rows if least < count >= rows}
+        return cls(tuple(sorted(decode | mixed)), free_padding, decodes_apart=fine)
 
     @property
     def step_sizes(self) -> tuple[int, ...]:
@@ -92,10 +99,19 @@ class BucketGrid:
         decode = [bucket for bucket in self.buckets if bucket.tokens == bucket.rows]
         return frozenset({decode[0], decode[-1], self.buckets[-1], *chunks.values()})
 
-    def choose(self, tokens: int, rows: int, among: Container[Bucket] | None = None) -> Bucket:
-        """The cheapest bucket (of those `among`, if given) that holds a plan. Raises ValueError if none does."""
+    def choose(self, tokens: int, rows: int, longest: int = 1, among: Container[Bucket] | None = None) -> Bucket:
+        """The cheapest bucket (of those `among`, if given) that holds a plan. Raises ValueError if none does.
+
+        Args:
+            tokens, rows: of the plan.
+            longest: tokens of the row that has most.
+            among: those to choose of.
+        """
+        apart = self.decodes_apart and longest > FEW_TOKENS
         for bucket in self.buckets:
-            if bucket.tokens >= tokens and bucket.rows >= rows and (among is None or bucket in among):
+            if bucket.tokens < tokens or bucket.rows < rows or (apart and bucket.tokens == bucket.rows):
+                continue
+            if among is None or bucket in among:
                 return bucket
         raise ValueError(f"no bucket holds {tokens} tokens in {rows} rows; the largest is {self.buckets[-1]}")
 

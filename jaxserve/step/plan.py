@@ -120,6 +120,11 @@ class Plan:
         """T."""
         return len(self.tokens)
 
+    @property
+    def longest_row(self) -> int:
+        """Tokens of the row that has most."""
+        return int(np.diff(self.query_start).max(initial=0))
+
 
 @dataclass(frozen=True, slots=True)
 class LogprobRows:

@@ -38,6 +38,15 @@ class Batch:
     def arrays(self) -> tuple[np.ndarray, ...]:
         return self.q, self.kv_pages, self.page_table, self.query_start, self.kv_length
 
+    def slots(self) -> np.ndarray:
+        """Where the cache has each query's own key and value, page * S + offset, int32 [T]; 0 for padding."""
+        slots, size = np.zeros(self.q.shape[0], np.int32), self.kv_pages.shape[4]
+        for row, length in enumerate(self.kv_length):
+            for token in range(self.query_start[row], self.query_start[row + 1]):
+                key = length - self.query_start[row + 1] + token
+                slots[token] = self.page_table[row, key // size] * size + key % size
+        return slots
+
 
 def make_batch(
     rows: Sequence[tuple[int, int]],

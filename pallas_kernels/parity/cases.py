@@ -119,6 +119,27 @@ class RotateCase:
 
 
 @dataclass(frozen=True, slots=True)
+class RotateAttendCase:
+    """A call of rotate_write_attend: one of attention, whose own tokens' keys and values are not in the cache yet.
+
+    Attributes:
+        attention: the rest of the call.
+        rotated_dims: dimensions of a head that are rotated; None for all.
+    """
+
+    attention: AttentionCase
+    rotated_dims: int | None = None
+
+    @property
+    def name(self) -> str:
+        return self.attention.name
+
+    @property
+    def tiny(self) -> bool:
+        return self.attention.tiny
+
+
+@dataclass(frozen=True, slots=True)
 class GroupedCase:
     """A call of grouped_matmul; a dtype of MATMUL_DTYPES, that of rows and weights, completes it.
 
@@ -273,6 +294,60 @@ ROTATE_CASES = (
     RotateCase("some dimensions", (16, 0, 40), heads=Heads(4, 2, 96), rotated_dims=64),
     RotateCase("a few dimensions", (16, 0, 40), rotated_dims=6, tiny=False),
     RotateCase("keys alone", (16, 0, 143, 31, 0), heads=Heads(4, 1, 64), values=False, tiny=False),
+)
+
+_DECODING = Heads(8, 2, 64)
+
+ROTATE_ATTEND_CASES = (
+    # The first key of a page and of a block of keys, the last one, a row without queries, padding.
+    RotateAttendCase(
+        AttentionCase(
+            "decodes",
+            ((1, 1), (1, 16), (1, 17), (0, 0), (1, 64), (1, 65), (1, 200)),
+            tokens=7,
+            padded_rows=7,
+            heads=_DECODING,
+            tiny=True,
+        )
+    ),
+    RotateAttendCase(
+        AttentionCase(
+            "everything",
+            ((1, 20), (1, 3), (1, 65)),
+            tokens=3,
+            heads=Heads(16, 4, 64),
+            options=EVERYTHING,
+            sinks=SINKS + SINKS[::-1] + SINKS * 2,
+            tiny=True,
+        ),
+        rotated_dims=32,
+    ),
+    RotateAttendCase(AttentionCase("odd group", ((1, 9), (1, 70)), tokens=2, heads=Heads(7, 1, 32), page_size=8, tiny=True)),
+    RotateAttendCase(
+        AttentionCase("window 1", ((1, 40), (1, 64)), tokens=2, heads=_DECODING, options=replace(PLAIN, window=1), tiny=True)
+    ),
+    RotateAttendCase(
+        AttentionCase("head dim 256", ((1, 17), (1, 130)), tokens=2, heads=Heads(8, 1, 256), page_size=64, tiny=True)
+    ),
+    # More workers than rows, more blocks of keys than slots.
+    RotateAttendCase(AttentionCase("a row in parts", ((1, 900),), tokens=1, heads=Heads(8, 1, 96), page_size=32, tiny=True)),
+    # Keys of a row's earlier tokens are not in the cache either.
+    RotateAttendCase(
+        AttentionCase(
+            "tokens as rows",
+            ((1, 9), (3, 20), (0, 0), (2, 2), (1, 30)),
+            tokens=7,
+            padded_rows=7,
+            heads=_DECODING,
+            options=replace(PLAIN, window=18),
+            tiny=True,
+        )
+    ),
+    RotateAttendCase(AttentionCase("mixed", heads=_DECODING)),
+    RotateAttendCase(AttentionCase("padding", tokens=64, padded_rows=16)),
+    RotateAttendCase(AttentionCase("one KV head", DECODES, tokens=5, heads=Heads(16, 1, 128))),
+    RotateAttendCase(AttentionCase("some dimensions", DECODES, tokens=5, heads=Heads(24, 8, 128)), rotated_dims=96),
+    RotateAttendCase(AttentionCase("first layer", DECODES, tokens=5, heads=_DECODING, layers=3, layer=0)),
 )
 
 GROUPED_CASES = (

@@ -21,6 +21,8 @@ from pallas_kernels.ragged_paged_attention.problem import AttentionProblem
 from pallas_kernels.registry import Implementation
 from pallas_kernels.rotate_and_write import implementations as rotate
 from pallas_kernels.rotate_and_write.problem import RotateProblem
+from pallas_kernels.rotate_write_attend import implementations as rotate_attend
+from pallas_kernels.rotate_write_attend.problem import RotateAttendProblem
 
 BFLOAT16 = jnp.dtype("bfloat16")
 _DTYPES: dict[str, dict[str, Any]] = {
@@ -71,6 +73,20 @@ ROTATE_FEATURES: dict[str, dict[str, Any]] = {
     "96 dimensions of 128": {"rotated_dims": 96},
     "latents": {"kv_heads": 1, "head_dim": 576, "rotated_dims": 64, "values": False},
 }
+ROTATE_ATTEND = RotateAttendProblem(ROTATE, ATTENTION)
+ROTATE_ATTEND_FEATURES: dict[str, dict[str, Any]] = {
+    **{
+        name: {
+            "rotate": replace(ROTATE, **ROTATE_FEATURES.get(name, {})),
+            "attend": replace(ATTENTION, **ATTENTION_FEATURES.get(name, {})),
+        }
+        for name in ("bf16", "f16", "f32", *_DIMS, "96 dimensions of 128", *_PAGES, "window", "soft cap", "sinks", "prompts")
+    },
+    "one KV head of 4 heads": {
+        "rotate": replace(ROTATE, heads=4, kv_heads=1),
+        "attend": replace(ATTENTION, heads=4, kv_heads=1),
+    },
+}
 GROUPED = GroupedProblem(
     rows=512, groups=128, inputs=2048, outputs=1536, dtype=BFLOAT16, result_dtype=jnp.dtype("float32"), expected_rows=512
 )
@@ -108,6 +124,7 @@ def feature_tables() -> str:
             _table("ragged_paged_attention", attention.IMPLEMENTATIONS, ATTENTION, ATTENTION_FEATURES),
             _table("kv_write", write.IMPLEMENTATIONS, WRITE, WRITE_FEATURES),
             _table("rotate_and_write", rotate.IMPLEMENTATIONS, ROTATE, ROTATE_FEATURES),
+            _table("rotate_write_attend", rotate_attend.IMPLEMENTATIONS, ROTATE_ATTEND, ROTATE_ATTEND_FEATURES),
             _table("grouped_matmul", grouped.IMPLEMENTATIONS, GROUPED, GROUPED_FEATURES),
             _table("matmul", matmul.IMPLEMENTATIONS, MATMUL, MATMUL_FEATURES),
         )

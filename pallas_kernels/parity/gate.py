@@ -20,13 +20,23 @@ from pallas_kernels.kv_write import reference as write_reference
 from pallas_kernels.matmul import CodePanels, Layout, Matrix, Panels, Rows, Weight, Words, counted, matmul, pack
 from pallas_kernels.matmul import reference as matmul_reference
 from pallas_kernels.parity.batches import FLOAT8
-from pallas_kernels.parity.cases import QUANTIZED, AttentionCase, GroupedCase, MatmulCase, RotateCase, WriteCase
+from pallas_kernels.parity.cases import (
+    QUANTIZED,
+    AttentionCase,
+    GroupedCase,
+    MatmulCase,
+    RotateAttendCase,
+    RotateCase,
+    WriteCase,
+)
 from pallas_kernels.quantization import SCHEMES, FourBit
 from pallas_kernels.ragged_paged_attention import check_inputs, ragged_paged_attention
 from pallas_kernels.ragged_paged_attention import reference as attention_reference
 from pallas_kernels.registry import KernelError, Target
 from pallas_kernels.rotate_and_write import Rotation, rotate_and_write
 from pallas_kernels.rotate_and_write import reference as rotate_reference
+from pallas_kernels.rotate_write_attend import reference as rotate_attend_reference
+from pallas_kernels.rotate_write_attend import rotate_write_attend
 
 _Start = Callable[..., "Result"]  # a Result but for its verdict and figures
 Verdict = Literal["pass", "FAIL", "ERROR", "unsupported"]
@@ -91,6 +101,11 @@ def check_write(case: WriteCase, dtype: str, implementation: str, target: Target
 def check_rotate(case: RotateCase, dtype: str, implementation: str, target: Target | None = None) -> Result:
     start = partial(Result, "rotate_and_write", implementation, case.name, dtype)
     return _guarded(start, lambda: _rotate(start, case, dtype, implementation, target))
+
+
+def check_rotate_attend(case: RotateAttendCase, dtype: str, implementation: str, target: Target | None = None) -> Result:
+    start = partial(Result, "rotate_write_attend", implementation, case.name, dtype)
+    return _guarded(start, lambda: _rotate_attend(start, case, dtype, implementation, target))
 
 
 def check_grouped(case: GroupedCase, dtype: str, implementation: str, target: Target | None = None) -> Result:
@@ -244,17 +259,64 @@ def _rotate(start: _Start, case: RotateCase, dtype: str, implementation: str, ta
     want_q, want = rotate_reference.rotate_and_write(pages, q, k, v if case.values else None, cos, sin, slots, layer=1)
     if got_q.dtype != q.dtype:
         return start("FAIL", reason=f"the queries are {got_q.dtype.name}, not {q.dtype.name}")
-    page, offset = slots[real] // case.page_size, slots[real] % case.page_size
-    keys = [array[1, page, 0, :, offset].astype(np.float64) for array in (got, want)]
-    rest = np.ones(want.shape, bool)
-    rest[1, page, 0, :, offset] = False
-    rest[:, 0] = False
-    if got[rest].tobytes() != want[rest].tobytes():
-        return start("FAIL", reason="values, and slots that were not named, must be equal, bit by bit")
+    keys = _written_keys(got, want, slots[real], 1)
+    if keys is None:
+        return start("FAIL", reason=_BESIDE_KEYS)
     queries = got_q[real].astype(np.float64), want_q[real]
     rotated = [np.concatenate(each, axis=1) for each in zip(queries, keys, strict=True)]
     coarser = max((dtype, q.dtype.name), key=lambda name: TOLERANCE[name].max_abs)
     return _judge(start, rotated[0], rotated[1], TOLERANCE[coarser])
+
+
+_BESIDE_KEYS = "values, and slots that were not named, must be equal, bit by bit"
+
+
+def _written_keys(got: np.ndarray, want: np.ndarray, slots: np.ndarray, layer: int) -> tuple[np.ndarray, np.ndarray] | None:
+    """The keys [T, K, D] of both caches, float64; None if anything else differs, the null page apart."""
+    page, offset = slots // want.shape[4], slots % want.shape[4]
+    rest = np.ones(want.shape, bool)
+    rest[layer, page, 0, :, offset] = False
+    rest[:, 0] = False
+    if got[rest].tobytes() != want[rest].tobytes():
+        return None
+    mine, theirs = (array[layer, page, 0, :, offset].astype(np.float64) for array in (got, want))
+    return mine, theirs
+
+
+def _rotate_attend(start: _Start, case: RotateAttendCase, dtype: str, implementation: str, target: Target | None) -> Result:
+    batch, sinks, heads = case.attention.batch(dtype), case.attention.sink_array(), case.attention.heads
+    layer, options = case.attention.layer, case.attention.options
+    slots, real, rng = batch.slots(), int(batch.query_start[-1]), np.random.default_rng(1)
+    size, pages, tokens = batch.kv_pages.shape[4], batch.kv_pages.copy(), len(slots)
+    pages[:, slots[:real] // size, :, :, slots[:real] % size] = np.nan
+    angles = rng.uniform(-np.pi, np.pi, (tokens, (case.rotated_dims or heads.dim) // 2))
+    cos, sin = (turn(angles).astype(np.float32) for turn in (np.cos, np.sin))
+    packed = np.concatenate([batch.q, rng.uniform(-1.4, 1.4, (tokens, 2 * heads.kv, heads.dim))], axis=1).astype(batch.q.dtype)
+    packed[real:] = np.nan
+    rows = (slots, batch.page_table, batch.query_start, batch.kv_length)
+    attend = partial(rotate_write_attend, layer=layer, options=options, implementation=implementation, target=target)
+
+    def run(kv_pages: jax.Array, packed: jax.Array, *rows: jax.Array) -> tuple[jax.Array, jax.Array]:
+        q, k, v = jnp.split(packed, (heads.query, heads.query + heads.kv), axis=1)
+        turned, given = Rotation(jnp.asarray(cos), jnp.asarray(sin)), None if sinks is None else jnp.asarray(sinks)
+        return attend(kv_pages, q, k, v, turned, *rows, sinks=given)
+
+    with jax.default_matmul_precision("highest"):
+        got = jax.jit(run, donate_argnums=0)(jnp.array(pages), packed, *rows)
+    attended, written = (np.asarray(array) for array in got)
+    q, k, v = np.split(packed, (heads.query, heads.query + heads.kv), axis=1)
+    reference = partial(rotate_attend_reference.rotate_write_attend, layer=layer, options=options, sinks=sinks)
+    want, want_pages = reference(pages, q, k, v, cos, sin, *rows)
+    if attended.dtype != batch.q.dtype:
+        return start("FAIL", reason=f"the output is {attended.dtype.name}, not {batch.q.dtype.name}")
+    if (attended[real:] != 0).any():
+        return start("FAIL", reason="padding tokens are not 0")
+    keys = _written_keys(written, want_pages, slots[:real], layer)
+    if keys is None:
+        return start("FAIL", reason=_BESIDE_KEYS)
+    both = zip((attended[:real].astype(np.float64), want[:real]), keys, strict=True)
+    mine, theirs = (np.concatenate(each, axis=1) for each in both)
+    return _judge(start, mine, theirs, TOLERANCE[dtype])
 
 
 def packed_weights(case: GroupedCase, plain: np.ndarray) -> Weight:

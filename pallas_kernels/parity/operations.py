@@ -15,13 +15,23 @@ from pallas_kernels.parity.cases import (
     GROUPED_CASES,
     MATMUL_CASES,
     MATMUL_DTYPES,
+    ROTATE_ATTEND_CASES,
     ROTATE_CASES,
     WRITE_CASES,
 )
-from pallas_kernels.parity.gate import Result, check_attention, check_grouped, check_matmul, check_rotate, check_write
+from pallas_kernels.parity.gate import (
+    Result,
+    check_attention,
+    check_grouped,
+    check_matmul,
+    check_rotate,
+    check_rotate_attend,
+    check_write,
+)
 from pallas_kernels.ragged_paged_attention import implementations as attention
 from pallas_kernels.registry import Implementation, Target
 from pallas_kernels.rotate_and_write import implementations as rotate
+from pallas_kernels.rotate_write_attend import implementations as rotate_attend
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +51,7 @@ OPERATIONS = (
     Operation("matmul", matmul.IMPLEMENTATIONS, MATMUL_CASES, check_matmul, MATMUL_DTYPES),
     Operation("ragged_paged_attention", attention.IMPLEMENTATIONS, ATTENTION_CASES, check_attention),
     Operation("rotate_and_write", rotate.IMPLEMENTATIONS, ROTATE_CASES, check_rotate, MATMUL_DTYPES),
+    Operation("rotate_write_attend", rotate_attend.IMPLEMENTATIONS, ROTATE_ATTEND_CASES, check_rotate_attend, MATMUL_DTYPES),
 )
 
 

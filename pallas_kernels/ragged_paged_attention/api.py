@@ -59,13 +59,31 @@ def ragged_paged_attention(
             this. Values inside arrays are not looked at: `check_inputs` does that on concrete arrays.
         TypeError: a dtype is not supported.
     """
+    check_arguments(
+        q, kv_pages, page_table, query_start, kv_length, layer=layer, options=options, kv_scales=kv_scales, sinks=sinks
+    )
+    problem = AttentionProblem.of(q, kv_pages, page_table, options=options, kv_scales=kv_scales, sinks=sinks)
+    attend = choose("ragged_paged_attention", IMPLEMENTATIONS, implementation, target, problem)
+    return attend(q, kv_pages, page_table, query_start, kv_length, layer=layer, options=options, kv_scales=kv_scales, sinks=sinks)
+
+
+def check_arguments(
+    q: jax.Array,
+    kv_pages: jax.Array,
+    page_table: jax.Array,
+    query_start: jax.Array,
+    kv_length: jax.Array,
+    *,
+    layer: int,
+    options: AttentionOptions,
+    kv_scales: jax.Array | None,
+    sinks: jax.Array | None,
+) -> None:
+    """Check the shapes and dtypes of a call; raises as the operation does."""
     checks.require_pages(kv_pages, kv_scales, layer)
     _check_queries(q, kv_pages, sinks)
     _check_rows(page_table, query_start, kv_length)
     _check_values(kv_pages, options.value_dim)
-    problem = AttentionProblem.of(q, kv_pages, page_table, options=options, kv_scales=kv_scales, sinks=sinks)
-    attend = choose("ragged_paged_attention", IMPLEMENTATIONS, implementation, target, problem)
-    return attend(q, kv_pages, page_table, query_start, kv_length, layer=layer, options=options, kv_scales=kv_scales, sinks=sinks)
 
 
 def _check_values(kv_pages: jax.Array, value_dim: int | None) -> None:

@@ -21,6 +21,7 @@ from pallas_kernels.ragged_paged_attention.mosaic_gpu_decode import DecodeShape,
 from pallas_kernels.ragged_paged_attention.mosaic_gpu_merge import MergeShape, merge
 from pallas_kernels.ragged_paged_attention.mosaic_gpu_prefill import Items, PrefillShape, paged_prefill
 from pallas_kernels.ragged_paged_attention.mosaic_gpu_softmax import LOG2_E, WGMMA_ROWS
+from pallas_kernels.ragged_paged_attention.mosaic_gpu_step_keys import StepKeys, StepShape
 from pallas_kernels.ragged_paged_attention.mosaic_gpu_tiles import HOPPER, INTERPRETED, decode_slots, merge_depth, prefill_slots
 from pallas_kernels.ragged_paged_attention.mosaic_gpu_work import QueryTiles, plan
 from pallas_kernels.ragged_paged_attention.options import AttentionOptions
@@ -29,7 +30,7 @@ from pallas_kernels.ragged_paged_attention.query_tiles import Rows, cut, token_r
 TMA_ALIGNMENT = 128  # bytes of shared memory
 
 
-class _KernelCall(NamedTuple):
+class KernelCall(NamedTuple):
     """What both kernels are given: the whole cache, int32 [1] layer, and sinks [H] as base 2 logits or None."""
 
     kv_pages: jax.Array
@@ -61,21 +62,19 @@ def ragged_paged_attention(
     rows = Rows(page_table, query_start, kv_length)
     # The layer is an argument, so that all layers of a model share one trace and one kernel.
     logits = None if sinks is None else sinks.astype(jnp.float32) * LOG2_E
-    call = _KernelCall(kv_pages, kv_scales, rows, jnp.full(1, layer, jnp.int32), logits)
+    call = KernelCall(kv_pages, kv_scales, rows, jnp.full(1, layer, jnp.int32), logits)
     attended: jax.Array = _attend(q, call, options=options, interpret=interpret)
     return attended
 
 
 @partial(jax.jit, static_argnames=("options", "interpret"))
-def _attend(q: jax.Array, call: _KernelCall, *, options: AttentionOptions, interpret: bool) -> jax.Array:
+def _attend(q: jax.Array, call: KernelCall, *, options: AttentionOptions, interpret: bool) -> jax.Array:
     rows, tokens = call.rows, q.shape[0]
     group = call.grouped(q).shape[2]
+    if tokens <= rows.kv_length.shape[0]:
+        return _decode(call, q, _whole_rows(call.grouped(q)), tokens_as_tiles(rows, tokens), 1, options, interpret)
     token = jnp.arange(tokens, dtype=jnp.int32)
     row, real = token_rows(rows, token)
-    if tokens <= rows.kv_length.shape[0]:
-        position = token + rows.kv_length[row] - rows.query_start[row + 1]
-        each = QueryTiles(row, jnp.where(real, position, 0), real.astype(jnp.int32), jnp.where(real, token, ~token))
-        return _decode(call, q, _whole_rows(call.grouped(q)), each, 1, options, interpret)
     padded = 1 << (group - 1).bit_length()
     few = WGMMA_ROWS // padded
     # Cut into tiles, long rows make half as many blocks of the prefill kernel, with all their keys each. If these are fewer
@@ -93,17 +92,33 @@ def _attend(q: jax.Array, call: _KernelCall, *, options: AttentionOptions, inter
     return jnp.where(real[:, None, None], attended, jnp.zeros((), q.dtype))
 
 
+def tokens_as_tiles(rows: Rows, tokens: int) -> QueryTiles:
+    """Return a tile for each of `tokens`, in order."""
+    token = jnp.arange(tokens, dtype=jnp.int32)
+    row, real = token_rows(rows, token)
+    position = token + rows.kv_length[row] - rows.query_start[row + 1]
+    return QueryTiles(row, jnp.where(real, position, 0), real.astype(jnp.int32), jnp.where(real, token, ~token))
+
+
+def sharing_heads(kv_heads: int, group: int, row_bytes: int) -> int:
+    """Return how many KV heads share a tile of 8 rows, which is then whole; else 1, and a tile is padded to whole 8 rows.
+
+    Each uses its own rows of the tile. Rows leave a tile by TMA, from whole 128 bytes on.
+    """
+    rows = mosaic.ROW_TILE
+    whole = rows % group == 0 and kv_heads * group % rows == 0 and group * row_bytes % TMA_ALIGNMENT == 0
+    return rows // group if whole else 1
+
+
 def _whole_rows(grouped: jax.Array) -> jax.Array:
     """Divide the heads of [T, K, G, D] into tiles [T, K / shared, rows, D], of whole groups of 8 rows.
 
-    Where so many KV heads have 8 query heads together, they share a tile, for which nothing needs to be written again: each
-    uses its own rows. Else each has one that is padded. Rows leave a tile by TMA, from whole 128 bytes on.
+    Where KV heads share a tile nothing needs to be written again.
     """
     tokens, kv_heads, group, dim = grouped.shape
-    rows, row_bytes = mosaic.ROW_TILE, dim * grouped.dtype.itemsize
-    if rows % group == 0 and kv_heads * group % rows == 0 and group * row_bytes % TMA_ALIGNMENT == 0:
-        return grouped.reshape(tokens, -1, rows, dim)
-    return jnp.pad(grouped, ((0, 0), (0, 0), (0, -group % rows), (0, 0)))
+    shared = sharing_heads(kv_heads, group, dim * grouped.dtype.itemsize)
+    tiles = grouped.reshape(tokens, -1, shared * group, dim)
+    return jnp.pad(tiles, ((0, 0), (0, 0), (0, -shared * group % mosaic.ROW_TILE), (0, 0)))
 
 
 def _pack(grouped: jax.Array, first: jax.Array, queries: int, padded: int) -> jax.Array:
@@ -115,7 +130,7 @@ def _pack(grouped: jax.Array, first: jax.Array, queries: int, padded: int) -> ja
 
 
 def _decode(
-    call: _KernelCall,
+    call: KernelCall,
     q: jax.Array,
     packed: jax.Array,
     tiles: QueryTiles,
@@ -124,16 +139,34 @@ def _decode(
     interpret: bool,
 ) -> jax.Array:
     """Attend from tiles of at most `queries` queries of q [T, H, D], packed; anything for tokens of no tile."""
-    kv_heads, dim = call.kv_pages.shape[3], packed.shape[3]
-    heads = q.shape[1] // kv_heads
-    sizes = INTERPRETED if interpret else HOPPER
+    kv_heads = call.kv_pages.shape[3]
+    cut = TileShape(q.shape[1] // kv_heads, packed.shape[2] // queries, queries, kv_heads // packed.shape[1])
+    shape = decode_shape(call, cut, options, interpret)
+    attended, _ = decode(call, packed, None, tiles, shape, cut.heads, q.shape[0], interpret)
+    return attended.reshape(q.shape)
+
+
+class TileShape(NamedTuple):
+    """G, and `group`, `queries` and `shared` of a DecodeShape."""
+
+    heads: int
+    group: int
+    queries: int
+    shared: int
+
+
+def decode_shape(
+    call: KernelCall, tile: TileShape, options: AttentionOptions, interpret: bool, step: StepShape | None = None
+) -> DecodeShape:
+    """Return the decode kernel's sizes on a Hopper GPU, or interpreted."""
+    dim, sizes = call.kv_pages.shape[5], INTERPRETED if interpret else HOPPER
     slots = decode_slots(dim, call.kv_pages.dtype.itemsize, sizes)
-    shape = DecodeShape(
+    return DecodeShape(
         page_size=call.kv_pages.shape[4],
-        kv_heads=kv_heads,
-        group=packed.shape[2] // queries,
-        queries=queries,
-        shared=kv_heads // packed.shape[1],
+        kv_heads=call.kv_pages.shape[3],
+        group=tile.group,
+        queries=tile.queries,
+        shared=tile.shared,
         dim=dim,
         blocks=sizes.multiprocessors,
         workers=slots.workers,
@@ -141,29 +174,41 @@ def _decode(
         key_slots=slots.keys,
         value_slots=slots.values,
         options=options,
+        step=step,
     )
+
+
+def decode(
+    call: KernelCall,
+    packed: jax.Array | None,
+    keys: StepKeys | None,
+    tiles: QueryTiles,
+    shape: DecodeShape,
+    heads: int,
+    tokens: int,
+    interpret: bool,
+) -> tuple[jax.Array, jax.Array]:
+    """Attend from tiles, given packed or with the step's keys, and merge what they leave.
+
+    Returns [T, K, G, D], anything for tokens of no tile, and the cache.
+    """
     interpreter = mosaic.interpreter() if interpret else False
-    work = plan(tiles, window=options.window, kv_heads=kv_heads, workers=shape.all_workers)
-    partials = paged_decode(
-        packed,
-        call.kv_pages,
-        call.kv_scales,
-        call.rows.page_table,
-        tiles,
-        work,
-        call.layer,
-        shape=shape,
-        interpret=interpreter,
+    work = plan(tiles, window=shape.options.window, kv_heads=shape.kv_heads, workers=shape.all_workers)
+    table = call.rows.page_table
+    partials, kv_pages = paged_decode(
+        packed, call.kv_pages, call.kv_scales, table, tiles, work, call.layer, keys, shape=shape, interpret=interpreter
     )
-    sinks = None if call.sinks is None else call.sinks.reshape(kv_heads, heads)
-    depth = merge_depth(packed.shape[0] * kv_heads * partials.values.shape[0], dim, sizes)
+    sinks = None if call.sinks is None else call.sinks.reshape(shape.kv_heads, heads)
+    sizes = INTERPRETED if interpret else HOPPER
+    depth = merge_depth(tiles.row.shape[0] * shape.kv_heads * partials.values.shape[0], shape.dim, sizes)
     merging = MergeShape(shape, heads, depth)
-    merged = merge(partials, tiles, work, sinks, shape=merging, tokens=q.shape[0], dtype=q.dtype, interpret=interpreter)
-    return merged.reshape(q.shape)
+    dtype = call.kv_pages.dtype if packed is None else packed.dtype
+    merged = merge(partials, tiles, work, sinks, shape=merging, tokens=tokens, dtype=dtype, interpret=interpreter)
+    return merged, kv_pages
 
 
 def _prefill(
-    call: _KernelCall,
+    call: KernelCall,
     q: jax.Array,
     token: jax.Array,
     row: jax.Array,

@@ -13,6 +13,7 @@ A piece leaves the sum of weighted values, the largest score and the sum of weig
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -27,8 +28,10 @@ from pallas_kernels import mosaic
 from pallas_kernels.ragged_paged_attention import mosaic_gpu_float8 as float8
 from pallas_kernels.ragged_paged_attention import mosaic_gpu_products as products
 from pallas_kernels.ragged_paged_attention import mosaic_gpu_softmax as softmax
+from pallas_kernels.ragged_paged_attention import mosaic_gpu_step_keys as step_keys
 from pallas_kernels.ragged_paged_attention import mosaic_gpu_work as line
 from pallas_kernels.ragged_paged_attention.mosaic_gpu_softmax import BLOCK_KEYS, WGMMA_ROWS, Sums
+from pallas_kernels.ragged_paged_attention.mosaic_gpu_step_keys import StepKeys, StepShape
 from pallas_kernels.ragged_paged_attention.mosaic_gpu_work import Keys, Piece, QueryTiles, Work, Workers
 from pallas_kernels.ragged_paged_attention.options import AttentionOptions
 
@@ -52,6 +55,7 @@ class DecodeShape:
         least_blocks: of keys, see `Workers`.
         key_slots: blocks of keys of a worker in shared memory.
         value_slots: likewise of values.
+        step: of the step's own keys, where they are not in the cache yet; a tile is then a token. None where they are.
     """
 
     page_size: int
@@ -66,6 +70,7 @@ class DecodeShape:
     key_slots: int
     value_slots: int
     options: AttentionOptions
+    step: StepShape | None = None
 
     @property
     def rows(self) -> int:
@@ -89,34 +94,40 @@ class Partials(NamedTuple):
 
 
 def paged_decode(
-    q: jax.Array,
+    q: jax.Array | None,
     kv_pages: jax.Array,
     kv_scales: jax.Array | None,
     page_table: jax.Array,
     tiles: QueryTiles,
     work: Work,
     layer: jax.Array,
+    keys: StepKeys | None,
     *,
     shape: DecodeShape,
     interpret: Any,
-) -> Partials:
+) -> tuple[Partials, jax.Array]:
     """Attend from the queries of each tile to the keys of its row, up to and including themselves.
 
     Args:
         q: [I, K / shared, rows, D] bf16 or f16; row r of a tile is head r % group of query r // group. Rows without one may
-            hold anything.
+            hold anything. None with `keys`.
         kv_pages: [L, P, 2, K, S, D] in q's dtype, or float8.
         kv_scales: [L, P, 2, K, S] f16 or f32 for float8, else None.
         page_table: int32 [R, M].
         tiles: what the rows of q are.
         work: `plan` of the tiles for `shape.all_workers`.
         layer: int32 [1]; an array, so that all layers of a model share one kernel.
+        keys: the step's own, with `shape.step`: token i is tile i. They are written to the cache.
         shape: the static arguments.
         interpret: `mosaic.interpreter()` to run on CPUs, False to compile.
+
+    Returns:
+        What the pieces left, and the cache.
     """
-    pages = kv_pages.reshape(-1, shape.page_size, shape.dim)  # TMA addresses 5 dimensions, tiles included
+    stored = kv_pages.reshape(-1, shape.page_size, shape.dim)  # TMA addresses 5 dimensions, tiles included
+    pages: Any = stored if keys is None else jax.new_ref(stored)
     scales = None if kv_scales is None else kv_scales.reshape(-1, shape.page_size)
-    groups, slots = shape.rows // mosaic.ROW_TILE, line.slots(q.shape[0], shape.kv_heads, shape.all_workers)
+    groups, slots = shape.rows // mosaic.ROW_TILE, line.slots(tiles.row.shape[0], shape.kv_heads, shape.all_workers)
     run = plgpu.kernel(
         partial(_kernel, shape=shape, num_pages=kv_pages.shape[1], interpreted=bool(interpret)),
         out_type=(
@@ -127,13 +138,16 @@ def paged_decode(
         grid_names=("block",),
         num_threads=shape.workers + 1,
         thread_name="group",
-        scratch_types=_scratch(shape, q.dtype, kv_pages.dtype, None if scales is None else scales.dtype),
+        scratch_types=_scratch(
+            shape, kv_pages.dtype if q is None else q.dtype, kv_pages.dtype, None if scales is None else scales.dtype
+        ),
         # Shared memory is ordered by commit_smem and mbarriers alone: see _attend.
         compiler_params=plgpu.CompilerParams(approx_math=True, unsafe_no_auto_barriers=True, reduction_scratch_bytes=0),
         kernel_name="paged_decode",
         interpret=interpret,
     )
-    return Partials(*run(q, pages, scales, page_table, *tiles[:3], *work, layer))
+    partials = Partials(*run(q, pages, scales, page_table, *tiles[:3], *work, layer, keys))
+    return partials, kv_pages if keys is None else jax.freeze(pages).reshape(kv_pages.shape)
 
 
 def _scratch(shape: DecodeShape, dtype: Any, kv_dtype: Any, scales_dtype: Any) -> list[Any]:
@@ -142,23 +156,27 @@ def _scratch(shape: DecodeShape, dtype: Any, kv_dtype: Any, scales_dtype: Any) -
     columns = softmax.leaving_columns(dim)
     leaving_swizzle = mosaic.swizzle_bytes(math.gcd(columns, dim), jnp.float32)
     key_slots, value_slots = workers * shape.key_slots, workers * shape.value_slots
+    step = shape.step  # queries are rotated by whole tiles of shared memory
+    swizzle = None if step is None else mosaic.swizzle_bytes(math.gcd(step.half, dim), dtype)
     if scales_dtype is None:
         scales, wide, loads_of_keys = None, None, pages
-        keys, values = (mosaic.tiled((slots, BLOCK_KEYS, dim), kv_dtype) for slots in (key_slots, value_slots))
+        keys = mosaic.tiled((key_slots, BLOCK_KEYS, dim), kv_dtype, swizzle)
+        values = mosaic.tiled((value_slots, BLOCK_KEYS, dim), kv_dtype)
     else:
         loads_of_keys = 3 * pages
         scales = plgpu.SMEM((key_slots, 2, BLOCK_KEYS), scales_dtype)
         keys, values = (float8.numbers(slots, dim, kv_dtype) for slots in (key_slots, value_slots))
         wide = [mosaic.tiled((workers, BLOCK_KEYS, dim), each) for each in (dtype, float8.VALUE_DTYPE)]
     return [
-        mosaic.tiled((workers, WGMMA_ROWS, dim), dtype),
+        mosaic.tiled((workers, WGMMA_ROWS, dim), dtype, swizzle),
         mosaic.tiled((workers, WGMMA_ROWS, columns), jnp.float32, leaving_swizzle),
         plgpu.SMEM((workers, 2, WGMMA_ROWS), jnp.float32),
         keys,
         values,
         scales,
         wide,
-        plgpu.Barrier(num_barriers=workers),
+        None if step is None else step_keys.written_rows(workers, dim, dtype),
+        plgpu.Barrier(num_barriers=workers) if step is None else None,
         plgpu.Barrier(num_arrivals=loads_of_keys, num_barriers=key_slots),
         plgpu.Barrier(num_arrivals=pages, num_barriers=value_slots),
         plgpu.Barrier(num_barriers=key_slots),
@@ -169,7 +187,8 @@ def _scratch(shape: DecodeShape, dtype: Any, kv_dtype: Any, scales_dtype: Any) -
 class _Refs(NamedTuple):
     """Memory of the kernel, in the order of its arguments: inputs, outputs, scratch.
 
-    A cache in float8 has `scales`, and tiles that its numbers are widened into; another has neither.
+    A cache in float8 has `scales`, and tiles that its numbers are widened into; another has neither. Keys of the step are `step`,
+    and leave by `written`; without, `q` is the queries.
     """
 
     q: Any
@@ -182,6 +201,7 @@ class _Refs(NamedTuple):
     end: Any
     tile: Any
     layer: Any
+    step: Any
     values_out: Any
     sums_out: Any
     q_tiles: Any
@@ -191,6 +211,7 @@ class _Refs(NamedTuple):
     values: Any
     key_scales: Any
     wide: Any
+    written: Any
     q_loaded: Any
     keys_loaded: Any
     values_loaded: Any
@@ -202,22 +223,25 @@ class _Refs(NamedTuple):
         return Work(self.end, self.tile)
 
     def seen(self, piece: Piece, window: int | None) -> Keys:
-        """What the queries of a piece see."""
-        return line.keys_of(self.position[piece.tile], self.queries[piece.tile], window)
+        """What the queries of a piece see of the cache."""
+        seen = line.keys_of(self.position[piece.tile], self.queries[piece.tile], window)
+        if self.step is None:
+            return seen
+        return seen._replace(end=seen.end - 1 - (piece.tile - self.step.first[piece.tile]))
 
 
 def _kernel(*arguments: Any, shape: DecodeShape, num_pages: int, interpreted: bool) -> None:
     refs = _Refs(*arguments)
     group, first = lax.axis_index("group"), lax.axis_index("block") * shape.workers
     each_piece = partial(line.walk, refs.work, kv_heads=shape.kv_heads, workers=shape.all_workers)
-    crowded = shape.workers > 1
+    crowded, layer_start = shape.workers > 1, refs.layer[0] * num_pages
 
     @pl.when(group < shape.workers)
     def _compute() -> None:
         if crowded:
             plgpu.set_max_registers(COMPUTING_REGISTERS, action="increase")
         number = lax.rem(group, jnp.int32(shape.workers))  # 0 of one, as the compiler sees: no registers for addresses
-        worker = _Worker(refs, shape, number, first + group, interpreted)
+        worker = _Worker(refs, shape, number, first + group, layer_start, interpreted)
         each_piece(first + group, visit=worker.attend)
         plgpu.wait_smem_to_gmem(0)
 
@@ -230,7 +254,7 @@ def _kernel(*arguments: Any, shape: DecodeShape, num_pages: int, interpreted: bo
         def _warp(warp: jax.Array) -> None:
             @pl.when(warp < shape.workers)
             def _loader() -> None:
-                loader = _Loader(refs, shape, warp, refs.layer[0] * (2 * num_pages))
+                loader = _Loader(refs, shape, warp, layer_start)
                 each_piece(first + warp, visit=loader.load)
                 loader.drain(line.share_of(first + warp, shape.kv_heads * refs.end[refs.row.shape[0]], shape.all_workers))
 
@@ -289,7 +313,12 @@ class _Loader(NamedTuple):
                 float8.load_scales(refs.scales, self._page(page, head, half), into, i * size, refs.keys_loaded.at[slot])
 
     def _page(self, page: jax.Array, head: jax.Array, half: int) -> jax.Array:
-        return (self.layer_start + page * 2 + half) * self.shape.kv_heads + head
+        return _place(self.layer_start + page, head, half, self.shape)
+
+
+def _place(page: jax.Array, head: jax.Array, half: int, shape: DecodeShape) -> jax.Array:
+    """Where a page of all layers, one behind the other, has the keys or the values of a KV head."""
+    return (page * 2 + half) * shape.kv_heads + head
 
 
 # Sum of weighted values f32 [64, D], and the sums of their weights.
@@ -324,16 +353,14 @@ class _Worker(NamedTuple):
     shape: DecodeShape
     number: jax.Array  # in its thread block
     worker: jax.Array
+    layer_start: jax.Array
     interpreted: bool
 
     def attend(self, piece: Piece, done: jax.Array) -> None:
         """Attend to the blocks of a piece; `done` blocks came before it in the rings."""
         refs, shape, seen = self.refs, self.shape, self.refs.seen(piece, self.shape.options.window)
         q_tile = refs.q_tiles.at[self.number]
-        loaded = refs.q_loaded.at[self.number]
-        rows = refs.q.at[piece.tile, lax.div(piece.head, jnp.int32(shape.shared))]
-        plgpu.copy_gmem_to_smem(rows, q_tile.at[pl.ds(0, shape.rows)], loaded)
-        plgpu.barrier_wait(loaded)
+        self._load_queries(piece, q_tile)
         position = refs.position[piece.tile]
         attend = self._block if refs.wide is None else self._widened_block
 
@@ -341,7 +368,38 @@ class _Worker(NamedTuple):
             first_key = (seen.block + piece.block + block) * BLOCK_KEYS
             return attend(q_tile, done + block, _Block(first_key, position, seen), state)
 
-        self._leave(piece, *lax.fori_loop(0, piece.blocks, step, (softmax.no_values(shape.dim), softmax.no_sums())))
+        state = lax.fori_loop(0, piece.blocks, step, (softmax.no_values(shape.dim), softmax.no_sums()))
+        if shape.step is None:
+            self._leave(piece, state)
+            return
+        last = piece.block + piece.blocks == seen.blocks
+        written, count = refs.written.at[self.number], position + 1 - jnp.maximum(seen.start, seen.end)
+        count = jnp.where(last, count, 0)
+        state = step_keys.absorb(q_tile, refs.step, piece.tile, piece.head, count, written, shape.step, state)
+        self._leave(piece, state, partial(self._write, piece, last, written))
+
+    def _load_queries(self, piece: Piece, tile: Any) -> None:
+        refs, shape = self.refs, self.shape
+        own = lax.div(piece.head, jnp.int32(shape.shared))  # tile of the token
+        if shape.step is not None:
+            head = own * (shape.shared * shape.step.heads)
+            step_keys.load_queries(tile, refs.step, piece.tile, head, shape.rows, shape.step)
+            return
+        loaded = refs.q_loaded.at[self.number]
+        plgpu.copy_gmem_to_smem(refs.q.at[piece.tile, own], tile.at[pl.ds(0, shape.rows)], loaded)
+        plgpu.barrier_wait(loaded)
+
+    def _write(self, piece: Piece, last: jax.Array, rows: Any) -> None:
+        """Start to write a token's key and value, which were committed, to their page, if this is its segment's last piece."""
+        refs, shape, slot = self.refs, self.shape, self.refs.step.slots[piece.tile]
+        size = jnp.int32(shape.page_size)
+        page, offset = lax.div(slot, size), lax.rem(slot, size)
+
+        @pl.when(last & (page > 0))
+        def _copy() -> None:
+            for half in range(2):
+                into = refs.pages.at[_place(self.layer_start + page, piece.head, half, shape), offset]
+                plgpu.copy_smem_to_gmem(rows.at[half, pl.ds(0, shape.dim)], into)
 
     def _block(self, q_tile: Any, turn: jax.Array, block: _Block, state: _State) -> _State:
         refs, (key_slot, value_slot) = self.refs, self._slots(turn)
@@ -396,20 +454,24 @@ class _Worker(NamedTuple):
     def _mask(self, logits: jax.Array, block: _Block) -> jax.Array:
         shape, window = self.shape, self.shape.options.window
         key = softmax.iota((WGMMA_ROWS, BLOCK_KEYS), 1)
-        position = block.position - block.first_key
-        if shape.queries > 1:
-            row = plgpu.broadcasted_iota(jnp.int32, (WGMMA_ROWS,), 0, layout=plgpu.Layout.WGMMA.reduce(1))
-            position = lax.broadcast_in_dim(position + lax.div(row, jnp.int32(shape.group)), key.shape, [0])
+        if shape.queries == 1:
+            start, end = block.seen_rows
+            visible = key < end if window is None else (key >= start) & (key < end)
+            return jnp.where(visible, logits, softmax.MASKED)
+        row = plgpu.broadcasted_iota(jnp.int32, (WGMMA_ROWS,), 0, layout=plgpu.Layout.WGMMA.reduce(1))
+        position = block.position - block.first_key + lax.div(row, jnp.int32(shape.group))
+        position = lax.broadcast_in_dim(position, key.shape, [0])
         visible = key <= position
         if window is not None:
             visible &= key > position - window
         return jnp.where(visible, logits, softmax.MASKED)
 
-    def _leave(self, piece: Piece, total: jax.Array, sums_of_rows: Sums) -> None:
-        """Store a piece's result, of the groups of 8 rows that have queries."""
+    def _leave(self, piece: Piece, state: _State, write: Callable[[], None] | None = None) -> None:
+        """Store a piece's result, of the groups of 8 rows that have queries; and call `write` where all is committed."""
         refs, shape, size = self.refs, self.shape, mosaic.ROW_TILE
         used = refs.queries[piece.tile] * shape.group
         slot = line.slot_of(piece.tile * shape.kv_heads + piece.head, self.worker)
+        total, sums_of_rows = state
         leaving, sums = refs.leaving.at[self.number], refs.sums.at[self.number]
 
         def groups(store: Any) -> None:
@@ -437,4 +499,6 @@ class _Worker(NamedTuple):
             plgpu.commit_smem()
             if first == 0:
                 groups(store_sums)
+                if write is not None:
+                    write()
             groups(partial(store_values, columns))

@@ -2,6 +2,6 @@
 
 from pallas_kernels.rotate_and_write.api import rotate_and_write
 from pallas_kernels.rotate_and_write.implementations import NAMES
-from pallas_kernels.rotate_and_write.rotation import Rotation, rotate
+from pallas_kernels.rotate_and_write.rotation import Rotation, packed_heads, rotate
 
-__all__ = ["NAMES", "Rotation", "rotate", "rotate_and_write"]
+__all__ = ["NAMES", "Rotation", "packed_heads", "rotate", "rotate_and_write"]

@@ -84,6 +84,28 @@ def rotate_and_write(
         ValueError: a shape, the layer or the implementation's name is wrong, or that implementation cannot do this.
         TypeError: a dtype is not supported.
     """
+    check_arguments(kv_pages, q, k, v, rotation, slots, layer, kv_scales)
+    if kv_scales is not None:  # no kernel does both
+        keys = rotate(k, rotation)
+        written = kv_write(
+            kv_pages, keys, v, slots, layer=layer, kv_scales=kv_scales, implementation=implementation, target=target
+        )
+        return rotate(q, rotation), written
+    run = choose("rotate_and_write", IMPLEMENTATIONS, implementation, target, RotateProblem.of(kv_pages, q, rotation))
+    return run(kv_pages, q, k, v, rotation, slots, layer=layer)
+
+
+def check_arguments(
+    kv_pages: jax.Array,
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array | None,
+    rotation: Rotation,
+    slots: jax.Array,
+    layer: int,
+    kv_scales: jax.Array | None = None,
+) -> None:
+    """Check the shapes and dtypes of a call; raises as the operation does."""
     checks.require_pages(kv_pages, kv_scales, layer)
     tokens, kv_heads, dim = slots.shape[0] if slots.ndim else None, kv_pages.shape[3], kv_pages.shape[5]
     checks.require_shape("slots", slots, (None,), "[T]")
@@ -102,11 +124,3 @@ def rotate_and_write(
         checks.require_dtype(f"rotation.{name}", array, (jnp.float32,))
     if not 0 < 2 * half <= dim:
         raise ValueError(f"rotation has {2 * half} dimensions, a head has {dim}")
-    if kv_scales is not None:  # no kernel does both
-        keys = rotate(k, rotation)
-        written = kv_write(
-            kv_pages, keys, v, slots, layer=layer, kv_scales=kv_scales, implementation=implementation, target=target
-        )
-        return rotate(q, rotation), written
-    run = choose("rotate_and_write", IMPLEMENTATIONS, implementation, target, RotateProblem.of(kv_pages, q, rotation))
-    return run(kv_pages, q, k, v, rotation, slots, layer=layer)

@@ -22,7 +22,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from pallas_kernels import mosaic
 from pallas_kernels.rotate_and_write.mosaic_gpu_support import VECTOR, loaded_heads
 from pallas_kernels.rotate_and_write.problem import RotateProblem
-from pallas_kernels.rotate_and_write.rotation import Rotation
+from pallas_kernels.rotate_and_write.rotation import Rotation, packed_heads
 
 WARPS, LANES = 4, 32  # of a thread block, and of a warp
 
@@ -39,8 +39,7 @@ def rotate_and_write(
     interpret: bool = False,
 ) -> tuple[jax.Array, jax.Array]:
     """See api.py. With `interpret` the kernel is interpreted, on CPUs."""
-    # [T, 1, H + 2K, D] as a device has them where the model cut them: XLA knows slices again by their shape alone.
-    packed = jnp.concatenate([heads[:, None] for heads in (q, k, v)], axis=2)[:, 0]
+    packed = packed_heads(q, k, v)
     # The layer is an argument, so that all layers of a model share one trace and one kernel.
     done: tuple[jax.Array, jax.Array] = _run(
         kv_pages, packed, rotation, slots, jnp.full(1, layer, jnp.int32), interpret=interpret

@@ -24,3 +24,9 @@ def rotate(x: jax.Array, rope: Rotation) -> jax.Array:
     first, second, rest = jnp.split(x.astype(jnp.float32), (half, 2 * half), axis=-1)
     cos, sin = rope.cos[:, None, :], rope.sin[:, None, :]
     return jnp.concatenate([first * cos - second * sin, second * cos + first * sin, rest], axis=-1).astype(x.dtype)
+
+
+def packed_heads(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+    """Put heads side by side, [T, H + 2K, D]: no operation where they are slices of a product, as a model cuts them."""
+    # [T, 1, H + 2K, D] as a device has them: XLA knows slices again by their shape alone.
+    return jnp.concatenate([heads[:, None] for heads in (q, k, v)], axis=2)[:, 0]

@@ -5,6 +5,7 @@ from .grouped_matmul_suite import GroupedMatmulSuite
 from .kv_write_suite import KvWriteSuite
 from .matmul_suite import MatmulSuite
 from .rotate_and_write_suite import RotateAndWriteSuite
+from .rotate_write_attend_suite import RotateWriteAttendSuite
 
 
 class TestAttention(AttentionSuite):
@@ -25,3 +26,9 @@ class TestMatmul(MatmulSuite):
 
 class TestRotateAndWrite(RotateAndWriteSuite):
     implementation = "xla"
+
+
+class TestRotateWriteAttend(RotateWriteAttendSuite):
+    """Composed of two operations, each of which is in what suits a CPU."""
+
+    implementation = "composed"

@@ -92,7 +92,7 @@ def test_a_step_costs_one_copy_each_way(built, monkeypatch, touched, far, overla
 
 def bucket_rows(built: BuiltEngine, plan: Plan) -> int:
     assert isinstance(built.core.executor, LocalExecutor)
-    return built.core.executor._programs.steps.bucket(plan.num_tokens, plan.num_rows).rows
+    return built.core.executor._programs.steps.bucket(plan.num_tokens, plan.num_rows, plan.longest_row).rows
 
 
 def test_the_guard_and_the_watch_see_what_a_step_must_not_do(touched) -> None:

@@ -36,6 +36,13 @@ FileNames
   ROOT %s = bf16[2,100,16]{2,1,0} scatter(%c, %k, %k), to_apply=%add
 }
 
+%kernel (c: bf16[2,100,16], k: bf16[4,16]) -> bf16[2,100,16] {
+  %c = bf16[2,100,16]{2,1,0} parameter(0)
+  %k = bf16[4,16]{1,0} parameter(1)
+  %some = bf16[2,16]{1,0} slice(%k), slice={[0:2], [0:16]}
+  ROOT %called = bf16[2,100,16]{2,1,0} custom-call(%c, %some), custom_call_target="mosaic_gpu_v2"
+}
+
 %body (b: (s32[], f32[8])) -> (s32[], f32[8]) {
   %b = (s32[], f32[8]{0}) parameter(0)
   %part = f32[8]{0} get-tuple-element(%b), index=1
@@ -73,6 +80,7 @@ ENTRY %main (w: bf16[64,32], n: bf16[32], c: bf16[2,100,16], k: bf16[4,16], x: f
   %looked_up = bf16[4,32]{1,0} fusion(%w, %k), kind=kLoop, calls=%turned
   %good = bf16[64,64]{1,0} fusion(%w, %k), kind=kCustom, calls=%product
   %cache = bf16[2,100,16]{2,1,0} fusion(%c, %k), kind=kInput, calls=%written
+  %attended = bf16[2,100,16]{2,1,0} fusion(%cache, %k), kind=kCustom, calls=%kernel
   %loop = (s32[], f32[8]{0}, /*index=2*/f32[8]{0}) while(%x), condition=%condition, body=%body
   %either = f32[64]{0} conditional(%x, %x, %x), branch_computations={%rare, %usual}
 MORE

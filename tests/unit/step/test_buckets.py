@@ -98,8 +98,22 @@ def test_the_grid_of_a_gpu():
     grid = BucketGrid.make(max_rows=600, max_tokens=2048, min_rows=1, fine=True)
     decode = [bucket.rows for bucket in grid.buckets if bucket.tokens == bucket.rows]
     assert decode == [1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 512, 600]
+    assert {bucket for bucket in grid.buckets if bucket.tokens == 600} == {Bucket(600, 600)}
+    assert [bucket.rows for bucket in grid.buckets if bucket.tokens == 1024] == [32, 600]
     small = BucketGrid.make(max_rows=50, max_tokens=64, min_rows=2, fine=True)
     assert [bucket.rows for bucket in small.buckets if bucket.tokens == bucket.rows] == [2, 4, 8, 16, 32, 48, 50]
+
+
+@given(st.integers(1, 300), st.integers(0, 9000), st.data())
+def test_a_long_row_has_more_tokens_than_rows_on_a_gpu(max_rows, more, data):
+    grid = BucketGrid.make(max_rows=max_rows, max_tokens=max_rows + more, min_rows=1, fine=True)
+    rows = data.draw(st.integers(1, max_rows))
+    tokens = data.draw(st.integers(rows, max_rows + more))
+    longest = data.draw(st.integers(-(-tokens // rows), tokens - rows + 1))
+    for chosen in (grid.choose(tokens, rows, longest), grid.choose(tokens, rows, longest, among=grid.first())):
+        assert chosen.tokens >= tokens
+        assert chosen.rows >= rows
+        assert longest <= 4 or chosen.tokens > chosen.rows
 
 
 @given(EITHER, st.data())
