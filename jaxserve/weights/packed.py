@@ -99,7 +99,8 @@ class Packer:
         if single and not product.looked_up and self._words(product, leaf, scheme):
             return Words.of(product.inputs, leaf.shape, scheme)
         if scheme.native_only:
-            raise _cannot(scheme, "one CPU device, whose native kernels read it")
+            hopper = ", or a Hopper, whose kernel reads it beside bfloat16" if isinstance(scheme, FourBit) else ""
+            raise _cannot(scheme, f"one CPU device, whose native kernels read it{hopper}")
         if scheme.name != "none" and single and self._target.platform == "cpu":
             raise _cannot(scheme, f"native kernels: {reason}")
         if leaf.dtype.name not in scheme.dtypes:
@@ -107,7 +108,7 @@ class Packer:
         return Layout(product.inputs)
 
     def _words(self, product: Product, leaf: Any, scheme: Scheme) -> bool:
-        return why_not_words(leaf.shape, product.inputs, leaf.dtype, scheme.name, self._target) is None
+        return why_not_words(leaf.shape, product.inputs, leaf.dtype, scheme, self._target) is None
 
     def pack(self, path: tuple[str, ...], parameter: jax.Array) -> Weight:
         target = self.matrix(path, parameter)
