@@ -192,7 +192,7 @@ def compile_for(config: TargetConfig, done: Done, output: Path | None = None) ->
 def _plan(config: TargetConfig, target: Target, model: DecoderConfig, mesh: Mesh) -> tuple[CompiledMemory, Lowering]:
     engine, devices = config.engine(), target.facts(list(mesh.devices.flat), config.gpu_memory_fraction)
     stored = ModelFacts(config.model, model.dtype, model.max_position_embeddings, group_layers(model.windows).windows)
-    schemes = _stored_schemes(config, target, model)
+    schemes = _stored_schemes(config, model)
     count = partial(count_bytes, model, mesh, engine, stored=schemes)
     ledger = first_ledger(
         memory=_memory(target, devices),
@@ -209,10 +209,10 @@ def _plan(config: TargetConfig, target: Target, model: DecoderConfig, mesh: Mesh
     return ledger, Lowering(model, mesh, options)
 
 
-def _stored_schemes(config: TargetConfig, target: Target, model: DecoderConfig) -> Schemes:
-    """Of a checkpoint; GPUs hold nothing so, and a shape or a directory without weights says nothing of them."""
+def _stored_schemes(config: TargetConfig, model: DecoderConfig) -> Schemes:
+    """Of a checkpoint; a shape or a directory without weights says nothing of them."""
     directory = Path(config.model)
-    if target.gpu is not None or not has_weights(directory):
+    if not has_weights(directory):
         return ()
     return stored_schemes(directory, model, "auto")
 

@@ -26,7 +26,7 @@ from jaxserve.weights.jobs import LoadProgress, TensorRead, collect, list_jobs
 from jaxserve.weights.manifest import require_manifest
 from jaxserve.weights.packed import Packer, pack_as
 from jaxserve.weights.packing import Index, read_block
-from jaxserve.weights.panels import read_panels
+from jaxserve.weights.panels import read_arranged
 from jaxserve.weights.quantized.layout import Dequantized, Layout
 from jaxserve.weights.recheck import BlockSums, bounds_of
 from pallas_kernels.matmul import CodePanels, Matrix, Panels, Weight
@@ -104,12 +104,13 @@ def _read(job: TensorRead, tensors: Dequantized, packer: Packer | None, sums: Bl
     target = None if packer is None else packer.matrix(job.rule.path, plain)
     if target is None:
         return _read_plain(job, tensors, sums)
-    if isinstance(target.layout, Panels | CodePanels):
-        assert packer is not None
-        held = _read_panels(job, tensors, target, packer.holds_stored(job.rule.path, plain))
+    assert packer is not None
+    stored = packer.holds_stored(job.rule.path, plain)
+    if stored or isinstance(target.layout, Panels | CodePanels):
+        held = _read_arranged(job, tensors, target, stored)
     else:
-        stored = job if target.scales is None else job._replace(dtype="float32")
-        held = pack_as(target, _read_plain(stored, tensors, None))
+        exact = job if target.scales is None else job._replace(dtype="float32")
+        held = pack_as(target, _read_plain(exact, tensors, None))
     jax.block_until_ready(held)  # the host's copy goes before the next parameter comes
     if sums is not None:
         sums.add_held(job.rule.path, held)
@@ -134,10 +135,10 @@ def _read_plain(job: TensorRead, tensors: Tensors, sums: BlockSums | None) -> ja
     return array
 
 
-def _read_panels(job: TensorRead, tensors: Dequantized, target: Matrix, stored: bool) -> Matrix:
+def _read_arranged(job: TensorRead, tensors: Dequantized, target: Matrix, stored: bool) -> Matrix:
     """One matrix, arranged and perhaps rounded by the host on its way to the one device, or `stored` as it is held."""
     with np.errstate(over="ignore", invalid="ignore"):  # told below, by the tensor's name
-        read = read_panels(tensors, job.rule, target, tensors if stored else None)
+        read = read_arranged(tensors, job.rule, target, tensors if stored else None)
     last = jax.tree.leaves(read)[-1]  # scales, if it is rounded
     if not is_finite(last):
         raise not_finite_error(tensors, job.rule, last.dtype.name)

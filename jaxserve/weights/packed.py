@@ -42,7 +42,7 @@ class Packer:
 
     Args:
         quantization: what matrices are rounded to.
-        stored: how the checkpoint has some of them: held so where native kernels read them, and nothing
+        stored: how the checkpoint has some of them: held so where native kernels or a Hopper's read them, and nothing
             else was asked for.
 
     The methods raise ConfigError where what was to be quantized cannot be: in a dtype that the scheme is not for, and on a single
@@ -81,7 +81,7 @@ class Packer:
         if scheme is None or product is None or scheme.fitted(leaf.shape, product.inputs) != scheme:
             return False
         single = self._mesh.devices.size == 1
-        return single and why_plain(leaf.dtype, self._target, scheme.name) is None
+        return single and (why_plain(leaf.dtype, self._target, scheme.name) is None or self._words(product, leaf, scheme))
 
     def _scheme(self, path: tuple[str, ...], product: Product, leaf: Any) -> Scheme:
         if product.looked_up:

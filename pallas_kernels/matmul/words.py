@@ -14,6 +14,7 @@ from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from pallas_kernels.matmul.layouts import Layout
 from pallas_kernels.quantization import Axes, FourBit, Scheme
@@ -68,6 +69,14 @@ class Words(Layout):
         parts = values[:, :, None] >> _places(self.bits) & (1 << self.bits) - 1
         codes = parts.astype(jnp.uint8).reshape(-1, outputs, BLOCK_INPUTS).transpose(0, 2, 1).reshape(inputs, outputs)
         return jax.lax.bitcast_convert_type(codes, jnp.dtype(self.dtype)).reshape(self.shape)
+
+
+def words_of(rows: np.ndarray, bits: int) -> np.ndarray:
+    """The words [inputs / 128, R, bits * 8] of outputs' values [R, inputs], on the host."""
+    parts = rows.view(np.uint8).reshape(len(rows), -1, WORD_BITS // bits, BLOCK_INPUTS * bits // WORD_BITS)
+    places = np.arange(0, WORD_BITS, bits, dtype=np.uint16)[:, None]
+    words: np.ndarray = np.bitwise_or.reduce(parts.astype(np.uint16) << places, axis=2).transpose(1, 0, 2)
+    return words
 
 
 @partial(jax.jit, static_argnames="bits")

@@ -3,6 +3,7 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -17,6 +18,7 @@ from jaxserve.executor.memory import device_bytes
 from jaxserve.models.binding import Params, bind
 from jaxserve.models.checkpoint import read_hf_config
 from jaxserve.models.registry import decoder_config, weight_rules
+from jaxserve.weights import packed
 from jaxserve.weights.abstract import placed_params
 from jaxserve.weights.load import load_params
 from jaxserve.weights.packed import Packer
@@ -26,6 +28,7 @@ from pallas_kernels import native
 from pallas_kernels.matmul import CodePanels, Matrix
 from pallas_kernels.native import load
 from pallas_kernels.quantization import FourBit, Int8, w8a8
+from pallas_kernels.registry import Target
 from sharding import make_mesh
 from tests.golden.reading import DATA, dense_attend, read_golden
 from tests.support import packing
@@ -75,11 +78,12 @@ def schemes(params: Params) -> set[str]:
     return {leaf.scheme.name for leaf in jax.tree.leaves(params, is_leaf=is_matrix) if is_matrix(leaf)}
 
 
-def write(directory: Path, method: dict[str, Any], quantized: Any) -> Path:
+def write(directory: Path, method: dict[str, Any], quantized: Any, **sizes: int) -> Path:
     """A checkpoint whose projections are what `quantized` makes of a matrix: tensors by the end of their name."""
+    model = LLAMA | sizes
     rng = np.random.default_rng(0)
     stored: dict[str, np.ndarray] = {}
-    for source in (source for rule in weight_rules(decoder_config(LLAMA)) for source in rule.sources):
+    for source in (source for rule in weight_rules(decoder_config(model)) for source in rule.sources):
         module = source.name.removesuffix(".weight")
         if len(source.shape) == 2 and ".layers." in source.name:
             stored |= {f"{module}.{name}": array for name, array in quantized(rng, *source.shape).items()}
@@ -87,7 +91,7 @@ def write(directory: Path, method: dict[str, Any], quantized: Any) -> Path:
             stored[source.name] = rng.normal(size=source.shape).astype(np.float32)
     directory.mkdir()
     save_file({name: np.ascontiguousarray(array) for name, array in stored.items()}, directory / "model.safetensors")
-    (directory / "config.json").write_text(json.dumps(LLAMA | {"quantization_config": method}))
+    (directory / "config.json").write_text(json.dumps(model | {"quantization_config": method}))
     return directory
 
 
@@ -164,6 +168,24 @@ def test_each_format_is_held_and_stands_for_the_same_numbers(tmp_path, name):
         return np.asarray(decoder.logits(decoder.hidden(tokens, jnp.arange(len(tokens)), dense_attend)))
 
     np.testing.assert_allclose(logits(held.params), logits(plain(held.params)), rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["awq", "gptq", "int8", "packed int8"])
+def test_a_hopper_holds_words_of_the_same_numbers(tmp_path, monkeypatch, name):
+    """Which one has all of the matrix; the words themselves lie anywhere."""
+    monkeypatch.setattr(packed, "Target", SimpleNamespace(of=lambda _: Target("gpu", (9, 0))))
+    method, quantized, scheme = FORMATS[name]
+    directory = write(tmp_path / name, method, quantized, hidden_size=128, intermediate_size=128)
+    held = loaded(directory, "bfloat16")
+    matrices = [leaf for leaf in jax.tree.leaves(held.params, is_leaf=is_matrix) if is_matrix(leaf)]
+    assert [(matrix.scheme, matrix.layout.name) for matrix in matrices] == [(scheme, "words")] * (4 * 2)
+    exact = dequantized(directory)
+    for layer, parts in held.params["layers"].items():
+        for block, leaves in parts.items():
+            for leaf, matrix in leaves.items():
+                if is_matrix(matrix):
+                    np.testing.assert_array_equal(matrix.plain(), exact["layers"][layer][block][leaf])
+    assert device_bytes(held.params) == device_bytes(held.shapes)
 
 
 @pytest.mark.parametrize(("name", "most"), [("llama-w4a16", 0.65), ("qwen2-int8", 0.75)])
