@@ -14,7 +14,7 @@ from typing import Any
 import jax
 
 from benchmarks import machine
-from benchmarks.gpu import all_reduce, decode, engine, prefill, shapes, tiles
+from benchmarks.gpu import all_reduce, decode, engine, prefill, rounded, shapes, tiles
 from benchmarks.gpu.cases import decode_cases, writes
 from benchmarks.gpu.child import describe_error
 from benchmarks.gpu.pages import pool_pages
@@ -93,6 +93,16 @@ def _compile_tiles(variant: tiles.Variant, sizes: Sizes, device: jax.Device) -> 
     return finish(tiles.lower(variant, sizes, tiles.pages_of(sizes), device), device)
 
 
+def _rounded(sizes: Sizes, target: Target) -> Iterator[tuple[Figure, Compile]]:
+    device = target.devices()[0]
+    for rows, scheme, kernel in rounded.cases(sizes):
+        yield {"rows": rows, "scheme": scheme}, partial(_compile_rounded, sizes, rows, scheme, kernel, device)
+
+
+def _compile_rounded(sizes: Sizes, rows: int, scheme: str, kernel: str, device: jax.Device) -> jax.stages.Compiled:
+    return finish(rounded.lower(sizes, rows, scheme, kernel, device), device)
+
+
 def _engine(sizes: Sizes, target: Target) -> Iterator[tuple[Figure, Compile]]:
     recipe = engine.lowering(sizes.engine, sizes.engine.decoder(), list(target.devices()))
     state = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves((recipe.params, recipe.state)))
@@ -118,5 +128,6 @@ MAKERS = {
     "prefill": _prefill,
     "tiles": _tiles,
     "kv_write": _writes,
+    "rounded": _rounded,
     "all_reduce": _all_reduce,
 }

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu import all_reduce, derive
+from benchmarks.gpu import all_reduce, derive, rounded
 from benchmarks.gpu.alternating import prompt_tokens
 from benchmarks.gpu.cases import decode_cases, prefill_cases
 from benchmarks.gpu.engine import output_tokens, read_weights, token_bytes
@@ -28,6 +28,7 @@ KERNEL = "mosaic_gpu"
 
 COPY_SHARE = 0.90  # of the data sheet's bandwidth, that a copy reaches
 READ_SHARE = 0.92  # of a copy's, that reads of pages by TMA and of weights by cuBLASLt reach
+WIDENED_SHARE = 0.80  # of a copy's, that reads of rounded matrices reach which are widened on their way
 MATMUL_SHARE = 0.65  # of the data sheet's rate, that a large product reaches
 DENSE_SHARE = 0.55  # of the data sheet's rate, that cuDNN's attention reaches
 PREFILL_SHARE = 0.65  # of cuDNN's rate, that prefill attention here reaches
@@ -64,6 +65,19 @@ def predictions(gpu: Gpu, sizes: Sizes = FULL) -> Iterator[Prediction]:
     yield from _engine(gpu, sizes)
     yield from _device_steps(gpu, sizes)
     yield from _all_reduces(gpu, sizes)
+    yield from _rounded(gpu, sizes)
+
+
+def _rounded(gpu: Gpu, sizes: Sizes) -> Iterator[Prediction]:
+    """Two products of an MLP, each with a kernel behind it that scales, and adds the parts of the sums if there are some."""
+    for rows, scheme, kernel in rounded.cases(sizes):
+        size, plain = rounded.read_bytes(sizes, scheme), scheme == "none"
+        read = gpu.bandwidth * COPY_SHARE * (READ_SHARE if plain else WIDENED_SHARE)
+        kernels = 2 * rounded.PRODUCTS
+        derived = f"{size / 1e6:,.0f} MB at {read / 1e9:,.0f} GB/s, and {kernels} kernels"
+        reach = size / (derive.DECODE_SHARE * COPY_SHARE * gpu.bandwidth) + kernels * LAUNCH_SECONDS
+        case = {"what": "MLP", "rows": rows, "scheme": scheme, "implementation": kernel}
+        yield Prediction("rounded", case, size / read + kernels * LAUNCH_SECONDS, reach, derived)
 
 
 def _attention(gpu: Gpu, sizes: Sizes) -> Iterator[Prediction]:
@@ -191,6 +205,7 @@ def write(target: str, output: Path) -> str:
     shares = {
         "copy of the data sheet's bandwidth": COPY_SHARE,
         "reads of a copy's bandwidth": READ_SHARE,
+        "reads of rounded matrices of a copy's bandwidth": WIDENED_SHARE,
         "products of the data sheet's rate": MATMUL_SHARE,
         "cuDNN's attention of the data sheet's rate": DENSE_SHARE,
         "prefill attention of cuDNN's rate": PREFILL_SHARE,

@@ -55,6 +55,7 @@ def text(result: Figure) -> str:
         _table(("expected beforehand", "ms", "measured ms", "measured / expected"), _expected(result)),
         _table(("all-reduce, MB", *all_reduce.WAYS, "faster"), _all_reduces(result)),
         _table(("kv_write tokens", "implementation", "us", "GB/s"), _writes(result)),
+        _table(("products of an MLP, rows", "numbers", "us", "GB/s"), _rounded(result)),
         _table(("tiles", "change", "us"), _tiles(result)),
         _table(("parity", "implementation", "dtype", "max abs", "cosine", "verdicts"), _parity(result)),
         _table(("racecheck", "implementation", "hazards", "errors", "warnings", "first"), _races(result)),
@@ -227,6 +228,13 @@ def _writes(result: Figure) -> Iterator[Sequence[str]]:
     for figure in derive.figures(result, "kv_write"):
         rate = figure["bytes"] / figure["seconds"] / 1e9
         yield str(figure["tokens"]), figure["implementation"], f"{figure['seconds'] * 1e6:.1f}", f"{rate:.0f}"
+
+
+def _rounded(result: Figure) -> Iterator[Sequence[str]]:
+    for figure in derive.figures(result, "rounded"):
+        rate = figure["bytes"] / figure["seconds"] / 1e9
+        numbers = "bfloat16" if figure["scheme"] == "none" else figure["scheme"]
+        yield str(figure["rows"]), numbers, f"{figure['seconds'] * 1e6:.1f}", f"{rate:.0f}"
 
 
 def _tiles(result: Figure) -> Iterator[Sequence[str]]:

@@ -67,6 +67,7 @@ SECTIONS: Mapping[str, Entry] = MappingProxyType(
         "transformers": _more("generate", 70, "the same model in HF transformers' generate", "tasks"),
         "tiles": _more("tiles", 80, "the kernels with other tile sizes", "tasks"),
         "kv_write": _more("writes", 40, "writing keys and values into pages", "tasks"),
+        "rounded": _more("rounded", 60, "products with matrices in int8 and int4 beside bfloat16", "tasks"),
         "more_parity": _more("parity", 60, "every GPU kernel in float16 and float32"),
         "parity_xla": _more("parity", 60, "the same of the implementations in XLA", "xla_tasks"),
         "all_reduce": Entry(

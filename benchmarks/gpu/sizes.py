@@ -125,6 +125,8 @@ class Sizes:
         parity_interpret: whether the parity gate interprets GPU kernels.
         engine: the engine's part.
         more_engine: of the second command.
+        rounded: narrow and wide side of the matrices that are rounded; those of an MLP of Llama-3-8B.
+        rounded_rows: rows that they multiply.
         messages: bytes of the all-reduces that are timed; those of a decode step of 64 rows have 1 MB at a width of 8,192.
         tuned_layers: of the model that compiling with measured kernels is tried on.
         generate_rows, generate_tokens: of transformers' generate.
@@ -178,6 +180,8 @@ class Sizes:
     more_engine: EngineSizes = EngineSizes(loads=tuple((rows, GREEDY) for rows in (1, 16, 256)))
     generate_rows: tuple[int, ...] = (1, 16, 64, 256)
     generate_tokens: int = 33
+    rounded: tuple[int, int] = (4096, 14336)
+    rounded_rows: tuple[int, ...] = (1, 16, 64)
     messages: tuple[int, ...] = tuple(2**power for power in (17, 18, 19, 20, 21, 22, 24))
     tuned_layers: int = 4
     scratch: Path | None = None
@@ -236,6 +240,8 @@ REHEARSAL = Sizes(
     more_engine=replace(_TINY_ENGINE, loads=((4, GREEDY),)),
     generate_rows=(1, 2),
     generate_tokens=4,
+    rounded=(128, 256),
+    rounded_rows=(2,),
     messages=(2**12,),
     tuned_layers=2,
 )

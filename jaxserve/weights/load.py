@@ -26,13 +26,13 @@ from jaxserve.weights.jobs import LoadProgress, TensorRead, collect, list_jobs
 from jaxserve.weights.manifest import require_manifest
 from jaxserve.weights.packed import Packer, pack_as
 from jaxserve.weights.packing import Index, read_block
-from jaxserve.weights.panels import read_panels
+from jaxserve.weights.panels import read_arranged
 from jaxserve.weights.quantized.cache_scales import warn_of_cache_scales
 from jaxserve.weights.quantized.layout import Dequantized, Layout
 from jaxserve.weights.recheck import BlockSums, bounds_of
 from jaxserve.weights.stored_blocks import read_stored
 from jaxserve.weights.tensor_error import naming_files
-from pallas_kernels.matmul import CodePanels, Matrix, Panels, Weight
+from pallas_kernels.matmul import CodePanels, Matrix, Panels, Weight, Words
 
 READERS = 4
 """Parameters read at a time: enough to keep a disk busy while others are transposed and cast, few enough to bound host memory."""
@@ -114,8 +114,8 @@ def _read(job: TensorRead, tensors: Dequantized, packer: Packer | None, sums: Bl
         return _read_plain(job, tensors, sums)
     assert packer is not None
     stored = packer.holds_stored(job.rule.path, plain)
-    if isinstance(target.layout, Panels | CodePanels):
-        held = _read_panels(job, tensors, target, stored)
+    if isinstance(target.layout, Panels | CodePanels) or (stored and isinstance(target.layout, Words)):
+        held = _read_arranged(job, tensors, target, stored)
     elif stored:
         held = read_stored(tensors, job.rule, target, job.dtype)
     else:
@@ -145,10 +145,10 @@ def _read_plain(job: TensorRead, tensors: Tensors, sums: BlockSums | None) -> ja
     return array
 
 
-def _read_panels(job: TensorRead, tensors: Dequantized, target: Matrix, stored: bool) -> Matrix:
+def _read_arranged(job: TensorRead, tensors: Dequantized, target: Matrix, stored: bool) -> Matrix:
     """One matrix, arranged and perhaps rounded by the host on its way to the one device, or `stored` as it is held."""
     with np.errstate(over="ignore", invalid="ignore"):  # told below, by the tensor's name
-        read = read_panels(tensors, job.rule, target, tensors if stored else None)
+        read = read_arranged(tensors, job.rule, target, tensors if stored else None)
     last = jax.tree.leaves(read)[-1]  # scales, if it is rounded
     if not is_finite(last):
         raise not_finite_error(tensors, job.rule, last.dtype.name)

@@ -82,7 +82,9 @@ class Packer:
             return False
         if not _takes(product, scheme):
             return False
-        return self._why_plain(leaf, scheme) is None or (not product.stacked and self._needed(leaf, scheme) is None)
+        if self._why_plain(leaf, scheme) is None or self._words(product, leaf, scheme):
+            return True
+        return not product.stacked and self._needed(leaf, scheme) is None
 
     def _scheme(self, path: tuple[str, ...], product: Product, leaf: Any) -> Scheme:
         if self.holds_stored(path, leaf):
@@ -114,7 +116,8 @@ class Packer:
     def _needed(self, leaf: Any, scheme: Scheme) -> str | None:
         """What is missing for XLA to multiply by the scheme; None for nothing."""
         if scheme.native_only:
-            return "one CPU device, whose native kernels read it"
+            hopper = ", or a Hopper, whose kernel reads it beside bfloat16" if isinstance(scheme, FourBit) else ""
+            return f"one CPU device, whose native kernels read it{hopper}"
         if scheme.name != "none" and self._mesh.devices.size == 1 and self._target.platform == "cpu":
             if scheme.capability is not None:
                 return f"{_gpus(scheme.capability)}, or several devices"
@@ -127,7 +130,7 @@ class Packer:
         """Whether a Hopper's kernel reads a parameter."""
         if self._mesh.devices.size > 1 or product.looked_up or product.stacked:
             return False
-        return why_not_words(leaf.shape, product.inputs, leaf.dtype, scheme.name, self._target) is None
+        return why_not_words(leaf.shape, product.inputs, leaf.dtype, scheme, self._target) is None
 
     def pack(self, path: tuple[str, ...], parameter: jax.Array) -> Weight:
         target = self.matrix(path, parameter)

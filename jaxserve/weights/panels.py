@@ -1,4 +1,4 @@
-"""Reads a matrix into the panels that native kernels multiply by, straight from the rows that checkpoints store."""
+"""Reads a matrix as kernels multiply by it, panels or words, straight from the rows that checkpoints store."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from jaxserve.weights.packing import aligned_zeros, read_rows, stored_bounds
 from jaxserve.weights.quantized.layout import Dequantized
 from jaxserve.weights.stored_schemes import as_scheme
 from jaxserve.weights.transpose import put_transposed
-from pallas_kernels.matmul import CodePanels, Matrix
+from pallas_kernels.matmul import CodePanels, Matrix, Words
 from pallas_kernels.matmul.layouts import BLOCK
+from pallas_kernels.matmul.words import words_of
 from pallas_kernels.quantization import Scheme
 
 _WORD = np.dtype(np.uint32)
@@ -26,13 +27,13 @@ Parts = tuple[Block, tuple[Block, ...]]
 """Of some rows of a source, as a scheme has them: values [R, inputs], and each array of its scales, [groups, R] or [R]."""
 
 
-def read_panels(checkpoint: Tensors, rule: WeightRule, target: Matrix, stored: Dequantized | None = None) -> Matrix:
+def read_arranged(checkpoint: Tensors, rule: WeightRule, target: Matrix, stored: Dequantized | None = None) -> Matrix:
     """A whole matrix, or a stack of them, rounded from the stored numbers in float32 if it is rounded.
 
     Args:
         checkpoint: where the rule's tensors are.
         rule: what the parameter is made from: matrices [out, in], packed in any way for one device.
-        target: shapes and dtypes of what is wanted, in panels.
+        target: shapes and dtypes of what is wanted, in panels or words.
         stored: where numbers are had that are in the target's scheme already; None for a matrix that is rounded here, or not.
 
     Returns:
@@ -62,7 +63,10 @@ def _read_matrix(parts: list[Block], checkpoint: Tensors, rule: WeightRule, targ
             at, count = column + first, len(values)
             for part, strip in zip(parts[1:], scales, strict=True):
                 part.reshape(-1, target.outputs)[:, at : at + count] = strip.reshape(-1, count)
-            _put(parts[0], _words(values) if isinstance(target.layout, CodePanels) else values, at, target.outputs)
+            if isinstance(target.layout, Words):
+                parts[0][:, at : at + count] = words_of(values, target.layout.bits)
+            else:
+                _put(parts[0], _words(values) if isinstance(target.layout, CodePanels) else values, at, target.outputs)
         column += source.shape[0]
 
 

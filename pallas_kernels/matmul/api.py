@@ -13,7 +13,7 @@ from pallas_kernels.matmul.implementations import IMPLEMENTATIONS
 from pallas_kernels.matmul.matrix import Weight, as_matrix
 from pallas_kernels.matmul.problem import MatmulProblem
 from pallas_kernels.matmul.words import Words
-from pallas_kernels.quantization import Axes
+from pallas_kernels.quantization import Axes, FourBit, Scheme
 from pallas_kernels.registry import Target, choose
 
 
@@ -67,12 +67,13 @@ def matmul(
     return multiply(x, matrix) if matrix.layout.native else multiply(x, matrix, summed)
 
 
-def why_not_words(shape: tuple[int, ...], inputs: Axes, dtype: jnp.dtype, scheme: str, target: Target) -> str | None:
+def why_not_words(shape: tuple[int, ...], inputs: Axes, dtype: jnp.dtype, scheme: Scheme, target: Target) -> str | None:
     """Say why a parameter's numbers are better not put into words for a device, or None if they are better in words."""
     if inputs != tuple(range(len(inputs))):
         return "the first dimensions must be inputs"
     count = prod(shape[: len(inputs)])
-    problem = MatmulProblem(rows=1, inputs=count, outputs=prod(shape) // count, dtype=dtype, layout=Words.name, scheme=scheme)
+    codes = scheme if isinstance(scheme, FourBit) else None
+    problem = MatmulProblem(1, count, prod(shape) // count, dtype, Words.name, scheme.name, codes)
     return hopper.runs_on(target) or mosaic_gpu_support.supports(problem)
 
 

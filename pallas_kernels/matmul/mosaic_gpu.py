@@ -19,8 +19,8 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pallas_kernels import mosaic
-from pallas_kernels.matmul import mosaic_gpu_numbers as numbers
 from pallas_kernels.matmul.matrix import Matrix
+from pallas_kernels.matmul.mosaic_gpu_numbers import Numbers
 from pallas_kernels.matmul.mosaic_gpu_tiles import WGMMA_OUTPUTS, Tiles, choose_tiles
 from pallas_kernels.matmul.problem import MatmulProblem
 from pallas_kernels.matmul.words import BLOCK_INPUTS
@@ -29,69 +29,84 @@ from pallas_kernels.quantization import outputs_of
 # Registers of a thread: three warpgroups share the 65536 of a multiprocessor, and loading needs few.
 LOADING_REGISTERS, COMPUTING_REGISTERS = 40, 232
 INTERPRETED_PROGRAMS = 2
-BITS = 8
-PARTS = 2  # of a block of 128 inputs
-PART_INPUTS = BLOCK_INPUTS // PARTS
-BLOCK_WORDS = BLOCK_INPUTS // PARTS
 
 
 def matmul(x: jax.Array, matrix: Matrix, summed: jnp.dtype | None = None, *, interpret: bool = False) -> jax.Array:
     """See api.py; scales multiply before a sum is rounded. With `interpret` the kernel is interpreted, on CPUs."""
-    problem = MatmulProblem.of(x, matrix)
-    tiles = choose_tiles(problem, BITS, INTERPRETED_PROGRAMS) if interpret else choose_tiles(problem, BITS)
+    problem, numbers = MatmulProblem.of(x, matrix), Numbers.of(matrix.scheme)
+    tiles = choose_tiles(problem, numbers, INTERPRETED_PROGRAMS) if interpret else choose_tiles(problem, numbers)
+    scales = tuple(part.reshape(-1, problem.outputs) for part in jax.tree.leaves(matrix.scales))
     y: jax.Array = _multiply(
-        x.reshape(problem.rows, -1), matrix.values, matrix.scales.reshape(-1), dtype=summed, tiles=tiles, interpret=interpret
+        x.reshape(problem.rows, -1), matrix.values, scales, dtype=summed, numbers=numbers, tiles=tiles, interpret=interpret
     )
     if matrix.used_rows is not None:
         y = jnp.where((jnp.arange(problem.rows, dtype=jnp.int32) < matrix.used_rows)[:, None], y, 0.0)
     return y.reshape(problem.rows, *outputs_of(matrix.shape, matrix.layout.inputs))
 
 
-@partial(jax.jit, static_argnames=("dtype", "tiles", "interpret"))  # so that all layers of a model share a trace and a kernel
+# Jitted, so that all layers of a model share a trace and a kernel.
+@partial(jax.jit, static_argnames=("dtype", "numbers", "tiles", "interpret"))
 def _multiply(
-    x: jax.Array, values: jax.Array, scales: jax.Array, *, dtype: jnp.dtype | None, tiles: Tiles, interpret: bool
+    x: jax.Array,
+    values: jax.Array,
+    scales: tuple[jax.Array, ...],
+    *,
+    dtype: jnp.dtype | None,
+    numbers: Numbers,
+    tiles: Tiles,
+    interpret: bool,
 ) -> jax.Array:
-    rows, outputs = x.shape[0], values.shape[0]
+    rows, outputs = x.shape[0], values.shape[1]
     if padding := tiles.rows * tiles.row_tiles - rows:
         x = jnp.pad(x, ((0, padding), (0, 0)))
     rounded = jnp.dtype(jnp.float32) if dtype is None else dtype
     result = rounded if tiles.splits == 1 else jnp.dtype(jnp.float32)
     run = plgpu.kernel(
-        partial(_kernel, tiles=tiles, interpreted=interpret),
+        partial(_kernel, numbers=numbers, tiles=tiles, interpreted=interpret),
         out_type=jax.ShapeDtypeStruct((tiles.splits, x.shape[0], outputs), result),
         grid=(tiles.programs,),
         grid_names=("program",),
         num_threads=tiles.groups + 1,
         thread_name="group",
-        scratch_types=_scratch(tiles, x.dtype, result),
+        scratch_types=_scratch(numbers, tiles, x.dtype, result),
         kernel_name="quantized_matmul",
         interpret=mosaic.interpreter() if interpret else None,
     )
-    sums = run(x, values, scales)
+    sums = run(x, values, scales[0], scales[1] if numbers.zeros else None)
     y: jax.Array = sums[0] if tiles.splits == 1 else sums.sum(axis=0)
     return y[:rows].astype(rounded).astype(jnp.float32)
 
 
-def _scratch(tiles: Tiles, dtype: Any, result_dtype: Any) -> list[Any]:
+def _scratch(numbers: Numbers, tiles: Tiles, dtype: Any, result_dtype: Any) -> list[Any]:
     """Describe the shared memory, in the order of `_Refs`."""
+    factors = None if numbers.group is None else plgpu.SMEM((tiles.slots, numbers.factors, tiles.outputs), jnp.float32)
+    loads = 1 + tiles.groups + (factors is not None) + numbers.zeros
     return [
-        mosaic.tiled((tiles.slots, tiles.rows, BLOCK_INPUTS), dtype),
-        mosaic.tiled((tiles.slots, tiles.groups, WGMMA_OUTPUTS, BLOCK_WORDS), jnp.uint16),
+        mosaic.tiled((tiles.slots, tiles.rows, BLOCK_INPUTS), dtype, numbers.part_inputs * jnp.dtype(dtype).itemsize),
+        mosaic.tiled((tiles.slots, tiles.groups, WGMMA_OUTPUTS, numbers.part_inputs), jnp.uint16),
+        factors,
+        factors if numbers.zeros else None,
         mosaic.tiled((tiles.groups, tiles.staged, WGMMA_OUTPUTS), result_dtype),
-        plgpu.Barrier(num_arrivals=1 + tiles.groups, num_barriers=tiles.slots),
+        plgpu.Barrier(num_arrivals=loads, num_barriers=tiles.slots),
         plgpu.Barrier(num_arrivals=tiles.groups, num_barriers=tiles.slots),
     ]
 
 
 class _Refs(NamedTuple):
-    """Memory of the kernel, in the order of its arguments: inputs, outputs, scratch."""
+    """Memory of the kernel, in the order of its arguments: inputs, outputs, scratch.
+
+    Groups of inputs have rings of scales and perhaps zeros, else there is neither.
+    """
 
     x: Any
     values: Any
     scales: Any
+    zeros: Any
     out: Any
     row_ring: Any
     word_ring: Any
+    scale_ring: Any
+    zero_ring: Any
     staged: Any
     loaded: Any
     free: Any
@@ -105,7 +120,7 @@ class _Piece(NamedTuple):
     output: jax.Array
 
 
-def _kernel(*arguments: Any, tiles: Tiles, interpreted: bool) -> None:
+def _kernel(*arguments: Any, numbers: Numbers, tiles: Tiles, interpreted: bool) -> None:
     refs = _Refs(*arguments)
     program, group = lax.axis_index("program"), lax.axis_index("group")
     pieces = refs.out.shape[2] // tiles.outputs * tiles.row_tiles * tiles.splits
@@ -118,8 +133,11 @@ def _kernel(*arguments: Any, tiles: Tiles, interpreted: bool) -> None:
 
         @pl.loop(0, mine)
         def _each(turn: jax.Array) -> None:
-            total = _sum(refs, group, turn * tiles.steps, tiles, interpreted)
-            _store(refs, total, _piece(program + turn * tiles.programs, tiles), group, tiles)
+            total = _sum(refs, group, turn * tiles.steps, numbers, tiles, interpreted)
+            piece = _piece(program + turn * tiles.programs, tiles)
+            if numbers.group is None:
+                total = _scaled(refs, total, piece, group)
+            _store(refs, total, piece, group, tiles)
 
         plgpu.wait_smem_to_gmem(0)
 
@@ -129,7 +147,7 @@ def _kernel(*arguments: Any, tiles: Tiles, interpreted: bool) -> None:
 
         @pl.loop(0, mine)
         def _each(turn: jax.Array) -> None:
-            _load_piece(refs, _piece(program + turn * tiles.programs, tiles), turn * tiles.steps, tiles)
+            _load_piece(refs, _piece(program + turn * tiles.programs, tiles), turn * tiles.steps, numbers, tiles)
 
         # A barrier may not be left while it has completed a phase that nobody awaited.
         for slot in range(tiles.slots):
@@ -143,7 +161,7 @@ def _piece(number: jax.Array, tiles: Tiles) -> _Piece:
     return _Piece(split, row * tiles.rows, tile * tiles.outputs)
 
 
-def _load_piece(refs: _Refs, piece: _Piece, done: jax.Array, tiles: Tiles) -> None:
+def _load_piece(refs: _Refs, piece: _Piece, done: jax.Array, numbers: Numbers, tiles: Tiles) -> None:
     """Load a piece's rows and numbers, `done` steps of other pieces having gone through the ring before."""
 
     @pl.loop(0, tiles.steps)
@@ -151,24 +169,37 @@ def _load_piece(refs: _Refs, piece: _Piece, done: jax.Array, tiles: Tiles) -> No
         slot = lax.rem(done + step, jnp.int32(tiles.slots))
         pl.when(done + step >= tiles.slots)(lambda: plgpu.barrier_wait(refs.free.at[slot]))
         block = piece.split * tiles.steps + step
-        words = pl.ds(pl.multiple_of(block * BLOCK_WORDS, BLOCK_WORDS), BLOCK_WORDS)
         for i in range(tiles.groups):
             outputs = pl.ds(pl.multiple_of(piece.output + i * WGMMA_OUTPUTS, WGMMA_OUTPUTS), WGMMA_OUTPUTS)
-            plgpu.copy_gmem_to_smem(refs.values.at[outputs, words], refs.word_ring.at[slot, i], refs.loaded.at[slot])
+            plgpu.copy_gmem_to_smem(refs.values.at[block, outputs], refs.word_ring.at[slot, i], refs.loaded.at[slot])
         rows = pl.ds(pl.multiple_of(piece.row, mosaic.ROW_TILE), tiles.rows)
         inputs = pl.ds(pl.multiple_of(block * BLOCK_INPUTS, BLOCK_INPUTS), BLOCK_INPUTS)
         plgpu.copy_gmem_to_smem(refs.x.at[rows, inputs], refs.row_ring.at[slot], refs.loaded.at[slot])
+        if numbers.group is not None:
+            factors = pl.ds(lax.div(block * BLOCK_INPUTS, jnp.int32(numbers.group)), numbers.factors)
+            place = factors, pl.ds(pl.multiple_of(piece.output, WGMMA_OUTPUTS), tiles.outputs)
+            plgpu.copy_gmem_to_smem(refs.scales.at[place], refs.scale_ring.at[slot], refs.loaded.at[slot])
+            if numbers.zeros:
+                plgpu.copy_gmem_to_smem(refs.zeros.at[place], refs.zero_ring.at[slot], refs.loaded.at[slot])
 
 
-def _sum(refs: _Refs, group: jax.Array, done: jax.Array, tiles: Tiles, interpreted: bool) -> jax.Array:
-    """This warpgroup's sums of a piece, f32 [64, rows], before any scale."""
+def _sum(refs: _Refs, group: jax.Array, done: jax.Array, numbers: Numbers, tiles: Tiles, interpreted: bool) -> jax.Array:
+    """This warpgroup's sums of a piece, f32 [64, rows]; of groups of inputs each is multiplied by its scales."""
+    outputs = pl.ds(pl.multiple_of(group * WGMMA_OUTPUTS, WGMMA_OUTPUTS), WGMMA_OUTPUTS)
+    each = numbers.parts // numbers.factors  # parts that share a factor
 
     def step(number: jax.Array, total: jax.Array) -> jax.Array:
         slot = lax.rem(done + number, jnp.int32(tiles.slots))
         plgpu.barrier_wait(refs.loaded.at[slot])
         words = plgpu.load(refs.word_ring.at[slot, group], layout=plgpu.Layout.WGMMA)
-        parts = [numbers.int8(words, part) for part in range(PARTS)]
-        total += _product(parts, refs.row_ring.at[slot], interpreted)
+        for factor in range(numbers.factors):
+            scales = None if numbers.group is None else _of_outputs(refs.scale_ring.at[slot, factor, outputs])
+            zeros = _of_outputs(refs.zero_ring.at[slot, factor, outputs]) if numbers.zeros else None
+            shared = range(factor * each, (factor + 1) * each)
+            parts = [numbers.widened(words, part, zeros) for part in shared]
+            inputs = pl.ds(shared.start * numbers.part_inputs, each * numbers.part_inputs)
+            part_sum = _product(parts, refs.row_ring.at[slot, :, inputs], interpreted)
+            total += part_sum if scales is None else part_sum * lax.broadcast_in_dim(scales, part_sum.shape, [0])
         plgpu.barrier_arrive(refs.free.at[slot])
         return total
 
@@ -184,10 +215,10 @@ def _product(parts: list[jax.Array], rows: Any, interpreted: bool) -> jax.Array:
     """
 
     def of_part(part: int) -> Any:
-        return rows.at[:, part * PART_INPUTS : (part + 1) * PART_INPUTS]
+        return rows.at[:, pl.ds(part * parts[0].shape[1], parts[0].shape[1])]
 
     if interpreted:
-        wide = [(numbers.astype(jnp.float32), of_part(part)[...].astype(jnp.float32)) for part, numbers in enumerate(parts)]
+        wide = [(left.astype(jnp.float32), of_part(part)[...].astype(jnp.float32)) for part, left in enumerate(parts)]
         plgpu.commit_smem()  # wgmma reads as TMA does, which may overwrite what it has read; a warpgroup's own loads it may not
         return sum((jnp.dot(left, right.T) for left, right in wide), jnp.float32(0))
 
@@ -201,12 +232,22 @@ def _product(parts: list[jax.Array], rows: Any, interpreted: bool) -> jax.Array:
     return product
 
 
+def _of_outputs(memory: Any) -> jax.Array:
+    """Load something of 64 outputs, as rows of a sum."""
+    loaded: jax.Array = plgpu.load(memory, layout=plgpu.Layout.WGMMA.reduce(1), optimized=False)
+    return loaded
+
+
+def _scaled(refs: _Refs, total: jax.Array, piece: _Piece, group: jax.Array) -> jax.Array:
+    """A warpgroup's sums times the scale of each of its outputs."""
+    first = pl.multiple_of(piece.output + group * WGMMA_OUTPUTS, WGMMA_OUTPUTS)
+    return total * lax.broadcast_in_dim(_of_outputs(refs.scales.at[0, pl.ds(first, WGMMA_OUTPUTS)]), total.shape, [0])
+
+
 def _store(refs: _Refs, total: jax.Array, piece: _Piece, group: jax.Array, tiles: Tiles) -> None:
-    """Multiply a warpgroup's sums by their outputs' scales and write them, turned around on their way through shared memory."""
+    """Write a warpgroup's sums, turned around on their way through shared memory."""
     first = pl.multiple_of(piece.output + group * WGMMA_OUTPUTS, WGMMA_OUTPUTS)
     outputs = pl.ds(first, WGMMA_OUTPUTS)
-    scales = plgpu.load(refs.scales.at[outputs], layout=plgpu.Layout.WGMMA.reduce(1), optimized=False)
-    total *= lax.broadcast_in_dim(scales, total.shape, [0])
     staged = refs.staged.at[group]
     for row in range(0, tiles.rows, tiles.staged):
         part = total[:, row : row + tiles.staged].astype(staged.dtype)

@@ -6,18 +6,63 @@ difference of two bfloat16 is all that is left to do. Two words share a register
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import jax
 import jax.numpy as jnp
 from jax import lax
 
+from pallas_kernels.matmul.words import BLOCK_INPUTS, WORD_BITS
+from pallas_kernels.quantization import FourBit, Scheme
+from pallas_kernels.quantization.four_bit import MIDDLE
+
 _HUNDRED_AND_28 = 0x4300  # in bfloat16, whose last bit is then worth 1
 
 
-def int8(words: jax.Array, part: int) -> jax.Array:
-    """The signed numbers of the lower half of each word, or of the upper one."""
-    bits = words >> jnp.uint16(8) if part else words
-    # The sign is worth -128: what is taken away is 128, or 256 of a negative number.
-    return _from_128(bits & jnp.uint16(0x7F)) - _from_128(bits & jnp.uint16(0x80))
+@dataclass(frozen=True)
+class Numbers:
+    """What the numbers of a matrix are; static arguments of the kernel.
+
+    Attributes:
+        bits: 8 of int8, or 4 of whole numbers that are counted from their middle.
+        group: inputs that share a factor, 32, 64 or a multiple of 128; None where all do.
+        zeros: whether a group has a whole number that is taken away from its numbers.
+    """
+
+    bits: int
+    group: int | None = None
+    zeros: bool = False
+
+    @classmethod
+    def of(cls, scheme: Scheme) -> Numbers:
+        return cls(4, scheme.group, scheme.zeros) if isinstance(scheme, FourBit) else cls(8)
+
+    @property
+    def parts(self) -> int:
+        """Of a block of 128 inputs, whose numbers share words."""
+        return WORD_BITS // self.bits
+
+    @property
+    def part_inputs(self) -> int:
+        """Of a part; a block has as many words."""
+        return BLOCK_INPUTS // self.parts
+
+    @property
+    def factors(self) -> int:
+        """Of a block of 128 inputs."""
+        return 1 if self.group is None else max(BLOCK_INPUTS // self.group, 1)
+
+    def widened(self, words: jax.Array, part: int, zeros: jax.Array | None) -> jax.Array:
+        """A part's numbers in words [64, J], less what is taken away from those of each of the 64 outputs."""
+        bits = words >> jnp.uint16(part * self.bits) if part else words
+        if self.bits == 8:
+            # The sign is worth -128: what is taken away is 128, or 256 of a negative number.
+            return _from_128(bits & jnp.uint16(0x7F)) - _from_128(bits & jnp.uint16(0x80))
+        numbers = _from_128(bits & jnp.uint16(0xF))
+        taken: jax.Array = jnp.bfloat16(128 + MIDDLE)
+        if zeros is not None:
+            taken = lax.broadcast_in_dim((zeros + (128 + MIDDLE)).astype(jnp.bfloat16), numbers.shape, [0])
+        return numbers - taken
 
 
 def _from_128(bits: jax.Array) -> jax.Array:

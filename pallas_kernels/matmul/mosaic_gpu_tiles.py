@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pallas_kernels.matmul.mosaic_gpu_numbers import Numbers
 from pallas_kernels.matmul.problem import MatmulProblem
 from pallas_kernels.matmul.words import BLOCK_INPUTS
 
 WGMMA_OUTPUTS = 64
 MOST_GROUPS = 2  # warpgroups beside each other: they share a tile of rows
 MOST_ROWS = 128  # of a tile: the sums of 64 outputs are as many registers of a thread, a step's sums half of them
+MOST_ROWS_OF_FACTORS = 64  # where a step has several sums: with more the compiler spills
 STAGED_ROWS = 64  # of the result on its way out of a warpgroup's registers
 FEWEST_STEPS = 4  # of a share of the inputs
 ROW_TILE = 8
@@ -55,17 +57,18 @@ class Tiles:
         return next(rows for rows in range(min(self.rows, STAGED_ROWS), 0, -ROW_TILE) if self.rows % rows == 0)
 
 
-def choose_tiles(problem: MatmulProblem, bits: int, programs: int = MULTIPROCESSORS) -> Tiles:
-    """The tiles for a problem that the kernel supports, of numbers of so many bits."""
+def choose_tiles(problem: MatmulProblem, numbers: Numbers, programs: int = MULTIPROCESSORS) -> Tiles:
+    """The tiles for a problem that the kernel supports."""
     groups = next(groups for groups in range(MOST_GROUPS, 0, -1) if problem.outputs % (groups * WGMMA_OUTPUTS) == 0)
-    row_tiles = -(-problem.rows // MOST_ROWS)
+    row_tiles = -(-problem.rows // (MOST_ROWS if numbers.factors == 1 else MOST_ROWS_OF_FACTORS))
     rows = _up(-(-problem.rows // row_tiles))
     pieces = problem.outputs // (groups * WGMMA_OUTPUTS) * row_tiles
     steps = problem.inputs // BLOCK_INPUTS
     most = min(max(programs // pieces, 1), max(steps // FEWEST_STEPS, 1))
     splits = next(splits for splits in range(most, 0, -1) if steps % splits == 0)
     staged = groups * min(rows, STAGED_ROWS) * WGMMA_OUTPUTS * 4
-    step = rows * BLOCK_INPUTS * 2 + groups * WGMMA_OUTPUTS * BLOCK_INPUTS * bits // 8
+    factors = 0 if numbers.group is None else numbers.factors * (1 + numbers.zeros)
+    step = rows * BLOCK_INPUTS * 2 + groups * WGMMA_OUTPUTS * (BLOCK_INPUTS * numbers.bits // 8 + factors * 4)
     slots = min(MOST_SLOTS, (SHARED_BYTES - staged) // step)
     return Tiles(groups, rows, row_tiles, splits, steps // splits, slots, min(programs, pieces * splits))
 

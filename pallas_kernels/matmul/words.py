@@ -1,8 +1,8 @@
 """Words of 16 bits: how narrow numbers lie for kernels whose registers take a matrix apart by shifts.
 
-An output's inputs lie one behind the other, 128 of them in a block. A block of numbers of `bits` bits is 8 * bits words; word j
-has number j of each part of the block, the first part's in its lowest bits. So a register of words is a register of each part's
-numbers, in the same places, and none moves between threads.
+128 inputs are a block, in which the outputs lie one behind the other: what a kernel loads at once is one piece of memory. An
+output's numbers of `bits` bits are 8 * bits words of a block; word j has number j of each part of the block, the first part's in
+its lowest bits. So a register of words is a register of each part's numbers, in the same places, and none moves between threads.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from pallas_kernels.matmul.layouts import Layout
-from pallas_kernels.quantization import Axes, Scheme
+from pallas_kernels.quantization import Axes, FourBit, Scheme
 
 WORD_BITS = 16
 BLOCK_INPUTS = 128  # one step of a kernel
@@ -24,7 +25,7 @@ BLOCK_INPUTS = 128  # one step of a kernel
 
 @dataclass(frozen=True, slots=True)
 class Words(Layout):
-    """Values uint16[outputs, inputs * bits / 16]; see above. Kernels for Hopper read it: one device has the whole matrix.
+    """Values uint16[inputs / 128, outputs, bits * 8]; see above. Kernels for Hopper read it: one device has the whole matrix.
 
     Attributes:
         shape: of the parameter, whose first dimensions are inputs, a multiple of 128 in all.
@@ -41,7 +42,7 @@ class Words(Layout):
     def of(cls, inputs: Axes, shape: tuple[int, ...], scheme: Scheme) -> Words:
         """Of a parameter whose numbers have a scheme that rounds."""
         dtype = scheme.value_dtype(jnp.dtype(jnp.bfloat16))
-        return cls(inputs, shape, dtype.name, 8)
+        return cls(inputs, shape, dtype.name, 4 if isinstance(scheme, FourBit) else 8)
 
     @property
     def _matrix(self) -> tuple[int, int]:
@@ -51,7 +52,7 @@ class Words(Layout):
 
     def arranged_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         inputs, outputs = self._matrix
-        return outputs, inputs * self.bits // WORD_BITS
+        return inputs // BLOCK_INPUTS, outputs, BLOCK_INPUTS * self.bits // WORD_BITS
 
     def restored_shape(self, arranged: tuple[int, ...]) -> tuple[int, ...]:
         return self.shape
@@ -65,18 +66,26 @@ class Words(Layout):
 
     def restore(self, values: jax.Array) -> jax.Array:
         inputs, outputs = self._matrix
-        words = values.reshape(outputs, inputs // BLOCK_INPUTS, 1, -1)
-        parts = words >> _places(self.bits) & (1 << self.bits) - 1
-        codes = parts.astype(jnp.uint8).reshape(outputs, inputs).T
+        parts = values[:, :, None] >> _places(self.bits) & (1 << self.bits) - 1
+        codes = parts.astype(jnp.uint8).reshape(-1, outputs, BLOCK_INPUTS).transpose(0, 2, 1).reshape(inputs, outputs)
         return jax.lax.bitcast_convert_type(codes, jnp.dtype(self.dtype)).reshape(self.shape)
+
+
+def words_of(rows: np.ndarray, bits: int) -> np.ndarray:
+    """The words [inputs / 128, R, bits * 8] of outputs' values [R, inputs], on the host."""
+    parts = rows.view(np.uint8).reshape(len(rows), -1, WORD_BITS // bits, BLOCK_INPUTS * bits // WORD_BITS)
+    places = np.arange(0, WORD_BITS, bits, dtype=np.uint16)[:, None]
+    words: np.ndarray = np.bitwise_or.reduce(parts.astype(np.uint16) << places, axis=2).transpose(1, 0, 2)
+    return words
 
 
 @partial(jax.jit, static_argnames="bits")
 def _arrange(matrix: jax.Array, bits: int) -> jax.Array:
     inputs, outputs = matrix.shape
-    codes = jax.lax.bitcast_convert_type(matrix, jnp.uint8).astype(jnp.uint16).T
-    parts = codes.reshape(outputs, inputs // BLOCK_INPUTS, WORD_BITS // bits, -1)
-    return jnp.bitwise_or.reduce(parts << _places(bits), axis=2).reshape(outputs, -1)
+    codes = jax.lax.bitcast_convert_type(matrix, jnp.uint8).astype(jnp.uint16)
+    blocks = codes.reshape(inputs // BLOCK_INPUTS, BLOCK_INPUTS, outputs).transpose(0, 2, 1)
+    parts = blocks.reshape(*blocks.shape[:2], WORD_BITS // bits, -1)
+    return jnp.bitwise_or.reduce(parts << _places(bits), axis=2)
 
 
 def _places(bits: int) -> jax.Array:

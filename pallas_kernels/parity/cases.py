@@ -415,5 +415,6 @@ MATMUL_CASES = (
     # More steps than there are slots of a ring.
     MatmulCase("words: deep", 9, 2304, 128, layout="words", scheme="int8", tiny=True),
     MatmulCase("words: three tiles of 64 outputs", 33, 256, 192, layout="words", scheme="int8"),
+    MatmulCase("words: codes", 9, 1280, 128, layout="words", scheme="int4", tiny=True),
     MatmulCase("words: two tiles of rows", 150, 256, 256, layout="words", scheme="int8"),
 )

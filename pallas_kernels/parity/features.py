@@ -16,6 +16,7 @@ from pallas_kernels.matmul import implementations as matmul
 from pallas_kernels.matmul.problem import MatmulProblem
 from pallas_kernels.parity.batches import FLOAT8, INT8
 from pallas_kernels.parity.cases import PLAIN
+from pallas_kernels.quantization import FourBit
 from pallas_kernels.ragged_paged_attention import implementations as attention
 from pallas_kernels.ragged_paged_attention.problem import AttentionProblem
 from pallas_kernels.registry import Implementation
@@ -111,6 +112,7 @@ MATMUL_FEATURES: dict[str, dict[str, Any]] = {
     "in int8": {"scheme": "int8"},
     "in int8, not packed": {"layout": "plain", "scheme": "int8"},
     "in int8, in words": {"layout": "words", "scheme": "int8"},
+    "in int4, in words": {"layout": "words", "scheme": "int4", "codes": FourBit()},
     "one row": {"rows": 1},
     "prompts": {"rows": 2048},
     "odd sizes": {"rows": 7, "inputs": 37, "outputs": 51},

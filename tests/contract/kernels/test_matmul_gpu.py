@@ -14,12 +14,13 @@ from jax.sharding import SingleDeviceSharding
 
 from jaxserve.aot.target import Target as CompileTarget
 from jaxserve.executor.compile_cache import nothing_kept
-from pallas_kernels.matmul import Words, matmul, mosaic_gpu_support, pack, packed_shape, reference
+from pallas_kernels.matmul import Matrix, Words, matmul, mosaic_gpu_support, pack, packed_shape, reference
+from pallas_kernels.matmul.mosaic_gpu_numbers import Numbers
 from pallas_kernels.matmul.mosaic_gpu_tiles import SHARED_BYTES, choose_tiles
 from pallas_kernels.matmul.problem import MatmulProblem
 from pallas_kernels.parity.cases import MATMUL_CASES
-from pallas_kernels.parity.gate import check_matmul
-from pallas_kernels.quantization import SCHEMES
+from pallas_kernels.parity.gate import TOLERANCE, check_matmul
+from pallas_kernels.quantization import SCHEMES, FourBit, Scheme
 
 from . import ptx
 from .needs import MOSAIC, PLUGIN
@@ -33,11 +34,6 @@ CASES = [case for case in MATMUL_CASES if case.layout == "words"]
 def no_races(capfd):
     yield
     assert "RACE DETECTED" not in capfd.readouterr().out
-
-
-def packed(numbers: np.ndarray, scheme: str) -> Any:
-    held = SCHEMES[scheme]
-    return pack(jnp.asarray(numbers), Words.of((0,), numbers.shape, held), held)
 
 
 @MOSAIC
@@ -60,9 +56,31 @@ def test_every_number_is_widened_exactly():
 
 
 @MOSAIC
+@pytest.mark.parametrize(
+    "scheme", [FourBit(group=32, zeros=True), FourBit(group=64), FourBit(group=256, zeros=True)], ids=lambda scheme: scheme.group
+)
+def test_groups_of_codes(scheme):
+    """Every code, with scales and whole zeros that differ between groups and outputs; more steps than a ring has slots."""
+    rng = np.random.default_rng(0)
+    shape = (2560, 192)
+    layout = Words.of((0,), shape, scheme)
+    codes = rng.integers(0, 16, shape).astype(np.uint8)
+    grid = rng.standard_normal((shape[0] // scheme.group, shape[1])) * (0.1 / shape[0] ** 0.5)
+    scales = (grid.astype(np.float32), rng.integers(-8, 9, grid.shape).astype(np.float32))[: 1 + scheme.zeros]
+    matrix = Matrix(layout.arrange(jnp.asarray(codes)), tuple(map(jnp.asarray, scales)), layout, scheme)
+    np.testing.assert_array_equal(layout.restore(matrix.values), codes)
+    x = rng.standard_normal((5, shape[0])).astype(BFLOAT16)
+    got = jax.jit(partial(matmul, implementation=INTERPRETED))(x, matrix)
+    zeros = np.repeat(scales[1], scheme.group, axis=0) if scheme.zeros else 0.0
+    plain = (codes.astype(np.float64) - 8 - zeros) * np.repeat(scales[0].astype(np.float64), scheme.group, axis=0)
+    np.testing.assert_allclose(got, reference.matmul(x, plain), rtol=0, atol=TOLERANCE["float32"].max_abs)
+
+
+@MOSAIC
 def test_results_are_rounded_once_and_rows_do_not_matter_to_others():
     rng = np.random.default_rng(0)
-    matrix = packed(rng.standard_normal((256, 64)).astype(np.float32), "int8")
+    numbers, int8 = jnp.asarray(rng.standard_normal((256, 64)), jnp.float32), SCHEMES["int8"]
+    matrix = pack(numbers, Words.of((0,), numbers.shape, int8), int8)
     x = rng.standard_normal((11, 256)).astype(BFLOAT16)
     call = jax.jit(partial(matmul, implementation=INTERPRETED, summed=BFLOAT16))
     whole, alone = call(x, matrix), call(np.where((np.arange(11) == 6)[:, None], x, np.nan).astype(BFLOAT16), matrix)
@@ -97,7 +115,7 @@ def problem(**changes):
 )
 def test_tiles(changes, tile, pieces):
     asked = problem(**changes)
-    tiles = choose_tiles(asked, 8)
+    tiles = choose_tiles(asked, Numbers(8))
     assert (tiles.outputs, tiles.rows) == tile
     assert asked.outputs // tiles.outputs * tiles.row_tiles * tiles.splits == pieces
     assert tiles.splits * tiles.steps * 128 == asked.inputs
@@ -115,9 +133,15 @@ def test_tiles(changes, tile, pieces):
         ({}, None),
         ({"rows": 1024}, None),
         ({"layout": "panels"}, "the matrix must lie in words, not panels"),
-        ({"scheme": "w8a8"}, "numbers must be int8, not w8a8"),
+        ({"scheme": "w8a8"}, "numbers must be int8 or int4, not w8a8"),
         ({"dtype": jnp.dtype("float32")}, "rows must be bfloat16, not float32"),
         ({"rows": 1025}, "1024 rows at most, not 1025: from there on a copy in 16 bits costs less"),
+        ({"rows": 8192, "scheme": "int4", "codes": FourBit()}, None),
+        ({"scheme": "int4", "codes": FourBit("fp4", 32)}, "codes must be whole numbers, not fp4"),
+        (
+            {"scheme": "int4", "codes": FourBit(group=16)},
+            "groups must have 32, 64 or a multiple of 128 inputs, not 16",
+        ),
         ({"inputs": 192}, "inputs must be a multiple of 128, not 192"),
         ({"outputs": 96}, "outputs must be a multiple of 64, not 96"),
     ],
@@ -132,10 +156,10 @@ def compiled(capfd, monkeypatch):
     for what in ("PTX", "PTXAS"):
         monkeypatch.setenv(f"MOSAIC_GPU_DUMP_{what}", "1")
 
-    def run(rows: int, inputs: int, outputs: int, scheme: str, summed: Any) -> tuple[jax.stages.Compiled, str]:
+    def run(rows: int, inputs: int, outputs: int, held: Scheme, summed: Any) -> tuple[jax.stages.Compiled, str]:
         device = CompileTarget.parse("h100").devices()[0]
         array = partial(jax.ShapeDtypeStruct, sharding=SingleDeviceSharding(device))
-        shape, held = (inputs, outputs), SCHEMES[scheme]
+        shape = inputs, outputs
         matrix = packed_shape(array(shape, BFLOAT16), Words.of((0,), shape, held), held)
         matrix = jax.tree.map(lambda part: array(part.shape, part.dtype), matrix)
         call = partial(matmul, summed=summed)
@@ -152,11 +176,19 @@ def compiled(capfd, monkeypatch):
 @MOSAIC
 @PLUGIN
 @pytest.mark.parametrize(
-    ("rows", "widths", "summed"),
-    [(8, (4096, 6144), BFLOAT16), (64, (4096, 4096), BFLOAT16), (128, (1024, 128), None), (1000, (512, 192), BFLOAT16)],
+    ("rows", "widths", "scheme", "summed"),
+    [
+        (8, (4096, 6144), SCHEMES["int8"], BFLOAT16),
+        (64, (4096, 4096), SCHEMES["int8"], BFLOAT16),
+        (128, (1024, 128), SCHEMES["int8"], None),
+        (1000, (512, 192), SCHEMES["int8"], BFLOAT16),
+        (64, (4096, 4096), FourBit(), BFLOAT16),
+        (128, (4096, 6144), FourBit(zeros=True), BFLOAT16),
+        (64, (1024, 128), FourBit(group=32, zeros=True), BFLOAT16),
+    ],
 )
-def test_compiles_for_an_h100(compiled, rows, widths, summed):
-    program, printed = compiled(rows, *widths, "int8", summed)
+def test_compiles_for_an_h100(compiled, rows, widths, scheme, summed):
+    program, printed = compiled(rows, *widths, scheme, summed)
     assert [used.spilled for used in ptx.usage(printed).values()] == [0]
     assert "are serialized" not in printed  # ptxas's word for products that it lets run one by one
     # Sums and rows, and not a number of the matrix again.
@@ -165,6 +197,6 @@ def test_compiles_for_an_h100(compiled, rows, widths, summed):
     assert memory.temp_size_in_bytes <= 2 * 4 * 4 * rows * widths[1] + 4 * rows * widths[0] + 4096
     text = ptx.kernel(printed, "quantized_matmul")
     block = ptx.loop(text, "wgmma.mma_async")
-    # A thread's 64 numbers of a step come in four loads, and move to no other thread.
-    assert block.count("ldmatrix") == 4
+    # A thread's 64 numbers of a step come in four loads, or two of codes, and move to no other thread.
+    assert block.count("ldmatrix") == Numbers.of(scheme).bits // 2
     assert "shfl" not in block

@@ -12,6 +12,7 @@ from jaxserve.aot.hlo import Module
 from jaxserve.aot.shapes import decoder
 from jaxserve.aot.target import Target
 from jaxserve.aot.thunks import Launches, read_launches
+from jaxserve.config.fields import Quantization
 from jaxserve.executor.compile_cache import nothing_kept
 from jaxserve.executor.lowering import Lowering, ProgramSpec
 from jaxserve.executor.options import ExecutorOptions
@@ -61,9 +62,10 @@ def test_kernels_of_a_layer(model: str, gpus: int, kernels: float, of_attention:
 
 
 @needs_plugin
-def test_int8_is_widened_in_registers(tmp_path: Path) -> None:
+@pytest.mark.parametrize("quantization", ["int8", "int4"])
+def test_rounded_matrices_are_widened_in_registers(quantization: Quantization, tmp_path: Path) -> None:
     """Products are our kernel's, no matrix is written again, and sums of parts of the inputs are all that is added to a layer."""
-    options = replace(OPTIONS, quantization="int8")
+    options = replace(OPTIONS, quantization=quantization)
     (one, _), (two, module) = (compiled(forward("llama-3-8b", layers, 1, options), tmp_path / str(layers)) for layers in (1, 2))
     assert two.whole
     assert two.kernels - one.kernels <= 10 + 4  # those of bfloat16, see above

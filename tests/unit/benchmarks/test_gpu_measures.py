@@ -2,13 +2,14 @@
 
 import time
 from dataclasses import replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from benchmarks.gpu import all_reduce, autotune, engine, launches, parity, saved, serving, shapes, tiles
+from benchmarks.gpu import all_reduce, autotune, engine, launches, parity, rounded, saved, serving, shapes, tiles
 from benchmarks.gpu.cases import Attention, cache_shape, decode_cases, dense, paged, prefill_cases, writes
 from benchmarks.gpu.pages import pool_pages, random_array, table_sets
 from benchmarks.gpu.programs import compile_all
@@ -17,6 +18,8 @@ from benchmarks.gpu.timing import Pace, time_calls
 from jaxserve.aot.target import Target as CompileTarget
 from jaxserve.errors import ConfigError
 from jaxserve.executor.compile_cache import nothing_kept
+from pallas_kernels.matmul import pack
+from pallas_kernels.quantization import SCHEMES
 from pallas_kernels.registry import Target
 
 TINY = replace(REHEARSAL, kernels=("xla",))
@@ -131,6 +134,22 @@ def test_writes_are_in_place_and_where_they_should_be():
     after = compiled(cache, k, v, jnp.array([16, 40], jnp.int32), jnp.array([17, 90], jnp.int32))
     changed = {(page, offset) for _, page, _, _, offset, _ in np.argwhere(np.asarray(after, np.float32) != before)}
     assert changed == {(1, 0), (2, 8), (1, 1), (5, 10)}
+
+
+@pytest.mark.parametrize(("scheme", "bytes_read"), [("none", 4), ("int8", 2), ("int4", 1 + 1 / 16)])
+def test_an_mlp_of_rounded_matrices_multiplies_there_and_back(scheme, bytes_read):
+    held = SCHEMES[scheme]
+    matrices: list[Any] = [
+        pack(random_array(jax.ShapeDtypeStruct(shape, jnp.bfloat16)), rounded.layout_of(shape, held), held)
+        for shape in rounded.shapes_of(TINY)
+    ]
+    narrow, wide = TINY.rounded
+    x = random_array(jax.ShapeDtypeStruct((2, narrow), jnp.bfloat16))
+    y = rounded.lower(TINY, 2, scheme, "xla", jax.devices()[0]).compile()(x, matrices)
+    there, back = (np.asarray(matrix.plain(), np.float64) for matrix in matrices)
+    want = np.asarray(x, np.float64) @ there @ back / (narrow * wide) ** 0.5
+    np.testing.assert_allclose(np.asarray(y, np.float64), want, atol=0.05)
+    assert rounded.read_bytes(TINY, scheme) == bytes_read * narrow * wide
 
 
 def test_uneven_rows_with_drafts_on_larger_pages_are_attended_to_in_every_kernel():

@@ -1,6 +1,7 @@
 """Matrices of quantized checkpoints that keep their size: which, that they are the same numbers, and what they take."""
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -13,12 +14,14 @@ from jaxserve.executor.memory import device_bytes
 from jaxserve.models.binding import Params, bind
 from jaxserve.models.checkpoint import read_hf_config
 from jaxserve.models.registry import decoder_config
+from jaxserve.weights import packed
 from jaxserve.weights.load import load_params
 from jaxserve.weights.recheck import BlockSums
 from pallas_kernels import native
 from pallas_kernels.matmul import CodePanels
 from pallas_kernels.native import load
 from pallas_kernels.quantization import w8a8
+from pallas_kernels.registry import Target
 from sharding import make_mesh
 from tests.golden.reading import DATA, dense_attend, read_golden
 from tests.support.guarded import found_by_guard
@@ -60,6 +63,24 @@ def test_each_format_is_held_and_stands_for_the_same_numbers(tmp_path, name):
         return np.asarray(decoder.logits(decoder.hidden(tokens, jnp.arange(len(tokens)), dense_attend)))
 
     np.testing.assert_allclose(logits(held.params), logits(plain(held.params)), rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["awq", "gptq", "int8", "packed int8"])
+def test_a_hopper_holds_words_of_the_same_numbers(tmp_path, monkeypatch, name):
+    """Which one has all of the matrix; the words themselves lie anywhere."""
+    monkeypatch.setattr(packed, "Target", SimpleNamespace(of=lambda _: Target("gpu", (9, 0))))
+    method, quantized, scheme = FORMATS[name]
+    directory = write(tmp_path / name, method, quantized, hidden_size=128, intermediate_size=128)
+    held = loaded(directory, "bfloat16")
+    matrices = [leaf for leaf in jax.tree.leaves(held.params, is_leaf=is_matrix) if is_matrix(leaf)]
+    assert [(matrix.scheme, matrix.layout.name) for matrix in matrices] == [(scheme, "words")] * (4 * 2)
+    exact = dequantized(directory)
+    for layer, parts in held.params["layers"].items():
+        for block, leaves in parts.items():
+            for leaf, matrix in leaves.items():
+                if is_matrix(matrix):
+                    np.testing.assert_array_equal(matrix.plain(), exact["layers"][layer][block][leaf])
+    assert device_bytes(held.params) == device_bytes(held.shapes)
 
 
 @pytest.mark.parametrize(("name", "most"), [("llama-w4a16", 0.65), ("qwen2-int8", 0.75)])

@@ -11,7 +11,7 @@ from jaxserve.models.rules import Packing, Source, WeightRule
 from jaxserve.weights import checkpoint
 from jaxserve.weights.bits import bits
 from jaxserve.weights.packing import read_block
-from jaxserve.weights.panels import read_panels
+from jaxserve.weights.panels import read_arranged
 from pallas_kernels.matmul import Panels, pack, packed_shape
 from pallas_kernels.quantization import SCHEMES
 
@@ -60,7 +60,7 @@ def test_panels(monkeypatch, case, dtype, wanted, piece):
     assert plain.any()
     layout = Panels(tuple(range(split)), shape)
     expected = np.asarray(pack(jnp.asarray(plain), layout).values)
-    panels = np.asarray(read_panels(tensors, rule, packed_shape(plain, layout)).values)
+    panels = np.asarray(read_arranged(tensors, rule, packed_shape(plain, layout)).values)
     assert panels.dtype == expected.dtype
     np.testing.assert_array_equal(bits(panels), bits(expected))
     assert panels.ctypes.data % 64 == 0  # or jax's CPU devices would copy it
@@ -74,7 +74,7 @@ def test_quantized_panels(monkeypatch, case):
     plain = read_block(tensors, rule, shape, (slice(None),) * len(shape), "float32")
     layout, scheme = Panels(tuple(range(split)), shape), SCHEMES["int8"]
     expected = pack(jnp.asarray(plain), layout, scheme)
-    read = read_panels(tensors, rule, packed_shape(plain, layout, scheme))
+    read = read_arranged(tensors, rule, packed_shape(plain, layout, scheme))
     values, scales = read.values, read.scales
     assert (values.dtype, scales.dtype) == (np.dtype(np.int8), np.dtype(np.float32))
     np.testing.assert_array_equal(values, expected.values)
