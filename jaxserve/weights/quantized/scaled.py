@@ -9,7 +9,7 @@ import numpy as np
 from jaxserve.weights.checkpoint import Block, Bounds, Tensors
 from jaxserve.weights.quantized.numbers import FP8, INT8, Coded
 from jaxserve.weights.quantized.scales import Scales
-from pallas_kernels.quantization import Int8, Scheme
+from pallas_kernels.quantization import Float8Weight, Int8, Scheme
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +40,13 @@ class ScaledMatrix:
 
     @property
     def scheme(self) -> Scheme | None:
-        """See `CodedTensor`: int8 without zero points, with a factor for all inputs of an output."""
-        fits = self.stored == "int8" and self.zeros is None and self.scales.block[1] >= self.shape[1]
-        return Int8() if fits else None
+        """See `CodedTensor`: without zero points, int8 with a factor for all inputs of an output, FP8 with one for any group."""
+        inputs, group = self.shape[1], self.scales.block[1]
+        if self.zeros is not None:
+            return None
+        if self.stored == "int8":
+            return Int8() if group >= inputs else None
+        return Float8Weight(None if group >= inputs else group).fitted((inputs, self.shape[0]), (0,))
 
     def coded(self, tensors: Tensors, bounds: Bounds) -> Coded:
         """See `CodedTensor`."""
