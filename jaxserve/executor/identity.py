@@ -14,7 +14,7 @@ import jax
 from jax.sharding import Mesh
 
 from jaxserve.executor.lowering import Lowering
-from jaxserve.weights.stored_schemes import Schemes, held_schemes
+from jaxserve.weights.stored_schemes import Schemes, held_schemes, holdable
 from pallas_kernels import native
 from pallas_kernels.matmul import Matrix
 from sharding import EXPERT
@@ -61,7 +61,8 @@ def _held(lowering: Lowering) -> Schemes:
     stored = held_schemes(lowering.options.stored, lowering.options.quantization)
     leaves = jax.tree.leaves_with_path(lowering.params, is_leaf=lambda leaf: isinstance(leaf, Matrix))
     named = ((tuple(str(key.key) for key in keys), leaf) for keys, leaf in leaves)
-    return tuple((path, leaf.scheme) for path, leaf in named if isinstance(leaf, Matrix) and stored.get(path) == leaf.scheme)
+    matrices = ((path, leaf.scheme) for path, leaf in named if isinstance(leaf, Matrix) and path in stored)
+    return tuple((path, scheme) for path, scheme in matrices if scheme in holdable(stored[path]))
 
 
 def _versions() -> dict[str, object]:

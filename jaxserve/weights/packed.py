@@ -15,7 +15,7 @@ from jaxserve.errors import ConfigError
 from jaxserve.models.binding import Params, param_products, param_shardings
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.parameter import Product
-from jaxserve.weights.stored_schemes import Schemes, held_schemes
+from jaxserve.weights.stored_schemes import Schemes, held_schemes, holdable
 from pallas_kernels.matmul import (
     CodePanels,
     Layout,
@@ -77,9 +77,16 @@ class Packer:
 
     def holds_stored(self, path: tuple[str, ...], leaf: Any) -> bool:
         """Whether a parameter is held as the checkpoint has it."""
-        scheme, product = self._stored.get(path), self._products.get(path)
-        if scheme is None or product is None or scheme.fitted(product.one(leaf.shape), product.inputs) != scheme:
-            return False
+        return self._stored_scheme(path, leaf) is not None
+
+    def _stored_scheme(self, path: tuple[str, ...], leaf: Any) -> Scheme | None:
+        """In which a parameter is held as the checkpoint has it; None where it is not."""
+        stored, product = self._stored.get(path), self._products.get(path)
+        if stored is None or product is None or stored.fitted(product.one(leaf.shape), product.inputs) != stored:
+            return None
+        return next((scheme for scheme in holdable(stored) if self._multiplies(product, leaf, scheme)), None)
+
+    def _multiplies(self, product: Product, leaf: Any, scheme: Scheme) -> bool:
         if not _takes(product, scheme):
             return False
         if self._why_plain(leaf, scheme) is None or self._words(product, leaf, scheme):
@@ -87,8 +94,8 @@ class Packer:
         return not product.stacked and self._needed(leaf, scheme) is None
 
     def _scheme(self, path: tuple[str, ...], product: Product, leaf: Any) -> Scheme:
-        if self.holds_stored(path, leaf):
-            return self._stored[path]
+        if (stored := self._stored_scheme(path, leaf)) is not None:
+            return stored
         asked = SCHEMES[self._quantization]
         scheme = asked.fitted(product.one(leaf.shape), product.inputs) if _takes(product, asked) else None
         if scheme is None or (product.stacked and self._why_plain(leaf, scheme) is not None):

@@ -13,6 +13,7 @@ from jaxserve.models.config import DecoderConfig
 from jaxserve.models.quantization import quantization_from_hf
 from jaxserve.models.registry import weight_rules
 from jaxserve.models.rules import Source, WeightRule
+from jaxserve.weights.bits import bits
 from jaxserve.weights.checkpoint import Block
 from jaxserve.weights.formats import LoadFormat, open_checkpoint
 from jaxserve.weights.quantized.layout import Layout
@@ -20,9 +21,10 @@ from jaxserve.weights.quantized.mxfp4 import MXFP4Stack
 from jaxserve.weights.quantized.numbers import Coded
 from jaxserve.weights.quantized.stored import CodedTensor
 from jaxserve.weights.tensor_error import naming_files
-from pallas_kernels.quantization import FP8, W8A8, FourBit, Int8, Scheme
+from pallas_kernels.quantization import FP8, W8A8, Float8Weight, FourBit, Int8, Scheme
 from pallas_kernels.quantization.four_bit import MIDDLE
 
+_NAN = 0x7F  # of E4M3, but for its sign
 Schemes = tuple[tuple[tuple[str, ...], Scheme], ...]
 """By path of the parameter."""
 
@@ -54,13 +56,18 @@ def _source_scheme(source: Source, layout: Layout) -> Scheme | None:
     return tensor.scheme
 
 
+def holdable(scheme: Scheme) -> tuple[Scheme, ...]:
+    """The schemes that stored numbers may be held in: where there is no product for one, the next is asked for."""
+    return (scheme, FP8()) if scheme == Float8Weight() else (scheme,)
+
+
 def held_schemes(stored: Schemes, quantization: Quantization) -> Mapping[tuple[str, ...], Scheme]:
     """Of those that a checkpoint has, what may be held where matrices are to be rounded to `quantization`.
 
     Without rounding, all; int8 serves w8a8, whose weights are the same; fp8 is kept as it is. Anything else is rounded once more.
     """
     if quantization == FP8.name:
-        return {path: scheme for path, scheme in stored if isinstance(scheme, FP8)}
+        return {path: FP8() for path, scheme in stored if FP8() in holdable(scheme)}
     if quantization == W8A8.name:
         return {path: W8A8() for path, scheme in stored if isinstance(scheme, Int8)}
     return dict(stored) if quantization == "none" else {}
@@ -72,7 +79,15 @@ def as_scheme(coded: Coded, scheme: Scheme) -> tuple[Block, tuple[Block, ...]]:
     parts = [scales] if zeros is None else [scales, zeros]
     by_group = [np.broadcast_to(part[rows], (len(rows), part.shape[1])).T for part in parts]
     if not isinstance(scheme, FourBit):
-        return coded.codes.view(scheme.value_dtype(np.dtype(np.float32))), (by_group[0],)
+        values = coded.codes.view(scheme.value_dtype(np.dtype(np.float32)))
+        return values, (_told(values, by_group[0]) if isinstance(scheme, Float8Weight) else by_group[0],)
     if scheme.zeros:
         return coded.codes, (by_group[0], by_group[1] - np.float32(MIDDLE))
     return coded.codes, (by_group[0],)
+
+
+def _told(values: Block, scales: Block) -> Block:
+    """Scales [groups, R] that are not finite for those of the rows [R, inputs] of FP8 that have a NaN."""
+    wrong = ((bits(values) & np.uint8(_NAN)) == _NAN).any(axis=1)
+    told: Block = np.where(wrong, np.float32(np.nan), scales)
+    return told

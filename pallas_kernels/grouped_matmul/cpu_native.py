@@ -12,12 +12,13 @@ import jax.numpy as jnp
 from pallas_kernels import native
 from pallas_kernels.grouped_matmul.problem import GroupedProblem
 from pallas_kernels.matmul import Matrix, Weight
-from pallas_kernels.quantization import W8A8, FourBit, Int8
+from pallas_kernels.matmul.cpu_native import ANY_DTYPE
+from pallas_kernels.quantization import W8A8, Float8Weight, FourBit, Int8
 from pallas_kernels.quantization.w8a8 import round_rows
 
-LIMITS = "rows and weights of bfloat16 or float32, or weights packed in int8 or codes of 4 bits"
+LIMITS = "rows and weights of bfloat16 or float32, or weights packed in int8, FP8 or codes of 4 bits"
 SCHEMES: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {"plain": ("none",), "panels": (Int8.name, W8A8.name), "code panels": (FourBit.name,)}
+    {"plain": ("none",), "panels": (Int8.name, W8A8.name, Float8Weight.name), "code panels": (FourBit.name,)}
 )
 """By layout."""
 
@@ -25,7 +26,7 @@ SCHEMES: Mapping[str, tuple[str, ...]] = MappingProxyType(
 def supports(problem: GroupedProblem) -> str | None:
     if problem.scheme not in SCHEMES.get(problem.layout, ()):
         return f"there is no kernel for {problem.layout} of {problem.scheme}"
-    if problem.dtype not in (jnp.bfloat16, jnp.float32) and problem.scheme not in (FourBit.name, W8A8.name):
+    if problem.dtype not in (jnp.bfloat16, jnp.float32) and problem.scheme not in ANY_DTYPE:
         return f"rows and weights must be bfloat16 or float32, not {problem.dtype.name}"
     return None
 
@@ -63,8 +64,9 @@ def _quantized(x: jax.Array, weights: Matrix) -> tuple[str, tuple[Any, ...]]:
             scales,
             zeros[0] if zeros else none,
         )
-    scales = weights.scales.reshape(groups, -1)
     if isinstance(scheme, W8A8):
         rounded, steps = round_rows(x)
-        return "GroupedMatmulW8A8", ((rounded.astype(jnp.int32) + 128).astype(jnp.uint8), steps, weights.values, scales)
-    return "GroupedMatmulInt8", (x, weights.values, scales)
+        numbers = (rounded.astype(jnp.int32) + 128).astype(jnp.uint8)
+        return "GroupedMatmulW8A8", (numbers, steps, weights.values, weights.scales.reshape(groups, -1))
+    wide = x.astype(jnp.float32) if x.dtype == jnp.float16 else x
+    return "GroupedMatmulBytes", (wide, weights.values, weights.scales.reshape(groups, -1, weights.outputs))

@@ -1,4 +1,4 @@
-// The grouped matrix product as XLA calls it, by panels of int8 and of 4-bit codes: those of matmul's kernels, one group's after
+// The grouped matrix product as XLA calls it, by panels of int8, of E4M3 and of 4-bit codes: those of matmul's kernels, one group's after
 // the other's.
 #include <string_view>
 
@@ -12,22 +12,35 @@ namespace {
 
 bool Has(size_t elements, int64_t wanted) { return static_cast<int64_t>(elements) == wanted; }
 
-// x [rows, inputs], matrices [groups, inputs * outputs], scales [groups, outputs], sizes [groups], y [rows, outputs].
-ffi::Error MultiplyInt8(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::Buffer<ffi::S8> matrices, ffi::Buffer<ffi::F32> scales,
-                        ffi::Buffer<ffi::S32> sizes, ffi::ResultBuffer<ffi::F32> y, std::string_view instruction_set) {
-  const bool wide = x.element_type() == ffi::F32;
+// x [rows, inputs], matrices [groups, inputs * outputs] in int8 or E4M3, scales [groups, factors, outputs], sizes [groups],
+// y [rows, outputs].
+ffi::Error MultiplyBytes(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer matrices, ffi::Buffer<ffi::F32> scales,
+                         ffi::Buffer<ffi::S32> sizes, ffi::ResultBuffer<ffi::F32> y, std::string_view instruction_set) {
+  const bool wide = x.element_type() == ffi::F32, int8 = matrices.element_type() == ffi::S8;
   if (!(wide || x.element_type() == ffi::BF16)) return ffi::Error::InvalidArgument("x must be bfloat16 or float32");
+  if (!(int8 || matrices.element_type() == ffi::F8E4M3FN))
+    return ffi::Error::InvalidArgument("matrices must be int8 or float8_e4m3fn");
   const int64_t inputs = x.dimensions()[1], outputs = y->dimensions()[1], groups = sizes.element_count(), size = wide ? 4 : 2;
-  if (!Has(matrices.element_count(), groups * inputs * outputs) || !Has(scales.element_count(), groups * outputs))
-    return ffi::Error::InvalidArgument("each group must have inputs * outputs numbers, and a scale for each output");
+  const int64_t factors = scales.dimensions()[1];
+  if (!Has(matrices.element_count(), groups * inputs * outputs) || !Has(scales.element_count(), groups * factors * outputs) ||
+      !matmul::FitsGroups(inputs, factors, int8))
+    return ffi::Error::InvalidArgument("each group must have inputs * outputs numbers, and scales for each output");
   const auto* from = static_cast<const char*>(x.untyped_data());
+  const auto* bytes = static_cast<const char*>(matrices.untyped_data());
   const auto product = [&](const Group& group) {
-    return matmul::Product{from + group.row * inputs * size, matrices.typed_data() + group.matrix * inputs * outputs,
-                           y->typed_data() + group.row * outputs, group.rows, inputs, outputs,
-                           scales.typed_data() + group.matrix * outputs};
+    return matmul::Product{from + group.row * inputs * size,
+                           bytes + group.matrix * inputs * outputs,
+                           y->typed_data() + group.row * outputs,
+                           group.rows,
+                           inputs,
+                           outputs,
+                           scales.typed_data() + group.matrix * factors * outputs,
+                           inputs / factors};
   };
   const matmul::Kernels& kernels = matmul::Choose(instruction_set);
-  return MultiplyGroups(pool, sizes, y, inputs, matmul::kBlock, product, wide ? kernels.int8_float32 : kernels.int8_bfloat16);
+  const matmul::Compute compute = int8 ? (wide ? kernels.int8_float32 : kernels.int8_bfloat16)
+                                       : (wide ? kernels.float8_float32 : kernels.float8_bfloat16);
+  return MultiplyGroups(pool, sizes, y, inputs, matmul::kBlock, product, compute);
 }
 
 // x [rows, inputs] with 128 added, steps [rows], matrices [groups, inputs * outputs], scales [groups, outputs], sizes [groups],
@@ -83,11 +96,11 @@ ffi::Error MultiplyFourBit(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> x, ffi::B
 }  // namespace
 }  // namespace jaxserve::grouped_matmul
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(GroupedMatmulInt8, jaxserve::grouped_matmul::MultiplyInt8,
+XLA_FFI_DEFINE_HANDLER_SYMBOL(GroupedMatmulBytes, jaxserve::grouped_matmul::MultiplyBytes,
                               ffi::Ffi::Bind()
                                   .Ctx<ffi::ThreadPool>()
                                   .Arg<ffi::AnyBuffer>()
-                                  .Arg<ffi::Buffer<ffi::S8>>()
+                                  .Arg<ffi::AnyBuffer>()
                                   .Arg<ffi::Buffer<ffi::F32>>()
                                   .Arg<ffi::Buffer<ffi::S32>>()
                                   .Ret<ffi::Buffer<ffi::F32>>()

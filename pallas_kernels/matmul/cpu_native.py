@@ -11,14 +11,16 @@ import jax.numpy as jnp
 from pallas_kernels import native
 from pallas_kernels.matmul.matrix import Matrix
 from pallas_kernels.matmul.problem import MatmulProblem
-from pallas_kernels.quantization import W8A8, FourBit, outputs_of
+from pallas_kernels.quantization import W8A8, Float8Weight, FourBit, outputs_of
 from pallas_kernels.quantization.w8a8 import round_rows
 
-LIMITS = "packed matrices of bfloat16, float32, int8 or codes of 4 bits"
+LIMITS = "packed matrices of bfloat16, float32, int8, FP8 or codes of 4 bits"
 SCHEMES: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {"panels": ("none", "int8", "w8a8"), "rows": ("none",), "code panels": ("int4",)}
+    {"panels": ("none", "int8", "w8a8", "fp8_weight"), "rows": ("none",), "code panels": ("int4",)}
 )
 """By layout."""
+ANY_DTYPE = (FourBit.name, W8A8.name, Float8Weight.name)
+"""Schemes whose rows may be float16, too."""
 
 
 def supports(problem: MatmulProblem) -> str | None:
@@ -26,7 +28,7 @@ def supports(problem: MatmulProblem) -> str | None:
         return "the matrix must be packed"
     if problem.scheme not in SCHEMES[problem.layout]:
         return f"{problem.layout} must be of {' or '.join(SCHEMES[problem.layout])}, not {problem.scheme}"
-    if problem.dtype not in (jnp.bfloat16, jnp.float32) and problem.scheme not in (FourBit.name, W8A8.name):
+    if problem.dtype not in (jnp.bfloat16, jnp.float32) and problem.scheme not in ANY_DTYPE:
         return f"rows and matrix must be bfloat16 or float32, not {problem.dtype.name}"
     return None
 
@@ -51,10 +53,10 @@ def matmul(x: jax.Array, matrix: Matrix, instruction_set: str = "best") -> jax.A
         return _w8a8(x, matrix, instruction_set)
     multiply = jax.ffi.ffi_call(native.target_name("Matmul"), jax.ShapeDtypeStruct((rows, matrix.outputs), jnp.float32))
     used = jnp.int32(rows) if matrix.used_rows is None else matrix.used_rows
-    scales = jnp.zeros(0, jnp.float32) if matrix.scales is None else matrix.scales.reshape(-1)
-    panels = matrix.layout.name == "panels"
+    scales = jnp.zeros((0, matrix.outputs), jnp.float32) if matrix.scales is None else matrix.scales.reshape(-1, matrix.outputs)
+    panels, wide = matrix.layout.name == "panels", x.astype(jnp.float32) if x.dtype == jnp.float16 else x
     product: jax.Array = multiply(
-        x.reshape(rows, -1), matrix.values, scales, used, panels=panels, instruction_set=instruction_set
+        wide.reshape(rows, -1), matrix.values, scales, used, panels=panels, instruction_set=instruction_set
     )
     return product.reshape(rows, *outputs_of(matrix.shape, matrix.layout.inputs))
 

@@ -31,25 +31,28 @@ void Clear(const Product& product, int64_t block, int64_t rows) {
 }
 
 // x [rows, inputs], of which the first used[] count; matrix of inputs * outputs elements in the form that native_kernels.h
-// describes; scales [outputs] of an int8 one, [0] of others; y [rows, outputs].
+// describes; scales [groups, outputs] of one in int8 (one group) or E4M3, [0, outputs] of others; y [rows, outputs].
 ffi::Error Multiply(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer matrix, ffi::Buffer<ffi::F32> scales,
                     ffi::Buffer<ffi::S32> used, ffi::ResultBuffer<ffi::F32> y, bool panels, std::string_view instruction_set) {
   const int64_t rows = x.dimensions()[0];
-  const Product product{x.untyped_data(), matrix.untyped_data(), y->typed_data(), used.typed_data()[0],
-                        x.dimensions()[1], y->dimensions()[1], scales.typed_data()};
-  if (product.rows < 0 || product.rows > rows) return ffi::Error::InvalidArgument("more rows are used than there are");
-  const bool wide = x.element_type() == ffi::F32, quantised = matrix.element_type() == ffi::S8;
+  const int64_t inputs = x.dimensions()[1], outputs = y->dimensions()[1], groups = scales.dimensions()[0];
+  const bool wide = x.element_type() == ffi::F32, int8 = matrix.element_type() == ffi::S8;
+  const bool float8 = matrix.element_type() == ffi::F8E4M3FN;
   if (!(wide || x.element_type() == ffi::BF16)) return ffi::Error::InvalidArgument("x must be bfloat16 or float32");
-  if (quantised ? !panels : x.element_type() != matrix.element_type())
-    return ffi::Error::InvalidArgument("matrix must be of the dtype of x, or panels of int8");
-  if (static_cast<int64_t>(scales.element_count()) != (quantised ? product.outputs : 0))
-    return ffi::Error::InvalidArgument("an int8 matrix must have a scale for each output, others none");
-  if (static_cast<int64_t>(matrix.element_count()) != product.inputs * product.outputs)
+  if (int8 || float8 ? !panels : x.element_type() != matrix.element_type())
+    return ffi::Error::InvalidArgument("matrix must be of the dtype of x, or panels of int8 or float8_e4m3fn");
+  if ((int8 || float8 ? !FitsGroups(inputs, groups, int8) : groups != 0) || scales.dimensions()[1] != outputs)
+    return ffi::Error::InvalidArgument("an int8 matrix must have a scale for each output, one of float8 for each group, others none");
+  if (static_cast<int64_t>(matrix.element_count()) != inputs * outputs)
     return ffi::Error::InvalidArgument("matrix must have inputs * outputs elements");
+  const Product product{x.untyped_data(), matrix.untyped_data(), y->typed_data(),     used.typed_data()[0],
+                        inputs,           outputs,               scales.typed_data(), groups > 0 ? inputs / groups : inputs};
+  if (product.rows < 0 || product.rows > rows) return ffi::Error::InvalidArgument("more rows are used than there are");
   const Kernels& kernels = Choose(instruction_set);
-  const Compute compute = quantised ? (wide ? kernels.int8_float32 : kernels.int8_bfloat16)
-                          : panels  ? (wide ? kernels.panels_float32 : kernels.panels_bfloat16)
-                                    : (wide ? kernels.rows_float32 : kernels.rows_bfloat16);
+  const Compute compute = int8     ? (wide ? kernels.int8_float32 : kernels.int8_bfloat16)
+                          : float8 ? (wide ? kernels.float8_float32 : kernels.float8_bfloat16)
+                          : panels ? (wide ? kernels.panels_float32 : kernels.panels_bfloat16)
+                                   : (wide ? kernels.rows_float32 : kernels.rows_bfloat16);
   const int64_t blocks = (product.outputs + kBlock - 1) / kBlock;
   const auto run = [&product, compute, rows](int64_t block) {
     compute(product, block);

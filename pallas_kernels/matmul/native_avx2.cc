@@ -36,6 +36,16 @@ struct Avx2 {
   static Words Number(Words quads) {
     return _mm256_castps_si256(_mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(quads, 24 - 8 * BYTE), 24)));
   }
+  template <int BYTE>
+  static Words Float8Number(Words quads) {  // see native_int8.h
+    const Words bits = _mm256_slli_epi32(quads, 24 - 8 * BYTE);
+    const Words magnitude = _mm256_and_si256(_mm256_srli_epi32(bits, 4), _mm256_set1_epi32(kMagnitude8));
+    const Sums normal = _mm256_castsi256_ps(_mm256_add_epi32(magnitude, _mm256_set1_epi32(kBias8)));
+    const Sums one_more = _mm256_castsi256_ps(_mm256_add_epi32(magnitude, _mm256_set1_epi32(kSmallBias8)));
+    const Sums small = _mm256_castsi256_ps(_mm256_cmpgt_epi32(_mm256_set1_epi32(kNormal8), magnitude));
+    const Sums number = _mm256_blendv_ps(normal, _mm256_sub_ps(one_more, _mm256_set1_ps(kSmallest8)), small);
+    return _mm256_or_si256(_mm256_castps_si256(number), _mm256_and_si256(bits, _mm256_set1_epi32(INT32_MIN)));
+  }
   static float Total(Sums sums) {
     __m128 half = _mm_add_ps(_mm256_castps256_ps128(sums), _mm256_extractf128_ps(sums, 1));
     half = _mm_add_ps(half, _mm_movehl_ps(half, half));
@@ -86,7 +96,16 @@ struct Bfloat16 : Avx2 {
 
 }  // namespace
 
-const Kernels kAvx2 = {Panels<Bfloat16>, Panels<Float32>, Rows<Bfloat16>,       Rows<Float32>,
-                       Plain<Bfloat16>,  Plain<Float32>,  Int8Panels<Bfloat16>, Int8Panels<Float32>, FourBitPanels<Float32>};
+const Kernels kAvx2 = {Panels<Bfloat16>,
+                       Panels<Float32>,
+                       Rows<Bfloat16>,
+                       Rows<Float32>,
+                       Plain<Bfloat16>,
+                       Plain<Float32>,
+                       BytePanels<Bfloat16, int8_t>,
+                       BytePanels<Float32, int8_t>,
+                       GroupedBytePanels<OfFloat8<Bfloat16>, Float8>,
+                       GroupedBytePanels<OfFloat8<Float32>, Float8>,
+                       FourBitPanels<Float32>};
 
 }  // namespace jaxserve::matmul

@@ -32,6 +32,16 @@ struct Avx512 {
   static Words Number(Words quads) {
     return _mm512_castps_si512(_mm512_cvtepi32_ps(_mm512_srai_epi32(_mm512_slli_epi32(quads, 24 - 8 * BYTE), 24)));
   }
+  template <int BYTE>
+  static Words Float8Number(Words quads) {  // see native_int8.h
+    const Words bits = _mm512_slli_epi32(quads, 24 - 8 * BYTE);
+    const Words magnitude = _mm512_and_si512(_mm512_srli_epi32(bits, 4), _mm512_set1_epi32(kMagnitude8));
+    const Sums normal = _mm512_castsi512_ps(_mm512_add_epi32(magnitude, _mm512_set1_epi32(kBias8)));
+    const Sums one_more = _mm512_castsi512_ps(_mm512_add_epi32(magnitude, _mm512_set1_epi32(kSmallBias8)));
+    const __mmask16 small = _mm512_cmplt_epi32_mask(magnitude, _mm512_set1_epi32(kNormal8));
+    const Sums number = _mm512_mask_sub_ps(normal, small, one_more, _mm512_set1_ps(kSmallest8));
+    return _mm512_or_si512(_mm512_castps_si512(number), _mm512_and_si512(bits, _mm512_set1_epi32(INT32_MIN)));
+  }
 };
 
 }  // namespace

@@ -42,9 +42,44 @@ struct Bfloat16 : Avx512 {
   }
 };
 
+// The bytes of bfloat16 of the magnitudes of E4M3; the last is NaN.
+struct Bytes8 {
+  alignas(64) uint8_t lower[128]{}, upper[128]{};
+  constexpr Bytes8() {
+    for (int code = 1; code < 128; ++code) {
+      int exponent = code >> 3, fraction = code & 7;
+      if (exponent == 0) {
+        for (exponent = 1; fraction < 8; --exponent) fraction *= 2;
+        fraction -= 8;
+      }
+      const int bits = code == 127 ? 0x7fc0 : ((exponent + 120) << 7) | (fraction << 4);
+      lower[code] = bits & 255, upper[code] = bits >> 8;
+    }
+  }
+};
+constexpr Bytes8 kBytes8;
+
+struct Bfloat16Float8 : Bfloat16 {
+  static void Widen(Words quads, Words (&words)[2]) {  // an index's eighth bit, the sign, is not looked at
+    const Words lower = LookUp(kBytes8.lower, quads), signs = _mm512_and_si512(quads, _mm512_set1_epi8(-128));
+    const Words upper = _mm512_or_si512(LookUp(kBytes8.upper, quads), signs);
+    words[0] = _mm512_permutex2var_epi8(lower, Load(kBytes.first), upper);
+    words[1] = _mm512_permutex2var_epi8(lower, Load(kBytes.second), upper);
+  }
+};
+
 }  // namespace
 
-const Kernels kAvx512Bf16 = {Panels<Bfloat16>, kAvx512.panels_float32, Rows<Bfloat16>,       kAvx512.rows_float32,
-                             Plain<Bfloat16>,  kAvx512.plain_float32,  Int8Panels<Bfloat16>, kAvx512.int8_float32, kAvx512.four_bit};
+const Kernels kAvx512Bf16 = {Panels<Bfloat16>,
+                             kAvx512.panels_float32,
+                             Rows<Bfloat16>,
+                             kAvx512.rows_float32,
+                             Plain<Bfloat16>,
+                             kAvx512.plain_float32,
+                             BytePanels<Bfloat16, int8_t>,
+                             kAvx512.int8_float32,
+                             GroupedBytePanels<Bfloat16Float8, Float8>,
+                             kAvx512.float8_float32,
+                             kAvx512.four_bit};
 
 }  // namespace jaxserve::matmul

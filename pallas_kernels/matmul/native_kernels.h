@@ -10,19 +10,22 @@ constexpr int64_t kBlock = 64;       // outputs of a piece of work
 constexpr int64_t kWide = 4 * kBlock;  // the same for plain matrices: enough neighbours to read a line of memory or more at once
 constexpr int64_t kMostInputsW8A8 = 1 << 16;  // of which no sum of products of int8 leaves an int32
 
-// y[rows, outputs] = x[rows, inputs] times a matrix; x in bfloat16 or float32, the matrix in the same or in int8, y in float32.
+// y[rows, outputs] = x[rows, inputs] times a matrix; x in bfloat16 or float32, the matrix in the same, in int8 or in E4M3, y in
+// float32.
 //
 // The matrix is in one of three forms. Panels: blocks of kBlock outputs, the last one perhaps narrower, one after the other; in a
 // block words of 32 bits lie as [inputs in words, outputs], where a word is one float32, or bfloat16 of two neighbouring inputs;
 // the last input of an odd number of bfloat16 follows as a line by itself. Of int8 a word is four neighbouring inputs, up to three
-// lines follow, and the sums of an output are multiplied by its scale. Rows: [outputs, inputs], nothing more. Plain: [inputs,
+// lines follow, and the sums of an output are multiplied by its scale; of E4M3 likewise, with a scale for each `group` of inputs, a
+// multiple of 4, unless that is all of them. Rows: [outputs, inputs], nothing more. Plain: [inputs,
 // outputs].
 struct Product {
   const void* x;
   const void* matrix;
   float* y;
   int64_t rows, inputs, outputs;
-  const float* scales = nullptr;  // [outputs]; of an int8 matrix
+  const float* scales = nullptr;  // [inputs / group, outputs]; of a matrix in int8 or E4M3
+  int64_t group = inputs;
 };
 
 // y[rows, outputs] = x[rows, inputs] times a matrix of 4-bit codes, all in float32: a code stands for (table[code] - zero) * scale.
@@ -50,6 +53,11 @@ struct W8A8Product {
   const float* scales;  // [outputs]
 };
 
+// Whether a matrix of bytes may have scales for so many groups of inputs: those of int8 are one, those of E4M3 words of 4 each.
+inline bool FitsGroups(int64_t inputs, int64_t groups, bool int8) {
+  return groups == 1 || (!int8 && groups > 1 && inputs % groups == 0 && inputs / groups % 4 == 0);
+}
+
 // Computes all rows of the outputs from kBlock * block on, kBlock of them or what there is; of a plain matrix kWide.
 using Compute = void (*)(const Product& product, int64_t block);
 using ComputeW8A8 = void (*)(const W8A8Product& product, int64_t block);
@@ -57,7 +65,8 @@ using ComputeFourBit = void (*)(const FourBitProduct& product, int64_t block);
 
 struct Kernels {
   Compute panels_bfloat16, panels_float32, rows_bfloat16, rows_float32, plain_bfloat16, plain_float32;
-  Compute int8_bfloat16, int8_float32;  // panels of int8; x is what the name ends with
+  Compute int8_bfloat16, int8_float32;      // panels of int8; x is what the name ends with
+  Compute float8_bfloat16, float8_float32;  // panels of E4M3, likewise
   ComputeFourBit four_bit;
 };
 

@@ -43,6 +43,12 @@ struct Portable {
     for (int i = 0; i < kLanes; ++i) numbers.lane[i] = static_cast<int8_t>(quads.lane[i] >> (8 * BYTE));
     return Load(&numbers);
   }
+  template <int BYTE>
+  static Words Float8Number(Words quads) {
+    Sums numbers;
+    for (int i = 0; i < kLanes; ++i) numbers.lane[i] = ToFloat(Float8{static_cast<uint8_t>(quads.lane[i] >> (8 * BYTE))});
+    return Load(&numbers);
+  }
   static float AsFloat(uint32_t bits) {
     float value;
     std::memcpy(&value, &bits, sizeof value);
@@ -96,7 +102,16 @@ struct Bfloat16 : Portable {  // the first of two numbers is in the lower half: 
 
 }  // namespace
 
-const Kernels kPortable = {Panels<Bfloat16>, Panels<Float32>, Rows<Bfloat16>,       Rows<Float32>,
-                           Plain<Bfloat16>,  Plain<Float32>,  Int8Panels<Bfloat16>, Int8Panels<Float32>, FourBitPanels<Float32>};
+const Kernels kPortable = {Panels<Bfloat16>,
+                           Panels<Float32>,
+                           Rows<Bfloat16>,
+                           Rows<Float32>,
+                           Plain<Bfloat16>,
+                           Plain<Float32>,
+                           BytePanels<Bfloat16, int8_t>,
+                           BytePanels<Float32, int8_t>,
+                           GroupedBytePanels<OfFloat8<Bfloat16>, Float8>,
+                           GroupedBytePanels<OfFloat8<Float32>, Float8>,
+                           FourBitPanels<Float32>};
 
 }  // namespace jaxserve::matmul

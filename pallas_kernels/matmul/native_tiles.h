@@ -23,6 +23,14 @@ constexpr int64_t kWords = 1024;  // inputs of a panel, in words, that stay in a
 
 inline float ToFloat(float value) { return value; }
 inline float ToFloat(int8_t value) { return value; }
+struct Float8 {  // E4M3
+  uint8_t bits;
+};
+inline float ToFloat(Float8 value) {
+  const int exponent = value.bits >> 3 & 15, fraction = value.bits & 7;
+  const float magnitude = exponent == 0 ? fraction / 512.0f : static_cast<float>((8 + fraction) << exponent) / 1024.0f;
+  return value.bits >> 7 ? -magnitude : magnitude;
+}
 inline float ToFloat(uint16_t bfloat16) {
   const uint32_t bits = static_cast<uint32_t>(bfloat16) << 16;
   float value;

@@ -102,6 +102,7 @@ GROUPED_FEATURES: dict[str, dict[str, Any]] = {
     "odd widths": {"inputs": 37, "outputs": 51},
     "in int8": {"layout": "panels", "scheme": "int8"},
     "in w8a8": {"layout": "panels", "scheme": "w8a8"},
+    "in FP8": {"layout": "panels", "scheme": "fp8_weight"},
     "in int4": {"layout": "code panels", "scheme": "int4"},
 }
 MATMUL = MatmulProblem(rows=16, inputs=2048, outputs=8192, dtype=BFLOAT16, layout="panels")
@@ -113,6 +114,7 @@ MATMUL_FEATURES: dict[str, dict[str, Any]] = {
     "in int8, not packed": {"layout": "plain", "scheme": "int8"},
     "in int8, in words": {"layout": "words", "scheme": "int8"},
     "in int4, in words": {"layout": "words", "scheme": "int4", "codes": FourBit()},
+    "in FP8": {"scheme": "fp8_weight"},
     "one row": {"rows": 1},
     "prompts": {"rows": 2048},
     "odd sizes": {"rows": 7, "inputs": 37, "outputs": 51},

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 
+from pallas_kernels.quantization.groups import grouped, ungrouped
 from pallas_kernels.quantization.scheme import Axes, Dot, Scheme, outputs_of
 
 Numbers = Literal["int4", "fp4"]
@@ -70,18 +71,18 @@ class FourBit(Scheme):
     def quantize(self, numbers: Any, inputs: Axes, numpy: Any = jnp) -> tuple[Any, Any]:
         if self.numbers != "int4" or self.zeros:
             raise ValueError("numbers are rounded to int4 without zeros; others are read as they are stored")
-        grouped = self._grouped(numpy.asarray(numbers, numpy.float32), inputs)
-        largest, smallest = numpy.max(grouped, axis=1), numpy.min(grouped, axis=1)
+        parts = grouped(numpy.asarray(numbers, numpy.float32), inputs, self.group)
+        largest, smallest = numpy.max(parts, axis=1), numpy.min(parts, axis=1)
         scales = numpy.where(largest > -smallest, largest, smallest) * numpy.float32(-1 / MIDDLE)
         inverse = numpy.where(scales == 0, numpy.float32(0), 1 / numpy.where(scales == 0, numpy.float32(1), scales))
-        codes = numpy.clip(numpy.rint(grouped * inverse[:, None]), -MIDDLE, MIDDLE - 1) + MIDDLE
-        return self._ungrouped(codes.astype(numpy.uint8), numbers.shape, inputs), (scales,)
+        codes = numpy.clip(numpy.rint(parts * inverse[:, None]), -MIDDLE, MIDDLE - 1) + MIDDLE
+        return ungrouped(codes.astype(numpy.uint8), numbers.shape, inputs), (scales,)
 
     def dequantize(self, values: jax.Array, scales: Any, inputs: Axes) -> jax.Array:
-        grouped = self._grouped(jnp.asarray(NUMBERS[self.numbers], jnp.float32)[values.astype(jnp.int32)], inputs)
+        parts = grouped(jnp.asarray(NUMBERS[self.numbers], jnp.float32)[values.astype(jnp.int32)], inputs, self.group)
         if self.zeros:
-            grouped -= scales[1][:, None]
-        numbers: jax.Array = self._ungrouped(grouped * scales[0][:, None], values.shape, inputs)
+            parts -= scales[1][:, None]
+        numbers: jax.Array = ungrouped(parts * scales[0][:, None], values.shape, inputs)
         return numbers
 
     def product(self, x: jax.Array, values: jax.Array, scales: Any, inputs: Axes, dot: Dot) -> jax.Array:
@@ -90,15 +91,3 @@ class FourBit(Scheme):
     def table(self) -> np.ndarray:
         """float32[16]: what each code stands for."""
         return np.array(NUMBERS[self.numbers], np.float32)
-
-    def _grouped(self, numbers: Any, inputs: Axes) -> Any:
-        """[groups, inputs of a group, *outputs]."""
-        shape = numbers.shape
-        order = (*inputs, *(axis for axis in range(len(shape)) if axis not in inputs))
-        return numbers.transpose(order).reshape(-1, self.group, *outputs_of(shape, inputs))
-
-    def _ungrouped(self, grouped: Any, shape: tuple[int, ...], inputs: Axes) -> Any:
-        """The inverse."""
-        order = (*inputs, *(axis for axis in range(len(shape)) if axis not in inputs))
-        back = [order.index(axis) for axis in range(len(shape))]
-        return grouped.reshape([shape[axis] for axis in order]).transpose(back)

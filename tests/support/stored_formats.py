@@ -12,7 +12,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from jaxserve.models.registry import decoder_config, weight_rules
-from pallas_kernels.quantization import FourBit, Int8
+from pallas_kernels.quantization import Float8Weight, FourBit, Int8
 from tests.support import packing
 
 GROUP = 32
@@ -91,12 +91,42 @@ def packed8(rng: np.random.Generator, outputs: int, inputs: int) -> dict[str, np
     }
 
 
+def float8(rng: np.random.Generator, outputs: int, inputs: int) -> np.ndarray:
+    """Every number of E4M3."""
+    codes = rng.integers(0, 127, (outputs, inputs)) + 128 * rng.integers(0, 2, (outputs, inputs))
+    return codes.astype(np.uint8).view(ml_dtypes.float8_e4m3fn)
+
+
+def channels8(rng: np.random.Generator, outputs: int, inputs: int) -> dict[str, np.ndarray]:
+    scales = rng.uniform(0.0001, 0.001, (outputs, 1)).astype(np.float32)
+    return {"weight": float8(rng, outputs, inputs), "weight_scale": scales}
+
+
+def tensor8(rng: np.random.Generator, outputs: int, inputs: int) -> dict[str, np.ndarray]:
+    return {"weight": float8(rng, outputs, inputs), "weight_scale": np.array(rng.uniform(0.0001, 0.001), np.float32)}
+
+
+def blocks8(rng: np.random.Generator, outputs: int, inputs: int) -> dict[str, np.ndarray]:
+    grid = -(-outputs // GROUP), -(-inputs // GROUP)
+    scales = rng.uniform(0.0001, 0.001, grid).astype(np.float32)
+    return {"weight": float8(rng, outputs, inputs), "weight_scale_inv": scales}
+
+
 GPTQ_METHOD = {"quant_method": "gptq", "bits": 4, "group_size": GROUP, "desc_act": False}
 INT8_GROUP = {"targets": ["Linear"], "weights": {"num_bits": 8, "type": "int", "strategy": "channel", "symmetric": True}}
+FLOAT8_GROUP = {"targets": ["Linear"], "weights": {"num_bits": 8, "type": "float", "strategy": "channel", "symmetric": True}}
 FORMATS: dict[str, tuple[dict[str, Any], Any, Any]] = {
     "awq": ({"quant_method": "awq", "bits": 4, "group_size": GROUP}, awq, FourBit("int4", GROUP, zeros=True)),
     "gptq": (GPTQ_METHOD, gptq, FourBit("int4", GROUP, zeros=True)),
     "nvfp4": ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, nvfp4, FourBit("fp4", 16)),
+    "fp8 by channels": (
+        {"quant_method": "compressed-tensors", "format": "float-quantized", "config_groups": {"group_0": FLOAT8_GROUP}},
+        channels8,
+        Float8Weight(),
+    ),
+    "fp8": ({"quant_method": "fp8"}, tensor8, Float8Weight()),
+    "fp8 of ModelOpt": ({"quant_method": "modelopt", "quant_algo": "FP8"}, tensor8, Float8Weight()),
+    "fp8 by blocks": ({"quant_method": "fp8", "weight_block_size": [GROUP, GROUP]}, blocks8, Float8Weight(GROUP)),
     "int8": (
         {"quant_method": "compressed-tensors", "format": "int-quantized", "config_groups": {"group_0": INT8_GROUP}},
         int8,

@@ -9,8 +9,7 @@ import numpy as np
 from jaxserve.weights.checkpoint import Block, Bounds, Tensors
 from jaxserve.weights.quantized.numbers import FP8, INT8, Coded
 from jaxserve.weights.quantized.scales import Scales
-from pallas_kernels.quantization import FP8 as FP8_SCHEME
-from pallas_kernels.quantization import Int8, Scheme
+from pallas_kernels.quantization import Float8Weight, Int8, Scheme
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +40,13 @@ class ScaledMatrix:
 
     @property
     def scheme(self) -> Scheme | None:
-        """See `CodedTensor`: without zero points, with a factor for all inputs of an output."""
-        if self.zeros is not None or self.scales.block[1] < self.shape[1]:
+        """See `CodedTensor`: without zero points, int8 with a factor for all inputs of an output, FP8 with one for any group."""
+        inputs, group = self.shape[1], self.scales.block[1]
+        if self.zeros is not None:
             return None
-        return Int8() if self.stored == "int8" else FP8_SCHEME()
+        if self.stored == "int8":
+            return Int8() if group >= inputs else None
+        return Float8Weight(None if group >= inputs else group).fitted((inputs, self.shape[0]), (0,))
 
     def coded(self, tensors: Tensors, bounds: Bounds) -> Coded:
         """See `CodedTensor`."""

@@ -26,17 +26,26 @@ class MatmulSuite:
     implementation: ClassVar[str]
     dtypes: ClassVar[tuple[str, ...]] = MATMUL_DTYPES
     layouts: ClassVar[tuple[str, ...]] = ("plain", "panels", "rows", "words")
+    any_dtype: ClassVar[tuple[str, ...]] = ()
+    """Schemes whose rows may be of every dtype."""
 
     @pytest.mark.parametrize("case", MATMUL_CASES, ids=lambda case: case.name)
     def test_case(self, case):
         for dtype in MATMUL_DTYPES:
             result = check_matmul(case, dtype, self.implementation)
-            supported = dtype in self.dtypes and case.layout in self.layouts
+            supported = (dtype in self.dtypes or case.scheme in self.any_dtype) and case.layout in self.layouts
             assert result.verdict == ("pass" if supported else "unsupported"), result
 
     @pytest.mark.parametrize(
         ("layout", "scheme"),
-        [("panels", "none"), ("rows", "none"), ("panels", "int8"), ("panels", "w8a8"), ("code panels", "int4")],
+        [
+            ("panels", "none"),
+            ("rows", "none"),
+            ("panels", "int8"),
+            ("panels", "w8a8"),
+            ("panels", "fp8_weight"),
+            ("code panels", "int4"),
+        ],
     )
     def test_other_rows_do_not_matter(self, layout, scheme):
         """A row's result is the same, bit by bit, whatever the other rows hold."""

@@ -37,6 +37,7 @@ class TestMatmul(MatmulSuite):
     implementation = "cpu_native"
     dtypes = ("float32", "bfloat16")
     layouts = LAYOUTS
+    any_dtype = ("fp8_weight",)
 
     @pytest.mark.parametrize("dtype", dtypes)
     @pytest.mark.parametrize("case", [case for case in MATMUL_CASES if case.layout in LAYOUTS], ids=lambda case: case.name)
@@ -49,7 +50,9 @@ class TestMatmul(MatmulSuite):
             got = np.asarray(jax.jit(partial(cpu_native.matmul, instruction_set=name))(x, matrix))
             np.testing.assert_allclose(got, want, rtol=0, atol=TOLERANCE["float32"].max_abs, err_msg=name)
 
-    @pytest.mark.parametrize(("scheme", "inputs"), [("none", 70), ("int8", 2100), ("w8a8", 2102), ("int4", 2176)])
+    @pytest.mark.parametrize(
+        ("scheme", "inputs"), [("none", 70), ("int8", 2100), ("w8a8", 2102), ("fp8_weight", 2101), ("int4", 2176)]
+    )
     def test_a_row_does_not_depend_on_how_many_there_are(self, scheme, inputs):
         rng = np.random.default_rng(0)
         x = jnp.asarray(rng.standard_normal((17, inputs)), jnp.bfloat16)
@@ -99,7 +102,7 @@ class TestMatmul(MatmulSuite):
 class TestGroupedMatmul(GroupedMatmulSuite):
     implementation = "cpu_native"
     dtypes = ("float32", "bfloat16")
-    any_dtype = ("int4", "w8a8")
+    any_dtype = ("int4", "w8a8", "fp8_weight")
 
     @pytest.mark.parametrize("dtype", dtypes)
     @pytest.mark.parametrize(
@@ -122,7 +125,9 @@ class TestGroupedMatmul(GroupedMatmulSuite):
             np.testing.assert_allclose(got[:real], want[:real], rtol=0, atol=tolerance, err_msg=name)
 
     @pytest.mark.parametrize("dtype", dtypes)
-    @pytest.mark.parametrize(("scheme", "inputs"), [("none", 333), ("int8", 333), ("w8a8", 333), ("int4", 352)])
+    @pytest.mark.parametrize(
+        ("scheme", "inputs"), [("none", 333), ("int8", 333), ("w8a8", 333), ("fp8_weight", 333), ("int4", 352)]
+    )
     def test_shared_between_threads(self, scheme, inputs, dtype):
         """Groups of more outputs and inputs than a piece of work has; a row's result is the one it has alone, bit for bit."""
         rng = np.random.default_rng(0)
@@ -141,7 +146,7 @@ class TestGroupedMatmul(GroupedMatmulSuite):
             np.testing.assert_array_equal(got[row], alone[0])
             np.testing.assert_allclose(got[row], rows[row] @ plain[group], rtol=0, atol=1e-3)
 
-    @pytest.mark.parametrize("scheme", ["int8", "w8a8", "int4"])
+    @pytest.mark.parametrize("scheme", ["int8", "w8a8", "fp8_weight", "int4"])
     def test_a_group_is_multiplied_as_one_matrix_is(self, scheme):
         """Bit by bit, however many rows it has: by the same kernels."""
         rng = np.random.default_rng(0)

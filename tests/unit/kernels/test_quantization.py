@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.sharding import NamedSharding, PartitionSpec
 
+from pallas_kernels import native
 from pallas_kernels.matmul import (
     CodePanels,
     Layout,
@@ -22,12 +23,13 @@ from pallas_kernels.matmul import (
     Rows,
     as_matrix,
     counted,
+    cpu_native,
     matmul,
     pack,
     packed_shape,
     skips_padding,
 )
-from pallas_kernels.quantization import FP8, SCHEMES, W8A8, FourBit
+from pallas_kernels.quantization import FP8, SCHEMES, W8A8, Float8Weight, FourBit
 from pallas_kernels.quantization.four_bit import NUMBERS
 from sharding import make_mesh, partition_spec
 from tests.support.schemes import Groups
@@ -79,6 +81,8 @@ def test_numbers_come_back_as_near_as_the_scheme_says(scheme, shape, inputs, see
             "none": 0.0,
             "int8": 0.5001 * np.maximum(np.abs(numbers).max(axis=inputs, keepdims=True) / 127, 2.0**-126),
             "w8a8": 0.5001 * np.maximum(np.abs(numbers).max(axis=inputs, keepdims=True) / 127, 2.0**-126),
+            # Half an ulp of three bits, and of the numbers that have no leading 1.
+            "fp8_weight": np.abs(numbers) / 15.9 + np.abs(numbers).max(axis=inputs, keepdims=True) / 448 / 1023,
             "int4": np.abs(numbers).max(axis=inputs, keepdims=True) / 7.999,  # one side of a group has a step less
             "groups": np.ptp(numbers, axis=inputs, keepdims=True) / 29,
             "fp8": np.maximum(np.abs(numbers) / 15.99, np.abs(numbers).max(axis=inputs, keepdims=True) / 448 * 2.0**-9.99),
@@ -235,6 +239,38 @@ def test_codes_of_four_bits_stand_for_number_less_zero_times_scale(numbers, zero
     for rows in (1, 4, 5, 13):
         x = rng.integers(-4, 5, (rows, inputs)).astype(np.float32)
         np.testing.assert_allclose(matmul(jnp.asarray(x), matrix), x @ want, rtol=0, atol=2e-3)
+
+
+@pytest.mark.parametrize(("inputs", "outputs", "group"), [(37, 70, None), (256, 130, None), (64, 64, 4), (384, 150, 128)])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_every_number_of_e4m3_is_multiplied_as_it_is(inputs, outputs, group, dtype):
+    """Those without a leading 1 too, by every instruction set; and a row has the same bits however many there are."""
+    rng = np.random.default_rng(0)
+    every = np.arange(256, dtype=np.uint8)
+    codes = rng.permutation(np.resize(every[every % 128 != 127], inputs * outputs)).reshape(inputs, outputs)
+    numbers = codes.view(ml_dtypes.float8_e4m3fn)
+    layout, scheme = Panels((0,), codes.shape), Float8Weight(group)
+    scales = rng.standard_normal((inputs // (group or inputs), outputs)).astype(np.float32)
+    want = numbers.astype(np.float64) * np.repeat(scales.astype(np.float64), group or inputs, axis=0)
+    matrix = Matrix(layout.arrange(jnp.asarray(numbers)), jnp.asarray(scales), layout, scheme)
+    np.testing.assert_array_equal(matrix.plain(), want.astype(np.float32))
+    x = jnp.asarray(rng.integers(-4, 5, (131, inputs)), dtype)
+    products = np.asarray(x, np.float64) @ want
+    largest = np.abs(products).max()
+    np.testing.assert_allclose(matmul(x, matrix, implementation="xla"), products, rtol=0, atol=1e-6 * largest)
+    if native.missing() is not None:
+        return
+    for name in ("best", "avx512", "avx2", "portable"):
+        got = np.asarray(cpu_native.matmul(x, matrix, name))
+        np.testing.assert_allclose(got, products, rtol=0, atol=1e-6 * largest, err_msg=name)
+        for rows in (1, 5, 6, 129):
+            np.testing.assert_array_equal(cpu_native.matmul(x[:rows], matrix, name), got[:rows])
+
+
+def test_groups_that_are_none_are_not_held():
+    assert Float8Weight(128).fitted((256, 3), (0,)) == Float8Weight(128)
+    assert Float8Weight(128).fitted((192, 3), (0,)) is None
+    assert Float8Weight(6).fitted((12, 3), (0,)) is None
 
 
 def test_four_bits_of_another_kind_are_not_rounded_to():

@@ -26,7 +26,7 @@ from sharding import make_mesh
 from tests.golden.reading import DATA, dense_attend, read_golden
 from tests.support.guarded import found_by_guard
 from tests.support.held import dequantized, is_matrix, loaded, plain, schemes
-from tests.support.stored_formats import FORMATS, GPTQ_METHOD, GROUP, LLAMA, awq, gptq, write
+from tests.support.stored_formats import FORMATS, GPTQ_METHOD, GROUP, LLAMA, awq, float8, gptq, write
 
 pytestmark = pytest.mark.skipif(native.missing() is not None, reason=f"NOT CHECKED: native kernels: {native.missing()}")
 
@@ -83,7 +83,9 @@ def test_a_hopper_holds_words_of_the_same_numbers(tmp_path, monkeypatch, name):
     assert device_bytes(held.params) == device_bytes(held.shapes)
 
 
-@pytest.mark.parametrize(("name", "most"), [("llama-w4a16", 0.65), ("qwen2-int8", 0.75)])
+@pytest.mark.parametrize(
+    ("name", "most"), [("llama-w4a16", 0.65), ("qwen2-int8", 0.75), ("qwen3-fp8", 0.75), ("mistral-fp8-channels", 0.75)]
+)
 def test_memory_is_the_checkpoints(name, most):
     """As much as the shapes say; in bfloat16, tables and norms are the rest of these tiny ones."""
     held = loaded(DATA / name, "bfloat16")
@@ -93,7 +95,10 @@ def test_memory_is_the_checkpoints(name, most):
     assert described == jax.tree.structure(held.params)
 
 
-@pytest.mark.parametrize(("name", "devices"), [("llama-w4a16", 1), ("qwen2-int8", 1), ("qwen2-int8", 2)])
+NATIVE = ("llama-w4a16", "qwen2-int8", "qwen3-fp8", "deepseek-v3-fp8", "mistral-fp8-channels")
+
+
+@pytest.mark.parametrize(("name", "devices"), [*((name, 1) for name in NATIVE), ("qwen2-int8", 2)])
 def test_logits_are_transformers_own(name, devices):
     golden, config = read_golden(name), decoder_config(read_hf_config(DATA / name))
     tokens = jnp.asarray(golden.prompts[golden.full_prompt], jnp.int32)
@@ -197,6 +202,33 @@ def test_weights_that_are_no_numbers_are_refused_in_four_bits(tmp_path):
         CheckpointError, match=r"weights that are NaN or infinite: model.layers.0.self_attn.q_proj.weight has 4096"
     ):
         loaded(directory, quantization="int4")
+
+
+@pytest.mark.parametrize("name", ["fp8 by channels", "fp8 by blocks"])
+def test_codes_that_are_no_numbers_are_refused(tmp_path, name):
+    method, quantized, _ = FORMATS[name]
+
+    def broken(rng: np.random.Generator, outputs: int, inputs: int) -> dict[str, np.ndarray]:
+        tensors = quantized(rng, outputs, inputs)
+        tensors["weight"].view(np.uint8)[3, 5] = 0xFF
+        return dict(tensors)
+
+    with pytest.raises(CheckpointError, match=r"NaN or infinite: model\.\S+weight has 1 in \d+, the first at \[3, 5\]: nan"):
+        loaded(write(tmp_path / "nan", method, broken))
+
+
+def test_blocks_that_do_not_divide_the_inputs_are_dequantized(tmp_path):
+    def blocks(rng: np.random.Generator, outputs: int, inputs: int) -> dict[str, np.ndarray]:
+        scales = rng.uniform(0.0001, 0.001, (-(-outputs // 40), -(-inputs // 40))).astype(np.float32)
+        return {"weight": float8(rng, outputs, inputs), "weight_scale_inv": scales}
+
+    directory = write(tmp_path / "blocks", {"quant_method": "fp8", "weight_block_size": [40, 40]}, blocks)
+    assert schemes(loaded(directory).params) == {"none"}
+
+
+@pytest.mark.parametrize("name", ["int8", "w8a8", "int4"])
+def test_fp8_is_rounded_where_that_is_asked_for(name):
+    assert schemes(loaded(DATA / "mistral-fp8-channels", quantization=name).params) - {"none"} == {name}
 
 
 def test_held_weights_are_guarded():
