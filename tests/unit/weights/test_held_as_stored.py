@@ -70,7 +70,7 @@ def test_a_hopper_holds_words_of_the_same_numbers(tmp_path, monkeypatch, name):
     """Which one has all of the matrix; the words themselves lie anywhere."""
     monkeypatch.setattr(packed, "Target", SimpleNamespace(of=lambda _: Target("gpu", (9, 0))))
     method, quantized, scheme = FORMATS[name]
-    directory = write(tmp_path / name, method, quantized, hidden_size=128, intermediate_size=128)
+    directory = write(tmp_path / name, method, quantized, LLAMA | {"hidden_size": 128, "intermediate_size": 128})
     held = loaded(directory, "bfloat16")
     matrices = [leaf for leaf in jax.tree.leaves(held.params, is_leaf=is_matrix) if is_matrix(leaf)]
     assert [(matrix.scheme, matrix.layout.name) for matrix in matrices] == [(scheme, "words")] * (4 * 2)
