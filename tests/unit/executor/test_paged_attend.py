@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxserve.aot.target import Target
 from jaxserve.config.kernels import AUTOMATIC, LayerRange
 from jaxserve.config.windows import group_layers
 from jaxserve.executor.step import PagedAttend
@@ -17,7 +18,7 @@ from jaxserve.step.batch import make_batch
 from jaxserve.step.buckets import Bucket
 from pallas_kernels.ragged_paged_attention import AttentionOptions
 from sharding import make_mesh
-from tests.contract.kernels.needs import MOSAIC
+from tests.contract.kernels.needs import MOSAIC, PLUGIN
 from tests.golden.reading import dense_attend
 from tests.support.plans import make_plan
 
@@ -61,6 +62,35 @@ def test_rotates_queries_and_keys(tensor, kernels):
     rope = rotation(RopeConfig(rotated_dims=32), 64, jnp.arange(TOKENS) + 5)
     got = paged(tensor, jnp.full((2, 5, 2, KV_HEADS, PAGE, 64), jnp.nan), OPTIONS, q, k, v, None, rope, kernels)
     np.testing.assert_allclose(got, dense_attend(1, q, k, v, rope, OPTIONS, None), atol=2e-6, rtol=0)
+
+
+NAMED = LayerRange("mosaic_gpu", 0, None)
+
+
+@MOSAIC
+@PLUGIN
+@pytest.mark.parametrize(
+    ("kernels", "turned_apart"),
+    [
+        (AUTOMATIC, False),
+        (replace(AUTOMATIC, kv_write=(NAMED,)), True),
+        (replace(AUTOMATIC, attention=(NAMED,)), True),
+        (replace(AUTOMATIC, attention=(replace(NAMED, last=0),)), False),  # another layer's
+    ],
+)
+def test_a_decode_step_on_a_gpu_turns_in_its_attention_unless_a_kernel_is_named(kernels, turned_apart):
+    plan = make_plan((range(3), 3, (1,)), (range(6), 6, (2,)))
+    batch = make_batch(plan, Bucket(tokens=9, rows=9), max_pages=3, page_size=16, spare_slot=0).unpacked(NO_LENGTHS)
+    mesh = make_mesh(1, Target.parse("h100").devices())
+    q, k = (jnp.zeros((9, heads, 64), jnp.bfloat16) for heads in (8, 2))
+    rope = rotation(RopeConfig(rotated_dims=64), 64, jnp.arange(9))
+
+    def run(kv_pages):
+        return PagedAttend(mesh, kv_pages, batch, kernels, group_layers((None, None)))(1, q, k, k, rope, OPTIONS, None)
+
+    traced = str(jax.make_jaxpr(run)(jnp.zeros((2, 5, 2, 2, 16, 64), jnp.bfloat16)))
+    assert ("name=rotate_and_write" in traced) == turned_apart
+    assert "name=paged_decode" in traced
 
 
 @pytest.mark.parametrize("tensor", [1, 2])
