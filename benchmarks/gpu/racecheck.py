@@ -38,6 +38,7 @@ CALLS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "decode attention": ("ragged_paged_attention", "decodes"),
         "prefill attention": ("ragged_paged_attention", "prefix hit"),
+        "decode attention that rotates and writes": ("rotate_write_attend", "decodes"),
         "kv_write": ("kv_write", "any slots"),
         "grouped_matmul": ("grouped_matmul", "result of the dtype"),
     }

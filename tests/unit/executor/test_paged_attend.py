@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxserve.aot.target import Target
 from jaxserve.config.kernels import AUTOMATIC, LayerRange
 from jaxserve.config.windows import group_layers
 from jaxserve.executor.cache_arrays import CacheArrays
@@ -19,7 +20,7 @@ from jaxserve.step.buckets import Bucket
 from pallas_kernels.ragged_paged_attention import AttentionOptions
 from pallas_kernels.rotate_and_write import rotate
 from sharding import make_mesh
-from tests.contract.kernels.needs import MOSAIC
+from tests.contract.kernels.needs import MOSAIC, PLUGIN
 from tests.golden.reading import dense_attend
 from tests.support.plans import make_plan
 
@@ -80,6 +81,37 @@ def test_a_named_kernel_of_kv_write_quantizes_what_was_rotated(kernels):
 
     want = dense_attend(1, rotate(q, rope), rounded(rotate(k, rope)), rounded(v), None, OPTIONS, None)
     np.testing.assert_allclose(got, want, atol=2e-6, rtol=0)
+
+
+NAMED = LayerRange("mosaic_gpu", 0, None)
+
+
+@MOSAIC
+@PLUGIN
+@pytest.mark.parametrize(
+    ("kernels", "turned_apart"),
+    [
+        (AUTOMATIC, False),
+        (replace(AUTOMATIC, kv_write=(NAMED,)), True),
+        (replace(AUTOMATIC, attention=(NAMED,)), True),
+        (replace(AUTOMATIC, attention=(replace(NAMED, last=0),)), False),  # another layer's
+    ],
+)
+def test_a_decode_step_on_a_gpu_turns_in_its_attention_unless_a_kernel_is_named(kernels, turned_apart):
+    plan = make_plan((range(3), 3, (1,)), (range(6), 6, (2,)))
+    batch = make_batch(plan, Bucket(tokens=9, rows=9), max_pages=3, page_size=16, spare_slot=0).unpacked(NO_LENGTHS)
+    mesh = make_mesh(1, Target.parse("h100").devices())
+    q, k = (jnp.zeros((9, heads, 64), jnp.bfloat16) for heads in (8, 2))
+    rope = rotation(RopeConfig(rotated_dims=64), 64, jnp.arange(9))
+
+    def run(kv_pages):
+        return PagedAttend(mesh, CacheArrays(kv_pages), batch, kernels, group_layers((None, None)))(
+            1, q, k, k, rope, OPTIONS, None
+        )
+
+    traced = str(jax.make_jaxpr(run)(jnp.zeros((2, 5, 2, 2, 16, 64), jnp.bfloat16)))
+    assert ("name=rotate_and_write" in traced) == turned_apart
+    assert "name=paged_decode" in traced
 
 
 @pytest.mark.parametrize("tensor", [1, 2])

@@ -15,6 +15,7 @@ from pallas_kernels import ragged_paged_attention as attention
 from pallas_kernels.matmul import Panels, pack
 from pallas_kernels.quantization import SCHEMES
 from pallas_kernels.rotate_and_write import Rotation, rotate_and_write
+from pallas_kernels.rotate_write_attend import rotate_write_attend
 
 TURNS = jnp.zeros((3, 8))
 FLOAT8_PAGES = jnp.zeros((2, 6, 2, 2, 8, 16), jnp.float8_e4m3fn)
@@ -133,6 +134,23 @@ def test_rotate_arguments(changes, error, message):
     }
     with pytest.raises(error, match=re.escape(message)):
         rotate_and_write(**arguments | changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"k": jnp.zeros((5, 3, 16))}, ValueError, "k must be [T, K, D] = [5, 2, 16], got [5, 3, 16]"),
+        ({"slots": jnp.zeros(5, jnp.uint32)}, TypeError, "slots must be int32, got uint32"),
+        ({"query_start": jnp.zeros(3, jnp.int32)}, ValueError, "query_start must be [R + 1] = [4], got [3]"),
+        ({"options": OF_LATENTS}, ValueError, "value_dim goes with a cache that has no values"),
+        ({"implementation": "abacus"}, ValueError, "rotate_write_attend has no implementation 'abacus'; it has: "),
+    ],
+)
+def test_rotate_and_attend_arguments(changes, error, message):
+    heads, turns = jnp.zeros((5, 2, 16)), jnp.zeros((5, 8))
+    arguments = attention_arguments(k=heads, v=heads, rotation=Rotation(turns, turns), slots=jnp.zeros(5, jnp.int32))
+    with pytest.raises(error, match=re.escape(message)):
+        rotate_write_attend(**arguments | changes)
 
 
 @pytest.mark.parametrize(

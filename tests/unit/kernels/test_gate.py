@@ -14,19 +14,37 @@ from pallas_kernels.kv_write import api as write
 from pallas_kernels.kv_write import xla as write_xla
 from pallas_kernels.matmul import api as matmul
 from pallas_kernels.matmul import xla as matmul_xla
-from pallas_kernels.parity.cases import ATTENTION_CASES, DTYPES, GROUPED_CASES, MATMUL_CASES, ROTATE_CASES, WRITE_CASES
-from pallas_kernels.parity.gate import check_attention, check_grouped, check_matmul, check_rotate, check_write
+from pallas_kernels.parity.cases import (
+    ATTENTION_CASES,
+    DTYPES,
+    GROUPED_CASES,
+    MATMUL_CASES,
+    ROTATE_ATTEND_CASES,
+    ROTATE_CASES,
+    WRITE_CASES,
+)
+from pallas_kernels.parity.gate import (
+    check_attention,
+    check_grouped,
+    check_matmul,
+    check_rotate,
+    check_rotate_attend,
+    check_write,
+)
 from pallas_kernels.parity.operations import Operation, check_all
 from pallas_kernels.ragged_paged_attention import api as attention
 from pallas_kernels.ragged_paged_attention import xla as attention_xla
 from pallas_kernels.registry import Implementation, Target
 from pallas_kernels.rotate_and_write import api as rotate
 from pallas_kernels.rotate_and_write import xla as rotate_xla
+from pallas_kernels.rotate_write_attend import api as rotate_attend
+from pallas_kernels.rotate_write_attend import composed
 
 CPU = Target("cpu")
 ATTENTION = {case.name: case for case in ATTENTION_CASES}
 GROUPED = {case.name: case for case in GROUPED_CASES}
 MATMUL = {case.name: case for case in MATMUL_CASES}
+ROTATE_ATTEND = {case.name: case for case in ROTATE_ATTEND_CASES}
 ROTATE = {case.name: case for case in ROTATE_CASES}
 WRITE = {case.name: case for case in WRITE_CASES}
 
@@ -111,6 +129,27 @@ def test_wrong_writes(monkeypatch, dtype, change, reason):
 def test_wrong_rotations(monkeypatch, change, reason):
     name = only(monkeypatch, rotate, lambda *arrays, **options: change(*rotate_xla.rotate_and_write(*arrays, **options)))
     result = check_rotate(ROTATE["any slots"], "bfloat16", name, CPU)
+    assert result.verdict == "FAIL"
+    assert reason in result.reason
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda out, pages: (out.at[1].multiply(-1), pages), "max abs must be below 0.01"),
+        (lambda out, pages: (out.astype(jnp.float32), pages), "the output is float32, not bfloat16"),
+        (lambda out, pages: (out.at[-1].set(1), pages), "padding tokens are not 0"),
+        (lambda out, pages: (out, pages.at[1, 1:, 0].multiply(-1)), "bit by bit"),
+        (lambda out, pages: (out, pages.at[1, 1:, 1].multiply(2)), "bit by bit"),
+        (lambda out, pages: (out, jnp.where(jnp.isnan(pages), 0, pages)), "bit by bit"),
+    ],
+)
+def test_wrong_attention_that_rotates_and_writes(monkeypatch, change, reason):
+    def attend(*arrays, **options):
+        return change(*composed.rotate_write_attend(*arrays, target=CPU, **options))
+
+    name = only(monkeypatch, rotate_attend, attend)
+    result = check_rotate_attend(ROTATE_ATTEND["padding"], "bfloat16", name, CPU)
     assert result.verdict == "FAIL"
     assert reason in result.reason
 
