@@ -41,7 +41,7 @@ MIXTRAL = LLAMA | {"architectures": ["MixtralForCausalLM"], "num_local_experts":
 H100, A100, B200 = Target("gpu", (9, 0)), Target("gpu", (8, 0)), Target("gpu", (10, 0))
 
 
-def options(dtype: str = "bfloat16", **others: Any) -> ExecutorOptions:
+def options(dtype: str = "bfloat16", kv_dtype: str | None = None, **others: Any) -> ExecutorOptions:
     return ExecutorOptions(
         max_num_seqs=4,
         max_num_batched_tokens=32,
@@ -49,7 +49,7 @@ def options(dtype: str = "bfloat16", **others: Any) -> ExecutorOptions:
         num_pages=9,
         page_size=16,
         dtype=dtype,
-        kv_dtype=dtype,
+        kv_dtype=kv_dtype or dtype,
         **others,
     )
 
@@ -70,6 +70,14 @@ def said(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_nothing_is_said_where_kernels_are(said: Any, hf: dict[str, Any]) -> None:
     assert said(hf, H100, options()) is None
     assert said(hf, Target("cpu"), options("float32")) is None
+
+
+@pytest.mark.parametrize("target", [H100, A100, B200])
+def test_caches_in_8_bits(said: Any, target: Target) -> None:
+    assert said(LLAMA, target, options(kv_dtype="float8_e4m3fn")) is None
+    line = said(LLAMA, target, options(kv_dtype="int8"))
+    assert line.startswith(f"slow on {target}, for want of a kernel: attention (not in mosaic_gpu: ")
+    assert "the cache must have the queries' bfloat16 or float8_e4m3fn, not int8" in line
 
 
 def test_float32_on_hopper(said: Any) -> None:
