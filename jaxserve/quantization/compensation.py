@@ -7,6 +7,8 @@ those of the weights as they are when its first input's turn comes.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -102,9 +104,8 @@ class Compensated:
                 gram = np.asarray(grams.pop(unit)[...]) if unit in grams else None
                 for name in names:
                     self._rounded[name] = self._round(name, gram)
-        self._hidden = layerwise.layer(
-            number, layerwise.read_layer(_Known(self._model, self._recipe, self._rounded), number), self._hidden
-        )
+        known = _Known(self._model, {name: restored(rounded, self._recipe) for name, rounded in self._rounded.items()})
+        self._hidden = layerwise.layer(number, layerwise.read_layer(known, number), self._hidden)
         self._number += 1
 
     def _round(self, name: str, gram: Floats | None) -> Rounded:
@@ -116,15 +117,15 @@ class Compensated:
 
 
 class _Known:
-    """The tensors of a model with some rounded. See `Tensors`."""
+    """The tensors of a model with some replaced. See `Tensors`."""
 
-    def __init__(self, model: Model, recipe: Recipe, rounded: dict[str, Rounded]) -> None:
-        self._model, self._recipe, self._rounded = model, recipe, rounded
+    def __init__(self, model: Model, numbers: Mapping[str, Floats]) -> None:
+        self._model, self._numbers = model, numbers
 
     def read(self, name: str, bounds: Bounds) -> Block:
-        if name not in self._rounded:
+        if name not in self._numbers:
             return self._model.tensors.read(name, bounds)
-        return restored(self._rounded[name], self._recipe)[tuple(slice(*pair) for pair in bounds)]
+        return self._numbers[name][tuple(slice(*pair) for pair in bounds)]
 
 
 def _factor(gram: npt.NDArray[np.floating]) -> Doubles:

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from jaxserve import quantize
+from jaxserve.weights.manifest import read_manifest
+from jaxserve.weights.quality import check_quality
 from tests.golden.reading import DATA
 
 PLAIN = DATA / "llama-linear"
@@ -71,3 +73,20 @@ def test_mistakes_are_told_in_one_line(
     assert told.err.startswith("jaxserve: ")
     assert told.err.count("\n") == 1
     assert not (tmp_path / "out").exists()
+
+
+def test_an_audit_is_printed_drawn_and_written_down(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("".join(chr(97 + number * number % 23) + " " * (number % 3 == 0) for number in range(4600)))
+    options = ["--scheme", "w4a16", "--group-size", "32", "--calibration", str(text)]
+    audit = ["--audit", "--budget", "1000", "--plot", str(tmp_path / "audit.png")]
+    assert quantize.main([str(PLAIN), str(tmp_path / "out"), *options, *audit]) == 0
+    told = capsys.readouterr().out
+    for part in ("layers.1.attention.qkv", "perplexity with nothing else rounded", "with everything rounded", "held-out tokens"):
+        assert part in told
+    assert (tmp_path / "audit.png").read_bytes().startswith(b"\x89PNG")
+    manifest = read_manifest(tmp_path / "out")
+    assert manifest is not None
+    assert manifest.quality is not None
+    assert f"({manifest.quality.increase_percent:+.3f} %)" in told
+    check_quality(tmp_path / "out", max(manifest.quality.increase_percent, 0.0), "none")
