@@ -107,11 +107,14 @@ def test_matrices_in_fp8_on_several_devices(name: str, tp: int) -> None:
     assert plan.part_bytes(plan.shape.parts[-1]) == 2 * plan.shape.parts[-1].count
 
 
+DENSE = [name for name in NAMES if decoder_config(read_hf_config(DATA / name)).experts is None]
+
+
 @pytest.mark.skipif(native.missing() is not None, reason=f"NOT CHECKED: native kernels: {native.missing()}")
 @pytest.mark.parametrize("weights", ["int4", "w8a8", "int8"])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", DENSE)
 def test_matrices_rounded_on_one_device(name: str, weights: WeightFormat) -> None:
-    """Also with groups of 64 and 32 inputs, and matrices that have no group."""
+    """Also with groups of 64 and 32 inputs, and matrices that have none. Plans are for GPUs, which round no routed experts."""
     config, hf = EngineConfig.from_settings({"quantization": weights}), read_hf_config(DATA / name)
     held = count_bytes(decoder_config(hf), make_mesh(1), config, "bfloat16", "bfloat16")
     assert layout(hf, 1, weights).weight_bytes == layout(hf, 1, weights).weight_bytes_device == held.weights
