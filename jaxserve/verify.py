@@ -39,7 +39,7 @@ class VerifyConfig:
     subject: Literal["kernels"] = setting("kernels", "what to verify: 'kernels'", positional=True)
     device: Literal["auto", "cpu", "gpu"] = setting("auto", "where to run; 'auto' takes jax's first device")
     op: str | None = setting(None, "only this operation")
-    dtype: str | None = setting(None, f"only this one of {', '.join(DTYPES)}; float8 is bfloat16 with a cache in float8")
+    dtype: str | None = setting(None, f"only this one of {', '.join(DTYPES)}; float8 and int8 are bfloat16 with such a cache")
     interpret: bool = setting(False, "also interpret GPU kernels on the CPU, on tiny cases (slow)")
     cases: bool = setting(False, "list every case, not only those that fail")
     json: str | None = setting(None, "also write every figure to this file, as JSON")
