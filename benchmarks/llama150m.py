@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-CONFIG = {
+CONFIG: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
     "hidden_act": "silu",
@@ -32,8 +34,8 @@ WEIGHTS_READ = HEAD_WEIGHTS + LAYER_WEIGHTS
 KV_VALUES_PER_TOKEN = 12 * 2 * 4 * 64
 
 
-def write_config(directory: Path) -> Path:
+def write_config(directory: Path, config: Mapping[str, Any] = CONFIG) -> Path:
     """A directory with config.json alone; weights are made from a seed."""
     directory.mkdir(parents=True, exist_ok=True)
-    (directory / "config.json").write_text(json.dumps(CONFIG))
+    (directory / "config.json").write_text(json.dumps(config))
     return directory

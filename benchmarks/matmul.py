@@ -1,4 +1,4 @@
-"""The native matrix product for CPUs beside XLA's own dot, and with matrices in int8, on those of the benchmarks' model.
+"""The native matrix product for CPUs beside XLA's own dot, and with a byte a number, on matrices of the benchmarks' model.
 
     python -m benchmarks.matmul [--rows 1 8 32] [--dtypes bfloat16] [--rounds 15] [--output FILE]
 
@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -25,9 +26,11 @@ from benchmarks import machine
 from jaxserve.commands import write_json
 from pallas_kernels import native
 from pallas_kernels.matmul import Panels, Rows, Weight, matmul, pack
-from pallas_kernels.quantization import SCHEMES
+from pallas_kernels.quantization import Float8Weight, Int8, Scheme
 
 MATRICES = {"qkv": (1024, 1536), "out": (1024, 1024), "gate_up": (1024, 5632), "down": (2816, 1024), "head": (1024, 32000)}
+BYTES: Mapping[str, Scheme] = MappingProxyType({"int8": Int8(), "fp8": Float8Weight(), "fp8_blocks": Float8Weight(128)})
+"""Schemes of a byte a number: int8, and FP8 with a scale an output or for 128 inputs of it."""
 TABLE = "table"  # the head of tied embeddings: [32000, 1024], its rows as they are
 ROWS = (1, 2, 8, 16, 32, 128, 512)
 ENOUGH = 160 * 2**20  # bytes of matrices that no cache holds
@@ -67,8 +70,9 @@ def measure(name: str, dtype: str, rows: Sequence[int], rounds: int) -> list[dic
     packed = [pack(matrix, layout) for matrix in plain]
     sides = {"native": (packed, "cpu_native"), "xla": (packed if name == TABLE else plain, "xla")}
     if name != TABLE:
-        rounded = [pack(matrix, layout, SCHEMES["int8"]) for matrix in [*plain, *plain]]
-        sides["int8"] = (rounded[: -(-ENOUGH // (inputs * outputs))], "cpu_native")
+        for side, scheme in BYTES.items():
+            rounded = [pack(matrix, layout, scheme) for matrix in [*plain, *plain]]
+            sides[side] = (rounded[: -(-ENOUGH // (inputs * outputs))], "cpu_native")
     cases = []
     for tokens in rows:
         calls = {}
@@ -87,9 +91,9 @@ def measure(name: str, dtype: str, rows: Sequence[int], rounds: int) -> list[dic
             "native_gb_per_s": round(size * count / taken["native"] / 1e6, 1),
             "native_gflop_per_s": round(2 * tokens * inputs * outputs * count / taken["native"] / 1e6),
         }
-        if "int8" in taken:
-            each = taken["int8"] / len(sides["int8"][0])
-            case |= {"int8_ms": round(each, 4), "native_over_int8": round(taken["native"] / count / each, 2)}
+        for side in (side for side in BYTES if side in taken):
+            each = taken[side] / len(sides[side][0])
+            case |= {f"{side}_ms": round(each, 4), f"native_over_{side}": round(taken["native"] / count / each, 2)}
         print(case, flush=True)
         cases.append(case)
     return cases
