@@ -60,13 +60,18 @@ WIDENED: Mapping[str, str] = MappingProxyType(
 )
 
 
+# With factors for groups of inputs it would write such a matrix first, too, but for this.
+GROUPED: Mapping[str, str] = MappingProxyType({"xla_gpu_experimental_enable_subchannel_dequantisation_fusion": "True"})
+
+
 def compiler_options(device: jax.Device, params: Any = None) -> dict[str, str]:
     """Options for programs of a device; none for CPUs. `params`: a tree of what they multiply by."""
     if not is_gpu(device):
         return {}
     leaves = jax.tree.leaves(params, is_leaf=lambda leaf: isinstance(leaf, Matrix))
-    widened = any(isinstance(leaf, Matrix) and leaf.scheme.widened for leaf in leaves)
-    return {**OPTIONS, **(WIDENED if widened else {})}
+    schemes = {leaf.scheme for leaf in leaves if isinstance(leaf, Matrix)}
+    widened, grouped = (any(getattr(scheme, what) for scheme in schemes) for what in ("widened", "grouped"))
+    return {**OPTIONS, **(WIDENED if widened else {}), **(GROUPED if grouped else {})}
 
 
 def is_gpu(device: jax.Device) -> bool:

@@ -10,7 +10,7 @@ from jaxserve.weights.checkpoint import Block, Bounds, Tensors
 from jaxserve.weights.quantized.numbers import FP8, INT8, Coded
 from jaxserve.weights.quantized.scales import Scales
 from pallas_kernels.quantization import FP8 as FP8_SCHEME
-from pallas_kernels.quantization import Int8, Scheme
+from pallas_kernels.quantization import FP8Blocks, Int8, Scheme
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +41,11 @@ class ScaledMatrix:
 
     @property
     def scheme(self) -> Scheme | None:
-        """See `CodedTensor`: without zero points, with a factor for all inputs of an output."""
-        if self.zeros is not None or self.scales.block[1] < self.shape[1]:
+        """See `CodedTensor`: without zero points, with a factor for all inputs of an output, or of FP8 for blocks."""
+        if self.zeros is not None:
             return None
+        if self.scales.block[1] < self.shape[1]:
+            return FP8Blocks(self.scales.block[1]) if self.stored != "int8" and self.scales.block[0] > 1 else None
         return Int8() if self.stored == "int8" else FP8_SCHEME()
 
     def coded(self, tensors: Tensors, bounds: Bounds) -> Coded:
