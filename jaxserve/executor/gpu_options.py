@@ -6,13 +6,14 @@ environment stay as they are. Checked with jax 0.11.2 by compiling; their effect
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Any
 
 import jax
 
 from pallas_kernels.matmul import Matrix
+from pallas_kernels.quantization import Scheme
 
 COMMANDS = (
     "FUSION",
@@ -61,17 +62,23 @@ WIDENED: Mapping[str, str] = MappingProxyType(
 )
 
 
-def compiler_options(device: jax.Device, *, widened: bool = False) -> dict[str, str]:
-    """Options for programs of a device, and of parameters that have matrices which XLA widens, or not; none for CPUs."""
+# With factors for groups of inputs it would write such a matrix first, too, but for this.
+GROUPED: Mapping[str, str] = MappingProxyType({"xla_gpu_experimental_enable_subchannel_dequantisation_fusion": "True"})
+
+
+def compiler_options(device: jax.Device, widened: Collection[Scheme] = ()) -> dict[str, str]:
+    """Options for programs of a device, and of parameters some of which XLA widens, of those schemes; none for CPUs."""
     if not is_gpu(device):
         return {}
-    return {**OPTIONS, **(WIDENED if widened else {})}
+    grouped = any(scheme.grouped for scheme in widened)
+    return {**OPTIONS, **(WIDENED if widened else {}), **(GROUPED if grouped else {})}
 
 
-def has_widened(params: Any) -> bool:
-    """Whether some of the parameters are matrices that XLA multiplies by in the dtype of activations, after widening them."""
+def widened_schemes(params: Any) -> frozenset[Scheme]:
+    """Of matrices that XLA multiplies by in the dtype of the activations, after widening them."""
     leaves = jax.tree.leaves(params, is_leaf=lambda leaf: isinstance(leaf, Matrix))
-    return any(isinstance(leaf, Matrix) and leaf.layout.name == "plain" and leaf.scheme.widened for leaf in leaves)
+    plain = (leaf.scheme for leaf in leaves if isinstance(leaf, Matrix) and leaf.layout.name == "plain")
+    return frozenset(scheme for scheme in plain if scheme.widened)
 
 
 def is_gpu(device: jax.Device) -> bool:

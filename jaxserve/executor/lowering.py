@@ -17,7 +17,7 @@ from jaxserve.config.windows import group_layers
 from jaxserve.errors import ConfigError
 from jaxserve.executor.autotune_results import autotune_options
 from jaxserve.executor.flat_params import FlatParams
-from jaxserve.executor.gpu_options import compiler_options, has_widened
+from jaxserve.executor.gpu_options import compiler_options, widened_schemes
 from jaxserve.executor.options import ExecutorOptions
 from jaxserve.executor.page_moves import MOVE_WIDTH, make_copy, make_gather, make_scatter
 from jaxserve.executor.readers import LOGPROBS_READER, Reader, make_reader
@@ -125,7 +125,7 @@ class Lowering:
         )
         self.state = abstract_state(config, mesh, shape)
         self._placed = jax.tree.map(lambda array: array.sharding, self.state)
-        self.compiler_options = compiler_options(device, widened=has_widened(self.params))
+        self.compiler_options = compiler_options(device, widened_schemes(self.params))
         self._xla = self.compiler_options | autotune_options(device, options.autotune_results)
         of_parts = make_forward(config, mesh, options.kernels, options.max_drafts)
 

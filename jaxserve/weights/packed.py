@@ -82,9 +82,11 @@ class Packer:
     def _stored_scheme(self, path: tuple[str, ...], leaf: Any) -> Scheme | None:
         """In which a parameter is held as the checkpoint has it; None where it is not."""
         stored, product = self._stored.get(path), self._products.get(path)
-        if stored is None or product is None or stored.fitted(product.one(leaf.shape), product.inputs) != stored:
+        if stored is None or product is None:
             return None
-        return next((scheme for scheme in holdable(stored) if self._multiplies(product, leaf, scheme)), None)
+        shape, inputs = product.one(leaf.shape), product.inputs
+        fitting = (scheme for scheme in holdable(stored) if scheme.fitted(shape, inputs) == scheme)
+        return next((scheme for scheme in fitting if self._multiplies(product, leaf, scheme)), None)
 
     def _multiplies(self, product: Product, leaf: Any, scheme: Scheme) -> bool:
         if not _takes(product, scheme):

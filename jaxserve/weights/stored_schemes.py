@@ -21,7 +21,7 @@ from jaxserve.weights.quantized.mxfp4 import MXFP4Stack
 from jaxserve.weights.quantized.numbers import Coded
 from jaxserve.weights.quantized.stored import CodedTensor
 from jaxserve.weights.tensor_error import naming_files
-from pallas_kernels.quantization import FP8, W8A8, Float8Weight, FourBit, Int8, Scheme
+from pallas_kernels.quantization import FP8, W8A8, Float8Weight, FourBit, FP8Blocks, Int8, Scheme
 from pallas_kernels.quantization.four_bit import MIDDLE
 
 _NAN = 0x7F  # of E4M3, but for its sign
@@ -58,7 +58,9 @@ def _source_scheme(source: Source, layout: Layout) -> Scheme | None:
 
 def holdable(scheme: Scheme) -> tuple[Scheme, ...]:
     """The schemes that stored numbers may be held in: where there is no product for one, the next is asked for."""
-    return (scheme, FP8()) if scheme == Float8Weight() else (scheme,)
+    if not isinstance(scheme, Float8Weight):
+        return (scheme,)
+    return (scheme, FP8() if scheme.group is None else FP8Blocks(scheme.group))
 
 
 def held_schemes(stored: Schemes, quantization: Quantization) -> Mapping[tuple[str, ...], Scheme]:

@@ -35,6 +35,7 @@ class Scheme:
         dtypes: of the activations that it is exact enough for, by name.
         native_only: whether native kernels for CPUs alone read it: of one device, which has the whole matrix.
         widened: whether products take its values in the dtype of the activations: XLA makes those of them in registers.
+        grouped: whether what is widened has factors for groups of inputs.
         capability: CUDA compute capability from which on GPUs multiply by it; None for all.
         logits: whether it is fine enough for the matrix that logits are made with.
     """
@@ -43,6 +44,7 @@ class Scheme:
     dtypes: ClassVar[tuple[str, ...]] = ("bfloat16", "float16", "float32")
     native_only: ClassVar[bool] = False
     widened: ClassVar[bool] = False
+    grouped: ClassVar[bool] = False
     capability: ClassVar[tuple[int, int] | None] = None
     logits: ClassVar[bool] = True
 

@@ -5,7 +5,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from jaxserve import compile as command
 from jaxserve.aot.build import CompiledStep, Result, compile_for
@@ -16,7 +19,7 @@ from jaxserve.errors import ConfigError
 from jaxserve.executor.lowering import Lowering
 from jaxserve.executor.memory import count_bytes
 from jaxserve.executor.program_bundle import read_manifest
-from jaxserve.models.registry import decoder_config
+from jaxserve.models.registry import decoder_config, weight_rules
 from sharding import EXPERT, make_mesh
 
 LAYERS = 2
@@ -228,6 +231,29 @@ def test_a_step_of_70b_in_fp8_reads_little_more_than_a_byte_a_weight() -> None:
     held = count_bytes(known, make_mesh(8), config, "bfloat16", "bfloat16").weights
     table = 2 * known.vocab_size * known.hidden_size // 8
     assert held - table <= 1.02 * 70e9 / 8
+
+
+@needs_plugin
+def test_blocks_of_fp8_are_numbers_in_registers_alone(tmp_path: Path, checkpoint: str) -> None:
+    """A checkpoint as DeepSeek's: no matrix is written in another dtype, nor anything as large."""
+    method = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+    (tmp_path / "config.json").write_text(json.dumps({**MODEL, "quantization_config": method}))
+    tensors: dict[str, np.ndarray] = {}
+    for source in (source for rule in weight_rules(decoder_config(MODEL)) for source in rule.sources):
+        if "_proj" in source.name:
+            tensors[source.name] = np.zeros(source.shape, jnp.dtype("float8_e4m3fn"))
+            tensors[f"{source.name}_scale_inv"] = np.ones([size // 128 for size in source.shape], np.float32)
+        else:
+            tensors[source.name] = np.zeros(source.shape, jnp.dtype("bfloat16"))
+    save_file(tensors, tmp_path / "model.safetensors")
+    settings: dict[str, Any] = {"rows": "4", "tokens": "64"}
+    result, plain = compiled(str(tmp_path), 2, **settings), compiled(checkpoint, 2, **settings)
+    assert result.ledger.weights < 0.7 * plain.ledger.weights
+    for step, same in zip(result.steps, plain.steps, strict=True):
+        assert step.forward.facts.collectives == same.forward.facts.collectives
+        assert step.facts.weight_copies == step.facts.weights_read_again == step.facts.cache_copies == ()
+        assert step.launches is not None
+        assert step.launches.whole
 
 
 @needs_plugin

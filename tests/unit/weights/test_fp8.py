@@ -24,7 +24,7 @@ from jaxserve.weights.recheck import BlockSums
 from jaxserve.weights.safetensors import SafetensorsCheckpoint
 from jaxserve.weights.stored_schemes import stored_schemes
 from pallas_kernels.matmul import Layout, Matrix
-from pallas_kernels.quantization import FP8
+from pallas_kernels.quantization import FP8, FP8Blocks
 from pallas_kernels.registry import Target
 from sharding import make_mesh
 from tests.golden.reading import DATA, dense_attend, read_golden
@@ -129,6 +129,25 @@ def test_a_checkpoints_numbers_are_its_own_a_byte_each(quantization):
     stored = sum(matrix.values.size // 2 for matrix in held.values())
     scales = sum(np.prod(matrix.scales.sharding.shard_shape(matrix.scales.shape)) for matrix in held.values())
     assert device_bytes(params) == device_bytes(plain_params) - 3 * stored + 4 * scales
+
+
+@pytest.mark.parametrize("name", [BLOCKS, "deepseek-v3-fp8"])
+def test_blocks_are_held_a_byte_a_number_too(name):
+    """With the factor of its block for each output; activations are not rounded, so that logits are transformers' own."""
+    golden, directory, sums = read_golden(name), DATA / name, BlockSums()
+    params = loaded(directory, sums=sums)
+    assert found_by_guard(params, sums) is None
+    plain_params = load_params(directory, decoder_config(read_hf_config(directory)), make_mesh(2), "float32")
+    held = [leaf for leaf in jax.tree.leaves(params, is_leaf=is_matrix) if is_matrix(leaf)]
+    assert {(leaf.scheme, leaf.dtype.name) for leaf in held} == {(FP8Blocks(16), "float8_e4m3fn")}
+    assert len(held) >= 4 * 2
+    shown = jax.tree.map(lambda leaf: leaf.plain() if is_matrix(leaf) else leaf, params, is_leaf=is_matrix)
+    jax.tree.map(np.testing.assert_array_equal, shown, plain_params)
+    tokens = golden.prompts[golden.full_prompt]
+    np.testing.assert_allclose(logits(directory, params, tokens), golden.full, rtol=0, atol=1e-3)
+    shapes = packer_of(directory).shapes(placed_params(decoder_config(read_hf_config(directory)), make_mesh(2), "float32"))
+    assert device_bytes(shapes) == device_bytes(params) < device_bytes(plain_params)
+    assert not any(map(is_matrix, jax.tree.leaves(loaded(directory, dtype="float16"), is_leaf=is_matrix)))
 
 
 def test_each_projection_of_a_fused_parameter_has_its_own_factor(tmp_path):
