@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 
 from jaxserve.config.fields import Quantization
@@ -18,9 +19,12 @@ from jaxserve.weights.formats import LoadFormat, open_checkpoint
 from jaxserve.weights.quantized.layout import Layout
 from jaxserve.weights.quantized.numbers import Coded
 from jaxserve.weights.quantized.stored import CodedTensor
-from pallas_kernels.quantization import W8A8, FourBit, Int8, Scheme
+from pallas_kernels.quantization import W8A8, Float8Blocks, FourBit, Int8, Scheme
+from pallas_kernels.quantization.float8_blocks import GROUP
 from pallas_kernels.quantization.four_bit import MIDDLE
 
+_NO_SIGN = np.uint8(0x7F)
+"""Of FP8; a number that has all of these bits is NaN."""
 Schemes = tuple[tuple[tuple[str, ...], Scheme], ...]
 """By path of the parameter."""
 
@@ -65,10 +69,16 @@ def held_schemes(stored: Schemes, quantization: Quantization) -> Mapping[tuple[s
 
 
 def as_scheme(coded: Coded, scheme: Scheme) -> tuple[Block, tuple[Block, ...]]:
-    """Stored rows [R, inputs] as a scheme has them: values [R, inputs], and scales (and zeros), each [groups, R]."""
+    """Stored rows [R, inputs] as a scheme has them: values [R, inputs], and scales (and zeros), each [groups, R].
+
+    A scale is not finite if one of its numbers is not.
+    """
     scales, zeros, rows, _ = coded.factors
     parts = [scales] if zeros is None else [scales, zeros]
     by_group = [np.broadcast_to(part[rows], (len(rows), part.shape[1])).T for part in parts]
+    if isinstance(scheme, Float8Blocks):
+        grouped = coded.codes.reshape(len(rows), -1, GROUP) & _NO_SIGN
+        return coded.codes.view(ml_dtypes.float8_e4m3fn), (np.where((grouped == _NO_SIGN).any(axis=2).T, np.nan, by_group[0]),)
     if not isinstance(scheme, FourBit):
         return coded.codes.view(np.int8), (by_group[0],)
     if scheme.zeros:

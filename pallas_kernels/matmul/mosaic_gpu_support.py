@@ -14,10 +14,11 @@ WIDTH = 64  # outputs of a wgmma
 # Codes of 4 bits have no such limit: XLA's product with them is in float32.
 MOST_ROWS = 1024
 GROUPS = (32, 64)
+SCHEMES = ("int8", "int4", "fp8_blocks")
 LIMITS = (
-    "Hopper GPUs (compute capability 9.0) with jax 0.11.2 or newer; matrices in words, of int8 or int4 in groups of 32, 64 "
-    "or a multiple of 128 inputs; rows in bfloat16, with int8 1024 of them at most; inputs that are a multiple of 128 and "
-    "outputs that are a multiple of 64"
+    "Hopper GPUs (compute capability 9.0) with jax 0.11.2 or newer; matrices in words, of int8, of float8 in blocks, or of int4 "
+    "in groups of 32, 64 or a multiple of 128 inputs; rows in bfloat16, 1024 of them at most, but for int4; inputs that are a "
+    "multiple of 128 and outputs that are a multiple of 64"
 )
 
 
@@ -28,8 +29,8 @@ def supports(problem: MatmulProblem) -> str | None:
         return f"rows must be bfloat16, not {problem.dtype.name}"
     if problem.rows > MOST_ROWS and problem.codes is None:
         return f"{MOST_ROWS} rows at most, not {problem.rows}: from there on a copy in 16 bits costs less"
-    if problem.scheme not in ("int8", "int4"):
-        return f"numbers must be int8 or int4, not {problem.scheme}"
+    if problem.scheme not in SCHEMES:
+        return f"numbers must be of {', '.join(SCHEMES)}, not {problem.scheme}"
     if reason := _why_not_codes(problem.codes):
         return reason
     for name, count, width in (("inputs", problem.inputs, BLOCK_INPUTS), ("outputs", problem.outputs, WIDTH)):

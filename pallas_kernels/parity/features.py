@@ -92,6 +92,7 @@ MATMUL_FEATURES: dict[str, dict[str, Any]] = {
     "in int8": {"scheme": "int8"},
     "in int8, not packed": {"layout": "plain", "scheme": "int8"},
     "in int8, in words": {"layout": "words", "scheme": "int8"},
+    "in float8, in words": {"layout": "words", "scheme": "fp8_blocks"},
     "in int4, in words": {"layout": "words", "scheme": "int4", "codes": FourBit()},
     "one row": {"rows": 1},
     "prompts": {"rows": 2048},

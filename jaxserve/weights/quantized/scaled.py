@@ -9,7 +9,8 @@ import numpy as np
 from jaxserve.weights.checkpoint import Block, Bounds, Tensors
 from jaxserve.weights.quantized.numbers import FP8, INT8, Coded
 from jaxserve.weights.quantized.scales import Scales
-from pallas_kernels.quantization import Int8, Scheme
+from pallas_kernels.quantization import Float8Blocks, Int8, Scheme
+from pallas_kernels.quantization.float8_blocks import GROUP
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,9 @@ class ScaledMatrix:
 
     @property
     def scheme(self) -> Scheme | None:
-        """See `CodedTensor`: int8 without zero points, with a factor for all inputs of an output."""
+        """See `CodedTensor`: int8 without zero points, with a factor for all inputs of an output; FP8 with one for 128."""
+        if self.stored == "float8_e4m3fn" and self.scales.block[1] == GROUP and self.shape[1] % GROUP == 0:
+            return Float8Blocks()
         fits = self.stored == "int8" and self.zeros is None and self.scales.block[1] >= self.shape[1]
         return Int8() if fits else None
 

@@ -27,7 +27,7 @@ from jaxserve.weights.stored_schemes import stored_schemes
 from pallas_kernels import native
 from pallas_kernels.matmul import CodePanels, Matrix
 from pallas_kernels.native import load
-from pallas_kernels.quantization import FourBit, Int8, w8a8
+from pallas_kernels.quantization import Float8Blocks, FourBit, Int8, w8a8
 from pallas_kernels.registry import Target
 from sharding import make_mesh
 from tests.golden.reading import DATA, dense_attend, read_golden
@@ -133,6 +133,14 @@ def packed8(rng: np.random.Generator, outputs: int, inputs: int) -> dict[str, np
     }
 
 
+def fp8_blocks(rng: np.random.Generator, outputs: int, inputs: int) -> dict[str, np.ndarray]:
+    grid = -(-outputs // 128), -(-inputs // 128)
+    return {
+        "weight": rng.normal(size=(outputs, inputs)).astype(ml_dtypes.float8_e4m3fn),
+        "weight_scale_inv": rng.uniform(0.001, 0.01, grid).astype(np.float32),
+    }
+
+
 GPTQ_METHOD = {"quant_method": "gptq", "bits": 4, "group_size": GROUP, "desc_act": False}
 INT8_GROUP = {"targets": ["Linear"], "weights": {"num_bits": 8, "type": "int", "strategy": "channel", "symmetric": True}}
 FORMATS: dict[str, tuple[dict[str, Any], Any, Any]] = {
@@ -170,12 +178,19 @@ def test_each_format_is_held_and_stands_for_the_same_numbers(tmp_path, name):
     np.testing.assert_allclose(logits(held.params), logits(plain(held.params)), rtol=0, atol=1e-3)
 
 
-@pytest.mark.parametrize("name", ["awq", "gptq", "int8", "packed int8"])
-def test_a_hopper_holds_words_of_the_same_numbers(tmp_path, monkeypatch, name):
-    """Which one has all of the matrix; the words themselves lie anywhere."""
+FP8_BLOCKS = ({"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128]}, fp8_blocks, Float8Blocks())
+
+
+def on_hopper(monkeypatch):
+    """Parameters are held as for one; the words themselves lie anywhere."""
     monkeypatch.setattr(packed, "Target", SimpleNamespace(of=lambda _: Target("gpu", (9, 0))))
-    method, quantized, scheme = FORMATS[name]
-    directory = write(tmp_path / name, method, quantized, hidden_size=128, intermediate_size=128)
+
+
+@pytest.mark.parametrize("name", ["awq", "gptq", "int8", "packed int8", "fp8 blocks"])
+def test_a_hopper_holds_words_of_the_same_numbers(tmp_path, monkeypatch, name):
+    on_hopper(monkeypatch)
+    method, quantized, scheme = (FORMATS | {"fp8 blocks": FP8_BLOCKS})[name]
+    directory = write(tmp_path / name, method, quantized, hidden_size=128, intermediate_size=256)
     held = loaded(directory, "bfloat16")
     matrices = [leaf for leaf in jax.tree.leaves(held.params, is_leaf=is_matrix) if is_matrix(leaf)]
     assert [(matrix.scheme, matrix.layout.name) for matrix in matrices] == [(scheme, "words")] * (4 * 2)
@@ -186,6 +201,18 @@ def test_a_hopper_holds_words_of_the_same_numbers(tmp_path, monkeypatch, name):
                 if is_matrix(matrix):
                     np.testing.assert_array_equal(matrix.plain(), exact["layers"][layer][block][leaf])
     assert device_bytes(held.params) == device_bytes(held.shapes)
+
+
+def test_float8_that_is_no_number_is_refused(tmp_path, monkeypatch):
+    def broken(rng: np.random.Generator, outputs: int, inputs: int) -> dict[str, np.ndarray]:
+        tensors = fp8_blocks(rng, outputs, inputs)
+        tensors["weight"][3, 100] = np.nan
+        return tensors
+
+    on_hopper(monkeypatch)
+    directory = write(tmp_path / "fp8", FP8_BLOCKS[0], broken, hidden_size=128, intermediate_size=128)
+    with pytest.raises(CheckpointError, match=r"q_proj.weight.* \[3, 100\].*nan"):
+        loaded(directory, "bfloat16")
 
 
 @pytest.mark.parametrize(("name", "most"), [("llama-w4a16", 0.65), ("qwen2-int8", 0.75)])
