@@ -40,6 +40,7 @@ CALLS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "prefill attention": ("ragged_paged_attention", "prefix hit"),
         "kv_write": ("kv_write", "any slots"),
         "grouped_matmul": ("grouped_matmul", "result of the dtype"),
+        "matmul": ("matmul", "words: codes"),
     }
 )
 """What is called: an operation, and a case of the parity gate."""
