@@ -41,6 +41,7 @@ CALLS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "decode attention that rotates and writes": ("rotate_write_attend", "decodes"),
         "kv_write": ("kv_write", "any slots"),
         "grouped_matmul": ("grouped_matmul", "result of the dtype"),
+        "matmul": ("matmul", "words: codes"),
     }
 )
 """What is called: an operation, and a case of the parity gate."""

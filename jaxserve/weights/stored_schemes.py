@@ -76,7 +76,10 @@ def held_schemes(stored: Schemes, quantization: Quantization) -> Mapping[tuple[s
 
 
 def as_scheme(coded: Coded, scheme: Scheme) -> tuple[Block, tuple[Block, ...]]:
-    """Stored rows [R, inputs] as a scheme has them: values [R, inputs], and scales (and zeros), each [groups, R]."""
+    """Stored rows [R, inputs] as a scheme has them: values [R, inputs], and scales (and zeros), each [groups, R].
+
+    A scale is not finite if one of its numbers is not.
+    """
     scales, zeros, rows, _ = coded.factors
     parts = [scales] if zeros is None else [scales, zeros]
     by_group = [np.broadcast_to(part[rows], (len(rows), part.shape[1])).T for part in parts]

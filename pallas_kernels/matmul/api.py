@@ -13,7 +13,7 @@ from pallas_kernels.matmul.implementations import IMPLEMENTATIONS
 from pallas_kernels.matmul.matrix import Weight, as_matrix
 from pallas_kernels.matmul.problem import MatmulProblem
 from pallas_kernels.matmul.words import Words
-from pallas_kernels.quantization import Axes, FourBit, Scheme
+from pallas_kernels.quantization import Axes, Float8Weight, FourBit, Scheme
 from pallas_kernels.registry import Target, choose
 
 
@@ -72,7 +72,7 @@ def why_not_words(shape: tuple[int, ...], inputs: Axes, dtype: jnp.dtype, scheme
     if inputs != tuple(range(len(inputs))):
         return "the first dimensions must be inputs"
     count = prod(shape[: len(inputs)])
-    codes = scheme if isinstance(scheme, FourBit) else None
+    codes = scheme if isinstance(scheme, FourBit | Float8Weight) else None
     problem = MatmulProblem(1, count, prod(shape) // count, dtype, Words.name, scheme.name, codes)
     return hopper.runs_on(target) or mosaic_gpu_support.supports(problem)
 

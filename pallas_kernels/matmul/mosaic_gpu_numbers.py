@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from pallas_kernels.matmul.words import BLOCK_INPUTS, WORD_BITS
-from pallas_kernels.quantization import FourBit, Scheme
+from pallas_kernels.quantization import Float8Weight, FourBit, Scheme
 from pallas_kernels.quantization.four_bit import MIDDLE
 
 _HUNDRED_AND_28 = 0x4300  # in bfloat16, whose last bit is then worth 1
@@ -24,17 +24,21 @@ class Numbers:
     """What the numbers of a matrix are; static arguments of the kernel.
 
     Attributes:
-        bits: 8 of int8, or 4 of whole numbers that are counted from their middle.
+        bits: 8 of int8 or float8_e4m3fn, or 4 of whole numbers that are counted from their middle.
         group: inputs that share a factor, 32, 64 or a multiple of 128; None where all do.
         zeros: whether a group has a whole number that is taken away from its numbers.
+        floats: whether they are float8.
     """
 
     bits: int
     group: int | None = None
     zeros: bool = False
+    floats: bool = False
 
     @classmethod
     def of(cls, scheme: Scheme) -> Numbers:
+        if isinstance(scheme, Float8Weight):
+            return cls(8, scheme.group, floats=True)
         return cls(4, scheme.group, scheme.zeros) if isinstance(scheme, FourBit) else cls(8)
 
     @property
@@ -54,6 +58,8 @@ class Numbers:
 
     def widened(self, words: jax.Array, part: int, zeros: jax.Array | None) -> jax.Array:
         """A part's numbers in words [64, J], less what is taken away from those of each of the 64 outputs."""
+        if self.floats:
+            return _float8(words, part)
         bits = words >> jnp.uint16(part * self.bits) if part else words
         if self.bits == 8:
             # The sign is worth -128: what is taken away is 128, or 256 of a negative number.
@@ -63,6 +69,19 @@ class Numbers:
         if zeros is not None:
             taken = lax.broadcast_in_dim((zeros + (128 + MIDDLE)).astype(jnp.bfloat16), numbers.shape, [0])
         return numbers - taken
+
+
+def _float8(words: jax.Array, part: int) -> jax.Array:
+    """The same bits in bfloat16, with 120 added to the exponent: right, unless the exponent is 0.
+
+    Then the first bit of the mantissa is not there: twice as much less 2**-6 is meant, which is more than the number where that
+    is right, and less where not. Nothing between is denormal.
+    """
+    sign, rest, exponent = jnp.uint16(0x8000), jnp.uint16(0x07F0), jnp.uint16(120 << 7)
+    first, others = (words, words >> jnp.uint16(4)) if part else (words << jnp.uint16(8), words << jnp.uint16(4))
+    number = lax.bitcast_convert_type((others & rest) + exponent, jnp.bfloat16)
+    size = jnp.minimum(number, number * jnp.bfloat16(2) - jnp.bfloat16(2.0**-6))
+    return lax.bitcast_convert_type(lax.bitcast_convert_type(size, jnp.uint16) | first & sign, jnp.bfloat16)
 
 
 def _from_128(bits: jax.Array) -> jax.Array:

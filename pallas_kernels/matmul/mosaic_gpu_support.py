@@ -6,18 +6,19 @@ import jax.numpy as jnp
 
 from pallas_kernels.matmul.problem import MatmulProblem
 from pallas_kernels.matmul.words import BLOCK_INPUTS
-from pallas_kernels.quantization import FourBit
+from pallas_kernels.quantization import Float8Weight, FourBit
 
 WIDTH = 64  # outputs of a wgmma
 # XLA writes a copy in 16 bits and multiplies by that with cuBLASLt: 5 bytes a number where the kernel reads 1. On an H100 that is
 # the time of about 500 rows of a product; from twice as many on, it is judged to be less than what cuBLASLt is faster by.
-# Codes of 4 bits have no such limit: XLA's product with them is in float32.
+# Others have no such limit: XLA's product with them is in float32.
 MOST_ROWS = 1024
 GROUPS = (32, 64)
+SCHEMES = ("int8", "int4", "fp8_weight")
 LIMITS = (
-    "Hopper GPUs (compute capability 9.0) with jax 0.11.2 or newer; matrices in words, of int8 or int4 in groups of 32, 64 "
-    "or a multiple of 128 inputs; rows in bfloat16, with int8 1024 of them at most; inputs that are a multiple of 128 and "
-    "outputs that are a multiple of 64"
+    "Hopper GPUs (compute capability 9.0) with jax 0.11.2 or newer; matrices in words, of int8, of float8 in blocks of 128 inputs, or of int4 "
+    "in groups of 32, 64 or a multiple of 128 inputs; rows in bfloat16, with int8 1024 of them at most; inputs that are a "
+    "multiple of 128 and outputs that are a multiple of 64"
 )
 
 
@@ -28,8 +29,8 @@ def supports(problem: MatmulProblem) -> str | None:
         return f"rows must be bfloat16, not {problem.dtype.name}"
     if problem.rows > MOST_ROWS and problem.codes is None:
         return f"{MOST_ROWS} rows at most, not {problem.rows}: from there on a copy in 16 bits costs less"
-    if problem.scheme not in ("int8", "int4"):
-        return f"numbers must be int8 or int4, not {problem.scheme}"
+    if problem.scheme not in SCHEMES:
+        return f"numbers must be of {', '.join(SCHEMES)}, not {problem.scheme}"
     if reason := _why_not_codes(problem.codes):
         return reason
     for name, count, width in (("inputs", problem.inputs, BLOCK_INPUTS), ("outputs", problem.outputs, WIDTH)):
@@ -38,9 +39,11 @@ def supports(problem: MatmulProblem) -> str | None:
     return None
 
 
-def _why_not_codes(codes: FourBit | None) -> str | None:
+def _why_not_codes(codes: FourBit | Float8Weight | None) -> str | None:
     if codes is None:
         return None
+    if isinstance(codes, Float8Weight):
+        return None if codes.group == BLOCK_INPUTS else f"blocks of float8 must have {BLOCK_INPUTS} inputs, not {codes.group}"
     if codes.numbers != "int4":
         return f"codes must be whole numbers, not {codes.numbers}"
     if codes.group not in GROUPS and codes.group % BLOCK_INPUTS:

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from pallas_kernels.matmul.matrix import Matrix
-from pallas_kernels.quantization import FourBit
+from pallas_kernels.quantization import Float8Weight, FourBit
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class MatmulProblem:
         rows, inputs, outputs: T, I, O.
         dtype: of the rows, and of a matrix that is not quantized.
         layout, scheme: names of the matrix's.
-        codes: the scheme of codes of 4 bits, which has more to say; None for others.
+        codes: a scheme with groups, which has more to say than its name; None for others.
     """
 
     rows: int
@@ -28,10 +28,10 @@ class MatmulProblem:
     dtype: jnp.dtype
     layout: str
     scheme: str = "none"
-    codes: FourBit | None = None
+    codes: FourBit | Float8Weight | None = None
 
     @classmethod
     def of(cls, x: jax.Array, matrix: Matrix) -> MatmulProblem:
         scheme = matrix.scheme
-        codes = scheme if isinstance(scheme, FourBit) else None
+        codes = scheme if isinstance(scheme, FourBit | Float8Weight) else None
         return cls(x.shape[0], matrix.inputs, matrix.outputs, x.dtype, matrix.layout.name, scheme.name, codes)

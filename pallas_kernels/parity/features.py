@@ -16,7 +16,7 @@ from pallas_kernels.matmul import implementations as matmul
 from pallas_kernels.matmul.problem import MatmulProblem
 from pallas_kernels.parity.batches import FLOAT8, INT8
 from pallas_kernels.parity.cases import PLAIN
-from pallas_kernels.quantization import FourBit
+from pallas_kernels.quantization import Float8Weight, FourBit
 from pallas_kernels.ragged_paged_attention import implementations as attention
 from pallas_kernels.ragged_paged_attention.problem import AttentionProblem
 from pallas_kernels.registry import Implementation
@@ -113,6 +113,7 @@ MATMUL_FEATURES: dict[str, dict[str, Any]] = {
     "in int8": {"scheme": "int8"},
     "in int8, not packed": {"layout": "plain", "scheme": "int8"},
     "in int8, in words": {"layout": "words", "scheme": "int8"},
+    "in float8, in words": {"layout": "words", "scheme": "fp8_weight", "codes": Float8Weight(128)},
     "in int4, in words": {"layout": "words", "scheme": "int4", "codes": FourBit()},
     "in FP8": {"scheme": "fp8_weight"},
     "one row": {"rows": 1},

@@ -20,7 +20,7 @@ from pallas_kernels.matmul.mosaic_gpu_tiles import SHARED_BYTES, choose_tiles
 from pallas_kernels.matmul.problem import MatmulProblem
 from pallas_kernels.parity.cases import MATMUL_CASES
 from pallas_kernels.parity.gate import TOLERANCE, check_matmul
-from pallas_kernels.quantization import SCHEMES, FourBit, Scheme
+from pallas_kernels.quantization import SCHEMES, Float8Weight, FourBit, Scheme
 
 from . import ptx
 from .needs import MOSAIC, PLUGIN
@@ -74,6 +74,30 @@ def test_groups_of_codes(scheme):
     zeros = np.repeat(scales[1], scheme.group, axis=0) if scheme.zeros else 0.0
     plain = (codes.astype(np.float64) - 8 - zeros) * np.repeat(scales[0].astype(np.float64), scheme.group, axis=0)
     np.testing.assert_allclose(got, reference.matmul(x, plain), rtol=0, atol=TOLERANCE["float32"].max_abs)
+
+
+@MOSAIC
+def test_float8_in_blocks():
+    """Every number but NaN, the smallest ones too, with scales that differ between groups and outputs."""
+    rng = np.random.default_rng(0)
+    scheme, shape = Float8Weight(128), (2560, 64)
+    layout = Words.of((0,), shape, scheme)
+    bits = np.resize(np.delete(np.arange(256), (127, 255)), shape).astype(np.uint8)
+    values = bits.view(jnp.float8_e4m3fn)
+    scales = (rng.uniform(0.5, 2, (shape[0] // 128, shape[1])) * 2e-5).astype(np.float32)
+    matrix = Matrix(layout.arrange(jnp.asarray(values)), jnp.asarray(scales), layout, scheme)
+    np.testing.assert_array_equal(np.asarray(layout.restore(matrix.values)).view(np.uint8), bits)
+    plain = values.astype(np.float64) * np.repeat(scales.astype(np.float64), 128, axis=0)
+    np.testing.assert_allclose(matrix.plain(), plain, rtol=1e-6)
+    call = jax.jit(partial(matmul, implementation=INTERPRETED))
+    x = rng.standard_normal((5, shape[0])).astype(BFLOAT16)
+    np.testing.assert_allclose(call(x, matrix), reference.matmul(x, plain), rtol=0, atol=TOLERANCE["float32"].max_abs)
+    # Single numbers, which sums of large ones would hide.
+    x = np.zeros((254, shape[0]), BFLOAT16)
+    x[np.arange(254), np.arange(254)] = 1
+    np.testing.assert_allclose(call(x, matrix), plain[:254], rtol=1e-6)
+    want = x.astype(np.float64) @ plain
+    np.testing.assert_allclose(jax.jit(partial(matmul, implementation="xla"))(x, matrix), want, rtol=2**-8)
 
 
 @MOSAIC
@@ -133,7 +157,7 @@ def test_tiles(changes, tile, pieces):
         ({}, None),
         ({"rows": 1024}, None),
         ({"layout": "panels"}, "the matrix must lie in words, not panels"),
-        ({"scheme": "w8a8"}, "numbers must be int8 or int4, not w8a8"),
+        ({"scheme": "w8a8"}, "numbers must be of int8, int4, fp8_weight, not w8a8"),
         ({"dtype": jnp.dtype("float32")}, "rows must be bfloat16, not float32"),
         ({"rows": 1025}, "1024 rows at most, not 1025: from there on a copy in 16 bits costs less"),
         ({"rows": 8192, "scheme": "int4", "codes": FourBit()}, None),
@@ -185,6 +209,7 @@ def compiled(capfd, monkeypatch):
         (64, (4096, 4096), FourBit(), BFLOAT16),
         (128, (4096, 6144), FourBit(zeros=True), BFLOAT16),
         (64, (1024, 128), FourBit(group=32, zeros=True), BFLOAT16),
+        (64, (4096, 4096), Float8Weight(128), BFLOAT16),
     ],
 )
 def test_compiles_for_an_h100(compiled, rows, widths, scheme, summed):

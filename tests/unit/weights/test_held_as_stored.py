@@ -20,7 +20,7 @@ from jaxserve.weights.recheck import BlockSums
 from pallas_kernels import native
 from pallas_kernels.matmul import CodePanels
 from pallas_kernels.native import load
-from pallas_kernels.quantization import w8a8
+from pallas_kernels.quantization import Float8Weight, w8a8
 from pallas_kernels.registry import Target
 from sharding import make_mesh
 from tests.golden.reading import DATA, dense_attend, read_golden
@@ -47,6 +47,11 @@ def test_int8_is_held_on_several_devices_too(tmp_path, name):
     assert schemes(loaded(directory, "float16", devices=2).params) == set()
 
 
+def fp8_blocks(rng: np.random.Generator, outputs: int, inputs: int) -> dict[str, np.ndarray]:
+    scales = rng.uniform(0.001, 0.01, (-(-outputs // 128), -(-inputs // 128))).astype(np.float32)
+    return {"weight": float8(rng, outputs, inputs), "weight_scale_inv": scales}
+
+
 @pytest.mark.parametrize("name", list(FORMATS))
 def test_each_format_is_held_and_stands_for_the_same_numbers(tmp_path, name):
     method, quantized, scheme = FORMATS[name]
@@ -65,12 +70,19 @@ def test_each_format_is_held_and_stands_for_the_same_numbers(tmp_path, name):
     np.testing.assert_allclose(logits(held.params), logits(plain(held.params)), rtol=0, atol=1e-3)
 
 
-@pytest.mark.parametrize("name", ["awq", "gptq", "int8", "packed int8"])
-def test_a_hopper_holds_words_of_the_same_numbers(tmp_path, monkeypatch, name):
-    """Which one has all of the matrix; the words themselves lie anywhere."""
+FP8_BLOCKS = ({"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128]}, fp8_blocks, Float8Weight(128))
+
+
+def on_hopper(monkeypatch):
+    """Parameters are held as for one; the words themselves lie anywhere."""
     monkeypatch.setattr(packed, "Target", SimpleNamespace(of=lambda _: Target("gpu", (9, 0))))
-    method, quantized, scheme = FORMATS[name]
-    directory = write(tmp_path / name, method, quantized, LLAMA | {"hidden_size": 128, "intermediate_size": 128})
+
+
+@pytest.mark.parametrize("name", ["awq", "gptq", "int8", "packed int8", "fp8 blocks"])
+def test_a_hopper_holds_words_of_the_same_numbers(tmp_path, monkeypatch, name):
+    on_hopper(monkeypatch)
+    method, quantized, scheme = (FORMATS | {"fp8 blocks": FP8_BLOCKS})[name]
+    directory = write(tmp_path / name, method, quantized, LLAMA | {"hidden_size": 128, "intermediate_size": 256})
     held = loaded(directory, "bfloat16")
     matrices = [leaf for leaf in jax.tree.leaves(held.params, is_leaf=is_matrix) if is_matrix(leaf)]
     assert [(matrix.scheme, matrix.layout.name) for matrix in matrices] == [(scheme, "words")] * (4 * 2)
@@ -81,6 +93,18 @@ def test_a_hopper_holds_words_of_the_same_numbers(tmp_path, monkeypatch, name):
                 if is_matrix(matrix):
                     np.testing.assert_array_equal(matrix.plain(), exact["layers"][layer][block][leaf])
     assert device_bytes(held.params) == device_bytes(held.shapes)
+
+
+def test_float8_that_is_no_number_is_refused(tmp_path, monkeypatch):
+    def broken(rng: np.random.Generator, outputs: int, inputs: int) -> dict[str, np.ndarray]:
+        tensors = fp8_blocks(rng, outputs, inputs)
+        tensors["weight"][3, 100] = np.nan
+        return tensors
+
+    on_hopper(monkeypatch)
+    directory = write(tmp_path / "fp8", FP8_BLOCKS[0], broken, LLAMA | {"hidden_size": 128, "intermediate_size": 128})
+    with pytest.raises(CheckpointError, match=r"q_proj.weight.* \[3, 100\].*nan"):
+        loaded(directory, "bfloat16")
 
 
 @pytest.mark.parametrize(
