@@ -34,7 +34,14 @@ def config_for(golden, **more):
 
 
 @pytest.mark.parametrize(
-    ("name", "tensor", "expert"), [pytest.param(NAME, 1, 1, marks=NATIVE), (NAME, 2, 1), (SHARED, 4, 2), (LATENT, 2, 1)]
+    ("name", "tensor", "expert"),
+    [
+        pytest.param(NAME, 1, 1, marks=NATIVE),
+        pytest.param(SHARED, 1, 1, marks=NATIVE),
+        (NAME, 2, 1),
+        (SHARED, 4, 2),
+        (LATENT, 2, 1),
+    ],
 )
 def test_greedy_tokens_are_those_of_the_rounded_numbers(name, tensor, expert):
     """Of float32 matrices with the same numbers, by XLA's products and dense attention on one device; the report counts bytes."""
