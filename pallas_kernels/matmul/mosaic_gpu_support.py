@@ -16,9 +16,9 @@ MOST_ROWS = 1024
 GROUPS = (32, 64)
 SCHEMES = ("int8", "int4", "fp8_weight")
 LIMITS = (
-    "Hopper GPUs (compute capability 9.0) with jax 0.11.2 or newer; matrices in words, of int8, of float8 in blocks of 128 inputs, or of int4 "
-    "in groups of 32, 64 or a multiple of 128 inputs; rows in bfloat16, with int8 1024 of them at most; inputs that are a "
-    "multiple of 128 and outputs that are a multiple of 64"
+    "Hopper GPUs (compute capability 9.0) with jax 0.11.2 or newer; matrices in words, of int8, of float8 in blocks of 128 "
+    "inputs, or of int4 in groups of 32, 64 or a multiple of 128 inputs; rows in bfloat16, with int8 1024 of them at most; "
+    "inputs that are a multiple of 128 and outputs that are a multiple of 64"
 )
 
 
