@@ -376,7 +376,8 @@ class _Worker(NamedTuple):
         written, count = refs.written.at[self.number], position + 1 - jnp.maximum(seen.start, seen.end)
         count = jnp.where(last, count, 0)
         state = step_keys.absorb(q_tile, refs.step, piece.tile, piece.head, count, written, shape.step, state)
-        self._leave(piece, state, partial(self._write, piece, last, written))
+        slot, own = refs.step.slots[piece.tile], _place(self.layer_start, piece.head, 0, shape)
+        self._leave(piece, state, partial(step_keys.write, written, refs.pages, own, shape.kv_heads, slot, last))
 
     def _load_queries(self, piece: Piece, tile: Any) -> None:
         refs, shape = self.refs, self.shape
@@ -388,18 +389,6 @@ class _Worker(NamedTuple):
         loaded = refs.q_loaded.at[self.number]
         plgpu.copy_gmem_to_smem(refs.q.at[piece.tile, own], tile.at[pl.ds(0, shape.rows)], loaded)
         plgpu.barrier_wait(loaded)
-
-    def _write(self, piece: Piece, last: jax.Array, rows: Any) -> None:
-        """Start to write a token's key and value, which were committed, to their page, if this is its segment's last piece."""
-        refs, shape, slot = self.refs, self.shape, self.refs.step.slots[piece.tile]
-        size = jnp.int32(shape.page_size)
-        page, offset = lax.div(slot, size), lax.rem(slot, size)
-
-        @pl.when(last & (page > 0))
-        def _copy() -> None:
-            for half in range(2):
-                into = refs.pages.at[_place(self.layer_start + page, piece.head, half, shape), offset]
-                plgpu.copy_smem_to_gmem(rows.at[half, pl.ds(0, shape.dim)], into)
 
     def _block(self, q_tile: Any, turn: jax.Array, block: _Block, state: _State) -> _State:
         refs, (key_slot, value_slot) = self.refs, self._slots(turn)

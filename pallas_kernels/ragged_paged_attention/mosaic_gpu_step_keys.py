@@ -1,10 +1,10 @@
 """Keys and values of the step's own tokens in the decode kernel, which has not found them in the cache but puts them there.
 
-Queries, keys and values come as one array, not rotated yet. Who begins with a piece of a segment rotates its queries where they
-lie. Pages are attended to up to the first key of this step's tokens; who has the last piece of a segment rotates the keys of the
-step that its query sees, one after the other, and adds each to the softmax as a block of a single key: in registers, beside the
-loop over pages. It writes the token's own key and value to their page. So each is written once, and what is written is not
-read in the same launch: where a row has several tokens, each rotates the keys of those before it again.
+Queries, keys and values come as one array, not rotated yet. Who begins with a piece of a segment rotates its queries on their way
+to shared memory. Pages are attended to up to the first key of this step's tokens; who has the last piece of a segment rotates
+the keys of the step that its query sees, one after the other, and adds each to the softmax as a block of a single key: in
+registers, beside the loop over pages. It writes the token's own key and value to their page. So each is written once, and what
+is written is not read in the same launch: where a row has several tokens, each rotates the keys of those before it again.
 """
 
 from __future__ import annotations
@@ -154,6 +154,27 @@ def absorb(
         return total, Sums(largest, sums.total * fade + weight)
 
     return lax.fori_loop(0, count, step, state)
+
+
+def write(rows: Any, pages: Any, first: jax.Array, kv_heads: int, slot: jax.Array, wanted: jax.Array) -> None:
+    """Start to write a token's key and value to their page, unless that is the null page.
+
+    Args:
+        rows: what `absorb` put there, committed.
+        pages: [L * P * 2 * K, S, D].
+        first: where pages have the layer's null page's keys of the KV head.
+        kv_heads: K.
+        slot: the token's.
+        wanted: whether to.
+    """
+    _, size, dim = pages.shape
+    page, offset = lax.div(slot, jnp.int32(size)), lax.rem(slot, jnp.int32(size))
+
+    @pl.when(wanted & (page > 0))
+    def _copy() -> None:
+        for half in range(2):
+            into = pages.at[first + (page * 2 + half) * kv_heads, offset]
+            plgpu.copy_smem_to_gmem(rows.at[half, pl.ds(0, dim)], into)
 
 
 def _rotated(first: jax.Array, second: jax.Array, cos: jax.Array, sin: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -78,7 +78,7 @@ def test_buckets_by_number_are_sorted_and_once() -> None:
 
 def test_all_buckets_are_the_engines() -> None:
     decode = [(rows, rows) for rows in (1, 2, 4, 8, 16, 32, 48, 64)]
-    prompts = [(64, 32), (128, 32), (128, 64)]
+    prompts = [(64, 32), (64, 63), (128, 32), (128, 64)]
     assert buckets(rows="all", tokens="none") == decode
     assert buckets(rows="none", tokens="all") == prompts
     assert sorted(buckets(rows="all", tokens="all")) == sorted((bucket.tokens, bucket.rows) for bucket in GRID.buckets)
