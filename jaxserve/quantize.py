@@ -38,6 +38,7 @@ from jaxserve.weights.directory import require_new
 _EXIT_ERROR = 2
 _EXIT_INTERRUPTED = 130
 _WIDTH = 118
+_BUDGET = 1.0  # percent
 _SHOWN = 6  # modules of a reason that are named
 
 
@@ -61,7 +62,7 @@ class QuantizeConfig:
         None, 'text file, or .jsonl with a "text" a line: half of it is fitted by, half of it says what the model loses'
     )
     audit: bool = setting(False, "choose what is kept so that perplexity rises by no more than --budget; output may be left out")
-    budget: float = setting(1.0, "percent by which perplexity may rise")
+    budget: float | None = setting(None, "percent by which perplexity may rise after an audit; 1 by default")
     plot: str | None = setting(None, "also draw the audit into this PNG file")
 
     def __post_init__(self) -> None:
@@ -73,11 +74,12 @@ class QuantizeConfig:
             raise ConfigError("output: name the directory to write", param="output")
         if self.audit and self.calibration is None:
             raise ConfigError("calibration: an audit needs a text", param="calibration")
-        if not 0.0 < self.budget < math.inf:
+        for name in ("budget", "plot"):
+            if getattr(self, name) is not None and not self.audit:
+                raise ConfigError(f"{name} is of an audit", param=name)
+        if self.budget is not None and not 0.0 < self.budget < math.inf:
             raise ConfigError(f"budget must be above 0 and finite, got {self.budget}", param="budget")
         if self.plot is not None:
-            if not self.audit:
-                raise ConfigError("plot is of an audit", param="plot")
             require_writable(Path(self.plot), "plot")  # before the work, not after it
             require_matplotlib()
 
@@ -111,9 +113,10 @@ def _run(config: QuantizeConfig, console: Console) -> None:
         judged = None if config.calibration is None else Judged.of(model, recipe, selection, Path(config.calibration), told)
         if config.audit:
             assert judged is not None
-            proposal = propose(model, judged.measure, recipe, selection, judged.calibration.fitting, config.budget)
+            budget = _BUDGET if config.budget is None else config.budget
+            proposal = propose(model, judged.measure, recipe, selection, judged.calibration.fitting, budget)
             selection = proposal.selection
-            show_proposal(proposal, recipe, config.budget, console)
+            show_proposal(proposal, recipe, budget, console)
             if config.plot is not None:
                 plot(proposal, recipe, Path(config.plot))
         _tell_kept(selection, console)

@@ -41,6 +41,7 @@ def test_nothing_is_told_of_keeping_where_nothing_was_kept(tmp_path: Path, capsy
         (["PLAIN", "--audit"], "calibration: an audit needs a text"),
         (["PLAIN", "--audit", "--calibration", "TEXT", "--budget", "0"], "budget must be above 0 and finite, got 0.0"),
         (["PLAIN", "OUT", "--plot", "audit.png"], "plot is of an audit"),
+        (["PLAIN", "OUT", "--budget", "1"], "budget is of an audit"),
         (["PLAIN", "--audit", "--calibration", "TEXT", "--plot", "EMPTY"], "it is a directory"),
         (["PLAIN", "OUT", "--calibration", "nowhere.txt"], "calibration: cannot read nowhere.txt"),
         (["PLAIN", "OUT", "--calibration", "TEXT"], "has 9 tokens; needed are 4096: 2048 to fit by, and as many to measure"),
