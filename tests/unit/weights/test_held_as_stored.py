@@ -82,7 +82,7 @@ def on_hopper(monkeypatch):
 def test_a_hopper_holds_words_of_the_same_numbers(tmp_path, monkeypatch, name):
     on_hopper(monkeypatch)
     method, quantized, scheme = (FORMATS | {"fp8 blocks": FP8_BLOCKS})[name]
-    directory = write(tmp_path / name, method, quantized, LLAMA | {"hidden_size": 128, "intermediate_size": 256})
+    directory = write(tmp_path / name, method, quantized, LLAMA | {"hidden_size": 256, "intermediate_size": 256})
     held = loaded(directory, "bfloat16")
     matrices = [leaf for leaf in jax.tree.leaves(held.params, is_leaf=is_matrix) if is_matrix(leaf)]
     assert [(matrix.scheme, matrix.layout.name) for matrix in matrices] == [(scheme, "words")] * (4 * 2)
@@ -102,7 +102,7 @@ def test_float8_that_is_no_number_is_refused(tmp_path, monkeypatch):
         return tensors
 
     on_hopper(monkeypatch)
-    directory = write(tmp_path / "fp8", FP8_BLOCKS[0], broken, LLAMA | {"hidden_size": 128, "intermediate_size": 128})
+    directory = write(tmp_path / "fp8", FP8_BLOCKS[0], broken, LLAMA | {"hidden_size": 256, "intermediate_size": 256})
     with pytest.raises(CheckpointError, match=r"q_proj.weight.* \[3, 100\].*nan"):
         loaded(directory, "bfloat16")
 
