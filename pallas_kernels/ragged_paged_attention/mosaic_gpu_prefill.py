@@ -326,17 +326,13 @@ def _widen_pages(loads: _Loads) -> None:
     """Fill the rings of keys and values from pages in float8, which are loaded some blocks ahead."""
     refs, item, shape, stages = loads.refs, loads.item, loads.shape, loads.refs.stages
 
-    def start(block: jax.Array) -> None:
-        stage, ids = lax.rem(block, jnp.int32(shape.stages)), loads.page_ids(block)
-        loads.start(ids, 0, stages.keys.at[stage], stages.keys_loaded.at[stage])
-        loads.start_scales(ids, stages.scales.at[_scale_slot(block, shape)], stages.keys_loaded.at[stage])
-        loads.start(ids, 1, stages.values.at[stage], stages.values_loaded.at[stage])
+    def start(block: jax.Array) -> None:  # pages are looked up three times: to keep their numbers would spill registers
+        stage = lax.rem(block, jnp.int32(shape.stages))
+        loads.start_scales(loads.page_ids(block), stages.scales.at[_scale_slot(block, shape)], stages.keys_loaded.at[stage])
+        loads.start(loads.page_ids(block), 0, stages.keys.at[stage], stages.keys_loaded.at[stage])
+        loads.start(loads.page_ids(block), 1, stages.values.at[stage], stages.values_loaded.at[stage])
 
-    for stage in range(shape.stages):
-        pl.when(stage < item.blocks)(partial(start, jnp.int32(stage)))
-
-    @pl.loop(0, item.blocks)
-    def _block(block: jax.Array) -> None:
+    def widen(block: jax.Array) -> None:
         slot, stage = lax.rem(block, jnp.int32(shape.slots)), lax.rem(block, jnp.int32(shape.stages))
         again = block >= shape.slots
         plgpu.barrier_wait(stages.keys_loaded.at[stage])
@@ -346,11 +342,21 @@ def _widen_pages(loads: _Loads) -> None:
         plgpu.barrier_arrive(refs.keys_loaded.at[slot])
         plgpu.barrier_wait(stages.values_loaded.at[stage])
         pl.when(again)(lambda: plgpu.barrier_wait(refs.values_free.at[slot]))
-        widen = partial(float8.widen, stages.values.at[stage], refs.values.at[slot])
-        lax.cond(loads.at_an_end(block), lambda: widen(item.seen(block)), lambda: widen(None))
+        values = refs.values.at[slot]
+        float8.widen(stages.values.at[stage], values, None)
         plgpu.commit_smem()
+
+        @pl.when(loads.at_an_end(block))
+        def _clear() -> None:
+            tile.clear_unused(values, *item.seen(block))
+            plgpu.commit_smem()
+
         plgpu.barrier_arrive(refs.values_loaded.at[slot])
-        pl.when(block + shape.stages < item.blocks)(lambda: start(block + shape.stages))
+
+    @pl.loop(0, item.blocks + shape.stages)
+    def _turn(turn: jax.Array) -> None:
+        pl.when(turn >= shape.stages)(lambda: widen(turn - shape.stages))
+        pl.when(turn < item.blocks)(lambda: start(turn))
 
 
 def _scale_slot(block: jax.Array, shape: PrefillShape) -> jax.Array:
