@@ -32,6 +32,7 @@ from jaxserve.scheduler.request import PREEMPTIONS_A_CLASS, Sequence, Status
 from jaxserve.scheduler.running import RunningSet
 from jaxserve.scheduler.step_budget import SPARE, BatchHeadroom, StepBudget
 from jaxserve.scheduler.waiting import WaitingQueue
+from jaxserve.step.buckets import FEW_TOKENS
 
 MAX_YIELDED = 8  # steps in a row that may leave all batch decodes out
 
@@ -102,6 +103,8 @@ class Batcher:
         else:  # nearly every step, and the device may wait for it
             self._settle(choice)
             self._yielded = 0
+        for sequence in choice.short:
+            self._running.commit(sequence)
         for sequence in choice.computed:
             self._waiting.put_back(self._waiting.release(sequence))
         choice.tokens_held = choice.allowed > 0.0 and choice.tokens.taken >= choice.most
@@ -265,7 +268,10 @@ class Batcher:
         if end > new:
             self._work.charge(sequence.request.tenant, max(0, min(end, prompt) - new), max(0, end - max(new, prompt)))
             sequence.num_charged = end
-        self._running.commit(sequence)
+        if count > FEW_TOKENS:
+            self._running.commit(sequence)
+        else:
+            choice.short.append(sequence)
         choice.rows.append((sequence, count))
         if start < prompt:
             choice.prefill_tokens += count

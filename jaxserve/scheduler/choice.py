@@ -33,6 +33,8 @@ class StepChoice:
         chosen: rows of running sequences; a preemption may still take one out.
         rows: rows that are settled: their `num_computed` has moved ahead.
         settled: the sequences of `rows`.
+        short: sequences of `rows` with so few tokens that a kernel may write and read pages at once: what they fill is found from
+            the next step on.
         masked: rows of its plan that get masks, with their sequences.
         computed: sequences whose prompt is computed to its end by this step; their siblings may start in the next.
         prefill_tokens: of its rows that compute prompts.
@@ -52,6 +54,7 @@ class StepChoice:
     chosen: dict[Sequence, int] = field(default_factory=dict)
     rows: list[tuple[Sequence, int]] = field(default_factory=list)
     settled: set[Sequence] = field(default_factory=set)
+    short: list[Sequence] = field(default_factory=list)
     masked: ListOf[tuple[int, Sequence]] = ()
     computed: list[Sequence] = field(default_factory=list)
     prefill_tokens: int = 0

@@ -4,7 +4,8 @@ Queries, keys and values come as one array, not rotated yet. Who begins with a p
 to shared memory. Pages are attended to up to the first key of this step's tokens; who has the last piece of a segment rotates
 the keys of the step that its query sees, one after the other, and adds each to the softmax as a block of a single key: in
 registers, beside the loop over pages. It writes the token's own key and value to their page. So each is written once, and what
-is written is not read in the same launch: where a row has several tokens, each rotates the keys of those before it again.
+is written is not read in the same launch: where a row has several tokens, each rotates the keys of those before it again, and no
+row's pages may be those that another row of the step writes.
 """
 
 from __future__ import annotations

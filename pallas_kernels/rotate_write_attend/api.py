@@ -36,7 +36,8 @@ def rotate_write_attend(
 
     Args:
         kv_pages, q, k, v, rotation, slots, layer: as of `rotate_and_write`. `slots` are where the page table has the tokens.
-        page_table, query_start, kv_length, options, sinks: as of `ragged_paged_attention`.
+        page_table, query_start, kv_length, options, sinks: as of `ragged_paged_attention`. With no more tokens than rows, no
+            row's pages may hold a slot of another row: a kernel reads pages while others are written.
         implementation: a name from `implementations.py`, or None to pick by target, shapes and dtypes.
         target: the device that the program is for; the default device unless given.
 

@@ -156,3 +156,17 @@ def test_prompts_that_are_mostly_cached_are_little_work():
     before = bench.scheduler._waiting.work_ahead("", BATCH)
     bench.add(request("a", [*system, 1, 2, 3], 1))
     assert bench.scheduler._waiting.work_ahead("", BATCH) - before < 60
+
+
+def test_what_a_short_chunk_fills_is_not_found_by_a_request_of_the_same_step():
+    """A step of few tokens a row may write and read pages in one kernel; one that has a longer row writes first."""
+    bench, prompt = Bench(budget=16), [*range(1, 21)]
+    bench.add(request("a", prompt))
+    assert bench.rows() == {"a": 16}
+    bench.add(request("b", [*prompt, 99]))
+    assert bench.rows() == {"a": 4, "b": 5}
+    bench.add(request("c", [*prompt, 98]))
+    assert bench.rows()["c"] == 1
+    bench = Bench(budget=32)
+    bench.add(request("a", prompt), request("b", [*prompt, 99]))
+    assert bench.rows() == {"a": 20, "b": 1}
