@@ -8,10 +8,11 @@
     commit(...)    its pages that are now full become findable     (changes no counts)
     release(...)   gives everything back; pages stay findable until they are used again
 
-A page is committed when the step that fills it is *planned*: steps run in order, so requests of later steps may rely on it. A step
-that has a row of more than a few tokens (`step.buckets.FEW_TOKENS`) writes keys and values before it reads them, so what such a row
-fills may be found by requests of the same step, too. Steps of shorter rows alone may write and read in one kernel: what these fill is
-committed once the step is chosen. Only full pages are shared, so no step ever writes into a page that two sequences hold.
+A page is committed when the step that fills it is *planned*: steps run in order, so requests of later steps may rely on it. A
+step that has a row of more than a few tokens (`step.buckets.FEW_TOKENS`) writes keys and values before it reads them, so what
+such a row fills may be found by requests of the same step, too. Steps of shorter rows alone may write and read in one kernel:
+what these fill is committed once the step is chosen. Only full pages are shared, so no step ever writes into a page that two
+sequences hold.
 
 Pages of a chain are evicted from its end: what can be found by its own hash can be found from the start of its prompt. Quotas may
 break that where tenants share a chain, for they evict by owner; the pages behind the gap are lost until they age out.

@@ -34,7 +34,7 @@ class Attend(Protocol):
     ) -> jax.Array:
         """Attend with q[T, H, D] over what is cached and the step's own k[T, K, D], v[T, K, D]; returns [T, H, D].
 
-        q and k are rotated by `rope` first, unless it is None: on GPUs that is one kernel with storing k and v.
+        q and k are rotated by `rope` first, unless it is None: on GPUs in one kernel with storing k and v, or with attention.
 
         K is `shards.cache_kv_heads`. With `options.value_dim` v and `rope` are None, and the result is [T, H, value_dim].
         `sinks` [H] are logits of keys without value that every token attends to, one a head; None for none.
@@ -71,7 +71,7 @@ class Attention(nnx.Module):
         q, k, v = self._heads(x)
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
-            if rope is not None:  # not by `attend`, whose one kernel takes slices of a product as they lie, and no others
+            if rope is not None:  # not by `attend`, whose kernels take slices of a product as they lie, and no others
                 q, k, rope = rotate(q, rope), rotate(k, rope), None
         sinks = None if self.sinks is None else self.sinks[...].reshape(-1)
         attended = attend(self.layer, q, k, v, rope, self.options, sinks)

@@ -59,7 +59,7 @@ class Measure:
     """
 
     def __init__(self, config: DecoderConfig, original: Tensors, layerwise: Layerwise, recipe: Recipe) -> None:
-        self._products = param_products(config)
+        self._products = {path: product for path, product in param_products(config).items() if not product.stacked}
         self._original, self._layerwise, self._recipe = original, layerwise, recipe
 
     def errors(self, rounded: Tensors, units: Collection[Path], windows: Windows) -> tuple[npt.NDArray[np.float64], Errors]:

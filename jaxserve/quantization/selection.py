@@ -85,7 +85,7 @@ def select(config: DecoderConfig, checkpoint: Checkpoint, recipe: Recipe, keep: 
 
 def _units(config: DecoderConfig) -> dict[Path, list[WeightRule]]:
     """The rules of parameters that can be rounded, in the order of layers: those together that are rounded together."""
-    products = param_products(config)
+    products = {path: product for path, product in param_products(config).items() if not product.stacked}
     found: dict[Path, list[WeightRule]] = {}
     for rule in weight_rules(config):
         if rule.path[0] != "layers":

@@ -91,9 +91,9 @@ class Packer:
     def _multiplies(self, product: Product, leaf: Any, scheme: Scheme) -> bool:
         if not _takes(product, scheme):
             return False
-        if self._why_plain(leaf, scheme) is None or self._words(product, leaf, scheme):
+        if self._why_plain(leaf, scheme) is None or self._why_not_words(product, leaf, scheme) is None:
             return True
-        return not product.stacked and self._needed(leaf, scheme) is None
+        return not product.stacked and self._needed(product, leaf, scheme) is None
 
     def _scheme(self, path: tuple[str, ...], product: Product, leaf: Any) -> Scheme:
         if (stored := self._stored_scheme(path, leaf)) is not None:
@@ -110,9 +110,9 @@ class Packer:
                 return Rows(product.inputs)
             panels = CodePanels if isinstance(scheme, FourBit) else Panels
             return panels(product.inputs, product.one(leaf.shape))
-        if self._words(product, leaf, scheme):
+        if self._why_not_words(product, leaf, scheme) is None:
             return Words.of(product.inputs, leaf.shape, scheme)
-        if (needed := self._needed(leaf, scheme)) is not None:
+        if (needed := self._needed(product, leaf, scheme)) is not None:
             raise ConfigError(f"quantization {scheme.name!r} needs {needed}", param="quantization")
         return OutputsFirst(product.inputs) if isinstance(scheme, FP8) else Layout(product.inputs)
 
@@ -122,10 +122,11 @@ class Packer:
             return "there are several devices"
         return why_plain(leaf.dtype, self._target, scheme.name)
 
-    def _needed(self, leaf: Any, scheme: Scheme) -> str | None:
+    def _needed(self, product: Product, leaf: Any, scheme: Scheme) -> str | None:
         """What is missing for XLA to multiply by the scheme; None for nothing."""
         if scheme.native_only:
-            hopper = ", or a Hopper, whose kernel reads it beside bfloat16" if isinstance(scheme, FourBit) else ""
+            here = f" (here: {self._why_not_words(product, leaf, scheme)})" if self._target.platform != "cpu" else ""
+            hopper = f", or a Hopper, whose kernel reads it{here}" if isinstance(scheme, FourBit) else ""
             return f"one CPU device, whose native kernels read it{hopper}"
         if scheme.name != "none" and self._mesh.devices.size == 1 and self._target.platform == "cpu":
             if scheme.capability is not None:
@@ -135,11 +136,13 @@ class Packer:
             return f"{_gpus(scheme.capability)}, not {self._target}"
         return None if leaf.dtype.name in scheme.dtypes else f"{' or '.join(scheme.dtypes)}, not {leaf.dtype.name}"
 
-    def _words(self, product: Product, leaf: Any, scheme: Scheme) -> bool:
-        """Whether a Hopper's kernel reads a parameter."""
-        if self._mesh.devices.size > 1 or product.looked_up or product.stacked:
-            return False
-        return why_not_words(leaf.shape, product.inputs, leaf.dtype, scheme, self._target) is None
+    def _why_not_words(self, product: Product, leaf: Any, scheme: Scheme) -> str | None:
+        """Why a Hopper's kernel does not read a parameter that one device has all of; None if it does."""
+        if self._mesh.devices.size > 1:
+            return "there are several devices"
+        if product.looked_up or product.stacked:
+            return "it is no single matrix"
+        return why_not_words(leaf.shape, product.inputs, leaf.dtype, scheme, self._target)
 
     def pack(self, path: tuple[str, ...], parameter: jax.Array) -> Weight:
         target = self.matrix(path, parameter)

@@ -10,7 +10,6 @@ from jaxserve.models.quantization import quantization_from_hf
 from jaxserve.weights.manifest import MANIFEST, read_manifest
 
 _PARAM = "require_quality"
-_ROWS = "w8a8"  # the scheme whose rounding of activations is the engine's, too
 
 
 def check_quality(directory: Path, percent: float, quantization: str) -> None:
@@ -25,18 +24,16 @@ def check_quality(directory: Path, percent: float, quantization: str) -> None:
         CheckpointError: it has, or nobody measured it.
         ConfigError: it is rounded once more.
     """
-    quantized = quantization_from_hf(read_hf_config(directory)) is not None
-    if not quantized and quantization == "none":
-        return
-    manifest = read_manifest(directory) if quantized else None
-    quality = None if manifest is None else manifest.quality
-    measured = quality is not None and quality.scheme == _ROWS
-    if quantization != "none" and not (measured and quantization == _ROWS):
+    if quantization != "none":
         raise ConfigError(
             f"{_PARAM} {percent:g}: quantization {quantization!r} rounds weights while they are loaded, and what that costs was "
             "not measured; serve what `python -m jaxserve.quantize MODEL OUTPUT --scheme SCHEME --calibration FILE` writes",
             param=_PARAM,
         )
+    if quantization_from_hf(read_hf_config(directory)) is None:
+        return
+    manifest = read_manifest(directory)
+    quality = None if manifest is None else manifest.quality
     if quality is None:
         raise CheckpointError(
             f"{_PARAM} {percent:g}: {directory} is quantized, and has no {MANIFEST} that says what it lost; "

@@ -66,7 +66,8 @@ def holdable(scheme: Scheme) -> tuple[Scheme, ...]:
 def held_schemes(stored: Schemes, quantization: Quantization) -> Mapping[tuple[str, ...], Scheme]:
     """Of those that a checkpoint has, what may be held where matrices are to be rounded to `quantization`.
 
-    Without rounding, all; int8 serves w8a8, whose weights are the same; fp8 is kept as it is. Anything else is rounded once more.
+    Without rounding, all; int8 serves w8a8, whose weights are the same; fp8 with a scale an output is kept. Anything else is
+    rounded once more.
     """
     if quantization == FP8.name:
         return {path: FP8() for path, scheme in stored if FP8() in holdable(scheme)}

@@ -1,7 +1,7 @@
 """How the numbers of a matrix are rounded, one file a scheme; how a matrix lies in memory is told in `matmul/layouts.py`.
 
 A scheme is registered here, and named in the flag's choices (`jaxserve.config.fields.Quantization`) if matrices are rounded to
-it when they are loaded; nothing else lists them.
+it when they are loaded; nothing else lists them. FP8Blocks is only ever read as it is stored.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ class Scheme:
     Attributes:
         name: as users write it.
         dtypes: of the activations that it is exact enough for, by name.
-        native_only: whether native kernels for CPUs alone read it: of one device, which has the whole matrix.
+        native_only: whether only kernels of ours read it, on one device, which has the whole matrix: XLA does not multiply by it.
         widened: whether products take its values in the dtype of the activations: XLA makes those of them in registers.
         grouped: whether what is widened has factors for groups of inputs.
         capability: CUDA compute capability from which on GPUs multiply by it; None for all.

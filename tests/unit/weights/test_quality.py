@@ -67,13 +67,6 @@ def test_what_is_rounded_while_it_is_loaded_was_not_measured(quantized, quantiza
             check_quality(model, 100.0, quantization)
 
 
-def test_w8a8_serves_what_was_measured_as_w8a8(quantized):
-    manifest = _manifest(quantized)
-    rows = Manifest.of(None, manifest.tensors, {}, Quality(**{**_fields(QUALITY), "scheme": "w8a8"}))
-    write_manifest(quantized, rows)
-    check_quality(quantized, 2.0, "w8a8")
-
-
 def _manifest(model):
     manifest = read_manifest(model)
     assert manifest is not None
