@@ -234,14 +234,14 @@ def _kernel(*arguments: Any, shape: DecodeShape, num_pages: int, interpreted: bo
     refs = _Refs(*arguments)
     group, first = lax.axis_index("group"), lax.axis_index("block") * shape.workers
     each_piece = partial(line.walk, refs.work, kv_heads=shape.kv_heads, workers=shape.all_workers)
-    crowded, layer_start = shape.workers > 1, refs.layer[0] * num_pages
+    crowded = shape.workers > 1
 
     @pl.when(group < shape.workers)
     def _compute() -> None:
         if crowded:
             plgpu.set_max_registers(COMPUTING_REGISTERS, action="increase")
         number = lax.rem(group, jnp.int32(shape.workers))  # 0 of one, as the compiler sees: no registers for addresses
-        worker = _Worker(refs, shape, number, first + group, layer_start, interpreted)
+        worker = _Worker(refs, shape, number, first + group, num_pages, interpreted)
         each_piece(first + group, visit=worker.attend)
         plgpu.wait_smem_to_gmem(0)
 
@@ -254,7 +254,7 @@ def _kernel(*arguments: Any, shape: DecodeShape, num_pages: int, interpreted: bo
         def _warp(warp: jax.Array) -> None:
             @pl.when(warp < shape.workers)
             def _loader() -> None:
-                loader = _Loader(refs, shape, warp, layer_start)
+                loader = _Loader(refs, shape, warp, _start_of(refs, num_pages))
                 each_piece(first + warp, visit=loader.load)
                 loader.drain(line.share_of(first + warp, shape.kv_heads * refs.end[refs.row.shape[0]], shape.all_workers))
 
@@ -313,12 +313,13 @@ class _Loader(NamedTuple):
                 float8.load_scales(refs.scales, self._page(page, head, half), into, i * size, refs.keys_loaded.at[slot])
 
     def _page(self, page: jax.Array, head: jax.Array, half: int) -> jax.Array:
-        return _place(self.layer_start + page, head, half, self.shape)
+        return (self.layer_start + page * 2 + half) * self.shape.kv_heads + head
 
 
-def _place(page: jax.Array, head: jax.Array, half: int, shape: DecodeShape) -> jax.Array:
-    """Where a page of all layers, one behind the other, has the keys or the values of a KV head."""
-    return (page * 2 + half) * shape.kv_heads + head
+def _start_of(refs: _Refs, num_pages: int) -> jax.Array:
+    """Where the layer begins, in halves of pages. Computed where it is used: few registers may be held in wait."""
+    start: jax.Array = refs.layer[0] * (2 * num_pages)
+    return start
 
 
 # Sum of weighted values f32 [64, D], and the sums of their weights.
@@ -353,7 +354,7 @@ class _Worker(NamedTuple):
     shape: DecodeShape
     number: jax.Array  # in its thread block
     worker: jax.Array
-    layer_start: jax.Array
+    num_pages: int
     interpreted: bool
 
     def attend(self, piece: Piece, done: jax.Array) -> None:
@@ -376,7 +377,7 @@ class _Worker(NamedTuple):
         written, count = refs.written.at[self.number], position + 1 - jnp.maximum(seen.start, seen.end)
         count = jnp.where(last, count, 0)
         state = step_keys.absorb(q_tile, refs.step, piece.tile, piece.head, count, written, shape.step, state)
-        slot, own = refs.step.slots[piece.tile], _place(self.layer_start, piece.head, 0, shape)
+        slot, own = refs.step.slots[piece.tile], _start_of(refs, self.num_pages) * shape.kv_heads + piece.head
         self._leave(piece, state, partial(step_keys.write, written, refs.pages, own, shape.kv_heads, slot, last))
 
     def _load_queries(self, piece: Piece, tile: Any) -> None:

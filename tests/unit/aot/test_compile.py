@@ -258,7 +258,7 @@ def test_blocks_of_fp8_are_numbers_in_registers_alone(tmp_path: Path, checkpoint
 
 @needs_plugin
 def test_fp8_is_refused_for_gpus_that_do_not_multiply_it(checkpoint: str) -> None:
-    config = TargetConfig(model=checkpoint, target="a100:1", max_num_seqs=8, quantization="fp8")
+    config = TargetConfig(model=checkpoint, target="a100:1", rows="8", max_num_seqs=8, quantization="fp8")
     with pytest.raises(ConfigError, match=r"'fp8' needs GPUs of compute capability 8\.9 or later, not gpu of .* 8\.0$"):
         compile_for(config, print)
 

@@ -97,6 +97,7 @@ def test_numbers_come_back_as_near_as_the_scheme_says(scheme, shape, inputs, see
 @pytest.mark.parametrize(("shape", "inputs"), [((64, 66), (0,)), ((3, 32, 5), (0, 1))])
 def test_a_stack_is_one_matrix_after_the_other(scheme, shape, inputs):
     numbers = jnp.asarray(np.random.default_rng(0).standard_normal((3, *shape)), jnp.float32)
+    scheme = scheme.fitted(shape, inputs)
     for layout in (layout for layout in layouts(shape, inputs, scheme) if layout.native):
         stack = pack(numbers, layout, scheme, stacked=True)
         each = [pack(one, layout, scheme) for one in numbers]
