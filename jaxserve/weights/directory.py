@@ -28,6 +28,7 @@ COPIED = (
     "added_tokens.json",
     "chat_template.jinja",
     "chat_template.json",
+    "additional_chat_templates/*.jinja",
     "vocab.json",
     "merges.txt",
 )
@@ -73,6 +74,7 @@ def new_directory(path: Path) -> Iterator[None]:
 def write_beside(source: Path, output: Path, config: Mapping[str, Any]) -> None:
     """Write config.json, and copy what else belongs to a model from the directory it came from."""
     (output / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-    for name in COPIED:
-        if (source / name).is_file():
-            shutil.copyfile(source / name, output / name)
+    for path in sorted(path for pattern in COPIED for path in source.glob(pattern) if path.is_file()):
+        copy = output / path.relative_to(source)
+        copy.parent.mkdir(exist_ok=True)
+        shutil.copyfile(path, copy)

@@ -95,9 +95,13 @@ def test_what_lies_beside_the_weights_comes_along(tmp_path):
     beside = {"generation_config.json": "{}", "tokenizer.json": "{}", "chat_template.jinja": "{{ x }}", "notes.txt": "mine"}
     for name, text in beside.items():
         (source / name).write_text(text)
+    more = "additional_chat_templates"
+    (source / more).mkdir()
+    (source / more / "tools.jinja").write_text("{{ y }}")
     convert(Source(path=source), tmp_path / "out", None, silent)
     there = {path.name for path in (tmp_path / "out").iterdir()}
-    assert there == {"config.json", "orbax", "jaxserve-manifest.json", "tokenizer_config.json", *beside} - {"notes.txt"}
+    assert there == {"config.json", "orbax", "jaxserve-manifest.json", "tokenizer_config.json", more, *beside} - {"notes.txt"}
+    assert (tmp_path / "out" / more / "tools.jinja").read_text() == "{{ y }}"
     assert json.loads((tmp_path / "out" / "config.json").read_text()) == json.loads((source / "config.json").read_text())
 
 
