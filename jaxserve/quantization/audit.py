@@ -129,8 +129,8 @@ def increase(before: float, after: float) -> float:
 def propose(model: Model, measure: Measure, recipe: Recipe, selection: Selection, windows: Windows, budget: float) -> Proposal:
     """Choose what to keep so that perplexity rises by no more than `budget` percent.
 
-    If it does with everything rounded, each of the `WORST` units with the largest relative errors is rounded alone, and the
-    fewest of them are kept, those first that raise perplexity most, with which the rest stays within the budget: found by
+    Each of the `WORST` units with the largest relative errors is rounded alone. If perplexity rises by more with everything
+    rounded, the fewest of them are kept, those first that raise it most, with which the rest stays within the budget: found by
     halving, each number measured. If it does not even without all of them, they are kept, and the caller is told by `proposed`.
     """
 

@@ -14,11 +14,11 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
+from pallas_kernels.quantization.fp8 import LARGEST, VALUES
 from pallas_kernels.quantization.groups import grouped, ungrouped
 from pallas_kernels.quantization.scheme import Axes, Dot, Scheme, outputs_of
 
-LARGEST = 448  # of E4M3
-SMALLEST_SCALE = 2.0**-117  # times the smallest number of E4M3, 2^-9, it is none that CPUs take for 0
+SMALLEST_FACTOR = 2.0**-117  # times the smallest number of E4M3, 2^-9, it is none that CPUs take for 0
 TOGETHER = 4  # inputs that lie side by side in panels
 
 
@@ -41,7 +41,7 @@ class Float8Weight(Scheme):
         return None if self.group % TOGETHER or prod(shape[axis] for axis in inputs) % self.group else self
 
     def value_dtype(self, dtype: jnp.dtype) -> jnp.dtype:
-        return jnp.dtype("float8_e4m3fn")
+        return VALUES
 
     def scale_shapes(self, shape: tuple[int, ...], inputs: Axes) -> jax.ShapeDtypeStruct:
         groups = prod(shape[axis] for axis in inputs) // self._size(shape, inputs)
@@ -53,9 +53,9 @@ class Float8Weight(Scheme):
     def quantize(self, numbers: Any, inputs: Axes, numpy: Any = jnp) -> tuple[Any, Any]:
         parts = grouped(numpy.asarray(numbers, numpy.float32), inputs, self._size(numbers.shape, inputs))
         largest = numpy.maximum(numpy.max(parts, axis=1), -numpy.min(parts, axis=1))
-        scales = numpy.maximum(largest * numpy.float32(1 / LARGEST), numpy.float32(SMALLEST_SCALE))
+        scales = numpy.maximum(largest * numpy.float32(1 / LARGEST), numpy.float32(SMALLEST_FACTOR))
         scaled = numpy.clip(parts / scales[:, None], -LARGEST, LARGEST)
-        return ungrouped(scaled.astype(jnp.float8_e4m3fn), numbers.shape, inputs), scales
+        return ungrouped(scaled.astype(VALUES), numbers.shape, inputs), scales
 
     def dequantize(self, values: jax.Array, scales: jax.Array, inputs: Axes) -> jax.Array:
         parts = grouped(values.astype(jnp.float32), inputs, self._size(values.shape, inputs))
