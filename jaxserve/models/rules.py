@@ -71,6 +71,12 @@ class Source:
         """Into how many parts its first dimension is cut for so many shards: each goes to shards / parts of them."""
         return shards if self.heads is None else min(self.heads, shards)
 
+    def rows_of(self, shard: int, shards: int) -> tuple[int, int]:
+        """Where in its first dimension that shard's part begins and ends."""
+        parts = self.parts(shards)
+        number, width = shard * parts // shards, self.shape[0] // parts
+        return number * width, (number + 1) * width
+
 
 @dataclass(frozen=True, slots=True)
 class WeightRule:

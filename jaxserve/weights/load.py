@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -145,14 +146,19 @@ def _read_plain(job: TensorRead, tensors: Tensors, sums: BlockSums | None) -> ja
     return array
 
 
+def _part_of(block: Block) -> Callable[[Index | None], Block]:
+    """A device's part of an array of the host."""
+    return lambda index: block if index is None else block[index]
+
+
 def _read_arranged(job: TensorRead, tensors: Dequantized, target: Matrix, stored: bool) -> Matrix:
-    """One matrix, arranged and perhaps rounded by the host on its way to the one device, or `stored` as it is held."""
+    """One matrix, arranged and perhaps rounded by the host on its way to its devices, or `stored` as it is held."""
     with np.errstate(over="ignore", invalid="ignore"):  # told below, by the tensor's name
         read = read_arranged(tensors, job.rule, target, tensors if stored else None)
     last = jax.tree.leaves(read)[-1]  # scales, if it is rounded
     if not is_finite(last):
         raise not_finite_error(tensors, job.rule, last.dtype.name)
     held: Matrix = jax.tree.map(
-        lambda part, block: jax.make_array_from_callback(part.shape, part.sharding, lambda _: block), target, read
+        lambda part, block: jax.make_array_from_callback(part.shape, part.sharding, _part_of(block)), target, read
     )
     return held

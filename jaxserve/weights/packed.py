@@ -18,6 +18,7 @@ from jaxserve.models.parameter import Product
 from jaxserve.weights.stored_schemes import Schemes, held_schemes, holdable
 from pallas_kernels.matmul import (
     CodePanels,
+    Division,
     Layout,
     Matrix,
     OutputsFirst,
@@ -38,8 +39,9 @@ class Packer:
     """Rounds and arranges the parameters that are matrices of products.
 
     Quantized are those that are nothing but the matrix of a product: not an embedding table, though logits may be made with it.
-    Arranged for kernels they are where one device has all of them: panels for a CPU's native ones, which alone read routed
-    experts in fewer bits, and words for a Hopper's. Elsewhere they are divided as they always are, and XLA multiplies by them.
+    Arranged for kernels they are in panels for a CPU's native ones, where one device has all of them, which alone read routed
+    experts in fewer bits; and in words for Hoppers', each of which has its part. Elsewhere XLA multiplies by them. They are divided
+    as they always are.
 
     Args:
         quantization: what matrices are rounded to.
@@ -111,7 +113,7 @@ class Packer:
             panels = CodePanels if isinstance(scheme, FourBit) else Panels
             return panels(product.inputs, product.one(leaf.shape))
         if self._why_not_words(product, leaf, scheme) is None:
-            return Words.of(product.inputs, leaf.shape, scheme)
+            return Words.of(product.inputs, leaf.shape, scheme, self._division(leaf))
         if (needed := self._needed(product, leaf, scheme)) is not None:
             raise ConfigError(f"quantization {scheme.name!r} needs {needed}", param="quantization")
         return OutputsFirst(product.inputs) if isinstance(scheme, FP8) else Layout(product.inputs)
@@ -126,7 +128,7 @@ class Packer:
         """What is missing for XLA to multiply by the scheme; None for nothing."""
         if scheme.native_only:
             here = f" (here: {self._why_not_words(product, leaf, scheme)})" if self._target.platform != "cpu" else ""
-            hopper = f", or a Hopper, whose kernel reads it{here}" if isinstance(scheme, FourBit) else ""
+            hopper = f", or Hoppers, whose kernel reads it{here}" if isinstance(scheme, FourBit) else ""
             return f"one CPU device, whose native kernels read it{hopper}"
         if scheme.name != "none" and self._mesh.devices.size == 1 and self._target.platform == "cpu":
             if scheme.capability is not None:
@@ -137,12 +139,15 @@ class Packer:
         return None if leaf.dtype.name in scheme.dtypes else f"{' or '.join(scheme.dtypes)}, not {leaf.dtype.name}"
 
     def _why_not_words(self, product: Product, leaf: Any, scheme: Scheme) -> str | None:
-        """Why a Hopper's kernel does not read a parameter that one device has all of; None if it does."""
-        if self._mesh.devices.size > 1:
-            return "there are several devices"
+        """Why a Hopper's kernel does not read a parameter, or a device's part of it; None if it does."""
         if product.looked_up or product.stacked:
             return "it is no single matrix"
-        return why_not_words(leaf.shape, product.inputs, leaf.dtype, scheme, self._target)
+        division = self._division(leaf)
+        part = leaf.shape if division is None else division.part_shape(leaf.shape)
+        return why_not_words(part, product.inputs, leaf.dtype, scheme, self._target)
+
+    def _division(self, leaf: Any) -> Division | None:
+        return None if self._mesh.devices.size == 1 else Division(self._mesh.abstract_mesh, leaf.sharding.spec)
 
     def pack(self, path: tuple[str, ...], parameter: jax.Array) -> Weight:
         target = self.matrix(path, parameter)

@@ -97,9 +97,8 @@ def _put_columns(
     """Fill out[in, X] of matrices or out[X] of vectors with one shard's columns of every source, side by side."""
     column = 0
     for source in rule.sources:
-        parts = source.parts(shard[1])
-        number, width = shard[0] * parts // shard[1], source.shape[0] // parts
-        rows = (number * width, (number + 1) * width)
+        rows = source.rows_of(*shard)
+        width = rows[1] - rows[0]
         _put_transposed(out[..., column : column + width], checkpoint, source, (rows, *inputs))
         column += width
 

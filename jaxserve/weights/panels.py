@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import jax
 import numpy as np
 
-from jaxserve.models.rules import Source, WeightRule
+from jaxserve.models.rules import Packing, Source, WeightRule
 from jaxserve.weights.bits import convert
-from jaxserve.weights.checkpoint import Block, Tensors, whole
+from jaxserve.weights.checkpoint import Block, Tensors
 from jaxserve.weights.packing import aligned_zeros, read_rows, stored_bounds
 from jaxserve.weights.quantized.layout import Dequantized
 from jaxserve.weights.stored_schemes import as_scheme
@@ -32,7 +32,7 @@ def read_arranged(checkpoint: Tensors, rule: WeightRule, target: Matrix, stored:
 
     Args:
         checkpoint: where the rule's tensors are.
-        rule: what the parameter is made from: matrices [out, in], packed in any way for one device.
+        rule: what the parameter is made from: matrices [out, in], packed in any way; in panels for one device.
         target: shapes and dtypes of what is wanted, in panels or words.
         stored: where numbers are had that are in the target's scheme already; None for a matrix that is rounded here, or not.
 
@@ -57,9 +57,8 @@ def _read_matrix(parts: list[Block], checkpoint: Tensors, rule: WeightRule, targ
             parts[1:], jax.tree.leaves(_rounded(np.zeros((1, target.inputs)), target.scheme)[1]), strict=True
         ):
             part[...] = scales.reshape(-1, *[1] * (part.ndim - 1))
-    column = 0
-    for source in rule.sources:
-        for first, (values, scales) in _strips(checkpoint, source, target, stored):
+    for source, rows, column in _placed(rule, target):
+        for first, (values, scales) in _strips(checkpoint, source, rows, target, stored):
             at, count = column + first, len(values)
             for part, strip in zip(parts[1:], scales, strict=True):
                 part.reshape(-1, target.outputs)[:, at : at + count] = strip.reshape(-1, count)
@@ -67,24 +66,36 @@ def _read_matrix(parts: list[Block], checkpoint: Tensors, rule: WeightRule, targ
                 parts[0][:, at : at + count] = words_of(values, target.layout.bits)
             else:
                 _put(parts[0], _words(values) if isinstance(target.layout, CodePanels) else values, at, target.outputs)
-        column += source.shape[0]
 
 
-def _strips(checkpoint: Tensors, source: Source, target: Matrix, stored: Dequantized | None) -> Iterator[tuple[int, Parts]]:
+def _placed(rule: WeightRule, target: Matrix) -> Iterator[tuple[Source, tuple[int, int], int]]:
+    """Which rows of a source follow one another as outputs, and the first one's place: a part of every source for each shard."""
+    shards = target.shape[-2] if rule.packing is Packing.COLUMNS else 1
+    column = 0
+    for shard in range(shards):
+        for source in rule.sources:
+            rows = source.rows_of(shard, shards)
+            yield source, rows, column
+            column += rows[1] - rows[0]
+
+
+def _strips(
+    checkpoint: Tensors, source: Source, rows: tuple[int, int], target: Matrix, stored: Dequantized | None
+) -> Iterator[tuple[int, Parts]]:
     """A source's rows, a few at a time: how many came before, and the next."""
+    (start, stop), inputs = rows, (0, source.shape[1])
     if stored is not None:
-        outputs, inputs = source.shape
-        for row in range(0, outputs, BLOCK):
-            bounds, phase = stored_bounds(source, ((row, min(row + BLOCK, outputs)), (0, inputs)))
+        for row in range(start, stop, BLOCK):
+            bounds, phase = stored_bounds(source, ((row, min(row + BLOCK, stop)), inputs))
             coded = stored.coded(source.name, bounds).every(source.row_step, phase)
-            yield row, as_scheme(coded, target.scheme)
+            yield row - start, as_scheme(coded, target.scheme)
         return
-    for first, rows in read_rows(checkpoint, source, whole(source.shape)):
+    for first, read in read_rows(checkpoint, source, (rows, inputs)):
         if target.scales is None:
-            yield first, (rows, ())
+            yield first, (read, ())
             continue
-        for start in range(0, len(rows), BLOCK):  # few enough that what comes between stays in a core's cache
-            yield first + start, _rounded(convert(rows[start : start + BLOCK], np.dtype(np.float32)), target.scheme)
+        for begin in range(0, len(read), BLOCK):  # few enough that what comes between stays in a core's cache
+            yield first + begin, _rounded(convert(read[begin : begin + BLOCK], np.dtype(np.float32)), target.scheme)
 
 
 def _rounded(numbers: Block, scheme: Scheme) -> Parts:

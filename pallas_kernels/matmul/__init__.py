@@ -1,6 +1,7 @@
 """Products of activations and weight matrices: the numbers of a scheme (`pallas_kernels.quantization`) in a layout."""
 
 from pallas_kernels.matmul.api import matmul, why_not_words, why_plain
+from pallas_kernels.matmul.division import Division
 from pallas_kernels.matmul.implementations import NAMES
 from pallas_kernels.matmul.layouts import CodePanels, Layout, OutputsFirst, Panels, Rows
 from pallas_kernels.matmul.matrix import Matrix, Weight, as_matrix, counted, pack, packed_shape, skips_padding
@@ -9,6 +10,7 @@ from pallas_kernels.matmul.words import Words
 __all__ = [
     "NAMES",
     "CodePanels",
+    "Division",
     "Layout",
     "Matrix",
     "OutputsFirst",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from math import prod
 
 import jax
@@ -11,6 +12,7 @@ from pallas_kernels import checks, hopper, native
 from pallas_kernels.matmul import cpu_native, mosaic_gpu_support, xla
 from pallas_kernels.matmul.implementations import IMPLEMENTATIONS
 from pallas_kernels.matmul.matrix import Weight, as_matrix
+from pallas_kernels.matmul.parts import multiply_parts
 from pallas_kernels.matmul.problem import MatmulProblem
 from pallas_kernels.matmul.words import Words
 from pallas_kernels.quantization import Axes, Float8Weight, FourBit, Scheme
@@ -59,12 +61,15 @@ def matmul(
         raise TypeError(f"the matrix must be {expected.name} like x, got {matrix.dtype.name}")
     if matrix.layout.name == "plain" and implementation is None:
         return xla.matmul(x, matrix, summed)  # alone reads what lies plain
+    if isinstance(matrix.layout, Words) and matrix.layout.division is not None:
+        multiply = partial(matmul, summed=summed, implementation=implementation, target=target)
+        return multiply_parts(x, matrix, matrix.layout, matrix.layout.division, summed, multiply)
     if target is None and matrix.layout.native:
         target = Target("cpu")
     elif target is None and implementation is None and isinstance(matrix.layout, Words):
         target = Target("gpu", hopper.CAPABILITY)
-    multiply = choose("matmul", IMPLEMENTATIONS, implementation, target, problem)
-    return multiply(x, matrix) if matrix.layout.native else multiply(x, matrix, summed)
+    chosen = choose("matmul", IMPLEMENTATIONS, implementation, target, problem)
+    return chosen(x, matrix) if matrix.layout.native else chosen(x, matrix, summed)
 
 
 def why_not_words(shape: tuple[int, ...], inputs: Axes, dtype: jnp.dtype, scheme: Scheme, target: Target) -> str | None:

@@ -12,7 +12,6 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
 from pallas_kernels.matmul.layouts import Layout
-from pallas_kernels.matmul.words import Words
 from pallas_kernels.quantization import Axes, Scheme, outputs_of
 
 
@@ -87,7 +86,7 @@ class Matrix:
 
     def specs(self, spec: PartitionSpec) -> Matrix:
         """How the parts are divided where the parameter is divided by `spec`, in a tree of the same structure."""
-        if self.layout.native or isinstance(self.layout, Words):
+        if self.layout.native:
             whole: Matrix = jax.tree.map(lambda _: PartitionSpec(), self)
             return whole
         parts: dict[str, Any] = {

@@ -10,6 +10,7 @@ multiprocessors have something to read; XLA adds these sums, in the same order e
 from __future__ import annotations
 
 from functools import partial
+from math import gcd
 from typing import Any, NamedTuple
 
 import jax
@@ -57,13 +58,14 @@ def _multiply(
     interpret: bool,
 ) -> jax.Array:
     rows, outputs = x.shape[0], values.shape[1]
+    columns = -(-outputs // tiles.outputs) * tiles.outputs
     if padding := tiles.rows * tiles.row_tiles - rows:
         x = jnp.pad(x, ((0, padding), (0, 0)))
     rounded = jnp.dtype(jnp.float32) if dtype is None else dtype
     result = rounded if tiles.splits == 1 else jnp.dtype(jnp.float32)
     run = plgpu.kernel(
         partial(_kernel, numbers=numbers, tiles=tiles, interpreted=interpret),
-        out_type=jax.ShapeDtypeStruct((tiles.splits, x.shape[0], outputs), result),
+        out_type=jax.ShapeDtypeStruct((tiles.splits, x.shape[0], columns), result),
         grid=(tiles.programs,),
         grid_names=("program",),
         num_threads=tiles.groups + 1,
@@ -74,6 +76,8 @@ def _multiply(
     )
     sums = run(x, values, scales[0], scales[1] if numbers.zeros else None)
     y: jax.Array = sums[0] if tiles.splits == 1 else sums.sum(axis=0)
+    if columns > outputs:
+        y = jnp.concatenate([y[:, : columns - tiles.outputs], y[:, 2 * columns - tiles.outputs - outputs :]], axis=1)
     return y[:rows].astype(rounded).astype(jnp.float32)
 
 
@@ -113,11 +117,12 @@ class _Refs(NamedTuple):
 
 
 class _Piece(NamedTuple):
-    """What a thread block works on, int32 scalars: its share of the inputs, its first row and its first output."""
+    """What a thread block works on, int32 scalars: its share of the inputs, its first row, its first output, and where that goes."""
 
     split: jax.Array
     row: jax.Array
     output: jax.Array
+    column: jax.Array
 
 
 def _kernel(*arguments: Any, numbers: Numbers, tiles: Tiles, interpreted: bool) -> None:
@@ -134,7 +139,7 @@ def _kernel(*arguments: Any, numbers: Numbers, tiles: Tiles, interpreted: bool) 
         @pl.loop(0, mine)
         def _each(turn: jax.Array) -> None:
             total = _sum(refs, group, turn * tiles.steps, numbers, tiles, interpreted)
-            piece = _piece(program + turn * tiles.programs, tiles)
+            piece = _piece(refs, program + turn * tiles.programs, tiles)
             if numbers.group is None:
                 total = _scaled(refs, total, piece, group)
             _store(refs, total, piece, group, tiles)
@@ -147,18 +152,30 @@ def _kernel(*arguments: Any, numbers: Numbers, tiles: Tiles, interpreted: bool) 
 
         @pl.loop(0, mine)
         def _each(turn: jax.Array) -> None:
-            _load_piece(refs, _piece(program + turn * tiles.programs, tiles), turn * tiles.steps, numbers, tiles)
+            _load_piece(refs, _piece(refs, program + turn * tiles.programs, tiles), turn * tiles.steps, numbers, tiles)
 
         # A barrier may not be left while it has completed a phase that nobody awaited.
         for slot in range(tiles.slots):
             pl.when(slot < mine * tiles.steps)(partial(plgpu.barrier_wait, refs.free.at[slot]))
 
 
-def _piece(number: jax.Array, tiles: Tiles) -> _Piece:
-    """Piece `number`: of each tile of outputs all shares of the inputs, of each share all rows, which read the same numbers."""
+def _piece(refs: _Refs, number: jax.Array, tiles: Tiles) -> _Piece:
+    """Piece `number`: of each tile of outputs all shares of the inputs, of each share all rows, which read the same numbers.
+
+    Where tiles do not divide the outputs, the last one begins earlier: its first sums are others' again, and are taken out later.
+    """
     row, rest = lax.rem(number, jnp.int32(tiles.row_tiles)), lax.div(number, jnp.int32(tiles.row_tiles))
     split, tile = lax.rem(rest, jnp.int32(tiles.splits)), lax.div(rest, jnp.int32(tiles.splits))
-    return _Piece(split, row * tiles.rows, tile * tiles.outputs)
+    column = output = tile * tiles.outputs
+    if (outputs := refs.values.shape[1]) % tiles.outputs:
+        output = jnp.minimum(column, outputs - tiles.outputs)
+    return _Piece(split, row * tiles.rows, output, column)
+
+
+def _outputs(refs: _Refs, piece: _Piece, group: jax.Array | int, count: int = WGMMA_OUTPUTS) -> Any:
+    """The outputs of a warpgroup in a piece, or more from there on."""
+    first = piece.output + group * WGMMA_OUTPUTS
+    return pl.ds(pl.multiple_of(first, gcd(refs.values.shape[1], WGMMA_OUTPUTS)), count)
 
 
 def _load_piece(refs: _Refs, piece: _Piece, done: jax.Array, numbers: Numbers, tiles: Tiles) -> None:
@@ -170,14 +187,15 @@ def _load_piece(refs: _Refs, piece: _Piece, done: jax.Array, numbers: Numbers, t
         pl.when(done + step >= tiles.slots)(lambda: plgpu.barrier_wait(refs.free.at[slot]))
         block = piece.split * tiles.steps + step
         for i in range(tiles.groups):
-            outputs = pl.ds(pl.multiple_of(piece.output + i * WGMMA_OUTPUTS, WGMMA_OUTPUTS), WGMMA_OUTPUTS)
-            plgpu.copy_gmem_to_smem(refs.values.at[block, outputs], refs.word_ring.at[slot, i], refs.loaded.at[slot])
+            plgpu.copy_gmem_to_smem(
+                refs.values.at[block, _outputs(refs, piece, i)], refs.word_ring.at[slot, i], refs.loaded.at[slot]
+            )
         rows = pl.ds(pl.multiple_of(piece.row, mosaic.ROW_TILE), tiles.rows)
         inputs = pl.ds(pl.multiple_of(block * BLOCK_INPUTS, BLOCK_INPUTS), BLOCK_INPUTS)
         plgpu.copy_gmem_to_smem(refs.x.at[rows, inputs], refs.row_ring.at[slot], refs.loaded.at[slot])
         if numbers.group is not None:
             factors = pl.ds(lax.div(block * BLOCK_INPUTS, jnp.int32(numbers.group)), numbers.factors)
-            place = factors, pl.ds(pl.multiple_of(piece.output, WGMMA_OUTPUTS), tiles.outputs)
+            place = factors, _outputs(refs, piece, 0, tiles.outputs)
             plgpu.copy_gmem_to_smem(refs.scales.at[place], refs.scale_ring.at[slot], refs.loaded.at[slot])
             if numbers.zeros:
                 plgpu.copy_gmem_to_smem(refs.zeros.at[place], refs.zero_ring.at[slot], refs.loaded.at[slot])
@@ -240,14 +258,12 @@ def _of_outputs(memory: Any) -> jax.Array:
 
 def _scaled(refs: _Refs, total: jax.Array, piece: _Piece, group: jax.Array) -> jax.Array:
     """A warpgroup's sums times the scale of each of its outputs."""
-    first = pl.multiple_of(piece.output + group * WGMMA_OUTPUTS, WGMMA_OUTPUTS)
-    return total * lax.broadcast_in_dim(_of_outputs(refs.scales.at[0, pl.ds(first, WGMMA_OUTPUTS)]), total.shape, [0])
+    return total * lax.broadcast_in_dim(_of_outputs(refs.scales.at[0, _outputs(refs, piece, group)]), total.shape, [0])
 
 
 def _store(refs: _Refs, total: jax.Array, piece: _Piece, group: jax.Array, tiles: Tiles) -> None:
     """Write a warpgroup's sums, turned around on their way through shared memory."""
-    first = pl.multiple_of(piece.output + group * WGMMA_OUTPUTS, WGMMA_OUTPUTS)
-    outputs = pl.ds(first, WGMMA_OUTPUTS)
+    columns = pl.ds(pl.multiple_of(piece.column + group * WGMMA_OUTPUTS, WGMMA_OUTPUTS), WGMMA_OUTPUTS)
     staged = refs.staged.at[group]
     for row in range(0, tiles.rows, tiles.staged):
         part = total[:, row : row + tiles.staged].astype(staged.dtype)
@@ -255,4 +271,4 @@ def _store(refs: _Refs, total: jax.Array, piece: _Piece, group: jax.Array, tiles
         staged.transpose((1, 0))[...] = plgpu.layout_cast(part, plgpu.Layout.WGMMA_TRANSPOSED)
         plgpu.commit_smem()
         rows = pl.ds(piece.row + row, tiles.staged)
-        plgpu.copy_smem_to_gmem(staged, refs.out.at[piece.split, rows, outputs])
+        plgpu.copy_smem_to_gmem(staged, refs.out.at[piece.split, rows, columns])

@@ -9,6 +9,7 @@ from pallas_kernels.matmul.words import BLOCK_INPUTS
 from pallas_kernels.quantization import Float8Weight, FourBit
 
 WIDTH = 64  # outputs of a wgmma
+ALIGNED = 8  # outputs: TMA's strides are multiples of 16 bytes, and rows are stored in 16 bits
 # XLA writes a copy in 16 bits and multiplies by that with cuBLASLt: 5 bytes a number where the kernel reads 1. On an H100 that is
 # the time of about 500 rows of a product; from twice as many on, it is judged to be less than what cuBLASLt is faster by.
 # Others have no such limit: XLA's product with them is in float32.
@@ -18,7 +19,7 @@ SCHEMES = ("int8", "int4", "fp8_weight")
 LIMITS = (
     "Hopper GPUs (compute capability 9.0) with jax 0.11.2 or newer; matrices in words, of int8, of float8 in blocks of 128 "
     "inputs, or of int4 in groups of 32, 64 or a multiple of 128 inputs; rows in bfloat16, with int8 1024 of them at most; "
-    "inputs that are a multiple of 128 and outputs that are a multiple of 64"
+    "inputs that are a multiple of 128 and outputs that are a multiple of 8, 64 at least"
 )
 
 
@@ -33,9 +34,13 @@ def supports(problem: MatmulProblem) -> str | None:
         return f"numbers must be of {', '.join(SCHEMES)}, not {problem.scheme}"
     if reason := _why_not_codes(problem.codes):
         return reason
-    for name, count, width in (("inputs", problem.inputs, BLOCK_INPUTS), ("outputs", problem.outputs, WIDTH)):
+    for name, count, width in (("inputs", problem.inputs, BLOCK_INPUTS), ("outputs", problem.outputs, ALIGNED)):
         if count % width:
             return f"{name} must be a multiple of {width}, not {count}"
+    if problem.outputs < WIDTH:
+        return f"outputs must be {WIDTH} at least, not {problem.outputs}"
+    if problem.codes is not None and problem.codes.group is not None and problem.inputs % problem.codes.group:
+        return f"groups of {problem.codes.group} inputs must divide the inputs, {problem.inputs}"
     return None
 
 

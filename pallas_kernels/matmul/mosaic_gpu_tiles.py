@@ -59,10 +59,10 @@ class Tiles:
 
 def choose_tiles(problem: MatmulProblem, numbers: Numbers, programs: int = MULTIPROCESSORS) -> Tiles:
     """The tiles for a problem that the kernel supports."""
-    groups = next(groups for groups in range(MOST_GROUPS, 0, -1) if problem.outputs % (groups * WGMMA_OUTPUTS) == 0)
+    groups = _groups(problem.outputs)
     row_tiles = -(-problem.rows // (MOST_ROWS if numbers.factors == 1 else MOST_ROWS_OF_FACTORS))
     rows = _up(-(-problem.rows // row_tiles))
-    pieces = problem.outputs // (groups * WGMMA_OUTPUTS) * row_tiles
+    pieces = -(-problem.outputs // (groups * WGMMA_OUTPUTS)) * row_tiles
     steps = problem.inputs // BLOCK_INPUTS
     most = min(max(programs // pieces, 1), max(steps // FEWEST_STEPS, 1))
     splits = next(splits for splits in range(most, 0, -1) if steps % splits == 0)
@@ -71,6 +71,12 @@ def choose_tiles(problem: MatmulProblem, numbers: Numbers, programs: int = MULTI
     step = rows * BLOCK_INPUTS * 2 + groups * WGMMA_OUTPUTS * (BLOCK_INPUTS * numbers.bits // 8 + factors * 4)
     slots = min(MOST_SLOTS, (SHARED_BYTES - staged) // step)
     return Tiles(groups, rows, row_tiles, splits, steps // splits, slots, min(programs, pieces * splits))
+
+
+def _groups(outputs: int) -> int:
+    """As many warpgroups as divide the outputs; of outputs that none do, as many as there are outputs for."""
+    dividing = (groups for groups in range(MOST_GROUPS, 0, -1) if outputs % (groups * WGMMA_OUTPUTS) == 0)
+    return next(dividing, min(outputs // WGMMA_OUTPUTS, MOST_GROUPS))
 
 
 def _up(rows: int) -> int:

@@ -15,7 +15,9 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import PartitionSpec
 
+from pallas_kernels.matmul.division import Division
 from pallas_kernels.matmul.layouts import Layout
 from pallas_kernels.quantization import Axes, FourBit, Scheme
 
@@ -25,24 +27,26 @@ BLOCK_INPUTS = 128  # one step of a kernel
 
 @dataclass(frozen=True, slots=True)
 class Words(Layout):
-    """Values uint16[inputs / 128, outputs, bits * 8]; see above. Kernels for Hopper read it: one device has the whole matrix.
+    """Values uint16[inputs / 128, outputs, bits * 8]; see above. Kernels for Hopper read it.
 
     Attributes:
         shape: of the parameter, whose first dimensions are inputs, a multiple of 128 in all.
         dtype: of the values, by name.
         bits: that a value takes.
+        division: of the parameter over several devices, each of which has whole blocks; None where one has all of it.
     """
 
     shape: tuple[int, ...]
     dtype: str
     bits: int
+    division: Division | None = None
     name: ClassVar[str] = "words"
 
     @classmethod
-    def of(cls, inputs: Axes, shape: tuple[int, ...], scheme: Scheme) -> Words:
+    def of(cls, inputs: Axes, shape: tuple[int, ...], scheme: Scheme, division: Division | None = None) -> Words:
         """Of a parameter whose numbers have a scheme that rounds."""
         dtype = scheme.value_dtype(jnp.dtype(jnp.bfloat16))
-        return cls(inputs, shape, dtype.name, 4 if isinstance(scheme, FourBit) else 8)
+        return cls(inputs, shape, dtype.name, 4 if isinstance(scheme, FourBit) else 8, division)
 
     @property
     def _matrix(self) -> tuple[int, int]:
@@ -59,6 +63,9 @@ class Words(Layout):
 
     def arranged_dtype(self, dtype: jnp.dtype) -> jnp.dtype:
         return jnp.dtype("uint16")
+
+    def arranged_spec(self, spec: PartitionSpec) -> PartitionSpec:
+        return PartitionSpec(spec[0], spec[len(self.inputs)], None)  # type: ignore[no-untyped-call]
 
     def arrange(self, values: jax.Array) -> jax.Array:
         arranged: jax.Array = _arrange(values.reshape(self._matrix), self.bits)

@@ -423,5 +423,7 @@ MATMUL_CASES = (
     MatmulCase("words: deep", 9, 2304, 128, layout="words", scheme="int8", tiny=True),
     MatmulCase("words: three tiles of 64 outputs", 33, 256, 192, layout="words", scheme="int8"),
     MatmulCase("words: codes", 9, 1280, 128, layout="words", scheme="int4", tiny=True),
+    MatmulCase("words: a last tile that begins earlier", 9, 256, 96, layout="words", scheme="int8", tiny=True),
+    MatmulCase("words: codes, no whole tiles", 9, 256, 200, layout="words", scheme="int4"),
     MatmulCase("words: two tiles of rows", 150, 256, 256, layout="words", scheme="int8"),
 )

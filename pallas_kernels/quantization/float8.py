@@ -48,7 +48,8 @@ class Float8Weight(Scheme):
         return jax.ShapeDtypeStruct((groups, *outputs_of(shape, inputs)), jnp.float32)
 
     def scale_specs(self, spec: PartitionSpec, inputs: Axes) -> PartitionSpec:
-        return PartitionSpec(None, *outputs_of(tuple(spec), inputs))  # type: ignore[no-untyped-call]
+        groups = None if self.group is None else spec[inputs[0]]
+        return PartitionSpec(groups, *outputs_of(tuple(spec), inputs))  # type: ignore[no-untyped-call]
 
     def quantize(self, numbers: Any, inputs: Axes, numpy: Any = jnp) -> tuple[Any, Any]:
         parts = grouped(numpy.asarray(numbers, numpy.float32), inputs, self._size(numbers.shape, inputs))

@@ -65,7 +65,7 @@ class FourBit(Scheme):
         return (one, one) if self.zeros else (one,)
 
     def scale_specs(self, spec: PartitionSpec, inputs: Axes) -> tuple[PartitionSpec, ...]:
-        one = PartitionSpec(None, *outputs_of(tuple(spec), inputs))  # type: ignore[no-untyped-call]
+        one = PartitionSpec(spec[inputs[0]], *outputs_of(tuple(spec), inputs))  # type: ignore[no-untyped-call]
         return (one, one) if self.zeros else (one,)
 
     def quantize(self, numbers: Any, inputs: Axes, numpy: Any = jnp) -> tuple[Any, Any]:

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
+import pytest
 
 from jaxserve.models.binding import Params
 from jaxserve.models.checkpoint import read_hf_config
 from jaxserve.models.registry import decoder_config
+from jaxserve.weights import packed
 from jaxserve.weights.abstract import placed_params
 from jaxserve.weights.load import load_params
 from jaxserve.weights.packed import Packer
 from jaxserve.weights.stored_schemes import stored_schemes
 from pallas_kernels.matmul import Matrix
+from pallas_kernels.registry import Target
 from sharding import make_mesh
 
 
@@ -23,6 +27,11 @@ from sharding import make_mesh
 class Loaded:
     params: Params
     shapes: Params
+
+
+def on_hopper(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parameters are held as for one, or for several; the words themselves lie anywhere."""
+    monkeypatch.setattr(packed, "Target", SimpleNamespace(of=lambda _: Target("gpu", (9, 0))))
 
 
 def is_matrix(leaf: Any) -> bool:

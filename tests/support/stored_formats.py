@@ -138,3 +138,11 @@ FORMATS: dict[str, tuple[dict[str, Any], Any, Any]] = {
         Int8(),
     ),
 }
+
+
+def fp8_blocks(rng: np.random.Generator, outputs: int, inputs: int) -> dict[str, np.ndarray]:
+    scales = rng.uniform(0.001, 0.01, (-(-outputs // 128), -(-inputs // 128))).astype(np.float32)
+    return {"weight": float8(rng, outputs, inputs), "weight_scale_inv": scales}
+
+
+FP8_BLOCKS = ({"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128]}, fp8_blocks, Float8Weight(128))

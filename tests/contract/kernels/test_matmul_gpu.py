@@ -131,6 +131,8 @@ def problem(**changes):
         ({"outputs": 28672}, (128, 64), 224),
         ({"outputs": 64, "inputs": 2048}, (64, 64), 4),
         ({"outputs": 192, "inputs": 128}, (64, 64), 3),
+        ({"outputs": 16032}, (128, 64), 126),
+        ({"outputs": 96, "inputs": 512}, (64, 64), 2),
         ({"outputs": 192, "inputs": 896}, (64, 64), 3),
         ({"rows": 128}, (128, 128), 96),
         ({"rows": 129}, (128, 72), 96),
@@ -141,7 +143,7 @@ def test_tiles(changes, tile, pieces):
     asked = problem(**changes)
     tiles = choose_tiles(asked, Numbers(8))
     assert (tiles.outputs, tiles.rows) == tile
-    assert asked.outputs // tiles.outputs * tiles.row_tiles * tiles.splits == pieces
+    assert -(-asked.outputs // tiles.outputs) * tiles.row_tiles * tiles.splits == pieces
     assert tiles.splits * tiles.steps * 128 == asked.inputs
     assert tiles.rows * tiles.row_tiles >= asked.rows
     assert tiles.rows % tiles.staged == 0
@@ -167,7 +169,10 @@ def test_tiles(changes, tile, pieces):
             "groups must have 32, 64 or a multiple of 128 inputs, not 16",
         ),
         ({"inputs": 192}, "inputs must be a multiple of 128, not 192"),
-        ({"outputs": 96}, "outputs must be a multiple of 64, not 96"),
+        ({"outputs": 96}, None),
+        ({"outputs": 100}, "outputs must be a multiple of 8, not 100"),
+        ({"outputs": 56}, "outputs must be 64 at least, not 56"),
+        ({"inputs": 384, "scheme": "int4", "codes": FourBit(group=256)}, "groups of 256 inputs must divide the inputs, 384"),
     ],
 )
 def test_limits(changes, reason):
@@ -209,6 +214,8 @@ def compiled(capfd, monkeypatch):
         (64, (4096, 4096), FourBit(), BFLOAT16),
         (128, (4096, 6144), FourBit(zeros=True), BFLOAT16),
         (64, (1024, 128), FourBit(group=32, zeros=True), BFLOAT16),
+        (64, (1024, 16032), FourBit(), BFLOAT16),
+        (64, (1024, 72), SCHEMES["int8"], BFLOAT16),
         (64, (4096, 4096), Float8Weight(128), BFLOAT16),
     ],
 )

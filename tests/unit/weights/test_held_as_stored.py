@@ -1,7 +1,6 @@
 """Matrices of quantized checkpoints that keep their size: which, that they are the same numbers, and what they take."""
 
 import json
-from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -14,19 +13,17 @@ from jaxserve.executor.memory import device_bytes
 from jaxserve.models.binding import Params, bind
 from jaxserve.models.checkpoint import read_hf_config
 from jaxserve.models.registry import decoder_config
-from jaxserve.weights import packed
 from jaxserve.weights.load import load_params
 from jaxserve.weights.recheck import BlockSums
 from pallas_kernels import native
 from pallas_kernels.matmul import CodePanels
 from pallas_kernels.native import load
-from pallas_kernels.quantization import Float8Weight, w8a8
-from pallas_kernels.registry import Target
+from pallas_kernels.quantization import w8a8
 from sharding import make_mesh
 from tests.golden.reading import DATA, dense_attend, read_golden
 from tests.support.guarded import found_by_guard
-from tests.support.held import dequantized, is_matrix, loaded, plain, schemes
-from tests.support.stored_formats import FORMATS, GPTQ_METHOD, GROUP, LLAMA, awq, float8, gptq, write
+from tests.support.held import dequantized, is_matrix, loaded, on_hopper, plain, schemes
+from tests.support.stored_formats import FORMATS, FP8_BLOCKS, GPTQ_METHOD, GROUP, LLAMA, awq, float8, gptq, write
 
 pytestmark = pytest.mark.skipif(native.missing() is not None, reason=f"NOT CHECKED: native kernels: {native.missing()}")
 
@@ -47,11 +44,6 @@ def test_int8_is_held_on_several_devices_too(tmp_path, name):
     assert schemes(loaded(directory, "float16", devices=2).params) == set()
 
 
-def fp8_blocks(rng: np.random.Generator, outputs: int, inputs: int) -> dict[str, np.ndarray]:
-    scales = rng.uniform(0.001, 0.01, (-(-outputs // 128), -(-inputs // 128))).astype(np.float32)
-    return {"weight": float8(rng, outputs, inputs), "weight_scale_inv": scales}
-
-
 @pytest.mark.parametrize("name", list(FORMATS))
 def test_each_format_is_held_and_stands_for_the_same_numbers(tmp_path, name):
     method, quantized, scheme = FORMATS[name]
@@ -68,14 +60,6 @@ def test_each_format_is_held_and_stands_for_the_same_numbers(tmp_path, name):
         return np.asarray(decoder.logits(decoder.hidden(tokens, jnp.arange(len(tokens)), dense_attend)))
 
     np.testing.assert_allclose(logits(held.params), logits(plain(held.params)), rtol=0, atol=1e-3)
-
-
-FP8_BLOCKS = ({"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128]}, fp8_blocks, Float8Weight(128))
-
-
-def on_hopper(monkeypatch):
-    """Parameters are held as for one; the words themselves lie anywhere."""
-    monkeypatch.setattr(packed, "Target", SimpleNamespace(of=lambda _: Target("gpu", (9, 0))))
 
 
 @pytest.mark.parametrize("name", ["awq", "gptq", "int8", "packed int8", "fp8 blocks"])
@@ -97,7 +81,7 @@ def test_a_hopper_holds_words_of_the_same_numbers(tmp_path, monkeypatch, name):
 
 def test_float8_that_is_no_number_is_refused(tmp_path, monkeypatch):
     def broken(rng: np.random.Generator, outputs: int, inputs: int) -> dict[str, np.ndarray]:
-        tensors = fp8_blocks(rng, outputs, inputs)
+        tensors = FP8_BLOCKS[1](rng, outputs, inputs)
         tensors["weight"][3, 100] = np.nan
         return tensors
 
