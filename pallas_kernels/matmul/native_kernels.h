@@ -72,7 +72,7 @@ struct Kernels {
 
 extern const ComputeW8A8 kPortableW8A8;
 #if defined(__x86_64__)
-extern const ComputeW8A8 kAvx2W8A8, kAvx512VnniW8A8;
+extern const ComputeW8A8 kAvx2W8A8, kAvx512VnniW8A8, kAmxW8A8;
 #endif
 extern const Kernels kPortable;
 #if defined(__x86_64__)
