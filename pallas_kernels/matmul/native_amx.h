@@ -9,6 +9,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "pallas_kernels/matmul/native_kernels.h"
+
 namespace jaxserve::matmul {
 namespace {
 
@@ -50,41 +52,35 @@ struct Lines {
   bool first;                            // whether y holds nothing yet
 };
 
-// The shapes of a thread's tiles while this lives. ROWS tiles of rows by COLUMNS of outputs: sums are the tiles from 0 on, rows those
-// from 4 on, and panels those behind them.
+// The shapes of a thread's tiles while this lives: sums are tiles 0 to 3, rows tile 4, and panels those behind it.
 class Tiles {
  public:
   Tiles() = default;
   Tiles(const Tiles&) = delete;
   ~Tiles() {
-    if (shaped_) asm volatile("tilerelease");
+    if (shape_.palette) asm volatile("tilerelease");
   }
 
-  // Of `rows` in all, words of a line, and outputs of a tile.
-  template <int ROWS, int COLUMNS>
+  // Of so many rows, words of a line, and outputs of a tile.
   void Shape(int64_t rows, int64_t words, int64_t outputs) {
-    alignas(64) Config config{};
-    config.palette = 1;
-    for (int r = 0; r < ROWS; ++r) {
-      const int64_t here = r + 1 < ROWS ? kTile : rows - r * kTile;
-      for (int c = 0; c < COLUMNS; ++c) config.Set(r * COLUMNS + c, here, outputs);
-      config.Set(4 + r, here, words);
+    Config shape{};
+    shape.palette = 1;
+    for (int tile = 0; tile < 8; ++tile) {
+      shape.lines[tile] = tile > 4 ? words : rows;
+      shape.bytes[tile] = 4 * (tile == 4 ? words : outputs);
     }
-    for (int tile = 4 + ROWS; tile < 8; ++tile) config.Set(tile, words, outputs);
-    if (shaped_ && std::memcmp(&config, &config_, sizeof config) == 0) return;
-    config_ = config, shaped_ = true;
-    asm volatile("ldtilecfg %0" ::"m"(config_));
+    if (std::memcmp(&shape, &shape_, sizeof shape) == 0) return;
+    shape_ = shape;
+    asm volatile("ldtilecfg %0" ::"m"(shape_));
   }
 
  private:
-  struct Config {
+  struct Config {  // as the instruction takes it
     uint8_t palette, start, reserved[14];
-    uint16_t bytes[16];
+    uint16_t bytes[16];  // of a line
     uint8_t lines[16];
-    void Set(int tile, int64_t height, int64_t width) { lines[tile] = height, bytes[tile] = 4 * width; }
   };
-  alignas(64) Config config_{};
-  bool shaped_ = false;
+  Config shape_{};
 };
 
 // Where tiles begin.
@@ -92,103 +88,85 @@ struct Place {
   int64_t row, column, word;
 };
 
-template <int ROWS, int COLUMNS, int I = 0>
-inline void ReadSums(const Lines& lines, const Place& at, bool zero) {
-  if constexpr (I < ROWS * COLUMNS) {
-    const int64_t row = at.row + I / COLUMNS * kTile, column = at.column + I % COLUMNS * kTile;
-    if (zero) ZeroTile<I>();
-    else LoadTile<I>(lines.y + row * lines.y_stride + 4 * column, lines.y_stride);
-    ReadSums<ROWS, COLUMNS, I + 1>(lines, at, zero);
-  }
-}
-
-template <int ROWS, int COLUMNS, int I = 0>
-inline void WriteSums(const Lines& lines, const Place& at) {
-  if constexpr (I < ROWS * COLUMNS) {
-    const int64_t row = at.row + I / COLUMNS * kTile, column = at.column + I % COLUMNS * kTile;
-    StoreTile<I>(lines.y + row * lines.y_stride + 4 * column, lines.y_stride);
-    WriteSums<ROWS, COLUMNS, I + 1>(lines, at);
-  }
-}
-
-template <class Dot, int ROWS, int COLUMNS, int C = 0>
-inline void AddColumns(const char* w, int64_t w_stride) {
+template <int COLUMNS, int C = 0>
+inline void ReadSums(const char* y, int64_t stride, bool zero) {
   if constexpr (C < COLUMNS) {
-    constexpr int kPanel = 4 + ROWS + C % (4 - ROWS);
-    LoadTile<kPanel>(w + 4 * C * kTile, w_stride);
+    if (zero) ZeroTile<C>();
+    else LoadTile<C>(y + 4 * C * kTile, stride);
+    ReadSums<COLUMNS, C + 1>(y, stride, zero);
+  }
+}
+
+template <int COLUMNS, int C = 0>
+inline void WriteSums(char* y, int64_t stride) {
+  if constexpr (C < COLUMNS) {
+    StoreTile<C>(y + 4 * C * kTile, stride);
+    WriteSums<COLUMNS, C + 1>(y, stride);
+  }
+}
+
+template <class Dot, int COLUMNS, int C = 0>
+inline void AddColumns(const char* w, int64_t stride) {
+  if constexpr (C < COLUMNS) {
+    constexpr int kPanel = 5 + C % 3;
+    LoadTile<kPanel>(w + 4 * C * kTile, stride);
     Dot::template Add<C, 4, kPanel>();
-    if constexpr (ROWS > 1) Dot::template Add<COLUMNS + C, 5, kPanel>();
-    AddColumns<Dot, ROWS, COLUMNS, C + 1>(w, w_stride);
+    AddColumns<Dot, COLUMNS, C + 1>(w, stride);
   }
 }
 
 // What is done besides with a panel's lines when they come from memory, `count` of them from `line` on: here nothing.
 struct NoLook {
-  void operator()(const char* line, int64_t count) const {}
+  void operator()(const char*, int64_t) const {}
 };
 
-// Adds `steps` times `depth` words.
-template <class Dot, int ROWS, int COLUMNS, class Look>
-inline void AddSteps(const Lines& lines, const Place& at, int64_t steps, int64_t depth, Look& look) {
-  ReadSums<ROWS, COLUMNS>(lines, at, lines.first && at.word == 0);
+// Adds `steps` times `depth` words, a tile of rows by COLUMNS of outputs.
+template <class Dot, int COLUMNS, class Look>
+inline void AddSteps(const Lines& lines, const Place& at, int64_t steps, int64_t depth, Look&& look) {
+  char* y = lines.y + at.row * lines.y_stride + 4 * at.column;
+  ReadSums<COLUMNS>(y, lines.y_stride, lines.first && at.word == 0);
   const char* x = lines.x + at.row * lines.x_stride + 4 * at.word;
   const char* w = lines.panel + at.word * lines.w_stride + 4 * at.column;
   for (int64_t step = 0; step < steps; ++step, x += 4 * kTile, w += kTile * lines.w_stride) {
     LoadTile<4>(x, lines.x_stride);
-    if constexpr (ROWS > 1) LoadTile<5>(x + kTile * lines.x_stride, lines.x_stride);
-    AddColumns<Dot, ROWS, COLUMNS>(w, lines.w_stride);
+    AddColumns<Dot, COLUMNS>(w, lines.w_stride);
     look(w, depth);
   }
-  WriteSums<ROWS, COLUMNS>(lines, at);
+  WriteSums<COLUMNS>(y, lines.y_stride);
 }
 
-// All words of `rows` rows by COLUMNS tiles of outputs; the last one's outputs may be fewer.
-template <class Dot, int ROWS, int COLUMNS, class Look>
-inline void AddWords(Tiles& tiles, const Lines& lines, Place at, int64_t rows, int64_t outputs, Look& look) {
+// All words of `rows` rows by COLUMNS tiles of `outputs` each.
+template <class Dot, int COLUMNS, class Look>
+inline void AddWords(Tiles& tiles, const Lines& lines, Place at, int64_t rows, int64_t outputs, Look&& look) {
   const int64_t whole = lines.words / kTile, left = lines.words % kTile;
   if (whole > 0 || left == 0) {
-    tiles.Shape<ROWS, COLUMNS>(rows, kTile, outputs);
-    AddSteps<Dot, ROWS, COLUMNS>(lines, at, whole, kTile, look);
+    tiles.Shape(rows, kTile, outputs);
+    AddSteps<Dot, COLUMNS>(lines, at, whole, kTile, look);
   }
   if (left == 0) return;
   at.word = whole * kTile;
-  tiles.Shape<ROWS, COLUMNS>(rows, left, outputs);
-  AddSteps<Dot, ROWS, COLUMNS>(lines, at, 1, left, look);
+  tiles.Shape(rows, left, outputs);
+  AddSteps<Dot, COLUMNS>(lines, at, 1, left, look);
 }
 
-// `rows` rows by all outputs.
-template <class Dot, int ROWS, class Look>
-inline void AddRows(Tiles& tiles, const Lines& lines, int64_t row, int64_t rows, Look& look) {
-  constexpr int kColumns = ROWS == 1 ? 4 : 2;
-  constexpr NoLook none;
-  for (int64_t column = 0; column < lines.width;) {
-    const int64_t left = lines.width - column;
-    if (left >= kColumns * kTile) {
-      if (column == 0) AddWords<Dot, ROWS, kColumns>(tiles, lines, {row, column, 0}, rows, kTile, look);
-      else AddWords<Dot, ROWS, kColumns>(tiles, lines, {row, column, 0}, rows, kTile, none);
-      column += kColumns * kTile;
-    } else {
-      AddWords<Dot, ROWS, 1>(tiles, lines, {row, column, 0}, rows, left < kTile ? left : kTile, none);
-      column += kTile;
-    }
+// A tile of rows by all outputs.
+template <class Dot, class Look>
+inline void AddRows(Tiles& tiles, const Lines& lines, int64_t row, Look&& look) {
+  static_assert(kBlock == 4 * kTile);
+  const int64_t rows = lines.rows - row < kTile ? lines.rows - row : kTile;
+  if (lines.width == kBlock) return AddWords<Dot, 4>(tiles, lines, {row, 0, 0}, rows, kTile, look);
+  for (int64_t column = 0; column < lines.width; column += kTile) {
+    const int64_t outputs = lines.width - column < kTile ? lines.width - column : kTile;
+    AddWords<Dot, 1>(tiles, lines, {row, column, 0}, rows, outputs, NoLook{});
   }
 }
 
-// The rows from `row` on, as many as two tiles have.
+// y = all rows by all outputs, added to what y holds. look(line, count) is called for all lines of a panel of kBlock outputs, in order.
 template <class Dot, class Look>
-inline void AddSomeRows(Tiles& tiles, const Lines& lines, int64_t row, Look& look) {
-  const int64_t left = lines.rows - row;
-  if (left > kTile) AddRows<Dot, 2>(tiles, lines, row, left < 2 * kTile ? left : 2 * kTile, look);
-  else AddRows<Dot, 1>(tiles, lines, row, left, look);
-}
-
-// y = all rows by all outputs, added to what y holds. look(line, count) is called for all lines of the panel, in order; the panel has
-// kBlock outputs if that does anything.
-template <class Dot, class Look>
-inline void AddLines(Tiles& tiles, const Lines& lines, Look& look) {
-  constexpr NoLook none;
-  AddSomeRows<Dot>(tiles, lines, 0, look);
-  for (int64_t row = 2 * kTile; row < lines.rows; row += 2 * kTile) AddSomeRows<Dot>(tiles, lines, row, none);
+inline void AddLines(Tiles& tiles, const Lines& lines, Look&& look) {
+  if (lines.rows == 0) return;
+  AddRows<Dot>(tiles, lines, 0, look);
+  for (int64_t row = kTile; row < lines.rows; row += kTile) AddRows<Dot>(tiles, lines, row, NoLook{});
 }
 
 }  // namespace

@@ -19,19 +19,17 @@ struct SumWeights {
 
 void TilePanels(const W8A8Product& product, int64_t block) {
   if (product.outputs - block * kBlock < kBlock) return NarrowPanel(product, block);
-  constexpr int64_t kTogether = 2 * kTile;
-  constexpr NoLook none;
   const int64_t inputs = product.inputs;
   const int8_t* panel = product.matrix + block * kBlock * inputs;
-  alignas(64) int32_t weights[kBlock], sums[kTogether][kBlock];
+  alignas(64) int32_t weights[kBlock], sums[kTile][kBlock];
   SumWeights look;
   Tiles tiles;
-  for (int64_t row = 0; row < product.rows; row += kTogether) {
-    const int64_t left = product.rows - row, rows = left < kTogether ? left : kTogether;
+  for (int64_t row = 0; row < product.rows; row += kTile) {
+    const int64_t left = product.rows - row, rows = left < kTile ? left : kTile;
     const Lines lines{reinterpret_cast<const char*>(product.x + row * inputs), reinterpret_cast<const char*>(panel),
                       reinterpret_cast<char*>(sums), rows, inputs / 4, kBlock, inputs, 4 * kBlock, sizeof sums[0], true};
     if (row > 0) {
-      AddLines<UnsignedBytes>(tiles, lines, none);
+      AddLines<UnsignedBytes>(tiles, lines, NoLook{});
     } else {
       AddLines<UnsignedBytes>(tiles, lines, look);
       for (int v = 0; v < 4; ++v) _mm512_store_si512(weights + v * kTile, look.sums[v]);
