@@ -24,8 +24,9 @@ def matmul(x: jax.Array | Rounded, matrix: Matrix, summed: jnp.dtype | None = No
         if factors is None:
             return jax.lax.dot_general(x, values, ((places, inputs), ((), ())), preferred_element_type=dtype).astype(jnp.float32)
         axes = (places[-1:], inputs[-1:]), (places[:-1], inputs[:-1])
-        parts = jax.lax.dot_general(x, values, axes, preferred_element_type=dtype).astype(jnp.float32)
         steps, scales = factors
+        parts = jax.lax.dot_general(x, values, axes, preferred_element_type=dtype).astype(jnp.float32)
+        parts = jax.lax.slice_in_dim(parts, 0, steps.shape[0], axis=steps.ndim - 1)
         parts *= jnp.expand_dims(jnp.moveaxis(steps, 0, -1), range(steps.ndim, parts.ndim))
         parts *= jnp.expand_dims(scales, range(steps.ndim))
         others = tuple(range(len(inputs) - 1))
@@ -42,4 +43,4 @@ def matmul(x: jax.Array | Rounded, matrix: Matrix, summed: jnp.dtype | None = No
 def unscaled(x: Rounded, matrix: Matrix) -> jax.Array:
     """FP8 rows x[T, I] times the values of a matrix [I, *outputs], without scales: [T, *outputs], rounded to x's dtype."""
     values, inputs = matrix.layout.restore(matrix.values), matrix.layout.inputs
-    return jax.lax.dot_general(x.values, values, (((1,), inputs), ((), ())), preferred_element_type=x.dtype)
+    return jax.lax.dot_general(x.values, values, (((1,), inputs), ((), ())), preferred_element_type=x.dtype)[: x.shape[0]]

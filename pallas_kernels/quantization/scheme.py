@@ -33,7 +33,7 @@ class Dot(Protocol):
     """Rows x[T, *inputs] times values of the same dtype: float32[T, *outputs]."""
 
     def __call__(self, x: jax.Array, values: jax.Array, factors: Factors | None = None) -> jax.Array:
-        """With the factors, if there are any."""
+        """With the factors, if there are any; then x may have more rows, which are left out of the result."""
         ...
 
 

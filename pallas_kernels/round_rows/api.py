@@ -34,7 +34,7 @@ def round_rows(x: jax.Array, *, implementation: str | None = None, target: Targe
         raise ValueError(f"x must be rows [T, ..., I], none of them empty, got {list(x.shape)}")
     run = choose("round_rows", ROWS, implementation, target, RoundProblem(x.shape[-1], x.dtype))
     values, steps = run(x.reshape(x.shape[0], -1, x.shape[-1]))
-    return Rounded(values.reshape(x.shape), steps.reshape(x.shape[:-1]), x.dtype)
+    return Rounded(values.reshape(-1, *x.shape[1:]), steps.reshape(x.shape[:-1]), x.dtype)
 
 
 def round_normed(

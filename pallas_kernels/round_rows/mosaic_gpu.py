@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import jax
@@ -24,6 +25,8 @@ from pallas_kernels.round_rows.mosaic_gpu_support import neighbours
 from pallas_kernels.round_rows.problem import Activation, Gate, Norm
 
 GRID = ("token", "shard")
+SHARD = "s"
+PRODUCT_ROWS = 16  # cuBLASLt's products in FP8 are of as many rows, or a multiple: XLA would copy what has others
 Parts = tuple[jax.Array, jax.Array]
 """Values and steps."""
 
@@ -116,7 +119,8 @@ def _launch(kernel: Callable[..., None], results: Any, rows: tuple[int, ...], in
 
 
 def _parts(shape: tuple[int, ...]) -> tuple[jax.ShapeDtypeStruct, jax.ShapeDtypeStruct]:
-    return jax.ShapeDtypeStruct(shape, VALUES), jax.ShapeDtypeStruct(shape[:-1], jnp.float32)
+    tokens = -(-shape[0] // PRODUCT_ROWS) * PRODUCT_ROWS
+    return jax.ShapeDtypeStruct((tokens, *shape[1:]), VALUES), jax.ShapeDtypeStruct(shape[:-1], jnp.float32)
 
 
 def _place(axes: int) -> tuple[Any, ...]:
@@ -145,20 +149,21 @@ def _round(row: jax.Array, values: Any, steps: Any, place: tuple[Any, ...]) -> N
     steps[place] = step
 
 
-def _divide(function: custom_partitioning, rule: str, *whole: str) -> None:
-    """Tell how devices divide a kernel's arrays: as they divide the first one, but for the dimensions `whole`.
+def _divide(function: custom_partitioning, rule: str) -> None:
+    """Tell how devices divide a kernel's arrays: as they divide the dimension `s` of the first one, and by no other.
 
     `rule` names dimensions, as Shardy's rules do.
     """
     inputs, outputs = ([names.split() for names in side.split(",")] for side in rule.split("->"))
+    whole = tuple(name for name in dict.fromkeys(chain(*inputs, *outputs)) if name != SHARD)
 
     def partition(*arguments: Any) -> tuple[Mesh, Callable[..., Any], tuple[NamedSharding, ...], tuple[NamedSharding, ...]]:
         *static, mesh, shapes, _ = arguments
-        spec = tuple(shapes[0].sharding.spec)
-        axes = {name: axis for name, axis in zip(inputs[0], spec, strict=False) if name not in whole}
+        axes = dict(zip(inputs[0], shapes[0].sharding.spec, strict=False))
 
         def sharding(names: list[str]) -> NamedSharding:
-            return NamedSharding(mesh, PartitionSpec(*(axes.get(name) for name in names)))  # type: ignore[no-untyped-call]
+            spec = PartitionSpec(*(axes.get(name) if name == SHARD else None for name in names))  # type: ignore[no-untyped-call]
+            return NamedSharding(mesh, spec)
 
         def part(*arrays: jax.Array) -> Any:
             return function.fun(*arrays, *static)
@@ -168,7 +173,7 @@ def _divide(function: custom_partitioning, rule: str, *whole: str) -> None:
     function.def_partition(partition, sharding_rule=rule, need_replication_factors=whole)
 
 
-_divide(_rows, "t s i -> t s i, t s", "i")
-_divide(_normed, "t e, e -> t e, t", "e")
-_divide(_added_and_normed, "t e, t e, e -> t e, t e, t", "e")
-_divide(_gated, "t s b, t, s b -> t s f, t s", "b", "f")
+_divide(_rows, "t s i -> p s i, t s")
+_divide(_normed, "t e, e -> p e, t")
+_divide(_added_and_normed, "t e, t e, e -> t e, p e, t")
+_divide(_gated, "t s b, t, s b -> p s f, t s")

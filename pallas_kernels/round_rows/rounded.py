@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from math import prod
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +15,7 @@ class Rounded:
     """Rows x[T, ..., I] in E4M3.
 
     Attributes:
-        values: E4M3 [T, ..., I].
+        values: E4M3 [T or more, ..., I]; rows behind the first T may hold anything.
         steps: float32 [T, ...], what each row's values are multiples of.
         dtype: that the rows had, and that results of products with them have.
     """
@@ -25,12 +26,12 @@ class Rounded:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return self.values.shape
+        return (*self.steps.shape, self.values.shape[-1])
 
     @property
     def size(self) -> int:
-        return self.values.size
+        return prod(self.shape)
 
     def reshape(self, *shape: int) -> Rounded:
         """The same rows with other dimensions between the first and the last, which stay."""
-        return replace(self, values=self.values.reshape(shape), steps=self.steps.reshape(shape[:-1]))
+        return replace(self, values=self.values.reshape(-1, *shape[1:]), steps=self.steps.reshape(shape[:-1]))
