@@ -30,7 +30,7 @@ from .needs import NATIVE
 
 pytestmark = NATIVE
 LAYOUTS = ("panels", "rows")
-INSTRUCTION_SETS = ("avx512", "avx2", "portable")  # the suite has the best one
+INSTRUCTION_SETS = ("avx512bf16", "avx512", "avx2", "portable")  # the suite has the best one
 
 
 class TestMatmul(MatmulSuite):
@@ -55,11 +55,11 @@ class TestMatmul(MatmulSuite):
     )
     def test_a_row_does_not_depend_on_how_many_there_are(self, scheme, inputs):
         rng = np.random.default_rng(0)
-        x = jnp.asarray(rng.standard_normal((17, inputs)), jnp.bfloat16)
+        x = jnp.asarray(rng.standard_normal((40, inputs)), jnp.bfloat16)
         plain = jnp.asarray(rng.standard_normal((inputs, 90)), jnp.bfloat16)
         matrix = pack(plain, (CodePanels if scheme == "int4" else Panels)((0,), plain.shape), SCHEMES[scheme])
         whole = np.asarray(cpu_native.matmul(x, matrix))
-        for rows in range(1, 17):
+        for rows in (*range(1, 19), 31, 32, 33, 39):
             np.testing.assert_array_equal(np.asarray(cpu_native.matmul(x[:rows], matrix)), whole[:rows])
 
     @pytest.mark.parametrize(("inputs", "outputs"), [(256, 192), (133, 70), (3, 64), (2052, 128)])
@@ -69,15 +69,15 @@ class TestMatmul(MatmulSuite):
         plain = jnp.asarray(rng.standard_normal((inputs, outputs)), jnp.float32)
         matrix = pack(plain, Panels((0,), plain.shape), SCHEMES["w8a8"])
         numbers = rng.choice(np.array([-128, -127, -1, 0, 3, 127], np.int8), (inputs, outputs), p=[0.3, 0.1, 0.1, 0.1, 0.1, 0.3])
-        matrix = replace(matrix, values=matrix.layout.arrange(jnp.asarray(numbers)), used_rows=jnp.int32(13))
-        x = np.where(rng.random((17, inputs)) < 0.7, 127, rng.integers(-127, 128, (17, inputs))).astype(np.float32)
+        matrix = replace(matrix, values=matrix.layout.arrange(jnp.asarray(numbers)), used_rows=jnp.int32(37))
+        x = np.where(rng.random((40, inputs)) < 0.7, 127, rng.integers(-127, 128, (40, inputs))).astype(np.float32)
         x[:, 0] = 127
         sums = x.astype(np.int64) @ numbers.astype(np.int64)
         want = sums * np.asarray(matrix.scales, np.float64)
-        want[13:] = 0
+        want[37:] = 0
         best = np.asarray(cpu_native.matmul(jnp.asarray(x), matrix))
         np.testing.assert_allclose(best, want, rtol=1e-6)
-        for name in ("avx2", "portable"):
+        for name in ("avx512vnni", "avx2", "portable"):
             np.testing.assert_array_equal(np.asarray(cpu_native.matmul(jnp.asarray(x), matrix, name)), best, err_msg=name)
 
     @pytest.mark.parametrize("used", [-1, 4])

@@ -63,7 +63,7 @@ def matrices(params: Params) -> dict[str, Matrix]:
     """Those in FP8, by path."""
     leaves = jax.tree.leaves_with_path(params, is_leaf=is_matrix)
     named = {jax.tree_util.keystr(keys, simple=True, separator="."): leaf for keys, leaf in leaves}
-    return {name: leaf for name, leaf in named.items() if is_matrix(leaf) and leaf.scheme == FP8()}
+    return {name: leaf for name, leaf in named.items() if is_matrix(leaf) and isinstance(leaf.scheme, FP8)}
 
 
 def logits(directory: Path, params: Params, tokens: Any) -> np.ndarray:
