@@ -9,6 +9,7 @@ from jaxserve.models.quantization_methods import (
     GPTQ,
     MXFP4,
     BlockFP8,
+    CacheAlone,
     CompressedTensors,
     ModelOpt,
     Quantization,
@@ -57,6 +58,8 @@ def find(quantization: Quantization, stored: Stored, dtype: str) -> Found:
             return {f"{module}.weight": _gptq(stored, module, quantization, dtype) for module in stored.ending(".qweight")}
         case ModelOpt():
             return _modelopt(stored, dtype)
+        case CacheAlone():
+            return {}
         case CompressedTensors():
             return _compressed_tensors(stored, quantization, dtype)
 

@@ -10,6 +10,7 @@ from jaxserve.models.quantization_methods import (
     GPTQ,
     MXFP4,
     BlockFP8,
+    CacheAlone,
     CompressedTensors,
     ModelOpt,
     ScaledFP8,
@@ -55,6 +56,8 @@ BLOCKS = {"num_bits": 8, "type": "float", "strategy": "block", "block_structure"
         ({**GPTQ_V1, "checkpoint_format": "gptq_v2", "bits": 8, "group_size": -1, "dynamic": {}}, GPTQ(8, None, 0, ordered=True)),
         ({**GPTQ_V1, "desc_act": False}, GPTQ(4, 128, 1)),
         (MODELOPT, ModelOpt()),
+        ({"quant_method": "modelopt", "kv_cache_quant_algo": "FP8"}, CacheAlone()),
+        (compressed(kv_cache_scheme={"num_bits": 8, "type": "float"}), CacheAlone()),
         ({**MODELOPT, "quant_algo": "MIXED_PRECISION", "quantized_layers": {"a": {"quant_algo": "FP8"}}}, ModelOpt()),
     ],
 )
