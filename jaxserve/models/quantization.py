@@ -133,7 +133,7 @@ def _gptq(fields: HfFields) -> GPTQ:
     if (bits := fields.integer("bits")) not in _GPTQ_BITS:
         raise fields.unsupported("bits", f"supported are {', '.join(map(str, _GPTQ_BITS))}")
     stored = fields.hf.get("checkpoint_format") or fields.hf.get("format") or "gptq"
-    if stored not in _GPTQ_FORMATS or fields.flag("is_marlin_format", False):
+    if not isinstance(stored, str) or stored not in _GPTQ_FORMATS or fields.flag("is_marlin_format", False):
         raise fields.unsupported("checkpoint_format", f"supported are {', '.join(_GPTQ_FORMATS)}, not Marlin's")
     if (fields.hf.get("pack_dtype") or "int32") != "int32":
         raise fields.unsupported("pack_dtype", "supported is int32")

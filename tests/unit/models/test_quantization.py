@@ -130,6 +130,7 @@ def test_what_modelopt_says_in_a_file_of_its_own(tmp_path):
         ({**AWQ_GEMM, "zero_point": False}, "zero_point=False"),
         ({**GPTQ_V1, "bits": 3}, "bits=3 is not supported; supported are 2, 4, 8"),
         ({**GPTQ_V1, "checkpoint_format": "marlin"}, "checkpoint_format='marlin'"),
+        ({**GPTQ_V1, "checkpoint_format": ["gptq"]}, r"checkpoint_format=\['gptq'\]"),
         ({**GPTQ_V1, "is_marlin_format": True}, "not Marlin's"),
         ({**GPTQ_V1, "pack_dtype": "int8"}, "pack_dtype"),
         ({**GPTQ_V1, "dynamic": {"-:lm_head": {}}}, "dynamic"),
