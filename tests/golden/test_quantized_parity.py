@@ -21,7 +21,7 @@ WIDE = {
     "model_type": "llama",
     "vocab_size": 97,
     "hidden_size": 128,
-    "intermediate_size": 200,
+    "intermediate_size": 256,
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "num_key_value_heads": 4,
@@ -30,7 +30,7 @@ WIDE = {
     "bos_token_id": None,
     "eos_token_id": None,
 }
-"""A model that blocks of 128 fit; the last ones of gate and up are parts, and the last matrix of a layer is kept."""
+"""A model that blocks of 128 fit, which golden models are too small for."""
 
 
 def check(written: Path, prompts: dict[int, list[int]]) -> None:
@@ -61,4 +61,4 @@ def test_tokens_in_blocks(tmp_path: Path) -> None:
     save_file({name: array.astype(np.float32) for name, array in drawn.items()}, plain / "model.safetensors")
     (plain / "config.json").write_text(json.dumps(WIDE))
     assert quantize.main([str(plain), str(tmp_path / "out"), "--scheme", "fp8-block"]) == 0
-    check(tmp_path / "out", {number: rng.integers(97, size=number).tolist() for number in range(5, 30, 4)})
+    check(tmp_path / "out", {number: rng.integers(97, size=number).tolist() for number in range(5, 70, 4)})
