@@ -6,6 +6,8 @@
 //   Add<SUMS, X, W>()    adds the products of tile X, of rows, with tile W, of a panel, to tile SUMS
 #pragma once
 
+#include <immintrin.h>
+
 #include <cstdint>
 #include <cstring>
 
@@ -40,6 +42,17 @@ struct Bfloat16Pairs {
   static void Add() {
     asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(SUMS), "i"(X), "i"(W));
   }
+};
+
+// Denormal numbers are 0 in vectors too, as in tiles, while this lives.
+class NoDenormals {
+ public:
+  NoDenormals() : saved_(_mm_getcsr()) { _mm_setcsr(saved_ | 0x8040); }
+  NoDenormals(const NoDenormals&) = delete;
+  ~NoDenormals() { _mm_setcsr(saved_); }
+
+ private:
+  unsigned saved_;
 };
 
 // Words of one panel, and the same ones of all rows. Words, sums and outputs have 4 bytes.
