@@ -1,12 +1,13 @@
 // AMX: tiles of bfloat16, whose dot products take denormal numbers for 0.
 #include "pallas_kernels/matmul/native_bytes_amx.h"
 #include "pallas_kernels/matmul/native_four_bit_amx.h"
+#include "pallas_kernels/matmul/native_rows_amx.h"
 
 namespace jaxserve::matmul {
 
 const Kernels kAmx = {Panels<Tiled>,
                       kAvx512.panels_float32,
-                      Rows<Bfloat16>,
+                      TileRows,
                       kAvx512.rows_float32,
                       Plain<Bfloat16>,
                       kAvx512.plain_float32,

@@ -14,7 +14,7 @@ import pytest
 from pallas_kernels.grouped_matmul import cpu_native as grouped_native
 from pallas_kernels.grouped_matmul import reference as grouped_reference
 from pallas_kernels.kv_write import kv_write
-from pallas_kernels.matmul import CodePanels, Matrix, Panels, counted, cpu_native, pack
+from pallas_kernels.matmul import CodePanels, Matrix, Panels, Rows, counted, cpu_native, pack
 from pallas_kernels.parity.cases import ATTENTION_CASES, GROUPED_CASES, MATMUL_CASES, GroupedCase
 from pallas_kernels.parity.gate import TOLERANCE, packed_matrix, packed_weights
 from pallas_kernels.quantization import SCHEMES, FourBit
@@ -61,6 +61,18 @@ class TestMatmul(MatmulSuite):
         matrix = pack(plain, (CodePanels if scheme == "int4" else Panels)((0,), plain.shape), SCHEMES[scheme])
         whole = np.asarray(cpu_native.matmul(x, matrix))
         for rows in (*range(1, 19), 31, 32, 33, 39):
+            np.testing.assert_array_equal(np.asarray(cpu_native.matmul(x[:rows], matrix)), whole[:rows])
+
+    @pytest.mark.parametrize("inputs", [1, 96, 1101])
+    def test_a_row_by_a_table_does_not_depend_on_how_many_there_are(self, inputs):
+        rng = np.random.default_rng(0)
+        x = jnp.asarray(rng.standard_normal((90, inputs)), jnp.bfloat16)
+        table = jnp.asarray(rng.standard_normal((170, inputs)), jnp.bfloat16)
+        matrix = pack(table, Rows((1,)))
+        whole = np.asarray(cpu_native.matmul(x, matrix))
+        want = np.asarray(x, np.float64) @ np.asarray(table, np.float64).T
+        np.testing.assert_allclose(whole, want, rtol=0, atol=1e-4)
+        for rows in (1, 2, 15, 16, 17, 33, 63, 64, 65):
             np.testing.assert_array_equal(np.asarray(cpu_native.matmul(x[:rows], matrix)), whole[:rows])
 
     @pytest.mark.parametrize("group", [16, 32, 96, 288])
