@@ -6,6 +6,8 @@
 //   Add<SUMS, X, W>()    adds the products of tile X, of rows, with tile W, of a panel, to tile SUMS
 #pragma once
 
+#include <immintrin.h>
+
 #include <cstdint>
 #include <cstring>
 
@@ -40,6 +42,17 @@ struct Bfloat16Pairs {
   static void Add() {
     asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(SUMS), "i"(X), "i"(W));
   }
+};
+
+// Denormal numbers are 0 in vectors too, as in tiles, while this lives.
+class NoDenormals {
+ public:
+  NoDenormals() : saved_(_mm_getcsr()) { _mm_setcsr(saved_ | 0x8040); }
+  NoDenormals(const NoDenormals&) = delete;
+  ~NoDenormals() { _mm_setcsr(saved_); }
+
+ private:
+  unsigned saved_;
 };
 
 // Words of one panel, and the same ones of all rows. Words, sums and outputs have 4 bytes.
@@ -157,11 +170,12 @@ inline void AddRows(Tiles& tiles, const Lines& lines, int64_t row, Look&& look) 
   if (lines.width == kBlock) return AddWords<Dot, 4>(tiles, lines, {row, 0, 0}, rows, kTile, look);
   for (int64_t column = 0; column < lines.width; column += kTile) {
     const int64_t outputs = lines.width - column < kTile ? lines.width - column : kTile;
-    AddWords<Dot, 1>(tiles, lines, {row, column, 0}, rows, outputs, NoLook{});
+    if (column == 0) AddWords<Dot, 1>(tiles, lines, {row, column, 0}, rows, outputs, look);
+    else AddWords<Dot, 1>(tiles, lines, {row, column, 0}, rows, outputs, NoLook{});
   }
 }
 
-// y = all rows by all outputs, added to what y holds. look(line, count) is called for all lines of a panel of kBlock outputs, in order.
+// y = all rows by all outputs, added to what y holds. look(line, count) is called once for all lines, in order.
 template <class Dot, class Look>
 inline void AddLines(Tiles& tiles, const Lines& lines, Look&& look) {
   if (lines.rows == 0) return;
