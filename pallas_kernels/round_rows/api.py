@@ -20,8 +20,7 @@ def round_rows(x: jax.Array, *, implementation: str | None = None, target: Targe
     """Round rows x[T, ..., I], bf16, f16 or f32; numbers of the last dimension have one step.
 
     Args:
-        x: the rows. What is NaN, or beside an infinite number, is NaN afterwards or, like all of that row, times an infinite
-            step.
+        x: the rows. A row with a number that is NaN or infinite has NaN in its products, and the others are as without it.
         implementation: a name from `implementations.py`, or None to pick by target, shapes and dtypes.
         target: the device that the program is for; the default device unless given.
 

@@ -33,7 +33,7 @@ Parts = tuple[jax.Array, jax.Array]
 
 def round_rows(x: jax.Array, *, interpret: bool = False) -> Parts:
     """See api.py; x[T, s, I]. With `interpret` the kernel is interpreted, on CPUs."""
-    parts: Parts = _rows(x, interpret)
+    parts: Parts = _on_devices(_rows, interpret)(x, interpret)
     return parts
 
 
@@ -42,15 +42,22 @@ def round_normed(
 ) -> tuple[jax.Array, Parts]:
     """See api.py."""
     if added is None:
-        return x, tuple(_normed(x, scale, norm, interpret))
-    total, values, steps = _added_and_normed(x, added, scale, norm, interpret)
+        values, steps = _on_devices(_normed, interpret)(x, scale, norm, interpret)
+        return x, (values, steps)
+    total, values, steps = _on_devices(_added_and_normed, interpret)(x, added, scale, norm, interpret)
     return total, (values, steps)
 
 
 def round_gated(sums: jax.Array, gate: Gate, *, activation: Activation, dtype: jnp.dtype, interpret: bool = False) -> Parts:
     """See api.py."""
-    parts: Parts = _gated(sums, gate.steps, gate.scales, activation, dtype, interpret)
+    parts: Parts = _on_devices(_gated, interpret)(sums, gate.steps, gate.scales, activation, dtype, interpret)
     return parts
+
+
+def _on_devices(function: custom_partitioning, interpret: bool) -> Callable[..., Any]:
+    """The function, divided over devices; interpreted, it has effects, which cannot be divided."""
+    run: Callable[..., Any] = function.fun if interpret else function
+    return run
 
 
 @partial(custom_partitioning, static_argnums=(1,))
