@@ -40,8 +40,8 @@ class Packer:
 
     Quantized are those that are nothing but the matrix of a product: not an embedding table, though logits may be made with it.
     Arranged for kernels they are in panels for a CPU's native ones, where one device has all of them, which alone read routed
-    experts in fewer bits; and in words for Hoppers', each of which has its part. Elsewhere XLA multiplies by them. They are divided
-    as they always are.
+    experts in fewer bits; and in words for Hoppers', each of which has its part. Elsewhere XLA multiplies by them. They are
+    divided as they always are.
 
     Args:
         quantization: what matrices are rounded to.

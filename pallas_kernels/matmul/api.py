@@ -63,6 +63,7 @@ def matmul(
     if matrix.layout.name == "plain" and implementation is None:
         return xla.matmul(x, matrix, summed)  # alone reads what lies plain
     if isinstance(matrix.layout, Words) and matrix.layout.division is not None:
+        assert not isinstance(x, Rounded), "only FP8's matrices take rounded rows, and lie plain"
         multiply = partial(matmul, summed=summed, implementation=implementation, target=target)
         return multiply_parts(x, matrix, matrix.layout, matrix.layout.division, summed, multiply)
     if target is None and matrix.layout.native:

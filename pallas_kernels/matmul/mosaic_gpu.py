@@ -117,7 +117,7 @@ class _Refs(NamedTuple):
 
 
 class _Piece(NamedTuple):
-    """What a thread block works on, int32 scalars: its share of the inputs, its first row, its first output, and where that goes."""
+    """What a thread block works on, int32 scalars: its share of the inputs, its first row and output, and where that one goes."""
 
     split: jax.Array
     row: jax.Array

@@ -1,7 +1,7 @@
 """Products by a matrix that several devices hold a part of each, in a layout that only our kernels read.
 
-The compiler cannot divide a kernel's call, so each device's is said with shard_map: by its own outputs, of all of x; or by its own
-inputs, of its part of x, whose sums the devices then add.
+The compiler cannot divide a kernel's call, so each device's is said with shard_map: by its own outputs, of all of x; or by its
+own inputs, of its part of x, whose sums the devices then add.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Matrices in words that several Hoppers hold a part of each: which, that they are the same numbers, and what is said of others."""
+"""Matrices in words of which several Hoppers hold a part each: which, that they are the same numbers, and why others are not."""
 
 import jax
 import numpy as np
