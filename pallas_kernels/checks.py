@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +10,13 @@ import jax.numpy as jnp
 FLOAT_DTYPES = (jnp.bfloat16, jnp.float16, jnp.float32)
 QUANTIZED_DTYPES = (jnp.float8_e4m3fn, jnp.int8)  # of a cache with scales
 SCALE_DTYPES = (jnp.float16, jnp.float32)
+
+
+class Typed(Protocol):
+    """An array, or what stands for one."""
+
+    @property
+    def dtype(self) -> jnp.dtype: ...
 
 
 def require_shape(name: str, array: jax.Array, expected: tuple[int | None, ...], axes: str) -> None:
@@ -22,7 +29,7 @@ def require_shape(name: str, array: jax.Array, expected: tuple[int | None, ...],
         raise ValueError(f"{name} must be {axes} = [{wanted}], got {list(array.shape)}")
 
 
-def require_dtype(name: str, array: jax.Array, allowed: tuple[Any, ...]) -> None:
+def require_dtype(name: str, array: Typed, allowed: tuple[Any, ...]) -> None:
     """Raise TypeError unless the dtype of `array` is one of `allowed`."""
     dtypes = [jnp.dtype(dtype) for dtype in allowed]
     if array.dtype not in dtypes:

@@ -13,7 +13,7 @@ from flax import nnx
 
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.norm import HeadsNorm, RMSNorm
-from jaxserve.models.parameter import COLUMNS, ROWS, declare, project_columns, project_rows
+from jaxserve.models.parameter import COLUMNS, ROWS, Parameter, Projected, declare, project_columns, project_rows
 from jaxserve.models.shards import cache_kv_heads
 from pallas_kernels.ragged_paged_attention import AttentionOptions
 from pallas_kernels.rotate_and_write import Rotation, rotate
@@ -66,7 +66,12 @@ class Attention(nnx.Module):
         self.k_norm = _norm(self.kv_heads, config, shards, dtype)
         self.sinks = declare((shards, self.heads // shards), ("heads", None), dtype) if config.sinks else None
 
-    def __call__(self, x: jax.Array, rope: Rotation | None, attend: Attend) -> jax.Array:
+    @property
+    def first(self) -> tuple[Parameter, ...]:
+        """The matrices that rows are multiplied by."""
+        return (self.qkv,)
+
+    def __call__(self, x: Projected, rope: Rotation | None, attend: Attend) -> jax.Array:
         """x[T, E] of normalised activations to [T, E], before the residual sum; `rope` is None for no positions."""
         q, k, v = self._heads(x)
         if self.q_norm is not None and self.k_norm is not None:
@@ -78,7 +83,7 @@ class Attention(nnx.Module):
         shards = self.out.shape[0]
         return project_rows(attended.reshape(x.shape[0], shards, -1), self.out, self.out_bias)
 
-    def _heads(self, x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    def _heads(self, x: Projected) -> tuple[jax.Array, jax.Array, jax.Array]:
         """x[T, E] to q[T, H, D], k[T, K, D], v[T, K, D]."""
         tokens, shards = x.shape[0], self.qkv.shape[1]
         query, key = self.heads // shards, self.kv_heads // shards

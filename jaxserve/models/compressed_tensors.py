@@ -56,7 +56,7 @@ def compressed_tensors(fields: HfFields) -> CompressedTensors:
     if fields.has("quantization_status") and fields.hf["quantization_status"] not in ("compressed", "frozen"):
         raise fields.unsupported("quantization_status", "only compressed weights are read")
     groups = fields.table("config_groups")
-    if not groups and not fields.has("kv_cache_scheme"):  # which may be all that a checkpoint quantizes
+    if not groups:
         raise CheckpointError(f"{fields.where} lacks config_groups")
     for name, group in groups.items():
         if not isinstance(group, Mapping):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -15,6 +17,16 @@ from jaxserve.models.mlp import GatedMLP
 from jaxserve.models.norm import Norms
 from jaxserve.models.rope import rotation
 from pallas_kernels.rotate_and_write import Rotation
+
+
+class Stream(NamedTuple):
+    """The residual stream [T, E], without what the last block adds: the norm that comes next may add it as it reads both."""
+
+    x: jax.Array
+    added: jax.Array | None = None
+
+    def total(self) -> jax.Array:
+        return self.x if self.added is None else self.x + self.added
 
 
 class Layer(nnx.Module):
@@ -33,16 +45,20 @@ class Layer(nnx.Module):
         self.mlp = GatedMLP(config, shards, dtype) if experts is None else Experts(config, experts, layer, shards, dtype)
         self.residual = config.scales.residual
 
-    def __call__(self, x: jax.Array, norms: Norms, rope: Rotation | None, attend: Attend, dispatch: ExpertDispatch) -> jax.Array:
-        """The residual stream x[T, E] after this layer."""
-        attended = self.attention(norms(self.attention_norm, x), rope, attend)
-        x = self._add(x, norms(self.attention_out_norm, attended))
-        normed = norms(self.mlp_norm, x)
-        mlp = self.mlp(normed, dispatch) if isinstance(self.mlp, Experts) else self.mlp(normed)
-        return self._add(x, norms(self.mlp_out_norm, mlp))
+    def __call__(self, stream: Stream, norms: Norms, rope: Rotation | None, attend: Attend, dispatch: ExpertDispatch) -> Stream:
+        """The residual stream after this layer."""
+        x, normed = norms.before_products(self.attention_norm, *stream, self.attention.first)
+        attended = self._scaled(norms(self.attention_out_norm, self.attention(normed, rope, attend)))
+        if isinstance(self.mlp, Experts):
+            x, plain = norms.of_sum(self.mlp_norm, x, attended)
+            mlp = self.mlp(plain, dispatch)
+        else:
+            x, normed = norms.before_products(self.mlp_norm, x, attended, self.mlp.first)
+            mlp = self.mlp(normed)
+        return Stream(x, self._scaled(norms(self.mlp_out_norm, mlp)))
 
-    def _add(self, x: jax.Array, block: jax.Array) -> jax.Array:
-        return x + (block if self.residual == 1.0 else block * jnp.asarray(self.residual, x.dtype))
+    def _scaled(self, block: jax.Array) -> jax.Array:
+        return block if self.residual == 1.0 else block * jnp.asarray(self.residual, block.dtype)
 
 
 class Decoder(nnx.Module):
@@ -73,12 +89,12 @@ class Decoder(nnx.Module):
         Returns:
             [T, E] in the parameters' dtype.
         """
-        x = self.embedding(tokens)
+        stream = Stream(self.embedding(tokens))
         config = self.config
         ropes = {rope: rotation(rope, config.head_dim, positions) for rope in dict.fromkeys(config.ropes) if rope is not None}
         for layer, rope in enumerate(config.ropes):
-            x = self.layers[str(layer)](x, self.norms, None if rope is None else ropes[rope], attend, dispatch)
-        return self.norms(self.norms.final, x)
+            stream = self.layers[str(layer)](stream, self.norms, None if rope is None else ropes[rope], attend, dispatch)
+        return self.norms(self.norms.final, stream.total())
 
     def logits(self, hidden: jax.Array) -> jax.Array:
         """Logits of hidden[R, E], which `hidden` returned.

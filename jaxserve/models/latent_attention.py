@@ -21,7 +21,7 @@ from flax import nnx
 from jaxserve.models.attention import Attend
 from jaxserve.models.config import DecoderConfig, Latent
 from jaxserve.models.norm import RMSNorm
-from jaxserve.models.parameter import COLUMNS, ROWS, declare, project_columns, project_rows
+from jaxserve.models.parameter import COLUMNS, ROWS, Parameter, Projected, declare, project_columns, project_rows
 from jaxserve.models.rope import rotate_pairs
 from pallas_kernels.ragged_paged_attention import AttentionOptions
 from pallas_kernels.rotate_and_write import Rotation
@@ -57,7 +57,12 @@ class LatentAttention(nnx.Module):
         self.value_up = declare((heads, latent.value_dim, latent.kv_rank), ("heads", None, None), dtype)
         self.out = declare((shards, heads // shards * latent.value_dim, embed), ("heads", None, "embed"), dtype, ROWS)
 
-    def __call__(self, x: jax.Array, rope: Rotation | None, attend: Attend) -> jax.Array:
+    @property
+    def first(self) -> tuple[Parameter, ...]:
+        """The matrices that rows are multiplied by."""
+        return (self.down, self.query) if self.query_norm is None else (self.down,)
+
+    def __call__(self, x: Projected, rope: Rotation | None, attend: Attend) -> jax.Array:
         """x[T, E] of normalised activations to [T, E], before the residual sum; `rope` rotates the `rope_dim` dimensions."""
         tokens, shards = x.shape[0], self.out.shape[0]
         queries, latents = self._down(x, rope)
@@ -71,7 +76,7 @@ class LatentAttention(nnx.Module):
         values = jnp.einsum("hvr,thr->hvt", self.value_up[...], attended, preferred_element_type=jnp.float32)
         return project_rows(values.astype(x.dtype).transpose(2, 0, 1).reshape(tokens, shards, -1), self.out, None)
 
-    def _down(self, x: jax.Array, rope: Rotation | None) -> tuple[jax.Array, jax.Array]:
+    def _down(self, x: Projected, rope: Rotation | None) -> tuple[Projected, jax.Array]:
         """x[T, E] to what queries are projected from, [T, query rank or E], and what is cached, [T, kv_rank + rope]."""
         rank, kv_rank = self.latent.query_rank or 0, self.latent.kv_rank
         queries, latent, key = jnp.split(project_columns(x, self.down, None)[:, 0], (rank, rank + kv_rank), axis=1)

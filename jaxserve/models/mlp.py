@@ -10,7 +10,8 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxserve.models.config import DecoderConfig
-from jaxserve.models.parameter import COLUMNS, ROWS, declare, project_columns, project_rows
+from jaxserve.models.parameter import COLUMNS, ROWS, Parameter, Projected, declare, project_columns, project_gated, project_rows
+from pallas_kernels.round_rows import Rounded
 
 CLAMP, SHARPNESS = 7.0, 1.702  # of "swiglu_clamped"
 
@@ -49,7 +50,15 @@ class GatedMLP(nnx.Module):
         self.down = declare((shards, local, embed), ("ffn", None, "embed"), dtype, ROWS)
         self.down_bias = declare((embed,), ("embed",), dtype) if config.mlp_bias else None
 
-    def __call__(self, x: jax.Array) -> jax.Array:
+    @property
+    def first(self) -> tuple[Parameter, ...]:
+        """The matrices that rows are multiplied by."""
+        return (self.gate_up,)
+
+    def __call__(self, x: Projected) -> jax.Array:
         """x[T, E] of normalised activations to [T, E], before the residual sum."""
+        activation = ACTIVATIONS[self.activation]
+        if isinstance(x, Rounded) and self.gate_up_bias is None:
+            return project_rows(project_gated(x, self.gate_up, activation), self.down, self.down_bias)
         gate, up = jnp.split(project_columns(x, self.gate_up, self.gate_up_bias, rounded=False), 2, axis=-1)
-        return project_rows(ACTIVATIONS[self.activation](gate, up).astype(x.dtype), self.down, self.down_bias)
+        return project_rows(activation(gate, up).astype(x.dtype), self.down, self.down_bias)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
 from jaxserve.models.config import DecoderConfig
-from jaxserve.models.parameter import declare
+from jaxserve.models.parameter import Parameter, Projected, declare, rounding
+from pallas_kernels.round_rows import Norm, round_normed
 
 
 class Norms(nnx.Module):
@@ -24,9 +27,24 @@ class Norms(nnx.Module):
 
     def __call__(self, number: int | None, x: jax.Array) -> jax.Array:
         """x[T, E] after a norm; as it is for None."""
-        if number is None:
-            return x
-        return _rms(x, jax.lax.index_in_dim(self.scale[...], number, keepdims=False), self.eps, self.offset)
+        return x if number is None else _rms(x, self._row(number), self.eps, self.offset)
+
+    def of_sum(self, number: int | None, x: jax.Array, added: jax.Array | None) -> tuple[jax.Array, jax.Array]:
+        """x[T, E] + added[T, E], and that after a norm."""
+        total = x if added is None else x + added
+        return total, self(number, total)
+
+    def before_products(
+        self, number: int | None, x: jax.Array, added: jax.Array | None, kernels: Sequence[Parameter]
+    ) -> tuple[jax.Array, Projected]:
+        """The same for all the products with `kernels`, which nothing else reads: rounded where these round it."""
+        scheme = rounding(kernels)
+        if scheme is None or number is None:
+            return self.of_sum(number, x, added)
+        return round_normed(x, added, self._row(number), norm=Norm(self.eps, self.offset), target=scheme.target)
+
+    def _row(self, number: int) -> jax.Array:
+        return jax.lax.index_in_dim(self.scale[...], number, keepdims=False)
 
 
 class RMSNorm(nnx.Module):

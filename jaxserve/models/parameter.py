@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from pallas_kernels.matmul import Matrix, Weight, as_matrix, matmul
-from pallas_kernels.quantization import Axes
+from pallas_kernels.matmul import Matrix, Weight, as_matrix, matmul, unscaled
+from pallas_kernels.quantization import FP8, Axes
+from pallas_kernels.round_rows import Activation, Gate, Rounded, round_gated
 
 Parameter = nnx.Param[jax.Array]
 """Its value is an array, or a Matrix where `declare` was told of a product and `weights.packed` chose so; nothing here asks."""
+Projected = jax.Array | Rounded
+"""Rows that are multiplied by matrices: rounded already where all of these are of the scheme that rounds them."""
 
 
 class Product(NamedTuple):
@@ -67,7 +71,15 @@ def declare(shape: tuple[int, ...], axes: tuple[str | None, ...], dtype: jnp.dty
     return nnx.Param(jnp.zeros(shape, dtype), axes=axes, product=product)
 
 
-def project_columns(x: jax.Array, kernel: Parameter, bias: Parameter | None, *, rounded: bool = True) -> jax.Array:
+def rounding(kernels: Sequence[Parameter]) -> FP8 | None:
+    """The scheme of matrices that all multiply rounded rows; None if one of them does not."""
+    weights: list[Weight] = [kernel.get_value() for kernel in kernels]
+    schemes = [weight.scheme if isinstance(weight, Matrix) else None for weight in weights]
+    first = schemes[0]
+    return first if isinstance(first, FP8) and all(scheme == first for scheme in schemes) else None
+
+
+def project_columns(x: Projected, kernel: Parameter, bias: Parameter | None, *, rounded: bool = True) -> jax.Array:
     """x[T, E] times a matrix packed by columns [E, s, X], plus a bias [s, X]: [T, s, X] in x's dtype.
 
     The sum is in float32: exact enough to match any reference, and the only form that XLA's CPU matmuls run on bf16
@@ -79,7 +91,19 @@ def project_columns(x: jax.Array, kernel: Parameter, bias: Parameter | None, *, 
     return y.astype(x.dtype if rounded else matrix.elementwise_dtype(x.dtype))
 
 
-def project_rows(x: jax.Array, kernel: Parameter, bias: Parameter | None) -> jax.Array:
+def project_gated(x: Rounded, kernel: Parameter, activation: Activation) -> Rounded:
+    """The activation of gate and up, x[T, E] times a matrix [E, s, 2F/s]: [T, s, F/s], rounded for the next product.
+
+    What is read of the product is scaled, gated and rounded at once.
+    """
+    matrix = COLUMNS.matrix(kernel)
+    scheme = rounding((kernel,))
+    target = None if scheme is None else scheme.target
+    gate = Gate(x.steps, matrix.scales)
+    return round_gated(unscaled(x, matrix), gate, activation=activation, dtype=x.dtype, target=target)
+
+
+def project_rows(x: Projected, kernel: Parameter, bias: Parameter | None) -> jax.Array:
     """x[T, s, X] times a matrix packed by rows [s, X, E], plus a bias [E]: [T, E] in x's dtype.
 
     Each device sums in float32. Over several devices the sum over s is the layer's all-reduce; on GPUs its terms are rounded
@@ -91,17 +115,17 @@ def project_rows(x: jax.Array, kernel: Parameter, bias: Parameter | None) -> jax
     return y.astype(x.dtype)
 
 
-def _rounded_on_gpus(x: jax.Array, matrix: Matrix, bias: jax.Array | None) -> jax.Array:
+def _rounded_on_gpus(x: Projected, matrix: Matrix, bias: jax.Array | None) -> jax.Array:
     """The product in float32, plus a bias if any; on GPUs rounded to x's dtype before it is written.
 
     The sum of rounded terms is what cuBLASLt's product with a bias is found by. That adds in float32, and rounds once.
     """
 
-    def exact(x: jax.Array, matrix: Matrix, bias: jax.Array | None) -> jax.Array:
+    def exact(x: Projected, matrix: Matrix, bias: jax.Array | None) -> jax.Array:
         y = matmul(x, matrix)
         return y if bias is None else y + bias.astype(jnp.float32)[None]
 
-    def rounded(x: jax.Array, matrix: Matrix, bias: jax.Array | None) -> jax.Array:
+    def rounded(x: Projected, matrix: Matrix, bias: jax.Array | None) -> jax.Array:
         y = matmul(x, matrix, summed=x.dtype)
         return y if bias is None else (y.astype(x.dtype) + bias.astype(x.dtype)[None]).astype(jnp.float32)
 

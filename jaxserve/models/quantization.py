@@ -12,7 +12,7 @@ from typing import Any
 from jaxserve.errors import CheckpointError
 from jaxserve.models import compressed_tensors
 from jaxserve.models.fields import HfFields
-from jaxserve.models.quantization_methods import AWQ, GPTQ, MXFP4, BlockFP8, ModelOpt, Quantization, ScaledFP8
+from jaxserve.models.quantization_methods import AWQ, GPTQ, MXFP4, BlockFP8, CacheAlone, ModelOpt, Quantization, ScaledFP8
 
 # The keys of each method that are understood; others might change what the numbers mean, so they are refused. Which
 # modules are quantized is seen from their tensors.
@@ -94,7 +94,17 @@ def quantization_from_hf(hf: Mapping[str, Any]) -> Quantization | None:
     for name in sorted(set(table) - _KEYS[method]):
         if table[name] not in (None, {}, []):
             raise fields.unsupported(name, f"{method} is read without it")
-    return _READERS[method](fields)
+    return CacheAlone() if quantizes_cache_alone(table) else _READERS[method](fields)
+
+
+def quantizes_cache_alone(table: Mapping[str, Any]) -> bool:
+    """Whether a `quantization_config` is of the KV cache and of no weights: its scales are then all that it adds."""
+    match table.get("quant_method"):
+        case "compressed-tensors":
+            return not table.get("config_groups") and table.get("kv_cache_scheme") is not None
+        case "modelopt":
+            return table.get("quant_algo") is None and table.get("kv_cache_quant_algo") is not None
+    return False
 
 
 def _fp8(fields: HfFields) -> BlockFP8 | ScaledFP8:
@@ -123,7 +133,7 @@ def _gptq(fields: HfFields) -> GPTQ:
     if (bits := fields.integer("bits")) not in _GPTQ_BITS:
         raise fields.unsupported("bits", f"supported are {', '.join(map(str, _GPTQ_BITS))}")
     stored = fields.hf.get("checkpoint_format") or fields.hf.get("format") or "gptq"
-    if stored not in _GPTQ_FORMATS or fields.flag("is_marlin_format", False):
+    if not isinstance(stored, str) or stored not in _GPTQ_FORMATS or fields.flag("is_marlin_format", False):
         raise fields.unsupported("checkpoint_format", f"supported are {', '.join(_GPTQ_FORMATS)}, not Marlin's")
     if (fields.hf.get("pack_dtype") or "int32") != "int32":
         raise fields.unsupported("pack_dtype", "supported is int32")
@@ -135,8 +145,6 @@ def _group_size(fields: HfFields) -> int | None:
 
 
 def _modelopt(fields: HfFields) -> ModelOpt:
-    if not fields.has("quant_algo") and fields.has("kv_cache_quant_algo"):
-        return ModelOpt()  # the cache alone is quantized
     if fields.hf.get("quant_algo") not in _MODELOPT:
         raise fields.unsupported("quant_algo", f"supported are {', '.join(_MODELOPT)}")
     for layer, table in fields.table("quantized_layers").items():

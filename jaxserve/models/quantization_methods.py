@@ -107,4 +107,9 @@ class CompressedTensors:
         return closest if closest is not None and closest.closeness(module) else None
 
 
-Quantization = BlockFP8 | ScaledFP8 | MXFP4 | AWQ | GPTQ | ModelOpt | CompressedTensors
+@dataclass(frozen=True, slots=True)
+class CacheAlone:
+    """Scales for a KV cache in 8 bits, and weights that are not quantized."""
+
+
+Quantization = BlockFP8 | ScaledFP8 | MXFP4 | AWQ | GPTQ | ModelOpt | CompressedTensors | CacheAlone

@@ -12,7 +12,7 @@ import numpy as np
 from jaxserve.errors import CheckpointError, ConfigError
 from jaxserve.models.checkpoint import read_hf_config, read_json_object
 from jaxserve.models.config import DecoderConfig
-from jaxserve.models.quantization import quantization_from_hf
+from jaxserve.models.quantization import quantization_from_hf, quantizes_cache_alone
 from jaxserve.models.registry import decoder_config, weight_rules
 from jaxserve.quantization.recipes import Recipe
 from jaxserve.quantization.rounding import Rounded, round_matrix, stored, stored_shapes
@@ -33,17 +33,19 @@ Judge = Callable[[Tensors], Quality]
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A checkpoint that is not quantized, while it is open.
+    """A checkpoint whose weights are not quantized, while it is open.
 
     Attributes:
         path: its directory.
         config: what it is of.
         tensors: what it has.
+        names: those that it is made of: without scales of KV caches.
     """
 
     path: Path
     config: DecoderConfig
     tensors: Checkpoint
+    names: tuple[str, ...]
 
     def matrix(self, name: str) -> Block:
         """A whole matrix as it is stored. Raises CheckpointError for numbers that are not finite."""
@@ -59,17 +61,18 @@ def open_model(path: Path) -> Iterator[Model]:
 
     Raises:
         CheckpointError: it is damaged, or does not fit its configuration.
-        ConfigError: it is quantized already.
+        ConfigError: its weights are quantized already.
     """
     hf = read_hf_config(path)
     method = hf.get("quantization_config")
-    if method is not None:
+    if method is not None and not (isinstance(method, dict) and quantizes_cache_alone(method)):
         named = method.get("quant_method") if isinstance(method, dict) else method
         raise ConfigError(f"model: {path} is quantized already ({named}); name the model that it was made from", param="model")
     config = decoder_config(hf)
     with open_checkpoint(path, "auto") as tensors:
-        check_tensors(config, weight_rules(config), tensors.shapes, tensors.dtypes)
-        yield Model(path, config, tensors)
+        layout = Layout.of(tensors.shapes, tensors.dtypes, quantization_from_hf(hf), config.dtype)
+        check_tensors(config, weight_rules(config), layout.shapes, layout.dtypes)
+        yield Model(path, config, tensors, tuple(layout.shapes))
 
 
 def nearest(model: Model, recipe: Recipe) -> Round:
@@ -108,7 +111,7 @@ def write_quantized(
         ConfigError: an output that is there already.
     """
     tensors = model.tensors
-    order = (*(name for name in tensors.shapes if name not in selection.matrices), *selection.matrices)
+    order = (*(name for name in model.names if name not in selection.matrices), *selection.matrices)
     parts = {name: _parts(tensors, name, recipe) for name in selection.matrices}
     specs = [spec for name in order for spec in parts.get(name, (TensorSpec(name, tensors.dtypes[name], tensors.shapes[name]),))]
     summing = Summing({spec.name: spec.shape for spec in specs}, {spec.name: spec.dtype for spec in specs}, told)

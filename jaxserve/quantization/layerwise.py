@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from jaxserve.models.binding import Params, abstract_params, bind
 from jaxserve.models.config import DecoderConfig
-from jaxserve.models.decoder import Decoder
+from jaxserve.models.decoder import Decoder, Stream
 from jaxserve.models.experts import dispatch_all
 from jaxserve.models.registry import weight_rules
 from jaxserve.models.rope import rotation
@@ -103,8 +103,8 @@ class Layerwise:
         decoder, rope = self._bound(flat), self._config.ropes[number]
         positions = jnp.arange(x.shape[0], dtype=jnp.int32)
         turned = None if rope is None else rotation(rope, self._config.head_dim, positions)
-        after: jax.Array = decoder.layers[str(number)](x, decoder.norms, turned, _attend, dispatch_all)
-        return after
+        after: Stream = decoder.layers[str(number)](Stream(x), decoder.norms, turned, _attend, dispatch_all)
+        return after.total()
 
     def _lost(self, flat: Flat, x: jax.Array, tokens: jax.Array) -> jax.Array:
         decoder = self._bound(flat)

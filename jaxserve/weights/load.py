@@ -17,7 +17,7 @@ from jaxserve.models.config import DecoderConfig
 from jaxserve.models.quantization import quantization_from_hf
 from jaxserve.models.quantization_methods import Quantization
 from jaxserve.weights.check import check_tensors
-from jaxserve.weights.checkpoint import Block, Tensors
+from jaxserve.weights.checkpoint import Block
 from jaxserve.weights.dummy import dummy_params
 from jaxserve.weights.finite import is_finite, not_finite_error
 from jaxserve.weights.formats import LoadFormat, open_checkpoint
@@ -127,7 +127,7 @@ def _read(job: TensorRead, tensors: Dequantized, packer: Packer | None, sums: Bl
     return held
 
 
-def _read_plain(job: TensorRead, tensors: Tensors, sums: BlockSums | None) -> jax.Array:
+def _read_plain(job: TensorRead, tensors: Dequantized, sums: BlockSums | None) -> jax.Array:
     """One parameter as it is, each device's block straight to the device."""
 
     def block(index: Index | None) -> Block:

@@ -66,7 +66,7 @@ class Packer:
         layout = self._layout(product, leaf, scheme)
         if scheme.name == "none" and (product.stacked or layout.name == "plain"):
             return None
-        shapes = packed_shape(leaf, layout, scheme, stacked=product.stacked)
+        shapes = packed_shape(leaf, layout, scheme.on(self._target), stacked=product.stacked)
         specs = shapes.specs(self._shardings[path].spec)
         matrix: Matrix = jax.tree.map(
             lambda part, spec: jax.ShapeDtypeStruct(part.shape, part.dtype, sharding=NamedSharding(self._mesh, spec)),

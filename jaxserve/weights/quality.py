@@ -7,13 +7,16 @@ from pathlib import Path
 from jaxserve.errors import CheckpointError, ConfigError
 from jaxserve.models.checkpoint import read_hf_config
 from jaxserve.models.quantization import quantization_from_hf
+from jaxserve.models.quantization_methods import CacheAlone
 from jaxserve.weights.manifest import MANIFEST, read_manifest
 
 _PARAM = "require_quality"
 
 
 def check_quality(directory: Path, percent: float, quantization: str) -> None:
-    """Check that a model has not lost more perplexity than allowed, as its manifest says; one that is not quantized has not.
+    """Check that a model has not lost more perplexity than allowed, as its manifest says.
+
+    One whose weights are not quantized has not, whatever scales it has for a KV cache.
 
     Args:
         directory: of the model.
@@ -30,7 +33,7 @@ def check_quality(directory: Path, percent: float, quantization: str) -> None:
             "not measured; serve what `python -m jaxserve.quantize MODEL OUTPUT --scheme SCHEME --calibration FILE` writes",
             param=_PARAM,
         )
-    if quantization_from_hf(read_hf_config(directory)) is None:
+    if quantization_from_hf(read_hf_config(directory)) in (None, CacheAlone()):
         return
     manifest = read_manifest(directory)
     quality = None if manifest is None else manifest.quality

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from pallas_kernels import native
 from pallas_kernels.grouped_matmul.problem import GroupedProblem
 from pallas_kernels.matmul import Matrix, Weight
-from pallas_kernels.matmul.cpu_native import ANY_DTYPE
+from pallas_kernels.matmul.cpu_native import ANY_DTYPE, bfloat16_or_float32
 from pallas_kernels.quantization import W8A8, Float8Weight, FourBit, Int8
 from pallas_kernels.quantization.w8a8 import round_rows
 
@@ -58,7 +58,7 @@ def _quantized(x: jax.Array, weights: Matrix) -> tuple[str, tuple[Any, ...]]:
         scales, *zeros = (part.reshape(groups, -1, weights.outputs) for part in weights.scales)
         none = jnp.zeros((groups, 0, weights.outputs), jnp.float32)
         return "GroupedMatmulFourBit", (
-            x.astype(jnp.float32),
+            bfloat16_or_float32(x),
             weights.values,
             scheme.table(),
             scales,
@@ -68,5 +68,4 @@ def _quantized(x: jax.Array, weights: Matrix) -> tuple[str, tuple[Any, ...]]:
         rounded, steps = round_rows(x)
         numbers = (rounded.astype(jnp.int32) + 128).astype(jnp.uint8)
         return "GroupedMatmulW8A8", (numbers, steps, weights.values, weights.scales.reshape(groups, -1))
-    wide = x.astype(jnp.float32) if x.dtype == jnp.float16 else x
-    return "GroupedMatmulBytes", (wide, weights.values, weights.scales.reshape(groups, -1, weights.outputs))
+    return "GroupedMatmulBytes", (bfloat16_or_float32(x), weights.values, weights.scales.reshape(groups, -1, weights.outputs))

@@ -3,6 +3,7 @@
 #include <string_view>
 
 #include "pallas_kernels/grouped_matmul/native_groups.h"
+#include "pallas_kernels/matmul/native_four_bit_rows.h"
 #include "pallas_kernels/matmul/native_kernels.h"
 
 namespace ffi = xla::ffi;
@@ -62,9 +63,9 @@ ffi::Error MultiplyW8A8(ffi::ThreadPool pool, ffi::Buffer<ffi::U8> x, ffi::Buffe
   return MultiplyGroups(pool, sizes, y, inputs, matmul::kBlock, product, matmul::ChooseW8A8(instruction_set));
 }
 
-// x [rows, inputs], words [groups, inputs * outputs / 8], table [16], scales [groups, factors, outputs] and zeros, the same or of
+// x [rows, inputs] in bfloat16 or float32, words [groups, inputs * outputs / 8], table [16], scales [groups, factors, outputs] and zeros, the same or of
 // no element; sizes [groups], y [rows, outputs].
-ffi::Error MultiplyFourBit(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> x, ffi::Buffer<ffi::U32> words, ffi::Buffer<ffi::F32> table,
+ffi::Error MultiplyFourBit(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::Buffer<ffi::U32> words, ffi::Buffer<ffi::F32> table,
                            ffi::Buffer<ffi::F32> scales, ffi::Buffer<ffi::F32> zeros, ffi::Buffer<ffi::S32> sizes,
                            ffi::ResultBuffer<ffi::F32> y, std::string_view instruction_set) {
   const int64_t inputs = x.dimensions()[1], outputs = y->dimensions()[1], groups = sizes.element_count();
@@ -77,9 +78,11 @@ ffi::Error MultiplyFourBit(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> x, ffi::B
   if (table.element_count() != 16 || !Has(scales.element_count(), groups * factors * outputs) ||
       (zero && zeros.element_count() != scales.element_count()))
     return ffi::Error::InvalidArgument("there must be 16 numbers, and a scale and perhaps a zero for each output");
+  if (!matmul::FourBitRows::Takes(x)) return ffi::Error::InvalidArgument("x must be bfloat16 or float32");
+  const matmul::FourBitRows from(matmul::Choose(instruction_set), x, together, table.typed_data(), zero);
   const auto product = [&](const Group& group) {
     const int64_t first = group.matrix * factors * outputs;
-    return matmul::FourBitProduct{x.typed_data() + group.row * inputs,
+    return matmul::FourBitProduct{from.At(group.row),
                                   words.typed_data() + group.matrix * (inputs / 8) * outputs,
                                   y->typed_data() + group.row * outputs,
                                   group.rows,
@@ -90,7 +93,7 @@ ffi::Error MultiplyFourBit(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> x, ffi::B
                                   scales.typed_data() + first,
                                   zero ? zeros.typed_data() + first : nullptr};
   };
-  return MultiplyGroups(pool, sizes, y, inputs, matmul::kBlock, product, matmul::Choose(instruction_set).four_bit);
+  return MultiplyGroups(pool, sizes, y, inputs, matmul::kBlock, product, from.compute);
 }
 
 }  // namespace
@@ -120,7 +123,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(GroupedMatmulW8A8, jaxserve::grouped_matmul::Multi
 XLA_FFI_DEFINE_HANDLER_SYMBOL(GroupedMatmulFourBit, jaxserve::grouped_matmul::MultiplyFourBit,
                               ffi::Ffi::Bind()
                                   .Ctx<ffi::ThreadPool>()
-                                  .Arg<ffi::Buffer<ffi::F32>>()
+                                  .Arg<ffi::AnyBuffer>()
                                   .Arg<ffi::Buffer<ffi::U32>>()
                                   .Arg<ffi::Buffer<ffi::F32>>()
                                   .Arg<ffi::Buffer<ffi::F32>>()

@@ -5,6 +5,7 @@ from pallas_kernels.matmul.implementations import NAMES
 from pallas_kernels.matmul.layouts import CodePanels, Layout, OutputsFirst, Panels, Rows
 from pallas_kernels.matmul.matrix import Matrix, Weight, as_matrix, counted, pack, packed_shape, skips_padding
 from pallas_kernels.matmul.words import Words
+from pallas_kernels.matmul.xla import unscaled
 
 __all__ = [
     "NAMES",
@@ -22,6 +23,7 @@ __all__ = [
     "pack",
     "packed_shape",
     "skips_padding",
+    "unscaled",
     "why_not_words",
     "why_plain",
 ]

@@ -15,10 +15,11 @@ from pallas_kernels.matmul.problem import MatmulProblem
 from pallas_kernels.matmul.words import Words
 from pallas_kernels.quantization import Axes, Float8Weight, FourBit, Scheme
 from pallas_kernels.registry import Target, choose
+from pallas_kernels.round_rows import Rounded
 
 
 def matmul(
-    x: jax.Array,
+    x: jax.Array | Rounded,
     matrix: Weight,
     *,
     summed: jnp.dtype | None = None,
@@ -30,7 +31,7 @@ def matmul(
     Axes: T rows, I inputs, O outputs; either may be several dimensions, as the matrix has them.
 
     Args:
-        x: [T, I] bf16, f16 or f32. Rows after `matrix.used_rows` may hold anything, NaN included.
+        x: [T, I] bf16, f16 or f32, or Rounded as FP8 rounds them. Rows after `matrix.used_rows` may hold anything, NaN included.
         matrix: [I, O], or a Matrix with as many inputs; of the dtype of `x`, or quantized. Its `used_rows`, if it has them, are
             at most T.
         summed: what a device's sums are rounded to before others' are added; None for float32. Native kernels' are never added.

@@ -43,8 +43,8 @@ def matmul(x: jax.Array, matrix: Matrix, instruction_set: str = "best") -> jax.A
         x: [T, I].
         matrix: packed.
         instruction_set: the only one to use, as native/library.py names it, or "portable" C++; what the CPU does not have, or the
-            scheme no kernel for, becomes that too. "best" takes the first there is of avx512bf16, avx512, avx2, and of w8a8
-            avx512vnni, avx2.
+            scheme no kernel for, becomes that too. "best" takes the first there is of amx, avx512bf16, avx512, avx2, and of
+            w8a8 amx, avx512vnni, avx2.
     """
     rows = x.shape[0]
     if isinstance(matrix.scheme, FourBit):
@@ -54,10 +54,8 @@ def matmul(x: jax.Array, matrix: Matrix, instruction_set: str = "best") -> jax.A
     multiply = jax.ffi.ffi_call(native.target_name("Matmul"), jax.ShapeDtypeStruct((rows, matrix.outputs), jnp.float32))
     used = jnp.int32(rows) if matrix.used_rows is None else matrix.used_rows
     scales = jnp.zeros((0, matrix.outputs), jnp.float32) if matrix.scales is None else matrix.scales.reshape(-1, matrix.outputs)
-    panels, wide = matrix.layout.name == "panels", x.astype(jnp.float32) if x.dtype == jnp.float16 else x
-    product: jax.Array = multiply(
-        wide.reshape(rows, -1), matrix.values, scales, used, panels=panels, instruction_set=instruction_set
-    )
+    panels, wide = matrix.layout.name == "panels", bfloat16_or_float32(x.reshape(rows, -1))
+    product: jax.Array = multiply(wide, matrix.values, scales, used, panels=panels, instruction_set=instruction_set)
     return product.reshape(rows, *outputs_of(matrix.shape, matrix.layout.inputs))
 
 
@@ -78,12 +76,12 @@ def _w8a8(x: jax.Array, matrix: Matrix, instruction_set: str) -> jax.Array:
 
 
 def _four_bit(x: jax.Array, matrix: Matrix, scheme: FourBit, instruction_set: str) -> jax.Array:
-    """All in float32, whatever the rows' dtype: that is what looking a code up gives."""
+    """Sums are in float32. The kernel chooses whether rows in bfloat16 become that too: it is what looking a code up gives."""
     rows, outputs = x.shape[0], matrix.outputs
     scales, zeros = matrix.scales if scheme.zeros else (*matrix.scales, jnp.zeros((0, outputs), jnp.float32))
     multiply = jax.ffi.ffi_call(native.target_name("MatmulFourBit"), jax.ShapeDtypeStruct((rows, outputs), jnp.float32))
     product: jax.Array = multiply(
-        x.reshape(rows, -1).astype(jnp.float32),
+        bfloat16_or_float32(x.reshape(rows, -1)),
         matrix.values,
         scheme.table(),
         scales.reshape(-1, outputs),
@@ -92,3 +90,8 @@ def _four_bit(x: jax.Array, matrix: Matrix, scheme: FourBit, instruction_set: st
         instruction_set=instruction_set,
     )
     return product.reshape(rows, *outputs_of(matrix.shape, matrix.layout.inputs))
+
+
+def bfloat16_or_float32(x: jax.Array) -> jax.Array:
+    """Rows as kernels take them: those of float16 wider."""
+    return x.astype(jnp.float32) if x.dtype == jnp.float16 else x

@@ -12,6 +12,7 @@ namespace jaxserve::matmul {
 
 const Kernels& Choose(std::string_view instruction_set) {
 #if defined(__x86_64__)
+  if (MayUse("amx", instruction_set)) return kAmx;
   if (MayUse("avx512bf16", instruction_set)) return kAvx512Bf16;
   if (MayUse("avx512", instruction_set)) return kAvx512;
   if (MayUse("avx2", instruction_set)) return kAvx2;

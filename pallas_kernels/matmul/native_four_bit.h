@@ -21,29 +21,29 @@ struct Piece {
   const uint32_t* words;  // [octets, kBlock]
   const float* scales;
   const float* zeros;
-  const float* x;
-  int64_t octets;
-  bool first;  // whether y holds nothing yet
+  int64_t input, octets;  // the first one, and how many times eight
+  bool first;             // whether y holds nothing yet
 };
 
 // Where the rows of x and y are.
 struct RowsOf {
+  const float* x;
   float* y;
   int64_t x_stride, y_stride;
 };
 
-// Calls work(piece) for a panel of kBlock outputs, from the first inputs on. Sums do not depend on what `work` does with them: so a
-// row's result does not depend on how many rows there are.
+// Calls work(piece) for a panel of kBlock outputs, from the first inputs on, with `most` octets at most. Sums do not
+// depend on what `work` does with them: so a row's result does not depend on how many rows there are.
 template <class Work>
-inline void ForPieces(const FourBitProduct& product, int64_t block, const Work& work) {
+inline void ForPieces(const FourBitProduct& product, int64_t block, int64_t most, const Work& work) {
   const int64_t octets = product.group / 8;
   const uint32_t* panel = product.words + block * kBlock * (product.inputs / 8);
   for (int64_t group = 0; group < product.inputs / product.group; ++group)
     for (int64_t done = 0, here; done < octets; done += here) {
-      here = octets - done < kOctets ? octets - done : kOctets;
+      here = octets - done < most ? octets - done : most;
       const int64_t octet = group * octets + done, factors = group * product.outputs + block * kBlock;
       work(Piece{panel + octet * kBlock, product.scales + factors, product.zeros == nullptr ? nullptr : product.zeros + factors,
-                 product.x + 8 * octet, here, octet == 0});
+                 8 * octet, here, octet == 0});
     }
 }
 
@@ -90,7 +90,7 @@ inline void AddCodes(const Piece& piece, const typename V::Table& table, const R
   for (auto& row : sums)
     for (auto& sum : row) sum = V::Zero();
   const uint32_t* from = piece.words + column;
-  const float* x = piece.x;
+  const float* x = rows.x + piece.input;
   const float* zeros = ZEROS ? piece.zeros + column : nullptr;
   for (int64_t octet = 0; octet < piece.octets; ++octet, from += kBlock, x += 8) {
     typename V::Words eights[V::kVectors];
@@ -112,14 +112,14 @@ inline void AddCodes(const Piece& piece, const typename V::Table& table, const R
 
 // The same by numbers [8 * octets, kBlock] that codes were made.
 template <class V, int ROWS>
-inline void AddNumbers(const Piece& piece, const float* from, const RowsOf& rows, const float* x, int64_t column) {
+inline void AddNumbers(const Piece& piece, const float* from, const RowsOf& rows, int64_t column) {
   typename V::Sums sums[ROWS][V::kVectors];
   for (auto& row : sums)
     for (auto& sum : row) sum = V::Zero();
   for (int64_t input = 0; input < 8 * piece.octets; ++input) {
     typename V::Words numbers[V::kVectors];
     for (int v = 0; v < V::kVectors; ++v) numbers[v] = V::Load(from + input * kBlock + column + v * V::kLanes);
-    AddInput<V, ROWS>(sums, numbers, x + input, rows.x_stride);
+    AddInput<V, ROWS>(sums, numbers, rows.x + piece.input + input, rows.x_stride);
   }
   AddScaled<V, ROWS>(sums, piece, rows, column);
 }
@@ -129,8 +129,8 @@ inline void FewRows(const FourBitProduct& product, int64_t block) {
   if constexpr (ROWS > 0) {
     if (product.rows < ROWS) return FewRows<V, ROWS - 1, ZEROS>(product, block);
     const typename V::Table table = V::ReadTable(product.table);
-    const RowsOf rows{product.y + block * kBlock, product.inputs, product.outputs};
-    ForPieces(product, block, [&](const Piece& piece) {
+    const RowsOf rows{static_cast<const float*>(product.x), product.y + block * kBlock, product.inputs, product.outputs};
+    ForPieces(product, block, kOctets, [&](const Piece& piece) {
       for (int64_t column = 0; column < kBlock; column += V::kVectors * V::kLanes)
         AddCodes<V, ROWS, ZEROS>(piece, table, rows, column);
     });
@@ -138,11 +138,11 @@ inline void FewRows(const FourBitProduct& product, int64_t block) {
 }
 
 template <class V, int ROWS>
-inline void AddNumbersOf(int64_t count, const Piece& piece, const float* numbers, const RowsOf& rows, const float* x) {
+inline void AddNumbersOf(int64_t count, const Piece& piece, const float* numbers, const RowsOf& rows) {
   if constexpr (ROWS > 0) {
-    if (count < ROWS) return AddNumbersOf<V, ROWS - 1>(count, piece, numbers, rows, x);
+    if (count < ROWS) return AddNumbersOf<V, ROWS - 1>(count, piece, numbers, rows);
     for (int64_t column = 0; column < kBlock; column += V::kVectors * V::kLanes)
-      AddNumbers<V, ROWS>(piece, numbers, rows, x, column);
+      AddNumbers<V, ROWS>(piece, numbers, rows, column);
   }
 }
 
@@ -168,18 +168,20 @@ template <class V>
 inline void ManyRows(const FourBitProduct& product, int64_t block) {
   alignas(64) float numbers[8 * kOctets * kBlock];
   const typename V::Table table = V::ReadTable(product.table);
-  ForPieces(product, block, [&](const Piece& piece) {
+  ForPieces(product, block, kOctets, [&](const Piece& piece) {
     Widen<V>(piece, table, numbers);
     for (int64_t row = 0, here; row < product.rows; row += here) {  // tiles of nearly equal numbers of rows
       const int64_t left = product.rows - row, tiles = (left + V::kRows - 1) / V::kRows;
       here = (left + tiles - 1) / tiles;
-      const RowsOf rows{product.y + row * product.outputs + block * kBlock, product.inputs, product.outputs};
-      AddNumbersOf<V, V::kRows>(here, piece, numbers, rows, piece.x + row * product.inputs);
+      const RowsOf rows{static_cast<const float*>(product.x) + row * product.inputs,
+                        product.y + row * product.outputs + block * kBlock, product.inputs, product.outputs};
+      AddNumbersOf<V, V::kRows>(here, piece, numbers, rows);
     }
   });
 }
 
 // A last panel that is narrower, a number at a time: real models have none.
+template <class Element>
 inline void NarrowPanel(const FourBitProduct& product, int64_t block, int64_t width) {
   const uint32_t* panel = product.words + block * kBlock * (product.inputs / 8);
   for (int64_t row = 0; row < product.rows; ++row)
@@ -189,7 +191,7 @@ inline void NarrowPanel(const FourBitProduct& product, int64_t block, int64_t wi
         const int64_t at = input / product.group * product.outputs + block * kBlock + column;
         const float zero = product.zeros == nullptr ? 0 : product.zeros[at];
         const float number = product.table[panel[input / 8 * width + column] >> (4 * (input % 8)) & 15] - zero;
-        sum += product.x[row * product.inputs + input] * (number * product.scales[at]);
+        sum += ToFloat(static_cast<const Element*>(product.x)[row * product.inputs + input]) * (number * product.scales[at]);
       }
       product.y[row * product.outputs + block * kBlock + column] = sum;
     }
@@ -198,7 +200,7 @@ inline void NarrowPanel(const FourBitProduct& product, int64_t block, int64_t wi
 template <class V>
 void FourBitPanels(const FourBitProduct& product, int64_t block) {
   const int64_t left = product.outputs - block * kBlock;
-  if (left < kBlock) return NarrowPanel(product, block, left);
+  if (left < kBlock) return NarrowPanel<float>(product, block, left);
   if (product.rows > kFewRows) return ManyRows<V>(product, block);
   product.zeros == nullptr ? FewRows<V, kFewRows, false>(product, block) : FewRows<V, kFewRows, true>(product, block);
 }

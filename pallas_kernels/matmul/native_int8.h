@@ -101,15 +101,20 @@ struct Part {
   int64_t row, rows, input, inputs;
 };
 
+// Lines that V has made words at a time, if it keeps words.
+template <class V>
+constexpr int64_t kMostQuads = kQuads;
+
 // The sums of a part's products, without scales: y [rows, y_stride]. What fills no word is added by the caller.
 template <class V>
 inline void SumQuads(const Product& product, int64_t block, const Part& part, float* y, int64_t y_stride) {
   const int64_t quads = part.inputs / 4, left = product.outputs - block * kBlock, width = left < kBlock ? left : kBlock;
   const int64_t size = sizeof(typename V::Element), x_stride = product.inputs * size;
-  const int64_t most = width == kBlock && part.rows <= kFirstRows<V> ? quads : kQuads;
+  const bool keeps = width < kBlock || part.rows > kFirstRows<V> || kMostQuads<V> < kQuads;
+  const int64_t most = keeps ? kMostQuads<V> : quads;
   const char* x = static_cast<const char*>(product.x) + part.row * x_stride + part.input * size;
   const int8_t* panel = static_cast<const int8_t*>(product.matrix) + block * kBlock * product.inputs + part.input * width;
-  alignas(64) char words[4 * kQuads * kLines<V> * kBlock];
+  alignas(64) char words[4 * kMostQuads<V> * kLines<V> * kBlock];
   int64_t k = 0;
   do {
     const int64_t here = quads - k < most ? quads - k : most;

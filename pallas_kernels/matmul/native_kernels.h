@@ -33,7 +33,7 @@ struct Product {
 // Words of 32 bits lie in panels of kBlock outputs as [inputs / 8, outputs], where a word is eight neighbouring inputs, the first in
 // its lowest bits. `group` inputs share a scale and a zero: inputs is a multiple of it, and it is one of 8.
 struct FourBitProduct {
-  const float* x;
+  const void* x;  // float32, or bfloat16 for a kernel of that
   const uint32_t* words;
   float* y;
   int64_t rows, inputs, outputs, group;
@@ -68,15 +68,17 @@ struct Kernels {
   Compute int8_bfloat16, int8_float32;      // panels of int8; x is what the name ends with
   Compute float8_bfloat16, float8_float32;  // panels of E4M3, likewise
   ComputeFourBit four_bit;
+  // Rows in bfloat16 by numbers that are bfloat16, without zeros and in groups of a multiple of 32 inputs; null if there is none.
+  ComputeFourBit four_bit_bfloat16 = nullptr;
 };
 
 extern const ComputeW8A8 kPortableW8A8;
 #if defined(__x86_64__)
-extern const ComputeW8A8 kAvx2W8A8, kAvx512VnniW8A8;
+extern const ComputeW8A8 kAvx2W8A8, kAvx512VnniW8A8, kAmxW8A8;
 #endif
 extern const Kernels kPortable;
 #if defined(__x86_64__)
-extern const Kernels kAvx2, kAvx512, kAvx512Bf16;
+extern const Kernels kAvx2, kAvx512, kAvx512Bf16, kAmx;
 #endif
 
 // The best ones that this CPU can run and `instruction_set` allows: a name as in native/library.py, "portable" or "best".

@@ -12,6 +12,7 @@ namespace jaxserve::matmul {
 
 ComputeW8A8 ChooseW8A8(std::string_view instruction_set) {
 #if defined(__x86_64__)
+  if (MayUse("amx", instruction_set)) return kAmxW8A8;
   if (MayUse("avx512vnni", instruction_set)) return kAvx512VnniW8A8;
   if (MayUse("avx2", instruction_set)) return kAvx2W8A8;
 #endif

@@ -54,10 +54,28 @@ inline void AddNarrow(const W8A8Product& product, const int8_t* panel, int64_t r
   }
 }
 
-inline void Scale(const W8A8Product& product, int64_t block, int64_t row, int64_t width, const int32_t* sums) {
-  for (int64_t column = 0; column < width; ++column) {
-    const int64_t at = block * kBlock + column;
-    product.y[row * product.outputs + at] = static_cast<float>(sums[column]) * (product.steps[row] * product.scales[at]);
+inline void Scale(const W8A8Product& product, int64_t block, int64_t row, int64_t width, const int32_t* __restrict sums) {
+  const float step = product.steps[row];
+  const float* __restrict scales = product.scales + block * kBlock;
+  float* __restrict y = product.y + row * product.outputs + block * kBlock;
+  for (int64_t column = 0; column < width; ++column) y[column] = static_cast<float>(sums[column]) * (step * scales[column]);
+}
+
+// A row's results by a whole panel, of whose words `sums` are the sums and `weights` those of the weights.
+inline void Finish(const W8A8Product& product, int64_t block, int64_t row, const int8_t* panel, const int32_t* __restrict weights,
+                   int32_t* __restrict sums) {
+  for (int64_t column = 0; column < kBlock; ++column) sums[column] -= 128 * weights[column];
+  AddNarrow(product, panel, row, kBlock, product.inputs / 4 * 4, sums);
+  Scale(product, block, row, kBlock, sums);
+}
+
+// A last panel that is narrower: real models have none.
+inline void NarrowPanel(const W8A8Product& product, int64_t block) {
+  const int64_t width = product.outputs - block * kBlock;
+  for (int64_t row = 0; row < product.rows; ++row) {
+    int32_t sums[kBlock] = {};
+    AddNarrow(product, product.matrix + block * kBlock * product.inputs, row, width, 0, sums);
+    Scale(product, block, row, width, sums);
   }
 }
 
@@ -72,26 +90,14 @@ inline void W8A8Rows(const W8A8Product& product, int64_t block, int64_t row, int
       for (int r = 0; r < ROWS; ++r)
         for (int v = 0; v < V::kVectors; ++v) V::Store(sums[r] + column + v * V::kLanes, tile[r][v]);
     }
-    for (int r = 0; r < ROWS; ++r) {
-      for (int64_t column = 0; column < kBlock; ++column) sums[r][column] -= 128 * weights[column];
-      AddNarrow(product, panel, row + r, kBlock, product.inputs / 4 * 4, sums[r]);
-      Scale(product, block, row + r, kBlock, sums[r]);
-    }
+    for (int r = 0; r < ROWS; ++r) Finish(product, block, row + r, panel, weights, sums[r]);
   }
 }
 
 template <class V>
 void W8A8Panels(const W8A8Product& product, int64_t block) {
-  const int64_t left = product.outputs - block * kBlock;
+  if (product.outputs - block * kBlock < kBlock) return NarrowPanel(product, block);
   const int8_t* panel = product.matrix + block * kBlock * product.inputs;
-  if (left < kBlock) {
-    for (int64_t row = 0; row < product.rows; ++row) {
-      int32_t sums[kBlock] = {};
-      AddNarrow(product, panel, row, left, 0, sums);
-      Scale(product, block, row, left, sums);
-    }
-    return;
-  }
   alignas(64) int32_t weights[kBlock];
   constexpr uint8_t kOnes[4] = {1, 1, 1, 1};
   for (int64_t column = 0; column < kBlock; column += V::kVectors * V::kLanes) {

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from pallas_kernels.matmul.matrix import Matrix
 from pallas_kernels.quantization import Float8Weight, FourBit
+from pallas_kernels.round_rows import Rounded
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,7 @@ class MatmulProblem:
     codes: FourBit | Float8Weight | None = None
 
     @classmethod
-    def of(cls, x: jax.Array, matrix: Matrix) -> MatmulProblem:
+    def of(cls, x: jax.Array | Rounded, matrix: Matrix) -> MatmulProblem:
         scheme = matrix.scheme
         codes = scheme if isinstance(scheme, FourBit | Float8Weight) else None
         return cls(x.shape[0], matrix.inputs, matrix.outputs, x.dtype, matrix.layout.name, scheme.name, codes)

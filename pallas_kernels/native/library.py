@@ -27,6 +27,10 @@ INSTRUCTION_SETS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "avx512": ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mfma"),
         "avx512vnni": ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512vnni"),
         "avx512bf16": ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512bf16", "-mavx512vbmi", "-mfma"),
+        "amx": (
+            *("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512bf16", "-mavx512vbmi", "-mavx512vnni", "-mfma"),
+            *("-mamx-tile", "-mamx-int8", "-mamx-bf16"),
+        ),
     }
 )
 """The compiler's flags by the end of a file's name. All are of x86: elsewhere such files are left out."""

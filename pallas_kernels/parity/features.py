@@ -24,6 +24,8 @@ from pallas_kernels.rotate_and_write import implementations as rotate
 from pallas_kernels.rotate_and_write.problem import RotateProblem
 from pallas_kernels.rotate_write_attend import implementations as rotate_attend
 from pallas_kernels.rotate_write_attend.problem import RotateAttendProblem
+from pallas_kernels.round_rows import implementations as rounding
+from pallas_kernels.round_rows.problem import RoundProblem
 
 BFLOAT16 = jnp.dtype("bfloat16")
 _DTYPES: dict[str, dict[str, Any]] = {
@@ -120,6 +122,14 @@ MATMUL_FEATURES: dict[str, dict[str, Any]] = {
     "prompts": {"rows": 2048},
     "odd sizes": {"rows": 7, "inputs": 37, "outputs": 51},
 }
+ROUND = RoundProblem(width=8192, dtype=BFLOAT16)
+ROUND_FEATURES: dict[str, dict[str, Any]] = {
+    **{name: GROUPED_FEATURES[name] for name in ("bf16", "f16", "f32")},
+    "widths of 3584": {"width": 3584},
+    "widths of 16384": {"width": 16384},
+    "widths of 28672": {"width": 28672},
+    "odd widths": {"width": 2880},
+}
 
 
 def feature_tables() -> str:
@@ -130,6 +140,7 @@ def feature_tables() -> str:
             _table("kv_write", write.IMPLEMENTATIONS, WRITE, WRITE_FEATURES),
             _table("rotate_and_write", rotate.IMPLEMENTATIONS, ROTATE, ROTATE_FEATURES),
             _table("rotate_write_attend", rotate_attend.IMPLEMENTATIONS, ROTATE_ATTEND, ROTATE_ATTEND_FEATURES),
+            _table("round_rows", rounding.ROWS, ROUND, ROUND_FEATURES),
             _table("grouped_matmul", grouped.IMPLEMENTATIONS, GROUPED, GROUPED_FEATURES),
             _table("matmul", matmul.IMPLEMENTATIONS, MATMUL, MATMUL_FEATURES),
         )

@@ -90,35 +90,35 @@ class Result:
 
 def check_attention(case: AttentionCase, dtype: str, implementation: str, target: Target | None = None) -> Result:
     start = partial(Result, "ragged_paged_attention", implementation, case.name, dtype)
-    return _guarded(start, lambda: _attention(start, case, dtype, implementation, target))
+    return guarded(start, lambda: _attention(start, case, dtype, implementation, target))
 
 
 def check_write(case: WriteCase, dtype: str, implementation: str, target: Target | None = None) -> Result:
     start = partial(Result, "kv_write", implementation, case.name, dtype)
-    return _guarded(start, lambda: _write(start, case, dtype, implementation, target))
+    return guarded(start, lambda: _write(start, case, dtype, implementation, target))
 
 
 def check_rotate(case: RotateCase, dtype: str, implementation: str, target: Target | None = None) -> Result:
     start = partial(Result, "rotate_and_write", implementation, case.name, dtype)
-    return _guarded(start, lambda: _rotate(start, case, dtype, implementation, target))
+    return guarded(start, lambda: _rotate(start, case, dtype, implementation, target))
 
 
 def check_rotate_attend(case: RotateAttendCase, dtype: str, implementation: str, target: Target | None = None) -> Result:
     start = partial(Result, "rotate_write_attend", implementation, case.name, dtype)
-    return _guarded(start, lambda: _rotate_attend(start, case, dtype, implementation, target))
+    return guarded(start, lambda: _rotate_attend(start, case, dtype, implementation, target))
 
 
 def check_grouped(case: GroupedCase, dtype: str, implementation: str, target: Target | None = None) -> Result:
     start = partial(Result, "grouped_matmul", implementation, case.name, dtype)
-    return _guarded(start, lambda: _grouped(start, case, dtype, implementation, target))
+    return guarded(start, lambda: _grouped(start, case, dtype, implementation, target))
 
 
 def check_matmul(case: MatmulCase, dtype: str, implementation: str, target: Target | None = None) -> Result:
     start = partial(Result, "matmul", implementation, case.name, dtype)
-    return _guarded(start, lambda: _matmul(start, case, dtype, implementation, target))
+    return guarded(start, lambda: _matmul(start, case, dtype, implementation, target))
 
 
-def _guarded(start: _Start, run: Callable[[], Result]) -> Result:
+def guarded(start: _Start, run: Callable[[], Result]) -> Result:
     """One case that raises must not hide the others."""
     try:
         return run()
@@ -148,7 +148,7 @@ def _attention(start: _Start, case: AttentionCase, dtype: str, implementation: s
 def _judge(start: _Start, got: np.ndarray, want: np.ndarray, tolerance: Tolerance) -> Result:
     if not np.isfinite(got).all():
         return start("FAIL", max_abs=float("nan"), max_rel=float("nan"), cosine=float("nan"), reason="the output is not finite")
-    figures = _errors(got, want)
+    figures = errors(got, want)
     reasons = []
     if figures["max_abs"] >= tolerance.max_abs:
         reasons.append(f"max abs must be below {tolerance.max_abs:g}")
@@ -157,7 +157,7 @@ def _judge(start: _Start, got: np.ndarray, want: np.ndarray, tolerance: Toleranc
     return start("FAIL" if reasons else "pass", **figures, reason=", ".join(reasons))
 
 
-def _errors(got: np.ndarray, want: np.ndarray) -> dict[str, float]:
+def errors(got: np.ndarray, want: np.ndarray) -> dict[str, float]:
     """The figures of a Result; exact ones for no elements."""
     if want.size == 0:
         return {"max_abs": 0.0, "max_rel": 0.0, "cosine": 1.0}
@@ -198,7 +198,7 @@ def _write(start: _Start, case: WriteCase, dtype: str, implementation: str, targ
 
 def _judge_copy(start: _Start, got: np.ndarray, want: np.ndarray) -> Result:
     """Nothing but a conversion: all bits are equal. The null page may hold anything."""
-    figures = _errors(got[:, 1:].astype(np.float64), want[:, 1:].astype(np.float64))
+    figures = errors(got[:, 1:].astype(np.float64), want[:, 1:].astype(np.float64))
     same = got[:, 1:].tobytes() == want[:, 1:].tobytes()
     return start("pass" if same else "FAIL", **figures, reason="" if same else "the cache must be equal, bit by bit")
 
@@ -225,7 +225,7 @@ def _judge_quantized(
     source = np.swapaxes(new[:, tokens].astype(np.float64), 0, 1)
     # Relative to each vector's largest number, so that a table can show the worst of several; what may count as 0 does.
     size = np.maximum(np.abs(source).max(axis=-1, keepdims=True), TINY)
-    figures = _errors(*(np.where(np.abs(array) < TINY, 0.0, array) / size for array in (read, source)))
+    figures = errors(*(np.where(np.abs(array) < TINY, 0.0, array) / size for array in (read, source)))
     # E4M3 has 3 bits of mantissa, and 2^-9 between its smallest numbers; a little more for the division's own rounding.
     float8 = np.maximum(np.abs(source) / 16, scale[..., None] / 1024) * 1.001
     half_ulp = float8 if got[0].dtype == FLOAT8 else np.broadcast_to(scale[..., None] / 2, source.shape) * 1.001

@@ -28,10 +28,12 @@ from pallas_kernels.parity.gate import (
     check_rotate_attend,
     check_write,
 )
+from pallas_kernels.parity.rounding import ROUND_CASES, check_round
 from pallas_kernels.ragged_paged_attention import implementations as attention
 from pallas_kernels.registry import Implementation, Target
 from pallas_kernels.rotate_and_write import implementations as rotate
 from pallas_kernels.rotate_write_attend import implementations as rotate_attend
+from pallas_kernels.round_rows import implementations as rounding
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,7 @@ OPERATIONS = (
     Operation("ragged_paged_attention", attention.IMPLEMENTATIONS, ATTENTION_CASES, check_attention),
     Operation("rotate_and_write", rotate.IMPLEMENTATIONS, ROTATE_CASES, check_rotate, MATMUL_DTYPES),
     Operation("rotate_write_attend", rotate_attend.IMPLEMENTATIONS, ROTATE_ATTEND_CASES, check_rotate_attend, MATMUL_DTYPES),
+    Operation("round_rows", rounding.ROWS, ROUND_CASES, check_round, MATMUL_DTYPES),
 )
 
 

@@ -14,9 +14,9 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
-from pallas_kernels.quantization.fp8 import LARGEST, VALUES
 from pallas_kernels.quantization.groups import grouped, ungrouped
 from pallas_kernels.quantization.scheme import Axes, Dot, Scheme, outputs_of
+from pallas_kernels.round_rows import LARGEST, VALUES
 
 SMALLEST_FACTOR = 2.0**-117  # times the smallest number of E4M3, 2^-9, it is none that CPUs take for 0
 TOGETHER = 4  # inputs that lie side by side in panels

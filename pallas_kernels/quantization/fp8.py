@@ -8,24 +8,27 @@ lies on different devices is never compared, so that a product's sum stays the o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
-from pallas_kernels.quantization.scheme import Axes, Dot, Scheme, outputs_of
-
-LARGEST = 448  # of E4M3's numbers, the ones without infinities
-SMALLEST_SCALE = 2.0**-126  # CPUs may take smaller numbers of float32 for 0
-VALUES = jnp.dtype("float8_e4m3fn")
+from pallas_kernels.quantization.scheme import Axes, Dot, Factors, Scheme, outputs_of
+from pallas_kernels.registry import Target
+from pallas_kernels.round_rows import LARGEST, SMALLEST_SCALE, VALUES, Rounded, round_rows
 
 
 @dataclass(frozen=True, slots=True)
 class FP8(Scheme):
-    """See above. Scales are one float32 array [*outputs]."""
+    """See above. Scales are one float32 array [*outputs].
 
+    Attributes:
+        target: the device that rounds rows; None for the default one.
+    """
+
+    target: Target | None = None
     name: ClassVar[str] = "fp8"
     dtypes: ClassVar[tuple[str, ...]] = ("bfloat16", "float32")  # sums are too large for float16
     capability: ClassVar[tuple[int, int] | None] = (8, 9)
@@ -49,13 +52,9 @@ class FP8(Scheme):
     def dequantize(self, values: jax.Array, scales: jax.Array, inputs: Axes) -> jax.Array:
         return values.astype(jnp.float32) * jnp.expand_dims(scales, inputs)
 
-    def product(self, x: jax.Array, values: jax.Array, scales: jax.Array, inputs: Axes, dot: Dot) -> jax.Array:
-        rounded, steps = round_rows(x)
-        return dot(rounded, values, steps) * scales[None]
+    def on(self, target: Target) -> FP8:
+        return replace(self, target=target)
 
-
-def round_rows(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """x[T, ..., I] in FP8, and the float32 step [T, ...] of each row's numbers of the last dimension."""
-    x = x.astype(jnp.float32)
-    steps = jnp.maximum(jnp.max(jnp.abs(x), axis=-1) * (1 / LARGEST), SMALLEST_SCALE)
-    return (x / steps[..., None]).astype(VALUES), steps
+    def product(self, x: jax.Array | Rounded, values: jax.Array, scales: jax.Array, inputs: Axes, dot: Dot) -> jax.Array:
+        rows = x if isinstance(x, Rounded) else round_rows(x, target=self.target)
+        return dot(rows.values, values, Factors(rows.steps, scales))

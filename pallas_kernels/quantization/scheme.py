@@ -4,22 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
+
+from pallas_kernels.registry import Target
 
 Axes = tuple[int, ...]
 """Dimensions of a matrix that are inputs, whatever their number; the others are outputs."""
 Item = TypeVar("Item")
 
 
+class Factors(NamedTuple):
+    """What multiplies the sum over the last dimension of inputs, before the other sums.
+
+    Attributes:
+        rows: float32[T, *inputs but the last].
+        outputs: float32[*outputs].
+    """
+
+    rows: jax.Array
+    outputs: jax.Array
+
+
 class Dot(Protocol):
     """Rows x[T, *inputs] times values of the same dtype: float32[T, *outputs]."""
 
-    def __call__(self, x: jax.Array, values: jax.Array, steps: jax.Array | None = None) -> jax.Array:
-        """With `steps`, [T, *inputs but the last]: what multiplies the sum over the last one before the other sums."""
+    def __call__(self, x: jax.Array, values: jax.Array, factors: Factors | None = None) -> jax.Array:
+        """With the factors, if there are any; then x may have more rows, which are left out of the result."""
         ...
 
 
@@ -50,6 +64,10 @@ class Scheme:
 
     def fitted(self, shape: tuple[int, ...], inputs: Axes) -> Scheme | None:
         """The scheme for a parameter of this shape; None for one that is left as it is."""
+        return self
+
+    def on(self, target: Target) -> Scheme:
+        """The scheme for products on a device."""
         return self
 
     def value_dtype(self, dtype: jnp.dtype) -> jnp.dtype:

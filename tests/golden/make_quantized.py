@@ -12,7 +12,9 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 DATA = Path(__file__).parents[1] / "data" / "quantized.json"
 GOLDENS = Path(__file__).parent / "data"
@@ -49,32 +51,44 @@ def write(folder: Path) -> None:
             assert quantize.main(arguments(model, scheme, folder)) == 0
 
 
-def tokens(folder: Path) -> None:
+def answers(directory: Path, prompts: Mapping[int, list[int]]) -> list[dict[str, Any]]:
+    """What transformers with compressed-tensors says after prompts, by their numbers, but for those with a near-tie."""
     import numpy as np
     import torch
     from transformers import AutoModelForCausalLM, CompressedTensorsConfig
 
     from tests.golden.make import generate
 
+    # The weights alone, as jaxserve serves them: activations are not rounded once it is dequantized.
+    weights = CompressedTensorsConfig(dequantize=True)
+    loaded = AutoModelForCausalLM.from_pretrained(
+        directory, dtype=torch.float32, attn_implementation="eager", quantization_config=weights
+    ).eval()
+    entries = []
+    for number, prompt in prompts.items():
+        greedy, logits = generate(loaded, prompt, NEW_TOKENS)
+        best = np.sort(logits, axis=-1)[:, -2:]
+        if float((best[:, 1] - best[:, 0]).min()) > CLEAR:
+            entries.append({"prompt": number, "greedy": greedy})
+    return entries
+
+
+def prompts_of(model: str) -> dict[int, list[int]]:
+    """Some of a golden model's, by their numbers."""
+    listed = json.loads((GOLDENS / model / "greedy.json").read_text())["prompts"]
+    return {number: listed[number] for number in PROMPTS}
+
+
+def tokens(folder: Path) -> None:
+    import torch
+
     torch.set_num_threads(1)
     told: dict[str, object] = {}
     for model, schemes in CASES.items():
-        prompts = json.loads((GOLDENS / model / "greedy.json").read_text())["prompts"]
         for scheme in schemes:
             directory = folder / f"{model}-{scheme}"
-            # The weights alone, as jaxserve serves them: activations are not rounded once it is dequantized.
-            weights = CompressedTensorsConfig(dequantize=True)
-            loaded = AutoModelForCausalLM.from_pretrained(
-                directory, dtype=torch.float32, attn_implementation="eager", quantization_config=weights
-            ).eval()
-            entries = []
-            for number in PROMPTS:
-                greedy, logits = generate(loaded, prompts[number], NEW_TOKENS)
-                best = np.sort(logits, axis=-1)[:, -2:]
-                if float((best[:, 1] - best[:, 0]).min()) > CLEAR:
-                    entries.append({"prompt": number, "greedy": greedy})
-            print(directory.name, len(entries))
-            told[directory.name] = {"digest": digest(directory), "answers": entries}
+            told[directory.name] = {"digest": digest(directory), "answers": answers(directory, prompts_of(model))}
+            print(directory.name)
     DATA.write_text(json.dumps(told, separators=(",", ":")) + "\n")
 
 

@@ -118,5 +118,6 @@ def test_cuda_plugin_is_of_the_same_release_as_jax() -> None:
 
 def test_torch_and_transformers_come_with_the_parity_extra_alone() -> None:
     elsewhere = PROJECT["dependencies"] + [item for name, items in EXTRAS.items() if name != "parity" for item in items]
-    assert not {"torch", "transformers"} & named(elsewhere, "3.12")
-    assert named(EXTRAS["parity"], "3.12") == {"torch", "transformers"}
+    heavy = {"torch", "transformers", "compressed-tensors", "accelerate"}
+    assert not heavy & named(elsewhere, "3.12")
+    assert named(EXTRAS["parity"], "3.12") == heavy

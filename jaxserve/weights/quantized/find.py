@@ -9,6 +9,7 @@ from jaxserve.models.quantization_methods import (
     GPTQ,
     MXFP4,
     BlockFP8,
+    CacheAlone,
     CompressedTensors,
     ModelOpt,
     Quantization,
@@ -57,6 +58,8 @@ def find(quantization: Quantization, stored: Stored, dtype: str) -> Found:
             return {f"{module}.weight": _gptq(stored, module, quantization, dtype) for module in stored.ending(".qweight")}
         case ModelOpt():
             return _modelopt(stored, dtype)
+        case CacheAlone():
+            return {}
         case CompressedTensors():
             return _compressed_tensors(stored, quantization, dtype)
 
@@ -100,6 +103,8 @@ def _awq(stored: Stored, module: str, group_size: int | None, dtype: str) -> AWQ
     words, zeros, scale = (f"{module}.{part}" for part in ("qweight", "qzeros", "scales"))
     inputs, columns = stored.matrix(words, "int32")
     scales = Scales.of(stored, scale, words, (columns * EACH, inputs), (1, group_size), inputs_first=True)
+    if inputs % scales.block[1]:
+        raise TensorError(words, f"{words} has {inputs} inputs, no multiple of its group_size {scales.block[1]}")
     stored.require_like(zeros, words, ((scales.stored[0], columns),), ("int32",))
     return AWQMatrix(words, (columns * EACH, inputs), scales, zeros, dtype, frozenset({words, zeros, scale}))
 

@@ -64,6 +64,11 @@ class Dequantized:
         self._latest = (wanted, block)
         return block
 
+    def stored_name(self, name: str) -> str:
+        """One of the stored tensors that a tensor is made from."""
+        tensor = self._quantized.get(name)
+        return name if tensor is None else min(tensor.parts)
+
     def coded(self, name: str, bounds: Bounds) -> Coded:
         """A block of a matrix as it is stored, whose scheme is not None."""
         tensor = self._quantized[name]

@@ -14,10 +14,10 @@ import pytest
 from pallas_kernels.grouped_matmul import cpu_native as grouped_native
 from pallas_kernels.grouped_matmul import reference as grouped_reference
 from pallas_kernels.kv_write import kv_write
-from pallas_kernels.matmul import CodePanels, Matrix, Panels, counted, cpu_native, pack
+from pallas_kernels.matmul import CodePanels, Matrix, Panels, Rows, counted, cpu_native, pack
 from pallas_kernels.parity.cases import ATTENTION_CASES, GROUPED_CASES, MATMUL_CASES, GroupedCase
 from pallas_kernels.parity.gate import TOLERANCE, packed_matrix, packed_weights
-from pallas_kernels.quantization import SCHEMES
+from pallas_kernels.quantization import SCHEMES, FourBit
 from pallas_kernels.ragged_paged_attention import AttentionOptions, ragged_paged_attention
 from pallas_kernels.ragged_paged_attention import cpu_native as attention_native
 from pallas_kernels.ragged_paged_attention import reference as attention_reference
@@ -30,7 +30,7 @@ from .needs import NATIVE
 
 pytestmark = NATIVE
 LAYOUTS = ("panels", "rows")
-INSTRUCTION_SETS = ("avx512", "avx2", "portable")  # the suite has the best one
+INSTRUCTION_SETS = ("avx512bf16", "avx512", "avx2", "portable")  # the suite has the best one
 
 
 class TestMatmul(MatmulSuite):
@@ -51,16 +51,45 @@ class TestMatmul(MatmulSuite):
             np.testing.assert_allclose(got, want, rtol=0, atol=TOLERANCE["float32"].max_abs, err_msg=name)
 
     @pytest.mark.parametrize(
-        ("scheme", "inputs"), [("none", 70), ("int8", 2100), ("w8a8", 2102), ("fp8_weight", 2101), ("int4", 2176)]
+        ("scheme", "inputs"),
+        [("none", 70), ("none", 2101), ("int8", 2100), ("w8a8", 2102), ("fp8_weight", 2101), ("int4", 2176)],
     )
     def test_a_row_does_not_depend_on_how_many_there_are(self, scheme, inputs):
         rng = np.random.default_rng(0)
-        x = jnp.asarray(rng.standard_normal((17, inputs)), jnp.bfloat16)
+        x = jnp.asarray(rng.standard_normal((40, inputs)), jnp.bfloat16)
         plain = jnp.asarray(rng.standard_normal((inputs, 90)), jnp.bfloat16)
         matrix = pack(plain, (CodePanels if scheme == "int4" else Panels)((0,), plain.shape), SCHEMES[scheme])
         whole = np.asarray(cpu_native.matmul(x, matrix))
-        for rows in range(1, 17):
+        for rows in (*range(1, 19), 31, 32, 33, 39):
             np.testing.assert_array_equal(np.asarray(cpu_native.matmul(x[:rows], matrix)), whole[:rows])
+
+    @pytest.mark.parametrize("inputs", [1, 96, 1101])
+    def test_a_row_by_a_table_does_not_depend_on_how_many_there_are(self, inputs):
+        rng = np.random.default_rng(0)
+        x = jnp.asarray(rng.standard_normal((90, inputs)), jnp.bfloat16)
+        table = jnp.asarray(rng.standard_normal((170, inputs)), jnp.bfloat16)
+        matrix = pack(table, Rows((1,)))
+        whole = np.asarray(cpu_native.matmul(x, matrix))
+        want = np.asarray(x, np.float64) @ np.asarray(table, np.float64).T
+        np.testing.assert_allclose(whole, want, rtol=0, atol=1e-4)
+        for rows in (1, 2, 15, 16, 17, 33, 63, 64, 65):
+            np.testing.assert_array_equal(np.asarray(cpu_native.matmul(x[:rows], matrix)), whole[:rows])
+
+    @pytest.mark.parametrize("group", [16, 32, 96, 288])
+    def test_a_row_of_tiny_numbers_times_codes_does_not_depend_on_how_many_there_are(self, group):
+        """Denormal numbers among them, which are taken for 0; groups that are a multiple of 32 and one that is none."""
+        rng = np.random.default_rng(0)
+        x = jnp.asarray(rng.standard_normal((20, 3 * group)) * 2.0 ** rng.integers(-135, -115, (20, 3 * group)), jnp.bfloat16)
+        plain = jnp.asarray(rng.standard_normal((3 * group, 150)), jnp.float32)
+        matrix = pack(plain, CodePanels((0,), plain.shape), FourBit(group=group))
+        whole = np.asarray(cpu_native.matmul(x, matrix))
+        numbers = np.asarray(matrix.plain(), np.float64)
+        want, lost = np.asarray(x, np.float64) @ numbers, 2.0**-126 * np.abs(numbers).sum(axis=0).max()
+        np.testing.assert_allclose(whole, want, rtol=0, atol=lost + 1e-5 * np.abs(want).max())
+        for rows in range(1, 20):
+            np.testing.assert_array_equal(np.asarray(cpu_native.matmul(x[:rows], matrix)), whole[:rows])
+        for row in range(20):
+            np.testing.assert_array_equal(np.asarray(cpu_native.matmul(x[row : row + 1], matrix))[0], whole[row])
 
     @pytest.mark.parametrize(("inputs", "outputs"), [(256, 192), (133, 70), (3, 64), (2052, 128)])
     def test_whole_numbers_are_the_same_on_every_cpu(self, inputs, outputs):
@@ -69,15 +98,15 @@ class TestMatmul(MatmulSuite):
         plain = jnp.asarray(rng.standard_normal((inputs, outputs)), jnp.float32)
         matrix = pack(plain, Panels((0,), plain.shape), SCHEMES["w8a8"])
         numbers = rng.choice(np.array([-128, -127, -1, 0, 3, 127], np.int8), (inputs, outputs), p=[0.3, 0.1, 0.1, 0.1, 0.1, 0.3])
-        matrix = replace(matrix, values=matrix.layout.arrange(jnp.asarray(numbers)), used_rows=jnp.int32(13))
-        x = np.where(rng.random((17, inputs)) < 0.7, 127, rng.integers(-127, 128, (17, inputs))).astype(np.float32)
+        matrix = replace(matrix, values=matrix.layout.arrange(jnp.asarray(numbers)), used_rows=jnp.int32(37))
+        x = np.where(rng.random((40, inputs)) < 0.7, 127, rng.integers(-127, 128, (40, inputs))).astype(np.float32)
         x[:, 0] = 127
         sums = x.astype(np.int64) @ numbers.astype(np.int64)
         want = sums * np.asarray(matrix.scales, np.float64)
-        want[13:] = 0
+        want[37:] = 0
         best = np.asarray(cpu_native.matmul(jnp.asarray(x), matrix))
         np.testing.assert_allclose(best, want, rtol=1e-6)
-        for name in ("avx2", "portable"):
+        for name in ("avx512vnni", "avx2", "portable"):
             np.testing.assert_array_equal(np.asarray(cpu_native.matmul(jnp.asarray(x), matrix, name)), best, err_msg=name)
 
     @pytest.mark.parametrize("used", [-1, 4])

@@ -6,6 +6,7 @@ from .kv_write_suite import KvWriteSuite
 from .matmul_suite import MatmulSuite
 from .rotate_and_write_suite import RotateAndWriteSuite
 from .rotate_write_attend_suite import RotateWriteAttendSuite
+from .round_rows_suite import RoundRowsSuite
 
 
 class TestAttention(AttentionSuite):
@@ -32,3 +33,7 @@ class TestRotateWriteAttend(RotateWriteAttendSuite):
     """Composed of two operations, each of which is in what suits a CPU."""
 
     implementation = "composed"
+
+
+class TestRoundRows(RoundRowsSuite):
+    implementation = "xla"

@@ -61,6 +61,21 @@ def test_kernels_of_a_layer(model: str, gpus: int, kernels: float, of_attention:
     assert not [line for line in lines if line.opcode in ("dot", "copy", "slice") and line.results[0].elements > 0]
 
 
+# The four products; two norms, which add, and round what they make; the gate, which rounds too; attention as above, and what
+# rounds its result; three that scale, of which those of the blocks' results come before they are exchanged or added.
+@needs_plugin
+@pytest.mark.parametrize(("model", "gpus"), [("llama-3-8b", 1), ("llama-3-70b", 8)])
+def test_kernels_of_a_layer_in_fp8(model: str, gpus: int, tmp_path: Path) -> None:
+    options = replace(OPTIONS, quantization="fp8")
+    (four, _), (six, module) = (compiled(forward(model, layers, gpus, options), tmp_path / str(layers)) for layers in (4, 6))
+    assert six.whole
+    assert (six.kernels - four.kernels) / 2 <= 4 + 2 + 1 + 2 + 1 + 3
+    lines = module.computations[module.entry]
+    products = [line for line in lines if line.opcode == "custom-call" and "cublas$lt$matmul$f8" in line.target]
+    assert len(products) == PRODUCTS * 6
+    assert not [line for line in lines if line.opcode in ("dot", "copy", "slice", "pad") and line.results[0].elements > 0]
+
+
 @needs_plugin
 @pytest.mark.parametrize("quantization", ["int8", "int4"])
 def test_rounded_matrices_are_widened_in_registers(quantization: Quantization, tmp_path: Path) -> None:

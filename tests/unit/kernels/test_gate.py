@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -32,6 +33,7 @@ from pallas_kernels.parity.gate import (
     check_write,
 )
 from pallas_kernels.parity.operations import Operation, check_all
+from pallas_kernels.parity.rounding import ROUND_CASES, check_round
 from pallas_kernels.ragged_paged_attention import api as attention
 from pallas_kernels.ragged_paged_attention import xla as attention_xla
 from pallas_kernels.registry import Implementation, Target
@@ -39,6 +41,8 @@ from pallas_kernels.rotate_and_write import api as rotate
 from pallas_kernels.rotate_and_write import xla as rotate_xla
 from pallas_kernels.rotate_write_attend import api as rotate_attend
 from pallas_kernels.rotate_write_attend import composed
+from pallas_kernels.round_rows import api as rounding
+from pallas_kernels.round_rows import xla as round_xla
 
 CPU = Target("cpu")
 ATTENTION = {case.name: case for case in ATTENTION_CASES}
@@ -152,6 +156,58 @@ def test_wrong_attention_that_rotates_and_writes(monkeypatch, change, reason):
     result = check_rotate_attend(ROTATE_ATTEND["padding"], "bfloat16", name, CPU)
     assert result.verdict == "FAIL"
     assert reason in result.reason
+
+
+@pytest.mark.parametrize("case", ["rows", "a sum and its norm", "a gate"])
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda values, steps: (values, steps.at[0].multiply(1.02)), "a step is not the largest magnitude over 448"),
+        (lambda values, steps: (jnp.roll(values, 1, axis=-1), steps), "a number is not rounded to the nearest"),
+        (lambda values, steps: (_truncated(values), steps), "a number is not rounded to the nearest"),
+        (lambda values, steps: (values.at[0].set(jnp.nan), steps), "the output is not finite"),
+    ],
+)
+def test_wrong_rounding(monkeypatch, case, change, reason):
+    def changed(function):
+        def run(*arrays, **options):
+            done = function(*arrays, **options)
+            return (done[0], change(*done[1])) if function is round_xla.round_normed else change(*done)
+
+        return (Implementation("changed", run, limits="tests"),)
+
+    for table, function in (
+        ("ROWS", round_xla.round_rows),
+        ("NORMED", round_xla.round_normed),
+        ("GATED", round_xla.round_gated),
+    ):
+        monkeypatch.setattr(rounding, table, changed(function))
+    result = check_round({case.name: case for case in ROUND_CASES}[case], "bfloat16", "changed", CPU)
+    assert result.verdict == "FAIL"
+    assert reason in result.reason
+
+
+def _truncated(values):
+    """Without the last bit of the mantissa."""
+    bits = jax.lax.bitcast_convert_type(values, jnp.uint8) & jnp.uint8(0xFE)
+    return jax.lax.bitcast_convert_type(bits, values.dtype)
+
+
+def test_a_sum_that_is_wrong_and_a_nan_that_is_lost(monkeypatch):
+    cases = {case.name: case for case in ROUND_CASES}
+
+    def wrong_sum(*arrays, **options):
+        total, rounded = round_xla.round_normed(*arrays, **options)
+        return total.at[0, 0].add(1), rounded
+
+    monkeypatch.setattr(rounding, "NORMED", (Implementation("changed", wrong_sum, limits="tests"),))
+    assert check_round(cases["a norm"], "bfloat16", "changed", CPU).reason == "the sum is another"
+
+    def without_nan(x):
+        return round_xla.round_rows(jnp.nan_to_num(x))
+
+    monkeypatch.setattr(rounding, "ROWS", (Implementation("changed", without_nan, limits="tests"),))
+    assert check_round(cases["rows"], "bfloat16", "changed", CPU).reason == "a number that is NaN is none afterwards"
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from jaxserve import quantize
 from jaxserve.errors import CheckpointError
@@ -61,6 +62,24 @@ def test_other_tensors_and_files_stay_as_they_are(tmp_path: Path) -> None:
         sums = {name: TensorSum.of(after.read(name, whole(shape))) for name, shape in after.shapes.items()}
     assert read_manifest(tmp_path / "out") == manifest
     assert manifest.tensors == sums
+
+
+def test_a_checkpoint_that_quantizes_its_cache_alone_is_not_quantized_yet(tmp_path: Path) -> None:
+    """Its scales of the cache are left out: they went with activations that are rounded now."""
+    source = shutil.copytree(DATA / "qwen2-gqa7", tmp_path / "source")
+    method = {"quant_method": "compressed-tensors", "config_groups": {}, "kv_cache_scheme": {"num_bits": 8, "type": "float"}}
+    config = json.loads((source / "config.json").read_text())
+    (source / "config.json").write_text(json.dumps(config | {"quantization_config": method}))
+    scale = {"model.layers.0.self_attn.k_scale": np.ones(1, np.float32)}
+    save_file(scale, source / "scales.safetensors")
+    with SafetensorsCheckpoint(DATA / "qwen2-gqa7") as before:
+        files = dict.fromkeys(before.shapes, "model.safetensors") | dict.fromkeys(scale, "scales.safetensors")
+    (source / "model.safetensors.index.json").write_text(json.dumps({"weight_map": files}))
+    quantized(source, tmp_path / "out")
+    quantized(DATA / "qwen2-gqa7", tmp_path / "plain")
+    for name in ("model.safetensors", "config.json"):
+        assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "plain" / name).read_bytes()
+    load(tmp_path / "out")
 
 
 def test_weights_that_are_not_finite_leave_nothing_behind(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from jaxserve.models.quantization import quantization_from_hf
-from jaxserve.models.quantization_methods import CompressedTensors, ModelOpt
+from jaxserve.models.quantization_methods import CacheAlone
 from tests.unit.weights.test_quantized_checkpoint import QWEN3, assert_equal, params_of, write_fp8
 
 # As compressed-tensors and ModelOpt call them, for all heads or each.
@@ -46,18 +46,18 @@ def test_what_is_no_scale_is_named_and_loads_all_the_same(tmp_path, caplog, wron
 
 
 @pytest.mark.parametrize(
-    ("said", "method"),
+    "said",
     [
-        ({"quant_method": "compressed-tensors", "config_groups": {}, "kv_cache_scheme": CACHE}, CompressedTensors(())),
-        ({"quant_method": "modelopt", "quant_algo": None, "kv_cache_quant_algo": "FP8"}, ModelOpt()),
+        {"quant_method": "compressed-tensors", "config_groups": {}, "kv_cache_scheme": CACHE},
+        {"quant_method": "modelopt", "quant_algo": None, "kv_cache_quant_algo": "FP8"},
     ],
 )
-def test_a_checkpoint_that_quantizes_its_cache_alone(tmp_path, said, method):
+def test_a_checkpoint_that_quantizes_its_cache_alone(tmp_path, said):
     """Its weights are what they are without."""
     _, meant = write_fp8(tmp_path / "fp8")
     for name, added, quantization in (("plain", {}, None), ("scales", scales(), said)):
         (tmp_path / name).mkdir()
         save_file(meant | added, tmp_path / name / "model.safetensors")
         (tmp_path / name / "config.json").write_text(json.dumps(QWEN3 | {"quantization_config": quantization}))
-    assert quantization_from_hf({"quantization_config": said}) == method
+    assert quantization_from_hf({"quantization_config": said}) == CacheAlone()
     assert_equal(params_of(tmp_path / "scales", "float32", 1), params_of(tmp_path / "plain", "float32", 1))

@@ -63,7 +63,7 @@ def matrices(params: Params) -> dict[str, Matrix]:
     """Those in FP8, by path."""
     leaves = jax.tree.leaves_with_path(params, is_leaf=is_matrix)
     named = {jax.tree_util.keystr(keys, simple=True, separator="."): leaf for keys, leaf in leaves}
-    return {name: leaf for name, leaf in named.items() if is_matrix(leaf) and leaf.scheme == FP8()}
+    return {name: leaf for name, leaf in named.items() if is_matrix(leaf) and isinstance(leaf.scheme, FP8)}
 
 
 def logits(directory: Path, params: Params, tokens: Any) -> np.ndarray:
@@ -189,7 +189,7 @@ def test_numbers_that_are_none_are_named(tmp_path):
     broken = tensors[name].copy()
     broken.view(np.uint8)[23, 15] = 0xFF
     save_file(tensors | {name: broken}, tmp_path / "model.safetensors")
-    with pytest.raises(CheckpointError, match=rf"NaN or infinite: {name} has 1 in 2048, the first at \[23, 15\]: nan$"):
+    with pytest.raises(CheckpointError, match=rf"NaN or infinite: {name} has 1 in 2048, the first at \[23, 15\]: nan \(in .*\)$"):
         loaded(tmp_path)
     for value in (np.nan, np.inf, 0.0):
         scales = tensors[factors].copy()

@@ -99,7 +99,9 @@ def test_exponents_of_no_numbers_are_refused(tmp_path, exponent, code, bad):
         number = np.float32(FourBit("fp4").table()[code]) * np.float32(2.0) ** (exponent - 127)
         assert np.abs(plain(loaded(tmp_path).params)["layers"]["1"]["mlp"]["gate_up"]).max() == number
         return
-    with pytest.raises(CheckpointError, match=rf"weights that are NaN or infinite: {name} has \d+ in .*: {bad}"):
+    with pytest.raises(
+        CheckpointError, match=rf"weights that are NaN or infinite: {name} has \d+ in .*: {bad}.* \(in .*model.safetensors\)"
+    ):
         loaded(tmp_path)
 
 

@@ -60,6 +60,19 @@ def test_a_model_that_is_not_quantized_lost_nothing():
     check_quality(DATA / "llama-linear", 0.0, "none")
 
 
+@pytest.mark.parametrize(
+    "method",
+    [
+        {"quant_method": "compressed-tensors", "config_groups": {}, "kv_cache_scheme": {"num_bits": 8, "type": "float"}},
+        {"quant_method": "modelopt", "kv_cache_quant_algo": "FP8"},
+    ],
+)
+def test_a_model_that_quantizes_its_cache_alone_lost_nothing_either(tmp_path, method):
+    config = json.loads((DATA / "llama-linear" / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"quantization_config": method}))
+    check_quality(tmp_path, 0.0, "none")
+
+
 @pytest.mark.parametrize("quantization", ["int8", "w8a8", "int4"])
 def test_what_is_rounded_while_it_is_loaded_was_not_measured(quantized, quantization):
     for model in (DATA / "llama-linear", quantized):

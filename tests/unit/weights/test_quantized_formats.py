@@ -160,6 +160,7 @@ def part(name: str, change):
         (AWQ_PARTS, AWQ(32), lambda p: {k: p[k] for k in ("qweight", "scales")}, "lacks its factors up.qzeros"),
         (AWQ_PARTS, AWQ(64), dict, r"up.scales is \[2, 16\], but up.qweight \[16, 64\] in blocks of \[1, 64\] needs \[1, 16\]"),
         (AWQ_PARTS, AWQ(32), part("qweight", lambda a: a[:, :1]), r"up.scales is \[2, 16\], .* needs \[2, 8\]"),
+        (AWQ_PARTS, AWQ(32), part("qweight", lambda a: a[:-1]), "up.qweight has 63 inputs, no multiple of its group_size 32"),
         (AWQ_PARTS, AWQ(32), part("qzeros", lambda a: a[:, :1]), r"up.qzeros is \[2, 1\], but up.qweight needs \[2, 2\]"),
         (AWQ_PARTS, AWQ(32), part("qweight", lambda a: a.astype("i8")), "up.qweight is int64, not int32"),
         (
