@@ -32,7 +32,12 @@ from jaxserve.commands import write_json
 from pallas_kernels.ragged_paged_attention import AttentionOptions, ragged_paged_attention
 from pallas_kernels.registry import Target
 
-DTYPES = {"bf16": ("bfloat16", "bfloat16"), "f16": ("float16", "float16"), "f8 cache": ("bfloat16", "float8_e4m3fn")}
+DTYPES = {
+    "bf16": ("bfloat16", "bfloat16"),
+    "f16": ("float16", "float16"),
+    "f8 cache": ("bfloat16", "float8_e4m3fn"),
+    "int8 cache": ("bfloat16", "int8"),
+}
 DIMS = (64, 80, 96, 128, 256)
 PAGE_SIZES = (16, 32, 64)
 TOKENS, ROWS = 256, 8

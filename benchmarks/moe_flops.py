@@ -21,7 +21,7 @@ from jaxserve.executor.compile_cache import nothing_kept
 from jaxserve.models.experts import ExpertWeights, RoutedTokens, apply_experts, tokens_per_expert
 from jaxserve.models.routing import Routed
 from pallas_kernels.grouped_matmul import grouped_matmul
-from pallas_kernels.grouped_matmul.mosaic_gpu import list_tiles
+from pallas_kernels.grouped_matmul.mosaic_gpu_rows import list_tiles
 from pallas_kernels.grouped_matmul.mosaic_gpu_tiles import choose_tiles
 from pallas_kernels.grouped_matmul.problem import GroupedProblem
 from pallas_kernels.registry import Target

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pallas_kernels import checks
+from pallas_kernels import checks, hopper
+from pallas_kernels.grouped_matmul import mosaic_gpu_support
 from pallas_kernels.grouped_matmul.implementations import IMPLEMENTATIONS
 from pallas_kernels.grouped_matmul.problem import GroupedProblem
-from pallas_kernels.matmul import Matrix, Weight
+from pallas_kernels.matmul import Matrix, Weight, Words
+from pallas_kernels.quantization import Axes, Float8Weight, FourBit, Scheme
 from pallas_kernels.registry import Target, choose
 
 
@@ -40,7 +43,8 @@ def grouped_matmul(
         expected_rows: how many rows are likely to have a group, N unless given. The sizes of blocks are chosen by it; the result
             does not depend on it.
         implementation: a name from `implementations.py`, or None to pick by target, shapes and dtypes.
-        target: the device that the program is for; unless given, a CPU for a Matrix, else the default device.
+        target: the device that the program is for; unless given, a CPU for layouts of native kernels, a Hopper for words, else
+            the default device.
 
     Returns:
         [N, O] of `dtype`.
@@ -66,10 +70,25 @@ def grouped_matmul(
     if not 0 <= likely <= x.shape[0]:
         raise ValueError(f"expected_rows must be between 0 and {x.shape[0]}, got {likely}")
     problem = GroupedProblem.of(x, weights, dtype, likely)
-    if target is None and isinstance(weights, Matrix):
-        target = Target("cpu")  # whose native kernels its layout is for
+    if target is None and isinstance(weights, Matrix) and weights.layout.native:
+        target = Target("cpu")
+    elif target is None and implementation is None and isinstance(weights, Matrix):
+        target = Target("gpu", hopper.CAPABILITY)
     multiply = choose("grouped_matmul", IMPLEMENTATIONS, implementation, target, problem)
     return multiply(x, weights, group_sizes, dtype=dtype, expected_rows=likely)
+
+
+def why_not_words(shape: tuple[int, ...], inputs: Axes, dtype: jnp.dtype, scheme: Scheme, target: Target) -> str | None:
+    """Say why numbers of a stack of matrices are better not put into words for a device, or None if they are better in words.
+
+    `inputs` are dimensions of one matrix.
+    """
+    if inputs != tuple(range(len(inputs))):
+        return "the first dimensions must be inputs"
+    count, one = prod(shape[1 : 1 + len(inputs)]), prod(shape[1:])
+    codes = scheme if isinstance(scheme, FourBit | Float8Weight) else None
+    problem = GroupedProblem(1, shape[0], count, one // count, dtype, dtype, 1, Words.name, scheme.name, codes)
+    return hopper.runs_on(target) or mosaic_gpu_support.supports(problem)
 
 
 def _check_shape(x: jax.Array, weights: Weight) -> None:

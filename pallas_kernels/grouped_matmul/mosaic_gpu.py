@@ -19,34 +19,19 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pallas_kernels import mosaic
-from pallas_kernels.grouped_matmul.mosaic_gpu_tiles import STAGED_COLUMNS, STEP, WGMMA_ROWS, Tiles, choose_tiles, most_row_tiles
+from pallas_kernels.grouped_matmul.mosaic_gpu_rows import list_tiles, store_rows
+from pallas_kernels.grouped_matmul.mosaic_gpu_tiles import STAGED_COLUMNS, STEP, WGMMA_ROWS, Tiles, choose_tiles
+from pallas_kernels.grouped_matmul.mosaic_gpu_words import multiply_words
 from pallas_kernels.grouped_matmul.problem import GroupedProblem
+from pallas_kernels.matmul import Matrix, Weight
 
 # Registers of a thread: three warpgroups share the 65536 of a multiprocessor, and loading needs few.
 LOADING_REGISTERS, COMPUTING_REGISTERS = 40, 232
 
 
-class RowTiles(NamedTuple):
-    """The row tiles in order of their rows, int32 [A] each, and how many there are, int32 [1].
-
-    Attributes:
-        group: whose weights.
-        at: the first row that is multiplied.
-        first: the first row of the group's among them.
-        rows: of the group's from there on.
-        tiles: their number; the entries behind them mean nothing.
-    """
-
-    group: jax.Array
-    at: jax.Array
-    first: jax.Array
-    rows: jax.Array
-    tiles: jax.Array
-
-
 def grouped_matmul(
     x: jax.Array,
-    weights: jax.Array,
+    weights: Weight,
     group_sizes: jax.Array,
     *,
     dtype: jnp.dtype,
@@ -54,6 +39,8 @@ def grouped_matmul(
     interpret: bool = False,
 ) -> jax.Array:
     """See api.py. With `interpret` the kernel is interpreted, on CPUs."""
+    if isinstance(weights, Matrix):
+        return multiply_words(x, weights, group_sizes, dtype=dtype, expected_rows=expected_rows, interpret=interpret)
     problem = GroupedProblem.of(x, weights, dtype, expected_rows)
     tiles = choose_tiles(problem, 2) if interpret else choose_tiles(problem)
     product: jax.Array = _multiply(x, weights, group_sizes, dtype=dtype, tiles=tiles, interpret=interpret)
@@ -82,21 +69,6 @@ def _multiply(
     out = run(x, weights, *listed)[:rows]
     owned = jnp.arange(rows, dtype=jnp.int32) < jnp.sum(group_sizes)
     return jnp.where(owned[:, None], out, jnp.zeros((), dtype))
-
-
-def list_tiles(group_sizes: jax.Array, rows: int, tile: int) -> RowTiles:
-    """List the row tiles of groups that lie one behind the other in `rows` rows, a multiple of 8, `tile` or more."""
-    ends = jnp.cumsum(group_sizes)
-    starts = (ends - group_sizes) // mosaic.ROW_TILE * mosaic.ROW_TILE  # of whole rows of tiles of shared memory
-    tiles = jnp.where(group_sizes > 0, -(-(ends - starts) // tile), 0)
-    last = jnp.cumsum(tiles)
-    number = jnp.arange(most_row_tiles(rows, group_sizes.shape[0], tile), dtype=jnp.int32)
-    group = jnp.minimum(jnp.sum((last[None, :] <= number[:, None]).astype(jnp.int32), axis=1), group_sizes.shape[0] - 1)
-    start = starts[group] + (number - last[group] + tiles[group]) * tile
-    first = jnp.maximum(start, ends[group] - group_sizes[group])
-    end = jnp.minimum(start + tile, ends[group])
-    # The last tile must not reach behind the rows: it starts earlier, with rows that are not its group's.
-    return RowTiles(group, jnp.clip(start, 0, rows - tile), first, end - first, last[-1:])
 
 
 def _scratch(tiles: Tiles, dtype: Any, result_dtype: Any) -> list[Any]:
@@ -225,18 +197,4 @@ def _multiply_tile(refs: _Refs, tile: _Tile, group: jax.Array, done: jax.Array, 
         staged[...] = product[:, column : column + STAGED_COLUMNS].astype(staged.dtype)
         plgpu.commit_smem()
         columns = pl.ds(tile.column + column_group * tiles.columns + column, STAGED_COLUMNS)
-        _store_rows(staged, refs.out, start, end, tile.at + row_group * WGMMA_ROWS, columns)
-
-
-def _store_rows(staged: Any, out: Any, start: jax.Array, end: jax.Array, at: jax.Array, columns: Any) -> None:
-    """Store rows [start, end) of a tile that begins at row `at` of the result."""
-    count = end - start
-    size = WGMMA_ROWS
-    while size:
-        pl.when((count & size) != 0)(partial(_store, staged, out, start, at, columns, size))
-        start += count & size
-        size //= 2
-
-
-def _store(staged: Any, out: Any, start: jax.Array, at: jax.Array, columns: Any, size: int) -> None:
-    plgpu.copy_smem_to_gmem(staged.at[pl.ds(start, size)], out.at[pl.ds(at + start, size), columns])
+        store_rows(staged, refs.out, start, end, tile.at + row_group * WGMMA_ROWS, columns)

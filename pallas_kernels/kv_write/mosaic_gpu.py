@@ -1,7 +1,7 @@
 """kv_write in Mosaic GPU, for Hopper: one thread block a token, in place.
 
 XLA's scatter into a donated cache is in place too, and as one fusion with what makes keys and values it needs not even
-write them before. This kernel is for a cache in float8, where XLA reads keys and values twice, once for their scales, and
+write them before. This kernel is for a cache in 8 bits, where XLA reads keys and values twice, once for their scales, and
 scatters twice; and for steps that XLA would not fuse. Until both are measured on a GPU it runs where it is named.
 
 Keys and values pass through shared memory: TMA brings a token's [K, D] and puts it where the slot says, a row of D a head.
@@ -134,6 +134,8 @@ def _quantize(
             scale = jnp.max(jnp.abs(vectors), axis=1) / largest_number(numbers.dtype)
             scale = jnp.maximum(scale, float(np.finfo(scales.dtype).tiny)).astype(scales.dtype).astype(jnp.float32)
             scaled = vectors / lax.broadcast_in_dim(scale, vectors.shape, [0])
+            if numbers.dtype == jnp.int8:
+                scaled = lax.round(scaled, lax.RoundingMethod.TO_NEAREST_EVEN)
             numbers[half] = scaled.astype(numbers.dtype)
             row_scales[half] = scale
         plgpu.commit_smem()

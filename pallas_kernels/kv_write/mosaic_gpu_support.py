@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import jax.numpy as jnp
-
 from pallas_kernels.kv_write.problem import WriteProblem
 
 LARGEST_BOX = 256  # elements that TMA moves along one axis
@@ -11,15 +9,13 @@ LARGEST_HEADS = 64  # of a quantized cache: the rows that a warpgroup reduces
 ALIGNMENT = 16  # bytes that TMA moves at least
 LIMITS = (
     "Hopper GPUs (compute capability 9.0) with jax 0.11.2 or newer; keys and values of the cache's dtype, or a cache in float8 "
-    "with at most 64 KV heads; head dims of whole 16 bytes up to 256, for float8 multiples of 16"
+    "or int8 with at most 64 KV heads; head dims of whole 16 bytes up to 256, in 8 bits multiples of 16"
 )
 
 
 def supports(problem: WriteProblem) -> str | None:
     if not problem.values:
         return "it writes values, and this cache has none beside its keys"
-    if problem.kv_dtype == jnp.int8:
-        return "it quantizes to float8_e4m3fn, not to int8"
     quantized = problem.scales_dtype is not None
     if not quantized and problem.dtype != problem.kv_dtype:
         return f"keys and values must have the cache's {problem.kv_dtype.name}, not {problem.dtype.name}"

@@ -28,7 +28,7 @@ class Matrix:
         used_rows: int32 scalar, how many rows of x are multiplied, the first ones; the others of the product are 0. None for all.
             A program that pads its rows gives it to the matrices that it multiplies by (`counted`); none is held with it.
         stacked: whether all arrays have a first dimension of one matrix after the other (`grouped_matmul` multiplies by them);
-            layout and scheme are those of one. Only layouts of native kernels are stacked.
+            layout and scheme are those of one. Only layouts that kernels of ours read are stacked.
     """
 
     values: jax.Array

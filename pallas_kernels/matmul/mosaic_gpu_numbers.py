@@ -24,10 +24,10 @@ class Numbers:
     """What the numbers of a matrix are; static arguments of the kernel.
 
     Attributes:
-        bits: 8 of int8 or float8_e4m3fn, or 4 of whole numbers that are counted from their middle.
+        bits: 8 of int8 or float8_e4m3fn, or 4 of whole numbers that are counted from their middle, or of E2M1.
         group: inputs that share a factor, 32, 64 or a multiple of 128; None where all do.
         zeros: whether a group has a whole number that is taken away from its numbers.
-        floats: whether they are float8.
+        floats: whether they are float8, or E2M1.
     """
 
     bits: int
@@ -39,7 +39,7 @@ class Numbers:
     def of(cls, scheme: Scheme) -> Numbers:
         if isinstance(scheme, Float8Weight):
             return cls(8, scheme.group, floats=True)
-        return cls(4, scheme.group, scheme.zeros) if isinstance(scheme, FourBit) else cls(8)
+        return cls(4, scheme.group, scheme.zeros, scheme.numbers == "fp4") if isinstance(scheme, FourBit) else cls(8)
 
     @property
     def parts(self) -> int:
@@ -56,10 +56,14 @@ class Numbers:
         """Of a block of 128 inputs."""
         return 1 if self.group is None else max(BLOCK_INPUTS // self.group, 1)
 
+    def groups_before(self, inputs: jax.Array) -> jax.Array:
+        """Groups that inputs before a block's first one are; 0 where there are none."""
+        return jnp.int32(0) if self.group is None else lax.div(inputs, jnp.int32(self.group))
+
     def widened(self, words: jax.Array, part: int, zeros: jax.Array | None) -> jax.Array:
         """A part's numbers in words [64, J], less what is taken away from those of each of the 64 outputs."""
         if self.floats:
-            return _float8(words, part)
+            return _float8(words, part) if self.bits == 8 else _float4(words, part)
         bits = words >> jnp.uint16(part * self.bits) if part else words
         if self.bits == 8:
             # The sign is worth -128: what is taken away is 128, or 256 of a negative number.
@@ -72,16 +76,27 @@ class Numbers:
 
 
 def _float8(words: jax.Array, part: int) -> jax.Array:
-    """The same bits in bfloat16, with 120 added to the exponent: right, unless the exponent is 0.
-
-    Then the first bit of the mantissa is not there: twice as much less 2**-6 is meant, which is more than the number where that
-    is right, and less where not. Nothing between is denormal.
-    """
-    sign, rest, exponent = jnp.uint16(0x8000), jnp.uint16(0x07F0), jnp.uint16(120 << 7)
+    """E4M3: 120 is added to the exponent."""
     first, others = (words, words >> jnp.uint16(4)) if part else (words << jnp.uint16(8), words << jnp.uint16(4))
-    number = lax.bitcast_convert_type((others & rest) + exponent, jnp.bfloat16)
-    size = jnp.minimum(number, number * jnp.bfloat16(2) - jnp.bfloat16(2.0**-6))
-    return lax.bitcast_convert_type(lax.bitcast_convert_type(size, jnp.uint16) | first & sign, jnp.bfloat16)
+    return _float(first, others & jnp.uint16(0x07F0), 120)
+
+
+def _float4(words: jax.Array, part: int) -> jax.Array:
+    """E2M1: 126 is added to the exponent."""
+    first = words << jnp.uint16(12 - 4 * part) if part < 3 else words
+    others = words << jnp.uint16(6 - 4 * part) if part < 2 else words >> jnp.uint16(4 * part - 6)
+    return _float(first, others & jnp.uint16(0x01C0), 126)
+
+
+def _float(sign: jax.Array, rest: jax.Array, added: int) -> jax.Array:
+    """The same bits in bfloat16, with something added to the exponent: right, unless the exponent is 0.
+
+    Then the first bit of the mantissa is not there: twice as much less the smallest number that has it is meant, which is more
+    than the number where that is right, and less where not. Nothing between is denormal.
+    """
+    number = lax.bitcast_convert_type(rest + jnp.uint16(added << 7), jnp.bfloat16)
+    size = jnp.minimum(number, number * jnp.bfloat16(2) - jnp.bfloat16(2.0 ** (added - 126)))
+    return lax.bitcast_convert_type(lax.bitcast_convert_type(size, jnp.uint16) | sign & jnp.uint16(0x8000), jnp.bfloat16)
 
 
 def _from_128(bits: jax.Array) -> jax.Array:

@@ -18,8 +18,8 @@ GROUPS = (32, 64)
 SCHEMES = ("int8", "int4", "fp8_weight")
 LIMITS = (
     "Hopper GPUs (compute capability 9.0) with jax 0.11.2 or newer; matrices in words, of int8, of float8 in blocks of 128 "
-    "inputs, or of int4 in groups of 32, 64 or a multiple of 128 inputs; rows in bfloat16, with int8 1024 of them at most; "
-    "inputs that are a multiple of 128 and outputs that are a multiple of 8, 64 at least"
+    "inputs, or of codes of 4 bits in groups of 32, 64 or a multiple of 128 inputs; rows in bfloat16, with int8 1024 of them at "
+    "most; inputs that are a multiple of 128 and outputs that are a multiple of 8, 64 at least"
 )
 
 
@@ -32,7 +32,7 @@ def supports(problem: MatmulProblem) -> str | None:
         return f"{MOST_ROWS} rows at most, not {problem.rows}: from there on a copy in 16 bits costs less"
     if problem.scheme not in SCHEMES:
         return f"numbers must be of {', '.join(SCHEMES)}, not {problem.scheme}"
-    if reason := _why_not_codes(problem.codes):
+    if reason := why_not_codes(problem.codes):
         return reason
     for name, count, width in (("inputs", problem.inputs, BLOCK_INPUTS), ("outputs", problem.outputs, ALIGNED)):
         if count % width:
@@ -44,13 +44,14 @@ def supports(problem: MatmulProblem) -> str | None:
     return None
 
 
-def _why_not_codes(codes: FourBit | Float8Weight | None) -> str | None:
+def why_not_codes(codes: FourBit | Float8Weight | None) -> str | None:
+    """Say why the kernel does not take numbers of a scheme that has more to say than its name, or None if it does."""
     if codes is None:
         return None
     if isinstance(codes, Float8Weight):
         return None if codes.group == BLOCK_INPUTS else f"blocks of float8 must have {BLOCK_INPUTS} inputs, not {codes.group}"
-    if codes.numbers != "int4":
-        return f"codes must be whole numbers, not {codes.numbers}"
+    if codes.numbers != "int4" and codes.zeros:
+        return f"codes of {codes.numbers} must have no zeros"
     if codes.group not in GROUPS and codes.group % BLOCK_INPUTS:
         return f"groups must have 32, 64 or a multiple of 128 inputs, not {codes.group}"
     return None

@@ -3,6 +3,7 @@
 128 inputs are a block, in which the outputs lie one behind the other: what a kernel loads at once is one piece of memory. An
 output's numbers of `bits` bits are 8 * bits words of a block; word j has number j of each part of the block, the first part's in
 its lowest bits. So a register of words is a register of each part's numbers, in the same places, and none moves between threads.
+What the last block has more than the inputs is zeros.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class Words(Layout):
     """Values uint16[inputs / 128, outputs, bits * 8]; see above. Kernels for Hopper read it.
 
     Attributes:
-        shape: of the parameter, whose first dimensions are inputs, a multiple of 128 in all.
+        shape: of the parameter, whose first dimensions are inputs.
         dtype: of the values, by name.
         bits: that a value takes.
         division: of the parameter over several devices, each of which has whole blocks; None where one has all of it.
@@ -56,7 +57,7 @@ class Words(Layout):
 
     def arranged_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         inputs, outputs = self._matrix
-        return inputs // BLOCK_INPUTS, outputs, BLOCK_INPUTS * self.bits // WORD_BITS
+        return -(-inputs // BLOCK_INPUTS), outputs, BLOCK_INPUTS * self.bits // WORD_BITS
 
     def restored_shape(self, arranged: tuple[int, ...]) -> tuple[int, ...]:
         return self.shape
@@ -74,13 +75,14 @@ class Words(Layout):
     def restore(self, values: jax.Array) -> jax.Array:
         inputs, outputs = self._matrix
         parts = values[:, :, None] >> _places(self.bits) & (1 << self.bits) - 1
-        codes = parts.astype(jnp.uint8).reshape(-1, outputs, BLOCK_INPUTS).transpose(0, 2, 1).reshape(inputs, outputs)
-        return jax.lax.bitcast_convert_type(codes, jnp.dtype(self.dtype)).reshape(self.shape)
+        codes = parts.astype(jnp.uint8).reshape(-1, outputs, BLOCK_INPUTS).transpose(0, 2, 1).reshape(-1, outputs)
+        return jax.lax.bitcast_convert_type(codes[:inputs], jnp.dtype(self.dtype)).reshape(self.shape)
 
 
 def words_of(rows: np.ndarray, bits: int) -> np.ndarray:
     """The words [inputs / 128, R, bits * 8] of outputs' values [R, inputs], on the host."""
-    parts = rows.view(np.uint8).reshape(len(rows), -1, WORD_BITS // bits, BLOCK_INPUTS * bits // WORD_BITS)
+    codes = np.pad(rows.view(np.uint8), ((0, 0), (0, -rows.shape[1] % BLOCK_INPUTS)))
+    parts = codes.reshape(len(rows), -1, WORD_BITS // bits, BLOCK_INPUTS * bits // WORD_BITS)
     places = np.arange(0, WORD_BITS, bits, dtype=np.uint16)[:, None]
     words: np.ndarray = np.bitwise_or.reduce(parts.astype(np.uint16) << places, axis=2).transpose(1, 0, 2)
     return words
@@ -90,7 +92,8 @@ def words_of(rows: np.ndarray, bits: int) -> np.ndarray:
 def _arrange(matrix: jax.Array, bits: int) -> jax.Array:
     inputs, outputs = matrix.shape
     codes = jax.lax.bitcast_convert_type(matrix, jnp.uint8).astype(jnp.uint16)
-    blocks = codes.reshape(inputs // BLOCK_INPUTS, BLOCK_INPUTS, outputs).transpose(0, 2, 1)
+    codes = jnp.pad(codes, ((0, -inputs % BLOCK_INPUTS), (0, 0)))
+    blocks = codes.reshape(-1, BLOCK_INPUTS, outputs).transpose(0, 2, 1)
     parts = blocks.reshape(*blocks.shape[:2], WORD_BITS // bits, -1)
     return jnp.bitwise_or.reduce(parts << _places(bits), axis=2)
 

@@ -150,6 +150,7 @@ class GroupedCase:
         result: dtype of the result; None for that of rows and weights.
         magnitude: of the rows.
         scheme: name of the weights', which are packed for native kernels unless it is "none".
+        words: whether they lie in words instead, for a Hopper's kernel; "mxfp4" is then a scheme, too.
     """
 
     name: str
@@ -160,6 +161,7 @@ class GroupedCase:
     result: str | None = "float32"
     magnitude: float = 1.0
     scheme: str = "none"
+    words: bool = False
     tiny: bool = False
 
     def arrays(self, dtype: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -378,6 +380,17 @@ GROUPED_CASES = (
     GroupedCase("int4: mixed", (5, 0, 130, 1, 17, 64), nobody=7, scheme="int4"),
     GroupedCase("int4: a last panel that is narrower", (5, 0, 3, 2), nobody=3, inputs=96, outputs=70, scheme="int4"),
     GroupedCase("int4: only nobody", (0, 0, 0), nobody=20, scheme="int4"),
+    # More steps than a ring has slots, two warpgroups beside each other.
+    GroupedCase(
+        "words: int8", (5, 0, 12, 1), nobody=3, inputs=1280, outputs=128, result=None, scheme="int8", words=True, tiny=True
+    ),
+    # Groups of several tiles.
+    GroupedCase("words: FP8", (70, 0, 19), nobody=7, inputs=256, outputs=192, scheme="fp8_weight", words=True, tiny=True),
+    # Inputs that end within a block, half of its groups of 64 or three of its four of 32.
+    GroupedCase("words: int4", (5, 0, 23, 2), nobody=3, inputs=192, outputs=64, scheme="int4", words=True, tiny=True),
+    GroupedCase("words: MXFP4", (9, 30, 1), nobody=2, inputs=352, outputs=64, scheme="mxfp4", words=True, tiny=True),
+    GroupedCase("words: only nobody", (0, 0, 0), nobody=20, inputs=128, outputs=64, scheme="int8", words=True, tiny=True),
+    GroupedCase("words: wide", (130, 0, 64, 1, 300), nobody=5, inputs=768, outputs=2048, scheme="fp8_weight", words=True),
 )
 
 MATMUL_CASES = (

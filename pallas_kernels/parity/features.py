@@ -106,6 +106,10 @@ GROUPED_FEATURES: dict[str, dict[str, Any]] = {
     "in w8a8": {"layout": "panels", "scheme": "w8a8"},
     "in FP8": {"layout": "panels", "scheme": "fp8_weight"},
     "in int4": {"layout": "code panels", "scheme": "int4"},
+    "in int8, in words": {"layout": "words", "scheme": "int8"},
+    "in float8, in words": {"layout": "words", "scheme": "fp8_weight", "codes": Float8Weight(128)},
+    "in int4, in words": {"layout": "words", "scheme": "int4", "codes": FourBit()},
+    "in MXFP4, in words": {"layout": "words", "scheme": "int4", "codes": FourBit("fp4", 32)},
 }
 MATMUL = MatmulProblem(rows=16, inputs=2048, outputs=8192, dtype=BFLOAT16, layout="panels")
 MATMUL_FEATURES: dict[str, dict[str, Any]] = {
@@ -114,9 +118,10 @@ MATMUL_FEATURES: dict[str, dict[str, Any]] = {
     "not packed": {"layout": "plain"},
     "in int8": {"scheme": "int8"},
     "in int8, not packed": {"layout": "plain", "scheme": "int8"},
-    "in int8, in words": {"layout": "words", "scheme": "int8"},
-    "in float8, in words": {"layout": "words", "scheme": "fp8_weight", "codes": Float8Weight(128)},
-    "in int4, in words": {"layout": "words", "scheme": "int4", "codes": FourBit()},
+    "in int8, in words": GROUPED_FEATURES["in int8, in words"],
+    "in float8, in words": GROUPED_FEATURES["in float8, in words"],
+    "in int4, in words": GROUPED_FEATURES["in int4, in words"],
+    "in MXFP4, in words": GROUPED_FEATURES["in MXFP4, in words"],
     "in FP8": {"scheme": "fp8_weight"},
     "one row": {"rows": 1},
     "prompts": {"rows": 2048},

@@ -19,6 +19,7 @@ from pallas_kernels.kv_write import kv_write
 from pallas_kernels.kv_write import reference as write_reference
 from pallas_kernels.matmul import CodePanels, Layout, Matrix, Panels, Rows, Weight, Words, counted, matmul, pack
 from pallas_kernels.matmul import reference as matmul_reference
+from pallas_kernels.matmul.words import BLOCK_INPUTS
 from pallas_kernels.parity.batches import FLOAT8
 from pallas_kernels.parity.cases import (
     QUANTIZED,
@@ -29,7 +30,7 @@ from pallas_kernels.parity.cases import (
     RotateCase,
     WriteCase,
 )
-from pallas_kernels.quantization import SCHEMES, FourBit
+from pallas_kernels.quantization import SCHEMES, Float8Weight, FourBit
 from pallas_kernels.ragged_paged_attention import check_inputs, ragged_paged_attention
 from pallas_kernels.ragged_paged_attention import reference as attention_reference
 from pallas_kernels.registry import KernelError, Target
@@ -55,6 +56,7 @@ class Tolerance:
 
 # Half an ulp of the output, and about as much again for weights that a kernel keeps in the dtype. A quantized cache is data that
 # both sides read: it is no reason for another error than the queries' dtype is.
+MXFP4 = FourBit("fp4", 32)
 TOLERANCE = {
     "float32": Tolerance(2e-5, 0.999999),
     "bfloat16": Tolerance(1e-2, 0.999),
@@ -323,10 +325,27 @@ def packed_weights(case: GroupedCase, plain: np.ndarray) -> Weight:
     """A case's weights as they are multiplied by."""
     if case.scheme == "none":
         return jnp.asarray(plain)
+    if case.words:
+        return _in_words(case, plain)
     scheme = SCHEMES[case.scheme].fitted(plain.shape[1:], (0,))
     assert scheme is not None
     panels = CodePanels if isinstance(scheme, FourBit) else Panels
     return pack(jnp.asarray(plain), panels((0,), plain.shape[1:]), scheme, stacked=True)
+
+
+def _in_words(case: GroupedCase, plain: np.ndarray) -> Matrix:
+    named = {"fp8_weight": Float8Weight(BLOCK_INPUTS), "mxfp4": MXFP4}.get(case.scheme, SCHEMES.get(case.scheme))
+    scheme = None if named is None else named.fitted(plain.shape[1:], (0,))
+    assert scheme is not None
+    layout = Words.of((0,), plain.shape[1:], scheme)
+    if scheme != MXFP4:
+        return pack(jnp.asarray(plain), layout, scheme, stacked=True)
+    groups = plain.astype(np.float64).reshape(len(plain), -1, MXFP4.group, plain.shape[2])
+    table = MXFP4.table().astype(np.float64)
+    scales = np.exp2(np.floor(np.log2(np.abs(groups).max(axis=2, keepdims=True))) - 2)  # the largest number is 6
+    codes = np.abs(groups[..., None] / scales[..., None] - table).argmin(axis=-1).astype(np.uint8).reshape(plain.shape)
+    values = jax.vmap(layout.arrange)(jnp.asarray(codes))
+    return Matrix(values, (jnp.asarray(scales[:, :, 0], jnp.float32),), layout, scheme, stacked=True)
 
 
 def _grouped(start: _Start, case: GroupedCase, dtype: str, implementation: str, target: Target | None) -> Result:

@@ -25,8 +25,8 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pallas_kernels import mosaic
-from pallas_kernels.ragged_paged_attention import mosaic_gpu_float8 as float8
 from pallas_kernels.ragged_paged_attention import mosaic_gpu_products as products
+from pallas_kernels.ragged_paged_attention import mosaic_gpu_quantized as quantized
 from pallas_kernels.ragged_paged_attention import mosaic_gpu_softmax as softmax
 from pallas_kernels.ragged_paged_attention import mosaic_gpu_step_keys as step_keys
 from pallas_kernels.ragged_paged_attention import mosaic_gpu_work as line
@@ -111,8 +111,8 @@ def paged_decode(
     Args:
         q: [I, K / shared, rows, D] bf16 or f16; row r of a tile is head r % group of query r // group. Rows without one may
             hold anything. None with `keys`.
-        kv_pages: [L, P, 2, K, S, D] in q's dtype, or float8.
-        kv_scales: [L, P, 2, K, S] f16 or f32 for float8, else None.
+        kv_pages: [L, P, 2, K, S, D] in q's dtype, float8 or int8.
+        kv_scales: [L, P, 2, K, S] f16 or f32 for float8 or int8, else None.
         page_table: int32 [R, M].
         tiles: what the rows of q are.
         work: `plan` of the tiles for `shape.all_workers`.
@@ -165,8 +165,8 @@ def _scratch(shape: DecodeShape, dtype: Any, kv_dtype: Any, scales_dtype: Any) -
     else:
         loads_of_keys = 3 * pages
         scales = plgpu.SMEM((key_slots, 2, BLOCK_KEYS), scales_dtype)
-        keys, values = (float8.numbers(slots, dim, kv_dtype) for slots in (key_slots, value_slots))
-        wide = [mosaic.tiled((workers, BLOCK_KEYS, dim), each) for each in (dtype, float8.VALUE_DTYPE)]
+        keys, values = (quantized.numbers(slots, dim, kv_dtype) for slots in (key_slots, value_slots))
+        wide = [mosaic.tiled((workers, BLOCK_KEYS, dim), each) for each in (dtype, quantized.VALUE_DTYPE)]
     return [
         mosaic.tiled((workers, WGMMA_ROWS, dim), dtype, swizzle),
         mosaic.tiled((workers, WGMMA_ROWS, columns), jnp.float32, leaving_swizzle),
@@ -187,7 +187,7 @@ def _scratch(shape: DecodeShape, dtype: Any, kv_dtype: Any, scales_dtype: Any) -
 class _Refs(NamedTuple):
     """Memory of the kernel, in the order of its arguments: inputs, outputs, scratch.
 
-    A cache in float8 has `scales`, and tiles that its numbers are widened into; another has neither. Keys of the step are `step`,
+    A cache in 8 bits has `scales`, and tiles that its numbers are widened into; another has neither. Keys of the step are `step`,
     and leave by `written`; without, `q` is the queries.
     """
 
@@ -310,7 +310,7 @@ class _Loader(NamedTuple):
         for half in range(2):
             for i, page in enumerate(ids):
                 into = refs.key_scales.at[slot, half]
-                float8.load_scales(refs.scales, self._page(page, head, half), into, i * size, refs.keys_loaded.at[slot])
+                quantized.load_scales(refs.scales, self._page(page, head, half), into, i * size, refs.keys_loaded.at[slot])
 
     def _page(self, page: jax.Array, head: jax.Array, half: int) -> jax.Array:
         return (self.layer_start + page * 2 + half) * self.shape.kv_heads + head
@@ -416,15 +416,15 @@ class _Worker(NamedTuple):
         stored, scales = refs.values.at[value_slot], refs.key_scales.at[key_slot]
         keys, values = (wide.at[self.number] for wide in refs.wide)
         plgpu.barrier_wait(refs.keys_loaded.at[key_slot])
-        float8.widen(refs.keys.at[key_slot], keys, None)
+        quantized.widen(refs.keys.at[key_slot], keys, None)
         plgpu.commit_smem()
         scores = products.product(q_tile, keys.transpose((1, 0)))
-        seen = float8.Seen(*block.seen_rows)
-        logits = self._mask(softmax.logits(scores, self.shape.options, float8.read_scales(scales.at[0], None)), block)
-        sums, fade, weights = softmax.absorb(state[1], logits, float8.read_scales(scales.at[1], seen))
+        seen = quantized.Seen(*block.seen_rows)
+        logits = self._mask(softmax.logits(scores, self.shape.options, quantized.read_scales(scales.at[0], None)), block)
+        sums, fade, weights = softmax.absorb(state[1], logits, quantized.read_scales(scales.at[1], seen))
         weights = weights.astype(values.dtype)
         plgpu.barrier_wait(refs.values_loaded.at[value_slot])
-        lax.cond(block.at_an_end, lambda: float8.widen(stored, values, seen), lambda: float8.widen(stored, values, None))
+        quantized.widen_values(stored, values, seen, block.at_an_end)
         plgpu.commit_smem()
         # What the warps have loaded themselves TMA may overwrite after that.
         plgpu.barrier_arrive(refs.keys_free.at[key_slot])

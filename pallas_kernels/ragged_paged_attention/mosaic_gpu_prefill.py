@@ -8,7 +8,7 @@ the item attends to are not masked.
 The softmax of a block shares the time with the product of the weights and values of the block before (FlashAttention-3, Shah et
 al. 2024): scores of the one and sum of the other are started together, and the sum is awaited when the new weights are there.
 
-Of a cache in float8 the loading warpgroup also widens keys and values on their way into the rings.
+Of a cache in 8 bits the loading warpgroup also widens keys and values on their way into the rings.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pallas_kernels import mosaic
-from pallas_kernels.ragged_paged_attention import mosaic_gpu_float8 as float8
 from pallas_kernels.ragged_paged_attention import mosaic_gpu_products as products
+from pallas_kernels.ragged_paged_attention import mosaic_gpu_quantized as quantized
 from pallas_kernels.ragged_paged_attention import mosaic_gpu_softmax as tile
 from pallas_kernels.ragged_paged_attention.mosaic_gpu_softmax import BLOCK_KEYS, WGMMA_ROWS, Sums
 from pallas_kernels.ragged_paged_attention.options import AttentionOptions
@@ -33,7 +33,7 @@ from pallas_kernels.ragged_paged_attention.options import AttentionOptions
 # Registers of a thread: three warpgroups share the 65536 of a multiprocessor, and loading needs few, widening more.
 LOADING_REGISTERS, COMPUTING_REGISTERS = 48, 232
 WIDENING_REGISTERS, COMPUTING_BESIDE_WIDENING = 80, 216
-# Of a cache in float8, up to which a softmax shares the time with a product: wider ones spilled.
+# Of a cache in 8 bits, up to which a softmax shares the time with a product: wider ones spilled.
 BESIDE_WIDENING = 128
 
 
@@ -48,7 +48,7 @@ class PrefillShape:
         dim: D.
         groups: warpgroups that compute.
         slots: blocks of keys, and as many of values, in shared memory.
-        stages: blocks of keys, and as many of values, as they are stored; of a cache in float8 only.
+        stages: blocks of keys, and as many of values, as they are stored; of a cache in 8 bits only.
     """
 
     page_size: int
@@ -101,8 +101,8 @@ def paged_prefill(
     Args:
         q: [I, K, groups, 64, D] bf16 or f16; row r of an item is head r % G' of query r // G'. Rows without a query may hold
             anything.
-        kv_pages: [L, P, 2, K, S, D] in q's dtype, or float8.
-        kv_scales: [L, P, 2, K, S] f16 or f32 for float8, else None.
+        kv_pages: [L, P, 2, K, S, D] in q's dtype, float8 or int8.
+        kv_scales: [L, P, 2, K, S] f16 or f32 for float8 or int8, else None.
         page_table: int32 [R, M].
         items: what the rows of q are.
         layer: int32 [1]; an array, so that all layers of a model share one kernel.
@@ -134,7 +134,7 @@ def paged_prefill(
 def _scratch(shape: PrefillShape, dtype: Any, kv_dtype: Any, scales_dtype: Any) -> list[Any]:
     """Describe the shared memory, in the order of `_Refs`."""
     dim, pages, widened = shape.dim, BLOCK_KEYS // shape.page_size, scales_dtype is not None
-    value_dtype = float8.VALUE_DTYPE if widened else dtype
+    value_dtype = quantized.VALUE_DTYPE if widened else dtype
     return [
         mosaic.tiled((shape.groups, WGMMA_ROWS, dim), dtype),
         plgpu.SMEM((shape.groups, WGMMA_ROWS), jnp.float32),
@@ -153,8 +153,8 @@ def _scratch(shape: PrefillShape, dtype: Any, kv_dtype: Any, scales_dtype: Any) 
 def _stages(shape: PrefillShape, kv_dtype: Any, scales_dtype: Any) -> _Stages:
     pages = BLOCK_KEYS // shape.page_size
     return _Stages(
-        float8.numbers(shape.stages, shape.dim, kv_dtype),
-        float8.numbers(shape.stages, shape.dim, kv_dtype),
+        quantized.numbers(shape.stages, shape.dim, kv_dtype),
+        quantized.numbers(shape.stages, shape.dim, kv_dtype),
         plgpu.SMEM((shape.slots + shape.stages, 2, BLOCK_KEYS), scales_dtype),
         plgpu.Barrier(num_arrivals=3 * pages, num_barriers=shape.stages),
         plgpu.Barrier(num_arrivals=pages, num_barriers=shape.stages),
@@ -162,7 +162,7 @@ def _stages(shape: PrefillShape, kv_dtype: Any, scales_dtype: Any) -> _Stages:
 
 
 class _Stages(NamedTuple):
-    """What a cache in float8 needs besides: numbers as they are stored, and scales.
+    """What a cache in 8 bits needs besides: numbers as they are stored, and scales.
 
     Scales stay where they are loaded to until the blocks in the slots and those in the stages are both done.
     """
@@ -216,10 +216,10 @@ class _Item(NamedTuple):
     blocks: jax.Array
     whole: jax.Array
 
-    def seen(self, block: jax.Array) -> float8.Seen:
+    def seen(self, block: jax.Array) -> quantized.Seen:
         """The keys of a block that are the row's and that some query of the item sees."""
         first_key = (self.block + block) * BLOCK_KEYS
-        return float8.Seen(self.start - first_key, self.length - first_key)
+        return quantized.Seen(self.start - first_key, self.length - first_key)
 
 
 def _item_of(refs: _Refs, shape: PrefillShape) -> _Item:
@@ -286,7 +286,7 @@ class _Loads(NamedTuple):
         """Load the scales of pages' keys and values into shared memory [2, BLOCK_KEYS]."""
         for half in range(2):
             for i, page in enumerate(ids):
-                float8.load_scales(self.refs.scales, self._page(page, half), into.at[half], i * self.shape.page_size, barrier)
+                quantized.load_scales(self.refs.scales, self._page(page, half), into.at[half], i * self.shape.page_size, barrier)
 
     def at_an_end(self, block: jax.Array) -> jax.Array:
         """Whether a block has keys that are not the row's, or that no query of the item sees."""
@@ -323,7 +323,7 @@ def _load_pages(loads: _Loads) -> None:
 
 
 def _widen_pages(loads: _Loads) -> None:
-    """Fill the rings of keys and values from pages in float8, which are loaded some blocks ahead."""
+    """Fill the rings of keys and values from pages in 8 bits, which are loaded some blocks ahead."""
     refs, item, shape, stages = loads.refs, loads.item, loads.shape, loads.refs.stages
 
     def start(block: jax.Array) -> None:  # pages are looked up three times: to keep their numbers would spill registers
@@ -337,13 +337,13 @@ def _widen_pages(loads: _Loads) -> None:
         again = block >= shape.slots
         plgpu.barrier_wait(stages.keys_loaded.at[stage])
         pl.when(again)(lambda: plgpu.barrier_wait(refs.keys_free.at[slot]))
-        float8.widen(stages.keys.at[stage], refs.keys.at[slot], None)
+        quantized.widen(stages.keys.at[stage], refs.keys.at[slot], None)
         plgpu.commit_smem()
         plgpu.barrier_arrive(refs.keys_loaded.at[slot])
         plgpu.barrier_wait(stages.values_loaded.at[stage])
         pl.when(again)(lambda: plgpu.barrier_wait(refs.values_free.at[slot]))
         values = refs.values.at[slot]
-        float8.widen(stages.values.at[stage], values, None)
+        quantized.widen(stages.values.at[stage], values, None)
         plgpu.commit_smem()
 
         @pl.when(loads.at_an_end(block))
@@ -444,7 +444,7 @@ def _scales(
     if refs.stages is None:
         return None, None
     scales = refs.stages.scales.at[_scale_slot(block, shape)]
-    return float8.read_scales(scales.at[0], None), float8.read_scales(scales.at[1], item.seen(block) if masked else None)
+    return quantized.read_scales(scales.at[0], None), quantized.read_scales(scales.at[1], item.seen(block) if masked else None)
 
 
 def _mask(logits: jax.Array, position: jax.Array, first_key: jax.Array, window: int | None) -> jax.Array:

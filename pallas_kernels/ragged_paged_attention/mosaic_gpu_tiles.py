@@ -15,7 +15,7 @@ from pallas_kernels.ragged_paged_attention.mosaic_gpu_softmax import BLOCK_KEYS,
 ITEM_BYTES = 2  # bf16 and f16
 SCALE_BYTES = 4  # of float32, the widest of scales
 SUM_BYTES = 4  # of float32
-PREFILL_STAGES = 2  # of keys, and as many of values, in float8: loads in flight while others are widened
+PREFILL_STAGES = 2  # of keys, and as many of values, in 8 bits: loads in flight while others are widened
 MOST_SLOTS = 12  # of keys and values together: the first loads of each are written out, and more hide nothing
 
 
@@ -98,7 +98,7 @@ def prefill_slots(dim: int, stored_bytes: int, tiles: Tiles) -> tuple[int, int]:
     """Return how many blocks of keys, and as many of values, a prefill block keeps in shared memory.
 
     Returns:
-        Those that are ready to be multiplied, and those that are to be widened, of which a cache in float8 has PREFILL_STAGES.
+        Those that are ready to be multiplied, and those that are to be widened, of which a cache in 8 bits has PREFILL_STAGES.
     """
     ready = 2 * BLOCK_KEYS * dim * ITEM_BYTES
     fixed = tiles.prefill_groups * WGMMA_ROWS * dim * ITEM_BYTES

@@ -78,7 +78,7 @@ def ragged_paged_attention(
     token = jnp.arange(tokens, dtype=jnp.int32)
     row, real = token_rows(rows, token)
     sink = jnp.full(q.shape[1], LOWEST, jnp.float32) if sinks is None else sinks.astype(jnp.float32) * LOG2_E
-    if kv_scales is not None:
+    if kv_pages.dtype == jnp.float8_e4m3fn:
         kv_pages = lax.bitcast_convert_type(kv_pages, jnp.uint8)
     inputs = _Inputs(q, kv_pages, jnp.ones(1, jnp.float32) if kv_scales is None else kv_scales, page_table)
     padded = triton.next_power_of_2(group)
@@ -109,7 +109,7 @@ def _attend(
     shares = _shares(tiles.row.shape[0] * kv_heads, page_table.shape[1] * page_size)
     values = jax.ShapeDtypeStruct((shares, tokens, heads, dim), q.dtype if shares == 1 else jnp.float32)
     sums = jax.ShapeDtypeStruct((2, shares, tokens, heads), jnp.float32)
-    wide, quantized = dim > 128, kv_pages.dtype == jnp.uint8
+    wide, quantized = dim > 128, kv_pages.dtype in (jnp.uint8, jnp.int8)
     attended, (largest, total) = jax_triton.triton_call(
         *inputs,
         *tiles,

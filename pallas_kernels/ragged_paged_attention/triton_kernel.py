@@ -40,7 +40,7 @@ def attend(
     """Program (tile, KV head, share). Row r of a tile is head r % padded_group of query r // padded_group.
 
     `scale` makes base 2 logits, but with a soft cap natural ones; `window` and `soft_cap` are 0 for none. A quantized cache is
-    E4M3 as bytes; another's `kv_scales` are not looked at.
+    int8, or E4M3 as bytes; another's `kv_scales` are not looked at.
     """
     tile = tl.program_id(0)
     kv_head = tl.program_id(1)
@@ -149,8 +149,15 @@ def _seen(
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _widened(numbers: tl.tensor) -> tl.tensor:
-    """E4M3 bytes as float16, exactly: its exponents are 8 more. Only GPUs from 8.9 on have an instruction for it."""
-    bits = numbers.to(tl.uint16)
-    magnitude = bits & 0x7F
-    wide = (((bits & 0x80) << 8) | (magnitude << 7)).to(tl.float16, bitcast=True) * 256.0
-    return tl.where(magnitude == 0x7F, float("nan"), wide).to(tl.float16)
+    """int8 as float32, or E4M3 bytes as float16, both exactly.
+
+    Exponents of float16 are 8 more than those of E4M3. Only GPUs from 8.9 on have an instruction for it.
+    """
+    if numbers.dtype == tl.int8:
+        wide = numbers.to(tl.float32)
+    else:
+        bits = numbers.to(tl.uint16)
+        magnitude = bits & 0x7F
+        wide = (((bits & 0x80) << 8) | (magnitude << 7)).to(tl.float16, bitcast=True) * 256.0
+        wide = tl.where(magnitude == 0x7F, float("nan"), wide).to(tl.float16)
+    return wide

@@ -6,6 +6,7 @@ from importlib.util import find_spec
 
 import jax.numpy as jnp
 
+from pallas_kernels.checks import QUANTIZED_DTYPES
 from pallas_kernels.ragged_paged_attention.problem import AttentionProblem
 from pallas_kernels.registry import Target
 
@@ -14,7 +15,7 @@ LARGEST_HEAD_DIM = 256
 LARGEST_GROUP = 64
 LIMITS = (
     "GPUs of compute capability 8.0 or later with jax-triton, queries in bfloat16 or float16 and a cache in the same "
-    "dtype or in float8_e4m3fn, head dims up to 256, and at most 64 query heads to a KV head"
+    "dtype, in float8_e4m3fn or in int8, head dims up to 256, and at most 64 query heads to a KV head"
 )
 
 
@@ -31,8 +32,8 @@ def supports(problem: AttentionProblem) -> str | None:
         return "it reads values, and this cache has none beside its keys"
     if problem.dtype not in (jnp.bfloat16, jnp.float16):
         return f"queries must be bfloat16 or float16, not {problem.dtype.name}"
-    if problem.kv_dtype not in (problem.dtype, jnp.float8_e4m3fn):
-        return f"the cache must have the queries' {problem.dtype.name} or float8_e4m3fn, not {problem.kv_dtype.name}"
+    if problem.kv_dtype not in (problem.dtype, *QUANTIZED_DTYPES):
+        return f"the cache must have the queries' {problem.dtype.name}, or be quantized, not {problem.kv_dtype.name}"
     if problem.head_dim > LARGEST_HEAD_DIM:
         return f"the head dim can be {LARGEST_HEAD_DIM} at most, not {problem.head_dim}"
     if problem.heads // problem.kv_heads > LARGEST_GROUP:

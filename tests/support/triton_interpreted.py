@@ -33,6 +33,7 @@ DTYPES = {
     "float32": tl.float32,
     "int32": tl.int32,
     "uint8": tl.uint8,
+    "int8": tl.int8,
 }
 
 

@@ -27,12 +27,13 @@ class GroupedMatmulSuite:
     dtypes: ClassVar[tuple[str, ...]] = MATMUL_DTYPES
     any_dtype: ClassVar[tuple[str, ...]] = ()
     """Schemes whose rows may be of every dtype."""
+    words: ClassVar[bool] = True
 
     @pytest.mark.parametrize("case", GROUPED_CASES, ids=lambda case: case.name)
     @pytest.mark.parametrize("dtype", MATMUL_DTYPES)
     def test_case(self, dtype, case):
         result = check_grouped(case, dtype, self.implementation)
-        supported = dtype in self.dtypes or case.scheme in self.any_dtype
+        supported = (dtype in self.dtypes or case.scheme in self.any_dtype) and (self.words or not case.words)
         assert result.verdict == ("pass" if supported else "unsupported"), result
 
     def test_random_groups(self):

@@ -16,7 +16,7 @@ from jax.sharding import SingleDeviceSharding
 from jaxserve.aot.target import Target as CompileTarget
 from jaxserve.executor.compile_cache import nothing_kept
 from pallas_kernels.grouped_matmul import grouped_matmul, mosaic_gpu_support, reference
-from pallas_kernels.grouped_matmul.mosaic_gpu import list_tiles
+from pallas_kernels.grouped_matmul.mosaic_gpu_rows import list_tiles
 from pallas_kernels.grouped_matmul.mosaic_gpu_tiles import SHARED_BYTES, choose_tiles, most_row_tiles
 from pallas_kernels.grouped_matmul.problem import GroupedProblem
 from pallas_kernels.parity.cases import GROUPED_CASES, GroupedCase
@@ -138,6 +138,7 @@ def test_tiles(changes, shape, panel):
         ({"result_dtype": jnp.dtype("float16")}, "the result must be bfloat16 like the rows, or float32, not float16"),
         ({"inputs": 1440}, "the width of rows must be a multiple of 64, not 1440"),
         ({"outputs": 96}, "the width of results must be a multiple of 64, not 96"),
+        ({"layout": "panels", "scheme": "int8"}, "weights must lie plain, or in words"),
     ],
 )
 def test_limits(changes, reason):

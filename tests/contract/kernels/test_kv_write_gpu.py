@@ -13,7 +13,7 @@ from jaxserve.aot.target import Target
 from jaxserve.executor.compile_cache import nothing_kept
 from pallas_kernels.kv_write import kv_write, mosaic_gpu_support
 from pallas_kernels.kv_write.problem import WriteProblem
-from pallas_kernels.parity.cases import DTYPES, WRITE_CASES
+from pallas_kernels.parity.cases import DTYPES, QUANTIZED, WRITE_CASES
 from pallas_kernels.parity.gate import check_write
 from pallas_kernels.registry import Target as KernelTarget
 
@@ -28,12 +28,13 @@ EVERYWHERE = ("any slots", "padding")
 @pytest.mark.parametrize("name", EVERYWHERE)
 def test_dtypes(name, dtype):
     result = check_write(CASES[name], dtype, "mosaic_gpu_interpreted")
-    assert result.verdict == ("unsupported" if dtype == "int8" else "pass"), result
+    assert result.verdict == "pass", result
 
 
+@pytest.mark.parametrize("dtype", QUANTIZED)
 @pytest.mark.parametrize("name", [name for name in CASES if name not in EVERYWHERE])
-def test_quantizes(name):
-    result = check_write(CASES[name], "float8", "mosaic_gpu_interpreted")
+def test_quantizes(name, dtype):
+    result = check_write(CASES[name], dtype, "mosaic_gpu_interpreted")
     assert result.verdict == "pass", result
 
 
@@ -55,10 +56,7 @@ def test_copies(name):
         ({"head_dim": 36}, "a head must be a multiple of 16 bytes and at most 256 numbers, not 36 numbers"),
         ({"head_dim": 264}, "a head must be a multiple of 16 bytes and at most 256 numbers, not 264 numbers"),
         ({"kv_dtype": jnp.dtype(jnp.float8_e4m3fn), "scales_dtype": jnp.dtype("float16")}, None),
-        (
-            {"kv_dtype": jnp.dtype("int8"), "scales_dtype": jnp.dtype("float16")},
-            "it quantizes to float8_e4m3fn, not to int8",
-        ),
+        ({"kv_dtype": jnp.dtype("int8"), "scales_dtype": jnp.dtype("float16")}, None),
         (
             {"kv_dtype": jnp.dtype(jnp.float8_e4m3fn), "scales_dtype": jnp.dtype("float16"), "head_dim": 72},
             "a head must be a multiple of 16 bytes and at most 256 numbers, not 72 numbers",
@@ -85,6 +83,8 @@ def test_limits(changes, reason):
         ("float8_e4m3fn", "bfloat16", 8, 128, "float32"),
         ("float8_e4m3fn", "float16", 1, 80, "float16"),
         ("float8_e4m3fn", "float32", 64, 256, "float32"),
+        ("int8", "bfloat16", 8, 128, "float16"),
+        ("int8", "float32", 64, 256, "float32"),
     ],
 )
 def test_compiles_for_an_h100_in_place(dtype, source, kv_heads, dim, scale_dtype):

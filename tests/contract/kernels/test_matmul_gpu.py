@@ -21,6 +21,7 @@ from pallas_kernels.matmul.problem import MatmulProblem
 from pallas_kernels.parity.cases import MATMUL_CASES
 from pallas_kernels.parity.gate import TOLERANCE, check_matmul
 from pallas_kernels.quantization import SCHEMES, Float8Weight, FourBit, Scheme
+from pallas_kernels.quantization.four_bit import NUMBERS
 
 from . import ptx
 from .needs import MOSAIC, PLUGIN
@@ -57,7 +58,9 @@ def test_every_number_is_widened_exactly():
 
 @MOSAIC
 @pytest.mark.parametrize(
-    "scheme", [FourBit(group=32, zeros=True), FourBit(group=64), FourBit(group=256, zeros=True)], ids=lambda scheme: scheme.group
+    "scheme",
+    [FourBit(group=32, zeros=True), FourBit(group=64), FourBit(group=256, zeros=True), FourBit("fp4", 32)],
+    ids=lambda scheme: f"{scheme.numbers}-{scheme.group}",
 )
 def test_groups_of_codes(scheme):
     """Every code, with scales and whole zeros that differ between groups and outputs; more steps than a ring has slots."""
@@ -72,7 +75,7 @@ def test_groups_of_codes(scheme):
     x = rng.standard_normal((5, shape[0])).astype(BFLOAT16)
     got = jax.jit(partial(matmul, implementation=INTERPRETED))(x, matrix)
     zeros = np.repeat(scales[1], scheme.group, axis=0) if scheme.zeros else 0.0
-    plain = (codes.astype(np.float64) - 8 - zeros) * np.repeat(scales[0].astype(np.float64), scheme.group, axis=0)
+    plain = (np.array(NUMBERS[scheme.numbers])[codes] - zeros) * np.repeat(scales[0].astype(np.float64), scheme.group, axis=0)
     np.testing.assert_allclose(got, reference.matmul(x, plain), rtol=0, atol=TOLERANCE["float32"].max_abs)
 
 
@@ -163,7 +166,8 @@ def test_tiles(changes, tile, pieces):
         ({"dtype": jnp.dtype("float32")}, "rows must be bfloat16, not float32"),
         ({"rows": 1025}, "1024 rows at most, not 1025: from there on a copy in 16 bits costs less"),
         ({"rows": 8192, "scheme": "int4", "codes": FourBit()}, None),
-        ({"scheme": "int4", "codes": FourBit("fp4", 32)}, "codes must be whole numbers, not fp4"),
+        ({"scheme": "int4", "codes": FourBit("fp4", 32)}, None),
+        ({"scheme": "int4", "codes": FourBit("fp4", 32, zeros=True)}, "codes of fp4 must have no zeros"),
         (
             {"scheme": "int4", "codes": FourBit(group=16)},
             "groups must have 32, 64 or a multiple of 128 inputs, not 16",
@@ -217,6 +221,7 @@ def compiled(capfd, monkeypatch):
         (64, (1024, 16032), FourBit(), BFLOAT16),
         (64, (1024, 72), SCHEMES["int8"], BFLOAT16),
         (64, (4096, 4096), Float8Weight(128), BFLOAT16),
+        (64, (4096, 4096), FourBit("fp4", 32), BFLOAT16),
     ],
 )
 def test_compiles_for_an_h100(compiled, rows, widths, scheme, summed):

@@ -23,6 +23,8 @@ from .needs import MOSAIC, PLUGIN
 pytestmark = [MOSAIC, PLUGIN]
 
 FLOAT8 = jnp.float8_e4m3fn
+QUANTIZED = pytest.mark.parametrize("kv_dtype", [FLOAT8, jnp.int8], ids=["float8", "int8"])
+EVERY_CACHE = pytest.mark.parametrize("kv_dtype", [None, FLOAT8, jnp.int8], ids=["bfloat16", "float8", "int8"])
 HEADS, KV_HEADS, PAGES_PER_ROW = 32, 8, 256
 
 
@@ -55,22 +57,23 @@ def lower(
     dim,
     page_size=16,
     dtype=jnp.bfloat16,
-    scale_dtype=None,
+    kv_dtype=None,
+    scale_dtype=jnp.float32,
     sinks=False,
     function=ragged_paged_attention,
     **options,
 ):
-    """Lower for a cache of 4 layers, in float8 if it has scales; the kernels are the ones that the op chooses for the device."""
+    """Lower for a cache of 4 layers, in 8 bits with `kv_dtype`; the kernels are the ones that the op chooses for the device."""
     placed = partial(jax.ShapeDtypeStruct, sharding=SingleDeviceSharding(device))
     call = partial(function, layer=1, options=AttentionOptions(0.1, **options), target=Target.of(device))
     pages = (4, 512, 2, KV_HEADS, page_size, dim)
     return jax.jit(call).lower(
         placed((tokens, HEADS, dim), dtype),
-        placed(pages, dtype if scale_dtype is None else FLOAT8),
+        placed(pages, kv_dtype or dtype),
         placed((rows, PAGES_PER_ROW), jnp.int32),
         placed((rows + 1,), jnp.int32),
         placed((rows,), jnp.int32),
-        kv_scales=None if scale_dtype is None else placed(pages[:5], scale_dtype),
+        kv_scales=None if kv_dtype is None else placed(pages[:5], scale_dtype),
         sinks=placed((HEADS,), jnp.float32) if sinks else None,
     )
 
@@ -119,6 +122,7 @@ def test_mixed_batches(device, compiled, dim, dtype, page_size):
     compiled(lowered)
 
 
+@QUANTIZED
 @pytest.mark.parametrize(
     ("dim", "dtype", "page_size", "scale_dtype"),
     [
@@ -129,43 +133,46 @@ def test_mixed_batches(device, compiled, dim, dtype, page_size):
         (256, jnp.bfloat16, 16, jnp.float32),
     ],
 )
-def test_mixed_batches_in_float8(device, compiled, dim, dtype, page_size, scale_dtype):
-    lowered = lower(device, tokens=256, rows=8, dim=dim, dtype=dtype, page_size=page_size, scale_dtype=scale_dtype)
+def test_mixed_batches_in_8_bits(device, compiled, dim, dtype, page_size, scale_dtype, kv_dtype):
+    sizes = {"tokens": 256, "rows": 8, "dim": dim, "page_size": page_size}
+    lowered = lower(device, dtype=dtype, kv_dtype=kv_dtype, scale_dtype=scale_dtype, **sizes)
     assert kernels(lowered) == 3
     compiled(lowered)
 
 
-@pytest.mark.parametrize("scale_dtype", [None, jnp.float32], ids=["bfloat16", "float8"])
-def test_decodes_of_wide_heads(device, compiled, scale_dtype):
-    compiled(lower(device, tokens=64, rows=64, dim=256, scale_dtype=scale_dtype))
+@EVERY_CACHE
+def test_decodes_of_wide_heads(device, compiled, kv_dtype):
+    compiled(lower(device, tokens=64, rows=64, dim=256, kv_dtype=kv_dtype))
 
 
-@pytest.mark.parametrize("scale_dtype", [None, jnp.float32], ids=["bfloat16", "float8"])
-def test_decodes_with_every_option(device, compiled, scale_dtype):
-    lowered = lower(device, tokens=64, rows=64, dim=128, scale_dtype=scale_dtype, window=1024, soft_cap=30.0, sinks=True)
+@EVERY_CACHE
+def test_decodes_with_every_option(device, compiled, kv_dtype):
+    lowered = lower(device, tokens=64, rows=64, dim=128, kv_dtype=kv_dtype, window=1024, soft_cap=30.0, sinks=True)
     assert kernels(lowered) == 2
     program, _ = compiled(lowered)
     # The cache is read where it lies: what is made is small next to it.
     assert program.memory_analysis().temp_size_in_bytes < 16e6
 
 
-@pytest.mark.parametrize(("page_size", "scale_dtype", "barriers"), [(16, None, 0), (64, None, 0), (16, jnp.float32, 2)])
-def test_warps_of_a_decode_meet_only_where_numbers_are_widened(device, compiled, page_size, scale_dtype, barriers):
-    _, printed = compiled(lower(device, tokens=64, rows=64, dim=128, page_size=page_size, scale_dtype=scale_dtype))
+@pytest.mark.parametrize(
+    ("page_size", "kv_dtype", "barriers"), [(16, None, 0), (64, None, 0), (16, FLOAT8, 2), (16, jnp.int8, 2)]
+)
+def test_warps_of_a_decode_meet_only_where_numbers_are_widened(device, compiled, page_size, kv_dtype, barriers):
+    _, printed = compiled(lower(device, tokens=64, rows=64, dim=128, page_size=page_size, kv_dtype=kv_dtype))
     text = ptx.kernel(printed, "paged_decode")
     block = ptx.loop(text, "wgmma.mma_async")
     assert block.count("wgmma.mma_async") == 8 + 4  # 16 of D, or of the keys, each
     assert block.count("bar.sync") == barriers
     loading = text.partition("setmaxnreg.dec")[2]
-    assert loading.count("cp.async.bulk") == (2 if scale_dtype is None else 4) * 64 // page_size
+    assert loading.count("cp.async.bulk") == (2 if kv_dtype is None else 4) * 64 // page_size
     assert "bar.sync" not in loading
     for used in ptx.usage(printed).values():
         assert used.registers <= 168  # of 65536 for three warpgroups
 
 
-@pytest.mark.parametrize(("dim", "scale_dtype"), [(64, None), (128, None), (256, None), (128, jnp.float32)])
-def test_a_softmax_of_a_prefill_shares_the_time_with_a_product(device, compiled, dim, scale_dtype):
-    _, printed = compiled(lower(device, tokens=256, rows=8, dim=dim, scale_dtype=scale_dtype))
+@pytest.mark.parametrize(("dim", "kv_dtype"), [(64, None), (128, None), (256, None), (128, FLOAT8), (128, jnp.int8)])
+def test_a_softmax_of_a_prefill_shares_the_time_with_a_product(device, compiled, dim, kv_dtype):
+    _, printed = compiled(lower(device, tokens=256, rows=8, dim=dim, kv_dtype=kv_dtype))
     assert "are serialized" not in printed  # ptxas's word for products that it lets run one by one
     text = ptx.kernel(printed, "paged_prefill")
     between, waits = (

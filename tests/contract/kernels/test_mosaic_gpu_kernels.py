@@ -116,6 +116,11 @@ def test_float8(name):
     check(BY_NAME[name], "float8")
 
 
+@pytest.mark.parametrize("name", ["pages of 8", "everything", "a long row", "chunks, everything"])
+def test_int8(name):
+    check(BY_NAME[name], "int8")
+
+
 def test_float8_with_scales_and_queries_in_float16():
     statics: dict[str, Any] = {"layer": 1, "options": PLAIN}
     heads = Heads(4, 2, 64)

@@ -69,6 +69,11 @@ def test_a_cache_in_float8() -> None:
     assert results_of(KEYS_OF_A_SHARE, *wanted) == dict.fromkeys(wanted, "pass")
 
 
+def test_a_cache_in_int8() -> None:
+    wanted = [f"int8:{name}" for name in ("everything", "head dim 256")]
+    assert results_of(KEYS_OF_A_SHARE, *wanted) == dict.fromkeys(wanted, "pass")
+
+
 def test_keys_that_programs_share() -> None:
     wanted = [*(f"bfloat16:{name}" for name in SHARED), "float8:everything, decodes"]
     assert results_of(8, *wanted) == dict.fromkeys(wanted, "pass")
@@ -82,6 +87,8 @@ def test_keys_that_programs_share() -> None:
         ("a100", 512, 128, "float8_e4m3fn", 0),
         ("b200", 512, 128, "bfloat16", 0),
         ("b200", 512, 256, "float8_e4m3fn", 12),
+        ("a100", 512, 128, "int8", 0),
+        ("b200", 512, 256, "int8", 12),
     ],
 )
 def test_it_compiles_to_one_command_buffer(

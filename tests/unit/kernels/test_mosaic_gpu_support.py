@@ -36,6 +36,7 @@ def named(function):
         {"options": AttentionOptions(0.1, window=5, soft_cap=3.0), "sinks": True},
         {"kv_dtype": FLOAT8, "scales_dtype": jnp.dtype("float32")},
         {"dtype": jnp.dtype("float16"), "kv_dtype": FLOAT8, "scales_dtype": jnp.dtype("float16")},
+        {"kv_dtype": jnp.dtype("int8"), "scales_dtype": jnp.dtype("float16")},
     ],
 )
 def test_supported(change):
@@ -47,11 +48,7 @@ def test_supported(change):
     [
         ({"dtype": jnp.dtype("float32")}, "queries must be bfloat16 or float16, not float32"),
         ({"dtype": jnp.dtype("float32"), "kv_dtype": FLOAT8}, "queries must be bfloat16 or float16, not float32"),
-        ({"kv_dtype": jnp.dtype("float16")}, "the cache must have the queries' bfloat16 or float8_e4m3fn, not float16"),
-        (
-            {"kv_dtype": jnp.dtype("int8"), "scales_dtype": jnp.dtype("float16")},
-            "the cache must have the queries' bfloat16 or float8_e4m3fn, not int8",
-        ),
+        ({"kv_dtype": jnp.dtype("float16")}, "the cache must have the queries' bfloat16, or be quantized, not float16"),
         ({"page_size": 128}, "pages must have 8, 16, 32 or 64 tokens, not 128"),
         ({"head_dim": 100}, "the head dim must be a multiple of 16 up to 256, not 100"),
         ({"head_dim": 272}, "the head dim must be a multiple of 16 up to 256, not 272"),

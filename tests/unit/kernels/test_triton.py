@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 from pallas_kernels.hopper import OLDEST_JAX
-from pallas_kernels.parity.batches import FLOAT8
+from pallas_kernels.parity.batches import FLOAT8, INT8
 from pallas_kernels.parity.features import ATTENTION
 from pallas_kernels.ragged_paged_attention import AttentionOptions, triton_support
 from pallas_kernels.ragged_paged_attention.implementations import IMPLEMENTATIONS
@@ -40,11 +40,12 @@ def test_without_jax_triton(monkeypatch):
         ({}, None),
         ({"tokens": 65}, None),
         ({"kv_dtype": FLOAT8, "scales_dtype": jnp.dtype("float32")}, None),
+        ({"kv_dtype": INT8, "scales_dtype": jnp.dtype("float32")}, None),
         ({"head_dim": 257}, "the head dim can be 256 at most, not 257"),
         ({"heads": 520}, "a KV head can have 64 query heads at most, not 65"),
         ({"dtype": jnp.dtype("float32")}, "queries must be bfloat16 or float16, not float32"),
         ({"options": AttentionOptions(0.1, value_dim=64)}, "it reads values, and this cache has none beside its keys"),
-        ({"kv_dtype": jnp.dtype("float16")}, "the cache must have the queries' bfloat16 or float8_e4m3fn, not float16"),
+        ({"kv_dtype": jnp.dtype("float16")}, "the cache must have the queries' bfloat16, or be quantized, not float16"),
     ],
 )
 def test_what_it_computes(changes, supported):

@@ -1,8 +1,8 @@
-"""Keys and values in float8 as operands of wgmma, in decode and prefill alike.
+"""Keys and values in 8 bits as operands of wgmma, in decode and prefill alike.
 
 Numbers come by TMA as they are stored. A warpgroup widens a block of them into a tile of a 16-bit dtype, which is exact; no
-instruction multiplies float8 with a wider type. Scales stay out of the tiles: those of keys multiply the logits, those of values
-the weights.
+instruction multiplies float8 or int8 with a wider type. Scales stay out of the tiles: those of keys multiply the logits, those
+of values the weights.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
@@ -70,14 +71,26 @@ def widen(stored: Any, wide: Any, seen: Seen | None) -> None:
     dim, layout = stored.shape[1], plgpu.Layout.WGMMA_UPCAST_2X
 
     def part(columns: Any) -> None:
-        # float16 is the only type that the hardware converts float8 to.
-        exact = plgpu.load(stored.at[:, columns], layout=layout, optimized=False).astype(jnp.float16)
+        # float16 is the only type that the hardware converts float8 to; int8 becomes bfloat16 by a permutation of bytes.
+        first = jnp.float16 if stored.dtype == jnp.float8_e4m3fn else VALUE_DTYPE
+        exact = plgpu.load(stored.at[:, columns], layout=layout, optimized=False).astype(first)
         if seen is not None:
             exact = seen.keep(plgpu.broadcasted_iota(jnp.int32, exact.shape, 0, layout=layout), exact)
-        wide[:, columns] = exact if wide.dtype == jnp.float16 else exact.astype(jnp.float32).astype(wide.dtype)
+        wide[:, columns] = exact if wide.dtype == first else exact.astype(jnp.float32).astype(wide.dtype)
 
     parts = dim // WIDENED_COLUMNS
-    if parts:  # a loop: of all parts one after another the compiler keeps the addresses in registers
-        pl.loop(0, parts)(lambda number: part(pl.ds(number * WIDENED_COLUMNS, WIDENED_COLUMNS)))
+    if parts:
+        # A loop: of all parts one after another the compiler keeps the addresses in registers. Where it is as short as for int8,
+        # and its end is known, they are put one after another.
+        end = lax.optimization_barrier(jnp.int32(parts)) if stored.dtype == jnp.int8 else parts
+        pl.loop(0, end)(lambda number: part(pl.ds(number * WIDENED_COLUMNS, WIDENED_COLUMNS)))
     if parts * WIDENED_COLUMNS < dim:
         part(pl.ds(parts * WIDENED_COLUMNS, dim - parts * WIDENED_COLUMNS))
+
+
+def widen_values(stored: Any, wide: Any, seen: Seen, at_an_end: jax.Array) -> None:
+    """Widen a block of values of which, `at_an_end`, some rows do not count; what these become a weight of 0 cancels."""
+    if stored.dtype == jnp.int8:  # of which none is NaN
+        widen(stored, wide, None)
+    else:
+        lax.cond(at_an_end, lambda: widen(stored, wide, seen), lambda: widen(stored, wide, None))
