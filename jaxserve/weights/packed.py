@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import jax
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxserve.config.fields import Quantization
 from jaxserve.errors import ConfigError
@@ -147,7 +147,11 @@ class Packer:
         return why_not_words(part, product.inputs, leaf.dtype, scheme, self._target)
 
     def _division(self, leaf: Any) -> Division | None:
-        return None if self._mesh.devices.size == 1 else Division(self._mesh.abstract_mesh, leaf.sharding.spec)
+        """How a parameter is divided; None on one device."""
+        if self._mesh.devices.size == 1:
+            return None
+        spec = leaf.sharding.spec
+        return Division(self._mesh.abstract_mesh, PartitionSpec(*spec, *[None] * (len(leaf.shape) - len(spec))))
 
     def pack(self, path: tuple[str, ...], parameter: jax.Array) -> Weight:
         target = self.matrix(path, parameter)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
+from jax.sharding import NamedSharding, PartitionSpec
 from safetensors.numpy import save_file
 
 from jaxserve.errors import CheckpointError, ConfigError
@@ -217,7 +218,7 @@ def test_what_cannot_be_is_refused(devices, dtype, reason):
 
 def test_gpus_that_do_not_multiply_fp8_dequantize_and_refuse():
     packer = packer_of(DATA / CHANNELS)
-    leaf = jax.ShapeDtypeStruct((32, 2, 64), jnp.bfloat16)
+    leaf = jax.ShapeDtypeStruct((32, 2, 64), jnp.bfloat16, sharding=NamedSharding(make_mesh(2), PartitionSpec()))
     assert packer.holds_stored(("layers", "0", "attention", "qkv"), leaf)
     packer._target = Target("gpu", (8, 0))
     assert not packer.holds_stored(("layers", "0", "attention", "qkv"), leaf)
