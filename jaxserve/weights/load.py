@@ -115,7 +115,7 @@ def _read(job: TensorRead, tensors: Dequantized, packer: Packer | None, sums: Bl
         return _read_plain(job, tensors, sums)
     assert packer is not None
     stored = packer.holds_stored(job.rule.path, plain)
-    if isinstance(target.layout, Panels | CodePanels) or (stored and isinstance(target.layout, Words)):
+    if isinstance(target.layout, Panels | CodePanels) or (isinstance(target.layout, Words) and (stored or target.stacked)):
         held = _read_arranged(job, tensors, target, stored)
     elif stored:
         held = read_stored(tensors, job.rule, target, job.dtype)

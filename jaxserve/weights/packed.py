@@ -16,6 +16,7 @@ from jaxserve.models.binding import Params, param_products, param_shardings
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.parameter import Product
 from jaxserve.weights.stored_schemes import Schemes, held_schemes, holdable
+from pallas_kernels.grouped_matmul import why_not_words as why_no_stack_in_words
 from pallas_kernels.matmul import (
     CodePanels,
     Division,
@@ -39,9 +40,9 @@ class Packer:
     """Rounds and arranges the parameters that are matrices of products.
 
     Quantized are those that are nothing but the matrix of a product: not an embedding table, though logits may be made with it.
-    Arranged for kernels they are in panels for a CPU's native ones, where one device has all of them, which alone read routed
-    experts in fewer bits; and in words for Hoppers', each of which has its part. Elsewhere XLA multiplies by them. They are
-    divided as they always are.
+    Arranged for kernels they are in panels for a CPU's native ones, where one device has all of them; and in words for Hoppers',
+    each of which has its part. Routed experts in fewer bits only they read, and only where one device has all. Elsewhere XLA
+    multiplies by them. They are divided as they always are.
 
     Args:
         quantization: what matrices are rounded to.
@@ -93,7 +94,7 @@ class Packer:
     def _multiplies(self, product: Product, leaf: Any, scheme: Scheme) -> bool:
         if not _takes(product, scheme):
             return False
-        if self._why_plain(leaf, scheme) is None or self._why_not_words(product, leaf, scheme) is None:
+        if self._has_kernel(product, leaf, scheme):
             return True
         return not product.stacked and self._needed(product, leaf, scheme) is None
 
@@ -102,9 +103,12 @@ class Packer:
             return stored
         asked = SCHEMES[self._quantization]
         scheme = asked.fitted(product.one(leaf.shape), product.inputs) if _takes(product, asked) else None
-        if scheme is None or (product.stacked and self._why_plain(leaf, scheme) is not None):
+        if scheme is None or (product.stacked and not self._has_kernel(product, leaf, scheme)):
             return SCHEMES["none"]
         return scheme
+
+    def _has_kernel(self, product: Product, leaf: Any, scheme: Scheme) -> bool:
+        return self._why_plain(leaf, scheme) is None or self._why_not_words(product, leaf, scheme) is None
 
     def _layout(self, product: Product, leaf: Any, scheme: Scheme) -> Layout:
         if self._why_plain(leaf, scheme) is None:
@@ -113,7 +117,7 @@ class Packer:
             panels = CodePanels if isinstance(scheme, FourBit) else Panels
             return panels(product.inputs, product.one(leaf.shape))
         if self._why_not_words(product, leaf, scheme) is None:
-            return Words.of(product.inputs, leaf.shape, scheme, self._division(leaf))
+            return Words.of(product.inputs, product.one(leaf.shape), scheme, self._division(leaf))
         if (needed := self._needed(product, leaf, scheme)) is not None:
             raise ConfigError(f"quantization {scheme.name!r} needs {needed}", param="quantization")
         return OutputsFirst(product.inputs) if isinstance(scheme, FP8) else Layout(product.inputs)
@@ -140,9 +144,12 @@ class Packer:
 
     def _why_not_words(self, product: Product, leaf: Any, scheme: Scheme) -> str | None:
         """Why a Hopper's kernel does not read a parameter, or a device's part of it; None if it does."""
-        if product.looked_up or product.stacked:
+        if product.looked_up:
             return "it is no single matrix"
         division = self._division(leaf)
+        if product.stacked:
+            several = None if division is None else "there are several devices"
+            return several or why_no_stack_in_words(leaf.shape, product.inputs, leaf.dtype, scheme, self._target)
         part = leaf.shape if division is None else division.part_shape(leaf.shape)
         return why_not_words(part, product.inputs, leaf.dtype, scheme, self._target)
 

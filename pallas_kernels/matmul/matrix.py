@@ -86,7 +86,7 @@ class Matrix:
 
     def specs(self, spec: PartitionSpec) -> Matrix:
         """How the parts are divided where the parameter is divided by `spec`, in a tree of the same structure."""
-        if self.layout.native:
+        if self.layout.native or self.stacked:  # on one device
             whole: Matrix = jax.tree.map(lambda _: PartitionSpec(), self)
             return whole
         parts: dict[str, Any] = {

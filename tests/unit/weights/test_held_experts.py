@@ -1,5 +1,6 @@
 """Routed experts that keep the size that they are stored in, or are rounded, on one CPU device: the same numbers and products."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,8 @@ from pallas_kernels.quantization import SCHEMES, FourBit
 from sharding import make_mesh
 from tests.golden.reading import DATA, TOLERANCE, dense_attend, read_golden
 from tests.support.guarded import found_by_guard
-from tests.support.held import dequantized, loaded, plain, schemes
-from tests.support.stored_formats import FORMATS, QWEN3_MOE, write
+from tests.support.held import Loaded, dequantized, loaded, on_hopper, plain, schemes
+from tests.support.stored_formats import FORMATS, FP8_BLOCKS, QWEN3_MOE, write
 
 pytestmark = pytest.mark.skipif(native.missing() is not None, reason=f"NOT CHECKED: native kernels: {native.missing()}")
 GPT_OSS, SHARED = "gpt-oss-mxfp4", "qwen2-moe-shared"
@@ -63,6 +64,55 @@ def test_experts_of_each_format_are_held_and_stand_for_the_same_numbers(tmp_path
     np.testing.assert_allclose(
         logits(directory, held.params, tokens), logits(directory, plain(held.params), tokens), rtol=0, atol=1e-3
     )
+
+
+# Whole blocks of inputs, and outputs of a wgmma.
+WIDE = {"hidden_size": 256, "moe_intermediate_size": 256, "vocab_size": 64, "head_dim": 64}
+
+
+def assert_words_of(held: Loaded, directory: Path, scheme: Any) -> None:
+    exact = experts_of(dequantized(directory))
+    for path, matrix in experts_of(held.params).items():
+        assert (matrix.scheme, matrix.layout.name, matrix.stacked) == (scheme, "words", True)
+        np.testing.assert_array_equal(matrix.plain(), exact[path])
+    assert device_bytes(held.params) == device_bytes(held.shapes)
+
+
+@pytest.mark.parametrize("name", ["awq", "gptq", "int8", "fp8 blocks"])
+def test_a_hopper_holds_words_of_experts(tmp_path, monkeypatch, name):
+    """As its kernel takes them: the same numbers, as many bytes as the shapes say."""
+    on_hopper(monkeypatch)
+    method, quantized, scheme = (FORMATS | {"fp8 blocks": FP8_BLOCKS})[name]
+    directory = write(tmp_path / name, method, quantized, QWEN3_MOE | WIDE)
+    assert_words_of(loaded(directory, "bfloat16"), directory, scheme)
+
+
+def test_a_hopper_holds_words_of_gpt_oss(tmp_path, monkeypatch):
+    """Stacked, the rows of gate and up in turn."""
+    on_hopper(monkeypatch)
+    tensors = load_file(DATA / GPT_OSS / "model.safetensors")
+    rng = np.random.default_rng(5)
+    for name, tensor in tensors.items():
+        if ".experts." in name:
+            wide = (tensor.shape[0], 512 if "gate_up" in name else 256, *([8] if tensor.ndim > 2 else []), *tensor.shape[3:])
+            number = rng.integers(118, 124, wide) if name.endswith("_scales") else rng.integers(0, 256, wide)
+            tensors[name] = number.astype(tensor.dtype) if tensor.dtype == np.uint8 else np.zeros(wide, tensor.dtype)
+        else:
+            tensors[name] = np.resize(tensor, [256 if size == 64 else size for size in tensor.shape])
+    save_file(tensors, tmp_path / "model.safetensors")
+    config = json.loads((DATA / GPT_OSS / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"hidden_size": 256, "intermediate_size": 256}))
+    assert_words_of(loaded(tmp_path, "bfloat16"), tmp_path, FourBit("fp4", 32))
+
+
+@pytest.mark.parametrize("name", ["int8", "int4"])
+def test_a_hopper_rounds_experts_to_words(tmp_path, monkeypatch, name):
+    on_hopper(monkeypatch)
+    directory = write(tmp_path / name, *FORMATS["int8"][:2], QWEN3_MOE | WIDE)
+    exact = experts_of(dequantized(directory))
+    held = experts_of(loaded(directory, "bfloat16", quantization=name, load_format="dummy").params)
+    assert {(matrix.scheme.name, matrix.layout.name) for matrix in held.values()} == {(name, "words")}
+    assert {path: matrix.shape for path, matrix in held.items()} == {path: numbers.shape for path, numbers in exact.items()}
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
