@@ -114,7 +114,7 @@ class _Pipeline:
 
     def plan(self, engine: Engine) -> Any:
         """The dataset of outcomes, lazy. Raises ConfigError if the cluster is too small for the engines."""
-        config, there = self._config, ray.cluster_resources()
+        config, there = self._config, ray.cluster_resources()  # type: ignore[no-untyped-call]
         wanted = {"CPU": config.cpus_per_engine, "GPU": config.gpus_per_engine}
         for name, each in wanted.items():
             if each * config.engines > there.get(name, 0):
@@ -178,7 +178,7 @@ class _Relay(Datasource):  # type: ignore[misc]  # of Ray, which may be missing
     """What the job sends, as a stream of rows."""
 
     def __init__(self, waiting: Queue | None) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # of Ray
         self._queue = waiting
 
     @property

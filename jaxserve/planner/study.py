@@ -252,7 +252,7 @@ def _notes(layout: Layout) -> tuple[str, ...]:
     unrounded = sum(part.on_device(layout.tp, shape.num_kv_heads) for part in shape.parts if part.quantized and not part.scales)
     if layout.weights == "fp8" and unrounded:
         notes.append(
-            f"Counted as published: routed experts and absorbed projections in FP8. This engine holds them in 16 bits on several GPUs, "
+            f"Counted as published: routed experts and absorbed projections in FP8. This engine holds them in 16 bits on GPUs, "
             f"{unrounded / 1e9:,.1f} GB more on each."
         )
     if shape.experts:

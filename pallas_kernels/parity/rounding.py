@@ -9,7 +9,6 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
-import ml_dtypes
 import numpy as np
 
 from pallas_kernels.parity.gate import Result, errors, guarded
@@ -131,7 +130,7 @@ def _wide(rounded: Rounded) -> np.ndarray:
 
 
 def _judge(start: Callable[..., Result], got: Rounded, rows: np.ndarray, dtype: str) -> Result:
-    steps, ulp = np.asarray(got.steps, np.float64), float(ml_dtypes.finfo(dtype).eps)  # type: ignore[no-untyped-call]
+    steps, ulp = np.asarray(got.steps, np.float64), float(jnp.finfo(dtype).eps)
     numbers = _wide(got).astype(np.float64) * steps[..., None]
     if not np.isfinite(numbers).all():
         return start("FAIL", reason="the output is not finite")
