@@ -130,7 +130,7 @@ def _wide(rounded: Rounded) -> np.ndarray:
 
 
 def _judge(start: Callable[..., Result], got: Rounded, rows: np.ndarray, dtype: str) -> Result:
-    steps, ulp = np.asarray(got.steps, np.float64), float(jnp.finfo(dtype).eps)
+    steps, ulp = np.asarray(got.steps, np.float64), float(jnp.finfo(dtype).eps)  # type: ignore[no-untyped-call]
     numbers = _wide(got).astype(np.float64) * steps[..., None]
     if not np.isfinite(numbers).all():
         return start("FAIL", reason="the output is not finite")
