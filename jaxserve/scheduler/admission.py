@@ -73,7 +73,7 @@ class QueueBounds:
         self._overload = overload
 
     def has_room(self, requests: ListOf[EngineRequest]) -> bool:
-        tokens = sum(len(request.prompt) for request in requests)
+        tokens = sum(len(request.prompt) + len(request.output) for request in requests)
         config, waiting = self._config, self._waiting
         if len(waiting) + len(requests) > config.max_waiting:
             return False

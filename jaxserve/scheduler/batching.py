@@ -276,8 +276,8 @@ class Batcher:
         if start < prompt:
             choice.prefill_tokens += count
             choice.prefilling.add(sequence)
-            if end >= prompt and sequence.siblings:
-                choice.computed.append(sequence)
+        if end >= prompt and sequence.siblings:
+            choice.computed.append(sequence)
 
     def _admit(self, choice: StepChoice, *, only_interactive: bool) -> None:
         if choice.preempted or choice.tokens.left <= 0 or not len(self._waiting):

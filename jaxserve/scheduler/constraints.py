@@ -16,7 +16,7 @@ from typing import Protocol
 import numpy as np
 
 from jaxserve.clock import Clock
-from jaxserve.errors import JaxserveError
+from jaxserve.errors import InvalidRequestError, JaxserveError
 from jaxserve.scheduler.request import Constraint, Sequence, Status
 from jaxserve.step.plan import Ints, Plan
 
@@ -82,6 +82,14 @@ class StepMasks:
         self.num_rows += len(rows)
         self.seconds += self._clock.now() - began
         return masks, [(sequence, errors[row]) for row, sequence in alive if row in errors]
+
+
+def behind(constraint: Constraint, output: ListOf[int]) -> Constraint:
+    """The constraint of a sequence that said `output` already. Raises InvalidRequestError if nothing may follow."""
+    for token in output:
+        if not constraint.accept(token):
+            raise InvalidRequestError("output ends by its grammar: nothing may follow", param="output")
+    return constraint
 
 
 def _forced_behind(sequence: Sequence) -> tuple[int, ...]:

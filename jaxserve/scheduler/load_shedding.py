@@ -204,12 +204,12 @@ class LoadShedding:
         self._num_refused = 0  # at the gate, as far as they are counted
 
     def came(self, request: EngineRequest) -> None:
-        if request.service_class is not ServiceClass.BATCH and not request.of_list:
+        if request.service_class is not ServiceClass.BATCH and not (request.of_list or request.resumed):
             self.overload.came(1)
 
     def started(self, sequence: Sequence, now: float) -> None:
         """A sequence leaves the queue for the first time: what was expected of its wait is compared with it."""
-        if sequence.request.parent is not None:
+        if sequence.request.parent is not None or sequence.request.resumed:
             return
         if not (sequence.batch or sequence.request.of_list):
             self.overload.started()
@@ -221,7 +221,7 @@ class LoadShedding:
             self.overload.first_token(request.arrival, now)
 
     def waited(self, sequence: Sequence, now: float) -> None:
-        if not sequence.late:
+        if not (sequence.late or sequence.request.resumed):  # else its wait began elsewhere
             self.estimate.compare(sequence.queued_wait, now - sequence.request.arrival)
 
     def look(self, now: float) -> None:

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from jaxserve.cache.kv_cache import SequencePages
-from jaxserve.errors import JaxserveError
+from jaxserve.errors import InvalidRequestError, JaxserveError
 from jaxserve.sampling.params import SamplingParams
 from jaxserve.step.plan import Floats, Ints, LogprobRows
 from jaxserve.step.tasks import GENERATE, Task
@@ -46,6 +46,9 @@ class EngineRequest:
         own_queue_timeout: whether the request itself said how long it waits.
         of_list: whether it belongs to a list of prompts whose first came before.
         task: name of what it wants (`step.tasks`).
+        output: tokens that another engine chose for it already: it goes on behind them.
+        num_readings: readings of its prompt that another engine gave already.
+        resumed: whether another engine had taken it in before.
     """
 
     id: str
@@ -64,11 +67,14 @@ class EngineRequest:
     own_queue_timeout: bool = False
     of_list: bool = False
     task: str = GENERATE.name
+    output: tuple[int, ...] = ()
+    num_readings: int = 0
+    resumed: bool = False
 
     @property
     def may_be_shed(self) -> bool:
         """Whether an overload is a reason to refuse it."""
-        return not (self.own_queue_timeout or self.of_list or self.service_class is ServiceClass.BATCH)
+        return not (self.own_queue_timeout or self.of_list or self.resumed or self.service_class is ServiceClass.BATCH)
 
     @property
     def start_limit(self) -> str:
@@ -80,8 +86,8 @@ class EngineRequest:
         params = self.params
         if siblings and params.prompt_logprobs is not None:
             params = replace(params, prompt_logprobs=None, prompt_logprobs_start=0)
-        others = (replace(self, id=one.id, seed=one.seed, params=params, parent=self.id) for one in siblings)
-        return [self, *others]
+        shared = replace(self, params=params, parent=self.id, num_readings=0)
+        return [self, *(replace(shared, id=one.id, seed=one.seed, output=one.output) for one in siblings)]
 
 
 class Sibling(msgspec.Struct, frozen=True, array_like=True):
@@ -89,6 +95,7 @@ class Sibling(msgspec.Struct, frozen=True, array_like=True):
 
     id: str
     seed: int
+    output: tuple[int, ...] = ()
 
 
 class Status(Enum):
@@ -195,6 +202,11 @@ class Sequence:
         first, reads = task.reads(request.prompt, request.params)
         num_prompt = len(request.prompt) if task.generates else len(reads)
         limit = min(num_prompt + request.max_tokens, max_model_len) if task.generates else num_prompt
+        if request.output and num_prompt + len(request.output) >= limit:
+            most = limit - num_prompt
+            raise InvalidRequestError(
+                f"output has {len(request.output)} tokens, but it ends with its {most} tokens at most", param="output"
+            )
         return cls(
             request,
             task,
@@ -204,8 +216,8 @@ class Sequence:
             service_class=request.service_class,
             batch=request.service_class is ServiceClass.BATCH,
             reads=tuple(reads),
-            tokens=list(request.prompt[:num_prompt]),
-            num_read=first,
+            tokens=[*request.prompt[:num_prompt], *request.output],
+            num_read=len(reads) if request.output else first + request.num_readings,
         )
 
     def set_class(self, service_class: ServiceClass) -> None:
@@ -271,6 +283,10 @@ class PackedLogprobs(msgspec.Struct, frozen=True, array_like=True):
         floats, top = words.view(np.float32), 2 + self.columns
         return LogprobRows(floats[:, 0], words[:, 1], words[:, 2:top], floats[:, top:])
 
+    @property
+    def num_rows(self) -> int:
+        return len(self.data) // (8 + 8 * self.columns)
+
     def row(self, index: int) -> PackedLogprobs:
         size = 8 + 8 * self.columns
         return PackedLogprobs(self.columns, self.data[index * size : (index + 1) * size])
@@ -294,6 +310,10 @@ class PackedVectors(msgspec.Struct, frozen=True, array_like=True):
         return cls(vectors.shape[1], np.ascontiguousarray(vectors, np.float32).tobytes())
 
     @property
+    def num_rows(self) -> int:
+        return len(self.data) // (4 * self.width)
+
+    @property
     def rows(self) -> Floats:
         return np.frombuffer(self.data, np.float32).reshape(-1, self.width)
 
@@ -314,6 +334,7 @@ class Update(msgspec.Struct, frozen=True, array_like=True):
         error: set when it failed instead: a deadline passed, or something went wrong with this sequence alone.
         matched: the stop token that ended it (None for end-of-sequence).
         num_cached, queue_time: of its start; given with every token.
+        resumed: times that another engine went on with it.
     """
 
     id: str
@@ -326,3 +347,4 @@ class Update(msgspec.Struct, frozen=True, array_like=True):
     matched: int | None = None
     num_cached: int = 0
     queue_time: float = 0.0
+    resumed: int = 0

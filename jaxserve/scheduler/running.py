@@ -149,7 +149,7 @@ class RunningSet:
             sequence.pages = self.cache.begin(match, len(sequence.tokens), sequence.request.tenant)
             sequence.num_computed = match.num_tokens
             if sequence.num_preemptions == 0:
-                sequence.num_cached = match.num_tokens
+                sequence.num_cached = min(match.num_tokens, sequence.num_prompt)
         self._has_pages(sequence, self.cache.num_held(sequence.pages))
         self._next_commit(sequence)
         insort(self.sequences, sequence, key=attrgetter("precedence"))

@@ -25,7 +25,7 @@ from jaxserve.sampling.options import STANDARD, RowOptions
 from jaxserve.scheduler.admission import Deadlines, QueueBounds, late_end, late_start
 from jaxserve.scheduler.batching import Batcher, Drafter
 from jaxserve.scheduler.choice import StepChoice
-from jaxserve.scheduler.constraints import Masker, StepMasks
+from jaxserve.scheduler.constraints import Masker, StepMasks, behind
 from jaxserve.scheduler.estimates import OutputLengths, SharedPrefixes
 from jaxserve.scheduler.fairness import TokenWork
 from jaxserve.scheduler.load_shedding import LoadShedding
@@ -180,7 +180,7 @@ class Scheduler:
     def add(self, requests: ListOf[EngineRequest], constraint: Callable[[], Constraint] | None = None) -> None:
         """Queue the sequences of one request, all or none; those with a `parent` among them wait for its prompt to share it.
 
-        Each gets a `constraint` of its own, if there is one.
+        Each gets a `constraint` of its own, if there is one. Those that another engine had begun wait in front, as if preempted.
 
         Into a full queue a tenant comes at the cost of one that has more in it: the newest of those are told to come back.
         Raises QueueFullError or OverloadedError, with the seconds after which it may be taken.
@@ -194,12 +194,12 @@ class Scheduler:
         sequences = {request.id: self._sequence(request) for request in requests}
         if constraint is not None:
             for sequence in sequences.values():
-                sequence.constraint = constraint()
+                sequence.constraint = behind(constraint(), sequence.request.output)
         for name, sequence in sequences.items():
             sequence.parent = sequences.get(sequence.request.parent or "")
             if sequence.parent is not None:
                 sequence.parent.siblings.append(sequence)
-                sequence.prefix_hashes = list(sequence.parent.prefix_hashes)
+                sequence.prefix_hashes = sequence.parent.prefix_hashes[: sequence.num_prompt // self.cache.page_size]
             shared = self._prefixes.enter(sequence)
             sequence.queued_work = 0.0 if late else self._expected_work(sequence, shared)
             sequence.queued_wait, sequence.late = wait, late

@@ -134,10 +134,16 @@ class WaitingQueue:
         return {tenant for queues in self._queues.values() for tenant in queues}
 
     def append(self, sequence: Sequence, *, before_late: bool = False) -> None:
-        """Queue a new sequence, with its siblings held behind it; last, or before the late ones at the end."""
+        """Queue a new sequence, with its siblings held behind it; last, or before the late ones at the end.
+
+        One that another engine had taken in comes before all that did not begin.
+        """
         queue = self._tenant_queue(sequence)
-        late = sum(1 for _ in takewhile(lambda one: one.late, reversed(queue))) if before_late else 0
-        queue.insert(len(queue) - late, sequence)
+        if sequence.request.resumed:
+            place = sum(1 for _ in takewhile(lambda one: not _has_not_begun(one), queue))
+        else:
+            place = len(queue) - (sum(1 for _ in takewhile(lambda one: one.late, reversed(queue))) if before_late else 0)
+        queue.insert(place, sequence)
         self._count_in(sequence)
         self.hold(sequence, sequence.siblings)
 
@@ -306,5 +312,9 @@ class WaitingQueue:
 
 
 def _has_not_begun(sequence: Sequence) -> bool:
-    """Whether nothing of its request ever ran: one that waited for its request's first sequence is of a request that began."""
-    return sequence.admitted is None and sequence.request.parent is None
+    """Whether nothing of its request ever ran: one that waited for its request's first sequence is of a request that began.
+
+    One that another engine had taken in counts as begun: it had its wait.
+    """
+    request = sequence.request
+    return sequence.admitted is None and request.parent is None and not request.resumed

@@ -24,6 +24,7 @@ MAX_LEN = 400
 PAID, FREE, BATCH = ServiceClass
 OF_ENGINE_REQUEST = (
     *("arrival", "tenant", "service_class", "parent", "queue_deadline", "deadline", "own_queue_timeout", "of_list", "task"),
+    *("output", "num_readings", "resumed"),
 )
 
 

@@ -7,6 +7,7 @@ a step takes what the setup says, so that deadlines, paces and rates act.
 import itertools
 import math
 from collections.abc import Set
+from dataclasses import replace
 
 from jaxserve.cache.swap import SwapSpace
 from jaxserve.clock import VirtualClock
@@ -102,28 +103,60 @@ class CheckedEngine:
     def add(self, wish: Wish) -> None:
         """A request arrives; it is taken, or refused with a time to come back."""
         requests = requests_of(wish, str(next(self.names)), self.clock.now(), self.budgets)
+        output = oracle(requests[0], self.setup.windows)
+        if self._take_in(requests):
+            for one in requests:
+                self.requests[one.id], self.wanted[one.id], self.got[one.id] = one, output, []
+                self.scores[one.id] = []
+        self.check()
+
+    def move(self, name: str) -> None:
+        """What is left of an active sequence's request leaves its engine, and another one, which is this one, takes it in."""
+        group = [one for one in self.got if _request_of(one) == _request_of(name)]
+        begun = _request_of(name) in self.started
+        got = {one: self.got.pop(one) for one in group}
+        assert self.core.abort(group) == group
+        self.aborted += len(group)
+        requests = []
+        for place, one in enumerate(group):
+            before = self.requests[one]
+            requests.append(
+                replace(
+                    before,
+                    parent=group[0] if place else None,
+                    queue_deadline=math.inf if begun else before.queue_deadline,
+                    output=tuple(got[one]),
+                    num_readings=len(self.scores[one]),
+                    resumed=True,
+                )
+            )
+        if self._take_in(requests):
+            self.requests.update((one.id, one) for one in requests)
+            self.got.update(got)
+        self.check()
+
+    def _take_in(self, requests: list[EngineRequest]) -> bool:
+        """The sequences of a request arrive; whether they are taken."""
         queue = [one for one in self.scheduler.sequences.values() if one.status is Status.WAITING]
-        tokens = sum(len(one.tokens) for one in queue) + sum(len(one.prompt) for one in requests)
+        tokens = sum(len(one.tokens) for one in queue) + sum(len(one.prompt) + len(one.output) for one in requests)
         config = self.setup.config
-        full = len(queue) + wish.n > config.max_waiting or (tokens > config.max_waiting_tokens and bool(queue))
+        full = len(queue) + len(requests) > config.max_waiting or (tokens > config.max_waiting_tokens and bool(queue))
+        tenant = requests[0].tenant
         self.received += len(requests)
         try:
             self.core.add(requests)
         except QueueFullError as error:
             assert full
-            self._displaced(wish)
+            self._displaced(tenant)
             self._refused(requests, error)
         except OverloadedError as error:
-            assert self._displaced(wish) or not full
+            assert self._displaced(tenant) or not full
             assert requests[0].queue_deadline < math.inf
             self._refused(requests, error)
         else:
-            assert bool(self._displaced(wish, {one.id for one in requests})) == full
-            output = oracle(requests[0], self.setup.windows)
-            for one in requests:
-                self.requests[one.id], self.wanted[one.id], self.got[one.id] = one, output, []
-                self.scores[one.id] = []
-        self.check()
+            assert bool(self._displaced(tenant, {one.id for one in requests})) == full
+            return True
+        return False
 
     def abort(self, name: str) -> None:
         """An active sequence is aborted, wherever it is; a second time does nothing."""
@@ -307,12 +340,13 @@ class CheckedEngine:
         self.failed += 1
         del self.got[update.id]
 
-    def _displaced(self, wish: Wish, added: Set[str] = frozenset()) -> Set[str]:
+    def _displaced(self, tenant: str, added: Set[str] = frozenset()) -> Set[str]:
         """Sequences of other tenants that lost their place in a full queue; `added` are the new ones."""
         gone = self.got.keys() - self.scheduler.sequences.keys() - added
         for name in gone:
-            assert self.requests[name].tenant != wish.options.tenant, "a tenant displaced its own"
+            assert self.requests[name].tenant != tenant, "a tenant displaced its own"
             assert _request_of(name) not in self.started, "what had started was displaced"
+            assert not self.requests[name].resumed, "what another engine had taken in was displaced"
             del self.got[name]
         self.displaced |= gone
         self.failed += len(gone)

@@ -41,7 +41,7 @@ class Add(_Message, frozen=True, tag="add"):
         if first.params.stop:
             # Stop strings are watched for where the text is made: the engine need not have them, and they may be no UTF-8.
             first = replace(first, params=replace(first.params, stop=()))
-        return cls(first, [Sibling(one.id, one.seed) for one in requests[1:]])
+        return cls(first, [Sibling(one.id, one.seed, one.output) for one in requests[1:]])
 
 
 class Abort(_Message, frozen=True, tag="abort"):
@@ -61,7 +61,12 @@ class Call(_Message, frozen=True, tag="call"):
 
 
 class Welcome(_Message, frozen=True, tag="welcome"):
+    """Attributes:
+    now: time by the engine's clock, which is another one than the front end's where their machines differ.
+    """
+
     description: EngineDescription
+    now: float
 
 
 class Turned(_Message, frozen=True, tag="turned"):

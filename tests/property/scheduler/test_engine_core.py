@@ -99,6 +99,7 @@ def wishes(draw):
 class EngineMachine(RuleBasedStateMachine):
     num_operations = 0  # of all runs
     num_forced = 0
+    num_moved = 0  # with tokens
 
     @initialize(setup=setups())
     def start(self, setup):
@@ -122,6 +123,13 @@ class EngineMachine(RuleBasedStateMachine):
     @rule(data=st.data(), demoted=st.sampled_from([True, True, False]))
     def demote(self, data, demoted):
         self.engine.demote(data.draw(st.sampled_from(sorted(self.engine.got))), demoted=demoted)
+
+    @precondition(lambda self: self.engine.got)
+    @rule(data=st.data())
+    def move(self, data):
+        name = data.draw(st.sampled_from(sorted(self.engine.got)))
+        EngineMachine.num_moved += bool(self.engine.got[name])
+        self.engine.move(name)
 
     @rule(count=st.integers(1, 3))
     def few_steps(self, count):
@@ -158,3 +166,4 @@ def test_random_operations():
     )
     assert EngineMachine.num_operations > 10_000
     assert EngineMachine.num_forced > 100
+    assert EngineMachine.num_moved > 100
