@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from random import Random
 
 from jaxserve.errors import JaxserveError, RefusedError
+from jaxserve.routing.router import Router
+from jaxserve.scheduler.request import Update
 from jaxserve.simulation.ledger import Record, RequestLedger
 from jaxserve.simulation.replica import Replica, ReplicaSpec, Totals
+from jaxserve.simulation.routing import routing_request
 from jaxserve.simulation.settings import Outage
 from jaxserve.workload.requests import WorkloadRequest
 from jaxserve.workload.stats import Timeline
@@ -46,9 +49,10 @@ class Fleet:
 
     Attributes:
         now: seconds since the start.
-        ledger, totals, timeline: what has happened so far.
+        ledger, by_replica, timeline: what has happened so far; of replicas, by number, those of one number together.
 
     Args:
+        router: chooses replicas, which it knows by their numbers; knows none yet.
         outages: failures of replicas.
         retry: what refused clients do.
         seed: of the jitter in retries.
@@ -58,6 +62,7 @@ class Fleet:
         self,
         spec: ReplicaSpec,
         num_replicas: int,
+        router: Router,
         outages: Sequence[Outage],
         requests: Iterator[WorkloadRequest],
         retry: RetryPolicy,
@@ -68,20 +73,31 @@ class Fleet:
         self.now = 0.0
         self.ledger = ledger
         self.timeline = timeline
-        self.totals = Totals()
+        self.by_replica = [Totals() for _ in range(num_replicas)]
         self.spec = spec
+        self._router = router
         self._retry = retry
         self._random = Random(f"retries {seed}")
         self._requests = requests
         self._more = True
         self._events: list[tuple[float, int, int, Callable[[], None]]] = []
         self._order = itertools.count()
-        self._replicas: list[Replica | None] = [self._replica(index) for index in range(num_replicas)]
+        self._replicas: list[Replica | None] = [None] * num_replicas
+        for index in range(num_replicas):
+            self._recover(index)
         for outage in outages:
             self._at(outage.start, _OUTAGE, partial(self._fail, outage.replica))
             if outage.end is not None:
                 self._at(outage.end, _OUTAGE, partial(self._recover, outage.replica))
         self._expect_arrival()
+
+    @property
+    def totals(self) -> Totals:
+        """What all replicas did."""
+        total = Totals()
+        for totals in self.by_replica:
+            total.merge(totals)
+        return total
 
     def step(self) -> bool:
         """Let the next event happen; False, changing nothing, once every request has ended."""
@@ -95,9 +111,6 @@ class Fleet:
 
     def _at(self, time: float, rank: int, action: Callable[[], None]) -> None:
         heapq.heappush(self._events, (time, rank, next(self._order), action))
-
-    def _replica(self, index: int) -> Replica:
-        return Replica(index, self.spec, self.now, self.totals, self.timeline)
 
     def _expect_arrival(self) -> None:
         """Take one request ahead from the workload, however long it is."""
@@ -117,12 +130,12 @@ class Fleet:
         self._route(record)
 
     def _route(self, record: Record) -> None:
-        """To the replica with the fewest requests in flight, the first of equals."""
-        live = [replica for replica in self._replicas if replica is not None]
-        if not live:
+        name = self._router.choose(routing_request(record, self.spec, self.now), self.now)
+        if name is None:
             self.ledger.fail(record, None, self.now)
             return
-        replica = min(live, key=lambda replica: len(replica.assigned))
+        replica = self._replicas[int(name)]
+        assert replica is not None, f"the router chose replica {name}, which is gone"
         replica.give(record)
         self.ledger.enters(record, self.now)
         if not replica.awake:
@@ -136,15 +149,27 @@ class Fleet:
         if self._replicas[replica.index] is not replica:  # it failed meanwhile
             return
         replica.awake = False
-        errors = self.ledger.deliver(replica.take_held(), self.now)
+        held = replica.take_held()
+        self._tell_router(held)
+        errors = self.ledger.deliver(held, self.now)
         for record, error in [*errors, *replica.take_inbox(self.now)]:
             self._ended(record, error)
         over = replica.step()
+        self._router.observe(str(replica.index), replica.load(), self.now)
         if over is not None:
             self._wake(replica, max(over, self.now))  # a clock that is moved by differences is an ulp off
 
+    def _tell_router(self, updates: Iterable[Update]) -> None:
+        """Of what a turn produced, before clients have it."""
+        for update in updates:
+            if update.token is not None and self.ledger.active[update.id].waiting:
+                self._router.started(update.id, self.now)
+            if update.finish_reason is not None:
+                self._router.ended(update.id, self.now)
+
     def _ended(self, record: Record, error: JaxserveError) -> None:
         """An engine ended it, or did not take it; its client comes back if it was told when."""
+        self._router.ended(record.id, self.now)
         if not isinstance(error, RefusedError) or error.retry_after is None:
             self.ledger.fail(record, error, self.now)
             return
@@ -161,10 +186,12 @@ class Fleet:
         if replica is None:
             return
         self._replicas[index] = None
+        self._router.leave(str(index))
         for record in replica.write_off():
             self.ledger.fail_over(record, self.now)
             self._route(record)
 
     def _recover(self, index: int) -> None:
         if self._replicas[index] is None:
-            self._replicas[index] = self._replica(index)
+            self._replicas[index] = Replica(index, self.spec, self.now, self.by_replica[index], self.timeline)
+            self._router.join(str(index))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 
 from jaxserve.cache.kv_cache import KVCache
@@ -17,6 +17,7 @@ from jaxserve.engine.core import EngineCore
 from jaxserve.errors import InternalError, InvalidRequestError, JaxserveError
 from jaxserve.executor.base import Capabilities
 from jaxserve.planner.memory import Layout
+from jaxserve.routing.router import ReplicaLoad
 from jaxserve.sampling.params import SamplingParams
 from jaxserve.scheduler.policy import DEFAULT_POLICY, Policy
 from jaxserve.scheduler.preemption import Preemption
@@ -73,6 +74,7 @@ class Totals:
     """What replicas did.
 
     Attributes:
+        requests: that they were given.
         steps, rows, tokens: steps, and rows and tokens in them.
         recomputed: tokens computed again after a preemption.
         lost: tokens computed for requests whose replica failed before they were done.
@@ -86,6 +88,7 @@ class Totals:
         max_kv, max_queue, max_rows: the most at any turn of one replica.
     """
 
+    requests: int = 0
     steps: int = 0
     rows: int = 0
     tokens: int = 0
@@ -106,6 +109,11 @@ class Totals:
     max_kv: float = 0.0
     max_queue: int = 0
     max_rows: int = 0
+
+    def merge(self, other: Totals) -> None:
+        for item in fields(self):
+            mine, others = getattr(self, item.name), getattr(other, item.name)
+            setattr(self, item.name, max(mine, others) if item.name.startswith("max_") else mine + others)
 
 
 class Replica:
@@ -130,6 +138,7 @@ class Replica:
         self._idle = False
         self._inbox: list[Record] = []
         self._held: list[Update] = []
+        self._turn_seconds = 0.0
         self._progress: dict[str, int] = {}  # tokens of each unfinished sequence that were ever in the cache
         self._clock = VirtualClock(now)
         self._cache = KVCache(
@@ -166,6 +175,7 @@ class Replica:
 
     def give(self, record: Record) -> None:
         self.assigned[record.id] = record
+        self._totals.requests += 1
         self._inbox.append(record)
 
     def take_held(self) -> list[Update]:
@@ -217,6 +227,16 @@ class Replica:
         self._watch(started, now - started)
         return now
 
+    def load(self) -> ReplicaLoad:
+        """What it says of itself."""
+        return ReplicaLoad(
+            running=self._scheduler.num_running,
+            waiting=self._scheduler.num_waiting + len(self._inbox),
+            pages_total=self._cache.num_usable,
+            pages_free=self._cache.num_free,
+            step_seconds=self._turn_seconds,
+        )
+
     def write_off(self) -> list[Record]:
         """The replica is gone, with what it held. Returns the requests that it leaves behind."""
         self._totals.lost += sum(self._progress.values())
@@ -226,6 +246,7 @@ class Replica:
         totals = self._totals
         used = 1.0 - self._cache.num_free / self._cache.num_usable
         queue = self._scheduler.num_waiting + len(self._inbox)
+        self._turn_seconds = seconds
         totals.turn_s += seconds
         totals.kv_s += used * seconds
         totals.queue_s += queue * seconds
@@ -268,7 +289,7 @@ class Replica:
             max_tokens=_max_tokens(request, grant),
             seed=0,
             eos_token_ids=frozenset(),
-            cache_root=_root(request.tenant),
+            cache_root=cache_root(request.tenant),
             arrival=now,
             tenant=request.tenant,
             service_class=grant.service_class,
@@ -303,6 +324,7 @@ def _quota(spec: ReplicaSpec) -> Callable[[str], int | None]:
 
 
 @lru_cache(_MAX_ROOTS)
-def _root(tenant: str) -> bytes:
+def cache_root(tenant: str) -> bytes:
+    """The hash that pages of a tenant's prompts are chained to."""
     salt = cache_salt(RequestOptions(tenant=tenant))
     return CacheNamespace("simulation", "", "", salt=salt).root()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from jaxserve.simulation.calibrate import Fit
 from jaxserve.simulation.executor import Calibration
 from jaxserve.simulation.fleet import Fleet
 from jaxserve.simulation.ledger import TIERS, Tally, merged
+from jaxserve.simulation.replica import Totals
 from jaxserve.simulation.scenario import Scenario
 from jaxserve.types import ServiceClass
 from jaxserve.workload.stats import Percentiles
@@ -88,6 +89,32 @@ class Engines:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaShare:
+    """What one replica did of all, failures and new starts included.
+
+    Attributes:
+        requests: it was given.
+        tokens: it computed.
+        prefix_hit_rate: as of all engines.
+        busy_s: seconds that its device worked.
+    """
+
+    requests: int
+    tokens: int
+    prefix_hit_rate: float
+    busy_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Balance:
+    """The most of any replica over the mean of all: 1 if they are equal, 0 if nothing was done."""
+
+    requests: float
+    tokens: float
+    busy_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     """A simulation's outcome.
 
@@ -99,6 +126,8 @@ class Report:
         retries, failovers: refused requests that came back, starts on another replica.
         jain: Jain's index of token-work between tenants while they competed; None if they never did.
         all, tenants, tiers, classes: service to everybody, by tenant, by context tier (prompt plus output), by service class.
+        replicas: by number.
+        balance: between them.
         bin_s: seconds of a bin of `series`.
         series: events a second, and mean levels of a replica, over time; None where no replica had anything to do.
         ttft_curve, itl_curve: (seconds, share of at most that).
@@ -118,6 +147,8 @@ class Report:
     tiers: dict[str, Service]
     classes: dict[str, Service]
     engines: Engines
+    replicas: list[ReplicaShare]
+    balance: Balance
     bin_s: float
     series: dict[str, list[float | None]]
     ttft_curve: list[tuple[float, float]]
@@ -137,6 +168,7 @@ def report(scenario: Scenario, fleet: Fleet) -> Report:
         return {name: _service(group, seconds) for name, group in groups.items()}
 
     tiers, classes = by(lambda kind: kind[2]), by(lambda kind: kind[1])
+    replicas = [_share(totals) for totals in fleet.by_replica]
     return Report(
         scenario=scenario,
         hardware=fleet.spec.layout.hardware.name,
@@ -152,6 +184,10 @@ def report(scenario: Scenario, fleet: Fleet) -> Report:
         tiers={name: tiers[name] for name in TIERS if name in tiers},
         classes={name: classes[name] for name in ServiceClass if name in classes},
         engines=_engines(fleet, seconds * scenario.replica.replicas),
+        replicas=replicas,
+        balance=Balance(
+            **{item.name: _most_over_mean([getattr(one, item.name) for one in replicas]) for item in fields(Balance)}
+        ),
         bin_s=fleet.timeline.width,
         series=fleet.timeline.series([*_SERIES, *_LEVELS]),
         ttft_curve=_curve(total),
@@ -199,6 +235,23 @@ def _engines(fleet: Fleet, replica_seconds: float) -> Engines:
         queue_max=totals.max_queue,
         busy_share=_ratio(totals.busy_s, replica_seconds),
     )
+
+
+def _share(totals: Totals) -> ReplicaShare:
+    return ReplicaShare(
+        requests=totals.requests,
+        tokens=totals.tokens,
+        prefix_hit_rate=_ratio(totals.hits, totals.queried),
+        busy_s=totals.busy_s,
+    )
+
+
+def _balance(replicas: list[ReplicaShare]) -> Balance:
+    return Balance(**{item.name: _most_over_mean([getattr(one, item.name) for one in replicas]) for item in fields(Balance)})
+
+
+def _most_over_mean(values: list[float]) -> float:
+    return _ratio(max(values) * len(values), sum(values))
 
 
 def _curve(total: Tally) -> list[tuple[float, float]]:

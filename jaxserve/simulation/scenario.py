@@ -14,6 +14,8 @@ from jaxserve.executor.base import Capabilities
 from jaxserve.planner import catalogue, memory
 from jaxserve.planner.catalogue import Hardware
 from jaxserve.planner.memory import Layout
+from jaxserve.routing.make import make_router
+from jaxserve.routing.router import Router
 from jaxserve.scheduler.policy import DEFAULT_POLICY, Policy
 from jaxserve.simulation.calibrate import Fit, fit
 from jaxserve.simulation.executor import Calibration
@@ -54,14 +56,17 @@ def simulate(scenario: Scenario) -> Fleet:
     return fleet
 
 
-def build(scenario: Scenario, *, policy: Policy = DEFAULT_POLICY, retry: RetryPolicy | None = None) -> Fleet:
-    """A simulation at its beginning, of schedulers and clients that may decide otherwise than the scenario's."""
+def build(
+    scenario: Scenario, *, policy: Policy = DEFAULT_POLICY, retry: RetryPolicy | None = None, router: Router | None = None
+) -> Fleet:
+    """A simulation at its beginning, of schedulers, clients and a router that may decide otherwise than the scenario's."""
     spec = replace(replica_spec(scenario.replica, scenario.scheduler), policy=policy)
     timeline, config = Timeline(), scenario.scheduler
     fairness = Fairness(config.prefill_price, config.decode_price, lambda tenant: spec.policies.of_tenant(tenant).weight)
     return Fleet(
         spec,
         scenario.replica.replicas,
+        router or make_router(scenario.replica.router, seed=scenario.workload.seed),
         parse_outages(scenario.replica.fail, scenario.replica.replicas),
         _requests(scenario.workload, spec.limits.max_model_len, ServiceClass(scenario.scheduler.default_class)),
         retry or RetryPolicy(scenario.workload.retries, scenario.workload.backoff_s),

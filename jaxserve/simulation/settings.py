@@ -9,6 +9,7 @@ from jaxserve.config.check import check_types
 from jaxserve.config.fields import require_at_least, setting
 from jaxserve.errors import ConfigError
 from jaxserve.planner.memory import KvFormat, WeightFormat
+from jaxserve.routing.make import RouterName
 from jaxserve.workload.settings import require_finite
 
 DEFAULT_HARDWARE = "h100"
@@ -24,7 +25,8 @@ class ReplicaConfig:
     hardware: str | None = setting(None, "GPU; an unknown name lists them (default: the machine of --profile, else h100)")
     profile: str | None = setting(None, "JSON file of measured steps, from which every factor below but the network's is fitted")
     tp: int = setting(1, "GPUs that share every layer: one replica")
-    replicas: int = setting(1, "replicas behind a router that sends each request to the one with fewest in flight")
+    replicas: int = setting(1, "replicas behind a router")
+    router: RouterName = setting("least_loaded", "how the router chooses a replica")  # noqa: RUF009 - makes a dataclass field
     fail: str | None = setting(None, "replicas that fail and when, as REPLICA@SECONDS or REPLICA@SECONDS-BACK, comma-separated")
     weights: WeightFormat = setting("bf16", "format of the weights")  # noqa: RUF009 - makes a dataclass field
     kv_dtype: KvFormat = setting("bf16", "format of the KV cache")  # noqa: RUF009

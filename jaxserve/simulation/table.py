@@ -18,6 +18,7 @@ from jaxserve.simulation.report import Report, Service
 from jaxserve.workload.stats import Percentiles
 
 _WORST = 5  # steps shown
+_SHOWN = 16  # replicas, at most
 _REFUSALS = MappingProxyType(
     {
         ErrorCode.QUEUE_FULL: "for a full queue",
@@ -41,6 +42,8 @@ def show(report: Report, console: Console) -> None:
         if len(services) > 1:
             console.print(_services(name, services))
     console.print(_engines(report))
+    if 1 < len(report.replicas) <= _SHOWN:
+        console.print(_replicas(report))
 
 
 def _summary(report: Report) -> RenderableType:
@@ -48,6 +51,13 @@ def _summary(report: Report) -> RenderableType:
     ends = ", ".join(f"{getattr(service, end):,} {end.replace('_', ' ')}" for end in ENDS if getattr(service, end))
     rows = Table.grid(padding=(0, 2))
     rows.add_row("fleet", f"{plural(replica.replicas, 'replica')} of {replica.model} on {replica.tp} x {report.hardware}")
+    if replica.replicas > 1:
+        balance = report.balance
+        rows.add_row(
+            "routing",
+            f"{replica.router}: the busiest replica has {balance.requests:.2f} times the mean's requests, "
+            f"{balance.tokens:.2f} times its tokens",
+        )
     rows.add_row("requests", f"[bold]{service.received:,}[/bold] in {report.seconds:,.1f} s of virtual time: {ends}")
     if report.refusals:
         kinds = ", ".join(f"{count:,} {_REFUSALS[code]}" for code, count in report.refusals.items())
@@ -138,4 +148,12 @@ def _engines(report: Report) -> Table:
         table.add_row("pages they freed", "", f"{engines.preempted_pages:,}")
         table.add_row("tokens recomputed", "", f"{engines.tokens_recomputed:,}")
     table.add_row("expected lengths off by", "", f"{engines.length_error:+.1%}")
+    return table
+
+
+def _replicas(report: Report) -> Table:
+    table = _table("Replicas", "", "requests", "tokens computed", "prefix hit rate", "device busy")
+    for number, one in enumerate(report.replicas):
+        busy = one.busy_s / report.seconds if report.seconds else 0.0
+        table.add_row(str(number), f"{one.requests:,}", f"{one.tokens:,}", f"{one.prefix_hit_rate:.1%}", f"{busy:.1%}")
     return table
