@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Generic, TypeVar
 
 import msgspec
@@ -16,6 +17,10 @@ Result = TypeVar("Result")
 class EngineCall(msgspec.Struct, Generic[Result], frozen=True, tag=True):
     """A call that is answered by a `Result`, which is one of EngineAnswer."""
 
+    def merged(self, answers: Sequence[Result]) -> Result:
+        """The answer of a fleet, of those of its engines, one at least: the first, unless the call says otherwise."""
+        return answers[0]
+
 
 class Flush(EngineCall[None], frozen=True):
     """Forget every cached prefix."""
@@ -23,6 +28,10 @@ class Flush(EngineCall[None], frozen=True):
 
 class Trace(EngineCall[TimelineWindow], frozen=True):
     seconds: float
+
+    def merged(self, answers: Sequence[TimelineWindow]) -> TimelineWindow:
+        """That of the engine that did most: turns of several engines are no timeline."""
+        return max(answers, key=lambda window: len(window.turns))
 
 
 AnyCall = Flush | Trace

@@ -19,12 +19,16 @@ if TYPE_CHECKING:  # an engine that is neither watched nor dumped needs none of 
     from jaxserve.record.crash import CrashDumper
 
 
+RECENT = 1 / 16  # weight of the newest step in the average
+
+
 class EngineCore:
     """Scheduler and executor, driven by one thread.
 
     Attributes:
         grammars: compiles those that requests bring; None to refuse them.
         observer: told of sequences and turns; None for nobody. Set it before the first turn.
+        step_seconds: that a step took, averaged over recent ones; 0 before the first.
         intact: raises when the engine must not go on; an idle engine asks now and then. None if nothing watches over it.
 
     Args:
@@ -49,6 +53,7 @@ class EngineCore:
         self._dumper = dumper
         self._in_flight: tuple[Plan, StepHandle, float] | None = None  # with the time it was submitted
         self._collected = 0.0  # time of the latest result
+        self.step_seconds = 0.0
         self._failure: BaseException | None = None
         self.observer: EngineObserver | None = None
         self.intact: Callable[[], None] | None = None
@@ -162,6 +167,7 @@ class EngineCore:
         turn.collected, turn.step_began = plan.step, max(launched, self._collected)  # a step begins when the last is over
         self._collected = turn.waited
         seconds = turn.waited - turn.step_began
+        self.step_seconds += (seconds - self.step_seconds) * (RECENT if self.step_seconds else 1.0)
         if self._dumper is not None:
             self._dumper.ring.collected(plan, result, seconds)
         return self.scheduler.apply(plan, result, seconds)

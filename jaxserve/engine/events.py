@@ -99,6 +99,7 @@ class Finished:
     Attributes:
         finish_reason: why.
         matched: the stop string or stop token id that matched; None for EOS and other reasons.
+        resumed: times that another engine went on with it, because the one that had it was lost.
     """
 
     request_id: str
@@ -107,6 +108,7 @@ class Finished:
     matched: str | int | None
     usage: Usage
     timing: Timing
+    resumed: int = 0
 
 
 Event = Started | Delta | Finished

@@ -41,7 +41,7 @@ class EngineDescription:
 
 @dataclass(frozen=True, slots=True)
 class EngineLoad:
-    """The load of an engine, whoever its requests come from; see EngineStats."""
+    """The load of an engine, whoever its requests come from; see EngineStats. `step_seconds` are those of its recent steps."""
 
     running: int = 0
     waiting: int = 0
@@ -51,6 +51,7 @@ class EngineLoad:
     lost_tokens: int = 0
     prefix_queried_tokens: int = 0
     prefix_hit_tokens: int = 0
+    step_seconds: float = 0.0
 
 
 def load_of(core: EngineCore) -> EngineLoad:
@@ -65,6 +66,7 @@ def load_of(core: EngineCore) -> EngineLoad:
         lost_tokens=scheduler.num_lost_tokens,
         prefix_queried_tokens=scheduler.cache.queried_tokens,
         prefix_hit_tokens=scheduler.cache.hit_tokens,
+        step_seconds=core.step_seconds,
     )
 
 

@@ -30,6 +30,7 @@ class _SequenceText:
     detokenizer: Detokenizer | None
     stop: StopStrings | None
     num_tokens: int = 0
+    resumed: int = 0
     first_token: float | None = None
     finished: bool = False
 
@@ -172,6 +173,7 @@ class RequestOutputs:
         token = update.token
         if sequence.finished:
             return
+        sequence.resumed = update.resumed
         if token is None:
             assert update.finish_reason is not None, "an update without a token ends its sequence here"
             pushed.events.append(self._finish(sequence, update.finish_reason, None))
@@ -220,6 +222,7 @@ class RequestOutputs:
             matched,
             Usage(len(self._prompt), sequence.num_tokens, self._num_cached),
             Timing(self._queue_time, first - self._arrival, now - self._arrival),
+            sequence.resumed,
         )
 
     def _position(self, rows: LogprobRows, row: int, token: int, count: int) -> PositionLogprobs:

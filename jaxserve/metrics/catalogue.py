@@ -138,6 +138,16 @@ ACTIVE_STREAMS = _gauge("active_streams", "Exchanges that stream now, by surface
 USAGE_TOKENS_LOST = _counter("usage_tokens_lost", "Delivered tokens that the usage log does not have.", ())
 TOKENIZER_FALLBACKS = _counter("tokenizer_fallbacks", "Calls that no tokenizer process answered, so that a front end did.", ())
 
+# A fleet of engines, recorded by each front end that has one.
+FLEET_REPLICAS = _gauge(
+    "fleet_replicas", "Engines that front ends may send requests to, added up over front ends.", at_scrape=False
+)
+FLEET_RESUMED = _counter("fleet_resumed", "Requests that went on in another engine because theirs was lost, hung or left.")
+FLEET_REROUTED = _counter("fleet_rerouted", "Requests that went to another engine because one refused them.")
+FLEET_LOST = _counter("fleet_lost", "Engines that were lost while they took requests.")
+FLEET_HUNG = _counter("fleet_hung", "Times that an engine stood still, so that its requests went on elsewhere.")
+FLEET_QUARANTINED = _counter("fleet_quarantined", "Times that an engine got nothing new for a while because it was slow.")
+
 # Batches, recorded by the worker that runs them.
 BATCHES = _gauge("batches", "Batches that are stored, by status.", ("status",), at_scrape=False)
 BATCH_REQUESTS = _counter("batch_requests", "Requests of batches that are done, by fate (completed, failed).", ("fate",))

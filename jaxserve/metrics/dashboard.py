@@ -148,6 +148,28 @@ ROWS: tuple[Row, ...] = (
         ),
     ),
     Row(
+        "Fleet",
+        (
+            Panel(
+                "Replicas",
+                "short",
+                (Query(_now(c.FLEET_REPLICAS), "that take requests, of all front ends"),),
+                c.FLEET_REPLICAS.help,
+            ),
+            Panel(
+                "What became of replicas and their requests",
+                "short",
+                (
+                    Query(_sum(c.FLEET_RESUMED), "requests that went on elsewhere"),
+                    Query(_sum(c.FLEET_REROUTED), "requests that another replica took"),
+                    Query(_sum(c.FLEET_LOST), "replicas lost"),
+                    Query(_sum(c.FLEET_HUNG), "replicas that hung"),
+                    Query(_sum(c.FLEET_QUARANTINED), "replicas too slow"),
+                ),
+            ),
+        ),
+    ),
+    Row(
         "KV cache",
         (
             Panel(

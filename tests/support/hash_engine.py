@@ -7,10 +7,10 @@ import tempfile
 import threading
 import time
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -28,8 +28,11 @@ from jaxserve.engine.remote.builders import BuildProgress, ServedEngine
 from jaxserve.engine.remote.link import RemoteLink
 from jaxserve.engine.remote.process import EngineProcess
 from jaxserve.engine.remote.reports import EngineSpec
+from jaxserve.engine.replicas.fleet import FleetLink, FleetSettings
+from jaxserve.engine.replicas.replica import Endpoint
 from jaxserve.engine.streams import StreamLimits
 from jaxserve.errors import ConfigError
+from jaxserve.routing.least_loaded import LeastLoaded
 from jaxserve.sampling.options import NUM_LOGPROBS, STANDARD
 from jaxserve.scheduler.scheduler import Scheduler
 from jaxserve.step.plan import LogprobRows, Plan, Reading, StepResult
@@ -158,3 +161,34 @@ async def remote_engine(*, max_unread: int = 1000, **argument: Any) -> AsyncIter
             yield engine
         finally:
             await engine.process.kill()
+
+
+@dataclass
+class EngineFleet:
+    """Engine processes, and one front end over all of them."""
+
+    engines: list[RemoteEngine]
+    link: FleetLink
+    front: Frontend
+
+    def set_replicas(self, *places: int, **more: str) -> None:
+        """These of the engines, and others by their addresses, are the fleet's."""
+        endpoints = {f"pool/{place}": Endpoint(self.engines[place].spec.address) for place in places}
+        self.link.set_replicas(endpoints | {name: Endpoint(address) for name, address in more.items()})
+
+
+@asynccontextmanager
+async def engine_fleet(count: int, settings: FleetSettings | None = None, **argument: Any) -> AsyncIterator[EngineFleet]:
+    async with AsyncExitStack() as opened:
+        starting = [opened.enter_async_context(remote_engine(**argument)) for _ in range(count)]
+        engines = [await engine for engine in starting]
+        fleet = EngineFleet(engines, link := FleetLink(LeastLoaded(), settings), cast(Frontend, None))
+        fleet.set_replicas(*range(count))
+        async with asyncio.timeout(20):
+            fleet.front = front_end(link, await link.described())
+            while sum(state.ready for state in link.replicas.values()) < count:
+                await asyncio.sleep(0.01)
+        try:
+            yield fleet
+        finally:
+            await fleet.front.drain(0.0)

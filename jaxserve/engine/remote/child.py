@@ -71,7 +71,7 @@ def _build(spec: EngineSpec, place: Place, parent: Parent) -> EngineServer:
         process = ProcessRecorder(instruments, "engine", spec.restarts)
         instruments.counter(catalogue.ENGINE_HANGS).inc(int(spec.after_hang))
         watch(engine.core, engine.description.model.name, instruments, process=process)
-        return EngineServer(engine.core, engine.description, address, max_unread=spec.max_unread)
+        return EngineServer(engine.core, engine.description, address, max_unread=spec.max_unread, keys=spec.keys)
 
     server = place.open(listening)
     freeze_gc()

@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 import zmq
 
+from jaxserve.engine.remote.curve import unlock
+
 # Messages taken in before readers run. Where a front end falls behind, the tokens of several steps wait for its readers together
 # and so are sent together, which costs little more than one: it catches up. A bound in seconds would shrink where the machine is
 # busy, which is where it is needed. Not more, for new calls wait too: grpc.aio accepts one a turn of the event loop.
@@ -22,9 +24,12 @@ class Connection:
         context: of the socket.
         address: the endpoint that the engine listens at, now or later.
         take: called with every message; what it raises ends the connection.
+        key: the engine's public key, if it has keys.
     """
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], address: str, take: Callable[[bytes], None]) -> None:
+    def __init__(
+        self, context: zmq.Context[zmq.Socket[bytes]], address: str, take: Callable[[bytes], None], key: str | None = None
+    ) -> None:
         self._take = take
         self._loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[None] = self._loop.create_future()
@@ -32,6 +37,8 @@ class Connection:
         self._socket = context.socket(zmq.DEALER)
         self._socket.set(zmq.SNDHWM, 0)
         self._socket.set(zmq.LINGER, 0)
+        if key is not None:
+            unlock(self._socket, key)
         self._monitor = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
         self._loop.add_reader(self._socket.fileno(), self._read)
         self._loop.add_reader(self._monitor.fileno(), self._read_monitor)

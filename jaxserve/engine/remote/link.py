@@ -7,7 +7,9 @@ import contextlib
 import itertools
 import logging
 import math
+import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TypeVar, cast
 
 import msgspec
@@ -54,14 +56,18 @@ class RemoteLink:
 
     Args:
         address: the endpoint that the engine listens at, now or later.
+        key: its public key, if it has keys.
     """
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, key: str | None = None) -> None:
         self._address = address
+        self._key = key
+        self._ahead = 0.0  # seconds that the engine's clock is before ours, where it is another machine's
         self._context = zmq.Context()
         self._connection: Connection | None = None
         self._sink: LinkSink | None = None
         self._heartbeat = -math.inf
+        self._heard = -math.inf
         self._load = EngineLoad()
         self._description: asyncio.Future[EngineDescription] = asyncio.get_running_loop().create_future()
         self._error: JaxserveError | None = EngineDeadError("the engine has not started")
@@ -77,6 +83,11 @@ class RemoteLink:
     def heartbeat(self) -> float:
         """Time of the latest turn that is known of; minus infinity before the first."""
         return self._heartbeat
+
+    @property
+    def heard(self) -> float:
+        """Time at which anything came from an engine; minus infinity before."""
+        return self._heard
 
     def connect(self, sink: LinkSink) -> None:
         """Tell `sink` what comes; at once, if the engine is gone."""
@@ -96,7 +107,7 @@ class RemoteLink:
             self._connection.give_up()
 
     def add(self, requests: Sequence[EngineRequest]) -> None:
-        self._send(Add.of(requests))
+        self._send(Add.of([_by_its_clock(one, self._ahead) for one in requests] if self._ahead else requests))
 
     def abort(self, ids: Sequence[str]) -> None:
         self._send(Abort(list(ids)))
@@ -133,7 +144,7 @@ class RemoteLink:
     async def _run(self) -> None:
         """One connection after another. Each has a name of its own: nothing of one reaches the next."""
         while True:
-            self._connection = Connection(self._context, self._address, self._take)
+            self._connection = Connection(self._context, self._address, self._take, self._key)
             try:
                 self._send(Hello(protocol()))
                 await self._connection.ended()
@@ -152,14 +163,17 @@ class RemoteLink:
 
     def _take(self, content: bytes) -> None:
         message = decode_from_engine(content)
+        self._heard = time.monotonic()
         if isinstance(message, Turned):
-            self._heartbeat = message.heartbeat
+            self._heartbeat = message.heartbeat - self._ahead
             self._load = message.load
             if (message.updates or message.refusals) and self._sink is not None:
                 self._sink.deliver([*message.refusals, *message.updates])
         elif isinstance(message, Answer):
             self._answer(message)
         elif isinstance(message, Welcome):
+            # Off by the time that the message took. Processes of one machine share a clock.
+            self._ahead = 0.0 if self._address.startswith("ipc:") else message.now - time.monotonic()
             self._welcome(message.description)
         else:
             assert isinstance(message, Farewell)
@@ -190,3 +204,13 @@ class RemoteLink:
                 answer.set_exception(error.copy())
         if self._sink is not None:
             self._sink.lost(error)
+
+
+def _by_its_clock(request: EngineRequest, ahead: float) -> EngineRequest:
+    """A request whose times are those of a clock that is so much before ours."""
+    return replace(
+        request,
+        arrival=request.arrival + ahead,
+        queue_deadline=request.queue_deadline + ahead,
+        deadline=request.deadline + ahead,
+    )

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from jaxserve.engine.remote.codec import decoder
+from jaxserve.engine.remote.curve import CurveKeys
 from jaxserve.engine.remote.server import MAX_UNREAD
 from jaxserve.errors import JaxserveError
 
@@ -27,6 +28,7 @@ class EngineSpec(msgspec.Struct, frozen=True, kw_only=True):
         restarts: how often an engine in its place was started before.
         after_hang: whether the one before it was killed because it stood still.
         metrics: directory that it shares its metrics in; None for metrics that nobody reads.
+        keys: of an engine that listens on a network; see EngineServer.
     """
 
     address: str
@@ -38,6 +40,7 @@ class EngineSpec(msgspec.Struct, frozen=True, kw_only=True):
     restarts: int = 0
     after_hang: bool = False
     metrics: str | None = None
+    keys: CurveKeys | None = None
 
 
 class Move(msgspec.Struct, frozen=True):

@@ -22,6 +22,7 @@ from jaxserve.engine.core import EngineCore
 from jaxserve.engine.link import EngineDescription, EngineLoad, load_of
 from jaxserve.engine.loop import EngineLoop, Refusal, TurnOutcome
 from jaxserve.engine.remote.codec import decoder, encode, presentable
+from jaxserve.engine.remote.curve import CurveKeys, lock
 from jaxserve.engine.remote.messages import (
     Abort,
     Add,
@@ -98,10 +99,19 @@ class EngineServer:
     Args:
         description: told to every front end.
         address: ZeroMQ endpoint to listen on, such as "ipc:///run/jaxserve/engine".
+        keys: of an engine that listens on a network, so that only those get in who have its public one.
         max_unread: messages that wait for one front end at most; then it loses its requests.
     """
 
-    def __init__(self, core: EngineCore, description: EngineDescription, address: str, *, max_unread: int = MAX_UNREAD) -> None:
+    def __init__(
+        self,
+        core: EngineCore,
+        description: EngineDescription,
+        address: str,
+        *,
+        max_unread: int = MAX_UNREAD,
+        keys: CurveKeys | None = None,
+    ) -> None:
         self._core = core
         self._description = description
         self._engine = EngineLoop(core, self._produced, self._died)
@@ -114,6 +124,8 @@ class EngineServer:
         self._router.set(zmq.ROUTER_MANDATORY, 1)  # a front end that is gone or does not read is an error, not silence
         self._router.set(zmq.SNDHWM, max_unread)
         self._router.set(zmq.LINGER, LINGER_MS)
+        if keys is not None:
+            lock(self._router, keys)
         self._router.bind(address)
         self._front_ends: dict[bytes, _FrontEnd] = {}
         self._owners: dict[str, bytes] = {}  # sequence -> front end
@@ -209,7 +221,7 @@ class EngineServer:
             self._send(client, Farewell(error))
             return
         self._front_ends[client] = _FrontEnd()
-        self._send(client, Welcome(self._description))
+        self._send(client, Welcome(self._description, time.monotonic()))
         self._beat(client)
 
     def _take(self, client: bytes, front_end: _FrontEnd, message: Add | Abort | Demote | Call) -> None:

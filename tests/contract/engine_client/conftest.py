@@ -1,4 +1,4 @@
-"""The two engine clients: over a thread of this process, and over another process."""
+"""The engine clients: over a thread of this process, over another process, and over a fleet of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from jaxserve.engine.client import EngineClient
 from jaxserve.engine.intake import Intake
 from jaxserve.engine.local import LocalEngine
 from jaxserve.engine.phases import NO_TIMES
-from tests.support.hash_engine import PAGE, parts, remote_engine, tools_of
+from jaxserve.engine.replicas.fleet import FleetSettings
+from tests.support.hash_engine import PAGE, engine_fleet, parts, remote_engine, tools_of
 from tests.support.tiny_checkpoint import write_tiny_checkpoint
 
 Start = Callable[..., AbstractAsyncContextManager[EngineClient]]
@@ -48,12 +49,18 @@ async def remote(**argument: Any) -> AsyncIterator[EngineClient]:
             await client.drain(0.0)
 
 
+@asynccontextmanager
+async def fleet(**argument: Any) -> AsyncIterator[EngineClient]:
+    async with engine_fleet(1, FleetSettings(hang_seconds=60.0, wait_seconds=0.5), **argument) as engines:
+        yield engines.front
+
+
 @pytest.fixture(scope="session")
 def tokenizer_path(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(write_tiny_checkpoint(tmp_path_factory.mktemp("tiny")))
 
 
-@pytest.fixture(scope="module", params=[local, remote], ids=lambda way: way.__name__)
+@pytest.fixture(scope="module", params=[local, remote, fleet], ids=lambda way: way.__name__)
 def start(request: pytest.FixtureRequest, tokenizer_path: str) -> Start:
     """Starts an engine of its own for a test, with faults if wanted."""
 

@@ -1,0 +1,117 @@
+"""One engine of a fleet, and what runs in it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from jaxserve.engine.link import EngineDescription, EngineLink
+from jaxserve.engine.loop import TurnOutcome
+from jaxserve.engine.replicas.carried import CarriedRequest, CarriedSequence
+from jaxserve.errors import JaxserveError
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where an engine listens.
+
+    Attributes:
+        address: ZeroMQ endpoint.
+        weight: its speed, as a multiple of others'.
+        key: its public key, if it has keys.
+    """
+
+    address: str
+    weight: float = 1.0
+    key: str | None = None
+
+
+class ReplicaLink(EngineLink, Protocol):
+    """An EngineLink that knows when it last heard of its engine."""
+
+    @property
+    def heard(self) -> float:
+        """Time at which anything came from the engine, by the machine's monotonic clock; minus infinity before."""
+        ...
+
+
+class ReplicaSink(Protocol):
+    """Who hears of replicas."""
+
+    def delivered(self, replica: Replica, outcomes: Sequence[TurnOutcome]) -> None: ...
+
+    def replica_lost(self, replica: Replica, error: JaxserveError) -> None: ...
+
+    def replica_found(self, replica: Replica, description: EngineDescription) -> None: ...
+
+
+class Replica:
+    """The sink of its link.
+
+    Attributes:
+        id: its name.
+        ready: whether it takes requests.
+        connected: whether its engine is there.
+        since: when its engine was found.
+        reason: why it is not ready, for people.
+        leave_by: time by which it must be empty; None unless it leaves the fleet.
+        sequences: what runs in it, by the ids that it knows.
+        calls: what waits for its answer.
+    """
+
+    def __init__(self, id: str, endpoint: Endpoint, link: ReplicaLink, sink: ReplicaSink) -> None:
+        self.id = id
+        self.endpoint = endpoint
+        self.link = link
+        self.ready = False
+        self.connected = False
+        self.since = 0.0
+        self.reason = "it was not found yet"
+        self.leave_by: float | None = None
+        self.sequences: dict[str, tuple[CarriedRequest, CarriedSequence]] = {}
+        self.calls: set[asyncio.Future[Any]] = set()
+        self._sink = sink
+        link.connect(self)
+
+    def deliver(self, outcomes: Sequence[TurnOutcome]) -> None:
+        self._sink.delivered(self, outcomes)
+
+    def lost(self, error: JaxserveError) -> None:
+        self.connected = False
+        self._sink.replica_lost(self, error)
+
+    def found(self, description: EngineDescription) -> None:
+        self.connected = True
+        self._sink.replica_found(self, description)
+
+    def hangs(self, now: float, seconds: float) -> bool:
+        """Whether an engine that is there has neither turned nor said anything for so long."""
+        turned, heard = max(self.link.heartbeat, self.since), max(self.link.heard, self.since)
+        return self.connected and now - min(turned, heard) > seconds
+
+    def take(self, carried: CarriedRequest) -> None:
+        """Hand it what is left of a request."""
+        carried.replica = self.id
+        left = carried.unfinished
+        self.sequences.update((carried.id_of(one), (carried, one)) for one in left)
+        self.link.add(carried.requests())
+        demoted = [carried.id_of(one) for one in left if one.demoted]
+        if demoted:
+            self.link.demote(demoted, demoted=True)
+
+    def forget(self, carried: CarriedRequest) -> None:
+        """It has nothing of a request any more."""
+        for one in carried.sequences.values():
+            self.sequences.pop(carried.id_of(one), None)
+
+    def give_up(self) -> list[CarriedRequest]:
+        """Everything that runs in it, in the order it came; nothing that it says of it counts any more."""
+        if self.connected and self.sequences:
+            self.link.abort(list(self.sequences))
+        carried = dict.fromkeys(request for request, _ in self.sequences.values())
+        self.sequences.clear()
+        for call in self.calls:
+            call.cancel()
+        return list(carried)
