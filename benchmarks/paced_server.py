@@ -20,6 +20,7 @@ from benchmarks.paced_engine import BUILDER, write_tokenizer
 from jaxserve.config.fields import ServerConfig
 from jaxserve.engine.remote.reports import EngineSpec
 from jaxserve.logs import set_up_logging
+from server.processes.engines import own_engine
 from server.processes.supervisor import Announcer, Supervisor
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -56,7 +57,7 @@ def main(arguments: str) -> None:
     set_up_logging("warning")
 
     async def run() -> None:
-        await Supervisor(spec, config, announcer).run()
+        await Supervisor(own_engine(spec, config), config, announcer).run()
 
     asyncio.run(run())
 

@@ -21,7 +21,8 @@ from jaxserve.engine.remote.builders import BuildProgress
 from jaxserve.errors import JaxserveError
 from jaxserve.logs import set_up_logging
 from server.ports import Addresses
-from server.processes.supervisor import Announcer, Supervisor, check_ports, engine_spec
+from server.processes.engines import engine_spec, own_engine
+from server.processes.supervisor import Announcer, Supervisor, check_ports
 
 _LOG = logging.getLogger("jaxserve.serve")  # it runs as __main__
 _EXIT_ERROR = 2
@@ -68,7 +69,7 @@ async def _run(start: Start, say: Say) -> None:
                 say(f"  setting  {line}")
 
         announcer = Announcer(progress, say_banner, _say_ready)
-        supervisor = Supervisor(engine_spec(start.engine, start.server), start.server, announcer)
+        supervisor = Supervisor(own_engine(engine_spec(start.engine, start.server), start.server), start.server, announcer)
         await supervisor.run()
 
 

@@ -16,10 +16,9 @@ from typing import Any
 import msgspec
 
 from jaxserve.clock import RealClock
-from jaxserve.config.fields import EngineConfig, ServerConfig
+from jaxserve.config.fields import ServerConfig
 from jaxserve.config.runtime import METRICS_VARIABLE
 from jaxserve.engine.remote.builders import BuildProgress
-from jaxserve.engine.remote.reports import EngineSpec, Move
 from jaxserve.errors import ConfigError, EngineDeadError, JaxserveError
 from jaxserve.metrics.shared import remove_process
 from server.batches.store import Store
@@ -27,7 +26,7 @@ from server.gateway.gateway import check_files, warn_without_keys
 from server.gateway.ledger import LedgerState
 from server.gateway.messages import Forget, Reply
 from server.ports import Addresses, authority, bind
-from server.processes.engine_keeper import EngineKeeper
+from server.processes.engines import EngineHost, OpenEngines
 from server.processes.keeper import Keeper, Recipe
 from server.processes.runtime import RuntimeDirectory, keep
 from server.processes.specs import DrainServer, EngineGone, FrontEndSpec, Home, LinkedSpec, Notice, Request
@@ -88,10 +87,10 @@ class Supervisor:
     """Runs a server.
 
     Args:
-        engine: what the engine process builds; its address and number of restarts are filled in.
+        engines: what its front ends speak to.
     """
 
-    def __init__(self, engine: EngineSpec, config: ServerConfig, announcer: Announcer) -> None:
+    def __init__(self, engines: OpenEngines, config: ServerConfig, announcer: Announcer) -> None:
         self._ports = Ports.of(config)
         try:
             self._state = _take_state(config)
@@ -101,21 +100,21 @@ class Supervisor:
             raise
         port, grpc_port = (item.getsockname()[1] for item in (self._ports.http, self._ports.grpc))
         self._config = replace(config, port=port, grpc_port=grpc_port)
-        self._engine_spec = engine
         self._announcer = announcer
         self._told = asyncio.Event()
         self._told_again = asyncio.Event()
         self._ledger = LedgerState(RealClock(), time.time())
-        self._engine = EngineKeeper(
-            self._spec_of_engine,
-            max_restarts=config.max_engine_restarts,
-            hang_timeout=config.engine_hang_timeout,
+        host = EngineHost(
+            runtime=self._runtime,
+            progress=announcer.progress,
             on_ready=self._engine_is_ready,
             on_gone=self._bury,
             explain=self._explain,
-            progress=announcer.progress,
+            tell=self._tell,
         )
-        self._keepers = [self._front_end(place) for place in range(config.frontends)]
+        self._keepers: list[Keeper] = []
+        self._engines = engines(host)
+        self._keepers += [self._front_end(place) for place in range(config.frontends)]
         if self._state is not None:
             self._keepers.append(self._batch_worker())
 
@@ -127,7 +126,7 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal)
-        running = [asyncio.create_task(run) for run in (self._engine.run(), *(keeper.run() for keeper in self._keepers))]
+        running = [asyncio.create_task(run) for run in (self._engines.run(), *(keeper.run() for keeper in self._keepers))]
         keeping = asyncio.create_task(keep(self._runtime, self._moved))
         try:
             try:
@@ -183,7 +182,7 @@ class Supervisor:
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
-        await self._engine.stop()
+        await self._engines.stop()
         self._ports.close()
         if self._state is not None:
             self._state.close()
@@ -198,11 +197,6 @@ class Supervisor:
         return Addresses(
             http=f"http{secure}://{authority(config.host, config.port)}",
             grpc=f"grpc{secure}://{authority(config.host, config.grpc_port)}",
-        )
-
-    def _spec_of_engine(self, restarts: int) -> EngineSpec:
-        return msgspec.structs.replace(
-            self._engine_spec, address=self._runtime.engine, restarts=restarts, metrics=str(self._runtime.metrics)
         )
 
     def _front_end(self, place: int) -> Keeper:
@@ -220,14 +214,14 @@ class Supervisor:
         return self._keeper("batch worker", BATCHES, recipe)
 
     def _keeper(self, what: str, module: str, recipe: Callable[[int], Recipe]) -> Keeper:
-        return Keeper(what, module, recipe, serve=self._answer, engine_up=lambda: self._engine.up, on_gone=self._gone)
+        return Keeper(what, module, recipe, serve=self._answer, engine_up=lambda: self._engines.up, on_gone=self._gone)
 
     def _linked(self, place: str, restarts: int) -> dict[str, Any]:
         """What every LinkedSpec says."""
         return {
             "name": f"{place}.{restarts}",
             "restarts": restarts,
-            "engine": self._runtime.engine,
+            "engine": self._engines.target,
             "config": asdict(self._config),
             "metrics": str(self._runtime.metrics),
         }
@@ -264,13 +258,11 @@ class Supervisor:
 
     def _moved(self, failure: OSError | None) -> None:
         """The runtime directory is another, or is lost for the time being."""
-        engine, metrics = self._runtime.engine, str(self._runtime.metrics)
         if failure is None:
-            self._engine.move(Move(engine, metrics))
-            self._tell(Home(engine=engine, metrics=metrics))
-        else:
-            error = EngineDeadError(f"the engine's socket is lost, and no other can be made: {failure}")
-            self._tell(Home(engine=engine, metrics=metrics, error=error))
+            self._engines.move()
+        lost = f"the engine's socket is lost, and no other can be made: {failure}"
+        error = None if failure is None else EngineDeadError(lost)
+        self._tell(Home(engine=self._engines.target, metrics=str(self._runtime.metrics), error=error))
 
     def _tell(self, notice: Notice) -> None:
         for keeper in self._keepers:
@@ -290,11 +282,6 @@ def _take_state(config: ServerConfig) -> StateLock | None:
         lock.close()
         raise
     return lock
-
-
-def engine_spec(engine: EngineConfig, config: ServerConfig) -> EngineSpec:
-    """What the engine process of a configuration builds; the supervisor says where it listens."""
-    return EngineSpec(address="", argument=asdict(engine), log_level=config.log_level, log_format=config.log_format)
 
 
 def check_ports(config: ServerConfig) -> None:

@@ -23,6 +23,7 @@ from jaxserve.config.fields import ServerConfig
 from jaxserve.engine.remote.reports import EngineSpec
 from jaxserve.errors import JaxserveError
 from jaxserve.logs import set_up_logging
+from server.processes.engines import own_engine
 from server.processes.supervisor import Announcer, Supervisor
 from tests.support.hash_engine import BUILDER
 from tests.support.serve_process import ROOT, Process
@@ -45,7 +46,7 @@ def main(arguments: str) -> int:
             banner=lambda text: print(text, file=sys.stderr, flush=True),
             ready=lambda addresses: print(f"ready: {addresses.http} {addresses.grpc}", flush=True),
         )
-        await Supervisor(spec, config, announcer).run()
+        await Supervisor(own_engine(spec, config), config, announcer).run()
 
     set_up_logging("warning")
     try:
