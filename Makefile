@@ -5,6 +5,7 @@
 VENV ?= .venv
 PYTHON ?=
 MODEL ?=
+FLEET ?= examples/fleet.yaml
 ARGS ?=
 URL ?= http://127.0.0.1:8000
 JOBS ?= 2
@@ -18,7 +19,7 @@ NATIVE := $(wildcard pallas_kernels/*/*.cc pallas_kernels/*/*.h)
 PROTOS = $(wildcard server/proto/*.proto)
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve test lint format parity smoke triton agents proto wheel lock clean
+.PHONY: help install serve fleet test lint format parity smoke triton agents proto wheel lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,6 +28,9 @@ install: $(READY) ## make the environment, nothing more
 
 serve: $(READY) ## serve MODEL (a checkpoint directory; the bundled model by default) over HTTP and gRPC
 	$(BIN)/python -m jaxserve.serve $(MODEL) $(ARGS)
+
+fleet: $(READY) ## serve FLEET (a YAML file; two replicas of the bundled model by default) on a Ray cluster, behind one ingress
+	$(BIN)/python -m jaxserve.fleet $(FLEET) $(ARGS)
 
 test: $(READY) ## run the tests, JOBS files at a time
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)

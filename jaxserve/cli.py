@@ -13,6 +13,7 @@ COMMANDS = {
     "serve": "serve a model over HTTP and gRPC",
     "chat": "talk with a server or a local model",
     "top": "watch a server's load",
+    "fleet": "serve replicas on a Ray cluster",
     "batch": "run a file of requests",
     "eval": "score a model with lm-eval",
     "bench": "load a server and say what its clients saw",

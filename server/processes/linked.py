@@ -7,22 +7,30 @@ import contextlib
 import logging
 import resource
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 from jaxserve.children import Parent
 from jaxserve.config.fields import ServerConfig
+from jaxserve.config.fleet import RoutingConfig
 from jaxserve.engine.frontend import Frontend
 from jaxserve.engine.intake import Intake
 from jaxserve.engine.link import EngineDescription
 from jaxserve.engine.remote.link import RemoteLink
+from jaxserve.engine.replicas.fleet import FleetLink, FleetSettings
+from jaxserve.engine.replicas.replica import Endpoint
 from jaxserve.engine.streams import StreamLimits
 from jaxserve.errors import JaxserveError
+from jaxserve.metrics.fleet import FleetRecorder
 from jaxserve.metrics.instruments import Instruments
 from jaxserve.metrics.requests import Objective, RequestRecorder
 from jaxserve.metrics.servers import ServerRecorder
+from jaxserve.routing.make import make_router
+from jaxserve.routing.pools import Pool, PoolRouter
 from jaxserve.tokenizer.pool import open_texts
+from jaxserve.types import ServiceClass
 from server.processes.control import Control
-from server.processes.specs import EngineGone, Home, LinkedSpec, Notice, StartFailed
+from server.processes.specs import EngineGone, FleetSpec, Home, LinkedSpec, Notice, StartFailed
 
 _LOG = logging.getLogger(__name__)
 
@@ -36,27 +44,33 @@ class Linked:
     """What a process has that speaks to the engine.
 
     Attributes:
+        link: leads to the server's own engine, or to those of a fleet.
         trouble: why no other process would find the engine now, although this one may; None if it would.
     """
 
     def __init__(self, spec: LinkedSpec, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.link = RemoteLink(spec.engine)
         self.instruments = Instruments(Path(spec.metrics))
+        self.link = open_link(spec.engine, self.instruments)
+        self._key = None if isinstance(spec.engine, str) else spec.engine.key
         self.control = Control(reader, writer, self._take)
         self.trouble: JaxserveError | None = None
 
     def _take(self, notice: Notice) -> None:
-        if isinstance(notice, EngineGone):
-            self.link.explain(notice.error)
-        else:
+        if isinstance(notice, Home):
             self._move(notice)
+        elif isinstance(notice, EngineGone):
+            if isinstance(self.link, RemoteLink):
+                self.link.explain(notice.error)
+        elif isinstance(self.link, FleetLink):
+            self.link.set_replicas({one.id: Endpoint(one.address, one.weight, self._key) for one in notice.places})
 
     def _move(self, home: Home) -> None:
         self.trouble = home.error
         directory = Path(home.metrics)
         if self.trouble is not None or directory == self.instruments.directory:
             return
-        self.link.move(home.engine)
+        if isinstance(self.link, RemoteLink) and isinstance(home.engine, str):
+            self.link.move(home.engine)
         try:
             self.instruments.move(directory)
         except OSError as error:
@@ -65,6 +79,17 @@ class Linked:
 
     def _read_metrics_in(self, directory: Path) -> None:
         self.instruments.directory = directory
+
+
+def open_link(engine: str | FleetSpec, instruments: Instruments) -> RemoteLink | FleetLink:
+    """A link to the engine at an address, or to a fleet's, which notices name."""
+    if isinstance(engine, str):
+        return RemoteLink(engine)
+    routing = RoutingConfig(**engine.routing)
+    pools = [Pool(rule.name, tuple(map(ServiceClass, rule.classes)), rule.min_tokens, rule.max_tokens) for rule in engine.pools]
+    router = PoolRouter(pools, partial(make_router, routing.router, routing.load_bound))
+    settings = FleetSettings(hang_seconds=routing.hang_seconds, wait_seconds=routing.wait_seconds)
+    return FleetLink(router, settings, recorder=FleetRecorder(instruments, engine.model))
 
 
 Serve = Callable[[Linked], Awaitable[None]]

@@ -11,19 +11,60 @@ from jaxserve.errors import JaxserveError
 from server.gateway.messages import Message
 
 
+class ReplicaPlace(msgspec.Struct, frozen=True, array_like=True):
+    """A replica of a fleet.
+
+    Attributes:
+        id: unique among all that there ever were.
+        address: ZeroMQ endpoint of its engine.
+        pool: the one it belongs to.
+        weight: its speed, as a multiple of others'.
+    """
+
+    id: str
+    address: str
+    pool: str
+    weight: float
+
+
+class FleetSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """How to reach engines that are many, of which notices say where.
+
+    Attributes:
+        model: name of the served model, for metrics.
+        routing: settings of RoutingConfig.
+        pools: what goes to each, first to the first that fits.
+        key: public key of the replicas' engines.
+    """
+
+    model: str
+    routing: dict[str, Any]
+    pools: list[PoolRule]
+    key: str
+
+
+class PoolRule(msgspec.Struct, frozen=True, kw_only=True):
+    """What goes to a pool; see PoolConfig."""
+
+    name: str
+    classes: list[str]
+    min_tokens: int
+    max_tokens: int | None
+
+
 class LinkedSpec(msgspec.Struct, frozen=True, kw_only=True):
     """What a process runs that speaks to the engine.
 
     Attributes:
         name: unique among all of the server, those that are gone too.
         restarts: how often one in its place was started before.
-        engine: ZeroMQ endpoint of the engine.
+        engine: ZeroMQ endpoint of the engine, or how the fleet's are reached.
         config: the server's, with the ports that the supervisor got.
     """
 
     name: str
     restarts: int
-    engine: str
+    engine: str | FleetSpec
     config: dict[str, Any]
     metrics: str
 
@@ -72,9 +113,15 @@ class Home(msgspec.Struct, frozen=True, kw_only=True, tag=True):
         error: why new processes do not find the engine there; None if they do.
     """
 
-    engine: str
+    engine: str | FleetSpec
     metrics: str
     error: JaxserveError | None = None
 
 
-Notice = EngineGone | Home  # what the supervisor tells processes
+class Replicas(msgspec.Struct, frozen=True, tag=True):
+    """All replicas that take requests."""
+
+    places: list[ReplicaPlace]
+
+
+Notice = EngineGone | Home | Replicas  # what the supervisor tells processes

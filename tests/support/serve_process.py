@@ -16,8 +16,8 @@ START_SECONDS = 300
 FREE_PORTS = ("--port", "0", "--grpc-port", "0")
 
 
-def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "jaxserve.serve", *arguments]
+def command(*arguments: str, module: str = "jaxserve.serve") -> list[str]:
+    return [sys.executable, "-m", module, *arguments]
 
 
 def environment(devices: int = 1) -> dict[str, str]:
@@ -45,16 +45,17 @@ class Process:
         assert word == "ready:"
         self.grpc = address.removeprefix("grpc://")
 
-    def stop(self) -> int:
+    def stop(self, seconds: float = 30) -> int:
         self.popen.send_signal(signal.SIGTERM)
-        return self.popen.wait(30)
+        return self.popen.wait(seconds)
 
 
-def start(folder: Path, *arguments: str, devices: int = 1) -> Process:
+def start(folder: Path, *arguments: str, devices: int = 1, module: str = "jaxserve.serve") -> Process:
     """Start a server and wait until it is ready; what it writes goes to files in the folder."""
     out, err = folder / "out", folder / "err"
     with out.open("wb") as stdout, err.open("wb") as stderr:
-        popen = subprocess.Popen(command(*arguments), cwd=ROOT, env=environment(devices), stdout=stdout, stderr=stderr)
+        line = command(*arguments, module=module)
+        popen = subprocess.Popen(line, cwd=ROOT, env=environment(devices), stdout=stdout, stderr=stderr)
     process = Process(popen, out, err)
     try:
         process.wait_until_ready()

@@ -1,0 +1,126 @@
+"""What a fleet is: pools of replicas of one model behind one ingress; `fleet_file` reads it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from jaxserve.config.check import check_types
+from jaxserve.config.fields import EngineConfig, ServerConfig, setting
+from jaxserve.errors import ConfigError
+from jaxserve.types import ServiceClass
+
+RouterName = Literal["prefix", "least_loaded", "round_robin", "random"]
+_MOST_REPLICAS = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoutingConfig:
+    """How requests find replicas, and what is done where replicas fail."""
+
+    router: RouterName = setting(
+        "prefix", "'prefix': where its prompt's beginning is cached, within bounds of load; the others look at no prompt"
+    )
+    load_bound: float = setting(1.25, "times the mean load of replicas beyond which 'prefix' gives a replica nothing more")
+    hang_seconds: float = setting(2.0, "seconds for which a replica may say nothing, or its loop stand still, before it is lost")
+    wait_seconds: float = setting(60.0, "seconds for which requests of a lost replica wait for another where there is none")
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        if not 1.0 < self.load_bound < math.inf:
+            raise ConfigError(f"load_bound must be above 1, got {self.load_bound}", param="load_bound")
+        if not 0.5 <= self.hang_seconds < math.inf:
+            raise ConfigError(f"hang_seconds must be at least 0.5, got {self.hang_seconds}", param="hang_seconds")
+        if not 0.0 <= self.wait_seconds < math.inf:
+            raise ConfigError(f"wait_seconds must be at least 0, got {self.wait_seconds}", param="wait_seconds")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolConfig:
+    """Replicas that are alike.
+
+    Attributes:
+        name: of letters, digits, "-" and "_".
+        engine: what each builds.
+        replicas: how many there are.
+        cpus, gpus: that each gets of the cluster's.
+        weight: speed of one, as a multiple of others'.
+        classes: of requests that go there first; all by default.
+        min_tokens, max_tokens: of prompt and output together, of requests that go there first.
+    """
+
+    name: str
+    engine: EngineConfig
+    replicas: int = 1
+    cpus: float = 1.0
+    gpus: float = 0.0
+    weight: float = 1.0
+    classes: tuple[ServiceClass, ...] = tuple(ServiceClass)
+    min_tokens: int = 0
+    max_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        where = f"pool {self.name!r}"
+        if not self.name or not all(part.isalnum() or part in "-_" for part in self.name):
+            raise ConfigError(f"{where}: names are of letters, digits, '-' and '_'", param="pools")
+        if not 1 <= self.replicas <= _MOST_REPLICAS:
+            raise ConfigError(f"{where}: replicas must be from 1 to {_MOST_REPLICAS}, got {self.replicas}", param="pools")
+        for name in ("cpus", "gpus"):
+            value = getattr(self, name)
+            if not 0.0 <= value < math.inf:
+                raise ConfigError(f"{where}: {name} must be at least 0, got {value}", param="pools")
+        if not 0.0 < self.weight < math.inf:
+            raise ConfigError(f"{where}: weight must be above 0, got {self.weight}", param="pools")
+        if not self.classes:
+            raise ConfigError(f"{where}: classes must not be empty", param="pools")
+        if self.min_tokens < 0 or (self.max_tokens is not None and self.max_tokens < max(self.min_tokens, 1)):
+            raise ConfigError(
+                f"{where}: min_tokens must be at least 0 and max_tokens no less, got {self.min_tokens} and {self.max_tokens}",
+                param="pools",
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetConfig:
+    """A fleet.
+
+    Attributes:
+        address: of the Ray cluster; None for the one that this machine is part of, or a new one on it.
+    """
+
+    pools: tuple[PoolConfig, ...]
+    server: ServerConfig
+    routing: RoutingConfig
+    address: str | None = None
+
+    def __post_init__(self) -> None:
+        names = [pool.name for pool in self.pools]
+        if not names:
+            raise ConfigError("pools must name at least one pool", param="pools")
+        models = {pool.engine.model.model for pool in self.pools}
+        if len(models) > 1:
+            raise ConfigError(f"pools must all serve the same model, got {', '.join(sorted(models))}", param="pools")
+        if _gaps(self.pools):
+            raise ConfigError(f"no pool takes requests of class {_gaps(self.pools)[0]!r}", param="pools")
+
+    @property
+    def model_name(self) -> str:
+        """The name that answers carry."""
+        model = self.pools[0].engine.model
+        return model.served_model_name[0] if model.served_model_name else Path(model.model).resolve().name
+
+    def check_resources(self, cpus: float, gpus: float) -> None:
+        """Raise ConfigError if the cluster has not what the replicas take."""
+        for name, there in (("cpus", cpus), ("gpus", gpus)):
+            wanted = sum(pool.replicas * getattr(pool, name) for pool in self.pools)
+            if wanted > there:
+                replicas = sum(pool.replicas for pool in self.pools)
+                raise ConfigError(f"{replicas} replicas need {wanted:g} {name}, and the cluster has {there:g}", param="pools")
+
+
+def _gaps(pools: Sequence[PoolConfig]) -> list[str]:
+    taken = {one for pool in pools for one in pool.classes}
+    return [str(one) for one in ServiceClass if one not in taken]

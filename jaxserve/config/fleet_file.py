@@ -1,0 +1,107 @@
+"""A fleet's YAML file: settings of `jaxserve.serve` under their names, and `pools`, `routing` and `ray` beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import fields, replace
+from typing import Any, get_type_hints
+
+from jaxserve.config.fields import EngineConfig, ServerConfig
+from jaxserve.config.file import read_settings
+from jaxserve.config.flags import flag_names
+from jaxserve.config.fleet import FleetConfig, PoolConfig, RoutingConfig
+from jaxserve.config.start import api_key_hashes
+from jaxserve.errors import ConfigError
+from jaxserve.types import ServiceClass
+
+_POOL = ("replicas", "cpus", "gpus", "weight", "classes", "min_tokens", "max_tokens", "engine")
+
+
+def read_fleet(path: str) -> FleetConfig:
+    """The fleet that a file describes. Raises ConfigError, which names the file and the setting."""
+    engine_names = [name for part in get_type_hints(EngineConfig).values() for name in flag_names(part)]
+    server_names = flag_names(ServerConfig)
+    settings = read_settings(path, [*engine_names, *server_names, "pools", "routing", "ray"])
+    try:
+        shared = {name: settings[name] for name in engine_names if name in settings}
+        server = ServerConfig(
+            **{name: settings[name] for name in server_names if name in settings}, api_key_hashes=api_key_hashes(())
+        )
+        pools = _mapping("pools", settings.get("pools") or {"default": {}})
+        return FleetConfig(
+            pools=tuple(
+                _pool(str(name), _mapping(f"pool {name!r}", given or {}), shared, server) for name, given in pools.items()
+            ),
+            server=server,
+            routing=_of(RoutingConfig, "routing", settings.get("routing") or {}),
+            address=_address(settings.get("ray")),
+        )
+    except ConfigError as error:
+        raise ConfigError(f"config: {path}: {error.message}", param=error.param) from error
+
+
+def _pool(name: str, given: Mapping[str, Any], shared: Mapping[str, Any], server: ServerConfig) -> PoolConfig:
+    _known(f"pool {name!r}", given, _POOL)
+    engine = {
+        key.replace("-", "_"): value for key, value in _mapping(f"engine of pool {name!r}", given.get("engine") or {}).items()
+    }
+    values = {key: given[key] for key in ("weight", "min_tokens", "max_tokens") if key in given}
+    for key, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ConfigError(f"pool {name!r}: {key} must be a number, got {value!r}", param="pools")
+    built = EngineConfig.from_settings({**shared, **engine, "tenant_keys": server.keys})
+    replicas = given.get("replicas", 1)
+    if isinstance(replicas, bool) or not isinstance(replicas, int):
+        raise ConfigError(f"pool {name!r}: replicas must be an integer, got {replicas!r}", param="pools")
+    return PoolConfig(
+        name=name,
+        engine=built,
+        replicas=replicas,
+        cpus=_number(name, "cpus", given.get("cpus", 1)),
+        gpus=_number(name, "gpus", given.get("gpus", 0)),
+        classes=_classes(name, given.get("classes")),
+        **values,
+    )
+
+
+def _classes(pool: str, given: Any) -> tuple[ServiceClass, ...]:
+    if given is None:
+        return tuple(ServiceClass)
+    names = [given] if isinstance(given, str) else given
+    if not isinstance(names, list) or not all(name in tuple(ServiceClass) for name in names):
+        known = ", ".join(ServiceClass)
+        raise ConfigError(f"classes of pool {pool!r} must be of {known}, got {given!r}", param="pools")
+    return tuple(ServiceClass(name) for name in names)
+
+
+def _number(pool: str, name: str, given: Any) -> float:
+    if isinstance(given, bool) or not isinstance(given, int | float):
+        raise ConfigError(f"pool {pool!r}: {name} must be a number, got {given!r}", param="pools")
+    return float(given)
+
+
+def _of(kind: type[RoutingConfig], name: str, given: Any) -> RoutingConfig:
+    settings = {key.replace("-", "_"): value for key, value in _mapping(name, given).items()}
+    _known(name, settings, [item.name for item in fields(kind)])
+    return replace(kind(), **settings)
+
+
+def _address(given: Any) -> str | None:
+    settings = _mapping("ray", given or {})
+    _known("ray", settings, ("address",))
+    address = settings.get("address")
+    if address is not None and not isinstance(address, str):
+        raise ConfigError(f"ray: address must be a string, got {address!r}", param="ray")
+    return address
+
+
+def _mapping(name: str, given: Any) -> Mapping[str, Any]:
+    if not isinstance(given, Mapping) or not all(isinstance(key, str) for key in given):
+        raise ConfigError(f"{name} must hold settings as NAME: VALUE, got {given!r}")
+    return given
+
+
+def _known(name: str, given: Mapping[str, Any], known: Collection[str]) -> None:
+    for key in given:
+        if key not in known:
+            raise ConfigError(f"{name}: unknown setting {key!r}; known are {', '.join(known)}")

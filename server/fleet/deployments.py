@@ -1,0 +1,184 @@
+"""Ray's side of a fleet: the directory as an actor, replicas and ingresses as deployments of Ray Serve.
+
+Ray places processes, restarts and counts them. Requests and tokens do not pass through it: an ingress speaks to engines directly.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import uuid
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from ray import serve
+
+from jaxserve.config.fields import ServerConfig
+from jaxserve.engine.remote.reports import EngineSpec
+from jaxserve.errors import ConfigError
+from server.fleet.directory import Directory, Edition, Listing
+from server.fleet.front import FrontReady
+from server.fleet.ingress import Ingress
+from server.fleet.replica import Replica
+from server.processes.specs import FleetSpec
+
+_LOG = logging.getLogger(__name__)
+
+NAMESPACE = "jaxserve"
+STOP_SECONDS = 15.0  # beyond the drain, for an engine's last step and its process
+
+
+def directory_name(fleet: str) -> str:
+    return f"directory {fleet}"
+
+
+class DirectoryActor:
+    """A Directory that is found by name, and started again where it dies."""
+
+    def __init__(self) -> None:
+        self._directory = Directory(uuid.uuid4().hex)
+
+    async def tell(self, listing: Listing) -> None:
+        self._directory.tell(listing)
+
+    async def leave(self, replica: str) -> None:
+        self._directory.leave(replica)
+
+    async def next_edition(self, number: str, seconds: float) -> Edition:
+        return await self._directory.next_edition(number, seconds)
+
+
+def open_directory(fleet: str) -> Any:
+    """The fleet's directory, started if there is none."""
+    actor = ray.remote(num_cpus=0)(DirectoryActor)
+    return actor.options(  # type: ignore[attr-defined]  # of a class that Ray made
+        name=directory_name(fleet),
+        namespace=NAMESPACE,
+        get_if_exists=True,
+        lifetime="detached",
+        max_restarts=-1,
+        max_task_retries=0,
+        max_concurrency=1000,
+    ).remote()
+
+
+class _Listed:
+    """The directory as one who may lose sight of it sees it."""
+
+    def __init__(self, fleet: str) -> None:
+        self._fleet = fleet
+
+    async def tell(self, listing: Listing) -> None:
+        await self._actor().tell.remote(listing)
+
+    async def leave(self, replica: str) -> None:
+        await self._actor().leave.remote(replica)
+
+    async def next_edition(self, number: str, seconds: float) -> Edition:
+        edition: Edition = await self._actor().next_edition.remote(number, seconds)
+        return edition
+
+    def _actor(self) -> Any:
+        return ray.get_actor(directory_name(self._fleet), namespace=NAMESPACE)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaSettings:
+    """What the replicas of a pool are built from.
+
+    Attributes:
+        directory: that paths in settings are relative to.
+        engine: what each builds; where it listens is filled in.
+        weight: speed of one, as a multiple of others'.
+        patience: seconds that requests may take to end where a replica is taken away.
+    """
+
+    fleet: str
+    directory: str
+    pool: str
+    engine: EngineSpec
+    weight: float
+    max_restarts: int
+    hang_timeout: float
+    patience: float
+
+
+class ReplicaDeployment:
+    """A Replica that Ray Serve keeps."""
+
+    async def __init__(self, settings: ReplicaSettings) -> None:  # type: ignore[misc]  # Ray Serve awaits it
+        _work_in(settings.directory)
+        self._settings = settings
+        self._directory = _Listed(settings.fleet)
+        unique: str = serve.get_replica_context().replica_id.unique_id
+        host = ray.util.get_node_ip_address()
+        listing = Listing(f"{settings.pool}/{unique}", f"tcp://{host}:{_free_port(host)}", settings.pool, settings.weight)
+        self._name = listing.replica
+        self._replica = Replica(
+            listing,
+            settings.engine,
+            max_restarts=settings.max_restarts,
+            hang_timeout=settings.hang_timeout,
+            tell=self._directory.tell,
+        )
+        _LOG.info("replica %s: %s", self._name, await self._replica.start())
+
+    async def check_health(self) -> None:
+        self._replica.check()
+
+    async def __del__(self) -> None:
+        try:
+            await self._directory.leave(self._name)
+        except Exception as error:  # it is struck off when its lease ends
+            _LOG.warning("the directory was not told that %s leaves: %r", self._name, error)
+        await self._replica.stop(self._settings.patience)
+
+
+@dataclass(frozen=True, slots=True)
+class IngressSettings:
+    """What an ingress serves.
+
+    Attributes:
+        directory: that paths in settings are relative to.
+    """
+
+    fleet: str
+    directory: str
+    server: ServerConfig
+    spec: FleetSpec
+
+
+class IngressDeployment:
+    """An Ingress that Ray Serve keeps."""
+
+    async def __init__(self, settings: IngressSettings) -> None:  # type: ignore[misc]  # Ray Serve awaits it
+        _work_in(settings.directory)
+        self._settings = settings
+        self._ingress = Ingress(settings.server, settings.spec, _Listed(settings.fleet).next_edition)
+        self._addresses = await self._ingress.start()
+
+    async def check_health(self) -> None:
+        self._ingress.check()
+
+    async def addresses(self) -> FrontReady:
+        return self._addresses
+
+    async def __del__(self) -> None:
+        await self._ingress.stop(self._settings.server.drain_timeout + STOP_SECONDS)
+
+
+def _work_in(directory: str) -> None:
+    try:
+        os.chdir(directory)
+    except OSError as error:
+        reason = f"paths of the fleet's settings are relative to {directory}, which {socket.gethostname()} has not"
+        raise ConfigError(f"{reason}: {error.strerror}") from error
+
+
+def _free_port(host: str) -> int:
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        port: int = probe.getsockname()[1]
+    return port

@@ -1,0 +1,98 @@
+"""An ingress as its parent sees it: the process that serves, told of every edition of the directory. Knows nothing of Ray."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict
+
+import msgspec
+
+from jaxserve.children import Child, spawn
+from jaxserve.config.fields import ServerConfig
+from jaxserve.engine.remote.codec import encode
+from jaxserve.engine.remote.process import how_ended
+from jaxserve.errors import InternalError
+from server.fleet.directory import Edition
+from server.fleet.front import FrontFailed, FrontReady, FrontSpec, decode_from_front
+from server.processes.specs import FleetSpec, ReplicaPlace, Replicas
+
+_LOG = logging.getLogger(__name__)
+
+FRONT = "server.fleet.front"
+ASK_SECONDS = 10.0  # that the directory may take to say that nothing has changed
+RETRY_SECONDS = 1.0  # after a directory that did not answer
+
+Ask = Callable[[str, float], Awaitable[Edition]]
+"""(number, seconds) -> the directory's first edition that is not this one; see Directory.next_edition."""
+
+
+class Ingress:
+    """One serving process. Belongs to the event loop that `start` is called in.
+
+    Args:
+        ask: asks the directory.
+    """
+
+    def __init__(self, config: ServerConfig, fleet: FleetSpec, ask: Ask) -> None:
+        self._config = config
+        self._fleet = fleet
+        self._ask = ask
+        self._child: Child | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._known: dict[str, ReplicaPlace] = {}
+        self._ended: str | None = None
+
+    async def start(self) -> FrontReady:
+        """Serve. Returns the addresses once the first replica is there; raises what keeps it from serving."""
+        spec = FrontSpec(config=asdict(self._config), fleet=self._fleet)
+        child = self._child = await spawn(FRONT, msgspec.json.encode(spec))
+        self._tasks.append(asyncio.create_task(self._follow(child)))
+        content = await child.receive()
+        if content is None:
+            raise InternalError(f"the ingress's process ended while it started, {how_ended(await child.wait())}")
+        first = decode_from_front(content)
+        if isinstance(first, FrontFailed):
+            raise first.error
+        self._tasks.append(asyncio.create_task(self._watch(child)))
+        return first
+
+    def check(self) -> None:
+        """Raise InternalError if the process is gone."""
+        if self._ended is not None:
+            raise InternalError(f"the ingress's process ended, {self._ended}")
+
+    async def stop(self, patience: float) -> None:
+        """Let it drain, `patience` seconds at most."""
+        if self._child is not None:
+            self._child.signal(signal.SIGTERM)
+            await self._child.end_within(patience)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _watch(self, child: Child) -> None:
+        while await child.receive() is not None:
+            pass
+        self._ended = how_ended(await child.wait())
+
+    async def _follow(self, child: Child) -> None:
+        """Pass every edition on. While the directory is away, or is not whole yet, what was known stays."""
+        number = ""
+        while True:
+            try:
+                edition = await self._ask(number, ASK_SECONDS)
+            except Exception as error:  # of whatever carries it: the directory is started again
+                _LOG.warning("the directory does not answer: %r", error)
+                await asyncio.sleep(RETRY_SECONDS)
+                continue
+            if edition.number == number:
+                continue
+            number = edition.number
+            places = {one.replica: ReplicaPlace(one.replica, one.address, one.pool, one.weight) for one in edition.listings}
+            self._known = places if edition.whole else {**self._known, **places}
+            with contextlib.suppress(OSError):
+                child.send(encode(Replicas(list(self._known.values()))))

@@ -1,0 +1,108 @@
+"""A fleet's file: what it comes to, and what is wrong with it, by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from jaxserve.config.fleet import FleetConfig
+from jaxserve.config.fleet_file import read_fleet
+from jaxserve.errors import ConfigError
+from jaxserve.types import ServiceClass
+
+WHOLE = """
+model: pico
+max-model-len: 512
+port: 9000
+pools:
+  interactive:
+    replicas: 2
+    cpus: 2
+    gpus: 1
+    weight: 1.5
+    classes: [interactive_paid, interactive_free]
+    engine: {max-num-seqs: 8}
+  batch:
+    classes: batch
+    min_tokens: 64
+    max_tokens: 400
+routing:
+  router: least_loaded
+  hang-seconds: 4
+ray:
+  address: head:6379
+"""
+
+
+def read(tmp_path: Path, text: str) -> FleetConfig:
+    path = tmp_path / "fleet.yaml"
+    path.write_text(text)
+    return read_fleet(str(path))
+
+
+def test_a_file_with_everything(tmp_path: Path) -> None:
+    fleet = read(tmp_path, WHOLE)
+    first, second = fleet.pools
+    assert (first.name, first.replicas) == ("interactive", 2)
+    assert (first.cpus, first.gpus, first.weight) == (2.0, 1.0, 1.5)
+    assert first.classes == (ServiceClass.INTERACTIVE_PAID, ServiceClass.INTERACTIVE_FREE)
+    assert first.engine.scheduler.max_num_seqs == 8
+    assert first.engine.model.max_model_len == second.engine.model.max_model_len == 512
+    assert second.engine.scheduler.max_num_seqs != 8
+    assert (second.classes, second.min_tokens, second.max_tokens) == ((ServiceClass.BATCH,), 64, 400)
+    assert second.replicas == 1
+    assert fleet.server.port == 9000
+    assert (fleet.routing.router, fleet.routing.hang_seconds) == ("least_loaded", 4)
+    assert fleet.address == "head:6379"
+
+
+def test_an_empty_file_is_one_replica_of_the_bundled_model(tmp_path: Path) -> None:
+    fleet = read(tmp_path, "")
+    (pool,) = fleet.pools
+    assert (pool.name, pool.replicas, pool.engine.model.model) == ("default", 1, "pico")
+    assert fleet.routing.router == "prefix"
+    assert fleet.address is None
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("polls: {}", "unknown setting 'polls'"),
+        ("pools: [a]", "pools must hold settings"),
+        ("pools: {a: {hardware: h100}}", "pool 'a': unknown setting 'hardware'; known are replicas, cpus"),
+        ("pools: {a b: {}}", "pool 'a b': names are of letters"),
+        ("pools: {a: {replicas: 0}}", "pool 'a': replicas must be from 1 to 10000"),
+        ("pools: {a: {replicas: {min: 3}}}", "pool 'a': replicas must be an integer"),
+        ("pools: {a: {replicas: true}}", "pool 'a': replicas must be an integer"),
+        ("pools: {a: {classes: [gold]}}", "classes of pool 'a' must be of interactive_paid"),
+        ("pools: {a: {classes: [batch]}}", "no pool takes requests of class 'interactive_paid'"),
+        ("pools: {a: {cpus: many}}", "pool 'a': cpus must be a number, got 'many'"),
+        ("pools: {a: {gpus: -1}}", "pool 'a': gpus must be at least 0"),
+        ("pools: {a: {weight: 0}}", "pool 'a': weight must be above 0"),
+        ("pools: {a: {max_tokens: 5, min_tokens: 6}}", "min_tokens must be at least 0 and max_tokens no less"),
+        ("pools: {a: {engine: {port: 1}}}", "unknown setting 'port'"),
+        ("pools: {a: {engine: {model: x}}, b: {}}", "pools must all serve the same model, got pico, x"),
+        ("routing: {router: magic}", "router must be one of 'prefix'"),
+        ("routing: {load_bound: 1}", "load_bound must be above 1"),
+        ("routing: {hang_seconds: 0}", "hang_seconds must be at least 0.5"),
+        ("routing: {wait_seconds: -1}", "wait_seconds must be at least 0"),
+        ("routing: {speed: 1}", "routing: unknown setting 'speed'"),
+        ("ray: {address: 6379}", "ray: address must be a string"),
+        ("max-num-seqs: -1", "max_num_seqs"),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        read(tmp_path, text)
+    assert said in raised.value.message
+    assert "fleet.yaml" in raised.value.message
+
+
+def test_more_than_the_cluster_has_is_refused(tmp_path: Path) -> None:
+    fleet = read(tmp_path, WHOLE)
+    fleet.check_resources(cpus=5.0, gpus=2.0)
+    with pytest.raises(ConfigError, match="3 replicas need 5 cpus, and the cluster has 4"):
+        fleet.check_resources(cpus=4.0, gpus=2.0)
+    with pytest.raises(ConfigError, match="3 replicas need 2 gpus, and the cluster has 1"):
+        fleet.check_resources(cpus=8.0, gpus=1.0)
