@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from jaxserve.cache.prefix_hash import page_hash
+from jaxserve.engine.link import EngineLink
 from jaxserve.errors import JaxserveError
 from jaxserve.routing.router import RoutingRequest
 from jaxserve.scheduler.request import EngineRequest, Update
@@ -41,6 +43,16 @@ class CarriedSequence:
         self.ended = update.finish_reason is not None or update.error is not None
 
 
+class Holder(Protocol):
+    """An engine that has requests; see Replica."""
+
+    @property
+    def link(self) -> EngineLink: ...
+
+    @property
+    def sequences(self) -> MutableMapping[str, tuple[CarriedRequest, CarriedSequence]]: ...
+
+
 class CarriedRequest:
     """The sequences of one request; all of them are at one engine, or at none.
 
@@ -50,6 +62,7 @@ class CarriedRequest:
         replica: where it is; None while it waits for one.
         moves: how often it left an engine that had taken it.
         begun: whether any of it was delivered, so that it has started in time.
+        started: whether the engine that has it chose a token.
         tried: replicas that refused it since it last ran.
         refusal: why the last of them did.
         wait_until: time until which it may wait for a replica.
@@ -58,9 +71,10 @@ class CarriedRequest:
     def __init__(self, requests: Sequence[EngineRequest], routing: RoutingRequest) -> None:
         self.routing = routing
         self.sequences = {one.id: CarriedSequence(one) for one in requests}
-        self.replica: str | None = None
+        self.replica: Holder | None = None
         self.moves = 0
         self.begun = False
+        self.started = False
         self.tried: set[str] = set()
         self.refusal: JaxserveError | None = None
         self.wait_until = math.inf
@@ -77,6 +91,7 @@ class CarriedRequest:
         """It left its engine, and needs another one by some time."""
         self.replica, self.refusal, self.wait_until = None, None, wait_until
         self.moves += 1
+        self.started = False
         self.tried.clear()
 
     def requests(self) -> list[EngineRequest]:

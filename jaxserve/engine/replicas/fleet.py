@@ -162,9 +162,8 @@ class FleetLink:
             if found is None:
                 continue
             carried, sequence = found
-            replica = self._replica_of(carried)
-            if replica is not None:
-                replica.link.abort([carried.id_of(sequence)])
+            if carried.replica is not None:
+                carried.replica.link.abort([carried.id_of(sequence)])
             sequence.ended = True
             self._over(carried, sequence)
 
@@ -175,9 +174,8 @@ class FleetLink:
                 continue
             carried, sequence = found
             sequence.demoted = demoted
-            replica = self._replica_of(carried)
-            if replica is not None:
-                replica.link.demote([carried.id_of(sequence)], demoted=demoted)
+            if carried.replica is not None:
+                carried.replica.link.demote([carried.id_of(sequence)], demoted=demoted)
 
     async def call(self, call: EngineCall[Result]) -> Result:
         """Ask every replica; one that is lost meanwhile is left out."""
@@ -216,6 +214,8 @@ class FleetLink:
 
     async def close(self) -> None:
         self._looks.cancel()
+        for replica in self._all():
+            self._withdraw(replica, "the fleet is closed")
         self._fail(EngineDeadError("the link to the engines is closed"))
         await asyncio.gather(*(one.link.close() for one in self._all()), *self._closing)
 
@@ -233,8 +233,9 @@ class FleetLink:
                 told += self._refused(replica, carried, outcome.error)
                 continue
             sequence.took(outcome)
-            if not carried.begun:
-                carried.begun = True
+            carried.begun = True
+            if outcome.token is not None and not carried.started:
+                carried.started = True
                 self._router.started(carried.routing.id, time.monotonic())
             if carried.moves:
                 outcome = replace(outcome, id=sequence.request.id, resumed=carried.moves)
@@ -260,12 +261,14 @@ class FleetLink:
             logger.error("replica %s is lost: %s", replica.id, error.message)
             self._recorder.lost()
         self._withdraw(replica, error.message)
+        replica.hung = False
         self._move_all(replica)
 
     # Who is there.
 
     def _welcome(self, replica: Replica) -> None:
         """It takes requests from now on, unless it leaves; first those that have none."""
+        replica.hung = False
         if replica.leave_by is not None:
             return
         replica.ready, replica.reason = True, ""
@@ -296,14 +299,6 @@ class FleetLink:
 
     def _all(self) -> list[Replica]:
         return [*self._members.values(), *self._leaving]
-
-    def _replica_of(self, carried: CarriedRequest) -> Replica | None:
-        """Where a request runs."""
-        return next((one for one in self._all() if carried.replica == one.id and self._has(one, carried)), None)
-
-    @staticmethod
-    def _has(replica: Replica, carried: CarriedRequest) -> bool:
-        return any(carried.id_of(one) in replica.sequences for one in carried.unfinished)
 
     # Where requests go.
 
@@ -352,9 +347,8 @@ class FleetLink:
     def _over(self, carried: CarriedRequest, sequence: CarriedSequence) -> None:
         """A sequence ended."""
         del self._sequences[sequence.request.id]
-        for replica in self._all():
-            if replica.id == carried.replica:
-                replica.sequences.pop(carried.id_of(sequence), None)
+        if carried.replica is not None:
+            del carried.replica.sequences[carried.id_of(sequence)]
         if not carried.unfinished:
             self._waiting.pop(carried.routing.id, None)
             self._router.ended(carried.routing.id, time.monotonic())
@@ -377,12 +371,12 @@ class FleetLink:
             self._find_hanging(now)
         self._observe(now)
         self._let_go(now)
-        self._put_waiting()
         late = [one for one in self._waiting.values() if now > one.wait_until]
         if self._failure is None and not self._num_ready and now - self._alone_since > self._settings.wait_seconds:
             self._fail(EngineDeadError(f"no replica is left: {self._reason}", retry_after=max(1.0, self._settings.wait_seconds)))
         elif late and self._sink is not None:
             self._sink.deliver([self._refusal(one, self._too_late(one)) for one in late])
+        self._put_waiting()
 
     def _too_late(self, carried: CarriedRequest) -> JaxserveError:
         if carried.refusal is not None:
@@ -393,17 +387,14 @@ class FleetLink:
     def _find_hanging(self, now: float) -> None:
         for replica in self._all():
             if not replica.hangs(now, self._settings.hang_seconds):
-                if replica.connected and not replica.ready and self._is_back(replica):
+                if replica.connected and replica.hung:
                     self._welcome(replica)
             elif replica.ready or replica.sequences:
                 logger.error("replica %s hangs: its streams go on elsewhere", replica.id)
                 self._recorder.hung()
                 self._withdraw(replica, "it hangs")
+                replica.hung = True
                 self._move_all(replica)
-
-    @staticmethod
-    def _is_back(replica: Replica) -> bool:
-        return replica.reason == "it hangs"
 
     def _observe(self, now: float) -> None:
         loads = {name: one.link.load() for name, one in self._members.items() if one.ready}

@@ -55,6 +55,7 @@ class Replica:
         ready: whether it takes requests.
         connected: whether its engine is there.
         since: when its engine was found.
+        hung: whether it is not ready because it stood still.
         reason: why it is not ready, for people.
         leave_by: time by which it must be empty; None unless it leaves the fleet.
         sequences: what runs in it, by the ids that it knows.
@@ -68,6 +69,7 @@ class Replica:
         self.ready = False
         self.connected = False
         self.since = 0.0
+        self.hung = False
         self.reason = "it was not found yet"
         self.leave_by: float | None = None
         self.sequences: dict[str, tuple[CarriedRequest, CarriedSequence]] = {}
@@ -93,7 +95,7 @@ class Replica:
 
     def take(self, carried: CarriedRequest) -> None:
         """Hand it what is left of a request."""
-        carried.replica = self.id
+        carried.replica = self
         left = carried.unfinished
         self.sequences.update((carried.id_of(one), (carried, one)) for one in left)
         self.link.add(carried.requests())

@@ -351,3 +351,11 @@ def test_a_token_that_the_tokenizer_does_not_know(tokenizer):
     assert isinstance(delta, Delta)
     assert delta.logprobs is not None
     assert (delta.text, delta.logprobs[0].chosen.text) == ("", "")
+
+
+def test_the_end_says_how_often_another_engine_went_on(tokenizer):
+    sample = Sample(tokenizer, n=2)
+    sample.push(40)
+    sample.push(41, resumed=2, finish_reason=FinishReason.LENGTH)
+    sample.push(40, index=1, finish_reason=FinishReason.LENGTH)
+    assert [end.resumed for end in sample.finished()] == [2, 0]
