@@ -10,7 +10,17 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxserve.models.config import DecoderConfig
-from jaxserve.models.parameter import COLUMNS, ROWS, Parameter, Projected, declare, project_columns, project_gated, project_rows
+from jaxserve.models.parameter import (
+    COLUMNS,
+    ROWS,
+    Parameter,
+    Projected,
+    declare,
+    project_columns,
+    project_gated,
+    project_rows,
+    rounding,
+)
 from pallas_kernels.round_rows import Rounded
 
 CLAMP, SHARPNESS = 7.0, 1.702  # of "swiglu_clamped"
@@ -58,7 +68,7 @@ class GatedMLP(nnx.Module):
     def __call__(self, x: Projected) -> jax.Array:
         """x[T, E] of normalised activations to [T, E], before the residual sum."""
         activation = ACTIVATIONS[self.activation]
-        if isinstance(x, Rounded) and self.gate_up_bias is None:
+        if isinstance(x, Rounded) and self.gate_up_bias is None and rounding((self.down,)) is not None:
             return project_rows(project_gated(x, self.gate_up, activation), self.down, self.down_bias)
         gate, up = jnp.split(project_columns(x, self.gate_up, self.gate_up_bias, rounded=False), 2, axis=-1)
         return project_rows(activation(gate, up).astype(x.dtype), self.down, self.down_bias)

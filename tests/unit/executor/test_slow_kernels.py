@@ -75,9 +75,7 @@ def test_nothing_is_said_where_kernels_are(said: Any, hf: dict[str, Any]) -> Non
 @pytest.mark.parametrize("target", [H100, A100, B200])
 def test_caches_in_8_bits(said: Any, target: Target) -> None:
     assert said(LLAMA, target, options(kv_dtype="float8_e4m3fn")) is None
-    line = said(LLAMA, target, options(kv_dtype="int8"))
-    assert line.startswith(f"slow on {target}, for want of a kernel: attention (not in mosaic_gpu: ")
-    assert "the cache must have the queries' bfloat16 or float8_e4m3fn, not int8" in line
+    assert said(LLAMA, target, options(kv_dtype="int8")) is None
 
 
 def test_float32_on_hopper(said: Any) -> None:
