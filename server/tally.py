@@ -16,6 +16,7 @@ class Tally:
         prompt, cached, completion: tokens of prompts, those of them that were in the prefix cache, tokens of outputs.
         reasoning: of those of outputs, what was thinking, where they were read for it.
         finished: sequences that ended.
+        resumed: times that one of them went on in another engine.
     """
 
     prompt: int = 0
@@ -23,6 +24,7 @@ class Tally:
     completion: int = 0
     reasoning: int = 0
     finished: int = 0
+    resumed: int = 0
 
     def add(self, event: Event) -> None:
         if isinstance(event, Delta):
@@ -34,3 +36,4 @@ class Tally:
             self.cached += event.cached_tokens
         else:
             self.finished += 1
+            self.resumed += event.resumed

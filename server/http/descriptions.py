@@ -250,7 +250,10 @@ _OF_SHAPE: Mapping[str, Mapping[str, str]] = MappingProxyType(
         },
         "TokenizeTextRequest": {"prompt": "the text"},
         "ToolCallReply": {"function": "what is called"},
-        "UsageReply": {"completion_tokens_details": "more about them, where the model thought"},
+        "UsageReply": {
+            "completion_tokens_details": "more about them, where the model thought",
+            "resumed": "times that a sequence went on in another engine because its own was lost, where that happened",
+        },
         "TokenizerInfoReply": {
             "bos_token": "the token that begins a text; null if there is none",
             "bos_token_id": "its id",

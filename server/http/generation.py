@@ -64,6 +64,8 @@ def usage_reply(tally: Tally) -> UsageReply:
     }
     if tally.reasoning:
         usage["completion_tokens_details"] = {"reasoning_tokens": tally.reasoning}
+    if tally.resumed:
+        usage["resumed"] = tally.resumed
     return usage
 
 

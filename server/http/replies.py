@@ -30,6 +30,7 @@ class UsageReply(TypedDict):
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails
     completion_tokens_details: NotRequired[CompletionTokensDetails]
+    resumed: NotRequired[int]
 
 
 class AlternativeReply(TypedDict):

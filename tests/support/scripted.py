@@ -56,6 +56,7 @@ class ScriptedClient:
 
     `failure` is raised once `fail_after` tokens are out; `active` and `aborted` hold request ids; `messages` and `arguments`
     are what the chat template last got; `options` are those of every request, `resets` counts the prefix cache's.
+    Sequences went on in another engine `resumed` times.
     """
 
     def __init__(self, *, delay: float = 0.0, failure: Exception | None = None, fail_after: int = 0) -> None:
@@ -73,6 +74,7 @@ class ScriptedClient:
         self.options: list[RequestOptions] = []
         self.rooms: list[tuple[str, int]] = []
         self.resets = 0
+        self.resumed = 0
         self.arguments: Mapping[str, Any] = {}
         self.messages: Sequence[ChatMessage] = ()
         self.draining = False
@@ -154,7 +156,7 @@ class ScriptedClient:
                 yield Delta(request_id, index, text, (token,), position, logprobs)
         usage = Usage(len(ids), len(output), len(ids) // 2)
         for index in range(params.n):
-            yield Finished(request_id, index, reason, matched, usage, Timing(0.25, 0.5, 1.0))
+            yield Finished(request_id, index, reason, matched, usage, Timing(0.25, 0.5, 1.0), self.resumed)
 
     def _output(self, ids: list[int], params: SamplingParams) -> tuple[list[int], FinishReason, str | None]:
         limit = params.max_tokens or MAX_MODEL_LEN - len(ids)

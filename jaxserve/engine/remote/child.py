@@ -13,6 +13,7 @@ import msgspec
 from jaxserve.children import Parent, adopt
 from jaxserve.engine.remote.builders import find_builder
 from jaxserve.engine.remote.codec import encode, presentable
+from jaxserve.engine.remote.curve import require_key
 from jaxserve.engine.remote.place import Place
 from jaxserve.engine.remote.pulse import send_pulse
 from jaxserve.engine.remote.reports import EngineSpec, Failed, Progressed, Ready
@@ -65,6 +66,7 @@ def _build(spec: EngineSpec, place: Place, parent: Parent) -> EngineServer:
     def progress(what: str, done: int, total: int) -> None:
         parent.send(encode(Progressed(what, done, total)))
 
+    require_key(spec.address, spec.keys)  # before an engine is built for nothing
     engine = find_builder(spec.builder)(spec.argument, progress)
 
     def listening(address: str, instruments: Instruments) -> EngineServer:

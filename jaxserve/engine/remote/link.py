@@ -17,8 +17,10 @@ import zmq
 
 from jaxserve.engine.calls import EngineAnswer, EngineCall
 from jaxserve.engine.link import EngineDescription, EngineLoad, LinkSink
+from jaxserve.engine.remote.clocks import FarClock
 from jaxserve.engine.remote.codec import encode
 from jaxserve.engine.remote.connection import Connection
+from jaxserve.engine.remote.curve import require_key
 from jaxserve.engine.remote.messages import (
     Abort,
     Add,
@@ -28,6 +30,8 @@ from jaxserve.engine.remote.messages import (
     Farewell,
     FromFrontend,
     Hello,
+    Ping,
+    Pong,
     Turned,
     Welcome,
     decode_from_engine,
@@ -41,6 +45,7 @@ Result = TypeVar("Result")
 logger = logging.getLogger(__name__)
 
 RETRY_SECONDS = 0.1  # between two connections
+PING_SECONDS = 10.0  # between two looks at another machine's clock
 
 
 class _Ended(Exception):
@@ -56,13 +61,16 @@ class RemoteLink:
 
     Args:
         address: the endpoint that the engine listens at, now or later.
-        key: its public key, if it has keys.
+        key: its public key, if it has keys; an engine of another machine must. Raises ConfigError.
     """
 
     def __init__(self, address: str, key: str | None = None) -> None:
+        require_key(address, key)
         self._address = address
         self._key = key
-        self._ahead = 0.0  # seconds that the engine's clock is before ours, where it is another machine's
+        self._clock: FarClock | None = None  # the engine's; None where it is of this machine, whose processes share one
+        self._pinged = -math.inf
+        self._welcomed: EngineDescription | None = None  # an engine that is there, and whose clock is not known yet
         self._context = zmq.Context()
         self._connection: Connection | None = None
         self._sink: LinkSink | None = None
@@ -102,12 +110,15 @@ class RemoteLink:
 
     def move(self, address: str) -> None:
         """Look for an engine at another address from now on. One that is there stays connected."""
+        require_key(address, self._key)
         self._address = address
         if self._error is not None and self._connection is not None:
             self._connection.give_up()
 
     def add(self, requests: Sequence[EngineRequest]) -> None:
-        self._send(Add.of([_by_its_clock(one, self._ahead) for one in requests] if self._ahead else requests))
+        if self._clock is not None:
+            requests = [_by_its_clock(one, self._clock.ahead) for one in requests]
+        self._send(Add.of(requests))
 
     def abort(self, ids: Sequence[str]) -> None:
         self._send(Abort(list(ids)))
@@ -144,6 +155,7 @@ class RemoteLink:
     async def _run(self) -> None:
         """One connection after another. Each has a name of its own: nothing of one reaches the next."""
         while True:
+            self._clock, self._welcomed = None if self._address.startswith("ipc:") else FarClock(), None
             self._connection = Connection(self._context, self._address, self._take, self._key)
             try:
                 self._send(Hello(protocol()))
@@ -165,19 +177,43 @@ class RemoteLink:
         message = decode_from_engine(content)
         self._heard = time.monotonic()
         if isinstance(message, Turned):
-            self._heartbeat = message.heartbeat - self._ahead
-            self._load = message.load
+            self._turned(message)
             if (message.updates or message.refusals) and self._sink is not None:
                 self._sink.deliver([*message.refusals, *message.updates])
         elif isinstance(message, Answer):
             self._answer(message)
         elif isinstance(message, Welcome):
-            # Off by the time that the message took. Processes of one machine share a clock.
-            self._ahead = 0.0 if self._address.startswith("ipc:") else message.now - time.monotonic()
-            self._welcome(message.description)
+            if self._clock is None:
+                self._welcome(message.description)
+            else:
+                self._welcomed = message.description
+                self._ping()
+        elif isinstance(message, Pong):
+            self._ponged(message)
         else:
             assert isinstance(message, Farewell)
             raise _Ended(message.error)
+
+    def _turned(self, message: Turned) -> None:
+        self._load = message.load
+        if self._clock is None:
+            self._heartbeat = message.heartbeat
+        elif self._welcomed is None:
+            self._heartbeat = message.heartbeat - self._clock.ahead
+            if self._heard - self._pinged >= PING_SECONDS:
+                self._ping()
+
+    def _ping(self) -> None:
+        self._pinged = time.monotonic()
+        self._send(Ping(self._pinged))
+
+    def _ponged(self, message: Pong) -> None:
+        """The engine's clock was read; it is found with the first time, for its requests have times."""
+        if self._clock is not None:
+            self._clock.read(message.sent, message.now, self._heard)
+        if self._welcomed is not None:
+            description, self._welcomed = self._welcomed, None
+            self._welcome(description)
 
     def _answer(self, message: Answer) -> None:
         answer = self._calls.get(message.number)

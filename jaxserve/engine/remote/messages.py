@@ -60,12 +60,27 @@ class Call(_Message, frozen=True, tag="call"):
     call: msgspec.Raw
 
 
-class Welcome(_Message, frozen=True, tag="welcome"):
+class Ping(_Message, frozen=True, tag="ping"):
     """Attributes:
-    now: time by the engine's clock, which is another one than the front end's where their machines differ.
+    sent: time by the front end's clock.
     """
 
+    sent: float
+
+
+class Welcome(_Message, frozen=True, tag="welcome"):
     description: EngineDescription
+
+
+class Pong(_Message, frozen=True, tag="pong"):
+    """What a ping is answered with.
+
+    Attributes:
+        sent: as in the ping.
+        now: time by the engine's clock, which is another one than the front end's where their machines differ.
+    """
+
+    sent: float
     now: float
 
 
@@ -94,8 +109,8 @@ class Farewell(_Message, frozen=True, tag="farewell"):
     error: JaxserveError
 
 
-FromFrontend = Hello | Add | Abort | Demote | Call
-FromEngine = Welcome | Turned | Answer | Farewell
+FromFrontend = Hello | Add | Abort | Demote | Call | Ping
+FromEngine = Welcome | Turned | Answer | Pong | Farewell
 
 _FROM_FRONTEND: msgspec.msgpack.Decoder[FromFrontend] = decoder(FromFrontend)
 _FROM_ENGINE: msgspec.msgpack.Decoder[FromEngine] = decoder(FromEngine)

@@ -22,7 +22,7 @@ from jaxserve.engine.core import EngineCore
 from jaxserve.engine.link import EngineDescription, EngineLoad, load_of
 from jaxserve.engine.loop import EngineLoop, Refusal, TurnOutcome
 from jaxserve.engine.remote.codec import decoder, encode, presentable
-from jaxserve.engine.remote.curve import CurveKeys, lock
+from jaxserve.engine.remote.curve import CurveKeys, lock, require_key
 from jaxserve.engine.remote.messages import (
     Abort,
     Add,
@@ -32,12 +32,14 @@ from jaxserve.engine.remote.messages import (
     Farewell,
     FromEngine,
     Hello,
+    Ping,
+    Pong,
     Turned,
     Welcome,
     decode_from_frontend,
     protocol,
 )
-from jaxserve.errors import EngineDeadError, InternalError, OverloadedError
+from jaxserve.errors import ConfigError, EngineDeadError, InternalError, OverloadedError
 from jaxserve.scheduler.request import Update
 
 logger = logging.getLogger(__name__)
@@ -99,7 +101,8 @@ class EngineServer:
     Args:
         description: told to every front end.
         address: ZeroMQ endpoint to listen on, such as "ipc:///run/jaxserve/engine".
-        keys: of an engine that listens on a network, so that only those get in who have its public one.
+        keys: of an engine that listens on a network, so that only those get in who have its public one; other machines must
+            not reach it without. Raises ConfigError.
         max_unread: messages that wait for one front end at most; then it loses its requests.
     """
 
@@ -112,7 +115,9 @@ class EngineServer:
         max_unread: int = MAX_UNREAD,
         keys: CurveKeys | None = None,
     ) -> None:
+        require_key(address, keys)
         self._core = core
+        self._keys = keys
         self._description = description
         self._engine = EngineLoop(core, self._produced, self._died)
         self._mail: queue.SimpleQueue[_Turn | _Answered | _Listen | _Death] = queue.SimpleQueue()
@@ -221,10 +226,10 @@ class EngineServer:
             self._send(client, Farewell(error))
             return
         self._front_ends[client] = _FrontEnd()
-        self._send(client, Welcome(self._description, time.monotonic()))
+        self._send(client, Welcome(self._description))
         self._beat(client)
 
-    def _take(self, client: bytes, front_end: _FrontEnd, message: Add | Abort | Demote | Call) -> None:
+    def _take(self, client: bytes, front_end: _FrontEnd, message: Add | Abort | Demote | Call | Ping) -> None:
         if isinstance(message, Add):
             requests = message.request.with_siblings(message.siblings)
             ids = [request.id for request in requests]
@@ -236,6 +241,8 @@ class EngineServer:
             self._engine.abort(message.ids)
         elif isinstance(message, Demote):
             self._engine.demote(message.ids, demoted=message.demoted)
+        elif isinstance(message, Ping):
+            self._send(client, Pong(message.sent, time.monotonic()))
         else:
             try:
                 call = _CALL.decode(message.call)
@@ -269,8 +276,9 @@ class EngineServer:
 
     def _listen(self, address: str) -> None:
         try:
+            require_key(address, self._keys)
             self._router.bind(address)  # the old one is kept: to unbind it would end its connections
-        except zmq.ZMQError as error:
+        except (zmq.ZMQError, ConfigError) as error:
             logger.error("the engine cannot listen at %s: %s", address, error)
 
     def _deal(self, turn: _Turn) -> None:

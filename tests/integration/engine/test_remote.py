@@ -184,6 +184,14 @@ async def test_what_keeps_an_engine_from_being_built_is_told_with_its_class() ->
     assert await process.ended() == 2
 
 
+async def test_an_engine_that_other_machines_would_reach_without_keys_is_not_built() -> None:
+    argument = {"tokenizer": "", "refuses_to_build": "it was built"}
+    process = await EngineProcess.start(EngineSpec(address="tcp://0.0.0.0:1", argument=argument, builder=BUILDER))
+    with pytest.raises(ConfigError, match="keys"):
+        await process.ready(lambda *_: None)
+    assert await process.ended() == 2
+
+
 async def test_an_engine_that_ends_without_a_word(tokenizer_path: str) -> None:
     process = await EngineProcess.start(EngineSpec(address="ipc:///nowhere", argument={}, builder=BUILDER))
     await process.kill()

@@ -46,6 +46,22 @@ async def test_chat_stream_with_continuous_usage(sdk: openai.AsyncOpenAI) -> Non
 
 
 @pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("times", [0, 2])
+async def test_usage_says_how_often_sequences_went_on_elsewhere(
+    sdk: openai.AsyncOpenAI, engine: ScriptedClient, times: int, stream: bool
+) -> None:
+    engine.resumed = times
+    told = []
+    for create, body in ((sdk.chat.completions.create, CHAT), (sdk.completions.create, TEXT)):
+        if stream:
+            *_, last = [chunk async for chunk in await create(**body, n=2, stream=True, stream_options={"include_usage": True})]
+        else:
+            last = await create(**body, n=2)
+        told.append(last.usage.model_extra)
+    assert told == [{"resumed": 2 * times}] * 2 if times else told == [{}] * 2
+
+
+@pytest.mark.parametrize("stream", [False, True])
 async def test_chat_logprobs(sdk: openai.AsyncOpenAI, stream: bool) -> None:
     if stream:
         events = await sdk.chat.completions.create(**CHAT, logprobs=True, top_logprobs=2, stream=True)

@@ -359,3 +359,14 @@ def test_the_end_says_how_often_another_engine_went_on(tokenizer):
     sample.push(41, resumed=2, finish_reason=FinishReason.LENGTH)
     sample.push(40, index=1, finish_reason=FinishReason.LENGTH)
     assert [end.resumed for end in sample.finished()] == [2, 0]
+
+
+def test_the_end_of_a_sequence_says_how_often_it_went_on_in_another_engine(tokenizer):
+    sample = Sample(tokenizer, n=2, stop=["!"])
+    first, end = (tokenizer.encode(text, add_special_tokens=False)[0] for text in "h!")
+    sample.push(first, index=0)
+    sample.push(first, index=1)
+    sample.push(first, index=0, resumed=1)
+    sample.push(first, index=1, finish_reason=FinishReason.LENGTH)
+    sample.push(end, index=0, resumed=2)
+    assert [(event.index, event.matched, event.resumed) for event in sample.finished()] == [(1, None, 0), (0, "!", 2)]
