@@ -123,8 +123,7 @@ class BoundedWork:
             added = work * self._views[by, rank]
             seen = self._views[by] @ self._work
             below &= seen + added <= (1.0 + self._slack) * shares * (seen.sum() + added) + self._grain * self._weights
-        seen = self._views[rank] @ self._work
-        back = (1.0 + _BACK * self._slack) * shares * seen.sum() + _BACK * self._grain * self._weights
+        back = (1.0 + _BACK * self._slack) * shares * seen.sum() + _BACK * self._grain * self._weights  # seen by its own class
         crowded = self._crowded[rank]
         crowded &= seen > back
         crowded |= wanted & ~below

@@ -266,7 +266,7 @@ def _best(scores: npt.NDArray[np.float64], among: Slotwise, count: int) -> npt.N
     """So many of these slots, those with the highest scores, in order of slots."""
     slots = np.flatnonzero(among)
     if count < len(slots):
-        slots = np.sort(slots[np.argsort(-scores[slots], kind="stable")[:count]])
+        slots = np.sort(slots[np.argpartition(-scores[slots], count)[:count]])
     return slots
 
 

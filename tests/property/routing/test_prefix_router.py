@@ -16,6 +16,7 @@ from tests.unit.routing.support import PAGE, pages, request
 
 REPLICAS = st.sampled_from([f"r{number}" for number in range(6)])
 PARTS = st.lists(st.tuples(st.sampled_from("abcd"), st.integers(1, 4)), max_size=3)
+NUMBERS = st.sampled_from([0, 4, 1000]) | st.integers(-(2**70), 2**70)  # replicas may say anything
 SLACK, GRAIN = 0.25, 1000.0
 
 
@@ -98,9 +99,19 @@ class Routing(RuleBasedStateMachine):
     def started(self, number: int) -> None:
         self.router.started(str(number), self.now)
 
-    @rule(replica=REPLICAS, total=st.sampled_from([0, 4, 1000]))
-    def observe(self, replica: str, total: int) -> None:
-        self.router.observe(replica, ReplicaLoad(pages_total=total), self.now)
+    @rule(
+        replica=REPLICAS,
+        load=st.builds(
+            ReplicaLoad,
+            running=NUMBERS,
+            waiting=NUMBERS,
+            pages_total=NUMBERS,
+            pages_free=NUMBERS,
+            step_seconds=st.floats(allow_nan=True, allow_infinity=True),
+        ),
+    )
+    def observe(self, replica: str, load: ReplicaLoad) -> None:
+        self.router.observe(replica, load, self.now)
 
     @rule(replica=REPLICAS, parts=PARTS, event=st.sampled_from(["stored", "removed", "cleared"]))
     def said(self, replica: str, parts: list[tuple[str, int]], event: str) -> None:

@@ -82,6 +82,17 @@ def test_prompts_are_found_where_they_were_computed() -> None:
     assert balance["prefix"] < 2.0
 
 
+def test_where_one_cache_cannot_hold_all_prompts_a_fleet_that_knows_does() -> None:
+    """24 system prompts, and room for about three a replica: 8 replicas hold them all, if each keeps its own."""
+    small = {**SHARED, "requests": 400, "prefixes": 24}
+    rates = {}
+    for router in ("prefix", "random", "round_robin"):
+        settings = scenario(**small, replica={"replicas": 8, "router": router, "num_pages": 260})
+        rates[router] = report(settings, checked(settings)).engines.prefix_hit_rate
+    assert rates["prefix"] > 2.0 * max(rates["random"], rates["round_robin"])
+    assert rates["prefix"] > 0.6
+
+
 def test_the_report_tells_what_each_replica_did() -> None:
     settings = scenario(requests=41, rate=40.0, replica={"replicas": 2, "router": "round_robin"})
     result = report(settings, checked(settings))
