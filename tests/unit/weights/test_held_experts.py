@@ -78,7 +78,7 @@ def assert_words_of(held: Loaded, directory: Path, scheme: Any) -> None:
     assert device_bytes(held.params) == device_bytes(held.shapes)
 
 
-@pytest.mark.parametrize("name", ["awq", "gptq", "int8", "fp8 blocks"])
+@pytest.mark.parametrize("name", ["awq", "gptq", "int8", "packed int8", "fp8 by channels", "fp8", "fp8 blocks"])
 def test_a_hopper_holds_words_of_experts(tmp_path, monkeypatch, name):
     """As its kernel takes them: the same numbers, as many bytes as the shapes say."""
     on_hopper(monkeypatch)
