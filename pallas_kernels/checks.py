@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 FLOAT_DTYPES = (jnp.bfloat16, jnp.float16, jnp.float32)
 QUANTIZED_DTYPES = (jnp.float8_e4m3fn, jnp.int8)  # of a cache with scales
-SCALE_DTYPES = (jnp.float16, jnp.float32)
+SCALE_DTYPES = (jnp.bfloat16, jnp.float32)  # the range of what they scale: no vector is too small or too large
 
 
 class Typed(Protocol):

@@ -21,10 +21,11 @@ class CacheNamespace:
 
     Attributes:
         model: fingerprint of weights and configuration.
-        kv_dtype: dtype of the cache.
+        kv_dtype: what the cache is held in: its dtype, and that of its scales if it has some.
         rope: description of the rotary embedding.
         adapter: name and version of the adapter, empty for none.
         salt: the tenant's salt, empty for what everyone may share.
+        weights: what the weights are held in and rounded to on the device, which the fingerprint of a checkpoint cannot tell.
     """
 
     model: str
@@ -32,10 +33,11 @@ class CacheNamespace:
     rope: str
     adapter: str = ""
     salt: str = ""
+    weights: str = ""
 
     def root(self) -> bytes:
         """The hash that a sequence's first page is chained to."""
-        fields = (self.model, self.kv_dtype, self.rope, self.adapter, self.salt)
+        fields = (self.model, self.kv_dtype, self.rope, self.adapter, self.salt, self.weights)
         state = hashlib.blake2b(digest_size=DIGEST_SIZE)
         for field in fields:
             encoded = field.encode()

@@ -29,6 +29,8 @@ from jaxserve.engine.startup import both
 from jaxserve.engine.warm import Warmer
 from jaxserve.errors import UnsupportedModelError
 from jaxserve.executor.base import Capabilities
+from jaxserve.executor.cache_arrays import describe_cache
+from jaxserve.executor.held_weights import describe_weights
 from jaxserve.executor.local import LocalExecutor
 from jaxserve.executor.programs import CompileProgress, make_programs
 from jaxserve.executor.slow_kernels import slow_kernels
@@ -130,7 +132,8 @@ def build_engine(config: EngineConfig, *, strict_length: bool, clock: Clock, pro
         masker=None if grammars is None else grammars.masker,
     )
     fingerprint = model_fingerprint(ready.directory, decoder, config.model)
-    namespace = CacheNamespace(fingerprint, resolved.kv_dtype, repr(decoder.ropes))
+    weights = describe_weights(ready.lowering.params)
+    namespace = CacheNamespace(fingerprint, describe_cache(resolved.kv_dtype), repr(decoder.ropes), weights=weights)
     dumper = crash_dumper(config, resolved.served_model_names[0], fingerprint, executor.capabilities())
     built = BuiltEngine(
         core=EngineCore(scheduler, executor, overlap=config.scheduler.overlap, dumper=dumper, grammars=grammars),

@@ -14,7 +14,7 @@ from pallas_kernels.checks import QUANTIZED_DTYPES
 from sharding import KV_PAGES_AXES, partition_spec
 
 KV_CACHE = partition_spec(KV_PAGES_AXES[:4])  # of pages and scales: they are divided by KV head, and all that follows is whole
-SCALES_DTYPE = "float16"
+SCALES_DTYPE = "bfloat16"
 _FLOAT8 = jnp.dtype(jnp.float8_e4m3fn)
 _BYTES = jnp.dtype(jnp.uint8)
 
@@ -57,3 +57,8 @@ def abstract_cache(shape: tuple[int, ...], dtype: str, mesh: Mesh) -> CacheArray
 def is_quantized(dtype: str) -> bool:
     """Whether a cache of this dtype has scales."""
     return jnp.dtype(dtype) in [jnp.dtype(quantized) for quantized in QUANTIZED_DTYPES]
+
+
+def describe_cache(dtype: str) -> str:
+    """What decides how numbers become those of a cache: pages of one description are not read as those of another."""
+    return f"{dtype}, scales in {SCALES_DTYPE}" if is_quantized(dtype) else dtype

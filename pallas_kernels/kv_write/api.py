@@ -63,7 +63,7 @@ def kv_write(
         slots: int32 [T], page * S + offset. Padding tokens name slot 0, in the null page. Real slots must be distinct and
             inside the cache: `check_inputs` verifies that on concrete arrays, the operation itself does not.
         layer: static index into L.
-        kv_scales: the first five axes of `kv_pages`, f16 or f32, for a cache in f8 or int8. A scale is the largest magnitude of
+        kv_scales: the first five axes of `kv_pages`, bf16 or f32, for a cache in f8 or int8. A scale is the largest magnitude of
             the token's key or value of that head over the largest number of that dtype, 448 or 127 (`quantize.py`).
         implementation: a name from `implementations.py`, or None to pick by target, shapes and dtypes.
         target: the device that the program is for; the default device unless given.

@@ -14,13 +14,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pallas_kernels import mosaic
-from pallas_kernels.kv_write.quantize import largest_number
+from pallas_kernels.kv_write.quantize import SMALLEST_SCALE, largest_number
 
 ROWS = 64  # of a tile whose rows a warpgroup reduces: KV heads are padded up to it
 
@@ -132,7 +131,7 @@ def _quantize(
         for half in range(2):
             vectors = plgpu.load(buffer.at[half], layout=plgpu.Layout.WGMMA, optimized=False).astype(jnp.float32)
             scale = jnp.max(jnp.abs(vectors), axis=1) / largest_number(numbers.dtype)
-            scale = jnp.maximum(scale, float(np.finfo(scales.dtype).tiny)).astype(scales.dtype).astype(jnp.float32)
+            scale = jnp.maximum(scale, SMALLEST_SCALE).astype(scales.dtype).astype(jnp.float32)
             scaled = vectors / lax.broadcast_in_dim(scale, vectors.shape, [0])
             if numbers.dtype == jnp.int8:
                 scaled = lax.round(scaled, lax.RoundingMethod.TO_NEAREST_EVEN)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from pallas_kernels.kv_write.quantize import largest_number
+from pallas_kernels.kv_write.quantize import SMALLEST_SCALE, largest_number
 
 
 def kv_write(
@@ -20,7 +20,7 @@ def kv_write(
             for head, vector in enumerate(source[token]):
                 if scales is not None:
                     vector = vector.astype(np.float64)
-                    scale = max(np.abs(vector).max() / largest_number(written.dtype), float(np.finfo(scales.dtype).tiny))
+                    scale = max(np.abs(vector).max() / largest_number(written.dtype), SMALLEST_SCALE)
                     scales[layer, page, half, head, offset] = scale
                     rounded = float(scales[layer, page, half, head, offset])
                     vector = vector / rounded

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import jax.numpy as jnp
 import numpy as np
 
-from pallas_kernels.kv_write.quantize import largest_number
+from pallas_kernels.kv_write.quantize import SMALLEST_SCALE, largest_number
 
 FLOAT8 = jnp.dtype(jnp.float8_e4m3fn)
 INT8 = jnp.dtype(jnp.int8)
@@ -111,7 +111,7 @@ def make_batch(
     kv_pages[:, :, -1] = np.clip(kv_pages[:, :, -1], -LARGEST_VALUE, LARGEST_VALUE)
     q = rng.standard_normal((tokens, heads.query, heads.dim)) * magnitude
     q[real:] = np.nan
-    stored, scales = _store(kv_pages, jnp.dtype(kv_dtype or dtype), np.dtype(scale_dtype))
+    stored, scales = _store(kv_pages, jnp.dtype(kv_dtype or dtype), jnp.dtype(scale_dtype))
     return Batch(q.astype(jnp.dtype(dtype)), stored, page_table, query_start, kv_length, scales)
 
 
@@ -123,6 +123,6 @@ def _store(vectors: np.ndarray, dtype: np.dtype, scale_dtype: np.dtype) -> tuple
     if dtype not in (FLOAT8, INT8):
         return vectors.astype(dtype), None
     largest = largest_number(dtype)
-    scales = np.maximum(np.abs(vectors).max(axis=-1) / largest, np.finfo(scale_dtype).tiny).astype(scale_dtype)
+    scales = np.maximum(np.abs(vectors).max(axis=-1) / largest, SMALLEST_SCALE).astype(scale_dtype)
     scaled = vectors / scales.astype(np.float32)[..., None]
     return (np.rint(np.nan_to_num(scaled, nan=largest)) if dtype == INT8 else scaled).astype(dtype), scales

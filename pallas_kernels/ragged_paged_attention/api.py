@@ -45,7 +45,7 @@ def ragged_paged_attention(
         kv_length: int32 [R], keys of the row with this step's; 0 for padding rows.
         layer: static index into L.
         options: what is computed, static.
-        kv_scales: the first five axes of `kv_pages`, f16 or f32, for a cache in f8 or int8: a key or value is its numbers times
+        kv_scales: the first five axes of `kv_pages`, bf16 or f32, for a cache in f8 or int8: a key or value is its numbers times
             its scale. NaN where `kv_pages` may be.
         sinks: [H] float, for each head the logit of a key without value that every token attends to; None for none.
         implementation: a name from `implementations.py`, or None to pick by target, shapes and dtypes.

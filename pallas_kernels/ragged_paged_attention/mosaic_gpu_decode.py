@@ -112,7 +112,7 @@ def paged_decode(
         q: [I, K / shared, rows, D] bf16 or f16; row r of a tile is head r % group of query r // group. Rows without one may
             hold anything. None with `keys`.
         kv_pages: [L, P, 2, K, S, D] in q's dtype, float8 or int8.
-        kv_scales: [L, P, 2, K, S] f16 or f32 for float8 or int8, else None.
+        kv_scales: [L, P, 2, K, S] bf16 or f32 for float8 or int8, else None.
         page_table: int32 [R, M].
         tiles: what the rows of q are.
         work: `plan` of the tiles for `shape.all_workers`.

@@ -102,7 +102,7 @@ def paged_prefill(
         q: [I, K, groups, 64, D] bf16 or f16; row r of an item is head r % G' of query r // G'. Rows without a query may hold
             anything.
         kv_pages: [L, P, 2, K, S, D] in q's dtype, float8 or int8.
-        kv_scales: [L, P, 2, K, S] f16 or f32 for float8 or int8, else None.
+        kv_scales: [L, P, 2, K, S] bf16 or f32 for float8 or int8, else None.
         page_table: int32 [R, M].
         items: what the rows of q are.
         layer: int32 [1]; an array, so that all layers of a model share one kernel.

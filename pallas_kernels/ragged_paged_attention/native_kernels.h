@@ -28,7 +28,7 @@ struct Queries {
   int64_t next_bytes;         // from a key to that of the KV head whose turn is next; 0 for none
   float scale, soft_cap;      // soft_cap 0: none
   const char* scales;         // of a quantized cache: of the keys of page 0, in this layer and KV head
-  int64_t scale_bytes;        // of one: 2 for float16, 4 for float32
+  int64_t scale_bytes;        // of one: 2 for bfloat16, 4 for float32
   int64_t page_scales, value_scales;  // bytes from a page's to the next one's, and from a key's to its value's
 };
 

@@ -107,17 +107,13 @@ inline typename V::Floats Tanh(typename V::Floats x) {
   return x < 0.0f ? -size : size;
 }
 
-// Scales of keys that follow each other. Of float16 none is below its smallest normal number but 0.
+// Scales of keys that follow each other, in bfloat16 or float32.
 template <class Bytes>
 inline void ReadScales(const char* from, int64_t count, float* scales) {
   for (int64_t i = 0; i < count; ++i) {
     Bytes bits;
     std::memcpy(&bits, from + i * sizeof bits, sizeof bits);
-    uint32_t wide = bits;
-    if (sizeof bits == 2) {
-      const uint32_t exponent = bits & 0x7c00, shifted = static_cast<uint32_t>(bits & 0x7fff) << 13;
-      wide = exponent == 0 ? 0 : exponent == 0x7c00 ? shifted | 0x7f800000 : shifted + (112u << 23);
-    }
+    const uint32_t wide = static_cast<uint32_t>(bits) << (32 - 8 * sizeof bits);
     std::memcpy(scales + i, &wide, sizeof wide);
   }
 }

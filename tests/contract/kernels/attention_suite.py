@@ -24,7 +24,7 @@ SINKS = np.asarray(cases.SINKS, np.float32)
 IN_EVERY_DTYPE = [
     case
     for case in ATTENTION_CASES
-    if case.name in ("mixed", "decodes", "everything", "huge scores", "float16 scales", "latents")
+    if case.name in ("mixed", "decodes", "everything", "huge scores", "bfloat16 scales", "latents", "long contexts")
 ]
 
 

@@ -128,8 +128,8 @@ def test_mixed_batches(device, compiled, dim, dtype, page_size):
     [
         (64, jnp.bfloat16, 64, jnp.float32),
         (80, jnp.bfloat16, 16, jnp.float32),
-        (96, jnp.float16, 32, jnp.float16),
-        (128, jnp.bfloat16, 8, jnp.float16),
+        (96, jnp.float16, 32, jnp.bfloat16),
+        (128, jnp.bfloat16, 8, jnp.bfloat16),
         (256, jnp.bfloat16, 16, jnp.float32),
     ],
 )

@@ -124,7 +124,7 @@ def test_int8(name):
 def test_float8_with_scales_and_queries_in_float16():
     statics: dict[str, Any] = {"layer": 1, "options": PLAIN}
     heads = Heads(4, 2, 64)
-    batch = make_batch(MIXED, heads=heads, page_size=8, dtype="float16", kv_dtype="float8_e4m3fn", scale_dtype="float16")
+    batch = make_batch(MIXED, heads=heads, page_size=8, dtype="float16", kv_dtype="float8_e4m3fn", scale_dtype="bfloat16")
     call = jax.jit(partial(ragged_paged_attention, implementation="mosaic_gpu_interpreted", **statics))
     got = np.asarray(call(*batch.arrays(), kv_scales=batch.kv_scales)).astype(np.float64)
     want = reference.ragged_paged_attention(*batch.arrays(), kv_scales=batch.kv_scales, **statics)

@@ -249,7 +249,7 @@ class TestAttention(AttentionSuite):
         every = every[np.isfinite(every.astype(np.float32))]
         numbers = np.resize(every, (1, 2, 2, 1, 16, 16))
         q = np.full((1, 1, 16), 2.0**-4, np.float32)
-        scales = np.resize(np.asarray([0.5, 1.0, 2.0**-7], np.float16), (1, 2, 2, 1, 16))
+        scales = np.resize(np.asarray([0.5, 1.0, 2.0**-7], jnp.bfloat16), (1, 2, 2, 1, 16))
         rows = (np.ones((1, 1), np.int32), np.asarray([0, 1], np.int32), np.asarray([16], np.int32))
         options = AttentionOptions(2.0**-6)
         want = attention_reference.ragged_paged_attention(q, numbers, *rows, layer=0, options=options, kv_scales=scales)

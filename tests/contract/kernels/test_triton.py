@@ -65,7 +65,7 @@ def test_it_computes_what_the_reference_does() -> None:
 
 
 def test_a_cache_in_float8() -> None:
-    wanted = [f"float8:{name}" for name in ("everything", "float16 scales", "head dim 256", "long contexts")]
+    wanted = [f"float8:{name}" for name in ("everything", "bfloat16 scales", "head dim 256", "long contexts")]
     assert results_of(KEYS_OF_A_SHARE, *wanted) == dict.fromkeys(wanted, "pass")
 
 
@@ -107,7 +107,7 @@ def test_it_compiles_to_one_command_buffer(
     device = CompileTarget.parse(gpu).devices()[0]
     placed = partial(jax.ShapeDtypeStruct, sharding=SingleDeviceSharding(device))
     pages = (2, 100, 2, 4, 16, dim)
-    scales = None if kv_dtype == "bfloat16" else placed(pages[:5], jnp.float16)
+    scales = None if kv_dtype == "bfloat16" else placed(pages[:5], jnp.bfloat16)
     call = partial(ragged_paged_attention, layer=1, options=AttentionOptions(0.1), target=Target.of(device))
     rows = [placed((32, 64), jnp.int32), placed((33,), jnp.int32), placed((32,), jnp.int32)]
     with nothing_kept():

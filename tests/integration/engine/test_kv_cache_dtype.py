@@ -16,6 +16,7 @@ from jaxserve.cache.swap import SwapSpace
 from jaxserve.clock import RealClock
 from jaxserve.config.fields import EngineConfig
 from jaxserve.engine.build import build_engine
+from jaxserve.executor.cache_arrays import describe_cache
 from jaxserve.models.checkpoint import read_hf_config
 from jaxserve.sampling.params import MAX_LOGPROBS, SamplingParams
 from pallas_kernels.rotate_and_write import rotate
@@ -35,8 +36,8 @@ def build(directory: Any, kv_cache_dtype: str, devices: int = 1, **more: Any) ->
 
 
 def rounded(x: jax.Array, kind: str) -> jax.Array:
-    """[T,K,D], each vector as 8 bits have it, with a scale in float16."""
-    scale = (jnp.abs(x).max(axis=-1, keepdims=True) / LARGEST[kind]).astype(jnp.float16).astype(jnp.float32)
+    """[T,K,D], each vector as 8 bits have it, with a scale in bfloat16."""
+    scale = (jnp.abs(x).max(axis=-1, keepdims=True) / LARGEST[kind]).astype(jnp.bfloat16).astype(jnp.float32)
     scaled = x / scale
     numbers = jnp.round(scaled) if kind == "int8" else scaled.astype(jnp.float8_e4m3fn).astype(jnp.float32)
     return numbers * scale
@@ -79,7 +80,8 @@ def test_greedy_tokens(kind, devices):
 
     # What is cached in one dtype is not found by an engine that is the same but for that.
     cache, prompt = again.scheduler.cache, max(prompts, key=len)
-    names = {dtype: replace(built.intake.rules.namespace, kv_dtype=dtype) for dtype in ("float8_e4m3fn", "int8", "float32")}
+    namespace, dtypes = built.intake.rules.namespace, ("float8_e4m3fn", "int8", "float32")
+    names = {dtype: replace(namespace, kv_dtype=describe_cache(dtype)) for dtype in dtypes}
     found = {dtype: cache.find(name.root(), prompt, []).num_tokens for dtype, name in names.items()}
     assert found.pop(built.report.kv_dtype) > 0
     assert list(found.values()) == [0, 0]

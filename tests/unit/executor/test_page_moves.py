@@ -1,6 +1,7 @@
 """Page moves against numpy: one after another, whatever goes where, bit for bit, on one device and on two."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
@@ -42,7 +43,7 @@ class Memory:
         pages = rng.integers(0, 256, (*shape[:-1], shape[-1] * kind.itemsize), np.uint8).view(kind).copy()
         if kind.itemsize > 1:
             pages[np.isnan(pages)] = 0  # of which there are many kinds
-        scales = rng.standard_normal(shape[:5]).astype(np.float16)
+        scales = rng.standard_normal(shape[:5]).astype(jnp.bfloat16)
         self.arrays = [pages, scales] if kind.itemsize == 1 else [pages]
         self.slots = [np.zeros((SLOTS, array.shape[0], *array.shape[2:]), array.dtype) for array in self.arrays]
         placed = [jax.device_put(array.copy(), NamedSharding(mesh, KV_CACHE)) for array in self.arrays]  # CPUs may keep it

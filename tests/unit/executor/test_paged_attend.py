@@ -72,11 +72,11 @@ def test_a_named_kernel_of_kv_write_quantizes_what_was_rotated(kernels):
     q, k, v = (jnp.asarray(rng.standard_normal((TOKENS, heads, 64)), jnp.float32) for heads in (HEADS, KV_HEADS, KV_HEADS))
     rope = rotation(RopeConfig(rotated_dims=32), 64, jnp.arange(TOKENS) + 5)
     shape = (2, 5, 2, KV_HEADS, PAGE, 64)
-    cache = CacheArrays(jnp.full(shape, 0x7F, jnp.uint8), jnp.full(shape[:5], jnp.nan, jnp.float16))
+    cache = CacheArrays(jnp.full(shape, 0x7F, jnp.uint8), jnp.full(shape[:5], jnp.nan, jnp.bfloat16))
     got = paged(1, cache, OPTIONS, q, k, v, None, rope, kernels)
 
     def rounded(x):
-        scale = (jnp.abs(x).max(axis=-1, keepdims=True) / 448).astype(jnp.float16).astype(jnp.float32)
+        scale = (jnp.abs(x).max(axis=-1, keepdims=True) / 448).astype(jnp.bfloat16).astype(jnp.float32)
         return (x / scale).astype(jnp.float8_e4m3fn).astype(jnp.float32) * scale
 
     want = dense_attend(1, rotate(q, rope), rounded(rotate(k, rope)), rounded(v), None, OPTIONS, None)

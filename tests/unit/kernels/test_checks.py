@@ -57,9 +57,9 @@ def attention_arguments(**changes):
             "kv_scales must be [L, P, 2, K, S] = [2, 6, 2, 2, 8], got [2, 6, 2, 2, 4]",
         ),
         (
-            {"kv_pages": FLOAT8_PAGES, "kv_scales": jnp.zeros((2, 6, 2, 2, 8), jnp.bfloat16)},
+            {"kv_pages": FLOAT8_PAGES, "kv_scales": jnp.zeros((2, 6, 2, 2, 8), jnp.float16)},
             TypeError,
-            "kv_scales must be float16 or float32, got bfloat16",
+            "kv_scales must be bfloat16 or float32, got float16",
         ),
         ({"layer": 2}, ValueError, "layer must be between 0 and 1, got 2"),
         (

@@ -39,7 +39,7 @@ def arguments(dtype, tokens, rows, halves=2):
     quantized = dtype in ("float8_e4m3fn", "int8")
     return (
         jnp.ones((tokens, 4, DIM), "bfloat16" if quantized else dtype),
-        (jnp.zeros(shape, dtype), jnp.zeros(shape[:5], jnp.float16)) if quantized else jnp.zeros(shape, dtype),
+        (jnp.zeros(shape, dtype), jnp.zeros(shape[:5], jnp.bfloat16)) if quantized else jnp.zeros(shape, dtype),
         jnp.asarray(np.arange(1, rows * 8 + 1, dtype=np.int32).reshape(rows, 8)),
         jnp.arange(rows + 1, dtype=jnp.int32),
         jnp.full(rows, 5, jnp.int32),

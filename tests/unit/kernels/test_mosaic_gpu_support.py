@@ -35,8 +35,8 @@ def named(function):
         {"heads": 512},
         {"options": AttentionOptions(0.1, window=5, soft_cap=3.0), "sinks": True},
         {"kv_dtype": FLOAT8, "scales_dtype": jnp.dtype("float32")},
-        {"dtype": jnp.dtype("float16"), "kv_dtype": FLOAT8, "scales_dtype": jnp.dtype("float16")},
-        {"kv_dtype": jnp.dtype("int8"), "scales_dtype": jnp.dtype("float16")},
+        {"dtype": jnp.dtype("float16"), "kv_dtype": FLOAT8, "scales_dtype": jnp.dtype("bfloat16")},
+        {"kv_dtype": jnp.dtype("int8"), "scales_dtype": jnp.dtype("bfloat16")},
     ],
 )
 def test_supported(change):
