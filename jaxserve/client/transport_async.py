@@ -97,8 +97,10 @@ async def _first_good(tasks: list[asyncio.Task[Any]]) -> asyncio.Task[Any]:
     while True:
         done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
-            if not waiting or (task.exception() is None and asks_back(task.result().status_code, task.result().headers) is None):
+            if task.exception() is None and asks_back(task.result().status_code, task.result().headers) is None:
                 return task
+        if not waiting:
+            return done.pop()
 
 
 async def _give_up(task: asyncio.Task[Any]) -> None:

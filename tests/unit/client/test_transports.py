@@ -228,6 +228,27 @@ async def test_the_refusal_of_one_does_not_stand_while_the_other_runs() -> None:
         assert (await asking).content == b"late"
 
 
+@pytest.mark.parametrize("refused_first", [False, True])
+async def test_of_two_that_end_together_the_good_one_is_taken(refused_first: bool) -> None:
+    slow = asyncio.Event()
+    outcomes = [answer(b"good"), answer(status=503)]
+
+    class Together(Script):
+        async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+            self.requests.append(request)
+            mine = len(self.requests) - 1
+            await slow.wait()
+            return outcomes[mine - refused_first]
+
+    script = Together([])
+    asking = asyncio.create_task(on_asyncio(script, settings(HEDGED)))
+    async with asyncio.timeout(5):
+        while len(script.requests) < 2:
+            await asyncio.sleep(0)
+        slow.set()
+        assert (await asking).content == b"good"
+
+
 async def test_a_hedge_takes_from_the_budget_and_ends_with_its_caller() -> None:
     slow = asyncio.Event()
     script = Script([slow, answer(b"never asked")])
