@@ -389,6 +389,9 @@ class ServerConfig:
     max_unread_tokens: int = setting(4096, "tokens that wait for a client that reads slowly, at most")
     max_unread_kib: int = setting(4096, "memory in KiB that they take, at most")
     unread_timeout: float = setting(60.0, "seconds without progress after which a client that does not read is given up")
+    idempotency_grace: float = setting(
+        10.0, "seconds that a request with an Idempotency-Key goes on after its client went away, which may come back; 0 for none"
+    )
     token_timeout: float = setting(600.0, "seconds without a token after which a stream ends; the batch class may wait for ever")
     frontends: int = setting(1, "front-end processes, each with HTTP and gRPC on the same ports")
     tokenizer_processes: int = setting(0, "processes a front end that tokenize and render; 0 for threads of its own")
@@ -415,7 +418,7 @@ class ServerConfig:
         require_at_least("frontends", self.frontends, 1)
         require_at_least("tokenizer_processes", self.tokenizer_processes, 0)
         require_at_least("max_engine_restarts", self.max_engine_restarts, 0)
-        for name in ("drain_timeout", "engine_hang_timeout"):
+        for name in ("drain_timeout", "engine_hang_timeout", "idempotency_grace"):
             require_at_least(name, getattr(self, name), 0)
             if getattr(self, name) == math.inf:
                 raise ConfigError(f"{name} must be finite, got inf", param=name)

@@ -32,6 +32,7 @@ class Gateway:
         keys: None where anybody is let in.
         log: where usage is written, None for nowhere.
         owner: unique among the ledger's front ends, also among those that are gone.
+        grace: seconds that a request with an idempotency key goes on after its client went away.
     """
 
     def __init__(
@@ -42,13 +43,14 @@ class Gateway:
         *,
         lenience: Lenience | None = None,
         owner: str = "",
+        grace: float = 0.0,
     ) -> None:
         self._keys = keys
         self._log = log
         self.ledger = ledger
         self.lenience = lenience or Lenience(RealClock())
         self.owner = owner or secrets.token_hex(8)
-        self.answers = IdempotencyCache(ledger, self.owner)
+        self.answers = IdempotencyCache(ledger, self.owner, grace)
 
     @classmethod
     def open(
@@ -68,7 +70,7 @@ class Gateway:
         log = None if config.usage_log is None else UsageLog(config.usage_log, on_usage_lost)
         shared = ledger or LocalUsageLedger(LedgerState(clock, time.time()))
         lenience = Lenience(clock, names_of(config.ignore_unsupported))
-        return cls(keys, shared, log, lenience=lenience, owner=owner)
+        return cls(keys, shared, log, lenience=lenience, owner=owner, grace=config.idempotency_grace)
 
     def call(self, request_id: str, credentials: Sequence[bytes], access: Access) -> Call:
         """A call that may be made with these credentials. Raises AuthenticationError or PermissionDeniedError."""

@@ -10,13 +10,16 @@ from contextlib import aclosing
 
 import msgspec
 
-from jaxserve.errors import IdempotencyError, InvalidRequestError
+from jaxserve.errors import ConflictError, IdempotencyError, InternalError, InvalidRequestError
 from server.gateway.ledger import UsageLedger
 from server.gateway.messages import Claim, Claimed, Keep, Release
 from server.gateway.recording import Recording
+from server.gateway.results import MAX_RESULT_BYTES, Name
+from server.gateway.sharing import POLL_SECONDS, Sharing
 
 MAX_KEY_CHARS = 255
-_POLL_SECONDS = 0.1  # how often to ask for an answer that another front end makes
+MAX_LEFT_BYTES = 64 * 2**20  # of an account's answers that go on though nobody reads them
+MAX_LEFT = 1024
 
 Add = Callable[[bytes], Awaitable[None]]
 Make = Callable[[Add], Awaitable[bool]]
@@ -24,17 +27,24 @@ Make = Callable[[Add], Awaitable[bool]]
 
 
 class IdempotencyCache:
-    """Answers under idempotency keys, made by this front end or by another."""
+    """Answers under idempotency keys, made by this front end or by another.
 
-    def __init__(self, ledger: UsageLedger, owner: str) -> None:
+    Args:
+        grace: seconds that an answer goes on after its last reader has left, unless that asked for less.
+    """
+
+    def __init__(self, ledger: UsageLedger, owner: str, grace: float = 0.0) -> None:
         self._ledger = ledger
         self._owner = owner
-        self._made_here: dict[tuple[str, str], Recording] = {}
+        self._grace = grace
+        self._made_here: dict[Name, Recording] = {}
+        self._left: dict[str, list[Recording]] = {}  # by account, those that left first before the others
+        self._sharing = Sharing(ledger, owner)
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(list[bytes])
 
     async def read(
-        self, account: str, scope: str, key: str, fingerprint: bytes, make: Make
+        self, account: str, scope: str, key: str, fingerprint: bytes, make: Make, grace: float | None = None
     ) -> AsyncGenerator[tuple[bool, bytes], None]:
         """The pieces of the answer, each with whether it is a repeated one.
 
@@ -42,30 +52,62 @@ class IdempotencyCache:
             account: whose share of what is kept the answer takes from.
             scope: the tenant, whose keys are its own.
             fingerprint: digest of the request.
+            grace: seconds that it goes on at most if this reader was the last and leaves.
 
-        Raises what `make` raises, InvalidRequestError for a key that is none, and IdempotencyError for one that was used with
-        another request.
+        Raises what `make` raises, InvalidRequestError for a key that is none, IdempotencyError for one that was used with
+        another request, and ConflictError for one whose answer is too long to be kept and still comes.
         """
         _check_key(key)
         name = (scope, key)
+        have, run = 0, ""  # pieces that came from another front end, and of which run they are
         while True:
-            claim = Claim(self._owner, uuid.uuid4().hex, account, scope, key, fingerprint)
+            claim = Claim(self._owner, uuid.uuid4().hex, account, scope, key, fingerprint, have)
             claimed = await self._claim(claim)
             if claimed.state == "other":
                 raise IdempotencyError(f"the idempotency key {key!r} was used before with another request")
-            if claimed.state == "done":
-                for piece in self._decoder.decode(claimed.result):
-                    yield True, piece
-                return
-            recording = self._made_here.get(name)
-            if claimed.state == "new":
-                recording = self._begin(claim, make)
-            if recording is not None and recording.kept:
-                async with aclosing(recording.read()) as pieces:
+            if claimed.state == "new" and have:
+                self._ledger.tell(Release(claim.token, *name))
+            if have and claimed.run != run:
+                raise InternalError("the answer under the idempotency key broke off")
+            recording = self._begin(claim, make) if claimed.state == "new" else self._made_here.get(name)
+            if claimed.state == "too_long" or (recording is not None and recording.too_long):
+                raise ConflictError(
+                    f"the answer under the idempotency key {key!r} is longer than {MAX_RESULT_BYTES} bytes: not kept"
+                )
+            if recording is not None and recording.kept and claimed.state != "done":
+                async with aclosing(self._read(account, recording, grace)) as pieces:
                     async for piece in pieces:
                         yield claimed.state == "running", piece
                 return
-            await asyncio.sleep(_POLL_SECONDS)
+            done = claimed.state == "done"
+            for piece in self._decoder.decode(claimed.result)[have:] if done else claimed.pieces:
+                yield True, piece
+            if done:
+                return
+            have, run = have + len(claimed.pieces), claimed.run
+            await asyncio.sleep(POLL_SECONDS)
+
+    async def _read(self, account: str, recording: Recording, grace: float | None) -> AsyncGenerator[bytes, None]:
+        try:
+            seconds = self._grace if grace is None else min(grace, self._grace)
+            async with aclosing(recording.read(seconds)) as pieces:
+                async for piece in pieces:
+                    yield piece
+        finally:
+            if recording.left:
+                self._bound(account, recording)
+
+    def _bound(self, account: str, left: Recording) -> None:
+        """Give up those of an account that were left first, where there are too many."""
+        staying = [one for one in self._left.get(account, []) if one.left and one is not left] + [left]
+        while len(staying) > MAX_LEFT or sum(one.held_bytes for one in staying) > MAX_LEFT_BYTES:
+            staying.pop(0).give_up()
+        self._left[account] = staying
+
+    def _unbound(self, account: str, ended: Recording) -> None:
+        staying = [one for one in self._left.pop(account, []) if one is not ended]
+        if staying:
+            self._left[account] = staying
 
     async def _claim(self, claim: Claim) -> Claimed:
         try:
@@ -79,6 +121,7 @@ class IdempotencyCache:
     def _begin(self, claim: Claim, make: Make) -> Recording:
         name = (claim.scope, claim.key)
         recording = self._made_here[name] = Recording()
+        self._sharing.begin(claim.token, name, recording)
         worth = False
 
         async def making() -> None:
@@ -87,6 +130,8 @@ class IdempotencyCache:
 
         def on_made(task: asyncio.Task[None]) -> None:
             del self._made_here[name]
+            self._sharing.end(claim.token)
+            self._unbound(claim.account, recording)
             whole = recording.whole()
             if worth and whole is not None:
                 self._ledger.tell(Keep(claim.token, *name, self._encoder.encode(whole)))

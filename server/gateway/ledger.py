@@ -9,7 +9,7 @@ from typing import Protocol
 
 from jaxserve.clock import Clock
 from server.gateway.accounts import Accounts
-from server.gateway.messages import Claim, Done, Forget, Keep, Message, Peek, Release, Reply, Reserve, Settle
+from server.gateway.messages import Claim, Done, Forget, Keep, Message, Peek, Release, Reply, Reserve, Settle, Share, Watch
 from server.gateway.results import Results
 
 _LOG = logging.getLogger(__name__)
@@ -49,12 +49,16 @@ class LedgerState:
             return self._accounts.peek(message.tenant, message.limits, now)
         if isinstance(message, Claim):
             return self._results.claim(message, self._clock.now())
+        if isinstance(message, Watch):
+            return self._results.wanted(message.owner, self._clock.now())
         if isinstance(message, Settle):
             self._accounts.settle(message, now)
         elif isinstance(message, Keep):
             self._results.keep(message.token, (message.scope, message.key), message.result, self._clock.now())
         elif isinstance(message, Release):
             self._results.release(message.token, (message.scope, message.key))
+        elif isinstance(message, Share):
+            self._results.share(message)
         else:
             self.forget(message)
         return Done()

@@ -59,6 +59,7 @@ class Claim(msgspec.Struct, frozen=True, tag=True):
         token: a name of this claim that no other has.
         account: whose share of what is kept the result takes from: that of the API key's tenant, one for all without keys.
         scope: the tenant that the client is, or says it is.
+        have: pieces of the answer that whoever asks has got already.
     """
 
     owner: str
@@ -67,6 +68,7 @@ class Claim(msgspec.Struct, frozen=True, tag=True):
     scope: str
     key: str
     fingerprint: bytes
+    have: int = 0
 
 
 class Keep(msgspec.Struct, frozen=True, tag=True):
@@ -86,13 +88,35 @@ class Release(msgspec.Struct, frozen=True, tag=True):
     key: str
 
 
+class Watch(msgspec.Struct, frozen=True, tag=True):
+    """Which of the requests that this front end runs do others wait for? Answered by Wanted."""
+
+    owner: str
+
+
+class Share(msgspec.Struct, frozen=True, tag=True):
+    """Pieces of an answer that is being made, for those who wait for it elsewhere. Answered by Done.
+
+    Attributes:
+        first: which piece of the answer they begin with.
+        too_long: whether the answer is longer than is kept, so that nobody who comes now gets it.
+    """
+
+    token: str
+    scope: str
+    key: str
+    first: int
+    pieces: list[bytes]
+    too_long: bool = False
+
+
 class Forget(msgspec.Struct, frozen=True, tag=True):
     """A front end is gone: settle what it reserved by its estimate, release what it claimed. Answered by Done."""
 
     owner: str
 
 
-Message = Reserve | Settle | Peek | Claim | Keep | Release | Forget
+Message = Reserve | Settle | Peek | Claim | Keep | Release | Watch | Share | Forget
 
 
 class Level(msgspec.Struct, frozen=True):
@@ -136,16 +160,26 @@ class Claimed(msgspec.Struct, frozen=True, tag=True):
 
     Attributes:
         state: "new": run it, then Keep or Release. "running": `owner` runs it. "done": `result` is its result. "other": the key
-            belongs to another request.
+            belongs to another request. "too_long": it runs, and its answer is not kept.
+        run: token of the claim that runs or ran it.
+        pieces: of the answer that is being made, after those that whoever asks has; none where they are not shared.
     """
 
-    state: Literal["new", "running", "done", "other"]
+    state: Literal["new", "running", "done", "other", "too_long"]
     owner: str = ""
     result: bytes = b""
+    run: str = ""
+    pieces: list[bytes] = []
+
+
+class Wanted(msgspec.Struct, frozen=True, tag=True):
+    """Requests that others wait for: by the token of their claim, how many pieces there are; None where no more are taken."""
+
+    pieces: dict[str, int | None]
 
 
 class Done(msgspec.Struct, frozen=True, tag=True):
     """It is done; there is nothing to say."""
 
 
-Reply = Granted | Refused | Levels | Claimed | Done
+Reply = Granted | Refused | Levels | Claimed | Wanted | Done

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncGenerator, Coroutine
 from typing import Any
 
@@ -12,11 +13,13 @@ from server.gateway.results import MAX_RESULT_BYTES
 class Recording:
     """Pieces of an answer, written by the task that makes it and read by any number of clients.
 
-    The task goes on while anybody reads, and is cancelled when the last one has left. An answer longer than is kept takes no
-    more readers, and waits for the slowest it has: it is not held as a whole.
+    The task goes on while anybody reads, here or on another front end, and for a time after the last one has left, which may
+    come back; then it is cancelled. An answer longer than is kept takes no more readers, and waits for the slowest it has: it is
+    not held as a whole.
 
     Attributes:
         kept: whether the whole answer is there, or can still be.
+        too_long: whether it is not because of its length.
     """
 
     def __init__(self) -> None:
@@ -29,7 +32,23 @@ class Recording:
         self._numbers = 0
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._grace = 0.0  # that the last reader asked for
+        self._followed = -math.inf  # until when somebody reads it elsewhere
+        self._giving_up: asyncio.TimerHandle | None = None
         self.kept = True
+
+    @property
+    def too_long(self) -> bool:
+        return self._bytes > MAX_RESULT_BYTES
+
+    @property
+    def left(self) -> bool:
+        """Whether it goes on though nobody reads it."""
+        return self._giving_up is not None
+
+    @property
+    def held_bytes(self) -> int:
+        return self._bytes if self.kept else 0
 
     def start(self, making: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Begin to make the answer; `making` calls `add`. How it ends is how reading ends."""
@@ -42,8 +61,11 @@ class Recording:
         self._pieces.append(piece)
         self._bytes += len(piece)
         self._wake()
-        if self._bytes > MAX_RESULT_BYTES:
+        if self.too_long:
             self.kept = False
+            if self.left:
+                self.give_up()  # nobody can come back to it
+                await asyncio.sleep(0)
             while self._readers and min(self._readers.values()) < self._first + len(self._pieces):
                 await self._change()
             self._first += len(self._pieces)
@@ -52,10 +74,32 @@ class Recording:
     def whole(self) -> list[bytes] | None:
         return self._pieces if self._ended and self.kept and self._error is None else None
 
-    async def read(self) -> AsyncGenerator[bytes, None]:
-        """Pieces from the start, then as they come; raises what ended the answer. Only while `kept`."""
+    def after(self, count: int) -> list[bytes]:
+        """The pieces after the first so many; while `kept`."""
+        return self._pieces[count:]
+
+    def follow(self, seconds: float) -> None:
+        """Somebody reads it elsewhere, and says so again within so many seconds."""
+        self._followed = asyncio.get_running_loop().time() + seconds
+        if self.left:
+            self._leave()
+
+    def give_up(self) -> None:
+        """Nobody will read it any more."""
+        self._stay()
+        if self._task is not None and not self._task.done():
+            self.kept = False  # who comes now must not read an answer that breaks off
+            self._task.cancel()
+
+    async def read(self, grace: float = 0.0) -> AsyncGenerator[bytes, None]:
+        """Pieces from the start, then as they come; raises what ended the answer. Only while `kept`.
+
+        Args:
+            grace: seconds that the answer goes on after this reader has left, if it was the last.
+        """
         number, self._numbers = self._numbers, self._numbers + 1
         self._readers[number] = 0
+        self._stay()
         try:
             while True:
                 position = self._readers[number]
@@ -72,11 +116,29 @@ class Recording:
         finally:
             del self._readers[number]
             self._wake()
-            if not self._readers and self._task is not None and not self._task.done():
-                self.kept = False  # who comes now must not read an answer that breaks off
-                self._task.cancel()
+            if not self._readers:
+                self._grace = grace
+                self._leave()
+
+    def _leave(self) -> None:
+        """The last reader has left: give up in a while, at once if it cannot come back."""
+        self._stay()
+        if self._task is None or self._task.done():
+            return
+        loop = asyncio.get_running_loop()
+        seconds = max(self._grace, self._followed - loop.time())
+        if self.kept and seconds > 0.0:
+            self._giving_up = loop.call_later(seconds, self.give_up)
+        else:
+            self.give_up()
+
+    def _stay(self) -> None:
+        if self._giving_up is not None:
+            self._giving_up.cancel()
+            self._giving_up = None
 
     def _on_made(self, task: asyncio.Task[None]) -> None:
+        self._stay()
         if task.cancelled():
             self._error = asyncio.CancelledError()
         else:

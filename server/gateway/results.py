@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+import math
+from collections import Counter, OrderedDict
 from dataclasses import dataclass, field
 
-from server.gateway.messages import Claim, Claimed
+from server.gateway.messages import Claim, Claimed, Share, Wanted
 
 KEPT_SECONDS = 3600.0
 MAX_KEPT_BYTES = 256 * 2**20
@@ -15,17 +16,32 @@ MAX_RESULT_BYTES = 4 * 2**20  # of one result; longer ones are not kept
 _ENTRY_BYTES = 512  # of a kept result besides its bytes: the bound holds for many small ones too
 
 
-@dataclass(frozen=True, slots=True)
+WANTED_SECONDS = 2.0  # after which whoever waits for what runs elsewhere has asked again
+
+
+@dataclass(slots=True)
 class _Running:
+    """A claimed request.
+
+    Attributes:
+        wanted: until when it is known that others wait for it.
+        pieces: of its answer, for them; None if that would be too much.
+    """
+
     fingerprint: bytes
     owner: str
     token: str
     account: str
+    wanted: float = -math.inf
+    pieces: list[bytes] | None = field(default_factory=list)
+    bytes: int = 0
+    too_long: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
     fingerprint: bytes
+    token: str
     result: bytes
     until: float
     account: str
@@ -39,7 +55,7 @@ Name = tuple[str, str]  # scope and key
 
 
 @dataclass(slots=True)
-class _Share:
+class _Holding:
     """What an account holds: its results, oldest first, and their bytes."""
 
     names: OrderedDict[Name, None] = field(default_factory=OrderedDict)
@@ -56,7 +72,8 @@ class Results:
 
     _running: dict[Name, _Running] = field(default_factory=dict)
     _kept: OrderedDict[Name, _Kept] = field(default_factory=OrderedDict)  # oldest first
-    _shares: dict[str, _Share] = field(default_factory=dict)
+    _shares: dict[str, _Holding] = field(default_factory=dict)
+    _shared: Counter[str] = field(default_factory=Counter)  # bytes of what runs, by account
     _bytes: int = 0
 
     @property
@@ -74,17 +91,43 @@ class Results:
             return Claimed("new", ask.owner)
         if known.fingerprint != ask.fingerprint:
             return Claimed("other")
-        if isinstance(known, _Running):
-            return Claimed("running", known.owner)
-        return Claimed("done", result=known.result)
+        if isinstance(known, _Kept):
+            return Claimed("done", result=known.result, run=known.token)
+        if known.too_long:
+            return Claimed("too_long", known.owner)
+        if ask.owner == known.owner:  # which has the pieces itself
+            return Claimed("running", known.owner, run=known.token)
+        known.wanted = now + WANTED_SECONDS
+        return Claimed("running", known.owner, run=known.token, pieces=(known.pieces or [])[ask.have :])
+
+    def wanted(self, owner: str, now: float) -> Wanted:
+        """What others wait for of what this front end runs."""
+        running = [one for one in self._running.values() if one.owner == owner and one.wanted > now]
+        return Wanted({one.token: None if one.pieces is None else len(one.pieces) for one in running})
+
+    def share(self, told: Share) -> None:
+        """Take pieces of an answer that is being made, as far as its account has room; the rest then comes with its end."""
+        claim = self._running.get((told.scope, told.key))
+        if claim is None or claim.token != told.token:
+            return
+        claim.too_long = claim.too_long or told.too_long
+        if claim.pieces is None or told.first != len(claim.pieces):
+            return
+        size = sum(map(len, told.pieces))
+        if claim.too_long or self._shared[claim.account] + size > MAX_ACCOUNT_BYTES:
+            self._unshare(claim)
+            return
+        claim.pieces += told.pieces
+        claim.bytes += size
+        self._shared[claim.account] += size
 
     def keep(self, token: str, name: Name, result: bytes, now: float) -> None:
         """Keep the result of a request that was claimed with this token; the account's oldest ones make room."""
         claim = self._take(token, name)
         if claim is None or len(result) > MAX_RESULT_BYTES:
             return
-        kept = _Kept(claim.fingerprint, result, now + KEPT_SECONDS, claim.account)
-        share = self._shares.setdefault(claim.account, _Share())
+        kept = _Kept(claim.fingerprint, claim.token, result, now + KEPT_SECONDS, claim.account)
+        share = self._shares.setdefault(claim.account, _Holding())
         self._kept[name] = kept
         share.names[name] = None
         share.bytes += kept.size
@@ -99,13 +142,21 @@ class Results:
 
     def forget(self, owner: str) -> None:
         for name in [name for name, claim in self._running.items() if claim.owner == owner]:
-            del self._running[name]
+            self._unshare(self._running.pop(name))
 
     def _take(self, token: str, name: Name) -> _Running | None:
         claim = self._running.get(name)
         if claim is None or claim.token != token:
             return None
+        self._unshare(claim)
         return self._running.pop(name)
+
+    def _unshare(self, claim: _Running) -> None:
+        """Let go of its pieces; no more are taken."""
+        self._shared[claim.account] -= claim.bytes
+        if not self._shared[claim.account]:
+            del self._shared[claim.account]
+        claim.bytes, claim.pieces = 0, None
 
     def _expire(self, now: float) -> None:
         while self._kept and next(iter(self._kept.values())).until <= now:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Sequence
 
 import msgspec
@@ -25,6 +26,7 @@ from server.unsupported.notes import NOTES, Notes
 
 REPLAYED_HEADER = "Idempotency-Replayed"
 _KEY_HEADER = "Idempotency-Key"
+_GRACE_HEADER = "Idempotency-Grace"
 _BEARER = b"bearer "
 
 
@@ -62,6 +64,7 @@ class Gate:
                 raise InvalidRequestError(f"{_KEY_HEADER} is not taken with an upload", param=_KEY_HEADER)
             if len(keys) > 1:
                 raise InvalidRequestError(f"{_KEY_HEADER} must be given once, got {len(keys)}", param=_KEY_HEADER)
+            grace = _grace(headers)
             if not takes_body(method, path) and (access == "open" or self._is_served(method, path)):  # else a 404 or a 405
                 check_without_body(method, path, headers)
         except JaxserveError as error:
@@ -77,7 +80,7 @@ class Gate:
                 await error_response(error, path)(scope, receive, send)
                 return
             if keys and method == "POST":
-                await self._keyed(call, keys[0], body, scope, receive, send)
+                await self._keyed(call, keys[0], grace, body, scope, receive, send)
             else:
                 await self._plain(call, scope, _with_body(body, receive), send)
 
@@ -100,14 +103,16 @@ class Gate:
         finally:
             call.close()
 
-    async def _keyed(self, call: Call, key: str, body: bytes, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _keyed(
+        self, call: Call, key: str, grace: float | None, body: bytes, scope: Scope, receive: Receive, send: Send
+    ) -> None:
         tenant = _tenant(call, Headers(scope=scope))
         request = fingerprint((scope["method"].encode(), scope["path"].encode(), scope["query_string"], body))
 
         async def make(add: Add) -> bool:
             return await self._record(call, scope, body, add)
 
-        pieces = self._gateway.answers.read(call.account, tenant, key, request, make)
+        pieces = self._gateway.answers.read(call.account, tenant, key, request, make, grace)
         started = False
 
         async def pump() -> None:
@@ -162,6 +167,20 @@ def _tenant(call: Call, headers: Headers) -> str:
     """Whose call it is: the key's tenant, or what a client without one says."""
     tenant = call.principal.tenant
     return headers.get(TENANT_HEADER, "") if tenant is None else tenant
+
+
+def _grace(headers: Headers) -> float | None:
+    """Seconds that the client asks for. Raises InvalidRequestError for what is no number of them."""
+    given = headers.getlist(_GRACE_HEADER)
+    if not given:
+        return None
+    try:
+        seconds = float(given[0])
+    except ValueError:
+        seconds = math.nan
+    if len(given) > 1 or not 0.0 <= seconds < math.inf:
+        raise InvalidRequestError(f"{_GRACE_HEADER} must be one number of seconds, 0 or more", param=_GRACE_HEADER)
+    return seconds
 
 
 def _credentials(headers: Headers) -> list[bytes]:

@@ -21,7 +21,7 @@ _WHOLE = 2**65  # the longest whole number that a limit is
 
 _AT_START = frozenset({ErrorCode.CONFIG, ErrorCode.CHECKPOINT, ErrorCode.UNSUPPORTED_MODEL})
 _OF_FILES = frozenset({ErrorCode.NOT_FOUND, ErrorCode.CONFLICT, ErrorCode.QUOTA_EXCEEDED, ErrorCode.STORAGE_FULL})
-GENERATING = tuple(code for code in OUTCOMES if code not in _AT_START | _OF_FILES)
+GENERATING = tuple(code for code in OUTCOMES if code not in _AT_START | _OF_FILES - {ErrorCode.CONFLICT})
 ASKING = (  # what is answered without the engine's queue
     ErrorCode.INVALID_REQUEST,
     ErrorCode.INVALID_API_KEY,
@@ -29,11 +29,12 @@ ASKING = (  # what is answered without the engine's queue
     ErrorCode.MODEL_NOT_FOUND,
     ErrorCode.REQUEST_TOO_LARGE,
     ErrorCode.IDEMPOTENCY_KEY_REUSED,
+    ErrorCode.CONFLICT,
     ErrorCode.INTERNAL,
     ErrorCode.DRAINING,
     ErrorCode.ENGINE_DEAD,
 )
-STORING = (*ASKING, ErrorCode.OVERLOADED, *(code for code in OUTCOMES if code in _OF_FILES))
+STORING = (*ASKING, ErrorCode.OVERLOADED, *(code for code in OUTCOMES if code in _OF_FILES - {ErrorCode.CONFLICT}))
 
 _ABOUT = """
 Serves one language model. Errors have OpenAI's shape, and Anthropic's under `/v1/messages`; `code` is stable, `param` names the
@@ -43,7 +44,8 @@ header `x-jaxserve-warning`; the server may be told to drop some, which `x-jaxse
 - `Authorization: Bearer KEY` or `x-api-key: KEY`, where the server has keys.
 - `X-Request-Id` is told back, or made up; it is for logs. Under `/v1/messages` it is told as `request-id` too.
 - `X-Tenant` names the tenant, where the server has no keys.
-- `Idempotency-Key`: a POST that is sent again with the same key gets the first answer; not taken with an upload.
+- `Idempotency-Key`: a POST that is sent again with the same key gets the first answer; not taken with an upload. It goes on for a
+  time after its client went away: `Idempotency-Grace` says for how many seconds at most.
 - Files and batches are the tenant's: what is another's does not exist.
 - A slash at the end of a path changes nothing; `/chat/completions`, `/models` and the like are those under `/v1`. What takes GET
   takes HEAD.

@@ -69,12 +69,34 @@ async def test_the_run_goes_on_for_those_who_stay_and_ends_with_the_last(http: h
     assert lines[-2:] == ["data: [DONE]", ""]
     assert engine.aborted == []
     assert len(engine.options) == 1
-    async with http.stream("POST", "/v1/completions", json={**BODY, "stream": True}, headers=keyed("l")) as first:
+    alone = {**keyed("l"), "Idempotency-Grace": "0"}
+    async with http.stream("POST", "/v1/completions", json={**BODY, "stream": True}, headers=alone) as first:
         await anext(first.aiter_lines())
     async with asyncio.timeout(5):
         while not engine.aborted:
             await asyncio.sleep(0.01)
     assert not engine.active
+
+
+async def test_a_client_that_comes_back_in_time_gets_all_of_the_stream(http: httpx.AsyncClient, engine: ScriptedClient) -> None:
+    engine.delay = 0.05
+    wish: dict[str, Any] = {"method": "POST", "url": "/v1/completions", "json": {**BODY, "stream": True}, "headers": keyed("k")}
+    async with http.stream(**wish) as first:
+        early = await anext(first.aiter_lines())
+    async with asyncio.timeout(5):
+        while engine.active:  # nobody reads
+            await asyncio.sleep(0.01)
+    async with http.stream(**wish) as second:
+        lines = [line async for line in second.aiter_lines()]
+    assert second.headers["idempotency-replayed"] == "true"
+    assert (lines[0], lines[-2:]) == (early, ["data: [DONE]", ""])
+    assert (len(engine.options), engine.aborted) == (1, [])
+
+
+async def test_a_grace_that_is_none_is_refused(http: httpx.AsyncClient) -> None:
+    for value in ("soon", "-1", "nan", "inf", ""):
+        reply = await http.post("/v1/completions", json=BODY, headers={**keyed("k"), "Idempotency-Grace": value})
+        assert (reply.status_code, reply.json()["error"]["param"]) == (400, "Idempotency-Grace")
 
 
 async def test_another_body_or_path_with_the_key_is_refused(http: httpx.AsyncClient, engine: ScriptedClient) -> None:

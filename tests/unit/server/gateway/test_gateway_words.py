@@ -26,6 +26,9 @@ from server.gateway.messages import (
     Reply,
     Reserve,
     Settle,
+    Share,
+    Wanted,
+    Watch,
 )
 from server.gateway.refusals import BUSY_SECONDS, duration, rate_limit_headers, refusal
 from server.gateway.routes import grpc_access, http_access
@@ -132,9 +135,12 @@ MESSAGES: list[tuple[Message, object]] = [
     (Settle("r1", 10, 5, 1), Done()),
     (Peek("acme", LIMITS), Levels(Level(3, 2, 20_000_000), Level(100, 85, 9_000_000))),
     (Claim("a", "a!", "acme", "acme", "k", b"1"), Claimed("new", "a")),
-    (Claim("b", "b!", "acme", "acme", "k", b"1"), Claimed("running", "a")),
+    (Claim("b", "b!", "acme", "acme", "k", b"1"), Claimed("running", "a", run="a!")),
+    (Watch("a"), Wanted({"a!": 0})),
+    (Share("a!", "acme", "k", 0, [b"\xffres", b"ult"]), Done()),
+    (Claim("b", "b!", "acme", "acme", "k", b"1", 1), Claimed("running", "a", run="a!", pieces=[b"ult"])),
     (Keep("a!", "acme", "k", b"\xffresult"), Done()),
-    (Claim("b", "b!", "acme", "acme", "k", b"1"), Claimed("done", result=b"\xffresult")),
+    (Claim("b", "b!", "acme", "acme", "k", b"1"), Claimed("done", result=b"\xffresult", run="a!")),
     (Claim("b", "b!", "acme", "acme", "l", b"1"), Claimed("new", "b")),
     (Release("b!", "acme", "l"), Done()),
     (Claim("c", "c!", "acme", "acme", "l", b"2"), Claimed("new", "c")),

@@ -2,14 +2,15 @@
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
 from jaxserve.clock import VirtualClock
-from jaxserve.errors import IdempotencyError, InternalError, InvalidRequestError
+from jaxserve.errors import ConflictError, IdempotencyError, InternalError, InvalidRequestError
 from server.gateway.idempotency import Add, IdempotencyCache, fingerprint
 from server.gateway.ledger import LedgerState, LocalUsageLedger, RemoteUsageLedger
-from server.gateway.messages import Message, Reply
+from server.gateway.messages import Claim, Forget, Message, Reply, Share
 from server.gateway.recording import Recording
 from server.gateway.results import MAX_RESULT_BYTES
 
@@ -48,6 +49,12 @@ def state() -> LedgerState:
 @pytest.fixture
 def answers(state: LedgerState) -> IdempotencyCache:
     return IdempotencyCache(LocalUsageLedger(state), "here")
+
+
+@pytest.fixture
+def patient(state: LedgerState) -> IdempotencyCache:
+    """Goes on with what nobody reads for longer than the test runs."""
+    return IdempotencyCache(LocalUsageLedger(state), "here", grace=1000.0)
 
 
 @pytest.fixture
@@ -148,6 +155,135 @@ async def test_it_runs_as_long_as_anybody_reads(answers: IdempotencyCache) -> No
     make.say(b"three", None)
     assert await read(answers, make) == [(False, b"three")], "who comes while it is cancelled does not get what breaks off"
     assert (make.cancelled, make.runs) == (1, 2)
+
+
+async def test_it_goes_on_for_who_comes_back(patient: IdempotencyCache) -> None:
+    make = Maker()
+    make.say(b"one")
+    first = patient.read("", "acme", "k", b"1", make)
+    await anext(first)
+    await first.aclose()
+    make.say(b"two")
+    second = patient.read("", "acme", "k", b"1", make)
+    assert [await anext(second), await anext(second)] == [(True, b"one"), (True, b"two")]
+    await second.aclose()
+    make.say(None)
+    await settled(lambda: not patient._made_here)
+    assert await read(patient, make) == [(True, b"one"), (True, b"two")]
+    assert (make.runs, make.cancelled, patient._left) == (1, 0, {})
+
+
+async def test_it_ends_when_nobody_comes_back_in_time(state: LedgerState) -> None:
+    answers, make = IdempotencyCache(LocalUsageLedger(state), "here", grace=0.02), Maker()
+    make.say(b"one")
+    first = answers.read("", "acme", "k", b"1", make)
+    await anext(first)
+    await first.aclose()
+    await settled(lambda: make.cancelled == 1)
+    make.say(b"anew", None)
+    assert await read(answers, make) == [(False, b"anew")]
+
+
+async def test_a_reader_may_ask_for_less_grace_but_not_for_more(patient: IdempotencyCache, answers: IdempotencyCache) -> None:
+    make = Maker()
+    for number, (cache, grace) in enumerate(((patient, 0.0), (answers, 1000.0)), 1):
+        make.say(b"one")
+        first = cache.read("", "acme", str(number), b"1", make, grace)
+        await anext(first)
+        await first.aclose()
+        await settled(partial(lambda count: make.cancelled == count, number))
+
+
+async def test_an_account_leaves_no_more_than_its_bound(patient: IdempotencyCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest of its own are given up, and nobody else's."""
+    monkeypatch.setattr("server.gateway.idempotency.MAX_LEFT", 2)
+    monkeypatch.setattr("server.gateway.idempotency.MAX_LEFT_BYTES", 100)
+    makers = {key: Maker() for key in ("other", "a", "b", "c", "long")}
+    for key, make in makers.items():
+        make.say(bytes(90) if key == "long" else bytes(20))
+        reader = patient.read("one" if key == "other" else "two", "acme", key, b"1", make)
+        await anext(reader)
+        await reader.aclose()
+        await asyncio.sleep(0)
+    await settled(lambda: makers["b"].cancelled == 1)
+    assert {key: make.cancelled for key, make in makers.items()} == {"other": 0, "a": 1, "b": 1, "c": 1, "long": 0}
+    for make in makers.values():
+        make.say(None)
+    await settled(lambda: not patient._made_here)
+
+
+async def test_what_grows_too_long_while_nobody_reads_ends(patient: IdempotencyCache) -> None:
+    make = Maker()
+    make.say(b"one")
+    first = patient.read("", "acme", "k", b"1", make)
+    await anext(first)
+    await first.aclose()
+    make.say(bytes(MAX_RESULT_BYTES))
+    await settled(lambda: make.cancelled == 1)
+
+
+async def test_a_key_whose_answer_is_too_long_is_refused_while_it_runs(
+    answers: IdempotencyCache, elsewhere: IdempotencyCache
+) -> None:
+    make = Maker()
+    make.say(bytes(MAX_RESULT_BYTES), b"more")
+    first = answers.read("", "acme", "k", b"1", make)
+    assert [await anext(first), await anext(first)] == [(False, bytes(MAX_RESULT_BYTES)), (False, b"more")]
+    for cache in (answers, elsewhere):
+        with pytest.raises(ConflictError, match="'k' is longer than"):
+            await read(cache, Maker())
+    make.say(None)
+    assert [item async for item in first] == []
+
+
+async def test_another_front_end_reads_what_runs_as_it_comes(patient: IdempotencyCache, elsewhere: IdempotencyCache) -> None:
+    make, other = Maker(), Maker()
+    make.say(b"one", b"two")
+    first = patient.read("", "acme", "k", b"1", make)
+    await anext(first)
+    await first.aclose()
+    second = elsewhere.read("", "acme", "k", b"1", other)
+    assert [await anext(second), await anext(second)] == [(True, b"one"), (True, b"two")]
+    make.say(b"three")
+    assert await anext(second) == (True, b"three")
+    make.say(b"four", None)
+    assert [item async for item in second] == [(True, b"four")]
+    assert (make.runs, other.runs) == (1, 0)
+
+
+async def test_what_is_read_elsewhere_goes_on_without_any_grace(answers: IdempotencyCache, elsewhere: IdempotencyCache) -> None:
+    make = Maker()
+    make.say(b"one")
+    first, second = (cache.read("", "acme", "k", b"1", make) for cache in (answers, elsewhere))
+    await anext(first)
+    assert await anext(second) == (True, b"one")
+    await first.aclose()
+    make.say(b"two")
+    assert await anext(second) == (True, b"two")
+    make.say(None)
+    assert [item async for item in second] == []
+    assert (make.runs, make.cancelled) == (1, 0)
+
+
+async def test_what_breaks_off_is_not_continued_by_another_run(
+    state: LedgerState, answers: IdempotencyCache, elsewhere: IdempotencyCache
+) -> None:
+    """The front end that made it is gone, and somebody else has come with the key since."""
+    for again in (False, True):
+        make = Maker()
+        make.say(b"one")
+        first, second = (cache.read("", "acme", "k", b"1", make) for cache in (answers, elsewhere))
+        await anext(first)
+        assert await anext(second) == (True, b"one")
+        state.forget(Forget("here"))
+        if again:
+            state.handle(Claim("third", "t", "", "acme", "k", b"1"))
+            state.handle(Share("t", "acme", "k", 0, [b"other", b"answer"]))
+        with pytest.raises(InternalError, match="broke off"):
+            await anext(second)
+        make.say(None)
+        assert [item async for item in first] == []
+        state.forget(Forget("third"))
 
 
 async def test_another_front_end_waits_for_the_result(answers: IdempotencyCache, elsewhere: IdempotencyCache) -> None:

@@ -2,13 +2,14 @@
 
 import pytest
 
-from server.gateway.messages import Claim, Claimed
+from server.gateway.messages import Claim, Claimed, Share, Wanted
 from server.gateway.results import (
     KEPT_SECONDS,
     MAX_ACCOUNT_BYTES,
     MAX_ACCOUNT_RESULTS,
     MAX_KEPT_BYTES,
     MAX_RESULT_BYTES,
+    WANTED_SECONDS,
     Results,
 )
 
@@ -37,10 +38,10 @@ def kept(results: Results, scope: str, key: str, size: int, account: str | None 
 def test_a_key_runs_once_and_its_result_comes_back() -> None:
     results = Results()
     assert claim(results).state == "new"
-    assert claim(results, owner="b") == Claimed("running", "a")
+    assert claim(results, owner="b") == Claimed("running", "a", run="a!")
     assert claim(results, body=b"2").state == "other"
     results.keep("a!", NAME, b"answer", 0.0)
-    assert claim(results, owner="b") == Claimed("done", result=b"answer")
+    assert claim(results, owner="b") == Claimed("done", result=b"answer", run="a!")
     assert claim(results, body=b"2").state == "other"
     assert claim(results, scope="globex").state == "new"
     assert claim(results, key="other").state == "new"
@@ -58,7 +59,7 @@ def test_only_the_claim_itself_is_kept_or_released() -> None:
     claim(results)
     results.release("b!", NAME)
     results.keep("b!", NAME, b"forged", 0.0)
-    assert claim(results, owner="b") == Claimed("running", "a")
+    assert claim(results, owner="b") == Claimed("running", "a", run="a!")
     results.keep("a!", NAME, b"answer", 0.0)
     results.release("a!", NAME)
     assert claim(results).state == "done"
@@ -133,3 +134,59 @@ def test_many_small_ones_count_too() -> None:
     claim(results)
     results.keep("a!", NAME, b"", 0.0)
     assert results.kept_bytes > 0
+
+
+def follow(results: Results, have: int = 0, now: float = 0.0) -> Claimed:
+    return results.claim(Claim("b", "b!", "acme", "acme", "k", b"1", have), now)
+
+
+def share(results: Results, first: int, *pieces: bytes, token: str = "a!", too_long: bool = False) -> None:
+    results.share(Share(token, *NAME, first, list(pieces), too_long))
+
+
+def test_what_runs_is_wanted_while_others_ask_for_it_and_shared_piece_by_piece() -> None:
+    results = Results()
+    claim(results)
+    assert results.wanted("a", 0.0) == Wanted({})
+    assert claim(results).pieces == []
+    assert results.wanted("a", 0.0) == Wanted({}), "its own front end has it"
+    assert follow(results, now=1.0).pieces == []
+    assert results.wanted("a", 1.0) == Wanted({"a!": 0})
+    assert results.wanted("b", 1.0) == Wanted({})
+    share(results, 0, b"one", b"two")
+    share(results, 0, b"one", b"two")
+    share(results, 3, b"four")
+    share(results, 2, b"forged", token="b!")
+    assert follow(results, have=1).pieces == [b"two"]
+    assert results.wanted("a", 1.0) == Wanted({"a!": 2})
+    assert results.wanted("a", 1.0 + WANTED_SECONDS) == Wanted({})
+    share(results, 2, b"three")
+    assert follow(results, have=2).pieces == [b"three"]
+
+
+def test_what_is_shared_is_bounded_by_account_and_given_back() -> None:
+    results = Results()
+    for number in range(3):
+        for _ in range(2):
+            claim(results)
+            share(results, 0, bytes(MAX_ACCOUNT_BYTES))
+            assert follow(results).pieces == [bytes(MAX_ACCOUNT_BYTES)]
+            share(results, 1, b"more")
+            assert follow(results) == Claimed("running", "a", run="a!"), "no more than the bound: the rest comes with the end"
+            assert results.wanted("a", 0.0) == Wanted({"a!": None})
+            if number == 0:
+                results.release("a!", NAME)
+            elif number == 1:
+                results.forget("a")
+            else:
+                results.keep("a!", NAME, b"", -KEPT_SECONDS)
+
+
+def test_a_key_with_too_long_an_answer_is_told_so() -> None:
+    results = Results()
+    claim(results)
+    share(results, 0, b"one")
+    share(results, 0, too_long=True)
+    assert follow(results) == claim(results) == Claimed("too_long", "a")
+    results.release("a!", NAME)
+    assert follow(results).state == "new"
