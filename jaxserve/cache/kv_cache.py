@@ -29,6 +29,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from jaxserve.cache.events import name_of, stored_runs
 from jaxserve.cache.page_pool import NULL_PAGE, EvictionListener, PagePool
 from jaxserve.cache.prefix_cache import PrefixCache
 from jaxserve.cache.prefix_hash import page_hash
@@ -97,6 +98,9 @@ def no_quota(tenant: str) -> int | None:
 class KVCache:
     """Pages for sequences.
 
+    Attributes:
+        prefixes: what can be found, for those who follow it.
+
     Args:
         num_pages: pages in all, the null page included.
         page_size: tokens a page.
@@ -131,9 +135,9 @@ class KVCache:
         self._sliding = tuple((group, window) for group, window in enumerate(windows) if window is not None)
         self._reach = {group: -(-(window - 1) // page_size) for group, window in self._sliding}  # columns before a whole one
         self._max_chunk = max_chunk or 0
-        self._prefixes = PrefixCache(num_pages)
+        self.prefixes = PrefixCache(num_pages)
         self._tenants = Tenants(quota, lifetime=num_pages - 1)
-        self._pool = PagePool(num_pages, self._prefixes, self._tenants, (count_eviction, *on_eviction))
+        self._pool = PagePool(num_pages, self.prefixes, self._tenants, (count_eviction, *on_eviction))
         self._prefix_caching = prefix_caching
         self._max_pinned = self.num_usable // PINNED_SHARE if max_pinned is None else max_pinned
         self._pinned: dict[int, None] = {}  # in the order of pinning: prefixes before what follows them
@@ -229,7 +233,7 @@ class KVCache:
         self.hit_tokens += match.num_tokens
         self._tenants.count_query(tenant, num_tokens, match.num_tokens)
         pages, columns = _held(match.pages), len(match.pages) // self._groups
-        self._prefixes.count_hit(pages)
+        self.prefixes.count_hit(pages)
         self._pool.share(pages)
         sequence = SequencePages(match.root, list(match.pages), list(match.hashes), tenant, self._epoch, columns)
         self._slid(sequence, match.num_tokens)
@@ -341,9 +345,19 @@ class KVCache:
         groups = self._groups
         for group in range(groups):
             pages = sequence.pages[start * groups + group : full * groups : groups]
+            if self.prefixes.events is not None:
+                self._note_stored(sequence, tokens, start, pages, group)
             for page, digest in zip(pages, sequence.hashes[start:full], strict=True):
                 if page != NULL_PAGE:  # else it was given back before the host knew all its tokens
-                    self._pool.insert(_name(digest, group), page)
+                    self._pool.insert(name_of(digest, group), page)
+
+    def _note_stored(self, sequence: SequencePages, tokens: Sequence[int], start: int, pages: Sequence[int], group: int) -> None:
+        """These pages, of the columns from `start` on, are about to be found."""
+        assert self.prefixes.events is not None, "somebody follows"
+        names = _names(sequence.hashes[start:], group)
+        new = [page != NULL_PAGE and name not in self.prefixes for page, name in zip(pages, names, strict=True)]
+        runs = stored_runs(sequence.root, sequence.hashes, tokens, new, start, group, self.page_size)
+        self.prefixes.events.stored(runs)
 
     def exclusive_pages(self, *sequences: SequencePages) -> int:
         """Pages that releasing these sequences would free."""
@@ -402,21 +416,21 @@ class KVCache:
     def _match(self, hashes: Sequence[bytes]) -> list[int]:
         """Pages, as a sequence's, of the longest prefix whose next token finds all that it sees."""
         if self._groups == 1 and not self._sliding:
-            return self._prefixes.match(hashes)
+            return self.prefixes.match(hashes)
         columns = len(hashes)
         for group, window in enumerate(self.windows):
             if window is None:
-                columns = len(self._prefixes.match(_names(hashes[:columns], group)))
+                columns = len(self.prefixes.match(_names(hashes[:columns], group)))
         column, farthest = columns, max(self._reach.values(), default=0)
         while column > max(0, columns - farthest):  # what is before the end, from there backwards; a gap is the next end
             column -= 1
             for group, reach in self._reach.items():
-                if columns - column <= reach and _name(hashes[column], group) not in self._prefixes:
+                if columns - column <= reach and name_of(hashes[column], group) not in self.prefixes:
                     columns = column
                     break
         nulls = [max(0, columns - self._reach.get(group, columns)) for group in range(self._groups)]
         found = [
-            [NULL_PAGE] * null + self._prefixes.match(_names(hashes[null:columns], group)) for group, null in enumerate(nulls)
+            [NULL_PAGE] * null + self.prefixes.match(_names(hashes[null:columns], group)) for group, null in enumerate(nulls)
         ]
         return [pages[column] for column in range(columns) for pages in found]
 
@@ -462,8 +476,4 @@ def _held(pages: Sequence[int]) -> list[int]:
 
 
 def _names(hashes: Iterable[bytes], group: int) -> Iterator[bytes]:
-    return (_name(digest, group) for digest in hashes)
-
-
-def _name(digest: bytes, group: int) -> bytes:
-    return digest + bytes((group,)) if group else digest
+    return (name_of(digest, group) for digest in hashes)

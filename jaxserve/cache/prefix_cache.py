@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from jaxserve.cache.events import CacheEvents, CacheListener
+
 
 @dataclass(slots=True, eq=False)
 class CacheEntry:
@@ -22,9 +24,14 @@ class CacheEntry:
 
 
 class PrefixCache:
-    """hash of a full page -> the pages that hold it, and back. Knows nothing of reference counts."""
+    """hash of a full page -> the pages that hold it, and back. Knows nothing of reference counts.
+
+    Attributes:
+        events: gathers what happens; None while nobody follows.
+    """
 
     def __init__(self, num_pages: int) -> None:
+        self.events: CacheEvents | None = None
         self._entries: dict[bytes, CacheEntry] = {}
         self._entry_of: list[CacheEntry | None] = [None] * num_pages
 
@@ -77,10 +84,35 @@ class PrefixCache:
         entry.pages.remove(page)
         if not entry.pages:
             del self._entries[entry.digest]
+            if self.events is not None:
+                self.events.removed(entry.digest)
 
     def clear(self) -> None:
+        if self.events is not None:
+            self.events.cleared()
         self._entries.clear()
         self._entry_of = [None] * len(self._entry_of)
+
+    def follow(self, listener: CacheListener) -> list[bytes]:
+        """Tell `listener` what happens from now on. Returns the hashes of what can be found now."""
+        self.tell()
+        if self.events is None:
+            self.events = CacheEvents()
+        self.events.listeners.append(listener)
+        return list(self._entries)
+
+    def unfollow(self, listener: CacheListener) -> None:
+        """Raises ValueError for one that does not follow."""
+        if self.events is None:
+            raise ValueError("nobody follows")
+        self.events.listeners.remove(listener)
+        if not self.events.listeners:
+            self.events = None
+
+    def tell(self) -> None:
+        """Those who follow hear what happened."""
+        if self.events is not None:
+            self.events.tell()
 
     def check(self) -> None:
         found = {page: entry for entry in self._entries.values() for page in entry.pages}

@@ -113,7 +113,8 @@ class EngineCore:
             raise EngineDeadError(f"the engine died: {self._failure!r}")
 
     def emitted(self) -> None:
-        """What the last `step` returned is on its way: the turn is over, and the observer is told of it."""
+        """What the last `step` returned is on its way: the turn is over, and those are told of it who watch."""
+        self.tell()
         turn, observer = self._last_turn, self.observer
         if observer is None or turn is None:
             return
@@ -124,6 +125,10 @@ class EngineCore:
         turn.idle = not self.has_work
         turn.ended = scheduler.clock.now()
         observer.turned(turn)
+
+    def tell(self) -> None:
+        """Those who follow the prefix cache hear what changed; for what changes it between two turns."""
+        self.scheduler.cache.prefixes.tell()
 
     def _turn(self) -> list[Update]:
         clock = self.scheduler.clock

@@ -161,6 +161,7 @@ class EngineLoop:
                 continue
             if isinstance(message, _Call):
                 _answer(message, self._core)
+                self._core.tell()
                 continue
             refused = self._add(message)
             if refused is not None:
