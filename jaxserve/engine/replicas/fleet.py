@@ -210,7 +210,15 @@ class FleetLink:
             prefix_queried_tokens=sum(one.prefix_queried_tokens for one in loads),
             prefix_hit_tokens=sum(one.prefix_hit_tokens for one in loads),
             step_seconds=max((one.step_seconds for one in loads), default=0.0),
+            page_size=max((one.page_size for one in loads), default=0),
+            imbalance=self._imbalance(),
         )
+
+    def _imbalance(self) -> float:
+        """Sequences of the replica that has most, over the mean of those that take requests; 0 where nothing runs."""
+        loads = [one.link.load() for one in self._members.values() if one.ready]
+        sequences = [one.running + one.waiting for one in loads]
+        return max(sequences) * len(sequences) / sum(sequences) if any(sequences) else 0.0
 
     async def close(self) -> None:
         self._looks.cancel()

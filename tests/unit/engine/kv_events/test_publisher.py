@@ -44,7 +44,7 @@ def replay(context, publisher, *frames):
     with context.socket(zmq.DEALER) as asking:
         asking.connect(publisher.source.replay_endpoint)
         asking.send_multipart(frames)
-        came = []
+        came: list[list[bytes]] = []
         while not came or came[-1][0] != END:
             assert asking.poll(PATIENCE_MS)
             empty, *reply = asking.recv_multipart()

@@ -4,6 +4,7 @@ import queue
 import random
 from collections import Counter
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -45,8 +46,10 @@ class Served:
             format=format,
         )
         publish(self.core, events, NAMESPACE)
-        (self.source,) = run_call(self.core, KVEventSources())
-        self.said = queue.SimpleQueue()
+        sources = run_call(self.core, KVEventSources())
+        assert isinstance(sources, list)
+        (self.source,) = sources
+        self.said: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.loop = EngineLoop(self.core, self.said.put, self.said.put)
         self.format = format
         self.subscribers = []
@@ -86,9 +89,9 @@ class Served:
         return late
 
     def opened(self, count):
-        made = [
-            Subscriber(self.source.endpoint, self.source.replay_endpoint, self.source.topic, self.format) for _ in range(count)
-        ]
+        endpoint, replay = self.source.endpoint, self.source.replay_endpoint
+        assert replay is not None
+        made = [Subscriber(endpoint, replay, self.source.topic, self.format) for _ in range(count)]
         self.subscribers += made
         return made
 

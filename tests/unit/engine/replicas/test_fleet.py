@@ -362,6 +362,17 @@ async def test_the_load_is_the_sum() -> None:
         assert (load.running, load.waiting, load.pages_total, load.step_seconds) == (5, 1, 2 * PAGES, 0.5)
 
 
+async def test_the_busiest_is_measured_by_the_mean_of_those_that_take_requests() -> None:
+    async with bench("a", "b", "c") as fleet:
+        assert fleet.fleet.load().imbalance == 0.0
+        fleet.links["a"].state = replace(fleet.links["a"].state, running=2, waiting=4)
+        assert fleet.fleet.load().imbalance == 3.0
+        fleet.links["b"].state = replace(fleet.links["b"].state, running=6)
+        assert fleet.fleet.load().imbalance == 1.5
+        fleet.links["c"].dies()
+        assert fleet.fleet.load().imbalance == 1.0
+
+
 async def test_one_that_is_much_slower_gets_nothing_new_for_a_while() -> None:
     settings = FleetSettings(hang_seconds=60.0, slow_factor=3.0, slow_seconds=0.05, quarantine_seconds=0.5)
     async with bench("a", "b", settings=settings) as fleet:
