@@ -94,11 +94,15 @@ class PrefixCache:
         self._entry_of = [None] * len(self._entry_of)
 
     def follow(self, listener: CacheListener) -> list[bytes]:
-        """Tell `listener` what happens from now on. Returns the hashes of what can be found now."""
+        """Tell `listener` what happens from now on. Returns the names of what can be found now."""
         self.tell()
         if self.events is None:
             self.events = CacheEvents()
         self.events.listeners.append(listener)
+        return self.names()
+
+    def names(self) -> list[bytes]:
+        """Of all that can be found."""
         return list(self._entries)
 
     def unfollow(self, listener: CacheListener) -> None:

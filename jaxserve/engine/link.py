@@ -56,6 +56,18 @@ class EngineLoad:
     imbalance: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class HeldChange:
+    """How what a prefix cache holds changed: all is gone if it was `cleared`; then pages were `removed`, and others `stored`.
+
+    Pages are named as in RoutingRequest.
+    """
+
+    cleared: bool = False
+    removed: Sequence[bytes] = ()
+    stored: Sequence[bytes] = ()
+
+
 def load_of(core: EngineCore) -> EngineLoad:
     """The load now. Only reads numbers, so any thread may ask."""
     scheduler = core.scheduler

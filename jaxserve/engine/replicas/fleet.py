@@ -7,12 +7,13 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from msgspec.structs import replace
 
 from jaxserve.engine.calls import EngineCall
-from jaxserve.engine.link import EngineDescription, EngineLoad, LinkSink
+from jaxserve.engine.link import EngineDescription, EngineLoad, HeldChange, LinkSink
 from jaxserve.engine.loop import Refusal, TurnOutcome
 from jaxserve.engine.remote.link import RemoteLink
 from jaxserve.engine.replicas.carried import CarriedRequest, CarriedSequence, routing_request
@@ -22,7 +23,7 @@ from jaxserve.engine.replicas.sameness import difference
 from jaxserve.engine.replicas.stragglers import Stragglers
 from jaxserve.errors import EngineDeadError, JaxserveError, OverloadedError, QueueFullError
 from jaxserve.metrics.fleet import FleetRecorder
-from jaxserve.routing.router import ReplicaLoad, Router
+from jaxserve.routing.router import PageListener, ReplicaLoad, Router
 from jaxserve.scheduler.estimates import OutputLengths
 from jaxserve.scheduler.request import EngineRequest
 
@@ -281,6 +282,8 @@ class FleetLink:
             return
         replica.ready, replica.reason = True, ""
         self._router.join(replica.id, replica.endpoint.weight)
+        if self._router.pages is not None:
+            replica.link.watch(partial(self._holds, replica.id, self._router.pages))
         self._recorder.replicas(self._num_ready)
         assert self._reference is not None, "a replica that joins is described"
         if not self._description.done():
@@ -290,6 +293,16 @@ class FleetLink:
             if self._sink is not None:
                 self._sink.found(self._reference)
         self._put_waiting()
+
+    @staticmethod
+    def _holds(replica: str, listener: PageListener, change: HeldChange) -> None:
+        """A replica's cache changed; a router that it left passes that over."""
+        if change.cleared:
+            listener.cleared(replica)
+        if change.removed:
+            listener.removed(replica, change.removed)
+        if change.stored:
+            listener.stored(replica, change.stored)
 
     def _withdraw(self, replica: Replica, reason: str) -> None:
         """It takes nothing new."""
