@@ -6,14 +6,14 @@ has what can be found now.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+
+import msgspec
 
 from jaxserve.cache.prefix_hash import DIGEST_SIZE
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
+class Stored(msgspec.Struct, frozen=True, gc=False):
     """Columns of a prompt, one after another, can be found in one group of layers.
 
     Attributes:
@@ -21,6 +21,7 @@ class Stored:
         parent: hash of the column before the first; None for the start of the prompt.
         hashes: of the columns.
         tokens: of all of them.
+        first: the first column, counted from the start of the prompt.
         group: of layers.
     """
 
@@ -28,19 +29,25 @@ class Stored:
     parent: bytes | None
     hashes: tuple[bytes, ...]
     tokens: tuple[int, ...]
+    first: int
     group: int
 
 
-@dataclass(frozen=True, slots=True)
-class Removed:
-    """Columns can be found no more in one group of layers."""
+class Removed(msgspec.Struct, frozen=True, gc=False):
+    """Columns can be found no more in one group of layers.
+
+    Attributes:
+        hashes: of the columns, of any prompts.
+        columns: counted from the starts of these.
+        group: of layers.
+    """
 
     hashes: tuple[bytes, ...]
+    columns: tuple[int, ...]
     group: int
 
 
-@dataclass(frozen=True, slots=True)
-class Cleared:
+class Cleared(msgspec.Struct, frozen=True, gc=False):
     """Nothing can be found any more."""
 
 
@@ -54,15 +61,16 @@ class CacheEvents:
 
     def __init__(self) -> None:
         self._events: list[CacheEvent] = []
-        self._removed: list[bytes] = []  # names, the latest events
+        self._removed: list[tuple[bytes, int]] = []  # names and columns; later than the events
         self.listeners: list[CacheListener] = []
 
-    def stored(self, runs: Iterable[Stored]) -> None:
-        self._take_removed()
-        self._events += runs
+    def stored(self, event: Stored) -> None:
+        if self._removed:
+            self._take_removed()
+        self._events.append(event)
 
-    def removed(self, name: bytes) -> None:
-        self._removed.append(name)
+    def removed(self, name: bytes, column: int) -> None:
+        self._removed.append((name, column))
 
     def cleared(self) -> None:
         """What happened before does not matter any more."""
@@ -70,34 +78,22 @@ class CacheEvents:
         self._events[:] = [Cleared()]
 
     def tell(self) -> None:
-        self._take_removed()
+        if self._removed:
+            self._take_removed()
         if self._events:
             events, self._events = self._events, []
             for listener in self.listeners:
                 listener(events)
 
     def _take_removed(self) -> None:
-        if self._removed:
-            groups: dict[int, list[bytes]] = {}
-            for name in self._removed:
-                digest, group = split_name(name)
-                groups.setdefault(group, []).append(digest)
-            self._events += [Removed(tuple(hashes), group) for group, hashes in groups.items()]
-            self._removed.clear()
-
-
-def stored_runs(
-    root: bytes, hashes: Sequence[bytes], tokens: Sequence[int], new: Sequence[bool], start: int, group: int, page_size: int
-) -> Iterator[Stored]:
-    """Of the columns from `start` on, `new` says which could not be found: those of them that follow one another, together."""
-    first = None
-    for column, is_new in enumerate((*new, False), start):
-        if is_new and first is None:
-            first = column
-        elif not is_new and first is not None:
-            parent = hashes[first - 1] if first else None
-            yield Stored(root, parent, tuple(hashes[first:column]), tuple(tokens[first * page_size : column * page_size]), group)
-            first = None
+        groups: dict[int, tuple[list[bytes], list[int]]] = {}
+        for name, column in self._removed:
+            digest, group = split_name(name)
+            hashes, columns = groups.setdefault(group, ([], []))
+            hashes.append(digest)
+            columns.append(column)
+        self._events += [Removed(tuple(hashes), tuple(columns), group) for group, (hashes, columns) in groups.items()]
+        self._removed.clear()
 
 
 def name_of(digest: bytes, group: int) -> bytes:

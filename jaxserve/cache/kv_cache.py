@@ -29,7 +29,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from jaxserve.cache.events import name_of, stored_runs
+from jaxserve.cache.events import Stored, name_of
 from jaxserve.cache.page_pool import NULL_PAGE, EvictionListener, PagePool
 from jaxserve.cache.prefix_cache import PrefixCache
 from jaxserve.cache.prefix_hash import page_hash
@@ -347,17 +347,24 @@ class KVCache:
             pages = sequence.pages[start * groups + group : full * groups : groups]
             if self.prefixes.events is not None:
                 self._note_stored(sequence, tokens, start, pages, group)
-            for page, digest in zip(pages, sequence.hashes[start:full], strict=True):
+            for column, page in enumerate(pages, start):
                 if page != NULL_PAGE:  # else it was given back before the host knew all its tokens
-                    self._pool.insert(name_of(digest, group), page)
+                    self._pool.insert(name_of(sequence.hashes[column], group), page, column)
 
     def _note_stored(self, sequence: SequencePages, tokens: Sequence[int], start: int, pages: Sequence[int], group: int) -> None:
-        """These pages, of the columns from `start` on, are about to be found."""
-        assert self.prefixes.events is not None, "somebody follows"
-        names = _names(sequence.hashes[start:], group)
-        new = [page != NULL_PAGE and name not in self.prefixes for page, name in zip(pages, names, strict=True)]
-        runs = stored_runs(sequence.root, sequence.hashes, tokens, new, start, group, self.page_size)
-        self.prefixes.events.stored(runs)
+        """These pages, of the columns from `start` on, are about to be found: those that could not be, run by run."""
+        events, hashes, size = self.prefixes.events, sequence.hashes, self.page_size
+        assert events is not None, "somebody follows"
+        first, end = start, start + len(pages)
+        while first < end:
+            last = first
+            while last < end and pages[last - start] != NULL_PAGE and name_of(hashes[last], group) not in self.prefixes:
+                last += 1
+            if last > first:
+                parent = hashes[first - 1] if first else None
+                content = tuple(tokens[first * size : last * size])
+                events.stored(Stored(sequence.root, parent, tuple(hashes[first:last]), content, first, group))
+            first = last + 1
 
     def exclusive_pages(self, *sequences: SequencePages) -> int:
         """Pages that releasing these sequences would free."""

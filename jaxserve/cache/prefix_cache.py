@@ -15,11 +15,13 @@ class CacheEntry:
     Attributes:
         digest: hash of the content.
         pages: the pages, oldest first; several while several sequences have computed the same.
+        column: of the prompt, counted from its start.
         worth: sum over hits of the pages matched, for the eviction order.
     """
 
     digest: bytes
     pages: list[int]
+    column: int
     worth: int = 0
 
 
@@ -62,14 +64,14 @@ class PrefixCache:
         """What the page holds, None if it cannot be found."""
         return self._entry_of[page]
 
-    def insert(self, digest: bytes, page: int) -> CacheEntry:
+    def insert(self, digest: bytes, page: int, column: int) -> CacheEntry:
         """Make a page findable, besides those equal to it. Does nothing to a page that is findable already."""
         entry = self._entry_of[page]
         if entry is not None:
             return entry
         entry = self._entries.get(digest)
         if entry is None:
-            entry = self._entries[digest] = CacheEntry(digest, [page])
+            entry = self._entries[digest] = CacheEntry(digest, [page], column)
         else:
             entry.pages.append(page)
         self._entry_of[page] = entry
@@ -85,7 +87,7 @@ class PrefixCache:
         if not entry.pages:
             del self._entries[entry.digest]
             if self.events is not None:
-                self.events.removed(entry.digest)
+                self.events.removed(entry.digest, entry.column)
 
     def clear(self) -> None:
         if self.events is not None:
@@ -101,9 +103,11 @@ class PrefixCache:
         self.events.listeners.append(listener)
         return self.names()
 
-    def names(self) -> list[bytes]:
-        """Of all that can be found."""
-        return list(self._entries)
+    def names(self, every: int = 1) -> list[bytes]:
+        """Of what can be found in the last of every so many columns."""
+        if every == 1:
+            return list(self._entries)
+        return [name for name, entry in self._entries.items() if (entry.column + 1) % every == 0]
 
     def unfollow(self, listener: CacheListener) -> None:
         """Raises ValueError for one that does not follow."""

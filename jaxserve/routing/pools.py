@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -78,6 +79,10 @@ class PoolRouter:
         pool = self._requests.pop(request_id, None)
         if pool is not None:
             self._routers[pool].ended(request_id, now)
+
+    def stride(self, page_size: int) -> int:
+        listeners = [router.pages for router in self._routers.values()]
+        return math.gcd(*(one.stride(page_size) for one in listeners if one is not None)) or 1
 
     def stored(self, replica: str, pages: Iterable[bytes]) -> None:
         listener = self._router_of(replica).pages

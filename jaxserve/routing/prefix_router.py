@@ -153,8 +153,11 @@ class PrefixRouter:
             raise KeyError(replica)
         return self._work.work(slot)
 
+    def stride(self, page_size: int) -> int:
+        return max(self.settings.landmark_tokens // page_size, 1)
+
     def _stride(self) -> int:
-        return max(self.settings.landmark_tokens // self._page_size, 1)
+        return self.stride(self._page_size)
 
     def _usable(self, excluded: Collection[str]) -> Slotwise:
         usable = self._work.present

@@ -56,7 +56,11 @@ class ReplicaLoad:
 
 
 class PageListener(Protocol):
-    """Told what replicas hold of prompts, by the hashes of pages; ones that are not there are passed over."""
+    """Told what replicas hold of prompts, by the hashes of pages; replicas that are not there are passed over."""
+
+    def stride(self, page_size: int) -> int:
+        """Of the pages of a prompt it looks at the last one of every so many."""
+        ...
 
     def stored(self, replica: str, pages: Iterable[bytes]) -> None:
         """A replica says that it holds these pages."""

@@ -140,10 +140,13 @@ class RemoteLink:
         finally:
             del self._calls[number]
 
-    def watch(self, holds: Callable[[HeldChange], None]) -> None:
-        """Be told what the engine's prefix cache holds: everything, and then what changes, until the engine is lost."""
+    def watch(self, every: int, holds: Callable[[HeldChange], None]) -> None:
+        """Be told what the engine's prefix cache holds: everything, and then what changes, until the engine is lost.
+
+        Of the pages of a prompt only the last of every so many matter; there may be others.
+        """
         self._holds = holds
-        self._send(Watch())
+        self._send(Watch(every))
 
     def load(self) -> EngineLoad:
         return self._load

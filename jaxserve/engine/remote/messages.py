@@ -61,7 +61,9 @@ class Call(_Message, frozen=True, tag="call"):
 
 
 class Watch(_Message, frozen=True, tag="watch"):
-    """The front end wants to know what the engine's prefix cache holds, from now on."""
+    """The front end wants to know what the engine's prefix cache holds, of the last page of `every` so many, from now on."""
+
+    every: int
 
 
 class Ping(_Message, frozen=True, tag="ping"):

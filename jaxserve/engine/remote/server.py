@@ -251,8 +251,8 @@ class EngineServer:
         elif isinstance(message, Demote):
             self._engine.demote(message.ids, demoted=message.demoted)
         elif isinstance(message, Watch):
-            self._held.asked(client)
-            self._engine.call(partial(self._held.look, client=client))
+            self._held.asked(client, message.every)
+            self._engine.call(partial(self._held.look, client=client, every=message.every))
         elif isinstance(message, Ping):
             self._send(client, Pong(message.sent, time.monotonic()))
         else:

@@ -282,10 +282,12 @@ class FleetLink:
             return
         replica.ready, replica.reason = True, ""
         self._router.join(replica.id, replica.endpoint.weight)
-        if self._router.pages is not None:
-            replica.link.watch(partial(self._holds, replica.id, self._router.pages))
         self._recorder.replicas(self._num_ready)
         assert self._reference is not None, "a replica that joins is described"
+        listener = self._router.pages
+        if listener is not None:
+            every = listener.stride(self._reference.rules.page_size)
+            replica.link.watch(every, partial(self._holds, replica.id, listener))
         if not self._description.done():
             self._description.set_result(self._reference)
         if self._failure is not None:

@@ -36,8 +36,11 @@ class ReplicaLink(EngineLink, Protocol):
         """Time at which anything came from the engine, by the machine's monotonic clock; minus infinity before."""
         ...
 
-    def watch(self, holds: Callable[[HeldChange], None]) -> None:
-        """Tell, in the event loop, everything that the cache of an engine that is there holds, and then what changes."""
+    def watch(self, every: int, holds: Callable[[HeldChange], None]) -> None:
+        """Tell, in the event loop, everything that the cache of an engine that is there holds, and then what changes.
+
+        Of the pages of a prompt only the last of every so many matter.
+        """
         ...
 
 

@@ -60,6 +60,11 @@ class Front:
         return self.made[-1]
 
     @property
+    def knows_all(self) -> bool:
+        """A page of every 128 tokens of all prompts."""
+        return self.known >= len(PROMPTS)
+
+    @property
     def known(self) -> int:
         """Pages of all engines."""
         return sum(len(router._knowledge) for router in self.made)
@@ -112,10 +117,10 @@ async def test_a_prompt_goes_where_another_front_end_had_it_computed(engines: di
     async with fronts(engines, ("pool/1",), BOTH) as (other, front):
         for prompt in PROMPTS:
             assert await other.send(prompt) == "pool/1"
-        await until(lambda: front.known >= 50 * len(PROMPTS))
+        await until(lambda: front.knows_all)
         assert [await front.send(prompt) for prompt in PROMPTS] == ["pool/1"] * len(PROMPTS)
         async with fronts(engines, BOTH) as (late,):  # what there was is told to who comes later
-            await until(lambda: late.known >= 50 * len(PROMPTS))
+            await until(lambda: late.knows_all)
             assert [await late.send(prompt) for prompt in PROMPTS] == ["pool/1"] * len(PROMPTS)
 
 
@@ -123,12 +128,12 @@ async def test_what_an_engine_lost_nobody_relies_on(engines: dict[str, RemoteEng
     async with fronts(engines, ("pool/1",), BOTH) as (other, front):
         for prompt in PROMPTS:
             await other.send(prompt)
-        await until(lambda: front.known >= 50 * len(PROMPTS))
+        await until(lambda: front.knows_all)
         await other.link.call(Flush())
         await until(lambda: front.known == 0)
         for prompt in PROMPTS:
             await other.send(prompt)
-        await until(lambda: front.known >= 50 * len(PROMPTS))
+        await until(lambda: front.knows_all)
         engine = engines["pool/1"]
         os.kill(engine.process.pid, signal.SIGKILL)
         await engine.process.ended()

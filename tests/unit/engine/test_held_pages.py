@@ -24,6 +24,7 @@ class Bench:
         self.mail: deque[Any] = deque()
         self.held = HeldPages(windows, self.mail.append)
         self.known: dict[bytes, set[bytes]] = {}
+        self.every: dict[bytes, int] = {}
 
     def fill(self, tokens):
         """A sequence runs and ends."""
@@ -32,9 +33,10 @@ class Bench:
         self.cache.commit(sequence, tokens, len(tokens))
         self.cache.release(sequence)
 
-    def ask(self, client):
-        self.held.asked(client)
-        self.held.look(self.core, client)
+    def ask(self, client, every=1):
+        self.every[client] = every
+        self.held.asked(client, every)
+        self.held.look(self.core, client, every)
 
     def leave(self, client):
         self.known.pop(client, None)
@@ -64,12 +66,13 @@ class Bench:
         known -= set(change.removed)
         known |= set(change.stored)
 
-    def expected(self, group=0):
-        return {name[:16] for name in self.cache.prefixes.names() if (name[16:] or b"\0") == bytes([group])}
+    def expected(self, group=0, every=1):
+        return {name[:16] for name in self.cache.prefixes.names(every) if (name[16:] or b"\0") == bytes([group])}
 
 
 @pytest.mark.parametrize("windows", [(None,), (4, None)])
-def test_everybody_knows_what_is_held_whenever_they_came(windows):
+@pytest.mark.parametrize("strides", [(1, 1, 1, 1), (2, 2, 2, 2), (4, 2, 4, 6)])
+def test_everybody_knows_what_is_held_whenever_they_came(windows, strides):
     bench, chosen = Bench(windows), random.Random(1)
     group = windows.index(None)
     for turn in range(200):
@@ -80,15 +83,19 @@ def test_everybody_knows_what_is_held_whenever_they_came(windows):
         if chosen.random() < 0.1:
             bench.cache.flush()
         if chosen.random() < 0.3:
-            bench.ask(bytes([chosen.randrange(4)]))
+            client = bytes([chosen.randrange(4)])
+            bench.ask(client, strides[client[0]])
         if chosen.random() < 0.1:
             bench.leave(bytes([chosen.randrange(4)]))
         if chosen.random() < 0.3:
             bench.read()
         if turn % 4 == 0:
             bench.tick()
-            for known in bench.known.values():
-                assert known == bench.expected(group)
+            for client, known in bench.known.items():
+                of_interest = bench.expected(group, bench.every[client])
+                assert of_interest <= known <= bench.expected(group)
+                if set(strides) == {bench.every[client]}:
+                    assert known == of_interest
 
 
 def test_nothing_is_gathered_once_nobody_wants_to_know():
@@ -107,9 +114,9 @@ def test_nothing_is_gathered_once_nobody_wants_to_know():
 def test_one_that_comes_while_another_goes_is_told():
     bench = Bench()
     bench.ask(b"a")
-    bench.held.asked(b"b")
+    bench.held.asked(b"b", 1)
     assert not bench.held.gone(b"a")
-    bench.held.look(bench.core, b"b")
+    bench.held.look(bench.core, b"b", 1)
     bench.fill([1, 2, 3, 4])
     bench.tick()
     assert bench.known[b"b"] == bench.expected() == {page_hash(ROOT, [1, 2]), page_hash(page_hash(ROOT, [1, 2]), [3, 4])}

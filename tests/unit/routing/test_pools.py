@@ -65,6 +65,7 @@ def test_the_router_of_a_replicas_pool_hears_what_it_holds() -> None:
 
     router = PoolRouter([Pool("one", tuple(ServiceClass)), Pool("two", (BATCH,))], build)
     assert router.pages is router
+    assert [router.stride(page_size) for page_size in (16, 24, 500)] == [8, 5, 1]
     for replica in ("one/0", "one/1", "two/0"):
         router.join(replica)
     pages = tuple(bytes([number]) * 16 for number in range(64))

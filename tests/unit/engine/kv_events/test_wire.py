@@ -10,9 +10,9 @@ ROOT, OTHER = b"r" * 16, b"o" * 16
 FIRST, SECOND = bytes(range(16)), bytes(range(240, 256))  # hashes; their last 8 bytes
 PUBLIC = (0x08090A0B0C0D0E0F, 0xF8F9FAFBFCFDFEFF)
 EVENTS = [
-    Stored(ROOT, None, (FIRST, SECOND), (1, 2, 3, 4), 0),
-    Stored(ROOT, FIRST, (SECOND,), (3, 4), 0),
-    Removed((SECOND, FIRST), 0),
+    Stored(ROOT, None, (FIRST, SECOND), (1, 2, 3, 4), 0, 0),
+    Stored(ROOT, FIRST, (SECOND,), (3, 4), 1, 0),
+    Removed((SECOND, FIRST), (1, 0), 0),
     Cleared(),
 ]
 
@@ -54,7 +54,7 @@ def test_maps():
 )
 def test_groups_and_windows_come_last(windows, group, said):
     wire = EventWire(2, windows, ROOT, "array")
-    stored, removed = decoded(wire, [Stored(ROOT, None, (FIRST,), (1, 2), group), Removed((FIRST,), group)])
+    stored, removed = decoded(wire, [Stored(ROOT, None, (FIRST,), (1, 2), 0, group), Removed((FIRST,), (0,), group)])
     assert stored[8:] == [None, *said]
     assert removed == ["BlockRemoved", [PUBLIC[0]], "GPU", *said[:1]][: 4 if said[0] is not None else 3]
 
@@ -62,7 +62,7 @@ def test_groups_and_windows_come_last(windows, group, said):
 def test_only_the_first_block_under_a_salt_says_so():
     wire = EventWire(2, (None,), ROOT, "array")
     start, later = decoded(
-        wire, [Stored(OTHER, None, (FIRST, SECOND), (1, 2, 3, 4), 0), Stored(OTHER, FIRST, (SECOND,), (3, 4), 0)]
+        wire, [Stored(OTHER, None, (FIRST, SECOND), (1, 2, 3, 4), 0, 0), Stored(OTHER, FIRST, (SECOND,), (3, 4), 1, 0)]
     )
     assert start[8:] == [[[OTHER.hex()], None]]
     assert later[8:] == []

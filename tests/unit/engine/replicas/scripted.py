@@ -46,6 +46,7 @@ class ScriptedLink:
         self.aborted: list[str] = []
         self.demoted: list[tuple[str, bool]] = []
         self.watchers: list[Callable[[HeldChange], None]] = []
+        self.strides: list[int] = []
         self.closed = False
         self.state = EngineLoad(pages_total=PAGES, pages_free=PAGES)
         self.answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -86,8 +87,9 @@ class ScriptedLink:
     async def call(self, call: EngineCall[Any]) -> Any:
         return await self.answer
 
-    def watch(self, holds: Callable[[HeldChange], None]) -> None:
+    def watch(self, every: int, holds: Callable[[HeldChange], None]) -> None:
         self.watchers.append(holds)
+        self.strides.append(every)
 
     def load(self) -> EngineLoad:
         return self.state

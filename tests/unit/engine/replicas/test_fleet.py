@@ -362,6 +362,9 @@ class Pages(Told):
         super().__init__()
         self.pages = self
 
+    def stride(self, page_size: int) -> int:
+        return 2 * page_size
+
     def stored(self, replica: str, pages: Iterable[bytes]) -> None:
         self.log.append(f"{replica} stored {b' '.join(pages).decode()}")
 
@@ -379,6 +382,7 @@ async def test_a_router_that_wants_to_know_hears_what_every_replica_holds() -> N
         of_a(HeldChange(cleared=True, stored=[b"x", b"y"]))
         of_b(HeldChange(removed=[b"z"], stored=[b"y"]))
         of_b(HeldChange(removed=[b"z"]))
+        assert fleet.links["a"].strides == [2 * PAGE]
         assert router.log == ["a cleared", "a stored x y", "b removed z", "b stored y", "b removed z"]
 
 
