@@ -149,6 +149,7 @@ def build_engine(config: EngineConfig, *, strict_length: bool, clock: Clock, pro
     warmer = Warmer(built.core, built.intake, tokenizer, built.chat_template, clock, longest)
     times.ended("rest")
     warmer.warm(ready.warm_prompts, progress)
+    built.core.tell()
     times.ended("warm")
     return replace(built, report=replace(built.report, start=times.start(loaded.seconds, compiled.seconds)))
 

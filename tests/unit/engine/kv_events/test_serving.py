@@ -11,6 +11,7 @@ import pytest
 from jaxserve.cache.events import split_name
 from jaxserve.cache.kv_cache import KVCache
 from jaxserve.cache.prefix_hash import CacheNamespace
+from jaxserve.cache.swap import SwapSpace
 from jaxserve.clock import RealClock
 from jaxserve.config.fields import SchedulerConfig
 from jaxserve.config.kv_events import KVEventsConfig
@@ -21,6 +22,7 @@ from jaxserve.engine.publishing import publish
 from jaxserve.sampling.params import SamplingParams
 from jaxserve.scheduler.request import EngineRequest
 from jaxserve.scheduler.scheduler import Scheduler
+from jaxserve.step.plan import MoveKind
 from tests.support.hash_executor import HashExecutor
 from tests.support.kv_subscriber import Subscriber
 
@@ -33,11 +35,12 @@ SALTED = CacheNamespace("m", "float32", "r", salt="5:other").root()
 class Served:
     """An engine that publishes, and one who subscribes."""
 
-    def __init__(self, folder, format, windows=(None,)):
+    def __init__(self, folder, format, windows=(None,), swap_slots=0):
         self.cache = KVCache(PAGES, PAGE, prefix_caching=True, windows=windows, max_chunk=16)
-        config = SchedulerConfig(max_num_seqs=ROWS, max_num_batched_tokens=16, itl_target_ms=0.0)
-        executor = HashExecutor(PAGES, PAGE, ROWS, CONTEXT, windows=windows)
-        self.core = EngineCore(Scheduler(config, self.cache, CONTEXT, RealClock()), executor, overlap=True)
+        config = SchedulerConfig(max_num_seqs=ROWS, max_num_batched_tokens=16, itl_target_ms=0.0, growth_reserve=0.0)
+        self.executor = HashExecutor(PAGES, PAGE, ROWS, CONTEXT, windows=windows, swap_slots=swap_slots)
+        swap = SwapSpace(swap_slots, 0.0) if swap_slots else None
+        self.core = EngineCore(Scheduler(config, self.cache, CONTEXT, RealClock(), swap=swap), self.executor, overlap=True)
         events = KVEventsConfig(
             enable_kv_cache_events=True,
             endpoint=f"ipc://{folder}/events",
@@ -54,12 +57,13 @@ class Served:
         self.format = format
         self.subscribers = []
 
-    def serve(self, prompts, root=None):
+    def serve(self, prompts, root=None, max_tokens=OUTPUT):
         """Run requests to their ends. Returns their tokens, outputs included."""
         texts = {str(number): list(prompt) for number, prompt in enumerate(prompts)}
         for name, prompt in texts.items():
-            params = SamplingParams(max_tokens=OUTPUT)
-            self.loop.add([EngineRequest(name, tuple(prompt), params, OUTPUT, 0, frozenset(), root or NAMESPACE.root(), 0.0)])
+            params = SamplingParams(max_tokens=max_tokens)
+            own = root or NAMESPACE.root()
+            self.loop.add([EngineRequest(name, tuple(prompt), params, max_tokens, 0, frozenset(), own, 0.0)])
         left = len(texts)
         while left:
             for update in self.said.get(timeout=PATIENCE):
@@ -167,6 +171,19 @@ def test_groups_of_layers_have_blocks_of_their_own(tmp_path, format):
         if type(event).__name__ == "BlockStored"
     }
     assert spans == {(0, "full_attention", None), (1, "sliding_window", 6)}
+
+
+def test_pages_that_wait_in_host_memory_are_not_found_and_not_told(tmp_path):
+    one = Served(tmp_path, "array", swap_slots=16)
+    one.loop.start()
+    try:
+        for seed in range(4):
+            one.serve(prompts(seed), max_tokens=20)
+            late = one.check()
+    finally:
+        one.close()
+    assert MoveKind.FROM_TIER in {move.kind for plan in one.executor.plans for move in plan.moves}, "some were moved"
+    assert {event.medium for event in late.events if type(event).__name__ != "AllBlocksCleared"} == {"GPU"}
 
 
 def test_an_engine_that_publishes_nothing_gathers_nothing(tmp_path):
