@@ -157,6 +157,7 @@ class LLM:
     def reset_prefix_cache(self) -> None:
         """Forget every cached prefix, pinned ones too."""
         self._built.core.scheduler.cache.flush()
+        self._built.core.tell()
 
     def _prepare(
         self, prompts: Sequence[Prompt], params: Sequence[SamplingParams], options: Sequence[RequestOptions]
@@ -188,6 +189,7 @@ class LLM:
                 _collect(request, event)
             if request.outputs.done:
                 _tell(request, on_output)
+        self._built.core.tell()
 
 
 def _tell(request: _Request, on_output: OnOutput | None) -> None:

@@ -29,6 +29,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from jaxserve.cache.events import Stored, name_of
 from jaxserve.cache.page_pool import NULL_PAGE, EvictionListener, PagePool
 from jaxserve.cache.prefix_cache import PrefixCache
 from jaxserve.cache.prefix_hash import page_hash
@@ -97,6 +98,9 @@ def no_quota(tenant: str) -> int | None:
 class KVCache:
     """Pages for sequences.
 
+    Attributes:
+        prefixes: what can be found, for those who follow it.
+
     Args:
         num_pages: pages in all, the null page included.
         page_size: tokens a page.
@@ -131,9 +135,9 @@ class KVCache:
         self._sliding = tuple((group, window) for group, window in enumerate(windows) if window is not None)
         self._reach = {group: -(-(window - 1) // page_size) for group, window in self._sliding}  # columns before a whole one
         self._max_chunk = max_chunk or 0
-        self._prefixes = PrefixCache(num_pages)
+        self.prefixes = PrefixCache(num_pages)
         self._tenants = Tenants(quota, lifetime=num_pages - 1)
-        self._pool = PagePool(num_pages, self._prefixes, self._tenants, (count_eviction, *on_eviction))
+        self._pool = PagePool(num_pages, self.prefixes, self._tenants, (count_eviction, *on_eviction))
         self._prefix_caching = prefix_caching
         self._max_pinned = self.num_usable // PINNED_SHARE if max_pinned is None else max_pinned
         self._pinned: dict[int, None] = {}  # in the order of pinning: prefixes before what follows them
@@ -229,7 +233,7 @@ class KVCache:
         self.hit_tokens += match.num_tokens
         self._tenants.count_query(tenant, num_tokens, match.num_tokens)
         pages, columns = _held(match.pages), len(match.pages) // self._groups
-        self._prefixes.count_hit(pages)
+        self.prefixes.count_hit(pages)
         self._pool.share(pages)
         sequence = SequencePages(match.root, list(match.pages), list(match.hashes), tenant, self._epoch, columns)
         self._slid(sequence, match.num_tokens)
@@ -341,9 +345,26 @@ class KVCache:
         groups = self._groups
         for group in range(groups):
             pages = sequence.pages[start * groups + group : full * groups : groups]
-            for page, digest in zip(pages, sequence.hashes[start:full], strict=True):
+            if self.prefixes.events is not None:
+                self._note_stored(sequence, tokens, start, pages, group)
+            for column, page in enumerate(pages, start):
                 if page != NULL_PAGE:  # else it was given back before the host knew all its tokens
-                    self._pool.insert(_name(digest, group), page)
+                    self._pool.insert(name_of(sequence.hashes[column], group), page, column)
+
+    def _note_stored(self, sequence: SequencePages, tokens: Sequence[int], start: int, pages: Sequence[int], group: int) -> None:
+        """These pages, of the columns from `start` on, are about to be found: those that could not be, run by run."""
+        events, hashes, size = self.prefixes.events, sequence.hashes, self.page_size
+        assert events is not None, "somebody follows"
+        first, end = start, start + len(pages)
+        while first < end:
+            last = first
+            while last < end and pages[last - start] != NULL_PAGE and name_of(hashes[last], group) not in self.prefixes:
+                last += 1
+            if last > first:
+                parent = hashes[first - 1] if first else None
+                content = tuple(tokens[first * size : last * size])
+                events.stored(Stored(sequence.root, parent, tuple(hashes[first:last]), content, first, group))
+            first = last + 1
 
     def exclusive_pages(self, *sequences: SequencePages) -> int:
         """Pages that releasing these sequences would free."""
@@ -402,21 +423,21 @@ class KVCache:
     def _match(self, hashes: Sequence[bytes]) -> list[int]:
         """Pages, as a sequence's, of the longest prefix whose next token finds all that it sees."""
         if self._groups == 1 and not self._sliding:
-            return self._prefixes.match(hashes)
+            return self.prefixes.match(hashes)
         columns = len(hashes)
         for group, window in enumerate(self.windows):
             if window is None:
-                columns = len(self._prefixes.match(_names(hashes[:columns], group)))
+                columns = len(self.prefixes.match(_names(hashes[:columns], group)))
         column, farthest = columns, max(self._reach.values(), default=0)
         while column > max(0, columns - farthest):  # what is before the end, from there backwards; a gap is the next end
             column -= 1
             for group, reach in self._reach.items():
-                if columns - column <= reach and _name(hashes[column], group) not in self._prefixes:
+                if columns - column <= reach and name_of(hashes[column], group) not in self.prefixes:
                     columns = column
                     break
         nulls = [max(0, columns - self._reach.get(group, columns)) for group in range(self._groups)]
         found = [
-            [NULL_PAGE] * null + self._prefixes.match(_names(hashes[null:columns], group)) for group, null in enumerate(nulls)
+            [NULL_PAGE] * null + self.prefixes.match(_names(hashes[null:columns], group)) for group, null in enumerate(nulls)
         ]
         return [pages[column] for column in range(columns) for pages in found]
 
@@ -462,8 +483,4 @@ def _held(pages: Sequence[int]) -> list[int]:
 
 
 def _names(hashes: Iterable[bytes], group: int) -> Iterator[bytes]:
-    return (_name(digest, group) for digest in hashes)
-
-
-def _name(digest: bytes, group: int) -> bytes:
-    return digest + bytes((group,)) if group else digest
+    return (name_of(digest, group) for digest in hashes)

@@ -94,9 +94,9 @@ class PagePool:
                 self._cached.push(page, entry.worth, self._num_allocated)
                 self._tenants.add_cached(self._owner(page), page, entry.worth, self._num_allocated)
 
-    def insert(self, digest: bytes, page: int) -> None:
-        """Make a referenced page findable. A free page with the same content is no longer needed."""
-        oldest = self._prefixes.insert(digest, page).pages[0]
+    def insert(self, digest: bytes, page: int, column: int) -> None:
+        """Make a referenced page, of a column of its prompt, findable. A free page with the same content is no longer needed."""
+        oldest = self._prefixes.insert(digest, page, column).pages[0]
         if self._references[oldest] == 0:
             self._take_cached(oldest)
             self._prefixes.remove(oldest)

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from jaxserve.config.check import check_types, take_several
 from jaxserve.config.kernels import AUTO, Kernels, parse_kernels
+from jaxserve.config.kv_events import KVEventsConfig, parse_kv_events
 from jaxserve.config.web_pages import parse_hosts, parse_origins
 from jaxserve.errors import ConfigError
 
@@ -120,6 +121,9 @@ class CacheConfig:
     )
     prefix_caching: bool = setting(True, "share full pages of equal prompt prefixes between requests")
     warm_prompts: str | None = setting(None, "file of prompts, a JSON object a line, that are in the prefix cache from the start")
+    kv_events_config: str | None = setting(
+        None, "JSON object that says where what the prefix cache holds is published, as vLLM's (docs/kv_events.md)"
+    )
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -135,6 +139,12 @@ class CacheConfig:
             raise ConfigError(
                 f"gpu_memory_fraction must be in (0, 1], got {self.gpu_memory_fraction}", param="gpu_memory_fraction"
             )
+        if self.kv_events is not None and not self.prefix_caching:
+            raise ConfigError("kv_events_config needs prefix_caching: nothing is found without", param="kv_events_config")
+
+    @property
+    def kv_events(self) -> KVEventsConfig | None:
+        return parse_kv_events(self.kv_events_config)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -124,7 +124,6 @@ VLLM_FLAGS = (
     _refused(
         "pages stay in device memory",
         "--kv-transfer-config",
-        "--kv-events-config",
         "--kv-offloading-size",
         "--kv-offloading-backend",
     ),

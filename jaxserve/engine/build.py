@@ -25,6 +25,7 @@ from jaxserve.engine.core import EngineCore
 from jaxserve.engine.intake import Intake, IntakeLimits
 from jaxserve.engine.phases import NO_TIMES, PhaseTimer, StartTimes
 from jaxserve.engine.preparation import Preparation, model_directory, prepare
+from jaxserve.engine.publishing import publish
 from jaxserve.engine.startup import both
 from jaxserve.engine.warm import Warmer
 from jaxserve.errors import UnsupportedModelError
@@ -144,12 +145,14 @@ def build_engine(config: EngineConfig, *, strict_length: bool, clock: Clock, pro
         clock=clock,
         responses=ready.responses,
     )
+    publish(built.core, config.cache.kv_events, namespace)
     if guard is not None:
         built.core.intact = guard.require_intact
         guard.start()
     warmer = Warmer(built.core, built.intake, tokenizer, built.chat_template, clock, longest)
     times.ended("rest")
     warmer.warm(ready.warm_prompts, progress)
+    built.core.tell()
     times.ended("warm")
     return replace(built, report=replace(built.report, start=times.start(loaded.seconds, compiled.seconds)))
 

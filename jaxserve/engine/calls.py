@@ -8,6 +8,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from jaxserve.engine.core import EngineCore
+from jaxserve.engine.kv_events.publisher import KVEventSource
 from jaxserve.errors import InternalError
 from jaxserve.metrics.timeline import TimelineWindow
 
@@ -34,8 +35,16 @@ class Trace(EngineCall[TimelineWindow], frozen=True):
         return max(answers, key=lambda window: len(window.turns))
 
 
-AnyCall = Flush | Trace
-EngineAnswer = TimelineWindow | None
+class KVEventSources(EngineCall[list[KVEventSource]], frozen=True):
+    """Where KV events are published."""
+
+    def merged(self, answers: Sequence[list[KVEventSource]]) -> list[KVEventSource]:
+        """Those of all engines."""
+        return [source for sources in answers for source in sources]
+
+
+AnyCall = Flush | Trace | KVEventSources
+EngineAnswer = TimelineWindow | list[KVEventSource] | None
 
 
 def run_call(core: EngineCore, call: object) -> EngineAnswer:
@@ -48,4 +57,6 @@ def run_call(core: EngineCore, call: object) -> EngineAnswer:
             if core.observer is None:
                 raise InternalError("nobody watches this engine")
             return core.observer.window(seconds, core.scheduler.clock.now())
+        case KVEventSources():
+            return [] if core.publisher is None else [core.publisher.source]
     raise InternalError(f"the engine has no call {type(call).__name__!r}")

@@ -61,7 +61,9 @@ class EngineStats:
 
     `running` and `waiting` count sequences, of which a request has `n`; `pages_free` of `pages_total` pages are free. Since the
     start, `preemptions` took the pages of running sequences and `lost_tokens` computed tokens with them; of the
-    `prefix_queried_tokens` of sequences that started, `prefix_hit_tokens` were in the prefix cache.
+    `prefix_queried_tokens` of sequences that started, `prefix_hit_tokens` were in the prefix cache. A page has
+    `page_size` tokens. The engine of a fleet that has most sequences has `imbalance` times the mean; 0 where nothing runs, and
+    without a fleet.
     """
 
     running: int
@@ -77,6 +79,8 @@ class EngineStats:
     lost_tokens: int
     prefix_queried_tokens: int
     prefix_hit_tokens: int
+    page_size: int = 0
+    imbalance: float = 0.0
 
 
 class EngineClient(Protocol):

@@ -14,6 +14,7 @@ from jaxserve.scheduler.scheduler import Scheduler
 from jaxserve.step.plan import Plan
 
 if TYPE_CHECKING:  # an engine that is neither watched nor dumped needs none of what does it
+    from jaxserve.engine.kv_events.publisher import KVEventPublisher
     from jaxserve.engine.observer import EngineObserver
     from jaxserve.grammar.grammars import Grammars
     from jaxserve.record.crash import CrashDumper
@@ -29,6 +30,7 @@ class EngineCore:
         grammars: compiles those that requests bring; None to refuse them.
         observer: told of sequences and turns; None for nobody. Set it before the first turn.
         step_seconds: that a step took, averaged over recent ones; 0 before the first.
+        publisher: of what the prefix cache holds; None where nobody is told.
         intact: raises when the engine must not go on; an idle engine asks now and then. None if nothing watches over it.
 
     Args:
@@ -56,6 +58,7 @@ class EngineCore:
         self.step_seconds = 0.0
         self._failure: BaseException | None = None
         self.observer: EngineObserver | None = None
+        self.publisher: KVEventPublisher | None = None
         self.intact: Callable[[], None] | None = None
         self._last_turn: Turn | None = None
 
@@ -113,7 +116,8 @@ class EngineCore:
             raise EngineDeadError(f"the engine died: {self._failure!r}")
 
     def emitted(self) -> None:
-        """What the last `step` returned is on its way: the turn is over, and the observer is told of it."""
+        """What the last `step` returned is on its way: the turn is over, and those are told of it who watch."""
+        self.tell()
         turn, observer = self._last_turn, self.observer
         if observer is None or turn is None:
             return
@@ -124,6 +128,17 @@ class EngineCore:
         turn.idle = not self.has_work
         turn.ended = scheduler.clock.now()
         observer.turned(turn)
+
+    def tell(self) -> None:
+        """Those who follow the prefix cache hear what changed; for what changes it between two turns."""
+        self.scheduler.cache.prefixes.tell()
+
+    def close(self) -> None:
+        """It does nothing any more, and nobody is told of it."""
+        if self.publisher is not None:
+            self.scheduler.cache.prefixes.unfollow(self.publisher.take)
+            self.publisher.close()
+            self.publisher = None
 
     def _turn(self) -> list[Update]:
         clock = self.scheduler.clock

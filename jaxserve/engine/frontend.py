@@ -243,6 +243,8 @@ class Frontend:
             lost_tokens=load.lost_tokens,
             prefix_queried_tokens=load.prefix_queried_tokens,
             prefix_hit_tokens=load.prefix_hit_tokens,
+            page_size=load.page_size,
+            imbalance=load.imbalance,
         )
 
     def heartbeat_age(self) -> float:

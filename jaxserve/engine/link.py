@@ -52,6 +52,20 @@ class EngineLoad:
     prefix_queried_tokens: int = 0
     prefix_hit_tokens: int = 0
     step_seconds: float = 0.0
+    page_size: int = 0
+    imbalance: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class HeldChange:
+    """How what a prefix cache holds changed: all is gone if it was `cleared`; then pages were `removed`, and others `stored`.
+
+    Pages are named as in RoutingRequest.
+    """
+
+    cleared: bool = False
+    removed: Sequence[bytes] = ()
+    stored: Sequence[bytes] = ()
 
 
 def load_of(core: EngineCore) -> EngineLoad:
@@ -67,6 +81,7 @@ def load_of(core: EngineCore) -> EngineLoad:
         prefix_queried_tokens=scheduler.cache.queried_tokens,
         prefix_hit_tokens=scheduler.cache.hit_tokens,
         step_seconds=core.step_seconds,
+        page_size=scheduler.cache.page_size,
     )
 
 

@@ -134,6 +134,7 @@ class EngineLoop:
         finally:
             self._ended.set()  # first: a call that comes now refuses itself
             self._refuse_calls()
+            self._core.close()
 
     def _take_messages(self) -> bool:
         """Take in all messages, waiting for one if there is nothing to do; False to stop."""
@@ -161,6 +162,7 @@ class EngineLoop:
                 continue
             if isinstance(message, _Call):
                 _answer(message, self._core)
+                self._core.tell()
                 continue
             refused = self._add(message)
             if refused is not None:

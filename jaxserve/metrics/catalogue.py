@@ -29,7 +29,7 @@ class Metric:
     """One metric.
 
     Attributes:
-        name: without the prefix, and for a counter without the `_total` that it is shown with.
+        name: without `prefix`, and for a counter without the `_total` that it is shown with.
         help: what it says, for people.
         buckets: upper bounds of a histogram's buckets; the last, infinite one goes without saying.
         at_scrape: whether its value is asked for when somebody looks, where others are recorded when something happens.
@@ -41,10 +41,11 @@ class Metric:
     labels: tuple[str, ...] = MODEL
     buckets: tuple[float, ...] = ()
     at_scrape: bool = False
+    prefix: str = PREFIX
 
     @property
     def full_name(self) -> str:
-        return PREFIX + self.name
+        return self.prefix + self.name
 
     @property
     def series(self) -> tuple[str, ...]:
@@ -146,6 +147,7 @@ FLEET_RESUMED = _counter("fleet_resumed", "Requests that went on in another engi
 FLEET_REROUTED = _counter("fleet_rerouted", "Requests that went to another engine because one refused them.")
 FLEET_LOST = _counter("fleet_lost", "Engines that were lost while they took requests.")
 FLEET_HUNG = _counter("fleet_hung", "Times that an engine stood still, so that its requests went on elsewhere.")
+FLEET_IMBALANCE = _gauge("fleet_imbalance", "Sequences of the engine that has most, over the mean of all that take requests.")
 FLEET_QUARANTINED = _counter("fleet_quarantined", "Times that an engine got nothing new for a while because it was slow.")
 
 # Batches, recorded by the worker that runs them.

@@ -157,6 +157,12 @@ ROWS: tuple[Row, ...] = (
                 c.FLEET_REPLICAS.help,
             ),
             Panel(
+                "Load of the busiest replica",
+                "short",
+                (Query(f"max({_select(c.FLEET_IMBALANCE)})", "times the mean"),),
+                c.FLEET_IMBALANCE.help,
+            ),
+            Panel(
                 "What became of replicas and their requests",
                 "short",
                 (

@@ -1,10 +1,10 @@
-"""The Prometheus text of everything in the catalogue."""
+"""The Prometheus text of everything in the catalogue, and what of it has vLLM's name besides."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client import Metric as Family
@@ -13,6 +13,7 @@ from jaxserve.metrics import catalogue
 from jaxserve.metrics.catalogue import CATALOGUE, Metric
 from jaxserve.metrics.instruments import Instruments
 from jaxserve.metrics.shared import open_requests, read_shared
+from jaxserve.metrics.vllm_names import THEIRS, VLLM_METRICS
 
 _LOG = logging.getLogger(__name__)
 
@@ -43,7 +44,9 @@ class Exposition:
         as if counters went back.
         """
         recorded = self._recorded()
-        asked = [*readings, *_active(recorded)]
+        ours = list(readings)
+        theirs = [replace(one, metric=THEIRS[one.metric]) for one in ours if one.metric in THEIRS]
+        asked = [*ours, *theirs, *_active(recorded)]
         return generate_latest(_Families(_in_order(recorded, asked)))
 
     def _recorded(self) -> list[Family]:
@@ -68,7 +71,7 @@ def _active(recorded: Sequence[Family]) -> list[Reading]:
 def _in_order(recorded: Sequence[Family], asked: Sequence[Reading]) -> list[Family]:
     by_name: Mapping[str, Family] = {family.name: family for family in recorded}
     families = []
-    for metric in CATALOGUE:
+    for metric in (*CATALOGUE, *VLLM_METRICS):
         shown = Family(metric.full_name, metric.help, metric.kind.value)
         if metric.at_scrape:
             for reading in asked:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from jaxserve.routing.router import ReplicaLoad, RoutingRequest
+from jaxserve.routing.router import PageListener, ReplicaLoad, RoutingRequest
 
 
 class LeastLoaded:
     """A Router that looks at nothing but how many requests each replica has, for its speed; the first that joined of equals."""
+
+    pages: PageListener | None = None
 
     def __init__(self) -> None:
         self._weights: dict[str, float] = {}

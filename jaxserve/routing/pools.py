@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+import math
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from jaxserve.routing.router import ReplicaLoad, Router, RoutingRequest
+from jaxserve.routing.router import PageListener, ReplicaLoad, Router, RoutingRequest
 from jaxserve.types import ServiceClass
 
 
@@ -48,6 +49,11 @@ class PoolRouter:
         self._routers = {pool.name: router() for pool in pools}
         self._requests: dict[str, str] = {}  # request -> pool
 
+    @property
+    def pages(self) -> PageListener | None:
+        """The pools' routers are of one kind."""
+        return self if any(router.pages is not None for router in self._routers.values()) else None
+
     def join(self, replica: str, weight: float = 1.0) -> None:
         self._router_of(replica).join(replica, weight)
 
@@ -73,6 +79,25 @@ class PoolRouter:
         pool = self._requests.pop(request_id, None)
         if pool is not None:
             self._routers[pool].ended(request_id, now)
+
+    def stride(self, page_size: int) -> int:
+        listeners = [router.pages for router in self._routers.values()]
+        return math.gcd(*(one.stride(page_size) for one in listeners if one is not None)) or 1
+
+    def stored(self, replica: str, pages: Iterable[bytes]) -> None:
+        listener = self._router_of(replica).pages
+        if listener is not None:
+            listener.stored(replica, pages)
+
+    def removed(self, replica: str, pages: Iterable[bytes]) -> None:
+        listener = self._router_of(replica).pages
+        if listener is not None:
+            listener.removed(replica, pages)
+
+    def cleared(self, replica: str) -> None:
+        listener = self._router_of(replica).pages
+        if listener is not None:
+            listener.cleared(replica)
 
     def _router_of(self, replica: str) -> Router:
         return self._routers[replica.partition("/")[0]]

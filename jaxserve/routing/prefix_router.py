@@ -18,7 +18,7 @@ from jaxserve.routing.pace import Pace
 from jaxserve.routing.prefix_settings import DEFAULT_PREFIX_SETTINGS, PrefixSettings
 from jaxserve.routing.prefixes import PrefixKnowledge
 from jaxserve.routing.rendezvous import Rendezvous
-from jaxserve.routing.router import ReplicaLoad, RoutingRequest
+from jaxserve.routing.router import PageListener, ReplicaLoad, RoutingRequest
 from jaxserve.routing.slots import Slots
 from jaxserve.types import ServiceClass
 
@@ -73,6 +73,10 @@ class PrefixRouter:
         self._reporting: set[int] = set()  # slots of replicas that say what they hold
         self._page_size = 1  # of requests; before the first, nothing is known that could be too much
 
+    @property
+    def pages(self) -> PageListener:
+        return self
+
     def join(self, replica: str, weight: float = 1.0) -> None:
         """Raises ValueError for a weight that is not above 0 and finite."""
         if not 0.0 < weight < math.inf:
@@ -125,7 +129,9 @@ class PrefixRouter:
         """A replica says that it holds these pages."""
         slot = self._slots.get(replica)
         if slot is not None:
-            self._reporting.add(slot)
+            if slot not in self._reporting:
+                self._reporting.add(slot)
+                self._knowledge.holds(slot, None)  # room for landmarks alone, as far as was known
             self._knowledge.learn(slot, tuple(pages), "")
 
     def removed(self, replica: str, pages: Iterable[bytes]) -> None:
@@ -147,8 +153,11 @@ class PrefixRouter:
             raise KeyError(replica)
         return self._work.work(slot)
 
+    def stride(self, page_size: int) -> int:
+        return max(self.settings.landmark_tokens // page_size, 1)
+
     def _stride(self) -> int:
-        return max(self.settings.landmark_tokens // self._page_size, 1)
+        return self.stride(self._page_size)
 
     def _usable(self, excluded: Collection[str]) -> Slotwise:
         usable = self._work.present

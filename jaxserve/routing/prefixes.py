@@ -37,9 +37,12 @@ class PrefixKnowledge:
         del self._pages[slot]
         self._capacities.pop(slot, None)
 
-    def holds(self, slot: int, pages: int) -> None:
-        """A replica has room for so many that could be known."""
-        self._capacities[slot] = pages
+    def holds(self, slot: int, pages: int | None) -> None:
+        """A replica has room for so many that could be known; None where that is not known."""
+        if pages is None:
+            self._capacities.pop(slot, None)
+        else:
+            self._capacities[slot] = pages
 
     def levels(self, pages: Iterable[bytes]) -> list[tuple[int, int]]:
         """(leading pages, replicas that hold at least so many), the most pages first."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from random import Random
 
-from jaxserve.routing.router import ReplicaLoad, RoutingRequest
+from jaxserve.routing.router import PageListener, ReplicaLoad, RoutingRequest
 
 
 class RandomRouter:
@@ -14,6 +14,8 @@ class RandomRouter:
     Args:
         seed: of its choices.
     """
+
+    pages: PageListener | None = None
 
     def __init__(self, seed: int = 0) -> None:
         self._random = Random(f"routing {seed}")

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from jaxserve.routing.router import ReplicaLoad, RoutingRequest
+from jaxserve.routing.router import PageListener, ReplicaLoad, RoutingRequest
 
 
 class RoundRobin:
     """A Router that gives every replica its turns, spread evenly: each earns its weight with every request, the one that has the
     most takes it and pays for all.
     """
+
+    pages: PageListener | None = None
 
     def __init__(self) -> None:
         self._weights: dict[str, float] = {}

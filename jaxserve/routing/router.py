@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -55,8 +55,33 @@ class ReplicaLoad:
     step_seconds: float = 0.0
 
 
+class PageListener(Protocol):
+    """Told what replicas hold of prompts, by the hashes of pages; replicas that are not there are passed over."""
+
+    def stride(self, page_size: int) -> int:
+        """Of the pages of a prompt it looks at the last one of every so many."""
+        ...
+
+    def stored(self, replica: str, pages: Iterable[bytes]) -> None:
+        """A replica says that it holds these pages."""
+        ...
+
+    def removed(self, replica: str, pages: Iterable[bytes]) -> None:
+        """A replica says that it holds these pages no more."""
+        ...
+
+    def cleared(self, replica: str) -> None:
+        """A replica says that it holds nothing."""
+        ...
+
+
 class Router(Protocol):
     """Chooses replicas, and keeps what it needs for that of requests that did not end. Times are seconds of any one clock."""
+
+    @property
+    def pages(self) -> PageListener | None:
+        """Who is to be told what replicas hold; None if that changes nothing. It must do without, too, and with less than all."""
+        ...
 
     def join(self, replica: str, weight: float = 1.0) -> None:
         """A replica takes requests from now on; its speed, as a multiple of others'."""

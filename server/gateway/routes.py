@@ -24,7 +24,7 @@ _OPEN_PATHS = frozenset(
 )
 _OPEN_UNDER = ("/health/", "/v2/health/", "/docs/")
 _MODEL_READY = re.compile("/v2/models/.+/ready")
-_ADMIN_PATHS = frozenset({"/reset_prefix_cache", "/drain"})
+_ADMIN_PATHS = frozenset({"/reset_prefix_cache", "/kv_event_sources", "/drain"})
 _ADMIN_UNDER = ("/debug/", "/admin/")
 
 _OPEN_SERVICES = frozenset({"grpc.health.v1.Health"})

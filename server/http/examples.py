@@ -133,6 +133,12 @@ TOKENIZER: dict[str, Any] = {
 MODEL: dict[str, Any] = {"id": "pico", "object": "model", "created": 1767225600, "owned_by": "jaxserve", "max_model_len": 512}
 
 LOAD: dict[str, Any] = {"server_load": 3, "running": 2, "waiting": 1, "kv_cache_usage": 0.25}
+KV_EVENT_SOURCE: dict[str, Any] = {
+    "data_parallel_rank": 0,
+    "endpoint": "tcp://10.0.0.1:5557",
+    "replay_endpoint": None,
+    "topic": "",
+}
 SERVER_INFO: dict[str, Any] = {
     "version": "0.1.0",
     "served_model_name": "pico",

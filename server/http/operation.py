@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import msgspec
 from fastapi import APIRouter, Query, Request, Response
 
-from jaxserve.engine.calls import Trace
+from jaxserve.engine.calls import KVEventSources, Trace
 from jaxserve.engine.client import EngineClient
 from jaxserve.errors import ErrorCode
 from jaxserve.metrics.chrome_trace import chrome_trace
@@ -18,7 +18,7 @@ from jaxserve.metrics.timeline import TimelineWindow
 from server.http import examples
 from server.http.headers import context_of
 from server.http.openapi import ASKING, answer, failures
-from server.http.replies import DeepHealthReply, HealthReply, LoadReply, ServerInfoReply
+from server.http.replies import DeepHealthReply, HealthReply, KVEventSourceReply, LoadReply, ServerInfoReply
 from server.observe.deep_health import DeepHealth
 from server.observe.observatory import Observatory
 from server.requests import check_model
@@ -64,6 +64,21 @@ def _load(client: EngineClient) -> LoadReply:
         "waiting": stats.waiting,
         "kv_cache_usage": 1.0 - stats.pages_free / stats.pages_total if stats.pages_total else 0.0,
     }
+
+
+@router.get("/kv_event_sources", responses={**answer(list[KVEventSourceReply], [examples.KV_EVENT_SOURCE]), **failures(ASKING)})
+async def kv_event_sources(request: Request) -> list[KVEventSourceReply]:
+    """List the ZeroMQ endpoints at which engines publish what their prefix caches hold; none unless they were told to."""
+    client: EngineClient = request.app.state.client
+    return [
+        {
+            "data_parallel_rank": one.data_parallel_rank,
+            "endpoint": one.endpoint,
+            "replay_endpoint": one.replay_endpoint,
+            "topic": one.topic,
+        }
+        for one in await client.call(KVEventSources())
+    ]
 
 
 @router.post(

@@ -256,6 +256,15 @@ class LoadReply(TypedDict):
     kv_cache_usage: Annotated[float, Field(description="share of the KV cache's pages that is in use, 0 to 1")]
 
 
+class KVEventSourceReply(TypedDict):
+    """Where one engine publishes."""
+
+    data_parallel_rank: int
+    endpoint: Annotated[str, Field(description="of its PUB socket")]
+    replay_endpoint: Annotated[str | None, Field(description="of the ROUTER socket that gives past batches, if there is one")]
+    topic: str
+
+
 class ServerInfoReply(TypedDict):
     """What runs here."""
 

@@ -13,10 +13,12 @@ from jaxserve.config.fields import ServerConfig
 from jaxserve.engine.client import EngineClient
 from jaxserve.errors import ConfigError, EngineDeadError, JaxserveError
 from jaxserve.metrics import catalogue
+from jaxserve.metrics.catalogue import Metric
 from jaxserve.metrics.exposition import Exposition, Reading
 from jaxserve.metrics.instruments import Instruments
 from jaxserve.metrics.process import ProcessRecorder
 from jaxserve.metrics.servers import ServerRecorder
+from jaxserve.metrics.vllm_names import CACHE_CONFIG_INFO
 from server.observe.access import log_access
 from server.observe.exchange import Exchange
 
@@ -99,7 +101,7 @@ class Observatory:
         stats = self._client.stats()
         model = (self._client.model.name,)
         used = (stats.pages_total - stats.pages_free) / stats.pages_total if stats.pages_total else 0.0
-        values = {
+        values: dict[Metric, float] = {
             catalogue.NUM_REQUESTS_RUNNING: stats.running,
             catalogue.NUM_REQUESTS_WAITING: stats.waiting,
             catalogue.KV_CACHE_USAGE: used,
@@ -109,7 +111,12 @@ class Observatory:
             catalogue.RECOMPUTED_TOKENS: stats.lost_tokens,
             catalogue.ENGINE_UP: self._is_up(),
         }
-        return [Reading(metric, model, float(value)) for metric, value in values.items()]
+        if stats.imbalance:
+            values[catalogue.FLEET_IMBALANCE] = stats.imbalance
+        readings = [Reading(metric, model, float(value)) for metric, value in values.items()]
+        if stats.pages_total:
+            readings.append(Reading(CACHE_CONFIG_INFO, (*model, str(stats.page_size), str(stats.pages_total)), 1.0))
+        return readings
 
     def _is_up(self) -> bool:
         try:

@@ -18,12 +18,14 @@ from jaxserve.cache.kv_cache import KVCache
 from jaxserve.cache.prefix_hash import CacheNamespace
 from jaxserve.clock import RealClock
 from jaxserve.config.fields import SchedulerConfig
+from jaxserve.config.kv_events import parse_kv_events
 from jaxserve.config.policies import Policies
 from jaxserve.engine.client import ModelInfo
 from jaxserve.engine.core import EngineCore
 from jaxserve.engine.frontend import Frontend
 from jaxserve.engine.intake import Intake, IntakeLimits, IntakeRules
 from jaxserve.engine.link import EngineDescription
+from jaxserve.engine.publishing import publish
 from jaxserve.engine.remote.builders import BuildProgress, ServedEngine
 from jaxserve.engine.remote.link import RemoteLink
 from jaxserve.engine.remote.process import EngineProcess
@@ -85,9 +87,10 @@ class ScoringExecutor(HashExecutor):
 
 
 def parts(argument: Mapping[str, Any]) -> tuple[EngineCore, EngineDescription]:
-    """The engine of {"tokenizer": path, "num_pages": ..., any of SchedulerConfig's and of Faults' fields}."""
+    """The engine of {"tokenizer": path, "num_pages": ..., "kv_events_config": ..., fields of SchedulerConfig and Faults}."""
     given = dict(argument)
     tokenizer, num_pages = given.pop("tokenizer"), given.pop("num_pages", PAGES)
+    events, namespace = parse_kv_events(given.pop("kv_events_config", None)), CacheNamespace("m", "float32", "r")
     faults = Faults(**{name: given.pop(name) for name in Faults.__dataclass_fields__ if name in given})
     if faults.refuses_to_build is not None:
         raise ConfigError(faults.refuses_to_build, param="model")
@@ -95,6 +98,7 @@ def parts(argument: Mapping[str, Any]) -> tuple[EngineCore, EngineDescription]:
     cache = KVCache(num_pages, PAGE, prefix_caching=True)
     executor = ScoringExecutor(faults, num_pages, config.max_num_seqs)
     core = EngineCore(Scheduler(config, cache, CONTEXT, RealClock()), executor, overlap=True)
+    publish(core, events, namespace)
     limits = IntakeLimits(
         max_model_len=CONTEXT,
         vocab_size=VOCAB,
@@ -104,9 +108,7 @@ def parts(argument: Mapping[str, Any]) -> tuple[EngineCore, EngineDescription]:
         strict=True,
         max_logprob_values=config.max_logprob_values,
     )
-    rules = IntakeRules(
-        limits, CacheNamespace("m", "float32", "r"), Policies(), ServiceClass.INTERACTIVE_PAID, cache.num_usable, PAGE
-    )
+    rules = IntakeRules(limits, namespace, Policies(), ServiceClass.INTERACTIVE_PAID, cache.num_usable, PAGE)
     model = ModelInfo("hash", "HashForCausalLM", CONTEXT, VOCAB, "float32", 0, 0, fingerprint="5eed")
     return core, EngineDescription(model, rules, tokenizer, None, config)
 

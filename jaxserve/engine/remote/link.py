@@ -8,7 +8,7 @@ import itertools
 import logging
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar, cast
 
@@ -16,7 +16,7 @@ import msgspec
 import zmq
 
 from jaxserve.engine.calls import EngineAnswer, EngineCall
-from jaxserve.engine.link import EngineDescription, EngineLoad, LinkSink
+from jaxserve.engine.link import EngineDescription, EngineLoad, HeldChange, LinkSink
 from jaxserve.engine.remote.clocks import FarClock
 from jaxserve.engine.remote.codec import encode
 from jaxserve.engine.remote.connection import Connection
@@ -29,10 +29,12 @@ from jaxserve.engine.remote.messages import (
     Demote,
     Farewell,
     FromFrontend,
+    Held,
     Hello,
     Ping,
     Pong,
     Turned,
+    Watch,
     Welcome,
     decode_from_engine,
     protocol,
@@ -74,6 +76,7 @@ class RemoteLink:
         self._context = zmq.Context()
         self._connection: Connection | None = None
         self._sink: LinkSink | None = None
+        self._holds: Callable[[HeldChange], None] | None = None
         self._heartbeat = -math.inf
         self._heard = -math.inf
         self._load = EngineLoad()
@@ -137,6 +140,14 @@ class RemoteLink:
         finally:
             del self._calls[number]
 
+    def watch(self, every: int, holds: Callable[[HeldChange], None]) -> None:
+        """Be told what the engine's prefix cache holds: everything, and then what changes, until the engine is lost.
+
+        Of the pages of a prompt only the last of every so many matter; there may be others.
+        """
+        self._holds = holds
+        self._send(Watch(every))
+
     def load(self) -> EngineLoad:
         return self._load
 
@@ -180,6 +191,9 @@ class RemoteLink:
             self._turned(message)
             if (message.updates or message.refusals) and self._sink is not None:
                 self._sink.deliver([*message.refusals, *message.updates])
+        elif isinstance(message, Held):
+            if self._holds is not None:
+                self._holds(message.change)
         elif isinstance(message, Answer):
             self._answer(message)
         elif isinstance(message, Welcome):

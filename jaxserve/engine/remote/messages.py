@@ -9,7 +9,7 @@ from importlib.metadata import version
 import msgspec
 
 from jaxserve.engine.calls import EngineAnswer
-from jaxserve.engine.link import EngineDescription, EngineLoad
+from jaxserve.engine.link import EngineDescription, EngineLoad, HeldChange
 from jaxserve.engine.loop import Refusal
 from jaxserve.engine.remote.codec import decoder
 from jaxserve.errors import JaxserveError
@@ -60,6 +60,12 @@ class Call(_Message, frozen=True, tag="call"):
     call: msgspec.Raw
 
 
+class Watch(_Message, frozen=True, tag="watch"):
+    """The front end wants to know what the engine's prefix cache holds, of the last page of `every` so many, from now on."""
+
+    every: int
+
+
 class Ping(_Message, frozen=True, tag="ping"):
     """Attributes:
     sent: time by the front end's clock.
@@ -97,6 +103,12 @@ class Turned(_Message, frozen=True, tag="turned"):
     refusals: Sequence[Refusal] = ()
 
 
+class Held(_Message, frozen=True, tag="held"):
+    """What changed; of who just asked, everything."""
+
+    change: HeldChange
+
+
 class Answer(_Message, frozen=True, tag="answer"):
     number: int
     result: EngineAnswer = None
@@ -109,8 +121,8 @@ class Farewell(_Message, frozen=True, tag="farewell"):
     error: JaxserveError
 
 
-FromFrontend = Hello | Add | Abort | Demote | Call | Ping
-FromEngine = Welcome | Turned | Answer | Pong | Farewell
+FromFrontend = Hello | Add | Abort | Demote | Call | Watch | Ping
+FromEngine = Welcome | Turned | Held | Answer | Pong | Farewell
 
 _FROM_FRONTEND: msgspec.msgpack.Decoder[FromFrontend] = decoder(FromFrontend)
 _FROM_ENGINE: msgspec.msgpack.Decoder[FromEngine] = decoder(FromEngine)

@@ -19,10 +19,11 @@ import zmq
 
 from jaxserve.engine.calls import AnyCall, EngineAnswer, run_call
 from jaxserve.engine.core import EngineCore
-from jaxserve.engine.link import EngineDescription, EngineLoad, load_of
+from jaxserve.engine.link import EngineDescription, EngineLoad, HeldChange, load_of
 from jaxserve.engine.loop import EngineLoop, Refusal, TurnOutcome
 from jaxserve.engine.remote.codec import decoder, encode, presentable
 from jaxserve.engine.remote.curve import CurveKeys, lock, require_key
+from jaxserve.engine.remote.held import Changed, HeldPages, Looked
 from jaxserve.engine.remote.messages import (
     Abort,
     Add,
@@ -31,10 +32,12 @@ from jaxserve.engine.remote.messages import (
     Demote,
     Farewell,
     FromEngine,
+    Held,
     Hello,
     Ping,
     Pong,
     Turned,
+    Watch,
     Welcome,
     decode_from_frontend,
     protocol,
@@ -120,7 +123,8 @@ class EngineServer:
         self._keys = keys
         self._description = description
         self._engine = EngineLoop(core, self._produced, self._died)
-        self._mail: queue.SimpleQueue[_Turn | _Answered | _Listen | _Death] = queue.SimpleQueue()
+        self._mail: queue.SimpleQueue[_Turn | _Answered | _Listen | _Death | Changed | Looked] = queue.SimpleQueue()
+        self._held = HeldPages(core.scheduler.cache.windows, self._post)
         self._waker, self._woken = socket.socketpair()
         self._waker.setblocking(False)
         self._woken.setblocking(False)
@@ -197,6 +201,11 @@ class EngineServer:
         self._mail.put(_Death(error))
         self._wake()
 
+    def _post(self, item: Changed | Looked) -> None:
+        self._mail.put(item)
+        if isinstance(item, Looked):  # changes are told at the next tick
+            self._wake()
+
     def _wake(self) -> None:
         with contextlib.suppress(OSError):  # the pipe is full, and it will wake up anyway; or it ended
             self._waker.send(b"\0")
@@ -229,7 +238,7 @@ class EngineServer:
         self._send(client, Welcome(self._description))
         self._beat(client)
 
-    def _take(self, client: bytes, front_end: _FrontEnd, message: Add | Abort | Demote | Call | Ping) -> None:
+    def _take(self, client: bytes, front_end: _FrontEnd, message: Add | Abort | Demote | Call | Watch | Ping) -> None:
         if isinstance(message, Add):
             requests = message.request.with_siblings(message.siblings)
             ids = [request.id for request in requests]
@@ -241,6 +250,9 @@ class EngineServer:
             self._engine.abort(message.ids)
         elif isinstance(message, Demote):
             self._engine.demote(message.ids, demoted=message.demoted)
+        elif isinstance(message, Watch):
+            self._held.asked(client, message.every)
+            self._engine.call(partial(self._held.look, client=client, every=message.every))
         elif isinstance(message, Ping):
             self._send(client, Pong(message.sent, time.monotonic()))
         else:
@@ -260,6 +272,9 @@ class EngineServer:
 
     def _read_mail(self) -> None:
         self._woken.recv(WAKES)  # what is left of more than that wakes it again
+        self._take_mail()
+
+    def _take_mail(self) -> None:
         while not self._mail.empty():
             item = self._mail.get_nowait()
             if isinstance(item, _Turn):
@@ -268,6 +283,10 @@ class EngineServer:
                 self._answer(item)
             elif isinstance(item, _Listen):
                 self._listen(item.address)
+            elif isinstance(item, Changed):
+                self._held.changed(item)
+            elif isinstance(item, Looked):
+                self._tell_held(self._held.looked(item), [item.client])
             else:
                 self._death = item.error
                 dead = Farewell(EngineDeadError(f"the engine died: {item.error!r}"))
@@ -304,6 +323,13 @@ class EngineServer:
                 self._send(client, Farewell(error))
             else:
                 self._beat(client)
+        self._take_mail()
+        self._tell_held(self._held.take(), self._held.told)
+
+    def _tell_held(self, change: HeldChange | None, clients: Sequence[bytes]) -> None:
+        if change is not None:
+            for client in clients:
+                self._send(client, Held(change))
 
     def _beat(self, client: bytes) -> None:
         self._send(client, Turned(self._engine.heartbeat, load_of(self._core)))
@@ -330,6 +356,8 @@ class EngineServer:
         front_end = self._front_ends.pop(client, None)
         if front_end is None:
             return
+        if self._held.gone(client):
+            self._engine.call(self._held.stop)
         if front_end.sequences:
             logger.warning("a front end went away: %d of its sequences are aborted", len(front_end.sequences))
         self._abort_all(front_end)

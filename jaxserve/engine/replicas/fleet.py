@@ -7,12 +7,13 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from msgspec.structs import replace
 
 from jaxserve.engine.calls import EngineCall
-from jaxserve.engine.link import EngineDescription, EngineLoad, LinkSink
+from jaxserve.engine.link import EngineDescription, EngineLoad, HeldChange, LinkSink
 from jaxserve.engine.loop import Refusal, TurnOutcome
 from jaxserve.engine.remote.link import RemoteLink
 from jaxserve.engine.replicas.carried import CarriedRequest, CarriedSequence, routing_request
@@ -22,7 +23,7 @@ from jaxserve.engine.replicas.sameness import difference
 from jaxserve.engine.replicas.stragglers import Stragglers
 from jaxserve.errors import EngineDeadError, JaxserveError, OverloadedError, QueueFullError
 from jaxserve.metrics.fleet import FleetRecorder
-from jaxserve.routing.router import ReplicaLoad, Router
+from jaxserve.routing.router import PageListener, ReplicaLoad, Router
 from jaxserve.scheduler.estimates import OutputLengths
 from jaxserve.scheduler.request import EngineRequest
 
@@ -210,7 +211,15 @@ class FleetLink:
             prefix_queried_tokens=sum(one.prefix_queried_tokens for one in loads),
             prefix_hit_tokens=sum(one.prefix_hit_tokens for one in loads),
             step_seconds=max((one.step_seconds for one in loads), default=0.0),
+            page_size=max((one.page_size for one in loads), default=0),
+            imbalance=self._imbalance(),
         )
+
+    def _imbalance(self) -> float:
+        """Sequences of the replica that has most, over the mean of those that take requests; 0 where nothing runs."""
+        loads = [one.link.load() for one in self._members.values() if one.ready]
+        sequences = [one.running + one.waiting for one in loads]
+        return max(sequences) * len(sequences) / sum(sequences) if any(sequences) else 0.0
 
     async def close(self) -> None:
         self._looks.cancel()
@@ -275,6 +284,10 @@ class FleetLink:
         self._router.join(replica.id, replica.endpoint.weight)
         self._recorder.replicas(self._num_ready)
         assert self._reference is not None, "a replica that joins is described"
+        listener = self._router.pages
+        if listener is not None:
+            every = listener.stride(self._reference.rules.page_size)
+            replica.link.watch(every, partial(self._holds, replica.id, listener))
         if not self._description.done():
             self._description.set_result(self._reference)
         if self._failure is not None:
@@ -282,6 +295,16 @@ class FleetLink:
             if self._sink is not None:
                 self._sink.found(self._reference)
         self._put_waiting()
+
+    @staticmethod
+    def _holds(replica: str, listener: PageListener, change: HeldChange) -> None:
+        """A replica's cache changed; a router that it left passes that over."""
+        if change.cleared:
+            listener.cleared(replica)
+        if change.removed:
+            listener.removed(replica, change.removed)
+        if change.stored:
+            listener.stored(replica, change.stored)
 
     def _withdraw(self, replica: Replica, reason: str) -> None:
         """It takes nothing new."""

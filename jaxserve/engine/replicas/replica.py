@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from jaxserve.engine.link import EngineDescription, EngineLink
+from jaxserve.engine.link import EngineDescription, EngineLink, HeldChange
 from jaxserve.engine.loop import TurnOutcome
 from jaxserve.engine.replicas.carried import CarriedRequest, CarriedSequence
 from jaxserve.errors import JaxserveError
@@ -29,11 +29,18 @@ class Endpoint:
 
 
 class ReplicaLink(EngineLink, Protocol):
-    """An EngineLink that knows when it last heard of its engine."""
+    """An EngineLink that knows when it last heard of its engine, and can tell what the engine's prefix cache holds."""
 
     @property
     def heard(self) -> float:
         """Time at which anything came from the engine, by the machine's monotonic clock; minus infinity before."""
+        ...
+
+    def watch(self, every: int, holds: Callable[[HeldChange], None]) -> None:
+        """Tell, in the event loop, everything that the cache of an engine that is there holds, and then what changes.
+
+        Of the pages of a prompt only the last of every so many matter.
+        """
         ...
 
 

@@ -25,6 +25,7 @@ from jaxserve.types import RequestOptions, ServiceClass
 from tests.golden import reading
 from tests.golden.reading import read_golden
 from tests.support.broken_tokenizer import BrokenTokenizer
+from tests.support.kv_subscriber import Subscriber
 from tests.support.tiny_checkpoint import SPECIAL, write_tiny_checkpoint
 
 CONTEXT, VOCAB, EOS = 96, 257, 2
@@ -693,3 +694,20 @@ def test_report(llm):
     assert (report.model.name, report.model.vocab_size, report.model.max_model_len) == ("model", VOCAB, CONTEXT)
     assert report.model.dtype == report.kv_dtype == "float32"
     assert report.memory.kv_tokens >= CONTEXT
+
+
+def test_what_the_prefix_cache_holds_is_published(directory, tmp_path):
+    endpoints = {name: f"ipc://{tmp_path}/{name}" for name in ("endpoint", "replay_endpoint")}
+    llm = load(directory, kv_events_config=json.dumps({"enable_kv_cache_events": True, "format": "map", **endpoints}))
+    subscriber = Subscriber(endpoints["endpoint"], endpoints["replay_endpoint"], "", "map")
+    try:
+        (output,) = llm.generate({"prompt_token_ids": PROMPT}, SamplingParams(max_tokens=9, ignore_eos=True))
+        tokens = (*PROMPT, *output.outputs[0].token_ids)
+        subscriber.catch_up()
+        held = set(subscriber.blocks.values())
+        assert held >= {tokens[:end] for end in range(4, len(tokens), 4)}
+        llm.reset_prefix_cache()
+        subscriber.catch_up()
+        assert subscriber.blocks == {}
+    finally:
+        subscriber.close()

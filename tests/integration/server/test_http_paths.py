@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from html.parser import HTMLParser
 
 import httpx
+import msgspec
 import openai
 import pytest
+import zmq
 
 from server.http.middleware import canonical
 from tests.support.hash_server import HashServer, hash_server, until
@@ -21,7 +23,8 @@ PROMPT = {"prompt": "hello", "max_tokens": 4, "temperature": 0}
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HashServer]:
     folder = tmp_path_factory.mktemp("server")
     settings = {"api_key_hashes": [hashlib.sha256(KEY.encode()).hexdigest()], "state_dir": str(folder / "state")}
-    with hash_server(folder, settings, step_seconds=0.002) as running:
+    events = f'{{"enable_kv_cache_events": true, "endpoint": "ipc://{folder}/events", "topic": "kv@one@hash"}}'
+    with hash_server(folder, settings, step_seconds=0.002, kv_events_config=events) as running:
         yield running
 
 
@@ -141,6 +144,22 @@ def test_the_load_counts_what_runs(http: httpx.Client) -> None:
         until(lambda: http.get("/load").json()["server_load"] == 1)
         assert sum(map(len, reply.iter_bytes()))
     until(lambda: http.get("/load").json() == {"server_load": 0, "running": 0, "waiting": 0, "kv_cache_usage": 0.0})
+
+
+def test_whoever_follows_the_cache_is_told_where(server: HashServer, http: httpx.Client) -> None:
+    (source,) = http.get("/kv_event_sources").json()
+    assert source["endpoint"].endswith("/events")
+    with zmq.Context() as context, context.socket(zmq.SUB) as live:
+        live.setsockopt(zmq.SUBSCRIBE, b"kv@one@")
+        live.connect(source.pop("endpoint"))
+        reset = 0
+        while not live.poll(20):  # until it has subscribed
+            assert http.post("/reset_prefix_cache").status_code == 200
+            assert (reset := reset + 1) < 1000
+        topic, _, payload = live.recv_multipart()
+    assert source == {"data_parallel_rank": 0, "replay_endpoint": None, "topic": topic.decode()}
+    assert msgspec.msgpack.decode(payload)[1:] == [[["AllBlocksCleared"]], 0]
+    assert httpx.get(f"{server.http}/kv_event_sources").status_code == 401
 
 
 def test_what_runs_is_told_without_settings(server: HashServer, http: httpx.Client) -> None:

@@ -321,7 +321,7 @@ def the_first_page_that_is_seen_is_not_looked_for(patch):
 
 
 def groups_find_each_others_pages(patch):
-    patch.setattr(kv_cache, "_name", lambda digest, group: digest)
+    patch.setattr(kv_cache, "name_of", lambda digest, group: digest)
 
 
 def a_fork_of_pages_that_were_given_back(patch):

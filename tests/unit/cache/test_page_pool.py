@@ -20,7 +20,7 @@ class Harness:
 
     def cache(self, pages):
         for page in pages:
-            self.pool.insert(b"%d" % page, page)
+            self.pool.insert(b"%d" % page, page, 0)
 
     def cached(self, count, tenant=""):
         """Free pages that can be found."""
@@ -202,7 +202,7 @@ def test_of_equal_pages_one_is_kept_when_all_are_free():
     harness = Harness(5)
     pages = harness.allocate(3)
     for page in pages:
-        harness.pool.insert(b"same", page)
+        harness.pool.insert(b"same", page, 0)
     harness.pool.check([pages])
     for index, page in enumerate(pages):
         assert harness.prefixes.match([b"same"]) == [page]
@@ -217,7 +217,7 @@ def test_a_free_page_is_dropped_for_an_equal_one_in_use():
     harness = Harness(4)
     old = harness.cached(1)
     new = harness.allocate(1)
-    harness.pool.insert(b"%d" % old[0], new[0])
+    harness.pool.insert(b"%d" % old[0], new[0], 0)
     harness.pool.check([new])
     assert harness.findable(old + new) == new
     assert harness.pool.num_free == 2

@@ -27,7 +27,7 @@ SPECIAL: dict[str, Any] = {"gpu_memory_fraction": 0.25, "max_num_batched_tokens"
 SPECIAL |= {"host": "::1", "otlp_endpoint": "https://[::1]:4317"}
 SPECIAL |= {"low_watermark": 0.015, "high_watermark": 0.25, "attention_kernel": "xla@0-3", "kv_write_kernel": "xla"}
 SPECIAL |= {"allowed_hosts": "llm.example.com", "allowed_origins": "https://a.example,null"}
-SPECIAL |= {"served_model_name": ("one", "two"), "grouped_matmul_kernel": "xla@1"}
+SPECIAL |= {"served_model_name": ("one", "two"), "grouped_matmul_kernel": "xla@1", "kv_events_config": '{"topic": "kv"}'}
 TLS = {"tls_cert": "cert.pem", "tls_key": "key.pem"}
 COMPANIONS: dict[str, dict[str, Any]] = {
     "tls_cert": TLS,

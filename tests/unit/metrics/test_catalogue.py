@@ -6,6 +6,7 @@ from jaxserve.metrics.catalogue import CATALOGUE, Kind
 from jaxserve.metrics.exposition import Exposition, Reading
 from jaxserve.metrics.instruments import Instruments
 from jaxserve.metrics.requests import TIERS, context_tier
+from jaxserve.metrics.vllm_names import CACHE_CONFIG_INFO, VLLM_METRICS
 
 # Dashboards written for vLLM look for these.
 EXPECTED = {
@@ -54,6 +55,22 @@ def test_the_text_has_every_asked_metric_under_the_names_that_the_catalogue_give
     assert "_created" not in text
 
 
+def test_what_gateways_read_has_vllms_name_besides():
+    ours = [Reading(metric, ("pico",), 0.25) for metric in CATALOGUE if metric.at_scrape]
+    info = Reading(CACHE_CONFIG_INFO, ("pico", "16", "1024"), 1.0)
+    text = Exposition(Instruments()).text([*ours, info]).decode()
+    shown = [line for line in text.splitlines() if line.startswith("vllm:")]
+    assert shown == [
+        'vllm:num_requests_running{model_name="pico"} 0.25',
+        'vllm:num_requests_waiting{model_name="pico"} 0.25',
+        'vllm:kv_cache_usage_perc{model_name="pico"} 0.25',
+        'vllm:prefix_cache_queries_total{model_name="pico"} 0.25',
+        'vllm:prefix_cache_hits_total{model_name="pico"} 0.25',
+        'vllm:num_preemptions_total{model_name="pico"} 0.25',
+        'vllm:cache_config_info{block_size="16",model_name="pico",num_gpu_blocks="1024"} 1.0',
+    ]
+
+
 def test_tiers_are_up_to_their_bounds():
     assert [context_tier(tokens) for tokens in (1, 1024, 1025, 4096, 16384, 65536, 65537, 10**7)] == [
         "1k",
@@ -70,5 +87,6 @@ def test_tiers_are_up_to_their_bounds():
 
 def test_the_documentation_lists_every_metric():
     page = (Path(__file__).resolve().parents[3] / "docs" / "metrics.md").read_text()
-    for metric in CATALOGUE:
-        assert f"| `{metric.name}` | {metric.kind} | {', '.join(metric.labels)} | {metric.help} |\n" in page
+    for metric in (*CATALOGUE, *VLLM_METRICS):
+        name = metric.full_name.removeprefix("jaxserve:")
+        assert f"| `{name}` | {metric.kind} | {', '.join(metric.labels)} | {metric.help} |\n" in page

@@ -248,6 +248,18 @@ def test_only_every_so_many_pages_are_remembered_and_all_that_replicas_say() -> 
     assert len(router._knowledge) <= 32
 
 
+def test_all_that_a_replica_says_at_first_is_remembered_whatever_was_known_of_its_room() -> None:
+    hashes = pages(("a", 64))
+    router = fleet(1)
+    router.choose(request("1", pages=hashes, page_size=16, tokens=1025), 0.0)
+    router.observe("replica 0", ReplicaLoad(pages_total=64), 0.0)
+    router.stored("replica 0", hashes)
+    assert len(router._knowledge) == 64
+    router.observe("replica 0", ReplicaLoad(pages_total=64), 0.0)
+    router.stored("replica 0", hashes)
+    assert len(router._knowledge) == 64
+
+
 def test_no_more_is_known_than_caches_hold() -> None:
     router = fleet(1)
     router.choose(request("0", ("first", 1)), 0.0)

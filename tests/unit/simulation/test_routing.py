@@ -50,7 +50,7 @@ def test_pages_have_the_names_that_caches_give_them(tmp_path: Path) -> None:
     assert replica is not None
     for asked in router.requests:
         assert len(asked.pages) == 100 // 16
-        assert all(page in replica._cache._prefixes for page in asked.pages)
+        assert all(page in replica._cache.prefixes for page in asked.pages)
     first, second, other = router.requests
     assert first.pages[:4] == second.pages[:4]
     assert first.pages[4] != second.pages[4]

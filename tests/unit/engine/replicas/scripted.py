@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from jaxserve.config.policies import Policies
 from jaxserve.engine.calls import EngineCall
 from jaxserve.engine.client import ModelInfo
 from jaxserve.engine.intake import IntakeLimits, IntakeRules
-from jaxserve.engine.link import EngineDescription, EngineLoad, LinkSink
+from jaxserve.engine.link import EngineDescription, EngineLoad, HeldChange, LinkSink
 from jaxserve.engine.loop import Refusal, TurnOutcome
 from jaxserve.engine.replicas.fleet import FleetLink, FleetSettings
 from jaxserve.engine.replicas.replica import Endpoint
@@ -45,6 +45,8 @@ class ScriptedLink:
         self.added: list[list[EngineRequest]] = []
         self.aborted: list[str] = []
         self.demoted: list[tuple[str, bool]] = []
+        self.watchers: list[Callable[[HeldChange], None]] = []
+        self.strides: list[int] = []
         self.closed = False
         self.state = EngineLoad(pages_total=PAGES, pages_free=PAGES)
         self.answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -84,6 +86,10 @@ class ScriptedLink:
 
     async def call(self, call: EngineCall[Any]) -> Any:
         return await self.answer
+
+    def watch(self, every: int, holds: Callable[[HeldChange], None]) -> None:
+        self.watchers.append(holds)
+        self.strides.append(every)
 
     def load(self) -> EngineLoad:
         return self.state

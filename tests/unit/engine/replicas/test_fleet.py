@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -15,6 +15,7 @@ import pytest
 
 from jaxserve.cache.prefix_hash import page_hash
 from jaxserve.engine.calls import Flush, Trace
+from jaxserve.engine.link import HeldChange
 from jaxserve.engine.replicas.fleet import FleetSettings
 from jaxserve.errors import EngineDeadError, InternalError, InvalidRequestError, JaxserveError, QueueFullError
 from jaxserve.metrics.timeline import TimelineWindow
@@ -354,12 +355,73 @@ async def test_a_trace_is_of_the_engine_that_did_most() -> None:
     assert Trace(1.0).merged([few, many]) is many
 
 
+class Pages(Told):
+    """A router that wants to know what replicas hold, and remembers it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pages = self
+
+    def stride(self, page_size: int) -> int:
+        return 2 * page_size
+
+    def stored(self, replica: str, pages: Iterable[bytes]) -> None:
+        self.log.append(f"{replica} stored {b' '.join(pages).decode()}")
+
+    def removed(self, replica: str, pages: Iterable[bytes]) -> None:
+        self.log.append(f"{replica} removed {b' '.join(pages).decode()}")
+
+    def cleared(self, replica: str) -> None:
+        self.log.append(f"{replica} cleared")
+
+
+async def test_a_router_that_wants_to_know_hears_what_every_replica_holds() -> None:
+    router = Pages()
+    async with bench("a", "b", router=router) as fleet:
+        (of_a,), (of_b,) = fleet.links["a"].watchers, fleet.links["b"].watchers
+        of_a(HeldChange(cleared=True, stored=[b"x", b"y"]))
+        of_b(HeldChange(removed=[b"z"], stored=[b"y"]))
+        of_b(HeldChange(removed=[b"z"]))
+        assert fleet.links["a"].strides == [2 * PAGE]
+        assert router.log == ["a cleared", "a stored x y", "b removed z", "b stored y", "b removed z"]
+
+
+async def test_a_replica_that_comes_back_is_asked_for_everything_again() -> None:
+    async with bench("a", "b", router=Pages(), settings=HASTY) as fleet:
+        link = fleet.links["a"]
+        link.dies()
+        link.finds()
+        assert len(link.watchers) == 2
+        link.stopped = 0.0
+        await fleet.until(lambda: not fleet.fleet.replicas["a"].ready)
+        link.stopped = None
+        await fleet.until(lambda: fleet.fleet.replicas["a"].ready)
+        assert len(link.watchers) == 3
+        assert len(fleet.links["b"].watchers) == 1
+
+
+async def test_for_a_router_that_looks_at_no_prompt_nobody_is_asked() -> None:
+    async with bench("a") as fleet:
+        assert fleet.links["a"].watchers == []
+
+
 async def test_the_load_is_the_sum() -> None:
     async with bench("a", "b") as fleet:
         fleet.links["a"].state = replace(fleet.links["a"].state, running=2, waiting=1, step_seconds=0.5)
         fleet.links["b"].state = replace(fleet.links["b"].state, running=3, step_seconds=0.1)
         load = fleet.fleet.load()
         assert (load.running, load.waiting, load.pages_total, load.step_seconds) == (5, 1, 2 * PAGES, 0.5)
+
+
+async def test_the_busiest_is_measured_by_the_mean_of_those_that_take_requests() -> None:
+    async with bench("a", "b", "c") as fleet:
+        assert fleet.fleet.load().imbalance == 0.0
+        fleet.links["a"].state = replace(fleet.links["a"].state, running=2, waiting=4)
+        assert fleet.fleet.load().imbalance == 3.0
+        fleet.links["b"].state = replace(fleet.links["b"].state, running=6)
+        assert fleet.fleet.load().imbalance == 1.5
+        fleet.links["c"].dies()
+        assert fleet.fleet.load().imbalance == 1.0
 
 
 async def test_one_that_is_much_slower_gets_nothing_new_for_a_while() -> None:
