@@ -10,6 +10,8 @@ import msgspec
 from jaxserve.engine.core import EngineCore
 from jaxserve.errors import InternalError
 from jaxserve.metrics.timeline import TimelineWindow
+from jaxserve.routing.demand import Demand
+from jaxserve.scheduler.demand import demand_of
 
 Result = TypeVar("Result")
 
@@ -34,8 +36,12 @@ class Trace(EngineCall[TimelineWindow], frozen=True):
         return max(answers, key=lambda window: len(window.turns))
 
 
-AnyCall = Flush | Trace
-EngineAnswer = TimelineWindow | None
+class AskDemand(EngineCall[Demand], frozen=True):
+    """What its requests still ask of it."""
+
+
+AnyCall = Flush | Trace | AskDemand
+EngineAnswer = TimelineWindow | Demand | None
 
 
 def run_call(core: EngineCore, call: object) -> EngineAnswer:
@@ -48,4 +54,6 @@ def run_call(core: EngineCore, call: object) -> EngineAnswer:
             if core.observer is None:
                 raise InternalError("nobody watches this engine")
             return core.observer.window(seconds, core.scheduler.clock.now())
+        case AskDemand():
+            return demand_of(core.scheduler)
     raise InternalError(f"the engine has no call {type(call).__name__!r}")
