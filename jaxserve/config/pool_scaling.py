@@ -10,6 +10,8 @@ from jaxserve.config.scaling import ScalingSettings, read_scaling
 from jaxserve.config.schedule import Schedule
 from jaxserve.errors import ConfigError
 
+_SCHEDULE = ("schedule", "time-zone")
+
 
 @dataclass(frozen=True, slots=True)
 class PoolScaling:
@@ -22,13 +24,12 @@ class PoolScaling:
         most = self.settings.max_replicas
         for hours in self.schedule.hours:
             if hours.least > most:
-                raise ConfigError(f"schedule asks for {hours.least} replicas, and max is {most}", param="schedule")
+                raise ConfigError(f"schedule asks for {hours.least} replicas, and max is {most}", param="replicas")
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> PoolScaling:
         """From what a file says of a pool's replicas. Raises ConfigError."""
-        others = {key.replace("-", "_"): value for key, value in given.items()}
-        if "max" not in others:
-            raise ConfigError("max must say how many there are at most", param="max")
-        schedule = Schedule.of(others.pop("schedule", []), others.pop("time_zone", "UTC"))
-        return cls(read_scaling(others), schedule)
+        if "max" not in given:
+            raise ConfigError("max must say how many there are at most", param="replicas")
+        schedule = Schedule.of(given.get("schedule", []), given.get("time-zone", "UTC"))
+        return cls(read_scaling({key: value for key, value in given.items() if key not in _SCHEDULE}), schedule)

@@ -81,6 +81,8 @@ def read_scaling(given: Mapping[str, Any]) -> ScalingSettings:
         if name is None:
             known = ", ".join(one.replace("_", "-") for one in names)
             raise ConfigError(f"unknown setting {key!r}; known are {known}", param="replicas")
+        if name in values:
+            raise ConfigError(f"{key} is given twice", param="replicas")
         number = int if name in whole else int | float
         if isinstance(value, bool) or not isinstance(value, number):
             kind = "an integer" if name in whole else "a number"

@@ -55,27 +55,27 @@ class Schedule:
     def of(cls, schedule: Any, zone: Any = "UTC") -> Schedule:
         """From a list of {from: "HH:MM", to: "HH:MM", min: REPLICAS}. Raises ConfigError."""
         if not isinstance(zone, str):
-            raise ConfigError(f"time-zone must be a name, such as Europe/Berlin, got {zone!r}", param="time_zone")
+            raise ConfigError(f"time-zone must be a name, such as Europe/Berlin, got {zone!r}", param="replicas")
         _zone(zone)
         if not isinstance(schedule, list):
-            raise ConfigError(f"schedule must be a list of {{from, to, min}}, got {schedule!r}", param="schedule")
+            raise ConfigError(f"schedule must be a list of {{from, to, min}}, got {schedule!r}", param="replicas")
         return cls(tuple(_hours(one) for one in schedule), zone)
 
 
 def _hours(given: Any) -> Hours:
     if not isinstance(given, Mapping) or set(given) != set(_KEYS):
-        raise ConfigError(f"schedule: each entry has {', '.join(_KEYS)}, got {given!r}", param="schedule")
+        raise ConfigError(f"schedule: each entry has {', '.join(_KEYS)}, got {given!r}", param="replicas")
     start, end, least = _minutes(given["from"]), _minutes(given["to"]), given["min"]
     if isinstance(least, bool) or not isinstance(least, int) or least < 1:
-        raise ConfigError(f"schedule: min must be an integer, at least 1, got {least!r}", param="schedule")
+        raise ConfigError(f"schedule: min must be an integer, at least 1, got {least!r}", param="replicas")
     if start == end:
-        raise ConfigError(f"schedule: from and to must differ, got {given['from']!r} twice", param="schedule")
+        raise ConfigError(f"schedule: from and to must differ, got {given['from']!r} twice", param="replicas")
     return Hours(start, end, least)
 
 
 def _minutes(given: Any) -> int:
     if not isinstance(given, str) or _CLOCK.fullmatch(given) is None:  # without quotes YAML reads 20:00 as a number
-        raise ConfigError(f'schedule: times are "HH:MM" in quotes, from 00:00 to 24:00, got {given!r}', param="schedule")
+        raise ConfigError(f'schedule: times are "HH:MM" in quotes, from 00:00 to 24:00, got {given!r}', param="replicas")
     hour, minute = given.split(":")
     return 60 * int(hour) + int(minute)
 
@@ -90,4 +90,4 @@ def _zone(name: str) -> tzinfo:
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
-        raise ConfigError(f"time-zone: {name!r} is not known here", param="time_zone") from error
+        raise ConfigError(f"time-zone: {name!r} is not known here", param="replicas") from error
