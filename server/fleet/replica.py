@@ -23,7 +23,7 @@ from server.processes.runtime import RuntimeDirectory
 
 _LOG = logging.getLogger(__name__)
 
-DEMAND_SECONDS = 1.0  # that the engine may take to say what is asked of it: less than a look at it takes
+DEMAND_SECONDS = 1.0  # that the engine may take to say what is asked of it: a second later it is asked again
 IDLE_POLL = 0.1  # seconds between looks whether a replica that leaves still runs something
 
 Tell = Callable[[Listing], Awaitable[None]]
