@@ -27,7 +27,7 @@ drain-timeout: 2
 state-dir: {folder}/state
 pools:
   default:
-    replicas: {{min: 1, max: 2, replica-work: 2000, usual-prefill: 1, tolerated: 1, cooldown-seconds: 4, start-seconds: 5}}
+    replicas: {{min: 1, max: 2, replica-work: 2000, usual-prefill: 1, tolerated: 1, cooldown-seconds: 8, start-seconds: 5}}
     cpus: 0.1
 routing:
   router: least_loaded
@@ -96,9 +96,9 @@ def test_a_second_replica_comes_for_its_work_and_goes_without_breaking_a_stream(
         asking = [clients.submit(ask_on, number) for number in range(CLIENTS)]
         try:
             assert replicas(fleet) == 1.0
-            wait_until(lambda: replicas(fleet) == 2.0, 120)
+            wait_until(lambda: replicas(fleet) == 2.0, 240)
             enough.set()
-            wait_until(lambda: replicas(fleet) == 1.0, 120)
+            wait_until(lambda: replicas(fleet) == 1.0, 240)
         finally:
             enough.set()
             done.set()
