@@ -10,6 +10,7 @@ from typing import Literal
 
 from jaxserve.config.check import check_types
 from jaxserve.config.fields import EngineConfig, ServerConfig, setting
+from jaxserve.config.pool_scaling import PoolScaling
 from jaxserve.errors import ConfigError
 from jaxserve.types import ServiceClass
 
@@ -45,7 +46,8 @@ class PoolConfig:
     Attributes:
         name: of letters, digits, "-" and "_".
         engine: what each builds.
-        replicas: how many there are.
+        replicas: how many there are; where they scale, at most.
+        scaling: between what numbers, and how; None if there are always as many.
         cpus, gpus: that each gets of the cluster's.
         weight: speed of one, as a multiple of others'.
         classes: of requests that go there first; all by default.
@@ -55,6 +57,7 @@ class PoolConfig:
     name: str
     engine: EngineConfig
     replicas: int = 1
+    scaling: PoolScaling | None = None
     cpus: float = 1.0
     gpus: float = 0.0
     weight: float = 1.0

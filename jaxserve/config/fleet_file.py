@@ -10,6 +10,7 @@ from jaxserve.config.fields import EngineConfig, ServerConfig
 from jaxserve.config.file import read_settings
 from jaxserve.config.flags import flag_names
 from jaxserve.config.fleet import FleetConfig, PoolConfig, RoutingConfig
+from jaxserve.config.pool_scaling import PoolScaling
 from jaxserve.config.start import api_key_hashes
 from jaxserve.errors import ConfigError
 from jaxserve.types import ServiceClass
@@ -50,18 +51,31 @@ def _pool(name: str, given: Mapping[str, Any], shared: Mapping[str, Any], server
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise ConfigError(f"pool {name!r}: {key} must be a number, got {value!r}", param="pools")
     built = EngineConfig.from_settings({**shared, **engine, "tenant_keys": server.keys})
-    replicas = given.get("replicas", 1)
-    if isinstance(replicas, bool) or not isinstance(replicas, int):
-        raise ConfigError(f"pool {name!r}: replicas must be an integer, got {replicas!r}", param="pools")
+    replicas, scaling = _replicas(name, given.get("replicas", 1))
     return PoolConfig(
         name=name,
         engine=built,
         replicas=replicas,
+        scaling=scaling,
         cpus=_number(name, "cpus", given.get("cpus", 1)),
         gpus=_number(name, "gpus", given.get("gpus", 0)),
         classes=_classes(name, given.get("classes")),
         **values,
     )
+
+
+def _replicas(pool: str, given: Any) -> tuple[int, PoolScaling | None]:
+    """How many there are at most, and how they scale if they do."""
+    if isinstance(given, Mapping):
+        try:
+            scaling = PoolScaling.of(_mapping("replicas", given))
+        except ConfigError as error:
+            raise ConfigError(f"pool {pool!r}: replicas: {error.message}", param="pools") from error
+        return scaling.settings.max_replicas, scaling
+    if isinstance(given, bool) or not isinstance(given, int):
+        reason = f"replicas must be an integer, or min, max and how they scale between them, got {given!r}"
+        raise ConfigError(f"pool {pool!r}: {reason}", param="pools")
+    return given, None
 
 
 def _classes(pool: str, given: Any) -> tuple[ServiceClass, ...]:

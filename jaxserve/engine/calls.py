@@ -11,6 +11,8 @@ from jaxserve.engine.core import EngineCore
 from jaxserve.engine.kv_events.publisher import KVEventSource
 from jaxserve.errors import InternalError
 from jaxserve.metrics.timeline import TimelineWindow
+from jaxserve.routing.demand import Demand
+from jaxserve.scheduler.demand import demand_of
 
 Result = TypeVar("Result")
 
@@ -43,8 +45,12 @@ class KVEventSources(EngineCall[list[KVEventSource]], frozen=True):
         return [source for sources in answers for source in sources]
 
 
-AnyCall = Flush | Trace | KVEventSources
-EngineAnswer = TimelineWindow | list[KVEventSource] | None
+class AskDemand(EngineCall[Demand], frozen=True):
+    """What its requests still ask of it."""
+
+
+AnyCall = Flush | Trace | KVEventSources | AskDemand
+EngineAnswer = TimelineWindow | list[KVEventSource] | Demand | None
 
 
 def run_call(core: EngineCore, call: object) -> EngineAnswer:
@@ -59,4 +65,6 @@ def run_call(core: EngineCore, call: object) -> EngineAnswer:
             return core.observer.window(seconds, core.scheduler.clock.now())
         case KVEventSources():
             return [] if core.publisher is None else [core.publisher.source]
+        case AskDemand():
+            return demand_of(core.scheduler)
     raise InternalError(f"the engine has no call {type(call).__name__!r}")

@@ -6,7 +6,7 @@ import math
 from collections import deque
 from dataclasses import dataclass
 
-from jaxserve.routing.scaling_settings import ScalingSettings
+from jaxserve.config.scaling import ScalingSettings
 
 _MOST_AHEAD = 2.0  # times the work there is that growth may foresee
 _MOST_GROWTH = 2.0  # times the replicas there are, at once: one wrong sample costs no more
@@ -25,6 +25,7 @@ class FleetSample:
         work: token-work of all requests that did not end, waiting or running.
         prefill_share: part of it that is prompts not computed yet.
         violations: share of the requests that lately began or ended too late, of those that were promised a time.
+        least: replicas that there should be whatever there is to do, as a schedule says.
     """
 
     time: float
@@ -34,6 +35,7 @@ class FleetSample:
     work: float
     prefill_share: float = 0.0
     violations: float = 0.0
+    least: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +75,11 @@ class ScalingPolicy:
             self.target = self._bounded(ready + starting)
         self._observe(sample.time, min(sample.work, _MOST_AHEAD * self.settings.max_replicas * self.settings.replica_work))
         needed, reason = self._needed(sample, ready, starting)
-        self._need(sample.time, self._spared(max(needed, self._idle_needs())))
-        wanted = self._bounded(min(self._spared(needed), _grown(max(ready + starting, self.settings.min_replicas))))
+        total, least = self._spared(needed), self._count(sample.least)
+        if least > total:
+            total, reason = least, "the schedule"
+        self._need(sample.time, max(total, self._spared(self._idle_needs())))
+        wanted = min(total, self._bounded(_grown(max(ready + starting, self.settings.min_replicas))))
         if wanted > self.target:
             self.target = wanted
             return Target(wanted, reason)
@@ -95,7 +100,7 @@ class ScalingPolicy:
         settings = self.settings
         prefill = min(sample.prefill_share, 1.0) if _known(sample.prefill_share) else 0.0
         weight = max(prefill / settings.usual_prefill, 1.0)
-        ahead = min(self._work + max(self._growth, 0.0) * settings.start_seconds, _MOST_AHEAD * self._work)
+        ahead = min(self._work + max(self._growth, 0.0) * settings.horizon, _MOST_AHEAD * self._work)
         needs = {
             "work": self._work / settings.replica_work,
             "prompts that wait": weight * self._work / settings.replica_work,

@@ -15,8 +15,7 @@ from collections.abc import Sequence as ListOf
 
 from jaxserve.config.fields import SchedulerConfig
 from jaxserve.errors import DeadlineError, OverloadedError, QueueFullError
-from jaxserve.scheduler.estimates import WaitEstimate
-from jaxserve.scheduler.load_shedding import Overload, too_late
+from jaxserve.scheduler.load_shedding import LoadShedding, too_late
 from jaxserve.scheduler.request import EngineRequest, Sequence, Status
 from jaxserve.scheduler.waiting import WaitingQueue
 from jaxserve.types import ServiceClass
@@ -66,11 +65,12 @@ SHORTEST_WAIT = 1.0  # seconds: nobody is asked back sooner
 class QueueBounds:
     """Decides on requests that arrive."""
 
-    def __init__(self, config: SchedulerConfig, waiting: WaitingQueue, estimate: WaitEstimate, overload: Overload) -> None:
+    def __init__(self, config: SchedulerConfig, waiting: WaitingQueue, shedding: LoadShedding) -> None:
         self._config = config
         self._waiting = waiting
-        self._estimate = estimate
-        self._overload = overload
+        self._estimate = shedding.estimate
+        self._overload = shedding.overload
+        self._promises = shedding.promises
 
     def has_room(self, requests: ListOf[EngineRequest]) -> bool:
         tokens = sum(len(request.prompt) + len(request.output) for request in requests)
@@ -81,10 +81,16 @@ class QueueBounds:
 
     def check(self, requests: ListOf[EngineRequest], now: float) -> None:
         """Raise QueueFullError or OverloadedError, with the seconds to wait, unless the request may join."""
+        error = self._refusal(requests, now)
+        if error is not None:
+            self._promises.refused(requests[0], now)
+            raise error
+
+    def _refusal(self, requests: ListOf[EngineRequest], now: float) -> QueueFullError | OverloadedError | None:
         first = requests[0]
         if not self.has_room(requests):
             config = self._config
-            raise QueueFullError(
+            return QueueFullError(
                 f"the waiting queue is full (max_waiting is {config.max_waiting} sequences, "
                 f"max_waiting_tokens {config.max_waiting_tokens} tokens)",
                 retry_after=self.seconds_to_wait(first),
@@ -93,13 +99,14 @@ class QueueBounds:
         left = max(first.queue_deadline - now, 0.0)
         if wait > left:
             limit = first.start_limit
-            raise OverloadedError(
+            return OverloadedError(
                 f"{limit} leaves {left:.1f} s, but the request would wait about {wait:.1f} s",
                 param=limit,
                 retry_after=max(wait - left, SHORTEST_WAIT),
             )
         if self.yields(first) and first.may_be_shed and self._overload.is_late(wait):
-            raise too_late(wait, self._overload.longest_wait)
+            return too_late(wait, self._overload.longest_wait)
+        return None
 
     def yields(self, request: EngineRequest) -> bool:
         """Whether there is an overload in which an interactive request that arrives now would wait for too long."""

@@ -133,7 +133,8 @@ class SharedPrefixes:
             shared += 1
         self._pages.update(hashes)
         shared_tokens = max(found, shared * self._cache.page_size)
-        return min(shared_tokens, sequence.num_read) if sequence.is_read else shared_tokens
+        sequence.num_shared = min(shared_tokens, sequence.num_read) if sequence.is_read else shared_tokens
+        return sequence.num_shared
 
     def leave(self, sequence: Sequence) -> None:
         """A sequence that entered ends."""

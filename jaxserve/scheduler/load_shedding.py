@@ -39,6 +39,7 @@ from dataclasses import dataclass, field
 from jaxserve.errors import OverloadedError
 from jaxserve.scheduler.estimates import OutputLengths, WaitEstimate
 from jaxserve.scheduler.fairness import TokenWork
+from jaxserve.scheduler.promises import Promises
 from jaxserve.scheduler.request import EngineRequest, Sequence
 from jaxserve.scheduler.waiting import WaitingQueue
 from jaxserve.types import ServiceClass
@@ -189,13 +190,18 @@ class LoadShedding:
 
     Attributes:
         gate: refuses requests in an overload, for whoever brings them from another thread.
+        promises: counts those that were not kept.
 
     Args:
         ttft_target: seconds to the first token that are aimed at; 0: nothing is shed.
+        itl_target: seconds between tokens that are promised; 0: none are.
     """
 
-    def __init__(self, ttft_target: float, waiting: WaitingQueue, work: TokenWork, lengths: OutputLengths) -> None:
+    def __init__(
+        self, ttft_target: float, itl_target: float, waiting: WaitingQueue, work: TokenWork, lengths: OutputLengths
+    ) -> None:
         self.gate = AdmissionGate()
+        self.promises = Promises(ttft_target, itl_target)
         self.overload = Overload(ttft_target)
         self.estimate = WaitEstimate()
         self._waiting = waiting
@@ -216,7 +222,9 @@ class LoadShedding:
         self.waited(sequence, now)
 
     def first_token(self, sequence: Sequence, now: float) -> None:
-        request = sequence.request
+        request, sequence.first_token = sequence.request, now
+        if request.parent is None:
+            self.promises.first_token(request, now)
         if request.may_be_shed and not (sequence.late or request.parent):
             self.overload.first_token(request.arrival, now)
 
@@ -229,6 +237,7 @@ class LoadShedding:
         was_on = self.overload.is_on
         refused, self._num_refused = self.gate.num_refused - self._num_refused, self.gate.num_refused
         self.overload.came(refused)
+        self.promises.refused_at_gate(refused, now)
         waits = self._waiting.has_interactive
         backlog = self.estimate.seconds(self._waiting.interactive_work) if waits else 0.0
         self._waiting.is_shed = self.overload.look(now, waits=waits, backlog=backlog)

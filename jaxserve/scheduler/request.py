@@ -145,6 +145,7 @@ class Sequence:
         swap_slots: those that its pages are in, while it waits in the swap space.
         prefix_hashes: hashes of its leading full pages, computed once for all look-ups.
         num_cached: prompt tokens found in the prefix cache when it first ran.
+        num_shared: tokens of its prompt that others had computed, or would before it, when it came.
         num_read: leading tokens of the prompt that were read, or need not be.
         state_loaded: whether its slot's sampling state was loaded since it got the slot.
         siblings: sequences of the same request that are held until this one's prompt is computed.
@@ -152,6 +153,7 @@ class Sequence:
         order: number of its admission, the same after preemptions; -1 before the first.
         num_preemptions: times it was preempted.
         admitted, queue_time: clock time at which it first left the queue, and seconds it had waited.
+        first_token: clock time of its first token, if that was chosen here.
         queued_work: token-work it adds to the queue it waits in.
         queued_wait: seconds that it was expected to wait when it came, uncorrected.
         late: whether it waits behind those that can still be in time for their first token.
@@ -182,6 +184,7 @@ class Sequence:
     swap_slots: list[int] = field(default_factory=list)
     prefix_hashes: list[bytes] = field(default_factory=list)
     num_cached: int = 0
+    num_shared: int = 0
     num_read: int = 0
     state_loaded: bool = False
     siblings: list[Sequence] = field(default_factory=list)
@@ -190,6 +193,7 @@ class Sequence:
     num_preemptions: int = 0
     admitted: float | None = None
     queue_time: float = 0.0
+    first_token: float | None = None
     queued_work: float = 0.0
     queued_wait: float = 0.0
     late: bool = False

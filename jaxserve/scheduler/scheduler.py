@@ -56,6 +56,7 @@ class Scheduler:
     Attributes:
         lengths: output lengths expected, and how well they were met.
         gate: refuses requests in an overload, for whoever brings them from another thread.
+        promises: what interactive requests were promised, and whether it was kept.
 
     Args:
         max_model_len: longest prompt plus output, tokens.
@@ -102,11 +103,10 @@ class Scheduler:
         self._work = TokenWork(policies, config.prefill_price, config.decode_price)
         self._step_budget = StepBudget(config.max_num_batched_tokens, config.max_num_seqs, config.itl_target, step_sizes)
         self._waiting = WaitingQueue(self._work, config.aging_s, policy)
-        self._shedding = LoadShedding(config.ttft_target, self._waiting, self._work, self.lengths)
-        self._bounds = QueueBounds(config, self._waiting, self._shedding.estimate, self._shedding.overload)
-        self.gate = self._shedding.gate
+        self._shedding = LoadShedding(config.ttft_target, config.itl_target, self._waiting, self._work, self.lengths)
+        self._bounds = QueueBounds(config, self._waiting, self._shedding)
+        self.gate, self.promises = self._shedding.gate, self._shedding.promises
         self._running = RunningSet(cache, self._rows, footprint, swap)
-        high_watermark = int(cache.num_usable * config.high_watermark)
         self._preempter = Preempter(
             clock,
             policies,
@@ -114,7 +114,7 @@ class Scheduler:
             self._waiting,
             swap,
             self._step_budget,
-            high_watermark,
+            int(cache.num_usable * config.high_watermark),
             self._work_again,
             on_preemption,
             policy,
@@ -438,6 +438,7 @@ class Scheduler:
     def _end(self, sequence: Sequence) -> None:
         """It ended by itself: its length is what such outputs get to."""
         self.lengths.observe(sequence.request, sequence.num_output)
+        self.promises.ended(sequence, self.clock.now())
         self._finish(sequence)
 
     def _fail(self, sequence: Sequence, error: Exception) -> Update:

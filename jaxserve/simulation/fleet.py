@@ -19,11 +19,12 @@ from jaxserve.scheduler.request import Update
 from jaxserve.simulation.ledger import Record, RequestLedger
 from jaxserve.simulation.replica import Replica, ReplicaSpec, Totals
 from jaxserve.simulation.routing import routing_request
+from jaxserve.simulation.scaling import DRAIN_SECONDS, SAMPLE_SECONDS, FleetScaling
 from jaxserve.simulation.settings import Outage
 from jaxserve.workload.requests import WorkloadRequest
 from jaxserve.workload.stats import Timeline
 
-_OUTAGE, _ARRIVAL, _TURN = range(3)  # what comes first at one time: a request that arrives joins the turn that begins
+_OUTAGE, _SCALE, _ARRIVAL, _TURN = range(4)  # what comes first at one time: a request that arrives joins the turn that begins
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,7 @@ class Fleet:
     Attributes:
         now: seconds since the start.
         ledger, by_replica, timeline: what has happened so far; of replicas, by number, those of one number together.
+        scaling: how many replicas there are; None if there are always as many.
 
     Args:
         router: chooses replicas, which it knows by their numbers; knows none yet.
@@ -69,10 +71,12 @@ class Fleet:
         seed: int,
         ledger: RequestLedger,
         timeline: Timeline,
+        scaling: FleetScaling | None = None,
     ) -> None:
         self.now = 0.0
         self.ledger = ledger
         self.timeline = timeline
+        self.scaling = scaling
         self.by_replica = [Totals() for _ in range(num_replicas)]
         self.spec = spec
         self._router = router
@@ -83,8 +87,12 @@ class Fleet:
         self._events: list[tuple[float, int, int, Callable[[], None]]] = []
         self._order = itertools.count()
         self._replicas: list[Replica | None] = [None] * num_replicas
-        for index in range(num_replicas):
+        for index in range(num_replicas if scaling is None else scaling.settings.min_replicas):
+            if scaling is not None:
+                scaling.take(index, self.now)
             self._recover(index)
+        if scaling is not None:
+            self._scale(scaling)
         for outage in outages:
             self._at(outage.start, _OUTAGE, partial(self._fail, outage.replica))
             if outage.end is not None:
@@ -195,3 +203,42 @@ class Fleet:
         if self._replicas[index] is None:
             self._replicas[index] = Replica(index, self.spec, self.now, self.by_replica[index], self.timeline)
             self._router.join(str(index))
+
+    def _scale(self, scaling: FleetScaling) -> None:
+        """Ask how many replicas there should be, and begin with it; again in a second."""
+        now = self.now
+        for index in list(scaling.draining):
+            self._let_go(scaling, index)
+        ready = [one for one in self._replicas if one is not None and one.index not in scaling.draining]
+        target = scaling.decide(now, [one.demand(now) for one in ready])
+        missing = target - len(ready) - len(scaling.starting)
+        for index in scaling.free()[: max(missing, 0)]:
+            scaling.take(index, now)
+            scaling.starting[index] = due = now + scaling.settings.start_seconds
+            self._at(due, _SCALE, partial(self._begin, scaling, index, due))
+        for index in list(scaling.starting)[: max(-missing, 0)]:
+            scaling.release(index, now)
+        spare = sorted(ready, key=lambda one: len(one.assigned))[: max(len(ready) + len(scaling.starting) - target, 0)]
+        for replica in spare:
+            self._router.leave(str(replica.index))
+            scaling.draining[replica.index] = now
+        levels = {"ready": len(ready) - len(spare), "starting": len(scaling.starting), "draining": len(scaling.draining)}
+        self.timeline.level(now, {name: float(count) for name, count in levels.items()}, SAMPLE_SECONDS)
+        self._at(now + SAMPLE_SECONDS, _SCALE, partial(self._scale, scaling))
+
+    def _begin(self, scaling: FleetScaling, index: int, due: float) -> None:
+        """A replica has started, unless it was not wanted any more."""
+        if scaling.starting.get(index) == due:
+            del scaling.starting[index]
+            self._recover(index)
+
+    def _let_go(self, scaling: FleetScaling, index: int) -> None:
+        """End a replica that drains, once it has nothing left; what it could not end in time goes on elsewhere."""
+        replica = self._replicas[index]
+        assert replica is not None, "a replica that drains is there"
+        if self.now - scaling.draining[index] >= DRAIN_SECONDS:
+            self._fail(index)
+        elif not replica.assigned and not replica.awake:
+            self._replicas[index] = None
+        if self._replicas[index] is None:
+            scaling.release(index, self.now)

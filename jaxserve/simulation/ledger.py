@@ -22,7 +22,7 @@ ENDS = ("finished", "refused", "expired", "timed_out", "failed")  # each request
 TIERS = (*(name for _, name in _TIERS), _LONGEST_TIER)
 
 
-_COUNTS = ("received", *ENDS, "output_tokens", "good_requests", "good_tokens")
+_COUNTS = ("received", *ENDS, "output_tokens", "slow_requests", "good_requests", "good_tokens")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,7 @@ class Tally:
         timed_out: those that started and did not end in time.
         failed: those that something went wrong with.
         output_tokens: tokens that clients got, of finished requests and others.
+        slow_requests: finished requests whose tokens came too slowly for the SLO.
         good_requests, good_tokens: finished requests within the SLO, and their output tokens.
         ttft, e2e: seconds from the request's first arrival to its first token (of all that got one) and to its last (finished).
         queued: seconds that an engine let them wait before their first step, of all that got a token.
@@ -57,6 +58,7 @@ class Tally:
     timed_out: int = 0
     failed: int = 0
     output_tokens: int = 0
+    slow_requests: int = 0
     good_requests: int = 0
     good_tokens: int = 0
     ttft: array[float] = field(default_factory=lambda: array("d"))
@@ -219,8 +221,9 @@ class RequestLedger:
         tally, request = record.tally, record.request
         tally.finished += 1
         tally.e2e.append(now - request.arrival)
-        mean_itl = (record.last - record.first) / max(record.sent - 1, 1)
-        if record.first - request.arrival <= self._slo.ttft and mean_itl <= self._slo.itl:
+        slow = record.last - record.first > self._slo.itl * max(record.sent - 1, 1)
+        tally.slow_requests += slow
+        if record.first - request.arrival <= self._slo.ttft and not slow:
             tally.good_requests += 1
             tally.good_tokens += record.sent
             self._timeline.count(now, "good_tokens", record.sent)

@@ -42,9 +42,9 @@ def plot(report: Report, path: Path) -> None:
     _tokens(axes[3], report)
     _distribution(axes[4], "Time to first token", report.ttft_curve, slo.slo_ttft_ms, report.all.ttft.p99, _BLUE)
     _distribution(axes[5], "Time between tokens", report.itl_curve, slo.slo_itl_ms, report.all.itl.p99, _GREEN)
-    replica, service = report.scenario.replica, report.all
+    replica, service, replicas = report.scenario.replica, report.all, report.usage.mean_replicas
     figure.suptitle(
-        f"{replica.model} on {replica.replicas} x ({replica.tp} x {report.hardware}): {service.received:,} requests in "
+        f"{replica.model} on {replicas:.3g} x ({replica.tp} x {report.hardware}): {service.received:,} requests in "
         f"{report.seconds:,.0f} s, {service.slo_share:.1%} within the SLO, goodput {service.goodput_tokens_per_s:,.0f} tokens/s",
         x=0.01,
         ha="left",

@@ -19,7 +19,10 @@ from jaxserve.simulation.scenario import replica_spec
 from jaxserve.simulation.settings import ReplicaConfig
 from jaxserve.step.plan import Plan
 
-_RECORDED = ("replicas", "fail", "page_size", "num_pages", "prefix_caching", "max_model_len", "swap_gib", "swap_gbps", "host_us")
+_RECORDED = (
+    *("replicas", "autoscale", "price", "fail", "page_size", "num_pages", "prefix_caching", "max_model_len"),
+    *("swap_gib", "swap_gbps", "host_us"),
+)
 """Fields of ReplicaConfig that a recording has decided, or that a step alone on its device does not depend on."""
 
 

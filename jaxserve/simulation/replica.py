@@ -17,8 +17,10 @@ from jaxserve.engine.core import EngineCore
 from jaxserve.errors import InternalError, InvalidRequestError, JaxserveError
 from jaxserve.executor.base import Capabilities
 from jaxserve.planner.memory import Layout
+from jaxserve.routing.demand import Demand
 from jaxserve.routing.router import ReplicaLoad
 from jaxserve.sampling.params import SamplingParams
+from jaxserve.scheduler.demand import demand_of
 from jaxserve.scheduler.policy import DEFAULT_POLICY, Policy
 from jaxserve.scheduler.preemption import Preemption
 from jaxserve.scheduler.request import EngineRequest, Update
@@ -236,6 +238,11 @@ class Replica:
             pages_free=self._cache.num_free,
             step_seconds=self._turn_seconds,
         )
+
+    def demand(self, now: float) -> Demand:
+        """What its requests still ask of it; what it was given in this turn counts from the next on."""
+        self._clock.advance(max(now - self._clock.now(), 0.0))
+        return demand_of(self._scheduler)
 
     def write_off(self) -> list[Record]:
         """The replica is gone, with what it held. Returns the requests that it leaves behind."""

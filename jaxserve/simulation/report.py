@@ -15,11 +15,13 @@ from jaxserve.simulation.fleet import Fleet
 from jaxserve.simulation.ledger import TIERS, Tally, merged
 from jaxserve.simulation.replica import Totals
 from jaxserve.simulation.scenario import Scenario
+from jaxserve.simulation.usage import Usage, usage
 from jaxserve.types import ServiceClass
 from jaxserve.workload.stats import Percentiles
 
 _SERIES = ("received", "finished", "refusals", "output_tokens", "good_tokens", "preemptions")
 _LEVELS = ("queue", "running", "kv_use", "step_tokens")
+_SCALING = ("ready", "starting", "draining")  # replicas, of fleets that scale
 _MAX_POINTS = 200  # of a distribution's curve
 
 
@@ -34,6 +36,7 @@ class Service:
         itl: seconds between successive tokens of a request.
         output_tokens_per_s, goodput_tokens_per_s: tokens that clients got, and those of finished requests within the SLO.
         slo_share: share of the received requests that finished within the SLO.
+        late, slow: requests whose first token came too late for the SLO, and finished ones whose other tokens came too slowly.
     """
 
     received: int
@@ -49,6 +52,8 @@ class Service:
     output_tokens_per_s: float
     goodput_tokens_per_s: float
     slo_share: float
+    late: int
+    slow: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +131,7 @@ class Report:
         retries, failovers: refused requests that came back, starts on another replica.
         jain: Jain's index of token-work between tenants while they competed; None if they never did.
         all, tenants, tiers, classes: service to everybody, by tenant, by context tier (prompt plus output), by service class.
+        usage: GPUs and their price.
         replicas: by number.
         balance: between them.
         bin_s: seconds of a bin of `series`.
@@ -147,6 +153,7 @@ class Report:
     tiers: dict[str, Service]
     classes: dict[str, Service]
     engines: Engines
+    usage: Usage
     replicas: list[ReplicaShare]
     balance: Balance
     bin_s: float
@@ -159,14 +166,15 @@ class Report:
 
 
 def report(scenario: Scenario, fleet: Fleet) -> Report:
-    ledger, seconds = fleet.ledger, fleet.ledger.ended
+    ledger, seconds, ttft = fleet.ledger, fleet.ledger.ended, scenario.slo.slo_ttft_ms / 1e3
     total = ledger.total()
 
     def by(key: Callable[[tuple[str, str, str]], str]) -> dict[str, Service]:
         names = dict.fromkeys(key(kind) for kind in ledger.tallies)
         groups = {name: merged(tally for kind, tally in ledger.tallies.items() if key(kind) == name) for name in names}
-        return {name: _service(group, seconds) for name, group in groups.items()}
+        return {name: _service(group, seconds, ttft) for name, group in groups.items()}
 
+    used = usage(scenario.replica, fleet)
     tiers, classes = by(lambda kind: kind[2]), by(lambda kind: kind[1])
     replicas = [_share(totals) for totals in fleet.by_replica]
     return Report(
@@ -179,23 +187,25 @@ def report(scenario: Scenario, fleet: Fleet) -> Report:
         retries=ledger.retries,
         failovers=ledger.failovers,
         jain=ledger.fairness.index,
-        all=_service(total, seconds),
+        all=_service(total, seconds, ttft),
         tenants=dict(sorted(by(lambda kind: kind[0]).items())),
         tiers={name: tiers[name] for name in TIERS if name in tiers},
         classes={name: classes[name] for name in ServiceClass if name in classes},
-        engines=_engines(fleet, seconds * scenario.replica.replicas),
+        engines=_engines(fleet, used.replica_hours * 3600.0),
+        usage=used,
         replicas=replicas,
         balance=Balance(
             **{item.name: _most_over_mean([getattr(one, item.name) for one in replicas]) for item in fields(Balance)}
         ),
         bin_s=fleet.timeline.width,
-        series=fleet.timeline.series([*_SERIES, *_LEVELS]),
+        series=fleet.timeline.series([*_SERIES, *_LEVELS, *(() if fleet.scaling is None else _SCALING)]),
         ttft_curve=_curve(total),
         itl_curve=total.itl.cumulative(),
     )
 
 
-def _service(tally: Tally, seconds: float) -> Service:
+def _service(tally: Tally, seconds: float, slo_ttft: float) -> Service:
+    ttft = np.array(tally.ttft)
     return Service(
         received=tally.received,
         finished=tally.finished,
@@ -204,12 +214,14 @@ def _service(tally: Tally, seconds: float) -> Service:
         timed_out=tally.timed_out,
         failed=tally.failed,
         queued=Percentiles.of(np.array(tally.queued)),
-        ttft=Percentiles.of(np.array(tally.ttft)),
+        ttft=Percentiles.of(ttft),
         itl=tally.itl.percentiles(),
         e2e=Percentiles.of(np.array(tally.e2e)),
         output_tokens_per_s=_ratio(tally.output_tokens, seconds),
         goodput_tokens_per_s=_ratio(tally.good_tokens, seconds),
         slo_share=_ratio(tally.good_requests, tally.received),
+        late=int((ttft > slo_ttft).sum()),
+        slow=tally.slow_requests,
     )
 
 

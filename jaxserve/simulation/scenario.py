@@ -24,6 +24,7 @@ from jaxserve.simulation.fleet import Fleet, RetryPolicy
 from jaxserve.simulation.ledger import RequestLedger, Slo
 from jaxserve.simulation.profile import read_profile
 from jaxserve.simulation.replica import ReplicaSpec
+from jaxserve.simulation.scaling import FleetScaling, parse_scaling
 from jaxserve.simulation.settings import DEFAULT_HARDWARE, ReplicaConfig, parse_outages
 from jaxserve.types import ServiceClass
 from jaxserve.workload.generate import generate
@@ -61,11 +62,12 @@ def build(
 ) -> Fleet:
     """A simulation at its beginning, of schedulers, clients and a router that may decide otherwise than the scenario's."""
     spec = replace(replica_spec(scenario.replica, scenario.scheduler), policy=policy)
+    scaling = parse_scaling(scenario.replica.autoscale)
     timeline, config = Timeline(), scenario.scheduler
     fairness = Fairness(config.prefill_price, config.decode_price, lambda tenant: spec.policies.of_tenant(tenant).weight)
     return Fleet(
         spec,
-        scenario.replica.replicas,
+        scenario.replica.replicas if scaling is None else scaling.max_replicas,
         router or make_router(scenario.replica.router, seed=scenario.workload.seed),
         parse_outages(scenario.replica.fail, scenario.replica.replicas),
         _requests(scenario.workload, spec.limits.max_model_len, ServiceClass(scenario.scheduler.default_class)),
@@ -73,6 +75,7 @@ def build(
         scenario.workload.seed,
         RequestLedger(Slo(scenario.slo.slo_ttft_ms / 1e3, scenario.slo.slo_itl_ms / 1e3), timeline, fairness),
         timeline,
+        None if scaling is None else FleetScaling(scaling),
     )
 
 

@@ -10,6 +10,7 @@ from jaxserve.config.fields import require_at_least, setting
 from jaxserve.errors import ConfigError
 from jaxserve.planner.memory import KvFormat, WeightFormat
 from jaxserve.routing.make import RouterName
+from jaxserve.simulation.scaling import parse_scaling
 from jaxserve.workload.settings import require_finite
 
 DEFAULT_HARDWARE = "h100"
@@ -27,6 +28,12 @@ class ReplicaConfig:
     tp: int = setting(1, "GPUs that share every layer: one replica")
     replicas: int = setting(1, "replicas behind a router")
     router: RouterName = setting("least_loaded", "how the router chooses a replica")  # noqa: RUF009 - makes a dataclass field
+    autoscale: str | None = setting(
+        None,
+        "let the fleet scale, as NAME=NUMBER, comma-separated: max, min, replica-work, start-seconds, cooldown-seconds, "
+        "horizon-seconds and whatever else a fleet's file says of a pool's replicas",
+    )
+    price: float | None = setting(None, "USD an hour for one GPU; the hardware table's by default")
     fail: str | None = setting(None, "replicas that fail and when, as REPLICA@SECONDS or REPLICA@SECONDS-BACK, comma-separated")
     weights: WeightFormat = setting("bf16", "format of the weights")  # noqa: RUF009 - makes a dataclass field
     kv_dtype: KvFormat = setting("bf16", "format of the KV cache")  # noqa: RUF009
@@ -60,6 +67,12 @@ class ReplicaConfig:
             require_finite(name, getattr(self, name), least=0.0)
         if not 0.0 < self.swap_gbps < math.inf:
             raise ConfigError(f"swap_gbps must be above 0 and finite, got {self.swap_gbps}", param="swap_gbps")
+        if self.price is not None:
+            require_finite("price", self.price, least=0.0)
+        if parse_scaling(self.autoscale) is not None:
+            for name, given in (("replicas", self.replicas != 1), ("fail", self.fail is not None)):
+                if given:
+                    raise ConfigError(f"{name} is for fleets that do not scale, and autoscale is given", param=name)
         if self.profile is not None:
             self._check_fitted()
 

@@ -11,10 +11,11 @@ from rich.panel import Panel
 from rich.table import Table
 
 from jaxserve.errors import ErrorCode
-from jaxserve.planner.units import milliseconds, plural
+from jaxserve.planner.units import dollars, milliseconds, plural
 from jaxserve.simulation.calibrate import Fit
 from jaxserve.simulation.ledger import ENDS
 from jaxserve.simulation.report import Report, Service
+from jaxserve.simulation.scaling import parse_scaling
 from jaxserve.workload.stats import Percentiles
 
 _WORST = 5  # steps shown
@@ -42,6 +43,8 @@ def show(report: Report, console: Console) -> None:
         if len(services) > 1:
             console.print(_services(name, services))
     console.print(_engines(report))
+    if report.usage.decisions:
+        console.print(_decisions(report))
     if 1 < len(report.replicas) <= _SHOWN:
         console.print(_replicas(report))
 
@@ -50,8 +53,8 @@ def _summary(report: Report) -> RenderableType:
     replica, service, slo = report.scenario.replica, report.all, report.scenario.slo
     ends = ", ".join(f"{getattr(service, end):,} {end.replace('_', ' ')}" for end in ENDS if getattr(service, end))
     rows = Table.grid(padding=(0, 2))
-    rows.add_row("fleet", f"{plural(replica.replicas, 'replica')} of {replica.model} on {replica.tp} x {report.hardware}")
-    if replica.replicas > 1:
+    rows.add_row("fleet", f"{_size(report)} of {replica.model} on {replica.tp} x {report.hardware}")
+    if len(report.replicas) > 1:
         balance = report.balance
         rows.add_row(
             "routing",
@@ -73,7 +76,34 @@ def _summary(report: Report) -> RenderableType:
         f"[bold green]{service.goodput_tokens_per_s:,.0f} tokens/s[/bold green]: {service.slo_share:.1%} of requests had a TTFT "
         f"within {slo.slo_ttft_ms:g} ms and a mean ITL within {slo.slo_itl_ms:g} ms",
     )
+    used = report.usage
+    rows.add_row(
+        "GPUs",
+        f"{used.gpu_hours:,.2f} hours, {dollars(used.usd)}: {dollars(used.usd_per_m_tokens)} a million output tokens"
+        if used.usd
+        else f"{used.gpu_hours:,.2f} hours",
+    )
     return Panel(rows, title="Simulation", title_align="left", box=box.ROUNDED, expand=False)
+
+
+def _size(report: Report) -> str:
+    used, scaling = report.usage, parse_scaling(report.scenario.replica.autoscale)
+    if scaling is None:
+        return plural(report.scenario.replica.replicas, "replica")
+    return f"{scaling.min_replicas} to {scaling.max_replicas} replicas, {used.mean_replicas:.2f} in the mean,"
+
+
+def _decisions(report: Report) -> Table:
+    decisions = report.usage.decisions
+    shown = decisions[:_SHOWN]
+    more = "" if len(shown) == len(decisions) else f": the first {_SHOWN} of {len(decisions):,} changes"
+    table = Table(title=f"Replicas wanted{more}", title_justify="left", box=box.SIMPLE)
+    for name in ("second", "replicas", "for", "ready", "starting", "draining"):
+        table.add_column(name, justify="left" if name == "for" else "right")
+    for one in shown:
+        counts = (one.ready, one.starting, one.draining)
+        table.add_row(f"{one.time:,.0f}", str(one.replicas), one.reason, *(str(count) for count in counts))
+    return table
 
 
 def _fit(fit: Fit) -> Table:

@@ -15,6 +15,7 @@ from ray import serve
 from jaxserve.config.fleet import FleetConfig, PoolConfig
 from jaxserve.engine.remote.curve import CurveKeys
 from jaxserve.errors import ConfigError, EngineDeadError
+from server.fleet.autoscaling import autoscaling
 from server.fleet.deployments import (
     NAMESPACE,
     STOP_SECONDS,
@@ -113,7 +114,8 @@ class Fleet:
         )
         deployment = serve.deployment(
             name=f"pool {pool.name}",
-            num_replicas=pool.replicas,
+            num_replicas=pool.replicas if pool.scaling is None else None,
+            autoscaling_config=None if pool.scaling is None else autoscaling(pool.scaling, server.drain_timeout + STOP_SECONDS),
             ray_actor_options={"num_cpus": pool.cpus, "num_gpus": pool.gpus},
             health_check_period_s=HEALTH_SECONDS,
             health_check_timeout_s=_HEALTH_TIMEOUT_SECONDS,

@@ -22,6 +22,7 @@ from server.fleet.directory import Directory, Edition, Listing
 from server.fleet.front import FrontReady
 from server.fleet.ingress import Ingress
 from server.fleet.replica import Replica
+from server.fleet.scaling import as_stats
 from server.processes.specs import FleetSpec
 
 _LOG = logging.getLogger(__name__)
@@ -127,6 +128,11 @@ class ReplicaDeployment:
 
     async def check_health(self) -> None:
         self._replica.check()
+
+    async def record_autoscaling_stats(self) -> dict[str, float]:
+        """What PoolScaler is told of this replica; Ray asks each second where the pool scales."""
+        demand = await self._replica.demand()
+        return {} if demand is None else as_stats(demand)
 
     async def __del__(self) -> None:
         try:

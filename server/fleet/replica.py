@@ -10,17 +10,20 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
+from jaxserve.engine.calls import AskDemand
 from jaxserve.engine.link import EngineLoad
 from jaxserve.engine.remote.link import RemoteLink
 from jaxserve.engine.remote.reports import EngineSpec
 from jaxserve.errors import EngineDeadError, JaxserveError
 from jaxserve.metrics.shared import remove_process
+from jaxserve.routing.demand import Demand
 from server.fleet.directory import TELL_SECONDS, Listing
 from server.processes.engine_keeper import EngineKeeper
 from server.processes.runtime import RuntimeDirectory
 
 _LOG = logging.getLogger(__name__)
 
+DEMAND_SECONDS = 1.0  # that the engine may take to say what is asked of it: a second later it is asked again
 IDLE_POLL = 0.1  # seconds between looks whether a replica that leaves still runs something
 
 Tell = Callable[[Listing], Awaitable[None]]
@@ -77,6 +80,16 @@ class Replica:
     def load(self) -> EngineLoad:
         """How much runs and waits in it, whoever it is for."""
         return EngineLoad() if self._link is None else self._link.load()
+
+    async def demand(self) -> Demand | None:
+        """What its requests still ask of it; None while the engine is not there, or does not say so in time."""
+        if self._link is None:
+            return None
+        try:
+            async with asyncio.timeout(DEMAND_SECONDS):
+                return await self._link.call(AskDemand())
+        except (JaxserveError, TimeoutError):
+            return None
 
     async def stop(self, patience: float) -> None:
         """Wait until nothing runs, `patience` seconds at most, and end the engine; the directory was told before."""

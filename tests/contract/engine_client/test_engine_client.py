@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from jaxserve.engine.calls import EngineCall, Flush
+from jaxserve.engine.calls import AskDemand, EngineCall, Flush
 from jaxserve.engine.client import EngineClient, EngineStats
 from jaxserve.engine.events import Delta, Event, Finished, Started
 from jaxserve.engine.local import LocalEngine
@@ -297,6 +297,9 @@ async def test_calls_have_answers_of_their_own_type(client: EngineClient) -> Non
     assert await client.call(Flush()) is None  # type: ignore[func-returns-value]  # that is what is tested
     first, second = await asyncio.gather(client.call(Flush()), client.call(Flush()))
     assert (first, second) == (None, None)
+    demand = await client.call(AskDemand())
+    assert demand.is_sound
+    assert demand.work == 0.0
 
 
 async def test_an_unknown_call_is_an_error_and_nothing_else_is_harmed(client: EngineClient) -> None:

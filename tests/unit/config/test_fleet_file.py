@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from jaxserve.config.fleet import FleetConfig
 from jaxserve.config.fleet_file import read_fleet
+from jaxserve.config.scaling import ScalingSettings
 from jaxserve.errors import ConfigError
 from jaxserve.types import ServiceClass
 
@@ -57,6 +59,52 @@ def test_a_file_with_everything(tmp_path: Path) -> None:
     assert fleet.address == "head:6379"
 
 
+SCALES = """
+pools:
+  default:
+    cpus: 2
+    replicas:
+      min: 2
+      max: 6
+      spares: 1
+      replica-work: 4096
+      fullness: 0.5
+      usual-prefill: 0.25
+      tolerated: 0.05
+      start-seconds: 40
+      horizon-seconds: 0
+      trend-seconds: 20
+      cooldown-seconds: 120
+      schedule: [{from: "07:30", to: "20:00", min: 4}, {from: "22:00", to: "02:00", min: 3}]
+      time-zone: Europe/Berlin
+"""
+
+
+def test_a_pool_that_scales(tmp_path: Path) -> None:
+    """Every setting of the policy can be said."""
+    fleet = read(tmp_path, SCALES)
+    (pool,) = fleet.pools
+    assert pool.replicas == 6
+    assert pool.scaling is not None
+    assert pool.scaling.settings == ScalingSettings(
+        min_replicas=2,
+        max_replicas=6,
+        spares=1,
+        replica_work=4096.0,
+        fullness=0.5,
+        usual_prefill=0.25,
+        tolerated=0.05,
+        start_seconds=40.0,
+        horizon_seconds=0.0,
+        trend_seconds=20.0,
+        cooldown_seconds=120.0,
+    )
+    assert len(SCALES[SCALES.index("min:") : SCALES.index("schedule:")].strip().splitlines()) == len(fields(ScalingSettings))
+    assert pool.scaling.schedule.zone == "Europe/Berlin"
+    with pytest.raises(ConfigError, match="6 replicas need 12 cpus, and the cluster has 11"):
+        fleet.check_resources(cpus=11.0, gpus=0.0)
+
+
 def test_an_empty_file_is_one_replica_of_the_bundled_model(tmp_path: Path) -> None:
     fleet = read(tmp_path, "")
     (pool,) = fleet.pools
@@ -73,7 +121,29 @@ def test_an_empty_file_is_one_replica_of_the_bundled_model(tmp_path: Path) -> No
         ("pools: {a: {hardware: h100}}", "pool 'a': unknown setting 'hardware'; known are replicas, cpus"),
         ("pools: {a b: {}}", "pool 'a b': names are of letters"),
         ("pools: {a: {replicas: 0}}", "pool 'a': replicas must be from 1 to 10000"),
-        ("pools: {a: {replicas: {min: 3}}}", "pool 'a': replicas must be an integer"),
+        ("pools: {a: {replicas: two}}", "pool 'a': replicas must be an integer, or min, max and how they scale"),
+        ("pools: {a: {replicas: {min: 3}}}", "pool 'a': replicas: max must say how many there are at most"),
+        ("pools: {a: {replicas: {max: 2, min: 3}}}", "pool 'a': replicas: min_replicas must be at least 1 and at most"),
+        ("pools: {a: {replicas: {min: 0, max: 3}}}", "pool 'a': replicas: min_replicas must be at least 1"),
+        ("pools: {a: {replicas: {max: 2, replica_work: 9, replica-work: 8}}}", "replica-work is given twice"),
+        ("pools: {a: {replicas: {max: 2.5}}}", "max must be an integer, got 2.5"),
+        ("pools: {a: {replicas: {max: 2, speed: 1}}}", "unknown setting 'speed'; known are min, max, spares, replica-work"),
+        ("pools: {a: {replicas: {max: 2, start-seconds: soon}}}", "start-seconds must be a number, got 'soon'"),
+        ("pools: {a: {replicas: {max: 2, cooldown-seconds: .nan}}}", "cooldown_seconds must be at least 1 and finite"),
+        ("pools: {a: {replicas: {max: 2, time-zone: Mars/Base}}}", "time-zone: 'Mars/Base' is not known here"),
+        ("pools: {a: {replicas: {max: 2, schedule: 6}}}", "schedule must be a list of {from, to, min}"),
+        ("pools: {a: {replicas: {max: 2, schedule: [{from: '07:30', min: 2}]}}}", "schedule: each entry has from, to, min"),
+        ("pools: {a: {replicas: {max: 2, schedule: [{from: 07:30, to: 20:00, min: 2}]}}}", 'times are "HH:MM" in quotes'),
+        ("pools: {a: {replicas: {max: 2, schedule: [{from: '07:30', to: '7:30', min: 2}]}}}", "got '7:30'"),
+        ("pools: {a: {replicas: {max: 2, schedule: [{from: '07:30', to: '07:30', min: 2}]}}}", "from and to must differ"),
+        (
+            "pools: {a: {replicas: {max: 2, schedule: [{from: '07:30', to: '20:00', min: 0}]}}}",
+            "min must be an integer, at least 1",
+        ),
+        (
+            "pools: {a: {replicas: {max: 2, schedule: [{from: '07:30', to: '20:00', min: 3}]}}}",
+            "asks for 3 replicas, and max is 2",
+        ),
         ("pools: {a: {replicas: true}}", "pool 'a': replicas must be an integer"),
         ("pools: {a: {classes: [gold]}}", "classes of pool 'a' must be of interactive_paid"),
         ("pools: {a: {classes: [batch]}}", "no pool takes requests of class 'interactive_paid'"),

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jaxserve.config.scaling import ScalingSettings
 from jaxserve.errors import ConfigError
 from jaxserve.routing.scaling import FleetSample, ScalingPolicy
-from jaxserve.routing.scaling_settings import ScalingSettings
 
 WORK = 1000.0
 SMALL: dict[str, Any] = {"max_replicas": 20, "replica_work": WORK, "start_seconds": 10.0, "cooldown_seconds": 60.0}
@@ -93,6 +93,26 @@ def test_what_grows_is_met_before_it_is_there() -> None:
     assert first(30.0) + 15 < first(0.0)
 
 
+def test_growth_is_not_looked_at_where_there_is_no_horizon() -> None:
+    def targets(**more: Any) -> list[int]:
+        return fleet(policy(**more), lambda now: 2500.0 + 20.0 * now, 200, ready=3)
+
+    assert targets(start_seconds=30.0, horizon_seconds=0.0) == targets(start_seconds=0.0)
+    assert targets(start_seconds=0.0, horizon_seconds=30.0) == targets(start_seconds=30.0)
+    assert targets(horizon_seconds=0.0) != targets()
+
+
+def test_a_schedule_asks_for_replicas_and_leaves_them_to_the_cooldown() -> None:
+    scaling = policy(spares=1)
+    targets = [
+        scaling.decide(FleetSample(time=float(now), ready=4, work=1500.0, least=6 if now < 50 else 0)) for now in range(0, 200, 5)
+    ]
+    assert (targets[0].replicas, targets[0].reason) == (6, "the schedule")
+    assert {target.replicas for target in targets[:21]} == {6}
+    assert min(target.replicas for target in targets) < 6
+    assert policy().decide(FleetSample(time=0.0, ready=20, work=0.0, least=10**6)).replicas == 20
+
+
 def test_replicas_that_are_being_started_are_not_asked_for_again() -> None:
     scaling = policy()
     targets = [
@@ -164,6 +184,7 @@ COUNTS = st.integers(-(2**70), 2**70) | st.integers(0, 12)
             work=NUMBERS,
             prefill_share=NUMBERS,
             violations=NUMBERS,
+            least=COUNTS,
         ),
         max_size=40,
     ),
@@ -203,6 +224,7 @@ def test_what_is_unknown_changes_nothing() -> None:
         ({"replica_work": math.nan}, "replica_work must be at least 1 and finite"),
         ({"cooldown_seconds": 0.0}, "cooldown_seconds must be at least 1"),
         ({"fullness": 1.5}, "fullness must be from 0.001 to 1"),
+        ({"horizon_seconds": math.inf}, "horizon_seconds must be at least 0 and finite"),
         ({"start_seconds": -1.0}, "start_seconds must be at least 0"),
     ],
 )
