@@ -136,7 +136,8 @@ class Converter:
         count = self._mesh.devices.size
         divided = next((axis for axis, size in enumerate(array.shape) if size % count == 0), None)
         spec = PartitionSpec() if divided is None else PartitionSpec(*[None] * divided, self._mesh.axis_names)
-        return jax.device_put(array, NamedSharding(self._mesh, spec))
+        brought: jax.Array = jax.device_put(array, NamedSharding(self._mesh, spec))
+        return brought
 
 
 @partial(jax.jit, static_argnames=("axis",))
@@ -167,9 +168,7 @@ def _make(arrays: list[jax.Array], numbers: jax.Array, *, recipe: _Recipe) -> We
     return _hold(jnp.stack(members), recipe)
 
 
-def _packed(
-    sources: Sequence[jax.Array], pieces: Sequence[_Piece], recipe: _Recipe, shape: tuple[int, ...]
-) -> jax.Array:
+def _packed(sources: Sequence[jax.Array], pieces: Sequence[_Piece], recipe: _Recipe, shape: tuple[int, ...]) -> jax.Array:
     columns = recipe.packing is Packing.COLUMNS
     parts = tuple(piece.source.parts(shape[-2]) for piece in pieces) if columns else ()
     return pack_sources(sources, recipe.packing, parts, shape)

@@ -34,9 +34,7 @@ def check_arrays(arrays: Arrays, views: Iterable[View], ignored: Collection[str]
     missing = [] if partial else [f"{name} {list(shape)}" for name, shape in expected.items() if name not in arrays]
     unexpected = [f"{n} {list(a.shape)}" for n, a in arrays.items() if n not in expected and n not in ignored]
     here = [name for name in expected if name in arrays]
-    wrong = [
-        f"{n} is {list(arrays[n].shape)}, needs {list(expected[n])}" for n in here if tuple(arrays[n].shape) != expected[n]
-    ]
+    wrong = [f"{n} is {list(arrays[n].shape)}, needs {list(expected[n])}" for n in here if tuple(arrays[n].shape) != expected[n]]
     odd = [f"{n} ({arrays[n].dtype})" for n in here if str(arrays[n].dtype) not in FLOATS]
     gone = [n for n in here if isinstance(arrays[n], jax.Array) and arrays[n].is_deleted()]
     kinds = {
@@ -70,9 +68,7 @@ def look_at(arrays: Arrays, dtype: str) -> dict[str, int]:
         for name, count in bad[:_LISTED]:
             place = tuple(int(i) for i in np.unravel_index(int(found[name][1]), arrays[name].shape))
             told.append(f"{name} has {count} in {arrays[name].size}, the first at {list(place)}")
-        raise CheckpointError(
-            f"params: numbers that are NaN, infinite or too large for {dtype}: {_listed(told)}", param="params"
-        )
+        raise CheckpointError(f"params: numbers that are NaN, infinite or too large for {dtype}: {_listed(told)}", param="params")
     return {name: int(bits) for name, (_, _, bits) in found.items()}
 
 

@@ -1,4 +1,4 @@
-"""Trees of MaxText, layers stacked ("scanned") or not; what `weights.maxtext` says of its checkpoints is so of what trains, too."""
+"""Trees of MaxText, layers stacked ("scanned") or not; what `weights.maxtext` says of checkpoints holds of them."""
 
 from __future__ import annotations
 

@@ -94,9 +94,7 @@ def _in_layer(config: DecoderConfig, name: str, shape: tuple[int, ...], *, gemma
     return None
 
 
-def _projection(
-    config: DecoderConfig, attention: str, which: str, shape: tuple[int, ...], *, gemma: bool, fused: bool
-) -> View:
+def _projection(config: DecoderConfig, attention: str, which: str, shape: tuple[int, ...], *, gemma: bool, fused: bool) -> View:
     embed, dim = config.hidden_size, config.head_dim
     heads = config.num_heads if which in "qo" else config.num_kv_heads
     if which == "o":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -94,6 +95,6 @@ def apply_steps(array: jax.Array, steps: tuple[Step, ...], at: list[jax.Array]) 
 
 def _times(array: jax.Array, factor: float) -> jax.Array:
     """Rounded to the array's dtype, which XLA may leave out where it is cast again."""
-    finfo = jnp.finfo(array.dtype)
+    finfo: Any = jnp.finfo(array.dtype)  # type: ignore[no-untyped-call]
     product = array.astype(jnp.float32) * jnp.float32(factor)
     return lax.reduce_precision(product, finfo.nexp, finfo.nmant).astype(array.dtype)
