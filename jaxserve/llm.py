@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 from jaxserve.clock import RealClock
@@ -17,6 +18,7 @@ from jaxserve.engine.intake import NO_OPTIONS
 from jaxserve.engine.interrupts import HeldInterrupts
 from jaxserve.engine.outputs import RequestOutputs
 from jaxserve.engine.pause import PauseMode
+from jaxserve.engine.sleeping import Sleep, SleepTag
 from jaxserve.engine.turns import Turns
 from jaxserve.engine.weight_updates import WeightUpdates, WeightVersion
 from jaxserve.errors import CheckpointError, ConfigError, InvalidRequestError, RefusedError
@@ -28,6 +30,7 @@ from jaxserve.scheduler.request import EngineRequest
 from jaxserve.tokenizer.base import Tokenizer
 from jaxserve.tokenizer.chat import ChatTemplate
 from jaxserve.types import ChatMessage, Prompt, RequestOptions, ServiceClass
+from jaxserve.weights.live.incoming import Incoming
 from jaxserve.weights.live.mapping import ParamMapping
 
 Setting = TypeVar("Setting", SamplingParams, RequestOptions)
@@ -250,8 +253,44 @@ class LLM:
         Raises CheckpointError or ConfigError for a tree that does not fit, InvalidRequestError for a version, the old weights
         being served as before; and whatever a device raises meanwhile. Then requests are refused until an update succeeds.
         """
+        return self._put(self._weights.model.check(params, mapping, partial=partial), version, mode, piece_bytes, force=force)
+
+    def update_weights_from_disk(
+        self,
+        path: str | Path,
+        version: WeightVersion | None = None,
+        *,
+        mode: PauseMode = "abort",
+        piece_bytes: int = PIECE_BYTES,
+        force: bool = False,
+    ) -> WeightVersion:
+        """Replace the weights by those of a checkpoint, safetensors or Orbax, of the same model; see `update_weights`.
+
+        It is read twice: first to see that all of it is there, and all numbers.
+        """
+        incoming = self._weights.model.check_directory(Path(path))
+        return self._put(incoming, version, mode, piece_bytes, force=force)
+
+    def sleep(self, level: int = 1) -> None:
+        """Free the KV cache and the weights, of which level 1 keeps a copy in the host's memory; what runs ends as aborted.
+
+        Until `wake_up` requests are refused; after level 2 until the weights were updated, too.
+        """
+        self._turns.call(lambda: self._sleep.sleep(level))
+
+    def wake_up(self, tags: Collection[SleepTag] | None = None) -> None:
+        """Take back what `sleep` freed: "weights", "kv_cache", or both if None."""
+        self._turns.call(lambda: self._sleep.wake_up(tags))
+
+    @property
+    def is_sleeping(self) -> bool:
+        """Whether requests are refused because something is missing."""
+        return self._sleep.is_on
+
+    def _put(
+        self, incoming: Incoming, version: WeightVersion | None, mode: PauseMode, piece_bytes: int, *, force: bool
+    ) -> WeightVersion:
         weights = self._weights
-        incoming = weights.model.check(params, mapping, partial=partial)
 
         def put() -> tuple[WeightVersion, Future[WeightVersion]]:
             following = weights.next_version(version, force=force)
@@ -264,6 +303,11 @@ class LLM:
     def _weights(self) -> WeightUpdates:
         assert self._built.weights is not None, "an engine that was built has weights"
         return self._built.weights
+
+    @property
+    def _sleep(self) -> Sleep:
+        assert self._built.sleep is not None, "an engine that was built can sleep"
+        return self._built.sleep
 
     def _prepare(
         self, prompts: Sequence[Prompt], params: Sequence[SamplingParams], options: Sequence[RequestOptions]

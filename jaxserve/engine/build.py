@@ -26,6 +26,7 @@ from jaxserve.engine.given import GivenParams
 from jaxserve.engine.intake import Intake, IntakeLimits
 from jaxserve.engine.phases import NO_TIMES, PhaseTimer, StartTimes
 from jaxserve.engine.preparation import Preparation, model_directory, prepare
+from jaxserve.engine.sleeping import Sleep
 from jaxserve.engine.startup import both
 from jaxserve.engine.warm import Warmer
 from jaxserve.engine.weight_updates import WeightUpdates, WeightVersion
@@ -92,6 +93,7 @@ class BuiltEngine:
     clock: Clock
     responses: ResponseTemplate | None = None
     weights: WeightUpdates | None = None
+    sleep: Sleep | None = None
 
 
 def build_engine(
@@ -152,6 +154,7 @@ def build_engine(
         if dumper is not None:
             dumper.model_is(fingerprint)
 
+    updates = WeightUpdates(core, executor, partial(_live_model, config, ready), told, fingerprint)
     built = BuiltEngine(
         core=core,
         intake=intake,
@@ -159,7 +162,8 @@ def build_engine(
         chat_template=ready.chat_template,
         report=_report(config, resolved, decoder, executor, ready.sampling, fingerprint, NO_TIMES),
         clock=clock,
-        weights=WeightUpdates(core, executor, partial(_live_model, config, ready), told, fingerprint),
+        weights=updates,
+        sleep=Sleep(core, executor, updates),
         responses=ready.responses,
     )
     if guard is not None:
@@ -216,7 +220,8 @@ def _packer(config: EngineConfig, ready: Preparation) -> Packer:
 
 
 def _live_model(config: EngineConfig, ready: Preparation) -> LiveModel:
-    return LiveModel(ready.decoder, ready.lowering.mesh, ready.resolved.dtype, _packer(config, ready))
+    stored = ready.lowering.options.stored
+    return LiveModel(ready.decoder, ready.lowering.mesh, ready.resolved.dtype, _packer(config, ready), stored)
 
 
 def _megabytes(done: int, total: int) -> tuple[int, int]:

@@ -40,6 +40,7 @@ class WeightUpdates:
         self._model: LiveModel | None = None
         self._told = told
         self.fingerprint = fingerprint
+        self._minutes = None if executor.weight_guard is None else executor.weight_guard.minutes
 
     @property
     def version(self) -> WeightVersion | None:
@@ -109,31 +110,41 @@ class WeightUpdates:
         return done
 
     def _commit(self, incoming: Incoming, version: WeightVersion, piece_bytes: int) -> None:
-        executor, core = self._executor, self._core
-        guard, executor.weight_guard, core.intact = executor.weight_guard, None, None  # it would hold the old ones
-        minutes = None if guard is None else guard.minutes
-        del guard
+        weights, core = self._executor.weights, self._core
+        if weights.missing is not None and not weights.covers(incoming.sizes):
+            raise InvalidRequestError(f"a part of the weights cannot be updated: {weights.missing}", param="partial")
         try:
-            executor.weights.replace(incoming.parameters(), incoming.sizes, piece_bytes)
+            self.unwatch()
+            weights.replace(incoming.parameters(), incoming.sizes, piece_bytes)
         except Exception as error:
-            if executor.weights.missing is not None:
+            if weights.missing is not None:
                 core.cut_off()
-                core.pause.asleep = f"the engine has no whole weights until they are updated: {error!r}"
-                logger.exception("an update of the weights failed half-way")
+                logger.exception("an update of the weights failed half-way: %s", error)
             raise
         finally:
             core.scheduler.cache.flush()
-            if executor.weights.missing is None:
-                self._watch(minutes)
-        if executor.weights.missing is None:
-            core.pause.asleep = None
+            self.watch()
+            self.changed()
         self.name(version)
         self.fingerprint = incoming.fingerprint
         self._told(version, incoming.fingerprint)
 
-    def _watch(self, minutes: float | None) -> None:
-        if minutes is None:
+    def changed(self) -> None:
+        """Refuse requests while anything is missing."""
+        executor = self._executor
+        missing = [] if executor.weights.missing is None else [executor.weights.missing]
+        if not executor.has_cache:
+            missing.append("it has no KV cache")
+        self._core.pause.asleep = f"the engine serves nothing now: {'; '.join(missing)}" if missing else None
+
+    def unwatch(self) -> None:
+        """Let go of what watches over the weights: it holds them."""
+        self._executor.weight_guard, self._core.intact = None, None
+
+    def watch(self) -> None:
+        """Watch over the weights as they are now, if that is wanted and they are there."""
+        if self._minutes is None or self._executor.weights.missing is not None:
             return
-        guard = guard_of(self._executor.weights.tree, minutes)
+        guard = guard_of(self._executor.weights.tree, self._minutes)
         self._executor.weight_guard, self._core.intact = guard, guard.require_intact
         guard.start()

@@ -7,6 +7,7 @@ from functools import reduce
 from typing import Any
 
 import jax
+import numpy as np
 
 from jaxserve.errors import EngineDeadError
 from jaxserve.executor.flat_params import FlatParams
@@ -77,15 +78,26 @@ class HeldWeights:
         self.missing = None
         self._flat = FlatParams.of(self._params)
 
+    def covers(self, paths: Iterable[Path]) -> bool:
+        """Whether replacing these parameters replaces all."""
+        return len(set(paths)) == self._count()
+
+    def to_host(self) -> Params:
+        """A copy of all of them in the host's memory."""
+        copied: Params = jax.tree.map(np.array, self.tree)
+        return copied
+
+    def from_host(self, params: Params) -> None:
+        """Put a copy back, in the place of what was dropped."""
+        placed = jax.tree.map(lambda leaf, shape: jax.device_put(leaf, shape.sharding), params, self._params)
+        self._params, self._flat, self.missing = placed, FlatParams.of(placed), None
+
     def drop(self, why: str) -> None:
         """Free all of them; `missing` says why until they are replaced."""
         self._flat, self.missing = None, why
         self._params = jax.tree.map(
             lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding), self._params
         )
-
-    def put_all(self, params: Params) -> None:
-        self._params, self._flat, self.missing = params, FlatParams.of(params), None
 
     def _count(self) -> int:
         return len(jax.tree.leaves(self._params, is_leaf=lambda node: not isinstance(node, dict)))

@@ -35,6 +35,7 @@ class LocalExecutor:
     Attributes:
         weights: what steps run with.
         weight_guard: of these; None for none.
+        has_cache: whether the KV cache takes memory now.
 
     Args:
         lowering: what the programs were made from: the model, the devices and the shapes.
@@ -60,6 +61,8 @@ class LocalExecutor:
         self.grid = lowering.grid
         state: StepState = jax.tree.map(untouched_zeros, lowering.state)
         self._forward, self._choose = state.forward, state.choose
+        self._cache = lowering.state.forward.cache
+        self.has_cache = True
         self._no_masks = {
             rows: untouched_zeros(lowering.masks(rows)) for rows in {bucket.rows for bucket in lowering.grid.buckets}
         }
@@ -97,6 +100,17 @@ class LocalExecutor:
         """The optimised HLO of the second halves of steps, by rows and the variant's name."""
         chooses = self._programs.steps.chooses()
         return {(rows, variant.name): program.as_text() for (rows, variant), program in chooses.items()}
+
+    def drop_cache(self) -> None:
+        """Free the KV cache; no step may be in flight, and none may come before `make_cache`."""
+        for array in jax.tree.leaves(self._forward.cache):
+            array.delete()
+        self.has_cache = False
+
+    def make_cache(self) -> None:
+        """An empty KV cache in the place of the one that was freed."""
+        self._forward = replace(self._forward, cache=jax.tree.map(untouched_zeros, self._cache))
+        self.has_cache = True
 
     def capabilities(self) -> Capabilities:
         options = self._options

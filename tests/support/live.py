@@ -20,7 +20,7 @@ def random_tensors(hf: dict[str, Any], seed: int, dtype: Any = np.float32) -> Te
     """Every tensor of a checkpoint of such a config.json, under Hugging Face's name."""
     rng = np.random.default_rng(seed)
     shapes = {source.name: source.stored_shape for rule in weight_rules(decoder_config(hf)) for source in rule.sources}
-    return {name: (rng.standard_normal(shape) * 0.3).astype(dtype) for name, shape in shapes.items()}
+    return {name: (rng.standard_normal(shape) * 0.2 + (len(shape) == 1)).astype(dtype) for name, shape in shapes.items()}
 
 
 def write_checkpoint(directory: Path, hf: dict[str, Any], tensors: Tensors) -> Path:

@@ -13,10 +13,11 @@ from tests.support.live import Tensors, on_devices, random_tensors
 SETTINGS: dict[str, Any] = {
     "dtype": "float32",
     "max_num_seqs": 4,
-    "max_num_batched_tokens": 32,
+    "max_num_batched_tokens": 16,
     "page_size": 4,
     "num_pages": 64,
     "late_compiles": "raise",
+    "record_steps": 0,
 }
 PROMPTS: list[Prompt] = [{"prompt_token_ids": [3, 17, 42, 99, 7, 250, 11, 5, 8]}, {"prompt_token_ids": [200, 1, 1, 60, 42]}]
 

@@ -57,10 +57,10 @@ class Converter:
     """Makes the parameters of one decoder on one mesh; kept as long as its programs are wanted.
 
     Args:
-        packer: says how parameters are held; None for plain.
+        packer: says how parameters are held.
     """
 
-    def __init__(self, mesh: Mesh, packer: Packer | None) -> None:
+    def __init__(self, mesh: Mesh, packer: Packer) -> None:
         self._mesh = mesh
         self._packer = packer
         self._programs: dict[_Recipe, Callable[..., Weight]] = {}
@@ -102,7 +102,7 @@ class Converter:
 
     def _target(self, job: TensorRead) -> Matrix | None:
         plain = jax.ShapeDtypeStruct(job.shape, job.dtype, sharding=job.sharding)
-        return None if self._packer is None else self._packer.matrix(job.rule.path, plain)
+        return self._packer.matrix(job.rule.path, plain)
 
     def _recipe(self, job: TensorRead, pieces: tuple[_Piece, ...]) -> _Recipe:
         target = self._target(job)

@@ -8,11 +8,11 @@ from jaxserve.models.rules import WeightRule
 from jaxserve.weights.live.trees import Arrays
 from jaxserve.weights.live.views import View, Views
 
-EMBEDDING = "model.embed_tokens.weight"
+_PREFIXES = ("model.", "lm_head.weight")
 
 
 def is_hf(arrays: Arrays) -> bool:
-    return any(name == EMBEDDING or name.startswith("model.layers.") for name in arrays)
+    return any(name.startswith(_PREFIXES) for name in arrays)
 
 
 def hf_views(rules: Iterable[WeightRule]) -> Views:

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 from jax.sharding import Mesh
 
 from jaxserve.models.config import DecoderConfig
+from jaxserve.weights.formats import StoredFormat
 from jaxserve.weights.jobs import TensorRead, list_jobs
 from jaxserve.weights.live.convert import Converter, complete_rules
+from jaxserve.weights.live.disk import DiskWeights
 from jaxserve.weights.live.look import check_arrays, fingerprint_of, look_at
 from jaxserve.weights.live.mapping import ParamMapping, views_of
 from jaxserve.weights.live.trees import Arrays, named_arrays
 from jaxserve.weights.live.views import Views
 from jaxserve.weights.packed import Packer
+from jaxserve.weights.stored_schemes import Schemes
 from pallas_kernels.matmul import Weight
-
-Path = tuple[str, ...]
 
 
 class Incoming(Protocol):
@@ -33,9 +35,9 @@ class Incoming(Protocol):
     def fingerprint(self) -> str: ...
 
     @property
-    def sizes(self) -> dict[Path, int]: ...
+    def sizes(self) -> dict[tuple[str, ...], int]: ...
 
-    def parameters(self) -> Iterator[tuple[Path, Weight]]:
+    def parameters(self) -> Iterator[tuple[tuple[str, ...], Weight]]:
         """One parameter after the other, each made when it is asked for."""
         ...
 
@@ -51,10 +53,10 @@ class LiveWeights:
     converter: Converter
 
     @property
-    def sizes(self) -> dict[Path, int]:
+    def sizes(self) -> dict[tuple[str, ...], int]:
         return {job.rule.path: job.bytes for job in self.jobs}
 
-    def parameters(self) -> Iterator[tuple[Path, Weight]]:
+    def parameters(self) -> Iterator[tuple[tuple[str, ...], Weight]]:
         for job in self.jobs:
             yield job.rule.path, self.converter.make(job, self.views, self.arrays)
 
@@ -66,9 +68,12 @@ class LiveModel:
         config: the decoder.
         dtype: of the parameters.
         packer: says how they are held.
+        stored: which of them as a checkpoint has them.
     """
 
-    def __init__(self, config: DecoderConfig, mesh: Mesh, dtype: str, packer: Packer | None) -> None:
+    def __init__(self, config: DecoderConfig, mesh: Mesh, dtype: str, packer: Packer, stored: Schemes = ()) -> None:
+        self._packer = packer
+        self._stored = stored
         self._config = config
         self._dtype = dtype
         self._jobs = list_jobs(config, mesh, dtype)
@@ -103,6 +108,10 @@ class LiveModel:
         names = {view.name for view in used}
         sums = look_at({name: array for name, array in arrays.items() if name in names}, self._dtype)
         return LiveWeights(fingerprint_of(self._config, sums), jobs, views, arrays, self._converter)
+
+    def check_directory(self, directory: Path, load_format: StoredFormat = "auto") -> DiskWeights:
+        """A checkpoint as weights of the decoder; see there."""
+        return DiskWeights(directory, self._config, self._jobs, self._dtype, load_format, self._packer, self._stored)
 
     def _ignored(self, arrays: Arrays) -> set[str]:
         """What a tree may have beyond the decoder's tensors."""
