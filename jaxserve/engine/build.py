@@ -21,6 +21,7 @@ from jaxserve.config.policies import Policies
 from jaxserve.config.resolve import ResolvedConfig, dump_directory
 from jaxserve.engine.budgets import Budgets
 from jaxserve.engine.client import ModelInfo
+from jaxserve.engine.control import EngineControl
 from jaxserve.engine.core import EngineCore
 from jaxserve.engine.given import GivenParams
 from jaxserve.engine.intake import Intake, IntakeLimits
@@ -155,6 +156,8 @@ def build_engine(
             dumper.model_is(fingerprint)
 
     updates = WeightUpdates(core, executor, partial(_live_model, config, ready), told, fingerprint)
+    sleep = Sleep(core, executor, updates)
+    core.control = EngineControl(core, core.pause, updates, sleep)
     built = BuiltEngine(
         core=core,
         intake=intake,
@@ -163,7 +166,7 @@ def build_engine(
         report=_report(config, resolved, decoder, executor, ready.sampling, fingerprint, NO_TIMES),
         clock=clock,
         weights=updates,
-        sleep=Sleep(core, executor, updates),
+        sleep=sleep,
         responses=ready.responses,
     )
     if guard is not None:

@@ -15,6 +15,7 @@ from jaxserve.scheduler.scheduler import Scheduler
 from jaxserve.step.plan import Plan
 
 if TYPE_CHECKING:  # an engine that is neither watched nor dumped needs none of what does it
+    from jaxserve.engine.control import EngineControl
     from jaxserve.engine.observer import EngineObserver
     from jaxserve.grammar.grammars import Grammars
     from jaxserve.record.crash import CrashDumper
@@ -32,6 +33,7 @@ class EngineCore:
         step_seconds: that a step took, averaged over recent ones; 0 before the first.
         intact: raises when the engine must not go on; an idle engine asks now and then. None if nothing watches over it.
         pause: whether it takes and runs requests now.
+        control: what operators may do to it; None for nothing.
         weight_version: of the weights that steps run with; None for those that it began with, if they have no name.
 
     Args:
@@ -64,6 +66,7 @@ class EngineCore:
         self._settled: list[Update] = []
         self.pause = Pause(self)
         self.weight_version: int | str | None = None
+        self.control: EngineControl | None = None
 
     @property
     def has_work(self) -> bool:

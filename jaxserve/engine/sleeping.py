@@ -12,7 +12,7 @@ from jaxserve.executor.local import LocalExecutor
 from jaxserve.models.binding import Params
 
 SleepTag = Literal["weights", "kv_cache"]
-TAGS: tuple[SleepTag, ...] = ("weights", "kv_cache")
+TAGS = ("weights", "kv_cache")
 LEVELS = (1, 2)
 _AWAY = "its weights are in the host's memory until it is woken"
 _GONE = "its weights were dropped; update them"
@@ -56,7 +56,7 @@ class Sleep:
             weights.drop(_GONE)
         self._updates.changed()
 
-    def wake_up(self, tags: Collection[SleepTag] | None = None) -> None:
+    def wake_up(self, tags: Collection[str] | None = None) -> None:
         """Take memory back; requests are served when all is there. Raises InvalidRequestError for a tag that there is not."""
         wanted = TAGS if tags is None else tuple(tags)
         unknown = [tag for tag in wanted if tag not in TAGS]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any
 
 from jaxserve.engine.core import EngineCore
@@ -74,6 +75,13 @@ class WeightUpdates:
         """
         following = self.next_version(version, force=force)
         return self.put(self.model.check(params, mapping, partial=partial), following, mode=mode, piece_bytes=piece_bytes)
+
+    def update_from_disk(
+        self, directory: Path, version: WeightVersion | None, *, mode: PauseMode, force: bool
+    ) -> Future[WeightVersion]:
+        """Check a checkpoint and put it in the place of the weights; as `update`."""
+        following = self.next_version(version, force=force)
+        return self.put(self.model.check_directory(directory), following, mode=mode)
 
     def next_version(self, version: WeightVersion | None, *, force: bool = False) -> WeightVersion:
         """The version that an update gets: the one given, or the next number. Raises InvalidRequestError for an older number."""
