@@ -45,8 +45,12 @@ class Driven:
         self.llm = engine("qwen3", 1)
         self.built = self.llm._built
         self.said: queue.Queue[TurnOutcome] = queue.Queue()
-        self.loop = EngineLoop(self.built.core, lambda outcomes: [self.said.put(one) for one in outcomes] and None, print)
+        self.loop = EngineLoop(self.built.core, self._said, print)
         self.loop.start()
+
+    def _said(self, outcomes: list[TurnOutcome]) -> None:
+        for outcome in outcomes:
+            self.said.put(outcome)
 
     def call(self, call: AnyCall) -> Any:
         sent = decoder(AnyCall).decode(encode(call))  # type: ignore[arg-type]  # a union is a type, too
