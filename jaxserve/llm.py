@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 from jaxserve.clock import RealClock
 from jaxserve.config.fields import EngineConfig
 from jaxserve.engine.build import EngineReport, build_engine
+from jaxserve.engine.config_files import ConfigFiles
 from jaxserve.engine.events import Delta, Event, Finished, PositionLogprobs, Started
+from jaxserve.engine.given import GivenParams
 from jaxserve.engine.intake import NO_OPTIONS
 from jaxserve.engine.interrupts import HeldInterrupts
 from jaxserve.engine.outputs import RequestOutputs
-from jaxserve.errors import CheckpointError, InvalidRequestError, RefusedError
+from jaxserve.engine.pause import PauseMode
+from jaxserve.engine.sleeping import Sleep, SleepTag
+from jaxserve.engine.turns import Turns
+from jaxserve.engine.weight_updates import WeightUpdates, WeightVersion
+from jaxserve.errors import CheckpointError, ConfigError, InvalidRequestError, RefusedError
+from jaxserve.executor.held_weights import PIECE_BYTES
 from jaxserve.executor.programs import CompileProgress, silent
 from jaxserve.outputs import CompletionOutput, RequestOutput, logprob_dict
 from jaxserve.sampling.params import SamplingParams
@@ -21,8 +30,11 @@ from jaxserve.scheduler.request import EngineRequest
 from jaxserve.tokenizer.base import Tokenizer
 from jaxserve.tokenizer.chat import ChatTemplate
 from jaxserve.types import ChatMessage, Prompt, RequestOptions, ServiceClass
+from jaxserve.weights.live.incoming import Incoming
+from jaxserve.weights.live.mapping import ParamMapping
 
 Setting = TypeVar("Setting", SamplingParams, RequestOptions)
+Result = TypeVar("Result")
 OnOutput = Callable[[RequestOutput], None]
 
 
@@ -59,14 +71,68 @@ class LLM:
     """
 
     def __init__(self, model: str = "pico", *, progress: CompileProgress | None = None, **settings: Any) -> None:
+        if not isinstance(model, str):
+            raise ConfigError(
+                f"model is a {type(model).__name__}: its parameters do not say what model they are of; "
+                "LLM.from_params(config, model, mapping=...) takes both",
+                param="model",
+            )
+        self._build(model, None, progress, settings)
+
+    @classmethod
+    def from_params(
+        cls,
+        config: Any,
+        params: Any,
+        *,
+        mapping: ParamMapping = "auto",
+        version: WeightVersion | None = None,
+        progress: CompileProgress | None = None,
+        **settings: Any,
+    ) -> LLM:
+        """A model whose weights are arrays on devices, as a trainer has them: they are read where they are, and copied.
+
+        Args:
+            config: the content of a config.json, a transformers.PretrainedConfig, or a directory with config.json.
+            params: a tree of arrays: nested dicts, an nnx.Module or an nnx.State.
+            mapping: how its names are read: "hf", "maxtext", "tunix", or a table of `weights.live.views`; "auto" to tell by them.
+            version: of the weights.
+            progress: as in LLM.
+            **settings: as in LLM; `tokenizer` where config is no directory with one.
+
+        Raises as LLM does; CheckpointError names what does not fit.
+        """
+        files = ConfigFiles(config)
+        named = {} if files.name is None else {"served_model_name": (files.name,)}
+        llm = cls.__new__(cls)
+        settings = {"load_format": "dummy", **named, **settings}
+        llm._build(str(files.directory), GivenParams(params, mapping, version), progress, settings, files)
+        return llm
+
+    def _build(
+        self,
+        model: str,
+        given: GivenParams | None,
+        progress: CompileProgress | None,
+        settings: Mapping[str, Any],
+        files: ConfigFiles | None = None,
+    ) -> None:
         defaults = {"model": model, "default_class": ServiceClass.BATCH.value}
         config = EngineConfig.from_settings({**defaults, **settings})
-        self._built = build_engine(config, strict_length=False, clock=RealClock(), progress=progress or silent)
+        self._files = files  # a directory that goes with it
+        self._turns = Turns()
+        self._built = build_engine(config, strict_length=False, clock=RealClock(), progress=progress or silent, given=given)
 
     @property
     def report(self) -> EngineReport:
         """What was built: model, memory, buckets."""
-        return self._built.report
+        report = self._built.report
+        return replace(report, model=replace(report.model, fingerprint=self._weights.fingerprint))
+
+    @property
+    def weight_version(self) -> WeightVersion | None:
+        """Of the weights that are served; None for those of a checkpoint that was never updated."""
+        return self._weights.version
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -113,12 +179,13 @@ class LLM:
         )
         by_sequence = {sequence: request for request in requests for sequence in request.outputs.ids}
         core, pending = self._built.core, requests[::-1]
-        with HeldInterrupts() as interrupts:
+        with self._turns.driven(), HeldInterrupts() as interrupts:
             try:
                 while pending or core.has_work:
                     while pending and core.scheduler.has_room(pending[-1].engine_requests):
                         self._add(pending.pop(), on_output)
                     self._turn(by_sequence, on_output)
+                    self._turns.serve()
                     interrupts.release()
             finally:
                 core.abort(by_sequence)  # nothing is left of a call that was interrupted
@@ -156,8 +223,102 @@ class LLM:
 
     def reset_prefix_cache(self) -> None:
         """Forget every cached prefix, pinned ones too."""
-        self._built.core.scheduler.cache.flush()
-        self._built.core.tell()
+        self._call(self._built.core.scheduler.cache.flush)
+
+    def update_weights(
+        self,
+        params: Any,
+        version: WeightVersion | None = None,
+        *,
+        mode: PauseMode = "abort",
+        partial: bool = False,
+        mapping: ParamMapping = "auto",
+        piece_bytes: int = PIECE_BYTES,
+        force: bool = False,
+    ) -> WeightVersion:
+        """Replace the weights between two steps, in place and without compiling anything. Any thread may call it.
+
+        Everything is checked before anything is replaced: names, shapes, dtypes, and that all are numbers.
+
+        Args:
+            params, mapping: as in `from_params`.
+            version: what the weights are called from now on: a number larger than before, or a name; the next number if None.
+            mode: of requests that run: "abort" ends them, with finish_reason "abort"; "wait" lets them end first, while no
+                others begin; "keep" lets them go on with the new weights over the keys and values that they have.
+            partial: whether `params` may be a part of the model: whole parameters, as an optimizer's frozen layers leave it.
+            piece_bytes: of new weights that may be there before the old ones they replace have gone.
+            force: whether a version that is not newer is taken.
+
+        Returns the version. In `on_output` with mode "wait" it returns before the update, which comes when what runs has ended.
+
+        Raises CheckpointError or ConfigError for a tree that does not fit, InvalidRequestError for a version, the old weights
+        being served as before; and whatever a device raises meanwhile. Then requests are refused until an update succeeds.
+        """
+        return self._put(self._weights.model.check(params, mapping, partial=partial), version, mode, piece_bytes, force=force)
+
+    def update_weights_from_disk(
+        self,
+        path: str | Path,
+        version: WeightVersion | None = None,
+        *,
+        mode: PauseMode = "abort",
+        piece_bytes: int = PIECE_BYTES,
+        force: bool = False,
+    ) -> WeightVersion:
+        """Replace the weights by those of a checkpoint, safetensors or Orbax, of the same model; see `update_weights`.
+
+        It is read twice: first to see that all of it is there, and all numbers.
+        """
+        incoming = self._weights.model.check_directory(Path(path))
+        return self._put(incoming, version, mode, piece_bytes, force=force)
+
+    def sleep(self, level: int = 1) -> None:
+        """Free the KV cache and the weights, of which level 1 keeps a copy in the host's memory; what runs ends as aborted.
+
+        Until `wake_up` requests are refused; after level 2 until the weights were updated, too.
+        """
+        self._call(lambda: self._sleep.sleep(level))
+
+    def wake_up(self, tags: Collection[SleepTag] | None = None) -> None:
+        """Take back what `sleep` freed: "weights", "kv_cache", or both if None."""
+        self._call(lambda: self._sleep.wake_up(tags))
+
+    @property
+    def is_sleeping(self) -> bool:
+        """Whether requests are refused because something is missing."""
+        return self._sleep.is_on
+
+    def _put(
+        self, incoming: Incoming, version: WeightVersion | None, mode: PauseMode, piece_bytes: int, *, force: bool
+    ) -> WeightVersion:
+        weights = self._weights
+
+        def put() -> tuple[WeightVersion, Future[WeightVersion]]:
+            following = weights.next_version(version, force=force)
+            return following, weights.put(incoming, following, mode=mode, piece_bytes=piece_bytes)
+
+        following, done = self._call(put)
+        return following if self._turns.are_mine and not done.done() else done.result()
+
+    def _call(self, function: Callable[[], Result]) -> Result:
+        """Between two turns; who follows the prefix cache hears what it changed there."""
+
+        def told() -> Result:
+            result = function()
+            self._built.core.tell()
+            return result
+
+        return self._turns.call(told)
+
+    @property
+    def _weights(self) -> WeightUpdates:
+        assert self._built.weights is not None, "an engine that was built has weights"
+        return self._built.weights
+
+    @property
+    def _sleep(self) -> Sleep:
+        assert self._built.sleep is not None, "an engine that was built can sleep"
+        return self._built.sleep
 
     def _prepare(
         self, prompts: Sequence[Prompt], params: Sequence[SamplingParams], options: Sequence[RequestOptions]
@@ -247,6 +408,7 @@ def _completion(index: int, sequence: _Collected, request: _Request) -> Completi
         logprobs=[logprob_dict(position) for position in sequence.logprobs] if wanted else None,
         finish_reason=str(finished.finish_reason) if finished is not None else "error",
         stop_reason=finished.matched if finished is not None else None,
+        weight_versions=None if finished is None or finished.weight_versions is None else list(finished.weight_versions),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from jaxserve.engine.events import PositionLogprobs, TokenLogprob
+from jaxserve.engine.events import PositionLogprobs, TokenLogprob, WeightRange
 from jaxserve.errors import JaxserveError
 
 
@@ -27,8 +27,10 @@ class CompletionOutput:
         token_ids: all generated tokens, a stop token included.
         cumulative_logprob: sum of the chosen tokens' log-probabilities, when `logprobs` was asked for.
         logprobs: one dict a token, token id -> Logprob, the chosen token among them.
-        finish_reason: "stop" or "length"; "error" if the request failed before this sequence was done.
+        finish_reason: "stop" or "length"; "abort" if an update of the weights cut it off;
+            "error" if the request failed before this sequence was done.
         stop_reason: the stop string or stop token id that matched.
+        weight_versions: which of its tokens are of which weights; None if the engine's were never updated nor named.
     """
 
     index: int
@@ -38,6 +40,7 @@ class CompletionOutput:
     logprobs: list[dict[int, Logprob]] | None
     finish_reason: str
     stop_reason: str | int | None
+    weight_versions: list[WeightRange] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,8 @@ class CacheNamespace:
         rope: description of the rotary embedding.
         adapter: name and version of the adapter, empty for none.
         salt: the tenant's salt, empty for what everyone may share.
-        weights: what the weights are held in and rounded to on the device, which the fingerprint of a checkpoint cannot tell.
+        held: what the weights are held in and rounded to on the device, which the fingerprint of a checkpoint cannot tell.
+        weights: version of the weights, empty for those that the model came with.
     """
 
     model: str
@@ -33,11 +34,12 @@ class CacheNamespace:
     rope: str
     adapter: str = ""
     salt: str = ""
+    held: str = ""
     weights: str = ""
 
     def root(self) -> bytes:
         """The hash that a sequence's first page is chained to."""
-        fields = (self.model, self.kv_dtype, self.rope, self.adapter, self.salt, self.weights)
+        fields = (self.model, self.kv_dtype, self.rope, self.adapter, self.salt, self.held, self.weights)
         state = hashlib.blake2b(digest_size=DIGEST_SIZE)
         for field in fields:
             encoded = field.encode()

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Generic, TypeVar
+from concurrent.futures import Future
+from pathlib import Path
+from types import get_original_bases
+from typing import Any, Generic, TypeVar, get_args
 
 import msgspec
 
+from jaxserve.engine.control import EngineControl, WeightInfo
 from jaxserve.engine.core import EngineCore
 from jaxserve.engine.kv_events.publisher import KVEventSource
+from jaxserve.engine.pause import PauseMode
 from jaxserve.errors import InternalError
 from jaxserve.metrics.timeline import TimelineWindow
 from jaxserve.routing.demand import Demand
@@ -49,12 +54,68 @@ class AskDemand(EngineCall[Demand], frozen=True):
     """What its requests still ask of it."""
 
 
-AnyCall = Flush | Trace | KVEventSources | AskDemand
-EngineAnswer = TimelineWindow | list[KVEventSource] | Demand | None
+class Info(EngineCall[WeightInfo], frozen=True):
+    """Tell which weights are served, and whether requests run."""
 
 
-def run_call(core: EngineCore, call: object) -> EngineAnswer:
-    """Run one call. Raises InternalError for what is none that engines know, else what the call raises."""
+class PauseEngine(EngineCall[WeightInfo], frozen=True):
+    """Answered when it is paused; see `EngineControl.pause`."""
+
+    mode: PauseMode = "abort"
+    clear_cache: bool = True
+
+
+class Resume(EngineCall[WeightInfo], frozen=True):
+    pass
+
+
+class AbortAll(EngineCall[WeightInfo], frozen=True):
+    """End every request as aborted."""
+
+
+class UpdateFromDisk(EngineCall[WeightInfo], frozen=True):
+    """Answered when the weights of a checkpoint are served, that the engine's machine has at this path."""
+
+    path: str
+    version: int | str | None = None
+    mode: PauseMode = "abort"
+    force: bool = False
+
+
+class NameWeights(EngineCall[WeightInfo], frozen=True):
+    """Say what version the weights are that are there."""
+
+    version: int | str
+
+
+class SleepEngine(EngineCall[WeightInfo], frozen=True):
+    level: int = 1
+
+
+class WakeUp(EngineCall[WeightInfo], frozen=True):
+    tags: tuple[str, ...] | None = None
+
+
+ControlCall = Info | PauseEngine | Resume | AbortAll | UpdateFromDisk | NameWeights | SleepEngine | WakeUp
+AnyCall = Flush | Trace | KVEventSources | AskDemand | ControlCall
+EngineAnswer = TimelineWindow | list[KVEventSource] | Demand | WeightInfo | None
+
+
+def answer_type(call: EngineCall[Any]) -> Any:
+    """What a call is answered by: one of EngineAnswer."""
+    (base,) = get_original_bases(type(call))
+    return get_args(base)[0]
+
+
+def run_call(core: EngineCore, call: object) -> EngineAnswer | Future[WeightInfo]:
+    """Run one call; what takes several turns is told by a future.
+
+    Raises InternalError for what is none that engines know, else what the call raises.
+    """
+    if isinstance(call, ControlCall):
+        if core.control is None:
+            raise InternalError("nobody controls this engine")
+        return _control(core.control, call)
     match call:
         case Flush():
             core.scheduler.cache.flush()
@@ -68,3 +129,23 @@ def run_call(core: EngineCore, call: object) -> EngineAnswer:
         case AskDemand():
             return demand_of(core.scheduler)
     raise InternalError(f"the engine has no call {type(call).__name__!r}")
+
+
+def _control(control: EngineControl, call: ControlCall) -> WeightInfo | Future[WeightInfo]:
+    match call:
+        case Info():
+            return control.info()
+        case PauseEngine(mode, clear_cache):
+            return control.pause(mode, clear_cache=clear_cache)
+        case Resume():
+            return control.resume()
+        case AbortAll():
+            return control.abort_all()
+        case UpdateFromDisk(path, version, mode, force):
+            return control.update_from_disk(Path(path), version, mode=mode, force=force)
+        case NameWeights(version):
+            return control.name_weights(version)
+        case SleepEngine(level):
+            return control.sleep(level)
+        case WakeUp(tags):
+            return control.wake_up(tags)

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -217,4 +218,15 @@ def _answer(call: _Call, core: EngineCore) -> None:
     except Exception as error:
         call.done.set_exception(error)
     else:
-        call.done.set_result(answer)
+        if isinstance(answer, Future):  # it takes turns
+            answer.add_done_callback(partial(_pass_on, call.done))
+        else:
+            call.done.set_result(answer)
+
+
+def _pass_on(done: Future[Any], answer: Future[Any]) -> None:
+    error = answer.exception()
+    if error is None:
+        done.set_result(answer.result())
+    else:
+        done.set_exception(error)

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from jaxserve.cache.prefix_hash import CacheNamespace
+from collections.abc import Callable
+
 from jaxserve.config.kv_events import KVEventsConfig
 from jaxserve.engine.core import EngineCore
 from jaxserve.engine.kv_events.publisher import KVEventPublisher
 from jaxserve.engine.kv_events.wire import EventWire
 
 
-def publish(core: EngineCore, config: KVEventsConfig | None, namespace: CacheNamespace) -> None:
-    """Publish from now on, before anything is cached; nothing happens without a `config`. Raises ConfigError."""
+def publish(core: EngineCore, config: KVEventsConfig | None, root: Callable[[], bytes]) -> None:
+    """Publish from now on, before anything is cached; nothing happens without a `config`. Raises ConfigError.
+
+    `root` is asked for the hash that prompts without tenant and salt begin with, which weights of another version change.
+    """
     if config is None:
         return
     cache = core.scheduler.cache
-    wire = EventWire(cache.page_size, cache.windows, namespace.root(), config.format)
+    wire = EventWire(cache.page_size, cache.windows, root, config.format)
     core.publisher = KVEventPublisher(config, wire.batch)
     cache.prefixes.follow(core.publisher.take)

@@ -1,32 +1,112 @@
-"""What a model's parameters are held in, as text: the same checkpoint makes other keys and values where it is held otherwise."""
+"""The weights that an executor runs with, and how they are replaced: one parameter after another, never both copies of all."""
 
 from __future__ import annotations
 
-import hashlib
+from collections.abc import Iterable
+from functools import reduce
 from typing import Any
 
 import jax
+import numpy as np
 
-from pallas_kernels.matmul import Matrix
+from jaxserve.errors import EngineDeadError
+from jaxserve.executor.flat_params import FlatParams
+from jaxserve.models.binding import Params
+from pallas_kernels.matmul import Weight
+
+Path = tuple[str, ...]
+PIECE_BYTES = 256 * 2**20
+"""Of new parameters that are made ahead of those that are waited for."""
 
 
-def describe_weights(params: Any) -> str:
-    """Sixteen hex digits over every parameter's name, and the scheme of its numbers or their dtype.
+class HeldWeights:
+    """A tree of weights. Everybody else asks for it again at every step, so that what is replaced is freed.
 
-    A matrix of FP8 numbers that are multiplied as FP8 is told from one whose numbers are widened first, and from one that was
-    dequantized when it was loaded. Layouts do not count: they change no number.
-
-    Args:
-        params: a tree of the model's parameters, arrays or their shapes.
+    Attributes:
+        missing: why there are no whole weights; None while there are.
     """
-    leaves = jax.tree.leaves_with_path(params, is_leaf=_is_matrix)
-    lines = sorted(f"{jax.tree_util.keystr(path)} {_held_in(leaf)}\n" for path, leaf in leaves)
-    return hashlib.blake2b("".join(lines).encode(), digest_size=8).hexdigest()
 
+    def __init__(self, params: Params) -> None:
+        self._params = params
+        self._flat: FlatParams | None = FlatParams.of(params)
+        self.missing: str | None = None
 
-def _is_matrix(leaf: Any) -> bool:
-    return isinstance(leaf, Matrix)
+    @property
+    def tree(self) -> Params:
+        self._require()
+        return self._params
 
+    @property
+    def flat(self) -> FlatParams:
+        self._require()
+        assert self._flat is not None
+        return self._flat
 
-def _held_in(leaf: Any) -> str:
-    return repr(leaf.scheme) if _is_matrix(leaf) and leaf.scales is not None else str(leaf.dtype)
+    def replace(self, parameters: Iterable[tuple[Path, Weight]], sizes: dict[Path, int], piece_bytes: int = PIECE_BYTES) -> None:
+        """Put other arrays in the place of these: each is made before the one it replaces is let go, a piece at a time.
+
+        Raises what making one raises. If it is not the first, these are neither the old weights nor the new ones from then on,
+        `missing`, until all of them were replaced.
+        """
+        flat, self._flat = self._flat, None
+        replaced, ahead = 0, 0
+        waiting: list[Weight] = []
+        try:
+            for path, weight in parameters:
+                size = sizes[path]
+                if waiting and ahead + size > piece_bytes:
+                    jax.block_until_ready(waiting)
+                    waiting, ahead = [], 0
+                flat = None
+                self._put(path, weight)
+                replaced += 1
+                waiting.append(weight)
+                ahead += size
+            jax.block_until_ready(waiting)
+        except BaseException as error:
+            if replaced:
+                self.missing = f"an update of the weights failed after {replaced} of {len(sizes)} parameters: {error!r}"
+            else:
+                self._flat = flat
+            raise
+        self.require_complete(sizes)
+
+    def require_complete(self, sizes: dict[Path, int]) -> None:
+        """Whole again, unless only a part was replaced of what was missing."""
+        if self.missing is not None and len(sizes) < self._count():
+            return
+        self.missing = None
+        self._flat = FlatParams.of(self._params)
+
+    def covers(self, paths: Iterable[Path]) -> bool:
+        """Whether replacing these parameters replaces all."""
+        return len(set(paths)) == self._count()
+
+    def to_host(self) -> Params:
+        """A copy of all of them in the host's memory."""
+        copied: Params = jax.tree.map(np.array, self.tree)
+        return copied
+
+    def from_host(self, params: Params) -> None:
+        """Put a copy back, in the place of what was dropped."""
+        placed = jax.tree.map(lambda leaf, shape: jax.device_put(leaf, shape.sharding), params, self._params)
+        self._params, self._flat, self.missing = placed, FlatParams.of(placed), None
+
+    def drop(self, why: str) -> None:
+        """Free all of them; `missing` says why until they are replaced."""
+        self._flat, self.missing = None, why
+        self._params = jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding), self._params
+        )
+
+    def _count(self) -> int:
+        return len(jax.tree.leaves(self._params, is_leaf=lambda node: not isinstance(node, dict)))
+
+    def _put(self, path: Path, weight: Weight) -> None:
+        *parents, last = path
+        node: Any = reduce(lambda tree, key: tree[key], parents, self._params)
+        node[last] = weight
+
+    def _require(self) -> None:
+        if self.missing is not None:
+            raise EngineDeadError(self.missing)

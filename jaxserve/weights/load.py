@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import jax
@@ -21,7 +22,7 @@ from jaxserve.weights.check import check_tensors
 from jaxserve.weights.checkpoint import Block
 from jaxserve.weights.dummy import dummy_params
 from jaxserve.weights.finite import is_finite, not_finite_error
-from jaxserve.weights.formats import LoadFormat, open_checkpoint
+from jaxserve.weights.formats import LoadFormat, StoredFormat, open_checkpoint
 from jaxserve.weights.held import HeldTensors
 from jaxserve.weights.jobs import LoadProgress, TensorRead, collect, list_jobs
 from jaxserve.weights.manifest import require_manifest
@@ -80,13 +81,32 @@ def load_params(
     if load_format == "dummy":
         return dummy_params(config, mesh, dtype, seed=seed, packer=packer, progress=progress)
     jobs = list_jobs(config, mesh, dtype)
-    directory = Path(model_dir)
-    manifest = require_manifest(directory) if verify else None
     with (
-        open_checkpoint(directory, load_format) as checkpoint,
-        naming_files(checkpoint),
+        reading(Path(model_dir), config, jobs, dtype, load_format, verify=verify, sums=sums, packer=packer) as read,
         ThreadPoolExecutor(READERS) as pool,
     ):
+        try:
+            return collect(jobs, pool.map(read, jobs), progress)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)  # do not read the rest for nobody
+            raise
+
+
+@contextmanager
+def reading(
+    directory: Path,
+    config: DecoderConfig,
+    jobs: Sequence[TensorRead],
+    dtype: DTypeLike,
+    load_format: StoredFormat,
+    *,
+    verify: bool = False,
+    sums: BlockSums | None = None,
+    packer: Packer | None = None,
+) -> Iterator[Callable[[TensorRead], Weight]]:
+    """What reads one parameter of a checkpoint that is open meanwhile, whose names and shapes fit; see `load_params`."""
+    manifest = require_manifest(directory) if verify else None
+    with open_checkpoint(directory, load_format) as checkpoint, naming_files(checkpoint):
         if manifest is not None:
             manifest.check_names(checkpoint.shapes)
         layout = Layout.of(checkpoint.shapes, checkpoint.dtypes, _quantization(directory), jnp.dtype(dtype).name)
@@ -97,11 +117,7 @@ def load_params(
             held = HeldTensors(checkpoint, None if manifest is None else manifest.check)
             return _read(job, Dequantized(held, layout), packer, sums)
 
-        try:
-            return collect(jobs, pool.map(read, jobs), progress)
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)  # do not read the rest for nobody
-            raise
+        yield read
 
 
 def _quantization(directory: Path) -> Quantization | None:

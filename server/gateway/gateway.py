@@ -72,6 +72,11 @@ class Gateway:
         lenience = Lenience(clock, names_of(config.ignore_unsupported))
         return cls(keys, shared, log, lenience=lenience, owner=owner, grace=config.idempotency_grace)
 
+    @property
+    def has_keys(self) -> bool:
+        """Whether requests need an API key."""
+        return self._keys is not None
+
     def call(self, request_id: str, credentials: Sequence[bytes], access: Access) -> Call:
         """A call that may be made with these credentials. Raises AuthenticationError or PermissionDeniedError."""
         return Call(request_id, self._principal(credentials, access), self.owner, self.ledger, self._log)

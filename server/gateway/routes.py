@@ -24,7 +24,29 @@ _OPEN_PATHS = frozenset(
 )
 _OPEN_UNDER = ("/health/", "/v2/health/", "/docs/")
 _MODEL_READY = re.compile("/v2/models/.+/ready")
-_ADMIN_PATHS = frozenset({"/reset_prefix_cache", "/kv_event_sources", "/drain"})
+_ADMIN_PATHS = frozenset(
+    {
+        "/reset_prefix_cache",
+        "/kv_event_sources",
+        "/drain",
+        "/pause",
+        "/resume",
+        "/is_paused",
+        "/abort_requests",
+        "/update_weights",
+        "/weight_info",
+        "/update_weight_version",
+        "/sleep",
+        "/wake_up",
+        "/is_sleeping",
+        "/update_weights_from_disk",
+        "/pause_generation",
+        "/continue_generation",
+        "/release_memory_occupation",
+        "/resume_memory_occupation",
+        "/flush_cache",
+    }
+)
 _ADMIN_UNDER = ("/debug/", "/admin/")
 
 _OPEN_SERVICES = frozenset({"grpc.health.v1.Health"})

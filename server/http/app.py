@@ -10,7 +10,7 @@ from jaxserve.clock import RealClock
 from jaxserve.config.fields import ServerConfig
 from jaxserve.engine.client import EngineClient
 from server.gateway.gateway import Gateway
-from server.http import about, completions, docs_page, failures, front_page, openapi, operation, tokens
+from server.http import about, completions, docs_page, failures, front_page, openapi, operation, rollouts, tokens
 from server.http.batches import api as batches
 from server.http.chat import api as chat
 from server.http.files import api as files
@@ -38,9 +38,10 @@ def create_app(
     app.state.sse_keepalive = config.sse_keepalive
     app.state.observatory = observatory
     app.state.storage = storage
+    app.state.has_keys = gateway.has_keys
     app.state.deep_health = DeepHealth(client, RealClock())
     asked = (chat, completions, responses, messages, kserve, files, batches, tokens)
-    parts = (*asked, about, operation, docs_page, front_page)
+    parts = (*asked, about, operation, rollouts, docs_page, front_page)
     routes = [*app.routes, *(route for part in parts for route in part.router.routes)]
     for part in parts:
         app.include_router(part.router)

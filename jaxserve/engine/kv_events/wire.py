@@ -36,7 +36,7 @@ class EventWire:
 
     page_size: int
     windows: tuple[int | None, ...]
-    root: bytes
+    root: Callable[[], bytes]
     format: EventFormat
 
     def batch(self, seconds: float, events: Sequence[CacheEvent]) -> bytes:
@@ -47,7 +47,7 @@ class EventWire:
         """Its kind, and its fields in their order; those at the end that are None may be left out."""
         if isinstance(event, Stored):
             window = self.windows[event.group]
-            salted = event.parent is None and event.root != self.root
+            salted = event.parent is None and event.root != self.root()
             return "BlockStored", {
                 "block_hashes": [public_hash(digest) for digest in event.hashes],
                 "parent_block_hash": None if event.parent is None else public_hash(event.parent),

@@ -15,10 +15,10 @@ from typing import TypeVar, cast
 import msgspec
 import zmq
 
-from jaxserve.engine.calls import EngineAnswer, EngineCall
+from jaxserve.engine.calls import EngineCall, answer_type
 from jaxserve.engine.link import EngineDescription, EngineLoad, HeldChange, LinkSink
 from jaxserve.engine.remote.clocks import FarClock
-from jaxserve.engine.remote.codec import encode
+from jaxserve.engine.remote.codec import decoder, encode
 from jaxserve.engine.remote.connection import Connection
 from jaxserve.engine.remote.curve import require_key
 from jaxserve.engine.remote.messages import (
@@ -83,7 +83,7 @@ class RemoteLink:
         self._description: asyncio.Future[EngineDescription] = asyncio.get_running_loop().create_future()
         self._error: JaxserveError | None = EngineDeadError("the engine has not started")
         self._numbers = itertools.count()
-        self._calls: dict[int, asyncio.Future[EngineAnswer]] = {}
+        self._calls: dict[int, asyncio.Future[msgspec.Raw]] = {}
         self._running = asyncio.create_task(self._run())
 
     async def described(self) -> EngineDescription:
@@ -136,7 +136,7 @@ class RemoteLink:
         answer = self._calls[number] = asyncio.get_running_loop().create_future()
         self._send(Call(number, msgspec.Raw(encode(call))))
         try:
-            return cast(Result, await answer)
+            return cast(Result, decoder(answer_type(call)).decode(await answer))
         finally:
             del self._calls[number]
 

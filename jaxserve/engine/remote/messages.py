@@ -8,7 +8,6 @@ from importlib.metadata import version
 
 import msgspec
 
-from jaxserve.engine.calls import EngineAnswer
 from jaxserve.engine.link import EngineDescription, EngineLoad, HeldChange
 from jaxserve.engine.loop import Refusal
 from jaxserve.engine.remote.codec import decoder
@@ -109,9 +108,12 @@ class Held(_Message, frozen=True, tag="held"):
     change: HeldChange
 
 
+NOTHING = msgspec.Raw(msgspec.msgpack.encode(None))
+
+
 class Answer(_Message, frozen=True, tag="answer"):
     number: int
-    result: EngineAnswer = None
+    result: msgspec.Raw = NOTHING  # of the type that the call says
     error: JaxserveError | None = None
 
 

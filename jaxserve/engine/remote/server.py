@@ -310,7 +310,7 @@ class EngineServer:
     def _answer(self, item: _Answered) -> None:
         error = item.done.exception()
         if error is None:
-            self._send(item.client, Answer(item.number, item.done.result()))
+            self._send(item.client, Answer(item.number, msgspec.Raw(encode(item.done.result()))))
         else:
             self._send(item.client, Answer(item.number, error=presentable(error)))
 

@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from jaxserve.cache.prefix_hash import CacheNamespace
 from jaxserve.config.policies import Policies
 from jaxserve.engine.budgets import Budgets
+from jaxserve.engine.calls import Flush, Trace, answer_type
 from jaxserve.engine.intake import Intake, IntakeLimits
 from jaxserve.engine.link import EngineLoad
 from jaxserve.engine.loop import Refusal
-from jaxserve.engine.remote.codec import encode, presentable
+from jaxserve.engine.remote.codec import decoder, encode, presentable
 from jaxserve.engine.remote.messages import (
     Add,
     Answer,
@@ -220,7 +221,11 @@ def test_what_is_no_error_of_ours_is_an_internal_one() -> None:
 
 @pytest.mark.parametrize("result", [None, TimelineWindow(1.0, 2.0, 3.0, 40, [Turn(1.0, step=3)], [])])
 def test_answers(result: TimelineWindow | None) -> None:
-    assert sent(Answer(3, result)) == Answer(3, result)
+    """As what the call is answered by."""
+    answer = sent(Answer(3, msgspec.Raw(encode(result))))
+    assert isinstance(answer, Answer)
+    call = Flush() if result is None else Trace(1.0)
+    assert decoder(answer_type(call)).decode(answer.result) == result
 
 
 BAD_ERROR = encode(["farewell", ["no such code", "", None, None]])

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from jaxserve.executor.held_weights import describe_weights
+from jaxserve.executor.weight_schemes import describe_weights
 from jaxserve.models.registry import decoder_config
 from jaxserve.weights.abstract import placed_params
 from jaxserve.weights.packed import Packer

@@ -1,0 +1,169 @@
+"""Calls that stop an engine, replace its weights and let it sleep, as its thread answers them."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import msgspec
+import pytest
+
+from jaxserve import SamplingParams
+from jaxserve.engine.calls import (
+    AbortAll,
+    AnyCall,
+    EngineAnswer,
+    Info,
+    NameWeights,
+    PauseEngine,
+    Resume,
+    SleepEngine,
+    UpdateFromDisk,
+    WakeUp,
+    answer_type,
+    run_call,
+)
+from jaxserve.engine.control import WeightInfo
+from jaxserve.engine.loop import EngineLoop, Refusal, TurnOutcome
+from jaxserve.engine.remote.codec import decoder, encode
+from jaxserve.engine.remote.messages import Answer, decode_from_engine
+from jaxserve.errors import CheckpointError, InvalidRequestError
+from jaxserve.scheduler.request import Update
+from jaxserve.types import FinishReason
+from tests.support.families import hf_config
+from tests.support.live import on_devices, write_checkpoint
+from tests.support.rollouts import PROMPTS, engine, weights
+
+PATIENCE = 60.0
+
+
+class Driven:
+    """An engine that its loop drives, and what came of its turns."""
+
+    def __init__(self) -> None:
+        self.llm = engine("qwen3", 1)
+        self.built = self.llm._built
+        self.said: queue.Queue[TurnOutcome] = queue.Queue()
+        self.loop = EngineLoop(self.built.core, self._said, print)
+        self.loop.start()
+
+    def _said(self, outcomes: list[TurnOutcome]) -> None:
+        for outcome in outcomes:
+            self.said.put(outcome)
+
+    def call(self, call: AnyCall) -> Any:
+        sent = decoder(AnyCall).decode(encode(call))  # type: ignore[arg-type]  # a union is a type, too
+        return self.loop.call(partial(run_call, call=sent)).result(PATIENCE)
+
+    def add(self, max_tokens: int) -> str:
+        params = SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True)
+        requests = self.built.intake.prepare(PROMPTS[0], params, "r", self.built.clock.now())
+        self.loop.add(requests)
+        return requests[0].id
+
+    def finish(self) -> list[Update]:
+        """Updates up to the end of the only request."""
+        updates: list[Update] = []
+        while not updates or (updates[-1].finish_reason is None and updates[-1].error is None):
+            outcome = self.said.get(timeout=PATIENCE)
+            assert isinstance(outcome, Update)
+            updates.append(outcome)
+        return updates
+
+
+@pytest.fixture(scope="module")
+def driven() -> Iterator[Driven]:
+    made = Driven()
+    yield made
+    made.loop.stop()
+
+
+@pytest.fixture
+def ready(driven: Driven, tmp_path: Any) -> Driven:
+    driven.call(WakeUp())
+    driven.call(Resume())
+    directory = write_checkpoint(tmp_path / "one", hf_config("qwen3"), weights("qwen3", 1))
+    driven.call(UpdateFromDisk(str(directory), "one", "abort", True))
+    return driven
+
+
+def test_a_paused_engine_holds_what_comes(ready):
+    assert ready.call(PauseEngine()).is_paused
+    ready.add(4)
+    info: WeightInfo = ready.call(Info())
+    assert (info.version, info.is_paused, info.asleep) == ("one", True, None)
+    assert ready.said.empty()
+    assert not ready.call(Resume()).is_paused
+    updates = ready.finish()
+    assert [update.weights for update in updates] == ["one"] * 4
+    assert updates[-1].finish_reason is FinishReason.LENGTH
+
+
+@pytest.mark.parametrize("mode", ["abort", "wait", "keep"])
+def test_pausing_what_runs(ready, mode):
+    ready.add(200 if mode != "wait" else 20)
+    first = ready.said.get(timeout=PATIENCE)
+    assert first.token is not None
+    ready.call(PauseEngine(mode))
+    if mode == "keep":
+        seen = ready.said.qsize()
+        assert ready.call(Info()).is_paused
+        assert ready.said.qsize() <= seen + 1  # the step that was in flight
+        ready.call(AbortAll())
+    updates = ready.finish()
+    expected = FinishReason.LENGTH if mode == "wait" else FinishReason.ABORT
+    assert updates[-1].finish_reason is expected
+    ready.call(Resume())
+
+
+def test_an_update_that_waits_is_answered_when_it_is_made(ready, tmp_path):
+    directory = write_checkpoint(tmp_path / "two", hf_config("qwen3"), weights("qwen3", 2))
+    ready.add(20)
+    first = ready.said.get(timeout=PATIENCE)
+    info = ready.call(UpdateFromDisk(str(directory), "two", "wait"))
+    assert info.version == "two"
+    assert [update.weights for update in (first, *ready.finish())] == ["one"] * 20
+    ready.add(2)
+    assert [update.weights for update in ready.finish()] == ["two"] * 2
+
+
+def test_what_is_refused(ready, tmp_path):
+    with pytest.raises(CheckpointError, match="no checkpoint directory"):
+        ready.call(UpdateFromDisk(str(tmp_path / "none")))
+    with pytest.raises(InvalidRequestError, match="level must be"):
+        ready.call(SleepEngine(5))
+    with pytest.raises(InvalidRequestError, match="tags must be"):
+        ready.call(WakeUp(("all",)))
+    with pytest.raises(msgspec.ValidationError):
+        ready.call(PauseEngine("later"))  # type: ignore[arg-type]  # what is wrong
+
+
+def test_asleep_it_refuses_by_name(ready):
+    asleep = ready.call(SleepEngine(1)).asleep
+    assert "until it is woken" in asleep
+    ready.add(2)
+    outcome = ready.said.get(timeout=PATIENCE)
+    assert isinstance(outcome, Refusal)
+    assert outcome.error.message == asleep
+    assert ready.call(WakeUp(("weights",))).asleep is not None
+    assert ready.call(WakeUp(("kv_cache",))).asleep is None
+    ready.add(2)
+    assert len(ready.finish()) == 2
+
+
+def test_answers_go_over_the_wire(ready):
+    named: EngineAnswer = ready.call(NameWeights("step 7"))
+    assert isinstance(named, WeightInfo)
+    assert named.version == "step 7"
+    sent = decode_from_engine(encode(Answer(3, msgspec.Raw(encode(named)))))
+    assert isinstance(sent, Answer)
+    assert decoder(answer_type(NameWeights("step 7"))).decode(sent.result) == named
+
+
+def test_trees_are_taken_between_turns(ready):
+    updates = ready.built.weights
+    assert updates is not None
+    done = ready.loop.call(lambda core: updates.update(on_devices(weights("qwen3", 2)), "tree", mode="keep"))
+    assert done.result(PATIENCE) == "tree"
