@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import fields, replace
 from typing import Any, get_type_hints
 
-from jaxserve.config.fields import EngineConfig, ServerConfig
+from jaxserve.config.fields import EngineConfig, ModelConfig, ServerConfig
 from jaxserve.config.file import read_settings
 from jaxserve.config.flags import flag_names
 from jaxserve.config.fleet import FleetConfig, PoolConfig, RoutingConfig
@@ -15,6 +15,20 @@ from jaxserve.errors import ConfigError
 from jaxserve.types import ServiceClass
 
 _POOL = ("replicas", "cpus", "gpus", "weight", "classes", "min_tokens", "max_tokens", "engine")
+_MODEL = ("model", "served_model_name")  # may stand in a pool itself
+
+# What goes with one model: a pool with another does not take it from the file's settings, but has its own or the default.
+_OF_ITS_MODEL = (
+    "served_model_name",
+    "tokenizer",
+    "chat_template",
+    "tool_call_parser",
+    "reasoning_parser",
+    "response_template",
+    "warm_prompts",
+    "programs",
+    "autotune_results",
+)
 
 
 def read_fleet(path: str) -> FleetConfig:
@@ -41,10 +55,13 @@ def read_fleet(path: str) -> FleetConfig:
 
 
 def _pool(name: str, given: Mapping[str, Any], shared: Mapping[str, Any], server: ServerConfig) -> PoolConfig:
-    _known(f"pool {name!r}", given, _POOL)
+    given = {key.replace("-", "_"): value for key, value in given.items()}
+    _known(f"pool {name!r}", given, (*_POOL, *_MODEL))
     engine = {
         key.replace("-", "_"): value for key, value in _mapping(f"engine of pool {name!r}", given.get("engine") or {}).items()
     }
+    engine |= {key: given[key] for key in _MODEL if key in given}
+    shared = _without_others_model(shared, engine)
     values = {key: given[key] for key in ("weight", "min_tokens", "max_tokens") if key in given}
     for key, value in values.items():
         if isinstance(value, bool) or not isinstance(value, int | float):
@@ -62,6 +79,13 @@ def _pool(name: str, given: Mapping[str, Any], shared: Mapping[str, Any], server
         classes=_classes(name, given.get("classes")),
         **values,
     )
+
+
+def _without_others_model(shared: Mapping[str, Any], own: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The file's settings as a pool takes them that has settings of its own."""
+    if "model" not in own or own["model"] == shared.get("model", ModelConfig().model):
+        return shared
+    return {name: value for name, value in shared.items() if name not in _OF_ITS_MODEL}
 
 
 def _classes(pool: str, given: Any) -> tuple[ServiceClass, ...]:

@@ -84,8 +84,8 @@ class Fleet:
         open_directory(self._name)
         serve.start(http_options={"location": "NoServer"})
         try:
-            for pool in self._config.pools:
-                serve.run(self._pool(pool), name=f"{self._replicas} {pool.name}", route_prefix=None)
+            pools = [(f"{self._replicas} {pool.name}", self._pool(pool)) for pool in self._config.pools]
+            serve.run_many([serve.RunTarget(built, name=name, route_prefix=None) for name, built in pools])
             handle = serve.run(self._front(), name=self._ingress, route_prefix=None)
             ready = handle.addresses.remote().result()
         except RuntimeError as error:  # which Ray Serve raises for whatever a constructor raised
@@ -127,13 +127,14 @@ class Fleet:
         rules = [
             PoolRule(
                 name=pool.name,
+                model=pool.model_name,
                 classes=[str(one) for one in pool.classes],
                 min_tokens=pool.min_tokens,
                 max_tokens=pool.max_tokens,
             )
             for pool in config.pools
         ]
-        spec = FleetSpec(model=config.model_name, routing=asdict(config.routing), pools=rules, key=self._keys.public)
+        spec = FleetSpec(routing=asdict(config.routing), pools=rules, key=self._keys.public)
         deployment = serve.deployment(
             name="ingress",
             num_replicas=1,

@@ -71,7 +71,8 @@ class ToldReplicas:
         while (content := await receive_frame(self._reader)) is not None:
             replicas = _REPLICAS.decode(content)
             self._host.tell(replicas)
-            self.up = bool(replicas.places)
+            there = {place.pool for place in replicas.places}
+            self.up = all(any(pool.name in there for pool in pools) for pools in self.target.models.values())
             if self.up and not self._ready:
                 self._ready = True
                 self._host.on_ready(f"the first of the fleet's replicas: {', '.join(one.id for one in replicas.places)}")

@@ -34,6 +34,11 @@ pools:
   default:
     replicas: 2
     cpus: 0.1
+  small:
+    model: pico
+    served-model-name: small
+    cpus: 0.1
+    engine: {{max-model-len: 128}}
 routing:
   router: least_loaded
 """
@@ -64,9 +69,10 @@ def descendants(fleet: Process, module: str) -> list[psutil.Process]:
 
 
 def metric(fleet: Process, name: str) -> float:
-    found = re.search(rf"^jaxserve:{name}{{.*}} (\S+)$", httpx.get(f"{fleet.http}/metrics").text, re.MULTILINE)
-    assert found is not None, name
-    return float(found[1])
+    """Its value; with labels or without, where one series is not 0."""
+    found = re.findall(rf"^jaxserve:{re.escape(name)}(?:{{.*}})? (\S+)$", httpx.get(f"{fleet.http}/metrics").text, re.MULTILINE)
+    assert found, name
+    return sum(map(float, found))
 
 
 def streams(sdk: openai.OpenAI, running: Event) -> list[str]:
@@ -105,14 +111,30 @@ def test_http_and_grpc_answer_through_the_ingress(fleet: Process, sdk: openai.Op
     whole = sdk.completions.create(model="pico", prompt="1, 2, 3,", temperature=0, max_tokens=8)
     assert "".join(event.delta.text for event in events) == whole.choices[0].text
     assert httpx.get(f"{fleet.http}/ready").status_code == 200
-    assert metric(fleet, "fleet_replicas") == 2.0 * 2  # as the front end and the batch worker see them
+    assert metric(fleet, 'fleet_replicas{model_name="pico"}') == 2.0 * 2  # as the front end and the batch worker see them
     with sdk.files.with_streaming_response.list() as files:
         assert files.status_code == 200
 
 
+def test_each_model_has_its_own_pools(fleet: Process, sdk: openai.OpenAI) -> None:
+    assert [one.id for one in sdk.models.list()] == ["pico", "small"]
+    small = sdk.completions.create(model="small", prompt="1, 2, 3,", temperature=0, max_tokens=8)
+    assert small.model == "small"
+    assert (
+        small.choices[0].text
+        == sdk.completions.create(model="pico", prompt="1, 2, 3,", temperature=0, max_tokens=8).choices[0].text
+    )
+    with pytest.raises(openai.BadRequestError, match="128"):  # its context is its own
+        sdk.completions.create(model="small", prompt="1, 2, 3,", max_tokens=200)
+    with pytest.raises(openai.NotFoundError, match="this server has 'pico', 'small'"):
+        sdk.completions.create(model="large", prompt="1")
+
+
 def test_streams_go_on_where_their_engine_is_killed(fleet: Process, sdk: openai.OpenAI) -> None:
+    engines = descendants(fleet, "jaxserve.engine.remote.child")
+    before = {one: one.cpu_times().user for one in engines}
     wanted = streams(sdk, Event())
-    running, engine = Event(), descendants(fleet, "jaxserve.engine.remote.child")[0]
+    running, engine = Event(), max(engines, key=lambda one: one.cpu_times().user - before[one])  # of the model that ran
     with ThreadPoolExecutor(1) as asking:
         got = asking.submit(streams, sdk, running)
         assert running.wait(60)
