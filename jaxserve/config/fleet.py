@@ -15,6 +15,7 @@ from jaxserve.types import ServiceClass
 
 RouterName = Literal["prefix", "least_loaded", "round_robin", "random"]
 _MOST_REPLICAS = 10_000
+_MOST_INGRESSES = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +37,21 @@ class RoutingConfig:
             raise ConfigError(f"hang_seconds must be at least 0.5, got {self.hang_seconds}", param="hang_seconds")
         if not 0.0 <= self.wait_seconds < math.inf:
             raise ConfigError(f"wait_seconds must be at least 0, got {self.wait_seconds}", param="wait_seconds")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IngressConfig:
+    """The processes that clients connect to."""
+
+    replicas: int = setting(1, "how many there are; more than one hold the limits of tenants together")
+    without_ledger: Literal["refuse", "admit"] = setting(
+        "refuse", "what becomes of requests of tenants with limits where those cannot be looked at"
+    )
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        if not 1 <= self.replicas <= _MOST_INGRESSES:
+            raise ConfigError(f"ingress: replicas must be from 1 to {_MOST_INGRESSES}, got {self.replicas}", param="ingress")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +120,7 @@ class FleetConfig:
     pools: tuple[PoolConfig, ...]
     server: ServerConfig
     routing: RoutingConfig
+    ingress: IngressConfig = IngressConfig()
     address: str | None = None
 
     def __post_init__(self) -> None:

@@ -1,18 +1,20 @@
-"""A fleet's YAML file: settings of `jaxserve.serve` under their names, and `pools`, `routing` and `ray` beside them."""
+"""A fleet's YAML file: settings of `jaxserve.serve` under their names; `pools`, `routing`, `ingress` and `ray` beside them."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import fields, replace
-from typing import Any, get_type_hints
+from typing import Any, TypeVar, get_type_hints
 
 from jaxserve.config.fields import EngineConfig, ModelConfig, ServerConfig
 from jaxserve.config.file import read_settings
 from jaxserve.config.flags import flag_names
-from jaxserve.config.fleet import FleetConfig, PoolConfig, RoutingConfig
+from jaxserve.config.fleet import FleetConfig, IngressConfig, PoolConfig, RoutingConfig
 from jaxserve.config.start import api_key_hashes
 from jaxserve.errors import ConfigError
 from jaxserve.types import ServiceClass
+
+_Part = TypeVar("_Part", RoutingConfig, IngressConfig)
 
 _POOL = ("replicas", "cpus", "gpus", "weight", "classes", "min_tokens", "max_tokens", "engine")
 _MODEL = ("model", "served_model_name")  # may stand in a pool itself
@@ -35,7 +37,7 @@ def read_fleet(path: str) -> FleetConfig:
     """The fleet that a file describes. Raises ConfigError, which names the file and the setting."""
     engine_names = [name for part in get_type_hints(EngineConfig).values() for name in flag_names(part)]
     server_names = flag_names(ServerConfig)
-    settings = read_settings(path, [*engine_names, *server_names, "pools", "routing", "ray"])
+    settings = read_settings(path, [*engine_names, *server_names, "pools", "routing", "ingress", "ray"])
     try:
         shared = {name: settings[name] for name in engine_names if name in settings}
         server = ServerConfig(
@@ -48,6 +50,7 @@ def read_fleet(path: str) -> FleetConfig:
             ),
             server=server,
             routing=_of(RoutingConfig, "routing", settings.get("routing") or {}),
+            ingress=_of(IngressConfig, "ingress", settings.get("ingress") or {}),
             address=_address(settings.get("ray")),
         )
     except ConfigError as error:
@@ -104,7 +107,7 @@ def _number(pool: str, name: str, given: Any) -> float:
     return float(given)
 
 
-def _of(kind: type[RoutingConfig], name: str, given: Any) -> RoutingConfig:
+def _of(kind: type[_Part], name: str, given: Any) -> _Part:
     settings = {key.replace("-", "_"): value for key, value in _mapping(name, given).items()}
     _known(name, settings, [item.name for item in fields(kind)])
     return replace(kind(), **settings)

@@ -27,6 +27,7 @@ pools:
     classes: batch
     min_tokens: 64
     max_tokens: 400
+ingress: {replicas: 3, without-ledger: admit}
 routing:
   router: least_loaded
   hang-seconds: 4
@@ -54,6 +55,7 @@ def test_a_file_with_everything(tmp_path: Path) -> None:
     assert second.replicas == 1
     assert fleet.server.port == 9000
     assert (fleet.routing.router, fleet.routing.hang_seconds) == ("least_loaded", 4)
+    assert (fleet.ingress.replicas, fleet.ingress.without_ledger) == (3, "admit")
     assert fleet.address == "head:6379"
 
 
@@ -62,6 +64,7 @@ def test_an_empty_file_is_one_replica_of_the_bundled_model(tmp_path: Path) -> No
     (pool,) = fleet.pools
     assert (pool.name, pool.replicas, pool.engine.model.model) == ("default", 1, "pico")
     assert fleet.routing.router == "prefix"
+    assert (fleet.ingress.replicas, fleet.ingress.without_ledger) == (1, "refuse")
     assert fleet.address is None
 
 
@@ -91,6 +94,10 @@ def test_an_empty_file_is_one_replica_of_the_bundled_model(tmp_path: Path) -> No
         ("routing: {hang_seconds: 0}", "hang_seconds must be at least 0.5"),
         ("routing: {wait_seconds: -1}", "wait_seconds must be at least 0"),
         ("routing: {speed: 1}", "routing: unknown setting 'speed'"),
+        ("ingress: {replicas: 0}", "ingress: replicas must be from 1 to 100, got 0"),
+        ("ingress: {replicas: many}", "replicas must be an integer"),
+        ("ingress: {without-ledger: guess}", "without_ledger must be one of 'refuse'"),
+        ("ingress: {ports: 3}", "ingress: unknown setting 'ports'; known are replicas, without_ledger"),
         ("ray: {address: 6379}", "ray: address must be a string"),
         ("max-num-seqs: -1", "max_num_seqs"),
     ],
