@@ -31,6 +31,7 @@ from server.fleet.deployments import (
     open_ledger,
 )
 from server.fleet.front import FrontReady
+from server.fleet.reasons import reason_in
 from server.ports import Addresses
 from server.processes.engines import engine_spec
 from server.processes.specs import FleetSpec, PoolRule
@@ -107,8 +108,17 @@ class Fleet:
             handle = serve.run(self._front(), name=self._ingress, route_prefix=None)
             ready = [handle.addresses.remote().result()] if ledger is None else self._heard(ledger)
         except RuntimeError as error:  # which Ray Serve raises for whatever a constructor raised
-            raise EngineDeadError(f"the fleet cannot be started: {error}") from error
+            raise EngineDeadError(f"the fleet cannot be started: {self._reason() or error}") from error
         return [Addresses(http=one.http, grpc=one.grpc) for one in ready]
+
+    def _reason(self) -> str | None:
+        """What a replica or an ingress of this fleet cannot be built for, of which Ray Serve's error says nothing."""
+        for name, application in serve.status().applications.items():
+            for pool, deployment in application.deployments.items():
+                reason = reason_in(deployment.message)
+                if name.startswith(f"{self._name} ") and reason is not None:
+                    return f"{pool}: {reason}"
+        return None
 
     def _heard(self, ledger: Any) -> list[FrontReady]:
         """Where ingresses serve, as they told the ledger, which they do at once."""
