@@ -54,8 +54,7 @@ def _run(config: FleetConfig, name: str, *, detach: bool, delete: bool) -> None:
             return
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # it ends as by Ctrl-C
         try:
-            addresses = fleet.deploy()
-            print(f"ready: {addresses.http} {addresses.grpc}", flush=True)
+            print("ready:", *(f"{one.http} {one.grpc}" for one in fleet.deploy()), flush=True)
             if detach:
                 return
             while True:

@@ -12,6 +12,7 @@ from jaxserve.errors import InvalidRequestError, JaxserveError, ModelNotFoundErr
 from jaxserve.sampling.params import SamplingParams
 from jaxserve.types import Prompt, RequestOptions, ServiceClass
 from server.context import RequestContext
+from server.models import clients_of
 
 Item = TypeVar("Item")
 
@@ -97,21 +98,34 @@ def in_words_of_client(error: JaxserveError, names: Mapping[str, str]) -> Jaxser
     return type(error)(message, param=param, retry_after=error.retry_after)
 
 
-def admit(client: EngineClient, model: str | None, context: RequestContext) -> None:
-    """Raise at once for what need not be looked at: DrainingError, EngineDeadError, ModelNotFoundError."""
+def admit(client: EngineClient, model: str | None, context: RequestContext) -> EngineClient:
+    """The client of a model; see `served`.
+
+    Raises at once for what need not be looked at: DrainingError, EngineDeadError, ModelNotFoundError.
+    """
     client.check_health()
-    check_model(client, model, context)
+    chosen = served(client, model, context)
+    chosen.check_health()
+    return chosen
 
 
-def check_model(client: EngineClient, name: str | None, context: RequestContext) -> None:
-    """Raise ModelNotFoundError unless `name` is served here and the caller may use it; none means the only one."""
+def served(client: EngineClient, name: str | None, context: RequestContext) -> EngineClient:
+    """The client of the model `name`, of those behind `client`; none means the first that the caller may use.
+
+    Raises ModelNotFoundError unless it is served here and the caller may use it.
+    """
+    clients = clients_of(client)
+    chosen = next((one for one in clients if (name in one.model.names if name else may_use(one, context))), None)
     if context.call is not None:
-        context.call.check_model(client.model.names if not name or name in client.model.names else (name,))
-    if name and name not in client.model.names:
-        raise ModelNotFoundError(f"the model {name!r} is not served here; this server has {client.model.name!r}", param="model")
+        context.call.check_model(chosen.model.names if chosen is not None else (name or client.model.name,))
+    if chosen is None:
+        there = ", ".join(repr(one.model.name) for one in clients)
+        raise ModelNotFoundError(f"the model {name!r} is not served here; this server has {there}", param="model")
+    return chosen
 
 
 def may_use(client: EngineClient, context: RequestContext) -> bool:
+    """Whether the caller may use the model of a client."""
     return context.call is None or context.call.may_use(client.model.names)
 
 

@@ -49,7 +49,7 @@ def run(client: EngineClient, job: RequestJob, context: RequestContext) -> Event
     call = context.call
     if call is not None:
         return _charged(call, client, job, context.exchange)
-    return _run(client, job, partial(_watched, job, context.exchange, defaultdict(Tally)))
+    return _run(client, job, partial(_watched, client, job, context.exchange, defaultdict(Tally)))
 
 
 async def abort(client: EngineClient, request_id: str, context: RequestContext) -> bool:
@@ -65,7 +65,7 @@ async def _charged(call: Call, client: EngineClient, job: RequestJob, exchange: 
     error: BaseException | None = None
     try:
         named = replace(job, request_id=call.engine_id(job.request_id), options=options)
-        async with aclosing(_run(client, named, partial(_watched, named, exchange, charged.tallies))) as events:
+        async with aclosing(_run(client, named, partial(_watched, client, named, exchange, charged.tallies))) as events:
             async for which, event in events:
                 charged.passed(which, event)
                 yield which, event
@@ -95,9 +95,9 @@ def _tokens(prompt: Prompt) -> int:
 
 
 def _watched(
-    job: RequestJob, exchange: Exchange | None, tallies: Mapping[int, Tally], which: int, request_id: str
+    client: EngineClient, job: RequestJob, exchange: Exchange | None, tallies: Mapping[int, Tally], which: int, request_id: str
 ) -> ObservedRequest:
-    one = ObservedRequest(request_id, job.options.tenant, tallies[which])
+    one = ObservedRequest(request_id, job.options.tenant, client.model.name, tallies[which])
     if exchange is not None:
         exchange.generations.append(one)
     return one

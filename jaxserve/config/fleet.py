@@ -1,4 +1,4 @@
-"""What a fleet is: pools of replicas of one model behind one ingress; `fleet_file` reads it."""
+"""What a fleet is: pools of replicas, each of a model, behind one ingress; `fleet_file` reads it."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from jaxserve.types import ServiceClass
 
 RouterName = Literal["prefix", "least_loaded", "round_robin", "random"]
 _MOST_REPLICAS = 10_000
+_MOST_INGRESSES = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,12 +41,27 @@ class RoutingConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class IngressConfig:
+    """The processes that clients connect to."""
+
+    replicas: int = setting(1, "how many there are; more than one hold the limits of tenants together")
+    without_ledger: Literal["refuse", "admit"] = setting(
+        "refuse", "what becomes of requests of tenants with limits where those cannot be looked at"
+    )
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        if not 1 <= self.replicas <= _MOST_INGRESSES:
+            raise ConfigError(f"ingress: replicas must be from 1 to {_MOST_INGRESSES}, got {self.replicas}", param="ingress")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PoolConfig:
     """Replicas that are alike.
 
     Attributes:
         name: of letters, digits, "-" and "_".
-        engine: what each builds.
+        engine: what each builds, its model first of all.
         replicas: how many there are; where they scale, at most.
         scaling: between what numbers, and how; None if there are always as many.
         cpus, gpus: that each gets of the cluster's.
@@ -64,6 +80,16 @@ class PoolConfig:
     classes: tuple[ServiceClass, ...] = tuple(ServiceClass)
     min_tokens: int = 0
     max_tokens: int | None = None
+
+    @property
+    def model_names(self) -> tuple[str, ...]:
+        """What requests may call its model; the first is the one that answers carry."""
+        model = self.engine.model
+        return model.served_model_name or (Path(model.model).resolve().name,)
+
+    @property
+    def model_name(self) -> str:
+        return self.model_names[0]
 
     def __post_init__(self) -> None:
         where = f"pool {self.name!r}"
@@ -97,23 +123,42 @@ class FleetConfig:
     pools: tuple[PoolConfig, ...]
     server: ServerConfig
     routing: RoutingConfig
+    ingress: IngressConfig = IngressConfig()
     address: str | None = None
 
     def __post_init__(self) -> None:
         names = [pool.name for pool in self.pools]
         if not names:
             raise ConfigError("pools must name at least one pool", param="pools")
-        models = {pool.engine.model.model for pool in self.pools}
-        if len(models) > 1:
-            raise ConfigError(f"pools must all serve the same model, got {', '.join(sorted(models))}", param="pools")
-        if _gaps(self.pools):
-            raise ConfigError(f"no pool takes requests of class {_gaps(self.pools)[0]!r}", param="pools")
+        for name, pools in self.models.items():
+            self._check_model(name, pools)
 
     @property
-    def model_name(self) -> str:
-        """The name that answers carry."""
-        model = self.pools[0].engine.model
-        return model.served_model_name[0] if model.served_model_name else Path(model.model).resolve().name
+    def models(self) -> dict[str, list[PoolConfig]]:
+        """The pools of each model, by the name that its answers carry, in the order of the file."""
+        found: dict[str, list[PoolConfig]] = {}
+        for pool in self.pools:
+            found.setdefault(pool.model_name, []).append(pool)
+        return found
+
+    def _check_model(self, name: str, pools: Sequence[PoolConfig]) -> None:
+        first = pools[0]
+        of = f" for the model {name!r}" if len(self.models) > 1 else ""
+        for pool in pools:
+            if (pool.engine.model.model, pool.model_names) != (first.engine.model.model, first.model_names):
+                raise ConfigError(
+                    f"pools {first.name!r} and {pool.name!r} both serve {name!r}, of {first.engine.model.model} as "
+                    f"{', '.join(first.model_names)}, and of {pool.engine.model.model} as {', '.join(pool.model_names)}: "
+                    f"two models need names of their own (served-model-name)",
+                    param="pools",
+                )
+        for other in self.pools:
+            shared = set(first.model_names) & set(other.model_names)
+            if other.model_name != name and shared:
+                raise ConfigError(f"pools {first.name!r} and {other.name!r} serve two models as {min(shared)!r}", param="pools")
+        gaps = _gaps(pools)
+        if gaps:
+            raise ConfigError(f"no pool takes requests of class {gaps[0]!r}{of}", param="pools")
 
     def check_resources(self, cpus: float, gpus: float) -> None:
         """Raise ConfigError if the cluster has not what the replicas take."""

@@ -1,28 +1,44 @@
-"""A fleet's YAML file: settings of `jaxserve.serve` under their names, and `pools`, `routing` and `ray` beside them."""
+"""A fleet's YAML file: settings of `jaxserve.serve` under their names; `pools`, `routing`, `ingress` and `ray` beside them."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import fields, replace
-from typing import Any, get_type_hints
+from typing import Any, TypeVar, get_type_hints
 
-from jaxserve.config.fields import EngineConfig, ServerConfig
+from jaxserve.config.fields import EngineConfig, ModelConfig, ServerConfig
 from jaxserve.config.file import read_settings
 from jaxserve.config.flags import flag_names
-from jaxserve.config.fleet import FleetConfig, PoolConfig, RoutingConfig
+from jaxserve.config.fleet import FleetConfig, IngressConfig, PoolConfig, RoutingConfig
 from jaxserve.config.pool_scaling import PoolScaling
 from jaxserve.config.start import api_key_hashes
 from jaxserve.errors import ConfigError
 from jaxserve.types import ServiceClass
 
+_Part = TypeVar("_Part", RoutingConfig, IngressConfig)
+
 _POOL = ("replicas", "cpus", "gpus", "weight", "classes", "min_tokens", "max_tokens", "engine")
+_MODEL = ("model", "served_model_name")  # may stand in a pool itself
+
+# What goes with one model: a pool with another does not take it from the file's settings, but has its own or the default.
+_OF_ITS_MODEL = (
+    "served_model_name",
+    "tokenizer",
+    "chat_template",
+    "tool_call_parser",
+    "reasoning_parser",
+    "response_template",
+    "warm_prompts",
+    "programs",
+    "autotune_results",
+)
 
 
 def read_fleet(path: str) -> FleetConfig:
     """The fleet that a file describes. Raises ConfigError, which names the file and the setting."""
     engine_names = [name for part in get_type_hints(EngineConfig).values() for name in flag_names(part)]
     server_names = flag_names(ServerConfig)
-    settings = read_settings(path, [*engine_names, *server_names, "pools", "routing", "ray"])
+    settings = read_settings(path, [*engine_names, *server_names, "pools", "routing", "ingress", "ray"])
     try:
         shared = {name: settings[name] for name in engine_names if name in settings}
         server = ServerConfig(
@@ -35,6 +51,7 @@ def read_fleet(path: str) -> FleetConfig:
             ),
             server=server,
             routing=_of(RoutingConfig, "routing", settings.get("routing") or {}),
+            ingress=_of(IngressConfig, "ingress", settings.get("ingress") or {}),
             address=_address(settings.get("ray")),
         )
     except ConfigError as error:
@@ -42,10 +59,13 @@ def read_fleet(path: str) -> FleetConfig:
 
 
 def _pool(name: str, given: Mapping[str, Any], shared: Mapping[str, Any], server: ServerConfig) -> PoolConfig:
-    _known(f"pool {name!r}", given, _POOL)
+    given = {key.replace("-", "_"): value for key, value in given.items()}
+    _known(f"pool {name!r}", given, (*_POOL, *_MODEL))
     engine = {
         key.replace("-", "_"): value for key, value in _mapping(f"engine of pool {name!r}", given.get("engine") or {}).items()
     }
+    engine |= {key: given[key] for key in _MODEL if key in given}
+    shared = _without_others_model(shared, engine)
     values = {key: given[key] for key in ("weight", "min_tokens", "max_tokens") if key in given}
     for key, value in values.items():
         if isinstance(value, bool) or not isinstance(value, int | float):
@@ -78,6 +98,13 @@ def _replicas(pool: str, given: Any) -> tuple[int, PoolScaling | None]:
     return given, None
 
 
+def _without_others_model(shared: Mapping[str, Any], own: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The file's settings as a pool takes them that has settings of its own."""
+    if "model" not in own or own["model"] == shared.get("model", ModelConfig().model):
+        return shared
+    return {name: value for name, value in shared.items() if name not in _OF_ITS_MODEL}
+
+
 def _classes(pool: str, given: Any) -> tuple[ServiceClass, ...]:
     if given is None:
         return tuple(ServiceClass)
@@ -94,7 +121,7 @@ def _number(pool: str, name: str, given: Any) -> float:
     return float(given)
 
 
-def _of(kind: type[RoutingConfig], name: str, given: Any) -> RoutingConfig:
+def _of(kind: type[_Part], name: str, given: Any) -> _Part:
     settings = {key.replace("-", "_"): value for key, value in _mapping(name, given).items()}
     _known(name, settings, [item.name for item in fields(kind)])
     return replace(kind(), **settings)

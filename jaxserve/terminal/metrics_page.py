@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -42,6 +42,11 @@ class Page:
                 key = dict(labels).get(label, "")
                 found[key] = found.get(key, 0.0) + value
         return found
+
+    def of_model(self, model: str) -> Page:
+        """What is of one model alone, and what is of none."""
+        own = {key: value for key, value in self.samples.items() if dict(key[1]).get("model_name", model) == model}
+        return replace(self, samples=own)
 
     def label_values(self, label: str) -> list[str]:
         return sorted({value for _, labels in self.samples for name, value in labels if name == label})

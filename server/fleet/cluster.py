@@ -5,8 +5,11 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import time
+import uuid
 from collections.abc import Iterator
 from dataclasses import asdict
+from typing import Any
 
 import msgspec
 import ray
@@ -24,12 +27,19 @@ from server.fleet.deployments import (
     ReplicaDeployment,
     ReplicaSettings,
     directory_name,
+    ledger_name,
     open_directory,
+    open_ledger,
 )
+from server.fleet.front import FrontReady
+from server.fleet.reasons import reason_in
 from server.ports import Addresses
 from server.processes.engines import engine_spec
 from server.processes.specs import FleetSpec, PoolRule
 
+LOCAL = "local"  # address of a cluster that is started here
+HEARD_SECONDS = 30.0  # within which ingresses that serve must have told the ledger where
+LOOK_SECONDS = 0.1
 HEALTH_SECONDS = 1.0  # between Ray's looks at whether a replica or an ingress is there
 _HEALTH_TIMEOUT_SECONDS = 10.0
 
@@ -37,25 +47,32 @@ _HEALTH_TIMEOUT_SECONDS = 10.0
 @contextlib.contextmanager
 def connected(address: str | None, *, keep: bool) -> Iterator[None]:
     """Inside, this process is connected to a Ray cluster: the one at `address`, else the one that this machine is part of, else
-    one that is started here and ends with it.
+    one that is started here and ends with it, as it is for the address "local".
 
     Args:
         keep: whether the cluster must be there already.
 
     Raises ConfigError if no cluster is to be had.
     """
+    if address == LOCAL or not _joined(address):
+        if keep:
+            raise ConfigError("no Ray cluster runs here that could keep a fleet: ray start --head", param="ray")
+        ray.init(address=LOCAL, namespace=NAMESPACE, logging_level=logging.WARNING, include_dashboard=False)
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _joined(address: str | None) -> bool:
+    """Connect to a cluster that is there; False if none is. Raises ConfigError if there is none at the address."""
     try:
         ray.init(address=address or "auto", namespace=NAMESPACE, logging_level=logging.WARNING)
     except (ConnectionError, RuntimeError, ValueError) as error:
         if address is not None:
             raise ConfigError(f"no Ray cluster at {address}: {_first_line(error)}", param="ray") from error
-        if keep:
-            raise ConfigError("no Ray cluster runs here that could keep a fleet: ray start --head", param="ray") from error
-        ray.init(namespace=NAMESPACE, logging_level=logging.WARNING, include_dashboard=False)
-    try:
-        yield
-    finally:
-        ray.shutdown()
+        return False
+    return True
 
 
 def _first_line(error: Exception) -> str:
@@ -74,31 +91,55 @@ class Fleet:
         self._name = name
         self._replicas, self._ingress = f"{name} replicas", f"{name} ingress"
         self._keys = CurveKeys.new()
+        self._deployment = uuid.uuid4().hex
 
-    def deploy(self) -> Addresses:
-        """Start all. Returns once the ingress serves.
+    def deploy(self) -> list[Addresses]:
+        """Start all. Returns where the ingresses serve, once they do; those at the same port are one.
 
         Raises ConfigError if the cluster has not the resources, EngineDeadError if a replica or the ingress cannot be built.
         """
         resources = ray.cluster_resources()
         self._config.check_resources(resources.get("CPU", 0.0), resources.get("GPU", 0.0))
         open_directory(self._name)
+        ledger = open_ledger(self._name) if self._config.ingress.replicas > 1 else None
         serve.start(http_options={"location": "NoServer"})
         try:
-            for pool in self._config.pools:
-                serve.run(self._pool(pool), name=f"{self._replicas} {pool.name}", route_prefix=None)
+            pools = [(f"{self._replicas} {pool.name}", self._pool(pool)) for pool in self._config.pools]
+            serve.run_many([serve.RunTarget(built, name=name, route_prefix=None) for name, built in pools])
             handle = serve.run(self._front(), name=self._ingress, route_prefix=None)
-            ready = handle.addresses.remote().result()
+            ready = [handle.addresses.remote().result()] if ledger is None else self._heard(ledger)
         except RuntimeError as error:  # which Ray Serve raises for whatever a constructor raised
-            raise EngineDeadError(f"the fleet cannot be started: {error}") from error
-        return Addresses(http=ready.http, grpc=ready.grpc)
+            raise EngineDeadError(f"the fleet cannot be started: {self._reason() or error}") from error
+        return [Addresses(http=one.http, grpc=one.grpc) for one in ready]
+
+    def _reason(self) -> str | None:
+        """What a replica or an ingress of this fleet cannot be built for, of which Ray Serve's error says nothing."""
+        for name, application in serve.status().applications.items():
+            for pool, deployment in application.deployments.items():
+                reason = reason_in(deployment.message)
+                if name.startswith(f"{self._name} ") and reason is not None:
+                    return f"{pool}: {reason}"
+        return None
+
+    def _heard(self, ledger: Any) -> list[FrontReady]:
+        """Where ingresses serve, as they told the ledger, which they do at once."""
+        deadline = time.monotonic() + HEARD_SECONDS
+        while True:
+            found = {one for name, one in ray.get(ledger.addresses.remote()).items() if name.startswith(self._deployment)}
+            if len(found) == self._config.ingress.replicas or (found and self._config.server.port):
+                return [FrontReady(http, grpc) for http, grpc in sorted(found)]
+            if time.monotonic() > deadline:
+                raise EngineDeadError(f"the fleet cannot be started: {len(found)} ingresses are heard of")
+            time.sleep(LOOK_SECONDS)
 
     def delete(self) -> None:
         """End the ingress, which drains, and then the replicas."""
         serve.delete(self._ingress)
         for pool in self._config.pools:
             serve.delete(f"{self._replicas} {pool.name}")
-        ray.kill(ray.get_actor(directory_name(self._name), namespace=NAMESPACE))
+        for name in (directory_name(self._name), ledger_name(self._name)):
+            with contextlib.suppress(ValueError):  # where there is none
+                ray.kill(ray.get_actor(name, namespace=NAMESPACE))
 
     def _pool(self, pool: PoolConfig) -> serve.Application:
         server = self._config.server
@@ -129,20 +170,36 @@ class Fleet:
         rules = [
             PoolRule(
                 name=pool.name,
+                model=pool.model_name,
                 classes=[str(one) for one in pool.classes],
                 min_tokens=pool.min_tokens,
                 max_tokens=pool.max_tokens,
             )
             for pool in config.pools
         ]
-        spec = FleetSpec(model=config.model_name, routing=asdict(config.routing), pools=rules, key=self._keys.public)
+        spec = FleetSpec(routing=asdict(config.routing), pools=rules, key=self._keys.public)
         deployment = serve.deployment(
             name="ingress",
-            num_replicas=1,
-            ray_actor_options={"num_cpus": 0},
+            num_replicas=config.ingress.replicas,
+            ray_actor_options={"num_cpus": 0, "resources": _place_of(config)},
             health_check_period_s=HEALTH_SECONDS,
             health_check_timeout_s=_HEALTH_TIMEOUT_SECONDS,
             graceful_shutdown_timeout_s=config.server.drain_timeout + 2 * STOP_SECONDS,
             max_constructor_retry_count=1,
         )(IngressDeployment)
-        return deployment.bind(IngressSettings(self._name, os.getcwd(), config.server, spec))
+        return deployment.bind(
+            IngressSettings(
+                self._name,
+                os.getcwd(),
+                config.server,
+                spec,
+                deployment=self._deployment,
+                among=config.ingress.replicas,
+                admits=config.ingress.without_ledger == "admit",
+            )
+        )
+
+
+def _place_of(config: FleetConfig) -> dict[str, float]:
+    """What ties ingresses to this machine, where they have a state directory, which is here."""
+    return {} if config.server.state_dir is None else {f"node:{ray.util.get_node_ip_address()}": 0.001}

@@ -8,21 +8,25 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import time
 import uuid
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
 import ray
 from ray import serve
 
+from jaxserve.clock import RealClock
 from jaxserve.config.fields import ServerConfig
 from jaxserve.engine.remote.reports import EngineSpec
 from jaxserve.errors import ConfigError
 from server.fleet.directory import Directory, Edition, Listing
-from server.fleet.front import FrontReady
-from server.fleet.ingress import Ingress
+from server.fleet.front import FrontReady, PeerSpec, answer_front
+from server.fleet.ingress import Ingress, SharedBy
 from server.fleet.replica import Replica
 from server.fleet.scaling import as_stats
+from server.gateway.shared import SharedLedger
 from server.processes.specs import FleetSpec
 
 _LOG = logging.getLogger(__name__)
@@ -53,9 +57,14 @@ class DirectoryActor:
 
 def open_directory(fleet: str) -> Any:
     """The fleet's directory, started if there is none."""
-    actor = ray.remote(num_cpus=0)(DirectoryActor)
-    return actor.options(  # type: ignore[attr-defined]  # of a class that Ray made
-        name=directory_name(fleet),
+    return _open(DirectoryActor, directory_name(fleet))
+
+
+def _open(kind: type, name: str) -> Any:
+    """An actor by its name, which is started again for as long as nobody takes it away."""
+    actor: Any = ray.remote(num_cpus=0)(kind)
+    return actor.options(
+        name=name,
         namespace=NAMESPACE,
         get_if_exists=True,
         lifetime="detached",
@@ -63,6 +72,43 @@ def open_directory(fleet: str) -> Any:
         max_task_retries=0,
         max_concurrency=1000,
     ).remote()
+
+
+class LedgerActor:
+    """The ledger that a fleet's ingresses share. One that died is started again, and learns from them what they know."""
+
+    def __init__(self) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # this asks Ray what Ray itself calls deprecated
+            again = ray.get_runtime_context().was_current_actor_reconstructed
+        self._ledger = SharedLedger(RealClock(), time.time(), again=again)
+
+    async def handle(self, name: str, asked: bytes) -> bytes:
+        return answer_front(self._ledger, name, asked)
+
+    async def addresses(self) -> dict[str, tuple[str, str]]:
+        return self._ledger.addresses()
+
+
+def ledger_name(fleet: str) -> str:
+    return f"ledger {fleet}"
+
+
+def open_ledger(fleet: str) -> Any:
+    """The fleet's ledger, started if there is none."""
+    return _open(LedgerActor, ledger_name(fleet))
+
+
+class _Shared:
+    """The ledger as one ingress reaches it."""
+
+    def __init__(self, fleet: str, name: str) -> None:
+        self._name = name
+        self._ledger = open_ledger(fleet)
+
+    async def ask(self, asked: bytes) -> bytes:
+        told: bytes = await self._ledger.handle.remote(self._name, asked)
+        return told
 
 
 class _Listed:
@@ -148,12 +194,18 @@ class IngressSettings:
 
     Attributes:
         directory: that paths in settings are relative to.
+        deployment: names of ingresses begin with it.
+        among: how many ingresses there are.
+        admits: see LeasedLedger.
     """
 
     fleet: str
     directory: str
     server: ServerConfig
     spec: FleetSpec
+    deployment: str
+    among: int
+    admits: bool
 
 
 class IngressDeployment:
@@ -162,7 +214,12 @@ class IngressDeployment:
     async def __init__(self, settings: IngressSettings) -> None:  # type: ignore[misc]  # Ray Serve awaits it
         _work_in(settings.directory)
         self._settings = settings
-        self._ingress = Ingress(settings.server, settings.spec, _Listed(settings.fleet).next_edition)
+        peers = None
+        if settings.among > 1:
+            name = f"{settings.deployment}/{serve.get_replica_context().replica_id.unique_id}"
+            spec = PeerSpec(name=name, among=settings.among, admits=settings.admits)
+            peers = SharedBy(spec, _Shared(settings.fleet, name).ask)
+        self._ingress = Ingress(settings.server, settings.spec, _Listed(settings.fleet).next_edition, peers)
         self._addresses = await self._ingress.start()
 
     async def check_health(self) -> None:

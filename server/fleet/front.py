@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import sys
 from typing import Any
@@ -10,24 +11,46 @@ from typing import Any
 import msgspec
 
 from jaxserve.children import Parent, adopt, receive_frame
+from jaxserve.clock import RealClock
 from jaxserve.config.fields import ServerConfig
 from jaxserve.engine.remote.codec import decoder, encode, presentable
-from jaxserve.errors import EngineDeadError, JaxserveError
+from jaxserve.errors import EngineDeadError, InternalError, JaxserveError
 from jaxserve.logs import set_up_logging
+from server.gateway.leased import LeasedLedger
+from server.gateway.shared import Shared, SharedLedger, SharedReply
+from server.ports import Addresses
 from server.processes.engines import EngineHost
 from server.processes.specs import FleetSpec, Replicas
-from server.processes.supervisor import Announcer, Supervisor
+from server.processes.supervisor import Announcer, Peers, Supervisor
 
 _EXIT_FAILED = 2
 
 _LOG = logging.getLogger(__name__)
 
 
+class PeerSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """What an ingress of several is told of the others.
+
+    Attributes:
+        name: its own, which no other ever had.
+        among, admits: see LeasedLedger.
+    """
+
+    name: str
+    among: int
+    admits: bool
+
+
 class FrontSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """What the process serves, and how it finds its engines."""
+    """What the process serves, and how it finds its engines.
+
+    Attributes:
+        peers: None where it is the only ingress.
+    """
 
     config: dict[str, Any]
     fleet: FleetSpec
+    peers: PeerSpec | None = None
 
     def server_config(self) -> ServerConfig:
         return msgspec.convert(self.config, ServerConfig)
@@ -46,9 +69,24 @@ class FrontFailed(msgspec.Struct, frozen=True, tag="failed"):
     error: JaxserveError
 
 
-FromFront = FrontReady | FrontFailed
+class FrontAsks(msgspec.Struct, frozen=True, tag="asks"):
+    """It asks the ledger that ingresses share."""
 
-_REPLICAS: msgspec.msgpack.Decoder[Replicas] = decoder(Replicas)
+    number: int
+    message: Shared
+
+
+class Told(msgspec.Struct, frozen=True, tag="told"):
+    """What that ledger answered, or why it did not."""
+
+    number: int
+    reply: SharedReply | None = None
+    error: JaxserveError | None = None
+
+
+FromFront = FrontReady | FrontFailed | FrontAsks
+
+_FROM_PARENT: msgspec.msgpack.Decoder[Replicas | Told] = decoder(Replicas | Told)
 _FROM_FRONT: msgspec.msgpack.Decoder[FromFront] = decoder(FromFront)
 
 
@@ -56,12 +94,52 @@ def decode_from_front(content: bytes) -> FromFront:
     return _FROM_FRONT.decode(content)
 
 
-class ToldReplicas:
-    """Engines that somebody else keeps: passes on what the parent says of them."""
+def answer_front(ledger: SharedLedger, name: str, content: bytes) -> bytes:
+    """What a shared ledger answers to a FrontAsks of the ingress `name`, as the ingress is to be told."""
+    asked = decode_from_front(content)
+    assert isinstance(asked, FrontAsks)
+    try:
+        return encode(Told(asked.number, ledger.handle(name, asked.message)))
+    except JaxserveError as error:
+        return encode(Told(asked.number, error=error))
 
-    def __init__(self, fleet: FleetSpec, reader: asyncio.StreamReader, host: EngineHost) -> None:
+
+class SharedWay:
+    """The way to the ledger that ingresses share, through the parent."""
+
+    def __init__(self, parent: Parent) -> None:
+        self._parent = parent
+        self._numbers = itertools.count()
+        self._waiting: dict[int, asyncio.Future[SharedReply]] = {}
+
+    async def ask(self, message: Shared) -> SharedReply:
+        """Ask. Raises JaxserveError if there is no answer, or it is one."""
+        number = next(self._numbers)
+        answer: asyncio.Future[SharedReply] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = answer
+        try:
+            self._parent.send(encode(FrontAsks(number, message)))
+            return await answer
+        finally:
+            del self._waiting[number]
+
+    def take(self, told: Told) -> None:
+        answer = self._waiting.get(told.number)
+        if answer is None or answer.done():
+            return
+        if told.reply is not None:
+            answer.set_result(told.reply)
+        else:
+            answer.set_exception(told.error or InternalError("the fleet's ledger gave no answer"))
+
+
+class ToldReplicas:
+    """Engines that somebody else keeps: passes on what the parent says of them, and what else it says."""
+
+    def __init__(self, fleet: FleetSpec, reader: asyncio.StreamReader, shared: SharedWay, host: EngineHost) -> None:
         self.target = fleet
         self._reader = reader
+        self._shared = shared
         self._host = host
         self._ready = False
         self.up = False
@@ -69,9 +147,13 @@ class ToldReplicas:
     async def run(self) -> None:
         """Pass on what comes. Raises EngineDeadError once the parent is gone, which ends the server."""
         while (content := await receive_frame(self._reader)) is not None:
-            replicas = _REPLICAS.decode(content)
+            replicas = _FROM_PARENT.decode(content)
+            if isinstance(replicas, Told):
+                self._shared.take(replicas)
+                continue
             self._host.tell(replicas)
-            self.up = bool(replicas.places)
+            there = {place.pool for place in replicas.places}
+            self.up = all(any(pool.name in there for pool in pools) for pools in self.target.models.values())
             if self.up and not self._ready:
                 self._ready = True
                 self._host.on_ready(f"the first of the fleet's replicas: {', '.join(one.id for one in replicas.places)}")
@@ -101,12 +183,26 @@ def main() -> int:
 
 async def _serve(spec: FrontSpec, config: ServerConfig, parent: Parent) -> None:
     reader, _ = await asyncio.open_connection(sock=parent.socket.dup())
-    announcer = Announcer(
-        progress=lambda what, done, total: None,
-        banner=lambda banner: _LOG.info("%s", banner),
-        ready=lambda addresses: parent.send(encode(FrontReady(addresses.http, addresses.grpc))),
+    shared, peers = SharedWay(parent), spec.peers
+    ledger = None
+    if peers is not None:
+        ledger = LeasedLedger(peers.name, shared.ask, RealClock(), among=peers.among, admits=peers.admits)
+
+    def ready(addresses: Addresses) -> None:
+        if ledger is not None:
+            ledger.addresses = (addresses.http, addresses.grpc)
+        parent.send(encode(FrontReady(addresses.http, addresses.grpc)))
+
+    announcer = Announcer(progress=lambda what, done, total: None, banner=lambda banner: _LOG.info("%s", banner), ready=ready)
+    supervisor = Supervisor(
+        lambda host: ToldReplicas(spec.fleet, reader, shared, host), config, announcer, None if ledger is None else Peers(ledger)
     )
-    await Supervisor(lambda host: ToldReplicas(spec.fleet, reader, host), config, announcer).run()
+    keeping = None if ledger is None else asyncio.create_task(ledger.keep())
+    try:
+        await supervisor.run()
+    finally:
+        if keeping is not None:
+            keeping.cancel()
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import signal
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 
 import msgspec
 
@@ -15,9 +15,10 @@ from jaxserve.children import Child, spawn
 from jaxserve.config.fields import ServerConfig
 from jaxserve.engine.remote.codec import encode
 from jaxserve.engine.remote.process import how_ended
-from jaxserve.errors import InternalError
+from jaxserve.errors import InternalError, OverloadedError
 from server.fleet.directory import Edition
-from server.fleet.front import FrontFailed, FrontReady, FrontSpec, decode_from_front
+from server.fleet.front import FrontAsks, FrontFailed, FrontReady, FrontSpec, PeerSpec, Told, decode_from_front
+from server.gateway.shared import ANSWER_SECONDS
 from server.processes.specs import FleetSpec, ReplicaPlace, Replicas
 
 _LOG = logging.getLogger(__name__)
@@ -30,17 +31,32 @@ Ask = Callable[[str, float], Awaitable[Edition]]
 """(number, seconds) -> the directory's first edition that is not this one; see Directory.next_edition."""
 
 
+AskLedger = Callable[[bytes], Awaitable[bytes]]
+"""Asks the ledger that ingresses share, see `answer_front`; raises whatever carries it raises."""
+
+
+@dataclass(frozen=True, slots=True)
+class SharedBy:
+    """The other ingresses: what this one is told of them, and how the ledger is reached that all share."""
+
+    spec: PeerSpec
+    ask: AskLedger
+
+
 class Ingress:
     """One serving process. Belongs to the event loop that `start` is called in.
 
     Args:
         ask: asks the directory.
+        peers: None where it is the only one.
     """
 
-    def __init__(self, config: ServerConfig, fleet: FleetSpec, ask: Ask) -> None:
+    def __init__(self, config: ServerConfig, fleet: FleetSpec, ask: Ask, peers: SharedBy | None = None) -> None:
         self._config = config
         self._fleet = fleet
         self._ask = ask
+        self._peers = peers
+        self._asking: set[asyncio.Task[None]] = set()
         self._child: Child | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._known: dict[str, ReplicaPlace] = {}
@@ -48,13 +64,17 @@ class Ingress:
 
     async def start(self) -> FrontReady:
         """Serve. Returns the addresses once the first replica is there; raises what keeps it from serving."""
-        spec = FrontSpec(config=asdict(self._config), fleet=self._fleet)
+        peers = None if self._peers is None else self._peers.spec
+        spec = FrontSpec(config=asdict(self._config), fleet=self._fleet, peers=peers)
         child = self._child = await spawn(FRONT, msgspec.json.encode(spec))
         self._tasks.append(asyncio.create_task(self._follow(child)))
-        content = await child.receive()
-        if content is None:
+        while (content := await child.receive()) is not None:
+            first = decode_from_front(content)
+            if not isinstance(first, FrontAsks):
+                break
+            self._pass_on(child, first.number, content)
+        else:
             raise InternalError(f"the ingress's process ended while it started, {how_ended(await child.wait())}")
-        first = decode_from_front(content)
         if isinstance(first, FrontFailed):
             raise first.error
         self._tasks.append(asyncio.create_task(self._watch(child)))
@@ -75,9 +95,27 @@ class Ingress:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _watch(self, child: Child) -> None:
-        while await child.receive() is not None:
-            pass
+        while (content := await child.receive()) is not None:
+            message = decode_from_front(content)
+            if isinstance(message, FrontAsks):
+                self._pass_on(child, message.number, content)
         self._ended = how_ended(await child.wait())
+
+    def _pass_on(self, child: Child, number: int, asked: bytes) -> None:
+        """Ask the ledger; in the order in which it is asked, for a task begins after those before it."""
+        task = asyncio.create_task(self._answer(child, number, asked))
+        self._asking.add(task)
+        task.add_done_callback(self._asking.discard)
+
+    async def _answer(self, child: Child, number: int, asked: bytes) -> None:
+        assert self._peers is not None, "a process that knows of no others asks nothing"
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                told = await self._peers.ask(asked)
+        except Exception as error:  # of whatever carries it
+            told = encode(Told(number, error=OverloadedError(f"the fleet's ledger does not answer: {error!r}")))
+        with contextlib.suppress(OSError):
+            child.send(told)
 
     async def _follow(self, child: Child) -> None:
         """Pass every edition on. While the directory is away, or is not whole yet, what was known stays."""

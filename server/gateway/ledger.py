@@ -28,6 +28,18 @@ class UsageLedger(Protocol):
         ...
 
 
+class Ledger(Protocol):
+    """The ledger as it is told by whoever has front ends."""
+
+    def handle(self, message: Message) -> Reply | Awaitable[Reply]:
+        """The answer, at once or later; then it may raise a JaxserveError."""
+        ...
+
+    def forget(self, message: Forget) -> None:
+        """A front end is gone."""
+        ...
+
+
 class LedgerState:
     """The ledger itself: one message at a time, on one clock.
 

@@ -16,7 +16,7 @@ from server.grpc.calls import GrpcCall, service, streaming, unary
 from server.grpc.jobs import events_of
 from server.grpc.messages import chat_prompt, event_of, job_of, model_info_of, tokens_of
 from server.proto import inference_pb2 as pb
-from server.requests import admit, check_model
+from server.requests import admit, served
 from server.streams import abort
 from server.tokenizing import counted, decode
 
@@ -29,30 +29,30 @@ class Inference:
 
     async def generate(self, request: pb.GenerateRequest, call: GrpcCall) -> AsyncGenerator[pb.GenerateEvent, None]:
         """Run one request. Cancelling the call closes its events and so aborts the request."""
-        admit(self._client, request.model, call.context)
-        job = await job_of(self._client, request, call)
+        client = admit(self._client, request.model, call.context)
+        job = await job_of(client, request, call)
         call.request_id = job.request_id
-        async with aclosing(events_of(self._client, job, call.context)) as events:
+        async with aclosing(events_of(client, job, call.context)) as events:
             async for _, event in events:
                 made = partial(event_of, event, job.request_id, request.output)
                 long = isinstance(event, Started) and event.prompt_logprobs is not None
-                yield await self._client.run_long(made) if long else made()
+                yield await client.run_long(made) if long else made()
 
     async def tokenize(self, request: pb.TokenizeRequest, call: GrpcCall) -> pb.TokenizeResponse:
         """Token ids of a prompt, as `generate` would take it."""
-        admit(self._client, request.model, call.context)
-        tokens = await counted(self._tokens(request), call.context)
-        tokenizer = self._client.tokenizer
+        client = admit(self._client, request.model, call.context)
+        tokens = await counted(_tokens(client, request), call.context)
+        tokenizer = client.tokenizer
         return pb.TokenizeResponse(
             token_ids=tokens,
             token_bytes=[tokenizer.token_bytes(token) for token in tokens] if request.return_token_bytes else (),
-            max_model_len=self._client.model.max_model_len,
+            max_model_len=client.model.max_model_len,
         )
 
     async def detokenize(self, request: pb.DetokenizeRequest, call: GrpcCall) -> pb.DetokenizeResponse:
-        admit(self._client, request.model, call.context)
+        client = admit(self._client, request.model, call.context)
         skips = request.skip_special_tokens if request.HasField("skip_special_tokens") else True
-        text = await counted(decode(self._client, request.token_ids, "token_ids", skip_special_tokens=skips), call.context)
+        text = await counted(decode(client, request.token_ids, "token_ids", skip_special_tokens=skips), call.context)
         return pb.DetokenizeResponse(text=text)
 
     async def abort(self, request: pb.AbortRequest, call: GrpcCall) -> pb.AbortResponse:
@@ -61,8 +61,7 @@ class Inference:
         return pb.AbortResponse(aborted=await abort(self._client, request.request_id, call.context))
 
     async def get_model_info(self, request: pb.GetModelInfoRequest, call: GrpcCall) -> pb.ModelInfo:
-        check_model(self._client, request.model, call.context)
-        return model_info_of(self._client.model)
+        return model_info_of(served(self._client, request.model, call.context).model)
 
     def handler(self) -> grpc.GenericRpcHandler[bytes, Message]:
         return service(
@@ -76,13 +75,14 @@ class Inference:
             },
         )
 
-    async def _tokens(self, request: pb.TokenizeRequest) -> list[int]:
-        kind = request.WhichOneof("prompt")
-        if kind is None:
-            raise InvalidRequestError("prompt is required: one of text and chat", param="prompt")
-        if kind == "text":
-            special = request.add_special_tokens if request.HasField("add_special_tokens") else True
-            return await self._client.encode(request.text, add_special_tokens=special)
-        if request.HasField("add_special_tokens"):
-            raise InvalidRequestError("add_special_tokens goes with text", param="add_special_tokens")
-        return await tokens_of(self._client, await chat_prompt(self._client, request.chat))
+
+async def _tokens(client: EngineClient, request: pb.TokenizeRequest) -> list[int]:
+    kind = request.WhichOneof("prompt")
+    if kind is None:
+        raise InvalidRequestError("prompt is required: one of text and chat", param="prompt")
+    if kind == "text":
+        special = request.add_special_tokens if request.HasField("add_special_tokens") else True
+        return await client.encode(request.text, add_special_tokens=special)
+    if request.HasField("add_special_tokens"):
+        raise InvalidRequestError("add_special_tokens goes with text", param="add_special_tokens")
+    return await tokens_of(client, await chat_prompt(client, request.chat))

@@ -11,7 +11,8 @@ from server.http import examples
 from server.http.headers import client_of, context_of
 from server.http.openapi import ASKING, answer, failures
 from server.http.replies import HealthReply, ModelListReply, ModelReply, VersionReply
-from server.requests import check_model, may_use
+from server.models import clients_of
+from server.requests import may_use, served
 
 router = APIRouter()
 
@@ -23,17 +24,14 @@ router = APIRouter()
 )
 async def models(request: Request) -> ModelListReply:
     """List the served models that the caller may use."""
-    client = client_of(request)
-    names = client.model.names if may_use(client, context_of(request)) else ()
-    return {"object": "list", "data": [_reply(client.model, name) for name in names]}
+    usable = [one.model for one in clients_of(client_of(request)) if may_use(one, context_of(request))]
+    return {"object": "list", "data": [_reply(model, name) for model in usable for name in model.names]}
 
 
 @router.get("/v1/models/{name:path}", responses={**answer(ModelReply, examples.MODEL), **failures(ASKING)}, tags=["model"])
 async def model(name: str, request: Request) -> ModelReply:
     """Describe one model."""
-    client = client_of(request)
-    check_model(client, name, context_of(request))
-    return _reply(client.model, name)
+    return _reply(served(client_of(request), name, context_of(request)).model, name)
 
 
 @router.get(

@@ -54,8 +54,8 @@ _OF_PROMPT = frozenset({"prompt_logprobs", "prompt_token_ids"})  # worth a chunk
 )
 async def completions(body: CompletionRequest, request: Request) -> Response:
     """Continue one text or several."""
-    client, context = client_of(request), context_of(request)
-    admit(client, body.model, context)
+    context = context_of(request)
+    client = admit(client_of(request), body.model, context)
     work = await until_gone(request.receive, _work(client, body, options_of(body, request.headers), context))
     if body.stream:
         return await stream(request, stream_frames(client, work.events, work.texts.chunks, work.head, body.stream_options))
@@ -66,7 +66,7 @@ async def completion_reply(
     client: EngineClient, body: CompletionRequest, options: RequestOptions, context: RequestContext
 ) -> CompletionReply:
     """What the endpoint answers to a body that wants no stream. Raises JaxserveError; cancelling aborts."""
-    admit(client, body.model, context)
+    client = admit(client, body.model, context)
     return await _whole(await _work(client, body, options, context))
 
 

@@ -19,9 +19,10 @@ from server.http import examples
 from server.http.headers import context_of
 from server.http.openapi import ASKING, answer, failures
 from server.http.replies import DeepHealthReply, HealthReply, KVEventSourceReply, LoadReply, ServerInfoReply
+from server.models import clients_of
 from server.observe.deep_health import DeepHealth
 from server.observe.observatory import Observatory
-from server.requests import check_model
+from server.requests import served
 
 router = APIRouter(tags=["operation"])
 
@@ -40,12 +41,11 @@ async def load(request: Request) -> LoadReply:
 async def server_info(request: Request) -> ServerInfoReply:
     """Tell what is served, by which version, and the load. Settings and paths are not told."""
     client: EngineClient = request.app.state.client
-    check_model(client, None, context_of(request))
-    model = client.model
+    model = served(client, None, context_of(request)).model
     return {
         "version": version("jaxserve"),
         "served_model_name": model.name,
-        "served_model_names": list(model.names),
+        "served_model_names": [name for one in clients_of(client) for name in one.model.names],
         "architecture": model.architecture,
         "dtype": model.dtype,
         "parameters": model.parameters,

@@ -22,7 +22,7 @@ from server.http.prompts import tokens_of
 from server.http.replies import DetokenizeReply, TokenizeReply, TokenizerInfoReply
 from server.http.strict_json import StrictJsonRoute
 from server.http.tools import ThinkingFields, ToolFields
-from server.requests import check_model, check_not_empty, template_arguments
+from server.requests import check_not_empty, served, template_arguments
 from server.tokenizing import counted, decode
 from server.unsupported.check import checked
 
@@ -93,8 +93,8 @@ class DetokenizeRequest(BaseModel):
 @router.post("/tokenize", responses={**answer(TokenizeReply, examples.TOKENS), **failures(ASKING)}, tags=["tokens"])
 async def tokenize(body: TokenizeRequest, request: Request) -> TokenizeReply:
     """Tokens of a text, or of a conversation as the model sees it."""
-    client, context = client_of(request), context_of(request)
-    check_model(client, body.model, context)
+    context = context_of(request)
+    client = served(client_of(request), body.model, context)
     tokens = await until_gone(request.receive, counted(_tokens(client, body), context))
     texts = [token_text(client.tokenizer, token) for token in tokens] if body.return_token_strs else None
     return {"count": len(tokens), "max_model_len": client.model.max_model_len, "tokens": tokens, "token_strs": texts}
@@ -123,15 +123,15 @@ async def _chat_tokens(client: EngineClient, body: TokenizeChatRequest) -> list[
 @router.post("/detokenize", responses={**answer(DetokenizeReply, {"prompt": "hi"}), **failures(ASKING)}, tags=["tokens"])
 async def detokenize(body: DetokenizeRequest, request: Request) -> DetokenizeReply:
     """The text of tokens, special ones written out."""
-    client, context = client_of(request), context_of(request)
-    check_model(client, body.model, context)
+    context = context_of(request)
+    client = served(client_of(request), body.model, context)
     return {"prompt": await until_gone(request.receive, counted(decode(client, body.tokens, "tokens"), context))}
 
 
 @router.get("/tokenizer_info", responses={**answer(TokenizerInfoReply, examples.TOKENIZER), **failures(ASKING)}, tags=["tokens"])
 async def tokenizer_info(request: Request) -> TokenizerInfoReply:
     """What a client must know to write prompts itself."""
-    client: EngineClient = request.app.state.client
+    client = client_of(request)
     tokenizer = client.tokenizer
     bos, eos = tokenizer.bos_token_id, tokenizer.eos_token_id
     return {

@@ -12,8 +12,9 @@ from jaxserve.metrics.catalogue import Metric
 from jaxserve.terminal.metrics_page import Page
 from server.context import RequestContext
 from server.kserve.requests import INPUTS, OUTPUTS, REQUIRED, VERSION, check_version
+from server.models import clients_of
 from server.proto import kserve_pb2 as pb
-from server.requests import check_model, may_use
+from server.requests import may_use, served
 
 EXTENSIONS = ("binary_tensor_data", "model_configuration", "parameters", "statistics")
 PLATFORM = "jaxserve"
@@ -27,7 +28,7 @@ def server_metadata() -> pb.ServerMetadataResponse:
 
 def model_metadata(client: EngineClient, name: str, model_version: str, context: RequestContext) -> pb.ModelMetadataResponse:
     """The served model's tensors. Raises ModelNotFoundError."""
-    _check(client, name, model_version, context)
+    client = _checked(client, name, model_version, context)
     reply = pb.ModelMetadataResponse(name=name or client.model.name, versions=[VERSION], platform=PLATFORM)
     for tensor, datatype in INPUTS.items():
         reply.inputs.add(name=tensor, datatype=datatype, shape=[1])
@@ -38,7 +39,7 @@ def model_metadata(client: EngineClient, name: str, model_version: str, context:
 
 def model_config(client: EngineClient, name: str, model_version: str, context: RequestContext) -> pb.ModelConfig:
     """The same as Triton's configuration of a model. Raises ModelNotFoundError."""
-    _check(client, name, model_version, context)
+    client = _checked(client, name, model_version, context)
     config = pb.ModelConfig(name=name or client.model.name, platform=PLATFORM, backend=PLATFORM)
     for tensor, datatype in INPUTS.items():
         config.input.add(name=tensor, data_type=_TYPES[datatype], dims=[1], optional=tensor not in REQUIRED)
@@ -51,16 +52,17 @@ def model_config(client: EngineClient, name: str, model_version: str, context: R
 def repository_index(
     client: EngineClient, ready: Callable[[], None], context: RequestContext, *, only_ready: bool
 ) -> pb.RepositoryIndexResponse:
-    """Every name of the model, and whether requests for it are accepted, which `ready` raises a JaxserveError if they are not."""
+    """Every name of the models, and whether requests are accepted, which `ready` raises a JaxserveError if they are not."""
     reply = pb.RepositoryIndexResponse()
     state, reason = "READY", ""
     try:
         ready()
     except JaxserveError as error:
         state, reason = "UNAVAILABLE", error.message
-    if may_use(client, context) and (state == "READY" or not only_ready):
-        for name in client.model.names:
-            reply.models.add(name=name, version=VERSION, state=state, reason=reason)
+    for one in clients_of(client):
+        if may_use(one, context) and (state == "READY" or not only_ready):
+            for name in one.model.names:
+                reply.models.add(name=name, version=VERSION, state=state, reason=reason)
     return reply
 
 
@@ -68,8 +70,8 @@ def model_statistics(
     client: EngineClient, name: str, model_version: str, metrics: bytes, context: RequestContext
 ) -> pb.ModelStatisticsResponse:
     """What requests took since the start. Raises ModelNotFoundError."""
-    _check(client, name, model_version, context)
-    page = Page.read(metrics.decode(), 0.0)
+    client = _checked(client, name, model_version, context)
+    page = Page.read(metrics.decode(), 0.0).of_model(client.model.name)
     one = pb.ModelStatistics(name=name or client.model.name, version=VERSION)
     one.inference_count = round(page.value(catalogue.REQUESTS_FINISHED))
     one.execution_count = round(page.sum_and_count(catalogue.STEP_SECONDS)[1])
@@ -90,6 +92,8 @@ def _duration(page: Page, metric: Metric, *others: Metric) -> pb.StatisticDurati
     return pb.StatisticDuration(count=round(count), ns=round(seconds * _NANOSECONDS))
 
 
-def _check(client: EngineClient, name: str, model_version: str, context: RequestContext) -> None:
-    check_model(client, name, context)
+def _checked(client: EngineClient, name: str, model_version: str, context: RequestContext) -> EngineClient:
+    """The client of the model. Raises ModelNotFoundError."""
+    chosen = served(client, name, context)
     check_version(model_version)
+    return chosen

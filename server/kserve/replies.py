@@ -29,9 +29,8 @@ class _Sequence:
 
 
 class _Replies:
-    def __init__(self, inference: Inference, model: str) -> None:
+    def __init__(self, inference: Inference) -> None:
         self._inference = inference
-        self._model = model
         self._sequences = [_Sequence(text=inference.echo) for _ in range(inference.job.params.n)]
         self._prompt_tokens = 0
 
@@ -51,7 +50,7 @@ class _Replies:
 
     def take(self) -> pb.ModelInferResponse:
         """An answer of what came since the last one."""
-        answer = pb.ModelInferResponse(model_name=self._model, model_version=VERSION, id=self._inference.id)
+        answer = pb.ModelInferResponse(model_name=self._inference.client.model.name, model_version=VERSION, id=self._inference.id)
         answer.parameters[FINAL].bool_param = self.finished
         for name in self._inference.outputs:
             size = 1 if name in _ONE_A_REQUEST else len(self._sequences)
@@ -77,12 +76,12 @@ class _Replies:
         return numbers("UINT32", [self._prompt_tokens])
 
 
-async def answers(inference: Inference, model: str, events: Events) -> AsyncGenerator[pb.ModelInferResponse, None]:
+async def answers(inference: Inference, events: Events) -> AsyncGenerator[pb.ModelInferResponse, None]:
     """The answers to a request: one at the end, or if it streams one an event, of which the last has no text.
 
     Closing it closes the events.
     """
-    building = _Replies(inference, model)
+    building = _Replies(inference)
     async with aclosing(events):
         async for _, event in events:
             building.add(event)

@@ -65,11 +65,13 @@ class Inference:
     """One request.
 
     Attributes:
+        client: of the model that it names.
         id: the client's name for it, which every answer repeats; not unique.
         echo: text that goes before each whole output.
         outputs: names of the output tensors, in order.
     """
 
+    client: EngineClient
     id: str
     job: RequestJob
     stream: bool
@@ -79,7 +81,7 @@ class Inference:
 
 def inference_of(client: EngineClient, request: pb.ModelInferRequest, carrier: Carrier) -> Inference:
     """Read a request. Raises InvalidRequestError naming the tensor or parameter, ModelNotFoundError, DeadlineError."""
-    admit(client, request.model_name, carrier.context)
+    client = admit(client, request.model_name, carrier.context)
     check_version(request.model_version)
     inputs = inputs_of(request)
     for name in inputs:
@@ -124,7 +126,7 @@ def inference_of(client: EngineClient, request: pb.ModelInferRequest, carrier: C
         names=names,
     )
     echo = "" if stream or flags.get("exclude_input_in_output", False) else text
-    return Inference(request.id, job, stream, echo, outputs)
+    return Inference(client, request.id, job, stream, echo, outputs)
 
 
 def check_version(version: str) -> None:

@@ -15,6 +15,7 @@ class ObservedRequest:
     """One request to the engine. Times are of the monotonic clock, seconds; None has not come.
 
     Attributes:
+        model: that it was made of.
         tally: its tokens, which who charges for them counts.
         queue: seconds in the engine's queue.
         first_token, last_token: when they came.
@@ -23,6 +24,7 @@ class ObservedRequest:
 
     request_id: str
     tenant: str
+    model: str
     tally: Tally
     began: float = field(default_factory=time.monotonic)
     queue: float = 0.0

@@ -19,6 +19,7 @@ from jaxserve.metrics.instruments import Instruments
 from jaxserve.metrics.process import ProcessRecorder
 from jaxserve.metrics.servers import ServerRecorder
 from jaxserve.metrics.vllm_names import CACHE_CONFIG_INFO
+from server.models import clients_of
 from server.observe.access import log_access
 from server.observe.exchange import Exchange
 
@@ -59,7 +60,7 @@ class Observatory:
         self._exposition = Exposition(instruments)
         self._process = ProcessRecorder(instruments, "frontend", restarts)
         self.servers = ServerRecorder(instruments)
-        self._spans = _spans(config, client.model.name)
+        self._spans = _spans(config)
 
     @contextmanager
     def watching(self, exchange: Exchange) -> Iterator[Exchange]:
@@ -81,12 +82,18 @@ class Observatory:
         return await asyncio.to_thread(self._exposition.text, self._readings())
 
     def check_ready(self) -> None:
-        """Raise DrainingError or EngineDeadError unless the engine takes requests, its loop turns and other processes find it."""
-        self._client.check_health()
+        """Raise DrainingError or EngineDeadError unless the engine takes requests, its loop turns and other processes find it.
+
+        Of several models one will do.
+        """
+        self._check_ready(self._client)
+
+    def _check_ready(self, client: EngineClient) -> None:
+        client.check_health()
         trouble = self._trouble()
         if trouble is not None:
             raise trouble.copy()
-        age = self._client.heartbeat_age()
+        age = client.heartbeat_age()
         if age > self._config.ready_timeout:
             raise EngineDeadError(
                 f"the engine's loop has not turned for {age:.1f} s (ready_timeout is {self._config.ready_timeout:g} s)",
@@ -98,8 +105,11 @@ class Observatory:
             await asyncio.to_thread(self._spans.close)
 
     def _readings(self) -> list[Reading]:
-        stats = self._client.stats()
-        model = (self._client.model.name,)
+        return [reading for one in clients_of(self._client) for reading in self._readings_of(one)]
+
+    def _readings_of(self, client: EngineClient) -> list[Reading]:
+        stats = client.stats()
+        model = (client.model.name,)
         used = (stats.pages_total - stats.pages_free) / stats.pages_total if stats.pages_total else 0.0
         values: dict[Metric, float] = {
             catalogue.NUM_REQUESTS_RUNNING: stats.running,
@@ -109,7 +119,7 @@ class Observatory:
             catalogue.PREFIX_CACHE_HITS: stats.prefix_hit_tokens,
             catalogue.NUM_PREEMPTIONS: stats.preemptions,
             catalogue.RECOMPUTED_TOKENS: stats.lost_tokens,
-            catalogue.ENGINE_UP: self._is_up(),
+            catalogue.ENGINE_UP: self._is_up(client),
         }
         if stats.imbalance:
             values[catalogue.FLEET_IMBALANCE] = stats.imbalance
@@ -118,15 +128,15 @@ class Observatory:
             readings.append(Reading(CACHE_CONFIG_INFO, (*model, str(stats.page_size), str(stats.pages_total)), 1.0))
         return readings
 
-    def _is_up(self) -> bool:
+    def _is_up(self, client: EngineClient) -> bool:
         try:
-            self.check_ready()
+            self._check_ready(client)
         except JaxserveError:
             return False
         return True
 
 
-def _spans(config: ServerConfig, model: str) -> ExchangeRecorder | None:
+def _spans(config: ServerConfig) -> ExchangeRecorder | None:
     """What sends spans. Its module is imported only if they are wanted: OpenTelemetry is an extra."""
     if config.otlp_endpoint is None:
         return None
@@ -136,5 +146,5 @@ def _spans(config: ServerConfig, model: str) -> ExchangeRecorder | None:
         raise ConfigError(
             f"otlp_endpoint needs OpenTelemetry (pip install 'jaxserve[otel]'): {error}", param="otlp_endpoint"
         ) from error
-    recorder: ExchangeRecorder = tracing.SpanRecorder(config.otlp_endpoint, model)
+    recorder: ExchangeRecorder = tracing.SpanRecorder(config.otlp_endpoint)
     return recorder

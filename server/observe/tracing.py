@@ -30,8 +30,7 @@ class SpanRecorder:
         endpoint: the collector's OTLP/gRPC address, such as http://localhost:4317; https for TLS.
     """
 
-    def __init__(self, endpoint: str, model: str) -> None:
-        self._model = model
+    def __init__(self, endpoint: str) -> None:
         self._provider = TracerProvider(resource=Resource.create({"service.name": "jaxserve"}), shutdown_on_exit=False)
         exporter = OTLPSpanExporter(endpoint=endpoint, insecure=not endpoint.startswith("https://"), timeout=TIMEOUT_SECONDS)
         self._provider.add_span_processor(BatchSpanProcessor(exporter))
@@ -49,7 +48,7 @@ class SpanRecorder:
             context=parent,
             kind=SpanKind.SERVER,
             attributes={
-                "gen_ai.request.model": self._model,
+                "gen_ai.request.model": exchange.generations[0].model,
                 "jaxserve.request_id": exchange.request_id,
                 "jaxserve.status": exchange.status,
             },

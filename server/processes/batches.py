@@ -6,6 +6,7 @@ import asyncio
 import math
 import signal
 import sys
+from collections.abc import Sequence
 from functools import partial
 
 import msgspec
@@ -14,8 +15,6 @@ import uvloop
 from jaxserve.children import adopt
 from jaxserve.clock import RealClock
 from jaxserve.config.fields import ServerConfig
-from jaxserve.engine.frontend import Frontend
-from jaxserve.engine.link import EngineDescription
 from jaxserve.heap import freeze_gc
 from jaxserve.jobs.answers import Answer
 from jaxserve.jobs.config import JobConfig
@@ -25,7 +24,9 @@ from jaxserve.metrics.batches import BatchRecorder
 from jaxserve.metrics.instruments import Instruments
 from jaxserve.metrics.process import ProcessRecorder
 from jaxserve.metrics.servers import ServerRecorder
-from server.batches.answers import EngineAnswerer
+from server.batches.answers import EngineAnswerer, LineAnswerer
+from server.batches.by_model import ByModel
+from server.batches.records import Batch
 from server.batches.room import Room
 from server.batches.running import BatchTools
 from server.batches.store import Store
@@ -36,7 +37,7 @@ from server.gateway.call import Call
 from server.gateway.gateway import Gateway
 from server.gateway.ledger import RemoteUsageLedger
 from server.http.bodies import BodyAnswerer
-from server.processes.linked import Linked, open_client, run_linked
+from server.processes.linked import Linked, ServedModel, client_of, open_models, run_linked
 from server.processes.specs import LinkedSpec, NowReady
 
 _MIB = 2**20
@@ -58,12 +59,13 @@ async def _serve(spec: LinkedSpec, linked: Linked) -> None:
     """Build everything and run batches until the drain. Raises ConfigError or CheckpointError for what cannot be built."""
     config = spec.server_config()
     control, instruments = linked.control, linked.instruments
-    description = await linked.link.described()  # first, for a server whose engine cannot be built says nothing else
+    descriptions = await linked.described()  # first, for a server whose engine cannot be built says nothing else
     store = Store.of(config)
     assert store is not None, "the supervisor starts no worker without a state directory"
     ledger = RemoteUsageLedger(control.call)
     gateway = Gateway.open(config, ledger, spec.name, ServerRecorder(instruments).usage_tokens_lost)
-    client = await open_client(spec, description, linked, tokenizer_processes=0)
+    models = await open_models(spec, descriptions, linked, tokenizer_processes=0)
+    client = client_of(models)
     measuring = asyncio.create_task(_measure(ProcessRecorder(instruments, "batches", spec.restarts)))
     freeze_gc()
     stopped = asyncio.Event()
@@ -71,7 +73,7 @@ async def _serve(spec: LinkedSpec, linked: Linked) -> None:
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
     control.tell(NowReady())
     try:
-        await Worker(_tools(config, store, description, client, gateway, instruments)).run(stopped)
+        await Worker(_tools(config, store, models, gateway, instruments)).run(stopped)
     finally:
         measuring.cancel()
         await client.drain(0.0)
@@ -83,34 +85,53 @@ async def _serve(spec: LinkedSpec, linked: Linked) -> None:
 def _tools(
     config: ServerConfig,
     store: Store,
-    description: EngineDescription,
-    client: Frontend,
+    models: Sequence[ServedModel],
     gateway: Gateway,
     instruments: Instruments,
 ) -> BatchTools:
-    def busy() -> int:
-        stats = client.stats()
-        return stats.running + stats.waiting
-
-    room = Room(description.scheduler, busy, RealClock())
-    turns = Turns(room.bound, lambda tenant: description.rules.policies.of_tenant(tenant).weight)
+    client = client_of(models)
+    lanes = [_Lane(one) for one in models]
 
     async def ask(line: Line, tenant: str, call: Call) -> Answer:
         return await BodyAnswerer(client, tenant, gateway.lenience, RequestContext(call)).answer(line)
 
+    def answers(batch: Batch) -> LineAnswerer:
+        return ByModel(
+            {
+                lane.model.client.model.names: EngineAnswerer(batch, ask, lane.turns, gateway, lane.model.client.check_health)
+                for lane in lanes
+            }
+        )
+
     return BatchTools(
         store=store,
-        answers=lambda batch: EngineAnswerer(batch, ask, turns, gateway, client.check_health),
-        fingerprint=description.rules.namespace.model,
+        answers=answers,
+        fingerprint=" ".join(one.description.rules.namespace.model for one in models),
         max_lines=config.max_batch_lines,
         job=JobConfig(
-            concurrency=room.most.sequences,
+            concurrency=sum(lane.room.most.sequences for lane in lanes),
             window=_WINDOW,
             window_mib=_WINDOW_MIB,
             max_line_mib=math.ceil(config.max_body_bytes / _MIB),
         ),
         recorder=BatchRecorder(instruments),
     )
+
+
+class _Lane:
+    """The turns of lines that one model answers: its engines are kept busy whatever others do."""
+
+    def __init__(self, model: ServedModel) -> None:
+        self.model = model
+        self.room = Room(model.description.scheduler, self._busy, RealClock())
+        self.turns = Turns(self.room.bound, self._weight)
+
+    def _busy(self) -> int:
+        stats = self.model.client.stats()
+        return stats.running + stats.waiting
+
+    def _weight(self, tenant: str) -> float:
+        return self.model.description.rules.policies.of_tenant(tenant).weight
 
 
 async def _measure(recorder: ProcessRecorder) -> None:

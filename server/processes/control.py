@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import msgspec
 
@@ -20,8 +20,8 @@ from server.processes.specs import Notice, Question
 
 _LOG = logging.getLogger(__name__)
 
-Serve = Callable[[str, Question], Reply | None]
-"""(front end, question) -> answer. May raise a JaxserveError, which the caller gets; must not block."""
+Serve = Callable[[str, Question], Reply | Awaitable[Reply] | None]
+"""(front end, question) -> answer, at once or later. May raise a JaxserveError, which the caller gets; must not block."""
 
 
 class _Call(msgspec.Struct, frozen=True, array_like=True):
@@ -101,9 +101,23 @@ class Control:
 
 async def answer_calls(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, name: str, serve: Serve) -> None:
     """In the supervisor: answer a front end's calls until it is gone."""
+    later: set[asyncio.Task[None]] = set()
     while (content := await receive_frame(reader)) is not None:
         call = _CALL.decode(content)
-        send_frame(writer, encode(_answered(call, name, serve)))
+        answer = _answered(call, name, serve)
+        if isinstance(answer, _Answer):
+            send_frame(writer, encode(answer))
+        else:
+            task = asyncio.create_task(_answer_later(writer, call.number, answer))
+            later.add(task)
+            task.add_done_callback(later.discard)
+
+
+async def _answer_later(writer: asyncio.StreamWriter, number: int, answer: Awaitable[Reply]) -> None:
+    try:
+        send_frame(writer, encode(_Answer(number, await answer)))
+    except Exception as error:
+        send_frame(writer, encode(_Answer(number, error=presentable(error))))
 
 
 def notify(writer: asyncio.StreamWriter, notice: Notice) -> None:
@@ -111,9 +125,10 @@ def notify(writer: asyncio.StreamWriter, notice: Notice) -> None:
     send_frame(writer, encode(_Told(notice)))
 
 
-def _answered(call: _Call, name: str, serve: Serve) -> _Answer:
+def _answered(call: _Call, name: str, serve: Serve) -> _Answer | Awaitable[Reply]:
     try:
-        return _Answer(call.number, serve(name, _QUESTION.decode(call.question)))
+        answer = serve(name, _QUESTION.decode(call.question))
+        return answer if isinstance(answer, Awaitable) else _Answer(call.number, answer)
     except msgspec.DecodeError as error:
         return _Answer(call.number, error=InternalError(f"the supervisor did not understand {name}: {error}"))
     except Exception as error:

@@ -18,7 +18,7 @@ from server.gateway.gateway import Gateway
 from server.gateway.ledger import RemoteUsageLedger
 from server.observe.observatory import Observatory
 from server.processes.control import Control
-from server.processes.linked import Linked, allow_open_files, open_client, run_linked
+from server.processes.linked import Linked, allow_open_files, client_of, open_models, run_linked
 from server.processes.specs import DrainServer, FrontEndSpec, NowReady
 from server.run import Servers, run_servers
 
@@ -41,11 +41,11 @@ async def _serve(spec: FrontEndSpec, linked: Linked) -> None:
     """Build everything and serve until the drain is over. Raises ConfigError or CheckpointError for what cannot be built."""
     config = spec.server_config()
     control = linked.control
-    description = await linked.link.described()  # first, for a server whose engine cannot be built says nothing else
+    descriptions = await linked.described()  # first, for a server whose engine cannot be built says nothing else
     ledger = RemoteUsageLedger(control.call)
     instruments = linked.instruments
     gateway = Gateway.open(config, ledger, spec.name, ServerRecorder(instruments).usage_tokens_lost)
-    client = await open_client(spec, description, linked, tokenizer_processes=config.tokenizer_processes)
+    client = client_of(await open_models(spec, descriptions, linked, tokenizer_processes=config.tokenizer_processes))
     observatory = Observatory(client, config, instruments, spec.restarts, trouble=lambda: linked.trouble)
     servers = Servers(
         client,

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from jaxserve.children import Backoff, Child, spawn
@@ -57,7 +57,7 @@ class Keeper:
         module: str,
         recipe: Callable[[int], Recipe],
         *,
-        serve: Callable[[str, Request], Reply | None],
+        serve: Callable[[str, Request], Reply | Awaitable[Reply] | None],
         engine_up: Callable[[], bool],
         on_gone: Callable[[str, int], None],
         start_seconds: float = START_SECONDS,
@@ -154,7 +154,7 @@ class Keeper:
         if self._child is not None:
             notify(self._child.writer, notice)
 
-    def _answer(self, name: str, question: Question) -> Reply | None:
+    def _answer(self, name: str, question: Question) -> Reply | Awaitable[Reply] | None:
         if isinstance(question, NowReady):
             self._up = True
             self.ready.set()

@@ -6,13 +6,15 @@ import asyncio
 import contextlib
 import logging
 import resource
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from jaxserve.children import Parent
 from jaxserve.config.fields import ServerConfig
 from jaxserve.config.fleet import RoutingConfig
+from jaxserve.engine.client import EngineClient
 from jaxserve.engine.frontend import Frontend
 from jaxserve.engine.intake import Intake
 from jaxserve.engine.link import EngineDescription
@@ -29,8 +31,9 @@ from jaxserve.routing.make import make_router
 from jaxserve.routing.pools import Pool, PoolRouter
 from jaxserve.tokenizer.pool import open_texts
 from jaxserve.types import ServiceClass
+from server.models import ManyModels
 from server.processes.control import Control
-from server.processes.specs import EngineGone, FleetSpec, Home, LinkedSpec, Notice, StartFailed
+from server.processes.specs import EngineGone, FleetSpec, Home, LinkedSpec, Notice, PoolRule, Replicas, StartFailed
 
 _LOG = logging.getLogger(__name__)
 
@@ -44,14 +47,14 @@ class Linked:
     """What a process has that speaks to the engine.
 
     Attributes:
-        link: leads to the server's own engine, or to those of a fleet.
+        links: to the server's own engine, or to those of a fleet, one for each model.
         trouble: why no other process would find the engine now, although this one may; None if it would.
     """
 
     def __init__(self, spec: LinkedSpec, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.instruments = Instruments(Path(spec.metrics))
-        self.link = open_link(spec.engine, self.instruments)
-        self._key = None if isinstance(spec.engine, str) else spec.engine.key
+        self._fleet = spec.engine if isinstance(spec.engine, FleetSpec) else None
+        self.links = open_links(spec.engine, self.instruments)
         self.control = Control(reader, writer, self._take)
         self.trouble: JaxserveError | None = None
 
@@ -59,18 +62,32 @@ class Linked:
         if isinstance(notice, Home):
             self._move(notice)
         elif isinstance(notice, EngineGone):
-            if isinstance(self.link, RemoteLink):
-                self.link.explain(notice.error)
-        elif isinstance(self.link, FleetLink):
-            self.link.set_replicas({one.id: Endpoint(one.address, one.weight, self._key) for one in notice.places})
+            for link in self.links:
+                if isinstance(link, RemoteLink):
+                    link.explain(notice.error)
+        elif self._fleet is not None:
+            self._tell_links(self._fleet, notice)
+
+    async def described(self) -> list[EngineDescription]:
+        """What the engines say of themselves, once there is one of each model. Raises what keeps them from being built."""
+        return [await link.described() for link in self.links]
+
+    def _tell_links(self, fleet: FleetSpec, notice: Replicas) -> None:
+        """Tell each model's link of its replicas."""
+        for link, pools in zip(self.links, fleet.models.values(), strict=True):
+            names = {pool.name for pool in pools}
+            own = {one.id: Endpoint(one.address, one.weight, fleet.key) for one in notice.places if one.pool in names}
+            if isinstance(link, FleetLink):
+                link.set_replicas(own)
 
     def _move(self, home: Home) -> None:
         self.trouble = home.error
         directory = Path(home.metrics)
         if self.trouble is not None or directory == self.instruments.directory:
             return
-        if isinstance(self.link, RemoteLink) and isinstance(home.engine, str):
-            self.link.move(home.engine)
+        for link in self.links:
+            if isinstance(link, RemoteLink) and isinstance(home.engine, str):
+                link.move(home.engine)
         try:
             self.instruments.move(directory)
         except OSError as error:
@@ -81,15 +98,19 @@ class Linked:
         self.instruments.directory = directory
 
 
-def open_link(engine: str | FleetSpec, instruments: Instruments) -> RemoteLink | FleetLink:
-    """A link to the engine at an address, or to a fleet's, which notices name."""
+def open_links(engine: str | FleetSpec, instruments: Instruments) -> tuple[RemoteLink | FleetLink, ...]:
+    """A link to the engine at an address, or one for each model to a fleet's, which notices name."""
     if isinstance(engine, str):
-        return RemoteLink(engine)
+        return (RemoteLink(engine),)
     routing = RoutingConfig(**engine.routing)
-    pools = [Pool(rule.name, tuple(map(ServiceClass, rule.classes)), rule.min_tokens, rule.max_tokens) for rule in engine.pools]
+    return tuple(_open_link(model, rules, routing, instruments) for model, rules in engine.models.items())
+
+
+def _open_link(model: str, rules: Sequence[PoolRule], routing: RoutingConfig, instruments: Instruments) -> FleetLink:
+    pools = [Pool(rule.name, tuple(map(ServiceClass, rule.classes)), rule.min_tokens, rule.max_tokens) for rule in rules]
     router = PoolRouter(pools, partial(make_router, routing.router, routing.load_bound))
     settings = FleetSettings(hang_seconds=routing.hang_seconds, wait_seconds=routing.wait_seconds)
-    return FleetLink(router, settings, recorder=FleetRecorder(instruments, engine.model))
+    return FleetLink(router, settings, recorder=FleetRecorder(instruments, model))
 
 
 Serve = Callable[[Linked], Awaitable[None]]
@@ -120,14 +141,37 @@ async def run_linked(spec: LinkedSpec, parent: Parent, serve: Serve) -> int:
     return 0
 
 
-async def open_client(
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """One model as this process sees it: what its engines said, and how they are reached."""
+
+    description: EngineDescription
+    client: Frontend
+
+
+async def open_models(
+    spec: LinkedSpec, descriptions: Sequence[EngineDescription], linked: Linked, *, tokenizer_processes: int
+) -> list[ServedModel]:
+    """The models, each with a tokenizer of its own, in the order of the links."""
+    return [
+        ServedModel(description, await _open_client(spec, description, link, linked, tokenizer_processes=tokenizer_processes))
+        for description, link in zip(descriptions, linked.links, strict=True)
+    ]
+
+
+def client_of(models: Sequence[ServedModel]) -> EngineClient:
+    """One client for all."""
+    return models[0].client if len(models) == 1 else ManyModels([one.client for one in models])
+
+
+async def _open_client(
     spec: LinkedSpec,
     description: EngineDescription,
+    link: RemoteLink | FleetLink,
     linked: Linked,
     *,
     tokenizer_processes: int,
 ) -> Frontend:
-    """The engine as this process sees it, with a tokenizer of its own."""
     config: ServerConfig = spec.server_config()
     instruments = linked.instruments
     fell_back = ServerRecorder(instruments).tokenizer_fell_back
@@ -144,4 +188,4 @@ async def open_client(
         idle_seconds=config.token_timeout,
         stalled_seconds=config.ready_timeout,
     )
-    return Frontend(linked.link, texts, description.model, intake, origin=f"{spec.name}.", recorder=recorder, limits=limits)
+    return Frontend(link, texts, description.model, intake, origin=f"{spec.name}.", recorder=recorder, limits=limits)

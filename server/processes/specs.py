@@ -31,22 +31,33 @@ class FleetSpec(msgspec.Struct, frozen=True, kw_only=True):
     """How to reach engines that are many, of which notices say where.
 
     Attributes:
-        model: name of the served model, for metrics.
         routing: settings of RoutingConfig.
-        pools: what goes to each, first to the first that fits.
+        pools: what goes to each, first to the first of the model that fits.
         key: public key of the replicas' engines.
     """
 
-    model: str
     routing: dict[str, Any]
     pools: list[PoolRule]
     key: str
 
+    @property
+    def models(self) -> dict[str, list[PoolRule]]:
+        """The pools of each model, by its name, in the order in which they first appear."""
+        found: dict[str, list[PoolRule]] = {}
+        for pool in self.pools:
+            found.setdefault(pool.model, []).append(pool)
+        return found
+
 
 class PoolRule(msgspec.Struct, frozen=True, kw_only=True):
-    """What goes to a pool; see PoolConfig."""
+    """What goes to a pool; see PoolConfig.
+
+    Attributes:
+        model: name of the model that its replicas serve.
+    """
 
     name: str
+    model: str
     classes: list[str]
     min_tokens: int
     max_tokens: int | None

@@ -1,4 +1,4 @@
-"""One server a state directory: whoever comes second is told so."""
+"""One server a state directory, or of several that share it one that runs its batches: whoever comes second is told so."""
 
 from __future__ import annotations
 
@@ -12,6 +12,10 @@ _NAME = "lock"
 _PRIVATE_FILE, _PRIVATE_FOLDER = 0o600, 0o700
 
 
+class StateTakenError(ConfigError):
+    """Another server has the directory."""
+
+
 class StateLock:
     """The lock on a state directory. It is held for as long as anybody has its descriptor open: children that inherit it, and so
     may still write, keep the next server out after their parent was killed.
@@ -19,7 +23,7 @@ class StateLock:
     Args:
         root: the directory; made if it is not there.
 
-    Raises ConfigError if another server has it, or it cannot be written.
+    Raises StateTakenError if another server has it, ConfigError if it cannot be written.
     """
 
     def __init__(self, root: Path) -> None:
@@ -32,7 +36,7 @@ class StateLock:
             fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             os.close(self.descriptor)
-            raise ConfigError(f"state_dir: another server uses {root}", param="state_dir") from error
+            raise StateTakenError(f"state_dir: another server uses {root}", param="state_dir") from error
 
     def close(self) -> None:
         os.close(self.descriptor)

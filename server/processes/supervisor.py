@@ -8,7 +8,7 @@ import logging
 import signal
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,20 +23,21 @@ from jaxserve.errors import ConfigError, EngineDeadError, JaxserveError
 from jaxserve.metrics.shared import remove_process
 from server.batches.store import Store
 from server.gateway.gateway import check_files, warn_without_keys
-from server.gateway.ledger import LedgerState
+from server.gateway.ledger import Ledger, LedgerState
 from server.gateway.messages import Forget, Reply
 from server.ports import Addresses, authority, bind
 from server.processes.engines import EngineHost, OpenEngines
 from server.processes.keeper import Keeper, Recipe
 from server.processes.runtime import RuntimeDirectory, keep
 from server.processes.specs import DrainServer, EngineGone, FrontEndSpec, Home, LinkedSpec, Notice, Request
-from server.processes.state_lock import StateLock
+from server.processes.state_lock import StateLock, StateTakenError
 from server.tls import load_tls
 from server.unsupported.notes import names_of
 
 _LOG = logging.getLogger(__name__)
 
 FRONT_END, BATCHES = "server.processes.frontend", "server.processes.batches"
+TAKE_SECONDS = 1.0  # between two tries to take a state directory that another server has
 KILL_SECONDS = 10.0  # that front ends may take longer than the drain they were granted
 
 # A front end starts tokenizer processes; gRPC's handlers, for a child that goes on without exec, would only complain about it.
@@ -65,10 +66,12 @@ class Ports:
     grpc: socket.socket
 
     @classmethod
-    def of(cls, config: ServerConfig) -> Ports:
-        """Take the ports of a configuration. Raises ConfigError for one that is taken."""
-        http = bind(config.host, config.port, "port")
+    def of(cls, config: ServerConfig, *, shared: bool = False) -> Ports:
+        """Take the ports of a configuration, which others of this user may share. Raises ConfigError for one that is taken."""
+        http = bind(config.host, config.port, "port", shared=shared)
         try:
+            if shared:
+                return cls(http, bind(config.host, config.grpc_port, "grpc_port", shared=True))
             # Or another could take the port for as long as nobody listens. Front ends set it again, for the next server's sake.
             http.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
             bind(config.host, config.grpc_port, "grpc_port").close()  # a shared port could be somebody else's
@@ -83,18 +86,34 @@ class Ports:
         self.grpc.close()
 
 
+@dataclass(frozen=True, slots=True)
+class Peers:
+    """What a server shares with others that stand beside it: ports, where they are on one machine; the state directory, of which
+    one at a time runs the batches; and the limits of tenants.
+
+    Attributes:
+        ledger: leads to the one that all share.
+    """
+
+    ledger: Ledger
+
+
 class Supervisor:
     """Runs a server.
 
     Args:
         engines: what its front ends speak to.
+        peers: other servers beside it, if there are any.
     """
 
-    def __init__(self, engines: OpenEngines, config: ServerConfig, announcer: Announcer) -> None:
-        self._ports = Ports.of(config)
+    def __init__(self, engines: OpenEngines, config: ServerConfig, announcer: Announcer, peers: Peers | None = None) -> None:
+        self._ports = Ports.of(config, shared=peers is not None)
+        self._shares_state = peers is not None and config.state_dir is not None
         try:
-            self._state = _take_state(config)
-            self._runtime = RuntimeDirectory(config.state_dir)
+            if self._shares_state:
+                check_store(config)
+            self._state = None if self._shares_state else _take_state(config)
+            self._runtime = RuntimeDirectory(None if self._shares_state else config.state_dir)
         except BaseException:
             self._ports.close()
             raise
@@ -103,7 +122,9 @@ class Supervisor:
         self._announcer = announcer
         self._told = asyncio.Event()
         self._told_again = asyncio.Event()
-        self._ledger = LedgerState(RealClock(), time.time())
+        self._draining = asyncio.Event()
+        self._ledger: Ledger = LedgerState(RealClock(), time.time()) if peers is None else peers.ledger
+        self._notices: dict[type[Notice], Notice] = {}  # the latest of each kind
         host = EngineHost(
             runtime=self._runtime,
             progress=announcer.progress,
@@ -127,6 +148,8 @@ class Supervisor:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal)
         running = [asyncio.create_task(run) for run in (self._engines.run(), *(keeper.run() for keeper in self._keepers))]
+        if self._shares_state:
+            running.append(asyncio.create_task(self._run_batches_if_nobody_does()))
         keeping = asyncio.create_task(keep(self._runtime, self._moved))
         try:
             try:
@@ -165,6 +188,7 @@ class Supervisor:
 
     async def _drain(self, running: list[asyncio.Task[None]], timeout: float) -> None:
         """Let front ends finish what runs, and the worker keep what is done; the engine goes when they are gone."""
+        self._draining.set()
         for keeper in self._keepers:
             keeper.stop()
         ending = asyncio.gather(*running[1:], return_exceptions=True)
@@ -213,6 +237,24 @@ class Supervisor:
 
         return self._keeper("batch worker", BATCHES, recipe)
 
+    async def _run_batches_if_nobody_does(self) -> None:
+        """Run the state directory's batches until the drain, once no other server does: one that dies leaves them to others."""
+        assert self._config.state_dir is not None
+        while self._state is None:
+            try:
+                self._state = StateLock(Path(self._config.state_dir))
+            except StateTakenError:
+                if await _set_within(self._draining, TAKE_SECONDS):
+                    return
+        if self._draining.is_set():
+            return
+        _LOG.info("this server runs the batches of %s", self._config.state_dir)
+        worker = self._batch_worker()
+        self._keepers.append(worker)
+        for notice in self._notices.values():
+            worker.tell(notice)
+        await worker.run()
+
     def _keeper(self, what: str, module: str, recipe: Callable[[int], Recipe]) -> Keeper:
         return Keeper(what, module, recipe, serve=self._answer, engine_up=lambda: self._engines.up, on_gone=self._gone)
 
@@ -233,7 +275,7 @@ class Supervisor:
         """Descriptors for every process that writes to the state directory."""
         return () if self._state is None else (self._state.descriptor,)
 
-    def _answer(self, name: str, request: Request) -> Reply | None:
+    def _answer(self, name: str, request: Request) -> Reply | Awaitable[Reply] | None:
         if not isinstance(request, DrainServer):
             return self._ledger.handle(request)
         if not self._told.is_set():
@@ -265,6 +307,7 @@ class Supervisor:
         self._tell(Home(engine=self._engines.target, metrics=str(self._runtime.metrics), error=error))
 
     def _tell(self, notice: Notice) -> None:
+        self._notices[type(notice)] = notice
         for keeper in self._keepers:
             keeper.tell(notice)
 
@@ -275,13 +318,25 @@ def _take_state(config: ServerConfig) -> StateLock | None:
         return None
     lock = StateLock(Path(config.state_dir))
     try:
-        store = Store.of(config)
-        assert store is not None
-        store.close()
+        check_store(config)
     except BaseException:
         lock.close()
         raise
     return lock
+
+
+def check_store(config: ServerConfig) -> None:
+    """Raise ConfigError if there is to be a store, and it cannot be used."""
+    store = Store.of(config)
+    if store is not None:
+        store.close()
+
+
+async def _set_within(event: asyncio.Event, seconds: float) -> bool:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    return event.is_set()
 
 
 def check_ports(config: ServerConfig) -> None:
@@ -289,9 +344,7 @@ def check_ports(config: ServerConfig) -> None:
     load_tls(config)
     names_of(config.ignore_unsupported)
     check_files(config)
-    store = Store.of(config)
-    if store is not None:
-        store.close()
+    check_store(config)
     for port, flag in ((config.port, "port"), (config.grpc_port, "grpc_port")):
         bind(config.host, port, flag).close()
     if config.port == config.grpc_port != 0:

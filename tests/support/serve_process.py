@@ -27,13 +27,18 @@ def environment(devices: int = 1) -> dict[str, str]:
 
 @dataclass
 class Process:
-    """A running server, and the two things it writes."""
+    """A running server, and the two things it writes.
+
+    Attributes:
+        others: further addresses of HTTP, where it has several.
+    """
 
     popen: subprocess.Popen[bytes]
     out: Path
     err: Path
     http: str = ""
     grpc: str = ""
+    others: tuple[str, ...] = ()
 
     def wait_until_ready(self) -> None:
         deadline = time.monotonic() + START_SECONDS
@@ -41,8 +46,9 @@ class Process:
             assert self.popen.poll() is None, self.err.read_text()
             assert time.monotonic() < deadline, self.err.read_text()
             time.sleep(0.05)
-        word, self.http, address = self.out.read_text().split()
+        word, self.http, address, *more = self.out.read_text().split()
         assert word == "ready:"
+        self.others = tuple(more[::2])
         self.grpc = address.removeprefix("grpc://")
 
     def stop(self, seconds: float = 30) -> int:

@@ -20,6 +20,7 @@ from server.grpc.kserve.stream import side_by_side
 from server.kserve import metadata
 from server.kserve.replies import FINAL, answers
 from server.kserve.requests import VERSION, Carrier, inference_of
+from server.models import clients_of
 from server.proto import kserve_pb2 as pb
 
 SERVICE = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"]
@@ -48,8 +49,9 @@ class Kserve:
 
     async def model_ready(self, request: pb.ModelReadyRequest, call: GrpcCall) -> pb.ModelReadyResponse:
         """Tell whether requests for a model are accepted; for one that is not here they are not."""
-        served = request.name in self._client.model.names and request.version in ("", VERSION)
-        return pb.ModelReadyResponse(ready=served and accepts(self._ready))
+        named = [one for one in clients_of(self._client) if request.name in one.model.names]
+        served = bool(named) and request.version in ("", VERSION)
+        return pb.ModelReadyResponse(ready=served and accepts(named[0].check_health) and accepts(self._ready))
 
     async def server_metadata(self, request: pb.ServerMetadataRequest, call: GrpcCall) -> pb.ServerMetadataResponse:
         return metadata.server_metadata()
@@ -74,8 +76,8 @@ class Kserve:
         if inference.stream:
             raise InvalidRequestError("stream must be false: ModelStreamInfer answers piece by piece", param="stream")
         call.request_id = inference.job.request_id
-        events = events_of(self._client, inference.job, call.context)
-        (reply,) = [reply async for reply in answers(inference, self._client.model.name, events)]
+        events = events_of(inference.client, inference.job, call.context)
+        (reply,) = [reply async for reply in answers(inference, events)]
         return reply
 
     async def model_stream_infer(
@@ -116,8 +118,8 @@ class Kserve:
             request = decoded(pb.ModelInferRequest, payload)
             name = request.id
             inference = inference_of(self._client, request, _carrier(call, context))
-            events = events_of(self._client, inference.job, context)
-            async with aclosing(answers(inference, self._client.model.name, events)) as found:
+            events = events_of(inference.client, inference.job, context)
+            async with aclosing(answers(inference, events)) as found:
                 async for answer in found:
                     yield pb.ModelStreamInferResponse(infer_response=answer)
         except JaxserveError as error:

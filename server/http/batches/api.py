@@ -17,7 +17,7 @@ from server.http.headers import client_of, context_of
 from server.http.openapi import STORING, answer, failures
 from server.http.storage import owner_of, storage_of
 from server.http.strict_json import StrictJsonRoute
-from server.requests import check_model, in_words_of_client
+from server.requests import in_words_of_client, served
 
 router = APIRouter(route_class=StrictJsonRoute, tags=["batches"])
 
@@ -28,8 +28,8 @@ _MOST_BATCHES, _USUAL_BATCHES = 100, 20  # in a page, as OpenAI has it
 async def create(body: BatchRequest, request: Request) -> BatchReply:
     """Have an uploaded file's requests answered within a day."""
     storage, owner = storage_of(request), owner_of(request)
-    client, context = client_of(request), context_of(request)
-    check_model(client, None, context)
+    context = context_of(request)
+    client = served(client_of(request), None, context)
     try:
         check_url(body.endpoint)
     except InvalidRequestError as error:

@@ -45,8 +45,8 @@ router = APIRouter(route_class=StrictJsonRoute)
 )
 async def chat_completions(body: ChatRequest, request: Request) -> Response:
     """Answer a conversation."""
-    client, context = client_of(request), context_of(request)
-    admit(client, body.model, context)
+    context = context_of(request)
+    client = admit(client_of(request), body.model, context)
     job, chat = await until_gone(request.receive, _job(client, body, options_of(body, request.headers)))
     events = read(run(client, job, context), chat.reader)
     if body.stream:
@@ -57,7 +57,7 @@ async def chat_completions(body: ChatRequest, request: Request) -> Response:
 
 async def chat_reply(client: EngineClient, body: ChatRequest, options: RequestOptions, context: RequestContext) -> ChatReply:
     """What the endpoint answers to a body that wants no stream. Raises JaxserveError; cancelling aborts."""
-    admit(client, body.model, context)
+    client = admit(client, body.model, context)
     job, chat = await _job(client, body, options)
     return await _whole(client, read(run(client, job, context), chat.reader), body, job)
 

@@ -26,7 +26,7 @@ from server.kserve.json_requests import generate_request, infer_request, read_js
 from server.kserve.replies import answers
 from server.kserve.requests import Carrier, Inference, check_version, inference_of
 from server.proto import kserve_pb2 as pb
-from server.requests import check_model, request_options
+from server.requests import request_options, served
 from server.streams import run
 
 router = APIRouter(prefix="/v2", include_in_schema=False)
@@ -80,9 +80,10 @@ async def stats(request: Request) -> Response:
 async def model_ready(request: Request) -> Response:
     """Tell whether requests for a model are accepted; 503 if not."""
     name, version = _model(request)
-    check_model(client_of(request), name, context_of(request))
+    client = served(client_of(request), name, context_of(request))
     check_version(version)
     request.app.state.observatory.check_ready()
+    client.check_health()
     return json_response({"name": name, "ready": True})
 
 
@@ -168,8 +169,7 @@ async def _frames(request: Request, inference: Inference) -> AsyncGenerator[byte
 
 
 def _answers(request: Request, inference: Inference) -> AsyncGenerator[pb.ModelInferResponse, None]:
-    client = client_of(request)
-    return answers(inference, client.model.name, run(client, inference.job, context_of(request)))
+    return answers(inference, run(inference.client, inference.job, context_of(request)))
 
 
 def _told(message: Message) -> Response:

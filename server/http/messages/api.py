@@ -49,8 +49,8 @@ _NAMES = {"prompt": "messages", "stop": "stop_sequences", "tenant": TENANT_HEADE
 )
 async def messages(body: MessagesRequest, request: Request) -> Response:
     """Answer a conversation, or go on with its last message."""
-    client, context = client_of(request), context_of(request)
-    admit(client, body.model, context)
+    context = context_of(request)
+    client = admit(client_of(request), body.model, context)
     job, chat = await until_gone(request.receive, _job(client, body, request.headers))
     events = read(run(client, job, context), partial(chat.reader, id_prefix=_CALL))
     empty: AnthropicMessageReply = {
@@ -76,8 +76,8 @@ async def messages(body: MessagesRequest, request: Request) -> Response:
 )
 async def count_tokens(body: CountTokensRequest, request: Request) -> TokenCountReply:
     """Count the tokens of a conversation as the model sees it."""
-    client, context = client_of(request), context_of(request)
-    admit(client, body.model, context)
+    context = context_of(request)
+    client = admit(client_of(request), body.model, context)
     chat = await until_gone(request.receive, counted(_prepared(client, body, Form(), body.names()), context))
     return {"input_tokens": len(tokens_of(chat.prompt))}
 

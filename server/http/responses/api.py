@@ -53,8 +53,8 @@ _NAMES = {
 )
 async def responses(body: ResponsesRequest, request: Request) -> Response:
     """Answer a text or a conversation. Nothing is stored, so that each request brings all that was said."""
-    client, context = client_of(request), context_of(request)
-    admit(client, body.model, context)
+    context = context_of(request)
+    client = admit(client_of(request), body.model, context)
     job, chat = await until_gone(request.receive, _job(client, body, options_of(body, request.headers)))
     events = read(run(client, job, context), chat.reader)
     draft = Draft(body, job, client.model.name)
@@ -68,7 +68,7 @@ async def response_reply(
     client: EngineClient, body: ResponsesRequest, options: RequestOptions, context: RequestContext
 ) -> ResponseReply:
     """What the endpoint answers to a body that wants no stream. Raises JaxserveError; cancelling aborts."""
-    admit(client, body.model, context)
+    client = admit(client, body.model, context)
     job, chat = await _job(client, body, options)
     events = read(run(client, job, context), chat.reader)
     return await _whole(events, Draft(body, job, client.model.name))

@@ -151,6 +151,16 @@ async def test_an_engine_of_another_model_does_not_join(tokenizer: str) -> None:
         assert len((await read(fleet.front, 3))[0]) == LENGTH
 
 
+async def test_a_replica_of_another_release_does_not_join(tokenizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says so itself: nothing that is on the wire is kept stable between releases."""
+    async with engine_fleet(1, QUICK, tokenizer=tokenizer) as fleet, remote_engine(tokenizer=tokenizer) as other:
+        monkeypatch.setattr("jaxserve.engine.remote.link.protocol", lambda: "jaxserve 0.0.0")
+        fleet.set_replicas(0, other=other.spec.address)
+        await until(lambda: "the front end jaxserve 0.0.0: both must be the same" in fleet.link.replicas["other"].reason)
+        assert [state.ready for state in fleet.link.replicas.values()] == [True, False]
+        assert len((await read(fleet.front, 3))[0]) == LENGTH
+
+
 async def test_who_has_not_the_key_does_not_get_in(tokenizer: str, tmp_path: Path) -> None:
     """An engine on a network: its own front ends find it, by their own clock; others never hear of it."""
     with zmq.Context() as context, context.socket(zmq.ROUTER) as probe:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
+import time
+import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -22,6 +26,8 @@ from tests.support.serve_process import Process, start
 pytest.importorskip("ray", reason="NOT CHECKED: fleets, for Ray is not here")
 
 STREAMS, LENGTH = 8, 480
+LINES = 24
+DAILY = 60
 FLEET = """
 model: pico
 max-model-len: 512
@@ -30,12 +36,31 @@ port: 0
 grpc-port: 0
 drain-timeout: 2
 state-dir: {folder}/state
+keys: {folder}/keys.toml
+ingress: {{replicas: 2}}
 pools:
   default:
     replicas: 2
     cpus: 0.1
+  small:
+    model: pico
+    served-model-name: small
+    cpus: 0.1
+    engine: {{max-model-len: 128}}
 routing:
   router: least_loaded
+ray:
+  address: local
+"""
+KEYS = """
+[[key]]
+sha256 = "{one}"
+tenant = "all"
+
+[[key]]
+sha256 = "{limited}"
+tenant = "acme"
+daily_tokens = {daily}
 """
 
 
@@ -43,7 +68,9 @@ routing:
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
     folder = tmp_path_factory.mktemp("fleet")
     (folder / "fleet.yaml").write_text(FLEET.format(folder=folder))
-    process = start(folder, str(folder / "fleet.yaml"), "--name", folder.name, module="jaxserve.fleet")
+    digests = {name: hashlib.sha256(name.encode()).hexdigest() for name in ("one", "limited")}
+    (folder / "keys.toml").write_text(KEYS.format(daily=DAILY, **digests))
+    process = start(folder, str(folder / "fleet.yaml"), "--name", uuid.uuid4().hex, module="jaxserve.fleet")
     try:
         yield process
     finally:
@@ -53,7 +80,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
 
 @pytest.fixture
 def sdk(fleet: Process) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{fleet.http}/v1", api_key="none", max_retries=0) as client:
+    with openai.OpenAI(base_url=f"{fleet.http}/v1", api_key="one", max_retries=0) as client:
         yield client
 
 
@@ -64,13 +91,14 @@ def descendants(fleet: Process, module: str) -> list[psutil.Process]:
 
 
 def metric(fleet: Process, name: str) -> float:
-    found = re.search(rf"^jaxserve:{name}{{.*}} (\S+)$", httpx.get(f"{fleet.http}/metrics").text, re.MULTILINE)
-    assert found is not None, name
-    return float(found[1])
+    """Its value; with labels or without, where one series is not 0."""
+    found = re.findall(rf"^jaxserve:{re.escape(name)}(?:{{.*}})? (\S+)$", httpx.get(f"{fleet.http}/metrics").text, re.MULTILINE)
+    assert found, name
+    return sum(map(float, found))
 
 
 def streams(sdk: openai.OpenAI, running: Event) -> list[str]:
-    """Greedy and seeded ones, side by side; says when each has begun."""
+    """Greedy and seeded ones, side by side; says when half of them have begun."""
     begun: set[int] = set()
 
     def read(number: int) -> str:
@@ -87,7 +115,7 @@ def streams(sdk: openai.OpenAI, running: Event) -> list[str]:
         for event in events:
             text += event.choices[0].text if event.choices else ""
             begun.add(number)
-            if len(begun) == STREAMS:
+            if len(begun) == STREAMS // 2:  # of all the first could be at their ends when the last is read
                 running.set()
         return text
 
@@ -101,18 +129,59 @@ def test_http_and_grpc_answer_through_the_ingress(fleet: Process, sdk: openai.Op
     assert "42" in reply.choices[0].message.content
     request = pb.GenerateRequest(text="1, 2, 3,", sampling=pb.Sampling(temperature=0), stopping=pb.Stopping(max_tokens=8))
     with grpc.insecure_channel(fleet.grpc) as channel:
-        events = list(InferenceStub(channel).Generate(request))
+        events = list(InferenceStub(channel).Generate(request, metadata=(("authorization", "Bearer one"),)))
     whole = sdk.completions.create(model="pico", prompt="1, 2, 3,", temperature=0, max_tokens=8)
     assert "".join(event.delta.text for event in events) == whole.choices[0].text
     assert httpx.get(f"{fleet.http}/ready").status_code == 200
-    assert metric(fleet, "fleet_replicas") == 2.0 * 2  # as the front end and the batch worker see them
+    assert metric(fleet, 'fleet_replicas{model_name="pico"}') in (
+        2.0,
+        2.0 * 2,
+    )  # as the front end sees them, and the batch worker
     with sdk.files.with_streaming_response.list() as files:
         assert files.status_code == 200
 
 
+def test_each_model_has_its_own_pools(fleet: Process, sdk: openai.OpenAI) -> None:
+    assert [one.id for one in sdk.models.list()] == ["pico", "small"]
+    small = sdk.completions.create(model="small", prompt="1, 2, 3,", temperature=0, max_tokens=8)
+    assert small.model == "small"
+    assert (
+        small.choices[0].text
+        == sdk.completions.create(model="pico", prompt="1, 2, 3,", temperature=0, max_tokens=8).choices[0].text
+    )
+    with pytest.raises(openai.BadRequestError, match="128"):  # its context is its own
+        sdk.completions.create(model="small", prompt="1, 2, 3,", max_tokens=200)
+    with pytest.raises(openai.NotFoundError, match="this server has 'pico', 'small'"):
+        sdk.completions.create(model="large", prompt="1")
+
+
+def ask(address: str, key: str, **headers: str) -> httpx.Response:
+    body = {"model": "pico", "prompt": "1, 2, 3,", "max_tokens": 8, "temperature": 0}
+    return httpx.post(f"{address}/v1/completions", json=body, headers={"Authorization": f"Bearer {key}", **headers}, timeout=60)
+
+
+def test_limits_and_idempotency_keys_hold_across_ingresses(fleet: Process) -> None:
+    (other,) = fleet.others
+    spent, refusals = 0, 0
+    for address in (fleet.http, other) * 10:
+        reply = ask(address, "limited")
+        if reply.status_code == 200:
+            spent += reply.json()["usage"]["total_tokens"]
+        else:
+            refusals += 1
+            assert (reply.status_code, reply.json()["error"]["code"]) == (429, "insufficient_quota")
+    assert 0 < DAILY - spent < 2 * 16  # less than one more request, or its estimate, is left
+    assert refusals > 10
+    first, again = (ask(address, "one", **{"Idempotency-Key": "k"}) for address in (fleet.http, other))
+    assert again.headers["Idempotency-Replayed"] == "true"
+    assert again.json() == first.json()
+
+
 def test_streams_go_on_where_their_engine_is_killed(fleet: Process, sdk: openai.OpenAI) -> None:
+    engines = descendants(fleet, "jaxserve.engine.remote.child")
+    before = {one: one.cpu_times().user for one in engines}
     wanted = streams(sdk, Event())
-    running, engine = Event(), descendants(fleet, "jaxserve.engine.remote.child")[0]
+    running, engine = Event(), max(engines, key=lambda one: one.cpu_times().user - before[one])  # of the model that ran
     with ThreadPoolExecutor(1) as asking:
         got = asking.submit(streams, sdk, running)
         assert running.wait(60)
@@ -120,6 +189,58 @@ def test_streams_go_on_where_their_engine_is_killed(fleet: Process, sdk: openai.
         assert got.result(120) == wanted
     assert metric(fleet, "fleet_resumed_total") > 0.0
     assert metric(fleet, "fleet_lost_total") >= 1.0
+
+
+def actors(fleet: Process, name: str) -> list[psutil.Process]:
+    family = psutil.Process(fleet.popen.pid).children(recursive=True)
+    return [one for one in family if one.cmdline()[:1] and one.cmdline()[0].startswith(f"ray::{name}")]
+
+
+def test_a_batch_outlives_its_ingress_and_what_keeps_the_fleet(fleet: Process) -> None:
+    """kill -9 of the ingress that runs it, of Ray Serve's controller, and of the ledger: every line is answered, once."""
+    body = {"prompt": "1, 2, 3,", "max_tokens": 200, "temperature": 0, "ignore_eos": True}
+    of_models = ({"model": "pico"}, {"model": "small", "max_tokens": 50})
+    lines = [
+        {"custom_id": str(n), "method": "POST", "url": "/v1/completions", "body": {**body, **of_models[n % 2]}}
+        for n in range(LINES)
+    ]
+    content = "".join(json.dumps(line) + "\n" for line in lines).encode()
+    (worker,) = descendants(fleet, "server.processes.batches")
+    ingress = worker.parent()
+    assert ingress is not None
+    with openai.OpenAI(base_url=f"{fleet.http}/v1", api_key="one", max_retries=0) as client:
+        uploaded = client.files.create(file=("lines.jsonl", content), purpose="batch")
+        batch = client.batches.create(input_file_id=uploaded.id, endpoint="/v1/completions", completion_window="24h")
+    for one in (ingress, *actors(fleet, "ServeController"), *actors(fleet, "LedgerActor")):
+        one.kill()
+    alive = next(address for address in (fleet.http, *fleet.others) if is_there(address))
+    with openai.OpenAI(base_url=f"{alive}/v1", api_key="one", max_retries=0) as client:
+        done = until_done(client, batch.id)
+        assert done.status == "completed"
+        assert done.output_file_id is not None
+        answered = [json.loads(line)["custom_id"] for line in client.files.content(done.output_file_id).text.splitlines()]
+    assert sorted(answered, key=int) == [str(n) for n in range(LINES)]
+    limited = ask(alive, "limited")
+    while limited.status_code == 503:  # while the ledger learns what was
+        time.sleep(0.1)
+        limited = ask(alive, "limited")
+    assert limited.json()["error"]["code"] == "insufficient_quota"
+
+
+def is_there(address: str) -> bool:
+    try:
+        return httpx.get(f"{address}/health").status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
+def until_done(client: openai.OpenAI, batch_id: str) -> openai.types.Batch:
+    """The batch at its end."""
+    deadline = time.monotonic() + 120
+    while (batch := client.batches.retrieve(batch_id)).status in ("validating", "in_progress", "finalizing"):
+        assert time.monotonic() < deadline, batch
+        time.sleep(0.1)
+    return batch
 
 
 def test_it_is_taken_away_at_the_end(fleet: Process) -> None:

@@ -29,6 +29,7 @@ pools:
     classes: batch
     min_tokens: 64
     max_tokens: 400
+ingress: {replicas: 3, without-ledger: admit}
 routing:
   router: least_loaded
   hang-seconds: 4
@@ -56,6 +57,7 @@ def test_a_file_with_everything(tmp_path: Path) -> None:
     assert second.replicas == 1
     assert fleet.server.port == 9000
     assert (fleet.routing.router, fleet.routing.hang_seconds) == ("least_loaded", 4)
+    assert (fleet.ingress.replicas, fleet.ingress.without_ledger) == (3, "admit")
     assert fleet.address == "head:6379"
 
 
@@ -110,6 +112,7 @@ def test_an_empty_file_is_one_replica_of_the_bundled_model(tmp_path: Path) -> No
     (pool,) = fleet.pools
     assert (pool.name, pool.replicas, pool.engine.model.model) == ("default", 1, "pico")
     assert fleet.routing.router == "prefix"
+    assert (fleet.ingress.replicas, fleet.ingress.without_ledger) == (1, "refuse")
     assert fleet.address is None
 
 
@@ -152,12 +155,19 @@ def test_an_empty_file_is_one_replica_of_the_bundled_model(tmp_path: Path) -> No
         ("pools: {a: {weight: 0}}", "pool 'a': weight must be above 0"),
         ("pools: {a: {max_tokens: 5, min_tokens: 6}}", "min_tokens must be at least 0 and max_tokens no less"),
         ("pools: {a: {engine: {port: 1}}}", "unknown setting 'port'"),
-        ("pools: {a: {engine: {model: x}}, b: {}}", "pools must all serve the same model, got pico, x"),
+        ("pools: {a: {model: x/y}, b: {model: z/y}}", "pools 'a' and 'b' both serve 'y', of x/y as y, and of z/y as y"),
+        ("pools: {a: {model: x, served-model-name: [u, v]}, b: {model: y, served-model-name: [w, v]}}", "two models as 'v'"),
+        ("pools: {a: {}, b: {model: x, classes: batch}}", "no pool takes requests of class 'interactive_paid' for the model 'x'"),
+        ("pools: {a: {model: 5}}", "model must be a string"),
         ("routing: {router: magic}", "router must be one of 'prefix'"),
         ("routing: {load_bound: 1}", "load_bound must be above 1"),
         ("routing: {hang_seconds: 0}", "hang_seconds must be at least 0.5"),
         ("routing: {wait_seconds: -1}", "wait_seconds must be at least 0"),
         ("routing: {speed: 1}", "routing: unknown setting 'speed'"),
+        ("ingress: {replicas: 0}", "ingress: replicas must be from 1 to 100, got 0"),
+        ("ingress: {replicas: many}", "replicas must be an integer"),
+        ("ingress: {without-ledger: guess}", "without_ledger must be one of 'refuse'"),
+        ("ingress: {ports: 3}", "ingress: unknown setting 'ports'; known are replicas, without_ledger"),
         ("ray: {address: 6379}", "ray: address must be a string"),
         ("max-num-seqs: -1", "max_num_seqs"),
     ],
@@ -167,6 +177,33 @@ def test_what_is_wrong_is_named(tmp_path: Path, text: str, said: str) -> None:
         read(tmp_path, text)
     assert said in raised.value.message
     assert "fleet.yaml" in raised.value.message
+
+
+def test_pools_of_several_models(tmp_path: Path) -> None:
+    fleet = read(
+        tmp_path,
+        """
+model: /models/llama
+served-model-name: llama
+chat-template: llama.jinja
+max-model-len: 512
+pools:
+  a: {}
+  b: {model: /models/qwen, engine: {tokenizer: qwen.json}}
+  c: {served-model-name: [llama]}
+  d: {model: /models/other, served-model-name: [small, tiny], classes: interactive_paid}
+  e: {engine: {model: /models/other, served-model-name: [small, tiny]}, classes: [interactive_free, batch]}
+""",
+    )
+    assert {name: [pool.name for pool in pools] for name, pools in fleet.models.items()} == {
+        "llama": ["a", "c"],
+        "qwen": ["b"],
+        "small": ["d", "e"],
+    }
+    own = {pool.name: pool.engine.model for pool in fleet.pools}
+    assert (own["a"].chat_template, own["c"].chat_template, own["b"].chat_template) == ("llama.jinja", "llama.jinja", None)
+    assert (own["b"].tokenizer, own["b"].max_model_len) == ("qwen.json", 512)
+    assert fleet.pools[3].model_names == ("small", "tiny")
 
 
 def test_more_than_the_cluster_has_is_refused(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -13,7 +13,7 @@ import pytest
 
 from jaxserve.config.keys_file import TenantLimits
 from jaxserve.errors import ConfigError, DrainingError, EngineDeadError, InternalError, JaxserveError, RateLimitError
-from server.gateway.messages import Claim, Claimed, Forget, Peek, Reply
+from server.gateway.messages import Claim, Claimed, Forget, Peek, Release, Reply
 from server.processes.control import Control, answer_calls, notify
 from server.processes.specs import DrainServer, EngineGone, Home, Notice, Question, StartFailed
 
@@ -30,8 +30,11 @@ class Supervisor:
     def __init__(self) -> None:
         self.drained: list[str] = []
         self.failures: list[JaxserveError] = []
+        self.later: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
 
-    def serve(self, name: str, question: Question) -> Reply | None:
+    def serve(self, name: str, question: Question) -> Reply | Awaitable[Reply] | None:
+        if isinstance(question, Release):
+            return self.later
         if isinstance(question, DrainServer):
             self.drained.append(name)
             return None
@@ -74,6 +77,18 @@ async def test_errors_keep_their_class() -> None:
         assert (refused.value.param, refused.value.retry_after) == ("tokens", 2.5)
         with pytest.raises(InternalError, match="a bug"):
             await control.call(Forget("0.0"))
+
+
+async def test_an_answer_that_comes_later_holds_nobody_up() -> None:
+    async with both_ends() as (control, _, supervisor, _):
+        waiting = [asyncio.create_task(control.call(Release("token", "scope", "key"))) for _ in range(2)]
+        assert await control.call(claim("1")) == Claimed("new", "0.01")
+        supervisor.later.set_result(Claimed("other"))
+        assert await asyncio.gather(*waiting) == [Claimed("other")] * 2
+        supervisor.later = asyncio.get_running_loop().create_future()
+        supervisor.later.set_exception(RateLimitError("too often", retry_after=2.5))
+        with pytest.raises(RateLimitError, match="too often"):
+            await control.call(Release("token", "scope", "key"))
 
 
 class Nonsense(msgspec.Struct, frozen=True, tag=True):

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from jaxserve.config.keys_file import TenantLimits
-from server.gateway.accounts import DAY, FIRST_GUESS, Accounts
+from server.gateway.account import DAY, FIRST_GUESS
+from server.gateway.accounts import Accounts
 from server.gateway.buckets import MINUTE
 from server.gateway.messages import Granted, Level, Refused, Reserve, Settle
 

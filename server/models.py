@@ -1,0 +1,131 @@
+"""Several models behind one server: an EngineClient of which every request takes the one that it names."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import fields
+from typing import Any, TypeVar
+
+from jaxserve.chat_parsing.template import ResponseTemplate
+from jaxserve.engine.bounds import RequestBounds
+from jaxserve.engine.calls import EngineCall
+from jaxserve.engine.client import EngineClient, EngineStats, ModelInfo
+from jaxserve.engine.events import Event
+from jaxserve.errors import EngineDeadError, JaxserveError
+from jaxserve.sampling.params import SamplingParams
+from jaxserve.tokenizer.base import Tokenizer
+from jaxserve.types import ChatMessage, Prompt, RequestOptions
+
+Result = TypeVar("Result")
+
+
+class ManyModels:
+    """Models with an engine client each. What is asked of a model is asked of the first; the rest is of all together.
+
+    `server.requests.served` finds the client of the model that a request names.
+
+    Args:
+        clients: in the order of the configuration; no two have a name in common.
+    """
+
+    def __init__(self, clients: Sequence[EngineClient]) -> None:
+        self.clients = tuple(clients)
+        self._first = self.clients[0]
+
+    @property
+    def model(self) -> ModelInfo:
+        return self._first.model
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self._first.tokenizer
+
+    @property
+    def chat_template(self) -> str | None:
+        return self._first.chat_template
+
+    @property
+    def response_template(self) -> ResponseTemplate | None:
+        return self._first.response_template
+
+    @property
+    def bounds(self) -> RequestBounds:
+        return self._first.bounds
+
+    def check_room(self, tenant: str, sequences: int) -> None:
+        self._first.check_room(tenant, sequences)
+
+    def room(self, tenant: str, names: Sequence[str], sequences: int) -> AbstractContextManager[None]:
+        return self._first.room(tenant, names, sequences)
+
+    def generate(
+        self,
+        prompt: Prompt,
+        params: SamplingParams,
+        *,
+        request_id: str | None = None,
+        options: RequestOptions | None = None,
+    ) -> AsyncIterator[Event]:
+        return self._first.generate(prompt, params, request_id=request_id, options=options)
+
+    async def encode(self, text: str, *, add_special_tokens: bool = True, last: int | None = None) -> list[int]:
+        return await self._first.encode(text, add_special_tokens=add_special_tokens, last=last)
+
+    async def run_long(self, function: Callable[[], Result]) -> Result:
+        return await self._first.run_long(function)
+
+    async def render_chat(self, messages: Sequence[ChatMessage], template_arguments: Mapping[str, Any]) -> Prompt:
+        return await self._first.render_chat(messages, template_arguments)
+
+    async def abort(self, request_id: str) -> bool:
+        return any([await one.abort(request_id) for one in self.clients])
+
+    async def reset_prefix_cache(self) -> None:
+        for one in self.clients:
+            await one.reset_prefix_cache()
+
+    async def call(self, call: EngineCall[Result]) -> Result:
+        """Ask all; one whose engines are gone is left out. Raises EngineDeadError if all are."""
+        answers: list[Result] = []
+        gone: EngineDeadError | None = None
+        for one in self.clients:
+            try:
+                answers.append(await one.call(call))
+            except EngineDeadError as error:
+                gone = error
+        if not answers and gone is not None:
+            raise gone
+        return call.merged(answers)
+
+    def stats(self) -> EngineStats:
+        """The sums; a page is one of the first, and the imbalance that of the model which has most of it."""
+        stats = [one.stats() for one in self.clients]
+        sums = {item.name: sum(getattr(one, item.name) for one in stats) for item in fields(EngineStats)}
+        return EngineStats(**{**sums, "page_size": stats[0].page_size, "imbalance": max(one.imbalance for one in stats)})
+
+    def heartbeat_age(self) -> float:
+        """Of the model whose engines turned last."""
+        return min(one.heartbeat_age() for one in self.clients)
+
+    def check_health(self) -> None:
+        """Raise what the first says if no model takes requests."""
+        failure: JaxserveError | None = None
+        for one in self.clients:
+            try:
+                one.check_health()
+            except JaxserveError as error:
+                failure = failure or error
+            else:
+                return
+        assert failure is not None, "there is a model at least"
+        raise failure
+
+    async def drain(self, timeout: float) -> None:
+        await asyncio.gather(*(one.drain(timeout) for one in self.clients))
+
+
+def clients_of(client: EngineClient) -> tuple[EngineClient, ...]:
+    """The clients of the models that are behind one, itself where it is of one model."""
+    return client.clients if isinstance(client, ManyModels) else (client,)
