@@ -36,7 +36,7 @@ _HEALTH_TIMEOUT_SECONDS = 10.0
 @contextlib.contextmanager
 def connected(address: str | None, *, keep: bool) -> Iterator[None]:
     """Inside, this process is connected to a Ray cluster: the one at `address`, else the one that this machine is part of, else
-    one that is started here and ends with it.
+    one that is started here and ends with it. One that another program started for itself is no such cluster.
 
     Args:
         keep: whether the cluster must be there already.
@@ -44,13 +44,14 @@ def connected(address: str | None, *, keep: bool) -> Iterator[None]:
     Raises ConfigError if no cluster is to be had.
     """
     try:
-        ray.init(address=address or "auto", namespace=NAMESPACE, logging_level=logging.WARNING)
+        where = address or ("auto" if keep else None)  # "auto" would join what ends with another program, too
+        ray.init(address=where, namespace=NAMESPACE, logging_level=logging.WARNING, include_dashboard=False)
     except (ConnectionError, RuntimeError, ValueError) as error:
         if address is not None:
             raise ConfigError(f"no Ray cluster at {address}: {_first_line(error)}", param="ray") from error
         if keep:
             raise ConfigError("no Ray cluster runs here that could keep a fleet: ray start --head", param="ray") from error
-        ray.init(namespace=NAMESPACE, logging_level=logging.WARNING, include_dashboard=False)
+        ray.init(address="local", namespace=NAMESPACE, logging_level=logging.WARNING, include_dashboard=False)
     try:
         yield
     finally:

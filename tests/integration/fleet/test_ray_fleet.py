@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +18,7 @@ import pytest
 from jaxserve.fleet import main
 from server.proto import inference_pb2 as pb
 from server.proto.inference_pb2_grpc import InferenceStub
+from tests.support.hash_server import until
 from tests.support.serve_process import Process, start
 
 pytest.importorskip("ray", reason="NOT CHECKED: fleets, for Ray is not here")
@@ -105,7 +107,7 @@ def test_http_and_grpc_answer_through_the_ingress(fleet: Process, sdk: openai.Op
     whole = sdk.completions.create(model="pico", prompt="1, 2, 3,", temperature=0, max_tokens=8)
     assert "".join(event.delta.text for event in events) == whole.choices[0].text
     assert httpx.get(f"{fleet.http}/ready").status_code == 200
-    assert metric(fleet, "fleet_replicas") == 2.0 * 2  # as the front end and the batch worker see them
+    until(lambda: metric(fleet, "fleet_replicas") == 2.0 * 2)  # as the front end and the batch worker see them
     with sdk.files.with_streaming_response.list() as files:
         assert files.status_code == 200
 
@@ -120,6 +122,15 @@ def test_streams_go_on_where_their_engine_is_killed(fleet: Process, sdk: openai.
         assert got.result(120) == wanted
     assert metric(fleet, "fleet_resumed_total") > 0.0
     assert metric(fleet, "fleet_lost_total") >= 1.0
+
+
+def test_another_fleet_of_this_machine_is_on_a_cluster_of_its_own(fleet: Process) -> None:
+    """Not on the first one's, which ends with it."""
+    cluster = importlib.import_module("server.fleet.cluster")
+    ray = importlib.import_module("ray")
+    with cluster.connected(None, keep=False):
+        raylets = [child for child in psutil.Process().children(recursive=True) if child.name() == "raylet"]
+        assert len(raylets) == len(ray.nodes()) == 1
 
 
 def test_it_is_taken_away_at_the_end(fleet: Process) -> None:

@@ -161,6 +161,7 @@ def test_a_client_that_goes_away_ends_its_request(gateway: str, workers: list[Pr
             assert load.pages_free == load.pages_total
 
 
+@pytest.mark.one_server("an ingress that was drained is started again by the cluster")
 def test_a_worker_that_drains_gets_nothing_more(sdk: openai.OpenAI, workers: list[Process]) -> None:
     """Last: one worker is gone after it."""
     with grpc.insecure_channel(workers[1].grpc) as channel:
