@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,7 +20,7 @@ from jaxserve.fleet import main
 from server.proto import inference_pb2 as pb
 from server.proto.inference_pb2_grpc import InferenceStub
 from tests.support.hash_server import until
-from tests.support.serve_process import Process, start
+from tests.support.serve_process import ROOT, Process, environment, start
 
 pytest.importorskip("ray", reason="NOT CHECKED: fleets, for Ray is not here")
 
@@ -38,6 +39,14 @@ pools:
     cpus: 0.1
 routing:
   router: least_loaded
+"""
+CONNECTED = """
+import psutil, ray
+from server.fleet.cluster import connected
+
+with connected(None, keep=False):
+    family = psutil.Process().children(recursive=True)
+    print(len(ray.nodes()), *(child.name() for child in family if child.name() == "raylet"))
 """
 
 
@@ -126,11 +135,9 @@ def test_streams_go_on_where_their_engine_is_killed(fleet: Process, sdk: openai.
 
 def test_another_fleet_of_this_machine_is_on_a_cluster_of_its_own(fleet: Process) -> None:
     """Not on the first one's, which ends with it."""
-    cluster = importlib.import_module("server.fleet.cluster")
-    ray = importlib.import_module("ray")
-    with cluster.connected(None, keep=False):
-        raylets = [child for child in psutil.Process().children(recursive=True) if child.name() == "raylet"]
-        assert len(raylets) == len(ray.nodes()) == 1
+    command = [sys.executable, "-c", CONNECTED]  # importing Ray Serve warns
+    done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=300, check=False)
+    assert done.stdout.split() == ["1", "raylet"], done.stderr
 
 
 def test_it_is_taken_away_at_the_end(fleet: Process) -> None:
