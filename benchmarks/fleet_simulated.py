@@ -5,8 +5,8 @@
 10,000 users, a request each: 70 % interactive and 30 % batch, of 32 tenants whose shares are Zipf's, with a system prompt each.
 They come at a rate that keeps 100 replicas of Llama 3 8B on an H100 lightly busy, and ten times as fast for a while. In the
 middle of that ten replicas fail, and are back after a cold start with empty caches. Their requests go on in others, behind the
-tokens that they have. Beside it, for each seed, the same without failures. Writes benchmarks/results/fleet_simulated.json and, of the
-first seed with failures, fleet_simulated.png.
+tokens that they have. Beside it, for each seed, the same without failures. Writes benchmarks/results/fleet_simulated.json and, of
+the first seed with failures, fleet_simulated.png.
 """
 
 from __future__ import annotations
