@@ -19,10 +19,10 @@ NATIVE := $(wildcard pallas_kernels/*/*.cc pallas_kernels/*/*.h)
 PROTOS = $(wildcard server/proto/*.proto)
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve fleet test lint format parity smoke triton agents proto wheel lock clean
+.PHONY: help install serve fleet test fleet-interop lint format parity smoke triton agents proto wheel lock clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 install: $(READY) ## make the environment, nothing more
 
@@ -34,6 +34,9 @@ fleet: $(READY) ## serve FLEET (a YAML file; two replicas of the bundled model b
 
 test: $(READY) ## run the tests, JOBS files at a time
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
+
+fleet-interop: $(READY) ## run every test of a server's process against a fleet of two replicas instead (needs Ray)
+	$(BIN)/python -m pytest --fleet tests/interop tests/integration $(ARGS)
 
 lint: $(READY) ## check style, types and the import rules
 	$(BIN)/ruff check .

@@ -1,17 +1,20 @@
-"""`python -m jaxserve.serve` as a process, for benchmarks that ask a real server."""
+"""`python -m jaxserve.serve` and `jaxserve.fleet` as processes, for benchmarks that ask a real server."""
 
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
+
+import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
 _STOP_SECONDS = 60.0
@@ -50,9 +53,17 @@ class Started:
 @contextmanager
 def started(flags: Sequence[str], checkout: Path = ROOT) -> Iterator[Started]:
     """Start a server, of this checkout or another, and wait for its first line; end it at the end."""
-    command = [sys.executable, "-m", "jaxserve.serve", *flags, "--port", "0", "--grpc-port", "0"]
+    with _running("jaxserve.serve", [*flags, "--port", "0", "--grpc-port", "0"], checkout) as one:
+        yield one
+
+
+@contextmanager
+def _running(
+    module: str, arguments: Sequence[str], checkout: Path, variables: Mapping[str, str] | None = None
+) -> Iterator[Started]:
+    command = [sys.executable, "-m", module, *arguments]
     with tempfile.TemporaryFile() as errors:
-        env = {**os.environ, "PYTHONPATH": str(checkout)}
+        env = {**os.environ, "PYTHONPATH": str(checkout), **(variables or {})}
         popen = subprocess.Popen(command, cwd=checkout, env=env, stdout=subprocess.PIPE, stderr=errors)
         assert popen.stdout is not None
         try:
@@ -71,10 +82,30 @@ def started(flags: Sequence[str], checkout: Path = ROOT) -> Iterator[Started]:
 def ready(flags: Sequence[str]) -> Iterator[Started]:
     """A server that is ready, ended at the end. Raises RuntimeError with what it wrote if it does not start."""
     with started(flags) as one:
-        if len(one.words) != 3:
-            one.popen.wait()
-            raise RuntimeError(one.said())
-        yield one
+        yield _serving(one)
+
+
+@contextmanager
+def fleet(settings: Mapping[str, Any], replicas: int, routing: Mapping[str, Any] | None = None) -> Iterator[Started]:
+    """A fleet of so many replicas that is ready, on a Ray cluster of its own, ended at the end; `settings` are a server's.
+
+    Raises RuntimeError with what it wrote if it does not start.
+    """
+    pools = {"default": {"replicas": replicas, "cpus": 0.1}}
+    described = {**settings, "port": 0, "grpc-port": 0, "pools": pools, "routing": dict(routing or {})}
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+        yaml.safe_dump(described, file)
+        file.flush()
+        own = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}  # so that no other cluster lets it in
+        with _running("jaxserve.fleet", [file.name], ROOT, own) as one:
+            yield _serving(one)
+
+
+def _serving(one: Started) -> Started:
+    if len(one.words) != 3:
+        one.popen.wait()
+        raise RuntimeError(one.said())
+    return one
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 import os
 from collections import Counter
+from collections.abc import Iterator
 
 # jax reads these when it is first imported, so they are set before anything else.
 # Tests compile far more than they run: without LLVM's optimisations a program takes half as long to compile.
@@ -14,8 +15,37 @@ os.environ.update(HF_HUB_OFFLINE="1", HF_DATASETS_OFFLINE="1")
 import jax  # noqa: E402
 import pytest  # noqa: E402
 
+from tests.support.fleet_process import ServedByFleet, ray_cluster  # noqa: E402
+from tests.support.serve_process import Served, one_server  # noqa: E402
+
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--fleet", action="store_true", help="only tests of server processes, each of them a fleet of two replicas")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With --fleet: leave out what asks `served` for no server, and skip what is of one server only, and says why."""
+    if not config.getoption("--fleet"):
+        return
+    others = [item for item in items if "served" not in getattr(item, "fixturenames", ())]
+    items[:] = [item for item in items if "served" in getattr(item, "fixturenames", ())]
+    config.hook.pytest_deselected(items=others)
+    for item in items:
+        if (marker := item.get_closest_marker("one_server")) is not None:
+            item.add_marker(pytest.mark.skip(reason=f"of one server only: {marker.args[0]}"))
+
+
+@pytest.fixture(scope="session")
+def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """Starts servers of their own processes: with --fleet, fleets."""
+    if not request.config.getoption("--fleet"):
+        yield one_server
+        return
+    with ray_cluster(tmp_path_factory.mktemp("ray") / "err") as cluster:
+        yield ServedByFleet(cluster)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

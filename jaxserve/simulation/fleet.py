@@ -189,7 +189,7 @@ class Fleet:
         self._at(self.now + wait, _ARRIVAL, partial(self._come_back, record))
 
     def _fail(self, index: int) -> None:
-        """A replica is gone at once; its requests start again from their prompts on others."""
+        """A replica is gone at once; its requests go on in others."""
         replica = self._replicas[index]
         if replica is None:
             return

@@ -1,7 +1,7 @@
 """The accounts of a simulation: what became of every request and every token, as its client sees it.
 
-received == finished + refused + expired + timed out + failed + active at every instant. A token is counted once: a request that
-starts again on another replica computes its first tokens anew, and its client, who has them, is not sent them again.
+received == finished + refused + expired + timed out + failed + active at every instant. A token is counted once: a client who
+was refused and comes back is not sent again what it has.
 """
 
 from __future__ import annotations
@@ -82,6 +82,8 @@ class Record:
     Attributes:
         id: its name in an engine.
         attempts: times it was refused.
+        granted: time from which the present attempt's time limits count.
+        moves: times that the present attempt lost its replica.
         sent: tokens its client has.
         computed: tokens of the present attempt; the first `sent` are not sent again.
         first, last: times of the first and the latest token sent.
@@ -93,6 +95,8 @@ class Record:
     request: WorkloadRequest
     tally: Tally
     attempts: int = 0
+    granted: float = 0.0
+    moves: int = 0
     sent: int = 0
     computed: int = 0
     first: float = 0.0
@@ -108,7 +112,7 @@ class RequestLedger:
         active: requests that were received and whose end is not known.
         refusals: by error code, refusals answered, those of requests that came back included.
         retries: times that a refused request came back.
-        failovers: times that a request started again because its replica failed.
+        failovers: times that a request went on elsewhere because its replica failed.
         ended: time at which the latest request ended.
     """
 
@@ -140,7 +144,7 @@ class RequestLedger:
         assert error.retry_after is not None, "a refusal that does not say when to come back"
         self._leaves(record, now)
         record.attempts += 1
-        record.computed = 0
+        record.computed = record.moves = 0
         self.refusals[error.code] = self.refusals.get(error.code, 0) + 1
         self._timeline.count(now, "refusals")
 
@@ -166,8 +170,9 @@ class RequestLedger:
         self._end(record, now)
 
     def fail_over(self, record: Record, now: float) -> None:
+        """Its replica failed: another goes on behind the tokens that were delivered, as a FleetLink has it."""
         self._leaves(record, now)
-        record.computed = 0
+        record.moves += 1
         self.failovers += 1
 
     def deliver(self, updates: Iterable[Update], now: float) -> list[tuple[Record, JaxserveError]]:
@@ -210,7 +215,7 @@ class RequestLedger:
     def _starts(self, record: Record, update: Update, now: float) -> None:
         self._leaves(record, now)
         record.tally.queued.append(update.queue_time)
-        self.fairness.served(record.request.tenant, record.request.prompt_tokens - update.num_cached, 0, now)
+        self.fairness.served(record.request.tenant, max(record.request.prompt_tokens - update.num_cached, 0), 0, now)
 
     def _leaves(self, record: Record, now: float) -> None:
         if record.waiting:

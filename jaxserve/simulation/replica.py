@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import lru_cache
@@ -288,7 +289,9 @@ class Replica:
     def _engine_request(self, record: Record, now: float) -> EngineRequest:
         """What intake makes of it. Raises InvalidRequestError if its class or tenant can never have so many pages."""
         request = record.request
-        grant = self._budgets.grant(request.options, now)
+        if not record.moves:
+            record.granted = now
+        grant = self._budgets.grant(request.options, record.granted)
         return EngineRequest(
             id=record.id,
             prompt=request.tokens(),
@@ -300,9 +303,11 @@ class Replica:
             arrival=now,
             tenant=request.tenant,
             service_class=grant.service_class,
-            queue_deadline=grant.queue_deadline,
+            queue_deadline=math.inf if record.moves and record.computed else grant.queue_deadline,
             own_queue_timeout=grant.own_queue_timeout,
             deadline=grant.deadline,
+            output=(0,) * record.computed,
+            resumed=record.moves > 0,
         )
 
 

@@ -128,7 +128,7 @@ class Report:
         fit: every measured step beside the fit, if the factors are from a profile.
         seconds: from the start to the end of the last request.
         refusals: by error code, refusals answered; each told its client when to come back.
-        retries, failovers: refused requests that came back, starts on another replica.
+        retries, failovers: refused requests that came back, requests that went on in another replica.
         jain: Jain's index of token-work between tenants while they competed; None if they never did.
         all, tenants, tiers, classes: service to everybody, by tenant, by context tier (prompt plus output), by service class.
         usage: GPUs and their price.

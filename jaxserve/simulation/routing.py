@@ -13,7 +13,7 @@ from jaxserve.simulation.replica import ReplicaSpec, cache_root
 
 def routing_request(record: Record, spec: ReplicaSpec, now: float) -> RoutingRequest:
     """A request as a front end would describe it: with the names that the replicas' caches give its prompt's pages."""
-    request = record.request
+    request, since = record.request, record.granted if record.moves else now
     return RoutingRequest(
         id=record.id,
         pages=_pages(request.tokens(), spec.limits.page_size, cache_root(request.tenant)) if spec.prefix_caching else (),
@@ -22,7 +22,7 @@ def routing_request(record: Record, spec: ReplicaSpec, now: float) -> RoutingReq
         output_tokens=request.output_tokens,
         tenant=request.tenant,
         service_class=request.service_class,
-        deadline=math.inf if request.timeout is None else now + request.timeout,
+        deadline=math.inf if request.timeout is None else since + request.timeout,
     )
 
 

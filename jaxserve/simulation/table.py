@@ -67,7 +67,7 @@ def _summary(report: Report) -> RenderableType:
         rows.add_row("refusals", f"{kinds}; each told when to come back, which they did {report.retries:,} times")
     if report.failovers:
         lost = report.engines.tokens_lost
-        rows.add_row("failures", f"{plural(report.failovers, 'request')} started again on another replica, {lost:,} tokens lost")
+        rows.add_row("failures", f"{plural(report.failovers, 'request')} went on in another replica, {lost:,} tokens lost")
     if report.jain is not None:
         rows.add_row("fairness", f"Jain's index of token-work between competing tenants {report.jain:.3f}")
     rows.add_row("output", f"{service.output_tokens_per_s:,.0f} tokens/s")

@@ -47,14 +47,15 @@ _HEALTH_TIMEOUT_SECONDS = 10.0
 @contextlib.contextmanager
 def connected(address: str | None, *, keep: bool) -> Iterator[None]:
     """Inside, this process is connected to a Ray cluster: the one at `address`, else the one that this machine is part of, else
-    one that is started here and ends with it, as it is for the address "local".
+    one that is started here and ends with it, as it is for the address "local". One that another program started for itself is no
+    such cluster.
 
     Args:
         keep: whether the cluster must be there already.
 
     Raises ConfigError if no cluster is to be had.
     """
-    if address == LOCAL or not _joined(address):
+    if address == LOCAL or not _joined(address, keep=keep):
         if keep:
             raise ConfigError("no Ray cluster runs here that could keep a fleet: ray start --head", param="ray")
         ray.init(address=LOCAL, namespace=NAMESPACE, logging_level=logging.WARNING, include_dashboard=False)
@@ -64,10 +65,11 @@ def connected(address: str | None, *, keep: bool) -> Iterator[None]:
         ray.shutdown()
 
 
-def _joined(address: str | None) -> bool:
+def _joined(address: str | None, *, keep: bool) -> bool:
     """Connect to a cluster that is there; False if none is. Raises ConfigError if there is none at the address."""
     try:
-        ray.init(address=address or "auto", namespace=NAMESPACE, logging_level=logging.WARNING)
+        where = address or ("auto" if keep else None)  # "auto" would join what ends with another program, too
+        ray.init(address=where, namespace=NAMESPACE, logging_level=logging.WARNING, include_dashboard=False)
     except (ConnectionError, RuntimeError, ValueError) as error:
         if address is not None:
             raise ConfigError(f"no Ray cluster at {address}: {_first_line(error)}", param="ray") from error

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support.serve_process import Process, served
+from tests.support.serve_process import Process, Served
 from tests.unit.metrics.scrape import values
 
 # Other tests serve the bundled model with these: what one has compiled, the others load.
@@ -49,7 +49,7 @@ def entry(tenant: str, key: str, limits: str) -> str:
 
 
 @contextmanager
-def gated(folder: Path, tenants: dict[str, str], *arguments: str) -> Iterator[Gated]:
+def gated(served: Served, folder: Path, tenants: dict[str, str], *arguments: str) -> Iterator[Gated]:
     """A server for the tenants, each with the limits of its key."""
     file, policies, log = folder / "keys.toml", folder / "policies.json", folder / "usage.jsonl"
     policies.write_text(NO_HURRY)
@@ -61,7 +61,8 @@ def gated(folder: Path, tenants: dict[str, str], *arguments: str) -> Iterator[Ga
 
 
 @pytest.fixture(scope="package")
-def pico(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gated]:
+def pico(served: Served, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gated]:
     tenants = {"acme": "", "one-at-a-time": "max_concurrent = 1"}
-    with gated(tmp_path_factory.mktemp("pico"), tenants, "--frontends", "2") as running:
+    folder = tmp_path_factory.mktemp("pico")
+    with gated(served, folder, tenants, "--frontends", "2", "--state-dir", str(folder / "state")) as running:
         yield running

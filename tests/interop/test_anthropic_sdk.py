@@ -17,6 +17,7 @@ SUM: dict[str, Any] = {
 }
 
 
+@pytest.mark.fleet
 @pytest.mark.parametrize("name", ["api_key", "auth_token"])
 def test_a_message_whole_and_streamed(pico: Gated, name: str) -> None:
     credentials: dict[str, Any] = {name: pico.keys["acme"]}

@@ -11,6 +11,7 @@ import pytest
 from tests.interop import mixed_clients
 from tests.interop.conftest import Gated, gated
 from tests.support.hash_server import until
+from tests.support.serve_process import Served
 
 EXACTLY = {
     "openai": mixed_clients.openai_sdk,
@@ -28,9 +29,9 @@ MOST_OF_LEAVERS = {"leavers": 7 * 400, "grpc-leavers": 4 * 400}
 
 
 @pytest.mark.parametrize("front_ends", [1, 2])
-async def test_requests_are_conserved_and_the_bill_is_what_was_delivered(tmp_path: Path, front_ends: int) -> None:
+async def test_requests_are_conserved_and_the_bill_is_what_was_delivered(served: Served, tmp_path: Path, front_ends: int) -> None:
     tenants = dict.fromkeys((*EXACTLY, *AT_LEAST, "lm-eval"), "")
-    with gated(tmp_path, tenants, "--frontends", str(front_ends)) as server:
+    with gated(served, tmp_path, tenants, "--frontends", str(front_ends)) as server:
         clients = {**EXACTLY, **AT_LEAST}
         tasks = [client(server) for client in clients.values()]
         counts = await asyncio.gather(*tasks, mixed_clients.lm_eval(server, tmp_path))

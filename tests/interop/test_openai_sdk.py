@@ -50,6 +50,7 @@ def quiet(pico: Gated) -> bool:
     return not any(value for (name, _), value in seen.items() if name in ("requests_active", "kv_cache_usage_perc"))
 
 
+@pytest.mark.fleet
 async def test_many_sums_at_once(asdk: openai.AsyncOpenAI) -> None:
     tasks = held_out("addition", 24)
 
@@ -63,6 +64,7 @@ async def test_many_sums_at_once(asdk: openai.AsyncOpenAI) -> None:
     assert sum(right) >= 0.9 * len(right)
 
 
+@pytest.mark.fleet
 def test_chat_with_everything_that_it_tells(sdk: openai.OpenAI) -> None:
     raw = sdk.chat.completions.with_raw_response.create(
         **SUM, logprobs=True, top_logprobs=2, extra_headers={"X-Request-Id": "sum-1"}
@@ -77,6 +79,7 @@ def test_chat_with_everything_that_it_tells(sdk: openai.OpenAI) -> None:
     assert all(len(token.top_logprobs) == 2 and token.logprob > -0.1 for token in choice.logprobs.content)
 
 
+@pytest.mark.fleet
 def test_the_stream_helper(sdk: openai.OpenAI) -> None:
     with sdk.chat.completions.stream(**SUM, stream_options={"include_usage": True}, logprobs=True) as stream:
         kinds = {event.type for event in stream}
@@ -87,6 +90,7 @@ def test_the_stream_helper(sdk: openai.OpenAI) -> None:
     assert (whole.usage.completion_tokens, whole.usage.total_tokens) == (3, 17)
 
 
+@pytest.mark.fleet
 def test_responses(sdk: openai.OpenAI) -> None:
     asked: dict[str, Any] = {"model": "pico", "input": "What is 17 + 25?", "temperature": 0}
     assert sdk.responses.create(**asked).output_text == "42"
@@ -179,6 +183,7 @@ def test_a_client_that_runs_out_of_patience_ends_its_requests(pico: Gated, sdk: 
     assert pico.metrics()[aborted] - before == 2, "both tries"
 
 
+@pytest.mark.fleet
 def test_a_stream_that_is_closed_ends_its_request(pico: Gated, sdk: openai.OpenAI) -> None:
     aborted = "requests_aborted_total", ("pico", "client_gone")
     before = pico.metrics().get(aborted, 0.0)

@@ -35,6 +35,7 @@ from jaxserve.engine.replicas.replica import Endpoint
 from jaxserve.engine.streams import StreamLimits
 from jaxserve.errors import ConfigError
 from jaxserve.routing.least_loaded import LeastLoaded
+from jaxserve.routing.router import Router
 from jaxserve.sampling.options import NUM_LOGPROBS, STANDARD
 from jaxserve.scheduler.scheduler import Scheduler
 from jaxserve.step.plan import LogprobRows, Plan, Reading, StepResult
@@ -151,14 +152,14 @@ class RemoteEngine:
 
 
 @asynccontextmanager
-async def remote_engine(*, max_unread: int = 1000, **argument: Any) -> AsyncIterator[RemoteEngine]:
-    """An engine process at an address of its own."""
+async def remote_engine(*, max_unread: int = 1000, builder: str = BUILDER, **argument: Any) -> AsyncIterator[RemoteEngine]:
+    """An engine process at an address of its own; another builder's argument makes another engine than a hash one."""
     with tempfile.TemporaryDirectory(prefix="jaxserve-test-") as folder:
         address = f"ipc://{Path(folder) / 'engine'}"
-        spec = EngineSpec(address=address, argument=argument, builder=BUILDER, max_unread=max_unread, log_level="error")
+        spec = EngineSpec(address=address, argument=argument, builder=builder, max_unread=max_unread, log_level="error")
         engine = RemoteEngine(spec, await EngineProcess.start(spec))
         try:
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(120):
                 await engine.process.ready(lambda *_: None)
             yield engine
         finally:
@@ -180,11 +181,13 @@ class EngineFleet:
 
 
 @asynccontextmanager
-async def engine_fleet(count: int, settings: FleetSettings | None = None, **argument: Any) -> AsyncIterator[EngineFleet]:
+async def engine_fleet(
+    count: int, settings: FleetSettings | None = None, *, router: Router | None = None, **argument: Any
+) -> AsyncIterator[EngineFleet]:
     async with AsyncExitStack() as opened:
         starting = [opened.enter_async_context(remote_engine(**argument)) for _ in range(count)]
         engines = [await engine for engine in starting]
-        fleet = EngineFleet(engines, link := FleetLink(LeastLoaded(), settings), cast(Frontend, None))
+        fleet = EngineFleet(engines, link := FleetLink(router or LeastLoaded(), settings), cast(Frontend, None))
         fleet.set_replicas(*range(count))
         async with asyncio.timeout(20):
             fleet.front = front_end(link, await link.described())

@@ -7,9 +7,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 ROOT = Path(__file__).resolve().parents[2]
 START_SECONDS = 300
@@ -56,12 +57,18 @@ class Process:
         return self.popen.wait(seconds)
 
 
-def start(folder: Path, *arguments: str, devices: int = 1, module: str = "jaxserve.serve") -> Process:
+def start(
+    folder: Path,
+    *arguments: str,
+    devices: int = 1,
+    module: str = "jaxserve.serve",
+    variables: Mapping[str, str] | None = None,
+) -> Process:
     """Start a server and wait until it is ready; what it writes goes to files in the folder."""
     out, err = folder / "out", folder / "err"
     with out.open("wb") as stdout, err.open("wb") as stderr:
         line = command(*arguments, module=module)
-        popen = subprocess.Popen(line, cwd=ROOT, env=environment(devices), stdout=stdout, stderr=stderr)
+        popen = subprocess.Popen(line, cwd=ROOT, env={**environment(devices), **(variables or {})}, stdout=stdout, stderr=stderr)
     process = Process(popen, out, err)
     try:
         process.wait_until_ready()
@@ -72,8 +79,14 @@ def start(folder: Path, *arguments: str, devices: int = 1, module: str = "jaxser
     return process
 
 
-def served(folder: Path, *arguments: str, devices: int = 1) -> Iterator[Process]:
-    """A server on free ports, killed at the end."""
+class Served(Protocol):
+    """A server on free ports with these flags, gone at the end; tests have it as the fixture `served`."""
+
+    def __call__(self, folder: Path, *arguments: str, devices: int = 1) -> Iterator[Process]: ...
+
+
+def one_server(folder: Path, *arguments: str, devices: int = 1) -> Iterator[Process]:
+    """One process tree, killed at the end."""
     process = start(folder, *arguments, *FREE_PORTS, devices=devices)
     try:
         yield process

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import subprocess
+import sys
 import time
 import uuid
 from collections.abc import Iterator
@@ -21,7 +23,8 @@ import pytest
 from jaxserve.fleet import main
 from server.proto import inference_pb2 as pb
 from server.proto.inference_pb2_grpc import InferenceStub
-from tests.support.serve_process import Process, start
+from tests.support.hash_server import until
+from tests.support.serve_process import ROOT, Process, environment, start
 
 pytest.importorskip("ray", reason="NOT CHECKED: fleets, for Ray is not here")
 
@@ -61,6 +64,14 @@ tenant = "all"
 sha256 = "{limited}"
 tenant = "acme"
 daily_tokens = {daily}
+"""
+CONNECTED = """
+import psutil, ray
+from server.fleet.cluster import connected
+
+with connected(None, keep=False):
+    family = psutil.Process().children(recursive=True)
+    print(len(ray.nodes()), *(child.name() for child in family if child.name() == "raylet"))
 """
 
 
@@ -133,10 +144,8 @@ def test_http_and_grpc_answer_through_the_ingress(fleet: Process, sdk: openai.Op
     whole = sdk.completions.create(model="pico", prompt="1, 2, 3,", temperature=0, max_tokens=8)
     assert "".join(event.delta.text for event in events) == whole.choices[0].text
     assert httpx.get(f"{fleet.http}/ready").status_code == 200
-    assert metric(fleet, 'fleet_replicas{model_name="pico"}') in (
-        2.0,
-        2.0 * 2,
-    )  # as the front end sees them, and the batch worker
+    found = 'fleet_replicas{model_name="pico"}'  # as the front end sees them, and the batch worker
+    until(lambda: metric(fleet, found) in (2.0, 2.0 * 2))
     with sdk.files.with_streaming_response.list() as files:
         assert files.status_code == 200
 
@@ -241,6 +250,13 @@ def until_done(client: openai.OpenAI, batch_id: str) -> openai.types.Batch:
         assert time.monotonic() < deadline, batch
         time.sleep(0.1)
     return batch
+
+
+def test_another_fleet_of_this_machine_is_on_a_cluster_of_its_own(fleet: Process) -> None:
+    """Not on the first one's, which ends with it."""
+    command = [sys.executable, "-c", CONNECTED]  # importing Ray Serve warns
+    done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=300, check=False)
+    assert done.stdout.split() == ["1", "raylet"], done.stderr
 
 
 def test_it_is_taken_away_at_the_end(fleet: Process) -> None:

@@ -14,7 +14,7 @@ import httpx
 import psutil
 import pytest
 
-from tests.support.serve_process import Process, served
+from tests.support.serve_process import Process, Served
 from tests.support.tiny_checkpoint import write_tiny_checkpoint
 
 from .conftest import usage
@@ -36,7 +36,7 @@ class Billed:
 
 
 @pytest.fixture(scope="module")
-def billed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Billed]:
+def billed(served: Served, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Billed]:
     folder = tmp_path_factory.mktemp("billed")
     log = folder / "usage.jsonl"
     checkpoint = write_tiny_checkpoint(folder / "tiny", context=2048)
@@ -72,6 +72,7 @@ def engine_of(process: Process) -> psutil.Process:
     return engine
 
 
+@pytest.mark.one_server("where an engine of a fleet is killed, no stream ends (tests/integration/fleet)")
 def test_what_was_delivered_is_billed_whatever_happens(billed: Billed) -> None:
     engine, first_token = engine_of(billed.process), threading.Event()
     wishes = {**{f"stays-{number}": 9999 for number in range(6)}, **{f"leaves-{number}": 3 for number in range(6)}}

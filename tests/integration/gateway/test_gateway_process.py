@@ -20,7 +20,7 @@ import pytest
 from jaxserve.serve import main
 from server.proto import inference_pb2 as pb
 from server.proto.inference_pb2_grpc import InferenceStub
-from tests.support.serve_process import FREE_PORTS, ROOT, Process, served
+from tests.support.serve_process import FREE_PORTS, ROOT, Process, Served
 from tests.support.tiny_checkpoint import write_tiny_checkpoint
 
 from .conftest import usage
@@ -60,7 +60,7 @@ def new_key(file: Path, *arguments: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def gated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gated]:
+def gated(served: Served, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gated]:
     folder = tmp_path_factory.mktemp("gated")
     file, log = folder / "keys.toml", folder / "usage.jsonl"
     keys = {

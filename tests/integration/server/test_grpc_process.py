@@ -19,14 +19,14 @@ from server.proto import admin_pb2, inference_pb2, kserve_pb2, vllm_engine_pb2
 from server.proto import inference_pb2 as pb
 from server.proto.admin_pb2_grpc import AdminStub
 from server.proto.inference_pb2_grpc import InferenceStub
-from tests.support.serve_process import ROOT, Process, served
+from tests.support.serve_process import ROOT, Process, Served
 
 SMALL = ("--max-num-seqs", "4", "--max-num-batched-tokens", "32")
 SECONDS = 60
 
 
 @pytest.fixture(scope="module")
-def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
+def process(served: Served, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
     yield from served(tmp_path_factory.mktemp("served"), *SMALL)
 
 
@@ -174,7 +174,8 @@ async def test_a_connection_that_breaks_ends_its_requests(process: Process, chan
     assert (after.aborted - before.aborted, after.finished - before.finished) == (1, 0)
 
 
-def test_drain_ends_the_server_as_sigterm_does(tmp_path: Path) -> None:
+@pytest.mark.one_server("an ingress that was drained is started again by the cluster")
+def test_drain_ends_the_server_as_sigterm_does(served: Served, tmp_path: Path) -> None:
     for process in served(tmp_path, *SMALL):
         with grpc.insecure_channel(process.grpc) as channel:
             call = InferenceStub(channel).Generate(

@@ -10,7 +10,7 @@ import httpx
 import openai
 import pytest
 
-from tests.support.serve_process import Process, served
+from tests.support.serve_process import Process, Served
 from tests.support.tiny_checkpoint import write_tiny_checkpoint
 
 SMALL = ("--max-num-seqs", "2", "--max-num-batched-tokens", "16", "--max-model-len", "128")
@@ -19,7 +19,7 @@ GREEDY: dict[str, Any] = {"model": "tiny", "temperature": 0}
 
 
 @pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
+def tiny(served: Served, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
     folder = tmp_path_factory.mktemp("http")
     yield from served(folder, str(write_tiny_checkpoint(folder / "tiny")), "--load-format", "dummy", *SMALL)
 

@@ -15,14 +15,14 @@ import pytest
 from jaxserve.serve import main
 from server.proto import inference_pb2 as pb
 from server.proto.inference_pb2_grpc import InferenceStub
-from tests.support.serve_process import FREE_PORTS, ROOT, Process, command, environment, served
+from tests.support.serve_process import FREE_PORTS, ROOT, Process, Served, command, environment
 from tests.support.tiny_checkpoint import write_tiny_checkpoint
 
 SMALL = ("--max-num-seqs", "2", "--max-num-batched-tokens", "16", "--max-model-len", "128")
 
 
 @pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
+def tiny(served: Served, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
     folder = tmp_path_factory.mktemp("served")
     checkpoint = write_tiny_checkpoint(folder / "tiny")
     yield from served(folder, str(checkpoint), "--load-format", "dummy", *SMALL)
@@ -34,6 +34,7 @@ def sdk(tiny: Process) -> Iterator[openai.OpenAI]:
         yield client
 
 
+@pytest.mark.one_server("engines of a cluster write to its logs")
 def test_banner_tells_what_is_served(tiny: Process) -> None:
     banner = tiny.err.read_text()
     for words in ("tiny: LlamaForCausalLM", "float32", "mesh", "weights", "KV cache", "buckets", "compiling: "):
@@ -152,7 +153,7 @@ JSON = ("--log-format", "json", "--frontends", "2")
 
 
 @pytest.fixture(scope="module")
-def pico(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
+def pico(served: Served, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
     yield from served(tmp_path_factory.mktemp("pico"), *JSON, "--max-num-seqs", "2", "--max-num-batched-tokens", "64")
 
 
@@ -172,6 +173,7 @@ def test_the_bundled_model_adds(pico: Process) -> None:
         assert "42" in "".join(event.delta.text for event in InferenceStub(channel).Generate(request))
 
 
+@pytest.mark.one_server("engines of a cluster write to its logs")
 def test_logs_in_json_are_nothing_else(pico: Process) -> None:
     with openai.OpenAI(base_url=f"{pico.http}/v1", api_key="none") as client, pytest.raises(openai.BadRequestError):
         client.completions.create(model="pico", prompt="x", max_tokens=-1)

@@ -19,7 +19,7 @@ import pytest
 
 from server.proto import admin_pb2
 from server.proto.admin_pb2_grpc import AdminStub
-from tests.support.serve_process import Process, served
+from tests.support.serve_process import Process, Served
 
 SMALL = ("--max-num-seqs", "4", "--max-num-batched-tokens", "32")
 SECONDS = 60
@@ -27,13 +27,13 @@ MESSAGES: list[Any] = [{"role": "user", "content": "3 4 5"}]
 
 
 @pytest.fixture(scope="module")
-def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Process]]:
+def workers(served: Served, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Process]]:
     with ExitStack() as stack:
-        yield [stack.enter_context(worker(tmp_path_factory.mktemp("served"))) for _ in range(2)]
+        yield [stack.enter_context(worker(served, tmp_path_factory.mktemp("served"))) for _ in range(2)]
 
 
 @contextmanager
-def worker(folder: Path) -> Iterator[Process]:
+def worker(served: Served, folder: Path) -> Iterator[Process]:
     yield from served(folder, *SMALL)
 
 
@@ -161,6 +161,7 @@ def test_a_client_that_goes_away_ends_its_request(gateway: str, workers: list[Pr
             assert load.pages_free == load.pages_total
 
 
+@pytest.mark.one_server("an ingress that was drained is started again by the cluster")
 def test_a_worker_that_drains_gets_nothing_more(sdk: openai.OpenAI, workers: list[Process]) -> None:
     """Last: one worker is gone after it."""
     with grpc.insecure_channel(workers[1].grpc) as channel:

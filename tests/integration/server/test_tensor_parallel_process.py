@@ -10,7 +10,7 @@ from pathlib import Path
 import openai
 import pytest
 
-from tests.support.serve_process import Process, served
+from tests.support.serve_process import Process, Served
 from tests.support.tiny_checkpoint import write_tiny_checkpoint
 
 SMALL = ("--max-num-seqs", "2", "--max-num-batched-tokens", "2", "--max-model-len", "96", "--dtype", "float32")
@@ -38,7 +38,7 @@ def eight_kv_heads(folder: Path) -> tuple[str, ...]:
 
 
 @contextmanager
-def serving(folder: Path, model: Model, tensor: int) -> Iterator[Process]:
+def serving(served: Served, folder: Path, model: Model, tensor: int) -> Iterator[Process]:
     folder.mkdir()
     devices = ("--tensor-parallel-size", str(tensor))
     yield from served(folder, *model(folder), *SMALL, *devices, devices=tensor)
@@ -61,10 +61,11 @@ def answers(process: Process) -> list[list[tuple[str, str, list[float]]]]:
     ]
 
 
+@pytest.mark.one_server("processes of the cluster have one device")
 @pytest.mark.parametrize("model", [pico, eight_kv_heads], ids=lambda model: model.__name__)
-def test_the_same_answers(model: Model, tmp_path: Path) -> None:
+def test_the_same_answers(served: Served, model: Model, tmp_path: Path) -> None:
     with ExitStack() as running:
-        one, eight = (running.enter_context(serving(tmp_path / str(tensor), model, tensor)) for tensor in (1, 8))
+        one, eight = (running.enter_context(serving(served, tmp_path / str(tensor), model, tensor)) for tensor in (1, 8))
         assert "cpu x8" in eight.err.read_text()
         alone, shared = answers(one), answers(eight)
     for want, got in zip(alone, shared, strict=True):

@@ -12,7 +12,7 @@ import httpx
 import openai
 import pytest
 
-from tests.support.serve_process import Process, environment, served
+from tests.support.serve_process import Process, Served, environment
 from tests.support.tiny_checkpoint import CONTEXT, write_tiny_checkpoint
 
 KEY = "sesame-1"
@@ -40,9 +40,11 @@ LINE = (
     ),
 )
 
+pytestmark = pytest.mark.one_server("vLLM's spellings are of a command line, and a fleet has a file")
+
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
+def server(served: Served, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
     folder = tmp_path_factory.mktemp("served")
     yield from served(folder, "--model", str(write_tiny_checkpoint(folder / "tiny")), *LINE)
 

@@ -6,11 +6,11 @@ import sys
 
 import pytest
 
-from tests.support.serve_process import environment, served
+from tests.support.serve_process import environment
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
+def server(served, tmp_path_factory):
     yield from served(tmp_path_factory.mktemp("server"))
 
 

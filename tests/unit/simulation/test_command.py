@@ -28,7 +28,7 @@ def test_tells_of_refusals_and_failures(capsys: pytest.CaptureFixture[str]) -> N
     assert main(["--requests", "40", "--rate", "200", *flags]) == 0
     text = capsys.readouterr().out
     assert "for a full queue; each told when to come back" in text
-    assert "started again on another replica" in text
+    assert "went on in another replica" in text
 
 
 def test_json_holds_every_figure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

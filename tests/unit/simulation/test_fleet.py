@@ -169,7 +169,7 @@ def test_router_spreads_the_load() -> None:
     assert np.percentile(four.ttft, 99) < np.percentile(one.ttft, 99) / 3
 
 
-def test_requests_of_a_failed_replica_start_again_elsewhere() -> None:
+def test_requests_of_a_failed_replica_go_on_elsewhere() -> None:
     settings = scenario(requests=100, rate=50.0, replica={"replicas": 2, "fail": "0@1.0", "prefix_caching": False})
     fleet = checked(settings)
     total, wanted = fleet.ledger.total(), list(fleet_requests(settings))
@@ -180,6 +180,22 @@ def test_requests_of_a_failed_replica_start_again_elsewhere() -> None:
     needed = sum(item.prompt_tokens + item.output_tokens - 1 for item in wanted)
     assert fleet.totals.tokens == needed + fleet.totals.lost
     assert fleet.totals.lost > 0
+
+
+def test_a_request_goes_on_behind_the_tokens_that_it_has(tmp_path: Path) -> None:
+    """One step computes prompt and tokens again; no token is chosen twice, and its time limit is that of its arrival."""
+    path = trace(tmp_path / "t.jsonl", request(0, 100, 400, timeout=30.0))
+    alone = checked(scenario(trace=path))
+    half = alone.ledger.total().e2e[0] / 2
+    failing: dict[str, Any] = {"replica": {"replicas": 2, "fail": f"0@{half}"}}
+    fleet = checked(scenario(trace=path, **failing))
+    total = fleet.ledger.total()
+    assert (fleet.ledger.failovers, total.finished, total.output_tokens) == (1, 1, 400)
+    assert 200 < fleet.totals.lost < 400
+    assert alone.totals.steps < fleet.totals.steps <= alone.totals.steps + 3
+    assert fleet.totals.tokens == alone.totals.tokens + fleet.totals.lost
+    late = checked(scenario(trace=trace(tmp_path / "l.jsonl", request(0, 100, 400, timeout=1.2 * half)), **failing))
+    assert (late.ledger.total().timed_out, late.ledger.failovers) == (1, 1)
 
 
 def test_without_a_replica_requests_fail_until_it_is_back(tmp_path: Path) -> None:

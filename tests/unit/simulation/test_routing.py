@@ -5,12 +5,17 @@ from typing import Any, get_args
 
 import pytest
 
+from jaxserve.engine.replicas import carried
 from jaxserve.routing.make import RouterName
 from jaxserve.routing.prefix_router import PrefixRouter
 from jaxserve.routing.router import RoutingRequest
 from jaxserve.simulate import main
+from jaxserve.simulation.ledger import Record, Tally
 from jaxserve.simulation.report import report
+from jaxserve.simulation.routing import routing_request
 from jaxserve.simulation.scenario import build
+from jaxserve.types import ServiceClass
+from jaxserve.workload.requests import WorkloadRequest
 from tests.unit.simulation.support import checked, request, scenario, trace
 
 SHARED: dict[str, Any] = {
@@ -56,6 +61,17 @@ def test_pages_have_the_names_that_caches_give_them(tmp_path: Path) -> None:
     assert first.pages[4] != second.pages[4]
     assert not set(other.pages) & set(first.pages), "tenants share nothing"
     assert (first.deadline, second.deadline) == (float("inf"), 8.0)
+
+
+def test_front_ends_describe_requests_in_the_same_way() -> None:
+    fleet = build(scenario())
+    replica = fleet._replicas[0]
+    assert replica is not None
+    for number, prompt in enumerate((3, 16, 100)):
+        asked = WorkloadRequest(number, 0.0, prompt, 20, ServiceClass.BATCH, tenant="a", prefix=0, prefix_tokens=2, timeout=7.0)
+        record = Record(str(number), asked, Tally())
+        live = carried.routing_request([replica._engine_request(record, 1.0)], fleet.spec.limits.page_size, 20.0)
+        assert routing_request(record, fleet.spec, 1.0) == live
 
 
 @pytest.mark.parametrize("router", get_args(RouterName))
