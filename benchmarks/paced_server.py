@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 
 from benchmarks.paced_engine import BUILDER, write_tokenizer
-from jaxserve.config.fields import ServerConfig
+from jaxserve.config.server import ServerConfig
 from jaxserve.engine.remote.reports import EngineSpec
 from jaxserve.logs import set_up_logging
 from server.processes.engines import own_engine

@@ -12,7 +12,7 @@ from typing import cast
 
 import uvicorn
 
-from jaxserve.config.fields import ServerConfig
+from jaxserve.config.server import ServerConfig
 from jaxserve.engine.client import EngineClient
 from jaxserve.metrics.instruments import Instruments
 from server.gateway.gateway import Gateway, warn_without_keys

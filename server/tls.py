@@ -9,7 +9,7 @@ from typing import Any
 
 import grpc
 
-from jaxserve.config.fields import ServerConfig
+from jaxserve.config.server import ServerConfig
 from jaxserve.errors import ConfigError
 
 

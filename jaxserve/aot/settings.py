@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from jaxserve.config.check import check_types
+from jaxserve.config.check import check_types, require_at_least
 from jaxserve.config.fields import (
     CacheConfig,
     CompileConfig,
@@ -17,7 +17,6 @@ from jaxserve.config.fields import (
     ParallelConfig,
     Quantization,
     SchedulerConfig,
-    require_at_least,
     setting,
 )
 from jaxserve.config.kernels import AUTO

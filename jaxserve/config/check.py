@@ -49,3 +49,9 @@ def _describe(hint: Any) -> str:
     if get_origin(hint) is tuple:
         return f"{_describe(get_args(hint)[0])}, or several"
     return {type(None): "None", int: "an integer", float: "a number", str: "a string", bool: "True or False"}[hint]
+
+
+def require_at_least(name: str, value: float, low: float) -> None:
+    """Raise ConfigError naming the field unless value >= low."""
+    if not value >= low:  # a NaN is not
+        raise ConfigError(f"{name} must be at least {low}, got {value}", param=name)

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Literal
 
 from jaxserve.config.check import check_types
-from jaxserve.config.fields import EngineConfig, ServerConfig, setting
+from jaxserve.config.fields import EngineConfig, setting
 from jaxserve.config.pool_scaling import PoolScaling
+from jaxserve.config.server import ServerConfig
 from jaxserve.errors import ConfigError
 from jaxserve.types import ServiceClass
 

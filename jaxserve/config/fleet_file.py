@@ -6,11 +6,12 @@ from collections.abc import Collection, Mapping
 from dataclasses import fields, replace
 from typing import Any, TypeVar, get_type_hints
 
-from jaxserve.config.fields import EngineConfig, ModelConfig, ServerConfig
+from jaxserve.config.fields import EngineConfig, ModelConfig
 from jaxserve.config.file import read_settings
 from jaxserve.config.flags import flag_names
 from jaxserve.config.fleet import FleetConfig, IngressConfig, PoolConfig, RoutingConfig
 from jaxserve.config.pool_scaling import PoolScaling
+from jaxserve.config.server import ServerConfig
 from jaxserve.config.start import api_key_hashes
 from jaxserve.errors import ConfigError
 from jaxserve.types import ServiceClass

@@ -11,9 +11,10 @@ from dataclasses import dataclass, fields, replace
 from typing import get_type_hints
 
 from jaxserve.config.check import check_types, take_several
-from jaxserve.config.fields import EngineConfig, ServerConfig, setting
+from jaxserve.config.fields import EngineConfig, setting
 from jaxserve.config.file import as_yaml, read_settings
 from jaxserve.config.flags import OneLineParser, add_flags, flag_names, from_flags
+from jaxserve.config.server import ServerConfig
 from jaxserve.config.vllm_arguments import as_ours
 from jaxserve.errors import ConfigError
 

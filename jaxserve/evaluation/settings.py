@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from jaxserve.config.check import check_types
-from jaxserve.config.fields import require_at_least, setting
+from jaxserve.config.check import check_types, require_at_least
+from jaxserve.config.fields import setting
 from jaxserve.errors import ConfigError
 
 OWN_TASKS = "pico"  # the group of all tasks that jaxserve ships

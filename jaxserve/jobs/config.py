@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from jaxserve.config.check import check_types
-from jaxserve.config.fields import require_at_least, setting
+from jaxserve.config.check import check_types, require_at_least
+from jaxserve.config.fields import setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from jaxserve.config.check import check_types
-from jaxserve.config.fields import require_at_least, setting
+from jaxserve.config.check import check_types, require_at_least
+from jaxserve.config.fields import setting
 from jaxserve.errors import ConfigError
 
 

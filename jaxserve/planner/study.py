@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from jaxserve.config.check import check_types
-from jaxserve.config.fields import require_at_least, setting
+from jaxserve.config.check import check_types, require_at_least
+from jaxserve.config.fields import setting
 from jaxserve.errors import ConfigError
 from jaxserve.planner import catalogue, fleet, memory, roofline
 from jaxserve.planner.memory import KvFormat, Layout, MemoryBudget, WeightFormat

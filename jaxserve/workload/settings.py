@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, fields
 
-from jaxserve.config.check import check_types
-from jaxserve.config.fields import require_at_least, setting
+from jaxserve.config.check import check_types, require_at_least
+from jaxserve.config.fields import setting
 from jaxserve.errors import ConfigError
 from jaxserve.types import ServiceClass
 from jaxserve.workload.arrivals import Pattern

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from jaxserve.config.fields import ServerConfig
+from jaxserve.config.server import ServerConfig
 from jaxserve.errors import ConflictError, InvalidRequestError, NotFoundError, QuotaError
 from server.batches import rows
 from server.batches.arriving import Arriving

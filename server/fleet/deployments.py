@@ -18,7 +18,7 @@ import ray
 from ray import serve
 
 from jaxserve.clock import RealClock
-from jaxserve.config.fields import ServerConfig
+from jaxserve.config.server import ServerConfig
 from jaxserve.engine.remote.reports import EngineSpec
 from jaxserve.errors import ConfigError
 from server.fleet.directory import Directory, Edition, Listing

@@ -12,7 +12,7 @@ import msgspec
 
 from jaxserve.children import Parent, adopt, receive_frame
 from jaxserve.clock import RealClock
-from jaxserve.config.fields import ServerConfig
+from jaxserve.config.server import ServerConfig
 from jaxserve.engine.remote.codec import decoder, encode, presentable
 from jaxserve.errors import EngineDeadError, InternalError, JaxserveError
 from jaxserve.logs import set_up_logging

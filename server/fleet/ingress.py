@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 import msgspec
 
 from jaxserve.children import Child, spawn
-from jaxserve.config.fields import ServerConfig
+from jaxserve.config.server import ServerConfig
 from jaxserve.engine.remote.codec import encode
 from jaxserve.engine.remote.process import how_ended
 from jaxserve.errors import InternalError, OverloadedError

@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 
 from jaxserve.clock import Clock, RealClock
-from jaxserve.config.fields import ServerConfig
 from jaxserve.config.keys_file import keys_of_one_tenant, load_keys
+from jaxserve.config.server import ServerConfig
 from jaxserve.errors import PermissionDeniedError
 from server.gateway.call import Call
 from server.gateway.idempotency import IdempotencyCache

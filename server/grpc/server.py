@@ -8,7 +8,7 @@ from collections.abc import Callable
 from grpc import aio
 from grpc_reflection.v1alpha import reflection
 
-from jaxserve.config.fields import ServerConfig
+from jaxserve.config.server import ServerConfig
 from jaxserve.engine.client import EngineClient
 from server.gateway.gateway import Gateway
 from server.grpc import admin, health, service

@@ -7,7 +7,7 @@ from importlib.metadata import version
 from fastapi import FastAPI
 
 from jaxserve.clock import RealClock
-from jaxserve.config.fields import ServerConfig
+from jaxserve.config.server import ServerConfig
 from jaxserve.engine.client import EngineClient
 from server.gateway.gateway import Gateway
 from server.http import about, completions, docs_page, failures, front_page, openapi, operation, rollouts, tokens

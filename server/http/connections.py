@@ -23,7 +23,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from jaxserve.config.fields import ServerConfig
+from jaxserve.config.server import ServerConfig
 from jaxserve.errors import InvalidRequestError, JaxserveError, OverloadedError, RequestTooLargeError
 from server.errors import http_body, http_headers
 from server.gateway.routes import is_upload

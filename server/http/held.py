@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from starlette.datastructures import Headers
 from starlette.types import Receive
 
-from jaxserve.config.fields import ServerConfig
+from jaxserve.config.server import ServerConfig
 from jaxserve.errors import CancelledRequestError, OverloadedError, RequestTooLargeError
 
 _SHARES = 4  # of all that is held, one account takes one at most

@@ -9,7 +9,7 @@ from typing import ParamSpec, TypeVar
 
 from fastapi import Request
 
-from jaxserve.config.fields import ServerConfig
+from jaxserve.config.server import ServerConfig
 from jaxserve.engine.budgets import check_options
 from jaxserve.errors import InvalidRequestError, NotFoundError
 from server.batches.store import Store

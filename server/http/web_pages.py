@@ -14,7 +14,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from jaxserve.config.fields import ServerConfig, is_loopback
+from jaxserve.config.server import ServerConfig, is_loopback
 from jaxserve.config.web_pages import ANY, parse_hosts, parse_origins
 from jaxserve.errors import PermissionDeniedError
 from server.http.failures import error_response

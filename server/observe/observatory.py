@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from jaxserve.config.fields import ServerConfig
+from jaxserve.config.server import ServerConfig
 from jaxserve.engine.client import EngineClient
 from jaxserve.errors import ConfigError, EngineDeadError, JaxserveError
 from jaxserve.metrics import catalogue

@@ -14,7 +14,7 @@ import uvloop
 
 from jaxserve.children import adopt
 from jaxserve.clock import RealClock
-from jaxserve.config.fields import ServerConfig
+from jaxserve.config.server import ServerConfig
 from jaxserve.heap import freeze_gc
 from jaxserve.jobs.answers import Answer
 from jaxserve.jobs.config import JobConfig

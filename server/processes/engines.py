@@ -8,7 +8,8 @@ from typing import Protocol
 
 import msgspec
 
-from jaxserve.config.fields import EngineConfig, ServerConfig
+from jaxserve.config.fields import EngineConfig
+from jaxserve.config.server import ServerConfig
 from jaxserve.engine.remote.builders import BuildProgress
 from jaxserve.engine.remote.reports import EngineSpec, Move
 from jaxserve.errors import JaxserveError

@@ -12,8 +12,8 @@ from functools import partial
 from pathlib import Path
 
 from jaxserve.children import Parent
-from jaxserve.config.fields import ServerConfig
 from jaxserve.config.fleet import RoutingConfig
+from jaxserve.config.server import ServerConfig
 from jaxserve.engine.client import EngineClient
 from jaxserve.engine.frontend import Frontend
 from jaxserve.engine.intake import Intake

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from jaxserve.config.fields import ServerConfig
+from jaxserve.config.server import ServerConfig
 from jaxserve.errors import JaxserveError
 from server.gateway.messages import Message
 

@@ -16,8 +16,8 @@ from typing import Any
 import msgspec
 
 from jaxserve.clock import RealClock
-from jaxserve.config.fields import ServerConfig
 from jaxserve.config.runtime import METRICS_VARIABLE
+from jaxserve.config.server import ServerConfig
 from jaxserve.engine.remote.builders import BuildProgress
 from jaxserve.errors import ConfigError, EngineDeadError, JaxserveError
 from jaxserve.metrics.shared import remove_process

@@ -19,7 +19,7 @@ from typing import Any
 import httpx
 import psutil
 
-from jaxserve.config.fields import ServerConfig
+from jaxserve.config.server import ServerConfig
 from jaxserve.engine.remote.reports import EngineSpec
 from jaxserve.errors import JaxserveError
 from jaxserve.logs import set_up_logging

@@ -13,7 +13,7 @@ import httpx
 import openai
 import pytest
 
-from jaxserve.config.fields import ServerConfig
+from jaxserve.config.server import ServerConfig
 from server.batches.records import WINDOW_SECONDS, NewBatch
 from server.batches.store import Quotas, Store
 from tests.support.batches import URL, begin, check_answers, lines, request, sdk, wait

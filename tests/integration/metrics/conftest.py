@@ -10,7 +10,8 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from jaxserve.config.fields import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig, ServerConfig
+from jaxserve.config.fields import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
+from jaxserve.config.server import ServerConfig
 from jaxserve.engine.local import LocalEngine
 from jaxserve.metrics.instruments import Instruments
 from server.observe.observatory import Observatory

@@ -10,7 +10,7 @@ import grpc.aio
 import httpx
 import pytest
 
-from jaxserve.config.fields import ServerConfig
+from jaxserve.config.server import ServerConfig
 from jaxserve.logs import FIELDS
 from server.proto import inference_pb2 as pb
 from server.proto.inference_pb2_grpc import InferenceStub

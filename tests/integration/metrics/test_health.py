@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from jaxserve.clock import VirtualClock
-from jaxserve.config.fields import ServerConfig
+from jaxserve.config.server import ServerConfig
 from jaxserve.errors import EngineDeadError, OverloadedError
 from server.observe.deep_health import EVERY_SECONDS, DeepHealth
 from server.run import Servers

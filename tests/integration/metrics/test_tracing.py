@@ -12,7 +12,7 @@ import pytest
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
-from jaxserve.config.fields import ServerConfig
+from jaxserve.config.server import ServerConfig
 from jaxserve.errors import ConfigError, InternalError
 from jaxserve.metrics.instruments import Instruments
 from server.observe.observatory import Observatory

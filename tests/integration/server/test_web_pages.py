@@ -11,7 +11,7 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from jaxserve.config.fields import ServerConfig
+from jaxserve.config.server import ServerConfig
 from jaxserve.errors import ConfigError
 from tests.support.scripted import ScriptedClient
 from tests.support.serving import Serving, serving

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from benchmarks.abuse_attacks import ATTACKS, CHAT, TOKENIZE, Attack, Facts
-from jaxserve.config.fields import SchedulerConfig, ServerConfig
+from jaxserve.config.fields import SchedulerConfig
+from jaxserve.config.server import ServerConfig
 from jaxserve.engine.bounds import RequestBounds
 from jaxserve.errors import JaxserveError
 from jaxserve.sampling.params import SamplingParams

@@ -4,8 +4,9 @@ from dataclasses import fields
 
 import pytest
 
-from jaxserve.config.fields import CacheConfig, ModelConfig, ServerConfig
+from jaxserve.config.fields import CacheConfig, ModelConfig
 from jaxserve.config.file import as_yaml, read_settings
+from jaxserve.config.server import ServerConfig
 from jaxserve.errors import ConfigError
 
 KNOWN = {

@@ -16,9 +16,9 @@ from jaxserve.config.fields import (
     ParallelConfig,
     RecordConfig,
     SchedulerConfig,
-    ServerConfig,
 )
 from jaxserve.config.flags import add_flags, from_flags
+from jaxserve.config.server import ServerConfig
 from jaxserve.errors import ConfigError
 
 CONFIGS = (ModelConfig, CacheConfig, SchedulerConfig, ParallelConfig, CompileConfig, KernelConfig, RecordConfig, ServerConfig)

@@ -6,7 +6,8 @@ from typing import get_type_hints
 
 import pytest
 
-from jaxserve.config.fields import EngineConfig, ServerConfig
+from jaxserve.config.fields import EngineConfig
+from jaxserve.config.server import ServerConfig
 from jaxserve.config.start import SourceConfig, read_start
 from jaxserve.config.vllm_arguments import as_ours
 from jaxserve.config.vllm_flags import BARE, VLLM_FLAGS

@@ -8,7 +8,7 @@ import pytest
 from starlette.datastructures import Headers
 from starlette.types import Message
 
-from jaxserve.config.fields import ServerConfig
+from jaxserve.config.server import ServerConfig
 from jaxserve.errors import CancelledRequestError, OverloadedError, RequestTooLargeError
 from server.http.held import Bodies
 

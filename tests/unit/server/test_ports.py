@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from jaxserve.config.fields import ServerConfig
+from jaxserve.config.server import ServerConfig
 from jaxserve.errors import ConfigError
 from server.ports import bind
 from server.processes.supervisor import Ports

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from jaxserve.config.fields import ServerConfig
+from jaxserve.config.server import ServerConfig
 from jaxserve.errors import ConfigError
 from jaxserve.serve import main
 from server.tls import load_tls

@@ -14,7 +14,7 @@ from openai.types.responses import response_create_params as responses
 from pydantic import BaseModel, ValidationError
 
 from jaxserve.clock import VirtualClock
-from jaxserve.config.fields import ServerConfig
+from jaxserve.config.server import ServerConfig
 from jaxserve.errors import ConfigError, InvalidRequestError
 from server.http.failures import from_validation
 from server.http.fields import EngineFields

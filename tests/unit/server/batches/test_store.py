@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from jaxserve.clock import VirtualClock
-from jaxserve.config.fields import ServerConfig
+from jaxserve.config.server import ServerConfig
 from jaxserve.errors import (
     ConfigError,
     ConflictError,

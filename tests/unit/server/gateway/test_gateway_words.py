@@ -5,8 +5,8 @@ from typing import get_args
 import pytest
 
 from jaxserve.clock import VirtualClock
-from jaxserve.config.fields import ServerConfig
 from jaxserve.config.keys_file import TenantLimits
+from jaxserve.config.server import ServerConfig
 from jaxserve.engine.remote.codec import decoder, encode
 from jaxserve.errors import BudgetError, ConfigError, DrainingError, InvalidRequestError, JaxserveError, RateLimitError
 from server.gateway.ledger import LedgerState, RemoteUsageLedger

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from jaxserve.clock import VirtualClock
-from jaxserve.config.fields import ServerConfig
 from jaxserve.config.keys_file import TenantLimits, keys_of_one_tenant, load_keys, with_weights
 from jaxserve.config.policies import Policies, TenantPolicy
 from jaxserve.config.policies_file import load_policies
+from jaxserve.config.server import ServerConfig
 from jaxserve.errors import AuthenticationError, ConfigError
 from jaxserve.keys import main
 from jaxserve.types import ServiceClass
