@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from jaxserve.config.check import check_types, take_several
 from jaxserve.config.kernels import AUTO, Kernels, parse_kernels
+from jaxserve.config.speculative import SpeculationConfig
 from jaxserve.config.web_pages import parse_hosts, parse_origins
 from jaxserve.errors import ConfigError
 
@@ -300,6 +301,7 @@ class EngineConfig:
     compile: CompileConfig = field(default_factory=CompileConfig)
     kernels: KernelConfig = field(default_factory=KernelConfig)
     record: RecordConfig = field(default_factory=RecordConfig)
+    speculation: SpeculationConfig = field(default_factory=SpeculationConfig)
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> EngineConfig:

@@ -43,6 +43,8 @@ from jaxserve.sampling.defaults import SamplingDefaults
 from jaxserve.sampling.options import SUPPRESS_WIDTH
 from jaxserve.sampling.params import MAX_STOP_TOKEN_IDS
 from jaxserve.scheduler.scheduler import Scheduler
+from jaxserve.speculation.make import make_drafter
+from jaxserve.speculation.speculation import Speculation
 from jaxserve.tokenizer.base import Tokenizer
 from jaxserve.tokenizer.chat import ChatTemplate
 from jaxserve.types import ServiceClass
@@ -128,6 +130,7 @@ def build_engine(config: EngineConfig, *, strict_length: bool, clock: Clock, pro
         swap=SwapSpace(limits.swap_slots, limits.swap_page_seconds) if limits.swap_slots else None,
         step_sizes=executor.grid.step_sizes,
         masker=None if grammars is None else grammars.masker,
+        speculation=_speculation(config, clock),
     )
     fingerprint = model_fingerprint(ready.directory, decoder, config.model)
     namespace = CacheNamespace(fingerprint, resolved.kv_dtype, repr(decoder.ropes))
@@ -195,6 +198,20 @@ def _grammars(config: EngineConfig, ready: Preparation) -> Grammars | None:
     path = config.model.tokenizer or model_directory(config.model.model)
     ends = _eos_token_ids(ready.decoder, tokenizer)
     return Grammars(size, partial(load_vocabulary, path, vocab_size=size, eos_token_ids=ends, tokenizer=tokenizer))
+
+
+def _speculation(config: EngineConfig, clock: Clock) -> Speculation | None:
+    asked, scheduler = config.speculation.parse(), config.scheduler
+    if asked is None:
+        return None
+    return Speculation(
+        make_drafter(asked),
+        asked.num_speculative_tokens,
+        clock,
+        max_rows=scheduler.max_num_seqs,
+        max_tokens=scheduler.max_num_batched_tokens,
+        least_chance=min(scheduler.prefill_price / scheduler.decode_price, 1.0) if scheduler.decode_price else 1.0,
+    )
 
 
 def _budgets(config: EngineConfig, policies: Policies, cache: KVCache) -> Budgets:

@@ -83,9 +83,9 @@ class StepRecorder:
         self._rows.observe_many([turn.rows for turn in launched])
         self._tokens.observe_many([turn.tokens for turn in launched])
         self._step_seconds.observe_many([turn.waited - turn.step_began for turn in turns if turn.collected >= 0])
-        marks = [turn.marks for turn in turns]
-        for place, phase in enumerate(self._phases):
-            phase.observe_many([mark[place + 1] - mark[place] for mark in marks])
+        spans = [turn.phases for turn in turns]
+        for name, phase in zip(PHASES, self._phases, strict=True):
+            phase.observe_many([end - begin for begin, end in (phases[name] for phases in spans)])
         counts = self._counts()
         _count(self._counters, counts, self._counted)
         if turns:

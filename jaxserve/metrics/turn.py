@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple, Protocol
 
 PHASES = ("plan", "launch", "wait", "apply", "emit")
@@ -38,6 +39,7 @@ class Turn:
         preemptions: of sequences since the engine's start.
         counts: of its scheduler, after the turn.
         idle: whether nothing is left to do.
+        collected_first: whether it took the step before it in before it planned its own.
     """
 
     began: float
@@ -57,11 +59,15 @@ class Turn:
     preemptions: int = 0
     counts: SchedulerCounts = NO_COUNTS
     idle: bool = False
+    collected_first: bool = False
 
     @property
-    def marks(self) -> tuple[float, ...]:
-        """The clock times in order: phase i of PHASES is from mark i to mark i + 1."""
-        return (self.began, self.planned, self.launched, self.waited, self.applied, self.ended)
+    def phases(self) -> dict[str, tuple[float, float]]:
+        """Clock times at which each of PHASES began and ended."""
+        taking = {"wait": self.waited, "apply": self.applied}
+        giving = {"plan": self.planned, "launch": self.launched}
+        ends = {**(taking | giving if self.collected_first else giving | taking), "emit": self.ended}
+        return dict(zip(ends, pairwise((self.began, *ends.values())), strict=True))
 
 
 class LayerTokens(NamedTuple):

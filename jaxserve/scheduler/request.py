@@ -235,11 +235,10 @@ class Sequence:
         return len(self.tokens) + self.num_pending + len(self.forced)
 
     @property
-    def takes_drafts(self) -> bool:
-        """Whether its next row may guess: all its tokens are known, and nothing that it asks for counts them one by one."""
+    def may_draft(self) -> bool:
+        """Whether its rows may guess where its tokens are known: nothing that it asks for counts them one by one."""
         params = self.request.params
-        free = self.constraint is None and not params.penalized
-        return free and not self.num_pending and self.num_output >= params.min_tokens
+        return self.constraint is None and not params.penalized and self.num_output >= params.min_tokens
 
     @property
     def takes_forced(self) -> bool:
