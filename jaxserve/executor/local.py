@@ -39,7 +39,7 @@ class LocalExecutor:
     """
 
     def __init__(self, lowering: Lowering, programs: Programs, params: Params, weight_guard: WeightGuard | None = None) -> None:
-        self._layout = ResultLayout(lowering.config, lowering.row_options, 1 + lowering.options.max_drafts, lowering.readers)
+        self._layout = ResultLayout(lowering.config, lowering.row_options, lowering.readers)
         self._options = lowering.options
         self._row_options = lowering.row_options
         self._windows = group_layers(lowering.config.windows).windows
@@ -90,9 +90,9 @@ class LocalExecutor:
         return [program.as_text() for program in (*forwards, *self._programs.moves.values())]
 
     def choice_texts(self) -> dict[tuple[int, str], str]:
-        """The optimised HLO of the second halves of steps, by rows and the variant's name."""
+        """The optimised HLO of the second halves of steps without drafts, by rows and the variant's name."""
         chooses = self._programs.steps.chooses()
-        return {(rows, variant.name): program.as_text() for (rows, variant), program in chooses.items()}
+        return {(rows, variant.name): program.as_text() for (rows, drafts, variant), program in chooses.items() if not drafts}
 
     def capabilities(self) -> Capabilities:
         options = self._options
@@ -136,7 +136,7 @@ class LocalExecutor:
             raise ValueError(f"step {plan.step} swaps pages, and the executor has no swap space")
         if (most := int(plan.num_drafts.max(initial=0))) > self._options.max_drafts:
             raise ValueError(f"step {plan.step} has {most} drafts in a row, the executor takes {self._options.max_drafts}")
-        bucket = self._programs.steps.bucket(plan.num_tokens, plan.num_rows, plan.longest_row)
+        bucket = self._programs.steps.bucket(plan.num_tokens, plan.num_rows, plan.longest_row, most)
         program = self._programs.steps.program(bucket, self._row_options.needed(plan.sampling, plan.samples))
         self._padding_tokens += bucket.tokens - plan.num_tokens
         with self._guard.watch(f"step {plan.step} of {plan.num_tokens} tokens in {plan.num_rows} rows"):
@@ -153,7 +153,7 @@ class LocalExecutor:
                 self._choose, packed = program.choose(self._choose, candidates, given)
                 return cast(jax.Array, packed)
 
-            self._latest = LocalHandle(plan, choose, self._read(plan), self._layout, far=self._far)
+            self._latest = LocalHandle(plan, choose, self._read(plan), self._layout, 1 + bucket.drafts, far=self._far)
             self._mover.collect()
             return self._latest
 

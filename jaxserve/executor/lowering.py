@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from itertools import product, starmap
+from itertools import product
 from typing import Any
 
 import jax
@@ -114,6 +114,7 @@ class Lowering:
             max_rows=options.max_num_seqs,
             max_tokens=options.max_num_batched_tokens,
             free_padding=any(map(skips_padding, jax.tree.leaves(self.params, is_leaf=skips_padding))),
+            max_drafts=options.max_drafts,
         )
         shape = StateShape(
             slots=options.max_num_seqs,
@@ -127,17 +128,13 @@ class Lowering:
         self._placed = jax.tree.map(lambda array: array.sharding, self.state)
         self.compiler_options = compiler_options(device, widened_schemes(self.params))
         self._xla = self.compiler_options | autotune_options(device, options.autotune_results)
-        of_parts = make_forward(config, mesh, options.kernels, options.max_drafts)
-
-        def forward(
-            params: FlatParams, state: ForwardState, latest: jax.Array, batch: PackedBatch
-        ) -> tuple[ForwardState, Candidates]:
-            return of_parts(params.tree(), state, latest, batch.unpacked(latest[:, 1], row_options))
-
         by_vocab = NamedSharding(mesh, BY_VOCAB)
         everywhere = NamedSharding(mesh, EVERYWHERE)
         candidates = of_candidates(by_vocab, everywhere)
-        self._forward = jax.jit(forward, donate_argnums=1, out_shardings=(self._placed.forward, candidates))
+        self._forward = {
+            drafts: jax.jit(self._packed_forward(drafts), donate_argnums=1, out_shardings=(self._placed.forward, candidates))
+            for drafts in {0, options.max_drafts}
+        }
         chosen = self._placed.choose, everywhere
         self.variants = variants_of(row_options, straight=not is_one_cpu(mesh))
         self._choose = {
@@ -148,18 +145,20 @@ class Lowering:
     def forward(self, bucket: Bucket) -> ProgramSpec:
         """The first half of a bucket's step: (FlatParams, state, latest, batch) -> (state, candidates)."""
         arguments = (FlatParams.of(self.params), self.state.forward, self.state.choose.latest, self._example(bucket))
-        result = (self._placed.forward, self._candidates(bucket.rows))
-        return ProgramSpec(forward_name(bucket), self._forward, arguments, result, self._xla)
+        result = (self._placed.forward, self._candidates(bucket.rows, bucket.drafts))
+        return ProgramSpec(forward_name(bucket), self._forward[bucket.drafts], arguments, result, self._xla)
 
-    def choose(self, rows: int, variant: Variant) -> ProgramSpec:
+    def choose(self, rows: int, variant: Variant, drafts: int = 0) -> ProgramSpec:
         """The second half of the steps of so many rows with such needs: (state, candidates, masks) -> (state, packed)."""
-        arguments = (self.state.choose, self._candidates(rows), self.masks(rows))
-        return ProgramSpec(choose_name(rows, variant), self._choose[variant], arguments, (self._placed.choose, 0), self._xla)
+        arguments = (self.state.choose, self._candidates(rows, drafts), self.masks(rows))
+        return ProgramSpec(
+            choose_name(rows, variant, drafts), self._choose[variant], arguments, (self._placed.choose, 0), self._xla
+        )
 
     def programs(self) -> tuple[ProgramSpec, ...]:
         """All that an engine has."""
-        numbers = dict.fromkeys(bucket.rows for bucket in self.grid.buckets)
-        chooses = starmap(self.choose, product(numbers, self.variants))
+        widths = dict.fromkeys((bucket.rows, bucket.drafts) for bucket in self.grid.buckets)
+        chooses = (self.choose(rows, variant, drafts) for (rows, drafts), variant in product(widths, self.variants))
         return (*self.others(), *chooses, *map(self.forward, self.grid.buckets))
 
     def masks(self, rows: int) -> jax.ShapeDtypeStruct:
@@ -167,9 +166,21 @@ class Lowering:
         words = 1 + -(-self.state.choose.sampler.bias.shape[1] // MASK_BITS)
         return jax.ShapeDtypeStruct((rows, words), np.int32, sharding=NamedSharding(self.mesh, EVERYWHERE))
 
-    def _candidates(self, rows: int) -> Any:
+    def _packed_forward(
+        self, drafts: int
+    ) -> Callable[[FlatParams, ForwardState, jax.Array, PackedBatch], tuple[ForwardState, Candidates]]:
+        of_parts, row_options = make_forward(self.config, self.mesh, self.options.kernels, drafts), self.row_options
+
+        def forward(
+            params: FlatParams, state: ForwardState, latest: jax.Array, batch: PackedBatch
+        ) -> tuple[ForwardState, Candidates]:
+            return of_parts(params.tree(), state, latest, batch.unpacked(latest[:, 1], row_options))
+
+        return forward
+
+    def _candidates(self, rows: int, drafts: int) -> Any:
         """Shapes of what is between the halves of a step."""
-        columns, width = self.state.choose.sampler.bias.shape[1], 1 + self.options.max_drafts
+        columns, width = self.state.choose.sampler.bias.shape[1], 1 + drafts
 
         def array(shape: tuple[int, ...], dtype: Any, spec: PartitionSpec) -> Any:
             return jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(self.mesh, spec))
@@ -236,9 +247,13 @@ def _moved(array: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
 
 def forward_name(bucket: Bucket) -> str:
     """The name of the program that is the first half of a bucket's step."""
-    return f"forward_{bucket.tokens}x{bucket.rows}"
+    return f"forward_{bucket.tokens}x{bucket.rows}{_width(bucket.drafts)}"
 
 
-def choose_name(rows: int, variant: Variant) -> str:
+def choose_name(rows: int, variant: Variant, drafts: int = 0) -> str:
     """The name of the program that is the second half of the steps of so many rows with such needs."""
-    return f"choose_{rows}_{variant.name}"
+    return f"choose_{rows}{_width(drafts)}_{variant.name}"
+
+
+def _width(drafts: int) -> str:
+    return f"x{1 + drafts}" if drafts else ""

@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
-from itertools import starmap
 from typing import Any, Protocol
 
 from jaxserve.executor.lowering import EXPERT_TOKENS, LOAD_ROW, MOVES, Lowering, ProgramSpec, choose_name, forward_name
@@ -70,12 +69,13 @@ def make_programs(lowering: Lowering, progress: CompileProgress, saved: ProgramS
     known = frozenset() if saved is None else saved.names
     now = [bucket for bucket in lowering.grid.buckets if bucket in first or forward_name(bucket) in known]
     choices = [
-        (rows, variant)
-        for rows in dict.fromkeys(bucket.rows for bucket in now)
+        (rows, drafts, variant)
+        for rows, drafts in dict.fromkeys((bucket.rows, bucket.drafts) for bucket in now)
         for variant in lowering.variants
-        if variant is lowering.variants[-1] or choose_name(rows, variant) in known
+        if variant is lowering.variants[-1] or choose_name(rows, variant, drafts) in known
     ]
-    specs = [*lowering.others(), *starmap(lowering.choose, choices), *map(lowering.forward, now)]
+    chosen = [lowering.choose(rows, variant, drafts) for rows, drafts, variant in choices]
+    specs = [*lowering.others(), *chosen, *map(lowering.forward, now)]
 
     def make(spec: ProgramSpec) -> Any:
         if saved is None:
@@ -86,7 +86,7 @@ def make_programs(lowering: Lowering, progress: CompileProgress, saved: ProgramS
     done = _make_all([spec for spec in specs if spec.name in known], "loading programs", make, progress)
     done |= _make_all([spec for spec in specs if spec.name not in known], "compiling", make, progress)
     forwards = {bucket: done[forward_name(bucket)] for bucket in now}
-    chooses = {choice: done[choose_name(*choice)] for choice in choices}
+    chooses = {choice: done[spec.name] for choice, spec in zip(choices, chosen, strict=True)}
     steps = StepPrograms(lowering.grid, lowering.variants, forwards, chooses, _StepCompiler(lowering, make))
     temporary = temporary_bytes(list(done.values()), list(forwards.values()))
     readers = {reader.name: done[reader.name] for reader in lowering.readers}
@@ -102,8 +102,8 @@ class _StepCompiler:
     def forward(self, bucket: Bucket) -> Any:
         return self.make(self.lowering.forward(bucket))
 
-    def choose(self, rows: int, variant: Variant) -> Any:
-        return self.make(self.lowering.choose(rows, variant))
+    def choose(self, rows: int, drafts: int, variant: Variant) -> Any:
+        return self.make(self.lowering.choose(rows, variant, drafts))
 
 
 def temporary_bytes(programs: Sequence[Any], forwards: Sequence[Any]) -> int:

@@ -14,8 +14,8 @@ from jaxserve.step.buckets import Bucket, BucketGrid
 
 logger = logging.getLogger(__name__)
 
-Choice = tuple[int, Variant]
-"""Rows, and which variant chooses their tokens."""
+Choice = tuple[int, int, Variant]
+"""Rows, drafts that they may have, and which variant chooses their tokens."""
 
 
 class StepProgram(NamedTuple):
@@ -30,7 +30,7 @@ class StepCompiler(Protocol):
 
     def forward(self, bucket: Bucket) -> Any: ...
 
-    def choose(self, rows: int, variant: Variant) -> Any: ...
+    def choose(self, rows: int, drafts: int, variant: Variant) -> Any: ...
 
 
 class StepPrograms:
@@ -70,20 +70,21 @@ class StepPrograms:
         if self._buckets:
             self._start()
 
-    def bucket(self, tokens: int, rows: int, longest: int = 1) -> Bucket:
+    def bucket(self, tokens: int, rows: int, longest: int = 1, drafts: int = 0) -> Bucket:
         """The cheapest compiled bucket that holds a plan (`BucketGrid.choose`). Raises ValueError for one beyond the limits."""
-        bucket = self._grid.choose(tokens, rows, longest)
+        bucket = self._grid.choose(tokens, rows, longest, drafts=drafts)
         if bucket in self._forwards:
             return bucket
         self.misses += 1
-        return self._grid.choose(tokens, rows, longest, among=self._forwards)
+        return self._grid.choose(tokens, rows, longest, among=self._forwards, drafts=drafts)
 
     def program(self, bucket: Bucket, needs: Collection[Need]) -> StepProgram:
         """The step of a compiled bucket whose rows need this."""
         able = [variant for variant in self._variants if variant.needs.issuperset(needs)]
-        if (bucket.rows, able[0]) not in self._chooses:
-            self._ask((bucket.rows, able[0]))
-        choose = next(self._chooses[bucket.rows, variant] for variant in able if (bucket.rows, variant) in self._chooses)
+        choices = [(bucket.rows, bucket.drafts, variant) for variant in able]
+        if choices[0] not in self._chooses:
+            self._ask(choices[0])
+        choose = next(self._chooses[choice] for choice in choices if choice in self._chooses)
         return StepProgram(self._forwards[bucket], choose)
 
     def forwards(self) -> dict[Bucket, Any]:
@@ -138,7 +139,7 @@ class StepPrograms:
         logger.info("%d halves of steps are compiled", self.num_compiled())
 
     def _add(self, bucket: Bucket) -> None:
-        everything = bucket.rows, self._variants[-1]
+        everything = bucket.rows, bucket.drafts, self._variants[-1]
         if everything not in self._chooses:
             self._chooses[everything] = self._compiler.choose(*everything)
         self._forwards[bucket] = self._compiler.forward(bucket)
@@ -147,4 +148,4 @@ class StepPrograms:
 def _described(missing: Choice | Bucket) -> str:
     if isinstance(missing, Bucket):
         return f"the step of {missing.tokens} tokens in {missing.rows} rows"
-    return f"the {missing[1].name} choice of {missing[0]} rows"
+    return f"the {missing[2].name} choice of {missing[0]} rows"

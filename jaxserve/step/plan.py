@@ -161,7 +161,7 @@ class StepResult:
 
     Attributes:
         step: number of the plan.
-        tokens: int32[R,N], the tokens each row chose, N of them at most; -1 if it has no valid logits.
+        tokens: int32[R,N], the tokens each row chose, N of them at most (one without drafts); -1 if it has no valid logits.
         num_tokens: int32[R], how many there are: 0 where the row does not sample, else the drafts that were right and one more.
         logprobs: of tokens.reshape(R*N), if any row wanted them.
         readings: what was read, in the order of the plan's `readouts`.

@@ -115,7 +115,13 @@ def test_more_drafts_than_it_takes_are_refused(executor):
 
 
 def test_rows_without_drafts_choose_one_token(executor):
+    """A step without any has no logits but for those; a step with some has places for all."""
     result = executor.submit(make_plan(([1, 2, 3], 3, [1]), ([4], 1, [2]))).result()
-    assert result.tokens.shape == (2, 1 + DRAFTS)
+    assert result.tokens.shape == (2, 1)
     assert result.num_tokens.tolist() == [1, 1]
+    plan = make_plan(([1, 2, 3], 3, [1]), ([4], 1, [2]))
+    plan.num_drafts[0] = 1
+    result = executor.submit(plan).result()
+    assert result.tokens.shape == (2, 1 + DRAFTS)
+    assert result.num_tokens[1] == 1
     assert result.num_tokens.dtype == np.int32

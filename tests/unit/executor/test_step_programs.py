@@ -34,7 +34,7 @@ class Compiler:
     def forward(self, bucket: Bucket) -> str:
         return self._compile(bucket, f"forward {bucket.tokens} x {bucket.rows}")
 
-    def choose(self, rows: int, variant: Variant) -> str:
+    def choose(self, rows: int, drafts: int, variant: Variant) -> str:
         return self._compile((rows, variant.name), f"{variant.name} of {rows}")
 
     def _compile(self, what: Any, name: str) -> str:
@@ -48,7 +48,7 @@ class Compiler:
 def made(compiler: Compiler, *buckets: Bucket) -> StepPrograms:
     """What there is when these buckets are ready."""
     forwards = {bucket: f"forward {bucket.tokens} x {bucket.rows}" for bucket in buckets}
-    chooses = {(bucket.rows, GENERAL): f"general of {bucket.rows}" for bucket in buckets}
+    chooses = {(bucket.rows, bucket.drafts, GENERAL): f"general of {bucket.rows}" for bucket in buckets}
     return StepPrograms(GRID, VARIANTS, forwards, chooses, compiler)
 
 
