@@ -19,6 +19,11 @@ class SchedulerCounts:
     masked_rows: int = 0
     mask_seconds: float = 0.0
     forced_tokens: int = 0
+    spec_decode_num_drafts: int = 0
+    spec_decode_num_draft_tokens: int = 0
+    spec_decode_num_accepted_tokens: int = 0
+    spec_decode_seconds: float = 0.0
+    accepted_at: tuple[int, ...] = ()
 
 
 NO_COUNTS = SchedulerCounts()

@@ -83,6 +83,8 @@ class SamplingParams:
         presence_penalty: subtracted from the logit of every token generated so far.
         frequency_penalty: subtracted once for each time a token was generated.
         repetition_penalty: logits of tokens in prompt or output are divided (positive) or multiplied (negative) by this.
+        max_draft_tokens: tokens that are guessed in a step and verified, at most; 0 for none, -1 for as many as pay. The tokens
+            are the same either way.
         logit_bias: token id -> added to its logit.
         allowed_token_ids: only these tokens may be generated; None allows all.
         seed: makes the request's samples reproducible; None draws one.
@@ -114,6 +116,9 @@ class SamplingParams:
     frequency_penalty: float = _number(0.0, "taken from a token's logit for every time that it came; 0 for none", -2.0, 2.0)
     repetition_penalty: float = _number(
         1.0, "makes tokens of prompt and output so far less likely; 1 for none", 0.0, None, above=True
+    )
+    max_draft_tokens: int = _number(
+        -1, "tokens guessed in a step at most, which changes none; 0 for none, -1 for as many as pay", -1, MAX_INT32
     )
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     allowed_token_ids: tuple[int, ...] | None = None

@@ -84,7 +84,9 @@ def _is_known(sequence: Sequence) -> bool:
 
 def _row(speculation: Speculation, sequence: Sequence) -> Row | None:
     """What is guessed of a sequence; None if it may have no drafts."""
-    most = min(speculation.max_drafts, sequence.limit - sequence.num_tokens - 1)
+    most, asked = min(speculation.max_drafts, sequence.limit - sequence.num_tokens - 1), sequence.request.params.max_draft_tokens
+    if asked >= 0:
+        most = min(most, asked)
     if most <= 0 or not sequence.may_draft:
         return None
     request = sequence.request

@@ -164,7 +164,9 @@ class Scheduler:
     def counts(self) -> SchedulerCounts:
         shedding = self._shedding
         learned = self._step_budget.num_raised, shedding.estimate.num_wrong, shedding.overload.num_begun
-        return SchedulerCounts(*learned, self._masks.num_rows, self._masks.seconds, self._masks.num_forced)
+        masked, spec = (self._masks.num_rows, self._masks.seconds, self._masks.num_forced), self._drafting.counts
+        guessed = spec.drafts, spec.draft_tokens, spec.accepted_tokens, spec.seconds, spec.accepted_at
+        return SchedulerCounts(*learned, *masked, *guessed)
 
     @property
     def has_work(self) -> bool:

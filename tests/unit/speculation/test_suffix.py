@@ -84,9 +84,9 @@ def test_prompts_are_not_answers():
 @given(st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=12), max_size=12), st.integers(0, 3), st.integers(1, 20))
 def test_no_more_is_kept_than_is_allowed(texts, most_texts, most_tokens):
     kept = TenantTexts(most_texts, most_tokens)
-    for text in texts:
+    for number, text in enumerate(texts, 1):
         kept.learn(text)
-        left = [one for one in texts[: texts.index(text) + 1] if len(one) <= most_tokens]
+        left = [one for one in texts[:number] if len(one) <= most_tokens]
         assert kept.index.num_places <= min(sum(map(len, left)), most_tokens)
     if not most_texts:
         assert kept.index.num_places == 0
