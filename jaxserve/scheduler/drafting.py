@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
+from jaxserve.metrics.turn import SchedulerCounts
 from jaxserve.scheduler.choice import StepChoice
 from jaxserve.scheduler.request import Sequence
 from jaxserve.scheduler.running import RunningSet
-from jaxserve.speculation.speculation import Row, Speculation, SpeculationCounts
+from jaxserve.speculation.speculation import Row, Speculation
 
 
 class Drafting:
@@ -21,9 +23,19 @@ class Drafting:
         self._speculation = speculation
         self._running = running
 
-    @property
-    def counts(self) -> SpeculationCounts:
-        return SpeculationCounts() if self._speculation is None else self._speculation.counts
+    def counted(self, counts: SchedulerCounts) -> SchedulerCounts:
+        """With what became of drafts."""
+        if self._speculation is None:
+            return counts
+        spec = self._speculation.counts
+        return replace(
+            counts,
+            spec_decode_num_drafts=spec.drafts,
+            spec_decode_num_draft_tokens=spec.draft_tokens,
+            spec_decode_num_accepted_tokens=spec.accepted_tokens,
+            spec_decode_seconds=spec.seconds,
+            accepted_at=spec.accepted_at,
+        )
 
     def pays(self, host_seconds: float) -> bool:
         """Whether the decodes in flight should be known before the next step is planned; the host takes so long between."""

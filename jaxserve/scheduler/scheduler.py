@@ -164,9 +164,8 @@ class Scheduler:
     def counts(self) -> SchedulerCounts:
         shedding = self._shedding
         learned = self._step_budget.num_raised, shedding.estimate.num_wrong, shedding.overload.num_begun
-        masked, spec = (self._masks.num_rows, self._masks.seconds, self._masks.num_forced), self._drafting.counts
-        guessed = spec.drafts, spec.draft_tokens, spec.accepted_tokens, spec.seconds, spec.accepted_at
-        return SchedulerCounts(*learned, *masked, *guessed)
+        counts = SchedulerCounts(*learned, self._masks.num_rows, self._masks.seconds, self._masks.num_forced)
+        return self._drafting.counted(counts)
 
     @property
     def has_work(self) -> bool:
