@@ -102,4 +102,5 @@ def _row(speculation: Speculation, sequence: Sequence) -> Row | None:
     if most <= 0 or not sequence.may_draft:
         return None
     request = sequence.request
-    return Row(request.id, request.tenant, sequence.num_prompt, sequence.tokens, most)
+    readers = f"{request.tenant}/{request.cache_root.hex()}"  # who may share cached prefixes may share what is learned
+    return Row(request.id, readers, sequence.num_prompt, sequence.tokens, most)

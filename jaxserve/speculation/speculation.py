@@ -25,7 +25,8 @@ class Row(NamedTuple):
     """A row that may have drafts.
 
     Attributes:
-        id, tenant, num_prompt: of its sequence.
+        id, num_prompt: of its sequence.
+        tenant: whose texts it may learn from.
         tokens: all that are known.
         most: drafts that it may have.
     """

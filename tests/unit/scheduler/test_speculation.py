@@ -133,11 +133,10 @@ def test_tokens_are_those_without_drafts(data):
     for _ in range(data.draw(st.integers(0, 12))):
         if engine.core.has_work:
             engine.step()
-        if active := sorted(engine.scheduler.sequences):
-            if data.draw(st.integers(0, 9)) == 0:
-                name = data.draw(st.sampled_from(active))
-                engine.core.abort([name])
-                aborted.add(name)
+        if (active := sorted(engine.scheduler.sequences)) and data.draw(st.integers(0, 9)) == 0:
+            name = data.draw(st.sampled_from(active))
+            engine.core.abort([name])
+            aborted.add(name)
     got = engine.run()
     for name, tokens in wanted.items():
         assert got.get(name, []) == (tokens[: len(got.get(name, []))] if name in aborted else tokens)
@@ -173,9 +172,9 @@ def test_wrong_drafts_are_given_up_where_they_cost():
 
 def test_what_a_tenant_was_answered_is_guessed_for_it_again():
     engine = Engine("suffix")
-    for name, tenant in (("first", "a"), ("again", "a"), ("other", "b")):
+    for name, tenant, root in (("first", "a", b"x"), ("again", "a", b"x"), ("salted", "a", b"y"), ("other", "b", b"x")):
         before = len(engine.executor.plans)
-        engine.core.add([request(name, [1, 2, 3, 4], 40, tenant=tenant)])
+        engine.core.add([request(name, [1, 2, 3, 4], 40, root, tenant=tenant)])
         engine.run()
         steps = len(engine.executor.plans) - before
         assert steps < 25 if name == "again" else steps >= 25, name
