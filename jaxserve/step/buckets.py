@@ -92,15 +92,13 @@ class BucketGrid:
 
     def with_drafts(self, most: int) -> BucketGrid:
         """With buckets for steps whose rows have drafts, `most` at most; the others choose a token a row."""
-        wide = {
-            Bucket(
-                min(bucket.rows * (1 + most), self.max_tokens) if bucket.tokens == bucket.rows else bucket.tokens,
-                bucket.rows,
-                most,
-            )
-            for bucket in self.buckets
-        }
+        wide = {self.widened(bucket, most) for bucket in self.buckets}
         return replace(self, buckets=tuple(sorted({*self.buckets, *wide})))
+
+    def widened(self, bucket: Bucket, most: int) -> Bucket:
+        """As many rows with so many drafts each: all fit beside decodes, and take prompts' places elsewhere."""
+        tokens = min(bucket.rows * (1 + most), self.max_tokens) if bucket.tokens == bucket.rows else bucket.tokens
+        return Bucket(tokens, bucket.rows, most)
 
     @property
     def step_sizes(self) -> tuple[int, ...]:

@@ -1,6 +1,8 @@
 """Sequences with drafts, good and bad: they get the tokens that they get one at a time, whatever else happens to them."""
 
 import random
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -45,7 +47,7 @@ class Prophet:
         return Guess(tuple(known[len(tokens) :]), is_long=True)
 
 
-DRAFTERS = {
+DRAFTERS: dict[str, Callable[[Any], Any]] = {
     "right": Prophet,
     "wrong": lambda windows: Prophet(windows, 1.0),
     "random": lambda windows: Prophet(windows, 0.4),
