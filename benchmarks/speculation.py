@@ -5,7 +5,7 @@
 Each side is an engine of its own in this process; all take turns, so that a busy moment meets them alike. Weights are dummies, so
 what is written is chosen for how it repeats:
 
-    copy     greedy: a text that goes in circles, as a copy of what stands in the prompt does
+    copy     greedy, of two tokens only: a text that goes in circles, as a copy of what stands in the prompt does
     turns    drawn, and asked for again with the same seed: the answer came before, as an agent's next turn has much of the last
     random   drawn with new seeds: nothing comes twice
 
@@ -114,7 +114,13 @@ def _decode(engine: LLM, kind: str, streams: int, number: int, tokens: int) -> t
     ]
     temperature = 0.0 if kind == "copy" else 1.0
     params = [
-        SamplingParams(max_tokens=tokens, temperature=temperature, seed=1000 * again + stream, ignore_eos=True)
+        SamplingParams(
+            max_tokens=tokens,
+            temperature=temperature,
+            seed=1000 * again + stream,
+            ignore_eos=True,
+            allowed_token_ids=(5, 6) if kind == "copy" else None,
+        )
         for stream in range(streams)
     ]
     started = time.perf_counter()
