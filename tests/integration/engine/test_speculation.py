@@ -1,14 +1,22 @@
 """A real model whose engine guesses: every answer is the one without guesses."""
 
+from typing import Any
+
 import pytest
 
 from jaxserve.llm import LLM
 from jaxserve.sampling.params import SamplingParams
 from jaxserve.speculation.costs import DraftCosts
 
-SIZES = {"max_num_seqs": 4, "max_num_batched_tokens": 32, "max_model_len": 192, "dtype": "float32", "num_pages": 40}
+SIZES: dict[str, Any] = {
+    "max_num_seqs": 4,
+    "max_num_batched_tokens": 32,
+    "max_model_len": 192,
+    "dtype": "float32",
+    "num_pages": 40,
+}
 TEXT = "the cat sat on the mat, the cat sat on the mat, the cat sat on"  # several chunks of prompt
-PARAMS = {
+PARAMS: dict[str, dict[str, Any]] = {
     "greedy": {"temperature": 0.0},
     "drawn": {"temperature": 0.8, "seed": 3},
     "truncated": {"temperature": 1.2, "top_k": 5, "top_p": 0.9, "seed": 4},
