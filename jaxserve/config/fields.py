@@ -66,6 +66,11 @@ class ModelConfig:
         0.0, "minutes in which all weights are read back from the devices once and compared with what was loaded; 0 for never"
     )
     seed: int = setting(0, "seed of dummy weights and of requests without a seed")
+    logprobs_mode: Literal["raw_logprobs", "processed_logprobs"] = setting(
+        "raw_logprobs",
+        "which log-probabilities requests get that do not say: the model's own, or those that tokens were drawn by, after"
+        " penalties, masks, temperature and truncation",
+    )
     chat_template: str | None = setting(None, "file with a Jinja chat template that replaces the checkpoint's own")
     tool_call_parser: str = setting(
         "auto", "how the model writes tool calls: 'auto' for what its files show, 'hf', 'none', or a name that vLLM's users know"

@@ -161,6 +161,7 @@ def _limits(config: EngineConfig, ready: Preparation, strict: bool) -> IntakeLim
         max_logprob_values=config.scheduler.max_logprob_values,
         strict=strict,
         default_max_tokens=ready.default_max_tokens,
+        logprobs_mode=config.model.logprobs_mode,
     )
 
 

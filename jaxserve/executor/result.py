@@ -11,7 +11,7 @@ import numpy as np
 from jaxserve.executor.packed_logprobs import unpack_logprobs
 from jaxserve.executor.readers import Reader
 from jaxserve.models.config import DecoderConfig
-from jaxserve.sampling.options import MASKED, NUM_LOGPROBS, RowOptions
+from jaxserve.sampling.options import MASKED, NUM_LOGPROBS, NUM_PROCESSED, RowOptions
 from jaxserve.step.plan import Ints, Plan, Reading, StepResult
 
 
@@ -74,7 +74,8 @@ class LocalHandle:
         self.collected = True
         plan, options, width = self._plan, self._layout.options, self._layout.width
         packed = np.asarray(self._packed)[: plan.num_rows * width]
-        wanted = bool((plan.samples & (options.column(plan.sampling, NUM_LOGPROBS) >= 0)).any())
+        asked = [options.column(plan.sampling, option) >= 0 for option in (NUM_LOGPROBS, NUM_PROCESSED)]
+        wanted = bool((plan.samples & (asked[0] | asked[1])).any())
         logprobs = unpack_logprobs(packed[:, 2:], self._layout.config) if wanted else None
         return StepResult(plan.step, packed[:, 0].reshape(-1, width), packed[::width, 1], logprobs, self._readings())
 

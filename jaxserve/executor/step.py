@@ -24,10 +24,11 @@ from jaxserve.executor.packed_logprobs import LOGPROBS_WIDTH, pack_logprobs, voc
 from jaxserve.models.binding import Params, UsedRows, bind
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.shards import cache_layout, padded_vocab
+from jaxserve.sampling.batch import SamplingBatch
 from jaxserve.sampling.blocks import in_blocks
 from jaxserve.sampling.drafts import each_draft, num_chosen, sampled_places
-from jaxserve.sampling.options import LOGPROBS
-from jaxserve.sampling.sampler import sample
+from jaxserve.sampling.options import LOGPROBS, NUM_PROCESSED, PROCESSED
+from jaxserve.sampling.sampler import NOTHING, Reading, sample_and_read
 from jaxserve.sampling.state import SamplerState, empty_state, record_tokens
 from jaxserve.sampling.truncation import Rule
 from jaxserve.sampling.variants import Variant
@@ -308,21 +309,30 @@ def _chooser(
     vocabulary = vocabulary_of(config, mesh)
     # A GPU would launch a step's kernels one by one for a loop, and several devices exchange what they have once, not by block.
     by_block = in_blocks if is_one_cpu(mesh) else _at_once
+    pack = partial(pack_logprobs, vocabulary)
+    reading = Reading(LOGPROBS_WIDTH, pack) if PROCESSED in variant.needs else NOTHING
+
+    def sample_rows(state: SamplerState, logits: jax.Array, rows: SamplingBatch, masks: jax.Array) -> jax.Array:
+        tokens, read = sample_and_read(logits, rows, state, vocabulary, variant, reading, rules, masks)
+        return jnp.concatenate([tokens[:, None], read], axis=1)
 
     def choose(candidates: Candidates, masks: jax.Array, state: SamplerState) -> Chosen:
         logits, tokens, batch = candidates.logits, candidates.tokens, candidates.rows
         width = tokens.shape[1]
         rows = each_draft(batch.sampling, width)
         each = (logits, rows, jnp.repeat(masks, width, axis=0) if width > 1 else masks)
-        sampled = by_block(lambda logits, rows, masks: sample(logits, rows, state, vocabulary, variant, rules, masks), *each)
+        words = by_block(partial(sample_rows, state), *each)
+        sampled = words[:, 0]
         # The next step may be on its way before the host hears of a bad row: it computes with a token that exists.
         chosen = jnp.maximum(sampled, 0)
         packed = variant.when(
             (LOGPROBS,),
             rows,
-            lambda: by_block(partial(pack_logprobs, vocabulary), logits, chosen),
+            lambda: by_block(pack, logits, chosen),
             lambda: jnp.zeros((chosen.shape[0], LOGPROBS_WIDTH), jnp.int32),
         )
+        if PROCESSED in variant.needs:
+            packed = jnp.where((rows[NUM_PROCESSED] >= 0)[:, None], words[:, 1:], packed)
         counts = num_chosen(sampled.reshape(tokens.shape), tokens, batch.samples, batch.num_drafts)
         spare = state.output_counts.shape[0] - 1
         counted = jnp.arange(width, dtype=jnp.int32)[None] < counts[:, None]

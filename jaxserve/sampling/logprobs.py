@@ -1,4 +1,4 @@
-"""Log-probabilities of the model's own distribution, before any sampling parameter."""
+"""Log-probabilities of tokens: of the model's own distribution, or of the one that they were drawn from."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ def token_logprobs(
     """Return log-probabilities, natural log, of the given tokens and of the likeliest ones.
 
     Args:
-        logits: f32 [R, C], as the model made them: this device's columns.
+        logits: f32 [R, C], as the model made them, or the scores that were drawn from, -inf where a token could not come:
+            this device's columns.
         tokens: int32 [R].
         count: how many of the likeliest tokens to return; static, 1 to V.
         vocabulary: which tokens the columns are.

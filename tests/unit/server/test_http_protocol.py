@@ -161,6 +161,7 @@ def test_every_sampling_field_reaches_the_engine() -> None:
         "ignore_eos": True,
         "include_stop_str_in_output": True,
         "skip_special_tokens": False,
+        "logprobs_mode": "processed_logprobs",
         "prompt_logprobs": 1,
         "prompt_logprobs_start": 2,
     }
