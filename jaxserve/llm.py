@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from jaxserve.clock import RealClock
 from jaxserve.config.fields import EngineConfig
 from jaxserve.engine.build import EngineReport, build_engine
+from jaxserve.engine.config_files import ConfigFiles
 from jaxserve.engine.events import Delta, Event, Finished, PositionLogprobs, Started
+from jaxserve.engine.given import GivenParams
 from jaxserve.engine.intake import NO_OPTIONS
 from jaxserve.engine.interrupts import HeldInterrupts
 from jaxserve.engine.outputs import RequestOutputs
-from jaxserve.errors import CheckpointError, InvalidRequestError, RefusedError
+from jaxserve.engine.pause import PauseMode
+from jaxserve.engine.turns import Turns
+from jaxserve.engine.weight_updates import WeightUpdates, WeightVersion
+from jaxserve.errors import CheckpointError, ConfigError, InvalidRequestError, RefusedError
+from jaxserve.executor.held_weights import PIECE_BYTES
 from jaxserve.executor.programs import CompileProgress, silent
 from jaxserve.outputs import CompletionOutput, RequestOutput, logprob_dict
 from jaxserve.sampling.params import SamplingParams
@@ -21,6 +28,7 @@ from jaxserve.scheduler.request import EngineRequest
 from jaxserve.tokenizer.base import Tokenizer
 from jaxserve.tokenizer.chat import ChatTemplate
 from jaxserve.types import ChatMessage, Prompt, RequestOptions, ServiceClass
+from jaxserve.weights.live.mapping import ParamMapping
 
 Setting = TypeVar("Setting", SamplingParams, RequestOptions)
 OnOutput = Callable[[RequestOutput], None]
@@ -59,14 +67,68 @@ class LLM:
     """
 
     def __init__(self, model: str = "pico", *, progress: CompileProgress | None = None, **settings: Any) -> None:
+        if not isinstance(model, str):
+            raise ConfigError(
+                f"model is a {type(model).__name__}: its parameters do not say what model they are of; "
+                "LLM.from_params(config, model, mapping=...) takes both",
+                param="model",
+            )
+        self._build(model, None, progress, settings)
+
+    @classmethod
+    def from_params(
+        cls,
+        config: Any,
+        params: Any,
+        *,
+        mapping: ParamMapping = "auto",
+        version: WeightVersion | None = None,
+        progress: CompileProgress | None = None,
+        **settings: Any,
+    ) -> LLM:
+        """A model whose weights are arrays on devices, as a trainer has them: they are read where they are, and copied.
+
+        Args:
+            config: the content of a config.json, a transformers.PretrainedConfig, or a directory with config.json.
+            params: a tree of arrays: nested dicts, an nnx.Module or an nnx.State.
+            mapping: how its names are read: "hf", "maxtext", "tunix", or a table of `weights.live.views`; "auto" to tell by them.
+            version: of the weights.
+            progress: as in LLM.
+            **settings: as in LLM; `tokenizer` where config is no directory with one.
+
+        Raises as LLM does; CheckpointError names what does not fit.
+        """
+        files = ConfigFiles(config)
+        named = {} if files.name is None else {"served_model_name": (files.name,)}
+        llm = cls.__new__(cls)
+        settings = {"load_format": "dummy", **named, **settings}
+        llm._build(str(files.directory), GivenParams(params, mapping, version), progress, settings, files)
+        return llm
+
+    def _build(
+        self,
+        model: str,
+        given: GivenParams | None,
+        progress: CompileProgress | None,
+        settings: Mapping[str, Any],
+        files: ConfigFiles | None = None,
+    ) -> None:
         defaults = {"model": model, "default_class": ServiceClass.BATCH.value}
         config = EngineConfig.from_settings({**defaults, **settings})
-        self._built = build_engine(config, strict_length=False, clock=RealClock(), progress=progress or silent)
+        self._files = files  # a directory that goes with it
+        self._turns = Turns()
+        self._built = build_engine(config, strict_length=False, clock=RealClock(), progress=progress or silent, given=given)
 
     @property
     def report(self) -> EngineReport:
         """What was built: model, memory, buckets."""
-        return self._built.report
+        report = self._built.report
+        return replace(report, model=replace(report.model, fingerprint=self._weights.fingerprint))
+
+    @property
+    def weight_version(self) -> WeightVersion | None:
+        """Of the weights that are served; None for those of a checkpoint that was never updated."""
+        return self._weights.version
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -114,12 +176,13 @@ class LLM:
         )
         by_sequence = {sequence: request for request in requests for sequence in request.outputs.ids}
         core, pending = self._built.core, requests[::-1]
-        with HeldInterrupts() as interrupts:
+        with self._turns.driven(), HeldInterrupts() as interrupts:
             try:
                 while pending or core.has_work:
                     while pending and core.scheduler.has_room(pending[-1].engine_requests):
                         self._add(pending.pop(), on_output)
                     self._turn(by_sequence, on_output)
+                    self._turns.serve()
                     interrupts.release()
             finally:
                 core.abort(by_sequence)  # nothing is left of a call that was interrupted
@@ -157,7 +220,51 @@ class LLM:
 
     def reset_prefix_cache(self) -> None:
         """Forget every cached prefix, pinned ones too."""
-        self._built.core.scheduler.cache.flush()
+        self._turns.call(self._built.core.scheduler.cache.flush)
+
+    def update_weights(
+        self,
+        params: Any,
+        version: WeightVersion | None = None,
+        *,
+        mode: PauseMode = "abort",
+        partial: bool = False,
+        mapping: ParamMapping = "auto",
+        piece_bytes: int = PIECE_BYTES,
+        force: bool = False,
+    ) -> WeightVersion:
+        """Replace the weights between two steps, in place and without compiling anything. Any thread may call it.
+
+        Everything is checked before anything is replaced: names, shapes, dtypes, and that all are numbers.
+
+        Args:
+            params, mapping: as in `from_params`.
+            version: what the weights are called from now on: a number larger than before, or a name; the next number if None.
+            mode: of requests that run: "abort" ends them, with finish_reason "abort"; "wait" lets them end first, while no
+                others begin; "keep" lets them go on with the new weights over the keys and values that they have.
+            partial: whether `params` may be a part of the model: whole parameters, as an optimizer's frozen layers leave it.
+            piece_bytes: of new weights that may be there before the old ones they replace have gone.
+            force: whether a version that is not newer is taken.
+
+        Returns the version. In `on_output` with mode "wait" it returns before the update, which comes when what runs has ended.
+
+        Raises CheckpointError or ConfigError for a tree that does not fit, InvalidRequestError for a version, the old weights
+        being served as before; and whatever a device raises meanwhile. Then requests are refused until an update succeeds.
+        """
+        weights = self._weights
+        incoming = weights.model.check(params, mapping, partial=partial)
+
+        def put() -> tuple[WeightVersion, Future[WeightVersion]]:
+            following = weights.next_version(version, force=force)
+            return following, weights.put(incoming, following, mode=mode, piece_bytes=piece_bytes)
+
+        following, done = self._turns.call(put)
+        return following if self._turns.are_mine and not done.done() else done.result()
+
+    @property
+    def _weights(self) -> WeightUpdates:
+        assert self._built.weights is not None, "an engine that was built has weights"
+        return self._built.weights
 
     def _prepare(
         self, prompts: Sequence[Prompt], params: Sequence[SamplingParams], options: Sequence[RequestOptions]
@@ -248,6 +355,7 @@ def _completion(index: int, sequence: _Collected, request: _Request) -> Completi
         stop_reason=finished.matched if finished is not None else None,
         seed=request.engine_requests[index].seed,
         num_given_tokens=len(request.engine_requests[index].output),
+        weight_versions=None if finished is None or finished.weight_versions is None else list(finished.weight_versions),
     )
 
 

@@ -25,6 +25,7 @@ class CacheNamespace:
         rope: description of the rotary embedding.
         adapter: name and version of the adapter, empty for none.
         salt: the tenant's salt, empty for what everyone may share.
+        weights: version of the weights, empty for those that the model came with.
     """
 
     model: str
@@ -32,10 +33,11 @@ class CacheNamespace:
     rope: str
     adapter: str = ""
     salt: str = ""
+    weights: str = ""
 
     def root(self) -> bytes:
         """The hash that a sequence's first page is chained to."""
-        fields = (self.model, self.kv_dtype, self.rope, self.adapter, self.salt)
+        fields = (self.model, self.kv_dtype, self.rope, self.adapter, self.salt, *([self.weights] if self.weights else []))
         state = hashlib.blake2b(digest_size=DIGEST_SIZE)
         for field in fields:
             encoded = field.encode()

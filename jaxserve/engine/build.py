@@ -22,11 +22,13 @@ from jaxserve.config.resolve import ResolvedConfig, dump_directory
 from jaxserve.engine.budgets import Budgets
 from jaxserve.engine.client import ModelInfo
 from jaxserve.engine.core import EngineCore
+from jaxserve.engine.given import GivenParams
 from jaxserve.engine.intake import Intake, IntakeLimits
 from jaxserve.engine.phases import NO_TIMES, PhaseTimer, StartTimes
 from jaxserve.engine.preparation import Preparation, model_directory, prepare
 from jaxserve.engine.startup import both
 from jaxserve.engine.warm import Warmer
+from jaxserve.engine.weight_updates import WeightUpdates, WeightVersion
 from jaxserve.errors import UnsupportedModelError
 from jaxserve.executor.base import Capabilities
 from jaxserve.executor.local import LocalExecutor
@@ -47,9 +49,11 @@ from jaxserve.tokenizer.base import Tokenizer
 from jaxserve.tokenizer.chat import ChatTemplate
 from jaxserve.types import ServiceClass
 from jaxserve.weights.fingerprint import model_fingerprint
+from jaxserve.weights.jobs import collect
+from jaxserve.weights.live.incoming import LiveModel
 from jaxserve.weights.load import load_params
 from jaxserve.weights.packed import Packer
-from jaxserve.weights.recheck import BlockSums, WeightGuard
+from jaxserve.weights.recheck import BlockSums, WeightGuard, guard_of
 
 logger = logging.getLogger(__name__)
 
@@ -87,9 +91,12 @@ class BuiltEngine:
     report: EngineReport
     clock: Clock
     responses: ResponseTemplate | None = None
+    weights: WeightUpdates | None = None
 
 
-def build_engine(config: EngineConfig, *, strict_length: bool, clock: Clock, progress: CompileProgress) -> BuiltEngine:
+def build_engine(
+    config: EngineConfig, *, strict_length: bool, clock: Clock, progress: CompileProgress, given: GivenParams | None = None
+) -> BuiltEngine:
     """Load and compile everything. Raises CheckpointError, UnsupportedModelError or ConfigError.
 
     Args:
@@ -97,6 +104,7 @@ def build_engine(config: EngineConfig, *, strict_length: bool, clock: Clock, pro
         strict_length: whether a request for more output than the context holds is refused, not cut short.
         clock: time for requests.
         progress: told about loading and compiling.
+        given: the weights, if they are not to be loaded.
     """
     times = PhaseTimer()
     ready = prepare(config)
@@ -104,9 +112,11 @@ def build_engine(config: EngineConfig, *, strict_length: bool, clock: Clock, pro
     if slow is not None:
         logger.warning("%s", slow)
     times.ended("files")
-    loaded, compiled = both(partial(_load, config, ready), partial(make_programs, ready.lowering, saved=ready.saved), progress)
+    loaded, compiled = both(
+        partial(_load, config, ready, given), partial(make_programs, ready.lowering, saved=ready.saved), progress
+    )
     times.ended("building")
-    params, guard = loaded.result
+    params, guard, found = loaded.result
     executor = LocalExecutor(ready.lowering, compiled.result, params, guard)
     resolved, decoder, tokenizer = ready.resolved, ready.decoder, ready.tokenizer
     cache = KVCache(
@@ -129,20 +139,31 @@ def build_engine(config: EngineConfig, *, strict_length: bool, clock: Clock, pro
         step_sizes=executor.grid.step_sizes,
         masker=None if grammars is None else grammars.masker,
     )
-    fingerprint = model_fingerprint(ready.directory, decoder, config.model)
+    fingerprint = found or model_fingerprint(ready.directory, decoder, config.model)
     namespace = CacheNamespace(fingerprint, resolved.kv_dtype, repr(decoder.ropes))
     dumper = crash_dumper(config, resolved.served_model_names[0], fingerprint, executor.capabilities())
+    core = EngineCore(scheduler, executor, overlap=config.scheduler.overlap, dumper=dumper, grammars=grammars)
+    core.weight_version = None if given is None else given.version
+    intake = Intake(tokenizer, _limits(config, ready, strict_length), namespace, _budgets(config, ready.policies, cache))
+    intake.weights_are(core.weight_version)
+
+    def told(version: WeightVersion | None, fingerprint: str) -> None:
+        intake.weights_are(version)
+        if dumper is not None:
+            dumper.model_is(fingerprint)
+
     built = BuiltEngine(
-        core=EngineCore(scheduler, executor, overlap=config.scheduler.overlap, dumper=dumper, grammars=grammars),
-        intake=Intake(tokenizer, _limits(config, ready, strict_length), namespace, _budgets(config, ready.policies, cache)),
+        core=core,
+        intake=intake,
         tokenizer=tokenizer,
         chat_template=ready.chat_template,
         report=_report(config, resolved, decoder, executor, ready.sampling, fingerprint, NO_TIMES),
         clock=clock,
+        weights=WeightUpdates(core, executor, partial(_live_model, config, ready), told, fingerprint),
         responses=ready.responses,
     )
     if guard is not None:
-        built.core.intact = guard.require_intact
+        core.intact = guard.require_intact
         guard.start()
     warmer = Warmer(built.core, built.intake, tokenizer, built.chat_template, clock, longest)
     times.ended("rest")
@@ -165,8 +186,16 @@ def _limits(config: EngineConfig, ready: Preparation, strict: bool) -> IntakeLim
     )
 
 
-def _load(config: EngineConfig, ready: Preparation, progress: CompileProgress) -> tuple[Params, WeightGuard | None]:
+def _load(
+    config: EngineConfig, ready: Preparation, given: GivenParams | None, progress: CompileProgress
+) -> tuple[Params, WeightGuard | None, str | None]:
+    """The weights, what watches over them, and what they are called if they are a program's."""
     model = config.model
+    if given is not None:
+        incoming = _live_model(config, ready).check(given.params, given.mapping)
+        params = collect(list(incoming.jobs), (weight for _, weight in incoming.parameters()), None)
+        minutes = model.recheck_weights_minutes
+        return params, guard_of(params, minutes) if minutes else None, incoming.fingerprint
     sums = BlockSums() if model.recheck_weights_minutes else None
     params = load_params(
         ready.directory,
@@ -177,10 +206,18 @@ def _load(config: EngineConfig, ready: Preparation, progress: CompileProgress) -
         seed=model.seed,
         verify=model.verify_weights,
         sums=sums,
-        packer=Packer(ready.decoder, ready.lowering.mesh, model.quantization, ready.lowering.options.stored),
+        packer=_packer(config, ready),
         progress=lambda done, total: progress("loading weights, MB", *_megabytes(done, total)),
     )
-    return params, None if sums is None else WeightGuard(params, sums, model.recheck_weights_minutes)
+    return params, None if sums is None else WeightGuard(params, sums, model.recheck_weights_minutes), None
+
+
+def _packer(config: EngineConfig, ready: Preparation) -> Packer:
+    return Packer(ready.decoder, ready.lowering.mesh, config.model.quantization, ready.lowering.options.stored)
+
+
+def _live_model(config: EngineConfig, ready: Preparation) -> LiveModel:
+    return LiveModel(ready.decoder, ready.lowering.mesh, ready.resolved.dtype, _packer(config, ready))
 
 
 def _megabytes(done: int, total: int) -> tuple[int, int]:

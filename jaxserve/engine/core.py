@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
+from jaxserve.engine.pause import Pause, cut_off, stamped
 from jaxserve.errors import EngineDeadError, InvalidRequestError
 from jaxserve.executor.base import Executor, StepHandle
 from jaxserve.metrics.turn import Arrival, Turn
@@ -30,6 +31,8 @@ class EngineCore:
         observer: told of sequences and turns; None for nobody. Set it before the first turn.
         step_seconds: that a step took, averaged over recent ones; 0 before the first.
         intact: raises when the engine must not go on; an idle engine asks now and then. None if nothing watches over it.
+        pause: whether it takes and runs requests now.
+        weight_version: of the weights that steps run with; None for those that it began with, if they have no name.
 
     Args:
         overlap: whether a step is planned and submitted while the one before it runs. A sequence that ends is then noticed one
@@ -58,10 +61,17 @@ class EngineCore:
         self.observer: EngineObserver | None = None
         self.intact: Callable[[], None] | None = None
         self._last_turn: Turn | None = None
+        self._settled: list[Update] = []
+        self.pause = Pause(self)
+        self.weight_version: int | str | None = None
 
     @property
     def has_work(self) -> bool:
-        return self._failure is None and (self.scheduler.has_work or self._in_flight is not None)
+        if self._failure is not None:
+            return False
+        if self._settled or self._in_flight is not None or self.pause.waits:
+            return True
+        return self.scheduler.has_work and not self.pause.is_on
 
     def add(self, requests: Sequence[EngineRequest]) -> None:
         """Queue the sequences of one request; waits for its grammar, if it has one that was not prepared.
@@ -69,6 +79,7 @@ class EngineCore:
         Raises RefusedError, InvalidRequestError for a grammar that cannot be had, or EngineDeadError after a step failed.
         """
         self._check_alive()
+        self.pause.require_awake()
         wanted = requests[0].params.structured_outputs
         self.scheduler.add(requests, None if wanted is None else self._require_grammars().constraints(wanted))
         if self.observer is not None:
@@ -90,6 +101,23 @@ class EngineCore:
         if self.observer is not None:
             self.observer.aborted(aborted, self.scheduler.clock.now())
         return aborted
+
+    def settle(self) -> None:
+        """Wait for the step in flight, if there is one, and take it in; the next turn tells what it did."""
+        if self._in_flight is not None:
+            submitted, self._in_flight = self._in_flight, None
+            self._settled += self._collect(Turn(self.scheduler.clock.now()), *submitted)
+
+    def cut_off(self) -> list[str]:
+        """End all sequences as aborted, those that wait too; the next turn tells it. Returns which those were."""
+        self.settle()
+        self._settled += cut_off(self.scheduler)
+        return [update.id for update in self._settled if update.finish_reason is not None]
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether nothing that runs has begun."""
+        return self._in_flight is None and not self.scheduler.num_running
 
     def demote(self, ids: Iterable[str], *, demoted: bool) -> None:
         self.scheduler.demote(ids, demoted=demoted)
@@ -128,8 +156,8 @@ class EngineCore:
     def _turn(self) -> list[Update]:
         clock = self.scheduler.clock
         self._last_turn = turn = Turn(clock.now())
-        plan = self.scheduler.schedule()
-        updates = self.scheduler.take_ended()
+        plan = None if self.pause.is_on else self.scheduler.schedule()
+        updates, self._settled = [*self._settled, *self.scheduler.take_ended()], []
         turn.planned = turn.launched = clock.now()
         submitted = None
         if plan is not None:
@@ -147,6 +175,8 @@ class EngineCore:
             updates += self._collect(turn, *submitted)
         if self._in_flight is not None:
             self._choose(*self._in_flight[:2])
+        if self.pause.waits and self.is_drained:
+            self.pause.drained()
         turn.applied = clock.now()
         turn.waited = turn.waited or turn.applied
         if self.observer is not None:
@@ -170,4 +200,4 @@ class EngineCore:
         self.step_seconds += (seconds - self.step_seconds) * (RECENT if self.step_seconds else 1.0)
         if self._dumper is not None:
             self._dumper.ring.collected(plan, result, seconds)
-        return self.scheduler.apply(plan, result, seconds)
+        return stamped(self.scheduler.apply(plan, result, seconds), self.weight_version)

@@ -93,6 +93,15 @@ class Delta:
 
 
 @dataclass(frozen=True, slots=True)
+class WeightRange:
+    """Tokens start:end of an output, which are of one version of the weights; "default" if those had no name."""
+
+    version: int | str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
 class Finished:
     """Sequence `index` ended.
 
@@ -100,6 +109,7 @@ class Finished:
         finish_reason: why.
         matched: the stop string or stop token id that matched; None for EOS and other reasons.
         resumed: times that another engine went on with it, because the one that had it was lost.
+        weight_versions: which of its tokens are of which weights, if the engine's were ever updated or named; else None.
     """
 
     request_id: str
@@ -109,6 +119,7 @@ class Finished:
     usage: Usage
     timing: Timing
     resumed: int = 0
+    weight_versions: tuple[WeightRange, ...] | None = None
 
 
 Event = Started | Delta | Finished

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, cast
@@ -99,7 +99,7 @@ class Intake:
             token_bytes=None if tokenizer is None else tokenizer.max_token_bytes,
             default_max_tokens=limits.default_max_tokens,
         )
-        self._root_of = lru_cache(maxsize=KNOWN_ROOTS)(lambda salt: replace(namespace, salt=salt).root())
+        self._root_of = _roots(namespace)
         # A tokenizer may have more special tokens than the model has embeddings.
         self._knows_own = tokenizer is not None and tokenizer.vocab_size <= limits.vocab_size
         self._counter = itertools.count()
@@ -133,6 +133,11 @@ class Intake:
     @property
     def bounds(self) -> RequestBounds:
         return self._bounds
+
+    def weights_are(self, version: int | str | None) -> None:
+        """What is cached from now on is of other weights; None for those that the model came with."""
+        self._namespace = replace(self._namespace, weights="" if version is None else f"{type(version).__name__} {version}")
+        self._root_of = _roots(self._namespace)
 
     def cache_root(self, options: RequestOptions) -> bytes:
         """The hash that prefixes of this tenant with this salt begin with; no other tenant and salt has the same."""
@@ -296,6 +301,11 @@ class Intake:
                 raise InvalidRequestError(
                     f"{name} has {token!r}: token ids are integers from 0 to {self._limits.vocab_size - 1}", param=name
                 )
+
+
+def _roots(namespace: CacheNamespace) -> Callable[[str], bytes]:
+    """The root of a namespace with a salt."""
+    return lru_cache(maxsize=KNOWN_ROOTS)(lambda salt: replace(namespace, salt=salt).root())
 
 
 def _mix(seed: int, index: int | str) -> int:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from jaxserve.clock import Clock
 from jaxserve.engine.events import Delta, Event, Finished, PositionLogprobs, Started, Timing, TokenLogprob, Usage
 from jaxserve.engine.prompt_logprobs import PromptLogprobs
+from jaxserve.engine.weight_ranges import WeightRanges
 from jaxserve.errors import InternalError, JaxserveError
 from jaxserve.sampling.params import SamplingParams
 from jaxserve.scheduler.request import EngineRequest, Update
@@ -34,6 +35,7 @@ class _SequenceText:
     resumed: int = 0
     first_token: float | None = None
     finished: bool = False
+    versions: WeightRanges = field(default_factory=WeightRanges)
 
 
 @dataclass(slots=True)
@@ -146,7 +148,8 @@ class RequestOutputs:
             self._scores.add(update.prompt_logprobs.rows)
         if update.token is None and update.finish_reason is None:
             return pushed
-        if self._params.prompt_logprobs is not None and len(self._scores) < len(self._prompt):
+        reads = self._params.prompt_logprobs is not None and len(self._scores) < len(self._prompt)
+        if reads and update.finish_reason is not FinishReason.ABORT:
             self._early.append(update)
             return pushed
         if not self.started:
@@ -185,6 +188,7 @@ class RequestOutputs:
             return
         first_index = sequence.num_tokens
         sequence.num_tokens += 1
+        sequence.versions.add(first_index, update.weights)
         if sequence.first_token is None:
             sequence.first_token = self._clock.now()
         reason, matched = update.finish_reason, update.matched
@@ -228,6 +232,7 @@ class RequestOutputs:
             Usage(len(self._prompt), sequence.num_tokens, self._num_cached),
             Timing(self._queue_time, first - self._arrival, now - self._arrival),
             sequence.resumed,
+            sequence.versions.ranges(sequence.num_tokens),
         )
 
     def _position(self, rows: LogprobRows, row: int, token: int, count: int) -> PositionLogprobs:

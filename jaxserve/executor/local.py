@@ -13,7 +13,7 @@ from jaxserve.config.windows import group_layers
 from jaxserve.executor.base import Capabilities
 from jaxserve.executor.compile_guard import CompileGuard
 from jaxserve.executor.expert_tokens import ExpertTokens
-from jaxserve.executor.flat_params import FlatParams
+from jaxserve.executor.held_weights import HeldWeights
 from jaxserve.executor.lowering import Lowering
 from jaxserve.executor.page_mover import PageMover
 from jaxserve.executor.programs import Programs
@@ -32,6 +32,10 @@ from jaxserve.weights.recheck import WeightGuard
 class LocalExecutor:
     """Owns weights, KV cache and compiled programs.
 
+    Attributes:
+        weights: what steps run with.
+        weight_guard: of these; None for none.
+
     Args:
         lowering: what the programs were made from: the model, the devices and the shapes.
         params: the weights, on those devices.
@@ -43,8 +47,8 @@ class LocalExecutor:
         self._options = lowering.options
         self._row_options = lowering.row_options
         self._windows = group_layers(lowering.config.windows).windows
-        self._params, self._flat_params = params, FlatParams.of(params)
-        self._weight_guard = weight_guard
+        self.weights = HeldWeights(params)
+        self.weight_guard = weight_guard
         self._programs = programs
         self._guard = CompileGuard(strict=lowering.options.strict)
         self._padding_tokens = 0
@@ -117,7 +121,7 @@ class LocalExecutor:
             padding_tokens=self._padding_tokens,
             swapped_out_pages=self._moved[MoveKind.TO_TIER],
             swapped_in_pages=self._moved[MoveKind.FROM_TIER],
-            weight_checks=0 if self._weight_guard is None else self._weight_guard.checked,
+            weight_checks=0 if self.weight_guard is None else self.weight_guard.checked,
             expert_tokens=self._expert_tokens.counted(
                 self._forward.expert_tokens, in_flight=self._latest is not None and not self._latest.collected
             ),
@@ -130,8 +134,8 @@ class LocalExecutor:
             ValueError: a plan that is too large, has too many drafts, or swaps where there is no swap space.
             EngineDeadError: weights are not what was loaded any more.
         """
-        if self._weight_guard is not None:
-            self._weight_guard.require_intact()
+        if self.weight_guard is not None:
+            self.weight_guard.require_intact()
         if not self._options.swap_slots and any(move.kind is not MoveKind.COPY for move in plan.moves):
             raise ValueError(f"step {plan.step} swaps pages, and the executor has no swap space")
         if (most := int(plan.num_drafts.max(initial=0))) > self._options.max_drafts:
@@ -146,7 +150,7 @@ class LocalExecutor:
             for start in plan.starts:
                 self._load(start)
             batch = self._batch(plan, bucket)
-            self._forward, candidates = program.forward(self._flat_params, self._forward, self._choose.latest, batch)
+            self._forward, candidates = program.forward(self.weights.flat, self._forward, self._choose.latest, batch)
 
             def choose(masks: Ints | None) -> jax.Array:
                 given = self._no_masks[bucket.rows] if masks is None else self._masks(masks, bucket.rows)
@@ -183,7 +187,7 @@ class LocalExecutor:
         for name, program in self._programs.readers.items():
             arguments = arguments_of(plan, name, hidden.shape[0])
             if arguments is not None:
-                found[name] = program(self._params, hidden, *arguments)
+                found[name] = program(self.weights.tree, hidden, *arguments)
         return found
 
     def _load(self, start: RowStart) -> None:

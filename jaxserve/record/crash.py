@@ -6,6 +6,7 @@ import logging
 import os
 import time
 import traceback
+from dataclasses import replace
 from pathlib import Path
 
 from jaxserve.record.dump import write_dump
@@ -29,6 +30,10 @@ class CrashDumper:
         self.ring = ring
         self._directory = directory
         self._header = header
+
+    def model_is(self, fingerprint: str) -> None:
+        """The model has other weights from now on."""
+        self._header = replace(self._header, fingerprint=fingerprint)
 
     def dump(self, error: BaseException) -> Path | None:
         """Write the ring to a new file, remove all but the newest `MAX_DUMPS`, and log where it is.

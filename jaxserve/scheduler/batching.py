@@ -92,6 +92,7 @@ class Batcher:
         self._batch_headroom = BatchHeadroom(config, step_budget)
         self._num_admitted = 0
         self._yielded = 0  # steps in a row that left all batch decodes out
+        self.holds = False
         self._turn = 0  # steps that took some of the batch decodes: each begins behind the one before
 
     def step(self) -> StepChoice:
@@ -301,7 +302,9 @@ class Batcher:
         )
         while choice.tokens.left > 0:
             sequence = order.next(only_interactive=only_interactive)
-            if sequence is None or not self._policy.may_start(len(self._running), len(self._waiting), self._num_admitted):
+            if sequence is None or (self.holds and sequence.admitted is None):
+                return
+            if not self._policy.may_start(len(self._running), len(self._waiting), self._num_admitted):
                 return
             choice.rows_held |= rows.num_free > 0 and not capacity.pace_allows(sequence)
             fork = self._can_fork(choice, sequence)

@@ -335,6 +335,7 @@ class Update(msgspec.Struct, frozen=True, array_like=True):
         matched: the stop token that ended it (None for end-of-sequence).
         num_cached, queue_time: of its start; given with every token.
         resumed: times that another engine went on with it.
+        weights: version of the weights that the token is of; None for those that the engine began with unnamed.
     """
 
     id: str
@@ -348,3 +349,4 @@ class Update(msgspec.Struct, frozen=True, array_like=True):
     num_cached: int = 0
     queue_time: float = 0.0
     resumed: int = 0
+    weights: int | str | None = None

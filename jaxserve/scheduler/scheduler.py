@@ -56,6 +56,7 @@ class Scheduler:
     Attributes:
         lengths: output lengths expected, and how well they were met.
         gate: refuses requests in an overload, for whoever brings them from another thread.
+        batcher: chooses what each step computes.
 
     Args:
         max_model_len: longest prompt plus output, tokens.
@@ -119,7 +120,7 @@ class Scheduler:
             on_preemption,
             policy,
         )
-        self._batcher = Batcher(
+        self.batcher = Batcher(
             config,
             policies,
             clock,
@@ -236,7 +237,7 @@ class Scheduler:
         """Plan the next step; None if there is nothing to compute."""
         self._expire()
         self._shedding.look(self.clock.now())
-        choice = self._batcher.step()
+        choice = self.batcher.step()
         if not choice.rows:
             return None
         plan = self._planner.plan(choice.rows, self._running.take_moves())

@@ -20,7 +20,7 @@ from jaxserve.weights.directory import CONFIG, Summing, Told, new_directory, wri
 from jaxserve.weights.finite import is_finite
 from jaxserve.weights.formats import open_checkpoint
 from jaxserve.weights.manifest import MANIFEST, Manifest, measured_quality, prompt_files, tokenizer_fingerprint, write_manifest
-from jaxserve.weights.maxtext import MaxTextCheckpoint, RopePairs
+from jaxserve.weights.maxtext import MaxTextCheckpoint, RopePairs, usual_rope
 from jaxserve.weights.orbax import FOLDER, OrbaxCheckpoint, find_orbax
 from jaxserve.weights.orbax_writer import LazyTensor, write_orbax
 from jaxserve.weights.quantized.layout import Dequantized, Layout
@@ -61,9 +61,7 @@ class Source:
         found = find_orbax(self.path)
         if found is None:
             raise CheckpointError(f"{self.path} has no Orbax checkpoint", param="source")
-        turned = next((rope for rope in config.ropes if rope is not None), None)
-        usual: RopePairs = "neighbours" if turned is not None and turned.kind == "llama3" else "halves"
-        return MaxTextCheckpoint(OrbaxCheckpoint(found), config, self.rope or usual)
+        return MaxTextCheckpoint(OrbaxCheckpoint(found), config, self.rope or usual_rope(config))
 
 
 def convert(source: Source, output: Path, dtype: str | None, told: Told) -> Manifest:

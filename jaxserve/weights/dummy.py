@@ -20,13 +20,12 @@ from jax.typing import DTypeLike
 from jaxserve.models.binding import Params
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.rules import Packing, Source, WeightRule
+from jaxserve.weights.device_packing import Parts, pack_sources
 from jaxserve.weights.jobs import LoadProgress, collect, list_jobs
 from jaxserve.weights.packed import Packer
 from jaxserve.weights.packing import Index, aligned_zeros
 
 Shapes = tuple[tuple[int, ...], ...]
-Parts = tuple[int, ...]
-"""Of a packing by columns: into how many parts each source is cut."""
 Fill = Callable[[npt.NDArray[np.uint32]], jax.Array]
 
 
@@ -106,21 +105,7 @@ def _fill(
     if ones:
         return jnp.ones(shape, dtype)
     tensors = [_tensor(keys[i], size, dtype) for i, size in enumerate(sources)]
-    match packing:
-        case Packing.WHOLE:
-            return _pad(tensors[0], shape)
-        case Packing.TRANSPOSED:
-            return _pad(tensors[0].T, shape)
-        case Packing.ROWS:
-            return tensors[0].T.reshape(shape)
-        case Packing.COLUMNS:
-            packed = [_columns(tensor.T, shape[-2], count) for tensor, count in zip(tensors, parts, strict=True)]
-            return jnp.concatenate(packed, axis=-1)
-
-
-def _columns(tensor: jax.Array, shards: int, parts: int) -> jax.Array:
-    """[..., out] in `parts` parts, each for shards / parts neighbouring shards: [..., shards, out / parts]."""
-    return jnp.repeat(tensor.reshape(*tensor.shape[:-1], parts, -1), shards // parts, axis=-2)
+    return pack_sources(tensors, packing, parts, shape)
 
 
 def _tensor(key: jax.Array, size: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:
@@ -139,7 +124,3 @@ def _mix(x: jax.Array) -> jax.Array:
     x = (x ^ (x >> 16)) * jnp.uint32(0x7FEB352D)
     x = (x ^ (x >> 15)) * jnp.uint32(0x846CA68B)
     return x ^ (x >> 16)
-
-
-def _pad(x: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    return jnp.pad(x, [(0, whole - part) for whole, part in zip(shape, x.shape, strict=True)])

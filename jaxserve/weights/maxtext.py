@@ -26,12 +26,12 @@ from jaxserve.weights.checkpoint import Block, Bounds, Checkpoint, whole
 RopePairs = Literal["neighbours", "halves"]
 ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM")
 _PREFIXES = ("params.params.", "params.", "")  # training state, parameters only, a bare tree
-_EMBEDDING = "token_embedder.embedding"
+EMBEDDING = "token_embedder.embedding"
 _LISTED = 8
 
 
 @dataclass(frozen=True, slots=True)
-class _Stored:
+class Stored:
     """One tensor as MaxText stores it.
 
     Attributes:
@@ -74,18 +74,9 @@ class MaxTextCheckpoint:
     """
 
     def __init__(self, stored: Checkpoint, config: DecoderConfig, rope: RopePairs) -> None:
-        if config.architecture not in ARCHITECTURES:
-            raise UnsupportedModelError(
-                f"checkpoints of MaxText are read for {' and '.join(ARCHITECTURES)}, not {config.architecture}"
-            )
-        prefix = next((prefix for prefix in _PREFIXES if prefix + _EMBEDDING in stored.shapes), None)
-        if prefix is None:
-            raise CheckpointError(f"no checkpoint of MaxText: it has no {_EMBEDDING}", param="model")
+        self._tensors = stored_tensors(config, stored.shapes)
         self._stored = stored
         self._rope = rope
-        is_stacked = any(name.startswith(f"{prefix}decoder.layers.") for name in stored.shapes)
-        self._tensors = dict(_tensors(config, prefix, is_stacked=is_stacked))
-        _check(self._tensors, stored.shapes, prefix, config.num_layers)
         self.shapes: Mapping[str, tuple[int, ...]] = {name: tensor.logical_shape for name, tensor in self._tensors.items()}
         self.dtypes: Mapping[str, str] = {name: stored.dtypes[tensor.name] for name, tensor in self._tensors.items()}
 
@@ -122,35 +113,61 @@ class MaxTextCheckpoint:
         return np.ascontiguousarray(block[tuple(slice(*part) for part in bounds)])
 
 
-def _tensors(config: DecoderConfig, prefix: str, *, is_stacked: bool) -> Iterator[tuple[str, _Stored]]:
+def usual_rope(config: DecoderConfig) -> RopePairs:
+    """Which elements of a head MaxText's rotary embedding turns together in such a model, unless somebody says."""
+    turned = next((rope for rope in config.ropes if rope is not None), None)
+    return "neighbours" if turned is not None and turned.kind == "llama3" else "halves"
+
+
+def stored_tensors(config: DecoderConfig, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Stored]:
+    """Where each tensor of a checkpoint of Hugging Face is in a tree of MaxText's, whose arrays have these shapes.
+
+    Raises:
+        UnsupportedModelError: another architecture.
+        CheckpointError: not a tree of MaxText, or not of this decoder.
+    """
+    if config.architecture not in ARCHITECTURES:
+        raise UnsupportedModelError(
+            f"checkpoints of MaxText are read for {' and '.join(ARCHITECTURES)}, not {config.architecture}"
+        )
+    prefix = next((prefix for prefix in _PREFIXES if prefix + EMBEDDING in shapes), None)
+    if prefix is None:
+        raise CheckpointError(f"no checkpoint of MaxText: it has no {EMBEDDING}", param="model")
+    is_stacked = any(name.startswith(f"{prefix}decoder.layers.") for name in shapes)
+    tensors = dict(_tensors(config, prefix, is_stacked=is_stacked))
+    _check(tensors, shapes, prefix, config.num_layers)
+    return tensors
+
+
+def _tensors(config: DecoderConfig, prefix: str, *, is_stacked: bool) -> Iterator[tuple[str, Stored]]:
     """Every tensor of the decoder: Hugging Face's name, and what MaxText has."""
     embed, ffn, head_dim = config.hidden_size, config.ffn_size, config.head_dim
     heads, kv_heads = config.num_heads, config.num_kv_heads
-    yield "model.embed_tokens.weight", _Stored(prefix + _EMBEDDING, (config.vocab_size, embed), 2)
-    yield "model.norm.weight", _Stored(f"{prefix}decoder.decoder_norm.scale", (embed,), 1)
+    yield "model.embed_tokens.weight", Stored(prefix + EMBEDDING, (config.vocab_size, embed), 2)
+    yield "model.norm.weight", Stored(f"{prefix}decoder.decoder_norm.scale", (embed,), 1)
     if not config.tie_embeddings:
-        yield "lm_head.weight", _Stored(f"{prefix}decoder.logits_dense.kernel", (embed, config.vocab_size), 1)
+        yield "lm_head.weight", Stored(f"{prefix}decoder.logits_dense.kernel", (embed, config.vocab_size), 1)
     scale = math.sqrt(head_dim)
     for number in range(config.num_layers):
         here, layer = (f"{prefix}decoder.layers", number) if is_stacked else (f"{prefix}decoder.layers_{number}", None)
         there = f"model.layers.{number}"
         attention = f"{here}.self_attention"
-        yield f"{there}.input_layernorm.weight", _Stored(f"{here}.pre_self_attention_layer_norm.scale", (embed,), 1, layer)
+        yield f"{there}.input_layernorm.weight", Stored(f"{here}.pre_self_attention_layer_norm.scale", (embed,), 1, layer)
         yield (
             f"{there}.post_attention_layernorm.weight",
-            _Stored(f"{here}.post_self_attention_layer_norm.scale", (embed,), 1, layer),
+            Stored(f"{here}.post_self_attention_layer_norm.scale", (embed,), 1, layer),
         )
-        query = _Stored(f"{attention}.query.kernel", (embed, heads, head_dim), 1, layer, turned=True, factor=scale)
+        query = Stored(f"{attention}.query.kernel", (embed, heads, head_dim), 1, layer, turned=True, factor=scale)
         yield f"{there}.self_attn.q_proj.weight", query
-        key = _Stored(f"{attention}.key.kernel", (embed, kv_heads, head_dim), 1, layer, turned=True)
+        key = Stored(f"{attention}.key.kernel", (embed, kv_heads, head_dim), 1, layer, turned=True)
         yield f"{there}.self_attn.k_proj.weight", key
-        yield f"{there}.self_attn.v_proj.weight", _Stored(f"{attention}.value.kernel", (embed, kv_heads, head_dim), 1, layer)
-        yield f"{there}.self_attn.o_proj.weight", _Stored(f"{attention}.out.kernel", (heads, head_dim, embed), 2, layer)
+        yield f"{there}.self_attn.v_proj.weight", Stored(f"{attention}.value.kernel", (embed, kv_heads, head_dim), 1, layer)
+        yield f"{there}.self_attn.o_proj.weight", Stored(f"{attention}.out.kernel", (heads, head_dim, embed), 2, layer)
         for name, stored, shape in (("gate", "wi_0", (embed, ffn)), ("up", "wi_1", (embed, ffn)), ("down", "wo", (ffn, embed))):
-            yield f"{there}.mlp.{name}_proj.weight", _Stored(f"{here}.mlp.{stored}.kernel", shape, 1, layer)
+            yield f"{there}.mlp.{name}_proj.weight", Stored(f"{here}.mlp.{stored}.kernel", shape, 1, layer)
 
 
-def _check(tensors: Mapping[str, _Stored], shapes: Mapping[str, tuple[int, ...]], prefix: str, layers: int) -> None:
+def _check(tensors: Mapping[str, Stored], shapes: Mapping[str, tuple[int, ...]], prefix: str, layers: int) -> None:
     """Raise unless the tree has exactly these parameters. What lies beside them, such as the optimizer's state, is nobody's."""
     expected = {tensor.name: tensor.stored_shape(layers) for tensor in tensors.values()}
     wrong = [

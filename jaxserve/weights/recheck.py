@@ -61,6 +61,7 @@ class WeightGuard:
     Attributes:
         checked: blocks that were read back and found as they were loaded.
         error: says which block was not; None until then. The thread ends there: the weights must be loaded again.
+        minutes: as given.
 
     Args:
         minutes: that a round over all blocks takes, at least.
@@ -70,6 +71,7 @@ class WeightGuard:
         self._sums = sums
         self._blocks = list(_blocks(params))
         self._round: list[_Held] = []
+        self.minutes = minutes
         self._pause = minutes * 60 / len(self._blocks)
         self.checked = 0
         self.error: EngineDeadError | None = None
@@ -103,6 +105,13 @@ class WeightGuard:
         """Raise EngineDeadError if a block was not what was loaded."""
         if self.error is not None:
             raise self.error
+
+
+def guard_of(params: Params, minutes: float) -> WeightGuard:
+    """A guard of weights as devices hold them now."""
+    sums = BlockSums()
+    sums.add_held((), params)
+    return WeightGuard(params, sums, minutes)
 
 
 def bounds_of(index: tuple[slice, ...], shape: tuple[int, ...]) -> Bounds:

@@ -43,7 +43,7 @@ def test_greedy_tokens_are_those_of_rounded_rows(quantization):
         progress=silent,
     )
     assert isinstance(built.core.executor, LocalExecutor)
-    held = built.core.executor._params
+    held = built.core.executor.weights.tree
     assert built.report.memory.weights == device_bytes(held)
     decoder = decoder_config(read_hf_config(golden.directory))
     products = param_products(decoder)

@@ -49,7 +49,7 @@ def test_greedy_tokens_are_those_of_the_rounded_numbers(name, tensor, expert):
     config = config_for(golden, tensor_parallel_size=tensor, expert_parallel_size=expert)
     built = build_engine(config, strict_length=True, clock=RealClock(), progress=silent)
     assert isinstance(built.core.executor, LocalExecutor)
-    held = built.core.executor._params
+    held = built.core.executor.weights.tree
     assert built.report.memory.weights == device_bytes(held)
     assert any(leaf.dtype == np.int8 and leaf.sharding.num_devices == tensor for leaf in jax.tree.leaves(held))
     decoder = decoder_config(read_hf_config(golden.directory))

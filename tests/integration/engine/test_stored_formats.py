@@ -84,7 +84,7 @@ def rounding(directory: Path, built: BuiltEngine, params: Params) -> tuple[Param
         found.append(keys)
         return Matrix(numbers, None, Layout(products[tuple(key.key for key in keys)].inputs), scheme)
 
-    held = built.core.executor._params
+    held = built.core.executor.weights.tree
     rounded: Params = jax.tree.map_with_path(one, held, params, is_leaf=lambda leaf: isinstance(leaf, Matrix))
     return rounded, bool(found)
 

@@ -44,7 +44,7 @@ def test_eight_devices_give_transformers_tokens_from_an_orbax_checkpoint_until_t
     tokens = run(built, golden.prompts[:6], GREEDY).tokens
     assert tokens == [expected[:LENGTH] for expected in golden.greedy[:6]]
 
-    guard = built.core.executor._weight_guard
+    guard = built.core.executor.weight_guard
     for _ in guard._blocks:
         guard.check_next()
     run(built, golden.prompts[:1], GREEDY)

@@ -6,7 +6,7 @@ import pytest
 
 from jaxserve.cache.prefix_hash import DIGEST_SIZE, CacheNamespace, page_hash
 
-BASE = CacheNamespace(model="m", kv_dtype="float32", rope="r", adapter="a", salt="s")
+BASE = CacheNamespace(model="m", kv_dtype="float32", rope="r", adapter="a", salt="s", weights="w")
 
 
 def test_equal_namespaces_have_one_root():

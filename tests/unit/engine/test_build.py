@@ -30,7 +30,7 @@ def test_weights_load_beside_compilation_and_the_report_counts_them(tmp_path):
     assert threads["loading weights, MB"] == {threading.current_thread()}
     assert threads["compiling"].isdisjoint(threads["loading weights, MB"])
     memory = built.report.memory
-    params = jax.tree.leaves(built.core.executor._params)
+    params = jax.tree.leaves(built.core.executor.weights.tree)
     assert memory.weights == sum(array.addressable_shards[1].data.nbytes for array in params)
     assert memory.kv_cache == built.core.executor._forward.cache.stored.addressable_shards[1].data.nbytes
     start = built.report.start

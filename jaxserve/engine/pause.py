@@ -1,0 +1,106 @@
+"""Stops an engine between two steps, at once or when what runs has ended, and lets it go on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, Protocol
+
+import msgspec
+
+from jaxserve.errors import CancelledRequestError, InvalidRequestError, OverloadedError
+from jaxserve.scheduler.request import Update
+from jaxserve.scheduler.scheduler import Scheduler
+from jaxserve.types import FinishReason
+
+PauseMode = Literal["abort", "wait", "keep"]
+"""What becomes of sequences that run: they end now, they are waited for, or they go on afterwards."""
+MODES = ("abort", "wait", "keep")
+
+
+class Steps(Protocol):
+    """What a pause needs of an engine's core; see there."""
+
+    scheduler: Scheduler
+
+    @property
+    def is_drained(self) -> bool: ...
+
+    def settle(self) -> None: ...
+
+    def cut_off(self) -> list[str]: ...
+
+
+class Pause:
+    """Whether an engine runs its requests; called by its thread.
+
+    Attributes:
+        is_on: whether no step is planned.
+        asleep: why requests are refused; None while they are not. What comes during a mere pause waits.
+    """
+
+    def __init__(self, core: Steps) -> None:
+        self._core = core
+        self._then: list[Callable[[], None]] = []
+        self.is_on = False
+        self.asleep: str | None = None
+
+    @property
+    def waits(self) -> bool:
+        """Whether it waits for what runs."""
+        return bool(self._then)
+
+    def require_awake(self) -> None:
+        """Raise OverloadedError if requests are refused."""
+        if self.asleep is not None:
+            raise OverloadedError(self.asleep, retry_after=1.0)
+
+    def between(self, mode: PauseMode, then: Callable[[], None]) -> None:
+        """Call `then` when no step is in flight: now, or with "wait" when what runs has ended and before anything else begins.
+
+        Raises InvalidRequestError for another mode, and what `then` raises if it is called now.
+        """
+        if mode not in MODES:
+            raise InvalidRequestError(f"mode must be {', '.join(MODES)}, not {mode!r}", param="mode")
+        if mode == "abort":
+            self._core.cut_off()
+        elif mode == "keep" or self.is_on:
+            self._core.settle()
+        elif not self._core.is_drained:
+            self._core.scheduler.batcher.holds = True
+            self._then.append(then)
+            return
+        then()
+
+    def drained(self) -> None:
+        """What ran has ended: do what waited for it."""
+        waiting, self._then = self._then, []
+        self._core.scheduler.batcher.holds = False
+        for then in waiting:
+            then()
+
+    def stop(self) -> None:
+        self.is_on = True
+
+    def go_on(self) -> None:
+        self.is_on = False
+
+
+def cut_off(scheduler: Scheduler) -> list[Update]:
+    """End every sequence. One whose prompt was being scored fails, for half of the scores are none."""
+    updates = []
+    for sequence in list(scheduler.sequences.values()):
+        name, num_cached, queue_time = sequence.request.id, sequence.num_cached, sequence.queue_time
+        if sequence.is_read or not sequence.task.generates:
+            error = CancelledRequestError("the request was cut off: the weights were updated or the engine was paused")
+            updates.append(Update(name, error=error))
+        else:
+            updates.append(Update(name, finish_reason=FinishReason.ABORT, num_cached=num_cached, queue_time=queue_time))
+    scheduler.abort([update.id for update in updates])
+    return updates
+
+
+def stamped(updates: list[Update], version: int | str | None) -> list[Update]:
+    """Tokens with the version of the weights that they are of, if it has a name."""
+    if version is None:
+        return updates
+    return [one if one.token is None else msgspec.structs.replace(one, weights=version) for one in updates]

@@ -1,0 +1,111 @@
+"""Weights on their way into an engine: checked as a whole first, then made parameter by parameter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from jax.sharding import Mesh
+
+from jaxserve.models.config import DecoderConfig
+from jaxserve.weights.jobs import TensorRead, list_jobs
+from jaxserve.weights.live.convert import Converter, complete_rules
+from jaxserve.weights.live.look import check_arrays, fingerprint_of, look_at
+from jaxserve.weights.live.mapping import ParamMapping, views_of
+from jaxserve.weights.live.trees import Arrays, named_arrays
+from jaxserve.weights.live.views import Views
+from jaxserve.weights.packed import Packer
+from pallas_kernels.matmul import Weight
+
+Path = tuple[str, ...]
+
+
+class Incoming(Protocol):
+    """Weights that were checked.
+
+    Attributes:
+        fingerprint: of the model that they make.
+        sizes: bytes of every parameter that they replace, by path.
+    """
+
+    @property
+    def fingerprint(self) -> str: ...
+
+    @property
+    def sizes(self) -> dict[Path, int]: ...
+
+    def parameters(self) -> Iterator[tuple[Path, Weight]]:
+        """One parameter after the other, each made when it is asked for."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LiveWeights:
+    """A tree of arrays on devices. See `Incoming`."""
+
+    fingerprint: str
+    jobs: Sequence[TensorRead]
+    views: Views
+    arrays: Arrays
+    converter: Converter
+
+    @property
+    def sizes(self) -> dict[Path, int]:
+        return {job.rule.path: job.bytes for job in self.jobs}
+
+    def parameters(self) -> Iterator[tuple[Path, Weight]]:
+        for job in self.jobs:
+            yield job.rule.path, self.converter.make(job, self.views, self.arrays)
+
+
+class LiveModel:
+    """What takes trees of one decoder for one mesh.
+
+    Args:
+        config: the decoder.
+        dtype: of the parameters.
+        packer: says how they are held.
+    """
+
+    def __init__(self, config: DecoderConfig, mesh: Mesh, dtype: str, packer: Packer | None) -> None:
+        self._config = config
+        self._dtype = dtype
+        self._jobs = list_jobs(config, mesh, dtype)
+        self._converter = Converter(mesh, packer)
+
+    @property
+    def num_programs(self) -> int:
+        """Programs that convert parameters, so far."""
+        return self._converter.num_programs
+
+    def check(self, params: Any, mapping: ParamMapping = "auto", *, partial: bool = False) -> LiveWeights:
+        """A tree as weights of the decoder. Nothing is converted yet; every number was looked at where it is.
+
+        Args:
+            params: the tree; see `trees.named_arrays`.
+            mapping: how its names are read.
+            partial: whether it may be a part of the model: whole parameters.
+
+        Raises CheckpointError for a tree that does not fit, ConfigError for a mapping or an engine that cannot be.
+        """
+        arrays = named_arrays(params)
+        rules = [job.rule for job in self._jobs]
+        views = views_of(self._config, rules, arrays, mapping)
+        wanted = {source.name for rule in rules for source in rule.sources}
+        used = [views[name] for name in wanted]
+        check_arrays(arrays, used, self._ignored(arrays), partial=partial)
+        jobs = self._jobs
+        if partial:
+            chosen = {rule.path for rule in complete_rules(rules, views, arrays)}
+            jobs = [job for job in jobs if job.rule.path in chosen]
+        self._converter.require_holdable(jobs)
+        names = {view.name for view in used}
+        sums = look_at({name: array for name, array in arrays.items() if name in names}, self._dtype)
+        return LiveWeights(fingerprint_of(self._config, sums), jobs, views, arrays, self._converter)
+
+    def _ignored(self, arrays: Arrays) -> set[str]:
+        """What a tree may have beyond the decoder's tensors."""
+        config = self._config
+        frequencies = {name for name in arrays if name.endswith("rotary_emb.inv_freq")}
+        return frequencies | ({"lm_head.weight", "lm_head.w"} if config.tie_embeddings else set())

@@ -1,0 +1,56 @@
+"""A tree on devices becomes, bit for bit, what loading the same checkpoint gives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import ml_dtypes
+import numpy as np
+import pytest
+
+from jaxserve.models.registry import decoder_config
+from jaxserve.weights.jobs import collect
+from jaxserve.weights.live.incoming import LiveModel
+from jaxserve.weights.load import load_params
+from jaxserve.weights.packed import Packer
+from sharding import make_mesh
+from tests.support.families import COMMON, FAMILIES, SPARSE, hf_config
+from tests.support.live import on_devices, random_tensors, same, write_checkpoint
+
+CONFIGS: dict[str, dict[str, Any]] = {
+    **{name: hf_config(name) for name in FAMILIES | SPARSE},
+    "phi3": {**COMMON, "architectures": ["Phi3ForCausalLM"], "num_key_value_heads": 2, "pad_token_id": 0},
+}
+
+
+def model(hf: dict[str, Any], tensor: int, dtype: str) -> tuple[LiveModel, Packer]:
+    config, mesh = decoder_config(hf), make_mesh(tensor)
+    packer = Packer(config, mesh)
+    return LiveModel(config, mesh, dtype, packer), packer
+
+
+def made(live: LiveModel, tree: Any, **options: Any) -> Any:
+    incoming = live.check(tree, **options)
+    return collect(list(incoming.jobs), (weight for _, weight in incoming.parameters()), None)
+
+
+@pytest.mark.parametrize("tensor", [1, 2])
+@pytest.mark.parametrize("family", CONFIGS)
+def test_what_loading_gives(tmp_path, family, tensor):
+    hf = CONFIGS[family]
+    tensors = random_tensors(hf, 1)
+    live, packer = model(hf, tensor, "float32")
+    directory = write_checkpoint(tmp_path, hf, tensors)
+    loaded = load_params(directory, decoder_config(hf), make_mesh(tensor), "float32", packer=packer)
+    assert same(made(live, on_devices(tensors)), loaded)
+
+
+@pytest.mark.parametrize(("stored", "dtype"), [("bfloat16", "float32"), ("float32", "bfloat16"), ("bfloat16", "bfloat16")])
+def test_dtypes(tmp_path, stored, dtype):
+    hf = hf_config("qwen2")
+    tensors = random_tensors(hf, 2, ml_dtypes.bfloat16 if stored == "bfloat16" else np.float32)
+    live, packer = model(hf, 1, dtype)
+    loaded = load_params(write_checkpoint(tmp_path, hf, tensors), decoder_config(hf), make_mesh(1), dtype, packer=packer)
+    assert same(made(live, on_devices(tensors)), loaded)
+    assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(loaded))
