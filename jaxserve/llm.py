@@ -302,6 +302,7 @@ def _tell(request: _Request, on_output: OnOutput | None) -> None:
     """The request is done; updates of a sequence that ended may still come."""
     if request.output is None:
         request.output = _output(request)
+        request.sequences.clear()  # whoever is told may keep less of it than we would
         if on_output is not None:
             on_output(request.output)
 
