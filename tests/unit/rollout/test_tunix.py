@@ -86,17 +86,9 @@ def rollout(tmp_path_factory):
 
 def theirs(model, prompt, completion, temperature=1.0):
     graph, state = nnx.split(model)
-    return np.asarray(
-        common.compute_per_token_logps(
-            graph,
-            state,
-            prompt_tokens=jnp.asarray(prompt),
-            completion_tokens=jnp.asarray(completion),
-            pad_id=PAD,
-            eos_id=EOS,
-            temperature=temperature,
-        )
-    )
+    tokens = {"prompt_tokens": jnp.asarray(prompt), "completion_tokens": jnp.asarray(completion)}
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):  # Tunix is written for jax's defaults
+        return np.asarray(common.compute_per_token_logps(graph, state, **tokens, pad_id=PAD, eos_id=EOS, temperature=temperature))
 
 
 CONFIGURED = RolloutConfig(
