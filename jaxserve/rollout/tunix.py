@@ -42,7 +42,6 @@ class JaxserveRollout(BaseRollout):  # type: ignore[misc]  # an optional package
         asked = rollout_config.tensor_parallel_size
         parallel = {} if asked in (-1, 1) else {"tensor_parallel_size": asked}
         adapter = tokenizer if isinstance(tokenizer, TokenizerAdapter) else TokenizerAdapter(tokenizer)
-        self._actor = rollout_actor
         llm = LLM.from_params(config, rollout_actor, mapping="tunix", version=0, **(parallel | (settings or {})))
         self._policy = RolloutPolicy(llm, adapter)
 
@@ -86,9 +85,8 @@ class JaxserveRollout(BaseRollout):  # type: ignore[misc]  # an optional package
         """The tokenizer's."""
         return self._policy.tokenizer.eos_id()
 
-    def model(self) -> Any:
-        """The module whose weights were given first; the engine has copies."""
-        return self._actor
+    def model(self) -> None:
+        """None: no module has the engine's weights, so Tunix hands over new ones after each step. It cannot offload them."""
 
 
 def _require_dense(config: RolloutConfig) -> None:

@@ -1,5 +1,7 @@
 """What trainers' adapters have in common, over a real engine and a plain tokenizer; no trainer's package is needed."""
 
+from typing import Any
+
 import jax
 import numpy as np
 import pytest
@@ -42,7 +44,7 @@ class WithoutBegin(Letters):
 @pytest.fixture(scope="module")
 def llm(tmp_path_factory):
     directory = write_tiny_checkpoint(tmp_path_factory.mktemp("policy") / "model")
-    shapes = {"max_model_len": 64, "max_num_seqs": 4, "max_num_batched_tokens": 16, "page_size": 4}
+    shapes: dict[str, Any] = {"max_model_len": 64, "max_num_seqs": 4, "max_num_batched_tokens": 16, "page_size": 4}
     return LLM(str(directory), load_format="dummy", dtype="float32", **shapes)
 
 
@@ -60,7 +62,8 @@ def test_rollouts_have_a_logprob_a_token_and_memory_of_nothing_else(llm):
     for prompt, several in zip(prompts, found, strict=True):
         assert [one.prompt_token_ids for one in several] == [prompt] * 2
         for one in several:
-            assert (one.logprobs.dtype, one.logprobs.shape, len(one.token_ids)) == (np.float32, (6,), 6)
+            assert one.logprobs.dtype == np.float32
+            assert one.logprobs.shape == (len(one.token_ids),) == (6,)
             assert (one.logprobs < 0).all()
             again = rollout(llm, [prompt], SamplingParams(max_tokens=6, temperature=0.7, seed=one.seed, ignore_eos=True))[0][0]
             assert again.token_ids == one.token_ids

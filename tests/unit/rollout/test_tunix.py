@@ -80,7 +80,7 @@ def rollout(tmp_path_factory):
     (directory / "config.json").write_text(json.dumps(CONFIG))
     settings = {"dtype": "float32", "max_model_len": 64, "max_num_seqs": 4, "max_num_batched_tokens": 16, "page_size": 4}
     engine = functools.partial(JaxserveRollout, config=str(directory), settings=settings)
-    assert issubclass(engine.func, BaseRollout)
+    assert issubclass(JaxserveRollout, BaseRollout)
     return engine(rollout_actor=actor(0), tokenizer=Letters(), mesh=None, rollout_config=RolloutConfig())
 
 
@@ -102,14 +102,14 @@ def test_samples_are_as_likely_as_tunix_finds_them(rollout):
     assert output.logprobs is not None
     assert output.text == [Letters().decode(tokens) for tokens in output.tokens]
     for prompt, tokens, logprobs in zip(output.left_padded_prompt_tokens, output.tokens, output.logprobs, strict=True):
-        want = theirs(rollout.model(), prompt[None], tokens[None], CONFIGURED.temperature)[0]
+        want = theirs(actor(0), prompt[None], tokens[None], CONFIGURED.temperature)[0]
         np.testing.assert_allclose(logprobs, want, atol=1e-3)
 
 
 def test_scores_are_those_of_tunix(rollout):
     prompts, completions = jnp.array([[PAD, PAD, 65, 66], [67, 68, 69, 70]]), jnp.array([[71, 72, EOS, PAD], [73, 74, 75, 76]])
     got = np.asarray(rollout.get_per_token_logps(prompts, completions))
-    want = theirs(rollout.model(), prompts, completions)
+    want = theirs(actor(0), prompts, completions)
     np.testing.assert_allclose(got[0, :3], want[0, :3], atol=1e-3)
     np.testing.assert_allclose(got[1], want[1], atol=1e-3)
 
@@ -131,4 +131,5 @@ def test_what_cannot_be_is_refused(rollout):
         rollout.update_params({}, (nnx.LoRAParam,))
     with pytest.raises(ConfigError, match="data_parallel_size"):
         rollout.generate(["a"], RolloutConfig(data_parallel_size=2))
+    assert rollout.model() is None  # else Tunix takes the actor's weights for the engine's, and never hands over new ones
     assert (rollout.pad_id(), rollout.eos_id()) == (PAD, EOS)
