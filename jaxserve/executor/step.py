@@ -27,7 +27,7 @@ from jaxserve.models.shards import cache_layout, padded_vocab
 from jaxserve.sampling.batch import SamplingBatch
 from jaxserve.sampling.blocks import in_blocks
 from jaxserve.sampling.drafts import each_draft, num_chosen, sampled_places
-from jaxserve.sampling.options import LOGPROBS, NUM_PROCESSED, PROCESSED
+from jaxserve.sampling.options import LOGPROBS, NUM_LOGPROBS, NUM_PROCESSED, PROCESSED
 from jaxserve.sampling.sampler import NOTHING, Reading, sample_and_read
 from jaxserve.sampling.state import SamplerState, empty_state, record_tokens
 from jaxserve.sampling.truncation import Rule
@@ -309,10 +309,8 @@ def _chooser(
     vocabulary = vocabulary_of(config, mesh)
     # A GPU would launch a step's kernels one by one for a loop, and several devices exchange what they have once, not by block.
     by_block = in_blocks if is_one_cpu(mesh) else _at_once
-    pack = partial(pack_logprobs, vocabulary)
-    reading = Reading(LOGPROBS_WIDTH, pack) if PROCESSED in variant.needs else NOTHING
 
-    def sample_rows(state: SamplerState, logits: jax.Array, rows: SamplingBatch, masks: jax.Array) -> jax.Array:
+    def sample_rows(state: SamplerState, reading: Reading, logits: jax.Array, rows: SamplingBatch, masks: jax.Array) -> jax.Array:
         tokens, read = sample_and_read(logits, rows, state, vocabulary, variant, reading, rules, masks)
         return jnp.concatenate([tokens[:, None], read], axis=1)
 
@@ -321,7 +319,10 @@ def _chooser(
         width = tokens.shape[1]
         rows = each_draft(batch.sampling, width)
         each = (logits, rows, jnp.repeat(masks, width, axis=0) if width > 1 else masks)
-        words = by_block(partial(sample_rows, state), *each)
+        alternatives = jnp.any((rows[NUM_LOGPROBS] > 0) | (rows[NUM_PROCESSED] > 0)) if variant.asks else None
+        pack = partial(pack_logprobs, vocabulary, wanted=alternatives)
+        reading = Reading(LOGPROBS_WIDTH, pack) if PROCESSED in variant.needs else NOTHING
+        words = by_block(partial(sample_rows, state, reading), *each)
         sampled = words[:, 0]
         # The next step may be on its way before the host hears of a bad row: it computes with a token that exists.
         chosen = jnp.maximum(sampled, 0)
