@@ -21,7 +21,7 @@ COMMANDS = {
     "plan": "say what fits on a machine",
     "simulate": "run the scheduler on a virtual clock",
     "compile": "compile ahead of time",
-    "verify": "compare the kernels with their references",
+    "verify": "compare kernels with their references, log-probabilities with a trainer's",
     "convert": "convert a checkpoint to Orbax",
     "quantize": "quantize a checkpoint and measure what it loses",
 }

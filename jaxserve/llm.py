@@ -162,7 +162,8 @@ class LLM:
         """Generate for every prompt; outputs come in the prompts' order.
 
         Args:
-            prompts: a string, {"prompt": str}, {"prompt_token_ids": [...]}, or a list of these.
+            prompts: a string, {"prompt": str}, {"prompt_token_ids": [...]}, or a list of these. Beside token ids there may be
+                "output_token_ids", which a partial output had: it goes on behind them.
             sampling_params: one for all, one a prompt, or None for `get_default_sampling_params()`.
             options: the same of whose requests they are and what they may take; timeouts count from the call.
             on_output: told of each output when it is complete, in the order in which they end. What it raises ends the call.
@@ -357,6 +358,7 @@ def _tell(request: _Request, on_output: OnOutput | None) -> None:
     """The request is done; updates of a sequence that ended may still come."""
     if request.output is None:
         request.output = _output(request)
+        request.sequences.clear()  # whoever is told may keep less of it than we would
         if on_output is not None:
             on_output(request.output)
 
@@ -408,6 +410,8 @@ def _completion(index: int, sequence: _Collected, request: _Request) -> Completi
         logprobs=[logprob_dict(position) for position in sequence.logprobs] if wanted else None,
         finish_reason=str(finished.finish_reason) if finished is not None else "error",
         stop_reason=finished.matched if finished is not None else None,
+        seed=request.engine_requests[index].seed,
+        num_given_tokens=len(request.engine_requests[index].output),
         weight_versions=None if finished is None or finished.weight_versions is None else list(finished.weight_versions),
     )
 

@@ -26,10 +26,12 @@ class CompletionOutput:
         text: the text, stop string left out unless asked for.
         token_ids: all generated tokens, a stop token included.
         cumulative_logprob: sum of the chosen tokens' log-probabilities, when `logprobs` was asked for.
-        logprobs: one dict a token, token id -> Logprob, the chosen token among them.
+        logprobs: one dict a token, token id -> Logprob, the chosen token among them; of the tokens that were generated now.
         finish_reason: "stop" or "length"; "abort" if an update of the weights cut it off;
             "error" if the request failed before this sequence was done.
         stop_reason: the stop string or stop token id that matched.
+        seed: of its samples. A request of one sequence with this seed and `output_token_ids` goes on with this one.
+        num_given_tokens: how many of `token_ids` were the prompt's `output_token_ids`.
         weight_versions: which of its tokens are of which weights; None if the engine's were never updated nor named.
     """
 
@@ -40,6 +42,8 @@ class CompletionOutput:
     logprobs: list[dict[int, Logprob]] | None
     finish_reason: str
     stop_reason: str | int | None
+    seed: int = 0
+    num_given_tokens: int = 0
     weight_versions: list[WeightRange] | None = None
 
 

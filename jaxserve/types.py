@@ -57,9 +57,15 @@ class OwnTokenIds(list[int]):
 
 
 class TokensPrompt(TypedDict):
-    """A prompt given as token ids."""
+    """A prompt given as token ids.
+
+    Attributes:
+        output_token_ids: tokens of its output that there are already, as a partial rollout left them: it goes on behind them, at
+            their positions and with the samples of its seed, and the output contains them.
+    """
 
     prompt_token_ids: list[int]
+    output_token_ids: NotRequired[list[int]]
 
 
 class TextPrompt(TypedDict):

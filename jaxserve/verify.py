@@ -1,4 +1,7 @@
-"""The command `python -m jaxserve.verify kernels [flags]`: whether every kernel computes what the float64 references do."""
+"""The command `python -m jaxserve.verify kernels|logprobs [flags]`.
+
+`kernels`: whether every kernel computes what the float64 references do. `logprobs`: `jaxserve.rollout.verify_logprobs`.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +24,7 @@ from jaxserve.config.fields import setting
 from jaxserve.config.flags import OneLineParser, add_flags
 from jaxserve.errors import ConfigError, JaxserveError
 from jaxserve.executor.platform import choose_platform
+from jaxserve.rollout import verify_logprobs
 from pallas_kernels.parity.cases import DTYPES
 from pallas_kernels.parity.gate import Result
 from pallas_kernels.parity.operations import OPERATIONS, Operation, check_all
@@ -36,7 +40,9 @@ _WRONG = ("FAIL", "ERROR")
 class VerifyConfig:
     """What to verify, and where."""
 
-    subject: Literal["kernels"] = setting("kernels", "what to verify: 'kernels'", positional=True)
+    subject: Literal["kernels"] = setting(
+        "kernels", "what to verify: 'kernels'; 'logprobs' has flags of its own", positional=True
+    )
     device: Literal["auto", "cpu", "gpu"] = setting("auto", "where to run; 'auto' takes jax's first device")
     op: str | None = setting(None, "only this operation")
     dtype: str | None = setting(None, f"only this one of {', '.join(DTYPES)}; float8 and int8 are bfloat16 with such a cache")
@@ -63,9 +69,12 @@ class VerifyConfig:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    given = sys.argv[1:] if argv is None else list(argv)
+    if given[:1] == ["logprobs"]:
+        return verify_logprobs.main(given[1:])
     console = wide_console(_WIDTH)
     try:
-        config = VerifyConfig(**vars(_parser().parse_args(argv)))
+        config = VerifyConfig(**vars(_parser().parse_args(given)))
         device = _device(config.device)
         target = Target.of(device)
         with jax.default_device(device):

@@ -12,7 +12,8 @@ from benchmarks.gpu.sizes import GREEDY
 from benchmarks.gpu.tasks import Figure, Task
 from jaxserve.aot.thunks import Launches, read_launches
 from jaxserve.executor.gpu_options import is_gpu
-from jaxserve.executor.lowering import Lowering, ProgramSpec
+from jaxserve.executor.lowering import Lowering
+from jaxserve.executor.program_spec import ProgramSpec
 
 
 def task(engine: Engine, labels: Figure) -> Task:

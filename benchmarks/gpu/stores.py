@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from jaxserve.executor.lowering import NO_OPTIONS, ProgramSpec
 from jaxserve.executor.program_bundle import ProgramBundle
+from jaxserve.executor.program_spec import NO_OPTIONS, ProgramSpec
 
 
 class Compiled:

@@ -51,6 +51,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--init", type=Path, help="a folder of export.py, with whose weights and tokenizer to begin")
     parser.add_argument("--vocab-size", type=int, default=1024)
     parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--heads", type=int, default=8, help="of 32 numbers; the other sizes of a layer follow")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="bfloat16", help="operands of products")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--save-every", type=float, default=180, help="seconds between checkpoints")
@@ -141,7 +142,7 @@ def progress_bar() -> Progress:
 def train(args: argparse.Namespace) -> None:
     """Train until the time or the steps are spent."""
     args.work.mkdir(parents=True, exist_ok=True)
-    config = Config(vocab_size=args.vocab_size, num_hidden_layers=args.layers)
+    config = Config(args.vocab_size, 32 * args.heads, 88 * args.heads, args.layers, args.heads, args.heads // 2)
     params, figures = begin(args, config)
     texts = stdlib_files()
     tokenizer = prepare_tokenizer(args.work, texts, args.vocab_size, args.seed, config.max_position_embeddings)

@@ -26,10 +26,11 @@ from jaxserve.config.windows import group_layers
 from jaxserve.errors import ConfigError
 from jaxserve.executor.autotune_results import require_results
 from jaxserve.executor.compile_cache import nothing_kept
-from jaxserve.executor.lowering import Lowering, ProgramSpec
+from jaxserve.executor.lowering import Lowering
 from jaxserve.executor.memory import count_bytes, device_bytes
 from jaxserve.executor.options import ExecutorOptions, chosen_kernels
 from jaxserve.executor.program_bundle import save_programs
+from jaxserve.executor.program_spec import ProgramSpec
 from jaxserve.executor.programs import temporary_bytes
 from jaxserve.executor.slow_kernels import slow_kernels
 from jaxserve.models.config import DecoderConfig
@@ -71,6 +72,7 @@ class CompiledStep:
         state_in_place: whether everything that lives from step to step, the cache included, is updated where it is.
         forward: the first half.
         choices: the second half, by the names of variants, cheapest first.
+        drafts: that each row may have.
     """
 
     tokens: int
@@ -80,6 +82,7 @@ class CompiledStep:
     state_in_place: bool
     forward: CompiledHalf
     choices: dict[str, CompiledHalf]
+    drafts: int = 0
 
     @property
     def halves(self) -> tuple[CompiledHalf, ...]:
@@ -164,12 +167,14 @@ def compile_for(config: TargetConfig, done: Done, output: Path | None = None) ->
     dumps = target.gpu is not None and output is None  # the dump's path would be saved with the program
     steps: list[CompiledStep] = []
     programs: dict[str, Any] = {}
-    choices: dict[int, dict[str, CompiledHalf]] = {}  # by rows, and by the variant's name
+    choices: dict[tuple[int, int], dict[str, CompiledHalf]] = {}  # by rows and drafts, and by the variant's name
     for bucket in buckets:
         compile_half = partial(_compile_half, lowering, bucket, programs, dumps=dumps)
-        if bucket.rows not in choices:
-            choices[bucket.rows] = {variant.name: compile_half(lowering.choose(bucket.rows, variant)) for variant in variants}
-        step = _step(lowering, bucket, compile_half(lowering.forward(bucket)), choices[bucket.rows], programs)
+        chosen = choices.get((bucket.rows, bucket.drafts))
+        if chosen is None:
+            specs = {variant.name: lowering.choose(bucket.rows, variant, bucket.drafts) for variant in variants}
+            chosen = choices[bucket.rows, bucket.drafts] = {name: compile_half(spec) for name, spec in specs.items()}
+        step = _step(lowering, bucket, compile_half(lowering.forward(bucket)), chosen, programs)
         steps.append(step)
         done(step)
     ledger = replace(ledger, temporary=max(step.temporary for step in steps))
@@ -267,6 +272,7 @@ def _step(
         state_in_place=forward.in_place + min(choice.in_place for choice in choices.values()) >= device_bytes(lowering.state),
         forward=forward,
         choices=choices,
+        drafts=bucket.drafts,
     )
 
 

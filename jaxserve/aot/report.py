@@ -76,11 +76,11 @@ def _choices(result: Result) -> Table:
     table = Table(title="choice of tokens, by what rows need", box=box.SIMPLE, title_justify="left")
     for name in ("rows", "variant", "collectives", "conditionals", "sorts", "kernels", "launches", "compiled in s"):
         table.add_column(name, justify="right")
-    for rows, choices in {step.rows: step.choices for step in result.steps}.items():
+    for (rows, drafts), choices in {(step.rows, step.drafts): step.choices for step in result.steps}.items():
         for name, choice in choices.items():
             facts, launches = choice.facts, choice.launches
             table.add_row(
-                str(rows),
+                f"{rows} x {1 + drafts}" if drafts else str(rows),
                 name,
                 str(sum(entry.count for entry in facts.collectives)),
                 str(facts.conditionals),

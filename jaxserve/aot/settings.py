@@ -20,6 +20,7 @@ from jaxserve.config.fields import (
     setting,
 )
 from jaxserve.config.kernels import AUTO
+from jaxserve.config.speculative import SpeculationConfig
 from jaxserve.errors import ConfigError
 from jaxserve.sampling.variants import Variant
 from jaxserve.step.buckets import CHUNK_ROWS, Bucket, BucketGrid
@@ -56,6 +57,7 @@ class TargetConfig:
     attention_kernel: str = setting(AUTO, "implementation of attention over pages, as for jaxserve.serve")
     kv_write_kernel: str = setting(AUTO, "implementation of writing keys and values into pages, likewise")
     grouped_matmul_kernel: str = setting(AUTO, "implementation of the matrix products of experts, likewise")
+    speculative_config: str | None = setting(None, "JSON object with vLLM's fields, as for jaxserve.serve")
     autotune_results: str | None = setting(
         None, "directory of what XLA measured of kernels on such a GPU, made by jaxserve.serve --autotune-results"
     )
@@ -93,6 +95,7 @@ class TargetConfig:
                 grouped_matmul_kernel=self.grouped_matmul_kernel,
             ),
             compile=CompileConfig(autotune_results=self.autotune_results),
+            speculation=SpeculationConfig(speculative_config=self.speculative_config),
         )
 
     def chosen(self, variants: Sequence[Variant]) -> list[Variant]:
@@ -105,15 +108,17 @@ class TargetConfig:
         return [variant for variant in variants if variant.name in asked]
 
     def buckets(self, grid: BucketGrid) -> list[Bucket]:
-        """What to compile of an engine's grid: decode steps, then steps with prompts."""
-        decode = [bucket for bucket in grid.buckets if bucket.tokens == bucket.rows]
-        prompts = [bucket for bucket in grid.buckets if bucket.tokens > bucket.rows]
+        """What to compile of an engine's grid: decode steps, then those with prompts; then both with drafts, if there are any."""
+        plain = [bucket for bucket in grid.buckets if not bucket.drafts]
+        decode = [bucket for bucket in plain if bucket.tokens == bucket.rows]
+        prompts = [bucket for bucket in plain if bucket.tokens > bucket.rows]
         if self.rows != ALL:
             decode = [Bucket(rows, rows) for rows in _numbers("rows", self.rows)]
         if self.tokens != ALL:
             asked = _numbers("tokens", self.tokens)
             prompts = [Bucket(tokens, min(CHUNK_ROWS, self.max_num_seqs, tokens)) for tokens in asked]
-        return [*decode, *prompts]
+        most = self.engine().speculation.max_drafts
+        return [*decode, *prompts, *(grid.widened(bucket, most) for bucket in (*decode, *prompts) if most)]
 
 
 def _numbers(name: str, text: str) -> tuple[int, ...]:

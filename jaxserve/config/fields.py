@@ -10,6 +10,7 @@ from typing import Any, Literal, get_type_hints
 from jaxserve.config.check import check_types, require_at_least, take_several
 from jaxserve.config.kernels import AUTO, Kernels, parse_kernels
 from jaxserve.config.kv_events import KVEventsConfig, parse_kv_events
+from jaxserve.config.speculative import SpeculationConfig
 from jaxserve.errors import ConfigError
 
 MAX_MINUTES = 525_600  # a year
@@ -62,6 +63,11 @@ class ModelConfig:
         0.0, "minutes in which all weights are read back from the devices once and compared with what was loaded; 0 for never"
     )
     seed: int = setting(0, "seed of dummy weights and of requests without a seed")
+    logprobs_mode: Literal["raw_logprobs", "processed_logprobs"] = setting(
+        "raw_logprobs",
+        "which log-probabilities requests get that do not say: the model's own, or those that tokens were drawn by, after"
+        " penalties, masks, temperature and truncation",
+    )
     chat_template: str | None = setting(None, "file with a Jinja chat template that replaces the checkpoint's own")
     tool_call_parser: str = setting(
         "auto", "how the model writes tool calls: 'auto' for what its files show, 'hf', 'none', or a name that vLLM's users know"
@@ -305,6 +311,7 @@ class EngineConfig:
     compile: CompileConfig = field(default_factory=CompileConfig)
     kernels: KernelConfig = field(default_factory=KernelConfig)
     record: RecordConfig = field(default_factory=RecordConfig)
+    speculation: SpeculationConfig = field(default_factory=SpeculationConfig)
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> EngineConfig:

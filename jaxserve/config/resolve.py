@@ -67,6 +67,9 @@ class DeviceBytes:
     state: int
     page: int
 
+    def __add__(self, other: DeviceBytes) -> DeviceBytes:
+        return DeviceBytes(self.weights + other.weights, self.state + other.state, self.page + other.page)
+
 
 CountBytes = Callable[[str, str], DeviceBytes]
 """(dtype, kv_dtype) -> what one device holds then."""

@@ -56,6 +56,7 @@ VLLM_FLAGS = (
     _ours("--tls-cert=", "--ssl-certfile"),
     _ours("--tls-key=", "--ssl-keyfile"),
     _ours("--otlp-endpoint=", "--otlp-traces-endpoint"),
+    _ours("--speculative-config=", "-sc"),
     _ours("--dtype=", "--dtype", half="float16", float="float32"),
     _ours("--generation-config=", "--generation-config", vllm="none"),
     # What is so anyway.
@@ -167,9 +168,7 @@ VLLM_FLAGS = (
         "--lora-dtype",
         "--fully-sharded-loras",
     ),
-    _refused(
-        "there is no speculative decoding", "--speculative-config", "-sc", "--speculative-model", "--num-speculative-tokens"
-    ),
+    _refused("say it with --speculative-config", "--speculative-model", "--num-speculative-tokens"),
     _refused("describe the format in a file: --response-template", "--tool-parser-plugin", "--reasoning-parser-plugin"),
     _refused("tools are the client's to run", "--tool-server"),
     _refused("llguidance compiles every grammar", "--guided-decoding-backend", "--structured-outputs-config"),

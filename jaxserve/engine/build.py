@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
+from typing import NamedTuple
 
 import jax
 
@@ -23,6 +24,7 @@ from jaxserve.engine.budgets import Budgets
 from jaxserve.engine.client import ModelInfo
 from jaxserve.engine.control import EngineControl
 from jaxserve.engine.core import EngineCore
+from jaxserve.engine.draft import load_draft
 from jaxserve.engine.given import GivenParams
 from jaxserve.engine.intake import Intake, IntakeLimits
 from jaxserve.engine.phases import NO_TIMES, PhaseTimer, StartTimes
@@ -35,6 +37,7 @@ from jaxserve.engine.weight_updates import WeightUpdates, WeightVersion
 from jaxserve.errors import UnsupportedModelError
 from jaxserve.executor.base import Capabilities
 from jaxserve.executor.cache_arrays import describe_cache
+from jaxserve.executor.draft_runner import DraftWeights
 from jaxserve.executor.local import LocalExecutor
 from jaxserve.executor.programs import CompileProgress, make_programs
 from jaxserve.executor.slow_kernels import slow_kernels
@@ -50,6 +53,9 @@ from jaxserve.sampling.defaults import SamplingDefaults
 from jaxserve.sampling.options import SUPPRESS_WIDTH
 from jaxserve.sampling.params import MAX_STOP_TOKEN_IDS
 from jaxserve.scheduler.scheduler import Scheduler
+from jaxserve.speculation.device import DeviceGuesses
+from jaxserve.speculation.make import make_drafter
+from jaxserve.speculation.speculation import Speculation
 from jaxserve.tokenizer.base import Tokenizer
 from jaxserve.tokenizer.chat import ChatTemplate
 from jaxserve.types import ServiceClass
@@ -122,8 +128,9 @@ def build_engine(
         partial(_load, config, ready, given), partial(make_programs, ready.lowering, saved=ready.saved), progress
     )
     times.ended("building")
-    params, guard, found = loaded.result
-    executor = LocalExecutor(ready.lowering, compiled.result, params, guard)
+    loaded_weights = loaded.result
+    guard = loaded_weights.guard
+    executor = LocalExecutor(ready.lowering, compiled.result, loaded_weights.params, guard, loaded_weights.draft)
     resolved, decoder, tokenizer = ready.resolved, ready.decoder, ready.tokenizer
     cache = KVCache(
         resolved.num_pages,
@@ -144,8 +151,9 @@ def build_engine(
         swap=SwapSpace(limits.swap_slots, limits.swap_page_seconds) if limits.swap_slots else None,
         step_sizes=executor.grid.step_sizes,
         masker=None if grammars is None else grammars.masker,
+        speculation=_speculation(config, clock),
     )
-    fingerprint = found or model_fingerprint(ready.directory, decoder, config.model)
+    fingerprint = loaded_weights.fingerprint or model_fingerprint(ready.directory, decoder, config.model)
     held = describe_weights(ready.lowering.params)
     namespace = CacheNamespace(fingerprint, describe_cache(resolved.kv_dtype), repr(decoder.ropes), held=held)
     dumper = crash_dumper(config, resolved.served_model_names[0], fingerprint, executor.capabilities())
@@ -195,19 +203,27 @@ def _limits(config: EngineConfig, ready: Preparation, strict: bool) -> IntakeLim
         max_logprob_values=config.scheduler.max_logprob_values,
         strict=strict,
         default_max_tokens=ready.default_max_tokens,
+        logprobs_mode=config.model.logprobs_mode,
     )
 
 
-def _load(
-    config: EngineConfig, ready: Preparation, given: GivenParams | None, progress: CompileProgress
-) -> tuple[Params, WeightGuard | None, str | None]:
-    """The weights, what watches over them, and what they are called if they are a program's."""
+class _Loaded(NamedTuple):
+    """The weights, what watches over them, what they are called if they are a program's, and those of a draft model."""
+
+    params: Params
+    guard: WeightGuard | None
+    fingerprint: str | None = None
+    draft: DraftWeights | None = None
+
+
+def _load(config: EngineConfig, ready: Preparation, given: GivenParams | None, progress: CompileProgress) -> _Loaded:
     model = config.model
     if given is not None:
         incoming = _live_model(config, ready).check(given.params, given.mapping)
         params = collect(list(incoming.jobs), (weight for _, weight in incoming.parameters()), None)
         minutes = model.recheck_weights_minutes
-        return params, guard_of(params, minutes) if minutes else None, incoming.fingerprint
+        guard = guard_of(params, minutes) if minutes else None
+        return _Loaded(params, guard, incoming.fingerprint, _draft(config, ready, progress))
     sums = BlockSums() if model.recheck_weights_minutes else None
     params = load_params(
         ready.directory,
@@ -221,7 +237,15 @@ def _load(
         packer=_packer(config, ready),
         progress=lambda done, total: progress("loading weights, MB", *_megabytes(done, total)),
     )
-    return params, None if sums is None else WeightGuard(params, sums, model.recheck_weights_minutes), None
+    guard = None if sums is None else WeightGuard(params, sums, model.recheck_weights_minutes)
+    return _Loaded(params, guard, draft=_draft(config, ready, progress))
+
+
+def _draft(config: EngineConfig, ready: Preparation, progress: CompileProgress) -> DraftWeights | None:
+    if ready.draft is None:
+        return None
+    model = config.model
+    return load_draft(ready.draft, ready.lowering, load_format=model.load_format, seed=model.seed + 1, progress=progress)
 
 
 def _packer(config: EngineConfig, ready: Preparation) -> Packer:
@@ -246,6 +270,23 @@ def _grammars(config: EngineConfig, ready: Preparation) -> Grammars | None:
     path = config.model.tokenizer or model_directory(config.model.model)
     ends = _eos_token_ids(ready.decoder, tokenizer)
     return Grammars(size, partial(load_vocabulary, path, vocab_size=size, eos_token_ids=ends, tokenizer=tokenizer))
+
+
+def _speculation(config: EngineConfig, clock: Clock) -> Speculation | DeviceGuesses | None:
+    asked, scheduler = config.speculation.parse(), config.scheduler
+    if asked is None:
+        return None
+    if asked.runs_model:
+        rows, tokens = scheduler.max_num_seqs, scheduler.max_num_batched_tokens
+        return DeviceGuesses(asked.num_speculative_tokens, max_rows=rows, max_tokens=tokens)
+    return Speculation(
+        make_drafter(asked),
+        asked.num_speculative_tokens,
+        clock,
+        max_rows=scheduler.max_num_seqs,
+        max_tokens=scheduler.max_num_batched_tokens,
+        least_chance=min(scheduler.prefill_price / scheduler.decode_price, 1.0) if scheduler.decode_price else 1.0,
+    )
 
 
 def _budgets(config: EngineConfig, policies: Policies, cache: KVCache) -> Budgets:

@@ -61,6 +61,7 @@ class EngineCore:
         self._in_flight: tuple[Plan, StepHandle, float] | None = None  # with the time it was submitted
         self._collected = 0.0  # time of the latest result
         self.step_seconds = 0.0
+        self._host_seconds = 0.0  # that the latest turn took besides waiting
         self._failure: BaseException | None = None
         self.observer: EngineObserver | None = None
         self.publisher: KVEventPublisher | None = None
@@ -174,8 +175,15 @@ class EngineCore:
     def _turn(self) -> list[Update]:
         clock = self.scheduler.clock
         self._last_turn = turn = Turn(clock.now())
+        updates, self._settled = self._settled, []
+        if self._in_flight is not None and self.scheduler.awaits_tokens(self._host_seconds):
+            turn.collected_first = True
+            updates += self._collect(turn, *self._in_flight)
+            turn.applied = clock.now()
+            self._in_flight = None
+        begins = clock.now()
         plan = None if self.pause.is_on else self.scheduler.schedule()
-        updates, self._settled = [*self._settled, *self.scheduler.take_ended()], []
+        updates += self.scheduler.take_ended()
         turn.planned = turn.launched = clock.now()
         submitted = None
         if plan is not None:
@@ -195,10 +203,12 @@ class EngineCore:
             self._choose(*self._in_flight[:2])
         if self.pause.waits and self.is_drained:
             self.pause.drained()
-        turn.applied = clock.now()
-        turn.waited = turn.waited or turn.applied
+        if not turn.collected_first:
+            turn.applied = clock.now()
+            turn.waited = turn.waited or turn.applied
+        self._host_seconds = turn.launched - begins + turn.applied - turn.waited
         if self.observer is not None:
-            self.observer.updated(updates, turn.applied)
+            self.observer.updated(updates, max(turn.applied, turn.launched))
         return updates
 
     def _choose(self, plan: Plan, handle: StepHandle) -> None:

@@ -13,7 +13,7 @@ from jaxserve.types import FinishReason
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """Log-probability of one token at one position, natural log, of the model's raw distribution.
+    """Log-probability of one token at one position, natural log, of the distribution that `logprobs_mode` names.
 
     Attributes:
         token_id: the token.

@@ -14,7 +14,7 @@ from jaxserve.config.policies import Policies
 from jaxserve.engine.bounds import LONGEST, RequestBounds
 from jaxserve.engine.budgets import Budgets, Grant, cache_salt
 from jaxserve.errors import ContextLengthError, InvalidRequestError
-from jaxserve.sampling.params import SamplingParams
+from jaxserve.sampling.params import RAW_LOGPROBS, SamplingParams
 from jaxserve.scheduler.request import EngineRequest, Sibling
 from jaxserve.step.tasks import GENERATE, SCORE
 from jaxserve.tokenizer.base import Tokenizer
@@ -37,6 +37,7 @@ class IntakeLimits:
         strict: whether prompt + max_tokens beyond the context is an error (servers) or ends the output early (offline).
         default_max_tokens: output tokens of a request that does not say; None for all that the context leaves.
         max_logprob_values: see RequestBounds.
+        logprobs_mode: of requests that do not say.
     """
 
     max_model_len: int
@@ -47,6 +48,7 @@ class IntakeLimits:
     strict: bool
     default_max_tokens: int | None = None
     max_logprob_values: int = 524_288
+    logprobs_mode: str = RAW_LOGPROBS
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,8 +165,11 @@ class Intake:
         self._check_satisfiable(params)
         if params.stop and self._tokenizer is None:
             raise InvalidRequestError("stop strings need a tokenizer, and none is loaded", param="stop")
+        if params.logprobs_mode is None and self._limits.logprobs_mode != RAW_LOGPROBS:
+            params = replace(params, logprobs_mode=self._limits.logprobs_mode)
         max_tokens = self._max_tokens(len(tokens), params, grant)
         self._check_scores(params, len(tokens))
+        output = self._output(prompt, params, max_tokens)
         task = SCORE if params.scores_only else GENERATE
         number = f"{self._origin}{next(self._counter)}"
         seed = params.seed if params.seed is not None else _mix(self._limits.seed, number)
@@ -185,6 +190,7 @@ class Intake:
             of_list=options.of_list,
             deadline=grant.deadline,
             task=task.name,
+            output=output,
         )
         return first.with_siblings([Sibling(f"{request_id}/{number}/{place}", _mix(seed, place)) for place in range(1, params.n)])
 
@@ -209,6 +215,26 @@ class Intake:
         if not tokens:
             raise InvalidRequestError("prompt must not be empty", param="prompt")
         return tokens
+
+    def _output(self, prompt: Prompt, params: SamplingParams, max_tokens: int) -> tuple[int, ...]:
+        """Tokens of the output that there are already."""
+        if not isinstance(prompt, Mapping) or "output_token_ids" not in prompt:
+            return ()
+        param = "output_token_ids"
+        output: Any = prompt.get(param)
+        if "prompt_token_ids" not in prompt or not isinstance(output, list | tuple):
+            raise InvalidRequestError(f"{param} must be a list of token ids, beside prompt_token_ids", param=param)
+        self._check_ids(param, output)
+        if params.n != 1 or params.prompt_logprobs is not None:
+            raise InvalidRequestError(f"{param} needs n 1, and no prompt_logprobs: one sequence goes on", param=param)
+        if output and len(output) >= max_tokens:
+            raise InvalidRequestError(
+                f"{param} has {len(output)} tokens, but max_tokens, which counts them, is {max_tokens}", param=param
+            )
+        stops = {*params.stop_token_ids, *(() if params.ignore_eos else self._limits.eos_token_ids)}
+        if output and output[-1] in stops:
+            raise InvalidRequestError(f"{param} ends with {output[-1]}, which ends the sequence: it is complete", param=param)
+        return tuple(output)
 
     def _max_tokens(self, prompt: int, params: SamplingParams, grant: Grant) -> int:
         left = self._room(prompt, params, grant)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -87,6 +88,8 @@ class RequestOutputs:
         self._num_cached = 0
         first = max(1, self._params.prompt_logprobs_start)
         self._scores = PromptLogprobs(self._prompt, first, self._params.prompt_logprobs or 0, self._position)
+        # What goes on with tokens that it had shows them first, as if they had just come.
+        self._given = [Update(request.id, token) for request in requests for token in request.output]
         self._early: list[Update] = []  # tokens of other sequences while the first still scores the prompt
         stops = self._stop_strings()
         self._sequences = {
@@ -151,6 +154,8 @@ class RequestOutputs:
             return pushed
         if not self.started:
             pushed.events.append(self._start(update))
+            for given in self._given:
+                self._take_token(self._sequences[given.id], given, pushed)
         if self._early:
             early, self._early = self._early, []
             for ready in early:
@@ -237,7 +242,9 @@ class RequestOutputs:
     def _entries(self, token: int, logprob: float, rank: int, ids: list[int], values: list[float]) -> PositionLogprobs:
         chosen = self._token_logprob(token, logprob, rank)
         top = enumerate(zip(ids, values, strict=True), 1)
-        return PositionLogprobs(chosen, tuple(self._token_logprob(other, value, place) for place, (other, value) in top))
+        # Where tokens were drawn by a few only, the others are no alternatives.
+        could = [self._token_logprob(other, value, place) for place, (other, value) in top if value > -math.inf]
+        return PositionLogprobs(chosen, tuple(could))
 
     def _token_logprob(self, token: int, logprob: float, rank: int) -> TokenLogprob:
         if self._tokenizer is None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from importlib.resources import files
 from pathlib import Path
 
@@ -16,14 +15,15 @@ from jaxserve.chat_parsing.template import ResponseTemplate
 from jaxserve.config.fields import EngineConfig, ModelConfig, ParallelConfig
 from jaxserve.config.policies import Policies
 from jaxserve.config.policies_file import load_policies
-from jaxserve.config.resolve import ModelFacts, ResolvedConfig, resolve
+from jaxserve.config.resolve import DeviceBytes, ModelFacts, ResolvedConfig, resolve
 from jaxserve.config.windows import group_layers
+from jaxserve.engine.draft import DraftTarget, PreparedDraft, prepare_draft
 from jaxserve.engine.warm import WarmLine, read_warm_prompts
 from jaxserve.errors import CheckpointError, ConfigError
 from jaxserve.executor.autotune_results import make_results
 from jaxserve.executor.compile_cache import keep_compiled_programs, kept_directory
 from jaxserve.executor.lowering import Lowering
-from jaxserve.executor.memory import count_bytes, device_facts
+from jaxserve.executor.memory import count_bytes, device_facts, draft_bytes
 from jaxserve.executor.options import ExecutorOptions, chosen_kernels
 from jaxserve.executor.platform import choose_platform
 from jaxserve.executor.program_bundle import Manifest, ProgramBundle, read_manifest
@@ -63,6 +63,7 @@ class Preparation:
         resolved: values for everything that was "auto".
         lowering: programs and weights from their shapes.
         saved: where programs are had that need not be compiled: a directory that was named, or what earlier starts kept.
+        draft: what guesses for the model on its devices, if anything does.
     """
 
     directory: Path
@@ -77,6 +78,7 @@ class Preparation:
     resolved: ResolvedConfig
     lowering: Lowering
     saved: ProgramStore | None
+    draft: PreparedDraft | None
 
 
 def prepare(config: EngineConfig) -> Preparation:
@@ -101,17 +103,23 @@ def prepare(config: EngineConfig) -> Preparation:
     stored = stored_schemes(directory, decoder, config.model.load_format)
     programs_directory = None if config.compile.programs is None else Path(config.compile.programs).expanduser()
     manifest = None if programs_directory is None else read_manifest(programs_directory)
+    draft = _draft(config, DraftTarget(directory, decoder, tokenizer), mesh)
+
+    def held(dtype: str, kv_dtype: str) -> DeviceBytes:
+        target = count_bytes(decoder, mesh, config, dtype, kv_dtype, stored)
+        return target if draft is None else target + draft_bytes(draft.model, mesh, config.cache.page_size, dtype, kv_dtype)
+
     resolved = resolve(
         config,
         _model_facts(config, directory, decoder),
         device_facts(mesh.devices.flat[0], mesh.devices.size),
-        partial(count_bytes, decoder, mesh, config, stored=stored),
+        held,
         None if manifest is None else manifest.num_pages,
     )
-    decoder = decoder.serving(resolved.max_model_len)
+    decoder, draft = decoder.serving(resolved.max_model_len), draft and draft.serving(resolved.max_model_len)
     options = ExecutorOptions.of(config, resolved, kernels, stored)
     make_results(options.autotune_results)
-    lowering = Lowering(decoder, mesh, options)
+    lowering = Lowering(decoder, mesh, options, draft=None if draft is None else draft.model)
     return Preparation(
         directory=directory,
         decoder=decoder,
@@ -127,7 +135,20 @@ def prepare(config: EngineConfig) -> Preparation:
         resolved=resolved,
         lowering=lowering,
         saved=_program_store(programs_directory, manifest, lowering),
+        draft=draft,
     )
+
+
+def _draft(config: EngineConfig, target: DraftTarget, mesh: Mesh) -> PreparedDraft | None:
+    asked = config.speculation.parse()
+    if asked is None or not asked.runs_model:
+        return None
+    found = prepare_draft(Path(asked.model), asked.num_speculative_tokens, target, mesh, config.model.load_format)
+    if asked.method == "eagle3" and found.model.config.fed is None:
+        raise ConfigError(
+            f"speculative_config: model: {asked.model} is a model of its own, not an EAGLE-3 head", param="speculative_config"
+        )
+    return found
 
 
 def _program_store(named: Path | None, manifest: Manifest | None, lowering: Lowering) -> ProgramStore | None:

@@ -24,6 +24,7 @@ _SETTINGS = (
     "tensor_parallel_size",
     "expert_parallel_size",
     "swap_space",
+    "speculative_config",
 )
 _LIMITS = ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "num_pages", "page_size")
 

@@ -23,6 +23,7 @@ class Capabilities:
         swap_page_seconds: seconds to move one page there, or back, where many move.
         windows: the window of each group of layers, as the KV cache knows them.
         max_drafts: that a row may have in a step.
+        guesses: that a draft model makes of a row, on the device; 0 without one.
         row_options: names of the options in the words of a row, in their order.
     """
 
@@ -35,6 +36,7 @@ class Capabilities:
     swap_page_seconds: float = 0.0
     windows: tuple[int | None, ...] = (None,)
     max_drafts: int = 0
+    guesses: int = 0
     row_options: tuple[str, ...] = STANDARD.names
 
 

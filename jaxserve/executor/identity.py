@@ -50,6 +50,7 @@ def identity(lowering: Lowering) -> Identity:
         "row_options": lowering.row_options.names,
         "readers": tuple(reader.name for reader in lowering.readers),
         "rules": tuple(rule.option.name for rule in lowering.rules),
+        "draft": None if lowering.draft is None else lowering.draft.model,
     }
     settings = {name: getattr(jax.config, name) for name in SETTINGS}
     xla = {"compiler_options": lowering.compiler_options}

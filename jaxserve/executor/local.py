@@ -12,6 +12,7 @@ import numpy as np
 from jaxserve.config.windows import group_layers
 from jaxserve.executor.base import Capabilities
 from jaxserve.executor.compile_guard import CompileGuard
+from jaxserve.executor.draft_runner import DraftRunner, DraftWeights
 from jaxserve.executor.expert_tokens import ExpertTokens
 from jaxserve.executor.held_weights import HeldWeights
 from jaxserve.executor.lowering import Lowering
@@ -41,10 +42,18 @@ class LocalExecutor:
         lowering: what the programs were made from: the model, the devices and the shapes.
         params: the weights, on those devices.
         weight_guard: of the weights; None for none.
+        draft: those of the lowering's draft model, if it has one.
     """
 
-    def __init__(self, lowering: Lowering, programs: Programs, params: Params, weight_guard: WeightGuard | None = None) -> None:
-        self._layout = ResultLayout(lowering.config, lowering.row_options, 1 + lowering.options.max_drafts, lowering.readers)
+    def __init__(
+        self,
+        lowering: Lowering,
+        programs: Programs,
+        params: Params,
+        weight_guard: WeightGuard | None = None,
+        draft: DraftWeights | None = None,
+    ) -> None:
+        self._layout = ResultLayout(lowering.config, lowering.row_options, lowering.readers)
         self._options = lowering.options
         self._row_options = lowering.row_options
         self._windows = group_layers(lowering.config.windows).windows
@@ -67,6 +76,9 @@ class LocalExecutor:
             rows: untouched_zeros(lowering.masks(rows)) for rows in {bucket.rows for bucket in lowering.grid.buckets}
         }
         self._mover = PageMover(programs.moves, lowering.state.forward.cache, self._options.swap_slots)
+        self._draft: DraftRunner | None = None
+        if lowering.draft is not None and draft is not None:
+            self._draft = DraftRunner(lowering.draft, draft, programs.draft_moves, self._options.swap_slots)
         self._moved: Counter[MoveKind] = Counter()
         self._swap_page_seconds = 0.0
         if self._options.swap_slots:
@@ -97,19 +109,23 @@ class LocalExecutor:
         return [program.as_text() for program in (*forwards, *self._programs.moves.values())]
 
     def choice_texts(self) -> dict[tuple[int, str], str]:
-        """The optimised HLO of the second halves of steps, by rows and the variant's name."""
+        """The optimised HLO of the second halves of steps without drafts, by rows and the variant's name."""
         chooses = self._programs.steps.chooses()
-        return {(rows, variant.name): program.as_text() for (rows, variant), program in chooses.items()}
+        return {(rows, variant.name): program.as_text() for (rows, drafts, variant), program in chooses.items() if not drafts}
 
     def drop_cache(self) -> None:
         """Free the KV cache; no step may be in flight, and none may come before `make_cache`."""
         for array in jax.tree.leaves(self._forward.cache):
             array.delete()
+        if self._draft is not None:
+            self._draft.drop_cache()
         self.has_cache = False
 
     def make_cache(self) -> None:
         """An empty KV cache in the place of the one that was freed."""
         self._forward = replace(self._forward, cache=jax.tree.map(untouched_zeros, self._cache))
+        if self._draft is not None:
+            self._draft.make_cache()
         self.has_cache = True
 
     def capabilities(self) -> Capabilities:
@@ -124,6 +140,7 @@ class LocalExecutor:
             swap_page_seconds=self._swap_page_seconds,
             windows=self._windows,
             max_drafts=options.max_drafts,
+            guesses=0 if self._draft is None else self._draft.guesses,
             row_options=self._row_options.names,
         )
 
@@ -154,25 +171,31 @@ class LocalExecutor:
             raise ValueError(f"step {plan.step} swaps pages, and the executor has no swap space")
         if (most := int(plan.num_drafts.max(initial=0))) > self._options.max_drafts:
             raise ValueError(f"step {plan.step} has {most} drafts in a row, the executor takes {self._options.max_drafts}")
-        bucket = self._programs.steps.bucket(plan.num_tokens, plan.num_rows, plan.longest_row)
+        bucket = self._programs.steps.bucket(plan.num_tokens, plan.num_rows, plan.longest_row, most)
         program = self._programs.steps.program(bucket, self._row_options.needed(plan.sampling, plan.samples))
         self._padding_tokens += bucket.tokens - plan.num_tokens
         with self._guard.watch(f"step {plan.step} of {plan.num_tokens} tokens in {plan.num_rows} rows"):
             if plan.moves:
                 self._moved.update(move.kind for move in plan.moves)
                 self._forward = replace(self._forward, cache=self._mover.move(self._forward.cache, plan.moves))
+                if self._draft is not None:
+                    self._draft.move(plan.moves)
             for start in plan.starts:
                 self._load(start)
             batch = self._batch(plan, bucket)
-            self._forward, candidates = program.forward(self.weights.flat, self._forward, self._choose.latest, batch)
+            self._forward, candidates, handed = program.forward(self.weights.flat, self._forward, self._choose.latest, batch)
 
             def choose(masks: Ints | None) -> jax.Array:
                 given = self._no_masks[bucket.rows] if masks is None else self._masks(masks, bucket.rows)
                 self._choose, packed = program.choose(self._choose, candidates, given)
+                if self._draft is not None and program.draft is not None and plan.guesses is not None:
+                    self._choose = self._draft.run(program.draft, self._choose, handed, plan.guesses)
                 return cast(jax.Array, packed)
 
-            self._latest = LocalHandle(plan, choose, self._read(plan), self._layout, far=self._far)
+            self._latest = LocalHandle(plan, choose, self._read(plan), self._layout, 1 + bucket.drafts, far=self._far)
             self._mover.collect()
+            if self._draft is not None:
+                self._draft.collect()
             return self._latest
 
     def _batch(self, plan: Plan, bucket: Bucket) -> PackedBatch:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from functools import partial
-from itertools import product, starmap
+from collections.abc import Callable, Iterable
+from itertools import product
 from typing import Any
 
 import jax
@@ -14,12 +12,13 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxserve.config.windows import group_layers
-from jaxserve.errors import ConfigError
 from jaxserve.executor.autotune_results import autotune_options
+from jaxserve.executor.draft_specs import DraftSpecs
+from jaxserve.executor.draft_step import DraftModel, Handed
 from jaxserve.executor.flat_params import FlatParams
 from jaxserve.executor.gpu_options import compiler_options, widened_schemes
 from jaxserve.executor.options import ExecutorOptions
-from jaxserve.executor.page_moves import MOVE_WIDTH, make_copy, make_gather, make_scatter
+from jaxserve.executor.program_spec import ProgramSpec, move_specs
 from jaxserve.executor.readers import LOGPROBS_READER, Reader, make_reader
 from jaxserve.executor.step import (
     BY_VOCAB,
@@ -38,49 +37,15 @@ from jaxserve.sampling.options import STANDARD, RowOptions
 from jaxserve.sampling.state import load_row
 from jaxserve.sampling.truncation import Rule
 from jaxserve.sampling.variants import Variant, variants_of
-from jaxserve.step.batch import DeviceBatch, PackedBatch, RowBatch, make_batch
+from jaxserve.step.batch import DeviceBatch, PackedBatch, make_batch
 from jaxserve.step.buckets import Bucket, BucketGrid
 from jaxserve.step.example import example_plan
-from jaxserve.step.plan import MoveKind
 from jaxserve.types import MASK_BITS
 from jaxserve.weights.abstract import placed_params
 from jaxserve.weights.packed import Packer
 from pallas_kernels.matmul import skips_padding
-from pallas_kernels.registry import KernelError
 
-NO_OPTIONS: Mapping[str, str] = {}
 LOAD_ROW, EXPERT_TOKENS = "load_row", "expert_tokens"
-MOVES = {MoveKind.COPY: "copy_pages", MoveKind.TO_TIER: "gather_pages", MoveKind.FROM_TIER: "scatter_pages"}
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ProgramSpec:
-    """How a program is made.
-
-    Attributes:
-        function: what is compiled (jax.jit's result).
-        arguments: shapes of what it takes.
-        result: a tree of the structure that it returns.
-        options: XLA's.
-    """
-
-    name: str
-    function: Any
-    arguments: tuple[Any, ...]
-    result: Any
-    options: Mapping[str, str]
-
-    def compile(self, extra: Mapping[str, str] = NO_OPTIONS) -> Any:
-        """The program (jax.stages.Compiled); `extra` are more of XLA's options.
-
-        Raises ConfigError: a layer was given a kernel that cannot do what is asked of it.
-        """
-        try:
-            lowered = self.function.lower(*self.arguments)
-        except KernelError as error:
-            named = "attention_kernel, kv_write_kernel or grouped_matmul_kernel"
-            raise ConfigError(f"{named}: {error}", param="attention_kernel") from error
-        return lowered.compile(compiler_options={**self.options, **extra} or None)
 
 
 class Lowering:
@@ -102,6 +67,7 @@ class Lowering:
         row_options: RowOptions = STANDARD,
         rules: tuple[Rule, ...] = (),
         readers: tuple[Reader, ...] = (LOGPROBS_READER,),
+        draft: DraftModel | None = None,
     ) -> None:
         device = mesh.devices.flat[0]
         self.config, self.mesh, self.options = config, mesh, options
@@ -114,6 +80,7 @@ class Lowering:
             max_rows=options.max_num_seqs,
             max_tokens=options.max_num_batched_tokens,
             free_padding=any(map(skips_padding, jax.tree.leaves(self.params, is_leaf=skips_padding))),
+            max_drafts=options.max_drafts,
         )
         shape = StateShape(
             slots=options.max_num_seqs,
@@ -122,22 +89,20 @@ class Lowering:
             max_tokens=self.grid.max_tokens,
             kv_dtype=options.kv_dtype,
             dtype=options.dtype,
+            guesses=0 if draft is None else draft.guesses,
         )
         self.state = abstract_state(config, mesh, shape)
         self._placed = jax.tree.map(lambda array: array.sharding, self.state)
         self.compiler_options = compiler_options(device, widened_schemes(self.params))
         self._xla = self.compiler_options | autotune_options(device, options.autotune_results)
-        of_parts = make_forward(config, mesh, options.kernels, options.max_drafts)
-
-        def forward(
-            params: FlatParams, state: ForwardState, latest: jax.Array, batch: PackedBatch
-        ) -> tuple[ForwardState, Candidates]:
-            return of_parts(params.tree(), state, latest, batch.unpacked(latest[:, 1], row_options))
-
+        self.draft = None if draft is None else DraftSpecs(draft, mesh, options, row_options, self.state, self._xla)
         by_vocab = NamedSharding(mesh, BY_VOCAB)
         everywhere = NamedSharding(mesh, EVERYWHERE)
-        candidates = of_candidates(by_vocab, everywhere)
-        self._forward = jax.jit(forward, donate_argnums=1, out_shardings=(self._placed.forward, candidates))
+        made = self._placed.forward, of_candidates(by_vocab, everywhere), None if draft is None else everywhere
+        self._forward = {
+            drafts: jax.jit(self._packed_forward(drafts), donate_argnums=1, out_shardings=made)
+            for drafts in {0, options.max_drafts}
+        }
         chosen = self._placed.choose, everywhere
         self.variants = variants_of(row_options, straight=not is_one_cpu(mesh))
         self._choose = {
@@ -146,44 +111,82 @@ class Lowering:
         }
 
     def forward(self, bucket: Bucket) -> ProgramSpec:
-        """The first half of a bucket's step: (FlatParams, state, latest, batch) -> (state, candidates)."""
+        """The first half of a bucket's step: (FlatParams, state, latest, batch) -> (state, candidates, batch)."""
         arguments = (FlatParams.of(self.params), self.state.forward, self.state.choose.latest, self._example(bucket))
-        result = (self._placed.forward, self._candidates(bucket.rows))
-        return ProgramSpec(forward_name(bucket), self._forward, arguments, result, self._xla)
+        handed = None if self.draft is None else self._handed(bucket)
+        result = (self._placed.forward, self._candidates(bucket.rows, bucket.drafts), handed)
+        return ProgramSpec(forward_name(bucket), self._forward[bucket.drafts], arguments, result, self._xla)
 
-    def choose(self, rows: int, variant: Variant) -> ProgramSpec:
+    def choose(self, rows: int, variant: Variant, drafts: int = 0) -> ProgramSpec:
         """The second half of the steps of so many rows with such needs: (state, candidates, masks) -> (state, packed)."""
-        arguments = (self.state.choose, self._candidates(rows), self.masks(rows))
-        return ProgramSpec(choose_name(rows, variant), self._choose[variant], arguments, (self._placed.choose, 0), self._xla)
+        arguments = (self.state.choose, self._candidates(rows, drafts), self.masks(rows))
+        return ProgramSpec(
+            choose_name(rows, variant, drafts), self._choose[variant], arguments, (self._placed.choose, 0), self._xla
+        )
+
+    def drafting(self, buckets: Iterable[Bucket]) -> tuple[ProgramSpec, ...]:
+        """What a draft model does behind the steps of these buckets; nothing without one."""
+        if self.draft is None:
+            return ()
+        specs = [self.draft.follow(bucket, self._handed(bucket)) for bucket in buckets]
+        specs += [self.draft.guess(self._batch(bucket)) for bucket in buckets]
+        return tuple({spec.name: spec for spec in specs}.values())
 
     def programs(self) -> tuple[ProgramSpec, ...]:
         """All that an engine has."""
-        numbers = dict.fromkeys(bucket.rows for bucket in self.grid.buckets)
-        chooses = starmap(self.choose, product(numbers, self.variants))
-        return (*self.others(), *chooses, *map(self.forward, self.grid.buckets))
+        widths = dict.fromkeys((bucket.rows, bucket.drafts) for bucket in self.grid.buckets)
+        chooses = (self.choose(rows, variant, drafts) for (rows, drafts), variant in product(widths, self.variants))
+        return (*self.others(), *chooses, *map(self.forward, self.grid.buckets), *self.drafting(self.grid.buckets))
 
     def masks(self, rows: int) -> jax.ShapeDtypeStruct:
         """int32[rows,W], for the rows of a step: see `Vocabulary.mask_of`."""
         words = 1 + -(-self.state.choose.sampler.bias.shape[1] // MASK_BITS)
         return jax.ShapeDtypeStruct((rows, words), np.int32, sharding=NamedSharding(self.mesh, EVERYWHERE))
 
-    def _candidates(self, rows: int) -> Any:
+    def _packed_forward(
+        self, drafts: int
+    ) -> Callable[[FlatParams, ForwardState, jax.Array, PackedBatch], tuple[ForwardState, Candidates, Handed | None]]:
+        draft, row_options = self.draft, self.row_options
+        of_parts = make_forward(self.config, self.mesh, self.options.kernels, drafts, () if draft is None else draft.model.taps)
+
+        def forward(
+            params: FlatParams, state: ForwardState, latest: jax.Array, batch: PackedBatch
+        ) -> tuple[ForwardState, Candidates, Handed | None]:
+            state, candidates, handed = of_parts(params.tree(), state, latest, batch.unpacked(latest[:, 1], row_options))
+            return state, candidates, None if draft is None else Handed(*handed)
+
+        return forward
+
+    def _candidates(self, rows: int, drafts: int) -> Any:
         """Shapes of what is between the halves of a step."""
-        columns, width = self.state.choose.sampler.bias.shape[1], 1 + self.options.max_drafts
+        columns, width = self.state.choose.sampler.bias.shape[1], 1 + drafts
 
         def array(shape: tuple[int, ...], dtype: Any, spec: PartitionSpec) -> Any:
             return jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(self.mesh, spec))
 
-        by_row = jax.tree.map(lambda leaf: array(leaf.shape, leaf.dtype, EVERYWHERE), self._rows(rows))
+        by_row = self._batch(self._bucket_of(rows)).rows
         logits: Any = array((rows * width, columns), np.float32, BY_VOCAB)
         return Candidates(logits, array((rows, width), np.int32, EVERYWHERE), by_row)
 
-    def _rows(self, rows: int) -> RowBatch:
-        bucket = next(bucket for bucket in self.grid.buckets if bucket.rows == rows)
-        batch: DeviceBatch = jax.eval_shape(
+    def _bucket_of(self, rows: int) -> Bucket:
+        return next(bucket for bucket in self.grid.buckets if bucket.rows == rows)
+
+    def _batch(self, bucket: Bucket) -> DeviceBatch:
+        """Shapes of a bucket's batch."""
+        everywhere = NamedSharding(self.mesh, EVERYWHERE)
+        batch = jax.eval_shape(
             lambda batch, latest: batch.unpacked(latest[:, 1], self.row_options), self._example(bucket), self.state.choose.latest
         )
-        return batch.rows
+        shapes: DeviceBatch = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=everywhere), batch)
+        return shapes
+
+    def _handed(self, bucket: Bucket) -> Handed:
+        """Shapes of what the target hands on to a draft model."""
+        assert self.draft is not None
+        width = len(self.draft.model.taps) * self.config.hidden_size
+        shape = (bucket.tokens, width), np.dtype(self.options.dtype)
+        tapped: Any = jax.ShapeDtypeStruct(*shape, sharding=NamedSharding(self.mesh, EVERYWHERE)) if width else None
+        return Handed(self._batch(bucket), tapped)
 
     def others(self) -> tuple[ProgramSpec, ...]:
         """The programs that are not steps: readers by name, LOAD_ROW, EXPERT_TOKENS and MOVES (of swaps only with swap slots)."""
@@ -198,21 +201,11 @@ class Lowering:
         readers = {reader.name: jax.jit(make_reader(reader, self.config, self.mesh)) for reader in self.readers}
         return (
             *(ProgramSpec(name, program, read, 0, self._xla) for name, program in readers.items()),
+            *(() if self.draft is None else self.draft.moves()),
             ProgramSpec(LOAD_ROW, load, (sampler, slot, *row), placed.choose.sampler, self._xla),
-            *self._moves(),
+            *move_specs(state.forward.cache, self.mesh, swaps=self.options.swap_slots > 0, xla=self._xla),
             ProgramSpec(EXPERT_TOKENS, jax.jit(jnp.copy), (state.forward.expert_tokens,), 0, self._xla),
         )
-
-    def _moves(self) -> Iterator[ProgramSpec]:
-        cache, numbers = self.state.forward.cache, np.zeros(MOVE_WIDTH, np.int32)
-        in_place = partial(jax.jit, donate_argnums=0, out_shardings=self._placed.forward.cache)
-        copy, scatter = in_place(make_copy(self.mesh)), in_place(make_scatter(self.mesh))
-        yield ProgramSpec(MOVES[MoveKind.COPY], copy, (cache, numbers, numbers), self._placed.forward.cache, self._xla)
-        if self.options.swap_slots:
-            pages = jax.tree.map(_moved, cache)
-            gather = jax.jit(make_gather(self.mesh), out_shardings=self._placed.forward.cache)
-            yield ProgramSpec(MOVES[MoveKind.TO_TIER], gather, (cache, numbers), self._placed.forward.cache, self._xla)
-            yield ProgramSpec(MOVES[MoveKind.FROM_TIER], scatter, (cache, pages, numbers), self._placed.forward.cache, self._xla)
 
     def _example(self, bucket: Bucket) -> PackedBatch:
         """A batch of the bucket's shape, made as every batch is: one row with one token."""
@@ -228,17 +221,15 @@ class Lowering:
         )
 
 
-def _moved(array: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
-    """The shape of the pages [MOVE_WIDTH,L,...] that one call moves out of an array [L,P,...], or into it."""
-    layers, _, *page = array.shape
-    return jax.ShapeDtypeStruct((MOVE_WIDTH, layers, *page), array.dtype, sharding=array.sharding)
-
-
 def forward_name(bucket: Bucket) -> str:
     """The name of the program that is the first half of a bucket's step."""
-    return f"forward_{bucket.tokens}x{bucket.rows}"
+    return f"forward_{bucket.tokens}x{bucket.rows}{_width(bucket.drafts)}"
 
 
-def choose_name(rows: int, variant: Variant) -> str:
+def choose_name(rows: int, variant: Variant, drafts: int = 0) -> str:
     """The name of the program that is the second half of the steps of so many rows with such needs."""
-    return f"choose_{rows}_{variant.name}"
+    return f"choose_{rows}{_width(drafts)}_{variant.name}"
+
+
+def _width(drafts: int) -> str:
+    return f"x{1 + drafts}" if drafts else ""

@@ -11,6 +11,8 @@ from jax.sharding import Mesh
 
 from jaxserve.config.fields import EngineConfig
 from jaxserve.config.resolve import DeviceBytes, DeviceFacts
+from jaxserve.executor.draft_specs import draft_cache
+from jaxserve.executor.draft_step import DraftModel
 from jaxserve.executor.step import StateShape, abstract_state
 from jaxserve.models.config import DecoderConfig
 from jaxserve.step.buckets import BucketGrid
@@ -52,6 +54,17 @@ def count_bytes(
         weights=device_bytes(packer.shapes(placed_params(decoder, mesh, dtype))),
         state=device_bytes(state) - cache,
         page=cache // _COUNTED_PAGES,
+    )
+
+
+def draft_bytes(draft: DraftModel, mesh: Mesh, page_size: int, dtype: str, kv_dtype: str) -> DeviceBytes:
+    """What one device will hold of a draft model beside its target; its part of a page is in every page."""
+    cache = draft_cache(draft.config, mesh, _COUNTED_PAGES, page_size, kv_dtype)
+    packer = Packer(draft.config, mesh, draft.quantization, draft.stored)
+    return DeviceBytes(
+        weights=device_bytes(packer.shapes(placed_params(draft.config, mesh, dtype))),
+        state=0,
+        page=device_bytes(cache) // _COUNTED_PAGES,
     )
 
 

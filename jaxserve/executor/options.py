@@ -57,6 +57,7 @@ class ExecutorOptions:
             kernels=kernels,
             quantization=config.model.quantization,
             stored=stored,
+            max_drafts=config.speculation.max_drafts,
             first_alone=resolved.compile_first,
             strict=config.compile.late_compiles == "raise",
             swap_slots=resolved.swap_slots,

@@ -22,14 +22,14 @@ def vocabulary_of(config: DecoderConfig, mesh: Mesh) -> Vocabulary:
     return Vocabulary(config.vocab_size, LAYER_AXES if shards_of(mesh) > 1 else None)
 
 
-def pack_logprobs(vocabulary: Vocabulary, logits: jax.Array, tokens: jax.Array) -> jax.Array:
+def pack_logprobs(vocabulary: Vocabulary, logits: jax.Array, tokens: jax.Array, wanted: jax.Array | None = None) -> jax.Array:
     """Log-probabilities of tokens int32[N] under logits f32[N,C] as int32[N,LOGPROBS_WIDTH].
 
     A row is, as bits of float32, the token's log-probability, then its rank, MAX_LOGPROBS likeliest ids and their
-    log-probabilities.
+    log-probabilities; see `token_logprobs` for `wanted`.
     """
     columns = min(MAX_LOGPROBS, vocabulary.size)
-    chosen, rank, top_ids, top = token_logprobs(logits, tokens, columns, vocabulary)
+    chosen, rank, top_ids, top = token_logprobs(logits, tokens, columns, vocabulary, wanted)
     spare = ((0, 0), (0, MAX_LOGPROBS - columns))
     parts = (_bits(chosen)[:, None], rank[:, None], jnp.pad(top_ids, spare), jnp.pad(_bits(top), spare))
     return jnp.concatenate(parts, axis=1)

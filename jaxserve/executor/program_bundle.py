@@ -19,7 +19,8 @@ from jax.experimental import serialize_executable
 from jaxserve.errors import ConfigError
 from jaxserve.executor.autotune_results import autotune_options, save_results, saved_results
 from jaxserve.executor.identity import Identity, identity
-from jaxserve.executor.lowering import Lowering, ProgramSpec
+from jaxserve.executor.lowering import Lowering
+from jaxserve.executor.program_spec import ProgramSpec
 
 logger = logging.getLogger(__name__)
 

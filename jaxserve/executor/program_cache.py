@@ -25,8 +25,9 @@ from jax.experimental import serialize_executable
 
 from jaxserve.config.runtime import xla_flags
 from jaxserve.executor.identity import identity
-from jaxserve.executor.lowering import Lowering, ProgramSpec
+from jaxserve.executor.lowering import Lowering
 from jaxserve.executor.program_bundle import load_program
+from jaxserve.executor.program_spec import ProgramSpec
 
 logger = logging.getLogger(__name__)
 

@@ -6,11 +6,12 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
-from itertools import starmap
 from typing import Any, Protocol
 
-from jaxserve.executor.lowering import EXPERT_TOKENS, LOAD_ROW, MOVES, Lowering, ProgramSpec, choose_name, forward_name
-from jaxserve.executor.step_programs import StepPrograms
+from jaxserve.executor.draft_specs import PREFIX, follow_name, guess_name
+from jaxserve.executor.lowering import EXPERT_TOKENS, LOAD_ROW, Lowering, choose_name, forward_name
+from jaxserve.executor.program_spec import MOVES, ProgramSpec
+from jaxserve.executor.step_programs import DraftPrograms, StepPrograms
 from jaxserve.sampling.variants import Variant
 from jaxserve.step.buckets import Bucket
 from jaxserve.step.plan import MoveKind
@@ -43,6 +44,8 @@ class ProgramStore(Protocol):
 class Programs:
     """Compiled programs: steps, readers by name, loading a slot's sampling state, page moves, and what experts were visited.
 
+    `draft_moves` move the draft model's part of pages.
+
     `temporary_bytes` is what they take per device besides their arguments: the largest workspace, and the logits of two steps.
     """
 
@@ -50,11 +53,12 @@ class Programs:
     readers: Mapping[str, Any]
     load_row: Any
     moves: Mapping[MoveKind, Any]
+    draft_moves: Mapping[MoveKind, Any]
     expert_tokens: Any
     temporary_bytes: int
 
     def num_compiled(self) -> int:
-        return self.steps.num_compiled() + len(self.readers) + len(self.moves) + 2
+        return self.steps.num_compiled() + len(self.readers) + len(self.moves) + len(self.draft_moves) + 2
 
 
 def make_programs(lowering: Lowering, progress: CompileProgress, saved: ProgramStore | None = None) -> Programs:
@@ -70,12 +74,13 @@ def make_programs(lowering: Lowering, progress: CompileProgress, saved: ProgramS
     known = frozenset() if saved is None else saved.names
     now = [bucket for bucket in lowering.grid.buckets if bucket in first or forward_name(bucket) in known]
     choices = [
-        (rows, variant)
-        for rows in dict.fromkeys(bucket.rows for bucket in now)
+        (rows, drafts, variant)
+        for rows, drafts in dict.fromkeys((bucket.rows, bucket.drafts) for bucket in now)
         for variant in lowering.variants
-        if variant is lowering.variants[-1] or choose_name(rows, variant) in known
+        if variant is lowering.variants[-1] or choose_name(rows, variant, drafts) in known
     ]
-    specs = [*lowering.others(), *starmap(lowering.choose, choices), *map(lowering.forward, now)]
+    chosen = [lowering.choose(rows, variant, drafts) for rows, drafts, variant in choices]
+    specs = [*lowering.others(), *chosen, *map(lowering.forward, now), *lowering.drafting(now)]
 
     def make(spec: ProgramSpec) -> Any:
         if saved is None:
@@ -86,24 +91,37 @@ def make_programs(lowering: Lowering, progress: CompileProgress, saved: ProgramS
     done = _make_all([spec for spec in specs if spec.name in known], "loading programs", make, progress)
     done |= _make_all([spec for spec in specs if spec.name not in known], "compiling", make, progress)
     forwards = {bucket: done[forward_name(bucket)] for bucket in now}
-    chooses = {choice: done[choose_name(*choice)] for choice in choices}
-    steps = StepPrograms(lowering.grid, lowering.variants, forwards, chooses, _StepCompiler(lowering, make))
+    chooses = {choice: done[spec.name] for choice, spec in zip(choices, chosen, strict=True)}
+    compiler = _StepCompiler(lowering, make, done)
+    behind = {bucket: draft for bucket in now if (draft := compiler.draft(bucket)) is not None}
+    steps = StepPrograms(lowering.grid, lowering.variants, forwards, chooses, compiler, behind)
     temporary = temporary_bytes(list(done.values()), list(forwards.values()))
     readers = {reader.name: done[reader.name] for reader in lowering.readers}
-    moves = {kind: done[name] for kind, name in MOVES.items() if name in done}
-    return Programs(steps, readers, done[LOAD_ROW], moves, done[EXPERT_TOKENS], temporary)
+    moves, draft_moves = (
+        {kind: done[prefix + name] for kind, name in MOVES.items() if prefix + name in done} for prefix in ("", PREFIX)
+    )
+    return Programs(steps, readers, done[LOAD_ROW], moves, draft_moves, done[EXPERT_TOKENS], temporary)
 
 
 @dataclass(frozen=True, slots=True)
 class _StepCompiler:
     lowering: Lowering
     make: Callable[[ProgramSpec], Any]
+    made: dict[str, Any]  # programs that there are, by name
 
     def forward(self, bucket: Bucket) -> Any:
         return self.make(self.lowering.forward(bucket))
 
-    def choose(self, rows: int, variant: Variant) -> Any:
-        return self.make(self.lowering.choose(rows, variant))
+    def choose(self, rows: int, drafts: int, variant: Variant) -> Any:
+        return self.make(self.lowering.choose(rows, variant, drafts))
+
+    def draft(self, bucket: Bucket) -> DraftPrograms | None:
+        for spec in self.lowering.drafting((bucket,)):
+            if spec.name not in self.made:
+                self.made[spec.name] = self.make(spec)
+        if self.lowering.draft is None:
+            return None
+        return DraftPrograms(self.made[follow_name(bucket)], self.made[guess_name(bucket.rows)])
 
 
 def temporary_bytes(programs: Sequence[Any], forwards: Sequence[Any]) -> int:

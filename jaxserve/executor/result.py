@@ -11,21 +11,16 @@ import numpy as np
 from jaxserve.executor.packed_logprobs import unpack_logprobs
 from jaxserve.executor.readers import Reader
 from jaxserve.models.config import DecoderConfig
-from jaxserve.sampling.options import MASKED, NUM_LOGPROBS, RowOptions
+from jaxserve.sampling.options import MASKED, NUM_LOGPROBS, NUM_PROCESSED, RowOptions
 from jaxserve.step.plan import Ints, Plan, Reading, StepResult
 
 
 @dataclass(frozen=True, slots=True)
 class ResultLayout:
-    """What the words of a result are.
-
-    Attributes:
-        width: N, the packed rows of each row.
-    """
+    """What the words of a result are."""
 
     config: DecoderConfig
     options: RowOptions
-    width: int
     readers: tuple[Reader, ...]
 
 
@@ -38,6 +33,7 @@ class LocalHandle:
     Args:
         choose: starts the second half of the step, with masks if rows are masked; returns what it packs.
         read: what readers read, by their names.
+        width: N, the packed rows of each row.
         far: whether the devices have memory of their own, from which a copy to the host is to be on its way early.
     """
 
@@ -47,6 +43,7 @@ class LocalHandle:
         choose: Callable[[Ints | None], jax.Array],
         read: Mapping[str, jax.Array],
         layout: ResultLayout,
+        width: int,
         *,
         far: bool,
     ) -> None:
@@ -55,6 +52,7 @@ class LocalHandle:
         self._packed: jax.Array | None = None
         self._read = read
         self._layout = layout
+        self._width = width
         self._far = far
         self.collected = False
         if far:
@@ -72,9 +70,10 @@ class LocalHandle:
     def result(self) -> StepResult:
         assert self._packed is not None, "a step with masked rows needs its masks first"
         self.collected = True
-        plan, options, width = self._plan, self._layout.options, self._layout.width
+        plan, options, width = self._plan, self._layout.options, self._width
         packed = np.asarray(self._packed)[: plan.num_rows * width]
-        wanted = bool((plan.samples & (options.column(plan.sampling, NUM_LOGPROBS) >= 0)).any())
+        asked = [options.column(plan.sampling, option) >= 0 for option in (NUM_LOGPROBS, NUM_PROCESSED)]
+        wanted = bool((plan.samples & (asked[0] | asked[1])).any())
         logprobs = unpack_logprobs(packed[:, 2:], self._layout.config) if wanted else None
         return StepResult(plan.step, packed[:, 0].reshape(-1, width), packed[::width, 1], logprobs, self._readings())
 

@@ -8,7 +8,7 @@ may look at what the step before chose: masks of what rows may choose are needed
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -24,14 +24,16 @@ from jaxserve.executor.packed_logprobs import LOGPROBS_WIDTH, pack_logprobs, voc
 from jaxserve.models.binding import Params, UsedRows, bind
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.shards import cache_layout, padded_vocab
+from jaxserve.sampling.batch import SamplingBatch
 from jaxserve.sampling.blocks import in_blocks
 from jaxserve.sampling.drafts import each_draft, num_chosen, sampled_places
-from jaxserve.sampling.options import LOGPROBS
-from jaxserve.sampling.sampler import sample
+from jaxserve.sampling.options import LOGPROBS, NUM_LOGPROBS, NUM_PROCESSED, PROCESSED
+from jaxserve.sampling.sampler import NOTHING, Reading, sample_and_read
 from jaxserve.sampling.state import SamplerState, empty_state, record_tokens
 from jaxserve.sampling.truncation import Rule
 from jaxserve.sampling.variants import Variant
-from jaxserve.step.batch import DeviceBatch, RowBatch
+from jaxserve.step.batch import DeviceBatch, RowBatch, input_tokens
+from jaxserve.step.codes import GUESSES
 from pallas_kernels.kv_write import kv_write
 from pallas_kernels.ragged_paged_attention import AttentionOptions, ragged_paged_attention
 from pallas_kernels.registry import Target
@@ -71,7 +73,8 @@ class ChooseState:
 
     Attributes:
         sampler: counts and biases of each slot, sharded over the padded vocabulary.
-        latest: int32[slots+1,2], the token last sampled in each slot, and tokens of its sequence, that one included.
+        latest: int32[slots+1,2+N], of each slot the token last sampled, tokens of its sequence, that one included, and what a
+            draft model guessed after it (`step.codes`); N is 0 without one.
     """
 
     sampler: SamplerState
@@ -114,6 +117,7 @@ class StateShape:
         max_tokens: tokens of the largest bucket.
         kv_dtype: name of the cache's dtype.
         dtype: name of the activations' dtype.
+        guesses: that a draft model makes for a slot.
     """
 
     slots: int
@@ -122,6 +126,11 @@ class StateShape:
     max_tokens: int
     kv_dtype: str
     dtype: str
+    guesses: int = 0
+
+
+Forwarded = tuple[ForwardState, Candidates, tuple[DeviceBatch, jax.Array | None]]
+"""What the first half of a step makes, the batch with its tokens looked up, and what was tapped."""
 
 
 def of_candidates(logits: Any, others: Any) -> Any:
@@ -148,7 +157,7 @@ def abstract_state(config: DecoderConfig, mesh: Mesh, shape: StateShape) -> Step
         ),
         ChooseState(
             sampler=jax.tree.map(lambda table: array(table.shape, table.dtype, BY_VOCAB), tables),
-            latest=array((shape.slots + 1, 2), "int32", EVERYWHERE),
+            latest=array((shape.slots + 1, GUESSES + shape.guesses), "int32", EVERYWHERE),
         ),
     )
 
@@ -235,20 +244,27 @@ class PagedAttend:
 
 
 def make_forward(
-    config: DecoderConfig, mesh: Mesh, kernels: Kernels = AUTOMATIC, max_drafts: int = 0
-) -> Callable[[Params, ForwardState, jax.Array, DeviceBatch], tuple[ForwardState, Candidates]]:
-    """The first half of a model's step: (params, state, latest, batch) -> (state, candidates), N = 1 + max_drafts."""
+    config: DecoderConfig,
+    mesh: Mesh,
+    kernels: Kernels = AUTOMATIC,
+    max_drafts: int = 0,
+    taps: tuple[int, ...] = (),
+) -> Callable[[Params, ForwardState, jax.Array, DeviceBatch], Forwarded]:
+    """The first half of a model's step: (params, state, latest, batch) -> (state, candidates, handed on), N = 1 + max_drafts.
+
+    What is handed on is for a draft model: the batch with its tokens looked up, and what goes into the layers of `taps`, side by
+    side [T,E*taps].
+    """
     groups = group_layers(config.windows)
 
-    def forward(params: Params, state: ForwardState, latest: jax.Array, batch: DeviceBatch) -> tuple[ForwardState, Candidates]:
+    def forward(params: Params, state: ForwardState, latest: jax.Array, batch: DeviceBatch) -> Forwarded:
         real = batch.query_start[-1]
         rows = jnp.sum(batch.kv_length > 0, dtype=jnp.int32)
         decoder = bind(config, params, UsedRows(real, rows * (1 + max_drafts)))
-        last_sampled = latest[jnp.maximum(-1 - batch.tokens, 0), 0]
-        tokens = jnp.where(batch.tokens < 0, last_sampled, batch.tokens)
+        tokens = input_tokens(batch.tokens, latest)
         attend = PagedAttend(mesh, state.cache, batch, kernels, groups)
         dispatch = ShardedDispatch(mesh, real, kernels)
-        hidden = decoder.hidden(tokens, batch.positions, attend, dispatch)
+        hidden, tapped = decoder.tapped(tokens, batch.positions, attend, dispatch, taps)
         places = sampled_places(batch.query_start, batch.rows.num_drafts, max_drafts)
         logits = decoder.logits(hidden[places.reshape(-1)])
         new_state = ForwardState(
@@ -256,7 +272,7 @@ def make_forward(
             hidden=_put_first(state.hidden, hidden),
             expert_tokens=dispatch.add_to(state.expert_tokens),
         )
-        return new_state, Candidates(logits, tokens[places], batch.rows)
+        return new_state, Candidates(logits, tokens[places], batch.rows), (replace(batch, tokens=tokens), tapped)
 
     return forward
 
@@ -279,7 +295,7 @@ def make_choose(
         chosen, counts, sampler, packed = sampled(candidates, masks, state.sampler)
         last = jnp.take_along_axis(chosen, jnp.maximum(counts - 1, 0)[:, None], axis=1)
         latest = jnp.concatenate([last, (rows.sampling.position + counts)[:, None]], axis=1)
-        return ChooseState(sampler, state.latest.at[rows.sampling.slot].set(latest)), packed
+        return ChooseState(sampler, state.latest.at[rows.sampling.slot, :GUESSES].set(latest)), packed
 
     return choose
 
@@ -287,6 +303,14 @@ def make_choose(
 def is_one_cpu(mesh: Mesh) -> bool:
     """Whether conditionals and loops cost nothing there."""
     return mesh.size == 1 and mesh.devices.flat[0].platform == "cpu"
+
+
+def rows_at_once(mesh: Mesh) -> Callable[..., jax.Array]:
+    """Calls a function of logits and rows: (function, logits, *arguments) -> result, for some rows at a time or for all.
+
+    A GPU would launch a step's kernels one by one for a loop, and several devices exchange what they have once, not by block.
+    """
+    return in_blocks if is_one_cpu(mesh) else _at_once
 
 
 def _put_first(into: jax.Array, rows: jax.Array) -> jax.Array:
@@ -306,23 +330,32 @@ def _chooser(
     That is said with shard_map: left to the compiler, top-k and the updates of the tables would gather whole rows of logits.
     """
     vocabulary = vocabulary_of(config, mesh)
-    # A GPU would launch a step's kernels one by one for a loop, and several devices exchange what they have once, not by block.
-    by_block = in_blocks if is_one_cpu(mesh) else _at_once
+    by_block = rows_at_once(mesh)
+
+    def sample_rows(state: SamplerState, reading: Reading, logits: jax.Array, rows: SamplingBatch, masks: jax.Array) -> jax.Array:
+        tokens, read = sample_and_read(logits, rows, state, vocabulary, variant, reading, rules, masks)
+        return jnp.concatenate([tokens[:, None], read], axis=1)
 
     def choose(candidates: Candidates, masks: jax.Array, state: SamplerState) -> Chosen:
         logits, tokens, batch = candidates.logits, candidates.tokens, candidates.rows
         width = tokens.shape[1]
         rows = each_draft(batch.sampling, width)
         each = (logits, rows, jnp.repeat(masks, width, axis=0) if width > 1 else masks)
-        sampled = by_block(lambda logits, rows, masks: sample(logits, rows, state, vocabulary, variant, rules, masks), *each)
+        alternatives = jnp.any((rows[NUM_LOGPROBS] > 0) | (rows[NUM_PROCESSED] > 0)) if variant.asks else None
+        pack = partial(pack_logprobs, vocabulary, wanted=alternatives)
+        reading = Reading(LOGPROBS_WIDTH, pack) if PROCESSED in variant.needs else NOTHING
+        words = by_block(partial(sample_rows, state, reading), *each)
+        sampled = words[:, 0]
         # The next step may be on its way before the host hears of a bad row: it computes with a token that exists.
         chosen = jnp.maximum(sampled, 0)
         packed = variant.when(
             (LOGPROBS,),
             rows,
-            lambda: by_block(partial(pack_logprobs, vocabulary), logits, chosen),
+            lambda: by_block(pack, logits, chosen),
             lambda: jnp.zeros((chosen.shape[0], LOGPROBS_WIDTH), jnp.int32),
         )
+        if PROCESSED in variant.needs:
+            packed = jnp.where((rows[NUM_PROCESSED] >= 0)[:, None], words[:, 1:], packed)
         counts = num_chosen(sampled.reshape(tokens.shape), tokens, batch.samples, batch.num_drafts)
         spare = state.output_counts.shape[0] - 1
         counted = jnp.arange(width, dtype=jnp.int32)[None] < counts[:, None]

@@ -6,6 +6,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 from jaxserve.sampling.options import Need
@@ -14,15 +15,26 @@ from jaxserve.step.buckets import Bucket, BucketGrid
 
 logger = logging.getLogger(__name__)
 
-Choice = tuple[int, Variant]
-"""Rows, and which variant chooses their tokens."""
+Choice = tuple[int, int, Variant]
+"""Rows, drafts that they may have, and which variant chooses their tokens."""
+
+
+class DraftPrograms(NamedTuple):
+    """What a draft model does behind a step (`executor.draft_step`): follows it, and guesses one token of every row."""
+
+    follow: Any
+    guess: Any
 
 
 class StepProgram(NamedTuple):
-    """The compiled halves of a step (`executor.step`)."""
+    """The compiled halves of a step (`executor.step`), and what follows them if there is a draft model."""
 
     forward: Any
     choose: Any
+    draft: DraftPrograms | None = None
+
+
+NO_DRAFTS: Mapping[Bucket, DraftPrograms] = MappingProxyType({})
 
 
 class StepCompiler(Protocol):
@@ -30,7 +42,9 @@ class StepCompiler(Protocol):
 
     def forward(self, bucket: Bucket) -> Any: ...
 
-    def choose(self, rows: int, variant: Variant) -> Any: ...
+    def choose(self, rows: int, drafts: int, variant: Variant) -> Any: ...
+
+    def draft(self, bucket: Bucket) -> DraftPrograms | None: ...
 
 
 class StepPrograms:
@@ -46,6 +60,7 @@ class StepPrograms:
         variants: the last of them does everything.
         forwards: those that are there already; one of them holds every plan.
         chooses: likewise; for each of the `forwards` the variant that does everything is there.
+        drafts: what follows each of the `forwards`; empty without a draft model.
     """
 
     def __init__(
@@ -55,12 +70,14 @@ class StepPrograms:
         forwards: Mapping[Bucket, Any],
         chooses: Mapping[Choice, Any],
         compiler: StepCompiler,
+        drafts: Mapping[Bucket, DraftPrograms] = NO_DRAFTS,
     ) -> None:
         self.misses = 0
         self._grid = grid
         self._variants = tuple(variants)
         self._forwards = dict(forwards)
         self._chooses = dict(chooses)
+        self._drafts = dict(drafts)
         self._compiler = compiler
         self._lock = threading.Lock()
         self._asked: set[Choice] = set()
@@ -70,21 +87,22 @@ class StepPrograms:
         if self._buckets:
             self._start()
 
-    def bucket(self, tokens: int, rows: int, longest: int = 1) -> Bucket:
+    def bucket(self, tokens: int, rows: int, longest: int = 1, drafts: int = 0) -> Bucket:
         """The cheapest compiled bucket that holds a plan (`BucketGrid.choose`). Raises ValueError for one beyond the limits."""
-        bucket = self._grid.choose(tokens, rows, longest)
+        bucket = self._grid.choose(tokens, rows, longest, drafts=drafts)
         if bucket in self._forwards:
             return bucket
         self.misses += 1
-        return self._grid.choose(tokens, rows, longest, among=self._forwards)
+        return self._grid.choose(tokens, rows, longest, among=self._forwards, drafts=drafts)
 
     def program(self, bucket: Bucket, needs: Collection[Need]) -> StepProgram:
         """The step of a compiled bucket whose rows need this."""
         able = [variant for variant in self._variants if variant.needs.issuperset(needs)]
-        if (bucket.rows, able[0]) not in self._chooses:
-            self._ask((bucket.rows, able[0]))
-        choose = next(self._chooses[bucket.rows, variant] for variant in able if (bucket.rows, variant) in self._chooses)
-        return StepProgram(self._forwards[bucket], choose)
+        choices = [(bucket.rows, bucket.drafts, variant) for variant in able]
+        if choices[0] not in self._chooses:
+            self._ask(choices[0])
+        choose = next(self._chooses[choice] for choice in choices if choice in self._chooses)
+        return StepProgram(self._forwards[bucket], choose, self._drafts.get(bucket))
 
     def forwards(self) -> dict[Bucket, Any]:
         """First halves that are compiled."""
@@ -95,7 +113,8 @@ class StepPrograms:
         return dict(self._chooses)
 
     def num_compiled(self) -> int:
-        return len(self._forwards) + len(self._chooses)
+        guesses = {id(draft.guess) for draft in self._drafts.values()}  # buckets of as many rows have the same one
+        return len(self._forwards) + len(self._chooses) + len(self._drafts) + len(guesses)
 
     def wait(self) -> None:
         """Until all is compiled that was asked for."""
@@ -138,13 +157,16 @@ class StepPrograms:
         logger.info("%d halves of steps are compiled", self.num_compiled())
 
     def _add(self, bucket: Bucket) -> None:
-        everything = bucket.rows, self._variants[-1]
+        everything = bucket.rows, bucket.drafts, self._variants[-1]
         if everything not in self._chooses:
             self._chooses[everything] = self._compiler.choose(*everything)
+        draft = self._compiler.draft(bucket)
+        if draft is not None:
+            self._drafts[bucket] = draft
         self._forwards[bucket] = self._compiler.forward(bucket)
 
 
 def _described(missing: Choice | Bucket) -> str:
     if isinstance(missing, Bucket):
         return f"the step of {missing.tokens} tokens in {missing.rows} rows"
-    return f"the {missing[1].name} choice of {missing[0]} rows"
+    return f"the {missing[2].name} choice of {missing[0]} rows"

@@ -126,6 +126,15 @@ OVERLOADS = _counter("overloads", "Times that requests began to come faster than
 MASKED_ROWS = _counter("masked_rows", "Rows of steps whose choice a grammar bounds.")
 MASK_SECONDS = _counter("mask_seconds", "Time that the engine's thread waited for their masks.")
 FORCED_TOKENS = _counter("forced_tokens", "Output tokens that were not chosen, because a grammar left one alone.")
+SPEC_DRAFTS = _counter("spec_decode_num_drafts", "Rows of steps that verified tokens guessed before.")
+SPEC_DRAFT_TOKENS = _counter(
+    "spec_decode_num_draft_tokens", "Guessed tokens that were verified; what was not accepted was wasted."
+)
+SPEC_ACCEPTED_TOKENS = _counter("spec_decode_num_accepted_tokens", "Guessed tokens that were what the model chose.")
+SPEC_ACCEPTED_PER_POS = _counter(
+    "spec_decode_num_accepted_tokens_per_pos", "The same by their position in a row's guess, from 0.", (*MODEL, "position")
+)
+SPEC_SECONDS = _counter("spec_decode_seconds", "Time that the engine's thread took to guess tokens, and to decide how many.")
 EXPERT_TOKENS = _counter("expert_tokens", "Tokens that visited an expert, in layers that have them.", (*MODEL, "layer", "expert"))
 COMPILED_PROGRAMS = _counter("compiled_programs", "Programs compiled or loaded, which steps may use.")
 LATE_COMPILES = _counter("late_compiles", "Programs that steps compiled after the engine was ready; there should be none.")

@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Any
 
 from jaxserve.metrics.timeline import Span, TimelineWindow
-from jaxserve.metrics.turn import PHASES, Turn
+from jaxserve.metrics.turn import Turn
 
 ENGINE, REQUESTS = 1, 2  # processes of the trace
 HOST, DEVICE = 1, 2  # tracks of the engine
@@ -53,11 +53,9 @@ def _event(kind: str, name: str, seconds: float, **more: Any) -> dict[str, Any]:
 
 
 def _phases(turn: Turn, start: float) -> Iterator[dict[str, Any]]:
-    marks = turn.marks
-    for place, name in enumerate(PHASES):
-        seconds = marks[place + 1] - marks[place]
-        if seconds > 0:
-            yield _event("X", name, marks[place] - start, dur=round(seconds * 1e6, 3), args=_shape(turn))
+    for name, (begin, end) in turn.phases.items():
+        if end > begin:
+            yield _event("X", name, begin - start, dur=round((end - begin) * 1e6, 3), args=_shape(turn))
 
 
 def _step(turn: Turn, launched: Turn | None, start: float) -> Iterator[dict[str, Any]]:

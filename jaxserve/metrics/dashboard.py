@@ -262,6 +262,17 @@ ROWS: tuple[Row, ...] = (
                 ),
             ),
             Panel("Waits for masks", "percentunit", (Query(_sum(c.MASK_SECONDS), "share of the engine's time"),)),
+            Panel(
+                "Guessed tokens",
+                "short",
+                (
+                    Query(_sum(c.SPEC_DRAFTS), "rows that verify any, a second"),
+                    Query(_sum(c.SPEC_DRAFT_TOKENS), "verified a second"),
+                    Query(_sum(c.SPEC_ACCEPTED_TOKENS), "accepted a second"),
+                ),
+            ),
+            _one("Accepted by position", "short", c.SPEC_ACCEPTED_PER_POS, "position"),
+            Panel("Guessing", "percentunit", (Query(_sum(c.SPEC_SECONDS), "share of the engine's time"),)),
             _one("Weights read back", "short", c.WEIGHT_CHECKS),
         ),
     ),

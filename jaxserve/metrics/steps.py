@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import chain
+from functools import partial
+from itertools import chain, zip_longest
 
 from prometheus_client import Counter
 
@@ -62,9 +63,14 @@ class StepRecorder:
                 catalogue.MASKED_ROWS,
                 catalogue.MASK_SECONDS,
                 catalogue.FORCED_TOKENS,
+                catalogue.SPEC_DRAFTS,
+                catalogue.SPEC_DRAFT_TOKENS,
+                catalogue.SPEC_ACCEPTED_TOKENS,
+                catalogue.SPEC_SECONDS,
             )
         }
         self._scheduled = NO_COUNTS
+        self._accepted_at = partial(instruments.counter(catalogue.SPEC_ACCEPTED_PER_POS).labels, model)
         self._experts = ExpertRecorder(instruments, model)
         self._counts = counts
         self._process = process
@@ -83,18 +89,25 @@ class StepRecorder:
         self._rows.observe_many([turn.rows for turn in launched])
         self._tokens.observe_many([turn.tokens for turn in launched])
         self._step_seconds.observe_many([turn.waited - turn.step_began for turn in turns if turn.collected >= 0])
-        marks = [turn.marks for turn in turns]
-        for place, phase in enumerate(self._phases):
-            phase.observe_many([mark[place + 1] - mark[place] for mark in marks])
+        spans = [turn.phases for turn in turns]
+        for name, phase in zip(PHASES, self._phases, strict=True):
+            phase.observe_many([end - begin for begin, end in (phases[name] for phases in spans)])
         counts = self._counts()
         _count(self._counters, counts, self._counted)
         if turns:
             _count(self._of_scheduler, turns[-1].counts, self._scheduled)
+            for position, more in enumerate(_added(turns[-1].counts.accepted_at, self._scheduled.accepted_at)):
+                self._accepted_at(str(position)).inc(more)
             self._scheduled = turns[-1].counts
         self._experts.record(counts.expert_tokens, everything=not turns or turns[-1].idle)
         self._counted = counts
         if self._process is not None:
             self._process.measure()
+
+
+def _added(counts: Sequence[int], before: Sequence[int]) -> list[int]:
+    """What was added to counts that may have become more."""
+    return [count - old for count, old in zip_longest(counts, before, fillvalue=0)]
 
 
 def _count(counters: Mapping[str, Counter], counts: object, before: object) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple, Protocol
 
 PHASES = ("plan", "launch", "wait", "apply", "emit")
@@ -18,6 +19,11 @@ class SchedulerCounts:
     masked_rows: int = 0
     mask_seconds: float = 0.0
     forced_tokens: int = 0
+    spec_decode_num_drafts: int = 0
+    spec_decode_num_draft_tokens: int = 0
+    spec_decode_num_accepted_tokens: int = 0
+    spec_decode_seconds: float = 0.0
+    accepted_at: tuple[int, ...] = ()
 
 
 NO_COUNTS = SchedulerCounts()
@@ -38,6 +44,7 @@ class Turn:
         preemptions: of sequences since the engine's start.
         counts: of its scheduler, after the turn.
         idle: whether nothing is left to do.
+        collected_first: whether it took the step before it in before it planned its own.
     """
 
     began: float
@@ -57,11 +64,15 @@ class Turn:
     preemptions: int = 0
     counts: SchedulerCounts = NO_COUNTS
     idle: bool = False
+    collected_first: bool = False
 
     @property
-    def marks(self) -> tuple[float, ...]:
-        """The clock times in order: phase i of PHASES is from mark i to mark i + 1."""
-        return (self.began, self.planned, self.launched, self.waited, self.applied, self.ended)
+    def phases(self) -> dict[str, tuple[float, float]]:
+        """Clock times at which each of PHASES began and ended."""
+        taking = {"wait": self.waited, "apply": self.applied}
+        giving = {"plan": self.planned, "launch": self.launched}
+        ends = {**(taking | giving if self.collected_first else giving | taking), "emit": self.ended}
+        return dict(zip(ends, pairwise((self.began, *ends.values())), strict=True))
 
 
 class LayerTokens(NamedTuple):

@@ -46,9 +46,9 @@ class Attend(Protocol):
 class Attention(nnx.Module):
     """Grouped-query attention (Ainslie et al. 2023): query head h reads kv head h // (H / K).
 
-    `qkv` [E, s, (H + 2K)/s * D] holds for each shard its query heads, its key heads, its value heads; `out` is
-    [s, H*D/s, E]. With fewer KV heads than shards, K is s: each head is repeated for s/K neighbouring shards, whose query
-    heads are those that read it. `sinks` [s, H/s] are the logits of a model that has them (see `Attend`).
+    `qkv` [E, s, (H + 2K)/s * D] holds for each shard its query heads, its key heads, its value heads; E is twice that of a draft
+    head. `out` is [s, H*D/s, E]. With fewer KV heads than shards, K is s: each head is repeated for s/K neighbouring shards,
+    whose query heads are those that read it. `sinks` [s, H/s] are the logits of a model that has them (see `Attend`).
     """
 
     def __init__(self, config: DecoderConfig, layer: int, shards: int, dtype: jnp.dtype) -> None:
@@ -58,7 +58,7 @@ class Attention(nnx.Module):
         self.options = AttentionOptions(scale, config.windows[layer], config.scales.attention_cap)
         embed, columns = config.hidden_size, (self.heads + 2 * self.kv_heads) // shards * self.head_dim
         rows = self.heads // shards * self.head_dim
-        self.qkv = declare((embed, shards, columns), ("embed", "heads", None), dtype, COLUMNS)
+        self.qkv = declare((config.attention_inputs, shards, columns), ("embed", "heads", None), dtype, COLUMNS)
         self.qkv_bias = declare((shards, columns), ("heads", None), dtype) if config.qkv_bias else None
         self.out = declare((shards, rows, embed), ("heads", None, "embed"), dtype, ROWS)
         self.out_bias = declare((embed,), ("embed",), dtype) if config.output_bias else None

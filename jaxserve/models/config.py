@@ -162,6 +162,25 @@ class Latent:
         return self.kv_rank + (self.query_rank or 0)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fed:
+    """What a draft head is fed besides tokens: hidden states of the target, which it goes on from (EAGLE-3, Li et al. 2025).
+
+    Attributes:
+        size: numbers a token, of several layers side by side.
+        taps: the target's layers whose inputs they are.
+        vocab_size: tokens that it can guess: a part of the target's vocabulary.
+        norm_first: whether the residual stream begins with the normalised hidden state.
+        own_embedding: whether its checkpoint has a table of embeddings; otherwise it has the target's.
+    """
+
+    size: int
+    taps: tuple[int, ...]
+    vocab_size: int
+    norm_first: bool = False
+    own_embedding: bool = True
+
+
 LAYER_NORMS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "before": ("attention_norm", "mlp_norm"),
@@ -201,6 +220,8 @@ class DecoderConfig:
         eos_token_ids: tokens that end a sequence.
         draft_layers: how many layers checkpoints may have behind the last one, to guess further tokens (multi-token prediction,
             Gloeckle et al. 2024); they are not loaded.
+        fed: the decoder is a draft head of one layer, whose attention sees a token's embedding beside the hidden state; None for
+            a model of its own.
     """
 
     architecture: str
@@ -230,6 +251,12 @@ class DecoderConfig:
     dtype: str
     eos_token_ids: tuple[int, ...]
     draft_layers: int = 0
+    fed: Fed | None = None
+
+    @property
+    def attention_inputs(self) -> int:
+        """Numbers that queries, keys and values are projected from."""
+        return self.hidden_size * (1 if self.fed is None else 2)
 
     @property
     def layer_norms(self) -> tuple[str, ...]:

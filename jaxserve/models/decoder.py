@@ -12,9 +12,11 @@ from jaxserve.models.attention import Attend, Attention
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.embedding import Embedding, Head
 from jaxserve.models.experts import ExpertDispatch, Experts, dispatch_all
+from jaxserve.models.fed import FedInput
 from jaxserve.models.latent_attention import LatentAttention
 from jaxserve.models.mlp import GatedMLP
 from jaxserve.models.norm import Norms
+from jaxserve.models.parameter import Projected
 from jaxserve.models.rope import rotation
 from pallas_kernels.rotate_and_write import Rotation
 
@@ -48,6 +50,25 @@ class Layer(nnx.Module):
     def __call__(self, stream: Stream, norms: Norms, rope: Rotation | None, attend: Attend, dispatch: ExpertDispatch) -> Stream:
         """The residual stream after this layer."""
         x, normed = norms.before_products(self.attention_norm, *stream, self.attention.first)
+        return self._after(x, normed, norms, rope, attend, dispatch)
+
+    def fed(
+        self, x: jax.Array, embedded: jax.Array, entry: FedInput, norms: Norms, rope: Rotation | None, attend: Attend
+    ) -> Stream:
+        """The residual stream after the layer of a draft head, of hidden states x[T, E] and the tokens after them."""
+        normed = norms(self.attention_norm, x)
+        first = normed if entry.norm_first else x
+        return self._after(first, entry.beside(embedded, normed), norms, rope, attend, dispatch_all)
+
+    def _after(
+        self,
+        x: jax.Array,
+        normed: Projected,
+        norms: Norms,
+        rope: Rotation | None,
+        attend: Attend,
+        dispatch: ExpertDispatch,
+    ) -> Stream:
         attended = self._scaled(norms(self.attention_out_norm, self.attention(normed, rope, attend)))
         if isinstance(self.mlp, Experts):
             x, plain = norms.of_sum(self.mlp_norm, x, attended)
@@ -74,6 +95,7 @@ class Decoder(nnx.Module):
         self.layers = nnx.Dict({str(i): Layer(config, i, shards, dtype) for i in range(config.num_layers)})
         self.norms = Norms(config, dtype)
         self.head = None if config.tie_embeddings else Head(config, shards, dtype)
+        self.entry = None if config.fed is None else FedInput(config, config.fed, dtype)
 
     def hidden(
         self, tokens: jax.Array, positions: jax.Array, attend: Attend, dispatch: ExpertDispatch = dispatch_all
@@ -89,12 +111,40 @@ class Decoder(nnx.Module):
         Returns:
             [T, E] in the parameters' dtype.
         """
+        return self.tapped(tokens, positions, attend, dispatch, ())[0]
+
+    def tapped(
+        self, tokens: jax.Array, positions: jax.Array, attend: Attend, dispatch: ExpertDispatch, taps: tuple[int, ...]
+    ) -> tuple[jax.Array, jax.Array | None]:
+        """The same, and what goes into some of the layers, side by side: [T, E * taps]; None for no taps."""
         stream = Stream(self.embedding(tokens))
         config = self.config
         ropes = {rope: rotation(rope, config.head_dim, positions) for rope in dict.fromkeys(config.ropes) if rope is not None}
+        found = {}
         for layer, rope in enumerate(config.ropes):
+            if layer in taps:
+                found[layer] = stream.total()
             stream = self.layers[str(layer)](stream, self.norms, None if rope is None else ropes[rope], attend, dispatch)
-        return self.norms(self.norms.final, stream.total())
+        hidden = self.norms(self.norms.final, stream.total())
+        return hidden, jnp.concatenate([found[layer] for layer in taps], axis=1) if taps else None
+
+    def follow(self, x: jax.Array, tokens: jax.Array, positions: jax.Array, attend: Attend) -> tuple[jax.Array, jax.Array]:
+        """What a draft head makes of hidden states and the tokens that came after them.
+
+        Args:
+            x: [T, E], hidden states: of the target, through `entry.hidden`, or what this returned of the token before.
+            tokens: int32[T], the tokens after them.
+            positions: int32[T], of the hidden states.
+            attend: called once.
+
+        Returns:
+            Activations after the final norm, from which logits come, and hidden states to go on from: [T, E] each.
+        """
+        assert self.entry is not None, "a draft head"
+        rope = self.config.ropes[0]
+        rotated = None if rope is None else rotation(rope, self.config.head_dim, positions)
+        stream = self.layers["0"].fed(x, self.embedding(tokens), self.entry, self.norms, rotated, attend)
+        return self.norms(self.norms.final, stream.total()), stream.total()
 
     def logits(self, hidden: jax.Array) -> jax.Array:
         """Logits of hidden[R, E], which `hidden` returned.

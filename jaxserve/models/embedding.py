@@ -38,8 +38,8 @@ class Head(nnx.Module):
     """A matrix of its own for the logits: [E, V], padded."""
 
     def __init__(self, config: DecoderConfig, shards: int, dtype: jnp.dtype) -> None:
-        self.vocab_size, self.scales = config.vocab_size, config.scales
-        columns = padded_vocab(config.vocab_size, shards)
+        self.vocab_size, self.scales = config.vocab_size if config.fed is None else config.fed.vocab_size, config.scales
+        columns = padded_vocab(self.vocab_size, shards)
         self.kernel = declare((config.hidden_size, columns), ("embed", "vocab"), dtype, HEAD)
 
     def logits(self, hidden: jax.Array) -> jax.Array:

@@ -46,6 +46,8 @@ class Product(NamedTuple):
 
 COLUMNS = Product((0,))
 """Of `project_columns`."""
+FED = Product((0,))
+"""Of hidden states that a draft head is fed."""
 HEAD = Product((0,), logits=True)
 ROWS = Product((0, 1))
 """Of `project_rows`."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from jaxserve.errors import UnsupportedModelError
 from jaxserve.models.config import DecoderConfig
+from jaxserve.models.draft_heads import head_rules
 from jaxserve.models.families import (
     deepseek_v2,
     deepseek_v3,
@@ -105,4 +106,6 @@ def decoder_config(hf: Mapping[str, Any]) -> DecoderConfig:
 
 def weight_rules(config: DecoderConfig) -> list[WeightRule]:
     """Where each tensor of a checkpoint of this decoder goes."""
+    if config.fed is not None:
+        return head_rules(config)
     return FAMILIES[config.architecture].weight_rules(config)

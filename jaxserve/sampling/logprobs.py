@@ -1,23 +1,26 @@
-"""Log-probabilities of the model's own distribution, before any sampling parameter."""
+"""Log-probabilities of tokens: of the model's own distribution, or of the one that they were drawn from."""
 
 from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from jaxserve.sampling.vocabulary import Vocabulary
 
 
 def token_logprobs(
-    logits: jax.Array, tokens: jax.Array, count: int, vocabulary: Vocabulary
+    logits: jax.Array, tokens: jax.Array, count: int, vocabulary: Vocabulary, wanted: jax.Array | None = None
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
     """Return log-probabilities, natural log, of the given tokens and of the likeliest ones.
 
     Args:
-        logits: f32 [R, C], as the model made them: this device's columns.
+        logits: f32 [R, C], as the model made them, or the scores that were drawn from, -inf where a token could not come:
+            this device's columns.
         tokens: int32 [R].
         count: how many of the likeliest tokens to return; static, 1 to V.
         vocabulary: which tokens the columns are.
+        wanted: bool scalar, whether the likeliest are looked for, which is most of the work on CPUs; None for yes.
 
     Returns:
         chosen: f32 [R], of `tokens`.
@@ -32,5 +35,9 @@ def token_logprobs(
     # On one device the logit itself, on the others zero.
     logit = vocabulary.total(logits.at[jnp.arange(logits.shape[0]), column].get(mode="fill", fill_value=0.0))
     rank = 1 + vocabulary.total(jnp.sum((logits > logit[:, None]).astype(jnp.int32), axis=1))
-    top, ids = vocabulary.top(logits, count)
+    if wanted is None:
+        top, ids = vocabulary.top(logits, count)
+    else:
+        nothing = jnp.zeros((logits.shape[0], count), jnp.float32)
+        top, ids = lax.cond(wanted, lambda: vocabulary.top(logits, count), lambda: (nothing, nothing.astype(jnp.int32)))
     return logit - norm[:, 0], rank, ids, top - norm

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from jaxserve.sampling.params import MAX_STOP_TOKEN_IDS, SamplingParams, key_of_seed
+from jaxserve.sampling.params import MAX_STOP_TOKEN_IDS, PROCESSED_LOGPROBS, SamplingParams, key_of_seed
 
 SUPPRESS_WIDTH = 24  # room for MAX_STOP_TOKEN_IDS and a model's end-of-sequence tokens
 assert SUPPRESS_WIDTH > MAX_STOP_TOKEN_IDS
@@ -43,6 +43,7 @@ BIAS = Need("bias")
 SUPPRESSION = Need("suppression")
 MASKING = Need("masking")
 LOGPROBS = Need("logprobs")
+PROCESSED = Need("processed_logprobs")  # of the scores that tokens are drawn from
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,12 @@ class RowOption:
     until_min_tokens: bool = False
 
 
+def _num_logprobs(params: SamplingParams, *, processed: bool) -> int:
+    """How many of this kind the row wants, besides the chosen token's; -1 for none at all."""
+    asks = params.logprobs is not None and (params.logprobs_mode == PROCESSED_LOGPROBS) == processed
+    return params.logprobs if params.logprobs is not None and asks else -1
+
+
 TEMPERATURE = RowOption("temperature", np.float32, 0.0, lambda row: row.params.temperature, need=RANDOM)
 TOP_K = RowOption("top_k", np.int32, 0, lambda row: max(row.params.top_k, 0), need=TRUNCATION)
 TOP_P = RowOption("top_p", np.float32, 1.0, lambda row: row.params.top_p, need=TRUNCATION)
@@ -94,9 +101,8 @@ FREQUENCY = RowOption("frequency", np.float32, 0.0, lambda row: row.params.frequ
 REPETITION = RowOption("repetition", np.float32, 1.0, lambda row: row.params.repetition_penalty, need=PENALTIES)
 KEY = RowOption("key", np.uint32, 0, lambda row: key_of_seed(row.seed), count=2)
 HAS_BIAS = RowOption("has_bias", np.int32, 0, lambda row: row.params.biased, need=BIAS)
-NUM_LOGPROBS = RowOption(
-    "num_logprobs", np.int32, -1, lambda row: -1 if row.params.logprobs is None else row.params.logprobs, need=LOGPROBS
-)
+NUM_LOGPROBS = RowOption("num_logprobs", np.int32, -1, lambda row: _num_logprobs(row.params, processed=False), need=LOGPROBS)
+NUM_PROCESSED = RowOption("num_processed", np.int32, -1, lambda row: _num_logprobs(row.params, processed=True), need=PROCESSED)
 SUPPRESS = RowOption(
     "suppress",
     np.int32,
@@ -192,5 +198,6 @@ STANDARD = RowOptions(
         NUM_LOGPROBS,
         SUPPRESS,
         MASKED,
+        NUM_PROCESSED,
     )
 )

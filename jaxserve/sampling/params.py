@@ -22,6 +22,9 @@ MAX_LISTED_IDS = 32_768  # of allowed_token_ids; each sequence of a request coun
 MAX_INT32 = 2**31 - 1  # parameters go to the device as int32 and float32
 MAX_FLOAT32 = 3.4e38
 MAX_MIN_TOKENS = 2**30  # fits with the prompt's length added
+RAW_LOGPROBS = "raw_logprobs"
+PROCESSED_LOGPROBS = "processed_logprobs"
+LOGPROBS_MODES = (RAW_LOGPROBS, PROCESSED_LOGPROBS)  # vLLM's names
 _NEEDS_SCORES = "0, or left out, without prompt_logprobs"
 
 
@@ -83,6 +86,8 @@ class SamplingParams:
         presence_penalty: subtracted from the logit of every token generated so far.
         frequency_penalty: subtracted once for each time a token was generated.
         repetition_penalty: logits of tokens in prompt or output are divided (positive) or multiplied (negative) by this.
+        max_draft_tokens: tokens that are guessed in a step and verified, at most; 0 for none, -1 for as many as pay. The tokens
+            are the same either way.
         logit_bias: token id -> added to its logit.
         allowed_token_ids: only these tokens may be generated; None allows all.
         seed: makes the request's samples reproducible; None draws one.
@@ -92,6 +97,9 @@ class SamplingParams:
         include_stop_str_in_output: keep the matched stop string in the text.
         skip_special_tokens: leave special tokens out of the text.
         logprobs: log-probabilities of this many likeliest tokens (and the chosen one) per position; None for none.
+        logprobs_mode: which they are: "raw_logprobs", the model's own, or "processed_logprobs", those that the token was drawn
+            by: after penalties, biases, masks, temperature and truncation. Greedy tokens are not drawn: theirs are of
+            temperature 1 and untruncated. None takes the engine's. Those of the prompt are always raw.
         prompt_logprobs: the same for prompt positions.
         prompt_logprobs_start: only for prompt positions from this one on; those before it may come from the prefix cache.
         structured_outputs: the form that the output must have; None for any.
@@ -115,6 +123,9 @@ class SamplingParams:
     repetition_penalty: float = _number(
         1.0, "makes tokens of prompt and output so far less likely; 1 for none", 0.0, None, above=True
     )
+    max_draft_tokens: int = _number(
+        -1, "tokens guessed in a step at most, which changes none; 0 for none, -1 for as many as pay", -1, MAX_INT32
+    )
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     allowed_token_ids: tuple[int, ...] | None = None
     seed: int | None = None
@@ -124,6 +135,7 @@ class SamplingParams:
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
     logprobs: int | None = None
+    logprobs_mode: str | None = None
     prompt_logprobs: int | None = None
     prompt_logprobs_start: int = 0
     structured_outputs: StructuredOutputsParams | ResponseParams | None = None
@@ -152,6 +164,7 @@ class SamplingParams:
         for name in ("ignore_eos", "include_stop_str_in_output", "skip_special_tokens"):
             _require(name, isinstance(getattr(self, name), bool), "true or false")
         _require("logit_bias", isinstance(self.logit_bias, Mapping), "a mapping from token ids to numbers")
+        check_logprobs_mode(self.logprobs_mode, optional=True)
         form = isinstance(self.structured_outputs, StructuredOutputsParams | ResponseParams | None)
         _require(FIELD, form, "a StructuredOutputsParams, a ResponseParams or null")
 
@@ -217,6 +230,17 @@ NUMBERS: Mapping[str, Numeric] = MappingProxyType(
     {item.name: item.metadata[_NUMERIC] for item in fields(SamplingParams) if _NUMERIC in item.metadata}
 )
 """Declarations of the numbers that say how a token is chosen, by name."""
+
+
+def check_logprobs_mode(mode: object, *, optional: bool = False) -> None:
+    """Raise InvalidRequestError unless it is one of LOGPROBS_MODES, or None if it is optional."""
+    if mode in ("raw_logits", "processed_logits"):
+        raise InvalidRequestError(
+            f"logprobs_mode {mode!r} is not supported: logits are not told, only {' and '.join(LOGPROBS_MODES)}",
+            param="logprobs_mode",
+        )
+    known = mode in LOGPROBS_MODES or (optional and mode is None)
+    _require("logprobs_mode", known, f"one of {', '.join(LOGPROBS_MODES)}")
 
 
 def key_of_seed(seed: int) -> tuple[int, int]:

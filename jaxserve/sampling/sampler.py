@@ -8,6 +8,9 @@ a pass where rows truncate.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -23,6 +26,7 @@ from jaxserve.sampling.options import (
     MASKING,
     PENALTIES,
     PRESENCE,
+    PROCESSED,
     RANDOM,
     REPETITION,
     RULES,
@@ -39,6 +43,25 @@ from jaxserve.sampling.vocabulary import LARGEST, LAST_INT32, Vocabulary
 NO_TOKEN = -1  # of a row without valid logits
 
 
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What is told of the scores that tokens are drawn from, where rows need it.
+
+    Attributes:
+        width: W.
+        read: (scores f32 [R, C], before noise and -inf where a token could not come; tokens int32 [R]) -> int32 [R, W].
+    """
+
+    width: int
+    read: Callable[[jax.Array, jax.Array], jax.Array]
+
+    def nothing(self, rows: int) -> jax.Array:
+        return jnp.zeros((rows, self.width), jnp.int32)
+
+
+NOTHING = Reading(0, lambda scores, tokens: jnp.zeros((tokens.shape[0], 0), jnp.int32))
+
+
 def sample(
     logits: jax.Array,
     batch: SamplingBatch,
@@ -48,6 +71,20 @@ def sample(
     rules: tuple[Rule, ...] = (),
     masks: jax.Array | None = None,
 ) -> jax.Array:
+    """Choose one token a row: the tokens of `sample_and_read`, which reads nothing."""
+    return sample_and_read(logits, batch, state, vocabulary, variant, NOTHING, rules, masks)[0]
+
+
+def sample_and_read(
+    logits: jax.Array,
+    batch: SamplingBatch,
+    state: SamplerState,
+    vocabulary: Vocabulary,
+    variant: Variant,
+    reading: Reading,
+    rules: tuple[Rule, ...] = (),
+    masks: jax.Array | None = None,
+) -> tuple[jax.Array, jax.Array]:
     """Choose one token a row.
 
     Order: penalties, bias, suppressed tokens, masks, temperature, top-k, top-p, the rules that `kept_tokens` has after them, then
@@ -62,18 +99,21 @@ def sample(
         state: what each sequence has seen so far, of the same columns.
         vocabulary: which tokens the columns are.
         variant: it does what the rows need.
+        reading: of the scores that were drawn from, for rows that need PROCESSED; of greedy rows they are the logits with
+            penalties, bias and masks, as vLLM has them.
         rules: of which tokens are kept, besides those that there are.
         masks: int32 [R, W], for rows that are masked: see `Vocabulary.mask_of`. None if there are none.
 
     Returns:
-        int32 [R], NO_TOKEN for rows without valid logits; 0 for a row whose tokens are all forbidden.
+        int32 [R], NO_TOKEN for rows without valid logits; 0 for a row whose tokens are all forbidden. And what was read,
+        int32 [R, W]; zeros if no row needs it.
     """
     # One choice around everything: each cond that returns logits costs a copy of them even where it changes nothing.
     return variant.when(
-        (RANDOM, PENALTIES, BIAS, SUPPRESSION, MASKING),
+        (RANDOM, PENALTIES, BIAS, SUPPRESSION, MASKING, PROCESSED),
         batch,
-        lambda: _general(logits, batch, state, vocabulary, variant, rules, masks),
-        lambda: _likeliest(logits, vocabulary),
+        lambda: _general(logits, batch, state, vocabulary, variant, reading, rules, masks),
+        lambda: (_likeliest(logits, vocabulary), reading.nothing(logits.shape[0])),
     )
 
 
@@ -83,15 +123,20 @@ def _general(
     state: SamplerState,
     vocabulary: Vocabulary,
     variant: Variant,
+    reading: Reading,
     rules: tuple[Rule, ...],
     masks: jax.Array | None,
-) -> jax.Array:
+) -> tuple[jax.Array, jax.Array]:
     adjusted = _adjusted(logits, batch, state, vocabulary, variant)
     allowed = adjusted
     if masks is not None:
         allowed = variant.when((MASKING,), batch, lambda: _masked(adjusted, batch, masks, vocabulary), lambda: adjusted)
-    scores = variant.when((RANDOM,), batch, lambda: _noisy(allowed, batch, vocabulary, variant, rules), lambda: allowed)
-    return _likeliest(scores, vocabulary)
+    return variant.when(
+        (RANDOM, PROCESSED),
+        batch,
+        lambda: _drawn(allowed, batch, vocabulary, variant, reading, rules),
+        lambda: (_likeliest(allowed, vocabulary), reading.nothing(logits.shape[0])),
+    )
 
 
 def _adjusted(
@@ -130,10 +175,18 @@ def _masked(logits: jax.Array, batch: SamplingBatch, masks: jax.Array, vocabular
     return jnp.where(allowed | (batch[MASKED] == 0)[:, None], logits, -jnp.inf)
 
 
-def _noisy(
-    logits: jax.Array, batch: SamplingBatch, vocabulary: Vocabulary, variant: Variant, rules: tuple[Rule, ...]
-) -> jax.Array:
-    """Scores whose largest is a sample; of greedy rows the logits themselves. NaN and +inf stay what makes a row invalid."""
+def _drawn(
+    logits: jax.Array,
+    batch: SamplingBatch,
+    vocabulary: Vocabulary,
+    variant: Variant,
+    reading: Reading,
+    rules: tuple[Rule, ...],
+) -> tuple[jax.Array, jax.Array]:
+    """The largest of scores with noise is a sample; of greedy rows they are the logits themselves.
+
+    NaN and +inf stay what makes a row invalid.
+    """
     largest = vocabulary.largest(jnp.max(logits, axis=1))[:, None]
     # A row may forbid every token: then all deficits are infinite rather than NaN.
     largest = jnp.maximum(largest, -LARGEST)
@@ -146,10 +199,19 @@ def _noisy(
         lambda: jnp.where(kept_tokens(deficit, batch, vocabulary, variant, rules) | jnp.isnan(deficit), -deficit, -jnp.inf),
         lambda: -deficit,
     )
+    if PROCESSED in variant.needs and not variant.asks:
+        scores = lax.optimization_barrier(scores)  # what is read is what was drawn from, not a second computation of it
     noise = gumbel_noise(batch[KEY], batch.position, logits.shape[1], vocabulary)
     # The barrier keeps the noise from being drawn once more for each pass over the scores.
-    noisy: jax.Array = lax.optimization_barrier(jnp.where(is_greedy, logits, scores + noise))
-    return noisy
+    noisy = lax.optimization_barrier(jnp.where(is_greedy, logits, scores + noise))
+    tokens = _likeliest(noisy, vocabulary)
+    read = variant.when(
+        (PROCESSED,),
+        batch,
+        lambda: reading.read(jnp.where(is_greedy, logits, scores), jnp.maximum(tokens, 0)),
+        lambda: reading.nothing(logits.shape[0]),
+    )
+    return tokens, read
 
 
 def _likeliest(scores: jax.Array, vocabulary: Vocabulary) -> jax.Array:

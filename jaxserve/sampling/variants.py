@@ -9,14 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import TypeVar
 
-import jax
 from jax import lax
 
 from jaxserve.sampling.batch import SamplingBatch
-from jaxserve.sampling.options import LOGPROBS, RANDOM, RULES, TRUNCATION, Need, RowOptions
+from jaxserve.sampling.options import LOGPROBS, PROCESSED, RANDOM, RULES, TRUNCATION, Need, RowOptions
 
 GENERAL = "general"
+
+Arrays = TypeVar("Arrays")  # an array, or a tuple of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +38,9 @@ class Variant:
         self,
         needs: Iterable[Need],
         batch: SamplingBatch,
-        work: Callable[[], jax.Array],
-        otherwise: Callable[[], jax.Array],
-    ) -> jax.Array:
+        work: Callable[[], Arrays],
+        otherwise: Callable[[], Arrays],
+    ) -> Arrays:
         """What `work` makes if any row may need one of these, else the other. Of rows that need none both make the same."""
         possible = [need for need in needs if need in self.needs]
         if not possible:
@@ -48,7 +50,7 @@ class Variant:
         asked = batch.any(possible[0])
         for need in possible[1:]:
             asked |= batch.any(need)
-        made: jax.Array = lax.cond(asked, work, otherwise)
+        made: Arrays = lax.cond(asked, work, otherwise)
         return made
 
 
@@ -61,8 +63,9 @@ def variants_of(options: RowOptions, *, straight: bool) -> tuple[Variant, ...]:
         Variant("greedy", frozenset()),
         Variant("random", frozenset({RANDOM})),
         Variant("logprobs", frozenset({RANDOM, LOGPROBS})),
+        Variant("processed", frozenset({RANDOM, LOGPROBS, PROCESSED})),
         Variant("truncated", frozenset({RANDOM, TRUNCATION})),
-        Variant("penalized", every - {RULES, LOGPROBS}),
+        Variant("penalized", every - {RULES, LOGPROBS, PROCESSED}),
         Variant(GENERAL, every),
     )
 

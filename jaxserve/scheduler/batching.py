@@ -14,8 +14,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from collections.abc import Sequence as ListOf
-from typing import Protocol
 
 from jaxserve.cache.kv_cache import PrefixMatch
 from jaxserve.clock import Clock
@@ -24,6 +22,8 @@ from jaxserve.config.policies import Policies
 from jaxserve.scheduler.capacity import Capacity, Verdict
 from jaxserve.scheduler.choice import Runnable, StepChoice
 from jaxserve.scheduler.constraints import MAX_FORCED
+from jaxserve.scheduler.device_drafting import DeviceDrafting
+from jaxserve.scheduler.drafting import Drafting
 from jaxserve.scheduler.estimates import OutputLengths
 from jaxserve.scheduler.fairness import PrefillTokens, TokenWork
 from jaxserve.scheduler.policy import Policy
@@ -37,20 +37,6 @@ from jaxserve.step.buckets import FEW_TOKENS
 MAX_YIELDED = 8  # steps in a row that may leave all batch decodes out
 
 
-class Drafter(Protocol):
-    """Guesses what a model chooses next.
-
-    Attributes:
-        max_drafts: tokens that are guessed at most, no more than the executor takes in a row.
-    """
-
-    max_drafts: int
-
-    def propose(self, tokens: ListOf[int], most: int) -> ListOf[int]:
-        """At most `most` tokens that may follow these."""
-        ...
-
-
 class Batcher:
     """Makes steps of the sequences that run and wait.
 
@@ -58,7 +44,7 @@ class Batcher:
         work: charged with what steps compute.
         preempter: takes pages from those who must give way.
         started: told of every sequence that leaves the queue for the first time.
-        drafter: guesses tokens; None for nobody.
+        drafting: gives rows drafts.
         policy: whether any may start.
     """
 
@@ -74,7 +60,7 @@ class Batcher:
         step_budget: StepBudget,
         preempter: Preempter,
         started: Callable[[Sequence], None],
-        drafter: Drafter | None,
+        drafting: Drafting | DeviceDrafting,
         policy: Policy,
     ) -> None:
         self._config = config
@@ -87,7 +73,7 @@ class Batcher:
         self._step_budget = step_budget
         self._preempter = preempter
         self._started = started
-        self._drafter = drafter
+        self._drafting = drafting
         self._policy = policy
         self._batch_headroom = BatchHeadroom(config, step_budget)
         self._num_admitted = 0
@@ -99,6 +85,7 @@ class Batcher:
         """The next step; it has no rows if there is nothing to compute."""
         choice = self._begin()
         self._decode(choice, choice.interactive.decodes)
+        self._draft(choice)
         if choice.others or len(self._waiting):
             self._fill(choice)
         else:  # nearly every step, and the device may wait for it
@@ -173,20 +160,22 @@ class Batcher:
             end = sequence.num_computed + count
             if end > sequence.capacity and not self._grow(choice, sequence, end):
                 continue
-            if self._drafter is not None and sequence.constraint is None:
-                count += self._guess(sequence, self._drafter, tokens.left - 1)
             chosen[sequence] = count
             tokens.left -= count
 
-    def _guess(self, sequence: Sequence, drafter: Drafter, most: int) -> int:
-        """Let the sequence's row have drafts, as many as there are pages for without anybody's; returns how many."""
-        most = min(most, drafter.max_drafts, sequence.limit - sequence.num_tokens - 1)
-        drafts = tuple(drafter.propose(sequence.tokens, most)) if most > 0 and sequence.takes_drafts else ()
-        end = sequence.num_computed + 1 + len(drafts)
-        if end > sequence.capacity and not (self._preempter.within_cap(sequence, end) and self._running.grow(sequence, end)):
-            drafts = ()
-        sequence.drafts = drafts
-        return len(drafts)
+    def _draft(self, choice: StepChoice) -> None:
+        """Give drafts to the decodes that were just chosen. Batch gets none beside interactive work."""
+        if not choice.chosen:
+            return
+        interactive = choice.interactive
+        prompts = bool(interactive.prefills or choice.batch.prefills)
+        prompts |= len(self._waiting) > 0 and self._running.rows.num_free > 0
+        limit = self._config.itl_target if interactive.decodes else 0.0
+        self._drafting.give(choice, self._room_for_drafts, prompts=prompts, limit=limit)
+
+    def _room_for_drafts(self, sequence: Sequence, end: int) -> bool:
+        """Get pages for so many tokens without anybody giving way."""
+        return end <= sequence.capacity or (self._preempter.within_cap(sequence, end) and self._running.grow(sequence, end))
 
     def _let_batch_in(self, choice: StepChoice) -> None:
         """Batch was left out too often: some of its decodes and a small chunk of one of its prompts go first for once."""
@@ -203,6 +192,9 @@ class Batcher:
     def _decode_batch(self, choice: StepChoice) -> None:
         """Batch decodes, in turns if the interactive ones beside them leave rows for some only."""
         self._decode_turn(choice, self._batch_rows(choice))
+        interactive = choice.interactive
+        if not (interactive.decodes or interactive.prefills or self._waiting.has_interactive):
+            self._draft(choice)
 
     def _batch_rows(self, choice: StepChoice) -> int:
         if not choice.interactive.decodes:

@@ -8,6 +8,7 @@ import numpy as np
 
 from jaxserve.scheduler.request import Sequence
 from jaxserve.scheduler.running import Footprint
+from jaxserve.step.codes import sampled_token
 from jaxserve.step.plan import Ints, PageMove, Plan, Readout, RowStart
 from jaxserve.step.rows import RowTable
 
@@ -24,7 +25,7 @@ class Planner:
         self._footprint = footprint
         self._step = itertools.count()
 
-    def plan(self, chosen: list[tuple[Sequence, int]], moves: tuple[PageMove, ...]) -> Plan:
+    def plan(self, chosen: list[tuple[Sequence, int]], moves: tuple[PageMove, ...], guesses: int | None = None) -> Plan:
         """The plan of the next step, R = len(chosen) rows."""
         tokens: list[int] = []
         starts: list[RowStart] = []
@@ -35,14 +36,17 @@ class Planner:
             end, known = sequence.num_computed, len(sequence.tokens)
             if sequence.drafts:
                 num_drafts[row] = len(sequence.drafts)
-                tokens += (*sequence.tokens[end - count : known], *sequence.drafts)
+                tokens += sequence.tokens[end - count : known]
+                if end - len(sequence.drafts) > known:  # the last token is still on the device, as the drafts behind it are
+                    tokens.append(sampled_token(sequence.slot))
+                tokens += sequence.drafts
             elif sequence.forced and end > known:
-                following = (-1 - sequence.slot, *sequence.forced)
+                following = (sampled_token(sequence.slot), *sequence.forced)
                 tokens += sequence.tokens[end - count : known]
                 tokens += following[max(end - count - known, 0) : end - known]
             elif end > known:  # the last sampled token is still on the device
                 tokens += sequence.tokens[end - count : known]
-                tokens.append(-1 - sequence.slot)
+                tokens.append(sampled_token(sequence.slot))
             elif count == 1:
                 tokens.append(sequence.tokens[end - 1])
             else:
@@ -77,6 +81,7 @@ class Planner:
             starts=tuple(starts),
             readouts=tuple(readouts),
             moves=moves,
+            guesses=guesses,
         )
 
 

@@ -134,6 +134,8 @@ class Sequence:
         num_pending: output tokens that steps in flight choose if all their drafts are right, not yet known on the host.
         num_drafts: of these, how many are only chosen if a draft is right.
         drafts: tokens that its next row guesses after the known ones.
+        guessed: how many a draft model has guessed behind its last token, on the device.
+        unguided: whether the draft model does not know all of its tokens.
         constraint: what it may say; None if anything.
         complete: whether nothing may follow its tokens.
         forced: tokens that must follow those in flight, and are computed with them.
@@ -173,6 +175,8 @@ class Sequence:
     num_pending: int = 0
     num_drafts: int = 0
     drafts: tuple[int, ...] = ()
+    guessed: int = 0
+    unguided: bool = False
     constraint: Constraint | None = None
     complete: bool = False
     forced: tuple[int, ...] = ()
@@ -239,11 +243,10 @@ class Sequence:
         return len(self.tokens) + self.num_pending + len(self.forced)
 
     @property
-    def takes_drafts(self) -> bool:
-        """Whether its next row may guess: all its tokens are known, and nothing that it asks for counts them one by one."""
+    def may_draft(self) -> bool:
+        """Whether its rows may guess where its tokens are known: nothing that it asks for counts them one by one."""
         params = self.request.params
-        free = self.constraint is None and not params.penalized
-        return free and not self.num_pending and self.num_output >= params.min_tokens
+        return self.constraint is None and not params.penalized and self.num_output >= params.min_tokens
 
     @property
     def takes_forced(self) -> bool:

@@ -223,8 +223,10 @@ class RunningSet:
         sequence.capacity = 0
         sequence.state_loaded = False
         sequence.drafts = ()
+        sequence.guessed = 0  # they are where its slot was
         if not sequence.swap_slots:
             sequence.num_computed = 0
+            sequence.unguided = False
 
     def forget_swapped(self, sequence: Sequence) -> None:
         """The sequence ends while its pages wait in the swap space, if any do."""

@@ -23,9 +23,10 @@ from jaxserve.errors import InternalError, InvalidRequestError, JaxserveError, O
 from jaxserve.metrics.turn import SchedulerCounts
 from jaxserve.sampling.options import STANDARD, RowOptions
 from jaxserve.scheduler.admission import Deadlines, QueueBounds, late_end, late_start
-from jaxserve.scheduler.batching import Batcher, Drafter
+from jaxserve.scheduler.batching import Batcher
 from jaxserve.scheduler.choice import StepChoice
 from jaxserve.scheduler.constraints import Masker, StepMasks, behind
+from jaxserve.scheduler.device_drafting import drafting_of
 from jaxserve.scheduler.estimates import OutputLengths, SharedPrefixes
 from jaxserve.scheduler.fairness import TokenWork
 from jaxserve.scheduler.load_shedding import LoadShedding
@@ -36,6 +37,8 @@ from jaxserve.scheduler.request import NO_SLOT, Constraint, EngineRequest, Packe
 from jaxserve.scheduler.running import Footprint, RunningSet
 from jaxserve.scheduler.step_budget import StepBudget
 from jaxserve.scheduler.waiting import WaitingQueue
+from jaxserve.speculation.device import DeviceGuesses
+from jaxserve.speculation.speculation import Speculation
 from jaxserve.step.plan import Ints, Plan, Reading, StepResult
 from jaxserve.step.rows import RowTable
 from jaxserve.step.tasks import TASKS, Task
@@ -66,7 +69,7 @@ class Scheduler:
         on_preemption: told of every preemption.
         step_sizes: tokens that steps with prompts are computed as, ascending; powers of two by default.
         row_options: what the words of a row are.
-        drafter: guesses tokens that rows verify; None for none.
+        speculation: guesses tokens that rows verify; None for none.
         tasks: what requests may want, by name.
         policy: how it chooses where it may.
         masker: makes the masks of sequences that are constrained; None if there are none.
@@ -84,7 +87,7 @@ class Scheduler:
         on_preemption: Callable[[Preemption], None] = log_preemption,
         step_sizes: ListOf[int] = (),
         row_options: RowOptions = STANDARD,
-        drafter: Drafter | None = None,
+        speculation: Speculation | DeviceGuesses | None = None,
         tasks: Mapping[str, Task] = TASKS,
         policy: Policy = DEFAULT_POLICY,
         masker: Masker | None = None,
@@ -120,6 +123,7 @@ class Scheduler:
             on_preemption,
             policy,
         )
+        self._drafting = drafting_of(speculation, self._running, config.max_num_seqs)
         self.batcher = Batcher(
             config,
             policies,
@@ -131,7 +135,7 @@ class Scheduler:
             self._step_budget,
             self._preempter,
             self._started,
-            drafter,
+            self._drafting,
             policy,
         )
         self._sequences: dict[str, Sequence] = {}
@@ -162,7 +166,8 @@ class Scheduler:
     def counts(self) -> SchedulerCounts:
         shedding = self._shedding
         learned = self._step_budget.num_raised, shedding.estimate.num_wrong, shedding.overload.num_begun
-        return SchedulerCounts(*learned, self._masks.num_rows, self._masks.seconds, self._masks.num_forced)
+        counts = SchedulerCounts(*learned, self._masks.num_rows, self._masks.seconds, self._masks.num_forced)
+        return self._drafting.counted(counts)
 
     @property
     def has_work(self) -> bool:
@@ -233,6 +238,13 @@ class Scheduler:
                 continue
             (self._running if sequence.status is Status.RUNNING else self._waiting).set_class(sequence, service_class)
 
+    def awaits_tokens(self, host_seconds: float) -> bool:
+        """Whether the next step is better planned when the tokens of the one in flight are known: to have drafts behind them.
+
+        `host_seconds` is what the device then waits for.
+        """
+        return self._drafting.pays(host_seconds)
+
     def schedule(self) -> Plan | None:
         """Plan the next step; None if there is nothing to compute."""
         self._expire()
@@ -240,7 +252,7 @@ class Scheduler:
         choice = self.batcher.step()
         if not choice.rows:
             return None
-        plan = self._planner.plan(choice.rows, self._running.take_moves())
+        plan = self._planner.plan(choice.rows, self._running.take_moves(), self._drafting.plan_guesses(choice))
         choice.masked = self._masks.rows(plan, choice.rows)
         self._in_flight[plan.step] = choice
         return plan
@@ -288,7 +300,7 @@ class Scheduler:
                 if width == 1:
                     updates.append(self._take_token(sequence, tokens[row], row, logprobs, reading))
                 else:
-                    self._refuse_drafts(sequence, int(plan.num_drafts[row]), int(result.num_tokens[row]))
+                    self._drafting.verified(sequence, int(plan.num_drafts[row]), int(result.num_tokens[row]))
                     places = range(row * width, row * width + int(result.num_tokens[row]))
                     updates += self._take_tokens(sequence, tokens, places, logprobs, reading)
                 if sequence.constraint is not None:
@@ -335,14 +347,10 @@ class Scheduler:
 
     def _observe(self, plan: Plan, seconds: float, choice: StepChoice) -> None:
         """Learn what a step costs, and how fast work is done by steps that have no room for more."""
-        self._step_budget.observe(
-            plan.num_rows,
-            plan.num_tokens,
-            seconds,
-            allowed=choice.allowed,
-            rows_held=choice.rows_held,
-            tokens_held=choice.tokens_held,
-        )
+        held = {"rows_held": choice.rows_held, "tokens_held": choice.tokens_held}
+        self._step_budget.observe(plan.num_rows, plan.num_tokens, seconds, allowed=choice.allowed, **held)
+        if not choice.prefill_tokens:
+            self._drafting.observe(plan.num_rows, plan.num_tokens, seconds)
         if choice.full:
             work = self._work.work(choice.prefill_tokens, plan.num_tokens - choice.prefill_tokens)
             self._shedding.estimate.observe(work, seconds)
@@ -387,14 +395,6 @@ class Scheduler:
             self._end(sequence)
             name, num_cached, queue_time = sequence.request.id, sequence.num_cached, sequence.queue_time
             yield Update(name, finish_reason=FinishReason.STOP, num_cached=num_cached, queue_time=queue_time)
-
-    def _refuse_drafts(self, sequence: Sequence, drafts: int, num_tokens: int) -> None:
-        """Take back what a row of a step reckoned with: not all of its drafts were right."""
-        refused = 1 + drafts - num_tokens
-        sequence.num_drafts -= drafts
-        sequence.num_pending -= refused
-        if sequence.num_computed:  # else it was preempted meanwhile
-            sequence.num_computed -= refused
 
     def _append(self, sequence: Sequence, token: int) -> tuple[FinishReason | None, int | None]:
         """Add a sampled token; the reason if it ends the sequence, and the stop token that did."""
@@ -487,6 +487,7 @@ class Scheduler:
         del self._sequences[sequence.request.id]
         self._work.leave(sequence.request.tenant)
         self._prefixes.leave(sequence)
+        self._drafting.ended(sequence)
         if sequence.siblings:  # it ended before its prompt was computed: the next one computes it
             self._succeed(sequence)
 

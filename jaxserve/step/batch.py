@@ -20,6 +20,7 @@ import numpy as np
 from jaxserve.sampling.batch import SamplingBatch
 from jaxserve.sampling.options import STANDARD, RowOptions
 from jaxserve.step.buckets import Bucket
+from jaxserve.step.codes import GUESSES
 from jaxserve.step.plan import Plan
 
 
@@ -51,6 +52,7 @@ class DeviceBatch:
         query_start: int32[R+1], first token of each row.
         kv_length: int32[R], keys of each row, this step's included; 0 for padding.
         page_table: int32[groups,R,M], pages of each row; 0 for padding.
+        slots: int32[R], of each row; the spare one for padding.
         rows: what their choice of tokens needs.
     """
 
@@ -60,7 +62,17 @@ class DeviceBatch:
     query_start: jax.Array
     kv_length: jax.Array
     page_table: jax.Array
+    slots: jax.Array
     rows: RowBatch
+
+
+def input_tokens(tokens: jax.Array, latest: jax.Array) -> jax.Array:
+    """Tokens int32[T] of a plan, with what the device knows of them."""
+    slots = latest.shape[0]
+    code = jnp.maximum(-1 - tokens, 0)
+    place = jax.lax.div(code, jnp.int32(slots))
+    column = jnp.where(place == 0, 0, GUESSES - 1 + place)
+    return jnp.where(tokens < 0, latest[jax.lax.rem(code, jnp.int32(slots)), column], tokens)
 
 
 class BatchLayout(NamedTuple):
@@ -141,11 +153,11 @@ class PackedBatch:
         positions = jnp.where(real, index + (kv_length - query_start[1:])[row_of_token], 0)
         pages = parts["page_table"][:, row_of_token, jax.lax.div(positions, jnp.int32(size))]
         offsets = jax.lax.rem(positions, jnp.int32(size))
-        flags = parts["flags"] != 0
+        flags, samples = parts["flags"] != 0, parts["samples"] != 0
         sampling = SamplingBatch(
             words=parts["options"],
             position=kv_length - parts["num_drafts"],
-            slot=parts["slot"],
+            slot=jnp.where(samples, parts["slot"], lengths.shape[0] - 1),
             flags=tuple(flags[place] for place in range(self.layout.flags)),
             options=options,
         )
@@ -156,7 +168,8 @@ class PackedBatch:
             query_start=query_start,
             kv_length=kv_length,
             page_table=parts["page_table"],
-            rows=RowBatch(sampling, parts["samples"] != 0, parts["num_drafts"]),
+            slots=parts["slot"],
+            rows=RowBatch(sampling, samples, parts["num_drafts"]),
         )
 
 
@@ -187,7 +200,7 @@ def make_batch(
     parts["num_drafts"][:rows] = plan.num_drafts
     parts["options"][:rows] = plan.sampling
     parts["options"][rows:] = options.neutral
-    parts["slot"][:rows] = np.where(plan.samples, plan.slots, spare_slot)
+    parts["slot"][:rows] = plan.slots
     parts["slot"][rows:] = spare_slot
     parts["flags"][:] = options.flags(plan.sampling, plan.samples)  # rows that do not sample need nothing
     return PackedBatch(words, layout)  # type: ignore[arg-type]  # numpy's until the step copies it

@@ -8,7 +8,8 @@ few values. Where products skip padding, as native kernels for CPUs do, there ar
 from __future__ import annotations
 
 from collections.abc import Container
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 CHUNK_ROWS = 32  # row count of steps with prompt chunks, unless more rows run
 
@@ -23,13 +24,14 @@ GPU_ROWS = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256)  # rows of decode ste
 
 @dataclass(frozen=True, slots=True, order=True)
 class Bucket:
-    """A step's padded shape: T tokens in R rows."""
+    """A step's padded shape: T tokens in R rows, of which each may have so many drafts."""
 
     tokens: int
     rows: int
+    drafts: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class BucketGrid:
     """All buckets, cheapest first.
 
@@ -44,13 +46,25 @@ class BucketGrid:
     free_padding: bool = False
     decodes_apart: bool = False
 
+    @cached_property
+    def _wide(self) -> tuple[Bucket, ...]:
+        """Those for drafts."""
+        return tuple(bucket for bucket in self.buckets if bucket.drafts)
+
+    @cached_property
+    def _plain_first(self) -> tuple[Bucket, ...]:
+        return (*(bucket for bucket in self.buckets if not bucket.drafts), *self._wide)
+
     @classmethod
-    def for_platform(cls, platform: str, *, max_rows: int, max_tokens: int, free_padding: bool = False) -> BucketGrid:
+    def for_platform(
+        cls, platform: str, *, max_rows: int, max_tokens: int, free_padding: bool = False, max_drafts: int = 0
+    ) -> BucketGrid:
         """The grid of an engine on devices of a platform ("cpu" or another)."""
         on_cpu = platform == "cpu"
         # XLA's CPU dots leave the fast path at one row.
         min_rows = 2 if on_cpu else 1
-        return cls.make(max_rows=max_rows, max_tokens=max_tokens, min_rows=min_rows, fine=not on_cpu, free_padding=free_padding)
+        grid = cls.make(max_rows=max_rows, max_tokens=max_tokens, min_rows=min_rows, fine=not on_cpu, free_padding=free_padding)
+        return grid.with_drafts(max_drafts) if max_drafts else grid
 
     @classmethod
     def make(cls, *, max_rows: int, max_tokens: int, min_rows: int, fine: bool = False, free_padding: bool = False) -> BucketGrid:
@@ -76,11 +90,21 @@ class BucketGrid:
         mixed = {Bucket(count, min(rows, count - least)) for count in tokens for rows in mixed_rows if least < count >= rows}
         return cls(tuple(sorted(decode | mixed)), free_padding, decodes_apart=fine)
 
+    def with_drafts(self, most: int) -> BucketGrid:
+        """With buckets for steps whose rows have drafts, `most` at most; the others choose a token a row."""
+        wide = {self.widened(bucket, most) for bucket in self.buckets}
+        return replace(self, buckets=tuple(sorted({*self.buckets, *wide})))
+
+    def widened(self, bucket: Bucket, most: int) -> Bucket:
+        """As many rows with so many drafts each: all fit beside decodes, and take prompts' places elsewhere."""
+        tokens = min(bucket.rows * (1 + most), self.max_tokens) if bucket.tokens == bucket.rows else bucket.tokens
+        return Bucket(tokens, bucket.rows, most)
+
     @property
     def step_sizes(self) -> tuple[int, ...]:
         """Numbers of tokens, ascending: a step costs about what one of the smallest of them that holds it costs."""
         if not self.free_padding:
-            return tuple(sorted({bucket.tokens for bucket in self.buckets}))
+            return tuple(sorted({bucket.tokens for bucket in self.buckets if not bucket.drafts}))
         powers = _doubling(FREE_STEPS, self.max_tokens)
         sizes = [size for power in powers for size in range(power, 2 * power, power // FREE_STEPS)]
         return (*(size for size in sizes if size < self.max_tokens), self.max_tokens)
@@ -95,21 +119,27 @@ class BucketGrid:
 
         The last of them holds every plan.
         """
-        chunks = {bucket.rows: bucket for bucket in self.buckets if bucket.tokens > bucket.rows}  # later ones are larger
-        decode = [bucket for bucket in self.buckets if bucket.tokens == bucket.rows]
+        plain = [bucket for bucket in self.buckets if not bucket.drafts]
+        chunks = {bucket.rows: bucket for bucket in plain if bucket.tokens > bucket.rows}  # later ones are larger
+        decode = [bucket for bucket in plain if bucket.tokens == bucket.rows]
         return frozenset({decode[0], decode[-1], self.buckets[-1], *chunks.values()})
 
-    def choose(self, tokens: int, rows: int, longest: int = 1, among: Container[Bucket] | None = None) -> Bucket:
+    def choose(
+        self, tokens: int, rows: int, longest: int = 1, among: Container[Bucket] | None = None, *, drafts: int = 0
+    ) -> Bucket:
         """The cheapest bucket (of those `among`, if given) that holds a plan. Raises ValueError if none does.
+
+        A plan without drafts gets one for drafts only if no other holds it.
 
         Args:
             tokens, rows: of the plan.
             longest: tokens of the row that has most.
             among: those to choose of.
+            drafts: of the row that has most.
         """
         apart = self.decodes_apart and longest > FEW_TOKENS
-        for bucket in self.buckets:
-            if bucket.tokens < tokens or bucket.rows < rows or (apart and bucket.tokens == bucket.rows):
+        for bucket in self._wide if drafts else self._plain_first:
+            if bucket.tokens < tokens or bucket.rows < rows or bucket.drafts < drafts or (apart and bucket.tokens == bucket.rows):
                 continue
             if among is None or bucket in among:
                 return bucket

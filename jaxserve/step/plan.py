@@ -80,7 +80,7 @@ class Plan:
         step: number of the step, counted from 0.
         ids: the sequence of each row.
         slots: int32[R], each row's slot in the executor's per-sequence state.
-        tokens: int32[T], input tokens row after row; a negative value -1-s stands for the token last sampled in slot s.
+        tokens: int32[T], input tokens row after row; negative ones are on the device only (`step.codes`).
             A row that begins with one goes on where that slot's sequence is, which is behind `kv_length` if steps in flight
             refuse drafts: the plan need not wait for them.
         query_start: int32[R+1], row r computes tokens query_start[r]:query_start[r+1].
@@ -94,6 +94,8 @@ class Plan:
         starts: slots to load before the step.
         readouts: what is read of prompt tokens.
         moves: of pages, one after another, each as if those before it were done, and all before the step reads or writes.
+        guesses: how many tokens the draft model guesses of every row behind the one that it chooses, once it has computed what
+            the step computes; None if it does not even do that.
     """
 
     step: int
@@ -109,6 +111,7 @@ class Plan:
     starts: tuple[RowStart, ...] = ()
     readouts: tuple[Readout, ...] = ()
     moves: tuple[PageMove, ...] = ()
+    guesses: int | None = None
 
     @property
     def num_rows(self) -> int:
@@ -161,7 +164,7 @@ class StepResult:
 
     Attributes:
         step: number of the plan.
-        tokens: int32[R,N], the tokens each row chose, N of them at most; -1 if it has no valid logits.
+        tokens: int32[R,N], the tokens each row chose, N of them at most (one without drafts); -1 if it has no valid logits.
         num_tokens: int32[R], how many there are: 0 where the row does not sample, else the drafts that were right and one more.
         logprobs: of tokens.reshape(R*N), if any row wanted them.
         readings: what was read, in the order of the plan's `readouts`.

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from jaxserve.errors import CheckpointError
 from jaxserve.models.config import DecoderConfig
+from jaxserve.models.draft_heads import GUESSABLE
 from jaxserve.models.rules import WeightRule
 
 logger = logging.getLogger(__name__)
@@ -22,7 +23,8 @@ def check_tensors(
     """Raise unless the checkpoint has exactly the rules' tensors in their shapes, and in floating point.
 
     Ignored beyond them: inverse frequencies of the rotary embedding, which old checkpoints store and the config
-    determines, a copy of the embedding table as `lm_head.weight` where the two are tied, and the config's `draft_layers`.
+    determines, a copy of the embedding table as `lm_head.weight` where the two are tied, the config's `draft_layers`, and which
+    tokens a draft head guesses.
 
     Args:
         config: the decoder.
@@ -60,7 +62,8 @@ def check_tensors(
 
 def _ignorable(config: DecoderConfig, name: str) -> bool:
     frequencies, head = name.endswith("rotary_emb.inv_freq"), config.tie_embeddings and name == "lm_head.weight"
-    return frequencies or head or _drafts(config, name)
+    guessable = config.fed is not None and name in GUESSABLE
+    return frequencies or head or guessable or _drafts(config, name)
 
 
 def _drafts(config: DecoderConfig, name: str) -> bool:

@@ -14,6 +14,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model
 
 from jaxserve.engine.budgets import MAX_SALT_CHARS
 from jaxserve.sampling.params import (
+    LOGPROBS_MODES,
     MAX_FLOAT32,
     MAX_INT32,
     MAX_LOGPROBS,
@@ -106,6 +107,9 @@ class EngineFields(StructuredFields, _Numbers):
     seed: Integer | None = told(minimum=-(2**63), exclusiveMaximum=2**64)
     logit_bias: LogitBias | None = Field(None, description="token id, as a string, to what is added to its logit")
     allowed_token_ids: TokenList | None = told("only these tokens may come", minItems=1)
+    logprobs_mode: str | None = told(
+        "which log-probabilities: the model's own, or those that tokens were drawn by", enum=[*LOGPROBS_MODES, None]
+    )
     stop_token_ids: TokenList | None = told(maxItems=MAX_STOP_TOKEN_IDS)
     ignore_eos: bool | None = None
     include_stop_str_in_output: bool | None = None

@@ -17,9 +17,8 @@ from jaxserve.models.binding import Params, bind
 from jaxserve.models.checkpoint import read_hf_config
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.registry import decoder_config
+from jaxserve.rollout import forward as whole_sequence
 from jaxserve.weights.load import load_params
-from pallas_kernels.ragged_paged_attention import AttentionOptions
-from pallas_kernels.rotate_and_write import Rotation, rotate
 from sharding import make_mesh
 
 DATA = Path(__file__).parent / "data"
@@ -28,6 +27,7 @@ LENGTH = 160  # every sequence is padded to this, so that one compilation serves
 TOLERANCE = 1e-4
 
 Forward = Callable[[jax.Array], jax.Array]
+dense_attend = whole_sequence.dense_attend
 
 
 @dataclass(frozen=True)
@@ -57,35 +57,6 @@ def read_golden(name: str) -> Golden:
     texts = json.loads((directory / "greedy.json").read_text())
     with np.load(directory / "logits.npz") as arrays:
         return Golden(directory, texts["prompts"], texts["greedy"], arrays["last"], texts["full"], arrays["full"])
-
-
-def dense_attend(
-    layer: int,
-    q: jax.Array,
-    k: jax.Array,
-    v: jax.Array | None,
-    rope: Rotation | None,
-    options: AttentionOptions,
-    sinks: jax.Array | None,
-) -> jax.Array:
-    """Causal attention over one sequence that is the whole step; see `Attend`."""
-    if rope is not None:
-        q, k = rotate(q, rope), rotate(k, rope)
-    v = k[..., : options.value_dim] if v is None else v
-    tokens, heads, head_dim = q.shape
-    grouped = q.reshape(tokens, k.shape[1], -1, head_dim).astype(jnp.float32)
-    scores = jnp.einsum("tkgd,ukd->kgtu", grouped, k.astype(jnp.float32)) * options.scale
-    if options.soft_cap is not None:
-        scores = options.soft_cap * jnp.tanh(scores / options.soft_cap)
-    distance = jnp.arange(tokens)[:, None] - jnp.arange(tokens)[None, :]
-    seen = (distance >= 0) & (distance < (tokens if options.window is None else options.window))
-    scores = jnp.where(seen[None, None], scores, -jnp.inf)
-    if sinks is not None:
-        sink = sinks.astype(jnp.float32).reshape(*scores.shape[:2], 1, 1)
-        scores = jnp.concatenate([scores, jnp.broadcast_to(sink, (*scores.shape[:3], 1))], axis=-1)
-    weights = jax.nn.softmax(scores, axis=-1)[..., :tokens]
-    attended = jnp.einsum("kgtu,ukd->tkgd", weights, v.astype(jnp.float32))
-    return attended.reshape(tokens, heads, v.shape[-1]).astype(q.dtype)
 
 
 def load(directory: Path) -> tuple[DecoderConfig, Params]:

@@ -14,8 +14,9 @@ from jaxserve.aot.target import Target
 from jaxserve.aot.thunks import Launches, read_launches
 from jaxserve.config.fields import Quantization
 from jaxserve.executor.compile_cache import nothing_kept
-from jaxserve.executor.lowering import Lowering, ProgramSpec
+from jaxserve.executor.lowering import Lowering
 from jaxserve.executor.options import ExecutorOptions
+from jaxserve.executor.program_spec import ProgramSpec
 from jaxserve.step.buckets import Bucket
 from sharding import make_mesh
 

@@ -15,7 +15,7 @@ from jaxserve.errors import ConfigError
 from jaxserve.models.checkpoint import read_hf_config
 from jaxserve.models.registry import decoder_config
 from jaxserve.planner import catalogue
-from jaxserve.step.buckets import BucketGrid
+from jaxserve.step.buckets import Bucket, BucketGrid
 
 
 @pytest.mark.parametrize("name", ["llama-3-8b", "llama-3-70b", "llama-2-7b"])
@@ -98,6 +98,7 @@ def test_the_settings_reach_the_engine() -> None:
         attention_kernel="xla",
         kv_write_kernel="xla@0-1",
         grouped_matmul_kernel="xla@1",
+        speculative_config='{"method": "ngram", "num_speculative_tokens": 3}',
         rows="2",
         tokens="16",
     )
@@ -116,9 +117,19 @@ def test_the_settings_reach_the_engine() -> None:
             "attention_kernel": "xla",
             "kv_write_kernel": "xla@0-1",
             "grouped_matmul_kernel": "xla@1",
+            "speculative_config": '{"method": "ngram", "num_speculative_tokens": 3}',
         }
     )
     assert config.engine() == engine
+
+
+def test_steps_with_drafts_are_compiled_beside_those_without() -> None:
+    settings: dict[str, Any] = {"rows": "2,4", "tokens": "64", "max_num_seqs": 8, "max_num_batched_tokens": 64}
+    grid = BucketGrid.make(max_rows=8, max_tokens=64, min_rows=1)
+    plain = TargetConfig(**settings).buckets(grid)
+    assert plain == [Bucket(2, 2), Bucket(4, 4), Bucket(64, 8)]
+    drafted = TargetConfig(speculative_config='{"method": "suffix", "num_speculative_tokens": 3}', **settings)
+    assert drafted.buckets(grid.with_drafts(3)) == [*plain, Bucket(8, 2, 3), Bucket(16, 4, 3), Bucket(64, 8, 3)]
 
 
 LEDGER = CompiledMemory(memory=100_000, usable=90_000, weights=50_000, state=4_000, temporary=6_000, token=10)

@@ -19,15 +19,27 @@ from jaxserve.config.fields import (
 )
 from jaxserve.config.flags import add_flags, from_flags
 from jaxserve.config.server import ServerConfig
+from jaxserve.config.speculative import SpeculationConfig
 from jaxserve.errors import ConfigError
 
-CONFIGS = (ModelConfig, CacheConfig, SchedulerConfig, ParallelConfig, CompileConfig, KernelConfig, RecordConfig, ServerConfig)
+CONFIGS = (
+    ModelConfig,
+    CacheConfig,
+    SchedulerConfig,
+    ParallelConfig,
+    CompileConfig,
+    KernelConfig,
+    RecordConfig,
+    SpeculationConfig,
+    ServerConfig,
+)
 FIELDS = [(config, item.name) for config in CONFIGS for item in fields(config) if item.metadata.get("flag", True)]
 SPECIAL: dict[str, Any] = {"gpu_memory_fraction": 0.25, "max_num_batched_tokens": 1000, "max_num_seqs": 7}
 SPECIAL |= {"host": "::1", "otlp_endpoint": "https://[::1]:4317"}
 SPECIAL |= {"low_watermark": 0.015, "high_watermark": 0.25, "attention_kernel": "xla@0-3", "kv_write_kernel": "xla"}
 SPECIAL |= {"allowed_hosts": "llm.example.com", "allowed_origins": "https://a.example,null"}
-SPECIAL |= {"served_model_name": ("one", "two"), "grouped_matmul_kernel": "xla@1", "kv_events_config": '{"topic": "kv"}'}
+SPECIAL |= {"speculative_config": '{"method": "suffix"}', "kv_events_config": '{"topic": "kv"}'}
+SPECIAL |= {"served_model_name": ("one", "two"), "grouped_matmul_kernel": "xla@1"}
 TLS = {"tls_cert": "cert.pem", "tls_key": "key.pem"}
 COMPANIONS: dict[str, dict[str, Any]] = {
     "tls_cert": TLS,

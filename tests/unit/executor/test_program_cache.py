@@ -11,9 +11,10 @@ import pytest
 
 from jaxserve.executor import program_cache
 from jaxserve.executor.compile_cache import keep_compiled_programs, kept_directory, nothing_kept
-from jaxserve.executor.lowering import Lowering, ProgramSpec
+from jaxserve.executor.lowering import Lowering
 from jaxserve.executor.options import ExecutorOptions
 from jaxserve.executor.program_cache import ProgramCache
+from jaxserve.executor.program_spec import ProgramSpec
 from jaxserve.executor.programs import make_programs
 from jaxserve.models.checkpoint import read_hf_config
 from jaxserve.models.registry import decoder_config

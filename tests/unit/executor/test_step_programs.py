@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import pytest
 
 from jaxserve.executor.compile_guard import CompileGuard, LateCompileError
-from jaxserve.executor.step_programs import StepPrograms
+from jaxserve.executor.step_programs import DraftPrograms, StepProgram, StepPrograms
 from jaxserve.sampling.options import PENALTIES, RANDOM, STANDARD, TRUNCATION
 from jaxserve.sampling.variants import Variant, variants_of
 from jaxserve.step.buckets import Bucket, BucketGrid
@@ -34,8 +34,11 @@ class Compiler:
     def forward(self, bucket: Bucket) -> str:
         return self._compile(bucket, f"forward {bucket.tokens} x {bucket.rows}")
 
-    def choose(self, rows: int, variant: Variant) -> str:
+    def choose(self, rows: int, drafts: int, variant: Variant) -> str:
         return self._compile((rows, variant.name), f"{variant.name} of {rows}")
+
+    def draft(self, bucket: Bucket) -> DraftPrograms | None:
+        return None
 
     def _compile(self, what: Any, name: str) -> str:
         assert self.go.wait(30)
@@ -48,7 +51,7 @@ class Compiler:
 def made(compiler: Compiler, *buckets: Bucket) -> StepPrograms:
     """What there is when these buckets are ready."""
     forwards = {bucket: f"forward {bucket.tokens} x {bucket.rows}" for bucket in buckets}
-    chooses = {(bucket.rows, GENERAL): f"general of {bucket.rows}" for bucket in buckets}
+    chooses = {(bucket.rows, bucket.drafts, GENERAL): f"general of {bucket.rows}" for bucket in buckets}
     return StepPrograms(GRID, VARIANTS, forwards, chooses, compiler)
 
 
@@ -64,7 +67,7 @@ def test_a_plan_is_padded_up_until_its_bucket_is_there() -> None:
     compiler.go.set()
     programs.wait()
     assert programs.bucket(2, 2) == Bucket(2, 2)
-    assert programs.program(Bucket(2, 2), frozenset(STANDARD.needs)) == ("forward 2 x 2", "general of 2")
+    assert programs.program(Bucket(2, 2), frozenset(STANDARD.needs)) == StepProgram("forward 2 x 2", "general of 2")
     assert programs.misses == 2
     assert programs.forwards().keys() == set(GRID.buckets)
 
@@ -74,17 +77,19 @@ def test_a_variant_is_compiled_when_it_is_needed_and_until_then_another_does_its
     programs = made(compiler, *GRID.buckets)
     truncated, penalized = frozenset({RANDOM, TRUNCATION}), frozenset({PENALTIES})
     for _ in range(3):
-        assert programs.program(LARGEST, truncated) == ("forward 64 x 8", "general of 8")
-    assert programs.program(LARGEST, frozenset(STANDARD.needs)) == ("forward 64 x 8", "general of 8")
+        assert programs.program(LARGEST, truncated) == StepProgram("forward 64 x 8", "general of 8")
+    assert programs.program(LARGEST, frozenset(STANDARD.needs)) == StepProgram("forward 64 x 8", "general of 8")
     compiler.go.set()
     programs.wait()
-    assert programs.program(LARGEST, truncated) == ("forward 64 x 8", "truncated of 8")
-    assert programs.program(LARGEST, frozenset({RANDOM})) == ("forward 64 x 8", "truncated of 8"), "the cheapest there is"
+    assert programs.program(LARGEST, truncated) == StepProgram("forward 64 x 8", "truncated of 8")
+    assert programs.program(LARGEST, frozenset({RANDOM})) == StepProgram("forward 64 x 8", "truncated of 8"), (
+        "the cheapest there is"
+    )
     programs.wait()
-    assert programs.program(LARGEST, frozenset({RANDOM})) == ("forward 64 x 8", "random of 8")
-    assert programs.program(LARGEST, penalized) == ("forward 64 x 8", "general of 8")
+    assert programs.program(LARGEST, frozenset({RANDOM})) == StepProgram("forward 64 x 8", "random of 8")
+    assert programs.program(LARGEST, penalized) == StepProgram("forward 64 x 8", "general of 8")
     programs.wait()
-    assert programs.program(LARGEST, penalized) == ("forward 64 x 8", "penalized of 8")
+    assert programs.program(LARGEST, penalized) == StepProgram("forward 64 x 8", "penalized of 8")
     assert compiler.compiled == ["truncated of 8", "random of 8", "penalized of 8"], "once each, and none that nobody needs"
 
 
@@ -105,7 +110,7 @@ def test_a_variant_that_cannot_be_compiled_is_tried_once(caplog: pytest.LogCaptu
     compiler.go.set()
     programs = made(compiler, *GRID.buckets)
     for _ in range(2):
-        assert programs.program(LARGEST, frozenset()) == ("forward 64 x 8", "general of 8")
+        assert programs.program(LARGEST, frozenset()) == StepProgram("forward 64 x 8", "general of 8")
         programs.wait()
     errors = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
     assert errors == ["compiling the greedy choice of 8 rows failed"]

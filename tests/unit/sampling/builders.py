@@ -21,8 +21,9 @@ NEUTRAL = {
     "frequency": 0.0,
     "repetition": 1.0,
     "masked": 0,
+    "num_processed": -1,
 }
-WHOLE = ("top_k", "masked")  # numbers
+WHOLE = ("top_k", "masked", "num_processed")  # numbers
 
 
 def make_batch(

@@ -125,6 +125,7 @@ def test_a_variant_is_chosen_for_each_need():
     assert cheapest == {
         "random": "random",
         "logprobs": "logprobs",
+        "processed_logprobs": "processed",
         "truncation": "truncated",
         "rules": "general",
         **dict.fromkeys(("penalties", "bias", "suppression", "masking"), "penalized"),

@@ -12,6 +12,8 @@ from jaxserve.clock import VirtualClock
 from jaxserve.config.fields import SchedulerConfig
 from jaxserve.engine.core import EngineCore
 from jaxserve.scheduler.scheduler import Scheduler
+from jaxserve.speculation.drafter import Guess
+from jaxserve.speculation.speculation import Speculation
 from tests.support.bench import MAX_LEN, request
 from tests.support.hash_executor import HashExecutor, expected, next_token, seen
 
@@ -27,20 +29,28 @@ class Oracle:
         self.windows = windows
         self.count = itertools.count()
 
+    def begin(self, tenant, num_prompt):
+        return self
+
+    def end(self, tokens):
+        pass
+
     def propose(self, tokens, most):
         assert 0 < most <= self.max_drafts
         known = list(tokens)
         for _ in range(most):
             token = next_token(seen(known, self.windows))
             known.append(token + 1 if next(self.count) in self.wrong else token)
-        return known[len(tokens) :]
+        return Guess(tuple(known[len(tokens) :]))
 
 
 def engine(drafter, *, num_pages=101, rows=4, windows=(None,), budget=16):
     config = SchedulerConfig(max_num_seqs=rows, max_num_batched_tokens=budget, growth_reserve=0.0, itl_target_ms=0.0)
     cache = KVCache(num_pages, PAGE, prefix_caching=True, windows=windows, max_chunk=budget)
     executor = HashExecutor(num_pages, PAGE, rows, MAX_LEN, windows=windows)
-    return Scheduler(config, cache, MAX_LEN, VirtualClock(), drafter=drafter), executor
+    clock = VirtualClock()
+    guessing = Speculation(drafter, drafter.max_drafts, clock, max_rows=rows, max_tokens=budget)
+    return Scheduler(config, cache, MAX_LEN, clock, speculation=guessing), executor
 
 
 def run(scheduler, executor, *, overlap=False):

@@ -150,6 +150,7 @@ def test_every_sampling_field_reaches_the_engine() -> None:
         "min_p": 0.1,
         "typical_p": 0.75,
         "top_n_sigma": 1.5,
+        "max_draft_tokens": 2,
         "seed": 3,
         "frequency_penalty": 0.25,
         "presence_penalty": -0.25,
@@ -161,6 +162,7 @@ def test_every_sampling_field_reaches_the_engine() -> None:
         "ignore_eos": True,
         "include_stop_str_in_output": True,
         "skip_special_tokens": False,
+        "logprobs_mode": "processed_logprobs",
         "prompt_logprobs": 1,
         "prompt_logprobs_start": 2,
     }

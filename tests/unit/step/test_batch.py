@@ -33,6 +33,7 @@ VALUES = {
     "frequency": [0, 0, 0, -1],
     "repetition": [1, 1, 1, 2],
     "num_logprobs": [-1, -1, 0, 4],
+    "num_processed": [-1, -1, 0, 4],
     "has_bias": [0, 0, 1],
     "masked": [0, 0, 0, 1],
 }
@@ -150,6 +151,7 @@ def test_pages_of_groups_against_a_loop(drawn):
 NEUTRAL = {
     **{"temperature": 0, "top_k": 0, "top_p": 1, "min_p": 0, "presence": 0, "frequency": 0, "repetition": 1},
     **{"typical_p": 1, "top_n_sigma": 0, "key": 0, "has_bias": 0, "num_logprobs": -1, "suppress": -1, "masked": 0},
+    "num_processed": -1,
 }
 
 
@@ -173,6 +175,7 @@ def test_flags_tell_what_any_sampling_row_needs(given_plan):
     batch = batch_of(plan, size)
     given = {name: STANDARD.column(plan.sampling, name) for name in STANDARD.names}
     needs = dict.fromkeys(("random", "truncation", "rules", "penalties", "bias", "logprobs", "suppression", "masking"), False)
+    needs["processed_logprobs"] = False
     for row in np.flatnonzero(plan.samples):
         random = given["temperature"][row] > 0
         truncated = given["top_k"][row] > 0 or given["top_p"][row] < 1 or given["min_p"][row] > 0
@@ -185,6 +188,7 @@ def test_flags_tell_what_any_sampling_row_needs(given_plan):
         needs["suppression"] |= bool((given["suppress"][row] >= 0).any())
         needs["masking"] |= bool(given["masked"][row])
         needs["logprobs"] |= bool(given["num_logprobs"][row] >= 0)
+        needs["processed_logprobs"] |= bool(given["num_processed"][row] >= 0)
     assert {need.name: bool(batch.rows.sampling.any(need)) for need in STANDARD.needs} == needs
 
 

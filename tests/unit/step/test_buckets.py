@@ -136,3 +136,31 @@ def test_a_plan_beyond_the_limits_is_an_error(tokens, rows):
     grid = BucketGrid.make(max_rows=32, max_tokens=512, min_rows=2)
     with pytest.raises(ValueError, match=f"no bucket holds {tokens} tokens in {rows} rows"):
         grid.choose(tokens, rows)
+
+
+@given(EITHER, st.integers(1, 6), st.data())
+def test_rows_with_drafts_fit_a_bucket_for_them(grid, most, data):
+    """Of each number of rows there is one that all of their drafts fill; steps without drafts are padded as ever."""
+    max_rows, max_tokens, buckets = grid
+    wide = buckets.with_drafts(most)
+    rows = data.draw(st.integers(1, max_rows))
+    tokens = data.draw(st.integers(rows, max_tokens))
+    assert wide.choose(tokens, rows) == buckets.choose(tokens, rows)
+    assert wide.step_sizes == buckets.step_sizes
+    assert wide.choose(max_tokens, max_rows, 1 + most, drafts=most) in wide.first()
+    for drafts in (1, most):
+        chosen = wide.choose(tokens, rows, 1 + most, drafts=drafts)
+        assert chosen.drafts == most
+        assert chosen.tokens >= tokens
+        assert chosen.rows >= rows
+    decode = buckets.choose(rows, rows)
+    assert wide.choose(min(decode.rows * (1 + most), max_tokens), decode.rows, drafts=1).rows <= max(decode.rows, 2)
+
+
+def test_a_plan_without_drafts_takes_a_step_for_them_if_no_other_is_there():
+    grid = BucketGrid.make(max_rows=8, max_tokens=64, min_rows=1).with_drafts(3)
+    wide = [bucket for bucket in grid.buckets if bucket.drafts]
+    assert grid.choose(2, 2, among=wide) == Bucket(8, 2, 3)
+    assert grid.choose(2, 2, among=[*wide, Bucket(64, 8)]) == Bucket(64, 8)
+    with pytest.raises(ValueError, match="no bucket holds 2 tokens"):
+        grid.choose(2, 1, drafts=4)

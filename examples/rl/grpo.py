@@ -1,0 +1,200 @@
+"""GRPO with Tunix on the bundled model: sums as prompts, rollouts by jaxserve or by Tunix's own sampler.
+
+    python examples/rl/grpo.py --engine jaxserve --steps 20 --out jaxserve.json --plot reward.png
+    python examples/rl/grpo.py --engine vanilla --steps 20 --out vanilla.json
+
+It needs google-tunix 0.1.7 (docs/logprobs.md says how). Compiling and the first steps are part of the times but not of the rate,
+which is that of the later half of the rollouts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import logging
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from tunix.generate.tokenizer_adapter import TokenizerAdapter
+from tunix.models.llama3 import model as llama3
+from tunix.models.llama3 import params as llama3_params
+from tunix.rl import rl_cluster
+from tunix.rl.grpo.grpo_learner import GRPOConfig, GRPOLearner
+from tunix.rl.rollout.base_rollout import RolloutConfig
+
+from jaxserve.rollout.tunix import JaxserveRollout
+from jaxserve.tokenizer.load import load_tokenizer
+
+MODEL = Path(__file__).parents[2] / "jaxserve" / "assets" / "pico"
+PROMPT = "<|begin|><|user|>{} + {}<|end|><|assistant|>"
+CONFIG = llama3.ModelConfig(
+    num_layers=4,
+    vocab_size=1024,
+    embed_dim=256,
+    hidden_dim=704,
+    num_heads=8,
+    head_dim=32,
+    num_kv_heads=4,
+    rope_theta=10_000,
+    norm_eps=1e-5,
+    weight_tying=True,
+)
+
+
+class PicoTokenizer:
+    """The bundled model's tokenizer with the methods that Tunix asks for."""
+
+    def __init__(self) -> None:
+        self._tokenizer = load_tokenizer(MODEL)
+
+    def encode(self, text: str, **_: Any) -> list[int]:
+        return list(self._tokenizer.encode(text, add_special_tokens=False))
+
+    def decode(self, ids: Any, **_: Any) -> str:
+        return self._tokenizer.decode([int(token) for token in ids], skip_special_tokens=True)
+
+    def bos_id(self) -> int:
+        return 1
+
+    def eos_id(self) -> int:
+        return 2
+
+    def pad_id(self) -> int:
+        return 0
+
+
+def batches(seed: int, steps: int, prompts: int) -> Iterator[dict[str, Any]]:
+    """Sums of two numbers below a thousand, with their answers."""
+    rng = np.random.default_rng(seed)
+    for _ in range(steps):
+        pairs = rng.integers(100, 1000, (prompts, 2))
+        texts, sums = [PROMPT.format(*pair) for pair in pairs], [str(pair.sum()) for pair in pairs]
+        yield {"prompts": np.array(texts), "answer": np.array(sums)}
+
+
+def reward(prompts: list[str], completions: list[str], answer: list[str], **_: Any) -> list[float]:
+    """1 for the sum and nothing else; for other texts a tenth for each digit that stands where it should."""
+    return [
+        1.0 if text.strip() == right else 0.1 * sum(a == b for a, b in zip(text.strip(), right, strict=False))
+        for text, right in zip(completions, answer, strict=True)
+    ]
+
+
+class Meter:
+    """Counts the tokens of rollouts, and the seconds that they take."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[int, float]] = []
+        self.rewards: list[float] = []
+        self.exact: list[float] = []
+
+    def watch(self, rollout: Any) -> None:
+        generate = rollout.generate
+
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            began = time.monotonic()
+            output = generate(*args, **kwargs)
+            self.calls.append((sum(map(len, output.tokens)), time.monotonic() - began))
+            return output
+
+        rollout.generate = timed
+
+    def reward(self, prompts: list[str], completions: list[str], answer: list[str], **rest: Any) -> list[float]:
+        given = reward(prompts, completions, answer, **rest)
+        self.rewards.append(float(np.mean(given)))
+        self.exact.append(float(np.mean([each == 1.0 for each in given])))
+        return given
+
+    def rate(self) -> float:
+        """Tokens a second of the later half of the calls."""
+        later = self.calls[len(self.calls) // 2 :]
+        return sum(tokens for tokens, _ in later) / sum(seconds for _, seconds in later)
+
+
+def train(engine: str, steps: int, prompts: int, group: int, seed: int) -> dict[str, Any]:
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]).reshape(1, 1), ("fsdp", "tp"))
+    roles = (rl_cluster.Role.ACTOR, rl_cluster.Role.REFERENCE, rl_cluster.Role.ROLLOUT)
+    with mesh:
+        actor, reference = (
+            llama3_params.create_model_from_safe_tensors(str(MODEL), CONFIG, mesh, dtype=jnp.float32) for _ in range(2)
+        )
+    settings = {"dtype": "float32", "max_model_len": 64, "max_num_seqs": prompts * group, "max_num_batched_tokens": 256}
+    chosen = functools.partial(JaxserveRollout, config=str(MODEL), settings=settings) if engine == "jaxserve" else engine
+    config = rl_cluster.ClusterConfig(
+        role_to_mesh=dict.fromkeys(roles, mesh),
+        rollout_engine=chosen,
+        offload_to_cpu=False,
+        training_config=rl_cluster.RLTrainingConfig(
+            actor_optimizer=optax.adamw(3e-5), eval_every_n_steps=steps + 1, max_steps=steps, data_sharding_axis=("fsdp",)
+        ),
+        rollout_config=RolloutConfig(
+            max_tokens_to_generate=8, max_prompt_length=16, kv_cache_size=32, temperature=1.0, top_p=1.0, return_logprobs=True
+        ),
+    )
+    cluster = rl_cluster.RLCluster(
+        actor=actor, reference=reference, tokenizer=TokenizerAdapter(PicoTokenizer()), cluster_config=config
+    )
+    meter = Meter()
+    meter.watch(cluster.rollout)
+    learner = GRPOLearner(
+        rl_cluster=cluster, algo_config=GRPOConfig(num_generations=group, num_iterations=1, beta=0.02), reward_fns=meter.reward
+    )
+    began = time.monotonic()
+    with mesh:
+        learner.train(list(batches(seed, steps, prompts)))
+    return {
+        "engine": engine,
+        "steps": steps,
+        "prompts_a_step": prompts,
+        "samples_a_prompt": group,
+        "jax": jax.__version__,
+        "seconds": time.monotonic() - began,
+        "rollout_tokens_per_s": meter.rate(),
+        "rollout_seconds": sum(seconds for _, seconds in meter.calls),
+        "reward": meter.rewards,
+        "exact": meter.exact,
+    }
+
+
+def plot(result: dict[str, Any], path: Path) -> None:
+    import matplotlib.pyplot as plt  # noqa: PLC0415 - optional
+
+    figure, axes = plt.subplots()
+    axes.plot(result["reward"], label="mean reward")
+    axes.plot(result["exact"], label="exact answers")
+    axes.set_xlabel("step")
+    axes.legend()
+    figure.savefig(path)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--engine", choices=("jaxserve", "vanilla"), default="jaxserve")
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--prompts", type=int, default=8, help="prompts a step")
+    parser.add_argument("--group", type=int, default=8, help="samples a prompt")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, help="JSON file for the figures")
+    parser.add_argument("--plot", type=Path, help="PNG file for the rewards")
+    asked = parser.parse_args()
+    result = train(asked.engine, asked.steps, asked.prompts, asked.group, asked.seed)
+    if asked.out is not None:
+        asked.out.write_text(json.dumps(result, indent=1) + "\n")
+    if asked.plot is not None:
+        plot(result, asked.plot)
+    logging.basicConfig(level=logging.INFO, force=True)
+    shown = {name: value for name, value in result.items() if name not in ("reward", "exact")}
+    logging.info(
+        "%s; exact answers at first %.2f, at last %.2f", shown, np.mean(result["exact"][:3]), np.mean(result["exact"][-3:])
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+"""Between the scheduler's sequences and `speculation`, which knows texts alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from jaxserve.metrics.turn import SchedulerCounts
+from jaxserve.scheduler.choice import StepChoice
+from jaxserve.scheduler.request import Sequence
+from jaxserve.scheduler.running import RunningSet
+from jaxserve.speculation.speculation import Row, Speculation, SpeculationCounts
+
+
+class Drafting:
+    """Gives rows of a step drafts, and takes back those that were wrong.
+
+    Args:
+        speculation: guesses; None if nobody does.
+    """
+
+    def __init__(self, speculation: Speculation | None, running: RunningSet) -> None:
+        self._speculation = speculation
+        self._running = running
+
+    def counted(self, counts: SchedulerCounts) -> SchedulerCounts:
+        """With what became of drafts."""
+        if self._speculation is None:
+            return counts
+        return with_drafts(counts, self._speculation.counts)
+
+    def pays(self, host_seconds: float) -> bool:
+        """Whether the decodes in flight should be known before the next step is planned; the host takes so long between."""
+        if self._speculation is None:
+            return False
+        self._speculation.observe_host(host_seconds)
+        decodes = [one for one in self._running.sequences if one.num_output and one.num_computed >= one.num_prompt]
+        rows = [row for one in decodes if (row := _row(self._speculation, one)) is not None]
+        return bool(rows) and self._speculation.pays(rows, len(decodes))
+
+    def give(self, choice: StepChoice, has_room: Callable[[Sequence, int], bool], *, prompts: bool, limit: float) -> None:
+        """Give drafts to the chosen decodes of a step.
+
+        Args:
+            choice: its rows, a token each.
+            has_room: gets a sequence pages for so many tokens, if there are any.
+            prompts: whether prompts would take the tokens instead.
+            limit: seconds that a step of decodes may take; 0 for any.
+        """
+        if self._speculation is None:
+            return
+        chosen = {one.request.id: one for one, count in choice.chosen.items() if count == 1 and _is_known(one)}
+        rows = [row for one in chosen.values() if (row := _row(self._speculation, one)) is not None]
+        if not rows:
+            return
+        drafts = self._speculation.drafts(rows, len(choice.chosen), room=choice.tokens.left, prompts=prompts, limit=limit)
+        for name, tokens in drafts.items():
+            sequence = chosen[name]
+            if has_room(sequence, sequence.num_computed + 1 + len(tokens)):
+                sequence.drafts = tokens
+                choice.chosen[sequence] += len(tokens)
+                choice.tokens.left -= len(tokens)
+
+    def plan_guesses(self, choice: StepChoice) -> int | None:
+        """Nothing is guessed on the device (`Plan.guesses`)."""
+        return None
+
+    def verified(self, sequence: Sequence, num_drafts: int, num_tokens: int) -> None:
+        """A row chose tokens: take back what was reckoned with if not all of its drafts were right."""
+        take_back(sequence, num_drafts, num_tokens)
+        if num_drafts and self._speculation is not None:
+            self._speculation.verified(num_drafts, num_tokens - 1)
+
+    def observe(self, rows: int, tokens: int, seconds: float) -> None:
+        """A step of decodes alone took so long."""
+        if self._speculation is not None:
+            self._speculation.observe(rows, tokens, seconds)
+
+    def ended(self, sequence: Sequence) -> None:
+        if self._speculation is not None:
+            self._speculation.ended(sequence.request.id, sequence.tokens)
+
+
+def with_drafts(counts: SchedulerCounts, drafts: SpeculationCounts) -> SchedulerCounts:
+    """The scheduler's counts with what became of drafts."""
+    return replace(
+        counts,
+        spec_decode_num_drafts=drafts.drafts,
+        spec_decode_num_draft_tokens=drafts.draft_tokens,
+        spec_decode_num_accepted_tokens=drafts.accepted_tokens,
+        spec_decode_seconds=drafts.seconds,
+        accepted_at=drafts.accepted_at,
+    )
+
+
+def take_back(sequence: Sequence, num_drafts: int, num_tokens: int) -> None:
+    """A row with drafts chose so many tokens: what was reckoned with besides did not come."""
+    refused = 1 + num_drafts - num_tokens
+    sequence.num_drafts -= num_drafts
+    sequence.num_pending -= refused
+    if sequence.num_computed:  # else it was preempted meanwhile
+        sequence.num_computed -= refused
+
+
+def _is_known(sequence: Sequence) -> bool:
+    """Whether all its tokens are known, and all but the last are computed."""
+    return not sequence.num_pending and sequence.num_computed + 1 == len(sequence.tokens)
+
+
+def _row(speculation: Speculation, sequence: Sequence) -> Row | None:
+    """What is guessed of a sequence; None if it may have no drafts."""
+    most, asked = min(speculation.max_drafts, sequence.limit - sequence.num_tokens - 1), sequence.request.params.max_draft_tokens
+    if asked >= 0:
+        most = min(most, asked)
+    if most <= 0 or not sequence.may_draft:
+        return None
+    request = sequence.request
+    readers = f"{request.tenant}/{request.cache_root.hex()}"  # who may share cached prefixes may share what is learned
+    return Row(request.id, readers, sequence.num_prompt, sequence.tokens, most)

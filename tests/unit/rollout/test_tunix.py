@@ -1,0 +1,135 @@
+"""JaxserveRollout where Tunix is installed (docs/logprobs.md says how): a real model of Tunix's, sampled, scored and updated."""
+
+import functools
+import importlib.util
+import json
+
+import numpy as np
+import pytest
+
+if importlib.util.find_spec("tunix") is None:
+    pytest.skip("google-tunix is not installed", allow_module_level=True)
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from tunix.models.llama3 import model as llama3
+from tunix.rl import common
+from tunix.rl.rollout.base_rollout import BaseRollout, RolloutConfig
+
+from jaxserve.errors import ConfigError
+from jaxserve.rollout.tunix import JaxserveRollout
+
+EOS, PAD = 1, 2
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "hidden_act": "silu",
+    "max_position_embeddings": 64,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 10000.0,
+    "tie_word_embeddings": True,
+    "vocab_size": 128,
+    "eos_token_id": EOS,
+    "torch_dtype": "float32",
+}
+
+
+class Letters:
+    def encode(self, text, **_):
+        return [ord(letter) for letter in text]
+
+    def decode(self, ids, **_):
+        return "".join(chr(int(token)) for token in ids)
+
+    def bos_id(self):
+        return 0
+
+    def eos_id(self):
+        return EOS
+
+    def pad_id(self):
+        return PAD
+
+
+def actor(seed):
+    config = llama3.ModelConfig(
+        num_layers=2,
+        vocab_size=128,
+        embed_dim=32,
+        hidden_dim=48,
+        num_heads=4,
+        head_dim=8,
+        num_kv_heads=2,
+        norm_eps=1e-5,
+        rope_theta=10_000,
+        weight_tying=True,
+    )
+    return llama3.Llama3(config, rngs=nnx.Rngs(seed))
+
+
+@pytest.fixture(scope="module")
+def rollout(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("tunix")
+    (directory / "config.json").write_text(json.dumps(CONFIG))
+    settings = {"dtype": "float32", "max_model_len": 64, "max_num_seqs": 4, "max_num_batched_tokens": 16, "page_size": 4}
+    engine = functools.partial(JaxserveRollout, config=str(directory), settings=settings)
+    assert issubclass(JaxserveRollout, BaseRollout)
+    return engine(rollout_actor=actor(0), tokenizer=Letters(), mesh=None, rollout_config=RolloutConfig())
+
+
+def theirs(model, prompt, completion, temperature=1.0):
+    graph, state = nnx.split(model)
+    tokens = {"prompt_tokens": jnp.asarray(prompt), "completion_tokens": jnp.asarray(completion)}
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):  # Tunix is written for jax's defaults
+        return np.asarray(common.compute_per_token_logps(graph, state, **tokens, pad_id=PAD, eos_id=EOS, temperature=temperature))
+
+
+CONFIGURED = RolloutConfig(
+    max_tokens_to_generate=10, temperature=0.8, max_prompt_length=6, seed=jax.random.key(3), return_logprobs=True
+)
+
+
+def test_samples_are_as_likely_as_tunix_finds_them(rollout):
+    output = rollout.generate(["abc", "abc", "hello"], CONFIGURED)
+    assert output.left_padded_prompt_tokens.shape == (3, 6)
+    assert output.logprobs is not None
+    assert output.text == [Letters().decode(tokens) for tokens in output.tokens]
+    for prompt, tokens, logprobs in zip(output.left_padded_prompt_tokens, output.tokens, output.logprobs, strict=True):
+        want = theirs(actor(0), prompt[None], tokens[None], CONFIGURED.temperature)[0]
+        np.testing.assert_allclose(logprobs, want, atol=1e-3)
+
+
+def test_scores_are_those_of_tunix(rollout):
+    prompts, completions = jnp.array([[PAD, PAD, 65, 66], [67, 68, 69, 70]]), jnp.array([[71, 72, EOS, PAD], [73, 74, 75, 76]])
+    got = np.asarray(rollout.get_per_token_logps(prompts, completions))
+    want = theirs(actor(0), prompts, completions)
+    np.testing.assert_allclose(got[0, :3], want[0, :3], atol=1e-3)
+    np.testing.assert_allclose(got[1], want[1], atol=1e-3)
+
+
+def test_new_weights_are_served_and_not_those_before(rollout):
+    prompts, completions = jnp.array([[67, 68, 69, 70]]), jnp.array([[73, 74, 75, 76]])
+    before = rollout.get_per_token_logps(prompts, completions)
+    model = actor(1)
+    rollout.update_params(nnx.state(model, nnx.Param))
+    after = np.asarray(rollout.get_per_token_logps(prompts, completions))
+    np.testing.assert_allclose(after, theirs(model, prompts, completions), atol=1e-3)
+    assert np.abs(after - before).max() > 1e-2
+    rollout.update_params(nnx.state(actor(0), nnx.Param))
+    np.testing.assert_array_equal(rollout.get_per_token_logps(prompts, completions), before)
+
+
+def test_what_cannot_be_is_refused(rollout):
+    with pytest.raises(ConfigError, match="LoRA"):
+        rollout.update_params({}, (nnx.LoRAParam,))
+    with pytest.raises(ConfigError, match="data_parallel_size"):
+        rollout.generate(["a"], RolloutConfig(data_parallel_size=2))
+    assert rollout.model() is None  # else Tunix takes the actor's weights for the engine's, and never hands over new ones
+    assert (rollout.pad_id(), rollout.eos_id()) == (PAD, EOS)
