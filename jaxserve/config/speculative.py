@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from types import MappingProxyType
 from typing import Any, Literal, get_args
 
 from jaxserve.config.check import check_types
@@ -13,6 +14,7 @@ from jaxserve.errors import ConfigError
 
 Method = Literal["ngram", "suffix", "draft_model", "eagle3"]
 
+_OWNERS: Mapping[str, Method] = MappingProxyType({"prompt_lookup_": "ngram", "suffix_decoding_": "suffix"})
 _METHODS = ", ".join(map(repr, (*get_args(Method), "none")))
 
 MAX_SPECULATIVE_TOKENS = 32
@@ -84,6 +86,10 @@ class SpeculativeConfig:
             return None
         _check_method(method)
         values = {name: value for name, value in given.items() if value is not None and name != "method"}
+        for name in values:
+            owner = next((owner for prefix, owner in _OWNERS.items() if name.startswith(prefix)), method)
+            if owner != method:
+                raise _wrong(name, f"belongs to the method {owner!r}")
         if method == "suffix":
             values.setdefault("num_speculative_tokens", SUFFIX_TOKENS)
         elif "num_speculative_tokens" not in values:

@@ -1,7 +1,6 @@
 """What makes drafts: guesses at the tokens that a model chooses next.
 
-A drafter of the host sees tokens that are known. One that runs on the device, behind the target model, would know its drafts
-there alone: it has no place in this protocol, but in the plan, beside `num_drafts` (see docs/speculation.md).
+A drafter of the host sees tokens that are known. What a draft model guesses only the device knows (`device`).
 """
 
 from __future__ import annotations

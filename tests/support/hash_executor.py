@@ -2,9 +2,11 @@
 
 It reads the sequence back from the pages it was told of, as attention would: a wrong page table, a page shared too early or
 reused too soon, a token computed twice or never, a page copied or swapped wrongly, all change the output. `expected` is the
-oracle. A row that sees the token `poison` has no valid logits. With groups of layers a token sees the window of each.
+oracle. A row that sees the token `poison` has no valid logits. With groups of layers a token sees the window of each. A draft
+model guesses what it chooses, and errs now and then.
 """
 
+import random
 import zlib
 from collections import deque
 from dataclasses import dataclass
@@ -92,6 +94,8 @@ class HashExecutor:
         swap_page_seconds: float = 0.0,
         poison: int | None = None,
         windows: Windows = (None,),
+        guesses: int = 0,
+        wrong: float = 0.0,
     ) -> None:
         self.pages = np.full((num_pages, page_size), UNWRITTEN, np.int32)
         self.swapped: dict[int, npt.NDArray[np.int32]] = {}  # by swap slot
@@ -104,6 +108,8 @@ class HashExecutor:
         self.swap_page_seconds = swap_page_seconds
         self.poison = poison
         self.windows = windows
+        self.guesses = np.full((max_num_seqs, guesses), UNWRITTEN, np.int32)  # behind the token last chosen in each slot
+        self.wrong, self.chances = wrong, random.Random(0)
         self.in_flight: deque[int] = deque()
         self.unmasked: Plan | None = None  # the latest, if it waits for masks
         self.plans: list[Plan] = []
@@ -118,6 +124,8 @@ class HashExecutor:
             swap_slots=self.swap_slots,
             swap_page_seconds=self.swap_page_seconds,
             windows=self.windows,
+            max_drafts=self.guesses.shape[1],
+            guesses=self.guesses.shape[1],
         )
 
     def counts(self) -> ExecutorCounts:
@@ -144,7 +152,7 @@ class HashExecutor:
         self.unmasked = plan if masked_rows(plan).any() else None
         assert plan.num_rows == len(set(plan.ids)) == len(set(plan.slots.tolist()))
         self.move_pages(plan)
-        tokens = [int(self.last[-1 - token]) if token < 0 else int(token) for token in plan.tokens]
+        tokens = [self._known(int(token)) for token in plan.tokens]
         spans = [range(plan.query_start[row], plan.query_start[row + 1]) for row in range(plan.num_rows)]
         lengths = [self._length(plan, row) for row in range(plan.num_rows)]
         for row, span in enumerate(spans):  # all writes before all reads, as in a layer
@@ -169,6 +177,7 @@ class HashExecutor:
             if plan.samples[row]:
                 self.last[plan.slots[row]] = max(out[row, chosen[row] - 1], 0)
                 self.lengths[plan.slots[row]] = known + chosen[row]
+                self._guess(plan, row, known + int(chosen[row]) - 1)
         scores = []
         for score in plan.readouts:
             span, length = spans[score.row], lengths[score.row]
@@ -180,6 +189,27 @@ class HashExecutor:
             tops = np.zeros((len(ranks), 0), np.int32)
             scores.append(Reading(LogprobRows(chosen_of, np.array(ranks, np.int32), tops, tops.view(np.float32))))
         return HashHandle(self, StepResult(plan.step, out, np.where(plan.samples, chosen, 0), readings=tuple(scores)))
+
+    def _known(self, token: int) -> int:
+        """A token of a plan; negative ones are what a slot chose last, or what was guessed behind that."""
+        if token >= 0:
+            return token
+        place, slot = divmod(-1 - token, len(self.last) + 1)
+        known = int(self.last[slot] if place == 0 else self.guesses[slot, place - 1])
+        assert known != UNWRITTEN, "nothing was guessed there"
+        return known
+
+    def _guess(self, plan: Plan, row: int, length: int) -> None:
+        """What a draft model says of the tokens after so many, and the one that was just chosen."""
+        slot = plan.slots[row]
+        self.guesses[slot] = UNWRITTEN
+        if not plan.guesses:
+            return
+        tokens = [*self._seen(plan, row, length), int(self.last[slot])]
+        for place in range(plan.guesses):
+            token = next_token(tokens, self.vocab)
+            tokens.append((token + 1) % self.vocab if self.chances.random() < self.wrong else token)
+            self.guesses[slot, place] = tokens[-1]
 
     def _length(self, plan: Plan, row: int) -> int:
         """Tokens of the row after the step."""

@@ -47,6 +47,13 @@ def test_suffix():
     assert (config.num_speculative_tokens, config.suffix_decoding_min_token_prob) == (4, 0.5)
 
 
+def test_a_model_guesses():
+    config = parsed(model="/models/draft", num_speculative_tokens=3)
+    assert (config.method, config.model, config.runs_model) == ("draft_model", "/models/draft", True)
+    assert parsed(method="eagle3", model="/models/head", num_speculative_tokens=3).runs_model
+    assert not parsed(method="suffix").runs_model
+
+
 def test_a_mapping_is_taken():
     config = EngineConfig.from_settings({"speculative_config": {"method": "ngram", "num_speculative_tokens": 6}})
     assert config.speculation.max_drafts == 6
@@ -57,15 +64,19 @@ def test_a_mapping_is_taken():
     [
         ({"method": "ngram"}, "num_speculative_tokens must be given"),
         ({"num_speculative_tokens": 4}, "method must be given"),
-        ({"method": "eagle3"}, "method 'eagle3' is not there yet"),
-        ({"method": "draft_model"}, "method 'draft_model' is not there yet"),
+        ({"method": "eagle3", "num_speculative_tokens": 3}, "model must be given with the method 'eagle3'"),
+        ({"method": "draft_model", "num_speculative_tokens": 3}, "model must be given with the method 'draft_model'"),
+        ({"model": "draft"}, "num_speculative_tokens must be given with the method 'draft_model'"),
+        ({"model": "draft", "num_speculative_tokens": 3, "quantization": "fp8"}, "quantization is not taken"),
+        ({"model": "draft", "num_speculative_tokens": 3, "prompt_lookup_max": 4}, "belongs to the method 'ngram'"),
+        ({"method": "ngram", "num_speculative_tokens": 3, "suffix_decoding_max_tree_depth": 4}, "belongs to the method 'suffix'"),
         ({"method": "deepseek_mtp"}, "method 'deepseek_mtp' is not there yet"),
         ({"method": "medusa"}, "method 'medusa' is not served"),
-        ({"method": "guess"}, "method must be 'ngram', 'suffix' or 'none', got 'guess'"),
-        ({"method": "ngram", "model": "draft"}, "model belongs to draft models"),
+        ({"method": "guess"}, "method must be one of 'ngram', 'suffix', 'draft_model', 'eagle3', 'none', got 'guess'"),
+        ({"method": "ngram", "model": "draft", "num_speculative_tokens": 3}, "model must not be given with the method 'ngram'"),
         ({"method": "ngram", "rejection_sample_method": "synthetic"}, "rejection_sample_method is for benchmarks"),
         ({"method": "ngram", "num_speculative_tokens_per_batch_size": []}, "what each step costs"),
-        ({"method": "ngram", "tokens": 3}, "tokens is unknown; known are method, num_speculative_tokens"),
+        ({"method": "ngram", "tokens": 3}, "tokens is unknown; known are method, model, num_speculative_tokens"),
         ({"method": "ngram", "num_speculative_tokens": 0}, "num_speculative_tokens must be between 1 and 32, got 0"),
         ({"method": "ngram", "num_speculative_tokens": "4"}, "num_speculative_tokens must be an integer, got '4'"),
         (

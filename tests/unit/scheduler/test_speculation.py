@@ -14,6 +14,7 @@ from jaxserve.clock import VirtualClock
 from jaxserve.config.fields import SchedulerConfig
 from jaxserve.engine.core import EngineCore
 from jaxserve.scheduler.scheduler import Scheduler
+from jaxserve.speculation.device import DeviceGuesses
 from jaxserve.speculation.drafter import Guess
 from jaxserve.speculation.ngram import NgramDrafter
 from jaxserve.speculation.speculation import Speculation
@@ -47,6 +48,8 @@ class Prophet:
         return Guess(tuple(known[len(tokens) :]), is_long=True)
 
 
+ON_DEVICE = {"device right": 0.0, "device wrong": 1.0, "device random": 0.4}
+"""How often a draft model errs."""
 DRAFTERS: dict[str, Callable[[Any], Any]] = {
     "right": Prophet,
     "wrong": lambda windows: Prophet(windows, 1.0),
@@ -63,14 +66,22 @@ class Engine:
         config = SchedulerConfig(max_num_seqs=ROWS, max_num_batched_tokens=budget, growth_reserve=0.0, itl_target_ms=0.0)
         cache = KVCache(num_pages, PAGE, prefix_caching=True, windows=windows, max_chunk=budget)
         self.clock = VirtualClock()
-        self.executor = HashExecutor(num_pages, PAGE, ROWS, MAX_LEN, windows=windows, swap_slots=swap)
+        guesses = DRAFTS if drafter in ON_DEVICE else 0
+        self.executor = HashExecutor(
+            num_pages, PAGE, ROWS, MAX_LEN, windows=windows, swap_slots=swap, guesses=guesses, wrong=ON_DEVICE.get(drafter, 0.0)
+        )
+        speculation = (
+            DeviceGuesses(DRAFTS, max_rows=ROWS, max_tokens=budget)
+            if guesses
+            else Speculation(DRAFTERS[drafter](windows), DRAFTS, self.clock, max_rows=ROWS, max_tokens=budget)
+        )
         self.scheduler = Scheduler(
             config,
             cache,
             MAX_LEN,
             self.clock,
             swap=SwapSpace(swap, 0.0) if swap else None,
-            speculation=Speculation(DRAFTERS[drafter](windows), DRAFTS, self.clock, max_rows=ROWS, max_tokens=budget),
+            speculation=speculation,
             masker=ScriptedGrammars(),
         )
         grammars = ScriptedGrammars()
@@ -97,13 +108,13 @@ class Engine:
         return sum(int(plan.num_drafts.sum()) for plan in self.executor.plans)
 
 
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=120)
 @given(st.data())
 def test_tokens_are_those_without_drafts(data):
     """With few pages and a swap space, siblings that fork, grammars, penalties, windows, stop tokens and aborts."""
     windows = data.draw(st.sampled_from([(None,), (None,), (5,), (None, 3)]))
     engine = Engine(
-        data.draw(st.sampled_from(sorted(DRAFTERS))),
+        data.draw(st.sampled_from(sorted({**DRAFTERS, **ON_DEVICE}))),
         windows,
         num_pages=data.draw(st.integers(24, 60)),
         overlap=data.draw(st.booleans()),
@@ -153,9 +164,19 @@ def test_an_engine_that_overlaps_its_steps_has_drafts_too(overlap):
     assert len(engine.executor.plans) <= 11 + 2 * overlap
 
 
-def test_a_request_may_have_fewer_drafts_or_none():
+def test_what_the_device_guesses_is_verified_without_waiting():
+    """Steps overlap: a plan names guesses that nobody knows yet."""
+    engine = Engine("device right")
+    engine.core.add([request("a", [1, 2, 3], 41)])
+    engine.run()
+    assert len(engine.executor.plans) <= 15
+    assert any((plan.tokens < 0).sum() == 1 + DRAFTS for plan in engine.executor.plans)
+
+
+@pytest.mark.parametrize("drafter", ["right", "device right"])
+def test_a_request_may_have_fewer_drafts_or_none(drafter):
     for asked, most in ((0, 0), (2, 2), (-1, DRAFTS), (100, DRAFTS)):
-        engine = Engine("right")
+        engine = Engine(drafter)
         engine.core.add([request("a", [1, 2, 3], 30, max_draft_tokens=asked)])
         engine.run()
         assert max(int(plan.num_drafts.max()) for plan in engine.executor.plans) == most
