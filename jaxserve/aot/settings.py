@@ -67,7 +67,12 @@ class TargetConfig:
         require_at_least("tp", self.tp, 1)
         if self.layers is not None:
             require_at_least("layers", self.layers, 1)
-        self.engine()
+        drafts = self.engine().speculation.parse()
+        if drafts is not None and drafts.runs_model:
+            raise ConfigError(
+                "speculative_config: programs of draft models are not compiled for machines that are not here",
+                param="speculative_config",
+            )
         if self.rows == self.tokens == NONE:
             raise ConfigError("nothing to compile: rows and tokens are both 'none'", param="rows")
         for name, limit in (("rows", "max_num_seqs"), ("tokens", "max_num_batched_tokens")):

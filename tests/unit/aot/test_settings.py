@@ -132,6 +132,11 @@ def test_steps_with_drafts_are_compiled_beside_those_without() -> None:
     assert drafted.buckets(grid.with_drafts(3)) == [*plain, Bucket(8, 2, 3), Bucket(16, 4, 3), Bucket(64, 8, 3)]
 
 
+def test_draft_models_are_not_compiled_for_other_machines() -> None:
+    with pytest.raises(ConfigError, match="programs of draft models"):
+        TargetConfig(speculative_config='{"model": "draft", "num_speculative_tokens": 3}')
+
+
 LEDGER = CompiledMemory(memory=100_000, usable=90_000, weights=50_000, state=4_000, temporary=6_000, token=10)
 
 
