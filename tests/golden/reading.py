@@ -22,7 +22,7 @@ from jaxserve.weights.load import load_params
 from sharding import make_mesh
 
 DATA = Path(__file__).parent / "data"
-NAMES = sorted(path.name for path in DATA.iterdir())
+NAMES = sorted(path.name for path in DATA.iterdir() if path.is_dir())
 LENGTH = 160  # every sequence is padded to this, so that one compilation serves them all
 TOLERANCE = 1e-4
 
