@@ -259,10 +259,10 @@ class LoadReply(TypedDict):
 class KVEventSourceReply(TypedDict):
     """Where one engine publishes."""
 
-    data_parallel_rank: int
+    data_parallel_rank: Annotated[int, Field(description="of the engine")]
     endpoint: Annotated[str, Field(description="of its PUB socket")]
     replay_endpoint: Annotated[str | None, Field(description="of the ROUTER socket that gives past batches, if there is one")]
-    topic: str
+    topic: Annotated[str, Field(description="that events are published under")]
 
 
 class ServerInfoReply(TypedDict):
