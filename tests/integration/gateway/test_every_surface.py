@@ -15,10 +15,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from .conftest import bearer
 
 OPEN_PATHS = {"/health", "/health/deep", "/ready", "/ping", "/metrics", "/version"}
-ADMIN_PATHS = {"/debug/trace", "/reset_prefix_cache", "/kv_event_sources", "/pause", "/resume", "/is_paused", "/abort_requests"}
-ADMIN_PATHS |= {"/update_weights", "/weight_info", "/update_weight_version", "/sleep", "/wake_up", "/is_sleeping", "/flush_cache"}
-ADMIN_PATHS |= {"/update_weights_from_disk", "/pause_generation", "/continue_generation"}
-ADMIN_PATHS |= {"/release_memory_occupation", "/resume_memory_occupation"}
+ADMIN_PATHS = {"/debug/trace", "/reset_prefix_cache", "/kv_event_sources"}
 OPEN_METHODS = {
     "/grpc.health.v1.Health/Check",
     "/grpc.health.v1.Health/Watch",
