@@ -171,9 +171,9 @@ class Batcher:
         prompts = bool(interactive.prefills or choice.batch.prefills)
         prompts |= len(self._waiting) > 0 and self._running.rows.num_free > 0
         limit = self._config.itl_target if interactive.decodes else 0.0
-        self._drafting.give(choice, self._room_for_drafts, prompts=prompts, limit=limit)
+        self._drafting.give(choice, self.room_for_drafts, prompts=prompts, limit=limit)
 
-    def _room_for_drafts(self, sequence: Sequence, end: int) -> bool:
+    def room_for_drafts(self, sequence: Sequence, end: int) -> bool:
         """Get pages for so many tokens without anybody giving way."""
         return end <= sequence.capacity or (self._preempter.within_cap(sequence, end) and self._running.grow(sequence, end))
 

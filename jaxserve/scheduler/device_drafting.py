@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from jaxserve.metrics.turn import SchedulerCounts
 from jaxserve.scheduler.choice import StepChoice
-from jaxserve.scheduler.drafting import Drafting, take_back, with_drafts
+from jaxserve.scheduler.drafting import Drafting, HasRoom, take_back, with_drafts
 from jaxserve.scheduler.request import Sequence
 from jaxserve.scheduler.running import RunningSet
 from jaxserve.speculation.device import DeviceGuesses
@@ -33,7 +31,7 @@ class DeviceDrafting:
         """No step waits for tokens: guesses follow those that the host does not know yet."""
         return False
 
-    def give(self, choice: StepChoice, has_room: Callable[[Sequence, int], bool], *, prompts: bool, limit: float) -> None:
+    def give(self, choice: StepChoice, has_room: HasRoom, *, prompts: bool, limit: float) -> None:
         """Give drafts to the chosen decodes of a step: to each what was guessed behind its last token."""
         for sequence, count in choice.chosen.items():
             if count != 1 or not sequence.guessed or sequence.num_computed + 1 != sequence.num_tokens:
@@ -44,12 +42,11 @@ class DeviceDrafting:
             end = sequence.num_computed + 1
             if most <= 0 or not has_room(sequence, end + most):
                 continue
-            has_room(sequence, end + most + self._guesses.max_drafts)  # where the next guesses are computed, if there is any
             sequence.drafts = tuple(guessed_token(sequence.slot, place, self._num_slots) for place in range(most))
             choice.chosen[sequence] += most
             choice.tokens.left -= most
 
-    def plan_guesses(self, choice: StepChoice) -> int | None:
+    def plan_guesses(self, choice: StepChoice, has_room: HasRoom) -> int | None:
         """How many tokens are guessed of every row behind the step (`Plan.guesses`)."""
         takes = [one for one, _ in choice.rows if _chooses(one) and _takes(one) and not one.unguided]
         guesses = self._guesses.guesses([one.request.id for one in takes], len(choice.rows))
@@ -58,6 +55,8 @@ class DeviceDrafting:
             sequence.unguided |= guesses is None
         for sequence in takes:
             sequence.guessed = guesses or 0
+            if guesses:  # a guess whose place has no page is as good as none; the row gets its token all the same
+                has_room(sequence, sequence.num_computed + guesses)
         return guesses
 
     def verified(self, sequence: Sequence, num_drafts: int, num_tokens: int) -> None:

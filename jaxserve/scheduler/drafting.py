@@ -11,6 +11,9 @@ from jaxserve.scheduler.request import Sequence
 from jaxserve.scheduler.running import RunningSet
 from jaxserve.speculation.speculation import Row, Speculation, SpeculationCounts
 
+HasRoom = Callable[[Sequence, int], bool]
+"""Gets a sequence pages for so many tokens, if there are any without anybody giving way."""
+
 
 class Drafting:
     """Gives rows of a step drafts, and takes back those that were wrong.
@@ -38,7 +41,7 @@ class Drafting:
         rows = [row for one in decodes if (row := _row(self._speculation, one)) is not None]
         return bool(rows) and self._speculation.pays(rows, len(decodes))
 
-    def give(self, choice: StepChoice, has_room: Callable[[Sequence, int], bool], *, prompts: bool, limit: float) -> None:
+    def give(self, choice: StepChoice, has_room: HasRoom, *, prompts: bool, limit: float) -> None:
         """Give drafts to the chosen decodes of a step.
 
         Args:
@@ -61,7 +64,7 @@ class Drafting:
                 choice.chosen[sequence] += len(tokens)
                 choice.tokens.left -= len(tokens)
 
-    def plan_guesses(self, choice: StepChoice) -> int | None:
+    def plan_guesses(self, choice: StepChoice, has_room: HasRoom) -> int | None:
         """Nothing is guessed on the device (`Plan.guesses`)."""
         return None
 

@@ -7,6 +7,7 @@ that loses the fewest computed tokens for each page gained, then the youngest (`
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -23,6 +24,8 @@ from jaxserve.scheduler.waiting import WaitingQueue
 from jaxserve.types import ServiceClass
 
 BATCH_RANK = RANKS[ServiceClass.BATCH]
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,10 @@ class Preemption:
     tokens_lost: int
     pages_gained: int
     swapped: bool
+
+
+def log_preemption(event: Preemption) -> None:
+    logger.info("preempted %s: %d tokens lost, %d pages gained", event.id, event.tokens_lost, event.pages_gained)
 
 
 class Preempter:

@@ -32,7 +32,7 @@ from jaxserve.scheduler.fairness import TokenWork
 from jaxserve.scheduler.load_shedding import LoadShedding
 from jaxserve.scheduler.planner import Planner
 from jaxserve.scheduler.policy import DEFAULT_POLICY, Policy
-from jaxserve.scheduler.preemption import Preempter, Preemption
+from jaxserve.scheduler.preemption import Preempter, Preemption, log_preemption
 from jaxserve.scheduler.request import NO_SLOT, Constraint, EngineRequest, PackedLogprobs, PackedVectors, Sequence, Status, Update
 from jaxserve.scheduler.running import Footprint, RunningSet
 from jaxserve.scheduler.step_budget import StepBudget
@@ -47,10 +47,6 @@ from jaxserve.types import FinishReason, ServiceClass
 logger = logging.getLogger(__name__)
 
 NOT_FINITE = "the model's logits are not finite"
-
-
-def log_preemption(event: Preemption) -> None:
-    logger.info("preempted %s: %d tokens lost, %d pages gained", event.id, event.tokens_lost, event.pages_gained)
 
 
 class Scheduler:
@@ -252,7 +248,8 @@ class Scheduler:
         choice = self.batcher.step()
         if not choice.rows:
             return None
-        plan = self._planner.plan(choice.rows, self._running.take_moves(), self._drafting.plan_guesses(choice))
+        guesses = self._drafting.plan_guesses(choice, self.batcher.room_for_drafts)
+        plan = self._planner.plan(choice.rows, self._running.take_moves(), guesses)
         choice.masked = self._masks.rows(plan, choice.rows)
         self._in_flight[plan.step] = choice
         return plan

@@ -84,7 +84,7 @@ def test_outputs_are_those_without(models, expected, place, method):
     assert outputs(llm) == expected, "behind prefix hits"
     guessed, right = drafted(llm)
     assert guessed > 0
-    assert right == guessed if place == 0 else right < guessed
+    assert right > 0.98 * guessed if place == 0 else right < guessed
     llm._built.core.scheduler.check()
 
 

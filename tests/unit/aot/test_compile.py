@@ -122,7 +122,7 @@ def test_decode_step_has_two_all_reduces_a_layer_and_copies_nothing(checkpoint: 
 
 def check_straight(step: CompiledStep) -> None:
     """Whatever its rows need: each half of a step is one command buffer, and nothing in it makes the host wait."""
-    assert list(step.choices) == ["greedy", "random", "logprobs", "truncated", "penalized", "general"]
+    assert list(step.choices) == ["greedy", "random", "logprobs", "processed", "truncated", "penalized", "general"]
     for half in step.halves:
         assert half.launches is not None
         assert half.launches.whole, half.name

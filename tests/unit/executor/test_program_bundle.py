@@ -37,7 +37,7 @@ OPTIONS = ExecutorOptions(
     strict=True,
 )
 STEPS = ["forward_2x2", "forward_8x2"]
-CHOICES = ["greedy", "random", "logprobs", "truncated", "penalized", "general"]
+CHOICES = ["greedy", "random", "logprobs", "processed", "truncated", "penalized", "general"]
 OTHERS = [*(f"choose_2_{name}" for name in CHOICES), "prompt_logprobs", "load_row", "copy_pages", "expert_tokens"]
 ALL = len(STEPS + OTHERS)
 
