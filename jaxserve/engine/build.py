@@ -132,34 +132,16 @@ def build_engine(
     guard = loaded_weights.guard
     executor = LocalExecutor(ready.lowering, compiled.result, loaded_weights.params, guard, loaded_weights.draft)
     resolved, decoder, tokenizer = ready.resolved, ready.decoder, ready.tokenizer
-    cache = KVCache(
-        resolved.num_pages,
-        config.cache.page_size,
-        prefix_caching=config.cache.prefix_caching,
-        quota=partial(_quota, ready.policies, resolved.num_pages - 1),
-        windows=executor.capabilities().windows,
-        max_chunk=config.scheduler.max_num_batched_tokens,
-    )
     grammars = _grammars(config, ready)
-    limits, longest = executor.capabilities(), resolved.max_model_len
-    scheduler = Scheduler(
-        resolved.scheduler,
-        cache,
-        longest,
-        clock,
-        policies=ready.policies,
-        swap=SwapSpace(limits.swap_slots, limits.swap_page_seconds) if limits.swap_slots else None,
-        step_sizes=executor.grid.step_sizes,
-        masker=None if grammars is None else grammars.masker,
-        speculation=_speculation(config, clock),
-    )
+    scheduler = _scheduler(config, ready, executor, grammars, clock)
     fingerprint = loaded_weights.fingerprint or model_fingerprint(ready.directory, decoder, config.model)
     held = describe_weights(ready.lowering.params)
     namespace = CacheNamespace(fingerprint, describe_cache(resolved.kv_dtype), repr(decoder.ropes), held=held)
     dumper = crash_dumper(config, resolved.served_model_names[0], fingerprint, executor.capabilities())
     core = EngineCore(scheduler, executor, overlap=config.scheduler.overlap, dumper=dumper, grammars=grammars)
     core.weight_version = None if given is None else given.version
-    intake = Intake(tokenizer, _limits(config, ready, strict_length), namespace, _budgets(config, ready.policies, cache))
+    budgets = _budgets(config, ready.policies, scheduler.cache)
+    intake = Intake(tokenizer, _limits(config, ready, strict_length), namespace, budgets)
     intake.weights_are(core.weight_version)
 
     def told(version: WeightVersion | None, fingerprint: str) -> None:
@@ -185,12 +167,38 @@ def build_engine(
     if guard is not None:
         core.intact = guard.require_intact
         guard.start()
-    warmer = Warmer(built.core, built.intake, tokenizer, built.chat_template, clock, longest)
+    warmer = Warmer(built.core, built.intake, tokenizer, built.chat_template, clock, resolved.max_model_len)
     times.ended("rest")
     warmer.warm(ready.warm_prompts, progress)
     built.core.tell()
     times.ended("warm")
     return replace(built, report=replace(built.report, start=times.start(loaded.seconds, compiled.seconds)))
+
+
+def _scheduler(
+    config: EngineConfig, ready: Preparation, executor: LocalExecutor, grammars: Grammars | None, clock: Clock
+) -> Scheduler:
+    """With the pages that it owns, and who guesses for it."""
+    resolved, limits = ready.resolved, executor.capabilities()
+    cache = KVCache(
+        resolved.num_pages,
+        config.cache.page_size,
+        prefix_caching=config.cache.prefix_caching,
+        quota=partial(_quota, ready.policies, resolved.num_pages - 1),
+        windows=limits.windows,
+        max_chunk=config.scheduler.max_num_batched_tokens,
+    )
+    return Scheduler(
+        resolved.scheduler,
+        cache,
+        resolved.max_model_len,
+        clock,
+        policies=ready.policies,
+        swap=SwapSpace(limits.swap_slots, limits.swap_page_seconds) if limits.swap_slots else None,
+        step_sizes=executor.grid.step_sizes,
+        masker=None if grammars is None else grammars.masker,
+        speculation=_speculation(config, clock),
+    )
 
 
 def _limits(config: EngineConfig, ready: Preparation, strict: bool) -> IntakeLimits:

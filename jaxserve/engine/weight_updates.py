@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
 
 from jaxserve.engine.core import EngineCore
 from jaxserve.engine.pause import PauseMode
@@ -14,7 +13,6 @@ from jaxserve.errors import InvalidRequestError
 from jaxserve.executor.held_weights import PIECE_BYTES
 from jaxserve.executor.local import LocalExecutor
 from jaxserve.weights.live.incoming import Incoming, LiveModel
-from jaxserve.weights.live.mapping import ParamMapping
 from jaxserve.weights.recheck import guard_of
 
 logger = logging.getLogger(__name__)
@@ -57,29 +55,14 @@ class WeightUpdates:
         """Say what version the weights are that are there; what is cached of them stays."""
         self._core.weight_version = version
 
-    def update(
-        self,
-        params: Any,
-        version: WeightVersion | None = None,
-        *,
-        mode: PauseMode = "abort",
-        partial: bool = False,
-        mapping: ParamMapping = "auto",
-        piece_bytes: int = PIECE_BYTES,
-        force: bool = False,
-    ) -> Future[WeightVersion]:
-        """Check a tree and put it in the place of the weights; done when it is.
-
-        Raises, with the old weights in place, CheckpointError or ConfigError for a tree that does not fit, InvalidRequestError
-        for a version that is not newer.
-        """
-        following = self.next_version(version, force=force)
-        return self.put(self.model.check(params, mapping, partial=partial), following, mode=mode, piece_bytes=piece_bytes)
-
     def update_from_disk(
         self, directory: Path, version: WeightVersion | None, *, mode: PauseMode, force: bool
     ) -> Future[WeightVersion]:
-        """Check a checkpoint and put it in the place of the weights; as `update`."""
+        """Check a checkpoint and put it in the place of the weights; done when it is.
+
+        Raises, with the old weights in place, CheckpointError for one that does not fit, InvalidRequestError for a version that
+        is not newer.
+        """
         following = self.next_version(version, force=force)
         return self.put(self.model.check_directory(directory), following, mode=mode)
 

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from jaxserve.models.binding import Params, abstract_params, bind
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.decoder import Decoder, Stream
+from jaxserve.models.dense_attention import dense_attend
 from jaxserve.models.experts import dispatch_all
 from jaxserve.models.registry import weight_rules
 from jaxserve.models.rope import rotation
@@ -22,8 +23,6 @@ from jaxserve.quantization.calibration import Windows
 from jaxserve.weights.checkpoint import Tensors
 from jaxserve.weights.packing import read_block
 from pallas_kernels.matmul import Weight
-from pallas_kernels.ragged_paged_attention import AttentionOptions
-from pallas_kernels.rotate_and_write import Rotation, rotate
 
 DTYPE = "float32"
 Hidden = Sequence[jax.Array]
@@ -103,7 +102,7 @@ class Layerwise:
         decoder, rope = self._bound(flat), self._config.ropes[number]
         positions = jnp.arange(x.shape[0], dtype=jnp.int32)
         turned = None if rope is None else rotation(rope, self._config.head_dim, positions)
-        after: Stream = decoder.layers[str(number)](Stream(x), decoder.norms, turned, _attend, dispatch_all)
+        after: Stream = decoder.layers[str(number)](Stream(x), decoder.norms, turned, dense_attend, dispatch_all)
         return after.total()
 
     def _lost(self, flat: Flat, x: jax.Array, tokens: jax.Array) -> jax.Array:
@@ -121,31 +120,3 @@ def _replaced(tree: Params, flat: Flat, path: Path = ()) -> Params:
         key: _replaced(entry, flat, (*path, key)) if isinstance(entry, dict) else flat.get((*path, key), entry)
         for key, entry in tree.items()
     }
-
-
-def _attend(
-    layer: int,
-    q: jax.Array,
-    k: jax.Array,
-    v: jax.Array | None,
-    rope: Rotation | None,
-    options: AttentionOptions,
-    sinks: jax.Array | None,
-) -> jax.Array:
-    """Causal attention over a window that has nothing before it; see `Attend`."""
-    if rope is not None:
-        q, k = rotate(q, rope), rotate(k, rope)
-    v = k[..., : options.value_dim] if v is None else v
-    tokens, heads, head_dim = q.shape
-    grouped = q.reshape(tokens, k.shape[1], -1, head_dim)
-    scores = jnp.einsum("tkgd,ukd->kgtu", grouped, k) * options.scale
-    if options.soft_cap is not None:
-        scores = options.soft_cap * jnp.tanh(scores / options.soft_cap)
-    distance = jnp.arange(tokens)[:, None] - jnp.arange(tokens)[None, :]
-    seen = (distance >= 0) & (distance < (options.window or tokens))
-    scores = jnp.where(seen, scores, -jnp.inf)
-    if sinks is not None:
-        sink = jnp.broadcast_to(sinks.reshape(*scores.shape[:2], 1, 1), (*scores.shape[:3], 1))
-        scores = jnp.concatenate([scores, sink], axis=-1)
-    shares = jax.nn.softmax(scores, axis=-1)[..., :tokens]
-    return jnp.einsum("kgtu,ukd->tkgd", shares, v).reshape(tokens, heads, v.shape[-1])

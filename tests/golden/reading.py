@@ -16,8 +16,8 @@ from jaxserve.models.attention import Attend
 from jaxserve.models.binding import Params, bind
 from jaxserve.models.checkpoint import read_hf_config
 from jaxserve.models.config import DecoderConfig
+from jaxserve.models.dense_attention import dense_attend
 from jaxserve.models.registry import decoder_config
-from jaxserve.rollout import forward as whole_sequence
 from jaxserve.weights.load import load_params
 from sharding import make_mesh
 
@@ -27,7 +27,6 @@ LENGTH = 160  # every sequence is padded to this, so that one compilation serves
 TOLERANCE = 1e-4
 
 Forward = Callable[[jax.Array], jax.Array]
-dense_attend = whole_sequence.dense_attend
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,12 @@ import pytest
 from jaxserve.executor.experts import ShardedDispatch
 from jaxserve.models.binding import Params, bind
 from jaxserve.models.checkpoint import read_hf_config
+from jaxserve.models.dense_attention import dense_attend
 from jaxserve.models.registry import decoder_config
 from jaxserve.weights.load import load_params
 from sharding import make_mesh
 from tests.golden.cases import CASES
-from tests.golden.reading import NAMES, TOLERANCE, check_greedy, dense_attend, forward, load, logits_of, read_golden
+from tests.golden.reading import NAMES, TOLERANCE, check_greedy, forward, load, logits_of, read_golden
 
 
 @pytest.mark.parametrize("name", NAMES)

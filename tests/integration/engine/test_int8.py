@@ -14,11 +14,12 @@ from jaxserve.executor.local import LocalExecutor
 from jaxserve.executor.memory import device_bytes
 from jaxserve.models.binding import bind
 from jaxserve.models.checkpoint import read_hf_config
+from jaxserve.models.dense_attention import dense_attend
 from jaxserve.models.registry import decoder_config
 from jaxserve.sampling.params import SamplingParams
 from pallas_kernels import native
 from pallas_kernels.matmul import Matrix
-from tests.golden.reading import dense_attend, read_golden
+from tests.golden.reading import read_golden
 from tests.support.engine import run, silent
 
 NAME, SHARED, LATENT = "llama-biases", "qwen2-moe-shared", "deepseek-v2-lite"

@@ -18,9 +18,10 @@ from jaxserve.config.fields import EngineConfig
 from jaxserve.engine.build import build_engine
 from jaxserve.executor.cache_arrays import describe_cache
 from jaxserve.models.checkpoint import read_hf_config
+from jaxserve.models.dense_attention import dense_attend
 from jaxserve.sampling.params import MAX_LOGPROBS, SamplingParams
 from pallas_kernels.rotate_and_write import rotate
-from tests.golden.reading import TOLERANCE, check_greedy, dense_attend, forward, load, logits_of, read_golden
+from tests.golden.reading import TOLERANCE, check_greedy, forward, load, logits_of, read_golden
 from tests.support.engine import run, silent
 
 LENGTH = 40

@@ -165,5 +165,6 @@ def test_answers_go_over_the_wire(ready):
 def test_trees_are_taken_between_turns(ready):
     updates = ready.built.weights
     assert updates is not None
-    done = ready.loop.call(lambda core: updates.update(on_devices(weights("qwen3", 2)), "tree", mode="keep"))
+    incoming = updates.model.check(on_devices(weights("qwen3", 2)), "auto", partial=False)
+    done = ready.loop.call(lambda core: updates.put(incoming, updates.next_version("tree"), mode="keep"))
     assert done.result(PATIENCE) == "tree"

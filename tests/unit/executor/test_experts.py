@@ -9,12 +9,12 @@ from jaxserve.config.kernels import Kernels, LayerRange
 from jaxserve.errors import ConfigError
 from jaxserve.executor.experts import ShardedDispatch
 from jaxserve.models.binding import abstract_params, bind
+from jaxserve.models.dense_attention import dense_attend
 from jaxserve.models.experts import Experts, dispatch_all
 from jaxserve.models.registry import decoder_config
 from jaxserve.weights.load import load_params
 from pallas_kernels.registry import KernelError
 from sharding import make_mesh
-from tests.golden.reading import dense_attend
 from tests.support import hlo
 from tests.support.families import hf_config
 

@@ -8,10 +8,11 @@ import pytest
 from jaxserve.executor.experts import ShardedDispatch
 from jaxserve.models.binding import bind
 from jaxserve.models.checkpoint import read_hf_config
+from jaxserve.models.dense_attention import dense_attend
 from jaxserve.models.registry import decoder_config
 from jaxserve.weights.load import load_params
 from sharding import make_mesh
-from tests.golden.reading import TOLERANCE, dense_attend, read_golden
+from tests.golden.reading import TOLERANCE, read_golden
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from jaxserve.config.windows import group_layers
 from jaxserve.executor.cache_arrays import CacheArrays
 from jaxserve.executor.step import PagedAttend
 from jaxserve.models.config import RopeConfig
+from jaxserve.models.dense_attention import dense_attend
 from jaxserve.models.rope import rotation
 from jaxserve.step.batch import make_batch
 from jaxserve.step.buckets import Bucket
@@ -21,7 +22,6 @@ from pallas_kernels.ragged_paged_attention import AttentionOptions
 from pallas_kernels.rotate_and_write import rotate
 from sharding import make_mesh
 from tests.contract.kernels.needs import MOSAIC, PLUGIN
-from tests.golden.reading import dense_attend
 from tests.support.plans import make_plan
 
 TOKENS, PAGE, HEADS, KV_HEADS, DIM = 11, 4, 4, 2, 8

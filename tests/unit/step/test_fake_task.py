@@ -18,6 +18,7 @@ from jaxserve.executor.programs import make_programs
 from jaxserve.executor.readers import LOGPROBS_READER, Reader
 from jaxserve.models.binding import bind
 from jaxserve.models.checkpoint import read_hf_config
+from jaxserve.models.dense_attention import dense_attend
 from jaxserve.models.registry import decoder_config
 from jaxserve.scheduler.scheduler import Scheduler
 from jaxserve.step.plan import Reading
@@ -25,7 +26,6 @@ from jaxserve.step.tasks import TASKS, Task
 from jaxserve.types import FinishReason
 from jaxserve.weights.load import load_params
 from sharding.mesh import make_mesh
-from tests.golden.reading import dense_attend
 from tests.support.bench import request
 from tests.support.engine import silent
 from tests.support.tiny_checkpoint import write_tiny_checkpoint

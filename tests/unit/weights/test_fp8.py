@@ -16,6 +16,7 @@ from jaxserve.errors import CheckpointError, ConfigError
 from jaxserve.executor.memory import device_bytes
 from jaxserve.models.binding import Params, bind, param_products
 from jaxserve.models.checkpoint import read_hf_config
+from jaxserve.models.dense_attention import dense_attend
 from jaxserve.models.registry import decoder_config
 from jaxserve.weights.abstract import placed_params
 from jaxserve.weights.checkpoint import whole
@@ -28,7 +29,7 @@ from pallas_kernels.matmul import Layout, Matrix
 from pallas_kernels.quantization import FP8, FP8Blocks
 from pallas_kernels.registry import Target
 from sharding import make_mesh
-from tests.golden.reading import DATA, dense_attend, read_golden
+from tests.golden.reading import DATA, read_golden
 from tests.support.guarded import found_by_guard
 from tests.support.schemes import RoundedRows
 

@@ -12,6 +12,7 @@ from jaxserve.errors import CheckpointError, ConfigError
 from jaxserve.executor.memory import device_bytes
 from jaxserve.models.binding import Params, bind
 from jaxserve.models.checkpoint import read_hf_config
+from jaxserve.models.dense_attention import dense_attend
 from jaxserve.models.registry import decoder_config
 from jaxserve.weights.load import load_params
 from jaxserve.weights.recheck import BlockSums
@@ -20,7 +21,7 @@ from pallas_kernels.matmul import CodePanels
 from pallas_kernels.native import load
 from pallas_kernels.quantization import w8a8
 from sharding import make_mesh
-from tests.golden.reading import DATA, dense_attend, read_golden
+from tests.golden.reading import DATA, read_golden
 from tests.support.guarded import found_by_guard
 from tests.support.held import dequantized, is_matrix, loaded, on_hopper, plain, schemes
 from tests.support.stored_formats import FORMATS, FP8_BLOCKS, GPTQ_METHOD, GROUP, LLAMA, awq, float8, gptq, write

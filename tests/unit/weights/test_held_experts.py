@@ -15,6 +15,7 @@ from jaxserve.executor.experts import ShardedDispatch
 from jaxserve.executor.memory import device_bytes
 from jaxserve.models.binding import Params, UsedRows, bind
 from jaxserve.models.checkpoint import read_hf_config
+from jaxserve.models.dense_attention import dense_attend
 from jaxserve.models.registry import decoder_config
 from jaxserve.weights.recheck import BlockSums
 from pallas_kernels import native
@@ -22,7 +23,7 @@ from pallas_kernels.matmul import Matrix
 from pallas_kernels.native import load
 from pallas_kernels.quantization import SCHEMES, FourBit
 from sharding import make_mesh
-from tests.golden.reading import DATA, TOLERANCE, dense_attend, read_golden
+from tests.golden.reading import DATA, TOLERANCE, read_golden
 from tests.support.guarded import found_by_guard
 from tests.support.held import Loaded, dequantized, loaded, on_hopper, plain, schemes
 from tests.support.stored_formats import FORMATS, FP8_BLOCKS, QWEN3_MOE, write

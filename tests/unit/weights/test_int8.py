@@ -13,6 +13,7 @@ from jaxserve.errors import CheckpointError, ConfigError
 from jaxserve.executor.memory import device_bytes
 from jaxserve.models.binding import Params, UsedRows, bind, param_products
 from jaxserve.models.checkpoint import read_hf_config
+from jaxserve.models.dense_attention import dense_attend
 from jaxserve.models.registry import decoder_config
 from jaxserve.weights import packed
 from jaxserve.weights.abstract import placed_params
@@ -25,7 +26,7 @@ from pallas_kernels.matmul import Matrix, Panels, pack
 from pallas_kernels.native import load
 from pallas_kernels.quantization import SCHEMES
 from sharding import make_mesh
-from tests.golden.reading import DATA, TOLERANCE, dense_attend, read_golden
+from tests.golden.reading import DATA, TOLERANCE, read_golden
 from tests.support.guarded import found_by_guard
 from tests.support.schemes import Groups
 

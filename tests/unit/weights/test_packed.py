@@ -13,6 +13,7 @@ from jaxserve.executor.memory import device_bytes
 from jaxserve.models.attention import Attention
 from jaxserve.models.binding import Params, UsedRows, abstract_params, bind
 from jaxserve.models.checkpoint import read_hf_config
+from jaxserve.models.dense_attention import dense_attend
 from jaxserve.models.parameter import COLUMNS
 from jaxserve.models.registry import decoder_config
 from jaxserve.weights.abstract import placed_params
@@ -23,7 +24,7 @@ from pallas_kernels import native
 from pallas_kernels.matmul import Matrix, matmul
 from pallas_kernels.native import load
 from sharding import make_mesh
-from tests.golden.reading import DATA, TOLERANCE, dense_attend, read_golden
+from tests.golden.reading import DATA, TOLERANCE, read_golden
 from tests.support.guarded import found_by_guard
 
 NATIVE = pytest.mark.skipif(native.missing() is not None, reason=f"NOT CHECKED: native kernels: {native.missing()}")
