@@ -190,6 +190,7 @@ class LLM:
                     interrupts.release()
             finally:
                 core.abort(by_sequence)  # nothing is left of a call that was interrupted
+                core.give_up_waiting()
         return [_done(request) for request in requests]
 
     def chat(

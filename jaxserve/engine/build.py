@@ -163,7 +163,7 @@ def build_engine(
         sleep=sleep,
         responses=ready.responses,
     )
-    publish(core, config.cache.kv_events, intake.plain_root)
+    publish(core, config.cache.kv_events, intake.is_plain)
     if guard is not None:
         core.intact = guard.require_intact
         guard.start()
@@ -252,8 +252,7 @@ def _load(config: EngineConfig, ready: Preparation, given: GivenParams | None, p
 def _draft(config: EngineConfig, ready: Preparation, progress: CompileProgress) -> DraftWeights | None:
     if ready.draft is None:
         return None
-    model = config.model
-    return load_draft(ready.draft, ready.lowering, load_format=model.load_format, seed=model.seed + 1, progress=progress)
+    return load_draft(ready.draft, ready.lowering, seed=config.model.seed + 1, progress=progress)
 
 
 def _packer(config: EngineConfig, ready: Preparation) -> Packer:

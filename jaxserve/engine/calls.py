@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar, get_args
 
 import msgspec
 
+from jaxserve.engine.apart import Apart
 from jaxserve.engine.control import EngineControl, WeightInfo
 from jaxserve.engine.core import EngineCore
 from jaxserve.engine.kv_events.publisher import KVEventSource
@@ -107,7 +108,7 @@ def answer_type(call: EngineCall[Any]) -> Any:
     return get_args(base)[0]
 
 
-def run_call(core: EngineCore, call: object) -> EngineAnswer | Future[WeightInfo]:
+def run_call(core: EngineCore, call: object) -> EngineAnswer | Future[WeightInfo] | Apart[Any, Future[WeightInfo]]:
     """Run one call; what takes several turns is told by a future.
 
     Raises InternalError for what is none that engines know, else what the call raises.
@@ -131,7 +132,7 @@ def run_call(core: EngineCore, call: object) -> EngineAnswer | Future[WeightInfo
     raise InternalError(f"the engine has no call {type(call).__name__!r}")
 
 
-def _control(control: EngineControl, call: ControlCall) -> WeightInfo | Future[WeightInfo]:
+def _control(control: EngineControl, call: ControlCall) -> WeightInfo | Future[WeightInfo] | Apart[Any, Future[WeightInfo]]:
     match call:
         case Info():
             return control.info()

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
+from jaxserve.engine.apart import Apart
 from jaxserve.engine.pause import Pause, PauseMode, Steps
 
 Result = TypeVar("Result")
@@ -42,7 +43,7 @@ class Weights(Protocol):
 
     def update_from_disk(
         self, directory: Path, version: int | str | None, *, mode: PauseMode, force: bool
-    ) -> Future[int | str]: ...
+    ) -> Apart[Any, Future[int | str]]: ...
 
 
 class Sleeper(Protocol):
@@ -76,15 +77,18 @@ class EngineControl:
                 self._core.scheduler.cache.flush()
             done.set_result(self.info())
 
-        self._pause.between(mode, stop)
+        self._pause.between(mode, stop, done.set_exception)
         return done
 
     def resume(self) -> WeightInfo:
         self._pause.go_on()
         return self.info()
 
-    def update_from_disk(self, directory: Path, version: int | str | None, *, mode: PauseMode, force: bool) -> Future[WeightInfo]:
-        return _then(self._weights.update_from_disk(directory, version, mode=mode, force=force), self.info)
+    def update_from_disk(
+        self, directory: Path, version: int | str | None, *, mode: PauseMode, force: bool
+    ) -> Apart[Any, Future[WeightInfo]]:
+        update = self._weights.update_from_disk(directory, version, mode=mode, force=force)
+        return Apart(update.work, lambda checked: _then(update.then(checked), self.info))
 
     def name_weights(self, version: int | str) -> WeightInfo:
         self._weights.name(version)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from jaxserve.engine.pause import Pause, cut_off, stamped
 from jaxserve.errors import EngineDeadError, InvalidRequestError
@@ -25,6 +26,13 @@ if TYPE_CHECKING:  # an engine that is neither watched nor dumped needs none of 
 RECENT = 1 / 16  # weight of the newest step in the average
 
 
+Result = TypeVar("Result")
+
+
+def _nothing() -> None:
+    """Nobody watches whether it turns."""
+
+
 class EngineCore:
     """Scheduler and executor, driven by one thread.
 
@@ -35,6 +43,7 @@ class EngineCore:
         publisher: of what the prefix cache holds; None where nobody is told.
         intact: raises when the engine must not go on; an idle engine asks now and then. None if nothing watches over it.
         pause: whether it takes and runs requests now.
+        beat: told that the engine is alive by what takes long between two turns.
         control: what operators may do to it; None for nothing.
         weight_version: of the weights that steps run with; None for those that it began with, if they have no name.
 
@@ -71,21 +80,24 @@ class EngineCore:
         self.pause = Pause(self)
         self.weight_version: int | str | None = None
         self.control: EngineControl | None = None
+        self.beat: Callable[[], None] = _nothing
 
     @property
     def has_work(self) -> bool:
         if self._failure is not None:
             return False
-        if self._settled or self._in_flight is not None or self.pause.waits:
+        if self._settled or self._in_flight is not None or self.scheduler.has_ended:
             return True
-        return self.scheduler.has_work and not self.pause.is_on
+        if self.pause.is_on:  # what waits for the end of what runs waits until it goes on
+            return self.pause.waits and self.is_drained
+        return self.pause.waits or self.scheduler.has_work
 
     def add(self, requests: Sequence[EngineRequest]) -> None:
         """Queue the sequences of one request; waits for its grammar, if it has one that was not prepared.
 
         Raises RefusedError, InvalidRequestError for a grammar that cannot be had, or EngineDeadError after a step failed.
         """
-        self._check_alive()
+        self.check_alive()
         self.pause.require_awake()
         wanted = requests[0].params.structured_outputs
         self.scheduler.add(requests, None if wanted is None else self._require_grammars().constraints(wanted))
@@ -110,16 +122,26 @@ class EngineCore:
         return aborted
 
     def settle(self) -> None:
-        """Wait for the step in flight, if there is one, and take it in; the next turn tells what it did."""
+        """Wait for the step in flight, if there is one, and take it in; the next turn tells what it did.
+
+        Whatever is raised ends the engine, as in `step`.
+        """
         if self._in_flight is not None:
             submitted, self._in_flight = self._in_flight, None
-            self._settled += self._collect(Turn(self.scheduler.clock.now()), *submitted)
+            with self._fatal():
+                self._settled += self._collect(Turn(self.scheduler.clock.now()), *submitted)
 
-    def cut_off(self) -> list[str]:
-        """End all sequences as aborted, those that wait too; the next turn tells it. Returns which those were."""
+    def cut_off(self) -> None:
+        """End all sequences as aborted, those that wait too; the next turn tells it."""
         self.settle()
         self._settled += cut_off(self.scheduler)
-        return [update.id for update in self._settled if update.finish_reason is not None]
+
+    def give_up_waiting(self) -> None:
+        """What ran is over, and nobody takes turns: do what waited for it."""
+        if self._failure is None and self.pause.waits:
+            self.settle()
+            if self.is_drained:
+                self.pause.drained()
 
     @property
     def is_drained(self) -> bool:
@@ -134,16 +156,34 @@ class EngineCore:
 
         Whatever is raised ends the engine: buffers may be donated and pages promised that were never written.
         """
-        self._check_alive()
-        try:
+        self.check_alive()
+        with self._fatal():
             return self._turn()
+
+    @contextmanager
+    def _fatal(self) -> Iterator[None]:
+        """What is raised inside ends the engine: it is written down, and whoever waits for what ran is told."""
+        try:
+            yield
         except BaseException as error:
             self._failure = error
+            self.pause.fail(EngineDeadError(f"the engine died: {error!r}"))
             if self._dumper is not None and isinstance(error, Exception):
                 self._dumper.dump(error)
             raise
 
-    def _check_alive(self) -> None:
+    def beating(self, steps: Iterable[Result]) -> Iterator[Result]:
+        """The same, and at each it is told that the engine turns: for what takes long between two turns."""
+        for one in steps:
+            self.beat()
+            yield one
+
+    def expire(self) -> None:
+        """End what has waited for too long; for an engine that takes no turns."""
+        self.scheduler.expire()
+
+    def check_alive(self) -> None:
+        """Raise EngineDeadError after a step failed."""
         if self._failure is not None:
             raise EngineDeadError(f"the engine died: {self._failure!r}")
 
@@ -167,6 +207,7 @@ class EngineCore:
 
     def close(self) -> None:
         """It does nothing any more, and nobody is told of it."""
+        self.pause.fail(EngineDeadError("the engine has ended"))
         if self.publisher is not None:
             self.scheduler.cache.prefixes.unfollow(self.publisher.take)
             self.publisher.close()
@@ -182,6 +223,8 @@ class EngineCore:
             turn.applied = clock.now()
             self._in_flight = None
         begins = clock.now()
+        if self.pause.is_on:
+            self.scheduler.expire()
         plan = None if self.pause.is_on else self.scheduler.schedule()
         updates += self.scheduler.take_ended()
         turn.planned = turn.launched = clock.now()

@@ -24,7 +24,7 @@ from jaxserve.models.shards import require_shards
 from jaxserve.tokenizer.base import Tokenizer
 from jaxserve.tokenizer.load import load_tokenizer
 from jaxserve.weights.checkpoint import whole
-from jaxserve.weights.formats import LoadFormat, open_checkpoint
+from jaxserve.weights.formats import LoadFormat, has_weights, open_checkpoint
 from jaxserve.weights.load import load_parameter, load_params
 from jaxserve.weights.packed import Packer
 from jaxserve.weights.stored_schemes import stored_schemes
@@ -49,6 +49,7 @@ class PreparedDraft:
     directory: Path
     target: DraftTarget
     model: DraftModel
+    load_format: LoadFormat
 
     def serving(self, max_model_len: int) -> PreparedDraft:
         """For sequences of this length."""
@@ -89,13 +90,13 @@ def prepare_draft(
         )
     require_shards(config, shards_of(mesh))
     _require_same_tokens(directory, target.tokenizer)
+    if load_format == "dummy" and has_weights(directory):  # the target's are dummies, or a program's
+        load_format = "auto"
     stored = () if config.fed is not None else stored_schemes(directory, config, load_format)
-    return PreparedDraft(directory, target, DraftModel(config, guesses, groups[0], stored=stored))
+    return PreparedDraft(directory, target, DraftModel(config, guesses, groups[0], stored=stored), load_format)
 
 
-def load_draft(
-    draft: PreparedDraft, lowering: Lowering, *, load_format: LoadFormat, seed: int, progress: CompileProgress
-) -> DraftWeights:
+def load_draft(draft: PreparedDraft, lowering: Lowering, *, seed: int, progress: CompileProgress) -> DraftWeights:
     """Its weights, on the lowering's devices. Raises CheckpointError."""
     model, mesh, dtype = draft.model, lowering.mesh, lowering.options.dtype
     head = model.config.fed
@@ -104,7 +105,7 @@ def load_draft(
         model.config,
         mesh,
         dtype,
-        load_format="safetensors" if head is not None else load_format,
+        load_format="safetensors" if head is not None else draft.load_format,
         seed=seed,
         packer=Packer(model.config, mesh, model.quantization, model.stored),
         progress=lambda done, total: progress("loading the draft model, MB", done // 10**6, -(-total // 10**6)),
@@ -112,7 +113,13 @@ def load_draft(
     if head is None:
         return DraftWeights(params)
     if not head.own_embedding:
-        table = load_parameter(draft.target.directory, draft.target.config, mesh, dtype, ("embedding", "table"), load_format)
+        target = draft.target
+        if not has_weights(target.directory):
+            raise CheckpointError(
+                f"{PARAM}: model: the head has no embeddings of its own, and {target.directory} has no weights to take them from",
+                param=PARAM,
+            )
+        table = load_parameter(target.directory, target.config, mesh, dtype, ("embedding", "table"))
         params["embedding"] = {"table": table}
     places = _targets(draft.directory, head.vocab_size, model.config.vocab_size)
     return DraftWeights(params, jax.device_put(places, NamedSharding(mesh, PartitionSpec())))

@@ -139,9 +139,9 @@ class Intake:
         self._namespace = replace(self._namespace, weights="" if version is None else f"{type(version).__name__} {version}")
         self._root_of = _roots(self._namespace)
 
-    def plain_root(self) -> bytes:
-        """The hash that prefixes without tenant and salt begin with now."""
-        return self._namespace.root()
+    def is_plain(self, root: bytes) -> bool:
+        """Whether prefixes without tenant and salt begin with it, here or for an intake that was not told of newer weights."""
+        return root in (self._namespace.root(), replace(self._namespace, weights="").root())
 
     def cache_root(self, options: RequestOptions) -> bytes:
         """The hash that prefixes of this tenant with this salt begin with; no other tenant and salt has the same."""

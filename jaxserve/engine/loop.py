@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from jaxserve.engine.apart import Apart
 from jaxserve.engine.core import EngineCore
 from jaxserve.errors import EngineDeadError, JaxserveError, QueueFullError
 from jaxserve.scheduler.request import EngineRequest, Update
@@ -81,6 +82,7 @@ class EngineLoop:
         self, core: EngineCore, sink: Callable[[list[TurnOutcome]], None], on_death: Callable[[BaseException], None]
     ) -> None:
         self._core = core
+        core.beat = self._beat
         self._sink = sink
         self._on_death = on_death
         self._inbox: queue.SimpleQueue[_Add | _Prepared | _Abort | _Demote | _Call | None] = queue.SimpleQueue()
@@ -149,6 +151,8 @@ class EngineLoop:
                 if waits:
                     if self._core.intact is not None:
                         self._core.intact()
+                    if self._core.pause.is_on:
+                        self._core.expire()
                     continue
                 break
             if message is None:
@@ -162,7 +166,8 @@ class EngineLoop:
                 self._core.demote(message.ids, demoted=message.demoted)
                 continue
             if isinstance(message, _Call):
-                _answer(message, self._core)
+                self._answer(message)
+                self._core.check_alive()
                 self._core.tell()
                 continue
             refused = self._add(message)
@@ -200,6 +205,33 @@ class EngineLoop:
         ready.add_done_callback(lambda _: self._inbox.put(_Prepared(name)))
         return True
 
+    def _answer(self, call: _Call) -> None:
+        if not call.done.set_running_or_notify_cancel():
+            return
+        try:
+            answer = call.function(self._core)
+        except Exception as error:
+            call.done.set_exception(error)
+        else:
+            if isinstance(answer, Future):  # it takes turns
+                answer.add_done_callback(partial(_pass_on, call.done))
+            elif isinstance(answer, Apart):
+                threading.Thread(target=self._work, args=(answer, call.done), name="jaxserve-call", daemon=True).start()
+            else:
+                call.done.set_result(answer)
+
+    def _work(self, apart: Apart[Any, Any], done: Future[Any]) -> None:
+        """In a thread of its own."""
+        try:
+            made = apart.work()
+        except Exception as error:
+            done.set_exception(error)
+        else:
+            self.call(lambda core: apart.then(made)).add_done_callback(partial(_pass_on, done))
+
+    def _beat(self) -> None:
+        self.heartbeat = time.monotonic()
+
     def _refuse_calls(self) -> None:
         while True:
             try:
@@ -208,20 +240,6 @@ class EngineLoop:
                 return
             if isinstance(message, _Call) and message.done.set_running_or_notify_cancel():
                 message.done.set_exception(EngineDeadError("the engine has ended"))
-
-
-def _answer(call: _Call, core: EngineCore) -> None:
-    if not call.done.set_running_or_notify_cancel():
-        return
-    try:
-        answer = call.function(core)
-    except Exception as error:
-        call.done.set_exception(error)
-    else:
-        if isinstance(answer, Future):  # it takes turns
-            answer.add_done_callback(partial(_pass_on, call.done))
-        else:
-            call.done.set_result(answer)
 
 
 def _pass_on(done: Future[Any], answer: Future[Any]) -> None:

@@ -90,6 +90,7 @@ class RequestOutputs:
         self._scores = PromptLogprobs(self._prompt, first, self._params.prompt_logprobs or 0, self._position)
         # What goes on with tokens that it had shows them first, as if they had just come.
         self._given = [Update(request.id, token) for request in requests for token in request.output]
+        self._num_given = {request.id: len(request.output) for request in requests}
         self._early: list[Update] = []  # tokens of other sequences while the first still scores the prompt
         stops = self._stop_strings()
         self._sequences = {
@@ -188,7 +189,8 @@ class RequestOutputs:
             return
         first_index = sequence.num_tokens
         sequence.num_tokens += 1
-        sequence.versions.add(first_index, update.weights)
+        if first_index >= self._num_given[sequence.id]:  # of given tokens nobody here knows what they are of
+            sequence.versions.add(first_index, update.weights)
         if sequence.first_token is None:
             sequence.first_token = self._clock.now()
         reason, matched = update.finish_reason, update.matched

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import msgspec
 
@@ -27,7 +27,14 @@ class Steps(Protocol):
 
     def settle(self) -> None: ...
 
-    def cut_off(self) -> list[str]: ...
+    def cut_off(self) -> None: ...
+
+
+class Waiting(NamedTuple):
+    """What is done when nothing runs any more, and who is told if that never comes."""
+
+    then: Callable[[], None]
+    failed: Callable[[Exception], None]
 
 
 class Pause:
@@ -40,7 +47,7 @@ class Pause:
 
     def __init__(self, core: Steps) -> None:
         self._core = core
-        self._then: list[Callable[[], None]] = []
+        self._then: list[Waiting] = []
         self.is_on = False
         self.asleep: str | None = None
 
@@ -54,10 +61,11 @@ class Pause:
         if self.asleep is not None:
             raise OverloadedError(self.asleep, retry_after=1.0)
 
-    def between(self, mode: PauseMode, then: Callable[[], None]) -> None:
+    def between(self, mode: PauseMode, then: Callable[[], None], failed: Callable[[Exception], None]) -> None:
         """Call `then` when no step is in flight: now, or with "wait" when what runs has ended and before anything else begins.
 
-        Raises InvalidRequestError for another mode, and what `then` raises if it is called now.
+        `failed` is called in its place if the engine ends before. Raises InvalidRequestError for another mode, and what `then`
+        raises if it is called now.
         """
         if mode not in MODES:
             raise InvalidRequestError(f"mode must be {', '.join(MODES)}, not {mode!r}", param="mode")
@@ -67,7 +75,7 @@ class Pause:
             self._core.settle()
         elif not self._core.is_drained:
             self._core.scheduler.batcher.holds = True
-            self._then.append(then)
+            self._then.append(Waiting(then, failed))
             return
         then()
 
@@ -75,8 +83,14 @@ class Pause:
         """What ran has ended: do what waited for it."""
         waiting, self._then = self._then, []
         self._core.scheduler.batcher.holds = False
-        for then in waiting:
-            then()
+        for one in waiting:
+            one.then()
+
+    def fail(self, error: Exception) -> None:
+        """What ran never ends: tell whoever waits for it."""
+        waiting, self._then = self._then, []
+        for one in waiting:
+            one.failed(error)
 
     def stop(self) -> None:
         self.is_on = True

@@ -48,7 +48,7 @@ class Sleep:
         if executor.has_cache:
             executor.drop_cache()
         if weights.missing is None:
-            self._host = weights.to_host() if level == 1 else None
+            self._host = weights.to_host(self._core.beating) if level == 1 else None
             self._updates.unwatch()
             weights.drop(_AWAY if level == 1 else _GONE)
         elif level == LEVELS[-1] and self._host is not None:

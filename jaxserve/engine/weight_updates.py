@@ -7,6 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 
+from jaxserve.engine.apart import Apart
 from jaxserve.engine.core import EngineCore
 from jaxserve.engine.pause import PauseMode
 from jaxserve.errors import InvalidRequestError
@@ -57,14 +58,18 @@ class WeightUpdates:
 
     def update_from_disk(
         self, directory: Path, version: WeightVersion | None, *, mode: PauseMode, force: bool
-    ) -> Future[WeightVersion]:
-        """Check a checkpoint and put it in the place of the weights; done when it is.
+    ) -> Apart[Incoming, Future[WeightVersion]]:
+        """Check a checkpoint, which takes as long as reading it, and put it in the place of the weights; done when it is.
 
-        Raises, with the old weights in place, CheckpointError for one that does not fit, InvalidRequestError for a version that
-        is not newer.
+        The old weights stay where CheckpointError says that it does not fit. Raises InvalidRequestError for a version that is not
+        newer.
         """
-        following = self.next_version(version, force=force)
-        return self.put(self.model.check_directory(directory), following, mode=mode)
+        self.next_version(version, force=force)
+        model = self.model
+        return Apart(
+            lambda: model.check_directory(directory),
+            lambda incoming: self.put(incoming, self.next_version(version, force=force), mode=mode),
+        )
 
     def next_version(self, version: WeightVersion | None, *, force: bool = False) -> WeightVersion:
         """The version that an update gets: the one given, or the next number. Raises InvalidRequestError for an older number."""
@@ -97,7 +102,7 @@ class WeightUpdates:
             else:
                 done.set_result(version)
 
-        self._core.pause.between(mode, commit)
+        self._core.pause.between(mode, commit, done.set_exception)
         return done
 
     def _commit(self, incoming: Incoming, version: WeightVersion, piece_bytes: int) -> None:
@@ -106,7 +111,7 @@ class WeightUpdates:
             raise InvalidRequestError(f"a part of the weights cannot be updated: {weights.missing}", param="partial")
         try:
             self.unwatch()
-            weights.replace(incoming.parameters(), incoming.sizes, piece_bytes)
+            weights.replace(core.beating(incoming.parameters()), incoming.sizes, piece_bytes)
         except Exception as error:
             if weights.missing is not None:
                 core.cut_off()

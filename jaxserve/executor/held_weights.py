@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import reduce
 from typing import Any
 
@@ -82,9 +82,10 @@ class HeldWeights:
         """Whether replacing these parameters replaces all."""
         return len(set(paths)) == self._count()
 
-    def to_host(self) -> Params:
-        """A copy of all of them in the host's memory."""
-        copied: Params = jax.tree.map(np.array, self.tree)
+    def to_host(self, watched: Callable[[Iterable[Any]], Iterable[Any]] = iter) -> Params:
+        """A copy of all of them in the host's memory; `watched` sees them go by, one after another."""
+        leaves, structure = jax.tree.flatten(self.tree)
+        copied: Params = jax.tree.unflatten(structure, [np.array(leaf) for leaf in watched(leaves)])
         return copied
 
     def from_host(self, params: Params) -> None:

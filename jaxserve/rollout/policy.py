@@ -96,7 +96,7 @@ def seeds_of(seed: Seed, count: int) -> list[int | None]:
         return [None] * count
     if isinstance(seed, jax.Array) and jnp.issubdtype(seed.dtype, jax.dtypes.prng_key):
         seed = jax.random.key_data(seed)
-    words = [int(word) % 2**32 for word in np.asarray(seed).reshape(-1)] if not isinstance(seed, int) else [abs(seed)]
+    words = [seed % 2**64] if isinstance(seed, int) else [int(word) % 2**32 for word in np.asarray(seed).reshape(-1)]
     return [int(own) for own in np.random.SeedSequence(words).generate_state(count, np.uint64)]
 
 

@@ -56,7 +56,7 @@ class DeviceDrafting:
         for sequence in takes:
             sequence.guessed = guesses or 0
             if guesses:  # a guess whose place has no page is as good as none; the row gets its token all the same
-                has_room(sequence, sequence.num_computed + guesses)
+                has_room(sequence, min(sequence.num_computed + guesses, sequence.limit))
         return guesses
 
     def verified(self, sequence: Sequence, num_drafts: int, num_tokens: int) -> None:

@@ -171,6 +171,11 @@ class Scheduler:
         return bool(self._sequences or self._ended)
 
     @property
+    def has_ended(self) -> bool:
+        """Whether sequences ended outside of a step, and nobody was told."""
+        return bool(self._ended)
+
+    @property
     def sequences(self) -> Mapping[str, Sequence]:
         """Every unfinished sequence by id."""
         return self._sequences
@@ -243,7 +248,7 @@ class Scheduler:
 
     def schedule(self) -> Plan | None:
         """Plan the next step; None if there is nothing to compute."""
-        self._expire()
+        self.expire()
         self._shedding.look(self.clock.now())
         choice = self.batcher.step()
         if not choice.rows:
@@ -458,7 +463,8 @@ class Scheduler:
             )
             self._ended += [self._fail(one, error) for one in (*newest.siblings, newest)]
 
-    def _expire(self) -> None:
+    def expire(self) -> None:
+        """End sequences whose time is over."""
         now = self.clock.now()
         for sequence in self._starts.due(now):
             first = sequence.parent or sequence

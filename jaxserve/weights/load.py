@@ -13,7 +13,6 @@ import numpy as np
 from jax.sharding import Mesh
 from jax.typing import DTypeLike
 
-from jaxserve.errors import CheckpointError
 from jaxserve.models.binding import Params
 from jaxserve.models.checkpoint import read_hf_config
 from jaxserve.models.config import DecoderConfig
@@ -121,14 +120,10 @@ def reading(
         yield read
 
 
-def load_parameter(
-    model_dir: Path, config: DecoderConfig, mesh: Mesh, dtype: DTypeLike, path: tuple[str, ...], load_format: LoadFormat
-) -> jax.Array:
+def load_parameter(model_dir: Path, config: DecoderConfig, mesh: Mesh, dtype: DTypeLike, path: tuple[str, ...]) -> jax.Array:
     """One parameter of a decoder, as it is, for another that shares it. Raises as `load_params`."""
     (job,) = [job for job in list_jobs(config, mesh, dtype) if job.rule.path == path]
-    if load_format == "dummy":
-        raise CheckpointError("dummy weights are not shared", param="load_format")
-    with open_checkpoint(model_dir, load_format) as checkpoint, naming_files(checkpoint):
+    with open_checkpoint(model_dir, "auto") as checkpoint, naming_files(checkpoint):
         layout = Layout.of(checkpoint.shapes, checkpoint.dtypes, _quantization(model_dir), jnp.dtype(dtype).name)
         return _read_plain(job, Dequantized(HeldTensors(checkpoint, None), layout), None)
 

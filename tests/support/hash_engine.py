@@ -99,7 +99,7 @@ def parts(argument: Mapping[str, Any]) -> tuple[EngineCore, EngineDescription]:
     cache = KVCache(num_pages, PAGE, prefix_caching=True)
     executor = ScoringExecutor(faults, num_pages, config.max_num_seqs)
     core = EngineCore(Scheduler(config, cache, CONTEXT, RealClock()), executor, overlap=True)
-    publish(core, events, namespace.root)
+    publish(core, events, namespace.root().__eq__)
     limits = IntakeLimits(
         max_model_len=CONTEXT,
         vocab_size=VOCAB,

@@ -30,13 +30,14 @@ class EventWire:
     Attributes:
         page_size: tokens a page.
         windows: of each group of layers; None for a group that sees everything.
-        root: of prompts without tenant and salt. Pages of other roots say so, by the root's hash: nobody learns a salt from it.
+        is_plain: whether a root is that of prompts without tenant and salt. Pages of others say so, by the root's hash: nobody
+            learns a salt from it.
         format: of events.
     """
 
     page_size: int
     windows: tuple[int | None, ...]
-    root: Callable[[], bytes]
+    is_plain: Callable[[bytes], bool]
     format: EventFormat
 
     def batch(self, seconds: float, events: Sequence[CacheEvent]) -> bytes:
@@ -47,7 +48,7 @@ class EventWire:
         """Its kind, and its fields in their order; those at the end that are None may be left out."""
         if isinstance(event, Stored):
             window = self.windows[event.group]
-            salted = event.parent is None and event.root != self.root()
+            salted = event.parent is None and not self.is_plain(event.root)
             return "BlockStored", {
                 "block_hashes": [public_hash(digest) for digest in event.hashes],
                 "parent_block_hash": None if event.parent is None else public_hash(event.parent),

@@ -101,6 +101,18 @@ def test_a_paused_engine_holds_what_comes(ready):
     assert updates[-1].finish_reason is FinishReason.LENGTH
 
 
+def test_a_pause_holds_what_waits_for_the_end_of_what_runs_and_nobody_spins(ready):
+    ready.add(30)
+    assert ready.said.get(timeout=PATIENCE).token is not None
+    waits = ready.loop.call(partial(run_call, call=PauseEngine("wait")))
+    ready.call(PauseEngine("keep"))
+    assert not waits.done()
+    assert not ready.loop.call(lambda core: core.has_work).result(PATIENCE)
+    ready.call(Resume())
+    assert waits.result(PATIENCE).is_paused
+    ready.finish()
+
+
 @pytest.mark.parametrize("mode", ["abort", "wait", "keep"])
 def test_pausing_what_runs(ready, mode):
     ready.add(200 if mode != "wait" else 20)

@@ -108,7 +108,7 @@ def build(target_directory, head_directory, devices: int) -> LocalExecutor:
     params = load_params(target_directory, config, mesh, "float32", packer=Packer(config, mesh, "none"))
     weights = None
     if draft is not None:
-        weights = load_draft(draft, lowering, load_format="auto", seed=0, progress=silent)
+        weights = load_draft(draft, lowering, seed=0, progress=silent)
     return LocalExecutor(lowering, make_programs(lowering, silent), params, draft=weights)
 
 

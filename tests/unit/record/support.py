@@ -26,6 +26,7 @@ from jaxserve.sampling.options import HAS_BIAS, PRESENCE, STANDARD
 from jaxserve.sampling.params import SamplingParams
 from jaxserve.scheduler.request import EngineRequest
 from jaxserve.scheduler.scheduler import Scheduler
+from jaxserve.speculation.device import DeviceGuesses
 from jaxserve.step.plan import Plan, StepResult
 from tests.support.hash_executor import HashExecutor, HashHandle, Windows
 
@@ -58,8 +59,10 @@ class StatefulExecutor(HashExecutor):
     A step takes a quarter of a second.
     """
 
-    def __init__(self, *sizes: int, fails_at: int | None = None, swap_slots: int = 0, windows: Windows = (None,)) -> None:
-        super().__init__(*sizes, swap_slots=swap_slots, windows=windows)
+    def __init__(
+        self, *sizes: int, fails_at: int | None = None, swap_slots: int = 0, windows: Windows = (None,), guesses: int = 0
+    ) -> None:
+        super().__init__(*sizes, swap_slots=swap_slots, windows=windows, guesses=guesses, wrong=0.4)
         self.clock = VirtualClock()
         self.fails_at = fails_at
         self.state: dict[int, list[Any]] = {}
@@ -105,17 +108,25 @@ class Engine:
         fails_at: int | None = None,
         swap_slots: int = 0,
         windows: Windows = (None,),
+        guesses: int = 0,
         directory: Path = Path(os.devnull, "no dump is expected"),
     ) -> None:
         self.ring = StepRing(capacity)
         self.executor = StatefulExecutor(
-            num_pages, PAGE, ROWS, MAX_LEN, fails_at=fails_at, swap_slots=swap_slots, windows=windows
+            num_pages, PAGE, ROWS, MAX_LEN, fails_at=fails_at, swap_slots=swap_slots, windows=windows, guesses=guesses
         )
         self.dumper = CrashDumper(self.ring, directory, header(self.executor.capabilities()))
         config = SchedulerConfig(max_num_seqs=ROWS, max_num_batched_tokens=BUDGET, growth_reserve=0.0)
         cache = KVCache(num_pages, PAGE, prefix_caching=True, windows=windows, max_chunk=BUDGET)
         swap = SwapSpace(swap_slots, 0.0)
-        scheduler = Scheduler(config, cache, MAX_LEN, self.executor.clock, swap=swap if swap_slots else None)
+        scheduler = Scheduler(
+            config,
+            cache,
+            MAX_LEN,
+            self.executor.clock,
+            swap=swap if swap_slots else None,
+            speculation=DeviceGuesses(guesses, max_rows=ROWS, max_tokens=BUDGET) if guesses else None,
+        )
         self.core = EngineCore(scheduler, self.executor, overlap=overlap, dumper=self.dumper)
 
     def recording(self) -> Recording:

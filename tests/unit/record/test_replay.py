@@ -375,3 +375,12 @@ def test_an_executor_without_swap_space_is_refused_only_if_pages_were_swapped():
     swapped = replace(recording.steps[0], plan=replace(recording.steps[0].plan, moves=swapped_out((1, 0))))
     with pytest.raises(ConfigError, match="swap_slots of 4, the executor has 0"):
         replayed(replace(recording, steps=(swapped,)), executor)
+
+
+def test_guesses_of_a_draft_model_are_not_compared():
+    engine = Engine(guesses=3)
+    run(engine, [[request("a", [1, 2, 3], 20)]], 12)
+    recording = engine.recording()
+    assert any(step.plan.guesses for step in recording.steps)
+    with pytest.raises(ConfigError, match="guesses of a draft model"):
+        replayed(recording, fresh(recording))

@@ -164,6 +164,15 @@ def test_an_engine_that_overlaps_its_steps_has_drafts_too(overlap):
     assert len(engine.executor.plans) <= 11 + 2 * overlap
 
 
+@pytest.mark.parametrize("windows", [(None,), (None, 3), (6, 3)])
+def test_guesses_end_where_the_context_does(windows):
+    """No sequence has pages for more tokens than it may have."""
+    engine = Engine("device right", windows)
+    assert MAX_LEN % PAGE == 0
+    engine.core.add([request("a", [1, 2, 3], MAX_LEN - 3)])
+    assert len(engine.run()["a"]) == MAX_LEN - 3
+
+
 def test_what_the_device_guesses_is_verified_without_waiting():
     """Steps overlap: a plan names guesses that nobody knows yet."""
     engine = Engine("device right")

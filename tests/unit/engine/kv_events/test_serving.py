@@ -48,7 +48,7 @@ class Served:
             topic="kv@pod@model",
             format=format,
         )
-        publish(self.core, events, NAMESPACE.root)
+        publish(self.core, events, NAMESPACE.root().__eq__)
         sources = run_call(self.core, KVEventSources())
         assert isinstance(sources, list)
         (self.source,) = sources

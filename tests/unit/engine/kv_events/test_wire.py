@@ -24,7 +24,7 @@ def decoded(wire, events=EVENTS):
 
 
 def test_arrays():
-    assert decoded(EventWire(2, (None,), lambda: ROOT, "array")) == [
+    assert decoded(EventWire(2, (None,), ROOT.__eq__, "array")) == [
         ["BlockStored", list(PUBLIC), None, [1, 2, 3, 4], 2, None, "GPU", None],
         ["BlockStored", [PUBLIC[1]], PUBLIC[0], [3, 4], 2, None, "GPU", None],
         ["BlockRemoved", [PUBLIC[1], PUBLIC[0]], "GPU"],
@@ -34,7 +34,7 @@ def test_arrays():
 
 def test_maps():
     common = {"block_size": 2, "lora_id": None, "medium": "GPU", "lora_name": None}
-    assert decoded(EventWire(2, (None,), lambda: ROOT, "map")) == [
+    assert decoded(EventWire(2, (None,), ROOT.__eq__, "map")) == [
         {
             "type": "BlockStored",
             "block_hashes": list(PUBLIC),
@@ -53,14 +53,14 @@ def test_maps():
     [((None, 8), 0, [0, "full_attention"]), ((None, 8), 1, [1, "sliding_window", 8]), ((8,), 0, [None, "sliding_window", 8])],
 )
 def test_groups_and_windows_come_last(windows, group, said):
-    wire = EventWire(2, windows, lambda: ROOT, "array")
+    wire = EventWire(2, windows, ROOT.__eq__, "array")
     stored, removed = decoded(wire, [Stored(ROOT, None, (FIRST,), (1, 2), 0, group), Removed((FIRST,), (0,), group)])
     assert stored[8:] == [None, *said]
     assert removed == ["BlockRemoved", [PUBLIC[0]], "GPU", *said[:1]][: 4 if said[0] is not None else 3]
 
 
 def test_only_the_first_block_under_a_salt_says_so():
-    wire = EventWire(2, (None,), lambda: ROOT, "array")
+    wire = EventWire(2, (None,), ROOT.__eq__, "array")
     start, later = decoded(
         wire, [Stored(OTHER, None, (FIRST, SECOND), (1, 2, 3, 4), 0, 0), Stored(OTHER, FIRST, (SECOND,), (3, 4), 1, 0)]
     )
