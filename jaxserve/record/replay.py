@@ -95,7 +95,8 @@ def _check(recording: Recording, limits: Capabilities, *, compare: bool) -> None
     had = recording.header.capabilities
     if compare and any(step.plan.guesses is not None for step in recording.steps):
         raise ConfigError(
-            "the recording has guesses of a draft model, which only its device knew: its tokens cannot be compared, but its times can be predicted"
+            "the recording has guesses of a draft model, which only its device knew: its tokens cannot be compared, but its "
+            "times can be predicted"
         )
     if compare and limits.windows != had.windows:
         raise ConfigError(f"the recording has layers with windows of {had.windows} tokens, the executor of {limits.windows}")
