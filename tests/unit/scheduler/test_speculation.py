@@ -167,7 +167,7 @@ def test_an_engine_that_overlaps_its_steps_has_drafts_too(overlap):
 @pytest.mark.parametrize("windows", [(None,), (None, 3), (6, 3)])
 def test_guesses_end_where_the_context_does(windows):
     """No sequence has pages for more tokens than it may have."""
-    engine = Engine("device right", windows)
+    engine = Engine("device right", windows, num_pages=2 * MAX_LEN // PAGE)
     assert MAX_LEN % PAGE == 0
     engine.core.add([request("a", [1, 2, 3], MAX_LEN - 3)])
     assert len(engine.run()["a"]) == MAX_LEN - 3
