@@ -205,11 +205,14 @@ class HashExecutor:
         self.guesses[slot] = UNWRITTEN
         if not plan.guesses:
             return
-        tokens = [*self._seen(plan, row, length), int(self.last[slot])]
+        tokens, last = self._by_group(plan, row, length), int(self.last[slot])
         for place in range(plan.guesses):
-            token = next_token(tokens, self.vocab)
-            tokens.append((token + 1) % self.vocab if self.chances.random() < self.wrong else token)
-            self.guesses[slot, place] = tokens[-1]
+            tokens = [[*held, last] for held in tokens]
+            content = [token for held, window in zip(tokens, self.windows, strict=True) for token in seen(held, (window,))]
+            last = next_token(content, self.vocab)
+            if self.chances.random() < self.wrong:
+                last = (last + 1) % self.vocab
+            self.guesses[slot, place] = last
 
     def _length(self, plan: Plan, row: int) -> int:
         """Tokens of the row after the step."""
@@ -227,8 +230,11 @@ class HashExecutor:
 
     def _seen(self, plan: Plan, row: int, length: int) -> list[int]:
         """What the last of so many tokens of the row sees, read from its pages."""
-        held: list[int] = []
-        for window, pages in zip(self.windows, self._table(plan, row).T, strict=True):
-            held += seen(self.pages[pages].reshape(-1)[:length].tolist(), (window,))
+        groups = zip(self._by_group(plan, row, length), self.windows, strict=True)
+        held = [token for tokens, window in groups for token in seen(tokens, (window,))]
         assert UNWRITTEN not in held, "a page is read before it is written"
         return held
+
+    def _by_group(self, plan: Plan, row: int, length: int) -> list[list[int]]:
+        """The first so many tokens of the row as the pages of each group of layers have them."""
+        return [self.pages[pages].reshape(-1)[:length].tolist() for pages in self._table(plan, row).T]
