@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 
 from jaxserve.chat_parsing.template import ResponseTemplate
 from jaxserve.engine.bounds import RequestBounds
-from jaxserve.engine.calls import EngineCall
+from jaxserve.engine.calls import ControlCall, EngineCall
 from jaxserve.engine.client import EngineClient, EngineStats, ModelInfo
 from jaxserve.engine.events import Event
-from jaxserve.errors import EngineDeadError, JaxserveError
+from jaxserve.errors import EngineDeadError, InvalidRequestError, JaxserveError
 from jaxserve.sampling.params import SamplingParams
 from jaxserve.tokenizer.base import Tokenizer
 from jaxserve.types import ChatMessage, Prompt, RequestOptions
@@ -87,7 +87,15 @@ class ManyModels:
             await one.reset_prefix_cache()
 
     async def call(self, call: EngineCall[Result]) -> Result:
-        """Ask all; one whose engines are gone is left out. Raises EngineDeadError if all are."""
+        """Ask all; one whose engines are gone is left out. Raises EngineDeadError if all are.
+
+        Raises InvalidRequestError for what is asked of one model: its weights are no other's.
+        """
+        if isinstance(call, ControlCall):
+            names = ", ".join(one.model.name for one in self.clients)
+            raise InvalidRequestError(
+                f"weights are updated, and engines paused and put to sleep, where one model is served: not {names}"
+            )
         answers: list[Result] = []
         gone: EngineDeadError | None = None
         for one in self.clients:

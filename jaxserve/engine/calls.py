@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from types import get_original_bases
-from typing import Any, Generic, TypeVar, get_args
+from typing import Any, Generic, TypeVar, get_args, get_origin
 
 import msgspec
 
@@ -15,7 +15,7 @@ from jaxserve.engine.control import EngineControl, WeightInfo
 from jaxserve.engine.core import EngineCore
 from jaxserve.engine.kv_events.publisher import KVEventSource
 from jaxserve.engine.pause import PauseMode
-from jaxserve.errors import InternalError
+from jaxserve.errors import ConflictError, InternalError
 from jaxserve.metrics.timeline import TimelineWindow
 from jaxserve.routing.demand import Demand
 from jaxserve.scheduler.demand import demand_of
@@ -29,6 +29,11 @@ class EngineCall(msgspec.Struct, Generic[Result], frozen=True, tag=True):
     def merged(self, answers: Sequence[Result]) -> Result:
         """The answer of a fleet, of those of its engines, one at least: the first, unless the call says otherwise."""
         return answers[0]
+
+    @property
+    def is_for_all(self) -> bool:
+        """Whether it failed if any engine of a fleet did not answer."""
+        return False
 
 
 class Flush(EngineCall[None], frozen=True):
@@ -55,26 +60,44 @@ class AskDemand(EngineCall[Demand], frozen=True):
     """What its requests still ask of it."""
 
 
-class Info(EngineCall[WeightInfo], frozen=True):
+class _Control(EngineCall[WeightInfo], frozen=True):
+    """What all engines of a fleet must have done, or none of them."""
+
+    @property
+    def is_for_all(self) -> bool:
+        return True
+
+    def merged(self, answers: Sequence[WeightInfo]) -> WeightInfo:
+        """Of engines that agree. Raises ConflictError for those that serve other weights, or are not all paused or asleep."""
+        states = sorted({(one.version, one.is_paused, one.asleep) for one in answers}, key=str)
+        if len(states) > 1:
+            listed = "; ".join(
+                f"version {version}{', paused' * paused}{', asleep' * (asleep is not None)}" for version, paused, asleep in states
+            )
+            raise ConflictError(f"the engines of the fleet differ, ask all of them again: {listed}")
+        return answers[0]
+
+
+class Info(_Control, frozen=True):
     """Tell which weights are served, and whether requests run."""
 
 
-class PauseEngine(EngineCall[WeightInfo], frozen=True):
+class PauseEngine(_Control, frozen=True):
     """Answered when it is paused; see `EngineControl.pause`."""
 
     mode: PauseMode = "abort"
     clear_cache: bool = True
 
 
-class Resume(EngineCall[WeightInfo], frozen=True):
+class Resume(_Control, frozen=True):
     pass
 
 
-class AbortAll(EngineCall[WeightInfo], frozen=True):
+class AbortAll(_Control, frozen=True):
     """End every request as aborted."""
 
 
-class UpdateFromDisk(EngineCall[WeightInfo], frozen=True):
+class UpdateFromDisk(_Control, frozen=True):
     """Answered when the weights of a checkpoint are served, that the engine's machine has at this path."""
 
     path: str
@@ -83,17 +106,17 @@ class UpdateFromDisk(EngineCall[WeightInfo], frozen=True):
     force: bool = False
 
 
-class NameWeights(EngineCall[WeightInfo], frozen=True):
+class NameWeights(_Control, frozen=True):
     """Say what version the weights are that are there."""
 
     version: int | str
 
 
-class SleepEngine(EngineCall[WeightInfo], frozen=True):
+class SleepEngine(_Control, frozen=True):
     level: int = 1
 
 
-class WakeUp(EngineCall[WeightInfo], frozen=True):
+class WakeUp(_Control, frozen=True):
     tags: tuple[str, ...] | None = None
 
 
@@ -104,8 +127,11 @@ EngineAnswer = TimelineWindow | list[KVEventSource] | Demand | WeightInfo | None
 
 def answer_type(call: EngineCall[Any]) -> Any:
     """What a call is answered by: one of EngineAnswer."""
-    (base,) = get_original_bases(type(call))
-    return get_args(base)[0]
+    for kind in type(call).__mro__:
+        for base in get_original_bases(kind):
+            if get_origin(base) is EngineCall:
+                return get_args(base)[0]
+    raise TypeError(f"{type(call).__name__} does not say what it is answered by")
 
 
 def run_call(core: EngineCore, call: object) -> EngineAnswer | Future[WeightInfo] | Apart[Any, Future[WeightInfo]]:

@@ -492,13 +492,4 @@ class Scheduler:
         self._prefixes.leave(sequence)
         self._drafting.ended(sequence)
         if sequence.siblings:  # it ended before its prompt was computed: the next one computes it
-            self._succeed(sequence)
-
-    def _succeed(self, sequence: Sequence) -> None:
-        """The first of the siblings of a sequence that ended takes its place."""
-        first, *others = self._waiting.release(sequence)
-        first.parent = None
-        for sibling in others:
-            sibling.parent = first
-        self._waiting.put_back([first])
-        self._waiting.hold(first, others)
+            self._waiting.succeed(sequence)

@@ -180,6 +180,15 @@ class WaitingQueue:
             self._counts_no_more(sibling)
         return siblings
 
+    def succeed(self, ended: Sequence) -> None:
+        """The first of the siblings of a sequence that ended takes its place."""
+        first, *others = self.release(ended)
+        first.parent = None
+        for sibling in others:
+            sibling.parent = first
+        self.put_back([first])
+        self.hold(first, others)
+
     def order(self) -> AdmissionOrder:
         return AdmissionOrder(self._queues, self._served, self._work, self._aging, self._policy)
 

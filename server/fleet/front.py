@@ -6,11 +6,13 @@ import asyncio
 import itertools
 import logging
 import sys
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
 
-from jaxserve.children import Parent, adopt, receive_frame
+from jaxserve.children import Parent, adopt, receive_frame, send_frame
 from jaxserve.clock import RealClock
 from jaxserve.config.server import ServerConfig
 from jaxserve.engine.remote.codec import decoder, encode, presentable
@@ -107,8 +109,8 @@ def answer_front(ledger: SharedLedger, name: str, content: bytes) -> bytes:
 class SharedWay:
     """The way to the ledger that ingresses share, through the parent."""
 
-    def __init__(self, parent: Parent) -> None:
-        self._parent = parent
+    def __init__(self, send: Callable[[bytes], None]) -> None:
+        self._send = send
         self._numbers = itertools.count()
         self._waiting: dict[int, asyncio.Future[SharedReply]] = {}
 
@@ -118,7 +120,7 @@ class SharedWay:
         answer: asyncio.Future[SharedReply] = asyncio.get_running_loop().create_future()
         self._waiting[number] = answer
         try:
-            self._parent.send(encode(FrontAsks(number, message)))
+            self._send(encode(FrontAsks(number, message)))
             return await answer
         finally:
             del self._waiting[number]
@@ -176,14 +178,17 @@ def main() -> int:
         asyncio.run(_serve(spec, config, parent))
     except JaxserveError as error:
         _LOG.error("the ingress cannot serve: %s", error.message)
+        parent.socket.setblocking(True)  # which the event loop does not leave it
         parent.send(encode(FrontFailed(presentable(error))))
         return _EXIT_FAILED
     return 0
 
 
 async def _serve(spec: FrontSpec, config: ServerConfig, parent: Parent) -> None:
-    reader, _ = await asyncio.open_connection(sock=parent.socket.dup())
-    shared, peers = SharedWay(parent), spec.peers
+    # All that is sent goes by the event loop's writer: the socket that the parent's own `send` has does not block any more.
+    reader, writer = await asyncio.open_connection(sock=parent.socket.dup())
+    send = partial(send_frame, writer)
+    shared, peers = SharedWay(send), spec.peers
     ledger = None
     if peers is not None:
         ledger = LeasedLedger(peers.name, shared.ask, RealClock(), among=peers.among, admits=peers.admits)
@@ -191,7 +196,7 @@ async def _serve(spec: FrontSpec, config: ServerConfig, parent: Parent) -> None:
     def ready(addresses: Addresses) -> None:
         if ledger is not None:
             ledger.addresses = (addresses.http, addresses.grpc)
-        parent.send(encode(FrontReady(addresses.http, addresses.grpc)))
+        send(encode(FrontReady(addresses.http, addresses.grpc)))
 
     announcer = Announcer(progress=lambda what, done, total: None, banner=lambda banner: _LOG.info("%s", banner), ready=ready)
     supervisor = Supervisor(

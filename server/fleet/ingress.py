@@ -95,10 +95,14 @@ class Ingress:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _watch(self, child: Child) -> None:
-        while (content := await child.receive()) is not None:
-            message = decode_from_front(content)
-            if isinstance(message, FrontAsks):
-                self._pass_on(child, message.number, content)
+        try:
+            while (content := await child.receive()) is not None:
+                message = decode_from_front(content)
+                if isinstance(message, FrontAsks):
+                    self._pass_on(child, message.number, content)
+        except msgspec.DecodeError as error:  # nothing that follows is to be understood either
+            _LOG.error("the ingress's process says what nobody understands: %s", error)
+            child.signal(signal.SIGKILL)
         self._ended = how_ended(await child.wait())
 
     def _pass_on(self, child: Child, number: int, asked: bytes) -> None:

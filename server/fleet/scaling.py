@@ -100,7 +100,7 @@ class PoolScaler:
         )
         target = self._policy.decide(sample)
         if not self._begun:
-            self._begun = not math.isnan(sample.work)
+            self._begun = math.isfinite(sample.work)
             return
         if target.replicas < before:
             self._given_up += [now] * (before - target.replicas)

@@ -69,7 +69,12 @@ class IdempotencyCache:
                 self._ledger.tell(Release(claim.token, *name))
             if have and claimed.run != run:
                 raise InternalError("the answer under the idempotency key broke off")
-            recording = self._begin(claim, make) if claimed.state == "new" else self._made_here.get(name)
+            recording, repeated = self._made_here.get(name), claimed.state != "new"
+            if claimed.state == "new" and recording is not None and recording.kept and recording.fingerprint == fingerprint:
+                self._ledger.tell(Release(claim.token, *name))  # the ledger has forgotten whose it is: it runs here, and once
+                repeated = True
+            elif claimed.state == "new":
+                recording = self._begin(claim, make)
             if claimed.state == "too_long" or (recording is not None and recording.too_long):
                 raise ConflictError(
                     f"the answer under the idempotency key {key!r} is longer than {MAX_RESULT_BYTES} bytes: not kept"
@@ -77,7 +82,7 @@ class IdempotencyCache:
             if recording is not None and recording.kept and claimed.state != "done":
                 async with aclosing(self._read(account, recording, grace)) as pieces:
                     async for piece in pieces:
-                        yield claimed.state == "running", piece
+                        yield repeated, piece
                 return
             done = claimed.state == "done"
             for piece in self._decoder.decode(claimed.result)[have:] if done else claimed.pieces:
@@ -120,7 +125,7 @@ class IdempotencyCache:
 
     def _begin(self, claim: Claim, make: Make) -> Recording:
         name = (claim.scope, claim.key)
-        recording = self._made_here[name] = Recording()
+        recording = self._made_here[name] = Recording(claim.fingerprint)
         self._sharing.begin(claim.token, name, recording)
         worth = False
 
@@ -129,7 +134,8 @@ class IdempotencyCache:
             worth = await make(recording.add)
 
         def on_made(task: asyncio.Task[None]) -> None:
-            del self._made_here[name]
+            if self._made_here.get(name) is recording:
+                del self._made_here[name]
             self._sharing.end(claim.token)
             self._unbound(claim.account, recording)
             whole = recording.whole()

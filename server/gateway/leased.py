@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
@@ -49,6 +49,8 @@ from server.gateway.shared import (
     SharedReply,
     Standing,
 )
+
+_MAX_UNTOLD = 4096  # words to the shared ledger that did not come through
 
 _LOG = logging.getLogger(__name__)
 
@@ -111,6 +113,7 @@ class LeasedLedger:
         self._given_up: set[str] = set()  # of those, the ones that nobody waits for any more
         self._gone: set[str] = set()  # owners
         self._told: set[asyncio.Task[None]] = set()
+        self._untold: deque[Shared] = deque(maxlen=_MAX_UNTOLD)  # told again with the next word that comes through
         self._heard = clock.now()
         self._lapsed = False  # whether the shared ledger has said nothing for so long that nothing that is held counts
         self.addresses: tuple[str, str] | None = None
@@ -162,6 +165,9 @@ class LeasedLedger:
             self._lapsed = self._clock.now() - self._heard > LEASE_SECONDS
             return
         assert isinstance(news, News)
+        untold, self._untold = list(self._untold), deque(maxlen=_MAX_UNTOLD)
+        for message in untold:  # twice does no harm: the ledger knows by the run's token, or the owner, whether it counts
+            self._tell(self._passed_on(message))
         for name, seen in news.seen.items():
             self._see(self._tenants[name], seen)
         if self._lapsed:  # the ledger may have given others the places that were free here
@@ -281,8 +287,10 @@ class LeasedLedger:
         try:
             await self._asked(GiveBack(name, amounts, day))
         except JaxserveError as error:
-            _LOG.debug("what tenant %s gives back is kept for now: %s", name, error.message)
-            tenant.held += amounts if day == tenant.seen.day else amounts - Amounts(day=amounts.day)
+            # The ledger may have taken it all the same. What was given back is gone then, and what is owed stays owed.
+            _LOG.debug("nobody knows whether what tenant %s gave back has come: %s", name, error.message)
+            owed = amounts.least(NOTHING)
+            tenant.held += owed if day == tenant.seen.day else owed - Amounts(day=owed.day)
 
     async def _claim(self, claim: Claim) -> Claimed:
         try:
@@ -327,7 +335,8 @@ class LeasedLedger:
         try:
             await self._asked(message)
         except JaxserveError as error:
-            _LOG.warning("the fleet's ledger was not told: %s", error.message)
+            _LOG.warning("the fleet's ledger was not told, and will be again: %s", error.message)
+            self._untold.append(message)
 
     def _tell(self, telling: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(telling)

@@ -17,12 +17,16 @@ class Recording:
     come back; then it is cancelled. An answer longer than is kept takes no more readers, and waits for the slowest it has: it is
     not held as a whole.
 
+    Args:
+        fingerprint: digest of the request.
+
     Attributes:
         kept: whether the whole answer is there, or can still be.
         too_long: whether it is not because of its length.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, fingerprint: bytes = b"") -> None:
+        self.fingerprint = fingerprint
         self._pieces: list[bytes] = []
         self._first = 0  # which piece of the answer the list begins with
         self._bytes = 0

@@ -114,7 +114,8 @@ class Results:
         if claim.pieces is None or told.first != len(claim.pieces):
             return
         size = sum(map(len, told.pieces))
-        if claim.too_long or self._shared[claim.account] + size > MAX_ACCOUNT_BYTES:
+        too_much = self._shared[claim.account] + size > MAX_ACCOUNT_BYTES or self._shared.total() + size > MAX_KEPT_BYTES
+        if claim.too_long or too_much:
             self._unshare(claim)
             return
         claim.pieces += told.pieces

@@ -5,6 +5,7 @@ Whoever may do this may make the server load any checkpoint of its machine: it n
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Literal, TypedDict
 
 from fastapi import APIRouter, Depends, Query, Request, Response
@@ -23,7 +24,8 @@ from jaxserve.engine.calls import (
 from jaxserve.engine.client import EngineClient
 from jaxserve.engine.control import WeightInfo
 from jaxserve.engine.pause import PauseMode
-from jaxserve.errors import InvalidRequestError, JaxserveError, PermissionDeniedError
+from jaxserve.errors import CheckpointError, ConfigError, InvalidRequestError, JaxserveError, PermissionDeniedError
+from server.errors import OUTCOMES
 from server.http.strict_json import StrictJsonRoute
 
 _TAGS = {"weights", "kv_cache"}
@@ -39,7 +41,7 @@ router = APIRouter(route_class=StrictJsonRoute, include_in_schema=False, depende
 
 
 class _Body(BaseModel):
-    model_config = ConfigDict(strict=True)
+    model_config = ConfigDict(strict=True, extra="forbid")
 
 
 class WeightReply(TypedDict):
@@ -91,19 +93,28 @@ async def is_paused(request: Request) -> dict[str, bool]:
 
 
 class AbortRequests(_Body):
-    """Which requests; all if none is named."""
+    """vLLM's; ids are refused."""
 
     request_ids: list[str] | None = None
 
 
 @router.post("/abort_requests")
 async def abort_requests(request: Request, body: AbortRequests | None = None) -> dict[str, list[str]]:
-    """End requests as aborted; tells which of the named ones ran."""
-    client = _client(request)
-    if body is None or body.request_ids is None:
-        await client.call(AbortAll())
-        return {"aborted": []}
-    return {"aborted": [name for name in body.request_ids if await client.abort(name)]}
+    """End all requests as aborted."""
+    if body is not None and body.request_ids is not None:
+        raise InvalidRequestError(
+            "request_ids: single requests end when their clients leave; leave it out to end all", param="request_ids"
+        )
+    await _client(request).call(AbortAll())
+    return {"aborted": []}
+
+
+async def _update(request: Request, call: UpdateFromDisk) -> WeightInfo:
+    """Raises InvalidRequestError for a checkpoint that is not there, or does not fit: it was the request that named it."""
+    try:
+        return await _client(request).call(call)
+    except (CheckpointError, ConfigError) as error:
+        raise InvalidRequestError(error.message, param=error.param) from error
 
 
 class UpdateInfo(_Body):
@@ -123,7 +134,7 @@ class UpdateWeights(_Body):
 async def update_weights(request: Request, body: UpdateWeights) -> WeightReply:
     """Serve the weights of a checkpoint of the same model; answered when they are served."""
     info = body.update_info
-    return _told(await _client(request).call(UpdateFromDisk(info.path, info.weight_version, info.mode, info.force)))
+    return _told(await _update(request, UpdateFromDisk(info.path, info.weight_version, info.mode, info.force)))
 
 
 @router.get("/weight_info")
@@ -157,11 +168,14 @@ async def is_sleeping(request: Request) -> dict[str, bool]:
 
 
 class FromDisk(_Body):
-    """SGLang's; fields of its own engine's are ignored."""
+    """SGLang's, with what it sends by default."""
 
     model_path: str
+    load_format: Literal["auto"] | None = None
     abort_all_requests: bool = False
     weight_version: int | str | None = None
+    is_async: Literal[False] = False
+    flush_cache: Literal[True] = True
 
 
 @router.post("/update_weights_from_disk")
@@ -169,9 +183,11 @@ async def update_weights_from_disk(request: Request, body: FromDisk, response: R
     """Serve the weights of a checkpoint; what runs is waited for unless it is to be aborted."""
     mode: PauseMode = "abort" if body.abort_all_requests else "wait"
     try:
-        info = await _client(request).call(UpdateFromDisk(body.model_path, body.weight_version, mode))
+        info = await _update(request, UpdateFromDisk(body.model_path, body.weight_version, mode))
     except JaxserveError as error:
-        response.status_code = 400
+        response.status_code = OUTCOMES[error.code].http
+        if error.retry_after is not None:
+            response.headers["retry-after"] = str(math.ceil(error.retry_after))
         return {"success": False, "message": error.message}
     return {"success": True, "message": f"weights of version {info.version} are served"}
 

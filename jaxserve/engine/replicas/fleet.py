@@ -179,8 +179,10 @@ class FleetLink:
                 carried.replica.link.demote([carried.id_of(sequence)], demoted=demoted)
 
     async def call(self, call: EngineCall[Result]) -> Result:
-        """Ask every replica; one that is lost meanwhile is left out."""
-        asked = {}
+        """Ask every replica; one that is lost meanwhile is left out, unless it is a call for all."""
+        asked, away = {}, [one.id for one in self._members.values() if not one.ready]
+        if call.is_for_all and away:
+            raise EngineDeadError(f"not all replicas are there: {', '.join(away)}", retry_after=1.0)
         for one in self._members.values():
             if one.ready:
                 asked[one.id] = asyncio.ensure_future(one.link.call(call))
@@ -189,8 +191,10 @@ class FleetLink:
         found = await asyncio.gather(*asked.values(), return_exceptions=True)
         answers: list[Result] = []
         for answer in found:
-            if isinstance(answer, EngineDeadError | asyncio.CancelledError):
+            if isinstance(answer, EngineDeadError | asyncio.CancelledError) and not call.is_for_all:
                 continue
+            if isinstance(answer, asyncio.CancelledError):
+                raise EngineDeadError("a replica was lost meanwhile: ask all of them again", retry_after=1.0)
             if isinstance(answer, BaseException):
                 raise answer
             answers.append(answer)

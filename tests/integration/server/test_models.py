@@ -12,8 +12,9 @@ import grpc.aio
 import httpx
 import pytest
 
+from jaxserve.engine.calls import PauseEngine, SleepEngine, UpdateFromDisk
 from jaxserve.engine.client import EngineStats
-from jaxserve.errors import EngineDeadError
+from jaxserve.errors import EngineDeadError, InvalidRequestError
 from server.models import ManyModels
 from server.proto import inference_pb2 as pb
 from server.proto import kserve_pb2 as kserve
@@ -156,3 +157,10 @@ async def test_what_is_of_all_models_adds_up(models: tuple[ScriptedClient, Other
     assert both.heartbeat_age() == 2.0
     await both.reset_prefix_cache()
     assert [one.resets for one in models] == [1, 1]
+
+
+async def test_weights_of_one_of_several_models_are_not_updated(models: tuple[ScriptedClient, OtherModel]) -> None:
+    """A checkpoint is of one of them: none may be asked."""
+    for call in (UpdateFromDisk("/nowhere"), SleepEngine(), PauseEngine()):
+        with pytest.raises(InvalidRequestError, match="not echo, other"):
+            await ManyModels(models).call(call)

@@ -85,6 +85,14 @@ async def test_a_training_step_over_http(http: httpx.AsyncClient, tmp_path: Path
     assert await say(http) == first
     failed = await http.post("/update_weights_from_disk", json={"model_path": str(tmp_path / "none")})
     assert (failed.status_code, failed.json()["success"]) == (400, False)
+    missing = await http.post("/update_weights", json={"update_info": {"path": str(tmp_path / "none")}})
+    assert missing.status_code == 400
+    assert "there is no checkpoint directory" in missing.text
+    unknown = await http.post("/update_weights_from_disk", json={"model_path": str(other), "torch_empty_cache": True})
+    assert unknown.status_code == 400
+    assert "torch_empty_cache" in unknown.text
+    named = await http.post("/abort_requests", json={"request_ids": ["r"]})
+    assert named.status_code == 400
     assert (await post(http, "/update_weight_version", {"new_version": "named"}))["weight_version"] == "named"
 
     assert (await post(http, "/sleep?level=1"))["is_sleeping"]
@@ -101,7 +109,6 @@ async def test_a_training_step_over_http(http: httpx.AsyncClient, tmp_path: Path
     assert (await http.post("/pause_generation", json={"mode": "retract"})).status_code == 400
     assert not (await post(http, "/continue_generation"))["is_paused"]
     assert (await http.post("/flush_cache")).status_code == 200
-    assert await post(http, "/abort_requests", {"request_ids": ["nobody's"]}) == {"aborted": []}
     assert await post(http, "/abort_requests") == {"aborted": []}
 
     user = {"Authorization": f"Bearer {USER}"}

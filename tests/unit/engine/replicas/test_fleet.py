@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 
 from jaxserve.cache.prefix_hash import page_hash
-from jaxserve.engine.calls import Flush, Trace
+from jaxserve.engine.calls import Flush, PauseEngine, Trace
+from jaxserve.engine.control import WeightInfo
 from jaxserve.engine.link import HeldChange
 from jaxserve.engine.replicas.fleet import FleetSettings
-from jaxserve.errors import EngineDeadError, InternalError, InvalidRequestError, JaxserveError, QueueFullError
+from jaxserve.errors import ConflictError, EngineDeadError, InternalError, InvalidRequestError, JaxserveError, QueueFullError
 from jaxserve.metrics.timeline import TimelineWindow
 from jaxserve.metrics.turn import Turn
 from jaxserve.routing.least_loaded import LeastLoaded
@@ -348,6 +349,29 @@ async def test_a_call_fails_as_it_does_in_an_engine_and_where_there_is_none() ->
             link.dies()
         with pytest.raises(EngineDeadError):
             await fleet.fleet.call(Flush())
+
+
+async def test_weights_are_updated_in_all_engines_or_it_failed() -> None:
+    done, old = WeightInfo(2, "5eed", True, None), WeightInfo(1, "5eed", True, None)
+    async with bench("a", "b") as fleet:
+        fleet.links["a"].answer.set_result(done)
+        fleet.links["b"].answer.set_result(done)
+        assert await fleet.fleet.call(PauseEngine()) == done
+    async with bench("a", "b") as fleet:
+        fleet.links["a"].answer.set_result(done)
+        fleet.links["b"].answer.set_result(old)
+        with pytest.raises(ConflictError, match="version 1, paused; version 2, paused"):
+            await fleet.fleet.call(PauseEngine())
+    async with bench("a", "b") as fleet:
+        fleet.links["a"].answer.set_result(done)
+        calling = asyncio.create_task(fleet.fleet.call(PauseEngine()))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        fleet.links["b"].dies()
+        with pytest.raises(EngineDeadError, match="ask all of them again"):
+            await calling
+        with pytest.raises(EngineDeadError, match="not all replicas are there: b"):
+            await fleet.fleet.call(PauseEngine())
 
 
 async def test_a_trace_is_of_the_engine_that_did_most() -> None:

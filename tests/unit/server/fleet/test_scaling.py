@@ -98,6 +98,12 @@ def test_a_new_scaler_begins_with_what_is_there() -> None:
     assert {controller.tick(*[busy(100.0)] * 5) for _ in range(15)} == {5}
 
 
+def test_a_new_scaler_does_not_begin_with_words_that_add_up_to_infinity() -> None:
+    controller = Controller(ready=5)
+    assert [controller.tick(*[busy(1e308)] * 5) for _ in range(3)] == [5] * 3
+    assert controller.tick(*[busy(900.0)] * 5) == 5
+
+
 def test_one_decision_a_second() -> None:
     controller = Controller()
     assert controller.tick(busy(900.0)) == 1

@@ -286,6 +286,26 @@ async def test_what_breaks_off_is_not_continued_by_another_run(
         state.forget(Forget("third"))
 
 
+async def test_what_runs_here_runs_once_though_the_ledger_has_forgotten_it(
+    state: LedgerState, answers: IdempotencyCache, elsewhere: IdempotencyCache
+) -> None:
+    """A ledger that began anew, or took this front end for gone, says "new" of a key whose answer is being made here."""
+    make, again = Maker(), Maker()
+    make.say(b"one")
+    first = answers.read("", "acme", "k", b"1", make)
+    await anext(first)
+    state.forget(Forget("here"))
+    second = asyncio.create_task(read(answers, again))
+    make.say(b"two", None)
+    assert await second == [(True, b"one"), (True, b"two")]
+    assert [piece async for _, piece in first] == [b"two"]
+    assert (make.runs, again.runs) == (1, 0)
+    for cache in (answers, elsewhere):  # the key is not taken for ever
+        maker = Maker()
+        maker.say(b"one", b"two", None)
+        assert [piece for _, piece in await read(cache, maker)] == [b"one", b"two"]
+
+
 async def test_another_front_end_waits_for_the_result(answers: IdempotencyCache, elsewhere: IdempotencyCache) -> None:
     make, other = Maker(), Maker()
     make.say(b"one")
