@@ -175,6 +175,10 @@ class FromDisk(_Body):
     abort_all_requests: bool = False
     weight_version: int | str | None = None
     is_async: Literal[False] = False
+    torch_empty_cache: Literal[False] = False
+    keep_pause: Literal[False] = False
+    recapture_cuda_graph: Literal[False] = False
+    token_step: Literal[0] = 0
     flush_cache: Literal[True] = True
 
 

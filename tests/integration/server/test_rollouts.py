@@ -80,7 +80,14 @@ async def test_a_training_step_over_http(http: httpx.AsyncClient, tmp_path: Path
     refused = await http.post("/update_weights", json={"update_info": {"path": str(other), "weight_version": 2}})
     assert refused.status_code == 400
     assert "not newer than 3" in refused.text
-    reply = await post(http, "/update_weights_from_disk", {"model_path": str(tmp_path / "tiny"), "weight_version": "back"})
+    back = {
+        "model_path": str(tmp_path / "tiny"),
+        "weight_version": "back",
+        "load_format": None,
+        "keep_pause": False,
+        "token_step": 0,
+    }
+    reply = await post(http, "/update_weights_from_disk", back)
     assert reply == {"success": True, "message": "weights of version back are served"}
     assert await say(http) == first
     failed = await http.post("/update_weights_from_disk", json={"model_path": str(tmp_path / "none")})
