@@ -31,22 +31,21 @@ from jaxserve.tokenizer.texts import TextTools, ThreadTexts
 
 REPLICAS, TENANTS, PREFIX_TOKENS, OWN_TOKENS, OUTPUT_TOKENS = 4, 32, 300, 20, 8
 PAGE_SIZE, ROWS = 16, 4
-HELD = TENANTS // REPLICAS + 2  # system prompts that a replica's cache has room for, beside what runs
-PAGES = 1 + -(-PREFIX_TOKENS // PAGE_SIZE) * HELD + ROWS * 2
+HELD = (3, 10)  # system prompts that a replica's cache has room for, beside what runs: all caches together for 12 and 40
 ROUTERS: tuple[RouterName, ...] = ("prefix", "least_loaded", "round_robin", "random")
 _PATIENT = FleetSettings(hang_seconds=120.0, wait_seconds=120.0)  # a shared machine is slow, and none of them hangs
 
 
 class CountedRouter:
-    """A Router around another one that counts whom it chose.
+    """A Router around another one that remembers whom it chose.
 
     Attributes:
-        chosen: requests of each replica.
+        chosen: the replica of each request.
     """
 
     def __init__(self, router: Router) -> None:
         self._router = router
-        self.chosen: Counter[str] = Counter()
+        self.chosen: dict[str, str] = {}
 
     @property
     def pages(self) -> PageListener | None:
@@ -64,7 +63,7 @@ class CountedRouter:
     def choose(self, request: RoutingRequest, now: float, excluded: Collection[str] = ()) -> str | None:
         name = self._router.choose(request, now, excluded)
         if name is not None:
-            self.chosen[name] += 1
+            self.chosen[request.id.partition("/")[0]] = name  # sequences have their request's id and more
         return name
 
     def started(self, request_id: str, now: float) -> None:
@@ -78,9 +77,15 @@ class CountedRouter:
 class Answered:
     """A request: tokens of its prompt, those that were cached, seconds to its first token."""
 
+    id: str
     prompt: int
     cached: int
     ttft: float
+
+    @property
+    def work(self) -> int:
+        """Token-work, as a router counts it."""
+        return self.prompt - self.cached + 2 * OUTPUT_TOKENS
 
 
 def routing(requests: int, at_once: int) -> dict[str, Any]:
@@ -89,31 +94,39 @@ def routing(requests: int, at_once: int) -> dict[str, Any]:
 
 
 async def _routing(requests: int, at_once: int) -> dict[str, Any]:
-    rows = []
-    async with _engines() as addresses:
-        for name in ROUTERS:
-            rows.append(await _by(name, addresses, requests, at_once))
-            print(rows[-1], flush=True)
-    hits = {row["router"]: row["prefix_hit_rate"] for row in rows}
     return {
         "replicas": REPLICAS,
         "system_prompts": TENANTS,
         "system_prompt_tokens": PREFIX_TOKENS,
         "requests": requests,
         "at_once": at_once,
-        "num_pages": PAGES,
-        "system_prompts_a_cache_holds": HELD,
+        "caches": [await _with_caches(held, requests, at_once) for held in HELD],
+    }
+
+
+async def _with_caches(held: int, requests: int, at_once: int) -> dict[str, Any]:
+    """Of engines whose caches hold so many system prompts each."""
+    pages = 1 + -(-PREFIX_TOKENS // PAGE_SIZE) * held + ROWS * 2
+    rows = []
+    async with _engines(pages) as addresses:
+        for name in ROUTERS:
+            rows.append(await _by(name, addresses, requests, at_once))
+            print(rows[-1], flush=True)
+    hits = {row["router"]: row["prefix_hit_rate"] for row in rows}
+    return {
+        "system_prompts_a_cache_holds": held,
+        "num_pages": pages,
         "hits_over_random": round(hits["prefix"] / max(hits["random"], 1e-9), 2),
         "routers": rows,
     }
 
 
 @asynccontextmanager
-async def _engines() -> AsyncIterator[list[str]]:
-    """Addresses of engine processes."""
+async def _engines(pages: int) -> AsyncIterator[list[str]]:
+    """Addresses of engine processes with so many pages each."""
     config = EngineConfig(
         model=ModelConfig(model="pico", max_model_len=512),
-        cache=CacheConfig(page_size=PAGE_SIZE, num_pages=PAGES),
+        cache=CacheConfig(page_size=PAGE_SIZE, num_pages=pages),
         scheduler=SchedulerConfig(max_num_seqs=ROWS, max_num_batched_tokens=128),
     )
     async with AsyncExitStack() as opened:
@@ -142,30 +155,35 @@ async def _by(name: RouterName, addresses: list[str], requests: int, at_once: in
 
     async def one(number: int) -> Answered:
         async with free:
-            return await _ask(front, _prompt(tenants[number], number, description.model.vocab_size))
+            return await _ask(front, f"request-{number}", _prompt(tenants[number], number, description.model.vocab_size))
 
     answered = await asyncio.gather(*(one(number) for number in range(requests)))
     await front.drain(0.0)
     prompt, cached = sum(one.prompt for one in answered), sum(one.cached for one in answered)
     ttft = sorted(one.ttft for one in answered)
+    counts: Counter[str] = Counter(router.chosen[answer.id] for answer in answered)
+    work: Counter[str] = Counter()
+    for answer in answered:
+        work[router.chosen[answer.id]] += answer.work
     return {
         "router": name,
         "prefix_hit_rate": round(cached / prompt, 4),
         "tokens_computed": prompt - cached,
         "ttft_ms": {"p50": round(1e3 * statistics.median(ttft)), "p90": round(1e3 * ttft[int(0.9 * len(ttft))])},
-        "most_over_mean": round(max(router.chosen.values()) * REPLICAS / requests, 3),
+        "most_requests_over_mean": round(max(counts.values()) * REPLICAS / requests, 3),
+        "most_work_over_mean": round(max(work.values()) * REPLICAS / work.total(), 3),
     }
 
 
-async def _ask(front: Frontend, prompt: list[int]) -> Answered:
+async def _ask(front: Frontend, name: str, prompt: list[int]) -> Answered:
     start, first, cached = time.monotonic(), 0.0, 0
     params = SamplingParams(temperature=0.0, max_tokens=OUTPUT_TOKENS, ignore_eos=True)
-    async for event in front.generate({"prompt_token_ids": prompt}, params):
+    async for event in front.generate({"prompt_token_ids": prompt}, params, request_id=name):
         if isinstance(event, Delta) and not first:
             first = time.monotonic() - start
         elif isinstance(event, Finished):
             cached = event.usage.cached_tokens
-    return Answered(len(prompt), cached, first)
+    return Answered(name, len(prompt), cached, first)
 
 
 def _prompt(tenant: int, number: int, vocabulary: int) -> list[int]:

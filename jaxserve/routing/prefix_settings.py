@@ -49,8 +49,9 @@ class PrefixSettings:
         for name in _COUNTS:
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}", param=name)
-        if self.heat_seconds == 0.0:
-            raise ConfigError("heat_seconds must be above 0", param="heat_seconds")
+        for name in ("grain", "heat_seconds"):  # divisors
+            if getattr(self, name) == 0.0:
+                raise ConfigError(f"{name} must be above 0", param=name)
         for name in ("yielding", "least_share"):
             if getattr(self, name) > 1.0:
                 raise ConfigError(f"{name} must be at most 1, got {getattr(self, name)}", param=name)

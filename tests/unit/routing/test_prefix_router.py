@@ -294,6 +294,7 @@ def test_impossible_weights_are_refused(weight: float) -> None:
         ({"grain": -1.0}, "grain must be at least 0"),
         ({"landmark_tokens": 0}, "landmark_tokens must be at least 1"),
         ({"heat_seconds": 0.0}, "heat_seconds must be above 0"),
+        ({"grain": 0.0}, "grain must be above 0"),
         ({"least_share": 1.5}, "least_share must be at most 1"),
     ],
 )
