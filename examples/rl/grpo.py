@@ -70,11 +70,11 @@ class PicoTokenizer:
         return 0
 
 
-def batches(seed: int, steps: int, prompts: int) -> Iterator[dict[str, Any]]:
-    """Sums of two numbers below a thousand, with their answers."""
+def batches(seed: int, steps: int, prompts: int, digits: int) -> Iterator[dict[str, Any]]:
+    """Sums of two numbers of so many digits, with their answers."""
     rng = np.random.default_rng(seed)
     for _ in range(steps):
-        pairs = rng.integers(100, 1000, (prompts, 2))
+        pairs = rng.integers(10 ** (digits - 1), 10**digits, (prompts, 2))
         texts, sums = [PROMPT.format(*pair) for pair in pairs], [str(pair.sum()) for pair in pairs]
         yield {"prompts": np.array(texts), "answer": np.array(sums)}
 
@@ -118,7 +118,8 @@ class Meter:
         return sum(tokens for tokens, _ in later) / sum(seconds for _, seconds in later)
 
 
-def train(engine: str, steps: int, prompts: int, group: int, seed: int) -> dict[str, Any]:
+def train(asked: argparse.Namespace) -> dict[str, Any]:
+    engine, steps, prompts, group = asked.engine, asked.steps, asked.prompts, asked.group
     mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]).reshape(1, 1), ("fsdp", "tp"))
     roles = (rl_cluster.Role.ACTOR, rl_cluster.Role.REFERENCE, rl_cluster.Role.ROLLOUT)
     with mesh:
@@ -132,7 +133,7 @@ def train(engine: str, steps: int, prompts: int, group: int, seed: int) -> dict[
         rollout_engine=chosen,
         offload_to_cpu=False,
         training_config=rl_cluster.RLTrainingConfig(
-            actor_optimizer=optax.adamw(3e-5), eval_every_n_steps=steps + 1, max_steps=steps, data_sharding_axis=("fsdp",)
+            actor_optimizer=optax.adamw(asked.learning_rate), eval_every_n_steps=steps + 1, max_steps=steps, data_sharding_axis=("fsdp",)
         ),
         rollout_config=RolloutConfig(
             max_tokens_to_generate=8, max_prompt_length=16, kv_cache_size=32, temperature=1.0, top_p=1.0, return_logprobs=True
@@ -144,11 +145,11 @@ def train(engine: str, steps: int, prompts: int, group: int, seed: int) -> dict[
     meter = Meter()
     meter.watch(cluster.rollout)
     learner = GRPOLearner(
-        rl_cluster=cluster, algo_config=GRPOConfig(num_generations=group, num_iterations=1, beta=0.02), reward_fns=meter.reward
+        rl_cluster=cluster, algo_config=GRPOConfig(num_generations=group, num_iterations=1, beta=asked.beta), reward_fns=meter.reward
     )
     began = time.monotonic()
     with mesh:
-        learner.train(list(batches(seed, steps, prompts)))
+        learner.train(list(batches(asked.seed, steps, prompts, asked.digits)))
     return {
         "engine": engine,
         "steps": steps,
@@ -180,11 +181,14 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--prompts", type=int, default=8, help="prompts a step")
     parser.add_argument("--group", type=int, default=8, help="samples a prompt")
+    parser.add_argument("--digits", type=int, default=1, help="of the numbers that are added")
+    parser.add_argument("--learning-rate", type=float, default=1e-4)
+    parser.add_argument("--beta", type=float, default=0.02, help="how much the KL divergence from the first weights costs")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, help="JSON file for the figures")
     parser.add_argument("--plot", type=Path, help="PNG file for the rewards")
     asked = parser.parse_args()
-    result = train(asked.engine, asked.steps, asked.prompts, asked.group, asked.seed)
+    result = train(asked)
     if asked.out is not None:
         asked.out.write_text(json.dumps(result, indent=1) + "\n")
     if asked.plot is not None:
