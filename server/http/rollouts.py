@@ -121,7 +121,7 @@ class UpdateInfo(_Body):
     """A checkpoint where the engine runs."""
 
     path: str
-    mode: PauseMode = "abort"
+    mode: PauseMode = "wait"
     weight_version: int | str | None = None
     force: bool = False
 

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import hashlib
 import json
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from smg.rl import RL, paused
 
 from jaxserve.config.fields import EngineConfig
 from jaxserve.engine.local import LocalEngine
 from tests.support.live import random_tensors, write_checkpoint
 from tests.support.serving import serving
+from tests.support.smg import smg
 from tests.support.tiny_checkpoint import write_tiny_checkpoint
 
 ADMIN, USER = "an-admin's-key", "a-user's-key"
@@ -121,6 +126,50 @@ async def test_a_training_step_over_http(http: httpx.AsyncClient, tmp_path: Path
     user = {"Authorization": f"Bearer {USER}"}
     assert (await http.get("/weight_info", headers=user)).status_code == 403
     assert (await http.post("/sleep", headers=user)).status_code == 403
+
+
+async def test_smgs_client_drives_a_training_step(http: httpx.AsyncClient, tmp_path: Path) -> None:
+    """Through its gateway, which takes the server for a vLLM: with vLLM's words, then with SGLang's, which its client prefers."""
+    other = write_checkpoint(tmp_path / "other", config_of(tmp_path / "tiny"), random_tensors(config_of(tmp_path / "tiny"), 2))
+    first = await say(http)
+    with smg(tmp_path, "--enable-rl", "--api-key", ADMIN, "--worker-urls", str(http.base_url)) as gateway:
+        trainer = RL(gateway.base, ADMIN, timeout=60)
+        await asyncio.to_thread(until_ready, trainer)
+
+        async def every(path: str, body: Any = None, *, method: str = "POST", **params: Any) -> Any:
+            """What the one engine answers."""
+            result = await asyncio.to_thread(trainer.fanout, path, body, selector="engine=vllm", method=method, params=params)
+            (answer,) = result.results.values()
+            return answer.body
+
+        assert (await every("pause", mode="keep"))["is_paused"]
+        waiting = asyncio.create_task(say(http))
+        assert (await every("update_weights", {"update_info": {"path": str(other), "weight_version": 3}}))["weight_version"] == 3
+        assert not waiting.done()
+        assert not (await every("resume"))["is_paused"]
+        second = await waiting
+        assert second != first
+
+        def back() -> None:
+            with paused(trainer, "engine=vllm", mode="in_place"):
+                update = {"model_path": str(tmp_path / "tiny"), "weight_version": "back"}
+                trainer.fanout("update_weights_from_disk", update, selector="engine=vllm")
+
+        await asyncio.to_thread(back)
+        assert (await every("weight_info", method="GET"))["weight_version"] == "back"
+        assert await every("is_paused", method="GET") == {"is_paused": False}
+    assert await say(http) == first
+
+
+def until_ready(trainer: RL) -> None:
+    """Until the gateway listens and knows the server."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        with contextlib.suppress(OSError):
+            if any(worker.health == "ready" for worker in trainer.workers()):
+                return
+        time.sleep(0.1)
+    raise AssertionError("the gateway does not take the server")
 
 
 async def test_without_keys_nobody_may(engine: LocalEngine) -> None:

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -20,6 +16,7 @@ import pytest
 from server.proto import admin_pb2
 from server.proto.admin_pb2_grpc import AdminStub
 from tests.support.serve_process import Process, Served
+from tests.support.smg import Smg, smg
 
 SMALL = ("--max-num-seqs", "4", "--max-num-batched-tokens", "32")
 SECONDS = 60
@@ -40,38 +37,21 @@ def worker(served: Served, folder: Path) -> Iterator[Process]:
 @pytest.fixture(scope="module")
 def gateway(workers: list[Process], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The gateway's base URL, once it has both workers and their tokenizer."""
-    log = tmp_path_factory.mktemp("smg") / "log"
-    port, metrics_port = free_port(), free_port()
     urls = [f"grpc://{one.grpc}" for one in workers]
-    listen = ("--host", "127.0.0.1", "--port", str(port), "--prometheus-port", str(metrics_port), "--log-level", "warn")
-    command = [sys.executable, "-m", "smg", "launch", *listen, "--policy", "round_robin", "--worker-urls", *urls]
-    with log.open("wb") as out:
-        popen = subprocess.Popen(command, stdout=out, stderr=out, env={**os.environ, "HF_HUB_OFFLINE": "1"})
-    try:
-        base = f"http://127.0.0.1:{port}"
-        wait_until_it_answers(base, popen, log)
-        yield base
-    finally:
-        popen.kill()
-        popen.wait()
+    with smg(tmp_path_factory.mktemp("smg"), "--policy", "round_robin", "--worker-urls", *urls) as running:
+        wait_until_it_answers(running)
+        yield running.base
 
 
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
-
-
-def wait_until_it_answers(base: str, popen: subprocess.Popen[bytes], log: Path) -> None:
+def wait_until_it_answers(gateway: Smg) -> None:
     deadline = time.monotonic() + SECONDS
     body = {"model": "pico", "messages": MESSAGES, "max_tokens": 1}
     said = ""
     while True:
-        assert popen.poll() is None, log.read_text()
-        assert time.monotonic() < deadline, f"{log.read_text()}\n{said}"
+        assert gateway.popen.poll() is None, gateway.log.read_text()
+        assert time.monotonic() < deadline, f"{gateway.log.read_text()}\n{said}"
         try:
-            reply = httpx.post(f"{base}/v1/chat/completions", json=body, timeout=SECONDS)
+            reply = httpx.post(f"{gateway.base}/v1/chat/completions", json=body, timeout=SECONDS)
         except httpx.TransportError as error:
             said = str(error)
         else:
