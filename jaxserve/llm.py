@@ -18,6 +18,7 @@ from jaxserve.engine.intake import NO_OPTIONS
 from jaxserve.engine.interrupts import HeldInterrupts
 from jaxserve.engine.outputs import RequestOutputs
 from jaxserve.engine.pause import PauseMode
+from jaxserve.engine.routed_experts import RoutedExperts
 from jaxserve.engine.sleeping import Sleep, SleepTag
 from jaxserve.engine.turns import Turns
 from jaxserve.engine.weight_updates import WeightUpdates, WeightVersion
@@ -190,6 +191,8 @@ class LLM:
                     interrupts.release()
             finally:
                 core.abort(by_sequence)  # nothing is left of a call that was interrupted
+                if self._built.routed is not None:
+                    self._built.routed.drop()
                 core.give_up_waiting()
         return [_done(request) for request in requests]
 
@@ -339,7 +342,7 @@ class LLM:
             self._built.core.add(request.engine_requests)
         except RefusedError as error:
             request.outputs.fail(error)
-            _tell(request, on_output)
+            self._tell(request, on_output)
 
     def _turn(self, by_sequence: Mapping[str, _Request], on_output: OnOutput | None) -> None:
         for update in self._built.core.step():
@@ -351,17 +354,16 @@ class LLM:
             for event in pushed.events:
                 _collect(request, event)
             if request.outputs.done:
-                _tell(request, on_output)
+                self._tell(request, on_output)
         self._built.core.tell()
 
-
-def _tell(request: _Request, on_output: OnOutput | None) -> None:
-    """The request is done; updates of a sequence that ended may still come."""
-    if request.output is None:
-        request.output = _output(request)
-        request.sequences.clear()  # whoever is told may keep less of it than we would
-        if on_output is not None:
-            on_output(request.output)
+    def _tell(self, request: _Request, on_output: OnOutput | None) -> None:
+        """The request is done; updates of a sequence that ended may still come."""
+        if request.output is None:
+            request.output = _output(request, self._built.routed)
+            request.sequences.clear()  # whoever is told may keep less of it than we would
+            if on_output is not None:
+                on_output(request.output)
 
 
 def _done(request: _Request) -> RequestOutput:
@@ -383,7 +385,7 @@ def _collect(request: _Request, event: Event) -> None:
     sequence.logprobs += event.logprobs or ()
 
 
-def _output(request: _Request) -> RequestOutput:
+def _output(request: _Request, routed: RoutedExperts | None) -> RequestOutput:
     started, error = request.started, request.outputs.error
     assert started is not None or error is not None, "every request starts or fails"
     text = request.prompt if isinstance(request.prompt, str) else request.prompt.get("prompt")
@@ -393,16 +395,17 @@ def _output(request: _Request) -> RequestOutput:
         prompt=text if isinstance(text, str) else None,
         prompt_token_ids=list(request.engine_requests[0].prompt),
         prompt_logprobs=None if scores is None else [None if score is None else logprob_dict(score) for score in scores],
-        outputs=[_completion(index, sequence, request) for index, sequence in enumerate(request.sequences)],
+        outputs=[_completion(index, sequence, request, routed) for index, sequence in enumerate(request.sequences)],
         num_cached_tokens=started.cached_tokens if started is not None else 0,
         error=error,
     )
 
 
-def _completion(index: int, sequence: _Collected, request: _Request) -> CompletionOutput:
+def _completion(index: int, sequence: _Collected, request: _Request, routed: RoutedExperts | None) -> CompletionOutput:
     finished = sequence.finished
     assert finished is not None or request.outputs.error is not None, "every sequence finishes or fails"
-    wanted = request.params.logprobs is not None
+    wanted, name = request.params.logprobs is not None, request.engine_requests[index].id
+    computed = len(request.engine_requests[index].prompt) + len(sequence.token_ids) - 1
     return CompletionOutput(
         index=index,
         text="".join(sequence.text),
@@ -414,6 +417,7 @@ def _completion(index: int, sequence: _Collected, request: _Request) -> Completi
         seed=request.engine_requests[index].seed,
         num_given_tokens=len(request.engine_requests[index].output),
         weight_versions=None if finished is None or finished.weight_versions is None else list(finished.weight_versions),
+        routed_experts=None if routed is None else routed.take(name, computed),
     )
 
 

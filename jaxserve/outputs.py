@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
+
+import numpy.typing as npt
 
 from jaxserve.engine.events import PositionLogprobs, TokenLogprob, WeightRange
 from jaxserve.errors import JaxserveError
@@ -33,6 +36,8 @@ class CompletionOutput:
         seed: of its samples. A request of one sequence with this seed and `output_token_ids` goes on with this one.
         num_given_tokens: how many of `token_ids` were the prompt's `output_token_ids`.
         weight_versions: which of its tokens are of which weights; None if the engine's were never updated nor named.
+        routed_experts: uint[prompt and output tokens but the last, layers that have experts, experts a token], which ones each
+            token visited, the best first. None without `enable_return_routed_experts`, and for one that never ran.
     """
 
     index: int
@@ -45,6 +50,7 @@ class CompletionOutput:
     seed: int = 0
     num_given_tokens: int = 0
     weight_versions: list[WeightRange] | None = None
+    routed_experts: npt.NDArray[Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""GRPO with Tunix on the bundled model: sums as prompts, rollouts by jaxserve or by Tunix's own sampler.
+"""GRPO with Tunix on the bundled model: products as prompts, rollouts by jaxserve or by Tunix's own sampler.
 
     python examples/rl/grpo.py --engine jaxserve --steps 20 --out jaxserve.json --plot reward.png
     python examples/rl/grpo.py --engine vanilla --steps 20 --out vanilla.json
@@ -33,7 +33,7 @@ from jaxserve.rollout.tunix import JaxserveRollout
 from jaxserve.tokenizer.load import load_tokenizer
 
 MODEL = Path(__file__).parents[2] / "jaxserve" / "assets" / "pico"
-PROMPT = "<|begin|><|user|>{} + {}<|end|><|assistant|>"
+PROMPT = "<|begin|><|user|>{} * {}<|end|><|assistant|>"
 CONFIG = llama3.ModelConfig(
     num_layers=4,
     vocab_size=1024,
@@ -70,21 +70,24 @@ class PicoTokenizer:
         return 0
 
 
-def batches(seed: int, steps: int, prompts: int, digits: int) -> Iterator[dict[str, Any]]:
-    """Sums of two numbers of so many digits, with their answers."""
+def batches(seed: int, steps: int, prompts: int) -> Iterator[dict[str, Any]]:
+    """Products of two numbers below ten, with their answers: the bundled model was taught sums and differences alone."""
     rng = np.random.default_rng(seed)
     for _ in range(steps):
-        pairs = rng.integers(10 ** (digits - 1), 10**digits, (prompts, 2))
-        texts, sums = [PROMPT.format(*pair) for pair in pairs], [str(pair.sum()) for pair in pairs]
-        yield {"prompts": np.array(texts), "answer": np.array(sums)}
+        pairs = rng.integers(2, 10, (prompts, 2))
+        texts, products = [PROMPT.format(*pair) for pair in pairs], [str(pair.prod()) for pair in pairs]
+        yield {"prompts": np.array(texts), "answer": np.array(products)}
 
 
 def reward(prompts: list[str], completions: list[str], answer: list[str], **_: Any) -> list[float]:
-    """1 for the sum and nothing else; for other texts a tenth for each digit that stands where it should."""
-    return [
-        1.0 if text.strip() == right else 0.1 * sum(a == b for a, b in zip(text.strip(), right, strict=False))
-        for text, right in zip(completions, answer, strict=True)
-    ]
+    """1 for the product and nothing else, up to 0.5 for a number that is close to it, 0 for other texts."""
+    return [_one(text.strip(), int(right)) for text, right in zip(completions, answer, strict=True)]
+
+
+def _one(text: str, right: int) -> float:
+    if not text.isdecimal():
+        return 0.0
+    return 1.0 if int(text) == right else 0.5 * max(0.0, 1.0 - abs(int(text) - right) / right)
 
 
 class Meter:
@@ -149,7 +152,7 @@ def train(asked: argparse.Namespace) -> dict[str, Any]:
     )
     began = time.monotonic()
     with mesh:
-        learner.train(list(batches(asked.seed, steps, prompts, asked.digits)))
+        learner.train(list(batches(asked.seed, steps, prompts)))
     return {
         "engine": engine,
         "steps": steps,
@@ -181,7 +184,6 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--prompts", type=int, default=8, help="prompts a step")
     parser.add_argument("--group", type=int, default=8, help="samples a prompt")
-    parser.add_argument("--digits", type=int, default=1, help="of the numbers that are added")
     parser.add_argument("--learning-rate", type=float, default=1e-4)
     parser.add_argument("--beta", type=float, default=0.02, help="how much the KL divergence from the first weights costs")
     parser.add_argument("--seed", type=int, default=0)

@@ -68,6 +68,10 @@ class ModelConfig:
         "which log-probabilities requests get that do not say: the model's own, or those that tokens were drawn by, after"
         " penalties, masks, temperature and truncation",
     )
+    enable_return_routed_experts: bool = setting(
+        False,
+        "keep of each token which experts it visited, for a trainer that replays them: LLM returns them, servers do not",
+    )
     chat_template: str | None = setting(None, "file with a Jinja chat template that replaces the checkpoint's own")
     tool_call_parser: str = setting(
         "auto", "how the model writes tool calls: 'auto' for what its files show, 'hf', 'none', or a name that vLLM's users know"

@@ -30,6 +30,7 @@ from jaxserve.engine.intake import Intake, IntakeLimits
 from jaxserve.engine.phases import NO_TIMES, PhaseTimer, StartTimes
 from jaxserve.engine.preparation import Preparation, model_directory, prepare
 from jaxserve.engine.publishing import publish
+from jaxserve.engine.routed_experts import RoutedExperts
 from jaxserve.engine.sleeping import Sleep
 from jaxserve.engine.startup import both
 from jaxserve.engine.warm import Warmer
@@ -40,6 +41,7 @@ from jaxserve.executor.cache_arrays import describe_cache
 from jaxserve.executor.draft_runner import DraftWeights
 from jaxserve.executor.local import LocalExecutor
 from jaxserve.executor.programs import CompileProgress, make_programs
+from jaxserve.executor.routed_experts import RoutedLayout
 from jaxserve.executor.slow_kernels import slow_kernels
 from jaxserve.executor.weight_schemes import describe_weights
 from jaxserve.grammar.grammars import Grammars
@@ -52,6 +54,7 @@ from jaxserve.record.ring import StepRing
 from jaxserve.sampling.defaults import SamplingDefaults
 from jaxserve.sampling.options import SUPPRESS_WIDTH
 from jaxserve.sampling.params import MAX_STOP_TOKEN_IDS
+from jaxserve.scheduler.running import tell_nobody
 from jaxserve.scheduler.scheduler import Scheduler
 from jaxserve.speculation.device import DeviceGuesses
 from jaxserve.speculation.make import make_drafter
@@ -104,6 +107,7 @@ class BuiltEngine:
     responses: ResponseTemplate | None = None
     weights: WeightUpdates | None = None
     sleep: Sleep | None = None
+    routed: RoutedExperts | None = None
 
 
 def build_engine(
@@ -133,7 +137,8 @@ def build_engine(
     executor = LocalExecutor(ready.lowering, compiled.result, loaded_weights.params, guard, loaded_weights.draft)
     resolved, decoder, tokenizer = ready.resolved, ready.decoder, ready.tokenizer
     grammars = _grammars(config, ready)
-    scheduler = _scheduler(config, ready, executor, grammars, clock)
+    routed = _routed_experts(ready, executor)
+    scheduler = _scheduler(config, ready, executor, grammars, clock, routed)
     fingerprint = loaded_weights.fingerprint or model_fingerprint(ready.directory, decoder, config.model)
     held = describe_weights(ready.lowering.params)
     namespace = CacheNamespace(fingerprint, describe_cache(resolved.kv_dtype), repr(decoder.ropes), held=held)
@@ -161,6 +166,7 @@ def build_engine(
         clock=clock,
         weights=updates,
         sleep=sleep,
+        routed=routed,
         responses=ready.responses,
     )
     publish(core, config.cache.kv_events, intake.is_plain)
@@ -175,8 +181,20 @@ def build_engine(
     return replace(built, report=replace(built.report, start=times.start(loaded.seconds, compiled.seconds)))
 
 
+def _routed_experts(ready: Preparation, executor: LocalExecutor) -> RoutedExperts | None:
+    if not ready.lowering.options.routed_experts:
+        return None
+    group, groups = RoutedLayout.of(ready.decoder).group, len(executor.capabilities().windows)
+    return RoutedExperts(executor.routed_experts, group, groups)
+
+
 def _scheduler(
-    config: EngineConfig, ready: Preparation, executor: LocalExecutor, grammars: Grammars | None, clock: Clock
+    config: EngineConfig,
+    ready: Preparation,
+    executor: LocalExecutor,
+    grammars: Grammars | None,
+    clock: Clock,
+    routed: RoutedExperts | None,
 ) -> Scheduler:
     """With the pages that it owns, and who guesses for it."""
     resolved, limits = ready.resolved, executor.capabilities()
@@ -198,6 +216,7 @@ def _scheduler(
         step_sizes=executor.grid.step_sizes,
         masker=None if grammars is None else grammars.masker,
         speculation=_speculation(config, clock),
+        on_stop=tell_nobody if routed is None else routed.stopped,
     )
 
 

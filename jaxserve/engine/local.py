@@ -15,6 +15,7 @@ from jaxserve.engine.calls import EngineCall, run_call
 from jaxserve.engine.frontend import Frontend
 from jaxserve.engine.link import EngineLoad, LinkSink, load_of
 from jaxserve.engine.loop import EngineLoop, TurnOutcome
+from jaxserve.engine.routed_experts import refuse_routed_experts
 from jaxserve.engine.watching import watch
 from jaxserve.errors import CheckpointError, EngineDeadError, InternalError, JaxserveError
 from jaxserve.executor.programs import CompileProgress
@@ -103,6 +104,7 @@ class LocalEngine(Frontend):
     @classmethod
     async def start(cls, config: EngineConfig, progress: CompileProgress, instruments: Instruments | None = None) -> LocalEngine:
         """Build the engine (off the event loop) and start it. Raises what build_engine raises."""
+        refuse_routed_experts(config)
         stopped = threading.Event()
 
         def report(what: str, done: int, total: int) -> None:

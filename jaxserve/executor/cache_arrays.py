@@ -28,10 +28,12 @@ class CacheArrays:
         stored: [L,P,2,K,S,D] or [L,P,1,K,S,D], sharded over K; float8 as bytes (uint8), because on CPUs XLA converts all of
             a float8 array to scatter to it or to gather from it.
         scales: its first five axes, one of each key and value of a token and KV head; None if the cache is not quantized.
+        routed: which experts the tokens visited; None where nobody asks (see `routed_experts`).
     """
 
     stored: jax.Array
     scales: jax.Array | None = None
+    routed: jax.Array | None = None
 
     @property
     def pages(self) -> jax.Array:
@@ -41,17 +43,18 @@ class CacheArrays:
     def written(self, result: jax.Array | tuple[jax.Array, jax.Array]) -> CacheArrays:
         """The cache after an operation that returned pages, or pages and scales."""
         pages, scales = result if isinstance(result, tuple) else (result, None)
-        return CacheArrays(lax.bitcast_convert_type(pages, _BYTES) if pages.dtype == _FLOAT8 else pages, scales)
+        stored = lax.bitcast_convert_type(pages, _BYTES) if pages.dtype == _FLOAT8 else pages
+        return CacheArrays(stored, scales, self.routed)
 
 
-def abstract_cache(shape: tuple[int, ...], dtype: str, mesh: Mesh) -> CacheArrays:
-    """Shapes and shardings of a cache whose pages have this shape and dtype."""
+def abstract_cache(shape: tuple[int, ...], dtype: str, mesh: Mesh, routed: Any = None) -> CacheArrays:
+    """Shapes and shardings of a cache whose pages have this shape and dtype; `routed` is that of visited experts, if kept."""
 
     def array(size: tuple[int, ...], dtype: jnp.dtype) -> Any:
         return jax.ShapeDtypeStruct(size, dtype, sharding=NamedSharding(mesh, KV_CACHE))
 
     scales = array(shape[:5], jnp.dtype(SCALES_DTYPE)) if is_quantized(dtype) else None
-    return CacheArrays(array(shape, _BYTES if jnp.dtype(dtype) == _FLOAT8 else jnp.dtype(dtype)), scales)
+    return CacheArrays(array(shape, _BYTES if jnp.dtype(dtype) == _FLOAT8 else jnp.dtype(dtype)), scales, routed)
 
 
 def is_quantized(dtype: str) -> bool:

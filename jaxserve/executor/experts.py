@@ -24,11 +24,15 @@ class ShardedDispatch:
     device to device but the sum that a dense MLP has as well, the shared expert's part in it, and no token is ever left out for
     want of room. That is said with shard_map: the compiler cannot partition a grouped matmul.
 
+    Attributes:
+        routed: int32[T,active], the experts of each token, of each layer that was called.
+
     Args:
         tokens: int32 scalar, how many of the step's tokens are real; the others, which pad it to its bucket, visit none.
     """
 
     def __init__(self, mesh: Mesh, tokens: jax.Array, kernels: Kernels = AUTOMATIC) -> None:
+        self.routed: list[jax.Array] = []
         self._counts: list[jax.Array] = []
         self._mesh = mesh
         self._tokens = tokens
@@ -37,6 +41,7 @@ class ShardedDispatch:
 
     def __call__(self, layer: int, routed_tokens: RoutedTokens, weights: ExpertWeights, activation: str) -> jax.Array:
         experts, count = routed_tokens.routed.experts, weights.gate_up.shape[0]
+        self.routed.append(experts)
         real = jnp.arange(experts.shape[0], dtype=jnp.int32)[:, None] < self._tokens
         experts = jnp.where(real, experts, count)
         sizes = tokens_per_expert(experts, count)

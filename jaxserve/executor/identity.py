@@ -47,6 +47,7 @@ def identity(lowering: Lowering) -> Identity:
         "max_num_batched_tokens": options.max_num_batched_tokens,
         "kernels": options.kernels,
         "max_drafts": options.max_drafts,
+        "routed_experts": options.routed_experts,
         "row_options": lowering.row_options.names,
         "readers": tuple(reader.name for reader in lowering.readers),
         "rules": tuple(rule.option.name for rule in lowering.rules),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import cast
 
@@ -157,6 +158,14 @@ class LocalExecutor:
                 self._forward.expert_tokens, in_flight=self._latest is not None and not self._latest.collected
             ),
         )
+
+    def routed_experts(self, pages: Sequence[int]) -> jax.Array:
+        """Which experts the tokens in these pages visited, uint[M*S,layers that have experts,active], behind the steps before."""
+        assert self._programs.routed_experts is not None, "pages keep no experts"
+        padded = np.zeros(self._options.max_pages, np.int32)
+        padded[: len(pages)] = pages
+        read: jax.Array = self._programs.routed_experts(self._forward.cache.routed, padded)
+        return read
 
     def submit(self, plan: Plan) -> LocalHandle:
         """Move pages, pad the plan to its bucket and start the step.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import product
 from typing import Any
 
@@ -20,6 +20,7 @@ from jaxserve.executor.gpu_options import compiler_options, widened_schemes
 from jaxserve.executor.options import ExecutorOptions
 from jaxserve.executor.program_spec import ProgramSpec, move_specs
 from jaxserve.executor.readers import LOGPROBS_READER, Reader, make_reader
+from jaxserve.executor.routed_experts import ROUTED_EXPERTS, RoutedLayout, make_read_routed
 from jaxserve.executor.step import (
     BY_VOCAB,
     EVERYWHERE,
@@ -90,6 +91,7 @@ class Lowering:
             kv_dtype=options.kv_dtype,
             dtype=options.dtype,
             guesses=0 if draft is None else draft.guesses,
+            routed_experts=options.routed_experts,
         )
         self.state = abstract_state(config, mesh, shape)
         self._placed = jax.tree.map(lambda array: array.sharding, self.state)
@@ -189,7 +191,9 @@ class Lowering:
         return Handed(self._batch(bucket), tapped)
 
     def others(self) -> tuple[ProgramSpec, ...]:
-        """The programs that are not steps: readers by name, LOAD_ROW, EXPERT_TOKENS and MOVES (of swaps only with swap slots)."""
+        """The programs that are not steps: readers by name, LOAD_ROW, EXPERT_TOKENS, MOVES (of swaps only with swap slots), and
+        ROUTED_EXPERTS where pages keep them.
+        """
         state, placed = self.state, self._placed
         vocabulary = state.choose.sampler.bias.shape[1]
         row = [np.zeros(vocabulary, dtype) for dtype in (np.int32, np.bool_, np.float32)]
@@ -205,7 +209,14 @@ class Lowering:
             ProgramSpec(LOAD_ROW, load, (sampler, slot, *row), placed.choose.sampler, self._xla),
             *move_specs(state.forward.cache, self.mesh, swaps=self.options.swap_slots > 0, xla=self._xla),
             ProgramSpec(EXPERT_TOKENS, jax.jit(jnp.copy), (state.forward.expert_tokens,), 0, self._xla),
+            *self._routed_experts(),
         )
+
+    def _routed_experts(self) -> Iterator[ProgramSpec]:
+        routed = self.state.forward.cache.routed
+        if routed is not None:
+            read = jax.jit(make_read_routed(RoutedLayout.of(self.config), self.mesh))
+            yield ProgramSpec(ROUTED_EXPERTS, read, (routed, np.zeros(self.options.max_pages, np.int32)), 0, self._xla)
 
     def _example(self, bucket: Bucket) -> PackedBatch:
         """A batch of the bucket's shape, made as every batch is: one row with one token."""

@@ -46,6 +46,7 @@ def count_bytes(
         max_tokens=grid.max_tokens,
         kv_dtype=kv_dtype,
         dtype=dtype,
+        routed_experts=config.model.enable_return_routed_experts,
     )
     state = abstract_state(decoder, mesh, shape)
     cache = device_bytes(state.forward.cache)

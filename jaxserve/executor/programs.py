@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from jaxserve.executor.draft_specs import PREFIX, follow_name, guess_name
 from jaxserve.executor.lowering import EXPERT_TOKENS, LOAD_ROW, Lowering, choose_name, forward_name
 from jaxserve.executor.program_spec import MOVES, ProgramSpec
+from jaxserve.executor.routed_experts import ROUTED_EXPERTS
 from jaxserve.executor.step_programs import DraftPrograms, StepPrograms
 from jaxserve.sampling.variants import Variant
 from jaxserve.step.buckets import Bucket
@@ -42,9 +43,9 @@ class ProgramStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Programs:
-    """Compiled programs: steps, readers by name, loading a slot's sampling state, page moves, and what experts were visited.
+    """Compiled programs: steps, readers by name, loading a slot's sampling state, page moves, and how often experts were visited.
 
-    `draft_moves` move the draft model's part of pages.
+    `draft_moves` move the draft model's part of pages. `routed_experts` reads which experts tokens visited.
 
     `temporary_bytes` is what they take per device besides their arguments: the largest workspace, and the logits of two steps.
     """
@@ -55,10 +56,12 @@ class Programs:
     moves: Mapping[MoveKind, Any]
     draft_moves: Mapping[MoveKind, Any]
     expert_tokens: Any
+    routed_experts: Any | None
     temporary_bytes: int
 
     def num_compiled(self) -> int:
-        return self.steps.num_compiled() + len(self.readers) + len(self.moves) + len(self.draft_moves) + 2
+        others = 2 if self.routed_experts is None else 3
+        return self.steps.num_compiled() + len(self.readers) + len(self.moves) + len(self.draft_moves) + others
 
 
 def make_programs(lowering: Lowering, progress: CompileProgress, saved: ProgramStore | None = None) -> Programs:
@@ -100,7 +103,8 @@ def make_programs(lowering: Lowering, progress: CompileProgress, saved: ProgramS
     moves, draft_moves = (
         {kind: done[prefix + name] for kind, name in MOVES.items() if prefix + name in done} for prefix in ("", PREFIX)
     )
-    return Programs(steps, readers, done[LOAD_ROW], moves, draft_moves, done[EXPERT_TOKENS], temporary)
+    routed = done.get(ROUTED_EXPERTS)
+    return Programs(steps, readers, done[LOAD_ROW], moves, draft_moves, done[EXPERT_TOKENS], routed, temporary)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from jaxserve.config.windows import LayerGroups, group_layers
 from jaxserve.executor.cache_arrays import KV_CACHE, CacheArrays, abstract_cache
 from jaxserve.executor.experts import ShardedDispatch
 from jaxserve.executor.packed_logprobs import LOGPROBS_WIDTH, pack_logprobs, vocabulary_of
+from jaxserve.executor.routed_experts import RoutedLayout, record_routed
 from jaxserve.models.binding import Params, UsedRows, bind
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.shards import cache_layout, padded_vocab
@@ -118,6 +119,7 @@ class StateShape:
         kv_dtype: name of the cache's dtype.
         dtype: name of the activations' dtype.
         guesses: that a draft model makes for a slot.
+        routed_experts: whether pages keep which experts their tokens visited.
     """
 
     slots: int
@@ -127,6 +129,7 @@ class StateShape:
     kv_dtype: str
     dtype: str
     guesses: int = 0
+    routed_experts: bool = False
 
 
 Forwarded = tuple[ForwardState, Candidates, tuple[DeviceBatch, jax.Array | None]]
@@ -148,10 +151,11 @@ def abstract_state(config: DecoderConfig, mesh: Mesh, shape: StateShape) -> Step
         return jax.ShapeDtypeStruct(size, jnp.dtype(dtype), sharding=NamedSharding(mesh, spec))
 
     pages = cache_layout(config, shards).shape(group_layers(config.windows).size, shape.num_pages, shape.page_size)
+    routed = RoutedLayout.of(config).shape(mesh, shape.num_pages, shape.page_size) if shape.routed_experts else None
     experts = (0, 0) if config.experts is None else (sum(config.experts.layers), config.experts.count)
     return StepState(
         ForwardState(
-            cache=abstract_cache(pages, shape.kv_dtype, mesh),
+            cache=abstract_cache(pages, shape.kv_dtype, mesh, routed),
             hidden=array((shape.max_tokens, config.hidden_size), shape.dtype, EVERYWHERE),
             expert_tokens=array(experts, "uint32", EVERYWHERE),
         ),
@@ -267,8 +271,12 @@ def make_forward(
         hidden, tapped = decoder.tapped(tokens, batch.positions, attend, dispatch, taps)
         places = sampled_places(batch.query_start, batch.rows.num_drafts, max_drafts)
         logits = decoder.logits(hidden[places.reshape(-1)])
+        cache = attend.cache
+        if cache.routed is not None:
+            layout = RoutedLayout.of(config)
+            cache = record_routed(layout, mesh, cache, dispatch.routed, batch.kv_slots[layout.group])
         new_state = ForwardState(
-            cache=attend.cache,
+            cache=cache,
             hidden=_put_first(state.hidden, hidden),
             expert_tokens=dispatch.add_to(state.expert_tokens),
         )

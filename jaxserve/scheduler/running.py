@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import Counter
+from collections.abc import Callable
 from operator import attrgetter
 
 import numpy as np
@@ -21,6 +22,11 @@ from jaxserve.types import ServiceClass
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
+OnStop = Callable[[Sequence], None]
+
+
+def tell_nobody(sequence: Sequence) -> None:
+    """An OnStop."""
 
 
 class Footprint:
@@ -91,15 +97,24 @@ class RunningSet:
 
     Args:
         swap: where preempted pages can wait; None if there is no such place.
+        on_stop: told of every sequence that stops, while it has its pages.
     """
 
-    def __init__(self, cache: KVCache, rows: RowTable, footprint: Footprint, swap: SwapSpace | None) -> None:
+    def __init__(
+        self,
+        cache: KVCache,
+        rows: RowTable,
+        footprint: Footprint,
+        swap: SwapSpace | None,
+        on_stop: OnStop = tell_nobody,
+    ) -> None:
         self.cache = cache
         self.rows = rows
         self.footprint = footprint
         self.num_pages = 0
         self.sequences: list[Sequence] = []
         self._swap = swap
+        self._on_stop = on_stop
         self._moves: list[PageMove] = []
         self._tenant_rows: Counter[str] = Counter()
 
@@ -211,6 +226,7 @@ class RunningSet:
 
     def stop(self, sequence: Sequence) -> None:
         """Release pages and slot. Steps run in order, so a step in flight is done with them before a later one starts."""
+        self._on_stop(sequence)
         self.num_pages -= self.cache.num_held(sequence.pages)
         self._tenant_rows[sequence.request.tenant] -= 1
         if not self._tenant_rows[sequence.request.tenant]:

@@ -34,7 +34,7 @@ from jaxserve.scheduler.planner import Planner
 from jaxserve.scheduler.policy import DEFAULT_POLICY, Policy
 from jaxserve.scheduler.preemption import Preempter, Preemption, log_preemption
 from jaxserve.scheduler.request import NO_SLOT, Constraint, EngineRequest, PackedLogprobs, PackedVectors, Sequence, Status, Update
-from jaxserve.scheduler.running import Footprint, RunningSet
+from jaxserve.scheduler.running import Footprint, OnStop, RunningSet, tell_nobody
 from jaxserve.scheduler.step_budget import StepBudget
 from jaxserve.scheduler.waiting import WaitingQueue
 from jaxserve.speculation.device import DeviceGuesses
@@ -63,6 +63,7 @@ class Scheduler:
         policies: what classes and tenants may take; no limits by default.
         swap: where preempted pages can wait; None if they are always computed again.
         on_preemption: told of every preemption.
+        on_stop: as in RunningSet.
         step_sizes: tokens that steps with prompts are computed as, ascending; powers of two by default.
         row_options: what the words of a row are.
         speculation: guesses tokens that rows verify; None for none.
@@ -81,6 +82,7 @@ class Scheduler:
         policies: Policies | None = None,
         swap: SwapSpace | None = None,
         on_preemption: Callable[[Preemption], None] = log_preemption,
+        on_stop: OnStop = tell_nobody,
         step_sizes: ListOf[int] = (),
         row_options: RowOptions = STANDARD,
         speculation: Speculation | DeviceGuesses | None = None,
@@ -106,7 +108,7 @@ class Scheduler:
         self._shedding = LoadShedding(config.ttft_target, config.itl_target, self._waiting, self._work, self.lengths)
         self._bounds = QueueBounds(config, self._waiting, self._shedding)
         self.gate, self.promises = self._shedding.gate, self._shedding.promises
-        self._running = RunningSet(cache, self._rows, footprint, swap)
+        self._running = RunningSet(cache, self._rows, footprint, swap, on_stop)
         self._preempter = Preempter(
             clock,
             policies,

@@ -16,12 +16,14 @@ from jaxserve.engine.build import build_engine
 from jaxserve.engine.link import EngineDescription
 from jaxserve.engine.preparation import model_directory
 from jaxserve.engine.remote.builders import BuildProgress, ServedEngine
+from jaxserve.engine.routed_experts import refuse_routed_experts
 from jaxserve.errors import CheckpointError
 
 
 def model_engine(argument: Mapping[str, Any], progress: BuildProgress) -> ServedEngine:
     """Build an engine from an EngineConfig as plain data. Raises what build_engine raises."""
     config = msgspec.convert(argument, EngineConfig)
+    refuse_routed_experts(config)
     built = build_engine(config, strict_length=True, clock=RealClock(), progress=progress)
     if built.tokenizer is None:
         raise CheckpointError("a server needs a tokenizer: the checkpoint has none, give one with --tokenizer")
