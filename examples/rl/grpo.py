@@ -136,7 +136,10 @@ def train(asked: argparse.Namespace) -> dict[str, Any]:
         rollout_engine=chosen,
         offload_to_cpu=False,
         training_config=rl_cluster.RLTrainingConfig(
-            actor_optimizer=optax.adamw(asked.learning_rate), eval_every_n_steps=steps + 1, max_steps=steps, data_sharding_axis=("fsdp",)
+            actor_optimizer=optax.adamw(asked.learning_rate),
+            eval_every_n_steps=steps + 1,
+            max_steps=steps,
+            data_sharding_axis=("fsdp",),
         ),
         rollout_config=RolloutConfig(
             max_tokens_to_generate=8, max_prompt_length=16, kv_cache_size=32, temperature=1.0, top_p=1.0, return_logprobs=True
@@ -147,9 +150,8 @@ def train(asked: argparse.Namespace) -> dict[str, Any]:
     )
     meter = Meter()
     meter.watch(cluster.rollout)
-    learner = GRPOLearner(
-        rl_cluster=cluster, algo_config=GRPOConfig(num_generations=group, num_iterations=1, beta=asked.beta), reward_fns=meter.reward
-    )
+    algorithm = GRPOConfig(num_generations=group, num_iterations=1, beta=asked.beta)
+    learner = GRPOLearner(rl_cluster=cluster, algo_config=algorithm, reward_fns=meter.reward)
     began = time.monotonic()
     with mesh:
         learner.train(list(batches(asked.seed, steps, prompts)))
