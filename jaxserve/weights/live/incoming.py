@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from jax.sharding import Mesh
 
@@ -61,6 +61,14 @@ class LiveWeights:
             yield job.rule.path, self.converter.make(job, self.views, self.arrays)
 
 
+class Fitting(NamedTuple):
+    """Which parameters a tree makes, how they are had from its arrays, and the names of the arrays that are in any."""
+
+    jobs: Sequence[TensorRead]
+    views: Views
+    names: Sequence[str]
+
+
 class LiveModel:
     """What takes trees of one decoder for one mesh.
 
@@ -95,6 +103,15 @@ class LiveModel:
         Raises CheckpointError for a tree that does not fit, ConfigError for a mapping or an engine that cannot be.
         """
         arrays = named_arrays(params)
+        fitting = self.fit(arrays, mapping, partial=partial)
+        sums = look_at({name: arrays[name] for name in fitting.names}, self._dtype)
+        return LiveWeights(fingerprint_of(self._config, sums), fitting.jobs, fitting.views, arrays, self._converter)
+
+    def fit(self, arrays: Arrays, mapping: ParamMapping = "auto", *, partial: bool = False) -> Fitting:
+        """What a tree is to the decoder, by names, shapes and dtypes alone: of the arrays nothing else need be there.
+
+        Raises as `check` does.
+        """
         rules = [job.rule for job in self._jobs]
         views = views_of(self._config, rules, arrays, mapping)
         wanted = {source.name for rule in rules for source in rule.sources}
@@ -106,8 +123,7 @@ class LiveModel:
             jobs = [job for job in jobs if job.rule.path in chosen]
         self._converter.require_holdable(jobs)
         names = {view.name for view in used}
-        sums = look_at({name: array for name, array in arrays.items() if name in names}, self._dtype)
-        return LiveWeights(fingerprint_of(self._config, sums), jobs, views, arrays, self._converter)
+        return Fitting(jobs, views, [name for name in arrays if name in names])
 
     def check_directory(self, directory: Path, load_format: StoredFormat = "auto") -> DiskWeights:
         """A checkpoint as weights of the decoder; see there."""
