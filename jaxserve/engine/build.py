@@ -33,6 +33,7 @@ from jaxserve.engine.publishing import publish
 from jaxserve.engine.sleeping import Sleep
 from jaxserve.engine.startup import both
 from jaxserve.engine.warm import Warmer
+from jaxserve.engine.weight_checks import WeightChecks
 from jaxserve.engine.weight_transfer import WeightTransfer
 from jaxserve.engine.weight_updates import WeightUpdates, WeightVersion
 from jaxserve.errors import UnsupportedModelError
@@ -152,7 +153,14 @@ def build_engine(
 
     updates = WeightUpdates(core, executor, partial(_live_model, config, ready), told, fingerprint)
     sleep = Sleep(core, executor, updates)
-    core.control = EngineControl(core, core.pause, updates, sleep, WeightTransfer(updates))
+    core.control = EngineControl(
+        core,
+        core.pause,
+        updates,
+        sleep,
+        transfer=WeightTransfer(updates),
+        checks=WeightChecks(executor, updates, ready.lowering.mesh.devices.size),
+    )
     built = BuiltEngine(
         core=core,
         intake=intake,

@@ -150,6 +150,32 @@ class NameWeights(_Control, frozen=True):
     version: int | str
 
 
+class ResetWeights(_Control, frozen=True):
+    """Put zeros in their place."""
+
+
+class WeightSums(EngineCall[list[dict[str, str]]], frozen=True):
+    """Checksums of the weights as devices hold them; see `WeightChecks.checksums`. Of each engine one after the other."""
+
+    def merged(self, answers: Sequence[list[dict[str, str]]]) -> list[dict[str, str]]:
+        return [sums for engine in answers for sums in engine]
+
+    @property
+    def is_for_all(self) -> bool:
+        return True
+
+
+class WorldSize(EngineCall[list[int]], frozen=True):
+    """Devices that have weights, of each engine one after the other."""
+
+    def merged(self, answers: Sequence[list[int]]) -> list[int]:
+        return [size for engine in answers for size in engine]
+
+    @property
+    def is_for_all(self) -> bool:
+        return True
+
+
 class SleepEngine(_Control, frozen=True):
     level: int = 1
 
@@ -159,10 +185,13 @@ class WakeUp(_Control, frozen=True):
 
 
 TransferCall = OpenTransfer | CloseTransfer | StartUpdate | PutPiece | FinishUpdate
-ControlCall = Info | PauseEngine | Resume | AbortAll | UpdateFromDisk | NameWeights | SleepEngine | WakeUp | TransferCall
+CheckCall = ResetWeights | WeightSums | WorldSize
+ControlCall = (
+    Info | PauseEngine | Resume | AbortAll | UpdateFromDisk | NameWeights | SleepEngine | WakeUp | TransferCall | CheckCall
+)
 AnyCall = Flush | Trace | KVEventSources | AskDemand | ControlCall
-EngineAnswer = TimelineWindow | list[KVEventSource] | Demand | WeightInfo | None
-ControlAnswer = WeightInfo | Future[WeightInfo] | Apart[Any, Future[WeightInfo]] | Apart[Any, WeightInfo]
+EngineAnswer = TimelineWindow | list[KVEventSource] | Demand | WeightInfo | list[dict[str, str]] | list[int] | None
+ControlAnswer = WeightInfo | list[int] | Future[WeightInfo] | Apart[Any, Any]
 
 
 def answer_type(call: EngineCall[Any]) -> Any:
@@ -201,6 +230,8 @@ def run_call(core: EngineCore, call: object) -> EngineAnswer | ControlAnswer:
 def _control(control: EngineControl, call: ControlCall) -> ControlAnswer:
     if isinstance(call, TransferCall):
         return _transfer(control, call)
+    if isinstance(call, CheckCall):
+        return _check(control, call)
     match call:
         case Info():
             return control.info()
@@ -234,3 +265,14 @@ def _transfer(control: EngineControl, call: TransferCall) -> ControlAnswer:
         case FinishUpdate(update_id, version, mode, force):
             return control.finish_update(update_id, version, mode=mode, force=force)
     return control.info()
+
+
+def _check(control: EngineControl, call: CheckCall) -> ControlAnswer:
+    checks = control.checks
+    match call:
+        case ResetWeights():
+            return control.reset_weights()
+        case WeightSums():
+            return Apart(checks.checksums(), lambda sums: [sums])
+        case WorldSize():
+            return [checks.num_devices]

@@ -80,6 +80,16 @@ class Transfer(Protocol):
     ) -> Apart[Any, Future[int | str]]: ...
 
 
+class Checks(Protocol):
+    """Of an engine; see `weight_checks.WeightChecks`."""
+
+    num_devices: int
+
+    def checksums(self) -> Callable[[], dict[str, str]]: ...
+
+    def reset(self) -> Future[int | str]: ...
+
+
 class Sleeper(Protocol):
     """Of an engine; see `sleeping.Sleep`."""
 
@@ -93,14 +103,18 @@ class EngineControl:
 
     Attributes:
         transfer: of weights that another process sends.
+        checks: whether they arrived.
     """
 
-    def __init__(self, core: Steps, pause: Pause, weights: Weights, sleeper: Sleeper, transfer: Transfer) -> None:
+    def __init__(
+        self, core: Steps, pause: Pause, weights: Weights, sleeper: Sleeper, *, transfer: Transfer, checks: Checks
+    ) -> None:
         self._core = core
         self._pause = pause
         self._weights = weights
         self._sleeper = sleeper
         self.transfer = transfer
+        self.checks = checks
 
     def info(self) -> WeightInfo:
         weights = self._weights
@@ -135,6 +149,9 @@ class EngineControl:
         self, update_id: str | None, version: int | str | None, *, mode: PauseMode, force: bool
     ) -> Apart[Any, Future[WeightInfo]]:
         return self._updating(self.transfer.finish(update_id, version, mode=mode, force=force))
+
+    def reset_weights(self) -> Future[WeightInfo]:
+        return _then(self.checks.reset(), self.info)
 
     def name_weights(self, version: int | str) -> WeightInfo:
         self._weights.name(version)

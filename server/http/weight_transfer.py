@@ -6,7 +6,7 @@ As for all that `rollouts` has, it needs an admin key.
 from __future__ import annotations
 
 import uuid
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.routing import APIRoute
@@ -15,9 +15,19 @@ from starlette.datastructures import Headers
 from starlette.routing import Match
 from starlette.types import Scope
 
-from jaxserve.engine.calls import CloseTransfer, FinishUpdate, OpenTransfer, PutPiece, StartUpdate
+from jaxserve.engine.calls import (
+    CloseTransfer,
+    FinishUpdate,
+    OpenTransfer,
+    PutPiece,
+    ResetWeights,
+    StartUpdate,
+    WeightSums,
+    WorldSize,
+)
 from jaxserve.engine.control import SentMapping
 from jaxserve.engine.pause import PauseMode
+from jaxserve.errors import InvalidRequestError
 from server.http.headers import client_of
 from server.http.rollouts import StrictBody, WeightReply, require_keys, told, updated
 from server.http.strict_json import StrictJsonRoute
@@ -104,3 +114,32 @@ async def finish_weight_update(request: Request, body: FinishWeightUpdate | None
 async def shutdown_weight_transfer_engine(request: Request) -> WeightReply:
     """Take no more updates, and drop what has come of one."""
     return told(await client_of(request).call(CloseTransfer()))
+
+
+class CheckWeights(StrictBody):
+    action: Literal["checksum", "reset", "compare"]
+    baseline: dict[str, str] | None = None
+
+
+@router.post("/weight_checker")
+async def weight_checker(request: Request, body: CheckWeights) -> dict[str, Any]:
+    """SHA-256 of the weights as every device holds them, what differs from a baseline of these, or zeros in their place."""
+    client = client_of(request)
+    if (body.action == "compare") != (body.baseline is not None):
+        raise InvalidRequestError("baseline must be given to compare, and only then", param="baseline")
+    if body.action == "reset":
+        await client.call(ResetWeights())
+        return {"status": "reset"}
+    engines = await client.call(WeightSums())
+    sums = {f"dp{number}:{name}": one for number, engine in enumerate(engines) for name, one in engine.items()}
+    if body.baseline is None:
+        return {"checksums": sums}
+    mismatches = sorted(name for name in sums.keys() | body.baseline.keys() if sums.get(name) != body.baseline.get(name))
+    return {"match": not mismatches, "mismatches": mismatches}
+
+
+@router.get("/get_world_size")
+async def get_world_size(request: Request, include_dp: bool = True) -> dict[str, int]:
+    """Devices that have weights: of all engines, or of one."""
+    sizes = await client_of(request).call(WorldSize())
+    return {"world_size": sum(sizes) if include_dp else sizes[0]}

@@ -123,6 +123,19 @@ def test_what_is_refused(http: httpx.Client) -> None:
     assert http.post("/finish_weight_update", json={"weight_version": 9}).status_code == 409
     assert http.post("/shutdown_weight_transfer_engine").status_code == 200
 
+    first = http.post("/weight_checker", json={"action": "checksum"}).json()["checksums"]
+    assert {name[:7] for name in first} == {"dp0:tp0"}
+    name = next(iter(first))
+    compared = http.post("/weight_checker", json={"action": "compare", "baseline": {**first, name: "0", "more": "1"}})
+    assert compared.json() == {"match": False, "mismatches": sorted([name, "more"])}
+    compared = http.post("/weight_checker", json={"action": "compare", "baseline": first})
+    assert compared.json() == {"match": True, "mismatches": []}
+    assert http.post("/weight_checker", json={"action": "compare"}).status_code == 400
+    assert http.get("/get_world_size").json() == {"world_size": 1}
+    assert http.get("/get_world_size?include_dp=false").json() == {"world_size": 1}
+    assert http.post("/weight_checker", json={"action": "reset"}).json() == {"status": "reset"}
+    assert http.get("/weight_info").json()["weight_version"] == "reset"
+
     long = b"1" * (64 * 2**20 + 1)
     assert http.post("/update_weights?update_id=u", content=long, headers=kind).status_code == 413
     user = {"Authorization": f"Bearer {USER}"}

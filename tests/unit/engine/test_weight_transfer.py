@@ -7,11 +7,28 @@ from contextlib import contextmanager
 from typing import Any
 
 import jax
+import msgspec
 import numpy as np
 import pytest
 
-from jaxserve.engine.calls import CloseTransfer, FinishUpdate, Info, NameWeights, OpenTransfer, PutPiece, StartUpdate
-from jaxserve.errors import CheckpointError, ConflictError, InvalidRequestError
+from jaxserve.engine.calls import (
+    CloseTransfer,
+    FinishUpdate,
+    Info,
+    NameWeights,
+    OpenTransfer,
+    PutPiece,
+    ResetWeights,
+    SleepEngine,
+    StartUpdate,
+    WakeUp,
+    WeightSums,
+    WorldSize,
+    answer_type,
+)
+from jaxserve.engine.remote.codec import decoder, encode
+from jaxserve.engine.remote.messages import Answer, decode_from_engine
+from jaxserve.errors import CheckpointError, ConflictError, EngineDeadError, InvalidRequestError
 from jaxserve.executor.compile_guard import COMPILED
 from jaxserve.weights.live.pieces import pieces_of
 from tests.support.driven import PATIENCE, Driven
@@ -196,3 +213,31 @@ def test_a_part_of_the_model(ready):
 def test_a_piece_is_not_told_whole():
     call = PutPiece("u", b"x" * 1000)
     assert repr(call) == "PutPiece('u', 1000 bytes)"
+
+
+def test_checksums_tell_that_an_update_arrived(ready):
+    """Zeros come from reset; what arrives is held bit for bit as it was."""
+    (before,) = ready.call(WeightSums())
+    first = said(ready)
+    assert all(len(one) == 64 for one in before.values())
+    assert ready.call(ResetWeights()).version == "reset"
+    (zeros,) = ready.call(WeightSums())
+    assert zeros.keys() == before.keys()
+    assert all(zeros[name] != before[name] for name in before)
+    assert not any(np.asarray(leaf).any() for leaf in jax.tree.leaves(ready.built.core.executor.weights.tree))
+    send(ready, weights("qwen3", 1), "again")
+    assert ready.call(WeightSums()) == [before]
+    assert said(ready) == first
+    assert ready.call(WorldSize()) == [1]
+    sent = decode_from_engine(encode(Answer(3, msgspec.Raw(encode([before])))))
+    assert isinstance(sent, Answer)
+    assert decoder(answer_type(WeightSums())).decode(sent.result) == [before]
+
+
+def test_asleep_there_are_no_weights_to_check(ready):
+    ready.call(SleepEngine(1))
+    for call in (WeightSums(), ResetWeights()):
+        with pytest.raises(EngineDeadError, match="until it is woken"):
+            ready.call(call)
+    ready.call(WakeUp())
+    assert ready.call(WeightSums())
