@@ -12,6 +12,7 @@ import pytest
 from jaxserve.models.registry import decoder_config
 from jaxserve.weights.jobs import collect
 from jaxserve.weights.live.incoming import LiveModel
+from jaxserve.weights.live.views import At, View
 from jaxserve.weights.load import load_params
 from jaxserve.weights.packed import Packer
 from sharding import make_mesh
@@ -54,3 +55,23 @@ def test_dtypes(tmp_path, stored, dtype):
     loaded = load_params(write_checkpoint(tmp_path, hf, tensors), decoder_config(hf), make_mesh(1), dtype, packer=packer)
     assert same(made(live, on_devices(tensors)), loaded)
     assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(loaded))
+
+
+@pytest.mark.parametrize("tensor", [1, 2])
+@pytest.mark.parametrize("family", ["qwen3", "qwen2_moe"])
+def test_arrays_in_the_hosts_memory_give_the_same(family, tensor):
+    """Those that another process sent; also stacked ones, of which no more than a layer goes to the devices at a time."""
+    hf = CONFIGS[family]
+    tensors = random_tensors(hf, 3)
+    live, _ = model(hf, tensor, "float32")
+    expected = made(live, on_devices(tensors))
+    assert same(made(live, tensors), expected)
+    layers = range(hf["num_hidden_layers"])
+    views = {name: View(name, array.shape) for name, array in tensors.items()}
+    stacked = dict(tensors)
+    for axis, end in enumerate(("input_layernorm.weight", "self_attn.q_proj.weight")):
+        names = [f"model.layers.{layer}.{end}" for layer in layers]
+        stacked[end] = np.stack([stacked.pop(name) for name in names], axis)
+        views |= {name: View(end, stacked[end].shape, (At(axis),), (layer,)) for layer, name in enumerate(names)}
+    assert len(layers) > 1
+    assert same(made(live, stacked, mapping=views), expected)
