@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+from collections import deque
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Self
 
@@ -20,6 +22,8 @@ from jaxserve.weights.live.trees import Arrays, named_arrays
 
 PIECE_BYTES = 16 * 2**20
 """Of arrays that are sent at a time: what a server's front end needs for it does not hold up its streams for long."""
+IN_FLIGHT = 4
+"""Pieces that are on their way at the same time: an engine that serves takes what has come between two of its turns."""
 _TIMEOUT = httpx.Timeout(600.0, connect=10.0)  # an update may wait for what runs
 
 
@@ -109,11 +113,23 @@ class WeightSender:
             "partial": partial,
         }
         update_id = self._post("/start_weight_update", announced)["update_id"]
-        for piece in pieces_of(_on_host(arrays), self._piece_bytes):
-            self._request("/update_weights", params={"update_id": update_id}, content=piece, kind="application/octet-stream")
+        self._put_all(arrays, update_id)
         finish = {"weight_version": version, "update_id": update_id, "mode": mode, "force": force}
         served: int | str = self._post("/finish_weight_update", finish)["weight_version"]
         return served
+
+    def _put_all(self, arrays: Arrays, update_id: str) -> None:
+        def put(piece: bytes) -> None:
+            self._request("/update_weights", params={"update_id": update_id}, content=piece, kind="application/octet-stream")
+
+        with ThreadPoolExecutor(IN_FLIGHT) as pool:
+            sent: deque[Future[None]] = deque()
+            for piece in pieces_of(_on_host(arrays), self._piece_bytes):
+                if len(sent) == IN_FLIGHT:
+                    sent.popleft().result()
+                sent.append(pool.submit(put, piece))
+            for one in sent:
+                one.result()
 
     def _post(self, path: str, body: Any = None) -> Any:
         return self._request(path, json=body)
