@@ -21,6 +21,7 @@ _AT_LEAST_ONE = (
     "max_connections",
     "max_unread_tokens",
     "max_unread_kib",
+    "max_weights_mib",
     "max_file_mib",
     "max_tenant_mib",
     "max_tenant_batches",
@@ -72,6 +73,7 @@ class ServerConfig:
     max_bodies_mib: int = setting(
         512, "MiB of request bodies that a front end holds at once; a tenant takes a quarter of it at most"
     )
+    max_weights_mib: int = setting(64, "longest body in MiB by which another process sends weights, with an admin key")
     state_dir: str | None = setting(
         None, "directory of files and batches, made if need be; without, /v1/files and /v1/batches are not served"
     )

@@ -34,6 +34,8 @@ from jaxserve.engine.routed_experts import RoutedExperts
 from jaxserve.engine.sleeping import Sleep
 from jaxserve.engine.startup import both
 from jaxserve.engine.warm import Warmer
+from jaxserve.engine.weight_checks import WeightChecks
+from jaxserve.engine.weight_transfer import WeightTransfer
 from jaxserve.engine.weight_updates import WeightUpdates, WeightVersion
 from jaxserve.errors import UnsupportedModelError
 from jaxserve.executor.base import Capabilities
@@ -156,7 +158,14 @@ def build_engine(
 
     updates = WeightUpdates(core, executor, partial(_live_model, config, ready), told, fingerprint)
     sleep = Sleep(core, executor, updates)
-    core.control = EngineControl(core, core.pause, updates, sleep)
+    core.control = EngineControl(
+        core,
+        core.pause,
+        updates,
+        sleep,
+        transfer=WeightTransfer(updates),
+        checks=WeightChecks(executor, updates, ready.lowering.mesh.devices.size),
+    )
     built = BuiltEngine(
         core=core,
         intake=intake,

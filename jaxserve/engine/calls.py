@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar, get_args, get_origin
 import msgspec
 
 from jaxserve.engine.apart import Apart
-from jaxserve.engine.control import EngineControl, WeightInfo
+from jaxserve.engine.control import EngineControl, SentMapping, WeightInfo
 from jaxserve.engine.core import EngineCore
 from jaxserve.engine.kv_events.publisher import KVEventSource
 from jaxserve.engine.pause import PauseMode
@@ -106,10 +106,74 @@ class UpdateFromDisk(_Control, frozen=True):
     force: bool = False
 
 
+class OpenTransfer(_Control, frozen=True):
+    """Take weights that another process sends."""
+
+
+class CloseTransfer(_Control, frozen=True):
+    """Take no more of them, and drop what has come."""
+
+
+class StartUpdate(_Control, frozen=True):
+    """Announce all arrays of an update that another process sends; see `WeightTransfer.start`."""
+
+    update_id: str
+    names: list[str]
+    dtype_names: list[str]
+    shapes: list[list[int]]
+    mapping: SentMapping = "auto"
+    partial: bool = False
+
+
+class PutPiece(_Control, frozen=True):
+    """Some of its arrays, or of their parts; see `weights.live.pieces`."""
+
+    update_id: str
+    content: bytes
+
+    def __repr__(self) -> str:
+        return f"PutPiece({self.update_id!r}, {len(self.content)} bytes)"
+
+
+class FinishUpdate(_Control, frozen=True):
+    """Answered when what was sent is served."""
+
+    update_id: str | None = None
+    version: int | str | None = None
+    mode: PauseMode = "abort"
+    force: bool = False
+
+
 class NameWeights(_Control, frozen=True):
     """Say what version the weights are that are there."""
 
     version: int | str
+
+
+class ResetWeights(_Control, frozen=True):
+    """Put zeros in their place."""
+
+
+class WeightSums(EngineCall[list[dict[str, str]]], frozen=True):
+    """Checksums of the weights as devices hold them; see `WeightChecks.checksums`. Of each engine one after the other."""
+
+    def merged(self, answers: Sequence[list[dict[str, str]]]) -> list[dict[str, str]]:
+        return [sums for engine in answers for sums in engine]
+
+    @property
+    def is_for_all(self) -> bool:
+        return True
+
+
+class WorldSize(EngineCall[list[int]], frozen=True):
+    """Devices that have weights, of each engine one after the other."""
+
+    def merged(self, answers: Sequence[list[int]]) -> list[int]:
+        return [size for engine in answers for size in engine]
+
+    @property
+    def is_for_all(self) -> bool:
+        return True
 
 
 class SleepEngine(_Control, frozen=True):
@@ -120,9 +184,14 @@ class WakeUp(_Control, frozen=True):
     tags: tuple[str, ...] | None = None
 
 
-ControlCall = Info | PauseEngine | Resume | AbortAll | UpdateFromDisk | NameWeights | SleepEngine | WakeUp
+TransferCall = OpenTransfer | CloseTransfer | StartUpdate | PutPiece | FinishUpdate
+CheckCall = ResetWeights | WeightSums | WorldSize
+ControlCall = (
+    Info | PauseEngine | Resume | AbortAll | UpdateFromDisk | NameWeights | SleepEngine | WakeUp | TransferCall | CheckCall
+)
 AnyCall = Flush | Trace | KVEventSources | AskDemand | ControlCall
-EngineAnswer = TimelineWindow | list[KVEventSource] | Demand | WeightInfo | None
+EngineAnswer = TimelineWindow | list[KVEventSource] | Demand | WeightInfo | list[dict[str, str]] | list[int] | None
+ControlAnswer = WeightInfo | list[int] | Future[WeightInfo] | Apart[Any, Any]
 
 
 def answer_type(call: EngineCall[Any]) -> Any:
@@ -134,7 +203,7 @@ def answer_type(call: EngineCall[Any]) -> Any:
     raise TypeError(f"{type(call).__name__} does not say what it is answered by")
 
 
-def run_call(core: EngineCore, call: object) -> EngineAnswer | Future[WeightInfo] | Apart[Any, Future[WeightInfo]]:
+def run_call(core: EngineCore, call: object) -> EngineAnswer | ControlAnswer:
     """Run one call; what takes several turns is told by a future.
 
     Raises InternalError for what is none that engines know, else what the call raises.
@@ -158,7 +227,11 @@ def run_call(core: EngineCore, call: object) -> EngineAnswer | Future[WeightInfo
     raise InternalError(f"the engine has no call {type(call).__name__!r}")
 
 
-def _control(control: EngineControl, call: ControlCall) -> WeightInfo | Future[WeightInfo] | Apart[Any, Future[WeightInfo]]:
+def _control(control: EngineControl, call: ControlCall) -> ControlAnswer:
+    if isinstance(call, TransferCall):
+        return _transfer(control, call)
+    if isinstance(call, CheckCall):
+        return _check(control, call)
     match call:
         case Info():
             return control.info()
@@ -176,3 +249,30 @@ def _control(control: EngineControl, call: ControlCall) -> WeightInfo | Future[W
             return control.sleep(level)
         case WakeUp(tags):
             return control.wake_up(tags)
+
+
+def _transfer(control: EngineControl, call: TransferCall) -> ControlAnswer:
+    transfer = control.transfer
+    match call:
+        case OpenTransfer():
+            transfer.open()
+        case CloseTransfer():
+            transfer.close()
+        case StartUpdate(update_id, names, dtypes, shapes, mapping, partial):
+            transfer.start(update_id, names, dtypes, shapes, mapping=mapping, partial=partial)
+        case PutPiece(update_id, content):
+            return control.put_piece(update_id, content)
+        case FinishUpdate(update_id, version, mode, force):
+            return control.finish_update(update_id, version, mode=mode, force=force)
+    return control.info()
+
+
+def _check(control: EngineControl, call: CheckCall) -> ControlAnswer:
+    checks = control.checks
+    match call:
+        case ResetWeights():
+            return control.reset_weights()
+        case WeightSums():
+            return Apart(checks.checksums(), lambda sums: [sums])
+        case WorldSize():
+            return [checks.num_devices]

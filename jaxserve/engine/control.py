@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 import msgspec
 
@@ -13,6 +13,9 @@ from jaxserve.engine.apart import Apart
 from jaxserve.engine.pause import Pause, PauseMode, Steps
 
 Result = TypeVar("Result")
+
+SentMapping = Literal["auto", "hf", "maxtext", "tunix"]
+"""How the names of arrays that another process sends are read; see `weights.live.mapping`."""
 
 
 class WeightInfo(msgspec.Struct, frozen=True, array_like=True):
@@ -23,12 +26,15 @@ class WeightInfo(msgspec.Struct, frozen=True, array_like=True):
         fingerprint: of the model.
         is_paused: whether requests wait.
         asleep: why requests are refused; None while they are not.
+        received_bytes, wanted_bytes: of an update that another process sends: what has come, and of how much.
     """
 
     version: int | str | None
     fingerprint: str
     is_paused: bool
     asleep: str | None
+    received_bytes: int = 0
+    wanted_bytes: int = 0
 
 
 class Weights(Protocol):
@@ -46,6 +52,44 @@ class Weights(Protocol):
     ) -> Apart[Any, Future[int | str]]: ...
 
 
+class Transfer(Protocol):
+    """Of an engine; see `weight_transfer.WeightTransfer`."""
+
+    @property
+    def progress(self) -> tuple[int, int]: ...
+
+    def open(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def start(
+        self,
+        update_id: str,
+        names: Sequence[str],
+        dtype_names: Sequence[str],
+        shapes: Sequence[Sequence[int]],
+        *,
+        mapping: SentMapping,
+        partial: bool,
+    ) -> None: ...
+
+    def put(self, update_id: str, content: bytes) -> Callable[[], None]: ...
+
+    def finish(
+        self, update_id: str | None, version: int | str | None, *, mode: PauseMode, force: bool
+    ) -> Apart[Any, Future[int | str]]: ...
+
+
+class Checks(Protocol):
+    """Of an engine; see `weight_checks.WeightChecks`."""
+
+    num_devices: int
+
+    def checksums(self) -> Callable[[], dict[str, str]]: ...
+
+    def reset(self) -> Future[int | str]: ...
+
+
 class Sleeper(Protocol):
     """Of an engine; see `sleeping.Sleep`."""
 
@@ -55,17 +99,26 @@ class Sleeper(Protocol):
 
 
 class EngineControl:
-    """Called by the thread that drives the engine, between two turns. What takes turns to be done is told by a future."""
+    """Called by the thread that drives the engine, between two turns. What takes turns to be done is told by a future.
 
-    def __init__(self, core: Steps, pause: Pause, weights: Weights, sleeper: Sleeper) -> None:
+    Attributes:
+        transfer: of weights that another process sends.
+        checks: whether they arrived.
+    """
+
+    def __init__(
+        self, core: Steps, pause: Pause, weights: Weights, sleeper: Sleeper, *, transfer: Transfer, checks: Checks
+    ) -> None:
         self._core = core
         self._pause = pause
         self._weights = weights
         self._sleeper = sleeper
+        self.transfer = transfer
+        self.checks = checks
 
     def info(self) -> WeightInfo:
         weights = self._weights
-        return WeightInfo(weights.version, weights.fingerprint, self._pause.is_on, self._pause.asleep)
+        return WeightInfo(weights.version, weights.fingerprint, self._pause.is_on, self._pause.asleep, *self.transfer.progress)
 
     def pause(self, mode: PauseMode, *, clear_cache: bool) -> Future[WeightInfo]:
         """Plan no more steps: done when none is in flight and, by the mode, what runs has ended. What comes meanwhile waits."""
@@ -87,8 +140,18 @@ class EngineControl:
     def update_from_disk(
         self, directory: Path, version: int | str | None, *, mode: PauseMode, force: bool
     ) -> Apart[Any, Future[WeightInfo]]:
-        update = self._weights.update_from_disk(directory, version, mode=mode, force=force)
-        return Apart(update.work, lambda checked: _then(update.then(checked), self.info))
+        return self._updating(self._weights.update_from_disk(directory, version, mode=mode, force=force))
+
+    def put_piece(self, update_id: str, content: bytes) -> Apart[None, WeightInfo]:
+        return Apart(self.transfer.put(update_id, content), lambda _: self.info())
+
+    def finish_update(
+        self, update_id: str | None, version: int | str | None, *, mode: PauseMode, force: bool
+    ) -> Apart[Any, Future[WeightInfo]]:
+        return self._updating(self.transfer.finish(update_id, version, mode=mode, force=force))
+
+    def reset_weights(self) -> Future[WeightInfo]:
+        return _then(self.checks.reset(), self.info)
 
     def name_weights(self, version: int | str) -> WeightInfo:
         self._weights.name(version)
@@ -105,6 +168,9 @@ class EngineControl:
     def abort_all(self) -> WeightInfo:
         self._core.cut_off()
         return self.info()
+
+    def _updating(self, update: Apart[Any, Future[int | str]]) -> Apart[Any, Future[WeightInfo]]:
+        return Apart(update.work, lambda checked: _then(update.then(checked), self.info))
 
 
 def _then(done: Future[int | str], answer: Callable[[], Result]) -> Future[Result]:

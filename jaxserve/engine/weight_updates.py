@@ -19,6 +19,7 @@ from jaxserve.weights.recheck import guard_of
 logger = logging.getLogger(__name__)
 
 WeightVersion = int | str
+_LARGEST = 2**63 - 1  # that a version may be: gRPC tells it, too
 NewWeights = Callable[[WeightVersion | None, str], None]
 """Told of the version and the fingerprint of weights that were replaced."""
 
@@ -53,7 +54,9 @@ class WeightUpdates:
         return self._model
 
     def name(self, version: WeightVersion | None) -> None:
-        """Say what version the weights are that are there; what is cached of them stays."""
+        """Say what version the weights are that are there; what is cached of them stays. Raises InvalidRequestError."""
+        if version is not None:
+            _require_version(version)
         self._core.weight_version = version
 
     def update_from_disk(
@@ -76,8 +79,7 @@ class WeightUpdates:
         current = self._core.weight_version
         if version is None:
             return current + 1 if isinstance(current, int) else 1
-        if isinstance(version, bool) or not isinstance(version, int | str) or version == "":
-            raise InvalidRequestError(f"version must be an integer or a name, not {version!r}", param="version")
+        _require_version(version)
         if not force and isinstance(current, int) and isinstance(version, int) and version <= current:
             raise InvalidRequestError(
                 f"version {version} is not newer than {current}, which is served; force takes it all the same", param="version"
@@ -144,3 +146,10 @@ class WeightUpdates:
         guard = guard_of(self._executor.weights.tree, self._minutes)
         self._executor.weight_guard, self._core.intact = guard, guard.require_intact
         guard.start()
+
+
+def _require_version(version: object) -> None:
+    if isinstance(version, bool) or not isinstance(version, int | str) or version == "":
+        raise InvalidRequestError(f"version must be an integer or a name, not {version!r}", param="version")
+    if isinstance(version, int) and abs(version) > _LARGEST:
+        raise InvalidRequestError(f"version must be at most {_LARGEST}, got {version}", param="version")

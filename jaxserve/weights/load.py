@@ -19,7 +19,7 @@ from jaxserve.models.config import DecoderConfig
 from jaxserve.models.quantization import quantization_from_hf
 from jaxserve.models.quantization_methods import Quantization
 from jaxserve.weights.check import check_tensors
-from jaxserve.weights.checkpoint import Block
+from jaxserve.weights.checkpoint import Block, Checkpoint
 from jaxserve.weights.dummy import dummy_params
 from jaxserve.weights.finite import is_finite, not_finite_error
 from jaxserve.weights.formats import LoadFormat, StoredFormat, open_checkpoint
@@ -118,6 +118,11 @@ def reading(
             return _read(job, Dequantized(held, layout), packer, sums)
 
         yield read
+
+
+def read_from(tensors: Checkpoint, job: TensorRead, packer: Packer) -> Weight:
+    """One parameter of tensors that are not quantized, and were checked; see `load_params`."""
+    return _read(job, Dequantized(HeldTensors(tensors), Layout(tensors.shapes, tensors.dtypes, {})), packer, None)
 
 
 def load_parameter(model_dir: Path, config: DecoderConfig, mesh: Mesh, dtype: DTypeLike, path: tuple[str, ...]) -> jax.Array:

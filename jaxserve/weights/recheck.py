@@ -11,7 +11,7 @@ import logging
 import random
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
@@ -87,10 +87,7 @@ class WeightGuard:
         if not self._round:
             self._round = random.sample(self._blocks, len(self._blocks))
         block = self._round.pop()
-        # An array keeps the copy that numpy once saw of it, which would fill the host's memory: so of another array of the same
-        # buffer, which goes.
-        passing = jax.make_array_from_single_device_arrays(block.data.shape, block.data.sharding, [block.data])
-        found, expected = checksum(np.asarray(passing)), self._sums[block.place]
+        found, expected = checksum(_read_back(block.data)), self._sums[block.place]
         if found == expected:
             self.checked += 1
             return
@@ -107,6 +104,26 @@ class WeightGuard:
             raise self.error
 
 
+def checksums(params: Params) -> Callable[[], dict[str, str]]:
+    """What makes checksums of weights as they are now, in any thread: of each device's part, by "tp", its number and the name."""
+    leaves = jax.tree.leaves_with_path(params)
+
+    def make() -> dict[str, str]:
+        return {
+            f"tp{number}:{_name(keys)}": checksum(_read_back(shard.data))
+            for keys, leaf in leaves
+            for number, shard in enumerate(leaf.addressable_shards)
+        }
+
+    return make
+
+
+def _read_back(data: jax.Array) -> Block:
+    # An array keeps the copy that numpy once saw of it, which would fill the host's memory: so of another array of the same
+    # buffer, which goes.
+    return np.asarray(jax.make_array_from_single_device_arrays(data.shape, data.sharding, [data]))
+
+
 def guard_of(params: Params, minutes: float) -> WeightGuard:
     """A guard of weights as devices hold them now."""
     sums = BlockSums()
@@ -121,9 +138,13 @@ def bounds_of(index: tuple[slice, ...], shape: tuple[int, ...]) -> Bounds:
 
 def _blocks(params: Any) -> Iterator[_Held]:
     for keys, leaf in jax.tree.leaves_with_path(params):
-        path = jax.tree_util.keystr(keys, simple=True, separator=".")
+        path = _name(keys)
         for shard in leaf.addressable_shards:
             yield _Held((path, bounds_of(shard.index, leaf.shape)), str(shard.device), shard.data)
+
+
+def _name(keys: tuple[Any, ...]) -> str:
+    return jax.tree_util.keystr(keys, simple=True, separator=".")
 
 
 def _run(guard: weakref.ref[WeightGuard], stop: threading.Event, pause: float) -> None:

@@ -33,7 +33,13 @@ _ADMIN_PATHS = frozenset(
         "/resume",
         "/is_paused",
         "/abort_requests",
+        "/init_weight_transfer_engine",
+        "/start_weight_update",
         "/update_weights",
+        "/finish_weight_update",
+        "/shutdown_weight_transfer_engine",
+        "/weight_checker",
+        "/get_world_size",
         "/weight_info",
         "/update_weight_version",
         "/sleep",
@@ -64,11 +70,17 @@ _ADMIN_METHODS = frozenset({"/vllm.grpc.engine.VllmEngine/FlushCache"})
 
 _WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 _UPLOADS = frozenset({("POST", "/v1/files")})
+_WITH_WEIGHTS = frozenset({"/start_weight_update", "/update_weights"})
 
 
 def is_upload(method: str, path: str) -> bool:
     """Whether an HTTP operation reads its body by itself, as it comes and to a limit of its own."""
     return (method, path) in _UPLOADS
+
+
+def has_weights(path: str) -> bool:
+    """Whether bodies of a path are pieces of weights, or name all of them: they are longer than others."""
+    return path in _WITH_WEIGHTS
 
 
 def takes_body(method: str, path: str) -> bool:

@@ -9,7 +9,7 @@ from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 
 from jaxserve.engine.client import EngineClient, ModelInfo
-from jaxserve.engine.events import Delta, Event, Finished, PositionLogprobs, Started, TokenLogprob
+from jaxserve.engine.events import Delta, Event, Finished, PositionLogprobs, Started, TokenLogprob, WeightRange
 from jaxserve.errors import InvalidRequestError
 from jaxserve.sampling.params import (
     MAX_LISTED_IDS,
@@ -225,6 +225,16 @@ def _finished(event: Finished) -> pb.Finished:
         message.stop_string = event.matched
     elif event.matched is not None:
         message.stop_token_id = event.matched
+    message.weight_versions.extend(_range(one) for one in event.weight_versions or ())
+    return message
+
+
+def _range(one: WeightRange) -> pb.WeightRange:
+    message = pb.WeightRange(start=one.start, end=one.end)
+    if isinstance(one.version, str):
+        message.name = one.version
+    else:
+        message.number = one.version
     return message
 
 

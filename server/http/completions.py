@@ -26,6 +26,7 @@ from server.http.generation import (
     reason_of,
     stream_frames,
     usage_reply,
+    versions_of,
     without_output,
     written,
 )
@@ -180,7 +181,7 @@ class _Texts:
             choice["logprobs"] = output if choice["logprobs"] is None else joined(choice["logprobs"], output)
         if self._with_ids:
             choice["token_ids"] = one.token_ids
-        return choice
+        return {**choice, **one.versions}
 
     def chunks(self, which: int, event: Event) -> Sequence[Mapping[str, Any]]:
         first = which * self._sequences
@@ -189,7 +190,8 @@ class _Texts:
             return [_chunk(choice) for choice in opened if choice["text"] or choice.keys() & _OF_PROMPT]
         index = first + event.index
         if isinstance(event, Finished):
-            return [_chunk({"index": index, "text": "", "logprobs": None, "finish_reason": reason_of(event)})]
+            end: CompletionChoiceReply = {"index": index, "text": "", "logprobs": None, "finish_reason": reason_of(event)}
+            return [_chunk({**end, **versions_of(event)})]
         return self._addition(index, event)
 
     def _addition(self, index: int, event: Delta) -> Sequence[Mapping[str, Any]]:

@@ -17,7 +17,7 @@ from server.gateway.call import Call
 from server.gateway.gateway import Gateway
 from server.gateway.idempotency import Add, fingerprint
 from server.gateway.refusals import rate_limit_headers
-from server.gateway.routes import http_access, is_upload, takes_body
+from server.gateway.routes import has_weights, http_access, is_upload, takes_body
 from server.http.disconnect import until_gone
 from server.http.failures import error_response, methods_at
 from server.http.headers import TENANT_HEADER
@@ -73,7 +73,7 @@ class Gate:
         if upload or not takes_body(method, path):
             await self._plain(call, scope, receive, send)
             return
-        with self._bodies.hold(call.account) as held:
+        with self._bodies.hold(call.account, has_weights=self._gateway.has_keys and has_weights(path)) as held:
             try:
                 body = await held.read(receive, headers)
             except JaxserveError as error:

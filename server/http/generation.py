@@ -18,7 +18,7 @@ from jaxserve.engine.events import Delta, Event, Finished, PositionLogprobs, Sta
 from jaxserve.types import FinishReason
 from server.events import ReadDelta, ReadFinished
 from server.http.fields import EngineFields, StreamOptions
-from server.http.replies import Reason, UsageReply
+from server.http.replies import Reason, UsageReply, VersionsReply
 from server.http.sse import DONE
 from server.requests import RequestJob
 from server.streams import Events
@@ -33,7 +33,9 @@ _FINGERPRINT = 16  # of its letters: enough to tell models apart
 
 @dataclass(slots=True)
 class Gathered:
-    """One whole sequence; `matched` is the stop string that ended it, `parts` what its text was read as, if it was."""
+    """One whole sequence; `matched` is the stop string that ended it, `parts` what its text was read as, if it was; `versions`
+    tells of the weights.
+    """
 
     started: Started
     text: list[str] = field(default_factory=list)
@@ -42,6 +44,7 @@ class Gathered:
     logprobs: list[PositionLogprobs] = field(default_factory=list)
     finish_reason: Reason = "stop"
     matched: str | None = None
+    versions: VersionsReply = field(default_factory=VersionsReply)
 
     def add(self, event: Delta | Finished) -> None:
         if isinstance(event, Delta):
@@ -53,6 +56,7 @@ class Gathered:
         else:
             self.finish_reason = reason_of(event)
             self.matched = matched_text(event)
+            self.versions = versions_of(event)
 
 
 def usage_reply(tally: Tally) -> UsageReply:
@@ -88,6 +92,13 @@ def reason_of(event: Finished) -> Reason:
     return cast(Reason, event.finish_reason.value)
 
 
+def versions_of(event: Finished) -> VersionsReply:
+    """The versions of the weights that a sequence's tokens are of, as a part of its choice; nothing if they have none."""
+    if event.weight_versions is None:
+        return {}
+    return {"weight_versions": [{"version": one.version, "start": one.start, "end": one.end} for one in event.weight_versions]}
+
+
 def matched_text(event: Finished) -> str | None:
     """The stop string that ended the sequence, if one did."""
     return event.matched if isinstance(event.matched, str) else None
@@ -98,7 +109,7 @@ async def without_output(events: Events) -> Events:
     async with aclosing(events):
         async for which, event in events:
             if isinstance(event, Finished):
-                yield which, replace(event, finish_reason=FinishReason.LENGTH, matched=None)
+                yield which, replace(event, finish_reason=FinishReason.LENGTH, matched=None, weight_versions=None)
             elif not isinstance(event, Delta):
                 yield which, event
 

@@ -19,9 +19,10 @@ _RETRY_SECONDS = 1.0  # bodies are held while they are answered: nobody knows wh
 class Held:
     """One request's body."""
 
-    def __init__(self, bodies: Bodies, account: str) -> None:
+    def __init__(self, bodies: Bodies, account: str, *, has_weights: bool) -> None:
         self._bodies = bodies
         self._account = account
+        self._has_weights = has_weights
         self._bytes = 0
 
     async def read(self, receive: Receive, headers: Headers) -> bytes:
@@ -50,7 +51,7 @@ class Held:
 
     def _grow(self, size: int) -> None:
         if size > self._bytes:
-            self._bodies.take(self._account, size, size - self._bytes)
+            self._bodies.take(self._account, size, size - self._bytes, has_weights=self._has_weights)
             self._bytes = size
 
 
@@ -64,27 +65,28 @@ class Bodies:
     def __init__(self, config: ServerConfig) -> None:
         self._longest = config.max_body_bytes
         self._most = config.max_bodies_mib * 2**20
+        self._longest_weights = max(self._longest, min(self._most, config.max_weights_mib * 2**20))
         self._share = self._most if config.keys is None else max(self._most // _SHARES, self._longest)
         self._of_account: Counter[str] = Counter()
 
     @contextmanager
-    def hold(self, account: str) -> Iterator[Held]:
-        """The body of an account's request, held until the context ends."""
-        held = Held(self, account)
+    def hold(self, account: str, *, has_weights: bool = False) -> Iterator[Held]:
+        """The body of an account's request, held until the context ends; one that has weights may be longer than others."""
+        held = Held(self, account, has_weights=has_weights)
         try:
             yield held
         finally:
             held.release()
 
-    def take(self, account: str, size: int, more: int) -> None:
+    def take(self, account: str, size: int, more: int, *, has_weights: bool = False) -> None:
         """Hold `more` bytes of a body that has `size` then. Raises RequestTooLargeError and OverloadedError."""
-        if size > self._longest:
-            raise RequestTooLargeError(
-                f"the body is longer than the {self._longest} bytes that this server reads (--max-body-bytes)"
-            )
+        longest, flag = (self._longest_weights, "--max-weights-mib") if has_weights else (self._longest, "--max-body-bytes")
+        if size > longest:
+            raise RequestTooLargeError(f"the body is longer than the {longest} bytes that this server reads ({flag})")
         own, total = self._of_account[account], self._of_account.total()
-        if own + more > self._share:
-            raise self._full(f"{own} bytes of request bodies are being answered for this client's tenant", more, self._share)
+        share = max(self._share, longest)
+        if own + more > share:
+            raise self._full(f"{own} bytes of request bodies are being answered for this client's tenant", more, share)
         if total + more > self._most:
             raise self._full(f"{total} bytes of request bodies are being answered", more, self._most)
         self._of_account[account] += more

@@ -100,6 +100,20 @@ class MessageReply(TypedDict):
     tool_calls: NotRequired[list[ToolCallReply]]
 
 
+class WeightRangeReply(TypedDict):
+    """Tokens of an answer that are of one version of the weights."""
+
+    version: Annotated[int | str, Field(description='of the weights; "default" if those had no name')]
+    start: Annotated[int, Field(description="the first of the tokens, counted from 0")]
+    end: Annotated[int, Field(description="the one behind the last")]
+
+
+class VersionsReply(TypedDict, total=False):
+    """What a choice says of the weights, if they have versions."""
+
+    weight_versions: list[WeightRangeReply]
+
+
 class ChatChoiceReply(TypedDict):
     """One of the n answers."""
 
@@ -108,6 +122,7 @@ class ChatChoiceReply(TypedDict):
     logprobs: ChatLogprobsReply | None
     finish_reason: Reason
     token_ids: NotRequired[list[int]]
+    weight_versions: NotRequired[list[WeightRangeReply]]
 
 
 class ChatReply(TypedDict):
@@ -160,6 +175,7 @@ class ChatChunkChoiceReply(TypedDict):
     finish_reason: Reason | None
     prompt_logprobs: NotRequired[PromptLogprobsReply]
     token_ids: NotRequired[list[int]]
+    weight_versions: NotRequired[list[WeightRangeReply]]
 
 
 class CompletionChoiceReply(TypedDict):
@@ -172,6 +188,7 @@ class CompletionChoiceReply(TypedDict):
     prompt_logprobs: NotRequired[PromptLogprobsReply]
     prompt_token_ids: NotRequired[list[int]]
     token_ids: NotRequired[list[int]]
+    weight_versions: NotRequired[list[WeightRangeReply]]
 
 
 class CompletionReply(TypedDict):

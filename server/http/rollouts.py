@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict
 
 from jaxserve.engine.calls import (
     AbortAll,
+    EngineCall,
     Info,
     NameWeights,
     PauseEngine,
@@ -21,37 +22,39 @@ from jaxserve.engine.calls import (
     UpdateFromDisk,
     WakeUp,
 )
-from jaxserve.engine.client import EngineClient
 from jaxserve.engine.control import WeightInfo
 from jaxserve.engine.pause import PauseMode
 from jaxserve.errors import CheckpointError, ConfigError, InvalidRequestError, JaxserveError, PermissionDeniedError
 from server.errors import OUTCOMES
+from server.http.headers import client_of
 from server.http.strict_json import StrictJsonRoute
 
 _TAGS = {"weights", "kv_cache"}
 _SGLANG_MODES: dict[str, PauseMode] = {"abort": "abort", "in_place": "keep"}
 
 
-def _require_keys(request: Request) -> None:
+def require_keys(request: Request) -> None:
     if not request.app.state.has_keys:
         raise PermissionDeniedError("this needs a server with API keys, and one of them with admin = true")
 
 
-router = APIRouter(route_class=StrictJsonRoute, include_in_schema=False, dependencies=[Depends(_require_keys)])
+router = APIRouter(route_class=StrictJsonRoute, include_in_schema=False, dependencies=[Depends(require_keys)])
 
 
-class _Body(BaseModel):
+class StrictBody(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid")
 
 
 class WeightReply(TypedDict):
-    """What is served: `weight_version` is null for weights that nobody named."""
+    """What is served: `weight_version` is null for weights that nobody named; and what has come of an update that is sent."""
 
     weight_version: int | str | None
     fingerprint: str
     is_paused: bool
     is_sleeping: bool
     asleep: str | None
+    received_bytes: int
+    wanted_bytes: int
 
 
 class SglangReply(TypedDict):
@@ -61,38 +64,35 @@ class SglangReply(TypedDict):
     message: str
 
 
-def _client(request: Request) -> EngineClient:
-    client: EngineClient = request.app.state.client
-    return client
-
-
-def _told(info: WeightInfo) -> WeightReply:
+def told(info: WeightInfo) -> WeightReply:
     return {
         "weight_version": info.version,
         "fingerprint": info.fingerprint,
         "is_paused": info.is_paused,
         "is_sleeping": info.asleep is not None,
         "asleep": info.asleep,
+        "received_bytes": info.received_bytes,
+        "wanted_bytes": info.wanted_bytes,
     }
 
 
 @router.post("/pause")
 async def pause(request: Request, mode: Annotated[PauseMode, Query()] = "abort", clear_cache: bool = True) -> WeightReply:
     """Run nothing until /resume; what comes meanwhile waits."""
-    return _told(await _client(request).call(PauseEngine(mode, clear_cache)))
+    return told(await client_of(request).call(PauseEngine(mode, clear_cache)))
 
 
 @router.post("/resume")
 async def resume(request: Request) -> WeightReply:
-    return _told(await _client(request).call(Resume()))
+    return told(await client_of(request).call(Resume()))
 
 
 @router.get("/is_paused")
 async def is_paused(request: Request) -> dict[str, bool]:
-    return {"is_paused": (await _client(request).call(Info())).is_paused}
+    return {"is_paused": (await client_of(request).call(Info())).is_paused}
 
 
-class AbortRequests(_Body):
+class AbortRequests(StrictBody):
     """vLLM's; ids are refused."""
 
     request_ids: list[str] | None = None
@@ -105,19 +105,19 @@ async def abort_requests(request: Request, body: AbortRequests | None = None) ->
         raise InvalidRequestError(
             "request_ids: single requests end when their clients leave; leave it out to end all", param="request_ids"
         )
-    await _client(request).call(AbortAll())
+    await client_of(request).call(AbortAll())
     return {"aborted": []}
 
 
-async def _update(request: Request, call: UpdateFromDisk) -> WeightInfo:
-    """Raises InvalidRequestError for a checkpoint that is not there, or does not fit: it was the request that named it."""
+async def updated(request: Request, call: EngineCall[WeightInfo]) -> WeightInfo:
+    """Raises InvalidRequestError for weights that are not there, or do not fit: it was the request that named them."""
     try:
-        return await _client(request).call(call)
+        return await client_of(request).call(call)
     except (CheckpointError, ConfigError) as error:
         raise InvalidRequestError(error.message, param=error.param) from error
 
 
-class UpdateInfo(_Body):
+class UpdateInfo(StrictBody):
     """A checkpoint where the engine runs."""
 
     path: str
@@ -126,7 +126,7 @@ class UpdateInfo(_Body):
     force: bool = False
 
 
-class UpdateWeights(_Body):
+class UpdateWeights(StrictBody):
     update_info: UpdateInfo
 
 
@@ -134,40 +134,40 @@ class UpdateWeights(_Body):
 async def update_weights(request: Request, body: UpdateWeights) -> WeightReply:
     """Serve the weights of a checkpoint of the same model; answered when they are served."""
     info = body.update_info
-    return _told(await _update(request, UpdateFromDisk(info.path, info.weight_version, info.mode, info.force)))
+    return told(await updated(request, UpdateFromDisk(info.path, info.weight_version, info.mode, info.force)))
 
 
 @router.get("/weight_info")
 async def weight_info(request: Request) -> WeightReply:
-    return _told(await _client(request).call(Info()))
+    return told(await client_of(request).call(Info()))
 
 
-class NewVersion(_Body):
+class NewVersion(StrictBody):
     new_version: int | str
 
 
 @router.post("/update_weight_version")
 async def update_weight_version(request: Request, body: NewVersion) -> WeightReply:
     """Say what the weights are called that are served."""
-    return _told(await _client(request).call(NameWeights(body.new_version)))
+    return told(await client_of(request).call(NameWeights(body.new_version)))
 
 
 @router.post("/sleep")
 async def sleep(request: Request, level: int = 1) -> WeightReply:
-    return _told(await _client(request).call(SleepEngine(level)))
+    return told(await client_of(request).call(SleepEngine(level)))
 
 
 @router.post("/wake_up")
 async def wake_up(request: Request, tags: Annotated[list[str] | None, Query()] = None) -> WeightReply:
-    return _told(await _client(request).call(WakeUp(None if tags is None else tuple(tags))))
+    return told(await client_of(request).call(WakeUp(None if tags is None else tuple(tags))))
 
 
 @router.get("/is_sleeping")
 async def is_sleeping(request: Request) -> dict[str, bool]:
-    return {"is_sleeping": (await _client(request).call(Info())).asleep is not None}
+    return {"is_sleeping": (await client_of(request).call(Info())).asleep is not None}
 
 
-class FromDisk(_Body):
+class FromDisk(StrictBody):
     """SGLang's, with what it sends by default."""
 
     model_path: str
@@ -187,7 +187,7 @@ async def update_weights_from_disk(request: Request, body: FromDisk, response: R
     """Serve the weights of a checkpoint; what runs is waited for unless it is to be aborted."""
     mode: PauseMode = "abort" if body.abort_all_requests else "wait"
     try:
-        info = await _update(request, UpdateFromDisk(body.model_path, body.weight_version, mode))
+        info = await updated(request, UpdateFromDisk(body.model_path, body.weight_version, mode))
     except JaxserveError as error:
         response.status_code = OUTCOMES[error.code].http
         if error.retry_after is not None:
@@ -196,7 +196,7 @@ async def update_weights_from_disk(request: Request, body: FromDisk, response: R
     return {"success": True, "message": f"weights of version {info.version} are served"}
 
 
-class PauseGeneration(_Body):
+class PauseGeneration(StrictBody):
     mode: Literal["abort", "retract", "in_place"] = "abort"
 
 
@@ -205,7 +205,7 @@ async def pause_generation(request: Request, body: PauseGeneration | None = None
     mode = "abort" if body is None else body.mode
     if mode not in _SGLANG_MODES:
         raise InvalidRequestError(f"mode {mode!r} is not supported; there are {', '.join(_SGLANG_MODES)}", param="mode")
-    return _told(await _client(request).call(PauseEngine(_SGLANG_MODES[mode], clear_cache=False)))
+    return told(await client_of(request).call(PauseEngine(_SGLANG_MODES[mode], clear_cache=False)))
 
 
 @router.post("/continue_generation")
@@ -213,7 +213,7 @@ async def continue_generation(request: Request) -> WeightReply:
     return await resume(request)
 
 
-class MemoryTags(_Body):
+class MemoryTags(StrictBody):
     tags: list[str] | None = None
 
 
@@ -231,5 +231,5 @@ async def resume_memory_occupation(request: Request, body: MemoryTags | None = N
 
 @router.api_route("/flush_cache", methods=["GET", "POST"])
 async def flush_cache(request: Request) -> Response:
-    await _client(request).reset_prefix_cache()
+    await client_of(request).reset_prefix_cache()
     return Response()

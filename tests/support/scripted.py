@@ -11,7 +11,7 @@ from jaxserve.chat_parsing import ResponseTemplate, find_template
 from jaxserve.engine.bounds import RequestBounds
 from jaxserve.engine.calls import EngineCall, Result
 from jaxserve.engine.client import EngineStats, ModelInfo
-from jaxserve.engine.events import Delta, Event, Finished, PositionLogprobs, Started, Timing, TokenLogprob, Usage
+from jaxserve.engine.events import Delta, Event, Finished, PositionLogprobs, Started, Timing, TokenLogprob, Usage, WeightRange
 from jaxserve.errors import (
     ContextLengthError,
     DrainingError,
@@ -56,7 +56,7 @@ class ScriptedClient:
 
     `failure` is raised once `fail_after` tokens are out; `active` and `aborted` hold request ids; `messages` and `arguments`
     are what the chat template last got; `options` are those of every request, `resets` counts the prefix cache's.
-    Sequences went on in another engine `resumed` times.
+    Sequences went on in another engine `resumed` times, and their tokens are of `weight_versions`.
     """
 
     def __init__(self, *, delay: float = 0.0, failure: Exception | None = None, fail_after: int = 0) -> None:
@@ -75,6 +75,7 @@ class ScriptedClient:
         self.rooms: list[tuple[str, int]] = []
         self.resets = 0
         self.resumed = 0
+        self.weight_versions: tuple[WeightRange, ...] | None = None
         self.arguments: Mapping[str, Any] = {}
         self.messages: Sequence[ChatMessage] = ()
         self.draining = False
@@ -156,7 +157,7 @@ class ScriptedClient:
                 yield Delta(request_id, index, text, (token,), position, logprobs)
         usage = Usage(len(ids), len(output), len(ids) // 2)
         for index in range(params.n):
-            yield Finished(request_id, index, reason, matched, usage, Timing(0.25, 0.5, 1.0), self.resumed)
+            yield Finished(request_id, index, reason, matched, usage, Timing(0.25, 0.5, 1.0), self.resumed, self.weight_versions)
 
     def _output(self, ids: list[int], params: SamplingParams) -> tuple[list[int], FinishReason, str | None]:
         limit = params.max_tokens or MAX_MODEL_LEN - len(ids)

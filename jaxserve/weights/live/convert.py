@@ -132,7 +132,7 @@ class Converter:
     def _brought(self, array: Any, view: View, cut: At | None) -> jax.Array:
         """An array of other devices on the mesh's, divided over them: of a stack only the entry that is wanted."""
         if cut is not None:
-            array = _entry(array, np.int32(view.at[0]), cut.axis)
+            array = _entry(array, view.at[0], cut.axis)
         count = self._mesh.devices.size
         divided = next((axis for axis, size in enumerate(array.shape) if size % count == 0), None)
         spec = PartitionSpec() if divided is None else PartitionSpec(*[None] * divided, self._mesh.axis_names)
@@ -140,8 +140,15 @@ class Converter:
         return brought
 
 
+def _entry(array: Any, at: int, axis: int) -> Any:
+    """One entry along an axis, which stays. Of an array in the host's memory no more than that goes to a device."""
+    if isinstance(array, np.ndarray):
+        return array[(slice(None),) * axis + (slice(at, at + 1),)]
+    return _entry_there(array, np.int32(at), axis)
+
+
 @partial(jax.jit, static_argnames=("axis",))
-def _entry(array: jax.Array, at: jax.Array, axis: int) -> jax.Array:
+def _entry_there(array: jax.Array, at: jax.Array, axis: int) -> jax.Array:
     return lax.dynamic_slice_in_dim(array, at, 1, axis)
 
 

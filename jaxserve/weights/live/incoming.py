@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from jax.sharding import Mesh
 
@@ -14,10 +14,12 @@ from jaxserve.weights.formats import StoredFormat
 from jaxserve.weights.jobs import TensorRead, list_jobs
 from jaxserve.weights.live.convert import Converter, complete_rules
 from jaxserve.weights.live.disk import DiskWeights
+from jaxserve.weights.live.host import host_tensors
 from jaxserve.weights.live.look import check_arrays, fingerprint_of, look_at
 from jaxserve.weights.live.mapping import ParamMapping, views_of
 from jaxserve.weights.live.trees import Arrays, named_arrays
 from jaxserve.weights.live.views import Views
+from jaxserve.weights.load import read_from
 from jaxserve.weights.packed import Packer
 from jaxserve.weights.stored_schemes import Schemes
 from pallas_kernels.matmul import Weight
@@ -44,13 +46,11 @@ class Incoming(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LiveWeights:
-    """A tree of arrays on devices. See `Incoming`."""
+    """A tree of arrays. See `Incoming`; `make` makes a parameter of them."""
 
     fingerprint: str
     jobs: Sequence[TensorRead]
-    views: Views
-    arrays: Arrays
-    converter: Converter
+    make: Callable[[TensorRead], Weight]
 
     @property
     def sizes(self) -> dict[tuple[str, ...], int]:
@@ -58,7 +58,15 @@ class LiveWeights:
 
     def parameters(self) -> Iterator[tuple[tuple[str, ...], Weight]]:
         for job in self.jobs:
-            yield job.rule.path, self.converter.make(job, self.views, self.arrays)
+            yield job.rule.path, self.make(job)
+
+
+class Fitting(NamedTuple):
+    """Which parameters a tree makes, how they are had from its arrays, and the names of the arrays that are in any."""
+
+    jobs: Sequence[TensorRead]
+    views: Views
+    names: Sequence[str]
 
 
 class LiveModel:
@@ -95,6 +103,15 @@ class LiveModel:
         Raises CheckpointError for a tree that does not fit, ConfigError for a mapping or an engine that cannot be.
         """
         arrays = named_arrays(params)
+        fitting = self.fit(arrays, mapping, partial=partial)
+        sums = look_at({name: arrays[name] for name in fitting.names}, self._dtype)
+        return LiveWeights(fingerprint_of(self._config, sums), fitting.jobs, self._maker(arrays, fitting.views))
+
+    def fit(self, arrays: Arrays, mapping: ParamMapping = "auto", *, partial: bool = False) -> Fitting:
+        """What a tree is to the decoder, by names, shapes and dtypes alone: of the arrays nothing else need be there.
+
+        Raises as `check` does.
+        """
         rules = [job.rule for job in self._jobs]
         views = views_of(self._config, rules, arrays, mapping)
         wanted = {source.name for rule in rules for source in rule.sources}
@@ -106,8 +123,14 @@ class LiveModel:
             jobs = [job for job in jobs if job.rule.path in chosen]
         self._converter.require_holdable(jobs)
         names = {view.name for view in used}
-        sums = look_at({name: array for name, array in arrays.items() if name in names}, self._dtype)
-        return LiveWeights(fingerprint_of(self._config, sums), jobs, views, arrays, self._converter)
+        return Fitting(jobs, views, [name for name in arrays if name in names])
+
+    def _maker(self, arrays: Arrays, views: Views) -> Callable[[TensorRead], Weight]:
+        """What makes parameters where the arrays are: on devices, or in the host's memory, from where devices get their parts."""
+        tensors = host_tensors(arrays, views)
+        if tensors is None:
+            return lambda job: self._converter.make(job, views, arrays)
+        return lambda job: read_from(tensors, job, self._packer)
 
     def check_directory(self, directory: Path, load_format: StoredFormat = "auto") -> DiskWeights:
         """A checkpoint as weights of the decoder; see there."""

@@ -60,7 +60,11 @@ def look_at(arrays: Arrays, dtype: str) -> dict[str, int]:
 
     Raises CheckpointError for an array that is not all numbers, or has some that `dtype` has not.
     """
-    looked = {name: _look(array, dtype) for name, array in arrays.items()}
+    looked = {}
+    for name, array in arrays.items():
+        looked[name] = _look(array, dtype)
+        if isinstance(array, np.ndarray):
+            jax.block_until_ready(looked[name])  # or copies of all of them might be on the device together
     found = jax.device_get(looked)
     bad = [(name, int(wrong)) for name, (wrong, _, _) in found.items() if wrong]
     if bad:

@@ -23,7 +23,7 @@ from server.http.chat.messages import delta_reply, message_reply
 from server.http.conversation import plain
 from server.http.disconnect import until_gone
 from server.http.failures import pieces_response
-from server.http.generation import Gathered, encoded, gather, head_of, reason_of, stream_frames, usage_reply, written
+from server.http.generation import Gathered, encoded, gather, head_of, reason_of, stream_frames, usage_reply, versions_of, written
 from server.http.headers import TENANT_HEADER, client_of, context_of, options_of
 from server.http.logprobs import chat_logprobs, prompt_logprobs
 from server.http.openapi import GENERATING, answer, failures
@@ -136,7 +136,7 @@ def _choice(index: int, one: Gathered, body: ChatRequest) -> ChatChoiceReply:
     }
     if body.return_token_ids:
         choice["token_ids"] = one.token_ids
-    return choice
+    return {**choice, **one.versions}
 
 
 class _Chunks:
@@ -151,7 +151,13 @@ class _Chunks:
         if isinstance(event, Started):
             return [self._opening(index, event) for index in range(self._sequences)]
         if isinstance(event, Finished):
-            return [_chunk({"index": event.index, "delta": {}, "logprobs": None, "finish_reason": reason_of(event)})]
+            end: ChatChunkChoiceReply = {
+                "index": event.index,
+                "delta": {},
+                "logprobs": None,
+                "finish_reason": reason_of(event),
+            }
+            return [_chunk({**end, **versions_of(event)})]
         assert isinstance(event, ReadDelta), "events of chats are read"
         return self._additions(event)
 

@@ -9,6 +9,7 @@ from google.rpc import error_details_pb2
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from grpc_status import rpc_status
 
+from jaxserve.engine.events import WeightRange
 from jaxserve.errors import QueueFullError
 from jaxserve.sampling.params import SamplingParams
 from server.proto import inference_pb2 as pb
@@ -57,6 +58,16 @@ async def test_generate(channel: grpc.aio.Channel) -> None:
     assert last.finished.WhichOneof("matched") is None
     assert (last.finished.usage.prompt_tokens, last.finished.usage.completion_tokens) == (5, 5)
     assert last.finished.timing.total == 1.0
+    assert not last.finished.weight_versions
+
+
+async def test_which_weights_tokens_are_of(channel: grpc.aio.Channel, engine: ScriptedClient) -> None:
+    engine.weight_versions = (WeightRange("step 1", 0, 2), WeightRange(7, 2, 5))
+    *_, last = await events_of(channel, pb.GenerateRequest(text="hello"))
+    assert list(last.finished.weight_versions) == [
+        pb.WeightRange(name="step 1", start=0, end=2),
+        pb.WeightRange(number=7, start=2, end=5),
+    ]
 
 
 async def test_tokens_and_chat_prompts(channel: grpc.aio.Channel, engine: ScriptedClient) -> None:

@@ -12,7 +12,7 @@ import grpc.aio
 import httpx
 import pytest
 
-from jaxserve.engine.calls import PauseEngine, SleepEngine, UpdateFromDisk
+from jaxserve.engine.calls import EngineCall, OpenTransfer, PauseEngine, SleepEngine, UpdateFromDisk, WeightSums
 from jaxserve.engine.client import EngineStats
 from jaxserve.errors import EngineDeadError, InvalidRequestError
 from server.models import ManyModels
@@ -161,6 +161,7 @@ async def test_what_is_of_all_models_adds_up(models: tuple[ScriptedClient, Other
 
 async def test_weights_of_one_of_several_models_are_not_updated(models: tuple[ScriptedClient, OtherModel]) -> None:
     """A checkpoint is of one of them: none may be asked."""
-    for call in (UpdateFromDisk("/nowhere"), SleepEngine(), PauseEngine()):
+    calls: list[EngineCall[Any]] = [UpdateFromDisk("/nowhere"), SleepEngine(), PauseEngine(), OpenTransfer(), WeightSums()]
+    for call in calls:
         with pytest.raises(InvalidRequestError, match="not echo, other"):
             await ManyModels(models).call(call)

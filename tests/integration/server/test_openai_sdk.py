@@ -1,10 +1,12 @@
 """The openai SDK against a real server."""
 
+from dataclasses import asdict
 from typing import Any
 
 import openai
 import pytest
 
+from jaxserve.engine.events import WeightRange
 from jaxserve.errors import InternalError, QueueFullError
 from tests.support.scripted import ScriptedClient
 
@@ -59,6 +61,22 @@ async def test_usage_says_how_often_sequences_went_on_elsewhere(
             last = await create(**body, n=2)
         told.append(last.usage.model_extra)
     assert told == [{"resumed": 2 * times}] * 2 if times else told == [{}] * 2
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_choices_say_which_weights_their_tokens_are_of(
+    sdk: openai.AsyncOpenAI, engine: ScriptedClient, stream: bool
+) -> None:
+    """In the choice's last chunk; nothing where weights have no version."""
+    for versions in (None, (WeightRange("default", 0, 2), WeightRange(7, 2, 5))):
+        engine.weight_versions = versions
+        for create, body in ((sdk.chat.completions.create, CHAT), (sdk.completions.create, TEXT)):
+            replies = [chunk async for chunk in await create(**body, stream=True)] if stream else [await create(**body)]
+            choices = [reply.choices[0].model_dump() for reply in replies]
+            told = [choice["weight_versions"] for choice in choices if "weight_versions" in choice]
+            assert told == ([] if versions is None else [[asdict(one) for one in versions]])
+            assert versions is None or choices[-1]["finish_reason"] is not None
+            assert versions is None or "weight_versions" in choices[-1]
 
 
 @pytest.mark.parametrize("stream", [False, True])

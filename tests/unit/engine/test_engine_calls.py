@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import queue
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -10,10 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from jaxserve import SamplingParams
 from jaxserve.engine.calls import (
     AbortAll,
-    AnyCall,
     EngineAnswer,
     Info,
     NameWeights,
@@ -26,51 +23,15 @@ from jaxserve.engine.calls import (
     run_call,
 )
 from jaxserve.engine.control import WeightInfo
-from jaxserve.engine.loop import EngineLoop, Refusal, TurnOutcome
+from jaxserve.engine.loop import Refusal
 from jaxserve.engine.remote.codec import decoder, encode
 from jaxserve.engine.remote.messages import Answer, decode_from_engine
 from jaxserve.errors import CheckpointError, InvalidRequestError
-from jaxserve.scheduler.request import Update
 from jaxserve.types import FinishReason
+from tests.support.driven import PATIENCE, Driven
 from tests.support.families import hf_config
 from tests.support.live import on_devices, write_checkpoint
-from tests.support.rollouts import PROMPTS, engine, weights
-
-PATIENCE = 60.0
-
-
-class Driven:
-    """An engine that its loop drives, and what came of its turns."""
-
-    def __init__(self) -> None:
-        self.llm = engine("qwen3", 1)
-        self.built = self.llm._built
-        self.said: queue.Queue[TurnOutcome] = queue.Queue()
-        self.loop = EngineLoop(self.built.core, self._said, print)
-        self.loop.start()
-
-    def _said(self, outcomes: list[TurnOutcome]) -> None:
-        for outcome in outcomes:
-            self.said.put(outcome)
-
-    def call(self, call: AnyCall) -> Any:
-        sent = decoder(AnyCall).decode(encode(call))  # type: ignore[arg-type]  # a union is a type, too
-        return self.loop.call(partial(run_call, call=sent)).result(PATIENCE)
-
-    def add(self, max_tokens: int) -> str:
-        params = SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True)
-        requests = self.built.intake.prepare(PROMPTS[0], params, "r", self.built.clock.now())
-        self.loop.add(requests)
-        return requests[0].id
-
-    def finish(self) -> list[Update]:
-        """Updates up to the end of the only request."""
-        updates: list[Update] = []
-        while not updates or (updates[-1].finish_reason is None and updates[-1].error is None):
-            outcome = self.said.get(timeout=PATIENCE)
-            assert isinstance(outcome, Update)
-            updates.append(outcome)
-        return updates
+from tests.support.rollouts import weights
 
 
 @pytest.fixture(scope="module")

@@ -41,6 +41,21 @@ def test_a_share_holds_the_longest_body(tmp_path: Path) -> None:
         held.take("globex", 4 * MIB + 1, 1)
 
 
+def test_a_body_with_weights_may_be_longer_but_no_longer_than_all(tmp_path: Path) -> None:
+    held = bodies(tmp_path)  # 64 MiB of weights by default, of 8 in all
+    held.take("acme", 8 * MIB, 8 * MIB, has_weights=True)
+    with pytest.raises(OverloadedError):
+        held.take("acme", MIB, MIB, has_weights=True)
+    held.give_back("acme", 8 * MIB)
+    with pytest.raises(RequestTooLargeError, match=f"longer than the {8 * MIB} bytes .*--max-weights-mib"):
+        held.take("acme", 8 * MIB + 1, 1, has_weights=True)
+    with pytest.raises(RequestTooLargeError, match="--max-body-bytes"):
+        held.take("acme", MIB + 1, 1)
+    settings = ServerConfig(keys=str(tmp_path), max_body_bytes=MIB, max_weights_mib=2, max_bodies_mib=8)
+    with pytest.raises(RequestTooLargeError, match=f"longer than the {2 * MIB} bytes"):
+        Bodies(settings).take("acme", 2 * MIB + 1, 1, has_weights=True)
+
+
 def test_without_keys_all_clients_share_everything(tmp_path: Path) -> None:
     held = bodies(tmp_path, keys=False)
     for _ in range(8):

@@ -4,7 +4,7 @@ import queue
 import random
 from collections import Counter
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -17,6 +17,7 @@ from jaxserve.config.fields import SchedulerConfig
 from jaxserve.config.kv_events import KVEventsConfig
 from jaxserve.engine.calls import Flush, KVEventSources, run_call
 from jaxserve.engine.core import EngineCore
+from jaxserve.engine.kv_events.publisher import KVEventSource
 from jaxserve.engine.loop import EngineLoop
 from jaxserve.engine.publishing import publish
 from jaxserve.sampling.params import SamplingParams
@@ -50,8 +51,7 @@ class Served:
         )
         publish(self.core, events, NAMESPACE.root().__eq__)
         sources = run_call(self.core, KVEventSources())
-        assert isinstance(sources, list)
-        (self.source,) = sources
+        (self.source,) = cast(list[KVEventSource], sources)
         self.said: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.loop = EngineLoop(self.core, self.said.put, self.said.put)
         self.format = format

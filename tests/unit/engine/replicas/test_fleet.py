@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from jaxserve.cache.prefix_hash import page_hash
-from jaxserve.engine.calls import Flush, PauseEngine, Trace
+from jaxserve.engine.calls import EngineCall, FinishUpdate, Flush, PauseEngine, PutPiece, Trace, WeightSums, WorldSize
 from jaxserve.engine.control import WeightInfo
 from jaxserve.engine.link import HeldChange
 from jaxserve.engine.replicas.fleet import FleetSettings
@@ -351,27 +351,38 @@ async def test_a_call_fails_as_it_does_in_an_engine_and_where_there_is_none() ->
             await fleet.fleet.call(Flush())
 
 
-async def test_weights_are_updated_in_all_engines_or_it_failed() -> None:
+@pytest.mark.parametrize("call", [PauseEngine(), PutPiece("u", b"piece"), FinishUpdate("u", 2)])
+async def test_weights_are_updated_in_all_engines_or_it_failed(call: EngineCall[WeightInfo]) -> None:
     done, old = WeightInfo(2, "5eed", True, None), WeightInfo(1, "5eed", True, None)
     async with bench("a", "b") as fleet:
         fleet.links["a"].answer.set_result(done)
         fleet.links["b"].answer.set_result(done)
-        assert await fleet.fleet.call(PauseEngine()) == done
+        assert await fleet.fleet.call(call) == done
     async with bench("a", "b") as fleet:
         fleet.links["a"].answer.set_result(done)
         fleet.links["b"].answer.set_result(old)
         with pytest.raises(ConflictError, match="version 1, paused; version 2, paused"):
-            await fleet.fleet.call(PauseEngine())
+            await fleet.fleet.call(call)
     async with bench("a", "b") as fleet:
         fleet.links["a"].answer.set_result(done)
-        calling = asyncio.create_task(fleet.fleet.call(PauseEngine()))
+        calling = asyncio.create_task(fleet.fleet.call(call))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         fleet.links["b"].dies()
         with pytest.raises(EngineDeadError, match="ask all of them again"):
             await calling
         with pytest.raises(EngineDeadError, match="not all replicas are there: b"):
-            await fleet.fleet.call(PauseEngine())
+            await fleet.fleet.call(call)
+
+
+async def test_what_is_told_of_each_engine() -> None:
+    assert WeightSums().merged([[{"tp0:norm": "a"}], [{"tp0:norm": "b"}]]) == [{"tp0:norm": "a"}, {"tp0:norm": "b"}]
+    assert WorldSize().merged([[2], [2]]) == [2, 2]
+    async with bench("a", "b") as fleet:
+        fleet.links["a"].answer.set_result([2])
+        fleet.links["b"].answer.set_exception(EngineDeadError("it died"))
+        with pytest.raises(EngineDeadError):
+            await fleet.fleet.call(WorldSize())
 
 
 async def test_a_trace_is_of_the_engine_that_did_most() -> None:

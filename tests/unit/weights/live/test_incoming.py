@@ -12,6 +12,7 @@ import pytest
 from jaxserve.models.registry import decoder_config
 from jaxserve.weights.jobs import collect
 from jaxserve.weights.live.incoming import LiveModel
+from jaxserve.weights.live.views import At, View
 from jaxserve.weights.load import load_params
 from jaxserve.weights.packed import Packer
 from sharding import make_mesh
@@ -44,6 +45,9 @@ def test_what_loading_gives(tmp_path, family, tensor):
     directory = write_checkpoint(tmp_path, hf, tensors)
     loaded = load_params(directory, decoder_config(hf), make_mesh(tensor), "float32", packer=packer)
     assert same(made(live, on_devices(tensors)), loaded)
+    programs = live.num_programs
+    assert same(made(live, tensors), loaded)  # from the host's memory, as another process sends them
+    assert live.num_programs == programs
 
 
 @pytest.mark.parametrize(("stored", "dtype"), [("bfloat16", "float32"), ("float32", "bfloat16"), ("bfloat16", "bfloat16")])
@@ -54,3 +58,27 @@ def test_dtypes(tmp_path, stored, dtype):
     loaded = load_params(write_checkpoint(tmp_path, hf, tensors), decoder_config(hf), make_mesh(1), dtype, packer=packer)
     assert same(made(live, on_devices(tensors)), loaded)
     assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(loaded))
+
+
+@pytest.mark.parametrize("tensor", [1, 2])
+@pytest.mark.parametrize("family", ["qwen3", "qwen2_moe"])
+def test_arrays_in_the_hosts_memory_stay_their_owners(family, tensor):
+    """Also stacked ones, of which no more than a layer goes to the devices at a time."""
+    hf = CONFIGS[family]
+    tensors = random_tensors(hf, 3)
+    live, _ = model(hf, tensor, "float32")
+    expected = made(live, on_devices(tensors))
+    given = {name: array.copy() for name, array in tensors.items()}
+    found = made(live, given)
+    for array in given.values():
+        array[...] = np.nan
+    assert same(found, expected)
+    layers = range(hf["num_hidden_layers"])
+    views = {name: View(name, array.shape) for name, array in tensors.items()}
+    stacked = dict(tensors)
+    for axis, end in enumerate(("input_layernorm.weight", "self_attn.q_proj.weight")):
+        names = [f"model.layers.{layer}.{end}" for layer in layers]
+        stacked[end] = np.stack([stacked.pop(name) for name in names], axis)
+        views |= {name: View(end, stacked[end].shape, (At(axis),), (layer,)) for layer, name in enumerate(names)}
+    assert len(layers) > 1
+    assert same(made(live, stacked, mapping=views), expected)

@@ -1,0 +1,144 @@
+"""Takes weights that another process sends, piece by piece; they replace the engine's when all have come and were checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from functools import partial
+
+import jax
+import msgspec
+import numpy as np
+
+from jaxserve.engine.apart import Apart
+from jaxserve.engine.control import SentMapping
+from jaxserve.engine.pause import PauseMode
+from jaxserve.engine.weight_updates import WeightUpdates, WeightVersion
+from jaxserve.errors import ConflictError, InvalidRequestError
+from jaxserve.weights.live.incoming import Incoming
+from jaxserve.weights.live.pieces import FLOAT_DTYPES
+from jaxserve.weights.live.received import Received
+
+
+class _Update(msgspec.Struct, frozen=True):
+    """One that was started.
+
+    Attributes:
+        id: that its pieces name.
+        mapping, partial: see `LiveModel.check`.
+    """
+
+    id: str
+    received: Received
+    mapping: SentMapping
+    partial: bool
+
+
+class WeightTransfer:
+    """Of one engine. Its methods are called by the thread that drives it, between two turns; one update is under way at most.
+
+    What has come is in the host's memory, and the old weights are served, until `finish` puts all in their place.
+    """
+
+    def __init__(self, updates: WeightUpdates) -> None:
+        self._updates = updates
+        self._is_open = False
+        self._update: _Update | None = None
+
+    @property
+    def progress(self) -> tuple[int, int]:
+        """Bytes of an update that came, of how many."""
+        update = self._update
+        return (0, 0) if update is None else (update.received.bytes, update.received.wanted_bytes)
+
+    def open(self) -> None:
+        """Take updates from now on. What another sender began is dropped."""
+        self._is_open, self._update = True, None
+
+    def close(self) -> None:
+        """Take no more updates, and drop what has come of one."""
+        self._is_open, self._update = False, None
+
+    def start(
+        self,
+        update_id: str,
+        names: Sequence[str],
+        dtype_names: Sequence[str],
+        shapes: Sequence[Sequence[int]],
+        *,
+        mapping: SentMapping,
+        partial: bool,
+    ) -> None:
+        """Announce an update: all its arrays, which are checked against the model's before any comes.
+
+        Raises ConflictError where updates are not taken, or one is under way, InvalidRequestError for what is no announcement,
+        CheckpointError or ConfigError for arrays that are not the model's.
+        """
+        if not self._is_open:
+            raise ConflictError("no weights are taken: POST /init_weight_transfer_engine first")
+        if self._update is not None:
+            raise ConflictError(
+                "an update is under way: finish it, or drop what has come of it by /init_weight_transfer_engine again"
+            )
+        announced = _announced(names, dtype_names, shapes)
+        arrays = {name: jax.ShapeDtypeStruct(shape, dtype) for name, (shape, dtype) in announced.items()}
+        fitting = self._updates.model.fit(arrays, mapping, partial=partial)
+        self._update = _Update(update_id, Received(announced, set(fitting.names)), mapping, partial)
+
+    def put(self, update_id: str, content: bytes) -> Callable[[], None]:
+        """What keeps a piece, in any thread. Raises ConflictError for one of another update than is under way."""
+        return partial(self._require(update_id).received.put, content)
+
+    def finish(
+        self, update_id: str | None, version: WeightVersion | None, *, mode: PauseMode, force: bool
+    ) -> Apart[Incoming, Future[WeightVersion]]:
+        """Check all that has come and put it in the place of the weights; done when it is. None: whichever is under way.
+
+        The old weights stay, and what has come is kept for another try, where ConflictError says that not all has come,
+        CheckpointError that it does not fit, InvalidRequestError that the version is not newer.
+        """
+        update, updates = self._require(update_id), self._updates
+        updates.next_version(version, force=force)
+
+        def check() -> Incoming:
+            arrays = update.received.take()
+            try:
+                return updates.model.check(arrays, update.mapping, partial=update.partial)
+            except BaseException:
+                update.received.give_back()
+                raise
+
+        def put(incoming: Incoming) -> Future[WeightVersion]:
+            if self._update is not update:
+                raise ConflictError("what has come was dropped meanwhile, by another sender or because no more is taken")
+            self._update = None
+            return updates.put(incoming, updates.next_version(version, force=force), mode=mode)
+
+        return Apart(check, put)
+
+    def _require(self, update_id: str | None) -> _Update:
+        update = self._update
+        if update is None:
+            raise ConflictError("no update is under way: POST /start_weight_update first")
+        if update_id is not None and update_id != update.id:
+            raise ConflictError(f"the update {update_id!r} is not under way: another sender took its place")
+        return update
+
+
+def _announced(
+    names: Sequence[str], dtype_names: Sequence[str], shapes: Sequence[Sequence[int]]
+) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
+    if not len(names) == len(dtype_names) == len(shapes):
+        raise InvalidRequestError(
+            f"names, dtype_names and shapes must be as many: {len(names)}, {len(dtype_names)}, {len(shapes)}", param="names"
+        )
+    announced: dict[str, tuple[tuple[int, ...], np.dtype]] = {}
+    for name, dtype, shape in zip(names, dtype_names, shapes, strict=True):
+        if name in announced:
+            raise InvalidRequestError(f"names has {name!r} twice", param="names")
+        if dtype not in FLOAT_DTYPES:
+            raise InvalidRequestError(f"{name} is {dtype}, not {', '.join(FLOAT_DTYPES)}", param="dtype_names")
+        if any(size < 0 for size in shape):
+            raise InvalidRequestError(f"{name} is {list(shape)}", param="shapes")
+        announced[name] = tuple(shape), FLOAT_DTYPES[dtype]
+    return announced
