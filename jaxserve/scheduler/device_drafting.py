@@ -88,4 +88,4 @@ def _chooses(sequence: Sequence) -> bool:
 
 
 def _takes(sequence: Sequence) -> bool:
-    return sequence.may_draft and sequence.request.params.max_draft_tokens != 0
+    return sequence.constraint is None and sequence.may_draft and sequence.request.params.max_draft_tokens != 0

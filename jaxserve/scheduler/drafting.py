@@ -119,4 +119,4 @@ def _row(speculation: Speculation, sequence: Sequence) -> Row | None:
         return None
     request = sequence.request
     readers = f"{request.tenant}/{request.cache_root.hex()}"  # who may share cached prefixes may share what is learned
-    return Row(request.id, readers, sequence.num_prompt, sequence.tokens, most)
+    return Row(request.id, readers, sequence.num_prompt, sequence.tokens, most, sequence.constraint)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -115,6 +115,14 @@ class Constraint(Protocol):
 
     def forced(self) -> ListOf[int]:
         """Tokens that must come next, one after another; empty where there is a choice."""
+        ...
+
+    def allows(self, tokens: ListOf[int]) -> int:
+        """How many of these it might say, one after another, as far as is known without making masks."""
+        ...
+
+    def checkpoint(self) -> Callable[[], None]:
+        """What takes it back to here from whatever it accepts meanwhile. Called once, if at all."""
         ...
 
 
@@ -244,9 +252,9 @@ class Sequence:
 
     @property
     def may_draft(self) -> bool:
-        """Whether its rows may guess where its tokens are known: nothing that it asks for counts them one by one."""
+        """Whether its rows may have drafts where its tokens are known: nothing that it asks for counts them one by one."""
         params = self.request.params
-        return self.constraint is None and not params.penalized and self.num_output >= params.min_tokens
+        return not params.penalized and self.num_output >= params.min_tokens
 
     @property
     def takes_forced(self) -> bool:

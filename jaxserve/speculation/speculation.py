@@ -15,7 +15,7 @@ from jaxserve.clock import Clock
 from jaxserve.speculation.acceptance import Follower
 from jaxserve.speculation.allocation import counted, fastest, likeliest
 from jaxserve.speculation.costs import DraftCosts
-from jaxserve.speculation.drafter import Drafter
+from jaxserve.speculation.drafter import Drafter, Form
 
 RATE = 0.1  # weight of the newest turn in what the host takes
 PROMPT_SHARE = 4  # one token in so many of a step with prompts may be a draft
@@ -29,6 +29,7 @@ class Row(NamedTuple):
         tenant: whose texts it may learn from.
         tokens: all that are known.
         most: drafts that it may have.
+        form: of the text, all tokens of which it knows where drafts are asked for; None if there is none.
     """
 
     id: str
@@ -36,6 +37,7 @@ class Row(NamedTuple):
     num_prompt: int
     tokens: Sequence[int]
     most: int
+    form: Form | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +112,11 @@ class Speculation:
         found = []
         for row in rows:
             follower = self._follower(row)
-            guess = follower.look(row.tokens, row.most)
-            if guess.tokens:
-                found.append((row.id, guess.tokens, follower.chances(row.most)))
+            tokens = follower.look(row.tokens, row.most).tokens
+            if tokens and row.form is not None:
+                tokens = tokens[: row.form.allows(tokens)]
+            if tokens:
+                found.append((row.id, tokens, follower.chances(len(tokens))))
         chances = [chance for _, _, chance in found]
         if not found:
             counts: list[int] = []
