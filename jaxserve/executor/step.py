@@ -339,7 +339,7 @@ def _chooser(
     def choose(candidates: Candidates, masks: jax.Array, state: SamplerState) -> Chosen:
         logits, tokens, batch = candidates.logits, candidates.tokens, candidates.rows
         width = tokens.shape[1]
-        rows = each_draft(batch.sampling, width)
+        rows = each_draft(batch.sampling, tokens)
         each = (logits, rows, masks)
         alternatives = jnp.any((rows[NUM_LOGPROBS] > 0) | (rows[NUM_PROCESSED] > 0)) if variant.asks else None
         pack = partial(pack_logprobs, vocabulary, wanted=alternatives)

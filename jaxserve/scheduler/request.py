@@ -251,17 +251,30 @@ class Sequence:
         return len(self.tokens) + self.num_pending + len(self.forced)
 
     @property
-    def may_draft(self) -> bool:
-        """Whether its rows may have drafts where its tokens are known: nothing that it asks for counts them one by one."""
+    def most_drafts(self) -> int:
+        """Drafts that its next row may have at most: the last token that it may choose is never one.
+
+        Below `min_tokens` a plan says of a row, not of a token, what it may not choose: so all tokens that it may choose are
+        below, and those of the next plan, which is made before it is known which drafts are right.
+        """
         params = self.request.params
-        return not params.penalized and self.num_output >= params.min_tokens
+        most = self.limit - self.num_tokens - 1
+        if params.max_draft_tokens >= 0:
+            most = min(most, params.max_draft_tokens)
+        if self.num_output < params.min_tokens:
+            most = min(most, params.min_tokens - 2 - (self.num_tokens - self.num_prompt))
+        return most
+
+    @property
+    def chooses_forced(self) -> bool:
+        """Whether forced tokens are chosen as well: something else forbids or counts them, or tells how likely they were."""
+        params = self.request.params
+        return params.logprobs is not None or params.allowed_token_ids is not None or params.penalized
 
     @property
     def takes_forced(self) -> bool:
-        """Whether forced tokens need not be chosen: nothing else forbids or counts them, or tells how likely they were."""
-        params = self.request.params
-        chosen = params.logprobs is not None or params.allowed_token_ids is not None or params.penalized
-        return self.num_pending == 1 and not self.forced and not chosen
+        """Whether tokens that are forced behind the one in flight need not be chosen."""
+        return self.num_pending == 1 and not self.forced and not self.chooses_forced
 
     @property
     def num_output(self) -> int:

@@ -107,6 +107,11 @@ REQUESTS = [
     request("drawn", [9, 2, 6], LENGTH, temperature=1.0, logprobs=2),
     request("truncated", [5, 3, 5, 8, 9, 7, 9], LENGTH, temperature=0.7, top_k=5),
 ]
+COUNTING = [
+    request("greedy", [3, 1, 4, 1, 5], LENGTH, frequency_penalty=0.4, presence_penalty=0.1),
+    request("drawn", [9, 2, 6], LENGTH, temperature=1.0, repetition_penalty=1.4, logprobs=0),
+    request("suppressed", [5, 3, 5, 8], LENGTH, temperature=2.0, min_tokens=12, stop_token_ids=tuple(range(0, 160, 11))),
+]
 
 
 FORMS = [
@@ -118,7 +123,7 @@ FORMS = [
 
 @pytest.mark.parametrize("ahead", [False, True])
 @pytest.mark.parametrize("wrong", [2, 5, 1000])
-@pytest.mark.parametrize("requests", [REQUESTS, FORMS], ids=["free", "forms"])
+@pytest.mark.parametrize("requests", [REQUESTS, COUNTING, FORMS], ids=["free", "counting", "forms"])
 def test_tokens_and_logprobs_do_not_depend_on_drafts(executor, requests, wrong, ahead):
     tokens, ranks, steps = run(executor, requests)
     assert len(set(tokens["drawn"])) > 5

@@ -149,7 +149,7 @@ def test_tokens_are_those_without_drafts(data):
                     {},
                     {},
                     {},
-                    {"presence_penalty": 1.0},
+                    {"presence_penalty": 1.0, "min_tokens": 3, "stop_token_ids": (5, 6)},
                     {"max_draft_tokens": 1},
                     {"structured_outputs": params_of(number), "ignore_eos": True},
                     {"structured_outputs": params_of(number), "ignore_eos": True, "logprobs": 0},
