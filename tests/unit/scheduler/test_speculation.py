@@ -247,6 +247,20 @@ def test_counts():
     assert sum(counts.accepted_at) == engine.num_drafts
 
 
+@pytest.mark.parametrize(
+    ("drafter", "overlap"), [("right", False), ("right", True), ("random", True), ("device right", True), ("device random", True)]
+)
+def test_no_stop_token_comes_before_min_tokens_whatever_is_guessed(drafter, overlap):
+    engine, wanted, stops = Engine(drafter, overlap=overlap), {}, tuple(range(0, VOCAB, 4))
+    for number in range(40):
+        one = request(str(number), [number, 1, 2], 20, min_tokens=number % 13, stop_token_ids=stops)
+        wanted[one.id] = expected(list(one.prompt), 20, frozenset(stops), min_tokens=number % 13)
+        engine.tell([[*one.prompt, *wanted[one.id]]])
+        engine.core.add([one])
+    assert engine.run() == wanted
+    assert engine.num_drafts > 80
+
+
 def constrained(name, seed, **more):
     return request(name, [1, 2, 3], 30, structured_outputs=params_of(seed), ignore_eos=True, **more)
 
