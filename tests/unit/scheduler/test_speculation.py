@@ -85,7 +85,7 @@ class Engine:
             wrong=ON_DEVICE.get(drafter, 0.0),
             suppresses=True,
         )
-        self.drafter: Any = None if guesses else DRAFTERS[drafter](windows)
+        self.drafter = DRAFTERS.get(drafter, Prophet)(windows)
         speculation = (
             DeviceGuesses(DRAFTS, max_rows=ROWS, max_tokens=budget)
             if guesses
