@@ -49,7 +49,8 @@ class StepHandle(Protocol):
         Steps without such rows need no telling. Until then the device computes what comes before the choice.
 
         Args:
-            masks: int32[R,ceil(V/32)]; bit i of word w of a masked row says whether it may choose token 32 w + i.
+            masks: int32[R*N,ceil(V/32)], N = 1 + the most drafts of a row of the plan; bit i of word w of a masked row's says
+                whether it may choose token 32 w + i: of its first when it chooses its first token, and so on.
         """
         ...
 

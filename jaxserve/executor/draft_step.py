@@ -162,7 +162,9 @@ def make_guess(draft: DraftModel, mesh: Mesh, page_size: int, row_options: RowOp
             cache, decoder, (normed, hidden) = run_head(draft, mesh, params, state.cache, batch, used, hidden)
             state = replace(state, cache=cache, guessed=state.guessed.at[slots].set(hidden))
             logits = _spread(decoder.logits(normed), targets, sampler.bias.shape[1])
-        sampling = replace(batch.rows.sampling, position=latest[slots, 1] + place)
+        known = jnp.arange(latest.shape[1] - GUESSES, dtype=jnp.int32) < place  # of its guesses
+        guessed = jnp.where(known[None], latest[slots, GUESSES:], -1)
+        sampling = replace(batch.rows.sampling, position=latest[slots, 1] + place, drafts=guessed)
         return state, latest.at[slots, GUESSES + place].set(choose(logits, sampling, sampler))
 
     return guess

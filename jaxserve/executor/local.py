@@ -73,9 +73,8 @@ class LocalExecutor:
         self._forward, self._choose = state.forward, state.choose
         self._cache = lowering.state.forward.cache
         self.has_cache = True
-        self._no_masks = {
-            rows: untouched_zeros(lowering.masks(rows)) for rows in {bucket.rows for bucket in lowering.grid.buckets}
-        }
+        widths = {(bucket.rows, bucket.drafts) for bucket in lowering.grid.buckets}
+        self._no_masks = {width: untouched_zeros(lowering.masks(*width)) for width in widths}
         self._mover = PageMover(programs.moves, lowering.state.forward.cache, self._options.swap_slots)
         self._draft: DraftRunner | None = None
         if lowering.draft is not None and draft is not None:
@@ -195,7 +194,7 @@ class LocalExecutor:
             self._forward, candidates, handed = program.forward(self.weights.flat, self._forward, self._choose.latest, batch)
 
             def choose(masks: Ints | None) -> jax.Array:
-                given = self._no_masks[bucket.rows] if masks is None else self._masks(masks, bucket.rows)
+                given = self._no_masks[bucket.rows, bucket.drafts] if masks is None else self._masks(masks, 1 + most, bucket)
                 self._choose, packed = program.choose(self._choose, candidates, given)
                 if self._draft is not None and program.draft is not None and plan.guesses is not None:
                     self._choose = self._draft.run(program.draft, self._choose, handed, plan.guesses)
@@ -219,11 +218,13 @@ class LocalExecutor:
             options=self._row_options,
         )
 
-    def _masks(self, masks: Ints, rows: int) -> Ints:
-        """Padded to a step's rows, and to the words that the devices have of each."""
-        padded = np.zeros(self._no_masks[rows].shape, np.int32)
-        padded[: len(masks), : masks.shape[1]] = masks
-        return padded
+    def _masks(self, masks: Ints, each: int, bucket: Bucket) -> Ints:
+        """Padded to a step's rows, to the tokens that they may choose, `each` at most, and to the words that the devices have."""
+        rows, words = len(masks) // each, masks.shape[1]
+        size = self._no_masks[bucket.rows, bucket.drafts].shape
+        padded = np.zeros((bucket.rows, 1 + bucket.drafts, size[1]), np.int32)
+        padded[:rows, :each, :words] = masks.reshape(rows, each, words)
+        return padded.reshape(size)
 
     def _read(self, plan: Plan) -> dict[str, jax.Array]:
         """What readers read from the step's hidden states: the words of one token after the other."""

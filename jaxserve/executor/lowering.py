@@ -121,7 +121,7 @@ class Lowering:
 
     def choose(self, rows: int, variant: Variant, drafts: int = 0) -> ProgramSpec:
         """The second half of the steps of so many rows with such needs: (state, candidates, masks) -> (state, packed)."""
-        arguments = (self.state.choose, self._candidates(rows, drafts), self.masks(rows))
+        arguments = (self.state.choose, self._candidates(rows, drafts), self.masks(rows, drafts))
         return ProgramSpec(
             choose_name(rows, variant, drafts), self._choose[variant], arguments, (self._placed.choose, 0), self._xla
         )
@@ -140,10 +140,10 @@ class Lowering:
         chooses = (self.choose(rows, variant, drafts) for (rows, drafts), variant in product(widths, self.variants))
         return (*self.others(), *chooses, *map(self.forward, self.grid.buckets), *self.drafting(self.grid.buckets))
 
-    def masks(self, rows: int) -> jax.ShapeDtypeStruct:
-        """int32[rows,W], for the rows of a step: see `Vocabulary.mask_of`."""
+    def masks(self, rows: int, drafts: int = 0) -> jax.ShapeDtypeStruct:
+        """int32[rows*N,W], for every token that the rows of a step may choose: see `Vocabulary.mask_of`."""
         words = 1 + -(-self.state.choose.sampler.bias.shape[1] // MASK_BITS)
-        return jax.ShapeDtypeStruct((rows, words), np.int32, sharding=NamedSharding(self.mesh, EVERYWHERE))
+        return jax.ShapeDtypeStruct((rows * (1 + drafts), words), np.int32, sharding=NamedSharding(self.mesh, EVERYWHERE))
 
     def _packed_forward(
         self, drafts: int

@@ -294,7 +294,7 @@ def make_choose(
     wants log-probabilities, as bits of float32: its log-probability, its rank, MAX_LOGPROBS likeliest ids and their
     log-probabilities. One array is one copy to the host.
 
-    `masks` int32[R,W] is looked at for rows that are masked: bit i of word w says whether token 32 w + i may be chosen.
+    `masks` int32[R*N,W] is looked at for rows that are masked: bit i of word w says whether token 32 w + i may be chosen.
     """
     sampled = _chooser(config, mesh, variant, rules)
 
@@ -347,8 +347,8 @@ def _chooser(
     def choose(candidates: Candidates, masks: jax.Array, state: SamplerState) -> Chosen:
         logits, tokens, batch = candidates.logits, candidates.tokens, candidates.rows
         width = tokens.shape[1]
-        rows = each_draft(batch.sampling, width)
-        each = (logits, rows, jnp.repeat(masks, width, axis=0) if width > 1 else masks)
+        rows = each_draft(batch.sampling, tokens)
+        each = (logits, rows, masks)
         alternatives = jnp.any((rows[NUM_LOGPROBS] > 0) | (rows[NUM_PROCESSED] > 0)) if variant.asks else None
         pack = partial(pack_logprobs, vocabulary, wanted=alternatives)
         reading = Reading(LOGPROBS_WIDTH, pack) if PROCESSED in variant.needs else NOTHING

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import cast
 
 import numpy as np
@@ -29,16 +29,30 @@ class GrammarConstraint:
     def __init__(self, matcher: LLMatcher) -> None:
         self.matcher = matcher
         self.imposed: Sequence[int] = ()
+        self._accepted = 0
 
     def accept(self, token: int) -> bool:
         if not self.matcher.consume_token(token):
             raise InvalidRequestError(
                 f"the output left its grammar at token {token}: {self.matcher.get_error()}", param="structured_outputs"
             )
+        self._accepted += 1
         return not self.matcher.is_stopped()
 
     def forced(self) -> Sequence[int]:
         return self.matcher.compute_ff_tokens()
+
+    def allows(self, tokens: Sequence[int]) -> int:
+        return self.matcher.validate_tokens(list(tokens))
+
+    def checkpoint(self) -> Callable[[], None]:
+        accepted = self._accepted
+
+        def back() -> None:
+            self.matcher.rollback(self._accepted - accepted)  # where it cannot, the next token is told why
+            self._accepted = accepted
+
+        return back
 
 
 class GrammarMasker:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
@@ -124,6 +124,17 @@ class ThinkingBudget(GrammarConstraint):
 
     def forced(self) -> Sequence[int]:
         return self.imposed or super().forced()
+
+    def checkpoint(self) -> Callable[[], None]:
+        back_in_grammar, decoded = super().checkpoint(), self._decoder.getstate()
+        kept = self._left, self._place, self._text, self.imposed
+
+        def back() -> None:
+            back_in_grammar()
+            self._decoder.setstate(decoded)
+            self._left, self._place, self._text, self.imposed = kept
+
+        return back
 
     def _look_for_beginning(self) -> None:
         begins, again = self._marks.begins, self._marks.again

@@ -22,6 +22,8 @@ class SamplingBatch:
         slot: int32 [R], the row's slot in `SamplerState`; rows that do not sample use the spare one.
         flags: bool scalars, whether any row needs each of the options' `needs`.
         options: what the words are.
+        drafts: int32 [R, N], tokens that penalties count besides those of the state, negative ones are none; None if there are
+            none at all.
     """
 
     words: jax.Array
@@ -29,6 +31,7 @@ class SamplingBatch:
     slot: jax.Array
     flags: tuple[jax.Array, ...]
     options: RowOptions = field(default=STANDARD, metadata={"static": True})
+    drafts: jax.Array | None = None
 
     def __getitem__(self, option: RowOption) -> jax.Array:
         """An option of all rows: [R], or [R, count] of one that has several numbers; of the option's dtype."""

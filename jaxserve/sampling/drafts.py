@@ -1,8 +1,7 @@
 """Rows that choose several tokens in a step: one after each of their drafts, up to the first draft that is wrong.
 
 A draft is right if it is the very token that the row chooses in its place, with the key of that position: a row gets the tokens
-that it would get one at a time. Drafts are not counted by penalties before they are known to be right: rows that have penalties
-must have none.
+that it would get one at a time. Penalties count, at each place, the drafts before it.
 """
 
 from __future__ import annotations
@@ -25,16 +24,23 @@ def sampled_places(query_start: jax.Array, num_drafts: jax.Array, max_drafts: in
     return jnp.clip(first + jnp.arange(1 + max_drafts, dtype=jnp.int32)[None], 0, jnp.maximum(last, 0))
 
 
-def each_draft(batch: SamplingBatch, width: int) -> SamplingBatch:
-    """A batch of rows as one of `width` times as many, each for the next position of its row."""
+def each_draft(batch: SamplingBatch, tokens: jax.Array) -> SamplingBatch:
+    """A batch of rows as one of N times as many, each for the next position of its row.
+
+    `tokens` int32[R,N] are those before each position: the second and later ones are drafts.
+    """
+    rows, width = tokens.shape
     if width == 1:
         return batch
-    offsets = jnp.tile(jnp.arange(width, dtype=jnp.int32), len(batch.position))
+    place = jnp.arange(width, dtype=jnp.int32)
+    before = place[None, 1:] <= place[:, None]  # of the drafts, which are behind each other
+    offsets = jnp.tile(place, rows)
     return replace(
         batch,
         words=jnp.repeat(batch.words, width, axis=0),
         position=jnp.repeat(batch.position, width) + offsets,
         slot=jnp.repeat(batch.slot, width),
+        drafts=jnp.where(before[None], tokens[:, None, 1:], -1).reshape(rows * width, width - 1),
     )
 
 

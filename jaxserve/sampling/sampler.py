@@ -142,7 +142,7 @@ def _general(
 def _adjusted(
     logits: jax.Array, batch: SamplingBatch, state: SamplerState, vocabulary: Vocabulary, variant: Variant
 ) -> jax.Array:
-    penalized = variant.when((PENALTIES,), batch, lambda: _penalized(logits, batch, state), lambda: logits)
+    penalized = variant.when((PENALTIES,), batch, lambda: _penalized(logits, batch, state, vocabulary), lambda: logits)
     biased = variant.when(
         (BIAS,),
         batch,
@@ -152,8 +152,12 @@ def _adjusted(
     return variant.when((SUPPRESSION,), batch, lambda: _suppressed(biased, batch[SUPPRESS], vocabulary), lambda: biased)
 
 
-def _penalized(logits: jax.Array, batch: SamplingBatch, state: SamplerState) -> jax.Array:
+def _penalized(logits: jax.Array, batch: SamplingBatch, state: SamplerState, vocabulary: Vocabulary) -> jax.Array:
     counts = state.output_counts[batch.slot]
+    if batch.drafts is not None:
+        column = vocabulary.tokens(logits.shape)
+        for place in range(batch.drafts.shape[1]):
+            counts += (column == batch.drafts[:, place, None]).astype(jnp.int32)
     generated = counts > 0
     factor = batch[REPETITION][:, None]
     repeated = jnp.where(logits > 0.0, logits / factor, logits * factor)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass, field
 
+from jaxserve.errors import JaxserveError
 from jaxserve.scheduler.fairness import PrefillTokens
 from jaxserve.scheduler.request import Sequence
 
@@ -36,6 +38,7 @@ class StepChoice:
         short: sequences of `rows` with so few tokens that a kernel may write and read pages at once: what they fill is found from
             the next step on.
         masked: rows of its plan that get masks, with their sequences.
+        dead_ends: rows whose drafts lead to where nothing may be chosen (`constraints.Masks`).
         computed: sequences whose prompt is computed to its end by this step; their siblings may start in the next.
         prefill_tokens: of its rows that compute prompts.
         prefilling: sequences whose prompt is in the cache only after this step: their last page cannot be copied before the next.
@@ -56,6 +59,7 @@ class StepChoice:
     settled: set[Sequence] = field(default_factory=set)
     short: list[Sequence] = field(default_factory=list)
     masked: ListOf[tuple[int, Sequence]] = ()
+    dead_ends: Mapping[int, tuple[int, JaxserveError]] = field(default_factory=dict)
     computed: list[Sequence] = field(default_factory=list)
     prefill_tokens: int = 0
     prefilling: set[Sequence] = field(default_factory=set)

@@ -6,12 +6,14 @@ choice, and nobody waits.
 
 Where only one token may come, and then another one, those after the first are computed behind it as one chunk: the choice of each
 is known.
+
+A row with drafts gets a mask for each token that it may choose: behind a draft as if that were right.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence as ListOf
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -19,11 +21,26 @@ from jaxserve.clock import Clock
 from jaxserve.errors import InvalidRequestError, JaxserveError
 from jaxserve.scheduler.request import Constraint, Sequence, Status
 from jaxserve.step.plan import Ints, Plan
+from jaxserve.types import MASK_BITS
 
 MAX_FORCED = 63  # tokens behind a chosen one that are computed at once, at most
 
 Rows = ListOf[tuple[int, Sequence]]
 """Constrained sequences of a step that choose a token, with their rows."""
+
+
+class Masks(NamedTuple):
+    """Masks of a step.
+
+    Attributes:
+        words: int32[R*N,W], see `StepHandle.choose`.
+        failed: sequences that may choose nothing.
+        dead_ends: by row, how many tokens it may choose where its drafts lead to a place at which it may choose nothing; and why.
+    """
+
+    words: Ints
+    failed: list[tuple[Sequence, JaxserveError]]
+    dead_ends: dict[int, tuple[int, JaxserveError]]
 
 
 class Masker(Protocol):
@@ -36,7 +53,7 @@ class Masker(Protocol):
     words: int
 
     def fill(self, rows: ListOf[tuple[int, Constraint]], masks: Ints) -> dict[int, JaxserveError]:
-        """Write the masks of some rows of int32[R,words]; returns an error for each row that may choose nothing."""
+        """Write some of the masks int32[count,words], those named; returns an error for each that allows nothing."""
         ...
 
 
@@ -64,24 +81,66 @@ class StepMasks:
             return ()
         return [(row, one) for row, (one, _) in enumerate(chosen) if one.constraint is not None and plan.samples[row]]
 
-    def make(self, plan: Plan, rows: Rows) -> tuple[Ints, list[tuple[Sequence, JaxserveError]]]:
-        """Masks int32[R,words], and the sequences that may choose nothing. Tokens that are forced are noted.
+    def make(self, plan: Plan, rows: Rows) -> Masks:
+        """The masks of a plan. Tokens that are forced are noted.
 
         The other rows may choose whatever they like, and those of sequences that ended meanwhile.
         """
         assert self._masker is not None
         began = self._clock.now()
-        masks = np.full((plan.num_rows, self._masker.words), -1, np.int32)
-        alive = [(row, sequence) for row, sequence in rows if sequence.status is not Status.FINISHED]
-        errors = self._masker.fill([(row, one.constraint) for row, one in alive if one.constraint is not None], masks)
-        for row, sequence in alive:
-            if row in errors:
-                masks[row] = -1
-            elif sequence.status is Status.RUNNING and sequence.takes_forced and int(np.bitwise_count(masks[row]).sum()) == 1:
-                sequence.forced = _forced_behind(sequence)
+        width = 1 + int(plan.num_drafts.max(initial=0))
+        words = np.full((plan.num_rows * width, self._masker.words), -1, np.int32)
+        alive = [(row, one) for row, one in rows if one.status is not Status.FINISHED]
+        walks = [_Walk(row * width, one, one.constraint, _drafts(plan, row)) for row, one in alive if one.constraint is not None]
+        errors = _fill(self._masker, walks, words)
+        words[list(errors)] = -1
+        failed = [(one, errors[row * width]) for row, one in alive if row * width in errors]
+        dead_ends = {place // width: (place % width, error) for place, error in errors.items() if place % width}
+        for row, one in alive:
+            if one.status is Status.RUNNING and one.takes_forced and int(np.bitwise_count(words[row * width]).sum()) == 1:
+                one.forced = _forced_behind(one)
         self.num_rows += len(rows)
         self.seconds += self._clock.now() - began
-        return masks, [(sequence, errors[row]) for row, sequence in alive if row in errors]
+        return Masks(words, failed, dead_ends)
+
+
+class _Walk(NamedTuple):
+    """A row's masks: the first of them, and the drafts that the others are behind."""
+
+    first: int
+    sequence: Sequence
+    constraint: Constraint
+    drafts: ListOf[int]
+
+
+def _drafts(plan: Plan, row: int) -> list[int]:
+    end, count = int(plan.query_start[row + 1]), int(plan.num_drafts[row])
+    drafts: list[int] = plan.tokens[end - count : end].tolist()
+    return drafts
+
+
+def _fill(masker: Masker, walks: ListOf[_Walk], words: Ints) -> dict[int, JaxserveError]:
+    """Make the masks of rows, all of one place at once, as far as drafts may be chosen; an error for each that allows nothing."""
+    backs = [walk.constraint.checkpoint() for walk in walks if walk.drafts]
+    errors: dict[int, JaxserveError] = {}
+    place = 0
+    while walks:
+        errors |= masker.fill([(walk.first + place, walk.constraint) for walk in walks], words)
+        walks = [one for one in walks if one.first + place not in errors and _goes_on(one, place, words[one.first + place])]
+        place += 1
+    for back in backs:
+        back()
+    return errors
+
+
+def _goes_on(walk: _Walk, place: int, mask: Ints) -> bool:
+    """Whether a token may be chosen behind a draft; if so the constraint is behind it."""
+    if place == len(walk.drafts):
+        return False
+    draft = walk.drafts[place]
+    if draft in walk.sequence.stop_token_ids or not int(mask[draft // MASK_BITS]) >> draft % MASK_BITS & 1:
+        return False
+    return walk.constraint.accept(draft)
 
 
 def behind(constraint: Constraint, output: ListOf[int]) -> Constraint:

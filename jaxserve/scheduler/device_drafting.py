@@ -36,9 +36,7 @@ class DeviceDrafting:
         for sequence, count in choice.chosen.items():
             if count != 1 or not sequence.guessed or sequence.num_computed + 1 != sequence.num_tokens:
                 continue
-            most = min(sequence.guessed, sequence.limit - sequence.num_tokens - 1, choice.tokens.left)
-            if (asked := sequence.request.params.max_draft_tokens) >= 0:
-                most = min(most, asked)
+            most = min(sequence.guessed, sequence.most_drafts, choice.tokens.left)
             end = sequence.num_computed + 1
             if most <= 0 or not has_room(sequence, end + most):
                 continue
@@ -88,4 +86,4 @@ def _chooses(sequence: Sequence) -> bool:
 
 
 def _takes(sequence: Sequence) -> bool:
-    return sequence.may_draft and sequence.request.params.max_draft_tokens != 0
+    return sequence.constraint is None and sequence.request.params.max_draft_tokens != 0

@@ -112,11 +112,17 @@ def _is_known(sequence: Sequence) -> bool:
 
 def _row(speculation: Speculation, sequence: Sequence) -> Row | None:
     """What is guessed of a sequence; None if it may have no drafts."""
-    most, asked = min(speculation.max_drafts, sequence.limit - sequence.num_tokens - 1), sequence.request.params.max_draft_tokens
-    if asked >= 0:
-        most = min(most, asked)
-    if most <= 0 or not sequence.may_draft:
+    most = min(speculation.max_drafts, sequence.most_drafts)
+    if most <= 0 or sequence.forced:
         return None
+    sure = _sure(sequence)
+    if len(sure) > most and not sequence.chooses_forced:
+        return None  # without drafts all but the first of them are computed as one chunk (`constraints`)
     request = sequence.request
     readers = f"{request.tenant}/{request.cache_root.hex()}"  # who may share cached prefixes may share what is learned
-    return Row(request.id, readers, sequence.num_prompt, sequence.tokens, most)
+    return Row(request.id, readers, sequence.num_prompt, sequence.tokens, most, sequence.constraint, sure)
+
+
+def _sure(sequence: Sequence) -> tuple[int, ...]:
+    """Tokens that must come behind those in flight."""
+    return () if sequence.constraint is None else tuple(sequence.constraint.forced()[sequence.num_pending :])

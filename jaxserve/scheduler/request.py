@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -115,6 +115,14 @@ class Constraint(Protocol):
 
     def forced(self) -> ListOf[int]:
         """Tokens that must come next, one after another; empty where there is a choice."""
+        ...
+
+    def allows(self, tokens: ListOf[int]) -> int:
+        """How many of these it might say, one after another, as far as is known without making masks."""
+        ...
+
+    def checkpoint(self) -> Callable[[], None]:
+        """What takes it back to here from whatever it accepts meanwhile. Called once, if at all."""
         ...
 
 
@@ -243,17 +251,30 @@ class Sequence:
         return len(self.tokens) + self.num_pending + len(self.forced)
 
     @property
-    def may_draft(self) -> bool:
-        """Whether its rows may guess where its tokens are known: nothing that it asks for counts them one by one."""
+    def most_drafts(self) -> int:
+        """Drafts that its next row may have at most: the last token that it may choose is never one.
+
+        Below `min_tokens` a plan says of a row, not of a token, what it may not choose: so all tokens that it may choose are
+        below, and those of the next plan, which is made before it is known which drafts are right.
+        """
         params = self.request.params
-        return self.constraint is None and not params.penalized and self.num_output >= params.min_tokens
+        most = self.limit - self.num_tokens - 1
+        if params.max_draft_tokens >= 0:
+            most = min(most, params.max_draft_tokens)
+        if self.num_output < params.min_tokens:
+            most = min(most, params.min_tokens - 2 - (self.num_tokens - self.num_prompt))
+        return most
+
+    @property
+    def chooses_forced(self) -> bool:
+        """Whether forced tokens are chosen as well: something else forbids or counts them, or tells how likely they were."""
+        params = self.request.params
+        return params.logprobs is not None or params.allowed_token_ids is not None or params.penalized
 
     @property
     def takes_forced(self) -> bool:
-        """Whether forced tokens need not be chosen: nothing else forbids or counts them, or tells how likely they were."""
-        params = self.request.params
-        chosen = params.logprobs is not None or params.allowed_token_ids is not None or params.penalized
-        return self.num_pending == 1 and not self.forced and not chosen
+        """Whether tokens that are forced behind the one in flight need not be chosen."""
+        return self.num_pending == 1 and not self.forced and not self.chooses_forced
 
     @property
     def num_output(self) -> int:

@@ -269,7 +269,7 @@ class Scheduler:
         choice = self._in_flight[plan.step]
         if not choice.masked:
             return None
-        masks, failed = self._masks.make(plan, choice.masked)
+        masks, failed, choice.dead_ends = self._masks.make(plan, choice.masked)
         self._ended += [self._fail(sequence, error) for sequence, error in failed]
         return masks
 
@@ -304,9 +304,13 @@ class Scheduler:
                 if width == 1:
                     updates.append(self._take_token(sequence, tokens[row], row, logprobs, reading))
                 else:
-                    self._drafting.verified(sequence, int(plan.num_drafts[row]), int(result.num_tokens[row]))
-                    places = range(row * width, row * width + int(result.num_tokens[row]))
+                    count = int(result.num_tokens[row])
+                    self._drafting.verified(sequence, int(plan.num_drafts[row]), count)
+                    most, error = choice.dead_ends.get(row, (count, None))
+                    places = range(row * width, row * width + min(count, most))
                     updates += self._take_tokens(sequence, tokens, places, logprobs, reading)
+                    if error is not None and count > most:
+                        updates.append(self._fail(sequence, error))
                 if sequence.constraint is not None:
                     updates += self._follow(sequence)
             elif reading is not None or not sequence.task.generates:
@@ -383,7 +387,7 @@ class Scheduler:
         reading: Reading | None,
     ) -> Iterator[Update]:
         for row in rows:
-            if sequence.status is not Status.FINISHED:
+            if sequence.status is not Status.FINISHED and not sequence.complete:
                 yield self._take_token(sequence, tokens[row], row, logprobs, reading)
                 reading = None
 

@@ -38,6 +38,14 @@ class Guesser(Protocol):
         ...
 
 
+class Form(Protocol):
+    """What a text may say next."""
+
+    def allows(self, tokens: Sequence[int]) -> int:
+        """How many of these it might say, one after another."""
+        ...
+
+
 class Drafter(Protocol):
     """Makes a guesser for every text."""
 

@@ -15,7 +15,7 @@ from jaxserve.clock import Clock
 from jaxserve.speculation.acceptance import Follower
 from jaxserve.speculation.allocation import counted, fastest, likeliest
 from jaxserve.speculation.costs import DraftCosts
-from jaxserve.speculation.drafter import Drafter
+from jaxserve.speculation.drafter import Drafter, Form
 
 RATE = 0.1  # weight of the newest turn in what the host takes
 PROMPT_SHARE = 4  # one token in so many of a step with prompts may be a draft
@@ -29,6 +29,8 @@ class Row(NamedTuple):
         tenant: whose texts it may learn from.
         tokens: all that are known.
         most: drafts that it may have.
+        form: of the text, all tokens of which it knows where drafts are asked for; None if there is none.
+        sure: tokens that must come next by it.
     """
 
     id: str
@@ -36,6 +38,8 @@ class Row(NamedTuple):
     num_prompt: int
     tokens: Sequence[int]
     most: int
+    form: Form | None = None
+    sure: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +92,10 @@ class Speculation:
         chances = []
         for row in rows:
             follower = self._follower(row)
-            if follower.watch(row.tokens, row.most).tokens:
+            guess = follower.watch(row.tokens, row.most).tokens
+            if row.sure:
+                chances.append([1.0] * min(len(row.sure), row.most))
+            elif guess:
                 chances.append(follower.chances(row.most))
         counts = fastest(chances, num_rows, self._seconds(num_rows), room=_ANY, gap=self._host_seconds) if chances else []
         self._took(began)
@@ -110,17 +117,18 @@ class Speculation:
         found = []
         for row in rows:
             follower = self._follower(row)
-            guess = follower.look(row.tokens, row.most)
-            if guess.tokens:
-                found.append((row.id, guess.tokens, follower.chances(row.most)))
-        chances = [chance for _, _, chance in found]
+            guess = follower.look(row.tokens, row.most).tokens
+            tokens, chances = bounded(row, guess, follower.chances(row.most))
+            if tokens:
+                found.append((row.id, tokens, chances))
+        every = [chances for _, _, chances in found]
         if not found:
             counts: list[int] = []
         elif prompts:
-            worth = [head for head in likeliest(chances, room // PROMPT_SHARE) if head[0] >= self._least_chance]
-            counts = counted(worth, len(chances))
+            worth = [head for head in likeliest(every, room // PROMPT_SHARE) if head[0] >= self._least_chance]
+            counts = counted(worth, len(every))
         else:
-            counts = fastest(chances, num_rows, self._seconds(num_rows), room=room, limit=limit)
+            counts = fastest(every, num_rows, self._seconds(num_rows), room=room, limit=limit)
         self._took(began)
         return {name: tokens[:count] for (name, tokens, _), count in zip(found, counts, strict=True) if count}
 
@@ -163,6 +171,18 @@ class Speculation:
 
     def _took(self, began: float) -> None:
         self.counts = replace(self.counts, seconds=self.counts.seconds + self._clock.now() - began)
+
+
+def bounded(row: Row, guess: tuple[int, ...], chances: Sequence[float]) -> tuple[tuple[int, ...], list[float]]:
+    """A guess at what follows a row, and its chances, by its form: what must come is sure, and what may not is cut off."""
+    sure = row.sure[: row.most]
+    if len(guess) < len(sure) or guess[: len(sure)] != sure:
+        return sure, [1.0] * len(sure)
+    if row.form is not None and len(guess) > len(sure):
+        guess = guess[: row.form.allows(guess)]
+    first = chances[len(sure) - 1] if sure else 1.0
+    behind = [chance / first if first else 0.0 for chance in chances[len(sure) : len(guess)]]
+    return guess, [1.0] * len(sure) + behind
 
 
 _ANY = 2**30

@@ -3,7 +3,8 @@
 It reads the sequence back from the pages it was told of, as attention would: a wrong page table, a page shared too early or
 reused too soon, a token computed twice or never, a page copied or swapped wrongly, all change the output. `expected` is the
 oracle. A row that sees the token `poison` has no valid logits. With groups of layers a token sees the window of each. A draft
-model guesses what it chooses, and errs now and then.
+model guesses what it chooses, and errs now and then. An executor that `suppresses` does not choose what would end a row before it
+has its `min_tokens`; others do, and the scheduler is to go on.
 """
 
 import random
@@ -16,7 +17,7 @@ import numpy.typing as npt
 
 from jaxserve.executor.base import Capabilities
 from jaxserve.metrics.turn import ExecutorCounts
-from jaxserve.sampling.options import MASKED, STANDARD
+from jaxserve.sampling.options import MASKED, STANDARD, SUPPRESS
 from jaxserve.step.plan import LogprobRows, MoveKind, Plan, Reading, StepResult
 
 VOCAB = 50
@@ -39,12 +40,20 @@ def seen(tokens: list[int], windows: Windows = (None,)) -> list[int]:
 
 
 def expected(
-    prompt: list[int], count: int, stops: frozenset[int] = frozenset(), vocab: int = VOCAB, windows: Windows = (None,)
+    prompt: list[int],
+    count: int,
+    stops: frozenset[int] = frozenset(),
+    vocab: int = VOCAB,
+    windows: Windows = (None,),
+    min_tokens: int = 0,
 ) -> list[int]:
     tokens = list(prompt)
-    for _ in range(count):
-        tokens.append(next_token(seen(tokens, windows), vocab))
-        if tokens[-1] in stops:
+    for place in range(count):
+        token = next_token(seen(tokens, windows), vocab)
+        if place < min_tokens:
+            token = first_allowed(token, [one for one in range(vocab) if one not in stops])
+        tokens.append(token)
+        if token in stops:
             break
     return tokens[len(prompt) :]
 
@@ -65,10 +74,13 @@ class HashHandle:
         assert plan is not None, "a step is told what it may choose, and need not be"
         assert plan.step == self.value.step
         assert masks is not None
+        tokens, width = self.value.tokens, self.value.tokens.shape[1]
+        assert len(masks) == tokens.size, "a mask for every token that may be chosen"
         for row in np.flatnonzero(masked_rows(plan)):
-            allowed = np.flatnonzero(np.unpackbits(masks[row].view(np.uint8), bitorder="little")[: self.executor.vocab])
-            token = first_allowed(int(self.value.tokens[row, 0]), allowed.tolist())
-            self.value.tokens[row, 0] = self.executor.last[plan.slots[row]] = token
+            for place in range(1 + plan.num_drafts[row]):
+                mask = np.unpackbits(masks[row * width + place].view(np.uint8), bitorder="little")[: self.executor.vocab]
+                tokens[row, place] = first_allowed(int(tokens[row, place]), np.flatnonzero(mask).tolist())
+            self.executor.take(plan, int(row), self.value)
 
 
 def masked_rows(plan: Plan) -> npt.NDArray[np.bool_]:
@@ -78,7 +90,7 @@ def masked_rows(plan: Plan) -> npt.NDArray[np.bool_]:
 
 def first_allowed(token: int, allowed: list[int]) -> int:
     """What a row chooses that would choose `token` and may not: the next one that it may."""
-    return min(allowed, key=lambda one: (one < token, one)) if token >= 0 else token
+    return min(allowed, key=lambda one: (one < token, one), default=0) if token >= 0 else token
 
 
 class HashExecutor:
@@ -96,6 +108,7 @@ class HashExecutor:
         windows: Windows = (None,),
         guesses: int = 0,
         wrong: float = 0.0,
+        suppresses: bool = False,
     ) -> None:
         self.pages = np.full((num_pages, page_size), UNWRITTEN, np.int32)
         self.swapped: dict[int, npt.NDArray[np.int32]] = {}  # by swap slot
@@ -110,6 +123,9 @@ class HashExecutor:
         self.windows = windows
         self.guesses = np.full((max_num_seqs, guesses), UNWRITTEN, np.int32)  # behind the token last chosen in each slot
         self.wrong, self.chances = wrong, random.Random(0)
+        self.suppresses = suppresses
+        self._drafted: dict[int, list[int]] = {}  # of the latest row of each slot
+        self._known_length: dict[int, int] = {}  # of each slot's sequence without them
         self.in_flight: deque[int] = deque()
         self.unmasked: Plan | None = None  # the latest, if it waits for masks
         self.plans: list[Plan] = []
@@ -163,21 +179,12 @@ class HashExecutor:
                 assert (column > 0).all(), "a token goes to the null page"
                 self.pages[column, place] = tokens[index]
         out = np.full((plan.num_rows, 1 + int(plan.num_drafts.max(initial=0))), UNWRITTEN, np.int32)
-        chosen = np.zeros(plan.num_rows, np.int32)
         for row, span in enumerate(spans):
             drafts = int(plan.num_drafts[row])
             assert len(span) > drafts, "a row guesses after nothing"
-            known = lengths[row] - drafts
             for place in range(1 + drafts):
-                content = self._seen(plan, row, known + place)
-                out[row, place] = -1 if self.poison in content else next_token(content, self.vocab)
-                chosen[row] += 1
-                if place < drafts and tokens[span[-1] + 1 - drafts + place] != out[row, place]:
-                    break
-            if plan.samples[row]:
-                self.last[plan.slots[row]] = max(out[row, chosen[row] - 1], 0)
-                self.lengths[plan.slots[row]] = known + chosen[row]
-                self._guess(plan, row, known + int(chosen[row]) - 1)
+                content = self._seen(plan, row, lengths[row] - drafts + place)
+                out[row, place] = -1 if self.poison in content else self._choice(plan, row, content)
         scores = []
         for score in plan.readouts:
             span, length = spans[score.row], lengths[score.row]
@@ -188,7 +195,31 @@ class HashExecutor:
             chosen_of = np.where(poisoned, np.float32(np.nan), np.float32(0))
             tops = np.zeros((len(ranks), 0), np.int32)
             scores.append(Reading(LogprobRows(chosen_of, np.array(ranks, np.int32), tops, tops.view(np.float32))))
-        return HashHandle(self, StepResult(plan.step, out, np.where(plan.samples, chosen, 0), readings=tuple(scores)))
+        result = StepResult(plan.step, out, np.zeros(plan.num_rows, np.int32), readings=tuple(scores))
+        for row, span in enumerate(spans):
+            if plan.samples[row]:
+                slot, drafts = plan.slots[row], int(plan.num_drafts[row])
+                self._drafted[slot] = tokens[span.stop - drafts : span.stop]
+                self._known_length[slot] = lengths[row] - drafts
+                self.take(plan, row, result)
+        return HashHandle(self, result)
+
+    def take(self, plan: Plan, row: int, result: StepResult) -> None:
+        """Keep what a row chose, up to the first draft that is wrong."""
+        slot = plan.slots[row]
+        drafts, out = self._drafted[slot], result.tokens[row]
+        right = next((place for place, draft in enumerate(drafts) if draft != out[place]), len(drafts))
+        result.num_tokens[row] = 1 + right
+        self.last[slot] = max(out[right], 0)
+        self.lengths[slot] = self._known_length[slot] + 1 + right
+        self._guess(plan, row, int(self.lengths[slot]) - 1)
+
+    def _choice(self, plan: Plan, row: int, content: list[int]) -> int:
+        """What a row chooses that sees this and has no mask."""
+        if not self.suppresses:
+            return next_token(content, self.vocab)
+        suppressed = set(STANDARD.column(plan.sampling, SUPPRESS)[row].tolist())
+        return first_allowed(next_token(content, self.vocab), [token for token in range(self.vocab) if token not in suppressed])
 
     def _known(self, token: int) -> int:
         """A token of a plan; negative ones are what a slot chose last, or what was guessed behind that."""

@@ -52,6 +52,19 @@ class ScriptedConstraint:
             tokens += allowed
         return tokens
 
+    def allows(self, tokens: Sequence[int]) -> int:
+        places = range(min(len(tokens), self._length - len(self._said)))
+        wrong = (place for place in places if tokens[place] not in self.allowed([*self._said, *tokens[:place]]))
+        return next(wrong, len(places))
+
+    def checkpoint(self) -> Callable[[], None]:
+        said = list(self._said)
+
+        def back() -> None:
+            self._said = said
+
+        return back
+
     def _hash(self, said: Sequence[int]) -> int:
         return zlib.crc32(np.array([self._seed, len(said), *said[-1:]], np.int32).tobytes())
 

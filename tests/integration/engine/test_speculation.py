@@ -6,6 +6,7 @@ import pytest
 
 from jaxserve.llm import LLM
 from jaxserve.sampling.params import SamplingParams
+from jaxserve.sampling.structured import StructuredOutputsParams
 from jaxserve.speculation.costs import DraftCosts
 
 SIZES: dict[str, Any] = {
@@ -16,6 +17,19 @@ SIZES: dict[str, Any] = {
     "num_pages": 40,
 }
 TEXT = "the cat sat on the mat, the cat sat on the mat, the cat sat on"  # several chunks of prompt
+SCHEMA = StructuredOutputsParams(
+    json={
+        "type": "array",
+        "minItems": 3,
+        "items": {
+            "type": "object",
+            "properties": {"the_name_of_it": {"enum": ["cat", "mat"]}, "how_many_of_it": {"type": "integer", "maximum": 999}},
+            "required": ["the_name_of_it", "how_many_of_it"],
+            "additionalProperties": False,
+        },
+    },
+    disable_any_whitespace=True,
+)
 PARAMS: dict[str, dict[str, Any]] = {
     "greedy": {"temperature": 0.0},
     "drawn": {"temperature": 0.8, "seed": 3},
@@ -26,6 +40,20 @@ PARAMS: dict[str, dict[str, Any]] = {
     "penalized": {"temperature": 0.0, "frequency_penalty": 0.5},
     "biased": {"temperature": 0.0, "logit_bias": {5: 2.0}, "min_tokens": 4},
     "undrafted": {"temperature": 0.0, "max_draft_tokens": 0},
+    "penalized and drawn": {"temperature": 0.9, "n": 2, "seed": 6, "presence_penalty": 0.4, "repetition_penalty": 1.1},
+    "schema": {"temperature": 0.0, "structured_outputs": SCHEMA, "ignore_eos": False},
+    "schema, every token chosen": {"temperature": 1.0, "n": 2, "seed": 7, "structured_outputs": SCHEMA, "logprobs": 0},
+    "regex": {"temperature": 0.8, "seed": 8, "structured_outputs": StructuredOutputsParams(regex="((the cat|a dog) sat, ){6}no")},
+    "regex and stop": {
+        "temperature": 0.0,
+        "structured_outputs": StructuredOutputsParams(regex="(the (cat|mat), )+"),
+        "stop": ["t, the m"],
+    },
+    "regex and penalties": {
+        "temperature": 0.0,
+        "structured_outputs": StructuredOutputsParams(regex="[a-c ]+"),
+        "frequency_penalty": 0.5,
+    },
 }
 
 

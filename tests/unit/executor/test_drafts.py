@@ -21,7 +21,9 @@ from jaxserve.weights.load import load_params
 from sharding.mesh import make_mesh
 from tests.support.bench import request
 from tests.support.engine import silent
+from tests.support.hash_executor import masked_rows
 from tests.support.plans import make_plan
+from tests.support.scripted_grammars import ScriptedGrammars, params_of
 from tests.support.tiny_checkpoint import write_tiny_checkpoint
 
 DRAFTS, LENGTH = 3, 40
@@ -44,25 +46,37 @@ def run(executor, requests, drafter=None, *, ahead=False):
     cache = KVCache(SIZES["num_pages"], SIZES["page_size"], prefix_caching=False)
     clock = VirtualClock()
     guessing = None if drafter is None else Speculation(drafter, DRAFTS, clock, max_rows=3, max_tokens=12)
-    scheduler = Scheduler(settings, cache, SIZES["max_model_len"], clock, speculation=guessing)
+    grammars = ScriptedGrammars()
+    scheduler = Scheduler(settings, cache, SIZES["max_model_len"], clock, speculation=guessing, masker=grammars)
     for one in requests:
-        scheduler.add([one])
+        form = one.params.structured_outputs
+        scheduler.add([one], None if form is None else grammars.constraints(form))
     tokens: dict[str, Any] = {}
     ranks: dict[str, Any] = {}
     flying: list[Any] = []
     steps = 0
+
+    def collect():
+        for plan, handle in flying:
+            for update in scheduler.apply(plan, handle.result()):
+                assert update.error is None
+                if update.token is not None:
+                    tokens.setdefault(update.id, []).append(update.token)
+                if update.logprobs is not None:
+                    ranks.setdefault(update.id, []).append(update.logprobs.first(1)[1])
+        flying.clear()
+
     while scheduler.has_work or flying:
         plan = scheduler.schedule()
         if plan is not None:
-            flying.append((plan, executor.submit(plan)))
+            handle = executor.submit(plan)
             steps += 1
+            if masked_rows(plan).any():
+                collect()
+                handle.choose(scheduler.masks(plan))
+            flying.append((plan, handle))
         if plan is None or not ahead or not plan.num_drafts.any():  # a step with drafts is followed before it is known
-            for plan, handle in flying:
-                for update in scheduler.apply(plan, handle.result()):
-                    tokens.setdefault(update.id, []).append(update.token)
-                    if update.logprobs is not None:
-                        ranks.setdefault(update.id, []).append(update.logprobs.first(1)[1])
-            flying.clear()
+            collect()
         scheduler.check()
     return tokens, ranks, steps
 
@@ -93,15 +107,28 @@ REQUESTS = [
     request("drawn", [9, 2, 6], LENGTH, temperature=1.0, logprobs=2),
     request("truncated", [5, 3, 5, 8, 9, 7, 9], LENGTH, temperature=0.7, top_k=5),
 ]
+COUNTING = [
+    request("greedy", [3, 1, 4, 1, 5], LENGTH, frequency_penalty=0.4, presence_penalty=0.1),
+    request("drawn", [9, 2, 6], LENGTH, temperature=1.0, repetition_penalty=1.4, logprobs=0),
+    request("suppressed", [5, 3, 5, 8], LENGTH, temperature=2.0, min_tokens=12, stop_token_ids=tuple(range(0, 160, 11))),
+]
+
+
+FORMS = [
+    request("greedy", [3, 1, 4, 1, 5], LENGTH, structured_outputs=params_of(3), logprobs=2),
+    request("drawn", [9, 2, 6], LENGTH, temperature=1.0, structured_outputs=params_of(6), logprobs=0),
+    request("free", [5, 3, 5, 8, 9, 7, 9], 20, temperature=1.0, logprobs=1),
+]
 
 
 @pytest.mark.parametrize("ahead", [False, True])
 @pytest.mark.parametrize("wrong", [2, 5, 1000])
-def test_tokens_and_logprobs_do_not_depend_on_drafts(executor, wrong, ahead):
-    tokens, ranks, steps = run(executor, REQUESTS)
+@pytest.mark.parametrize("requests", [REQUESTS, COUNTING, FORMS], ids=["free", "counting", "forms"])
+def test_tokens_and_logprobs_do_not_depend_on_drafts(executor, requests, wrong, ahead):
+    tokens, ranks, steps = run(executor, requests)
     assert len(set(tokens["drawn"])) > 5
-    told = [[*one.prompt, *tokens[one.id]] for one in REQUESTS]
-    with_drafts = run(executor, REQUESTS, Foreknowing(told, wrong), ahead=ahead)
+    told = [[*one.prompt, *tokens[one.id]] for one in requests]
+    with_drafts = run(executor, requests, Foreknowing(told, wrong), ahead=ahead)
     assert with_drafts[:2] == (tokens, ranks)
     assert with_drafts[2] <= steps * (1.0 if wrong == 2 else 0.7)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from typing import Any
 
 import pytest
@@ -48,6 +49,32 @@ def test_thinking_ends_after_so_many_tokens(thinking: str, begin: str, words: Wo
         assert follow(one, words) == END
         assert say(one, words, '{"order":1,"name":"a"}')
         assert is_whole(one)
+
+
+@VOCABULARIES
+@pytest.mark.parametrize("thinking", ["open", "maybe"])
+def test_it_comes_back_from_whatever_it_looked_at_ahead(thinking: str, words: Words) -> None:
+    """Also from within a character, and from where thinking ended meanwhile."""
+    chance, imposed = random.Random(5), 0
+    for budget in (1, 3, 6):
+        one, alone = (budgeted(words, budget, thinking=thinking) for _ in range(2))
+        for _ in range(25):
+            back = one.checkpoint()
+            for _ in range(chance.randrange(9)):
+                token = chance.choice(allowed(one, words))
+                assert one.allows([token]) == 1
+                if not one.accept(token):
+                    break
+            imposed += bool(one.imposed)
+            back()
+            assert one.imposed == alone.imposed
+            assert one.forced() == alone.forced()
+            assert allowed(one, words) == allowed(alone, words)
+            token = chance.choice(allowed(one, words))
+            assert one.accept(token) == alone.accept(token)
+            if alone.matcher.is_stopped():
+                break
+    assert imposed > 2
 
 
 @VOCABULARIES

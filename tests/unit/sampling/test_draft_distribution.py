@@ -52,11 +52,11 @@ def always(chosen, tokens, samples, num_drafts):
 def two_tokens(batch, drafts, accept):
     """Tokens int32[R,2] that rows choose."""
     rows, vocabulary, state = drafts.shape[0], Vocabulary(VOCAB), empty_state(0, VOCAB)
-    wide = each_draft(batch, 2)
+    tokens = jnp.stack([jnp.zeros_like(drafts), drafts], axis=1)
+    wide = each_draft(batch, tokens)
     first, second = jnp.asarray(FIRST), jnp.asarray(SECOND)
     logits = jnp.stack([jnp.broadcast_to(first, (rows, VOCAB)), second[drafts]], axis=1).reshape(2 * rows, VOCAB)
     chosen = sample(logits, wide, state, vocabulary, asking(STANDARD)).reshape(rows, 2)
-    tokens = jnp.stack([jnp.zeros_like(drafts), drafts], axis=1)
     everybody = jnp.ones(rows, jnp.bool_)
     counts = accept(chosen, tokens, everybody, everybody.astype(jnp.int32))
     chosen = chosen.at[:, 0].set(jnp.where(counts > 1, drafts, chosen[:, 0]))  # a draft that counts is what is told

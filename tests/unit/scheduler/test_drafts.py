@@ -2,7 +2,6 @@
 
 import itertools
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,6 +10,7 @@ from jaxserve.cache.kv_cache import KVCache
 from jaxserve.clock import VirtualClock
 from jaxserve.config.fields import SchedulerConfig
 from jaxserve.engine.core import EngineCore
+from jaxserve.sampling.options import STANDARD, SUPPRESS
 from jaxserve.scheduler.scheduler import Scheduler
 from jaxserve.speculation.drafter import Guess
 from jaxserve.speculation.speculation import Speculation
@@ -100,12 +100,14 @@ def test_a_stop_token_ends_among_drafts():
     assert scheduler.cache.num_free == scheduler.cache.num_usable
 
 
-@pytest.mark.parametrize("asks", [{"presence_penalty": 1.0}, {"min_tokens": 9, "stop_token_ids": (1,)}], ids=str)
-def test_what_counts_tokens_one_by_one_has_no_drafts(asks):
+def test_no_row_is_on_both_sides_of_its_min_tokens():
+    """Nor is the plan behind it, if all its drafts are right."""
     scheduler, executor = engine(Oracle(3))
-    scheduler.add([request("a", [1, 2, 3, 4, 5], 9, **asks)])
+    scheduler.add([request("a", [1, 2, 3, 4, 5], 12, min_tokens=7, stop_token_ids=(1,))])
     run(scheduler, executor)
-    assert not np.concatenate(drafts(executor)).any()
+    assert drafts(executor) == [[0], [3], [0], [0], [3], [0]], "1, 5, 6, 7, 11 and 12 tokens"
+    suppressed = [STANDARD.column(plan.sampling, SUPPRESS)[0, 0] == 1 for plan in executor.plans]
+    assert suppressed == [True, True, True, True, False, False]
 
 
 @pytest.mark.parametrize("wrong", [{0}, {1}, {2}, ()], ids=str)

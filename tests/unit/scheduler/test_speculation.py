@@ -13,6 +13,7 @@ from jaxserve.cache.swap import SwapSpace
 from jaxserve.clock import VirtualClock
 from jaxserve.config.fields import SchedulerConfig
 from jaxserve.engine.core import EngineCore
+from jaxserve.scheduler import constraints
 from jaxserve.scheduler.scheduler import Scheduler
 from jaxserve.speculation.device import DeviceGuesses
 from jaxserve.speculation.drafter import Guess
@@ -20,19 +21,23 @@ from jaxserve.speculation.ngram import NgramDrafter
 from jaxserve.speculation.speculation import Speculation
 from jaxserve.speculation.suffix import Bounds, SuffixDrafter
 from tests.support.bench import MAX_LEN, family, request
-from tests.support.hash_executor import VOCAB, HashExecutor, expected, next_token, seen
-from tests.support.scripted_grammars import ScriptedGrammars, params_of
+from tests.support.hash_executor import VOCAB, HashExecutor, expected, first_allowed, next_token, seen
+from tests.support.scripted_grammars import DEAD, ScriptedConstraint, ScriptedGrammars, params_of
 from tests.support.watched_parts import oracle
 
 PAGE, ROWS, DRAFTS = 4, 4, 4
 
 
 class Prophet:
-    """Guesses what the executor chooses; with `wrong` it may err at any place, or at every one."""
+    """Guesses what the executor chooses; with `wrong` it may err at any place, or at every one.
+
+    What comes otherwise, because of a form or of `min_tokens`, it knows of the texts that it was told.
+    """
 
     def __init__(self, windows, wrong=0.0):
         self.windows, self.wrong = windows, wrong
         self.chances = random.Random(0)
+        self.told: list[list[int]] = []
 
     def begin(self, tenant, num_prompt):
         return self
@@ -43,7 +48,9 @@ class Prophet:
     def propose(self, tokens, most):
         known = list(tokens)
         for _ in range(most):
-            token = next_token(seen(known, self.windows))
+            size = len(known)
+            texts = (text for text in self.told if size < len(text) and text[:size] == known)
+            token = next((text[size] for text in texts), next_token(seen(known, self.windows)))
             known.append((token + 1) % VOCAB if self.chances.random() < self.wrong else token)
         return Guess(tuple(known[len(tokens) :]), is_long=True)
 
@@ -68,12 +75,21 @@ class Engine:
         self.clock = VirtualClock()
         guesses = DRAFTS if drafter in ON_DEVICE else 0
         self.executor = HashExecutor(
-            num_pages, PAGE, ROWS, MAX_LEN, windows=windows, swap_slots=swap, guesses=guesses, wrong=ON_DEVICE.get(drafter, 0.0)
+            num_pages,
+            PAGE,
+            ROWS,
+            MAX_LEN,
+            windows=windows,
+            swap_slots=swap,
+            guesses=guesses,
+            wrong=ON_DEVICE.get(drafter, 0.0),
+            suppresses=True,
         )
+        self.drafter = DRAFTERS.get(drafter, Prophet)(windows)
         speculation = (
             DeviceGuesses(DRAFTS, max_rows=ROWS, max_tokens=budget)
             if guesses
-            else Speculation(DRAFTERS[drafter](windows), DRAFTS, self.clock, max_rows=ROWS, max_tokens=budget)
+            else Speculation(self.drafter, DRAFTS, self.clock, max_rows=ROWS, max_tokens=budget)
         )
         self.scheduler = Scheduler(
             config,
@@ -96,6 +112,11 @@ class Engine:
                 self.got.setdefault(update.id, []).append(update.token)
         self.core.emitted()
         self.scheduler.check()
+
+    def tell(self, texts):
+        """What comes, to drafters that know."""
+        if isinstance(self.drafter, Prophet):
+            self.drafter.told += texts
 
     def run(self):
         while self.core.has_work:
@@ -128,9 +149,11 @@ def test_tokens_are_those_without_drafts(data):
                     {},
                     {},
                     {},
-                    {"presence_penalty": 1.0},
+                    {"presence_penalty": 1.0, "min_tokens": 3, "stop_token_ids": (5, 6)},
                     {"max_draft_tokens": 1},
                     {"structured_outputs": params_of(number), "ignore_eos": True},
+                    {"structured_outputs": params_of(number), "ignore_eos": True, "logprobs": 0},
+                    {"min_tokens": 6, "stop_token_ids": tuple(range(0, VOCAB, 5))},
                 ]
             )
         )
@@ -140,9 +163,11 @@ def test_tokens_are_those_without_drafts(data):
         engine.core.add(group)
         for one in group:
             form = one.params.structured_outputs
-            stops_here = frozenset() if one.params.ignore_eos else stops
-            free = expected(list(one.prompt), one.max_tokens, stops_here, windows=windows)
+            stops_here = frozenset() if one.params.ignore_eos else stops | set(one.params.stop_token_ids)
+            least = one.params.min_tokens
+            free = expected(list(one.prompt), one.max_tokens, stops_here, windows=windows, min_tokens=least)
             wanted[one.id] = free if form is None else oracle(one, windows)
+            engine.tell([[*one.prompt, *wanted[one.id]]])
     for _ in range(data.draw(st.integers(0, 12))):
         if engine.core.has_work:
             engine.step()
@@ -220,3 +245,83 @@ def test_counts():
     assert counts.spec_decode_num_draft_tokens == counts.spec_decode_num_accepted_tokens == engine.num_drafts > 10
     assert counts.spec_decode_num_drafts == sum(int((plan.num_drafts > 0).sum()) for plan in engine.executor.plans)
     assert sum(counts.accepted_at) == engine.num_drafts
+
+
+@pytest.mark.parametrize(
+    ("drafter", "overlap"), [("right", False), ("right", True), ("random", True), ("device right", True), ("device random", True)]
+)
+def test_no_stop_token_comes_before_min_tokens_whatever_is_guessed(drafter, overlap):
+    engine, wanted, stops = Engine(drafter, overlap=overlap), {}, tuple(range(0, VOCAB, 4))
+    for number in range(40):
+        one = request(str(number), [number, 1, 2], 20, min_tokens=number % 13, stop_token_ids=stops)
+        wanted[one.id] = expected(list(one.prompt), 20, frozenset(stops), min_tokens=number % 13)
+        engine.tell([[*one.prompt, *wanted[one.id]]])
+        engine.core.add([one])
+    assert engine.run() == wanted
+    assert engine.num_drafts > 80
+
+
+def constrained(name, seed, **more):
+    return request(name, [1, 2, 3], 30, structured_outputs=params_of(seed), ignore_eos=True, **more)
+
+
+@pytest.mark.parametrize("asks", [{}, {"logprobs": 0}], ids=["forced", "chosen"])
+def test_rows_of_a_form_have_drafts(asks):
+    """Those that ask for log-probabilities have every token chosen, forced ones as well."""
+    steps = {}
+    for most in (-1, 0):
+        engine = Engine("right")
+        for seed in range(8):
+            one = constrained(str(seed), seed, max_draft_tokens=most, **asks)
+            engine.tell([[*one.prompt, *oracle(one, (None,))]])
+            engine.core.add([one])
+            assert engine.run()[one.id] == oracle(one, (None,))
+        steps[most] = len(engine.executor.plans)
+    assert steps[-1] < (0.9 if not asks else 0.6) * steps[0]
+
+
+@pytest.mark.parametrize("most", [-1, 0])
+def test_drafts_that_lead_to_where_nothing_may_follow(most):
+    """It fails behind the last token that it may say, as without drafts; its neighbour does not notice."""
+    engine = Engine("right")
+    one, other = constrained("dead", DEAD, max_draft_tokens=most), request("other", [4, 5, 6], 20)
+    said = list(one.prompt)
+    for _ in range(2):
+        allowed = ScriptedConstraint(DEAD).allowed(said[3:])
+        said.append(first_allowed(next_token(said), allowed))
+    engine.tell([said])
+    engine.core.add([one])
+    engine.core.add([other])
+    updates = []
+    while engine.core.has_work:
+        updates += engine.core.step()
+        engine.scheduler.check()
+    told = [update for update in updates if update.id == "dead"]
+    assert [update.token for update in told] == [*said[3:], None]
+    assert str(told[-1].error) == "nothing may follow"
+    assert [update.token for update in updates if update.id == "other"] == expected([4, 5, 6], 20)
+    assert engine.scheduler.cache.num_free == engine.scheduler.cache.num_usable
+
+
+def masks_stay_behind_drafts(patch):
+    patch.setattr(ScriptedConstraint, "checkpoint", lambda self: lambda: None)
+
+
+def masks_behind_drafts_are_those_before(patch):
+    fill = ScriptedGrammars.fill
+
+    def mutant(self, rows, masks):
+        errors = fill(self, rows, masks)
+        for row, _ in rows:
+            masks[row + 1 :] = masks[row]
+        return errors
+
+    patch.setattr(ScriptedGrammars, "fill", mutant)
+    patch.setattr(constraints, "_goes_on", lambda walk, place, mask: False)
+
+
+@pytest.mark.parametrize("mutate", [masks_stay_behind_drafts, masks_behind_drafts_are_those_before])
+def test_masks_of_another_place_are_noticed(mutate, monkeypatch):
+    mutate(monkeypatch)
+    with pytest.raises(AssertionError):
+        test_rows_of_a_form_have_drafts({"logprobs": 0})

@@ -158,3 +158,55 @@ def test_ended_sequences_are_forgotten():
         guessing.ended(one.id, one.tokens)
     assert not guessing._followers
     guessing.ended("unknown", [])
+
+
+class Below:
+    """A form: numbers below one."""
+
+    def __init__(self, end):
+        self.end = end
+
+    def allows(self, tokens):
+        return next((place for place, token in enumerate(tokens) if token >= self.end), len(tokens))
+
+
+def formed(guessing, name="a", tenant="", **more):
+    return decoded(guessing, tenant, name=name)._replace(**more)
+
+
+def test_what_a_form_does_not_allow_is_no_draft():
+    guessing = speculation()
+    measured(guessing, 1, lambda tokens: 1.0 + 0.01 * tokens)
+    for end, wanted in ((129, {}), (132, {"a": (130, 131)}), (200, {"a": (130, 131, 132, 133)})):
+        one = formed(guessing, form=Below(end))
+        assert guessing.drafts([one], 1, room=500, prompts=False) == wanted
+
+
+@pytest.mark.parametrize(
+    ("sure", "wanted"),
+    [
+        ((130,), (130, 131, 132, 133)),
+        ((130, 131, 132, 133), (130, 131, 132, 133)),
+        ((130, 7), (130, 7)),
+        ((7, 8, 9), (7, 8, 9)),
+        ((1, 2, 3, 4, 5, 6), (1, 2, 3, 4)),
+    ],
+)
+def test_what_must_come_is_a_draft_and_guesses_that_say_the_same_go_on_behind_it(sure, wanted):
+    guessing = speculation()
+    measured(guessing, 1, lambda tokens: 1.0 + 0.01 * tokens)
+    one = formed(guessing, form=Below(10**6), sure=sure)
+    assert guessing.drafts([one], 1, room=500, prompts=False) == {"a": wanted}
+
+
+def test_what_must_come_is_sure_where_guesses_are_not():
+    """A draft costs half of a step here, so that only a sure one is worth it, and waiting for."""
+    for tenant in ("", "noise"):
+        guessing = speculation()
+        measured(guessing, 2, lambda tokens: 1.0 + 0.45 * (tokens - 2))
+        free, formed_one = decoded(guessing, "noise", name="b"), formed(guessing, tenant=tenant, form=Below(200), sure=(7, 8))
+        assert not guessing.pays([free], 2)
+        assert guessing.pays([free, formed_one], 2)
+        assert drafts(guessing, [formed_one, free]) == [2, 0]
+    beside_prompts = guessing.drafts([formed_one, free], 2, room=40, prompts=True)
+    assert beside_prompts == {"a": (7, 8)}
