@@ -260,6 +260,11 @@ class RunningSet:
             assert sequence.num_computed <= sequence.capacity
             assert not sequence.swap_slots, "a running sequence is swapped out"
             assert self.footprint.is_batch(sequence.slot) == sequence.batch
+        running = set(self.sequences)
+        for sequence in unfinished:
+            assert (sequence in running) == (sequence.status is Status.RUNNING) == (sequence.slot != NO_SLOT)
+            assert sequence.num_computed <= sequence.num_tokens
+            assert sequence in running or sequence.swap_slots or not sequence.num_computed
         assert self.num_pages == sum(self.cache.num_held(sequence.pages) for sequence in self.sequences)
         assert self._tenant_rows == Counter(sequence.request.tenant for sequence in self.sequences)
         self.cache.check(sequence.pages for sequence in unfinished)

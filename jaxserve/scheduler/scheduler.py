@@ -33,7 +33,7 @@ from jaxserve.scheduler.load_shedding import LoadShedding
 from jaxserve.scheduler.planner import Planner
 from jaxserve.scheduler.policy import DEFAULT_POLICY, Policy
 from jaxserve.scheduler.preemption import Preempter, Preemption, log_preemption
-from jaxserve.scheduler.request import NO_SLOT, Constraint, EngineRequest, PackedLogprobs, PackedVectors, Sequence, Status, Update
+from jaxserve.scheduler.request import Constraint, EngineRequest, PackedLogprobs, PackedVectors, Sequence, Status, Update
 from jaxserve.scheduler.running import Footprint, OnStop, RunningSet, tell_nobody
 from jaxserve.scheduler.step_budget import StepBudget
 from jaxserve.scheduler.waiting import WaitingQueue
@@ -325,10 +325,7 @@ class Scheduler:
         held = [sibling for sequence in unfinished for sibling in sequence.siblings]
         assert len(running) + len(waiting) + len(held) == len(unfinished), "a sequence is nowhere, or in two places"
         for sequence in unfinished:
-            assert (sequence in running) == (sequence.status is Status.RUNNING) == (sequence.slot != NO_SLOT)
             assert (sequence in waiting or sequence in held) == (sequence.status is Status.WAITING)
-            assert sequence.num_computed <= sequence.num_tokens
-            assert sequence.status is Status.RUNNING or sequence.swap_slots or not sequence.num_computed
         self._waiting.check(held)
         self._running.check(unfinished, self._config.max_num_seqs)
         self._prefixes.check(unfinished)
