@@ -70,21 +70,26 @@ def run_deepseek(weights: Weights, config: dict[str, Any], tokens: list[int]) ->
     return hidden, hidden @ wide(table).T
 
 
-def guess_tokens(weights: Weights, config: dict[str, Any], hidden: Array, tokens: list[int], count: int) -> list[int]:
-    """Greedy guesses of the module behind `tokens`, of the target's hidden states [T-1, E] of all but the last of them."""
+def run_module(weights: Weights, config: dict[str, Any], hidden: Array, follows: list[int]) -> tuple[Array, Array]:
+    """What the module goes on from [T, E], and logits [T, V], of hidden states [T, E] and the tokens after them."""
     layer = config["num_hidden_layers"]
     prefix = f"model.layers.{layer}"
     table = weights.get(f"{prefix}.embed_tokens.weight", weights["model.embed_tokens.weight"])
     shared = weights["model.embed_tokens.weight" if config["tie_word_embeddings"] else "lm_head.weight"]
+    embedded = rms(wide(table)[follows], weights[f"{prefix}.enorm.weight"], config)
+    before = rms(hidden, weights[f"{prefix}.hnorm.weight"], config)
+    x = np.concatenate([embedded, before], axis=1) @ wide(weights[f"{prefix}.eh_proj.weight"]).T
+    x = _after(weights, config, layer, x)
     head = weights.get(f"{prefix}.shared_head.head.weight", shared)
+    return x, rms(x, weights[f"{prefix}.shared_head.norm.weight"], config) @ wide(head).T
+
+
+def guess_tokens(weights: Weights, config: dict[str, Any], hidden: Array, tokens: list[int], count: int) -> list[int]:
+    """Greedy guesses of the module behind `tokens`, of the target's hidden states [T-1, E] of all but the last of them."""
     follows, guesses = list(tokens[1:]), []
     for _ in range(count):
-        embedded = rms(wide(table)[follows], weights[f"{prefix}.enorm.weight"], config)
-        before = rms(hidden, weights[f"{prefix}.hnorm.weight"], config)
-        x = np.concatenate([embedded, before], axis=1) @ wide(weights[f"{prefix}.eh_proj.weight"]).T
-        x = _after(weights, config, layer, x)
-        logits = rms(x, weights[f"{prefix}.shared_head.norm.weight"], config)[-1] @ wide(head).T
-        guesses.append(int(logits.argmax()))
+        x, logits = run_module(weights, config, hidden, follows)
+        guesses.append(int(logits[-1].argmax()))
         hidden, follows = np.concatenate([hidden, x[-1:]]), [*follows, guesses[-1]]
     return guesses
 
