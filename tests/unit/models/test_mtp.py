@@ -85,3 +85,15 @@ def test_blocks_are_held_as_those_of_the_target(tmp_path):
     target = {path[2:]: scheme for path, scheme in stored_schemes(directory, config, "auto") if path[:2] == last}
     assert {path[2:]: scheme for path, scheme in draft.model.stored} == target
     assert len(target) == 9
+
+
+def test_dummies_need_no_files(tmp_path):
+    """What both share is then the target's by name."""
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    config, mesh = decoder_config(CONFIG), make_mesh(1)
+    draft = prepare_module(tmp_path, 1, DraftTarget(tmp_path, config, None), mesh, "dummy")
+    fed = draft.model.config.fed
+    assert (draft.load_format, fed and fed.own_embedding, fed and fed.own_head) == ("dummy", False, False)
+    params = load_params(tmp_path, draft.model.config, mesh, "float32", load_format="dummy")
+    embed = CONFIG["hidden_size"]
+    assert params["entry"]["kernel"].shape == (2 * embed, embed)
