@@ -12,16 +12,19 @@ from typing import Any, Literal, get_args
 from jaxserve.config.check import check_types
 from jaxserve.errors import ConfigError
 
-Method = Literal["ngram", "suffix", "draft_model", "eagle3"]
+Method = Literal["ngram", "suffix", "draft_model", "eagle3", "mtp"]
 
 _OWNERS: Mapping[str, Method] = MappingProxyType({"prompt_lookup_": "ngram", "suffix_decoding_": "suffix"})
+_ALIASES: Mapping[str, Method] = MappingProxyType({"deepseek_mtp": "mtp"})
+"""Other names of vLLM's."""
 _METHODS = ", ".join(map(repr, (*get_args(Method), "none")))
 
 MAX_SPECULATIVE_TOKENS = 32
 PROMPT_LOOKUP = 5  # tokens of an n-gram where nobody says
 SUFFIX_TOKENS = 8  # drafts at most where nobody says; vLLM's suffix takes the depth of its tree
+MODULE_TOKENS = 1  # that a module for multi-token prediction was trained to guess: vLLM's default of "mtp"
 
-_NOT_YET = ("eagle", "mtp", "dflash", "dspark", "ngram_gpu", "custom_class", "extract_hidden_states")
+_NOT_YET = ("eagle", "dflash", "dspark", "ngram_gpu", "custom_class", "extract_hidden_states")
 _GONE = ("medusa", "mlp_speculator")
 _OF_MODELS = (
     "draft_tensor_parallel_size", "quantization", "max_model_len", "revision", "code_revision", "parallel_drafting",
@@ -37,8 +40,9 @@ class SpeculativeConfig:
 
     Attributes:
         method: "ngram" looks the last tokens up in the same text, "suffix" in earlier answers to the tenant, too; "draft_model"
-            and "eagle3" run a smaller model, or a head on the target's hidden states, behind every step.
-        model: the checkpoint of a draft model or head; empty for other methods.
+            and "eagle3" run a smaller model, or a head on the target's hidden states, behind every step; so does "mtp" the module
+            for multi-token prediction that the target's checkpoint has.
+        model: the checkpoint of a draft model or head; of "mtp" empty for the target's own; empty for other methods.
         num_speculative_tokens: that a row of a step verifies at most; how many it does is decided at every step.
         prompt_lookup_min, prompt_lookup_max: tokens of an n-gram; the other one where one is given, 5 where none is.
         suffix_decoding_max_tree_depth: tokens of a passage that are compared.
@@ -59,7 +63,7 @@ class SpeculativeConfig:
 
     def __post_init__(self) -> None:
         check_types(self)
-        if self.runs_model != bool(self.model):
+        if self.runs_model != bool(self.model) and self.method != "mtp":
             raise _wrong("model", f"must {'' if self.runs_model else 'not '}be given with the method {self.method!r}")
         _between("num_speculative_tokens", self.num_speculative_tokens, 1, MAX_SPECULATIVE_TOKENS)
         _between("prompt_lookup_min", self.prompt_lookup_min, 1, 1024)
@@ -71,8 +75,8 @@ class SpeculativeConfig:
 
     @property
     def runs_model(self) -> bool:
-        """Whether a model of its own guesses."""
-        return self.method in ("draft_model", "eagle3")
+        """Whether a model or head guesses on the target's devices."""
+        return self.method in ("draft_model", "eagle3", "mtp")
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> SpeculativeConfig | None:
@@ -84,6 +88,7 @@ class SpeculativeConfig:
             raise _wrong("method", f"must be given: {_METHODS}")
         if method == "none":
             return None
+        method = _ALIASES.get(method, method) if isinstance(method, str) else method
         _check_method(method)
         values = {name: value for name, value in given.items() if value is not None and name != "method"}
         for name in values:
@@ -92,6 +97,8 @@ class SpeculativeConfig:
                 raise _wrong(name, f"belongs to the method {owner!r}")
         if method == "suffix":
             values.setdefault("num_speculative_tokens", SUFFIX_TOKENS)
+        elif method == "mtp":
+            values.setdefault("num_speculative_tokens", MODULE_TOKENS)
         elif "num_speculative_tokens" not in values:
             raise _wrong("num_speculative_tokens", f"must be given with the method {method!r}")
         least, most = values.get("prompt_lookup_min"), values.get("prompt_lookup_max")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -19,7 +21,8 @@ from jaxserve.executor.programs import CompileProgress
 from jaxserve.models.checkpoint import read_hf_config
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.draft_heads import head_config, is_draft_head
-from jaxserve.models.registry import decoder_config
+from jaxserve.models.mtp import module_config, module_prefix
+from jaxserve.models.registry import MODULE_RULES, decoder_config
 from jaxserve.models.shards import require_shards
 from jaxserve.tokenizer.base import Tokenizer
 from jaxserve.tokenizer.load import load_tokenizer
@@ -68,16 +71,9 @@ def prepare_draft(
     Raises CheckpointError or UnsupportedModelError for a checkpoint that no engine takes, ConfigError for one that cannot guess
     for this target.
     """
-    if not directory.is_dir():
-        raise ConfigError(f"{PARAM}: model: no checkpoint directory at {str(directory)!r}", param=PARAM)
-    groups = [number for number, window in enumerate(group_layers(target.config.windows).windows) if window is None]
-    if not groups:
-        raise ConfigError(
-            f"{PARAM}: model: every layer of the target has a sliding window, so that no page keeps what a draft must see",
-            param=PARAM,
-        )
-    hf = read_hf_config(directory)
-    if is_draft_head(hf):
+    group, hf = _group(target.config), _hf_config(directory)
+    head = is_draft_head(hf)
+    if head:
         with open_checkpoint(directory, "safetensors") as checkpoint:
             config = head_config(hf, target.config, checkpoint.shapes)
     else:
@@ -90,10 +86,57 @@ def prepare_draft(
         )
     require_shards(config, shards_of(mesh))
     _require_same_tokens(directory, target.tokenizer)
-    if load_format == "dummy" and has_weights(directory):  # the target's are dummies, or a program's
-        load_format = "auto"
-    stored = () if config.fed is not None else stored_schemes(directory, config, load_format)
-    return PreparedDraft(directory, target, DraftModel(config, guesses, groups[0], stored=stored), load_format)
+    load_format = "safetensors" if head else _stored_format(directory, load_format)
+    stored = () if head else stored_schemes(directory, config, load_format)
+    return PreparedDraft(directory, target, DraftModel(config, guesses, group, stored=stored), load_format)
+
+
+def prepare_module(
+    directory: Path,
+    guesses: int,
+    target: DraftTarget,
+    mesh: Mesh,
+    load_format: LoadFormat,
+) -> PreparedDraft:
+    """The same for the module for multi-token prediction of a target, which is in the target's own directory or in another.
+
+    Raises ConfigError for a target that has none, or several, CheckpointError for a checkpoint without it.
+    """
+    model = target.config
+    if model.architecture not in MODULE_RULES:
+        raise ConfigError(
+            f"{PARAM}: method 'mtp': {model.architecture} has no module for multi-token prediction here; there is one of "
+            f"{', '.join(MODULE_RULES)}",
+            param=PARAM,
+        )
+    if model.draft_layers != 1:
+        raise ConfigError(
+            f"{PARAM}: method 'mtp': num_nextn_predict_layers in the target's config.json is {model.draft_layers}; checkpoints "
+            "with one module are served",
+            param=PARAM,
+        )
+    hf = _hf_config(directory)
+    own = decoder_config(hf)
+    for name in ("architecture", "num_layers", "hidden_size", "vocab_size", "draft_layers"):
+        if (given := getattr(own, name)) != (wanted := getattr(model, name)):
+            raise CheckpointError(f"{PARAM}: model: {name} is {given!r}, the target's is {wanted!r}", param=PARAM)
+    load_format = _stored_format(directory, load_format)
+    names: Collection[str] = ()
+    if load_format != "dummy":
+        prefix = module_prefix(model.num_layers)
+        with open_checkpoint(directory, load_format) as checkpoint:
+            names = checkpoint.shapes.keys()
+        if not any(name.startswith(prefix) for name in names):
+            raise CheckpointError(
+                f"{PARAM}: method 'mtp': {directory} has no tensors {prefix}*, which are the module for multi-token prediction",
+                param=PARAM,
+            )
+    config = module_config(decoder_config({**hf, "num_hidden_layers": model.num_layers + 1}), names)
+    require_shards(config, shards_of(mesh))
+    if directory != target.directory:
+        _require_same_tokens(directory, target.tokenizer)
+    stored = stored_schemes(directory, config, load_format)
+    return PreparedDraft(directory, target, DraftModel(config, guesses, _group(model), stored=stored), load_format)
 
 
 def load_draft(draft: PreparedDraft, lowering: Lowering, *, seed: int, progress: CompileProgress) -> DraftWeights:
@@ -105,12 +148,12 @@ def load_draft(draft: PreparedDraft, lowering: Lowering, *, seed: int, progress:
         model.config,
         mesh,
         dtype,
-        load_format="safetensors" if head is not None else draft.load_format,
+        load_format=draft.load_format,
         seed=seed,
         packer=Packer(model.config, mesh, model.quantization, model.stored),
         progress=lambda done, total: progress("loading the draft model, MB", done // 10**6, -(-total // 10**6)),
     )
-    if head is None:
+    if head is None or head.layer is not None:
         return DraftWeights(params)
     if not head.own_embedding:
         target = draft.target
@@ -123,6 +166,28 @@ def load_draft(draft: PreparedDraft, lowering: Lowering, *, seed: int, progress:
         params["embedding"] = {"table": table}
     places = _targets(draft.directory, head.vocab_size, model.config.vocab_size)
     return DraftWeights(params, jax.device_put(places, NamedSharding(mesh, PartitionSpec())))
+
+
+def _group(target: DecoderConfig) -> int:
+    """The first of the target's groups of layers that see everything."""
+    for number, window in enumerate(group_layers(target.windows).windows):
+        if window is None:
+            return number
+    raise ConfigError(
+        f"{PARAM}: model: every layer of the target has a sliding window, so that no page keeps what a draft must see",
+        param=PARAM,
+    )
+
+
+def _hf_config(directory: Path) -> dict[str, Any]:
+    if not directory.is_dir():
+        raise ConfigError(f"{PARAM}: model: no checkpoint directory at {str(directory)!r}", param=PARAM)
+    return read_hf_config(directory)
+
+
+def _stored_format(directory: Path, load_format: LoadFormat) -> LoadFormat:
+    """Where a draft's weights come from: where the target's are dummies, or a program's, from its files nevertheless."""
+    return "auto" if load_format == "dummy" and has_weights(directory) else load_format
 
 
 def _targets(directory: Path, count: int, vocab_size: int) -> npt.NDArray[np.int32]:

@@ -17,7 +17,7 @@ from jaxserve.config.policies import Policies
 from jaxserve.config.policies_file import load_policies
 from jaxserve.config.resolve import DeviceBytes, ModelFacts, ResolvedConfig, resolve
 from jaxserve.config.windows import group_layers
-from jaxserve.engine.draft import DraftTarget, PreparedDraft, prepare_draft
+from jaxserve.engine.draft import DraftTarget, PreparedDraft, prepare_draft, prepare_module
 from jaxserve.engine.warm import WarmLine, read_warm_prompts
 from jaxserve.errors import CheckpointError, ConfigError
 from jaxserve.executor.autotune_results import make_results
@@ -143,7 +143,9 @@ def _draft(config: EngineConfig, target: DraftTarget, mesh: Mesh) -> PreparedDra
     asked = config.speculation.parse()
     if asked is None or not asked.runs_model:
         return None
-    found = prepare_draft(Path(asked.model), asked.num_speculative_tokens, target, mesh, config.model.load_format)
+    prepared = prepare_module if asked.method == "mtp" else prepare_draft
+    directory = Path(asked.model) if asked.model else target.directory
+    found = prepared(directory, asked.num_speculative_tokens, target, mesh, config.model.load_format)
     if asked.method == "eagle3" and found.model.config.fed is None:
         raise ConfigError(
             f"speculative_config: model: {asked.model} is a model of its own, not an EAGLE-3 head", param="speculative_config"

@@ -21,7 +21,7 @@ from jaxserve.step.plan import MoveKind, PageMove
 
 
 class DraftWeights(NamedTuple):
-    """A draft model's parameters, and int32[tokens of a head] those of the target that it guesses; None of a model."""
+    """A draft model's parameters, and int32[tokens of a head] those of the target that it guesses; None for all of them."""
 
     params: Params
     targets: jax.Array | None = None

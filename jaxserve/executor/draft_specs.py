@@ -35,7 +35,7 @@ class DraftSpecs:
 
     Attributes:
         params, state: jax.ShapeDtypeStructs with shardings.
-        targets: that of a head's tokens among the target's; None of a model.
+        targets: that of a head's tokens among the target's; None of a model, and of a head that guesses any token.
 
     Args:
         state: that of the target's steps.
@@ -117,7 +117,9 @@ def _state(draft: DraftModel, mesh: Mesh, cache: CacheArrays, options: ExecutorO
 
 def _targets(draft: DraftModel, mesh: Mesh) -> Any:
     fed = draft.config.fed
-    return None if fed is None else jax.ShapeDtypeStruct((fed.vocab_size,), np.int32, sharding=NamedSharding(mesh, EVERYWHERE))
+    if fed is None or fed.layer is not None:
+        return None
+    return jax.ShapeDtypeStruct((fed.vocab_size,), np.int32, sharding=NamedSharding(mesh, EVERYWHERE))
 
 
 def follow_name(bucket: Bucket) -> str:

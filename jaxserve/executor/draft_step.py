@@ -57,7 +57,7 @@ class DraftModel:
 
     @property
     def taps(self) -> tuple[int, ...]:
-        """The target's layers whose inputs a draft head sees."""
+        """The target's layers whose inputs a draft head sees, as `Fed` has them."""
         return () if self.config.fed is None else self.config.fed.taps
 
     @property
@@ -92,7 +92,7 @@ class Handed:
 
     Attributes:
         batch: the step's, its tokens looked up.
-        tapped: [T,E*taps], what went into some of its layers, for a draft head.
+        tapped: [T,E*taps], what went into some of its layers, or came out of its final norm, for a draft head.
     """
 
     batch: DeviceBatch
@@ -136,7 +136,8 @@ def make_guess(draft: DraftModel, mesh: Mesh, page_size: int, row_options: RowOp
     """The program that guesses a token of every row.
 
     `place` int32 scalar counts the guesses of the rows from 0. `latest` int32[slots+1,2+N] has what the step chose and the
-    guesses before; the sampler's state is only read. `targets` int32[tokens of a head] are the target's tokens that it guesses.
+    guesses before; the sampler's state is only read. `targets` int32[tokens of a head] are
+    the target's tokens that it guesses; None for all of them, in their order.
     """
     choose = _chooser(draft, mesh, row_options)
     behind = 0 if draft.config.fed is None else 1  # a head computes the place before: that of the hidden state
@@ -154,14 +155,15 @@ def make_guess(draft: DraftModel, mesh: Mesh, page_size: int, row_options: RowOp
         before = latest[slots, jnp.where(place == 0, 0, GUESSES - 1 + place)]
         batch = _one_each(rows, draft.group, latest[slots, 1] + place - behind, before, real, page_size)
         used = UsedRows(real, real)
-        if state.known is None or state.guessed is None or targets is None:
+        if state.known is None or state.guessed is None:
             cache, decoder, hidden = run_model(draft, mesh, params, state.cache, batch, used)
             state, logits = replace(state, cache=cache), decoder.logits(hidden)
         else:
             hidden = jnp.where(place == 0, state.known[slots], state.guessed[slots])
             cache, decoder, (normed, hidden) = run_head(draft, mesh, params, state.cache, batch, used, hidden)
             state = replace(state, cache=cache, guessed=state.guessed.at[slots].set(hidden))
-            logits = _spread(decoder.logits(normed), targets, sampler.bias.shape[1])
+            logits = decoder.logits(normed)
+            logits = logits if targets is None else _spread(logits, targets, sampler.bias.shape[1])
         known = jnp.arange(latest.shape[1] - GUESSES, dtype=jnp.int32) < place  # of its guesses
         guessed = jnp.where(known[None], latest[slots, GUESSES:], -1)
         sampling = replace(batch.rows.sampling, position=latest[slots, 1] + place, drafts=guessed)
@@ -192,7 +194,7 @@ def run_head(
     """The cache after hidden states [T,E] and the batch's tokens, which came after them; the decoder; what it makes of them."""
     decoder = bind(draft.config, params, used)
     attend = PagedAttend(mesh, cache, batch, AUTOMATIC, draft.groups)
-    made = decoder.follow(hidden, batch.tokens, batch.positions, attend)
+    made = decoder.follow(hidden, batch.tokens, batch.positions, attend, ShardedDispatch(mesh, used.tokens))
     return attend.cache, decoder, made
 
 

@@ -12,7 +12,7 @@ from jax.sharding import Mesh, PartitionSpec
 from jaxserve.config.kernels import AUTOMATIC, Kernels, kernel_of
 from jaxserve.models.experts import AXES, ExpertWeights, RoutedTokens, apply_experts, tokens_per_expert
 from pallas_kernels.grouped_matmul import grouped_matmul
-from pallas_kernels.matmul import Matrix
+from pallas_kernels.matmul import Matrix, part_of
 from pallas_kernels.registry import Target
 from sharding import EXPERT, LAYER_AXES, partition_spec, shards_of
 
@@ -50,6 +50,7 @@ class ShardedDispatch:
         exchanged = dtype if self._target.platform == "gpu" else jnp.float32  # as in project_rows
 
         def dispatch(routed_tokens: RoutedTokens, weights: ExpertWeights, sizes: jax.Array) -> jax.Array:
+            weights = _parts(weights)
             here = weights.gate_up.shape[0]
             first = jax.lax.axis_index(EXPERT).astype(jnp.int32) * here
             mine = jax.lax.dynamic_slice_in_dim(sizes, first, here)
@@ -75,6 +76,13 @@ class ShardedDispatch:
     def add_to(self, expert_tokens: jax.Array) -> jax.Array:
         """What `expert_tokens` uint32[layers that have experts, X] counts, and the visits of this step, modulo 2**32."""
         return expert_tokens + jnp.stack(self._counts).astype(jnp.uint32) if self._counts else expert_tokens
+
+
+def _parts(weights: ExpertWeights) -> ExpertWeights:
+    """With what this device has of the shared expert's matrices: the sum over the devices is the dispatch's."""
+    shared = (weights.shared_gate_up, weights.shared_down)
+    gate_up, down = (None if matrix is None else part_of(matrix) for matrix in shared)
+    return weights._replace(shared_gate_up=gate_up, shared_down=down)
 
 
 def _specs(weights: ExpertWeights) -> Any:

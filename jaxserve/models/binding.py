@@ -43,7 +43,8 @@ def bind(config: DecoderConfig, params: Params, used: UsedRows | None = None) ->
             next to nothing, and its activations and logits are finite; others do not look at it.
     """
     if used is not None:
-        params = {part: counted(tree, used.tokens if part == "layers" else used.logits) for part, tree in params.items()}
+        rows = {"layers": used.tokens, "entry": used.tokens}
+        params = {part: counted(tree, rows.get(part, used.logits)) for part, tree in params.items()}
     shards, dtype = params["layers"]["0"]["attention"]["out"].shape[0], params["embedding"]["table"].dtype  # never quantized
     graphdef, _ = _split_skeleton(config, shards, dtype.name)
     return nnx.merge(graphdef, params)

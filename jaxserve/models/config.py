@@ -164,14 +164,18 @@ class Latent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fed:
-    """What a draft head is fed besides tokens: hidden states of the target, which it goes on from (EAGLE-3, Li et al. 2025).
+    """What a draft head is fed besides tokens: hidden states of the target, which it goes on from.
 
     Attributes:
         size: numbers a token, of several layers side by side.
-        taps: the target's layers whose inputs they are.
+        taps: the target's layers whose inputs they are; the number of its layers for what its final norm makes.
         vocab_size: tokens that it can guess: a part of the target's vocabulary.
         norm_first: whether the residual stream begins with the normalised hidden state.
-        own_embedding: whether its checkpoint has a table of embeddings; otherwise it has the target's.
+        own_embedding, own_head: whether its checkpoint has a table of embeddings, and a matrix for logits; otherwise it has the
+            target's. EAGLE-3 heads always have the latter.
+        layer: of a module for multi-token prediction (DeepSeek-AI 2024) the number of its layer in the target's checkpoint: a
+            projection joins hidden state and embedding to one stream, and a layer as the target's follows. None of an EAGLE-3
+            head (Li et al. 2025), whose layer's attention sees both.
     """
 
     size: int
@@ -179,6 +183,8 @@ class Fed:
     vocab_size: int
     norm_first: bool = False
     own_embedding: bool = True
+    own_head: bool = True
+    layer: int | None = None
 
 
 LAYER_NORMS: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -219,9 +225,8 @@ class DecoderConfig:
         dtype: name of the checkpoint's dtype.
         eos_token_ids: tokens that end a sequence.
         draft_layers: how many layers checkpoints may have behind the last one, to guess further tokens (multi-token prediction,
-            Gloeckle et al. 2024); they are not loaded.
-        fed: the decoder is a draft head of one layer, whose attention sees a token's embedding beside the hidden state; None for
-            a model of its own.
+            Gloeckle et al. 2024); they are no part of this decoder.
+        fed: the decoder is a draft head of one layer; None for a model of its own.
     """
 
     architecture: str
@@ -256,7 +261,7 @@ class DecoderConfig:
     @property
     def attention_inputs(self) -> int:
         """Numbers that queries, keys and values are projected from."""
-        return self.hidden_size * (1 if self.fed is None else 2)
+        return self.hidden_size * (1 if self.fed is None or self.fed.layer is not None else 2)
 
     @property
     def layer_norms(self) -> tuple[str, ...]:
@@ -271,6 +276,13 @@ class DecoderConfig:
         """The same with only its first layers."""
         experts = self.experts and replace(self.experts, layers=self.experts.layers[:layers])
         return replace(self, num_layers=layers, windows=self.windows[:layers], ropes=self.ropes[:layers], experts=experts)
+
+    def only(self, layer: int) -> DecoderConfig:
+        """The same with one of its layers alone."""
+        experts, one = self.experts, slice(layer, layer + 1)
+        if experts is not None:
+            experts = replace(experts, layers=experts.layers[one]) if experts.layers[layer] else None
+        return replace(self, num_layers=1, windows=self.windows[one], ropes=self.ropes[one], experts=experts)
 
     def experts_of(self, layer: int) -> Experts | None:
         """The experts of a layer; None if its MLP is dense."""

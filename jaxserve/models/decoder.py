@@ -12,7 +12,7 @@ from jaxserve.models.attention import Attend, Attention
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.embedding import Embedding, Head
 from jaxserve.models.experts import ExpertDispatch, Experts, dispatch_all
-from jaxserve.models.fed import FedInput
+from jaxserve.models.fed import FedInput, JoinedInput, entry_of
 from jaxserve.models.latent_attention import LatentAttention
 from jaxserve.models.mlp import GatedMLP
 from jaxserve.models.norm import Norms
@@ -55,7 +55,7 @@ class Layer(nnx.Module):
     def fed(
         self, x: jax.Array, embedded: jax.Array, entry: FedInput, norms: Norms, rope: Rotation | None, attend: Attend
     ) -> Stream:
-        """The residual stream after the layer of a draft head, of hidden states x[T, E] and the tokens after them."""
+        """The residual stream after the layer of an EAGLE-3 head, of hidden states x[T, E] and the tokens after them."""
         normed = norms(self.attention_norm, x)
         first = normed if entry.norm_first else x
         return self._after(first, entry.beside(embedded, normed), norms, rope, attend, dispatch_all)
@@ -95,7 +95,7 @@ class Decoder(nnx.Module):
         self.layers = nnx.Dict({str(i): Layer(config, i, shards, dtype) for i in range(config.num_layers)})
         self.norms = Norms(config, dtype)
         self.head = None if config.tie_embeddings else Head(config, shards, dtype)
-        self.entry = None if config.fed is None else FedInput(config, config.fed, dtype)
+        self.entry = entry_of(config, dtype)
 
     def hidden(
         self, tokens: jax.Array, positions: jax.Array, attend: Attend, dispatch: ExpertDispatch = dispatch_all
@@ -116,7 +116,10 @@ class Decoder(nnx.Module):
     def tapped(
         self, tokens: jax.Array, positions: jax.Array, attend: Attend, dispatch: ExpertDispatch, taps: tuple[int, ...]
     ) -> tuple[jax.Array, jax.Array | None]:
-        """The same, and what goes into some of the layers, side by side: [T, E * taps]; None for no taps."""
+        """The same, and what goes into some of the layers, side by side: [T, E * taps]; None for no taps.
+
+        A tap behind the last layer is the result itself.
+        """
         stream = Stream(self.embedding(tokens))
         config = self.config
         ropes = {rope: rotation(rope, config.head_dim, positions) for rope in dict.fromkeys(config.ropes) if rope is not None}
@@ -125,10 +128,12 @@ class Decoder(nnx.Module):
             if layer in taps:
                 found[layer] = stream.total()
             stream = self.layers[str(layer)](stream, self.norms, None if rope is None else ropes[rope], attend, dispatch)
-        hidden = self.norms(self.norms.final, stream.total())
+        hidden = found[config.num_layers] = self.norms(self.norms.final, stream.total())
         return hidden, jnp.concatenate([found[layer] for layer in taps], axis=1) if taps else None
 
-    def follow(self, x: jax.Array, tokens: jax.Array, positions: jax.Array, attend: Attend) -> tuple[jax.Array, jax.Array]:
+    def follow(
+        self, x: jax.Array, tokens: jax.Array, positions: jax.Array, attend: Attend, dispatch: ExpertDispatch = dispatch_all
+    ) -> tuple[jax.Array, jax.Array]:
         """What a draft head makes of hidden states and the tokens that came after them.
 
         Args:
@@ -136,6 +141,7 @@ class Decoder(nnx.Module):
             tokens: int32[T], the tokens after them.
             positions: int32[T], of the hidden states.
             attend: called once.
+            dispatch: called once, if the layer has experts.
 
         Returns:
             Activations after the final norm, from which logits come, and hidden states to go on from: [T, E] each.
@@ -143,7 +149,11 @@ class Decoder(nnx.Module):
         assert self.entry is not None, "a draft head"
         rope = self.config.ropes[0]
         rotated = None if rope is None else rotation(rope, self.config.head_dim, positions)
-        stream = self.layers["0"].fed(x, self.embedding(tokens), self.entry, self.norms, rotated, attend)
+        layer, embedded = self.layers["0"], self.embedding(tokens)
+        if isinstance(self.entry, JoinedInput):
+            stream = layer(Stream(self.entry.joined(embedded, x)), self.norms, rotated, attend, dispatch)
+        else:
+            stream = layer.fed(x, embedded, self.entry, self.norms, rotated, attend)
         return self.norms(self.norms.final, stream.total()), stream.total()
 
     def logits(self, hidden: jax.Array) -> jax.Array:

@@ -76,6 +76,11 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
 )
 
 
+MODULE_RULES: Mapping[str, Callable[[DecoderConfig], list[WeightRule]]] = MappingProxyType(
+    {deepseek_v3.ARCHITECTURE: deepseek_v3.module_rules}
+)
+"""Of modules for multi-token prediction, by the architectures whose checkpoints may have one."""
+
 MODEL_TYPES: Mapping[str, str] = MappingProxyType({family.model_type: name for name, family in FAMILIES.items()})
 """The architecture that goes with each `model_type`."""
 
@@ -106,6 +111,6 @@ def decoder_config(hf: Mapping[str, Any]) -> DecoderConfig:
 
 def weight_rules(config: DecoderConfig) -> list[WeightRule]:
     """Where each tensor of a checkpoint of this decoder goes."""
-    if config.fed is not None:
-        return head_rules(config)
-    return FAMILIES[config.architecture].weight_rules(config)
+    if config.fed is None:
+        return FAMILIES[config.architecture].weight_rules(config)
+    return head_rules(config) if config.fed.layer is None else MODULE_RULES[config.architecture](config)

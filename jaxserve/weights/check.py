@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from jaxserve.errors import CheckpointError
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.draft_heads import GUESSABLE
+from jaxserve.models.mtp import module_prefix
 from jaxserve.models.rules import WeightRule
 
 logger = logging.getLogger(__name__)
@@ -23,8 +24,8 @@ def check_tensors(
     """Raise unless the checkpoint has exactly the rules' tensors in their shapes, and in floating point.
 
     Ignored beyond them: inverse frequencies of the rotary embedding, which old checkpoints store and the config
-    determines, a copy of the embedding table as `lm_head.weight` where the two are tied, the config's `draft_layers`, and which
-    tokens a draft head guesses.
+    determines, a copy of the embedding table as `lm_head.weight` where the two are tied, the config's `draft_layers`, which
+    tokens a draft head guesses, and all that is not of a module for multi-token prediction where that is what is read.
 
     Args:
         config: the decoder.
@@ -42,7 +43,7 @@ def check_tensors(
     unexpected = [line for line in unexpected if not _ignorable(config, line.split()[0])]
     drafts = sum(_drafts(config, name) for name in shapes)
     if drafts:
-        logger.info("not loaded, since they belong to layers that guess further tokens: %d tensors", drafts)
+        logger.info("no part of the model, but of layers that guess further tokens (method 'mtp'): %d tensors", drafts)
     here = [name for name in expected if name in shapes]
     wrong = [f"{n} is {list(shapes[n])}, needs {list(expected[n])}" for n in here if shapes[n] != expected[n]]
     odd = [f"{name} ({dtypes[name]})" for name in here if dtypes[name] not in FLOATS]
@@ -63,7 +64,13 @@ def check_tensors(
 def _ignorable(config: DecoderConfig, name: str) -> bool:
     frequencies, head = name.endswith("rotary_emb.inv_freq"), config.tie_embeddings and name == "lm_head.weight"
     guessable = config.fed is not None and name in GUESSABLE
-    return frequencies or head or guessable or _drafts(config, name)
+    return frequencies or head or guessable or _drafts(config, name) or _beside_module(config, name)
+
+
+def _beside_module(config: DecoderConfig, name: str) -> bool:
+    """Whether a tensor is of the target, in whose checkpoint a module for multi-token prediction is."""
+    layer = None if config.fed is None else config.fed.layer
+    return layer is not None and not name.startswith(module_prefix(layer))
 
 
 def _drafts(config: DecoderConfig, name: str) -> bool:

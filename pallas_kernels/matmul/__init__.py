@@ -5,6 +5,7 @@ from pallas_kernels.matmul.division import Division
 from pallas_kernels.matmul.implementations import NAMES
 from pallas_kernels.matmul.layouts import CodePanels, Layout, OutputsFirst, Panels, Rows
 from pallas_kernels.matmul.matrix import Matrix, Weight, as_matrix, counted, pack, packed_shape, skips_padding
+from pallas_kernels.matmul.parts import part_of
 from pallas_kernels.matmul.words import Words
 from pallas_kernels.matmul.xla import unscaled
 
@@ -24,6 +25,7 @@ __all__ = [
     "matmul",
     "pack",
     "packed_shape",
+    "part_of",
     "skips_padding",
     "unscaled",
     "why_not_words",

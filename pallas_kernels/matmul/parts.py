@@ -34,10 +34,9 @@ def multiply_parts(
     """
     split, dtype = len(layout.inputs), jnp.dtype(jnp.float32) if summed is None else summed
     added = division.spec[0]
-    part = replace(layout, shape=division.part_shape(layout.shape), division=None)
 
     def multiplied(x: jax.Array, values: jax.Array, scales: Any) -> jax.Array:
-        y = multiply(x.reshape(x.shape[0], -1), Matrix(values, scales, part, matrix.scheme, matrix.used_rows))
+        y = multiply(x.reshape(x.shape[0], -1), part_of(replace(matrix, values=values, scales=scales)))
         return y if added is None else jax.lax.psum(y.astype(dtype), added).astype(jnp.float32)
 
     specs = matrix.specs(division.spec)
@@ -50,6 +49,14 @@ def multiply_parts(
     )
     y: jax.Array = sharded(x.reshape(x.shape[0], *layout.shape[:split]), matrix.values, matrix.scales)
     return y
+
+
+def part_of(matrix: Matrix) -> Matrix:
+    """What a device has of a matrix, under shard_map: of divided words a matrix that is not divided, any other as it is."""
+    layout = matrix.layout
+    if not isinstance(layout, Words) or layout.division is None:
+        return matrix
+    return replace(matrix, layout=replace(layout, shape=layout.division.part_shape(layout.shape), division=None))
 
 
 def _of_rows(axes: Any) -> PartitionSpec:

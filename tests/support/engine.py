@@ -15,6 +15,7 @@ from jaxserve.sampling.params import SamplingParams
 from jaxserve.scheduler.preemption import Preemption
 from jaxserve.scheduler.request import Update
 from jaxserve.scheduler.scheduler import Scheduler
+from jaxserve.speculation.device import DeviceGuesses
 from jaxserve.types import RequestOptions
 
 
@@ -61,6 +62,7 @@ def run(
     num_pages: int | None = None,
     swap: SwapSpace | None = None,
     options: RequestOptions | None = None,
+    speculation: DeviceGuesses | None = None,
     each_step: Callable[[EngineCore], None] = lambda core: None,
     **scheduler: float,
 ) -> Run:
@@ -79,7 +81,16 @@ def run(
     config, events = SchedulerConfig(**settings), list[Preemption]()
     grammars = built.core.grammars
     masker = None if grammars is None else grammars.masker
-    scheduled = Scheduler(config, cache, limits.max_model_len, RealClock(), swap=swap, on_preemption=events.append, masker=masker)
+    scheduled = Scheduler(
+        config,
+        cache,
+        limits.max_model_len,
+        RealClock(),
+        swap=swap,
+        on_preemption=events.append,
+        speculation=speculation,
+        masker=masker,
+    )
     core = EngineCore(scheduled, built.core.executor, overlap=overlap, grammars=grammars)
     listed = [params] * len(prompts) if isinstance(params, SamplingParams) else list(params)
     updates: dict[str, list[Update]] = {}

@@ -14,13 +14,13 @@ Weights = dict[str, npt.NDArray[np.float32]]
 def random_llama(rng: np.random.Generator, config: dict[str, Any]) -> Weights:
     """Weights under Hugging Face's names, as large as to make tokens differ."""
     embed, vocab = config["hidden_size"], config["vocab_size"]
-    weights = {"model.embed_tokens.weight": _normal(rng, vocab, embed), "model.norm.weight": _norm(rng, embed)}
+    weights = {"model.embed_tokens.weight": random_matrix(rng, vocab, embed), "model.norm.weight": norm_scale(rng, embed)}
     if not config["tie_word_embeddings"]:
-        weights["lm_head.weight"] = _normal(rng, vocab, embed)
+        weights["lm_head.weight"] = random_matrix(rng, vocab, embed)
     for layer in range(config["num_hidden_layers"]):
         prefix = f"model.layers.{layer}"
         weights |= _layer(rng, config, prefix, embed)
-        weights[f"{prefix}.input_layernorm.weight"] = _norm(rng, embed)
+        weights[f"{prefix}.input_layernorm.weight"] = norm_scale(rng, embed)
     return weights
 
 
@@ -29,27 +29,27 @@ def random_head(rng: np.random.Generator, config: dict[str, Any], taps: int, cou
     embed = config["hidden_size"]
     return {
         **_layer(rng, config, layer, 2 * embed),
-        f"{layer}.input_layernorm.weight": _norm(rng, embed),
-        f"{layer}.hidden_norm.weight": _norm(rng, embed),
-        "norm.weight": _norm(rng, embed),
-        "fc.weight": _normal(rng, embed, taps * embed),
-        "lm_head.weight": _normal(rng, count, embed),
-        "embed_tokens.weight": _normal(rng, config["vocab_size"], embed),
+        f"{layer}.input_layernorm.weight": norm_scale(rng, embed),
+        f"{layer}.hidden_norm.weight": norm_scale(rng, embed),
+        "norm.weight": norm_scale(rng, embed),
+        "fc.weight": random_matrix(rng, embed, taps * embed),
+        "lm_head.weight": random_matrix(rng, count, embed),
+        "embed_tokens.weight": random_matrix(rng, config["vocab_size"], embed),
     }
 
 
 def run_llama(weights: Weights, config: dict[str, Any], tokens: list[int]) -> tuple[list[Array], Array]:
     """What goes into each layer, [T, E], and logits [T, V]."""
-    x = _wide(weights["model.embed_tokens.weight"])[tokens]
+    x = wide(weights["model.embed_tokens.weight"])[tokens]
     inputs = []
     for layer in range(config["num_hidden_layers"]):
         inputs.append(x)
         prefix = f"model.layers.{layer}"
-        normed = _rms(x, weights[f"{prefix}.input_layernorm.weight"], config)
+        normed = rms(x, weights[f"{prefix}.input_layernorm.weight"], config)
         x = _after(weights, config, prefix, x, normed)
-    hidden = _rms(x, weights["model.norm.weight"], config)
+    hidden = rms(x, weights["model.norm.weight"], config)
     table = weights["model.embed_tokens.weight"] if config["tie_word_embeddings"] else weights["lm_head.weight"]
-    return inputs, hidden @ _wide(table).T
+    return inputs, hidden @ wide(table).T
 
 
 def guess_tokens(
@@ -64,14 +64,14 @@ def guess_tokens(
     norm_first: bool = False,
 ) -> list[int]:
     """Greedy guesses behind `tokens`, of hidden states tapped [T-1, E * taps] of all but the last of them."""
-    hidden = tapped @ _wide(head["fc.weight"]).T
+    hidden = tapped @ wide(head["fc.weight"]).T
     follows, guesses = list(tokens[1:]), []
     for _ in range(count):
-        embedded = _rms(_wide(head["embed_tokens.weight"])[follows], head[f"{layer}.input_layernorm.weight"], config)
-        normed = _rms(hidden, head[f"{layer}.hidden_norm.weight"], config)
+        embedded = rms(wide(head["embed_tokens.weight"])[follows], head[f"{layer}.input_layernorm.weight"], config)
+        normed = rms(hidden, head[f"{layer}.hidden_norm.weight"], config)
         first = normed if norm_first else hidden
         x = _after(head, config, layer, first, np.concatenate([embedded, normed], axis=1))
-        logits = _rms(x, head["norm.weight"], config)[-1] @ _wide(head["lm_head.weight"]).T
+        logits = rms(x, head["norm.weight"], config)[-1] @ wide(head["lm_head.weight"]).T
         guesses.append(int(targets[logits.argmax()]))
         hidden, follows = np.concatenate([hidden, x[-1:]]), [*follows, guesses[-1]]
     return guesses
@@ -89,15 +89,15 @@ def _layer(rng: np.random.Generator, config: dict[str, Any], prefix: str, inputs
         "mlp.up_proj": (ffn, embed),
         "mlp.down_proj": (embed, ffn),
     }
-    weights = {f"{prefix}.{name}.weight": _normal(rng, *shape) for name, shape in shapes.items()}
-    return weights | {f"{prefix}.post_attention_layernorm.weight": _norm(rng, embed)}
+    weights = {f"{prefix}.{name}.weight": random_matrix(rng, *shape) for name, shape in shapes.items()}
+    return weights | {f"{prefix}.post_attention_layernorm.weight": norm_scale(rng, embed)}
 
 
 def _after(weights: Weights, config: dict[str, Any], prefix: str, x: Array, normed: Array) -> Array:
     """The residual stream x [T, E] after attention over `normed` and the MLP."""
 
     def times(name: str, rows: Array) -> Array:
-        return rows @ _wide(weights[f"{prefix}.{name}.weight"]).T
+        return rows @ wide(weights[f"{prefix}.{name}.weight"]).T
 
     size, group = config["head_dim"], config["num_attention_heads"] // config["num_key_value_heads"]
     count = len(x)
@@ -110,7 +110,7 @@ def _after(weights: Weights, config: dict[str, Any], prefix: str, x: Array, norm
             shares = np.exp(scores - scores.max())
             out[place, head] = shares / shares.sum() @ v[: place + 1, head // group]
     x = x + times("self_attn.o_proj", out.reshape(count, -1))
-    normed = _rms(x, weights[f"{prefix}.post_attention_layernorm.weight"], config)
+    normed = rms(x, weights[f"{prefix}.post_attention_layernorm.weight"], config)
     gate = times("mlp.gate_proj", normed)
     return x + times("mlp.down_proj", gate / (1 + np.exp(-gate)) * times("mlp.up_proj", normed))
 
@@ -125,19 +125,19 @@ def _rotated(x: Array, config: dict[str, Any]) -> Array:
     return rotated
 
 
-def _rms(x: Array, scale: npt.NDArray[np.float32], config: dict[str, Any]) -> Array:
-    normed: Array = x / np.sqrt((x**2).mean(axis=-1, keepdims=True) + config["rms_norm_eps"]) * _wide(scale)
+def rms(x: Array, scale: npt.NDArray[np.float32], config: dict[str, Any]) -> Array:
+    normed: Array = x / np.sqrt((x**2).mean(axis=-1, keepdims=True) + config["rms_norm_eps"]) * wide(scale)
     return normed
 
 
-def _normal(rng: np.random.Generator, *shape: int) -> npt.NDArray[np.float32]:
+def random_matrix(rng: np.random.Generator, *shape: int) -> npt.NDArray[np.float32]:
     values: npt.NDArray[np.float32] = (rng.standard_normal(shape) / np.sqrt(shape[1]) * 1.5).astype(np.float32)
     return values
 
 
-def _norm(rng: np.random.Generator, size: int) -> npt.NDArray[np.float32]:
+def norm_scale(rng: np.random.Generator, size: int) -> npt.NDArray[np.float32]:
     return rng.uniform(0.5, 1.5, size).astype(np.float32)
 
 
-def _wide(array: npt.NDArray[np.float32]) -> Array:
+def wide(array: npt.NDArray[np.float32]) -> Array:
     return array.astype(np.float64)

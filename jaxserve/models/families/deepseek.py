@@ -12,6 +12,7 @@ from jaxserve.models.config import DecoderConfig, Experts, Latent, Routing, Scal
 from jaxserve.models.expert_rules import ExpertNames
 from jaxserve.models.families.common import common_config, uniform_windows
 from jaxserve.models.fields import HfFields
+from jaxserve.models.mtp import module_rules as rules_of_module
 from jaxserve.models.rope_config import rope_from_hf
 from jaxserve.models.rules import Output, Packing, Path, Source, WeightRule, columns, decoder_rules, whole
 
@@ -65,6 +66,11 @@ def deepseek_config(
 
 def weight_rules(config: DecoderConfig) -> list[WeightRule]:
     return decoder_rules(config, attention=latent_rules, experts=_NAMES.rules)
+
+
+def module_rules(config: DecoderConfig) -> list[WeightRule]:
+    """Of a module for multi-token prediction."""
+    return rules_of_module(config, attention=latent_rules, experts=_NAMES.rules)
 
 
 def _latent(fields: HfFields) -> Latent:

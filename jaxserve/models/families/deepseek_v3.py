@@ -46,3 +46,4 @@ def config_from_hf(hf: Mapping[str, Any]) -> DecoderConfig:
 
 
 weight_rules = deepseek.weight_rules
+module_rules = deepseek.module_rules

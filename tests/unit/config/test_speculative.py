@@ -54,6 +54,14 @@ def test_a_model_guesses():
     assert not parsed(method="suffix").runs_model
 
 
+@pytest.mark.parametrize("method", ["mtp", "deepseek_mtp"])
+def test_the_targets_own_module(method):
+    """The number of tokens is vLLM's: one for each module."""
+    config = parsed(method=method)
+    assert (config.method, config.model, config.num_speculative_tokens, config.runs_model) == ("mtp", "", 1, True)
+    assert parsed(method=method, model="/models/other", num_speculative_tokens=3).model == "/models/other"
+
+
 def test_a_mapping_is_taken():
     config = EngineConfig.from_settings({"speculative_config": {"method": "ngram", "num_speculative_tokens": 6}})
     assert config.speculation.max_drafts == 6
@@ -70,9 +78,9 @@ def test_a_mapping_is_taken():
         ({"model": "draft", "num_speculative_tokens": 3, "quantization": "fp8"}, "quantization is not taken"),
         ({"model": "draft", "num_speculative_tokens": 3, "prompt_lookup_max": 4}, "belongs to the method 'ngram'"),
         ({"method": "ngram", "num_speculative_tokens": 3, "suffix_decoding_max_tree_depth": 4}, "belongs to the method 'suffix'"),
-        ({"method": "deepseek_mtp"}, "method 'deepseek_mtp' is not there yet"),
+        ({"method": "qwen3_next_mtp"}, "method 'qwen3_next_mtp' is not there yet"),
         ({"method": "medusa"}, "method 'medusa' is not served"),
-        ({"method": "guess"}, "method must be one of 'ngram', 'suffix', 'draft_model', 'eagle3', 'none', got 'guess'"),
+        ({"method": "guess"}, "method must be one of 'ngram', 'suffix', 'draft_model', 'eagle3', 'mtp', 'none', got 'guess'"),
         ({"method": "ngram", "model": "draft", "num_speculative_tokens": 3}, "model must not be given with the method 'ngram'"),
         ({"method": "ngram", "rejection_sample_method": "synthetic"}, "rejection_sample_method is for benchmarks"),
         ({"method": "ngram", "num_speculative_tokens_per_batch_size": []}, "what each step costs"),

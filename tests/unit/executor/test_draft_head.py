@@ -1,8 +1,6 @@
 """An EAGLE-3 head behind the steps of a Llama guesses what plain numpy says, and changes no token."""
 
 import json
-from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,13 +14,12 @@ from jaxserve.executor.options import ExecutorOptions
 from jaxserve.executor.programs import make_programs
 from jaxserve.models.checkpoint import read_hf_config
 from jaxserve.models.registry import decoder_config
-from jaxserve.step.codes import guessed_token, sampled_token
 from jaxserve.weights.load import load_params
 from jaxserve.weights.packed import Packer
 from sharding.mesh import make_mesh
+from tests.support.draft_session import Session
 from tests.support.engine import silent
 from tests.support.plain_llama import guess_tokens, random_head, random_llama, run_llama
-from tests.support.plans import make_plan
 
 GUESSES, SLOTS, PAGE = 3, 3, 4
 VOCAB, GUESSED, LAYERS = 48, 32, 5
@@ -51,7 +48,6 @@ HEAD = {
     "draft_vocab_size": GUESSED,
     "eagle_config": {"eagle_aux_hidden_state_layer_ids": list(TAPS), "use_aux_hidden_state": True},
 }
-PROMPTS = ([3, 1, 4, 1, 5, 9, 2], [6, 5, 3])
 
 
 def write(directory, config, weights):
@@ -112,45 +108,11 @@ def build(target_directory, head_directory, devices: int) -> LocalExecutor:
     return LocalExecutor(lowering, make_programs(lowering, silent), params, draft=weights)
 
 
-class Session:
-    """Two prompts on an executor, in chunks and then a step at a time."""
-
-    def __init__(self, executor: LocalExecutor, guesses: int | None) -> None:
-        self.executor, self.guesses = executor, guesses
-        self.tokens: list[list[int]] = [list(prompt) for prompt in PROMPTS]
-        self.pages = [list(range(1, 17)), list(range(17, 33))]
-
-    def prefill(self) -> None:
-        """The first prompt in two chunks, the second with the latter."""
-        first = make_plan((PROMPTS[0][:4], 4, self.pages[0]), guesses=None if self.guesses is None else 0)
-        first.samples[:] = False
-        self.executor.submit(first).result()
-        self.step([PROMPTS[0][4:], PROMPTS[1]], [7, 3], 0)
-
-    def step(self, tokens: Any, lengths: list[int], drafts: int) -> Any:
-        rows = zip(tokens, lengths, self.pages, strict=True)
-        plan = make_plan(*rows, guesses=self.guesses)
-        plan = replace(plan, num_drafts=np.full(2, drafts, np.int32))
-        result = self.executor.submit(plan).result()
-        for slot in range(2):
-            self.tokens[slot] += result.tokens[slot, : result.num_tokens[slot]].tolist()
-        return result
-
-    def decode(self) -> Any:
-        drafts = self.guesses or 0
-        codes = [[sampled_token(slot), *(guessed_token(slot, place, SLOTS) for place in range(drafts))] for slot in range(2)]
-        return self.step(codes, [len(tokens) + drafts for tokens in self.tokens], drafts)
-
-    def guessed(self) -> list[list[int]]:
-        latest = np.asarray(self.executor._choose.latest)
-        return [latest[slot, 2:].tolist() for slot in range(2)]
-
-
 @pytest.mark.parametrize(("which", "devices"), [(0, 1), (1, 1), (0, 2)])
 def test_guesses_are_those_of_the_plain_head(models, which, devices):
     """And tokens those of the plain target."""
     (target_directory, *heads), target, weights, targets = models
-    session = Session(build(target_directory, heads[which], devices), GUESSES)
+    session = Session(build(target_directory, heads[which], devices), GUESSES, SLOTS)
     session.prefill()
     right = 0
     for _ in range(8):

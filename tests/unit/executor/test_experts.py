@@ -1,10 +1,14 @@
 """Experts on a mesh: whoever has them, each token's are the same, and the devices exchange what a dense MLP's would."""
 
+from importlib.util import find_spec
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import NamedSharding, PartitionSpec
 
+from jaxserve.aot.target import Target
 from jaxserve.config.kernels import Kernels, LayerRange
 from jaxserve.errors import ConfigError
 from jaxserve.executor.experts import ShardedDispatch
@@ -12,7 +16,11 @@ from jaxserve.models.binding import abstract_params, bind
 from jaxserve.models.dense_attention import dense_attend
 from jaxserve.models.experts import Experts, dispatch_all
 from jaxserve.models.registry import decoder_config
+from jaxserve.weights.abstract import placed_params
 from jaxserve.weights.load import load_params
+from jaxserve.weights.packed import Packer
+from pallas_kernels.matmul import Matrix, Words
+from pallas_kernels.quantization import Float8Weight
 from pallas_kernels.registry import KernelError
 from sharding import make_mesh
 from tests.support import hlo
@@ -122,3 +130,25 @@ def test_in_bfloat16_experts_differ_by_rounding_alone():
     assert rounded.dtype == "bfloat16"
     error = np.abs(np.asarray(rounded, np.float32) - exact).max(axis=1)
     assert np.median(error) < 0.02 < np.abs(exact).max(axis=1).min()
+
+
+@pytest.mark.skipif(find_spec("jax_cuda13_plugin") is None, reason="compiling for GPUs needs jax's CUDA 13 plugin")
+def test_several_gpus_sum_once_with_a_shared_expert_that_only_kernels_read():
+    """In FP8 by blocks each multiplies by its part of it, within the experts' one sum; traced for two H100s."""
+    sizes = {"hidden_size": 256, "moe_intermediate_size": 256, "shared_expert_intermediate_size": 512}
+    config = decoder_config({**hf_config("qwen2_moe"), **sizes})
+    mesh = make_mesh(2, Target.parse("h100:2").devices())
+    shared = ("layers", "0", "mlp", "shared")
+    sums = []
+    for stored in ((), tuple(((*shared, name), Float8Weight(128)) for name in ("gate_up", "down"))):
+        params = Packer(config, mesh, "none", stored).shapes(placed_params(config, mesh, "bfloat16"))
+        held = params["layers"]["0"]["mlp"]["shared"]["down"]
+        assert (isinstance(held, Matrix) and isinstance(held.layout, Words)) == bool(stored)
+
+        @jax.jit
+        def run(params, ids):
+            return bind(config, params).hidden(ids, jnp.arange(len(TOKENS)), dense_attend, ShardedDispatch(mesh, jnp.int32(REAL)))
+
+        ids = jax.ShapeDtypeStruct(TOKENS.shape, np.int32, sharding=NamedSharding(mesh, PartitionSpec()))
+        sums.append(run.lower(params, ids).as_text().count("all_reduce"))
+    assert sums[0] == sums[1] > 0

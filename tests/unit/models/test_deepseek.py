@@ -138,7 +138,7 @@ def test_layers_that_draft_are_passed_over(caplog):
     assert (config.num_layers, config.draft_layers) == (2, 1)
     with caplog.at_level("INFO", "jaxserve"):
         check_tensors(config, rules, shapes | {"model.layers.2.eh_proj.weight": (4, 8)}, dtypes)
-    assert caplog.messages == ["not loaded, since they belong to layers that guess further tokens: 1 tensors"]
+    assert caplog.messages == ["no part of the model, but of layers that guess further tokens (method 'mtp'): 1 tensors"]
     for wrong, layer in ((config, 3), (replace(config, draft_layers=0), 2)):
         with pytest.raises(CheckpointError, match=f"1 unexpected: model.layers.{layer}.eh_proj.weight"):
             check_tensors(wrong, rules, shapes | {f"model.layers.{layer}.eh_proj.weight": (4, 8)}, dtypes)
