@@ -17,6 +17,7 @@ from jaxserve.executor.draft_specs import DraftSpecs
 from jaxserve.executor.draft_step import DraftModel, Handed
 from jaxserve.executor.flat_params import FlatParams
 from jaxserve.executor.gpu_options import compiler_options, widened_schemes
+from jaxserve.executor.invariance import invariant_options, require_invariant
 from jaxserve.executor.options import ExecutorOptions
 from jaxserve.executor.program_spec import ProgramSpec, move_specs
 from jaxserve.executor.readers import LOGPROBS_READER, Reader, make_reader
@@ -94,7 +95,10 @@ class Lowering:
         self.state = abstract_state(config, mesh, shape)
         self._placed = jax.tree.map(lambda array: array.sharding, self.state)
         self.compiler_options = compiler_options(device, widened_schemes(self.params))
-        self._xla = self.compiler_options | autotune_options(device, options.autotune_results)
+        if options.deterministic:
+            require_invariant(config, mesh, options)
+        invariant = invariant_options(device) if options.deterministic else {}
+        self._xla = self.compiler_options | invariant | autotune_options(device, options.autotune_results)
         self.draft = None if draft is None else DraftSpecs(draft, mesh, options, row_options, self.state, self._xla)
         by_vocab = NamedSharding(mesh, BY_VOCAB)
         everywhere = NamedSharding(mesh, EVERYWHERE)

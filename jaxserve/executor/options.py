@@ -24,6 +24,7 @@ class ExecutorOptions:
         first_alone: be ready when a few steps are compiled that hold every plan.
         strict: a compilation inside a step is an error.
         swap_slots: pages that the swap space holds; 0 for none.
+        deterministic: a token's logits do not depend on what else is in a step (`executor.invariance`).
         autotune_results: directory of what XLA measured of kernels on a GPU; programs do not depend on it but in their speed.
     """
 
@@ -41,6 +42,7 @@ class ExecutorOptions:
     first_alone: bool = False
     strict: bool = False
     swap_slots: int = 0
+    deterministic: bool = False
     autotune_results: Path | None = None
 
     @classmethod
@@ -61,6 +63,7 @@ class ExecutorOptions:
             first_alone=resolved.compile_first,
             strict=config.compile.late_compiles == "raise",
             swap_slots=resolved.swap_slots,
+            deterministic=config.kernels.deterministic,
             autotune_results=None if tuned is None else Path(tuned).expanduser(),
         )
 
