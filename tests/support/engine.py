@@ -14,8 +14,10 @@ from jaxserve.config.fields import (
     DType,
     EngineConfig,
     KernelConfig,
+    KvCacheDType,
     ModelConfig,
     ParallelConfig,
+    Quantization,
     SchedulerConfig,
 )
 from jaxserve.engine.build import BuiltEngine, build_engine
@@ -40,11 +42,13 @@ def build(
     page_size: int = 8,
     tensor_parallel_size: int = 1,
     dtype: DType = "float32",
+    quantization: Quantization = "none",
+    kv_cache_dtype: KvCacheDType = "auto",
     kernels: KernelConfig | None = None,
 ) -> BuiltEngine:
     config = EngineConfig(
-        model=ModelConfig(model=str(directory), dtype=dtype, max_model_len=max_model_len),
-        cache=CacheConfig(page_size=page_size),
+        model=ModelConfig(model=str(directory), dtype=dtype, quantization=quantization, max_model_len=max_model_len),
+        cache=CacheConfig(page_size=page_size, kv_cache_dtype=kv_cache_dtype),
         scheduler=SchedulerConfig(max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens),
         parallel=ParallelConfig(tensor_parallel_size=tensor_parallel_size),
         compile=CompileConfig(late_compiles="raise"),

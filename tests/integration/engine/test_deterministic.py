@@ -5,20 +5,24 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jaxserve.config.fields import DType, KernelConfig
+from jaxserve.config.fields import KernelConfig
 from jaxserve.engine.preparation import model_directory
+from jaxserve.llm import LLM
 from jaxserve.sampling.params import SamplingParams
+from jaxserve.speculation.costs import DraftCosts
 from pallas_kernels import native
 from tests.golden.reading import read_golden
 from tests.support.engine import build, run
 
 COUNT, ROWS, TOKENS = 8, 8, 96
-MODELS: dict[str, tuple[str, DType]] = {
-    "pico-bfloat16": ("pico", "bfloat16"),
-    "pico-float32": ("pico", "float32"),
-    "mixture-bfloat16": ("qwen3-moe-some", "bfloat16"),
-    "mixture-shared-float32": ("qwen2-moe-shared", "float32"),
-    "caps-bfloat16": ("gemma2-caps", "bfloat16"),
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "pico-bfloat16": ("pico", {"dtype": "bfloat16"}),
+    "pico-float32": ("pico", {"dtype": "float32"}),
+    "pico-int4": ("pico", {"dtype": "bfloat16", "quantization": "int4"}),
+    "mixture-bfloat16": ("qwen3-moe-some", {"dtype": "bfloat16"}),
+    "mixture-int8": ("qwen3-moe-some", {"dtype": "bfloat16", "quantization": "int8", "kv_cache_dtype": "int8"}),
+    "mixture-shared-float32": ("qwen2-moe-shared", {"dtype": "float32"}),
+    "caps-w8a8": ("gemma2-caps", {"dtype": "bfloat16", "quantization": "w8a8", "kv_cache_dtype": "fp8"}),
 }
 SCHEDULES: dict[str, dict[str, Any]] = {
     "together": {},
@@ -34,10 +38,15 @@ SCHEDULES: dict[str, dict[str, Any]] = {
 def made(name, deterministic):
     if (missing := native.missing()) is not None:
         pytest.skip(f"NOT CHECKED: native kernels: {missing}")
-    model, dtype = MODELS[name]
+    model, settings = MODELS[name]
     directory = model_directory(model) if model == "pico" else read_golden(model).directory
-    kernels = KernelConfig(deterministic=deterministic)
-    return build(directory, max_num_seqs=ROWS, max_num_batched_tokens=TOKENS, max_model_len=96, dtype=dtype, kernels=kernels)
+    sizes: dict[str, Any] = {"max_num_seqs": ROWS, "max_num_batched_tokens": TOKENS, "max_model_len": 96}
+    return build(directory, **sizes, **settings, kernels=KernelConfig(deterministic=deterministic))
+
+
+@pytest.fixture(scope="module")
+def pico():
+    return made("pico-bfloat16", deterministic=True)
 
 
 @pytest.fixture(scope="module")
@@ -71,8 +80,8 @@ def alone(built, prompts):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_every_schedule_gives_the_same_bits(name, prompts):
-    built = made(name, deterministic=True)
+def test_every_schedule_gives_the_same_bits(name, prompts, pico):
+    built = pico if name == "pico-bfloat16" else made(name, deterministic=True)
     expected = alone(built, prompts)
     hits, preemptions = dict[str, int](), dict[str, int]()
     for schedule, options in SCHEDULES.items():
@@ -87,3 +96,29 @@ def test_without_it_the_bits_depend_on_the_schedule(prompts):
     built = made("pico-bfloat16", deterministic=False)
     expected = alone(built, prompts)
     assert any(read(built, prompts, WANTED, **options)[0] != expected for options in SCHEDULES.values())
+
+
+def test_an_answer_that_is_scored_has_the_bits_that_it_was_sampled_with(prompts, pico):
+    sampled, _ = read(pico, prompts, [SamplingParams(**COMMON)] * COUNT)
+    answers = [prompt + tokens for prompt, (tokens, _, _) in zip(prompts, sampled, strict=True)]
+    scored, _ = read(pico, answers, [SamplingParams(max_tokens=1, prompt_logprobs=5)] * COUNT, long_prefill_token_threshold=11)
+    for (_, of_sampled, _), (_, _, of_scored) in zip(sampled, scored, strict=True):
+        assert of_scored[-len(of_sampled) :] == of_sampled
+
+
+def test_drafts_and_another_engines_shapes_change_no_bit(pico, monkeypatch):
+    """With guesses a row of a step has several tokens, and logits of each."""
+    monkeypatch.setattr(DraftCosts, "seconds", lambda costs, rows, tokens: 0.0)
+    prompts = [[7 + number, 80, 81, 82] * 6 for number in range(4)]
+    wanted = SamplingParams(max_tokens=30, temperature=0.0, ignore_eos=True, logprobs=0)
+    asked = {"method": "ngram", "num_speculative_tokens": 3}
+    sizes: dict[str, Any] = {"max_num_seqs": 2, "max_num_batched_tokens": 32, "max_model_len": 96}
+    engine = LLM("pico", dtype="bfloat16", deterministic=True, speculative_config=asked, **sizes)
+    outputs = [output.outputs[0] for output in engine.generate([{"prompt_token_ids": one} for one in prompts], wanted)]
+    found = run(pico, prompts, wanted)
+    for output, tokens, updates in zip(outputs, found.tokens, found.updates, strict=True):
+        assert list(output.token_ids) == tokens
+        expected = [float(update.logprobs.rows.chosen[0]) for update in updates if update.logprobs is not None]
+        assert output.logprobs is not None
+        assert [each[token].logprob for each, token in zip(output.logprobs, tokens, strict=True)] == expected
+    assert engine._built.core.scheduler.counts().spec_decode_num_accepted_tokens > 10
