@@ -57,6 +57,7 @@ class TargetConfig:
     attention_kernel: str = setting(AUTO, "implementation of attention over pages, as for jaxserve.serve")
     kv_write_kernel: str = setting(AUTO, "implementation of writing keys and values into pages, likewise")
     grouped_matmul_kernel: str = setting(AUTO, "implementation of the matrix products of experts, likewise")
+    deterministic: bool = setting(False, "steps of one shape whose rows do not depend on one another, as for jaxserve.serve")
     speculative_config: str | None = setting(None, "JSON object with vLLM's fields, as for jaxserve.serve")
     autotune_results: str | None = setting(
         None, "directory of what XLA measured of kernels on such a GPU, made by jaxserve.serve --autotune-results"
@@ -98,6 +99,7 @@ class TargetConfig:
                 attention_kernel=self.attention_kernel,
                 kv_write_kernel=self.kv_write_kernel,
                 grouped_matmul_kernel=self.grouped_matmul_kernel,
+                deterministic=self.deterministic,
             ),
             compile=CompileConfig(autotune_results=self.autotune_results),
             speculation=SpeculationConfig(speculative_config=self.speculative_config),
@@ -115,6 +117,8 @@ class TargetConfig:
     def buckets(self, grid: BucketGrid) -> list[Bucket]:
         """What to compile of an engine's grid: decode steps, then those with prompts; then both with drafts, if there are any."""
         plain = [bucket for bucket in grid.buckets if not bucket.drafts]
+        if len(plain) == 1 and not self.rows == self.tokens == ALL:
+            raise ConfigError(f"deterministic steps have one shape, {plain[0]}: rows and tokens must be 'all'", param="rows")
         decode = [bucket for bucket in plain if bucket.tokens == bucket.rows]
         prompts = [bucket for bucket in plain if bucket.tokens > bucket.rows]
         if self.rows != ALL:

@@ -277,6 +277,11 @@ class KernelConfig:
     attention_kernel: str = setting(AUTO, "of attention over pages; 'auto' takes what suits device, shapes and dtypes")
     kv_write_kernel: str = setting(AUTO, "of writing keys and values into pages; 'auto' likewise")
     grouped_matmul_kernel: str = setting(AUTO, "of the matrix products of experts; 'auto' likewise")
+    deterministic: bool = setting(
+        False,
+        "a token's logits depend on its own sequence alone, bit by bit: not on other rows of the step, on chunks, on prefix hits"
+        " or on padding (docs/deterministic.md); refused where that is not known to hold",
+    )
 
     def __post_init__(self) -> None:
         check_types(self)

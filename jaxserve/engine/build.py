@@ -142,7 +142,7 @@ def build_engine(
     routed = _routed_experts(ready, executor)
     scheduler = _scheduler(config, ready, executor, grammars, clock, routed)
     fingerprint = loaded_weights.fingerprint or model_fingerprint(ready.directory, decoder, config.model)
-    held = describe_weights(ready.lowering.params)
+    held = describe_weights(ready.lowering.params) + (" deterministic" if config.kernels.deterministic else "")
     namespace = CacheNamespace(fingerprint, describe_cache(resolved.kv_dtype), repr(decoder.ropes), held=held)
     dumper = crash_dumper(config, resolved.served_model_names[0], fingerprint, executor.capabilities())
     core = EngineCore(scheduler, executor, overlap=config.scheduler.overlap, dumper=dumper, grammars=grammars)

@@ -19,6 +19,7 @@ _SETTINGS = (
     "dtype",
     "kv_cache_dtype",
     "quantization",
+    "deterministic",
     "load_format",
     "seed",
     "tensor_parallel_size",

@@ -46,6 +46,7 @@ def identity(lowering: Lowering) -> Identity:
         "max_num_seqs": options.max_num_seqs,
         "max_num_batched_tokens": options.max_num_batched_tokens,
         "kernels": options.kernels,
+        "deterministic": options.deterministic,
         "max_drafts": options.max_drafts,
         "routed_experts": options.routed_experts,
         "row_options": lowering.row_options.names,

@@ -16,7 +16,8 @@ from jaxserve.executor.autotune_results import autotune_options
 from jaxserve.executor.draft_specs import DraftSpecs
 from jaxserve.executor.draft_step import DraftModel, Handed
 from jaxserve.executor.flat_params import FlatParams
-from jaxserve.executor.gpu_options import compiler_options, widened_schemes
+from jaxserve.executor.gpu_options import compiler_options, is_gpu, widened_schemes
+from jaxserve.executor.invariance import invariant_kernels, invariant_options, require_invariant
 from jaxserve.executor.options import ExecutorOptions
 from jaxserve.executor.program_spec import ProgramSpec, move_specs
 from jaxserve.executor.readers import LOGPROBS_READER, Reader, make_reader
@@ -56,6 +57,7 @@ class Lowering:
         mesh: the devices, which may be of a topology that this machine does not have.
         params, state: jax.ShapeDtypeStructs with shardings.
         compiler_options: XLA's, those for the device.
+        kernels: what computes the layers.
         row_options: what the words of a row are.
         rules: of which tokens are kept, besides those that there are.
     """
@@ -76,13 +78,10 @@ class Lowering:
         self.params = Packer(config, mesh, options.quantization, options.stored).shapes(
             placed_params(config, mesh, options.dtype)
         )
-        self.grid = BucketGrid.for_platform(
-            device.platform,
-            max_rows=options.max_num_seqs,
-            max_tokens=options.max_num_batched_tokens,
-            free_padding=any(map(skips_padding, jax.tree.leaves(self.params, is_leaf=skips_padding))),
-            max_drafts=options.max_drafts,
-        )
+        if options.deterministic:
+            require_invariant(config, mesh, options)
+        self.kernels = invariant_kernels(options.kernels, device) if options.deterministic else options.kernels
+        self.grid = self._grid(device)
         shape = StateShape(
             slots=options.max_num_seqs,
             num_pages=options.num_pages,
@@ -96,7 +95,8 @@ class Lowering:
         self.state = abstract_state(config, mesh, shape)
         self._placed = jax.tree.map(lambda array: array.sharding, self.state)
         self.compiler_options = compiler_options(device, widened_schemes(self.params))
-        self._xla = self.compiler_options | autotune_options(device, options.autotune_results)
+        invariant = invariant_options(device) if options.deterministic else {}
+        self._xla = self.compiler_options | invariant | autotune_options(device, options.autotune_results)
         self.draft = None if draft is None else DraftSpecs(draft, mesh, options, row_options, self.state, self._xla)
         by_vocab = NamedSharding(mesh, BY_VOCAB)
         everywhere = NamedSharding(mesh, EVERYWHERE)
@@ -111,6 +111,18 @@ class Lowering:
             variant: jax.jit(make_choose(config, mesh, variant, rules), donate_argnums=0, out_shardings=chosen)
             for variant in self.variants
         }
+
+    def _grid(self, device: jax.Device) -> BucketGrid:
+        options = self.options
+        if options.deterministic and is_gpu(device):
+            return BucketGrid.of_one(max_rows=options.max_num_seqs, max_tokens=options.max_num_batched_tokens)
+        return BucketGrid.for_platform(
+            device.platform,
+            max_rows=options.max_num_seqs,
+            max_tokens=options.max_num_batched_tokens,
+            free_padding=any(map(skips_padding, jax.tree.leaves(self.params, is_leaf=skips_padding))),
+            max_drafts=options.max_drafts,
+        )
 
     def forward(self, bucket: Bucket) -> ProgramSpec:
         """The first half of a bucket's step: (FlatParams, state, latest, batch) -> (state, candidates, batch)."""
@@ -149,7 +161,7 @@ class Lowering:
         self, drafts: int
     ) -> Callable[[FlatParams, ForwardState, jax.Array, PackedBatch], tuple[ForwardState, Candidates, Handed | None]]:
         draft, row_options = self.draft, self.row_options
-        of_parts = make_forward(self.config, self.mesh, self.options.kernels, drafts, () if draft is None else draft.model.taps)
+        of_parts = make_forward(self.config, self.mesh, self.kernels, drafts, () if draft is None else draft.model.taps)
 
         def forward(
             params: FlatParams, state: ForwardState, latest: jax.Array, batch: PackedBatch

@@ -25,6 +25,7 @@ class ExecutorOptions:
         strict: a compilation inside a step is an error.
         swap_slots: pages that the swap space holds; 0 for none.
         routed_experts: whether pages keep which experts their tokens visited.
+        deterministic: a token's logits do not depend on what else is in a step (`executor.invariance`).
         autotune_results: directory of what XLA measured of kernels on a GPU; programs do not depend on it but in their speed.
     """
 
@@ -43,6 +44,7 @@ class ExecutorOptions:
     strict: bool = False
     swap_slots: int = 0
     routed_experts: bool = False
+    deterministic: bool = False
     autotune_results: Path | None = None
 
     @classmethod
@@ -64,6 +66,7 @@ class ExecutorOptions:
             strict=config.compile.late_compiles == "raise",
             swap_slots=resolved.swap_slots,
             routed_experts=config.model.enable_return_routed_experts,
+            deterministic=config.kernels.deterministic,
             autotune_results=None if tuned is None else Path(tuned).expanduser(),
         )
 

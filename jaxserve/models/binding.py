@@ -77,6 +77,11 @@ def param_products(config: DecoderConfig) -> dict[tuple[str, ...], Product]:
     return {path: product for path, product in products.items() if product is not None}
 
 
+def rounded_products(config: DecoderConfig) -> dict[tuple[str, ...], Product]:
+    """Of these the matrices that may be rounded one by one."""
+    return {path: product for path, product in param_products(config).items() if not (product.stacked or product.exact)}
+
+
 def param_shardings(config: DecoderConfig, mesh: Mesh) -> dict[tuple[str, ...], NamedSharding]:
     """The sharding of every parameter on a mesh, by path."""
     return {path: named_sharding(mesh, axes) for path, axes in param_axes(config).items()}

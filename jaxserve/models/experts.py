@@ -19,7 +19,7 @@ from flax import nnx
 
 from jaxserve.models import config as models
 from jaxserve.models.mlp import ACTIVATIONS, GatedMLP
-from jaxserve.models.parameter import COLUMNS, EXPERT_COLUMNS, EXPERT_ROWS, ROWS, declare
+from jaxserve.models.parameter import COLUMNS, EXPERT_COLUMNS, EXPERT_ROWS, ROUTER, ROWS, Parameter, declare
 from jaxserve.models.routing import Routed, route
 from jaxserve.ordering import ascending
 from pallas_kernels.grouped_matmul import grouped_matmul
@@ -89,7 +89,7 @@ class Experts(nnx.Module):
     def __init__(self, config: models.DecoderConfig, experts: models.Experts, layer: int, shards: int, dtype: jnp.dtype) -> None:
         embed, count, local, routing = config.hidden_size, experts.count, experts.ffn_size // shards, experts.routing
         self.layer, self.experts, self.activation = layer, experts, config.activation
-        self.router = declare((embed, count), ("embed", None), dtype)
+        self.router = declare((embed, count), ("embed", None), dtype, ROUTER)
         self.router_bias = declare((count,), (None,), dtype) if routing.bias else None
         # Experts differ by less in it than 16 bits resolve.
         self.correction = declare((count,), (None,), jnp.dtype("float32")) if routing.correction else None
@@ -99,13 +99,13 @@ class Experts(nnx.Module):
         self.down_bias = declare((count, embed), (None, "embed"), dtype) if config.mlp_bias else None
         shared = replace(config, ffn_size=experts.shared_ffn_size, mlp_bias=False)
         self.shared = GatedMLP(shared, shards, dtype) if experts.shared_ffn_size else None
-        self.shared_gate = declare((embed, 1), ("embed", None), dtype) if experts.shared_gate else None
+        self.shared_gate = declare((embed, 1), ("embed", None), dtype, ROUTER) if experts.shared_gate else None
 
     def __call__(self, x: jax.Array, dispatch: ExpertDispatch) -> jax.Array:
         """x[T, E] of normalised activations to [T, E], before the residual sum."""
         correction = None if self.correction is None else self.correction[...]
-        routed = route(_scores(x, self.router[...], self.router_bias), correction, self.experts)
-        shared = None if self.shared_gate is None else jax.nn.sigmoid(_scores(x, self.shared_gate[...], None))
+        routed = route(_scores(x, self.router, self.router_bias), correction, self.experts)
+        shared = None if self.shared_gate is None else jax.nn.sigmoid(_scores(x, self.shared_gate, None))
         weights = ExpertWeights(
             gate_up=self.gate_up.get_value(),
             gate_up_bias=None if self.gate_up_bias is None else self.gate_up_bias[...],
@@ -184,9 +184,9 @@ def _gated(both: jax.Array, activation: str) -> jax.Array:
     return ACTIVATIONS[activation](gate, up)
 
 
-def _scores(x: jax.Array, kernel: jax.Array, bias: nnx.Param[jax.Array] | None) -> jax.Array:
+def _scores(x: jax.Array, kernel: Parameter, bias: Parameter | None) -> jax.Array:
     """x[T, E] times a matrix [E, N], plus a bias [N]: float32[T, N]."""
-    y = jnp.einsum("te,en->tn", x, kernel, preferred_element_type=jnp.float32)
+    y = matmul(x, ROUTER.matrix(kernel))
     return y if bias is None else y + bias[...].astype(jnp.float32)[None]
 
 

@@ -28,12 +28,14 @@ class Product(NamedTuple):
         logits: whether its results are logits.
         stacked: whether it is one matrix after the other along a first dimension, which grouped matmuls multiply by; `inputs`
             are then dimensions of one.
+        exact: whether it stays in the dtype of the activations, whatever others are rounded to.
     """
 
     inputs: Axes
     looked_up: bool = False
     logits: bool = False
     stacked: bool = False
+    exact: bool = False
 
     def one(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """The shape of one matrix, of a parameter's."""
@@ -51,6 +53,8 @@ FED = Product((0,))
 HEAD = Product((0,), logits=True)
 ROWS = Product((0, 1))
 """Of `project_rows`."""
+ROUTER = Product((0,), exact=True)
+"""Of what says which experts a token visits, and how much one counts: few numbers, of which each matters."""
 TABLE = Product((1,), looked_up=True, logits=True)
 """Of logits from the embedding table."""
 EXPERT_COLUMNS, EXPERT_ROWS = Product((0,), stacked=True), Product((0, 1), stacked=True)

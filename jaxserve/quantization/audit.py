@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from jaxserve.errors import CheckpointError
-from jaxserve.models.binding import param_products
+from jaxserve.models.binding import rounded_products
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.rules import Path
 from jaxserve.quantization.calibration import Calibration, Windows
@@ -59,7 +59,7 @@ class Measure:
     """
 
     def __init__(self, config: DecoderConfig, original: Tensors, layerwise: Layerwise, recipe: Recipe) -> None:
-        self._products = {path: product for path, product in param_products(config).items() if not product.stacked}
+        self._products = rounded_products(config)
         self._original, self._layerwise, self._recipe = original, layerwise, recipe
 
     def errors(self, rounded: Tensors, units: Collection[Path], windows: Windows) -> tuple[npt.NDArray[np.float64], Errors]:

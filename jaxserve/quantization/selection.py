@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from jaxserve.errors import ConfigError
-from jaxserve.models.binding import param_products
+from jaxserve.models.binding import rounded_products
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.registry import weight_rules
 from jaxserve.models.rules import Path, Source, WeightRule
@@ -85,7 +85,7 @@ def select(config: DecoderConfig, checkpoint: Checkpoint, recipe: Recipe, keep: 
 
 def _units(config: DecoderConfig) -> dict[Path, list[WeightRule]]:
     """The rules of parameters that can be rounded, in the order of layers: those together that are rounded together."""
-    products = {path: product for path, product in param_products(config).items() if not product.stacked}
+    products = rounded_products(config)
     found: dict[Path, list[WeightRule]] = {}
     for rule in weight_rules(config):
         if rule.path[0] != "layers":

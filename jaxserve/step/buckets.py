@@ -56,6 +56,11 @@ class BucketGrid:
         return (*(bucket for bucket in self.buckets if not bucket.drafts), *self._wide)
 
     @classmethod
+    def of_one(cls, *, max_rows: int, max_tokens: int) -> BucketGrid:
+        """A grid of one shape, which holds every plan, of more tokens than rows."""
+        return cls((Bucket(max_tokens, max_rows),))
+
+    @classmethod
     def for_platform(
         cls, platform: str, *, max_rows: int, max_tokens: int, free_padding: bool = False, max_drafts: int = 0
     ) -> BucketGrid:
@@ -122,7 +127,7 @@ class BucketGrid:
         plain = [bucket for bucket in self.buckets if not bucket.drafts]
         chunks = {bucket.rows: bucket for bucket in plain if bucket.tokens > bucket.rows}  # later ones are larger
         decode = [bucket for bucket in plain if bucket.tokens == bucket.rows]
-        return frozenset({decode[0], decode[-1], self.buckets[-1], *chunks.values()})
+        return frozenset({*decode[:1], *decode[-1:], self.buckets[-1], *chunks.values()})
 
     def choose(
         self, tokens: int, rows: int, longest: int = 1, among: Container[Bucket] | None = None, *, drafts: int = 0

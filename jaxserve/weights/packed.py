@@ -176,7 +176,7 @@ class Packer:
 
 def _takes(product: Product, scheme: Scheme) -> bool:
     """Whether a parameter that is the matrix of that product may be rounded so."""
-    return not product.looked_up and (scheme.logits or not product.logits)
+    return not product.looked_up and not product.exact and (scheme.logits or not product.logits)
 
 
 def _gpus(capability: tuple[int, int]) -> str:

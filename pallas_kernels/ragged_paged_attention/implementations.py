@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Protocol
 
 import jax
@@ -12,6 +13,9 @@ from pallas_kernels.ragged_paged_attention import cpu_native, mosaic_gpu_support
 from pallas_kernels.ragged_paged_attention.options import AttentionOptions
 from pallas_kernels.ragged_paged_attention.problem import AttentionProblem
 from pallas_kernels.registry import Implementation, everything, later
+
+UNSPLIT = "mosaic_gpu_unsplit"
+"""A token's result does not depend on the other rows of the batch, nor on how its row is cut into chunks."""
 
 
 class RaggedPagedAttention(Protocol):
@@ -64,6 +68,22 @@ _compiled, _interpreted = hopper.implementations(
     interpreted="small batches, on CPUs",
 )
 
+
+def _named_only(problem: AttentionProblem) -> str | None:
+    """The kernels above share the keys of a row among multiprocessors, which is faster."""
+    return "it is for those who name it"
+
+
+_unsplit, _unsplit_interpreted = (
+    replace(entry, name=entry.name.replace("mosaic_gpu", UNSPLIT), suits=_named_only)
+    for entry in hopper.implementations(
+        later("pallas_kernels.ragged_paged_attention.mosaic_gpu", "attend_unsplit"),
+        f"{mosaic_gpu_support.LIMITS.partition('; latents')[0]}; no latents",
+        _reading(("window", "soft_cap"), mosaic_gpu_support.supports),
+        interpreted="small batches, on CPUs",
+    )
+)
+
 IMPLEMENTATIONS: tuple[Implementation[RaggedPagedAttention, AttentionProblem], ...] = (
     _compiled,
     Implementation(
@@ -91,6 +111,8 @@ IMPLEMENTATIONS: tuple[Implementation[RaggedPagedAttention, AttentionProblem], .
         supports=_reading(("window", "soft_cap", "value_dim")),
     ),
     _interpreted,
+    _unsplit,
+    _unsplit_interpreted,
 )
 
 NAMES = tuple(entry.name for entry in IMPLEMENTATIONS)

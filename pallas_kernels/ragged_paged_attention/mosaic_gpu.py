@@ -59,12 +59,44 @@ def ragged_paged_attention(
     interpret: bool = False,
 ) -> jax.Array:
     """See api.py. With `interpret` the kernels are interpreted, on CPUs."""
-    rows = Rows(page_table, query_start, kv_length)
-    # The layer is an argument, so that all layers of a model share one trace and one kernel.
-    logits = None if sinks is None else sinks.astype(jnp.float32) * LOG2_E
-    call = KernelCall(kv_pages, kv_scales, rows, jnp.full(1, layer, jnp.int32), logits)
+    call = _call(kv_pages, kv_scales, Rows(page_table, query_start, kv_length), layer, sinks)
     attended: jax.Array = _attend(q, call, options=options, interpret=interpret)
     return attended
+
+
+def attend_unsplit(
+    q: jax.Array,
+    kv_pages: jax.Array,
+    page_table: jax.Array,
+    query_start: jax.Array,
+    kv_length: jax.Array,
+    *,
+    layer: int,
+    options: AttentionOptions,
+    kv_scales: jax.Array | None,
+    sinks: jax.Array | None,
+    interpret: bool = False,
+) -> jax.Array:
+    """See api.py. The prefill kernel alone: the keys of a query are read by one thread block in order, from the row's first
+    block of keys on, so that a result does not depend on the other queries.
+    """
+    call = _call(kv_pages, kv_scales, Rows(page_table, query_start, kv_length), layer, sinks)
+    attended: jax.Array = _attend_unsplit(q, call, options=options, interpret=interpret)
+    return attended
+
+
+@partial(jax.jit, static_argnames=("options", "interpret"))
+def _attend_unsplit(q: jax.Array, call: KernelCall, *, options: AttentionOptions, interpret: bool) -> jax.Array:
+    token = jnp.arange(q.shape[0], dtype=jnp.int32)
+    row, real = token_rows(call.rows, token)
+    attended = _prefill(call, q, token, row, call.rows.counts, options, interpret, least=1)
+    return jnp.where(real[:, None, None], attended, jnp.zeros((), q.dtype))
+
+
+def _call(kv_pages: jax.Array, kv_scales: jax.Array | None, rows: Rows, layer: int, sinks: jax.Array | None) -> KernelCall:
+    """The layer is an argument, so that all layers of a model share one trace and one kernel."""
+    logits = None if sinks is None else sinks.astype(jnp.float32) * LOG2_E
+    return KernelCall(kv_pages, kv_scales, rows, jnp.full(1, layer, jnp.int32), logits)
 
 
 @partial(jax.jit, static_argnames=("options", "interpret"))
@@ -87,7 +119,7 @@ def _attend(q: jax.Array, call: KernelCall, *, options: AttentionOptions, interp
     blocks = cut(rows, counts, few, most)
     tiles = QueryTiles(blocks.row, blocks.position, blocks.queries, blocks.token)
     apart = _decode(call, q, _pack(call.grouped(q), blocks.token, few, padded), tiles, few, options, interpret)
-    together = _prefill(call, q, token, row, rows.counts - counts, options, interpret)
+    together = _prefill(call, q, token, row, rows.counts - counts, options, interpret, least=2)
     attended = jnp.where((counts > 0)[row][:, None, None], apart, together)
     return jnp.where(real[:, None, None], attended, jnp.zeros((), q.dtype))
 
@@ -215,15 +247,19 @@ def _prefill(
     counts: jax.Array,
     options: AttentionOptions,
     interpret: bool,
+    least: int,
 ) -> jax.Array:
-    """Attend from q [T, H, D], `counts` [R] queries of each row; anything for other tokens. `row` [T] is each token's."""
+    """Attend from q [T, H, D], `counts` [R] queries of each row; anything for other tokens.
+
+    `row` [T] is each token's; rows that have queries have `least` or more.
+    """
     rows, grouped = call.rows, call.grouped(q)
     tokens, kv_heads, group, dim = grouped.shape
     padded = 1 << (group - 1).bit_length()
     slots, stages = prefill_slots(dim, call.kv_pages.dtype.itemsize, HOPPER)
     shape = PrefillShape(call.kv_pages.shape[4], kv_heads, padded, dim, HOPPER.prefill_groups, slots, stages, options)
     # What follows a row's last query in its block is not looked at.
-    taken = cut(rows, counts, shape.queries, tokens // shape.queries + min(rows.kv_length.shape[0], tokens // 2))
+    taken = cut(rows, counts, shape.queries, tokens // shape.queries + min(rows.kv_length.shape[0], tokens // least))
     items = Items(taken.row, taken.position, taken.queries, rows.kv_length[taken.row])
     packed = _pack(grouped, taken.token, shape.queries, padded)
     blocks = packed.shape[0]

@@ -8,7 +8,18 @@ from typing import Any
 from jaxserve.cache.kv_cache import KVCache
 from jaxserve.cache.swap import SwapSpace
 from jaxserve.clock import RealClock
-from jaxserve.config.fields import CacheConfig, CompileConfig, EngineConfig, ModelConfig, ParallelConfig, SchedulerConfig
+from jaxserve.config.fields import (
+    CacheConfig,
+    CompileConfig,
+    DType,
+    EngineConfig,
+    KernelConfig,
+    KvCacheDType,
+    ModelConfig,
+    ParallelConfig,
+    Quantization,
+    SchedulerConfig,
+)
 from jaxserve.engine.build import BuiltEngine, build_engine
 from jaxserve.engine.core import EngineCore
 from jaxserve.sampling.params import SamplingParams
@@ -31,13 +42,18 @@ def build(
     max_model_len: int,
     page_size: int = 8,
     tensor_parallel_size: int = 1,
+    dtype: DType = "float32",
+    quantization: Quantization = "none",
+    kv_cache_dtype: KvCacheDType = "auto",
+    kernels: KernelConfig | None = None,
 ) -> BuiltEngine:
     config = EngineConfig(
-        model=ModelConfig(model=str(directory), dtype="float32", max_model_len=max_model_len),
-        cache=CacheConfig(page_size=page_size),
+        model=ModelConfig(model=str(directory), dtype=dtype, quantization=quantization, max_model_len=max_model_len),
+        cache=CacheConfig(page_size=page_size, kv_cache_dtype=kv_cache_dtype),
         scheduler=SchedulerConfig(max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens),
         parallel=ParallelConfig(tensor_parallel_size=tensor_parallel_size),
         compile=CompileConfig(late_compiles="raise"),
+        kernels=kernels or KernelConfig(),
     )
     return build_engine(config, strict_length=True, clock=RealClock(), progress=silent)
 

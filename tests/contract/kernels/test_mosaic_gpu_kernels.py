@@ -104,6 +104,28 @@ def test_case(case):
     check(case, "float16")
 
 
+UNSPLIT = "mosaic_gpu_unsplit_interpreted"
+
+
+@pytest.mark.parametrize("case", SEVERAL, ids=lambda case: case.name)
+def test_unsplit(case):
+    result = check_attention(case, "bfloat16", UNSPLIT)
+    assert result.verdict == "pass", result
+
+
+@pytest.mark.parametrize("options", [PLAIN, replace(PLAIN, window=50, soft_cap=5.0)], ids=["plain", "window and cap"])
+def test_unsplit_gives_a_token_the_same_bits_however_its_row_is_computed(options):
+    """The last tokens of a row of 150 keys: alone, as chunks of several sizes, and beside other rows."""
+    batch = make_batch(((140, 150), (1, 70), (3, 90)), heads=Heads(2, 1, 32), page_size=16, dtype="bfloat16")
+    q, pages, table, start, length = batch.arrays()
+    call = jax.jit(partial(ragged_paged_attention, layer=1, options=options, implementation=UNSPLIT))
+    together = np.asarray(call(q, pages, table, start, length))[:140]
+    for first, last in ((139, 140), (0, 37), (100, 133)):
+        keys = np.array([10 + last], np.int32)
+        one = call(q[first:last], pages, table[:1], np.array([0, last - first], np.int32), keys)
+        np.testing.assert_array_equal(np.asarray(one), together[first:last], err_msg=f"tokens {first} to {last}")
+
+
 @pytest.mark.parametrize("case", LATENT_CASES, ids=lambda case: case.name)
 def test_latents(case):
     check(case, "float16" if case.page_size == 64 else "bfloat16")

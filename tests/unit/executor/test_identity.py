@@ -40,6 +40,7 @@ OTHER: dict[str, Any] = {
     "quantization": "int8",
     "stored": ((("layers", "0", "attention", "qkv"), SCHEMES["int8"]),),
     "max_drafts": 2,
+    "deterministic": True,
     "kernels": Kernels(attention=(LayerRange("xla", 0, None),)),
 }
 
@@ -63,7 +64,7 @@ SHAPING = [item.name for item in fields(ExecutorOptions) if item.name not in SHA
 
 @pytest.mark.parametrize("name", SHAPING)
 def test_every_option_that_shapes_programs_counts(name):
-    if name in ("quantization", "stored") and native.missing() is not None:
+    if name in ("quantization", "stored", "deterministic") and native.missing() is not None:
         pytest.skip(f"NOT CHECKED: native kernels: {native.missing()}")
     assert changed(identify(), identify(options=replace(OPTIONS, **{name: OTHER[name]}))) == {name}
 
