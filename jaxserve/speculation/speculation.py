@@ -75,6 +75,7 @@ class Speculation:
         self.max_drafts = max_drafts
         self._drafter = drafter
         self._clock = clock
+        self._max_tokens = max_tokens
         self._least_chance = least_chance
         self._costs = DraftCosts(min(max_rows * (1 + max_drafts), max_tokens))
         self._followers: dict[str, Follower] = {}
@@ -90,7 +91,8 @@ class Speculation:
             follower = self._follower(row)
             if follower.watch(row.tokens, row.most).tokens:
                 chances.append(follower.chances(row.most))
-        counts = fastest(chances, num_rows, self._seconds(num_rows), room=_ANY, gap=self._host_seconds) if chances else []
+        room = self._max_tokens - num_rows
+        counts = fastest(chances, num_rows, self._seconds(num_rows), room=room, gap=self._host_seconds) if chances else []
         self._took(began)
         return any(counts)
 
@@ -163,9 +165,6 @@ class Speculation:
 
     def _took(self, began: float) -> None:
         self.counts = replace(self.counts, seconds=self.counts.seconds + self._clock.now() - began)
-
-
-_ANY = 2**30
 
 
 class _StepSeconds:
