@@ -24,7 +24,7 @@ import numpy as np
 from benchmarks import machine
 from jaxserve.config.fields import SchedulerConfig
 from jaxserve.scheduler.policy import DEFAULT_POLICY, Policy
-from jaxserve.simulation.executor import CostModel
+from jaxserve.simulation.costs import CostModel
 from jaxserve.simulation.fleet import Fleet, RetryPolicy
 from jaxserve.simulation.ledger import merged
 from jaxserve.simulation.report import Report, report

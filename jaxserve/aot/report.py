@@ -60,7 +60,7 @@ def _steps(result: Result) -> Table:
 
 def _row(step: CompiledStep, layers: int) -> tuple[str, ...]:
     return (
-        f"{step.tokens} x {step.rows}",
+        f"{step.tokens} x {step.rows}" + (", verify" if step.drafts else ""),
         _all_reduces(step.facts.activation_all_reduces, layers),
         _others(step.facts),
         f"{len(step.facts.weight_copies)}, {len(step.facts.cache_copies)}",

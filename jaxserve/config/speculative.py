@@ -30,7 +30,8 @@ _OF_MODELS = (
     "draft_tensor_parallel_size", "quantization", "max_model_len", "revision", "code_revision", "parallel_drafting",
     "draft_sample_method", "use_heterogeneous_vocab", "disable_padded_drafter_batch", "draft_lm_head_quantization",
 )  # fmt: skip
-_OF_SIMULATION = ("rejection_sample_method", "synthetic_acceptance_length", "synthetic_acceptance_rates")
+SYNTHETIC = ("rejection_sample_method", "synthetic_acceptance_length", "synthetic_acceptance_rates")
+"""Of acceptance that is made up, as simulations have it."""
 _DECIDED = ("num_speculative_tokens_per_batch_size", "enable_adaptive_verification", "disable_by_batch_size")
 
 
@@ -129,13 +130,7 @@ class SpeculationConfig:
         """What is asked for; None for no speculation."""
         if self.speculative_config is None:
             return None
-        try:
-            given = json.loads(self.speculative_config)
-        except ValueError as error:
-            raise ConfigError(f"speculative_config: not JSON: {error}", param="speculative_config") from error
-        if not isinstance(given, dict):
-            raise ConfigError("speculative_config: must be a JSON object", param="speculative_config")
-        return SpeculativeConfig.of(given)
+        return SpeculativeConfig.of(read_object(self.speculative_config))
 
     @property
     def max_drafts(self) -> int:
@@ -144,14 +139,25 @@ class SpeculationConfig:
         return 0 if config is None else config.num_speculative_tokens
 
 
+def read_object(text: str) -> dict[str, Any]:
+    """The JSON object that a `--speculative-config` is. Raises ConfigError."""
+    try:
+        given = json.loads(text)
+    except ValueError as error:
+        raise ConfigError(f"speculative_config: not JSON: {error}", param="speculative_config") from error
+    if not isinstance(given, dict):
+        raise ConfigError("speculative_config: must be a JSON object", param="speculative_config")
+    return given
+
+
 def _check_name(name: str) -> None:
     known = [item.name for item in fields(SpeculativeConfig)]
     if name in known:
         return
     if name in _OF_MODELS:
         raise _wrong(name, "is not taken: a draft has the target's devices, dtype and length")
-    if name in _OF_SIMULATION:
-        raise _wrong(name, "is for benchmarks without a draft, and tokens that nobody chose are never sent")
+    if name in SYNTHETIC:
+        raise _wrong(name, "is for simulations alone: tokens that nobody chose are never sent")
     if name in _DECIDED:
         raise _wrong(name, "is not taken: what each step costs and what is accepted decide how many drafts there are")
     raise _wrong(name, f"is unknown; known are {', '.join(known)}")

@@ -58,9 +58,7 @@ from jaxserve.sampling.options import SUPPRESS_WIDTH
 from jaxserve.sampling.params import MAX_STOP_TOKEN_IDS
 from jaxserve.scheduler.running import tell_nobody
 from jaxserve.scheduler.scheduler import Scheduler
-from jaxserve.speculation.device import DeviceGuesses
-from jaxserve.speculation.make import make_drafter
-from jaxserve.speculation.speculation import Speculation
+from jaxserve.speculation.make import make_speculation
 from jaxserve.tokenizer.base import Tokenizer
 from jaxserve.tokenizer.chat import ChatTemplate
 from jaxserve.types import ServiceClass
@@ -224,7 +222,7 @@ def _scheduler(
         swap=SwapSpace(limits.swap_slots, limits.swap_page_seconds) if limits.swap_slots else None,
         step_sizes=executor.grid.step_sizes,
         masker=None if grammars is None else grammars.masker,
-        speculation=_speculation(config, clock),
+        speculation=make_speculation(config.speculation.parse(), config.scheduler, clock),
         on_stop=tell_nobody if routed is None else routed.stopped,
     )
 
@@ -305,23 +303,6 @@ def _grammars(config: EngineConfig, ready: Preparation) -> Grammars | None:
     path = config.model.tokenizer or model_directory(config.model.model)
     ends = _eos_token_ids(ready.decoder, tokenizer)
     return Grammars(size, partial(load_vocabulary, path, vocab_size=size, eos_token_ids=ends, tokenizer=tokenizer))
-
-
-def _speculation(config: EngineConfig, clock: Clock) -> Speculation | DeviceGuesses | None:
-    asked, scheduler = config.speculation.parse(), config.scheduler
-    if asked is None:
-        return None
-    if asked.runs_model:
-        rows, tokens = scheduler.max_num_seqs, scheduler.max_num_batched_tokens
-        return DeviceGuesses(asked.num_speculative_tokens, max_rows=rows, max_tokens=tokens)
-    return Speculation(
-        make_drafter(asked),
-        asked.num_speculative_tokens,
-        clock,
-        max_rows=scheduler.max_num_seqs,
-        max_tokens=scheduler.max_num_batched_tokens,
-        least_chance=min(scheduler.prefill_price / scheduler.decode_price, 1.0) if scheduler.decode_price else 1.0,
-    )
 
 
 def _budgets(config: EngineConfig, policies: Policies, cache: KVCache) -> Budgets:

@@ -235,6 +235,7 @@ class EngineCore:
             handle = self.executor.submit(plan)
             turn.launched = clock.now()
             turn.step, turn.rows, turn.tokens = plan.step, plan.num_rows, plan.num_tokens
+            turn.drafts = int(plan.num_drafts.sum())
             submitted = (plan, handle, turn.launched)
         if self._overlap:
             submitted, self._in_flight = self._in_flight, submitted
@@ -266,6 +267,7 @@ class EngineCore:
         result = handle.result()
         turn.waited = self.scheduler.clock.now()
         turn.collected, turn.step_began = plan.step, max(launched, self._collected)  # a step begins when the last is over
+        turn.accepted = result.num_accepted(plan)
         self._collected = turn.waited
         seconds = turn.waited - turn.step_began
         self.step_seconds += (seconds - self.step_seconds) * (RECENT if self.step_seconds else 1.0)

@@ -63,13 +63,16 @@ def _step(turn: Turn, launched: Turn | None, start: float) -> Iterator[dict[str,
     if turn.collected < 0:
         return
     arguments = _shape(launched) if launched is not None else {"step": turn.collected}
+    if launched is not None and launched.drafts:
+        arguments["accepted"] = turn.accepted
     seconds = turn.waited - turn.step_began
     name = f"step {turn.collected}"
     yield _event("X", name, turn.step_began - start, dur=round(seconds * 1e6, 3), tid=DEVICE, args=arguments)
 
 
 def _shape(turn: Turn) -> dict[str, int]:
-    return {"step": turn.step, "rows": turn.rows, "tokens": turn.tokens}
+    drafts = {"drafts": turn.drafts} if turn.drafts else {}
+    return {"step": turn.step, "rows": turn.rows, "tokens": turn.tokens, **drafts}
 
 
 def _counters(turn: Turn, window: TimelineWindow) -> Iterator[dict[str, Any]]:

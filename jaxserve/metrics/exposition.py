@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client import Metric as Family
+from prometheus_client.samples import Sample
 
 from jaxserve.metrics import catalogue
 from jaxserve.metrics.catalogue import CATALOGUE, Metric
 from jaxserve.metrics.instruments import Instruments
 from jaxserve.metrics.shared import open_requests, read_shared
-from jaxserve.metrics.vllm_names import THEIRS, VLLM_METRICS
+from jaxserve.metrics.vllm_names import OURS, THEIRS, VLLM_METRICS
 
 _LOG = logging.getLogger(__name__)
 
@@ -77,11 +78,19 @@ def _in_order(recorded: Sequence[Family], asked: Sequence[Reading]) -> list[Fami
             for reading in asked:
                 if reading.metric is metric:
                     shown.add_sample(metric.series[0], dict(zip(metric.labels, reading.labels, strict=True)), reading.value)
-        elif metric.full_name in by_name:
-            shown.samples = [sample for sample in by_name[metric.full_name].samples if not sample.name.endswith("_created")]
+        else:
+            shown.samples = _recorded_as(metric, by_name.get(OURS.get(metric, metric).full_name))
         if shown.samples:
             families.append(shown)
     return families
+
+
+def _recorded_as(metric: Metric, recorded: Family | None) -> list[Sample]:
+    """What was recorded, under our name, with the metric's own."""
+    if recorded is None:
+        return []
+    samples = [sample for sample in recorded.samples if not sample.name.endswith("_created")]
+    return [sample._replace(name=metric.full_name + sample.name.removeprefix(recorded.name)) for sample in samples]
 
 
 class _Families(CollectorRegistry):

@@ -37,7 +37,9 @@ class Turn:
         began, planned, launched, waited, applied, ended: clock times at the turn's start and after each of its phases, seconds.
         step: number of the step it launched; -1 for none.
         rows, tokens: of that step.
+        drafts: how many of its tokens are guesses.
         collected: number of the step whose result it took; -1 for none.
+        accepted: of that step's guesses, those that were right.
         step_began: when that step began on the device: at its launch, or when the one before it was over.
         running, waiting: sequences, after the turn.
         pages_free: free pages, after the turn.
@@ -65,6 +67,8 @@ class Turn:
     counts: SchedulerCounts = NO_COUNTS
     idle: bool = False
     collected_first: bool = False
+    drafts: int = 0
+    accepted: int = 0
 
     @property
     def phases(self) -> dict[str, tuple[float, float]]:

@@ -1,4 +1,4 @@
-"""The metrics that gateways read of every engine, under vLLM's names, beside ours.
+"""The metrics that gateways, and those who watch speculation, read of every engine, under vLLM's names, beside ours.
 
 Gateway API Inference Extension, llm-d and KServe look for these by default:
 https://github.com/kubernetes-sigs/gateway-api-inference-extension/tree/main/docs/proposals/003-model-server-protocol
@@ -24,10 +24,16 @@ THEIRS = MappingProxyType(
             catalogue.PREFIX_CACHE_QUERIES,
             catalogue.PREFIX_CACHE_HITS,
             catalogue.NUM_PREEMPTIONS,
+            catalogue.SPEC_DRAFTS,
+            catalogue.SPEC_DRAFT_TOKENS,
+            catalogue.SPEC_ACCEPTED_TOKENS,
+            catalogue.SPEC_ACCEPTED_PER_POS,
         )
     }
 )
 """Of ours, those that have another name besides."""
+
+OURS = MappingProxyType({theirs: ours for ours, theirs in THEIRS.items()})
 
 CACHE_CONFIG_INFO = Metric(
     name="cache_config_info",

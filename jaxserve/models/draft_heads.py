@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol
 
 from jaxserve.errors import CheckpointError, UnsupportedModelError
 from jaxserve.models.config import DecoderConfig, Fed
@@ -22,13 +22,23 @@ EMBEDDING = "embed_tokens.weight"
 _OTHERS = ("norm_before_fc", "fc_norm", "norm_output", "parallel_drafting")  # of later heads, which compute otherwise
 
 
+class HeadTarget(Protocol):
+    """As much as is asked of a head's target."""
+
+    @property
+    def hidden_size(self) -> int: ...
+
+    @property
+    def num_layers(self) -> int: ...
+
+
 def is_draft_head(hf: Mapping[str, Any]) -> bool:
     """Whether a config.json is of a head, not of a model."""
     names = hf.get("architectures") or []
     return any("eagle" in str(name).lower() for name in names) or hf.get("speculators_model_type") is not None
 
 
-def head_config(hf: Mapping[str, Any], target: DecoderConfig, names: Collection[str]) -> DecoderConfig:
+def head_config(hf: Mapping[str, Any], target: HeadTarget, names: Collection[str]) -> DecoderConfig:
     """The decoder that a head's config.json describes.
 
     Args:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from jaxserve.errors import ConfigError
 from jaxserve.models.checkpoint import read_hf_config, read_json_object
@@ -67,13 +67,27 @@ def model(name: str) -> ModelShape:
         ConfigError: neither a known name nor a path.
         CheckpointError: a config.json that cannot be read or planned with.
     """
+    found = config_of(name)
+    return shape_from_hf(found.hf, found.name, found.where)
+
+
+class FoundConfig(NamedTuple):
+    """A config.json: its fields, the model's name for people, and where it is from."""
+
+    hf: Mapping[str, Any]
+    name: str
+    where: str
+
+
+def config_of(name: str) -> FoundConfig:
+    """The fields of a model's config.json, as `model` finds it, and with what it raises."""
     known, path = known_config(name), Path(name)
     if known is not None:
-        return shape_from_hf(known, name, name)
+        return FoundConfig(known, name, name)
     if path.is_dir():
-        return shape_from_hf(read_hf_config(path), path.resolve().name, str(path / "config.json"))
+        return FoundConfig(read_hf_config(path), path.resolve().name, str(path / "config.json"))
     if path.is_file():
-        return shape_from_hf(read_json_object(path), path.resolve().parent.name, name)
+        return FoundConfig(read_json_object(path), path.resolve().parent.name, name)
     raise ConfigError(
         f"unknown model {name!r}: no checkpoint directory or config.json of that name; known are {', '.join(model_names())}",
         param="model",

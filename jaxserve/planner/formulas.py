@@ -19,6 +19,7 @@ def _memory(study: Study) -> list[tuple[str, str, str]]:
     bits = WEIGHT_BITS[layout.weights][1]
     wide = sum(part.count - layout.rounded(part) for part in shape.parts)
     scales = sum(layout.scales(part) for part in shape.parts)
+    of_draft, held = ("", "") if layout.draft is None else ("draft - ", f"{room.draft:.2f} - ")
     rows = [
         (
             "weights",
@@ -30,13 +31,13 @@ def _memory(study: Study) -> list[tuple[str, str, str]]:
         ("KV bytes a token", *_kv_bytes(study)),
         (
             "KV room a GPU",
-            "HBM - weights - workspace - activations - margin",
-            f"{room.hbm:.2f} - {room.weights:.2f} - {room.workspace} - {room.activations} - {room.margin} = {kv:.2f} GiB",
+            f"HBM - weights - {of_draft}workspace - activations - margin",
+            f"{room.hbm:.2f} - {room.weights:.2f} - {held}{room.workspace} - {room.activations} - {room.margin} = {kv:.2f} GiB",
         ),
         (
             "KV tokens",
             "room / KV bytes a token on a GPU",
-            f"{kv:.2f} GiB / {size(study.kv_token_bytes_device)} = {short(room.kv_tokens)}",
+            f"{kv:.2f} GiB / {size(layout.held_token_bytes_device)} = {short(room.kv_tokens)}",
         ),
     ]
     row = study.contexts[0]

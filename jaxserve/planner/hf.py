@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from jaxserve.errors import UnsupportedModelError
+from jaxserve.models.config import DecoderConfig
 from jaxserve.models.fields import HfFields
 from jaxserve.models.registry import MODEL_TYPES, decoder_config
 from jaxserve.planner.shape import ModelShape
@@ -19,15 +20,20 @@ def shape_from_hf(hf: Mapping[str, Any], name: str, where: str = "config.json") 
         CheckpointError: a field that is missing or impossible, named.
     """
     kind, fields = hf.get("model_type"), HfFields(hf, where)
+    nominal = fields.number("nominal_billions") if fields.has("nominal_billions") else None
     if kind not in MODEL_TYPES:
         raise UnsupportedModelError(
             f"{where}: model_type {kind!r} is not known to the planner; known are {', '.join(MODEL_TYPES)}", param="model"
         )
     plain = {key: value for key, value in hf.items() if key != "quantization_config"}
-    decoder = decoder_config(plain | {"architectures": [MODEL_TYPES[str(kind)]]})
+    return shape_of(decoder_config(plain | {"architectures": [MODEL_TYPES[str(kind)]]}), name, nominal)
+
+
+def shape_of(decoder: DecoderConfig, name: str, nominal_billions: float | None = None) -> ModelShape:
+    """Of a model, or of a draft head."""
     return ModelShape(
         name=name,
-        nominal_billions=fields.number("nominal_billions") if fields.has("nominal_billions") else None,
+        nominal_billions=nominal_billions,
         vocab_size=decoder.vocab_size,
         hidden_size=decoder.hidden_size,
         num_heads=decoder.num_heads,
@@ -45,4 +51,5 @@ def shape_from_hf(hf: Mapping[str, Any], name: str, where: str = "config.json") 
         sinks=decoder.sinks,
         experts=decoder.experts,
         latent=decoder.latent,
+        fed=decoder.fed,
     )

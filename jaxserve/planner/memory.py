@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal
 
+from jaxserve.config.windows import group_layers
 from jaxserve.errors import ConfigError
 from jaxserve.planner.catalogue import Hardware
 from jaxserve.planner.shape import ModelShape, Part
@@ -45,6 +46,7 @@ class Layout:
     Attributes:
         tp: devices that share every layer.
         weights, kv_dtype: formats of weights and of the KV cache.
+        draft: the draft model or head on the same devices, whose keys and values are in the same pages; None for none.
     """
 
     shape: ModelShape
@@ -52,6 +54,7 @@ class Layout:
     tp: int
     weights: WeightFormat
     kv_dtype: KvFormat
+    draft: Layout | None = None
 
     def rounded(self, part: Part) -> float:
         """How many weights of a part take the weight format."""
@@ -113,10 +116,29 @@ class Layout:
         """KV bytes of a token on one device, with the copies it must hold."""
         return self.shape.num_layers * self.kv_layer_bytes(self.tp)
 
+    @property
+    def held_token_bytes(self) -> int:
+        """Bytes that pages hold of a token that every layer still sees, those of a draft included, over the whole replica."""
+        return self.kv_token_bytes + (0 if self.draft is None else self._groups * self.draft.kv_token_bytes)
+
+    @property
+    def held_token_bytes_device(self) -> int:
+        """The same on one device, with the copies it must hold."""
+        return self.kv_token_bytes_device + (0 if self.draft is None else self._groups * self.draft.kv_token_bytes_device)
+
     def kv_bytes_device(self, context: int) -> int:
         """KV bytes that a request of `context` tokens takes on one device, in whole pages; a windowed layer holds its window."""
         tokens = -(-context // PAGE_SIZE) * PAGE_SIZE
-        return self.shape.seen(tokens) * self.kv_layer_bytes(self.tp)
+        own = self.shape.seen(tokens) * self.kv_layer_bytes(self.tp)
+        if self.draft is None:
+            return own
+        windows = group_layers(self.shape.windows).windows
+        return own + sum(min(tokens, window or tokens) for window in windows) * self.draft.kv_token_bytes_device
+
+    @property
+    def _groups(self) -> int:
+        """Groups of layers: a page is of one of them, and has room for a draft's keys and values whichever it is."""
+        return len(group_layers(self.shape.windows).windows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +148,7 @@ class MemoryBudget:
     Attributes:
         unit: of the sizes: "GiB", or "GB" where round figures are added as they come.
         hbm: capacity.
-        weights, workspace, activations, margin: taken or reserved.
+        weights, draft, workspace, activations, margin: taken or reserved; draft are the weights of a draft model or head.
         kv: what is left.
         kv_tokens: tokens of KV that a replica holds (every device has its share of each token).
     """
@@ -134,6 +156,7 @@ class MemoryBudget:
     unit: str
     hbm: float
     weights: float
+    draft: float
     workspace: float
     activations: float
     margin: float
@@ -154,7 +177,9 @@ def _group(inputs: int) -> int | None:
 
 
 def check_layout(layout: Layout) -> None:
-    """Raise ConfigError, with the numbers that conflict, unless the heads split evenly over the devices."""
+    """Raise ConfigError, with the numbers that conflict, unless the heads split evenly over the devices: a draft's, too."""
+    if layout.draft is not None:
+        check_layout(layout.draft)
     heads, kv_heads, tp = layout.shape.num_heads, layout.shape.num_kv_heads, layout.tp
     if heads % tp:
         raise ConfigError(f"tp {tp} does not divide the {heads} heads of {layout.shape.name}", param="tp")
@@ -169,12 +194,12 @@ def ledger(layout: Layout) -> MemoryBudget:
 
     Raises ConfigError: the weights leave no room; says how much is short and which tp would do.
     """
-    hbm, weights = layout.hardware.hbm_mib / 1024, layout.weight_bytes_device / GIB
-    kv = hbm - weights - reserve(layout.hardware)
-    if kv * GIB < PAGE_SIZE * layout.kv_token_bytes_device:
-        raise ConfigError(_too_big(layout, hbm, weights), param="tp")
-    tokens = int(kv * GIB / layout.kv_token_bytes_device)
-    return _ledger("GiB", layout, hbm, weights, tokens)
+    hbm, weights, draft = layout.hardware.hbm_mib / 1024, layout.weight_bytes_device / GIB, _draft_bytes(layout) / GIB
+    kv = hbm - weights - draft - reserve(layout.hardware)
+    if kv * GIB < PAGE_SIZE * layout.held_token_bytes_device:
+        raise ConfigError(_too_big(layout, hbm, weights + draft), param="tp")
+    tokens = int(kv * GIB / layout.held_token_bytes_device)
+    return _ledger("GiB", layout, hbm, (weights, draft), tokens)
 
 
 def round_ledger(layout: Layout) -> MemoryBudget | None:
@@ -186,8 +211,9 @@ def round_ledger(layout: Layout) -> MemoryBudget | None:
     if layout.shape.nominal_billions is None:
         return None
     hbm, weights = layout.hardware.hbm_gb, layout.shape.nominal_billions * WEIGHT_BITS[layout.weights][0] / 8 / layout.tp
-    tokens = int((hbm - weights - reserve(layout.hardware)) * GIB / layout.kv_token_bytes_device)
-    return _ledger("GB", layout, hbm, weights, tokens) if tokens > 0 else None
+    draft = _draft_bytes(layout) / 1e9
+    tokens = int((hbm - weights - draft - reserve(layout.hardware)) * GIB / layout.held_token_bytes_device)
+    return _ledger("GB", layout, hbm, (weights, draft), tokens) if tokens > 0 else None
 
 
 def reserve(hardware: Hardware) -> float:
@@ -200,23 +226,31 @@ def concurrency(layout: Layout, memory: MemoryBudget, context: int) -> int:
     return int(memory.kv * GIB // layout.kv_bytes_device(context))
 
 
-def _ledger(unit: str, layout: Layout, hbm: float, weights: float, kv_tokens: int) -> MemoryBudget:
+def _draft_bytes(layout: Layout) -> float:
+    """Bytes of a draft's weights on one device."""
+    return 0.0 if layout.draft is None else layout.draft.weight_bytes_device
+
+
+def _ledger(unit: str, layout: Layout, hbm: float, weights: tuple[float, float], kv_tokens: int) -> MemoryBudget:
+    own, draft = weights
     return MemoryBudget(
         unit=unit,
         hbm=hbm,
-        weights=weights,
+        weights=own,
+        draft=draft,
         workspace=WORKSPACE,
         activations=ACTIVATIONS,
         margin=layout.hardware.margin_gb,
-        kv=hbm - weights - reserve(layout.hardware),
+        kv=hbm - own - draft - reserve(layout.hardware),
         kv_tokens=kv_tokens,
     )
 
 
 def _too_big(layout: Layout, hbm: float, weights: float) -> str:
     short = weights + reserve(layout.hardware) - hbm
+    name = layout.shape.name if layout.draft is None else f"{layout.shape.name} with the draft {layout.draft.shape.name}"
     text = (
-        f"{layout.shape.name} in {layout.weights} leaves no room for KV on {layout.hardware.name} at tp {layout.tp}: "
+        f"{name} in {layout.weights} leaves no room for KV on {layout.hardware.name} at tp {layout.tp}: "
         f"{weights:.2f} GiB of weights and {reserve(layout.hardware):.2f} GiB of reserve on each GPU, {hbm:.2f} GiB of HBM, "
     )
     text += f"{short * GIB / 1e9:.2f} GB short" if short > 0 else "not a page left"
@@ -225,10 +259,10 @@ def _too_big(layout: Layout, hbm: float, weights: float) -> str:
 
 
 def _fits(layout: Layout, tp: int) -> bool:
-    wider = Layout(shape=layout.shape, hardware=layout.hardware, tp=tp, weights=layout.weights, kv_dtype=layout.kv_dtype)
+    wider = replace(layout, tp=tp, draft=layout.draft and replace(layout.draft, tp=tp))
     try:
         check_layout(wider)
     except ConfigError:
         return False
-    left = layout.hardware.hbm_mib / 1024 - reserve(layout.hardware) - wider.weight_bytes_device / GIB
-    return left * GIB >= PAGE_SIZE * wider.kv_token_bytes_device
+    left = layout.hardware.hbm_mib / 1024 - reserve(layout.hardware) - (wider.weight_bytes_device + _draft_bytes(wider)) / GIB
+    return left * GIB >= PAGE_SIZE * wider.held_token_bytes_device

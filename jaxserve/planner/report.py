@@ -12,6 +12,7 @@ from rich.text import Text
 
 from jaxserve.planner.formulas import formulas
 from jaxserve.planner.roofline import Limit, Step
+from jaxserve.planner.speculation import SpeculationPlan
 from jaxserve.planner.study import Study
 from jaxserve.planner.units import dollars, length, milliseconds, plural, short, size, time
 
@@ -33,6 +34,8 @@ def show(study: Study, console: Console, *, with_formulas: bool) -> None:
         _prefill(study),
         _service(study),
     ]
+    if study.speculation is not None:
+        parts.append(_speculation(study.speculation))
     if study.notes:
         parts.append(Text("\n".join(f"note: {note}" for note in study.notes), style="dim"))
     if with_formulas:
@@ -87,6 +90,8 @@ def _memory(study: Study) -> Table:
 
     add("HBM", "hbm")
     add(f"weights ({study.layout.weights})", "weights", "-")
+    if study.layout.draft is not None:
+        add("draft (bf16)", "draft", "-")
     add("workspace", "workspace", "-")
     add("activations", "activations", "-")
     add("margin", "margin", "-")
@@ -183,6 +188,24 @@ def _service(study: Study) -> Panel:
     )
     title = f"Serving {load.prompt:,} + {load.output:,} tokens, mean ITL within {load.itl_s * 1e3:g} ms"
     return Panel(rows, title=title, title_align="left", box=box.ROUNDED, expand=False)
+
+
+def _speculation(plan: SpeculationPlan) -> Table:
+    """The drafts of a row that give most, and how much faster rows decode with them."""
+    who = plan.method if plan.draft is None else f"{plan.method} {escape(plan.draft)}"
+    title = f"Speculation ({who}), {plan.most} drafts of a row at most: drafts, and times the decoding without, by acceptance"
+    table = _table(
+        title, "batch", "step ms", "with drafts", "guessing", *(f"{gain.chance:.0%}" for gain in plan.rows[0].gains), text=0
+    )
+    for row in plan.rows:
+        seconds = (milliseconds(each) for each in (row.plain_s, row.verify_s, row.guess_s))
+        gains = (f"{gain.drafts}: {gain.speedup:.2f}" if gain.drafts else "-" for gain in row.gains)
+        table.add_row(f"{row.batch:,}", *seconds, *gains)
+    if plan.draft is not None:
+        held = f"{size(plan.draft_bytes_device)} of weights and {size(plan.draft_kv_bytes_device)} a token on each GPU"
+        table.caption = f"the draft takes {held}; a prompt takes {plan.prefill_share:.0%} longer, since it follows them"
+        table.caption_justify = "left"
+    return table
 
 
 def _formulas(study: Study) -> Table:

@@ -87,6 +87,24 @@ def decode_step(layout: Layout, rates: Machine, batch: int, context: int) -> Ste
     )
 
 
+def verify_step(layout: Layout, rates: Machine, batch: int, drafts: int, context: int) -> Step:
+    """One token and so many drafts for each of `batch` requests that hold `context` tokens; a choice after each of them.
+
+    What a request's tokens see is read once.
+    """
+    shape, tokens = layout.shape, batch * (1 + drafts)
+    seen = batch * shape.seen(context)
+    return _step(
+        layout,
+        rates,
+        tokens=tokens,
+        context=context,
+        linear_flops=2.0 * tokens * _multiplied(layout),
+        attention_flops=(1 + drafts) * seen * shape.attention_flops(decode=True) / layout.tp,
+        kv_bytes=float(seen * layout.kv_layer_bytes(layout.tp)),
+    )
+
+
 def prefill_step(layout: Layout, rates: Machine, prompt: int) -> Step:
     """A whole prompt alone on the machine: its time to first token without queueing. Logits are computed for its last token."""
     shape, body = layout.shape, _multiplied(layout, logits=False)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from jaxserve.models.config import Experts, Latent
+from jaxserve.models.config import Experts, Fed, Latent
 
 Split = Literal["tensor", "kv_heads", "none"]
 
@@ -62,6 +62,7 @@ class ModelShape:
         heads_norms: whether queries and keys have norms over all heads, which are split as the heads are.
         sinks: one learned attention sink a head.
         experts, latent: as in DecoderConfig; None for a dense MLP and for grouped-query attention.
+        fed: of a draft head, as in DecoderConfig; None of a model.
     """
 
     name: str
@@ -83,6 +84,7 @@ class ModelShape:
     sinks: bool
     experts: Experts | None
     latent: Latent | None
+    fed: Fed | None = None
 
     @property
     def num_layers(self) -> int:
@@ -98,11 +100,13 @@ class ModelShape:
         table = self.vocab_size * self.hidden_size
         use: Literal["row", "last"] = "last" if self.tie_embeddings else "row"
         embedding = Part("embedding", table, quantized=False, use=use, rows=self.vocab_size)
-        scales = (Part("scales", self.vocab_size, bits=32, rows=self.vocab_size),)
-        matrices = ((table, self.hidden_size),)
-        untied = Part("logits", table, quantized=False, use="last", rows=self.vocab_size, scales=scales, matrices=matrices)
+        choices = self.vocab_size if self.fed is None else self.fed.vocab_size
+        logits = choices * self.hidden_size
+        scales = (Part("scales", choices, bits=32, rows=choices),)
+        matrices = ((logits, self.hidden_size),)
+        untied = Part("logits", logits, quantized=False, use="last", rows=choices, scales=scales, matrices=matrices)
         head = () if self.tie_embeddings else (untied,)
-        parts = (embedding, *head, *self._attention(), *self._mlp(), *self._norms())
+        parts = (embedding, *head, *self._entry(), *self._attention(), *self._mlp(), *self._norms())
         return tuple(part for part in parts if part.count)
 
     @cached_property
@@ -121,8 +125,19 @@ class ModelShape:
             return 1.0
         return 1.0 - (1.0 - self.experts.active / self.experts.count) ** tokens
 
+    def _entry(self) -> tuple[Part, ...]:
+        """What a draft head makes of its target's hidden states, and the norm of the embeddings beside them."""
+        if self.fed is None:
+            return ()
+        embed = self.hidden_size
+        return (
+            Part("entry", self.fed.size * embed, "none", False),
+            Part("norm of embeddings", embed, "none", False, multiplied=False),
+        )
+
     def _attention(self) -> tuple[Part, ...]:
         embed, layers, heads = self.hidden_size, self.num_layers, self.num_heads
+        inputs = embed if self.fed is None else 2 * embed
         if self.latent:
             mla = self.latent
             rank, query = mla.query_rank or 0, heads * (mla.nope_dim + mla.rope_dim)
@@ -140,12 +155,12 @@ class ModelShape:
         return (
             _matrices(
                 "attention",
-                ((layers * embed * query, embed), (layers * query * embed, query)),
+                ((layers * inputs * query, inputs), (layers * query * embed, query)),
                 _scales(layers * query, layers * embed),
             ),
             _matrices(
                 "keys and values",
-                ((layers * embed * kv, embed),),
+                ((layers * inputs * kv, inputs),),
                 (Part("scales", layers * kv, "kv_heads", bits=32),),
                 "kv_heads",
             ),

@@ -7,11 +7,14 @@ from dataclasses import dataclass
 
 from jaxserve.config.check import check_types, require_at_least
 from jaxserve.config.fields import setting
+from jaxserve.config.speculative import SpeculationConfig, SpeculativeConfig
 from jaxserve.errors import ConfigError
 from jaxserve.planner import catalogue, fleet, memory, roofline
+from jaxserve.planner.draft import with_draft
 from jaxserve.planner.memory import KvFormat, Layout, MemoryBudget, WeightFormat
 from jaxserve.planner.roofline import Machine, Step
 from jaxserve.planner.shape import ModelShape
+from jaxserve.planner.speculation import SpeculationPlan, speculation_plan
 
 CONTEXTS = (2048, 4096, 8192, 16384, 32768, 65536, 131072)  # tokens
 PROMPTS = (512, 1024, 2048, 4096, 8192, 32768, 131072)  # tokens
@@ -41,6 +44,9 @@ class PlanConfig:
     price: float | None = setting(None, "USD an hour for one GPU; the hardware table's by default")
     compute_efficiency: float = setting(0.6, "share of the peak FLOP/s that matrix products reach")
     memory_efficiency: float = setting(1.0, "share of the peak HBM bandwidth that reads reach")
+    speculative_config: str | None = setting(
+        None, "JSON object with vLLM's fields, as for jaxserve.serve: tells when it pays, and counts a draft's memory"
+    )
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -58,6 +64,11 @@ class PlanConfig:
                 raise ConfigError(f"{name} must be in (0, 1], got {getattr(self, name)}", param=name)
         if self.users is not None and self.requests_per_second is not None:
             raise ConfigError("give users or requests_per_second, not both", param="users")
+        self.speculation()
+
+    def speculation(self) -> SpeculativeConfig | None:
+        """Who guesses tokens; None for nobody."""
+        return SpeculationConfig(speculative_config=self.speculative_config).parse()
 
     @property
     def decode_context(self) -> int:
@@ -113,6 +124,7 @@ class Study:
         crossover_batch: decode batch from which products with weights are limited by compute, at the rates' peak.
         attention_intensity: FLOP a byte of attention in decode, the same at every batch.
         floor_s: seconds a decoded token at least.
+        speculation: when it pays, if it was asked for; every other figure is without, but for the memory of a draft.
         notes: what a reader would otherwise get wrong.
     """
 
@@ -137,6 +149,7 @@ class Study:
     load: fleet.Load
     replica: fleet.Replica
     fleet: fleet.Fleet
+    speculation: SpeculationPlan | None
     notes: tuple[str, ...]
 
 
@@ -148,7 +161,8 @@ def study(config: PlanConfig) -> Study:
         CheckpointError: a config.json that cannot be planned with.
     """
     gpu, shape = catalogue.hardware(config.hardware), catalogue.model(config.model)
-    layout = Layout(shape=shape, hardware=gpu, tp=config.tp, weights=config.weights, kv_dtype=config.kv_dtype)
+    alone = Layout(shape=shape, hardware=gpu, tp=config.tp, weights=config.weights, kv_dtype=config.kv_dtype)
+    layout = with_draft(alone, config.speculation())
     memory.check_layout(layout)
     _check_lengths(config, shape)
     room, load = memory.ledger(layout), _load(config, gpu.price_per_hour)
@@ -176,6 +190,15 @@ def study(config: PlanConfig) -> Study:
         load=load,
         replica=one,
         fleet=fleet.fleet(layout, one, load, config.replicas),
+        speculation=speculation_plan(
+            layout,
+            config.speculation(),
+            rates,
+            (config.compute_efficiency, config.memory_efficiency),
+            largest=max(memory.concurrency(layout, room, config.decode_context), 1),
+            prompt=config.prompt,
+            context=config.decode_context,
+        ),
         notes=_notes(layout),
     )
 

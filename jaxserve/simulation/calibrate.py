@@ -22,7 +22,7 @@ from jaxserve.planner import catalogue
 from jaxserve.planner.catalogue import Hardware
 from jaxserve.planner.hf import shape_from_hf
 from jaxserve.planner.memory import Layout
-from jaxserve.simulation.executor import Calibration, CostModel
+from jaxserve.simulation.costs import Calibration, CostModel
 from jaxserve.simulation.profile import MeasuredStep, Profile
 from jaxserve.step.buckets import BucketGrid
 

@@ -176,9 +176,13 @@ class RequestLedger:
         self.failovers += 1
 
     def deliver(self, updates: Iterable[Update], now: float) -> list[tuple[Record, JaxserveError]]:
-        """Tokens reach their clients. Returns the requests that an engine ended with an error, which are still active."""
+        """Tokens reach their clients. Returns the requests that an engine ended with an error, which are still active.
+
+        Tokens of a request that come together share the time since those before them.
+        """
         errors: list[tuple[Record, JaxserveError]] = []
         tokens: dict[str, int] = {}
+        together: dict[str, tuple[Record, int]] = {}
         active = self.active
         for update in updates:
             record = active[update.id]
@@ -191,15 +195,18 @@ class RequestLedger:
                     tenant = record.request.tenant
                     tokens[tenant] = tokens.get(tenant, 0) + 1
                     if record.sent > 1:
-                        record.tally.itl.add(now - record.last)
+                        together[update.id] = record, together.get(update.id, (record, 0))[1] + 1
                     else:
-                        record.first = now
+                        record.first = record.last = now
                         record.tally.ttft.append(now - record.request.arrival)
-                    record.last = now
             if update.finish_reason is not None:
                 self._finish(record, now)
             elif update.error is not None:
                 errors.append((record, update.error))
+        for record, count in together.values():
+            for _ in range(count):
+                record.tally.itl.add((now - record.last) / count)
+            record.last = now
         for tenant, count in tokens.items():
             self.fairness.served(tenant, 0, count, now)
         self._timeline.count(now, "output_tokens", sum(tokens.values()))

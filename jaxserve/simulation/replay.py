@@ -14,14 +14,14 @@ from jaxserve.errors import ConfigError
 from jaxserve.record.dump import read_dump
 from jaxserve.record.recording import Recording
 from jaxserve.record.replay import ReplayedStep, replay
-from jaxserve.simulation.executor import CostModel, SimulatedExecutor
+from jaxserve.simulation.costs import CostModel
+from jaxserve.simulation.executor import PlayedStep, SimulatedExecutor
 from jaxserve.simulation.scenario import replica_spec
 from jaxserve.simulation.settings import ReplicaConfig
-from jaxserve.step.plan import Plan
 
 _RECORDED = (
     *("replicas", "autoscale", "price", "fail", "page_size", "num_pages", "prefix_caching", "max_model_len"),
-    *("swap_gib", "swap_gbps", "host_us"),
+    *("swap_gib", "swap_gbps", "host_us", "speculative_config"),
 )
 """Fields of ReplicaConfig that a recording has decided, or that a step alone on its device does not depend on."""
 
@@ -103,5 +103,5 @@ def _silent(what: str, done: int, total: int) -> None:
     """No progress is shown."""
 
 
-def _unobserved(plan: Plan, seconds: float) -> None:
+def _unobserved(step: PlayedStep) -> None:
     """The clock tells the same."""

@@ -27,10 +27,11 @@ from jaxserve.scheduler.preemption import Preemption
 from jaxserve.scheduler.request import EngineRequest, Update
 from jaxserve.scheduler.scheduler import Scheduler
 from jaxserve.simulation.calibrate import Fit
-from jaxserve.simulation.executor import Calibration, CostModel, SimulatedExecutor
+from jaxserve.simulation.costs import Calibration, CostModel
+from jaxserve.simulation.drafts import PlayedDrafts, PlayedSpeculation
+from jaxserve.simulation.executor import PlayedStep, SimulatedExecutor
 from jaxserve.simulation.ledger import Record
 from jaxserve.step.buckets import BucketGrid
-from jaxserve.step.plan import Plan
 from jaxserve.types import RequestOptions, ServiceClass
 from jaxserve.workload.requests import WorkloadRequest
 from jaxserve.workload.stats import Timeline
@@ -52,6 +53,8 @@ class ReplicaSpec:
         policy: how schedulers choose where they may.
         limits: of the executor and the KV cache.
         prefix_caching: whether prompts share pages.
+        speculation: who guesses tokens, and how often that is right; None for nobody.
+        seed: of what is drawn of guesses.
     """
 
     layout: Layout
@@ -64,12 +67,23 @@ class ReplicaSpec:
     limits: Capabilities
     prefix_caching: bool
     policy: Policy = DEFAULT_POLICY
+    speculation: PlayedSpeculation | None = None
+    seed: int = 0
 
     def grid(self, limits: Capabilities) -> BucketGrid:
         """The buckets of an executor with these limits."""
-        return BucketGrid.make(
+        grid = BucketGrid.make(
             max_rows=limits.max_num_seqs, max_tokens=limits.max_num_batched_tokens, min_rows=self.min_rows, fine=self.fine
         )
+        return grid if self.speculation is None else grid.with_drafts(self.speculation.config.num_speculative_tokens)
+
+    def drafts(self, grid: BucketGrid, index: int) -> PlayedDrafts | None:
+        """What becomes of the drafts of one of the replicas; None if nobody guesses."""
+        if self.speculation is None:
+            return None
+        draft = self.layout.draft
+        costs = None if draft is None else CostModel(draft, self.calibration, grid)
+        return PlayedDrafts(self.speculation, costs, f"{self.seed}/{index}")
 
 
 @dataclass(slots=True)
@@ -79,6 +93,9 @@ class Totals:
     Attributes:
         requests: that they were given.
         steps, rows, tokens: steps, and rows and tokens in them.
+        drafted, draft_tokens, accepted: rows that had drafts, their drafts, and those that were right.
+        choosing: rows that chose a token.
+        draft_s: seconds that draft models worked.
         recomputed: tokens computed again after a preemption.
         lost: tokens computed for requests whose replica failed before they were done.
         preemptions, swapped: sequences that gave their pages back, and those of them whose pages were kept on the host.
@@ -95,6 +112,11 @@ class Totals:
     steps: int = 0
     rows: int = 0
     tokens: int = 0
+    drafted: int = 0
+    draft_tokens: int = 0
+    accepted: int = 0
+    choosing: int = 0
+    draft_s: float = 0.0
     recomputed: int = 0
     lost: int = 0
     preemptions: int = 0
@@ -153,6 +175,7 @@ class Replica:
             max_chunk=limits.max_num_batched_tokens,
         )
         grid = spec.grid(limits)
+        played = spec.drafts(grid, index)
         self._scheduler = Scheduler(
             spec.scheduler,
             self._cache,
@@ -163,6 +186,7 @@ class Replica:
             on_preemption=self._preempted,
             step_sizes=grid.step_sizes,
             policy=spec.policy,
+            speculation=None if played is None else played.speculation(spec.scheduler, self._clock),
         )
         self._budgets = Budgets(
             spec.policies,
@@ -173,7 +197,7 @@ class Replica:
             max_chunk=limits.max_num_batched_tokens,
         )
         costs = CostModel(spec.layout, spec.calibration, grid)
-        executor = SimulatedExecutor(limits, costs, self._clock, spec.calibration.host_s, self._observe)
+        executor = SimulatedExecutor(limits, costs, self._clock, spec.calibration.host_s, self._observe, played)
         self._core = EngineCore(self._scheduler, executor, overlap=spec.scheduler.overlap)
 
     def give(self, record: Record) -> None:
@@ -270,15 +294,20 @@ class Replica:
         totals.preempted_pages += event.pages_gained
         self._timeline.count(event.time, "preemptions")
 
-    def _observe(self, plan: Plan, seconds: float) -> None:
-        totals, progress = self._totals, self._progress
+    def _observe(self, step: PlayedStep) -> None:
+        totals, progress, plan, seconds = self._totals, self._progress, step.plan, step.seconds
         totals.steps += 1
         totals.rows += plan.num_rows
         totals.tokens += plan.num_tokens
         totals.busy_s += seconds
+        totals.draft_s += step.draft_seconds
         totals.max_rows = max(totals.max_rows, plan.num_rows)
-        starts = plan.kv_length - (plan.query_start[1:] - plan.query_start[:-1])
-        for name, start, end in zip(plan.ids, starts.tolist(), plan.kv_length.tolist(), strict=True):
+        totals.choosing += int(plan.samples.sum())
+        if plan.num_drafts.any():
+            totals.drafted += int((plan.num_drafts > 0).sum())
+            totals.draft_tokens += int(plan.num_drafts.sum())
+            totals.accepted += int((step.ends - step.starts).sum()) - plan.num_tokens + int(plan.num_drafts.sum())
+        for name, start, end in zip(plan.ids, step.starts.tolist(), step.ends.tolist(), strict=True):
             known = progress.get(name, 0)
             if known > start:
                 totals.recomputed += min(known, end) - start

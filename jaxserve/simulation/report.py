@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxserve.errors import ErrorCode
 from jaxserve.simulation.calibrate import Fit
-from jaxserve.simulation.executor import Calibration
+from jaxserve.simulation.costs import Calibration
 from jaxserve.simulation.fleet import Fleet
 from jaxserve.simulation.ledger import TIERS, Tally, merged
 from jaxserve.simulation.replica import Totals
@@ -63,6 +63,10 @@ class Engines:
     Attributes:
         steps: count.
         mean_rows, max_rows, mean_tokens: of a step.
+        drafts, draft_tokens, accepted_tokens: rows that verified drafts, those, and the ones that were right.
+        acceptance: share of the drafts that were right.
+        tokens_a_row: output tokens that a row which chooses gets in a step.
+        draft_share: share of the devices' work that was a draft model's.
         tokens, tokens_recomputed, tokens_lost: computed in all, again after a preemption, and for requests whose replica failed.
         preemptions, swapped: sequences that gave their pages back, and those of them whose pages were kept on the host.
         preempted_tokens, preempted_pages: computed tokens that they lost, and pages that became free.
@@ -77,6 +81,12 @@ class Engines:
     mean_rows: float
     max_rows: int
     mean_tokens: float
+    drafts: int
+    draft_tokens: int
+    accepted_tokens: int
+    acceptance: float
+    tokens_a_row: float
+    draft_share: float
     tokens: int
     tokens_recomputed: int
     tokens_lost: int
@@ -232,6 +242,12 @@ def _engines(fleet: Fleet, replica_seconds: float) -> Engines:
         mean_rows=_ratio(totals.rows, totals.steps),
         max_rows=totals.max_rows,
         mean_tokens=_ratio(totals.tokens, totals.steps),
+        drafts=totals.drafted,
+        draft_tokens=totals.draft_tokens,
+        accepted_tokens=totals.accepted,
+        acceptance=_ratio(totals.accepted, totals.draft_tokens),
+        tokens_a_row=_ratio(totals.choosing + totals.accepted, totals.choosing),
+        draft_share=_ratio(totals.draft_s, totals.busy_s),
         tokens=totals.tokens,
         tokens_recomputed=totals.recomputed,
         tokens_lost=totals.lost,

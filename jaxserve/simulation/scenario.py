@@ -13,12 +13,14 @@ from jaxserve.errors import ConfigError
 from jaxserve.executor.base import Capabilities
 from jaxserve.planner import catalogue, memory
 from jaxserve.planner.catalogue import Hardware
+from jaxserve.planner.draft import with_draft
 from jaxserve.planner.memory import Layout
 from jaxserve.routing.make import make_router
 from jaxserve.routing.router import Router
 from jaxserve.scheduler.policy import DEFAULT_POLICY, Policy
 from jaxserve.simulation.calibrate import Fit, fit
-from jaxserve.simulation.executor import Calibration
+from jaxserve.simulation.costs import Calibration
+from jaxserve.simulation.drafts import parse_speculation
 from jaxserve.simulation.fairness import Fairness
 from jaxserve.simulation.fleet import Fleet, RetryPolicy
 from jaxserve.simulation.ledger import RequestLedger, Slo
@@ -61,7 +63,7 @@ def build(
     scenario: Scenario, *, policy: Policy = DEFAULT_POLICY, retry: RetryPolicy | None = None, router: Router | None = None
 ) -> Fleet:
     """A simulation at its beginning, of schedulers, clients and a router that may decide otherwise than the scenario's."""
-    spec = replace(replica_spec(scenario.replica, scenario.scheduler), policy=policy)
+    spec = replace(replica_spec(scenario.replica, scenario.scheduler), policy=policy, seed=scenario.workload.seed)
     scaling = parse_scaling(scenario.replica.autoscale)
     timeline, config = Timeline(), scenario.scheduler
     fairness = Fairness(config.prefill_price, config.decode_price, lambda tenant: spec.policies.of_tenant(tenant).weight)
@@ -90,6 +92,8 @@ def replica_spec(config: ReplicaConfig, scheduler: SchedulerConfig) -> ReplicaSp
         weights=config.weights,
         kv_dtype=config.kv_dtype,
     )
+    speculation = parse_speculation(config.speculative_config)
+    layout = with_draft(layout, None if speculation is None else speculation.config)
     memory.check_layout(layout)
     room = memory.ledger(layout).kv_tokens  # raises where the weights alone are too big
     groups = group_layers(shape.windows)
@@ -110,7 +114,7 @@ def replica_spec(config: ReplicaConfig, scheduler: SchedulerConfig) -> ReplicaSp
         page_size=config.page_size,
         swap_slots=_swap_slots(config, layout, groups.size / shape.num_layers),
         swap_page_seconds=config.page_size
-        * layout.kv_token_bytes_device
+        * layout.held_token_bytes_device
         * groups.size
         / shape.num_layers
         / (config.swap_gbps * 1e9),
@@ -126,6 +130,7 @@ def replica_spec(config: ReplicaConfig, scheduler: SchedulerConfig) -> ReplicaSp
         policies=load_policies(scheduler.policies),
         limits=limits,
         prefix_caching=config.prefix_caching,
+        speculation=speculation,
     )
 
 
@@ -170,7 +175,7 @@ def _max_model_len(config: ReplicaConfig, made_for: int, fitting: int | None) ->
 
 def _swap_slots(config: ReplicaConfig, layout: Layout, layers: float) -> int:
     """Pages of this share of the layers that the host memory holds. KV heads that several GPUs have copies of are there once."""
-    page = int(config.page_size * layout.kv_token_bytes * layers)
+    page = int(config.page_size * layout.held_token_bytes * layers)
     slots = int(config.swap_gib * memory.GIB // page)
     if config.swap_gib > 0.0 and slots == 0:
         raise ConfigError(

@@ -10,6 +10,7 @@ from jaxserve.config.fields import setting
 from jaxserve.errors import ConfigError
 from jaxserve.planner.memory import KvFormat, WeightFormat
 from jaxserve.routing.make import RouterName
+from jaxserve.simulation.drafts import parse_speculation
 from jaxserve.simulation.scaling import parse_scaling
 from jaxserve.workload.settings import require_finite
 
@@ -48,6 +49,11 @@ class ReplicaConfig:
     memory_efficiency: float = setting(1.0, "share of the peak HBM bandwidth that reads reach")
     network_efficiency: float = setting(1.0, "share of the peak NVLink bandwidth that all-reduces reach")
     memory_overlap: float = setting(1.0, "share of the shorter of memory and arithmetic time that hides behind the longer")
+    speculative_config: str | None = setting(
+        None,
+        "JSON object with vLLM's fields, who guesses tokens: as in jaxserve serve, and how often that is right: "
+        "synthetic_acceptance_rates or synthetic_acceptance_length",
+    )
     launch_us: float = setting(50.0, "microseconds a step takes on the device beyond its work")
     host_us: float = setting(500.0, "microseconds the host takes to plan a step and take in another")
 
@@ -73,6 +79,7 @@ class ReplicaConfig:
             for name, given in (("replicas", self.replicas != 1), ("fail", self.fail is not None)):
                 if given:
                     raise ConfigError(f"{name} is for fleets that do not scale, and autoscale is given", param=name)
+        parse_speculation(self.speculative_config)
         if self.profile is not None:
             self._check_fitted()
 

@@ -177,6 +177,14 @@ def _engines(report: Report) -> Table:
         table.add_row("tokens they lost", "", f"{engines.preempted_tokens:,}")
         table.add_row("pages they freed", "", f"{engines.preempted_pages:,}")
         table.add_row("tokens recomputed", "", f"{engines.tokens_recomputed:,}")
+    if engines.drafts:
+        table.add_section()
+        table.add_row("drafts verified", "", f"{engines.draft_tokens:,}")
+        table.add_row("of them right", "", f"{engines.accepted_tokens:,} ({engines.acceptance:.1%})")
+        table.add_row("tokens a row and step", f"{engines.tokens_a_row:.2f}", "")
+        if engines.draft_share:
+            table.add_row("draft model's share of the device", f"{engines.draft_share:.1%}", "")
+        table.add_section()
     table.add_row("expected lengths off by", "", f"{engines.length_error:+.1%}")
     return table
 

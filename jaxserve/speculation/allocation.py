@@ -26,13 +26,16 @@ def fastest(
     Args:
         chances: of each row that may have drafts, that its first draft is right, its first two are, and so on.
         rows: of the step, those without drafts included.
-        seconds: that it takes with so many drafts; 0 if that is not known.
+        seconds: that it takes with so many drafts; 0 if that is not known. Where steps with drafts are known and those without
+            are not, there are none, so that they will be.
         room: drafts in all, at most.
         gap: seconds that a step with any takes besides.
         limit: seconds of a step with drafts, at most; 0 for any.
     """
     heads = likeliest(chances, room)
     alone = seconds(0)
+    if not alone and seconds(len(heads)):  # what it would take without drafts must be known before any can be worth it
+        return [0] * len(chances)
     best, taken, expected = rows / alone * WORTH if alone else 0.0, 0, float(rows)
     for count, (chance, _) in enumerate(heads, 1):
         expected += chance

@@ -79,6 +79,7 @@ class Speculation:
         self.max_drafts = max_drafts
         self._drafter = drafter
         self._clock = clock
+        self._max_tokens = max_tokens
         self._least_chance = least_chance
         self._costs = DraftCosts(min(max_rows * (1 + max_drafts), max_tokens))
         self._followers: dict[str, Follower] = {}
@@ -97,7 +98,8 @@ class Speculation:
                 chances.append([1.0] * min(len(row.sure), row.most))
             elif guess:
                 chances.append(follower.chances(row.most))
-        counts = fastest(chances, num_rows, self._seconds(num_rows), room=_ANY, gap=self._host_seconds) if chances else []
+        room = self._max_tokens - num_rows
+        counts = fastest(chances, num_rows, self._seconds(num_rows), room=room, gap=self._host_seconds) if chances else []
         self._took(began)
         return any(counts)
 
@@ -183,9 +185,6 @@ def bounded(row: Row, guess: tuple[int, ...], chances: Sequence[float]) -> tuple
     first = chances[len(sure) - 1] if sure else 1.0
     behind = [chance / first if first else 0.0 for chance in chances[len(sure) : len(guess)]]
     return guess, [1.0] * len(sure) + behind
-
-
-_ANY = 2**30
 
 
 class _StepSeconds:

@@ -176,6 +176,11 @@ class StepResult:
     logprobs: LogprobRows | None = None
     readings: tuple[Reading, ...] = ()
 
+    def num_accepted(self, plan: Plan) -> int:
+        """How many of the plan's drafts were right."""
+        drafted = plan.num_drafts > 0
+        return int((self.num_tokens[drafted] - 1).sum()) if drafted.any() else 0
+
     @classmethod
     def of_rows(cls, plan: Plan, tokens: Ints, readings: tuple[Reading, ...] = ()) -> StepResult:
         """The result of a plan without drafts, whose rows chose these tokens int32[R]."""

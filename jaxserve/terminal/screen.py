@@ -55,7 +55,20 @@ def _load(change: Change, rates: Sequence[float]) -> Table:
     rows, step = change.mean(catalogue.BATCH_ROWS), change.mean(catalogue.STEP_SECONDS)
     steps = "no steps" if rows is None or step is None else f"{rows:,.1f} rows and {1e3 * step:,.1f} ms on average"
     table.add_row("steps", steps)
+    if now.value(catalogue.SPEC_DRAFT_TOKENS):
+        table.add_row("drafts", _drafts(change))
     return table
+
+
+def _drafts(change: Change) -> str:
+    """What became of guesses: tokens that a row with some got in a step, its own included, and the share that was right."""
+    acceptance = change.share(catalogue.SPEC_ACCEPTED_TOKENS, catalogue.SPEC_DRAFT_TOKENS)
+    more = change.share(catalogue.SPEC_ACCEPTED_TOKENS, catalogue.SPEC_DRAFTS)
+    if acceptance is None or more is None:
+        return "none verified"
+    wasted = change.rate(catalogue.SPEC_DRAFT_TOKENS) - change.rate(catalogue.SPEC_ACCEPTED_TOKENS)
+    found = f"{acceptance:.1%} right, {1 + more:.2f} tokens a row and step, {wasted:,.1f} a second wasted"
+    return f"{found}; {change.rate(catalogue.SPEC_SECONDS):.1%} of the time"
 
 
 def _times(change: Change) -> Table:

@@ -450,3 +450,16 @@ def test_the_door_prints_a_table_and_writes_json(checkpoint: str, tmp_path: Path
     assert written["num_layers"] == 1
     assert [step["rows"] for step in written["steps"]] == [2]
     assert written["ledger"]["memory"] == 150_109_106_995
+
+
+@needs_plugin
+def test_a_step_that_verifies_drafts_exchanges_as_often_as_one_that_decodes(checkpoint: str) -> None:
+    drafts = '{"method": "ngram", "num_speculative_tokens": 4}'
+    plain, verifying = compiled(checkpoint, 2, rows="4", tokens="none", layers=1, speculative_config=drafts).steps
+    assert (plain.tokens, plain.drafts, verifying.tokens, verifying.rows, verifying.drafts) == (4, 0, 20, 4, 4)
+    assert verifying.facts.activation_all_reduces == plain.facts.activation_all_reduces == 3
+    assert sum(one.count for one in verifying.facts.collectives) == sum(one.count for one in plain.facts.collectives)
+    assert verifying.facts.weight_copies == verifying.facts.cache_copies == ()
+    assert verifying.state_in_place
+    assert verifying.launches is not None
+    assert verifying.launches.whole

@@ -82,7 +82,7 @@ def test_a_mapping_is_taken():
         ({"method": "medusa"}, "method 'medusa' is not served"),
         ({"method": "guess"}, "method must be one of 'ngram', 'suffix', 'draft_model', 'eagle3', 'mtp', 'none', got 'guess'"),
         ({"method": "ngram", "model": "draft", "num_speculative_tokens": 3}, "model must not be given with the method 'ngram'"),
-        ({"method": "ngram", "rejection_sample_method": "synthetic"}, "rejection_sample_method is for benchmarks"),
+        ({"method": "ngram", "rejection_sample_method": "synthetic"}, "rejection_sample_method is for simulations alone"),
         ({"method": "ngram", "num_speculative_tokens_per_batch_size": []}, "what each step costs"),
         ({"method": "ngram", "tokens": 3}, "tokens is unknown; known are method, model, num_speculative_tokens"),
         ({"method": "ngram", "num_speculative_tokens": 0}, "num_speculative_tokens must be between 1 and 32, got 0"),

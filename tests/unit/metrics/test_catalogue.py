@@ -6,6 +6,8 @@ from jaxserve.metrics.catalogue import CATALOGUE, Kind
 from jaxserve.metrics.exposition import Exposition, Reading
 from jaxserve.metrics.instruments import Instruments
 from jaxserve.metrics.requests import TIERS, context_tier
+from jaxserve.metrics.steps import StepRecorder
+from jaxserve.metrics.turn import ExecutorCounts, SchedulerCounts, Turn
 from jaxserve.metrics.vllm_names import CACHE_CONFIG_INFO, VLLM_METRICS
 
 # Dashboards written for vLLM look for these.
@@ -69,6 +71,23 @@ def test_what_gateways_read_has_vllms_name_besides():
         'vllm:num_preemptions_total{model_name="pico"} 0.25',
         'vllm:cache_config_info{block_size="16",model_name="pico",num_gpu_blocks="1024"} 1.0',
     ]
+
+
+def test_what_became_of_drafts_has_vllms_name_besides():
+    instruments = Instruments()
+    recorder = StepRecorder(instruments, "pico", ExecutorCounts)
+    turn = Turn(0.0, idle=True)
+    turn.counts = SchedulerCounts(
+        spec_decode_num_drafts=6, spec_decode_num_draft_tokens=30, spec_decode_num_accepted_tokens=12, accepted_at=(6, 4, 2)
+    )
+    recorder.turned(turn)
+    text = Exposition(instruments).text([]).decode()
+    shown = [line.replace("jaxserve:", "vllm:") for line in text.splitlines() if line.startswith("jaxserve:spec_decode_num")]
+    assert [line for line in text.splitlines() if line.startswith("vllm:")] == shown
+    assert 'vllm:spec_decode_num_accepted_tokens_per_pos_total{model_name="pico",position="1"} 4.0' in shown
+    assert 'vllm:spec_decode_num_draft_tokens_total{model_name="pico"} 30.0' in shown
+    assert "# TYPE vllm:spec_decode_num_drafts_total counter" in text
+    assert len(shown) == 6
 
 
 def test_tiers_are_up_to_their_bounds():

@@ -150,3 +150,16 @@ def test_the_trace():
     [facts] = [one["args"] for one in of("b", REQUESTS) if one["name"] == "done"]
     assert facts == {"service_class": "batch", "prompt_tokens": 5, "output_tokens": 2, "outcome": "length"}
     assert trace["otherData"]["unix_start"] == pytest.approx(1e9 - 60.0)
+
+
+def test_a_trace_tells_of_drafts():
+    """Where a step had any: how many, in the turn that launched it and in the step, and how many were right, in the step."""
+    kept = Timeline(60.0, 100)
+    launching, taking = turn(1.0, step=0), turn(2.0, step=1, collected=0)
+    launching.drafts, taking.accepted = 6, 4
+    kept.turned(launching)
+    kept.turned(taking)
+    events = chrome_trace(kept.window(60.0, 3.0, 1e9))["traceEvents"]
+    arguments = {event["name"]: event["args"] for event in events if event["ph"] == "X"}
+    assert arguments["step 0"] == {"step": 0, "rows": 2, "tokens": 10, "drafts": 6, "accepted": 4}
+    assert [event["args"].get("drafts") for event in events if event["name"] == "plan"] == [6, None]

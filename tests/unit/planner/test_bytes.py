@@ -8,12 +8,14 @@ import pytest
 from jaxserve.config.fields import EngineConfig
 from jaxserve.config.windows import group_layers
 from jaxserve.errors import ConfigError
-from jaxserve.executor.memory import count_bytes, device_bytes
+from jaxserve.executor.draft_step import DraftModel
+from jaxserve.executor.memory import count_bytes, device_bytes, draft_bytes
 from jaxserve.models.checkpoint import read_hf_config
+from jaxserve.models.draft_heads import head_config
 from jaxserve.models.registry import FAMILIES, MODEL_TYPES, decoder_config
 from jaxserve.models.shards import require_shards
 from jaxserve.planner import catalogue
-from jaxserve.planner.hf import shape_from_hf
+from jaxserve.planner.hf import shape_from_hf, shape_of
 from jaxserve.planner.memory import PAGE_SIZE, KvFormat, Layout, WeightFormat
 from jaxserve.weights.load import load_params
 from jaxserve.weights.packed import Packer
@@ -149,3 +151,27 @@ def test_what_is_loaded_of_a_checkpoint_in_fp8() -> None:
 
 def test_every_family_is_asked() -> None:
     assert {read_hf_config(DATA / name)["architectures"][0] for name in NAMES} == set(FAMILIES)
+
+
+@pytest.mark.parametrize("tp", [1, 2])
+def test_a_draft_head_beside_its_target(tp: int) -> None:
+    target = decoder_config(read_hf_config(DATA / "llama-tied"))
+    head = {
+        "architectures": ["LlamaForCausalLMEagle3"],
+        "model_type": "llama",
+        "vocab_size": target.vocab_size,
+        "draft_vocab_size": 40,
+        "hidden_size": target.hidden_size,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "intermediate_size": 48,
+        "rms_norm_eps": 1e-5,
+        "hidden_act": "silu",
+        "eagle_config": {"eagle_aux_hidden_state_layer_ids": [0]},
+    }
+    config = head_config(head, target, ())
+    held = draft_bytes(DraftModel(config, 3, 0), make_mesh(tp), PAGE_SIZE, "bfloat16", "bfloat16")
+    plan = Layout(shape=shape_of(config, "head"), hardware=catalogue.hardware("h100"), tp=tp, weights="bf16", kv_dtype="bf16")
+    assert plan.weight_bytes_device == held.weights
+    assert PAGE_SIZE * plan.kv_token_bytes_device == held.page

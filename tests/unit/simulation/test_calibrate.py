@@ -16,7 +16,7 @@ from jaxserve.planner.hf import shape_from_hf
 from jaxserve.planner.memory import Layout
 from jaxserve.simulate import main
 from jaxserve.simulation.calibrate import Fit, fit
-from jaxserve.simulation.executor import Calibration, CostModel
+from jaxserve.simulation.costs import Calibration, CostModel
 from jaxserve.simulation.profile import read_profile
 from jaxserve.simulation.scenario import replica_spec
 from jaxserve.simulation.settings import ReplicaConfig

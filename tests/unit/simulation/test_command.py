@@ -31,6 +31,16 @@ def test_tells_of_refusals_and_failures(capsys: pytest.CaptureFixture[str]) -> N
     assert "went on in another replica" in text
 
 
+def test_tells_of_drafts(capsys: pytest.CaptureFixture[str]) -> None:
+    given = {"method": "draft_model", "model": "llama-3-8b", "num_speculative_tokens": 3, "synthetic_acceptance_length": 2.5}
+    assert main(["llama-3-70b", "--tp", "8", *SMALL, "--speculative-config", json.dumps(given)]) == 0
+    text = capsys.readouterr().out
+    for words in ("drafts verified", "of them right", "tokens a row and step", "draft model's share of the device"):
+        assert words in text
+    assert main([*SMALL, "--speculative-config", '{"method": "ngram", "num_speculative_tokens": 3}']) == 2
+    assert "synthetic_acceptance_rates or synthetic_acceptance_length must be given" in capsys.readouterr().err
+
+
 def test_json_holds_every_figure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "out.json"
     assert main([*SMALL, "--json", str(path)]) == 0

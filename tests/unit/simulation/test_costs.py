@@ -8,7 +8,8 @@ from jaxserve.executor.base import Capabilities
 from jaxserve.planner import catalogue
 from jaxserve.planner.memory import Layout
 from jaxserve.planner.roofline import decode_step, machine, prefill_step
-from jaxserve.simulation.executor import Calibration, CostModel, SimulatedExecutor
+from jaxserve.simulation.costs import Calibration, CostModel
+from jaxserve.simulation.executor import SimulatedExecutor
 from jaxserve.step.buckets import BucketGrid
 
 # llama-3-8b: 32 layers of q and o (4096 x 4096), k and v (4096 x 1024), three MLP matrices (4096 x 14336)
@@ -120,7 +121,7 @@ def test_windowed_layers_read_their_window() -> None:
 def test_steps_queue_behind_each_other() -> None:
     clock, seen = VirtualClock(5.0), []
     limits = Capabilities(max_num_seqs=4, max_num_batched_tokens=64, max_model_len=64, num_pages=9, page_size=16)
-    executor = SimulatedExecutor(limits, model(layout()), clock, 1e-3, lambda plan, seconds: seen.append(seconds))
+    executor = SimulatedExecutor(limits, model(layout()), clock, 1e-3, lambda step: seen.append(step.seconds))
     assert executor.capabilities() is limits
     plan = one_token_plan()
     first, second = executor.submit(plan), executor.submit(plan)

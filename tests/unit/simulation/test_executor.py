@@ -6,7 +6,8 @@ from jaxserve.clock import VirtualClock
 from jaxserve.executor.base import Capabilities
 from jaxserve.planner import catalogue
 from jaxserve.planner.memory import Layout
-from jaxserve.simulation.executor import Calibration, CostModel, SimulatedExecutor
+from jaxserve.simulation.costs import Calibration, CostModel
+from jaxserve.simulation.executor import SimulatedExecutor
 from jaxserve.step.buckets import BucketGrid
 from tests.support.plans import copied, make_plan, swapped_in, swapped_out
 
@@ -21,7 +22,7 @@ def seconds(tp=1, memory=1.0, moves=()):
     limits = Capabilities(4, 64, 64, num_pages=9, page_size=16, swap_slots=4, swap_page_seconds=1e-3)
     costs = CostModel(layout, Calibration(memory=memory), BucketGrid.make(max_rows=4, max_tokens=64, min_rows=1))
     clock, seen = VirtualClock(), []
-    executor = SimulatedExecutor(limits, costs, clock, 0.0, lambda plan, seconds: seen.append(seconds))
+    executor = SimulatedExecutor(limits, costs, clock, 0.0, lambda step: seen.append(step.seconds))
     executor.submit(make_plan(([5], 1, [1]), moves=moves)).result()
     assert seen == [clock.now()]
     return seen[0]

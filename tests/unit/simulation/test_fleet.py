@@ -9,7 +9,7 @@ import pytest
 
 from jaxserve.config.fields import SchedulerConfig
 from jaxserve.errors import ConfigError
-from jaxserve.simulation.executor import CostModel
+from jaxserve.simulation.costs import CostModel
 from jaxserve.simulation.fleet import RetryPolicy
 from jaxserve.simulation.report import report
 from jaxserve.simulation.scenario import Scenario, build, replica_spec, simulate

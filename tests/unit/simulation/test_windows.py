@@ -7,7 +7,7 @@ import pytest
 from jaxserve.config.fields import SchedulerConfig
 from jaxserve.errors import ConfigError
 from jaxserve.planner.memory import ledger
-from jaxserve.simulation.executor import CostModel
+from jaxserve.simulation.costs import CostModel
 from jaxserve.simulation.scenario import replica_spec
 from jaxserve.simulation.settings import ReplicaConfig
 from tests.unit.simulation.support import checked, request, scenario, trace

@@ -49,6 +49,10 @@ def test_free_drafts_are_all_taken():
     assert fastest([[0.5, 0.25], [0.1]], 2, lambda drafts: 1.0, room=9) == [2, 1]
 
 
+def test_a_step_without_drafts_is_measured_where_steps_with_some_are_known():
+    assert fastest([[0.5, 0.25], [0.1]], 2, lambda drafts: 1.0 if drafts else 0.0, room=9) == [0, 0]
+
+
 def test_no_step_is_longer_than_promised():
     assert sum(fastest([[0.9] * 8], 1, lambda drafts: 1.0 + 0.1 * drafts, room=9, limit=1.35)) == 3
     assert sum(fastest([[0.9] * 8], 1, lambda drafts: 2.0, room=9, limit=1.0)) == 8, "it is no longer than without"

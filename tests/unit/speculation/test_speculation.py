@@ -105,6 +105,17 @@ def test_waiting_for_tokens_pays_if_the_host_is_quick():
     assert not guessing.pays([one], 1)
 
 
+def test_no_more_is_waited_for_than_a_step_has_room_for():
+    """Many drafts would be worth a step of twice the time; those that fit are not."""
+    guessing = Speculation(Copier(), 4, VirtualClock(), max_rows=8, max_tokens=12)
+    rows = [decoded(guessing, name=str(number)) for number in range(8)]
+    measured(guessing, 8, lambda tokens: 1.0 if tokens == 8 else 2.5)
+    assert not guessing.pays(rows, 8)
+    roomy = Speculation(Copier(), 4, VirtualClock(), max_rows=8, max_tokens=40)
+    measured(roomy, 8, lambda tokens: 1.0 if tokens == 8 else 2.5)
+    assert roomy.pays([decoded(roomy, name=str(number)) for number in range(8)], 8)
+
+
 def test_nothing_is_waited_for_where_nothing_is_right():
     guessing = speculation()
     measured(guessing, 1, lambda tokens: 1.0 + 0.3 * tokens)

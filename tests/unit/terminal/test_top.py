@@ -122,6 +122,24 @@ def test_the_screen_of_an_idle_server_and_of_a_busy_one():
     assert "the engine takes no requests" in shown(Change(before, server.page(2.0)))
 
 
+def test_what_became_of_drafts():
+    server = Server()
+    before = server.page(0.0)
+    assert "drafts" not in shown(Change(before, before))
+    for metric, count in (
+        (catalogue.SPEC_DRAFTS, 10),
+        (catalogue.SPEC_DRAFT_TOKENS, 40),
+        (catalogue.SPEC_ACCEPTED_TOKENS, 25),
+        (catalogue.SPEC_SECONDS, 0.02),
+    ):
+        server.child(metric).inc(count)
+    after = server.page(2.0)
+    text = shown(Change(before, after))
+    for words in ("62.5% right", "3.50 tokens a row and step", "7.5 a second wasted", "1.0% of the time"):
+        assert words in text
+    assert "none verified" in shown(Change(after, server.page(3.0)))
+
+
 def test_a_sparkline_is_as_high_as_its_largest_value():
     assert sparkline([0.0, 4.0, 8.0]) == " ▄█"
     assert sparkline([0.0, 0.0]) == "  "
