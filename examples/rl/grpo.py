@@ -1,6 +1,6 @@
 """GRPO with Tunix on the bundled model: products as prompts, rollouts by jaxserve or by Tunix's own sampler.
 
-    python examples/rl/grpo.py --engine jaxserve --steps 20 --out jaxserve.json --plot reward.png
+    python examples/rl/grpo.py --out jaxserve.json --plot reward.png
     python examples/rl/grpo.py --engine vanilla --steps 20 --out vanilla.json
 
 It needs google-tunix 0.1.7 (docs/logprobs.md says how). Compiling and the first steps are part of the times but not of the rate,
@@ -173,8 +173,11 @@ def plot(result: dict[str, Any], path: Path) -> None:
     import matplotlib.pyplot as plt  # noqa: PLC0415 - optional
 
     figure, axes = plt.subplots()
-    axes.plot(result["reward"], label="mean reward")
+    rewards, mean = result["reward"], min(10, len(result["reward"]))
+    axes.plot(rewards, color="lightgray", label="mean reward of a step")
+    axes.plot(range(mean - 1, len(rewards)), np.convolve(rewards, np.ones(mean) / mean, "valid"), label=f"of {mean} steps")
     axes.plot(result["exact"], label="exact answers")
+    axes.set_ylim(bottom=0.0)
     axes.set_xlabel("step")
     axes.legend()
     figure.savefig(path)
@@ -183,11 +186,11 @@ def plot(result: dict[str, Any], path: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--engine", choices=("jaxserve", "vanilla"), default="jaxserve")
-    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--prompts", type=int, default=8, help="prompts a step")
-    parser.add_argument("--group", type=int, default=8, help="samples a prompt")
+    parser.add_argument("--group", type=int, default=16, help="samples a prompt")
     parser.add_argument("--learning-rate", type=float, default=1e-4)
-    parser.add_argument("--beta", type=float, default=0.02, help="how much the KL divergence from the first weights costs")
+    parser.add_argument("--beta", type=float, default=0.0, help="how much the KL divergence from the first weights costs")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, help="JSON file for the figures")
     parser.add_argument("--plot", type=Path, help="PNG file for the rewards")
