@@ -25,7 +25,7 @@ def with_draft(layout: Layout, speculation: SpeculativeConfig | None) -> Layout:
         return layout
     if not speculation.model:
         raise ConfigError(
-            f"speculative_config: method {speculation.method!r}: plans and simulations count drafts with a config.json of their own, "
+            f"speculative_config: method {speculation.method!r}: plans count drafts with a config.json of their own, "
             "which 'model' names",
             param="speculative_config",
         )
