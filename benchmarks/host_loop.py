@@ -31,6 +31,7 @@ from jaxserve.clock import RealClock
 from jaxserve.commands import wide_console
 from jaxserve.config.fields import SchedulerConfig
 from jaxserve.config.policies import Policies
+from jaxserve.config.speculative import SpeculativeConfig
 from jaxserve.engine.budgets import Budgets
 from jaxserve.engine.intake import Intake, IntakeLimits
 from jaxserve.engine.link import EngineLoad
@@ -41,10 +42,12 @@ from jaxserve.engine.remote.messages import Turned, decode_from_engine
 from jaxserve.engine.remote.server import deal
 from jaxserve.executor.flat_params import FlatParams
 from jaxserve.sampling.params import SamplingParams
+from jaxserve.scheduler.request import Update
 from jaxserve.scheduler.scheduler import Scheduler
+from jaxserve.speculation.make import make_speculation
 from jaxserve.step.batch import make_batch
 from jaxserve.step.buckets import BucketGrid
-from jaxserve.step.plan import StepResult
+from jaxserve.step.plan import Plan, StepResult
 from jaxserve.tokenizer.load import load_tokenizer
 from jaxserve.types import RequestOptions, ServiceClass
 
@@ -78,8 +81,11 @@ class Loop:
         )
         budgets = Budgets(Policies(), ServiceClass.BATCH, num_pages=cache.num_usable, page_size=PAGE_SIZE)
         self.intake = Intake(self.tokenizer, limits, CacheNamespace("benchmark", "bfloat16", ""), budgets)
-        self.scheduler = Scheduler(config, cache, MAX_LEN, self.clock)
+        asked = self.asked()
+        self.scheduler = Scheduler(config, cache, MAX_LEN, self.clock, speculation=make_speculation(asked, config, self.clock))
         self.grid = BucketGrid.make(max_rows=self.rows, max_tokens=config.max_num_batched_tokens, min_rows=2)
+        if asked is not None:
+            self.grid = self.grid.with_drafts(asked.num_speculative_tokens)
         self.outputs: dict[str, RequestOutputs] = {}
         self.params = FlatParams.of({str(number): jnp.zeros(1) for number in range(WEIGHTS)})
         self.state = [jnp.zeros(1) for _ in range(STATE)]
@@ -90,11 +96,24 @@ class Loop:
         for _ in range(self.rows):
             self.add()
         self.step()  # all prompts
-        if self.load != "decode":
+        if self.load in ("waiting", "mixed"):
             for _ in range(WAITING):
                 self.add()
         for times in self.seconds.values():
             times.clear()
+
+    def now(self) -> float:
+        """What phases are timed with."""
+        return time.perf_counter()
+
+    def asked(self) -> SpeculativeConfig | None:
+        """Who guesses tokens; None for nobody."""
+        return None
+
+    def apply(self, plan: Plan, seconds: float) -> list[Update]:
+        """Take in a step of so many seconds, whose tokens are drawn."""
+        drawn = self.rng.integers(3, VOCAB, self.rows).astype(np.int32)
+        return self.scheduler.apply(plan, StepResult.of_rows(plan, drawn[: plan.num_rows]), seconds)
 
     def add(self) -> None:
         """One more request."""
@@ -112,28 +131,28 @@ class Loop:
 
     def step(self) -> None:
         """One step; its phases are timed."""
-        drawn = self.rng.integers(3, VOCAB, self.rows).astype(np.int32)
-        marks = [time.perf_counter()]
+        marks = [self.now()]
         plan = self.scheduler.schedule()
         assert plan is not None
-        marks.append(time.perf_counter())
-        bucket = self.grid.choose(plan.num_tokens, plan.num_rows, plan.longest_row)
+        marks.append(self.now())
+        drafts = int(plan.num_drafts.max(initial=0))
+        bucket = self.grid.choose(plan.num_tokens, plan.num_rows, plan.longest_row, drafts=drafts)
         batch = make_batch(plan, bucket, max_pages=MAX_LEN // PAGE_SIZE, page_size=PAGE_SIZE, spare_slot=self.rows)
-        marks.append(time.perf_counter())
+        marks.append(self.now())
         self.state, packed = self.program(self.params, self.state, batch)
         np.asarray(packed)
-        marks.append(time.perf_counter())
-        updates = self.scheduler.apply(plan, StepResult.of_rows(plan, drawn[: plan.num_rows]), marks[-1] - marks[0])
-        marks.append(time.perf_counter())
+        marks.append(self.now())
+        updates = self.apply(plan, marks[-1] - marks[0])
+        marks.append(self.now())
         shares, _ = deal(updates, self.owners)
         content = encode(Turned(marks[-1], EngineLoad(), shares[OWNER].updates))
-        marks.append(time.perf_counter())
+        marks.append(self.now())
         message = decode_from_engine(content)
         assert isinstance(message, Turned)
-        marks.append(time.perf_counter())
+        marks.append(self.now())
         for update in message.updates:
             self.outputs[update.id].push(update)
-        marks.append(time.perf_counter())
+        marks.append(self.now())
         for phase, start, end in zip(PHASES, marks, marks[1:], strict=False):
             self.seconds[phase].append(end - start)
         for update in updates:
@@ -144,7 +163,11 @@ class Loop:
 
 def measure(rows: int, load: str, steps: int) -> dict[str, float]:
     """Median microseconds of each phase, of all in the engine process, and of all."""
-    loop = Loop(rows, load)
+    return medians_of(Loop(rows, load), steps)
+
+
+def medians_of(loop: Loop, steps: int) -> dict[str, float]:
+    """The same of a loop that is there."""
     for _ in range(steps):
         loop.step()
     medians = {phase: machine.median(times) * 1e6 for phase, times in loop.seconds.items()}

@@ -30,4 +30,5 @@ def watch(
         timeline_seconds: how long its turns are kept.
     """
     timeline = Timeline(timeline_seconds, core.scheduler.cache.num_usable)
-    core.observer = EngineObserver(timeline, StepRecorder(instruments, model, core.executor.counts, process))
+    method = core.scheduler.counts().method
+    core.observer = EngineObserver(timeline, StepRecorder(instruments, model, core.executor.counts, process, method=method))

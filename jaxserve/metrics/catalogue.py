@@ -1,7 +1,8 @@
 """Every metric there is: name, kind, labels, buckets and help. Nothing is recorded or shown that is not here.
 
 Names and meanings follow vLLM's where it has the metric (https://docs.vllm.ai/en/latest/usage/metrics.html), with the prefix
-`jaxserve:`. Times are in seconds. Labels: `model_name`; `service_class`; `context_tier`, of the prompt's length (see `tiers`).
+`jaxserve:`. Times are in seconds. Labels: `model_name`; `service_class`; `context_tier`, of the prompt's length (see `tiers`);
+`method`, who guesses tokens ("none": nobody).
 Tenants are no label: there may be any number of them.
 """
 
@@ -14,6 +15,7 @@ PREFIX = "jaxserve:"
 
 MODEL = ("model_name",)
 REQUEST = ("model_name", "service_class", "context_tier")
+GUESSES = ("model_name", "method")
 
 
 class Kind(StrEnum):
@@ -126,15 +128,17 @@ OVERLOADS = _counter("overloads", "Times that requests began to come faster than
 MASKED_ROWS = _counter("masked_rows", "Rows of steps whose choice a grammar bounds.")
 MASK_SECONDS = _counter("mask_seconds", "Time that the engine's thread waited for their masks.")
 FORCED_TOKENS = _counter("forced_tokens", "Output tokens that were not chosen, because a grammar left one alone.")
-SPEC_DRAFTS = _counter("spec_decode_num_drafts", "Rows of steps that verified tokens guessed before.")
+SPEC_DRAFTS = _counter("spec_decode_num_drafts", "Rows of steps that verified tokens guessed before.", GUESSES)
 SPEC_DRAFT_TOKENS = _counter(
-    "spec_decode_num_draft_tokens", "Guessed tokens that were verified; what was not accepted was wasted."
+    "spec_decode_num_draft_tokens", "Guessed tokens that were verified; what was not accepted was wasted.", GUESSES
 )
-SPEC_ACCEPTED_TOKENS = _counter("spec_decode_num_accepted_tokens", "Guessed tokens that were what the model chose.")
+SPEC_ACCEPTED_TOKENS = _counter("spec_decode_num_accepted_tokens", "Guessed tokens that were what the model chose.", GUESSES)
 SPEC_ACCEPTED_PER_POS = _counter(
-    "spec_decode_num_accepted_tokens_per_pos", "The same by their position in a row's guess, from 0.", (*MODEL, "position")
+    "spec_decode_num_accepted_tokens_per_pos", "The same by their position in a row's guess, from 0.", (*GUESSES, "position")
 )
-SPEC_SECONDS = _counter("spec_decode_seconds", "Time that the engine's thread took to guess tokens, and to decide how many.")
+SPEC_SECONDS = _counter(
+    "spec_decode_seconds", "Time that the engine's thread took to guess tokens, and to decide how many.", GUESSES
+)
 EXPERT_TOKENS = _counter("expert_tokens", "Tokens that visited an expert, in layers that have them.", (*MODEL, "layer", "expert"))
 COMPILED_PROGRAMS = _counter("compiled_programs", "Programs compiled or loaded, which steps may use.")
 LATE_COMPILES = _counter("late_compiles", "Programs that steps compiled after the engine was ready; there should be none.")

@@ -86,11 +86,18 @@ def _in_order(recorded: Sequence[Family], asked: Sequence[Reading]) -> list[Fami
 
 
 def _recorded_as(metric: Metric, recorded: Family | None) -> list[Sample]:
-    """What was recorded, under our name, with the metric's own."""
+    """What was recorded, under our name, with the metric's own; of labels that it does not have the sum."""
     if recorded is None:
         return []
     samples = [sample for sample in recorded.samples if not sample.name.endswith("_created")]
-    return [sample._replace(name=metric.full_name + sample.name.removeprefix(recorded.name)) for sample in samples]
+    if metric.full_name == recorded.name:
+        return samples
+    sums: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
+    for sample in samples:
+        labels = tuple((name, value) for name, value in sample.labels.items() if name in metric.labels)
+        key = metric.full_name + sample.name.removeprefix(recorded.name), labels
+        sums[key] = sums.get(key, 0.0) + sample.value
+    return [Sample(name, dict(labels), value) for (name, labels), value in sums.items()]
 
 
 class _Families(CollectorRegistry):

@@ -28,6 +28,7 @@ class StepRecorder:
     Args:
         counts: gives what the executor has counted.
         process: measured along with it; None if another recorder does that.
+        method: who guesses tokens.
     """
 
     def __init__(
@@ -36,6 +37,8 @@ class StepRecorder:
         model: str,
         counts: Callable[[], ExecutorCounts],
         process: ProcessRecorder | None = None,
+        *,
+        method: str = NO_COUNTS.method,
     ) -> None:
         histogram = instruments.histogram
         self._step_seconds = histogram(catalogue.STEP_SECONDS).labels(model)
@@ -63,6 +66,10 @@ class StepRecorder:
                 catalogue.MASKED_ROWS,
                 catalogue.MASK_SECONDS,
                 catalogue.FORCED_TOKENS,
+            )
+        } | {
+            metric.name: instruments.counter(metric).labels(model, method)
+            for metric in (
                 catalogue.SPEC_DRAFTS,
                 catalogue.SPEC_DRAFT_TOKENS,
                 catalogue.SPEC_ACCEPTED_TOKENS,
@@ -70,7 +77,7 @@ class StepRecorder:
             )
         }
         self._scheduled = NO_COUNTS
-        self._accepted_at = partial(instruments.counter(catalogue.SPEC_ACCEPTED_PER_POS).labels, model)
+        self._accepted_at = partial(instruments.counter(catalogue.SPEC_ACCEPTED_PER_POS).labels, model, method)
         self._experts = ExpertRecorder(instruments, model)
         self._counts = counts
         self._process = process

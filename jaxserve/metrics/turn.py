@@ -11,7 +11,7 @@ PHASES = ("plan", "launch", "wait", "apply", "emit")
 
 @dataclass(frozen=True, slots=True)
 class SchedulerCounts:
-    """What a scheduler counted since its start; see the metrics of the same names."""
+    """What a scheduler counted since its start; see the metrics of the same names. `method` is who guesses tokens."""
 
     step_budget_raises: int = 0
     queue_estimate_misses: int = 0
@@ -24,6 +24,7 @@ class SchedulerCounts:
     spec_decode_num_accepted_tokens: int = 0
     spec_decode_seconds: float = 0.0
     accepted_at: tuple[int, ...] = ()
+    method: str = "none"
 
 
 NO_COUNTS = SchedulerCounts()

@@ -13,10 +13,11 @@ from jaxserve.metrics import catalogue
 from jaxserve.metrics.catalogue import Kind, Metric
 
 PREFIX = "vllm:"
+METHOD = "method"  # of ours, which theirs do not have
 
 THEIRS = MappingProxyType(
     {
-        ours: replace(ours, prefix=PREFIX)
+        ours: replace(ours, prefix=PREFIX, labels=tuple(label for label in ours.labels if label != METHOD))
         for ours in (
             catalogue.NUM_REQUESTS_RUNNING,
             catalogue.NUM_REQUESTS_WAITING,

@@ -23,6 +23,12 @@ def with_draft(layout: Layout, speculation: SpeculativeConfig | None) -> Layout:
     """
     if speculation is None or not speculation.runs_model:
         return layout
+    if not speculation.model:
+        raise ConfigError(
+            f"speculative_config: method {speculation.method!r}: plans count drafts with a config.json of their own, "
+            "which 'model' names",
+            param="speculative_config",
+        )
     if None not in group_layers(layout.shape.windows).windows:
         raise ConfigError(
             "speculative_config: model: every layer of the target has a sliding window, so that no page keeps what a draft must "

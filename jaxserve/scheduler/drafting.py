@@ -93,6 +93,7 @@ def with_drafts(counts: SchedulerCounts, drafts: SpeculationCounts) -> Scheduler
         spec_decode_num_accepted_tokens=drafts.accepted_tokens,
         spec_decode_seconds=drafts.seconds,
         accepted_at=drafts.accepted_at,
+        method=drafts.method,
     )
 
 

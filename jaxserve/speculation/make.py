@@ -10,7 +10,7 @@ from jaxserve.config.speculative import SpeculativeConfig
 from jaxserve.speculation.device import DeviceGuesses
 from jaxserve.speculation.drafter import Drafter
 from jaxserve.speculation.ngram import NgramDrafter
-from jaxserve.speculation.speculation import Speculation
+from jaxserve.speculation.speculation import Speculation, SpeculationCounts
 from jaxserve.speculation.suffix import Bounds, SuffixDrafter
 
 MAX_KEPT_TOKENS = 1_000_000  # of earlier answers: about 0.25 GiB if no two passages are alike
@@ -47,8 +47,10 @@ def make_speculation(
         return None
     rows, tokens = scheduler.max_num_seqs, scheduler.max_num_batched_tokens
     if asked.runs_model:
-        return DeviceGuesses(asked.num_speculative_tokens, max_rows=rows, max_tokens=tokens)
-    return Speculation(
+        guesses = DeviceGuesses(asked.num_speculative_tokens, max_rows=rows, max_tokens=tokens)
+        guesses.counts = SpeculationCounts(method=asked.method)
+        return guesses
+    speculation = Speculation(
         drafter(asked),
         asked.num_speculative_tokens,
         clock,
@@ -56,3 +58,5 @@ def make_speculation(
         max_tokens=tokens,
         least_chance=min(scheduler.prefill_price / scheduler.decode_price, 1.0) if scheduler.decode_price else 1.0,
     )
+    speculation.counts = SpeculationCounts(method=asked.method)
+    return speculation

@@ -51,6 +51,7 @@ class SpeculationCounts:
         draft_tokens, accepted_tokens: guesses that were verified, and that were right.
         accepted_at: of each position, how many were right.
         seconds: that making them took.
+        method: who guesses, by the name that configurations have for it.
     """
 
     drafts: int = 0
@@ -58,6 +59,7 @@ class SpeculationCounts:
     accepted_tokens: int = 0
     accepted_at: tuple[int, ...] = ()
     seconds: float = 0.0
+    method: str = ""
 
 
 class Speculation:

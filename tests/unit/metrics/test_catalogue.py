@@ -73,21 +73,24 @@ def test_what_gateways_read_has_vllms_name_besides():
     ]
 
 
-def test_what_became_of_drafts_has_vllms_name_besides():
+def test_what_became_of_drafts_has_vllms_name_besides_without_the_method():
+    """Two engines of one model, whose tokens are guessed by others."""
     instruments = Instruments()
-    recorder = StepRecorder(instruments, "pico", ExecutorCounts)
-    turn = Turn(0.0, idle=True)
-    turn.counts = SchedulerCounts(
-        spec_decode_num_drafts=6, spec_decode_num_draft_tokens=30, spec_decode_num_accepted_tokens=12, accepted_at=(6, 4, 2)
+    counts = SchedulerCounts(
+        spec_decode_num_drafts=6, spec_decode_num_draft_tokens=30, spec_decode_num_accepted_tokens=12, accepted_at=(6, 4)
     )
-    recorder.turned(turn)
-    text = Exposition(instruments).text([]).decode()
-    shown = [line.replace("jaxserve:", "vllm:") for line in text.splitlines() if line.startswith("jaxserve:spec_decode_num")]
-    assert [line for line in text.splitlines() if line.startswith("vllm:")] == shown
-    assert 'vllm:spec_decode_num_accepted_tokens_per_pos_total{model_name="pico",position="1"} 4.0' in shown
-    assert 'vllm:spec_decode_num_draft_tokens_total{model_name="pico"} 30.0' in shown
-    assert "# TYPE vllm:spec_decode_num_drafts_total counter" in text
-    assert len(shown) == 6
+    for method in ("ngram", "eagle3"):
+        StepRecorder(instruments, "pico", ExecutorCounts, method=method).turned(Turn(0.0, idle=True, counts=counts))
+    lines = Exposition(instruments).text([]).decode().splitlines()
+    assert [line for line in lines if line.startswith("vllm:")] == [
+        'vllm:spec_decode_num_drafts_total{model_name="pico"} 12.0',
+        'vllm:spec_decode_num_draft_tokens_total{model_name="pico"} 60.0',
+        'vllm:spec_decode_num_accepted_tokens_total{model_name="pico"} 24.0',
+        'vllm:spec_decode_num_accepted_tokens_per_pos_total{model_name="pico",position="0"} 12.0',
+        'vllm:spec_decode_num_accepted_tokens_per_pos_total{model_name="pico",position="1"} 8.0',
+    ]
+    assert "# TYPE vllm:spec_decode_num_drafts_total counter" in lines
+    assert 'jaxserve:spec_decode_num_draft_tokens_total{method="eagle3",model_name="pico"} 30.0' in lines
 
 
 def test_tiers_are_up_to_their_bounds():

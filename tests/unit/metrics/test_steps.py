@@ -20,7 +20,7 @@ def turn(at, *, step, collected, idle=False):
 
 def test_turns_are_recorded_when_the_engine_is_idle():
     instruments, executor = Instruments(), Executor()
-    recorder = StepRecorder(instruments, "pico", lambda: executor.counts)
+    recorder = StepRecorder(instruments, "pico", lambda: executor.counts, method="ngram")
     assert recorded(instruments)["compiled_programs_total", MODEL] == 9
     recorder.turned(turn(0.0, step=0, collected=-1))
     assert recorded(instruments)["batch_rows_count", MODEL] == 0
@@ -47,8 +47,8 @@ def test_turns_are_recorded_when_the_engine_is_idle():
     of_scheduler = ("step_budget_raises", "queue_estimate_misses", "overloads", "masked_rows", "mask_seconds", "forced_tokens")
     assert [seen[f"{name}_total", MODEL] for name in of_scheduler] == [5, 4, 3, 20, 0.5, 7]
     guessed = ("num_drafts", "num_draft_tokens", "num_accepted_tokens", "seconds")
-    assert [seen[f"spec_decode_{name}_total", MODEL] for name in guessed] == [6, 30, 12, 0.25]
-    at = [seen["spec_decode_num_accepted_tokens_per_pos_total", ("pico", str(position))] for position in range(3)]
+    assert [seen[f"spec_decode_{name}_total", ("ngram", "pico")] for name in guessed] == [6, 30, 12, 0.25]
+    at = [seen["spec_decode_num_accepted_tokens_per_pos_total", ("ngram", "pico", str(position))] for position in range(3)]
     assert at == [6, 4, 2]
 
 
