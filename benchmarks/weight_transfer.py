@@ -82,9 +82,10 @@ class Stream:
             self._thread.join()
 
     def longest_gap(self, begun: float, ended: float) -> float:
-        """Seconds between two tokens, of those that came in a time."""
-        times = [moment for moment in self._times if begun <= moment <= ended]
-        return max((after - before for before, after in pairwise(times)), default=ended - begun)
+        """Seconds between two tokens of which one came in a time, or the one before and the other after it."""
+        while self._times[-1] <= ended:
+            time.sleep(0.01)
+        return max(after - before for before, after in pairwise(self._times) if after >= begun and before <= ended)
 
     def _read(self) -> None:
         asked = {"prompt": [5] * 8, "max_tokens": 1900, "ignore_eos": True, "temperature": 0.0, "stream": True}

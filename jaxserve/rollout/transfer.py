@@ -22,7 +22,7 @@ from jaxserve.weights.live.trees import Arrays, named_arrays
 
 PIECE_BYTES = 4 * 2**20
 """Of arrays that are sent at a time: so few that a server's front end is not kept from its streams for long."""
-IN_FLIGHT = 4
+IN_FLIGHT = 8
 """Pieces that are on their way at the same time: an engine that serves takes what has come between two of its turns."""
 _TIMEOUT = httpx.Timeout(600.0, connect=10.0)  # an update may wait for what runs
 
