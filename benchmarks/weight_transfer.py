@@ -7,9 +7,9 @@ in the same process. "Another process" is this one, which gives its arrays to `p
 "finishing" is the last request, by which all are checked and put in place. "From disk" is POST /update_weights to that server,
 with the checkpoint in the page cache. Seconds are of the whole call, to the answer that the weights are served. The first update
 compiles what makes parameters of arrays and is told apart from the others, of which medians are told. Peaks of memory are over
-what a process had before that update. Meanwhile a client of the server reads one stream, which goes on ("keep"): "gap" is the
-longest time between two of its tokens, without updates and during one. Steps that compiled are those of the whole run; there
-should be none. Writes benchmarks/results/weight_transfer.json.
+what a process had before that update. Meanwhile a client of the server, a thread of this process, reads one stream, which goes on
+("keep"): "gap" is the longest time between two of its tokens, without updates, during one, and while one is finished. Steps that
+compiled are those of the whole run; there should be none. Writes benchmarks/results/weight_transfer.json.
 """
 
 from __future__ import annotations
@@ -82,9 +82,10 @@ class Stream:
             self._thread.join()
 
     def longest_gap(self, begun: float, ended: float) -> float:
-        """Seconds between two tokens, of those that came in a time."""
-        times = [moment for moment in self._times if begun <= moment <= ended]
-        return max((after - before for before, after in pairwise(times)), default=ended - begun)
+        """Seconds between two tokens of which one came in a time, or the one before and the other after it."""
+        while self._times[-1] <= ended:
+            time.sleep(0.01)
+        return max(after - before for before, after in pairwise(self._times) if after >= begun and before <= ended)
 
     def _read(self) -> None:
         asked = {"prompt": [5] * 8, "max_tokens": 1900, "ignore_eos": True, "temperature": 0.0, "stream": True}
@@ -118,7 +119,7 @@ def summary(updates: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "seconds": machine.median([one["seconds"] for one in later]),
         "peak_mb": {name: machine.median([one["peak_mb"][name] for one in later]) for name in updates[0]["peak_mb"]},
     }
-    for name in ("finishing_seconds", "gap_seconds"):
+    for name in ("finishing_seconds", "gap_seconds", "finishing_gap_seconds"):
         if name in updates[0]:
             told[name] = machine.median([one[name] for one in later])
     return {**told, "updates": list(updates)}
@@ -137,21 +138,23 @@ def in_place(directory: Path, rounds: int) -> dict[str, Any]:
 
 
 class Sender(WeightSender):
-    """Knows how long the last request took that put weights in place."""
+    """Knows when the last request that put weights in place began, and when it was answered."""
 
-    finishing = 0.0
+    finishing = 0.0, 0.0
 
     def _request(self, path: str, *, kind: str | None = None, **request: Any) -> Any:
         begun = time.monotonic()
         answer = super()._request(path, kind=kind, **request)
         if path == "/finish_weight_update":
-            self.finishing = time.monotonic() - begun
+            self.finishing = begun, time.monotonic()
         return answer
 
 
 def sending(sender: Sender, arrays: dict[str, jax.Array], pids: dict[str, int], stream: Stream) -> dict[str, Any]:
     found = update(lambda: sender.send(arrays, mode="keep"), pids, stream)
-    return {**found, "finishing_seconds": round(sender.finishing, 3)}
+    begun, ended = sender.finishing
+    gap = stream.longest_gap(begun, ended)
+    return {**found, "finishing_seconds": round(ended - begun, 3), "finishing_gap_seconds": round(gap, 3)}
 
 
 def of_server(directory: Path, scratch: Path, rounds: int) -> dict[str, Any]:

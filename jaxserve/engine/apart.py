@@ -16,8 +16,8 @@ class Apart(Generic[Made, Result]):
 
     Attributes:
         work: called in a thread of its own; what it raises is the call's answer.
-        then: called between two turns; it may return a future.
+        then: called between two turns; it may return a future. None where what `work` made is the answer.
     """
 
     work: Callable[[], Made]
-    then: Callable[[Made], Result]
+    then: Callable[[Made], Result] | None

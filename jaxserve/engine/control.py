@@ -142,8 +142,14 @@ class EngineControl:
     ) -> Apart[Any, Future[WeightInfo]]:
         return self._updating(self._weights.update_from_disk(directory, version, mode=mode, force=force))
 
-    def put_piece(self, update_id: str, content: bytes) -> Apart[None, WeightInfo]:
-        return Apart(self.transfer.put(update_id, content), lambda _: self.info())
+    def put_piece(self, update_id: str, content: bytes) -> Apart[WeightInfo, WeightInfo]:
+        put = self.transfer.put(update_id, content)
+
+        def keep() -> WeightInfo:
+            put()
+            return self.info()
+
+        return Apart(keep, None)
 
     def finish_update(
         self, update_id: str | None, version: int | str | None, *, mode: PauseMode, force: bool
@@ -170,7 +176,9 @@ class EngineControl:
         return self.info()
 
     def _updating(self, update: Apart[Any, Future[int | str]]) -> Apart[Any, Future[WeightInfo]]:
-        return Apart(update.work, lambda checked: _then(update.then(checked), self.info))
+        then = update.then
+        assert then is not None, "checked weights are put in place between two turns"
+        return Apart(update.work, lambda checked: _then(then(checked), self.info))
 
 
 def _then(done: Future[int | str], answer: Callable[[], Result]) -> Future[Result]:

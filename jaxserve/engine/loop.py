@@ -227,7 +227,10 @@ class EngineLoop:
         except Exception as error:
             done.set_exception(error)
         else:
-            self.call(lambda core: apart.then(made)).add_done_callback(partial(_pass_on, done))
+            if (then := apart.then) is None:
+                done.set_result(made)
+            else:
+                self.call(lambda core: then(made)).add_done_callback(partial(_pass_on, done))
 
     def _beat(self) -> None:
         self.heartbeat = time.monotonic()

@@ -20,9 +20,9 @@ from jaxserve.weights.checkpoint import Block
 from jaxserve.weights.live.pieces import FLOAT_DTYPES, pieces_of
 from jaxserve.weights.live.trees import Arrays, named_arrays
 
-PIECE_BYTES = 16 * 2**20
-"""Of arrays that are sent at a time: what a server's front end needs for it does not hold up its streams for long."""
-IN_FLIGHT = 4
+PIECE_BYTES = 4 * 2**20
+"""Of arrays that are sent at a time: so few that a server's front end is not kept from its streams for long."""
+IN_FLIGHT = 8
 """Pieces that are on their way at the same time: an engine that serves takes what has come between two of its turns."""
 _TIMEOUT = httpx.Timeout(600.0, connect=10.0)  # an update may wait for what runs
 
