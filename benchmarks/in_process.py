@@ -16,7 +16,15 @@ class InProcess:
     """The engine with dummy weights, for up to `rows` prompts of `prompt` tokens with up to `output` more each."""
 
     def __init__(
-        self, directory: Path, dtype: DType, rows: int, prompt: int, output: int, quantization: Quantization = "none"
+        self,
+        directory: Path,
+        dtype: DType,
+        rows: int,
+        prompt: int,
+        output: int,
+        quantization: Quantization = "none",
+        *,
+        deterministic: bool = False,
     ) -> None:
         self._rng = np.random.default_rng(0)
         self._prompt = prompt
@@ -25,6 +33,7 @@ class InProcess:
             load_format="dummy",
             dtype=dtype,
             quantization=quantization,
+            deterministic=deterministic,
             max_model_len=prompt + output,
             max_num_seqs=rows,
             prefix_caching=False,
