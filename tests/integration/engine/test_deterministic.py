@@ -92,8 +92,9 @@ def test_every_schedule_gives_the_same_bits(name, prompts, pico):
     assert preemptions["preempted"] > 0 or MODELS[name][0] != "pico"
 
 
-def test_without_it_the_bits_depend_on_the_schedule(prompts):
+def test_without_it_the_bits_depend_on_the_schedule(prompts, pico):
     built = made("pico-bfloat16", deterministic=False)
+    assert built.intake.rules.namespace.root() != pico.intake.rules.namespace.root(), "neither takes the other's pages"
     expected = alone(built, prompts)
     assert any(read(built, prompts, WANTED, **options)[0] != expected for options in SCHEDULES.values())
 
