@@ -27,6 +27,7 @@ from jaxserve.scheduler.preemption import Preemption
 from jaxserve.scheduler.request import Update
 from jaxserve.scheduler.scheduler import Scheduler
 from jaxserve.speculation.device import DeviceGuesses
+from jaxserve.speculation.speculation import Speculation
 from jaxserve.types import RequestOptions
 
 
@@ -78,7 +79,7 @@ def run(
     num_pages: int | None = None,
     swap: SwapSpace | None = None,
     options: RequestOptions | None = None,
-    speculation: DeviceGuesses | None = None,
+    speculation: Speculation | DeviceGuesses | None = None,
     each_step: Callable[[EngineCore], None] = lambda core: None,
     **scheduler: float,
 ) -> Run:

@@ -20,6 +20,8 @@ from sharding import make_mesh
 from tests.support.families import hf_config
 
 MODEL = decoder_config(hf_config("llama"))
+ROUTED = Experts(count=4, active=2, ffn_size=8, layers=(True,) * MODEL.num_layers, routing=Routing())
+SPARSE = replace(MODEL, experts=ROUTED)
 OPTIONS = ExecutorOptions(
     max_num_seqs=2,
     max_num_batched_tokens=8,
@@ -41,6 +43,7 @@ OTHER: dict[str, Any] = {
     "stored": ((("layers", "0", "attention", "qkv"), SCHEMES["int8"]),),
     "max_drafts": 2,
     "deterministic": True,
+    "routed_experts": True,
     "kernels": Kernels(attention=(LayerRange("xla", 0, None),)),
 }
 
@@ -66,7 +69,8 @@ SHAPING = [item.name for item in fields(ExecutorOptions) if item.name not in SHA
 def test_every_option_that_shapes_programs_counts(name):
     if name in ("quantization", "stored", "deterministic") and native.missing() is not None:
         pytest.skip(f"NOT CHECKED: native kernels: {native.missing()}")
-    assert changed(identify(), identify(options=replace(OPTIONS, **{name: OTHER[name]}))) == {name}
+    model = SPARSE if name == "routed_experts" else MODEL
+    assert changed(identify(model), identify(model, replace(OPTIONS, **{name: OTHER[name]}))) == {name}
 
 
 def test_options_that_shape_none_do_not_count():
@@ -81,9 +85,7 @@ def test_constants_of_the_model_count():
 
 def test_devices_count():
     assert changed(identify(), identify(devices=2)) == {"tensor_parallel_size"}
-    routed = Experts(count=4, active=2, ffn_size=8, layers=(True,) * MODEL.num_layers, routing=Routing())
-    sparse = replace(MODEL, experts=routed)
-    one, grouped = (identity(Lowering(sparse, mesh, OPTIONS)) for mesh in (make_mesh(2), make_mesh(1, expert=2)))
+    one, grouped = (identity(Lowering(SPARSE, mesh, OPTIONS)) for mesh in (make_mesh(2), make_mesh(1, expert=2)))
     assert changed(one, grouped) == {"expert_parallel_size"}
 
 
