@@ -20,7 +20,9 @@ class NoWeights(Exception):
 
 
 def build(**settings):
-    config = EngineConfig.from_settings({"load_format": "dummy", "max_num_seqs": 2, "max_num_batched_tokens": 2, **settings})
+    small = {"load_format": "dummy", "max_num_seqs": 2, "max_num_batched_tokens": 2}
+    # Nothing is traced of a program that was kept.
+    config = EngineConfig.from_settings({**small, "compilation_cache_dir": "none", **settings})
     return build_engine(config, strict_length=True, clock=RealClock(), progress=silent)
 
 
