@@ -24,12 +24,14 @@ class ClassPolicy:
         timeout: seconds a request may take in all; None for any time.
         max_total_tokens: prompt and output tokens of a request's sequences together; None for what the context holds.
         kv_share: share of the KV pages, above 0, beyond which no further sequence of the class starts.
+        max_draft_tokens: guesses that a row may verify at a step; 0 for none, None for as many as pay.
     """
 
     queue_timeout: float | Literal["default"] | None = "default"
     timeout: float | None = None
     max_total_tokens: int | None = None
     kv_share: float = 1.0
+    max_draft_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +44,7 @@ class TenantPolicy:
         kv_cap: the share that it never exceeds.
         burst_headroom: share of pages and of slots that its sequences beyond the quota leave free for others.
         prefill_reserve: share of a step's tokens that others leave it while it has a prompt to compute.
+        max_draft_tokens: as of a class; the smaller one counts.
     """
 
     weight: float = 1.0
@@ -49,6 +52,7 @@ class TenantPolicy:
     kv_cap: float = 1.0
     burst_headroom: float = 0.2
     prefill_reserve: float = 0.0
+    max_draft_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +100,7 @@ def _check_class(name: str, policy: ClassPolicy) -> None:
         value = getattr(policy, limit)
         if isinstance(value, int | float) and not 0 < value < math.inf:
             raise ConfigError(f"policies: {name}.{limit} must be above 0 or null, got {value}", param="policies")
+    _check_drafts(name, policy.max_draft_tokens)
     if not 0.0 < policy.kv_share <= 1.0:
         raise ConfigError(f"policies: {name}.kv_share must be in (0, 1], got {policy.kv_share}", param="policies")
 
@@ -105,6 +110,7 @@ def _check_tenant(name: str, policy: TenantPolicy) -> None:
         raise ConfigError(
             f"policies: {name}.weight must be between {MIN_WEIGHT:g} and {MAX_WEIGHT:g}, got {policy.weight}", param="policies"
         )
+    _check_drafts(name, policy.max_draft_tokens)
     for share in ("burst_headroom", "prefill_reserve"):
         if not 0.0 <= getattr(policy, share) < 1.0:
             raise ConfigError(f"policies: {name}.{share} must be in [0, 1), got {getattr(policy, share)}", param="policies")
@@ -114,3 +120,8 @@ def _check_tenant(name: str, policy: TenantPolicy) -> None:
             f"got kv_share {policy.kv_share} and kv_cap {policy.kv_cap}",
             param="policies",
         )
+
+
+def _check_drafts(name: str, most: int | None) -> None:
+    if most is not None and most < 0:
+        raise ConfigError(f"policies: {name}.max_draft_tokens must be at least 0 or null, got {most}", param="policies")

@@ -29,6 +29,7 @@ class Grant:
         max_total_tokens: prompt and outputs together, None for what the context holds.
         max_kv_tokens: tokens of one sequence that the class's and the tenant's pages hold, None for no limit.
         kv_limit: which policy `max_kv_tokens` comes from, for errors.
+        max_draft_tokens: guesses that its rows may verify at a step, None for as many as pay.
     """
 
     service_class: ServiceClass
@@ -38,6 +39,7 @@ class Grant:
     max_total_tokens: int | None
     max_kv_tokens: int | None
     kv_limit: str
+    max_draft_tokens: int | None
 
 
 class Budgets:
@@ -86,6 +88,7 @@ class Budgets:
             max_total_tokens=_smaller(options.max_total_tokens, policy.max_total_tokens),
             max_kv_tokens=max_kv_tokens,
             kv_limit=kv_limit,
+            max_draft_tokens=_smaller(policy.max_draft_tokens, self.policies.of_tenant(options.tenant).max_draft_tokens),
         )
 
     def _kv_limit(self, tenant: str, service_class: ServiceClass) -> tuple[int | None, str]:

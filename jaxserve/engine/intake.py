@@ -167,6 +167,8 @@ class Intake:
             raise InvalidRequestError("stop strings need a tokenizer, and none is loaded", param="stop")
         if params.logprobs_mode is None and self._limits.logprobs_mode != RAW_LOGPROBS:
             params = replace(params, logprobs_mode=self._limits.logprobs_mode)
+        if grant.max_draft_tokens is not None and not 0 <= params.max_draft_tokens <= grant.max_draft_tokens:
+            params = replace(params, max_draft_tokens=grant.max_draft_tokens)
         max_tokens = self._max_tokens(len(tokens), params, grant)
         self._check_scores(params, len(tokens))
         output = self._output(prompt, params, max_tokens)

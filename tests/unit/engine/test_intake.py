@@ -319,6 +319,24 @@ def test_outputs_share_the_token_budget_that_the_prompt_leaves(policy, option, p
     assert {request.max_tokens for request in requests} == {expected}
 
 
+@pytest.mark.parametrize(
+    ("of_class", "of_tenant", "asked", "expected"),
+    [
+        (None, None, -1, -1),
+        (None, None, 9, 9),
+        (4, None, -1, 4),
+        (4, 2, 9, 2),
+        (None, 3, 1, 1),
+        (0, 3, -1, 0),
+    ],
+)
+def test_policies_bound_the_drafts_of_rows(of_class, of_tenant, asked, expected):
+    classes, tenants = {PAID: ClassPolicy(max_draft_tokens=of_class)}, {"acme": TenantPolicy(max_draft_tokens=of_tenant)}
+    intake = intake_of(None, policies=Policies(classes=classes, tenants=tenants))
+    requests = optioned(intake, RequestOptions(tenant="acme"), max_draft_tokens=asked, n=2)
+    assert [request.params.max_draft_tokens for request in requests] == [expected, expected]
+
+
 def test_a_budget_without_a_token_for_every_sequence_is_refused():
     with pytest.raises(
         InvalidRequestError, match=r"max_total_tokens is 5, but a prompt of 3 tokens .* each of 3 sequences make 6"
