@@ -67,7 +67,7 @@ def test_of_other_settings_the_queue_timeout_is_not_changed(load):
         ({"classes": {"batch": {"timeout": 0}}}, r"classes\.batch\.timeout must be above 0 or null, got 0"),
         ({"classes": {"batch": {"queue_timeout": -1}}}, r"classes\.batch\.queue_timeout must be above 0 or null, got -1"),
         ({"classes": {"batch": {"max_total_tokens": 0}}}, r"classes\.batch\.max_total_tokens must be above 0 or null, got 0"),
-        ({"classes": {"batch": {"max_draft_tokens": -1}}}, r"batch\.max_draft_tokens must be at least 0 or null, got -1"),
+        ({"classes": {"batch": {"max_draft_tokens": -1}}}, r"classes\.batch\.max_draft_tokens must be at least 0 or null"),
         ({"tenants": {"a": {"max_draft_tokens": -1}}}, r"tenants\.a\.max_draft_tokens must be at least 0 or null, got -1"),
         ({"tenants": {"a": {"weight": 0}}}, r"tenants\.a\.weight must be between 0\.001 and 1000, got 0"),
         ({"tenants": {"a": {"burst_headroom": 1}}}, r"tenants\.a\.burst_headroom must be in \[0, 1\), got 1"),
