@@ -1,6 +1,7 @@
 """Guessed tokens: decoding with prompt lookup and with suffixes beside decoding without, of texts that repeat and others.
 
-    python -m benchmarks.speculation [--quick] [--model llama150m|pico] [--kinds copy turns random] [--sides none ngram suffix]
+    python -m benchmarks.speculation [--model llama150m|pico] [--kinds copy turns random] [--sides none ngram suffix]
+                                     [--streams 1 4 16 32] [--rounds 9] [--tokens 256]
 
 Each side is an engine of its own in this process; all take turns, so that a busy moment meets them alike. Weights are dummies, so
 what is written is chosen for how it repeats:
@@ -34,34 +35,35 @@ SIDES: dict[str, dict[str, Any]] = {
     "ngram": {"method": "ngram", "num_speculative_tokens": 6, "prompt_lookup_min": 3, "prompt_lookup_max": 5},
     "suffix": {"method": "suffix", "num_speculative_tokens": 6},
 }
-STREAMS = (1, 4, 16, 32)
 KINDS = ("copy", "turns", "random")
 PROMPT = 48  # tokens
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="few and short rounds of one and four streams: whether it runs")
     parser.add_argument("--model", default="llama150m", help="llama150m, or pico")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
     parser.add_argument("--sides", nargs="+", choices=tuple(SIDES), default=list(SIDES))
-    parser.add_argument("--streams", nargs="+", type=int)
+    parser.add_argument("--streams", nargs="+", type=int, default=[1, 4, 16, 32])
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--tokens", type=int, default=256, help="of each stream and round")
     parser.add_argument("--out", type=Path, default=RESULTS)
     given = parser.parse_args()
-    streams = given.streams or (STREAMS[:2] if given.quick else STREAMS)
-    rounds, tokens = (3, 96) if given.quick else (9, 256)
-    with tempfile.TemporaryDirectory() as scratch:
-        engines = {side: _engine(given.model, Path(scratch), SIDES[side], max(streams)) for side in given.sides}
-        rows = [_measure(engines, kind, count, rounds=rounds, tokens=tokens) for kind in given.kinds for count in streams]
-    report = {
+    report: dict[str, Any] = {
         "machine": machine.describe(),
+        "command": machine.command("benchmarks.speculation"),
         "model": given.model,
-        "tokens": tokens,
-        "rounds": rounds,
+        "tokens": given.tokens,
+        "rounds": given.rounds,
         "sides": SIDES,
-        "rows": rows,
+        "rows": [],
     }
-    given.out.write_text(json.dumps(report, indent=1) + "\n")
+    with tempfile.TemporaryDirectory() as scratch:
+        engines = {side: _engine(given.model, Path(scratch), SIDES[side], max(given.streams)) for side in given.sides}
+        for kind in given.kinds:
+            for count in given.streams:
+                report["rows"].append(_measure(engines, kind, count, rounds=given.rounds, tokens=given.tokens))
+                given.out.write_text(json.dumps(report, indent=1) + "\n")  # after each: they take long
 
 
 def _engine(model: str, scratch: Path, side: dict[str, Any], rows: int) -> LLM:
