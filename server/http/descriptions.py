@@ -79,6 +79,7 @@ _COMMON: Mapping[str, str] = MappingProxyType(
         "usage": "token counts",
         "user": "the tag, as it was sent",
         "version": "the server's version",
+        "weight_versions": "which of its tokens are of which version of the weights, where those have versions",
     }
 )
 

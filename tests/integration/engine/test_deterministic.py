@@ -18,8 +18,7 @@ COUNT, ROWS, TOKENS = 8, 8, 96
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "pico-bfloat16": ("pico", {"dtype": "bfloat16"}),
     "pico-float32": ("pico", {"dtype": "float32"}),
-    "pico-int4": ("pico", {"dtype": "bfloat16", "quantization": "int4"}),
-    "mixture-bfloat16": ("qwen3-moe-some", {"dtype": "bfloat16"}),
+    "mixture-int4": ("qwen3-moe-some", {"dtype": "bfloat16", "quantization": "int4"}),
     "mixture-int8": ("qwen3-moe-some", {"dtype": "bfloat16", "quantization": "int8", "kv_cache_dtype": "int8"}),
     "mixture-shared-float32": ("qwen2-moe-shared", {"dtype": "float32"}),
     "caps-w8a8": ("gemma2-caps", {"dtype": "bfloat16", "quantization": "w8a8", "kv_cache_dtype": "fp8"}),

@@ -37,6 +37,7 @@ from tests.support.schemes import RoundedRows, RoundedTokens
 
 FORMATS = Path(__file__).parents[2] / "data" / "formats"
 NAMES = sorted(path.name for path in FORMATS.iterdir())
+DIVIDED = ("compressed-tensors-fp8", "fp8-blocks", "gptq-ordered", "modelopt-nvfp4")  # scales by output, block, and group
 LENGTH = 12
 GREEDY = SamplingParams(temperature=0.0, max_tokens=LENGTH, ignore_eos=True, logprobs=MAX_LOGPROBS)
 TOLERANCE = 1e-3
@@ -118,8 +119,7 @@ def check_engine(built: BuiltEngine, reference: Forward, rounds: bool) -> None:
     check(reference, twice, again, rounds)
 
 
-@pytest.mark.parametrize("devices", [1, 2])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("name", "devices"), [*((name, 1) for name in NAMES), *((name, 2) for name in DIVIDED)])
 def test_tokens_and_log_probabilities(tmp_path, name, devices):
     directory, built = FORMATS / name, engine(FORMATS / name, devices)
     params, rounds = rounding(directory, built, plain(directory, tmp_path, devices))
