@@ -109,7 +109,7 @@ def _measure(engines: dict[str, LLM], kind: str, streams: int, *, rounds: int, t
 
 def _decode(engine: LLM, kind: str, streams: int, number: int, tokens: int) -> tuple[float, list[list[int]]]:
     """Tokens a second, and the tokens; prompts are short, and the same of every round but for random text."""
-    again = 0 if kind != "random" else 1 + number
+    again = 0 if kind != "random" else 1 + number + 100 * streams  # or what one stream had would come again among four
     prompts: list[Any] = [
         {"prompt_token_ids": [3 + (17 * stream + 29 * again + place * place) % 200 for place in range(PROMPT)]}
         for stream in range(streams)
