@@ -71,6 +71,7 @@ class ModelConfig:
     enable_return_routed_experts: bool = setting(
         False,
         "keep of each token which experts it visited, for a trainer that replays them: LLM returns them, servers do not",
+        flag=False,
     )
     chat_template: str | None = setting(None, "file with a Jinja chat template that replaces the checkpoint's own")
     tool_call_parser: str = setting(
