@@ -57,6 +57,11 @@ class LayerGroups:
     places: tuple[tuple[int, int], ...]
     size: int
 
+    @property
+    def unbounded(self) -> int | None:
+        """The first group whose layers see everything, so that no page of it goes before its sequence; None if there is none."""
+        return self.windows.index(None) if None in self.windows else None
+
 
 def group_layers(windows: Sequence[int | None]) -> LayerGroups:
     """The groups of layers with these windows: layers of a group have the same one, and all groups have room for as many layers.

@@ -132,21 +132,17 @@ def build_engine(
         partial(_load, config, ready, given), partial(make_programs, ready.lowering, saved=ready.saved), progress
     )
     times.ended("building")
-    loaded_weights = loaded.result
-    guard = loaded_weights.guard
-    executor = LocalExecutor(ready.lowering, compiled.result, loaded_weights.params, guard, loaded_weights.draft)
+    weights, guard = loaded.result, loaded.result.guard
+    executor = LocalExecutor(ready.lowering, compiled.result, weights.params, guard, weights.draft)
     resolved, decoder, tokenizer = ready.resolved, ready.decoder, ready.tokenizer
     grammars = _grammars(config, ready)
     routed = _routed_experts(ready, executor)
     scheduler = _scheduler(config, ready, executor, grammars, clock, routed)
-    fingerprint = loaded_weights.fingerprint or model_fingerprint(ready.directory, decoder, config.model)
-    held = describe_weights(ready.lowering.params) + (" deterministic" if config.kernels.deterministic else "")
-    namespace = CacheNamespace(fingerprint, describe_cache(resolved.kv_dtype), repr(decoder.ropes), held=held)
+    fingerprint = weights.fingerprint or model_fingerprint(ready.directory, decoder, config.model)
     dumper = crash_dumper(config, resolved.served_model_names[0], fingerprint, executor.capabilities())
     core = EngineCore(scheduler, executor, overlap=config.scheduler.overlap, dumper=dumper, grammars=grammars)
     core.weight_version = None if given is None else given.version
-    budgets = _budgets(config, ready.policies, scheduler.cache)
-    intake = Intake(tokenizer, _limits(config, ready, strict_length), namespace, budgets)
+    intake = _intake(config, ready, fingerprint, scheduler.cache, strict=strict_length)
     intake.weights_are(core.weight_version)
 
     def told(version: WeightVersion | None, fingerprint: str) -> None:
@@ -156,14 +152,7 @@ def build_engine(
 
     updates = WeightUpdates(core, executor, partial(_live_model, config, ready), told, fingerprint)
     sleep = Sleep(core, executor, updates)
-    core.control = EngineControl(
-        core,
-        core.pause,
-        updates,
-        sleep,
-        transfer=WeightTransfer(updates),
-        checks=WeightChecks(executor, updates, ready.lowering.mesh.devices.size),
-    )
+    core.control = _control(core, executor, updates, sleep, ready)
     built = BuiltEngine(
         core=core,
         intake=intake,
@@ -186,6 +175,22 @@ def build_engine(
     built.core.tell()
     times.ended("warm")
     return replace(built, report=replace(built.report, start=times.start(loaded.seconds, compiled.seconds)))
+
+
+def _intake(config: EngineConfig, ready: Preparation, fingerprint: str, cache: KVCache, *, strict: bool) -> Intake:
+    """Of its requests. Prefixes are told apart by all that keys and values depend on."""
+    held = describe_weights(ready.lowering.params) + (" deterministic" if config.kernels.deterministic else "")
+    kv, ropes = describe_cache(ready.resolved.kv_dtype), repr(ready.decoder.ropes)
+    namespace = CacheNamespace(fingerprint, kv, ropes, held=held)
+    return Intake(ready.tokenizer, _limits(config, ready, strict), namespace, _budgets(config, ready.policies, cache))
+
+
+def _control(
+    core: EngineCore, executor: LocalExecutor, updates: WeightUpdates, sleep: Sleep, ready: Preparation
+) -> EngineControl:
+    """What trainers and operators may do to it."""
+    transfer, checks = WeightTransfer(updates), WeightChecks(executor, updates, ready.lowering.mesh.devices.size)
+    return EngineControl(core, core.pause, updates, sleep, transfer=transfer, checks=checks)
 
 
 def _routed_experts(ready: Preparation, executor: LocalExecutor) -> RoutedExperts | None:

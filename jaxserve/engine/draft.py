@@ -170,13 +170,13 @@ def load_draft(draft: PreparedDraft, lowering: Lowering, *, seed: int, progress:
 
 def _group(target: DecoderConfig) -> int:
     """The first of the target's groups of layers that see everything."""
-    for number, window in enumerate(group_layers(target.windows).windows):
-        if window is None:
-            return number
-    raise ConfigError(
-        f"{PARAM}: model: every layer of the target has a sliding window, so that no page keeps what a draft must see",
-        param=PARAM,
-    )
+    group = group_layers(target.windows).unbounded
+    if group is None:
+        raise ConfigError(
+            f"{PARAM}: model: every layer of the target has a sliding window, so that no page keeps what a draft must see",
+            param=PARAM,
+        )
+    return group
 
 
 def _hf_config(directory: Path) -> dict[str, Any]:

@@ -41,10 +41,10 @@ class RoutedLayout(NamedTuple):
         param, experts = "enable_return_routed_experts", config.experts
         if experts is None:
             raise ConfigError(f"{param}: {config.architecture} has no experts", param=param)
-        windows = group_layers(config.windows).windows
-        if None not in windows:
+        group = group_layers(config.windows).unbounded
+        if group is None:
             raise ConfigError(f"{param}: all layers of {config.architecture} have sliding windows", param=param)
-        return cls(sum(experts.layers), experts.active, "uint8" if experts.count <= 256 else "uint16", windows.index(None))
+        return cls(sum(experts.layers), experts.active, "uint8" if experts.count <= 256 else "uint16", group)
 
     def shape(self, mesh: Mesh, num_pages: int, page_size: int) -> Any:
         """Of the array of all pages: [1,P,1,K,S,layers*active], of which each device has a copy of its own as KV head."""
