@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from types import get_original_bases
 from typing import Any, Generic, TypeVar, get_args, get_origin
 
 import msgspec
@@ -197,7 +196,7 @@ ControlAnswer = WeightInfo | list[int] | Future[WeightInfo] | Apart[Any, Any]
 def answer_type(call: EngineCall[Any]) -> Any:
     """What a call is answered by: one of EngineAnswer."""
     for kind in type(call).__mro__:
-        for base in get_original_bases(kind):
+        for base in getattr(kind, "__orig_bases__", ()):  # types.get_original_bases is Python 3.12's
             if get_origin(base) is EngineCall:
                 return get_args(base)[0]
     raise TypeError(f"{type(call).__name__} does not say what it is answered by")
