@@ -6,10 +6,11 @@ Whoever may do this may make the server load any checkpoint of its machine: it n
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal, TypedDict
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 from pydantic import BaseModel, ConfigDict
+from typing_extensions import TypedDict
 
 from jaxserve.engine.calls import (
     AbortAll,
