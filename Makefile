@@ -51,8 +51,9 @@ format: $(READY) ## rewrite the sources in the project's style
 parity: $(PARITY_READY) ## redo the comparison with HF transformers live (installs torch)
 	$(BIN)/python -m pytest -m parity $(ARGS)
 
-smoke: $(READY) ## serve the bundled model and ask it one question over HTTP and gRPC
-	$(BIN)/python scripts/smoke.py
+smoke: ## serve the bundled model and ask it one question over HTTP and gRPC, with nothing installed but what users have
+	@scripts/venv $(VENV)-smoke "$(PYTHON)" smoke
+	$(VENV)-smoke/bin/python scripts/smoke.py
 
 triton: $(READY) ## install jax-triton (1 GB; Python 3.12): tests then check the attention kernel of GPUs that are no Hopper
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps \
