@@ -95,6 +95,9 @@ class ServerConfig:
     idempotency_grace: float = setting(
         10.0, "seconds that a request with an Idempotency-Key goes on after its client went away, which may come back; 0 for none"
     )
+    stream_grace: float = setting(
+        60.0, "seconds that a stream which can be resumed (X-Conversation-Id) goes on while nobody reads it; 0 for none"
+    )
     token_timeout: float = setting(600.0, "seconds without a token after which a stream ends; the batch class may wait for ever")
     frontends: int = setting(1, "front-end processes, each with HTTP and gRPC on the same ports")
     tokenizer_processes: int = setting(0, "processes a front end that tokenize and render; 0 for threads of its own")
@@ -121,7 +124,7 @@ class ServerConfig:
         require_at_least("frontends", self.frontends, 1)
         require_at_least("tokenizer_processes", self.tokenizer_processes, 0)
         require_at_least("max_engine_restarts", self.max_engine_restarts, 0)
-        for name in ("drain_timeout", "engine_hang_timeout", "idempotency_grace"):
+        for name in ("drain_timeout", "engine_hang_timeout", "idempotency_grace", "stream_grace"):
             require_at_least(name, getattr(self, name), 0)
             if getattr(self, name) == math.inf:
                 raise ConfigError(f"{name} must be finite, got inf", param=name)

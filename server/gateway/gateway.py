@@ -15,7 +15,9 @@ from server.gateway.call import Call
 from server.gateway.idempotency import IdempotencyCache
 from server.gateway.keys import ANYBODY, KeyRing, Principal
 from server.gateway.ledger import LedgerState, LocalUsageLedger, UsageLedger
+from server.gateway.recordings import Recordings
 from server.gateway.routes import Access
+from server.gateway.streams import ResumableStreams
 from server.gateway.usage import UsageEvent, UsageLog, UsageSink, check_usage_log
 from server.unsupported.notes import Lenience, names_of
 
@@ -33,6 +35,7 @@ class Gateway:
         log: where usage is written, None for nowhere.
         owner: unique among the ledger's front ends, also among those that are gone.
         grace: seconds that a request with an idempotency key goes on after its client went away.
+        stream_grace: seconds that a stream which can be resumed does.
     """
 
     def __init__(
@@ -44,13 +47,16 @@ class Gateway:
         lenience: Lenience | None = None,
         owner: str = "",
         grace: float = 0.0,
+        stream_grace: float = 0.0,
     ) -> None:
         self._keys = keys
         self._log = log
         self.ledger = ledger
         self.lenience = lenience or Lenience(RealClock())
         self.owner = owner or secrets.token_hex(8)
-        self.answers = IdempotencyCache(ledger, self.owner, grace)
+        recordings = Recordings(ledger, self.owner)  # one: what an account leaves running counts together
+        self.answers = IdempotencyCache(recordings, grace)
+        self.streams = ResumableStreams(recordings, stream_grace)
 
     @classmethod
     def open(
@@ -70,7 +76,8 @@ class Gateway:
         log = None if config.usage_log is None else UsageLog(config.usage_log, on_usage_lost)
         shared = ledger or LocalUsageLedger(LedgerState(clock, time.time()))
         lenience = Lenience(clock, names_of(config.ignore_unsupported))
-        return cls(keys, shared, log, lenience=lenience, owner=owner, grace=config.idempotency_grace)
+        graces = {"grace": config.idempotency_grace, "stream_grace": config.stream_grace}
+        return cls(keys, shared, log, lenience=lenience, owner=owner, **graces)
 
     @property
     def has_keys(self) -> bool:

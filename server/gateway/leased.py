@@ -24,12 +24,16 @@ from server.gateway.messages import (
     Keep,
     Level,
     Levels,
+    Listed,
+    ListKept,
     Message,
     Peek,
     Refused,
     Release,
     Reply,
     Reserve,
+    Revoke,
+    Revoked,
     Settle,
     Share,
     Wanted,
@@ -130,7 +134,7 @@ class LeasedLedger:
                 return self._claim(msgspec.structs.replace(message, owner=self._name(message.owner)))
             case Watch():
                 return self._asked_of_all(msgspec.structs.replace(message, owner=self._name(message.owner)))
-            case Share():
+            case Share() | Revoke() | ListKept():
                 return self._asked_of_all(message)
             case Keep() | Release():
                 self._tell(self._passed_on(message))
@@ -297,9 +301,9 @@ class LeasedLedger:
             reply = await self._asked(claim)
         except JaxserveError as error:
             if self._admits:
-                return Claimed("new", claim.owner)
+                return Claimed("none") if claim.begin == "never" else Claimed("new", claim.owner)
             raise OverloadedError(
-                f"idempotency keys cannot be looked at now: {error.message}", retry_after=RETRY_SECONDS
+                f"answers under ids and idempotency keys cannot be looked at now: {error.message}", retry_after=RETRY_SECONDS
             ) from error
         assert isinstance(reply, Claimed)
         return reply
@@ -321,9 +325,9 @@ class LeasedLedger:
         tenant.levels = reply.levels
         return self._levels(tenant)
 
-    async def _asked_of_all(self, message: Watch | Share) -> Wanted | Done:
+    async def _asked_of_all(self, message: Watch | Share | Revoke | ListKept) -> Wanted | Revoked | Listed | Done:
         reply = await self._asked(message)
-        assert isinstance(reply, Wanted | Done)
+        assert isinstance(reply, Wanted | Revoked | Listed | Done)
         return reply
 
     async def _asked(self, message: Shared) -> SharedReply:

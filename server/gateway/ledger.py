@@ -1,4 +1,4 @@
-"""The one place that all front ends share: what tenants have taken, and results under idempotency keys."""
+"""The one place that all front ends share: what tenants have taken, and results under keys of clients."""
 
 from __future__ import annotations
 
@@ -9,7 +9,23 @@ from typing import Protocol
 
 from jaxserve.clock import Clock
 from server.gateway.accounts import Accounts
-from server.gateway.messages import Claim, Done, Forget, Keep, Message, Peek, Release, Reply, Reserve, Settle, Share, Watch
+from server.gateway.messages import (
+    Claim,
+    Done,
+    Forget,
+    Keep,
+    ListKept,
+    Message,
+    Peek,
+    Release,
+    Reply,
+    Reserve,
+    Revoke,
+    Revoked,
+    Settle,
+    Share,
+    Watch,
+)
 from server.gateway.results import Results
 
 _LOG = logging.getLogger(__name__)
@@ -63,10 +79,14 @@ class LedgerState:
             return self._results.claim(message, self._clock.now())
         if isinstance(message, Watch):
             return self._results.wanted(message.owner, self._clock.now())
+        if isinstance(message, Revoke):
+            return Revoked(self._results.revoke((message.scope, message.key), self._clock.now()))
+        if isinstance(message, ListKept):
+            return self._results.listed(message, self._clock.now())
         if isinstance(message, Settle):
             self._accounts.settle(message, now)
         elif isinstance(message, Keep):
-            self._results.keep(message.token, (message.scope, message.key), message.result, self._clock.now())
+            self._results.keep(message, self._clock.now())
         elif isinstance(message, Release):
             self._results.release(message.token, (message.scope, message.key))
         elif isinstance(message, Share):

@@ -9,6 +9,7 @@ import msgspec
 from jaxserve.config.keys_file import TenantLimits
 
 Limit = Literal["requests", "tokens", "concurrent", "daily", "size"]
+Begin = Literal["once", "anew", "never"]
 
 
 class Reserve(msgspec.Struct, frozen=True, tag=True):
@@ -53,13 +54,14 @@ class Peek(msgspec.Struct, frozen=True, tag=True):
 
 
 class Claim(msgspec.Struct, frozen=True, tag=True):
-    """Has a request with this idempotency key been seen? Answered by Claimed.
+    """Has a request with this key been seen? Answered by Claimed.
 
     Attributes:
         token: a name of this claim that no other has.
         account: whose share of what is kept the result takes from: that of the API key's tenant, one for all without keys.
         scope: the tenant that the client is, or says it is.
         have: pieces of the answer that whoever asks has got already.
+        begin: whether whoever asks runs it: if nobody has, in any case, so that what runs under the key is revoked, or never.
     """
 
     owner: str
@@ -69,15 +71,21 @@ class Claim(msgspec.Struct, frozen=True, tag=True):
     key: str
     fingerprint: bytes
     have: int = 0
+    begin: Begin = "once"
 
 
 class Keep(msgspec.Struct, frozen=True, tag=True):
-    """The result of a claimed request, for those who come with the same key. Answered by Done."""
+    """The result of a claimed request, for those who come with the same key. Answered by Done.
+
+    Attributes:
+        events: how many there are, if it is a stream whose events have numbers.
+    """
 
     token: str
     scope: str
     key: str
     result: bytes
+    events: int | None = None
 
 
 class Release(msgspec.Struct, frozen=True, tag=True):
@@ -88,8 +96,23 @@ class Release(msgspec.Struct, frozen=True, tag=True):
     key: str
 
 
+class Revoke(msgspec.Struct, frozen=True, tag=True):
+    """What runs under a key is to end, and its result is forgotten. Answered by Revoked."""
+
+    scope: str
+    key: str
+
+
+class ListKept(msgspec.Struct, frozen=True, tag=True):
+    """What runs or is kept of an account, under keys of a scope that begin so? Answered by Listed."""
+
+    account: str
+    scope: str
+    prefix: str
+
+
 class Watch(msgspec.Struct, frozen=True, tag=True):
-    """Which of the requests that this front end runs do others wait for? Answered by Wanted."""
+    """Which of the requests that this front end runs do others wait for, and which are to end? Answered by Wanted."""
 
     owner: str
 
@@ -116,7 +139,7 @@ class Forget(msgspec.Struct, frozen=True, tag=True):
     owner: str
 
 
-Message = Reserve | Settle | Peek | Claim | Keep | Release | Watch | Share | Forget
+Message = Reserve | Settle | Peek | Claim | Keep | Release | Revoke | ListKept | Watch | Share | Forget
 
 
 class Level(msgspec.Struct, frozen=True):
@@ -160,12 +183,12 @@ class Claimed(msgspec.Struct, frozen=True, tag=True):
 
     Attributes:
         state: "new": run it, then Keep or Release. "running": `owner` runs it. "done": `result` is its result. "other": the key
-            belongs to another request. "too_long": it runs, and its answer is not kept.
+            belongs to another request. "too_long": it runs, and its answer is not kept. "none": nobody runs or ran it.
         run: token of the claim that runs or ran it.
         pieces: of the answer that is being made, after those that whoever asks has; none where they are not shared.
     """
 
-    state: Literal["new", "running", "done", "other", "too_long"]
+    state: Literal["new", "running", "done", "other", "too_long", "none"]
     owner: str = ""
     result: bytes = b""
     run: str = ""
@@ -173,13 +196,43 @@ class Claimed(msgspec.Struct, frozen=True, tag=True):
 
 
 class Wanted(msgspec.Struct, frozen=True, tag=True):
-    """Requests that others wait for: by the token of their claim, how many pieces there are; None where no more are taken."""
+    """What others want of requests that a front end runs.
+
+    Attributes:
+        pieces: those that others wait for, by the token of their claim: how many pieces there are; None where no more are taken.
+        revoked: tokens of those that are to end.
+    """
 
     pieces: dict[str, int | None]
+    revoked: list[str] = []
+
+
+class Revoked(msgspec.Struct, frozen=True, tag=True):
+    """Whether there was anything to revoke."""
+
+    found: bool
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """One answer that runs or is kept.
+
+    Attributes:
+        age: seconds since it began.
+        events: how many there are, where that is known.
+    """
+
+    key: str
+    state: Literal["running", "done"]
+    age: float
+    events: int | None = None
+
+
+class Listed(msgspec.Struct, frozen=True, tag=True):
+    entries: list[Entry]
 
 
 class Done(msgspec.Struct, frozen=True, tag=True):
     """It is done; there is nothing to say."""
 
 
-Reply = Granted | Refused | Levels | Claimed | Wanted | Done
+Reply = Granted | Refused | Levels | Claimed | Revoked | Listed | Wanted | Done

@@ -1,4 +1,4 @@
-"""The answer to a request with an idempotency key, as it grows: everyone who comes with the key reads it from its start."""
+"""An answer that is recorded as it grows: everyone who comes for it reads it from its start, or from where they were."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ import math
 from collections.abc import AsyncGenerator, Coroutine
 from typing import Any
 
+from jaxserve.errors import ConflictError
 from server.gateway.results import MAX_RESULT_BYTES
+
+_NUMBER = b"id: "  # begins the line of an event that says how many there are up to it
 
 
 class Recording:
@@ -39,11 +42,22 @@ class Recording:
         self._grace = 0.0  # that the last reader asked for
         self._followed = -math.inf  # until when somebody reads it elsewhere
         self._giving_up: asyncio.TimerHandle | None = None
+        self._revoked = False
         self.kept = True
 
     @property
     def too_long(self) -> bool:
         return self._bytes > MAX_RESULT_BYTES
+
+    @property
+    def pieces(self) -> int:
+        """How many there are so far."""
+        return self._first + len(self._pieces)
+
+    @property
+    def events(self) -> int | None:
+        """How many events of a stream there are so far; None if it is none, or is no longer held."""
+        return event_number(self._pieces[-1]) if self._pieces else None
 
     @property
     def left(self) -> bool:
@@ -70,7 +84,7 @@ class Recording:
             if self.left:
                 self.give_up()  # nobody can come back to it
                 await asyncio.sleep(0)
-            while self._readers and min(self._readers.values()) < self._first + len(self._pieces):
+            while self._readers and min(self._readers.values()) < self.pieces:
                 await self._change()
             self._first += len(self._pieces)
             self._pieces.clear()
@@ -95,11 +109,17 @@ class Recording:
             self.kept = False  # who comes now must not read an answer that breaks off
             self._task.cancel()
 
-    async def read(self, grace: float = 0.0) -> AsyncGenerator[bytes, None]:
+    def revoke(self) -> None:
+        """Nobody is to read it any more: it ends, and those who read it get a ConflictError."""
+        self._revoked = True
+        self.give_up()
+
+    async def read(self, grace: float = 0.0, skip: int = 0) -> AsyncGenerator[bytes, None]:
         """Pieces from the start, then as they come; raises what ended the answer. Only while `kept`.
 
         Args:
             grace: seconds that the answer goes on after this reader has left, if it was the last.
+            skip: pieces after the first that are left out.
         """
         number, self._numbers = self._numbers, self._numbers + 1
         self._readers[number] = 0
@@ -107,9 +127,9 @@ class Recording:
         try:
             while True:
                 position = self._readers[number]
-                if position < self._first + len(self._pieces):
+                if position < self.pieces:
                     yield self._pieces[position - self._first]
-                    self._readers[number] = position + 1
+                    self._readers[number] = position + 1 if position else 1 + skip
                     self._wake()
                 elif self._error is not None:
                     raise self._error
@@ -144,7 +164,7 @@ class Recording:
     def _on_made(self, task: asyncio.Task[None]) -> None:
         self._stay()
         if task.cancelled():
-            self._error = asyncio.CancelledError()
+            self._error = ended() if self._revoked else asyncio.CancelledError()
         else:
             self._error = task.exception()
         self._ended = True
@@ -156,3 +176,17 @@ class Recording:
     def _wake(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
+
+
+def event_number(piece: bytes) -> int | None:
+    """Which event of its stream a piece is; None if it has no number."""
+    return int(piece[len(_NUMBER) : piece.index(b"\n")]) if piece.startswith(_NUMBER) else None
+
+
+def numbered(event: bytes, number: int) -> bytes:
+    """An event with its number, as the protocol of server-sent events has it."""
+    return b"%b%d\n%b" % (_NUMBER, number, event)
+
+
+def ended() -> ConflictError:
+    return ConflictError("this answer was ended: a later request has its id, or it was deleted")

@@ -1,4 +1,4 @@
-"""Results under idempotency keys: who runs a request, and what came of it, for a while and within bounds."""
+"""Results under keys of clients: who runs a request, and what came of it, for a while and within bounds."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections import Counter, OrderedDict
 from dataclasses import dataclass, field
 
-from server.gateway.messages import Claim, Claimed, Share, Wanted
+from server.gateway.messages import Claim, Claimed, Entry, Keep, Listed, ListKept, Share, Wanted
 
 KEPT_SECONDS = 3600.0
 MAX_KEPT_BYTES = 256 * 2**20
@@ -32,6 +32,7 @@ class _Running:
     owner: str
     token: str
     account: str
+    since: float
     wanted: float = -math.inf
     pieces: list[bytes] | None = field(default_factory=list)
     bytes: int = 0
@@ -43,8 +44,10 @@ class _Kept:
     fingerprint: bytes
     token: str
     result: bytes
+    since: float
     until: float
     account: str
+    events: int | None
 
     @property
     def size(self) -> int:
@@ -73,6 +76,7 @@ class Results:
     _running: dict[Name, _Running] = field(default_factory=dict)
     _kept: OrderedDict[Name, _Kept] = field(default_factory=OrderedDict)  # oldest first
     _shares: dict[str, _Holding] = field(default_factory=dict)
+    _revoked: dict[str, str] = field(default_factory=dict)  # token of what is to end -> the front end that runs it
     _shared: Counter[str] = field(default_factory=Counter)  # bytes of what runs, by account
     _bytes: int = 0
 
@@ -85,9 +89,13 @@ class Results:
         """Whether the request is to run; if so its key is taken."""
         self._expire(now)
         name = (ask.scope, ask.key)
+        if ask.begin == "anew":
+            self.revoke(name, now)
         known = self._running.get(name) or self._kept.get(name)
+        if known is None and ask.begin == "never":
+            return Claimed("none")
         if known is None:
-            self._running[name] = _Running(ask.fingerprint, ask.owner, ask.token, ask.account)
+            self._running[name] = _Running(ask.fingerprint, ask.owner, ask.token, ask.account, now)
             return Claimed("new", ask.owner)
         if known.fingerprint != ask.fingerprint:
             return Claimed("other")
@@ -101,9 +109,10 @@ class Results:
         return Claimed("running", known.owner, run=known.token, pieces=(known.pieces or [])[ask.have :])
 
     def wanted(self, owner: str, now: float) -> Wanted:
-        """What others wait for of what this front end runs."""
+        """What others wait for of what this front end runs, and what of it is to end."""
         running = [one for one in self._running.values() if one.owner == owner and one.wanted > now]
-        return Wanted({one.token: None if one.pieces is None else len(one.pieces) for one in running})
+        pieces = {one.token: None if one.pieces is None else len(one.pieces) for one in running}
+        return Wanted(pieces, [token for token, runs in self._revoked.items() if runs == owner])
 
     def share(self, told: Share) -> None:
         """Take pieces of an answer that is being made, as far as its account has room; the rest then comes with its end."""
@@ -122,12 +131,13 @@ class Results:
         claim.bytes += size
         self._shared[claim.account] += size
 
-    def keep(self, token: str, name: Name, result: bytes, now: float) -> None:
+    def keep(self, told: Keep, now: float) -> None:
         """Keep the result of a request that was claimed with this token; the account's oldest ones make room."""
-        claim = self._take(token, name)
-        if claim is None or len(result) > MAX_RESULT_BYTES:
+        name = (told.scope, told.key)
+        claim = self._take(told.token, name)
+        if claim is None or len(told.result) > MAX_RESULT_BYTES:
             return
-        kept = _Kept(claim.fingerprint, claim.token, result, now + KEPT_SECONDS, claim.account)
+        kept = _Kept(claim.fingerprint, told.token, told.result, claim.since, now + KEPT_SECONDS, claim.account, told.events)
         share = self._shares.setdefault(claim.account, _Holding())
         self._kept[name] = kept
         share.names[name] = None
@@ -141,11 +151,38 @@ class Results:
     def release(self, token: str, name: Name) -> None:
         self._take(token, name)
 
+    def revoke(self, name: Name, now: float) -> bool:
+        """Forget what is known of a request; one that runs is to end. Whether anything was known."""
+        self._expire(now)
+        if name in self._kept:
+            self._drop(name)
+            return True
+        claim = self._running.pop(name, None)
+        if claim is None:
+            return False
+        self._unshare(claim)
+        self._revoked[claim.token] = claim.owner
+        return True
+
+    def listed(self, ask: ListKept, now: float) -> Listed:
+        """What runs or is kept of one scope and account."""
+        self._expire(now)
+        running = [
+            Entry(key, "running", now - one.since)
+            for (scope, key), one in self._running.items()
+            if scope == ask.scope and one.account == ask.account and key.startswith(ask.prefix)
+        ]
+        names = self._shares[ask.account].names if ask.account in self._shares else ()
+        kept = [(name[1], self._kept[name]) for name in names if name[0] == ask.scope and name[1].startswith(ask.prefix)]
+        return Listed([*running, *(Entry(key, "done", now - one.since, one.events) for key, one in kept)])
+
     def forget(self, owner: str) -> None:
+        self._revoked = {token: runs for token, runs in self._revoked.items() if runs != owner}
         for name in [name for name, claim in self._running.items() if claim.owner == owner]:
             self._unshare(self._running.pop(name))
 
     def _take(self, token: str, name: Name) -> _Running | None:
+        self._revoked.pop(token, None)
         claim = self._running.get(name)
         if claim is None or claim.token != token:
             return None

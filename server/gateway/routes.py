@@ -70,12 +70,19 @@ _ADMIN_METHODS = frozenset({"/vllm.grpc.engine.VllmEngine/FlushCache"})
 
 _WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 _UPLOADS = frozenset({("POST", "/v1/files")})
+_GENERATING = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"})
+_GENERATING_MODEL = re.compile("/v2/models/.+/generate(_stream)?")
 _WITH_WEIGHTS = frozenset({"/start_weight_update", "/update_weights"})
 
 
 def is_upload(method: str, path: str) -> bool:
     """Whether an HTTP operation reads its body by itself, as it comes and to a limit of its own."""
     return (method, path) in _UPLOADS
+
+
+def generates(method: str, path: str) -> bool:
+    """Whether an HTTP operation answers with what a model generates, as a stream or as a whole."""
+    return method == "POST" and (path in _GENERATING or _GENERATING_MODEL.fullmatch(path) is not None)
 
 
 def has_weights(path: str) -> bool:

@@ -1,4 +1,4 @@
-"""The ledger that ingresses share: hands out shares of what tenants may take, and keeps answers under idempotency keys."""
+"""The ledger that ingresses share: hands out shares of what tenants may take, and keeps answers under keys of clients."""
 
 from __future__ import annotations
 
@@ -11,7 +11,22 @@ from jaxserve.clock import Clock
 from jaxserve.config.keys_file import TenantLimits
 from jaxserve.errors import OverloadedError
 from server.gateway.account import Account, Amounts
-from server.gateway.messages import Claim, Claimed, Done, Keep, Levels, Refused, Release, Share, Wanted, Watch
+from server.gateway.messages import (
+    Claim,
+    Claimed,
+    Done,
+    Keep,
+    Levels,
+    Listed,
+    ListKept,
+    Refused,
+    Release,
+    Revoke,
+    Revoked,
+    Share,
+    Wanted,
+    Watch,
+)
 from server.gateway.results import Results
 
 BEAT_SECONDS = 1.0  # between two words of an ingress
@@ -87,8 +102,8 @@ class OwnersGone(msgspec.Struct, frozen=True, tag=True):
     owners: list[str]
 
 
-Shared = Draw | GiveBack | Beat | OwnersGone | Claim | Keep | Release | Watch | Share
-SharedReply = Drawn | Refused | Claimed | News | Wanted | Done
+Shared = Draw | GiveBack | Beat | OwnersGone | Claim | Keep | Release | Revoke | ListKept | Watch | Share
+SharedReply = Drawn | Refused | Claimed | Revoked | Listed | News | Wanted | Done
 
 
 @dataclass(slots=True)
@@ -137,12 +152,16 @@ class SharedLedger:
             case Claim():
                 ingress.owners.add(message.owner)
                 return self._results.claim(message, self._clock.now())
+            case Revoke():
+                return Revoked(self._results.revoke((message.scope, message.key), self._clock.now()))
+            case ListKept():
+                return self._results.listed(message, self._clock.now())
             case Watch():
                 return self._results.wanted(message.owner, self._clock.now())
             case Share():
                 self._results.share(message)
             case Keep():
-                self._results.keep(message.token, (message.scope, message.key), message.result, self._clock.now())
+                self._results.keep(message, self._clock.now())
             case Release():
                 self._results.release(message.token, (message.scope, message.key))
         return Done()

@@ -1,4 +1,4 @@
-"""Answers that are being made here, for those who wait for them on other front ends."""
+"""Answers that are being made here, for those who wait for them on other front ends, or end them there."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ POLL_SECONDS = 0.1  # between looks whether anybody waits, and between looks of 
 
 
 class Sharing:
-    """Tells the ledger the pieces of what is made here, while anybody waits for them elsewhere and of that alone."""
+    """Tells the ledger the pieces of what is made here, while anybody waits for them elsewhere and of that alone; ends what is
+    revoked there.
+    """
 
     def __init__(self, ledger: UsageLedger, owner: str) -> None:
         self._ledger = ledger
@@ -36,6 +38,9 @@ class Sharing:
             try:
                 wanted = await self._ledger.ask(Watch(self._owner))
                 assert isinstance(wanted, Wanted)
+                for token in wanted.revoked:
+                    if token in self._made_here:
+                        self._made_here[token][1].revoke()
                 for token, count in wanted.pieces.items():
                     await self._share(token, count)
             except JaxserveError:

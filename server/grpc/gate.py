@@ -16,7 +16,8 @@ from server.context import RequestContext
 from server.errors import grpc_status
 from server.gateway.call import Call
 from server.gateway.gateway import Gateway
-from server.gateway.idempotency import Add, fingerprint
+from server.gateway.idempotency import fingerprint
+from server.gateway.recordings import Add
 from server.gateway.refusals import rate_limit_headers
 from server.gateway.routes import grpc_access
 from server.grpc.calls import REQUEST_ID_METADATA, Behaviour, is_request_id, wrapped

@@ -22,6 +22,7 @@ from server.http.middleware import Envelope, Heads, Paths
 from server.http.observed import Observed, RouteNames
 from server.http.responses import api as responses
 from server.http.storage import Storage
+from server.http.streams import api as streams
 from server.http.strict_json import LargeBodies
 from server.http.web_pages import Cors, PageRules, Pages
 from server.observe.deep_health import DeepHealth
@@ -38,9 +39,10 @@ def create_app(
     app.state.sse_keepalive = config.sse_keepalive
     app.state.observatory = observatory
     app.state.storage = storage
+    app.state.streams = gateway.streams
     app.state.has_keys = gateway.has_keys
     app.state.deep_health = DeepHealth(client, RealClock())
-    asked = (chat, completions, responses, messages, kserve, files, batches, tokens)
+    asked = (chat, completions, responses, messages, streams, kserve, files, batches, tokens)
     parts = (*asked, about, operation, rollouts, weight_transfer, docs_page, front_page)
     routers = [weight_transfer.pieces, *(part.router for part in parts)]  # its routes take what others of their paths do not
     routes = [*app.routes, *(route for router in routers for route in router.routes)]
@@ -49,7 +51,7 @@ def create_app(
     failures.install(app, routes)
     openapi.install(app)
     app.add_middleware(Heads, routes=routes)
-    app.add_middleware(Gate, gateway=gateway, bodies=Bodies(config), routes=routes)
+    app.add_middleware(Gate, gateway=gateway, bodies=Bodies(config), routes=routes, silence=config.sse_keepalive)
     rules = PageRules.of(config)
     app.add_middleware(Pages, rules=rules)
     app.add_middleware(Observed, observatory=observatory, names=RouteNames(routes))

@@ -194,3 +194,15 @@ BATCH: dict[str, Any] = {
     "metadata": {"night": "1"},
 }
 BATCHES: dict[str, Any] = {"object": "list", "data": [BATCH], "first_id": BATCH["id"], "last_id": BATCH["id"], "has_more": False}
+STREAM: dict[str, Any] = {"id": "chat-7", "object": "stream", "status": "running", "events": 12, "created_at": 1767225600}
+STREAMS: dict[str, Any] = {"object": "list", "data": [STREAM]}
+RESUMED = """: keep-alive
+
+id: 13
+data: {"id":"cmpl-7d4e","object":"text_completion","created":1767225600,"model":"pico",\
+"choices":[{"index":0,"text":" 42","logprobs":null,"finish_reason":"stop"}]}
+
+id: 14
+data: [DONE]
+
+"""

@@ -77,6 +77,7 @@ class StreamOptions(BaseModel):
 
     include_usage: bool | None = Field(None, description="end with a chunk that has usage and no choices")
     continuous_usage_stats: bool | None = Field(None, description="usage so far in every chunk; needs include_usage")
+    resume: bool | None = Field(None, description="go on for a while without the client, which may read on: X-Stream-Id")
 
 
 def _numeric(declared: Numeric) -> Any:

@@ -8,6 +8,7 @@ from starlette.requests import Request
 from jaxserve.engine.client import EngineClient
 from jaxserve.types import RequestOptions
 from server.context import RequestContext
+from server.gateway.call import Call
 from server.http.fields import EngineFields
 from server.requests import request_options
 
@@ -24,6 +25,12 @@ def context_of(request: Request) -> RequestContext:
     """Whose work it is, as the gate said."""
     context: RequestContext = request.scope["state"]["context"]
     return context
+
+
+def tenant_of(call: Call, headers: Headers) -> str:
+    """Whose call it is: the key's tenant, or what a client without one says."""
+    tenant = call.principal.tenant
+    return headers.get(TENANT_HEADER, "") if tenant is None else tenant
 
 
 def options_of(body: EngineFields, headers: Headers) -> RequestOptions:

@@ -18,7 +18,7 @@ _LOG = logging.getLogger(__name__)
 _LONGEST_ID = 256
 _VERSION = "/v1"
 # First parts of paths under /v1: clients whose base URL lacks it leave it out.
-_VERSIONED = frozenset({"models", "chat", "completions", "responses", "messages", "files", "batches", "embeddings"})
+_VERSIONED = frozenset({"models", "chat", "completions", "responses", "messages", "files", "batches", "embeddings", "streams"})
 
 
 class Envelope:

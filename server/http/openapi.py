@@ -46,7 +46,9 @@ header `x-jaxserve-warning`; the server may be told to drop some, which `x-jaxse
 - `X-Tenant` names the tenant, where the server has no keys.
 - `Idempotency-Key`: a POST that is sent again with the same key gets the first answer; not taken with an upload. It goes on for a
   time after its client went away: `Idempotency-Grace` says for how many seconds at most.
-- Files and batches are the tenant's: what is another's does not exist.
+- `X-Conversation-Id` with a POST that generates: it goes on for a time after its client went away, its events have numbers, and
+  `/v1/streams/ID` goes on from any of them. A later request with the same id ends it. Not together with `Idempotency-Key`.
+- Files, batches and streams are the tenant's: what is another's does not exist.
 - A slash at the end of a path changes nothing; `/chat/completions`, `/models` and the like are those under `/v1`. What takes GET
   takes HEAD.
 - `/v2` speaks the Open Inference Protocol (KServe v2) with Triton's extensions; its documents are those of the protocol.

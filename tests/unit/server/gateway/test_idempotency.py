@@ -8,10 +8,11 @@ import pytest
 
 from jaxserve.clock import VirtualClock
 from jaxserve.errors import ConflictError, IdempotencyError, InternalError, InvalidRequestError
-from server.gateway.idempotency import Add, IdempotencyCache, fingerprint
+from server.gateway.idempotency import IdempotencyCache, fingerprint
 from server.gateway.ledger import LedgerState, LocalUsageLedger, RemoteUsageLedger
 from server.gateway.messages import Claim, Forget, Message, Reply, Share
 from server.gateway.recording import Recording
+from server.gateway.recordings import Add, Recordings
 from server.gateway.results import MAX_RESULT_BYTES
 
 
@@ -48,13 +49,13 @@ def state() -> LedgerState:
 
 @pytest.fixture
 def answers(state: LedgerState) -> IdempotencyCache:
-    return IdempotencyCache(LocalUsageLedger(state), "here")
+    return IdempotencyCache(Recordings(LocalUsageLedger(state), "here"))
 
 
 @pytest.fixture
 def patient(state: LedgerState) -> IdempotencyCache:
     """Goes on with what nobody reads for longer than the test runs."""
-    return IdempotencyCache(LocalUsageLedger(state), "here", grace=1000.0)
+    return IdempotencyCache(Recordings(LocalUsageLedger(state), "here"), grace=1000.0)
 
 
 @pytest.fixture
@@ -65,7 +66,7 @@ def elsewhere(state: LedgerState) -> IdempotencyCache:
         await asyncio.sleep(0)
         return state.handle(message)
 
-    return IdempotencyCache(RemoteUsageLedger(call), "there")
+    return IdempotencyCache(Recordings(RemoteUsageLedger(call), "there"))
 
 
 async def read(
@@ -168,13 +169,13 @@ async def test_it_goes_on_for_who_comes_back(patient: IdempotencyCache) -> None:
     assert [await anext(second), await anext(second)] == [(True, b"one"), (True, b"two")]
     await second.aclose()
     make.say(None)
-    await settled(lambda: not patient._made_here)
+    await settled(lambda: not patient._recordings._made_here)
     assert await read(patient, make) == [(True, b"one"), (True, b"two")]
-    assert (make.runs, make.cancelled, patient._left) == (1, 0, {})
+    assert (make.runs, make.cancelled, patient._recordings._left) == (1, 0, {})
 
 
 async def test_it_ends_when_nobody_comes_back_in_time(state: LedgerState) -> None:
-    answers, make = IdempotencyCache(LocalUsageLedger(state), "here", grace=0.02), Maker()
+    answers, make = IdempotencyCache(Recordings(LocalUsageLedger(state), "here"), grace=0.02), Maker()
     make.say(b"one")
     first = answers.read("", "acme", "k", b"1", make)
     await anext(first)
@@ -196,8 +197,8 @@ async def test_a_reader_may_ask_for_less_grace_but_not_for_more(patient: Idempot
 
 async def test_an_account_leaves_no_more_than_its_bound(patient: IdempotencyCache, monkeypatch: pytest.MonkeyPatch) -> None:
     """The oldest of its own are given up, and nobody else's."""
-    monkeypatch.setattr("server.gateway.idempotency.MAX_LEFT", 2)
-    monkeypatch.setattr("server.gateway.idempotency.MAX_LEFT_BYTES", 100)
+    monkeypatch.setattr("server.gateway.recordings.MAX_LEFT", 2)
+    monkeypatch.setattr("server.gateway.recordings.MAX_LEFT_BYTES", 100)
     makers = {key: Maker() for key in ("other", "a", "b", "c", "long")}
     for key, make in makers.items():
         make.say(bytes(90) if key == "long" else bytes(20))
@@ -209,7 +210,7 @@ async def test_an_account_leaves_no_more_than_its_bound(patient: IdempotencyCach
     assert {key: make.cancelled for key, make in makers.items()} == {"other": 0, "a": 1, "b": 1, "c": 1, "long": 0}
     for make in makers.values():
         make.say(None)
-    await settled(lambda: not patient._made_here)
+    await settled(lambda: not patient._recordings._made_here)
 
 
 async def test_what_grows_too_long_while_nobody_reads_ends(patient: IdempotencyCache) -> None:
@@ -340,7 +341,7 @@ async def test_a_reader_that_leaves_while_it_asks_claims_nothing(state: LedgerSt
         await gate.wait()
         return answer
 
-    answers, make = IdempotencyCache(RemoteUsageLedger(call), "here"), Maker()
+    answers, make = IdempotencyCache(Recordings(RemoteUsageLedger(call), "here")), Maker()
     leaving = asyncio.create_task(read(answers, make))
     await asyncio.sleep(0)
     staying = asyncio.create_task(read(answers, make))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from server.gateway.messages import Claim, Claimed, Share, Wanted
+from server.gateway.messages import Claim, Claimed, Keep, Share, Wanted
 from server.gateway.results import (
     KEPT_SECONDS,
     MAX_ACCOUNT_BYTES,
@@ -32,7 +32,7 @@ def claim(
 def kept(results: Results, scope: str, key: str, size: int, account: str | None = None) -> None:
     """Let a request run to its end."""
     assert claim(results, account=account, scope=scope, key=key).state == "new"
-    results.keep("a!", (scope, key), bytes(size), 0.0)
+    results.keep(Keep("a!", scope, key, bytes(size)), 0.0)
 
 
 def test_a_key_runs_once_and_its_result_comes_back() -> None:
@@ -40,7 +40,7 @@ def test_a_key_runs_once_and_its_result_comes_back() -> None:
     assert claim(results).state == "new"
     assert claim(results, owner="b") == Claimed("running", "a", run="a!")
     assert claim(results, body=b"2").state == "other"
-    results.keep("a!", NAME, b"answer", 0.0)
+    results.keep(Keep("a!", *NAME, b"answer"), 0.0)
     assert claim(results, owner="b") == Claimed("done", result=b"answer", run="a!")
     assert claim(results, body=b"2").state == "other"
     assert claim(results, scope="globex").state == "new"
@@ -58,9 +58,9 @@ def test_only_the_claim_itself_is_kept_or_released() -> None:
     results = Results()
     claim(results)
     results.release("b!", NAME)
-    results.keep("b!", NAME, b"forged", 0.0)
+    results.keep(Keep("b!", *NAME, b"forged"), 0.0)
     assert claim(results, owner="b") == Claimed("running", "a", run="a!")
-    results.keep("a!", NAME, b"answer", 0.0)
+    results.keep(Keep("a!", *NAME, b"answer"), 0.0)
     results.release("a!", NAME)
     assert claim(results).state == "done"
 
@@ -70,7 +70,7 @@ def test_claims_of_a_lost_front_end_are_given_up() -> None:
     claim(results)
     claim(results, key="done")
     claim(results, key="else", owner="b")
-    results.keep("a!", ("acme", "done"), b"answer", 0.0)
+    results.keep(Keep("a!", "acme", "done", b"answer"), 0.0)
     results.forget("a")
     assert [claim(results, key=key).state for key in ("k", "done", "else")] == ["new", "done", "running"]
 
@@ -78,7 +78,7 @@ def test_claims_of_a_lost_front_end_are_given_up() -> None:
 def test_results_expire() -> None:
     results = Results()
     claim(results)
-    results.keep("a!", NAME, b"answer", 5.0)
+    results.keep(Keep("a!", *NAME, b"answer"), 5.0)
     assert claim(results, now=5.0 + KEPT_SECONDS - 0.1).state == "done"
     assert claim(results, now=5.0 + KEPT_SECONDS, body=b"2").state == "new"
     assert results.kept_bytes == 0
@@ -125,14 +125,14 @@ def test_names_that_anybody_may_take_share_one_account() -> None:
 def test_a_long_result_is_not_kept(size: int, state: str) -> None:
     results = Results()
     claim(results)
-    results.keep("a!", NAME, bytes(size), 0.0)
+    results.keep(Keep("a!", *NAME, bytes(size)), 0.0)
     assert claim(results).state == state
 
 
 def test_many_small_ones_count_too() -> None:
     results = Results()
     claim(results)
-    results.keep("a!", NAME, b"", 0.0)
+    results.keep(Keep("a!", *NAME, b""), 0.0)
     assert results.kept_bytes > 0
 
 
@@ -179,7 +179,7 @@ def test_what_is_shared_is_bounded_by_account_and_given_back() -> None:
             elif number == 1:
                 results.forget("a")
             else:
-                results.keep("a!", NAME, b"", -KEPT_SECONDS)
+                results.keep(Keep("a!", *NAME, b""), -KEPT_SECONDS)
 
 
 def test_a_key_with_too_long_an_answer_is_told_so() -> None:

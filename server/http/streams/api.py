@@ -1,0 +1,75 @@
+"""GET /v1/streams; GET and DELETE /v1/streams/ID."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Query, Request, Response
+
+from jaxserve.errors import ErrorCode
+from server.gateway.call import Call
+from server.gateway.streams import ResumableStreams, check_stream_id
+from server.http import examples
+from server.http.headers import context_of, tenant_of
+from server.http.openapi import ASKING, answer, failures
+from server.http.streams.gate import STREAM_HEADER
+from server.http.streams.replay import replay
+from server.http.streams.replies import StreamDeletedReply, StreamListReply, stream_reply
+
+router = APIRouter(tags=["streams"])
+
+_LOOKING = (*ASKING, ErrorCode.OVERLOADED)
+_READING = failures((*_LOOKING, ErrorCode.NOT_FOUND))
+_PARAM = "stream_id"
+
+
+@router.get("/v1/streams", responses={**answer(StreamListReply, examples.STREAMS), **failures(_LOOKING)})
+async def listed(request: Request) -> StreamListReply:
+    """List the caller's streams that can be resumed, and those that are done and still kept."""
+    call, tenant = _caller(request)
+    entries, now = await _streams(request).listed(call.account, tenant), time.time()
+    return {"object": "list", "data": [stream_reply(entry, now) for entry in entries]}
+
+
+@router.get(
+    "/v1/streams/{stream_id}",
+    responses={**answer(Any, examples.COMPLETION, streamed=examples.RESUMED), **_READING},
+    response_class=Response,
+)
+async def resume(
+    stream_id: str,
+    request: Request,
+    events: Annotated[int, Query(alias="from", ge=0, description="events that the client has: the next one is the first")] = 0,
+    last_event_id: Annotated[int | None, Header(ge=0, description="the same, as an EventSource says it; goes before")] = None,
+) -> Response:
+    """Go on with an answer that was asked for with X-Conversation-Id or stream_options.resume."""
+    check_stream_id(stream_id, _PARAM)
+    call, tenant = _caller(request)
+    have = events if last_event_id is None else last_event_id
+    pieces = _streams(request).resume(call.account, tenant, stream_id, have)
+    silence: float = request.app.state.sse_keepalive
+    return await replay(pieces, request.receive, silence, {STREAM_HEADER: stream_id}, have=have)
+
+
+@router.delete(
+    "/v1/streams/{stream_id}",
+    responses={**answer(StreamDeletedReply, {"id": "chat-7", "object": "stream", "deleted": True}), **_READING},
+)
+async def delete(stream_id: str, request: Request) -> StreamDeletedReply:
+    """End a stream if it runs, and forget it."""
+    check_stream_id(stream_id, _PARAM)
+    await _streams(request).end(_caller(request)[1], stream_id)
+    return {"id": stream_id, "object": "stream", "deleted": True}
+
+
+def _streams(request: Request) -> ResumableStreams:
+    streams: ResumableStreams = request.app.state.streams
+    return streams
+
+
+def _caller(request: Request) -> tuple[Call, str]:
+    """Who asks, and whose streams that sees."""
+    call = context_of(request).call
+    assert call is not None, "the gate names it"
+    return call, tenant_of(call, request.headers)
