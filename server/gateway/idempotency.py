@@ -53,12 +53,7 @@ def fingerprint(parts: Iterable[bytes]) -> bytes:
 
 
 def _check_key(key: str) -> None:
-    if not is_name(key):
+    if not 0 < len(key) <= MAX_KEY_CHARS or not key.isascii() or not key.isprintable():
         raise InvalidRequestError(
             f"an idempotency key has 1 to {MAX_KEY_CHARS} printable ASCII characters", param="Idempotency-Key"
         )
-
-
-def is_name(key: str) -> bool:
-    """Whether a client may name something so."""
-    return 0 < len(key) <= MAX_KEY_CHARS and key.isascii() and key.isprintable()

@@ -145,6 +145,7 @@ _OF_SHAPE: Mapping[str, Mapping[str, str]] = MappingProxyType(
         "DetokenizeRequest": {"tokens": "the token ids, in order"},
         "ErrorDetail": {"type": "what kind of error it is, in OpenAI's words"},
         "FileDeletedReply": {"deleted": "always true"},
+        "StreamDeletedReply": {"deleted": "always true"},
         "FileReply": {
             "bytes": "the file's length",
             "expires_at": "Unix time at which it is removed, seconds",

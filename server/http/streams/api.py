@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi import APIRouter, Header, Path, Query, Request, Response
 
 from jaxserve.errors import ErrorCode
 from server.gateway.call import Call
-from server.gateway.streams import ResumableStreams, check_stream_id
+from server.gateway.streams import STREAM_ID, ResumableStreams, check_stream_id
 from server.http import examples
 from server.http.headers import context_of, tenant_of
 from server.http.openapi import ASKING, answer, failures
@@ -22,6 +22,8 @@ router = APIRouter(tags=["streams"])
 _LOOKING = (*ASKING, ErrorCode.OVERLOADED)
 _READING = failures((*_LOOKING, ErrorCode.NOT_FOUND))
 _PARAM = "stream_id"
+
+StreamId = Annotated[str, Path(json_schema_extra={"pattern": STREAM_ID})]
 
 
 @router.get("/v1/streams", responses={**answer(StreamListReply, examples.STREAMS), **failures(_LOOKING)})
@@ -38,15 +40,15 @@ async def listed(request: Request) -> StreamListReply:
     response_class=Response,
 )
 async def resume(
-    stream_id: str,
+    stream_id: StreamId,
     request: Request,
     events: Annotated[int, Query(alias="from", ge=0, description="events that the client has: the next one is the first")] = 0,
-    last_event_id: Annotated[int | None, Header(ge=0, description="the same, as an EventSource says it; goes before")] = None,
+    last_event_id: Annotated[int, Header(ge=0, description="the same, as an EventSource says it; goes before")] = 0,
 ) -> Response:
     """Go on with an answer that was asked for with X-Conversation-Id or stream_options.resume."""
     check_stream_id(stream_id, _PARAM)
     call, tenant = _caller(request)
-    have = events if last_event_id is None else last_event_id
+    have = last_event_id or events
     pieces = _streams(request).resume(call.account, tenant, stream_id, have)
     silence: float = request.app.state.sse_keepalive
     return await replay(pieces, request.receive, silence, {STREAM_HEADER: stream_id}, have=have)
@@ -56,7 +58,7 @@ async def resume(
     "/v1/streams/{stream_id}",
     responses={**answer(StreamDeletedReply, {"id": "chat-7", "object": "stream", "deleted": True}), **_READING},
 )
-async def delete(stream_id: str, request: Request) -> StreamDeletedReply:
+async def delete(stream_id: StreamId, request: Request) -> StreamDeletedReply:
     """End a stream if it runs, and forget it."""
     check_stream_id(stream_id, _PARAM)
     await _streams(request).end(_caller(request)[1], stream_id)

@@ -229,6 +229,8 @@ def test_help_names_every_field_with_its_default(capsys, monkeypatch):
         (ServerConfig, "max_batch_lines", -1, "at least 1, got -1"),
         (ServerConfig, "idempotency_grace", -1.0, "at least 0, got -1.0"),
         (ServerConfig, "idempotency_grace", float("inf"), "finite, got inf"),
+        (ServerConfig, "stream_grace", -1.0, "at least 0, got -1.0"),
+        (ServerConfig, "stream_grace", float("inf"), "finite, got inf"),
         (ServerConfig, "file_days", 0.0, "above 0 and at most 36500, got 0.0"),
         (ServerConfig, "file_days", float("nan"), "above 0 and at most 36500, got nan"),
         (ServerConfig, "file_days", 1e6, "above 0 and at most 36500"),

@@ -18,7 +18,28 @@ from jaxserve.errors import JaxserveError, OverloadedError
 from server.gateway.account import DAY
 from server.gateway.buckets import MINUTE
 from server.gateway.leased import SPARE_SHARE, LeasedLedger
-from server.gateway.messages import Claim, Claimed, Forget, Granted, Keep, Levels, Peek, Refused, Release, Reply, Reserve, Settle
+from server.gateway.messages import (
+    Claim,
+    Claimed,
+    Entry,
+    Forget,
+    Granted,
+    Keep,
+    Levels,
+    Listed,
+    ListKept,
+    Message,
+    Peek,
+    Refused,
+    Release,
+    Reply,
+    Reserve,
+    Revoke,
+    Revoked,
+    Settle,
+    Wanted,
+    Watch,
+)
 from server.gateway.shared import LEARN_SECONDS, LEASE_SECONDS, STRIKE_SECONDS, GiveBack, Shared, SharedLedger, SharedReply
 
 NOON = 100 * 86_400.0 + 43_200.0
@@ -289,6 +310,31 @@ async def test_what_an_idle_tenant_holds_comes_back() -> None:
     await fleet.beat()
     await fleet.beat()
     assert sum([isinstance(await fleet.ask(1, 1), Granted) for _ in range(32)]) == 2
+
+
+async def test_what_runs_at_one_ingress_is_listed_and_revoked_at_another() -> None:
+    fleet = Fleet(TenantLimits())
+
+    async def asked(place: int, message: Message) -> Reply:
+        return await reply(fleet.ledgers[place].handle(message))
+
+    anew, look = (
+        Claim("0.0", token, "acme", "acme", "s", b"", begin=begin) for token, begin in (("t0", "anew"), ("t1", "never"))
+    )
+    assert await asked(1, look) == Claimed("none")
+    assert await asked(0, anew) == Claimed("new", "i0/0.0")
+    assert await asked(1, ListKept("acme", "acme", "")) == Listed([Entry("s", "running", 0.0)])
+    assert await asked(1, Revoke("acme", "s")) == Revoked(True)
+    assert await asked(0, Watch("0.0")) == Wanted({}, ["t0"])
+    assert await asked(1, Watch("0.0")) == Wanted({})
+    assert await asked(1, Revoke("acme", "s")) == Revoked(False)
+
+
+async def test_who_only_looks_is_let_begin_nothing_while_the_ledger_is_away() -> None:
+    fleet = Fleet(TenantLimits(), admits=True)
+    fleet.posts[0].cut = True
+    look = Claim("0.0", "t", "acme", "acme", "s", b"", begin="never")
+    assert await reply(fleet.ledgers[0].handle(look)) == Claimed("none")
 
 
 async def test_idempotency_keys_hold_across_ingresses() -> None:

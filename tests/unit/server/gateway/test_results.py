@@ -2,7 +2,7 @@
 
 import pytest
 
-from server.gateway.messages import Claim, Claimed, Keep, Share, Wanted
+from server.gateway.messages import Begin, Claim, Claimed, Entry, Keep, Listed, ListKept, Share, Wanted
 from server.gateway.results import (
     KEPT_SECONDS,
     MAX_ACCOUNT_BYTES,
@@ -190,3 +190,58 @@ def test_a_key_with_too_long_an_answer_is_told_so() -> None:
     assert follow(results) == claim(results) == Claimed("too_long", "a")
     results.release("a!", NAME)
     assert follow(results).state == "new"
+
+
+def begun(results: Results, begin: Begin, owner: str = "a", now: float = 0.0) -> Claimed:
+    return results.claim(Claim(owner, f"{owner}{now}", "acme", "acme", "k", b"", begin=begin), now)
+
+
+def test_who_only_looks_begins_nothing() -> None:
+    results = Results()
+    assert begun(results, "never").state == begun(results, "never").state == "none"
+    begun(results, "anew")
+    assert begun(results, "never", now=1.0) == Claimed("running", "a", run="a0.0")
+    results.keep(Keep("a0.0", *NAME, b"answer"), 2.0)
+    assert begun(results, "never", "b") == Claimed("done", result=b"answer", run="a0.0")
+
+
+def test_who_begins_anew_ends_what_ran_and_forgets_what_was_kept() -> None:
+    results = Results()
+    assert begun(results, "anew").state == begun(results, "anew", "b", 1.0).state == "new"
+    assert (results.wanted("a", 1.0), results.wanted("b", 1.0)) == (Wanted({}, ["a0.0"]), Wanted({}))
+    results.keep(Keep("a0.0", *NAME, b"late"), 2.0)
+    assert begun(results, "never", "c").run == "b1.0", "what was revoked is not kept"
+    assert results.wanted("a", 2.0) == Wanted({}), "it has ended"
+    results.keep(Keep("b1.0", *NAME, b"answer"), 3.0)
+    assert begun(results, "anew", "c", 4.0).state == "new"
+    assert results.kept_bytes == 0
+
+
+def test_what_is_revoked_is_told_until_its_front_end_is_gone() -> None:
+    results = Results()
+    assert not results.revoke(NAME, 0.0)
+    begun(results, "anew")
+    share(results, 0, b"one", token="a0.0")
+    assert results.revoke(NAME, 0.0)
+    assert not results.revoke(NAME, 0.0)
+    assert (results.wanted("a", 0.0).revoked, begun(results, "never").state) == (["a0.0"], "none")
+    results.forget("a")
+    assert results.wanted("a", 0.0).revoked == []
+    begun(results, "anew")
+    results.keep(Keep("a0.0", *NAME, b"answer"), 0.0)
+    assert results.revoke(NAME, 0.0)
+    assert (results.kept_bytes, begun(results, "never").state) == (0, "none")
+
+
+def test_an_account_lists_its_scopes_own() -> None:
+    results = Results()
+    for key, scope, account in (("s1", "acme", "acme"), ("s2", "acme", "acme"), ("k", "acme", "acme"), ("s1", "other", "acme")):
+        claim(results, scope=scope, account=account, key=key)
+    results.keep(Keep("a!", "acme", "s1", b"answer", 7), 1.0)
+    assert results.listed(ListKept("acme", "acme", "s"), 5.0) == Listed(
+        [Entry("s2", "running", 5.0), Entry("s1", "done", 5.0, 7)]
+    )
+    assert results.listed(ListKept("globex", "acme", "s"), 5.0) == Listed([])
+    assert results.listed(ListKept("acme", "acme", "s"), 1.0 + KEPT_SECONDS) == Listed(
+        [Entry("s2", "running", 1.0 + KEPT_SECONDS)]
+    )
