@@ -13,6 +13,7 @@ from jaxserve.client.delivered import Delivered
 from jaxserve.client.policy import RetryPolicy, asks_back
 
 KEY, REPLAYED, GRACE = "Idempotency-Key", "Idempotency-Replayed", "Idempotency-Grace"
+_CONVERSATION = "X-Conversation-Id"  # under which the server keeps the answer for whoever asks for it: not with a key as well
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ class Sending:
     """One request.
 
     Attributes:
-        request: as it is sent: a POST with a key.
+        request: as it is sent: a POST with a key, unless it belongs to a conversation.
         delivered: what its reader has got of the answer.
     """
 
@@ -43,7 +44,7 @@ class Sending:
         library = settings.library
         self._repeatable = isinstance(request.stream, library.ByteStream)  # a file's body is read once
         self._retries = 0
-        keyed = request.method == "POST" and self._repeatable
+        keyed = request.method == "POST" and self._repeatable and _CONVERSATION not in request.headers
         self._runs_once = keyed or (request.method in {"GET", "HEAD"} and self._repeatable)
         self.request = _copy(library, request, {KEY: request.headers.get(KEY) or uuid.uuid4().hex} if keyed else {})
         self.delivered = Delivered()

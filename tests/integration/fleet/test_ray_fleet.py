@@ -186,6 +186,23 @@ def test_limits_and_idempotency_keys_hold_across_ingresses(fleet: Process) -> No
     assert again.json() == first.json()
 
 
+def test_a_stream_is_resumed_at_another_ingress_and_ended_there(fleet: Process) -> None:
+    (other,) = fleet.others
+    key = {"Authorization": "Bearer one"}
+    body = {"model": "pico", "prompt": "1, 2, 3,", "max_tokens": 200, "ignore_eos": True, "stream": True}
+    named = {**key, "X-Conversation-Id": "chat-7"}
+    with httpx.stream("POST", f"{fleet.http}/v1/completions", json=body, headers=named, timeout=60) as first:
+        text = next(piece for piece in first.iter_text() if "id: " in piece)
+    got = text[text.index("id: ") : text.rindex("\n\n") + 2]  # whole events
+    have = got.count("id: ")
+    rest = httpx.get(f"{other}/v1/streams/chat-7", params={"from": have}, headers=key, timeout=60).text
+    whole = httpx.get(f"{fleet.http}/v1/streams/chat-7", headers=key, timeout=60).text
+    assert whole == ": keep-alive\n\n" + got + rest.removeprefix(": keep-alive\n\n")
+    assert rest.endswith("data: [DONE]\n\n")
+    assert httpx.delete(f"{other}/v1/streams/chat-7", headers=key).status_code == 200
+    assert [httpx.get(f"{one}/v1/streams/chat-7", headers=key).status_code for one in (fleet.http, other)] == [404, 404]
+
+
 def test_streams_go_on_where_their_engine_is_killed(fleet: Process, sdk: openai.OpenAI) -> None:
     engines = descendants(fleet, "jaxserve.engine.remote.child")
     before = {one: one.cpu_times().user for one in engines}

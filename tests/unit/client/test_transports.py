@@ -109,6 +109,17 @@ async def test_uploads_pass_as_they_are(ask: Ask) -> None:
     assert (reply.status_code, script.keys) == (503, [None])
 
 
+async def test_a_conversations_request_has_no_key_and_is_not_sent_again_once_it_may_run(ask: Ask) -> None:
+    """A second one would end the first."""
+    headers = {"X-Conversation-Id": "chat"}
+    script = Script([answer(status=503), answer(b"yes")])
+    assert (await ask(script, settings(), json={}, headers=headers)).content == b"yes"
+    assert script.keys == [None, None]
+    for broken in (BROKEN, answer(b"one", BROKEN)):
+        with pytest.raises(type(BROKEN)):
+            await ask(Script([broken, answer(b"yes")]), settings(), json={}, headers=headers)
+
+
 async def test_a_key_of_the_callers_is_kept_and_the_request_left_as_it_was(ask: Ask) -> None:
     script = Script([answer(status=503), answer(b"yes")])
     await ask(script, settings(), json={}, headers={"Idempotency-Key": "mine"})
