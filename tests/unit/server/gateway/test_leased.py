@@ -318,9 +318,8 @@ async def test_what_runs_at_one_ingress_is_listed_and_revoked_at_another() -> No
     async def asked(place: int, message: Message) -> Reply:
         return await reply(fleet.ledgers[place].handle(message))
 
-    anew, look = (
-        Claim("0.0", token, "acme", "acme", "s", b"", begin=begin) for token, begin in (("t0", "anew"), ("t1", "never"))
-    )
+    anew = Claim("0.0", "t0", "acme", "acme", "s", b"", begin="anew")
+    look = Claim("0.0", "t1", "acme", "acme", "s", b"", begin="never")
     assert await asked(1, look) == Claimed("none")
     assert await asked(0, anew) == Claimed("new", "i0/0.0")
     assert await asked(1, ListKept("acme", "acme", "")) == Listed([Entry("s", "running", 0.0)])
