@@ -179,8 +179,9 @@ class Recording:
 
 
 def event_number(piece: bytes) -> int | None:
-    """Which event of its stream a piece is; None if it has no number."""
-    return int(piece[len(_NUMBER) : piece.index(b"\n")]) if piece.startswith(_NUMBER) else None
+    """Which event of its stream a piece is; None if it is none with a number."""
+    name, number, rest = piece[: len(_NUMBER)], *piece[len(_NUMBER) :].partition(b"\n")[::2]
+    return int(number) if name == _NUMBER and number.isdigit() and rest else None
 
 
 def numbered(event: bytes, number: int) -> bytes:

@@ -7,14 +7,14 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Path, Query, Request, Response
 
-from jaxserve.errors import ErrorCode
+from jaxserve.errors import ErrorCode, InvalidRequestError
 from server.gateway.call import Call
 from server.gateway.streams import STREAM_ID, ResumableStreams, check_stream_id
 from server.http import examples
 from server.http.headers import context_of, tenant_of
 from server.http.openapi import ASKING, answer, failures
 from server.http.streams.gate import STREAM_HEADER
-from server.http.streams.replay import replay
+from server.http.streams.replay import head_of, replay
 from server.http.streams.replies import StreamDeletedReply, StreamListReply, stream_reply
 
 router = APIRouter(tags=["streams"])
@@ -50,8 +50,11 @@ async def resume(
     call, tenant = _caller(request)
     have = last_event_id or events
     pieces = _streams(request).resume(call.account, tenant, stream_id, have)
-    silence: float = request.app.state.sse_keepalive
-    return await replay(pieces, request.receive, silence, {STREAM_HEADER: stream_id}, have=have)
+    head = await head_of(pieces, request.receive)
+    if have and not head.is_stream:
+        await pieces.aclose()
+        raise InvalidRequestError("from must be 0: the answer is no stream of events, and is sent as a whole", param="from")
+    return replay(head, pieces, request.app.state.sse_keepalive, {STREAM_HEADER: stream_id}, resumed=True)
 
 
 @router.delete(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import aclosing
+
 import msgspec
 from starlette.datastructures import Headers
 from starlette.types import Receive, Scope, Send
@@ -16,7 +18,7 @@ from server.http.failures import error_response
 from server.http.headers import tenant_of
 from server.http.recorded import Recorder
 from server.http.streams.numbering import cutting
-from server.http.streams.replay import replay
+from server.http.streams.replay import head_of, replay
 
 STREAM_HEADER = "X-Stream-Id"
 _CONVERSATION_HEADER = "X-Conversation-Id"
@@ -77,11 +79,14 @@ class StreamGate:
             return await self._recorder.record(call, scope, body, add, cutting) < 400
 
         pieces = self._streams.begin(call.account, tenant_of(call, Headers(scope=scope)), stream_id, make)
-        try:
-            response = await replay(pieces, receive, self._silence, {STREAM_HEADER: stream_id})
-        except CancelledRequestError:
-            return  # nobody is left to tell
-        except JaxserveError as error:
-            response = error_response(error, scope["path"])
-        response.headers.update(rate_limit_headers(await call.look()))
-        await response(scope, receive, send)
+        async with aclosing(pieces):
+            try:
+                head = await head_of(pieces, receive)
+                headers = {STREAM_HEADER: stream_id, **rate_limit_headers(await call.look())}
+            except CancelledRequestError:
+                return  # nobody is left to tell
+            except JaxserveError as error:
+                response = error_response(error, scope["path"])
+            else:
+                response = replay(head, pieces, self._silence, headers)
+            await response(scope, receive, send)

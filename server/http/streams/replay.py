@@ -10,38 +10,40 @@ from functools import partial
 from fastapi import Response
 from starlette.types import Receive, Scope, Send
 
-from jaxserve.errors import CancelledRequestError, InvalidRequestError, JaxserveError
+from jaxserve.errors import CancelledRequestError, JaxserveError
 from server.errors import http_body
 from server.http.disconnect import until_gone
 from server.http.error_bodies import body_of, speaks_anthropic
-from server.http.recorded import decode_head
+from server.http.recorded import Head, decode_head
 from server.http.sse import KEEP_ALIVE, EventStream, event_frame, frame
 
 _RESPONSES_PATH = "/v1/responses"
 
 
-async def replay(
-    pieces: AsyncGenerator[bytes, None], receive: Receive, silence: float, headers: Mapping[str, str], *, have: int | None = None
-) -> Response:
-    """The answer whose pieces come, with more headers.
+async def head_of(pieces: AsyncGenerator[bytes, None], receive: Receive) -> Head:
+    """Status and headers of the answer whose pieces come.
 
-    Args:
-        silence: seconds without an event after which a stream is sent a comment.
-        have: events that a client which comes back has got; its answer begins at once. None for the first to read.
-
-    Waits for status and headers. Raises what comes instead of them, InvalidRequestError where there are no events to have, and
-    CancelledRequestError if the client leaves.
+    Raises what comes instead of them, and CancelledRequestError if the client leaves; the pieces are closed then.
     """
     try:
-        head = decode_head(await until_gone(receive, _next(pieces)))
-        if have and not head.is_stream:
-            raise InvalidRequestError("from must be 0: the answer is no stream of events, and is sent as a whole", param="from")
+        return decode_head(await until_gone(receive, _next(pieces)))
     except BaseException:
         await pieces.aclose()
         raise
+
+
+def replay(
+    head: Head, pieces: AsyncGenerator[bytes, None], silence: float, headers: Mapping[str, str], *, resumed: bool = False
+) -> Response:
+    """The answer with more headers; it must be sent, or the pieces stay open.
+
+    Args:
+        silence: seconds without an event after which a stream is sent a comment.
+        resumed: whether the client comes back: a stream begins at once then.
+    """
     response: Response
     if head.is_stream:
-        frames = pieces if have is None else _opened(pieces)
+        frames = _opened(pieces) if resumed else pieces
         response = EventStream(asyncio.create_task(_next(frames)), frames, partial(_failure, head.path), silence)
     else:
         response = _Whole(pieces)

@@ -12,6 +12,7 @@ from jaxserve.errors import ConflictError, NotFoundError
 from server.gateway.idempotency import IdempotencyCache
 from server.gateway.ledger import LedgerState, RemoteUsageLedger
 from server.gateway.messages import Forget, Message, Reply
+from server.gateway.recording import event_number, numbered
 from server.gateway.recordings import Add, Recordings
 from server.gateway.results import MAX_RESULT_BYTES
 from server.gateway.streams import ResumableStreams
@@ -156,6 +157,12 @@ async def test_ids_and_idempotency_keys_are_apart(state: LedgerState) -> None:
     (entry,) = await streams.listed("acme", "acme")
     assert (entry.key, entry.state, entry.events) == ("s", "running", None)
     await first.aclose()
+
+
+@pytest.mark.parametrize("piece", [b"id: ", b"id: 7", b"id: x\ndata", b"\x93id: 7\ndata", b"", b"data: id: 7\n\n"])
+def test_what_is_no_numbered_event_has_no_number(piece: bytes) -> None:
+    assert event_number(piece) is None
+    assert event_number(numbered(b"data: x\n\n", 12)) == 12
 
 
 async def test_numbers_of_events_are_listed(streams: ResumableStreams, elsewhere: ResumableStreams) -> None:
