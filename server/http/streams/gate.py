@@ -61,7 +61,7 @@ def _asks_to_resume(body: bytes) -> bool:
         return False
     try:
         options = _decode(body).stream_options
-    except (msgspec.DecodeError, UnicodeDecodeError):  # the application says what is wrong with it
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # the application says what is wrong with it
         return False
     return options is not None and bool(options.resume)
 

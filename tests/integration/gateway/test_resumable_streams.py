@@ -365,6 +365,9 @@ async def test_bad_input_is_named(http: httpx.AsyncClient, engine: SteppedClient
     assert (both.status_code, both.json()["error"]["param"]) == (400, "X-Conversation-Id")
     both = await http.post("/v1/completions", json={**BODY, "stream_options": {"resume": True}}, headers=keyed)
     assert (both.status_code, both.json()["error"]["param"]) == (400, "stream_options.resume")
+    for body in (b'{"prompt": ' + b"[" * 4000 + b'"resume"' + b"]" * 4000 + b"}", b'{"resume"', b'"resume"\xff', b'["resume"]'):
+        reply = await http.post("/v1/completions", content=body, headers={**bearer("free"), "content-type": "application/json"})
+        assert reply.status_code == 400, body[:20]
     assert engine.options == []
     await http.request(**asked("good"))
     for value in ("-1", "x", "1.5", str(EVENTS + 1), "9" * 30):
