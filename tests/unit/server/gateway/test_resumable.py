@@ -10,7 +10,7 @@ import pytest
 from jaxserve.clock import VirtualClock
 from jaxserve.errors import ConflictError, NotFoundError
 from server.gateway.idempotency import IdempotencyCache
-from server.gateway.ledger import LedgerState, RemoteUsageLedger
+from server.gateway.ledger import LedgerState, LocalUsageLedger, RemoteUsageLedger
 from server.gateway.messages import Forget, Message, Reply
 from server.gateway.recording import event_number, numbered
 from server.gateway.recordings import Add, Recordings
@@ -157,6 +157,31 @@ async def test_ids_and_idempotency_keys_are_apart(state: LedgerState) -> None:
     (entry,) = await streams.listed("acme", "acme")
     assert (entry.key, entry.state, entry.events) == ("s", "running", None)
     await first.aclose()
+
+
+async def test_what_is_left_is_bounded_together_with_answers_under_keys(
+    state: LedgerState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("server.gateway.recordings.MAX_LEFT_BYTES", 100)
+    recordings = Recordings(LocalUsageLedger(state), "here")
+    streams, answers = ResumableStreams(recordings, 1000.0), IdempotencyCache(recordings, 1000.0)
+    makers = [Running() for _ in range(3)]
+    for number, make in enumerate(makers):
+        make.say(bytes(40))
+        key = str(number)
+        reading = answers.read("acme", "acme", key, b"", make) if number == 1 else streams.begin("acme", "acme", key, make)
+        await anext(reading)  # type: ignore[arg-type]
+        await reading.aclose()
+        await asyncio.sleep(0)
+    async with asyncio.timeout(PATIENCE):
+        while not makers[0].cancelled:
+            await asyncio.sleep(0)
+    assert [make.cancelled for make in makers] == [True, False, False]
+    with pytest.raises(NotFoundError):
+        await rest(streams.resume("acme", "acme", "0", 0))
+    for make in makers[1:]:
+        make.say(None)
+    assert await rest(streams.resume("acme", "acme", "2", 0)) == [bytes(40)]
 
 
 @pytest.mark.parametrize("piece", [b"id: ", b"id: 7", b"id: x\ndata", b"\x93id: 7\ndata", b"", b"data: id: 7\n\n"])
