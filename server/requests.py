@@ -25,6 +25,7 @@ class RequestJob:
         request_id: the engine's name for the request; with several prompts, the prefix of their names.
         names: for errors, what the client calls the parameters that it does not call as the engine does.
         delivers_output: whether the client gets the tokens that are generated, and so pays for them.
+        tells_aborted: whether a sequence that was aborted is told of with what it has, not as an error.
     """
 
     request_id: str
@@ -33,6 +34,7 @@ class RequestJob:
     options: RequestOptions
     names: Mapping[str, str]
     delivers_output: bool = True
+    tells_aborted: bool = False
 
 
 def new_id(prefix: str) -> str:
@@ -40,15 +42,24 @@ def new_id(prefix: str) -> str:
 
 
 def sampling_params(
-    client: EngineClient, fields: Mapping[str, Any], names: Mapping[str, str], *, prompts: int = 1
+    client: EngineClient,
+    fields: Mapping[str, Any],
+    names: Mapping[str, str],
+    *,
+    prompts: int = 1,
+    defaults: Mapping[str, Any] | None = None,
 ) -> SamplingParams:
-    """Build the parameters; None means the model's default, if it has one, or else the engine's: max_tokens is what it leaves.
+    """Build the parameters; None means the default, or else SamplingParams': max_tokens is what the engine leaves.
+
+    Args:
+        defaults: the model's if None.
 
     Raises InvalidRequestError in the client's words, also where they ask for too much with so many prompts.
     """
     given = {name: value for name, value in fields.items() if value is not None}
+    left_out = client.model.sampling.given() if defaults is None else defaults
     try:
-        params = SamplingParams(**{"max_tokens": None, **client.model.sampling.given(), **given})
+        params = SamplingParams(**{"max_tokens": None, **left_out, **given})
         client.bounds.check_count(prompts, params)
     except InvalidRequestError as error:
         raise in_words_of_client(error, names) from error

@@ -10,8 +10,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
+from jaxserve.engine.calls import AbortRequests
 from jaxserve.engine.client import EngineClient
-from jaxserve.engine.events import Event, Finished
+from jaxserve.engine.events import Event, Finished, Started
 from jaxserve.errors import CancelledRequestError, JaxserveError
 from jaxserve.types import FinishReason, Prompt, RequestOptions
 from server.context import RequestContext
@@ -56,6 +57,16 @@ async def abort(client: EngineClient, request_id: str, context: RequestContext) 
     """Abort the request that the caller calls so; False if there is none of the caller's tenant. See EngineClient.abort."""
     call = context.call
     return await client.abort(request_id if call is None else call.engine_id(request_id))
+
+
+async def abort_named(client: EngineClient, request_ids: Sequence[str], context: RequestContext) -> None:
+    """Abort those that the caller calls so of its tenant's requests, whichever front end they came through.
+
+    Raises EngineDeadError.
+    """
+    call = context.call
+    names = list(request_ids) if call is None else [call.engine_id(one) for one in request_ids]
+    await client.call(AbortRequests(names))
 
 
 async def _charged(call: Call, client: EngineClient, job: RequestJob, exchange: Exchange | None) -> Events:
@@ -163,15 +174,16 @@ async def _tokenized(client: EngineClient, job: RequestJob, which: int) -> Promp
 
 async def _events(client: EngineClient, job: RequestJob, which: int, named: tuple[str, Prompt], watched: Watched) -> Events:
     request_id, prompt = named
-    generation = watched(which, request_id)
+    generation, begun = watched(which, request_id), False
     options = replace(job.options, of_list=True) if which else job.options
     try:
         stream = _closable(client.generate(prompt, job.params, request_id=request_id, options=options))
         async with aclosing(stream) as events:
             async for event in events:
                 generation.saw(event)
+                begun = begun or isinstance(event, Started)
                 if isinstance(event, Finished):
-                    _check_outcome(client, event)
+                    _check_outcome(client, event, tells_aborted=job.tells_aborted and begun)
                 yield which, event
     except JaxserveError as error:
         raise in_words_of_client(_as_sent(error, job.options), job.names) from error
@@ -189,8 +201,9 @@ def _closable(events: AsyncIterator[Event]) -> AsyncGenerator[Event, None]:
     return cast(AsyncGenerator[Event, None], events)
 
 
-def _check_outcome(client: EngineClient, event: Finished) -> None:
+def _check_outcome(client: EngineClient, event: Finished, *, tells_aborted: bool) -> None:
     """Raise for a sequence that did not end by itself: an unfinished text must not look like a finished one."""
     if event.finish_reason is FinishReason.ABORT:
         client.check_health()  # if the engine ends, that is the reason to give
-        raise CancelledRequestError("the request was aborted")
+        if not tells_aborted:
+            raise CancelledRequestError("the request was aborted")

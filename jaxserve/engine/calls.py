@@ -39,6 +39,12 @@ class Flush(EngineCall[None], frozen=True):
     """Forget every cached prefix."""
 
 
+class AbortRequests(EngineCall[None], frozen=True):
+    """End the requests of these names as aborted, whichever front end they came through; unknown names are passed over."""
+
+    names: list[str]
+
+
 class Trace(EngineCall[TimelineWindow], frozen=True):
     seconds: float
 
@@ -188,7 +194,7 @@ CheckCall = ResetWeights | WeightSums | WorldSize
 ControlCall = (
     Info | PauseEngine | Resume | AbortAll | UpdateFromDisk | NameWeights | SleepEngine | WakeUp | TransferCall | CheckCall
 )
-AnyCall = Flush | Trace | KVEventSources | AskDemand | ControlCall
+AnyCall = Flush | AbortRequests | Trace | KVEventSources | AskDemand | ControlCall
 EngineAnswer = TimelineWindow | list[KVEventSource] | Demand | WeightInfo | list[dict[str, str]] | list[int] | None
 ControlAnswer = WeightInfo | list[int] | Future[WeightInfo] | Apart[Any, Any]
 
@@ -214,6 +220,9 @@ def run_call(core: EngineCore, call: object) -> EngineAnswer | ControlAnswer:
     match call:
         case Flush():
             core.scheduler.cache.flush()
+            return None
+        case AbortRequests(names):
+            core.cut_off(frozenset(names))
             return None
         case Trace(seconds):
             if core.observer is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -131,10 +131,12 @@ class EngineCore:
             with self._fatal():
                 self._settled += self._collect(Turn(self.scheduler.clock.now()), *submitted)
 
-    def cut_off(self) -> None:
-        """End all sequences as aborted, those that wait too; the next turn tells it."""
+    def cut_off(self, names: Collection[str] | None = None) -> None:
+        """End all sequences as aborted, or those of the requests of these names, those that wait too; the next turn tells it."""
+        if names is not None and not any(one.request.name in names for one in self.scheduler.sequences.values()):
+            return  # else whoever names nothing could hold up every step
         self.settle()
-        self._settled += cut_off(self.scheduler)
+        self._settled += cut_off(self.scheduler, names)
 
     def give_up_waiting(self) -> None:
         """What ran is over, and nobody takes turns: do what waited for it."""

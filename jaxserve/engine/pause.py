@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Literal, NamedTuple, Protocol
 
 import msgspec
@@ -27,7 +27,7 @@ class Steps(Protocol):
 
     def settle(self) -> None: ...
 
-    def cut_off(self) -> None: ...
+    def cut_off(self, names: Collection[str] | None = None) -> None: ...
 
 
 class Waiting(NamedTuple):
@@ -99,14 +99,18 @@ class Pause:
         self.is_on = False
 
 
-def cut_off(scheduler: Scheduler) -> list[Update]:
-    """End every sequence. One whose prompt was being scored fails, for half of the scores are none."""
+def cut_off(scheduler: Scheduler, names: Collection[str] | None = None) -> list[Update]:
+    """End every sequence, or those of the requests of these names. One whose prompt was being scored fails, for half of the
+    scores are none.
+    """
+    why = "was cut off: the weights were updated or the engine was paused" if names is None else "was aborted"
     updates = []
     for sequence in list(scheduler.sequences.values()):
+        if names is not None and sequence.request.name not in names:
+            continue
         name, num_cached, queue_time = sequence.request.id, sequence.num_cached, sequence.queue_time
         if sequence.is_read or not sequence.task.generates:
-            error = CancelledRequestError("the request was cut off: the weights were updated or the engine was paused")
-            updates.append(Update(name, error=error))
+            updates.append(Update(name, error=CancelledRequestError(f"the request {why}")))
         else:
             updates.append(Update(name, finish_reason=FinishReason.ABORT, num_cached=num_cached, queue_time=queue_time))
     scheduler.abort([update.id for update in updates])

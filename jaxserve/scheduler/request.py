@@ -30,7 +30,7 @@ class EngineRequest:
     """One sequence as the engine takes it in: tokens only, already validated.
 
     Attributes:
-        id: unique among active sequences.
+        id: unique among active sequences: the request's name, and two parts that have no slash.
         prompt: token ids, not empty, shorter than the context.
         params: how to sample; `n` and stop strings are not the engine's concern.
         max_tokens: output tokens at most, resolved against the context; 0 if none is generated.
@@ -70,6 +70,11 @@ class EngineRequest:
     output: tuple[int, ...] = ()
     num_readings: int = 0
     resumed: bool = False
+
+    @property
+    def name(self) -> str:
+        """What its client calls the request."""
+        return self.id.rsplit("/", 2)[0]
 
     @property
     def may_be_shed(self) -> bool:

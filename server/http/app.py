@@ -15,6 +15,7 @@ from server.http.batches import api as batches
 from server.http.chat import api as chat
 from server.http.files import api as files
 from server.http.gate import Gate
+from server.http.generate import api as generate
 from server.http.held import Bodies
 from server.http.kserve import api as kserve
 from server.http.messages import api as messages
@@ -42,7 +43,7 @@ def create_app(
     app.state.streams = gateway.streams
     app.state.has_keys = gateway.has_keys
     app.state.deep_health = DeepHealth(client, RealClock())
-    asked = (chat, completions, responses, messages, streams, kserve, files, batches, tokens)
+    asked = (chat, completions, responses, messages, generate, streams, kserve, files, batches, tokens)
     parts = (*asked, about, operation, rollouts, weight_transfer, docs_page, front_page)
     routers = [weight_transfer.pieces, *(part.router for part in parts)]  # its routes take what others of their paths do not
     routes = [*app.routes, *(route for router in routers for route in router.routes)]

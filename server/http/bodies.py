@@ -22,7 +22,10 @@ from server.errors import OUTCOMES, http_body
 from server.http.chat.api import chat_reply
 from server.http.completions import completion_reply
 from server.http.failures import from_validation
-from server.http.fields import EngineFields
+from server.http.fields import RequestFields
+from server.http.generate.api import generate_reply
+from server.http.generate.protocol import GenerateRequest
+from server.http.generate.replies import GenerateReply
 from server.http.protocol import ChatRequest, CompletionRequest
 from server.http.replies import ChatReply, CompletionReply
 from server.http.responses.api import response_reply
@@ -31,8 +34,8 @@ from server.http.responses.replies import ResponseReply
 from server.requests import new_id, request_options
 from server.unsupported.notes import NOTES, Lenience, Notes
 
-Body = TypeVar("Body", bound=EngineFields)
-Reply = ChatReply | CompletionReply | ResponseReply
+Body = TypeVar("Body", bound=RequestFields)
+Reply = ChatReply | CompletionReply | ResponseReply | GenerateReply
 logger = logging.getLogger(__name__)
 
 
@@ -61,6 +64,7 @@ _ENDPOINTS: Mapping[str, _Endpoint[Any]] = MappingProxyType(
         "/v1/chat/completions": _Endpoint(ChatRequest, chat_reply),
         "/v1/completions": _Endpoint(CompletionRequest, completion_reply),
         "/v1/responses": _Endpoint(ResponsesRequest, response_reply),
+        "/inference/v1/generate": _Endpoint(GenerateRequest, generate_reply),
     }
 )
 # Endpoints that batches have elsewhere, and this server not at all or not yet.
@@ -91,6 +95,12 @@ async def answer_body(client: EngineClient, url: str, body: Mapping[str, Any], *
     return await _ENDPOINTS[url].answer(client, body, tenant, context)
 
 
+def _name_of(reply: Mapping[str, Any]) -> str:
+    """What the reply calls its request: vLLM's endpoint has a word of its own for it."""
+    name: str = reply["request_id" if "request_id" in reply else "id"]
+    return name
+
+
 class BodyAnswerer:
     """Answers by an engine; see jaxserve.jobs.answers.Answers.
 
@@ -117,7 +127,7 @@ class BodyAnswerer:
         except Exception as error:
             logger.exception("the request of line %d failed", line.number)
             return self._refusal(InternalError(f"the request failed: {error!r}"))
-        return Answer(HTTPStatus.OK, reply["id"], reply)
+        return Answer(HTTPStatus.OK, _name_of(reply), reply)
 
     def _refusal(self, error: JaxserveError) -> Answer:
         call = self._context.call

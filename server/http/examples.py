@@ -56,6 +56,26 @@ data: [DONE]
 
 """
 
+GENERATE: dict[str, Any] = {
+    "request_id": "generate-tokens-7d4e",
+    "output_mode": "tokens",
+    "created": 1767225600,
+    "model": "pico",
+    "choices": [{"index": 0, "token_ids": [222, 87, 1], "logprobs": None, "finish_reason": "stop"}],
+    "usage": _USAGE,
+    "prompt_logprobs": None,
+    "prompt_token_ids": None,
+}
+GENERATE_STREAM = """data: {"request_id":"generate-tokens-7d4e","output_mode":"tokens",\
+"choices":[{"index":0,"token_ids":[222],"logprobs":null,"finish_reason":null}]}
+
+data: {"request_id":"generate-tokens-7d4e","output_mode":"tokens",\
+"choices":[{"index":0,"token_ids":[],"logprobs":null,"finish_reason":"stop"}]}
+
+data: [DONE]
+
+"""
+
 RESPONSE: dict[str, Any] = {
     "id": "resp_7d4e",
     "object": "response",

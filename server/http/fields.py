@@ -95,15 +95,13 @@ else:
     _Numbers = create_model("_Numbers", **{name: _numeric(declared) for name, declared in NUMBERS.items()})
 
 
-class EngineFields(StructuredFields, _Numbers):
-    """How to choose tokens and what the request may take: fields that every endpoint that generates knows by one name."""
+class SamplingFields(StructuredFields, _Numbers):
+    """How to choose tokens: fields that every endpoint that generates knows by one name."""
 
     model_config = ConfigDict(strict=True)
     own_unsupported: ClassVar[Mapping[str, Unsupported]] = MappingProxyType({})
     own_members: ClassVar[frozenset[str]] = frozenset()  # of objects, by their path, that only some endpoints know
 
-    model: str | None = Field(None, description="the served model's name; the only one by default")
-    stream: bool | None = Field(None, description="answer with server-sent events as the text comes")
     min_tokens: Integer | None = told("no end of sequence before so many tokens", minimum=0)
     seed: Integer | None = told(minimum=-(2**63), exclusiveMaximum=2**64)
     logit_bias: LogitBias | None = Field(None, description="token id, as a string, to what is added to its logit")
@@ -115,17 +113,6 @@ class EngineFields(StructuredFields, _Numbers):
     ignore_eos: bool | None = None
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
-    service_tier: str | None = None  # endpoints know different ones
-    service_class: Literal["interactive_paid", "interactive_free", "batch"] | None = None
-    cache_salt: str | None = told(
-        "only requests of the tenant with the same salt share cached prefixes", minLength=1, maxLength=MAX_SALT_CHARS
-    )
-    queue_timeout: Number | None = told("seconds to wait for the first step at most", exclusiveMinimum=0)
-    timeout: Number | None = told("seconds to take in all at most", exclusiveMinimum=0)
-    max_total_tokens: Integer | None = told("tokens of a prompt and of its n outputs together at most", minimum=2)
-    request_id: str | None = Field(
-        None, min_length=1, max_length=_LONGEST_ID, description="the end of the reply's id; must not be in use"
-    )
 
     @model_validator(mode="before")
     @classmethod
@@ -141,12 +128,38 @@ class EngineFields(StructuredFields, _Numbers):
             fields["logit_bias"] = {_token_id(key): bias for key, bias in self.logit_bias.items()}
         return fields
 
+
+class RequestFields(BaseModel):
+    """What is asked, and what the request may take: fields that every endpoint that generates knows by one name."""
+
+    model_config = ConfigDict(strict=True)
+
+    model: str | None = Field(None, description="the served model's name; the only one by default")
+    stream: bool | None = Field(None, description="answer with server-sent events as the text comes")
+    service_class: Literal["interactive_paid", "interactive_free", "batch"] | None = None
+    cache_salt: str | None = told(
+        "only requests of the tenant with the same salt share cached prefixes", minLength=1, maxLength=MAX_SALT_CHARS
+    )
+    queue_timeout: Number | None = told("seconds to wait for the first step at most", exclusiveMinimum=0)
+    timeout: Number | None = told("seconds to take in all at most", exclusiveMinimum=0)
+    max_total_tokens: Integer | None = told("tokens of a prompt and of its n outputs together at most", minimum=2)
+    request_id: str | None = Field(
+        None, min_length=1, max_length=_LONGEST_ID, description="the end of the reply's id; must not be in use"
+    )
+
+    def options(self) -> dict[str, Any]:
+        """The fields that RequestOptions knows under the same name."""
+        return {name: getattr(self, name) for name in _OPTIONS}
+
+
+class EngineFields(SamplingFields, RequestFields):
+    """Both, side by side, and OpenAI's tiers."""
+
+    service_tier: str | None = None  # endpoints know different ones
+
     def options(self) -> dict[str, Any]:
         """The fields that RequestOptions knows under the same name; a tier stands for its class where none is named."""
-        return {
-            **{name: getattr(self, name) for name in _OPTIONS},
-            "service_class": self.service_class or TIERS.get(self.service_tier or ""),
-        }
+        return {**super().options(), "service_class": self.service_class or TIERS.get(self.service_tier or "")}
 
     def tier(self) -> dict[str, str]:
         """What an answer says of the tier: the one that was used, if the request names one."""
@@ -185,18 +198,8 @@ class SharedFields(EngineFields):
 
 
 _SHARED_SAMPLING = ("n", "max_tokens", "stop", "prompt_logprobs", "prompt_logprobs_start")
-_OPTIONS = ("cache_salt", "queue_timeout", "timeout", "max_total_tokens")
-_OTHER = (
-    "model",
-    "stream",
-    "logit_bias",
-    "service_tier",
-    "service_class",
-    "request_id",
-    *_OPTIONS,
-    *StructuredFields.model_fields,
-)
-_SAMPLING = tuple(name for name in EngineFields.model_fields if name not in _OTHER)
+_OPTIONS = ("service_class", "cache_salt", "queue_timeout", "timeout", "max_total_tokens")
+_SAMPLING = tuple(name for name in SamplingFields.model_fields if name not in ("logit_bias", *StructuredFields.model_fields))
 
 
 def _token_id(key: str) -> Any:

@@ -9,7 +9,7 @@ from jaxserve.engine.client import EngineClient
 from jaxserve.types import RequestOptions
 from server.context import RequestContext
 from server.gateway.call import Call
-from server.http.fields import EngineFields
+from server.http.fields import RequestFields
 from server.requests import request_options
 
 # Believed as it comes: only a gateway that sets it, and drops what clients send, makes it mean something.
@@ -33,6 +33,6 @@ def tenant_of(call: Call, headers: Headers) -> str:
     return headers.get(TENANT_HEADER, "") if tenant is None else tenant
 
 
-def options_of(body: EngineFields, headers: Headers) -> RequestOptions:
+def options_of(body: RequestFields, headers: Headers) -> RequestOptions:
     """Whose request it is and what it may take. Raises InvalidRequestError."""
     return request_options(headers.getlist(TENANT_HEADER), body.options(), tenant_name=TENANT_HEADER)

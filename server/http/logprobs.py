@@ -13,6 +13,8 @@ from server.http.replies import (
     CompletionLogprobsReply,
     PromptLogprobsReply,
     PromptTokenReply,
+    TokenLogprobReply,
+    TokenLogprobsReply,
 )
 
 # JSON has no -inf; OpenAI's own value for "very unlikely".
@@ -24,6 +26,19 @@ def chat_logprobs(positions: Iterable[PositionLogprobs], *, as_ids: bool = False
     return {
         "content": [
             {**_alternative(position.chosen, as_ids), "top_logprobs": [_alternative(token, as_ids) for token in position.top]}
+            for position in positions
+        ]
+    }
+
+
+def token_logprobs(positions: Iterable[PositionLogprobs], count: int) -> TokenLogprobsReply:
+    """What vLLM tells of outputs in tokens: of each position `count` tokens, one at least, the one that stands there first."""
+    return {
+        "content": [
+            {
+                **_ranked(position.chosen),
+                "top_logprobs": [_ranked(token) for token in _chosen_first(position)[: max(count, 1)]],
+            }
             for position in positions
         ]
     }
@@ -104,6 +119,15 @@ def joined(first: CompletionLogprobsReply, second: CompletionLogprobsReply) -> C
         "top_logprobs": first["top_logprobs"] + second["top_logprobs"],
         "text_offset": first["text_offset"] + second["text_offset"],
     }
+
+
+def _chosen_first(position: PositionLogprobs) -> Sequence[TokenLogprob]:
+    chosen = position.chosen
+    return (chosen, *(token for token in position.top if token.token_id != chosen.token_id))
+
+
+def _ranked(token: TokenLogprob) -> TokenLogprobReply:
+    return {"token_id": token.token_id, "logprob": _finite(token.logprob), "rank": token.rank}
 
 
 def _alternative(token: TokenLogprob, as_ids: bool) -> AlternativeReply:

@@ -62,6 +62,26 @@ class CompletionLogprobsReply(TypedDict):
     text_offset: list[int]
 
 
+class TokenLogprobReply(TypedDict):
+    """A token that could stand at a position."""
+
+    token_id: int
+    logprob: float
+    rank: int
+
+
+class TokenPositionReply(TokenLogprobReply):
+    """The token that stands at a position, and the likeliest there."""
+
+    top_logprobs: list[TokenLogprobReply]
+
+
+class TokenLogprobsReply(TypedDict):
+    """Log-probabilities of an output that is told in tokens."""
+
+    content: list[TokenPositionReply]
+
+
 class PromptTokenReply(TypedDict):
     """A token at a prompt position."""
 

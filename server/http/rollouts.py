@@ -94,7 +94,7 @@ async def is_paused(request: Request) -> dict[str, bool]:
 
 
 class AbortRequests(StrictBody):
-    """vLLM's; ids are refused."""
+    """vLLM's, for all requests: ids are for the endpoint that needs no admin key."""
 
     request_ids: list[str] | None = None
 
@@ -104,7 +104,7 @@ async def abort_requests(request: Request, body: AbortRequests | None = None) ->
     """End all requests as aborted."""
     if body is not None and body.request_ids is not None:
         raise InvalidRequestError(
-            "request_ids: single requests end when their clients leave; leave it out to end all", param="request_ids"
+            "request_ids: single requests are ended by /inference/v1/abort_requests; leave it out to end all", param="request_ids"
         )
     await client_of(request).call(AbortAll())
     return {"aborted": []}

@@ -26,7 +26,12 @@ _DEFAULTS: Mapping[str, Any] = MappingProxyType(
     }
 )
 _OF_SHAPE: Mapping[str, Mapping[str, Any]] = MappingProxyType(
-    {"ChatRequest": {"logprobs": False}, "CompletionRequest": {"max_tokens": 16}}
+    {
+        "ChatRequest": {"logprobs": False},
+        "CompletionRequest": {"max_tokens": 16},
+        "GenerateRequest": {"output_mode": "tokens"},
+        "GenerateSamplingParams": {**_DEFAULTS, "detokenize": True},  # whatever the model recommends
+    }
 )
 _LENGTHS = frozenset({"max_tokens", "max_completion_tokens", "max_output_tokens"})
 

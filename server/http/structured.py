@@ -57,13 +57,16 @@ class StructuredFields(BaseModel):
         """How this endpoint's API says it, beside the fields above."""
         return iter(())
 
-    def form(self) -> Form:
-        """What form the output must have. Raises InvalidRequestError in the client's words."""
+    def form(self, prefix: str = "") -> Form:
+        """What form the output must have; `prefix` makes the fields' names what the client calls them.
+
+        Raises InvalidRequestError in the client's words.
+        """
         whole = self.structured_outputs
         given = {name: getattr(self, name) for name in KINDS}
         if whole is not None:
             given["structured_outputs"] = {name: getattr(whole, _ATTRIBUTES.get(name, name)) for name in MEMBERS}
-        return form_of([*self.own_way(), *ways(given)], getattr(self, WHITESPACE))
+        return form_of([*self.own_way(), *ways(given, prefix)], getattr(self, WHITESPACE), prefix)
 
 
 class TextFormat(BaseModel):

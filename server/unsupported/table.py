@@ -410,6 +410,31 @@ FIELDS: Mapping[str, Unsupported] = MappingProxyType(
 OF_RESPONSES: Mapping[str, Unsupported] = MappingProxyType(
     dict(_refused("write the prompt out as input", _any("prompt"), of_prompt=True))
 )
+OF_GENERATE: Mapping[str, Unsupported] = MappingProxyType(
+    dict(
+        (
+            *_refused("send token ids of text", _any("features", "content_parts")),
+            *_refused(
+                "leave it out: the form of the output is held to from its first token",
+                {"reasoning_ended": (True,), "reasoning_parser_kwargs": ()},
+            ),
+            *_refused("use sampling_params.logprobs", {"return_token_logprobs": _OFF, "return_top_k_logprobs": _OFF}),
+        )
+    )
+)
+OF_SAMPLING_PARAMS: Mapping[str, Unsupported] = MappingProxyType(
+    dict(
+        (
+            *_refused("leave it out: nothing here takes it", _any("extra_args")),
+            *_refused("use cache_salt to share no prefixes with others", {"skip_reading_prefix_cache": _OFF}),
+            *_refused(
+                "use prompt_logprobs and prompt_logprobs_start", {"prompt_logprob_token_ids": (), "prompt_logprob_start": (0,)}
+            ),
+            *_refused("use prompt_logprobs to score tokens that are given", _any("trace_decode_token_ids")),
+            *_refused("leave it out: servers do not tell routed experts", {"routed_experts_prompt_start": (0,)}),
+        )
+    )
+)
 OF_MESSAGE: Mapping[str, Unsupported] = MappingProxyType(
     dict(
         (

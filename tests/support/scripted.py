@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from jaxserve.chat_parsing import ResponseTemplate, find_template
 from jaxserve.engine.bounds import RequestBounds
-from jaxserve.engine.calls import EngineCall, Result
+from jaxserve.engine.calls import AbortRequests, EngineCall, Result
 from jaxserve.engine.client import EngineStats, ModelInfo
 from jaxserve.engine.events import Delta, Event, Finished, PositionLogprobs, Started, Timing, TokenLogprob, Usage, WeightRange
 from jaxserve.errors import (
@@ -193,6 +193,9 @@ class ScriptedClient:
         self.resets += 1
 
     async def call(self, call: EngineCall[Result]) -> Result:
+        if isinstance(call, AbortRequests):
+            self.aborted += self.active.intersection(call.names)
+            return cast(Result, None)
         raise AssertionError(f"nothing here answers {call}")
 
     def heartbeat_age(self) -> float:

@@ -58,6 +58,22 @@ async def test_whole_and_streamed_answers(
     assert {(event["tenant"], event["key_id"], event["model"]) for event in events} == {("acme", "free", "echo")}
 
 
+async def test_tokens_in_and_tokens_out(http: httpx.AsyncClient, servers: Serving, usage_log: Path) -> None:
+    body = {"token_ids": list(b"hello"), "sampling_params": {"n": 2}}
+    reply = await http.post("/inference/v1/generate", json=body, headers=FREE)
+    told = reply.json()["usage"]
+    streamed = (await http.post("/inference/v1/generate", json={**body, "stream": True}, headers=FREE)).text
+    await servers.servers.stop()
+    events = usage(usage_log)
+    assert told["completion_tokens"] == sum(len(choice["token_ids"]) for choice in reply.json()["choices"]) > 0
+    assert delivered(events) == 2 * told["completion_tokens"]
+    mine = [event for event in events if event["completion_id"] == reply.json()["request_id"]]
+    assert sum(event["prompt_tokens"] for event in mine) == told["prompt_tokens"] == 5
+    assert sum(event["completion_tokens"] for event in mine) == told["completion_tokens"]
+    assert {(event["index"], event["reason"]) for event in mine if event["final"]} == {(0, "stop"), (1, "stop")}
+    assert streamed.count('"token_ids":[') == told["completion_tokens"] + 2
+
+
 async def test_a_client_that_leaves_pays_for_what_it_got(
     http: httpx.AsyncClient, engine: ScriptedClient, servers: Serving, usage_log: Path
 ) -> None:

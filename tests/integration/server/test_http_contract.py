@@ -26,11 +26,12 @@ GOOD: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"messages": SAY, "max_tokens": 2},
     "/v1/responses": {"input": "hi", "max_output_tokens": 2},
     "/v1/messages": {"messages": SAY, "max_tokens": 2},
+    "/inference/v1/generate": {"token_ids": [65], "sampling_params": {"max_tokens": 2}},
     "/v1/messages/count_tokens": {"messages": SAY},
     "/tokenize": {"prompt": "hi"},
     "/detokenize": {"tokens": [65]},
 }
-GENERATING = ("/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages")
+GENERATING = ("/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages", "/inference/v1/generate")
 NINES = b"9" * 5000
 DEEP = b"[" * 200_000
 

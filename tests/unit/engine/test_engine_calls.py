@@ -11,6 +11,7 @@ import pytest
 
 from jaxserve.engine.calls import (
     AbortAll,
+    AbortRequests,
     EngineAnswer,
     Info,
     NameWeights,
@@ -88,6 +89,22 @@ def test_pausing_what_runs(ready, mode):
     updates = ready.finish()
     expected = FinishReason.LENGTH if mode == "wait" else FinishReason.ABORT
     assert updates[-1].finish_reason is expected
+    ready.call(Resume())
+
+
+def test_requests_are_aborted_by_name_and_no_others(ready):
+    ready.add(200)
+    assert ready.said.get(timeout=PATIENCE).token is not None
+    ready.call(AbortRequests(["other", "r/0", ""]))
+    assert ready.said.get(timeout=PATIENCE).finish_reason is None
+    ready.call(AbortRequests(["other", "r"]))
+    *tokens, last = ready.finish()
+    assert all(update.token is not None for update in tokens)
+    assert (last.token, last.finish_reason) == (None, FinishReason.ABORT)
+    ready.call(PauseEngine("keep"))
+    ready.add(200)  # waits
+    ready.call(AbortRequests(["r"]))
+    assert ready.finish()[-1].finish_reason is FinishReason.ABORT
     ready.call(Resume())
 
 

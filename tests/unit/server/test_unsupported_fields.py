@@ -17,7 +17,8 @@ from jaxserve.clock import VirtualClock
 from jaxserve.config.server import ServerConfig
 from jaxserve.errors import ConfigError, InvalidRequestError
 from server.http.failures import from_validation
-from server.http.fields import EngineFields
+from server.http.fields import EngineFields, SamplingFields
+from server.http.generate.protocol import GenerateSamplingParams
 from server.http.messages.protocol import CountTokensRequest, MessagesRequest
 from server.http.protocol import ChatRequest, CompletionRequest
 from server.http.responses.protocol import ResponsesRequest
@@ -28,11 +29,12 @@ from server.unsupported.notes import IGNORED_HEADER, NOTES, WARNING_HEADER, Leni
 from server.unsupported.table import FIELDS, Kind
 
 SAY = [{"role": "user", "content": "hi"}]
-BODIES: dict[type[EngineFields], dict[str, Any]] = {
+BODIES: dict[type[SamplingFields], dict[str, Any]] = {
     ChatRequest: {"messages": SAY},
     CompletionRequest: {"prompt": "hi"},
     ResponsesRequest: {"input": "hi"},
     MessagesRequest: {"messages": SAY, "max_tokens": 1},
+    GenerateSamplingParams: {},
 }
 KINDS = {kind: [name for name in FIELDS if FIELDS[name].kind is kind] for kind in Kind}
 
@@ -49,7 +51,7 @@ def with_field(body: dict[str, Any], name: str, value: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("model", BODIES)
-def test_what_would_change_the_answer_is_refused_by_name(model: type[EngineFields]) -> None:
+def test_what_would_change_the_answer_is_refused_by_name(model: type[SamplingFields]) -> None:
     for name in KINDS[Kind.REFUSED]:
         if name in model.model_fields.keys() | model.own_members:
             continue
@@ -62,7 +64,7 @@ def test_what_would_change_the_answer_is_refused_by_name(model: type[EngineField
 
 
 @pytest.mark.parametrize("model", BODIES)
-def test_what_only_flavours_an_answer_passes_and_is_told(model: type[EngineFields]) -> None:
+def test_what_only_flavours_an_answer_passes_and_is_told(model: type[SamplingFields]) -> None:
     for name in [*KINDS[Kind.WARNED], *KINDS[Kind.NO_EFFECT]]:
         parent, _, member = name.partition(".")
         if name in model.model_fields or (member and parent not in model.model_fields):
