@@ -28,6 +28,7 @@ from jaxserve.executor.programs import CompileProgress, silent
 from jaxserve.outputs import CompletionOutput, RequestOutput, logprob_dict
 from jaxserve.sampling.params import SamplingParams
 from jaxserve.scheduler.request import EngineRequest
+from jaxserve.terminal.progress_bar import ProgressBar, UseTqdm, progress_bar
 from jaxserve.tokenizer.base import Tokenizer
 from jaxserve.tokenizer.chat import ChatTemplate
 from jaxserve.types import ChatMessage, Prompt, RequestOptions, ServiceClass
@@ -157,6 +158,7 @@ class LLM:
         prompts: Prompt | Sequence[Prompt],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
+        use_tqdm: UseTqdm = True,
         options: RequestOptions | Sequence[RequestOptions] | None = None,
         on_output: OnOutput | None = None,
     ) -> list[RequestOutput]:
@@ -166,6 +168,8 @@ class LLM:
             prompts: a string, {"prompt": str}, {"prompt_token_ids": [...]}, or a list of these. Beside token ids there may be
                 "output_token_ids", which a partial output had: it goes on behind them.
             sampling_params: one for all, one a prompt, or None for `get_default_sampling_params()`.
+            use_tqdm: whether a bar shows how many prompts are done, in a terminal and after a second; or what makes one, such as
+                `tqdm.notebook.tqdm` or `functools.partial(tqdm, leave=False)`.
             options: the same of whose requests they are and what they may take; timeouts count from the call.
             on_output: told of each output when it is complete, in the order in which they end. What it raises ends the call.
 
@@ -181,12 +185,15 @@ class LLM:
         )
         by_sequence = {sequence: request for request in requests for sequence in request.outputs.ids}
         core, pending = self._built.core, requests[::-1]
-        with self._turns.driven(), HeldInterrupts() as interrupts:
+        bars = progress_bar(use_tqdm, len(requests), self._built.clock)
+        with bars as bar, self._turns.driven(), HeldInterrupts() as interrupts:
+            ended = _told_by(bar, on_output)
             try:
                 while pending or core.has_work:
                     while pending and core.scheduler.has_room(pending[-1].engine_requests):
-                        self._add(pending.pop(), on_output)
-                    self._turn(by_sequence, on_output)
+                        self._add(pending.pop(), ended)
+                    self._turn(by_sequence, ended)
+                    bar.turned()
                     self._turns.serve()
                     interrupts.release()
             finally:
@@ -201,6 +208,7 @@ class LLM:
         messages: Sequence[ChatMessage] | Sequence[Sequence[ChatMessage]],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
+        use_tqdm: UseTqdm = True,
         options: RequestOptions | Sequence[RequestOptions] | None = None,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
@@ -210,6 +218,7 @@ class LLM:
         """Answer one conversation or a list of them through the model's chat template.
 
         `tools` are shown to the model, as chat completions have them; its calls are text, which jaxserve.chat_parsing reads.
+        `use_tqdm` is as in `generate`.
         """
         template = self._built.chat_template
         if template is None:
@@ -224,7 +233,7 @@ class LLM:
                 arguments={**({} if tools is None else {"tools": list(tools)}), **(chat_template_kwargs or {})},
             )
             prompts.append({"prompt_token_ids": self.tokenizer.encode(text, add_special_tokens=False)})
-        return self.generate(prompts, sampling_params, options=options)
+        return self.generate(prompts, sampling_params, use_tqdm=use_tqdm, options=options)
 
     def reset_prefix_cache(self) -> None:
         """Forget every cached prefix, pinned ones too."""
@@ -337,14 +346,14 @@ class LLM:
             requests.append(_Request(prompt, wanted, sequences, outputs, sequences=collected))
         return requests
 
-    def _add(self, request: _Request, on_output: OnOutput | None) -> None:
+    def _add(self, request: _Request, on_output: OnOutput) -> None:
         try:
             self._built.core.add(request.engine_requests)
         except RefusedError as error:
             request.outputs.fail(error)
             self._tell(request, on_output)
 
-    def _turn(self, by_sequence: Mapping[str, _Request], on_output: OnOutput | None) -> None:
+    def _turn(self, by_sequence: Mapping[str, _Request], on_output: OnOutput) -> None:
         for update in self._built.core.step():
             request = by_sequence.get(update.id)
             if request is None:
@@ -357,13 +366,21 @@ class LLM:
                 self._tell(request, on_output)
         self._built.core.tell()
 
-    def _tell(self, request: _Request, on_output: OnOutput | None) -> None:
+    def _tell(self, request: _Request, on_output: OnOutput) -> None:
         """The request is done; updates of a sequence that ended may still come."""
         if request.output is None:
             request.output = _output(request, self._built.routed)
             request.sequences.clear()  # whoever is told may keep less of it than we would
-            if on_output is not None:
-                on_output(request.output)
+            on_output(request.output)
+
+
+def _told_by(bar: ProgressBar, on_output: OnOutput | None) -> OnOutput:
+    def ended(output: RequestOutput) -> None:
+        bar.ended(len(output.prompt_token_ids), sum(len(one.token_ids) for one in output.outputs))
+        if on_output is not None:
+            on_output(output)
+
+    return ended
 
 
 def _done(request: _Request) -> RequestOutput:

@@ -225,7 +225,7 @@ class JaxserveLM(TemplateLM):  # type: ignore[misc]  # lm_eval is not typed
             self._on_progress(what, ended, total)
 
         prompts: list[Prompt] = [{"prompt_token_ids": list(tokens)} for tokens, _ in requests]
-        self._llm.generate(prompts, [params for _, params in requests], on_output=on_output)
+        self._llm.generate(prompts, [params for _, params in requests], use_tqdm=False, on_output=on_output)
 
     def _fitting(self, context: list[int], continuation: list[int]) -> tuple[tuple[int, ...], int]:
         """Context and continuation as far as the model sees them, and where the continuation starts."""

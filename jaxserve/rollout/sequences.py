@@ -77,7 +77,7 @@ def rollout(
             on_rollouts(number, ended[number])
 
     given: list[TokensPrompt] = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
-    llm.generate(given, asked, on_output=take)
+    llm.generate(given, asked, use_tqdm=False, on_output=take)
     return [ended[number] for number in range(len(prompts))]
 
 
@@ -105,7 +105,7 @@ def score(llm: LLM, sequences: Sequence[tuple[Sequence[int], Sequence[int]]]) ->
     wanted: list[TokensPrompt] = [{"prompt_token_ids": [*sequences[place][0], *sequences[place][1]]} for place in places]
     starts = [len(sequences[place][0]) for place in places]
     params = [SamplingParams(max_tokens=0, prompt_logprobs=0, prompt_logprobs_start=start) for start in starts]
-    for place, start, result in zip(places, starts, llm.generate(wanted, params), strict=True):
+    for place, start, result in zip(places, starts, llm.generate(wanted, params, use_tqdm=False), strict=True):
         if result.error is not None:
             raise result.error
         assert result.prompt_logprobs is not None, "they are asked for"

@@ -1,5 +1,6 @@
 """The offline API over a real model: every way to ask, and answers that agree with each other."""
 
+import io
 import json
 import shutil
 import signal
@@ -8,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tqdm import tqdm
 
 from jaxserve.errors import (
     ConfigError,
@@ -121,6 +123,29 @@ def test_outputs_are_told_as_they_end(llm):
     (output,) = llm.generate([ids(PROMPT)], greedy(), options=too_late, on_output=told.append)
     assert told == [output]
     assert output.error is not None
+
+
+def test_a_bar_counts_what_is_returned(llm, capfd):
+    bars: list[tqdm[Any]] = []
+
+    def bar(**arguments):
+        bars.append(tqdm(file=io.StringIO(), **arguments))
+        return bars[-1]
+
+    prompts = [ids(PROMPT)] * 3
+    outputs = llm.generate(prompts, greedy(n=2, max_tokens=4), use_tqdm=bar)
+    assert (bars[0].n, bars[0].total, bars[0].disable) == (3, 3, True)
+    llm.chat([{"role": "user", "content": "hi"}], greedy(max_tokens=2), use_tqdm=bar)
+    assert (bars[1].n, bars[1].total) == (1, 1)
+    too_late = RequestOptions(queue_timeout=1e-9)
+    llm.generate(prompts, greedy(), options=too_late, use_tqdm=bar)
+    assert bars[2].n == 3
+    quiet = llm.generate(prompts, greedy(n=2, max_tokens=4))
+    drawn = [[[one.token_ids for one in output.outputs] for output in given] for given in (outputs, quiet)]
+    assert drawn[0] == drawn[1]
+    assert capfd.readouterr() == ("", "")
+    with pytest.raises(InvalidRequestError, match="use_tqdm must be"):
+        llm.generate(prompts, greedy(), use_tqdm="yes")
 
 
 def test_what_on_output_raises_ends_the_call(llm):
