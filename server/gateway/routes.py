@@ -70,7 +70,7 @@ _ADMIN_METHODS = frozenset({"/vllm.grpc.engine.VllmEngine/FlushCache"})
 
 _WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 _UPLOADS = frozenset({("POST", "/v1/files")})
-_GENERATING = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"})
+_GENERATING = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/inference/v1/generate"})
 _GENERATING_MODEL = re.compile("/v2/models/.+/generate(_stream)?")
 _WITH_WEIGHTS = frozenset({"/start_weight_update", "/update_weights"})
 
