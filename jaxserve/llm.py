@@ -8,8 +8,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from jaxserve.adapters.request import LoRARequest
 from jaxserve.clock import RealClock
 from jaxserve.config.fields import EngineConfig
+from jaxserve.engine.adapters import EngineAdapters
 from jaxserve.engine.build import EngineReport, build_engine
 from jaxserve.engine.config_files import ConfigFiles
 from jaxserve.engine.events import Delta, Event, Finished, PositionLogprobs, Started
@@ -160,6 +162,7 @@ class LLM:
         *,
         use_tqdm: UseTqdm = True,
         options: RequestOptions | Sequence[RequestOptions] | None = None,
+        lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
         on_output: OnOutput | None = None,
     ) -> list[RequestOutput]:
         """Generate for every prompt; outputs come in the prompts' order.
@@ -171,6 +174,7 @@ class LLM:
             use_tqdm: whether a bar shows how many prompts are done, in a terminal and after a second; or what makes one, such as
                 `tqdm.notebook.tqdm` or `functools.partial(tqdm, leave=False)`.
             options: the same of whose requests they are and what they may take; timeouts count from the call.
+            lora_request: the adapter that computes the prompts, or one a prompt, None for the model as it is; needs enable_lora.
             on_output: told of each output when it is complete, in the order in which they end. What it raises ends the call.
 
         A request that fails alone (a timeout of its options passed, its tokens could not be decoded) keeps its place in the
@@ -181,7 +185,7 @@ class LLM:
         requests = self._prepare(
             listed,
             _for_each(len(listed), sampling_params, self.get_default_sampling_params(), "sampling_params"),
-            _for_each(len(listed), options, NO_OPTIONS, "options"),
+            self._with_adapters(_for_each(len(listed), options, NO_OPTIONS, "options"), lora_request),
         )
         by_sequence = {sequence: request for request in requests for sequence in request.outputs.ids}
         core, pending = self._built.core, requests[::-1]
@@ -210,6 +214,7 @@ class LLM:
         *,
         use_tqdm: UseTqdm = True,
         options: RequestOptions | Sequence[RequestOptions] | None = None,
+        lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         tools: Sequence[Mapping[str, Any]] | None = None,
@@ -233,7 +238,18 @@ class LLM:
                 arguments={**({} if tools is None else {"tools": list(tools)}), **(chat_template_kwargs or {})},
             )
             prompts.append({"prompt_token_ids": self.tokenizer.encode(text, add_special_tokens=False)})
-        return self.generate(prompts, sampling_params, use_tqdm=use_tqdm, options=options)
+        return self.generate(prompts, sampling_params, use_tqdm=use_tqdm, options=options, lora_request=lora_request)
+
+    def load_lora_adapter(self, lora_name: str, lora_path: str | Path, *, load_inplace: bool = False) -> None:
+        """Read an adapter, and let requests name it, also as the `adapter` of their options.
+
+        Raises InvalidRequestError, ConflictError or CheckpointError, nothing having changed: see `AdapterStore.load`.
+        """
+        self._adapters.store.load(lora_name, lora_path, in_place=load_inplace)
+
+    def unload_lora_adapter(self, lora_name: str) -> None:
+        """Let no request name it any more. Raises ModelNotFoundError."""
+        self._adapters.store.unload(lora_name)
 
     def reset_prefix_cache(self) -> None:
         """Forget every cached prefix, pinned ones too."""
@@ -323,6 +339,30 @@ class LLM:
             return result
 
         return self._turns.call(told)
+
+    def _with_adapters(
+        self, options: list[RequestOptions], given: LoRARequest | Sequence[LoRARequest | None] | None
+    ) -> list[RequestOptions]:
+        """Options that name the adapters, which are known from now on."""
+        if given is None:
+            return options
+        each = [given] * len(options) if isinstance(given, LoRARequest) else list(given)
+        if len(each) != len(options):
+            raise InvalidRequestError(f"lora_request has {len(each)} entries for {len(options)} prompts", param="lora_request")
+        known = {info.name: info.path for info in self._adapters.store.listed()}
+        for one in each:
+            if one is not None and known.get(one.lora_name) != str(one.lora_path):
+                self._adapters.store.load(one.lora_name, one.lora_path, in_place=True)
+                known[one.lora_name] = str(one.lora_path)
+        return [
+            option if one is None else replace(option, adapter=one.lora_name) for option, one in zip(options, each, strict=True)
+        ]
+
+    @property
+    def _adapters(self) -> EngineAdapters:
+        if self._built.adapters is None:
+            raise InvalidRequestError("adapters need enable_lora=True", param="lora_request")
+        return self._built.adapters
 
     @property
     def _weights(self) -> WeightUpdates:

@@ -30,7 +30,7 @@ class ServiceClass(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestOptions:
-    """Whose request it is and what it may take; nothing here changes a token of its output.
+    """Whose request it is and what it may take. But for `adapter`, nothing here changes a token of its output.
 
     Attributes:
         tenant: who pays: fairness, quotas and the prefix cache are kept by tenant.
@@ -41,6 +41,7 @@ class RequestOptions:
             what the prompt leaves.
         cache_salt: only requests of the tenant with the same salt share cached prefixes.
         shows_markup: whether special tokens that mark thinking and tool calls are text, for who takes the text apart.
+        adapter: name of the adapter (LoRA) that computes it; empty for the model as it is.
         of_list: whether it belongs to a list of prompts whose first came before: an overload refuses none of those.
     """
 
@@ -51,6 +52,7 @@ class RequestOptions:
     max_total_tokens: int | None = None
     cache_salt: str = ""
     shows_markup: bool = False
+    adapter: str = ""
     of_list: bool = False
 
 

@@ -10,6 +10,7 @@ from typing import Any, Literal, get_type_hints
 from jaxserve.config.check import check_types, require_at_least, take_several
 from jaxserve.config.kernels import AUTO, Kernels, parse_kernels
 from jaxserve.config.kv_events import KVEventsConfig, parse_kv_events
+from jaxserve.config.lora import LoraConfig
 from jaxserve.config.speculative import SpeculationConfig
 from jaxserve.errors import ConfigError
 
@@ -322,6 +323,7 @@ class EngineConfig:
     kernels: KernelConfig = field(default_factory=KernelConfig)
     record: RecordConfig = field(default_factory=RecordConfig)
     speculation: SpeculationConfig = field(default_factory=SpeculationConfig)
+    lora: LoraConfig = field(default_factory=LoraConfig)
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> EngineConfig:

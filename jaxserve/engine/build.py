@@ -20,6 +20,7 @@ from jaxserve.clock import Clock
 from jaxserve.config.fields import EngineConfig, SchedulerConfig
 from jaxserve.config.policies import Policies
 from jaxserve.config.resolve import ResolvedConfig, dump_directory
+from jaxserve.engine.adapters import EngineAdapters, make_adapters
 from jaxserve.engine.budgets import Budgets
 from jaxserve.engine.client import ModelInfo
 from jaxserve.engine.control import EngineControl
@@ -56,6 +57,7 @@ from jaxserve.record.ring import StepRing
 from jaxserve.sampling.defaults import SamplingDefaults
 from jaxserve.sampling.options import SUPPRESS_WIDTH
 from jaxserve.sampling.params import MAX_STOP_TOKEN_IDS
+from jaxserve.scheduler.adapters import AdapterTable
 from jaxserve.scheduler.running import tell_nobody
 from jaxserve.scheduler.scheduler import Scheduler
 from jaxserve.speculation.make import make_speculation
@@ -108,6 +110,7 @@ class BuiltEngine:
     weights: WeightUpdates | None = None
     sleep: Sleep | None = None
     routed: RoutedExperts | None = None
+    adapters: EngineAdapters | None = None
 
 
 def build_engine(
@@ -137,10 +140,13 @@ def build_engine(
     resolved, decoder, tokenizer = ready.resolved, ready.decoder, ready.tokenizer
     grammars = _grammars(config, ready)
     routed = _routed_experts(ready, executor)
-    scheduler = _scheduler(config, ready, executor, grammars, clock, routed)
+    adapters = make_adapters(config.lora, ready.lowering, executor, resolved.served_model_names[0])
+    table = None if adapters is None else adapters.table
+    scheduler = _scheduler(config, ready, executor, grammars, clock, routed, table)
     fingerprint = weights.fingerprint or model_fingerprint(ready.directory, decoder, config.model)
     dumper = crash_dumper(config, resolved.served_model_names[0], fingerprint, executor.capabilities())
     core = EngineCore(scheduler, executor, overlap=config.scheduler.overlap, dumper=dumper, grammars=grammars)
+    core.adapters = adapters
     core.weight_version = None if given is None else given.version
     intake = _intake(config, ready, fingerprint, scheduler.cache, strict=strict_length)
     intake.weights_are(core.weight_version)
@@ -163,6 +169,7 @@ def build_engine(
         weights=updates,
         sleep=sleep,
         routed=routed,
+        adapters=adapters,
         responses=ready.responses,
     )
     publish(core, config.cache.kv_events, intake.is_plain)
@@ -207,6 +214,7 @@ def _scheduler(
     grammars: Grammars | None,
     clock: Clock,
     routed: RoutedExperts | None,
+    adapters: AdapterTable | None,
 ) -> Scheduler:
     """With the pages that it owns, and who guesses for it."""
     resolved, limits = ready.resolved, executor.capabilities()
@@ -229,6 +237,7 @@ def _scheduler(
         masker=None if grammars is None else grammars.masker,
         speculation=make_speculation(config.speculation.parse(), config.scheduler, clock),
         on_stop=tell_nobody if routed is None else routed.stopped,
+        adapters=adapters,
     )
 
 

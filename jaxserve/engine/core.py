@@ -7,6 +7,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from jaxserve.engine.awaited import all_done
 from jaxserve.engine.pause import Pause, cut_off, stamped
 from jaxserve.errors import EngineDeadError, InvalidRequestError
 from jaxserve.executor.base import Executor, StepHandle
@@ -16,6 +17,7 @@ from jaxserve.scheduler.scheduler import Scheduler
 from jaxserve.step.plan import Plan
 
 if TYPE_CHECKING:  # an engine that is neither watched nor dumped needs none of what does it
+    from jaxserve.engine.adapters import EngineAdapters
     from jaxserve.engine.control import EngineControl
     from jaxserve.engine.kv_events.publisher import KVEventPublisher
     from jaxserve.engine.observer import EngineObserver
@@ -45,6 +47,7 @@ class EngineCore:
         pause: whether it takes and runs requests now.
         beat: told that the engine is alive by what takes long between two turns.
         control: what operators may do to it; None for nothing.
+        adapters: that requests may name; None for none.
         weight_version: of the weights that steps run with; None for those that it began with, if they have no name.
 
     Args:
@@ -80,6 +83,7 @@ class EngineCore:
         self.pause = Pause(self)
         self.weight_version: int | str | None = None
         self.control: EngineControl | None = None
+        self.adapters: EngineAdapters | None = None
         self.beat: Callable[[], None] = _nothing
 
     @property
@@ -99,15 +103,29 @@ class EngineCore:
         """
         self.check_alive()
         self.pause.require_awake()
+        if requests[0].adapter:
+            requests = self._require_adapters().resolved(requests)
         wanted = requests[0].params.structured_outputs
         self.scheduler.add(requests, None if wanted is None else self._require_grammars().constraints(wanted))
         if self.observer is not None:
             self.observer.arrived([Arrival(one.id, one.service_class.value, len(one.prompt), one.arrival) for one in requests])
 
     def prepare(self, requests: Sequence[EngineRequest]) -> Future[Any] | None:
-        """Done when the sequences of a request can be added at once; None if they can be now. Raises InvalidRequestError."""
-        wanted = requests[0].params.structured_outputs
-        return None if wanted is None else self._require_grammars().compile(wanted)
+        """Done when the sequences of a request can be added at once; None if they can be now.
+
+        Raises InvalidRequestError, or ModelNotFoundError for an adapter that there is not.
+        """
+        wanted, awaited = requests[0].params.structured_outputs, []
+        if wanted is not None:
+            awaited.append(self._require_grammars().compile(wanted))
+        if requests[0].adapter:
+            awaited.append(self._require_adapters().bring(requests))
+        return all_done([one for one in awaited if one is not None])
+
+    def _require_adapters(self) -> EngineAdapters:
+        if self.adapters is None:
+            raise InvalidRequestError("this engine serves no adapters: it was started without enable_lora", param="model")
+        return self.adapters
 
     def _require_grammars(self) -> Grammars:
         if self.grammars is None:

@@ -193,6 +193,7 @@ class Intake:
             deadline=grant.deadline,
             task=task.name,
             output=output,
+            adapter=options.adapter,
         )
         return first.with_siblings([Sibling(f"{request_id}/{number}/{place}", _mix(seed, place)) for place in range(1, params.n)])
 

@@ -24,6 +24,7 @@ class Capabilities:
         windows: the window of each group of layers, as the KV cache knows them.
         max_drafts: that a row may have in a step.
         guesses: that a draft model makes of a row, on the device; 0 without one.
+        adapter_slots: places for adapters; 0 for none.
         row_options: names of the options in the words of a row, in their order.
     """
 
@@ -37,6 +38,7 @@ class Capabilities:
     windows: tuple[int | None, ...] = (None,)
     max_drafts: int = 0
     guesses: int = 0
+    adapter_slots: int = 0
     row_options: tuple[str, ...] = STANDARD.names
 
 

@@ -220,6 +220,7 @@ def _one_each(rows: GuessRows, group: int, length: jax.Array, tokens: jax.Array,
         page_table=jnp.where(runs[:, None], table, 0)[None],
         slots=rows.rows.sampling.slot,
         rows=rows.rows,
+        adapter_tokens=jnp.zeros(0, jnp.int32),
     )
 
 

@@ -11,10 +11,12 @@ import jax
 import numpy as np
 
 from jaxserve.config.windows import group_layers
+from jaxserve.executor.adapter_slots import AdapterSlots
 from jaxserve.executor.base import Capabilities
 from jaxserve.executor.compile_guard import CompileGuard
 from jaxserve.executor.draft_runner import DraftRunner, DraftWeights
 from jaxserve.executor.expert_tokens import ExpertTokens
+from jaxserve.executor.flat_params import FlatParams
 from jaxserve.executor.held_weights import HeldWeights
 from jaxserve.executor.lowering import Lowering
 from jaxserve.executor.page_mover import PageMover
@@ -38,6 +40,7 @@ class LocalExecutor:
         weights: what steps run with.
         weight_guard: of these; None for none.
         has_cache: whether the KV cache takes memory now.
+        adapters: that rows may have; None for none.
 
     Args:
         lowering: what the programs were made from: the model, the devices and the shapes.
@@ -79,6 +82,7 @@ class LocalExecutor:
         self._draft: DraftRunner | None = None
         if lowering.draft is not None and draft is not None:
             self._draft = DraftRunner(lowering.draft, draft, programs.draft_moves, self._options.swap_slots)
+        self.adapters = None if lowering.loras is None else AdapterSlots(lowering.loras, programs.put_adapter)
         self._moved: Counter[MoveKind] = Counter()
         self._swap_page_seconds = 0.0
         if self._options.swap_slots:
@@ -140,6 +144,7 @@ class LocalExecutor:
             swap_page_seconds=self._swap_page_seconds,
             windows=self._windows,
             max_drafts=options.max_drafts,
+            adapter_slots=0 if options.adapters is None else options.adapters.slots,
             guesses=0 if self._draft is None else self._draft.guesses,
             row_options=self._row_options.names,
         )
@@ -179,7 +184,10 @@ class LocalExecutor:
             raise ValueError(f"step {plan.step} swaps pages, and the executor has no swap space")
         if (most := int(plan.num_drafts.max(initial=0))) > self._options.max_drafts:
             raise ValueError(f"step {plan.step} has {most} drafts in a row, the executor takes {self._options.max_drafts}")
-        bucket = self._programs.steps.bucket(plan.num_tokens, plan.num_rows, plan.longest_row, most)
+        adapted = plan.adapters is not None
+        if self.adapters is None and (adapted or plan.adapter_loads):
+            raise ValueError(f"step {plan.step} has adapters, and the executor has no slots for them")
+        bucket = self._programs.steps.bucket(plan.num_tokens, plan.num_rows, plan.longest_row, most, adapted=adapted)
         program = self._programs.steps.program(bucket, self._row_options.needed(plan.sampling, plan.samples))
         self._padding_tokens += bucket.tokens - plan.num_tokens
         with self._guard.watch(f"step {plan.step} of {plan.num_tokens} tokens in {plan.num_rows} rows"):
@@ -190,8 +198,10 @@ class LocalExecutor:
                     self._draft.move(plan.moves)
             for start in plan.starts:
                 self._load(start)
+            loras = self._adapters_of(plan)
             batch = self._batch(plan, bucket)
-            self._forward, candidates, handed = program.forward(self.weights.flat, self._forward, self._choose.latest, batch)
+            given = self.weights.flat, self._forward, self._choose.latest, batch, loras
+            self._forward, candidates, handed = program.forward(*given)
 
             def choose(masks: Ints | None) -> jax.Array:
                 given = self._no_masks[bucket.rows, bucket.drafts] if masks is None else self._masks(masks, 1 + most, bucket)
@@ -206,6 +216,13 @@ class LocalExecutor:
                 self._draft.collect()
             return self._latest
 
+    def _adapters_of(self, plan: Plan) -> FlatParams | None:
+        """What its rows with adapters run with, once those that come with the step are in their slots."""
+        if self.adapters is None:
+            return None
+        self.adapters.load(plan.adapter_loads)
+        return None if plan.adapters is None else self.adapters.flat
+
     def _batch(self, plan: Plan, bucket: Bucket) -> PackedBatch:
         options = self._options
         return make_batch(
@@ -216,6 +233,7 @@ class LocalExecutor:
             spare_slot=options.max_num_seqs,
             groups=len(self._windows),
             options=self._row_options,
+            adapters=0 if options.adapters is None else options.adapters.slots,
         )
 
     def _masks(self, masks: Ints, each: int, bucket: Bucket) -> Ints:

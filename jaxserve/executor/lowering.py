@@ -18,6 +18,7 @@ from jaxserve.executor.draft_step import DraftModel, Handed
 from jaxserve.executor.flat_params import FlatParams
 from jaxserve.executor.gpu_options import compiler_options, is_gpu, widened_schemes
 from jaxserve.executor.invariance import invariant_kernels, invariant_options, require_invariant
+from jaxserve.executor.lora import PUT_ADAPTER, abstract_loras, adapter_size, put_adapter
 from jaxserve.executor.options import ExecutorOptions
 from jaxserve.executor.program_spec import ProgramSpec, move_specs
 from jaxserve.executor.readers import LOGPROBS_READER, Reader, make_reader
@@ -105,6 +106,7 @@ class Lowering:
             drafts: jax.jit(self._packed_forward(drafts), donate_argnums=1, out_shardings=made)
             for drafts in {0, options.max_drafts}
         }
+        self.loras = None if options.adapters is None else abstract_loras(config, mesh, options.dtype, options.adapters)
         chosen = self._placed.choose, everywhere
         self.variants = variants_of(row_options, straight=not is_one_cpu(mesh))
         self._choose = {
@@ -113,6 +115,10 @@ class Lowering:
         }
 
     def _grid(self, device: jax.Device) -> BucketGrid:
+        grid = self._bare_grid(device)
+        return grid if self.options.adapters is None else grid.with_adapters()
+
+    def _bare_grid(self, device: jax.Device) -> BucketGrid:
         options = self.options
         if options.deterministic and is_gpu(device):
             return BucketGrid.of_one(max_rows=options.max_num_seqs, max_tokens=options.max_num_batched_tokens)
@@ -125,8 +131,9 @@ class Lowering:
         )
 
     def forward(self, bucket: Bucket) -> ProgramSpec:
-        """The first half of a bucket's step: (FlatParams, state, latest, batch) -> (state, candidates, batch)."""
-        arguments = (FlatParams.of(self.params), self.state.forward, self.state.choose.latest, self._example(bucket))
+        """The first half of a bucket's step: (FlatParams, state, latest, batch, loras) -> (state, candidates, batch)."""
+        loras = FlatParams.of(self.loras) if bucket.adapted and self.loras is not None else None
+        arguments = (FlatParams.of(self.params), self.state.forward, self.state.choose.latest, self._example(bucket), loras)
         handed = None if self.draft is None else self._handed(bucket)
         result = (self._placed.forward, self._candidates(bucket.rows, bucket.drafts), handed)
         return ProgramSpec(forward_name(bucket), self._forward[bucket.drafts], arguments, result, self._xla)
@@ -159,14 +166,18 @@ class Lowering:
 
     def _packed_forward(
         self, drafts: int
-    ) -> Callable[[FlatParams, ForwardState, jax.Array, PackedBatch], tuple[ForwardState, Candidates, Handed | None]]:
+    ) -> Callable[
+        [FlatParams, ForwardState, jax.Array, PackedBatch, FlatParams | None], tuple[ForwardState, Candidates, Handed | None]
+    ]:
         draft, row_options = self.draft, self.row_options
         of_parts = make_forward(self.config, self.mesh, self.kernels, drafts, () if draft is None else draft.model.taps)
 
         def forward(
-            params: FlatParams, state: ForwardState, latest: jax.Array, batch: PackedBatch
+            params: FlatParams, state: ForwardState, latest: jax.Array, batch: PackedBatch, loras: FlatParams | None
         ) -> tuple[ForwardState, Candidates, Handed | None]:
-            state, candidates, handed = of_parts(params.tree(), state, latest, batch.unpacked(latest[:, 1], row_options))
+            adapters = None if loras is None else loras.tree()
+            unpacked = batch.unpacked(latest[:, 1], row_options)
+            state, candidates, handed = of_parts(params.tree(), state, latest, unpacked, adapters)
             return state, candidates, None if draft is None else Handed(*handed)
 
         return forward
@@ -203,8 +214,8 @@ class Lowering:
         return Handed(self._batch(bucket), tapped)
 
     def others(self) -> tuple[ProgramSpec, ...]:
-        """The programs that are not steps: readers by name, LOAD_ROW, EXPERT_TOKENS, MOVES (of swaps only with swap slots), and
-        ROUTED_EXPERTS where pages keep them.
+        """The programs that are not steps: readers by name, LOAD_ROW, EXPERT_TOKENS, MOVES (of swaps only with swap slots),
+        ROUTED_EXPERTS where pages keep them, and PUT_ADAPTER where there are slots.
         """
         state, placed = self.state, self._placed
         vocabulary = state.choose.sampler.bias.shape[1]
@@ -222,6 +233,7 @@ class Lowering:
             *move_specs(state.forward.cache, self.mesh, swaps=self.options.swap_slots > 0, xla=self._xla),
             ProgramSpec(EXPERT_TOKENS, jax.jit(jnp.copy), (state.forward.expert_tokens,), 0, self._xla),
             *self._routed_experts(),
+            *self._put_adapter(),
         )
 
     def _routed_experts(self) -> Iterator[ProgramSpec]:
@@ -229,6 +241,14 @@ class Lowering:
         if routed is not None:
             read = jax.jit(make_read_routed(RoutedLayout.of(self.config), self.mesh))
             yield ProgramSpec(ROUTED_EXPERTS, read, (routed, np.zeros(self.options.max_pages, np.int32)), 0, self._xla)
+
+    def _put_adapter(self) -> Iterator[ProgramSpec]:
+        if self.loras is not None:
+            flat = FlatParams.of(self.loras)
+            placed = jax.tree.map(lambda array: array.sharding, flat)
+            put = jax.jit(put_adapter, donate_argnums=0, out_shardings=placed)
+            numbers = np.zeros(adapter_size(self.loras), self.options.dtype)
+            yield ProgramSpec(PUT_ADAPTER, put, (flat, np.zeros((), np.int32), numbers), placed, self._xla)
 
     def _example(self, bucket: Bucket) -> PackedBatch:
         """A batch of the bucket's shape, made as every batch is: one row with one token."""
@@ -241,12 +261,13 @@ class Lowering:
             spare_slot=options.max_num_seqs,
             groups=groups,
             options=self.row_options,
+            adapters=0 if options.adapters is None else options.adapters.slots,
         )
 
 
 def forward_name(bucket: Bucket) -> str:
     """The name of the program that is the first half of a bucket's step."""
-    return f"forward_{bucket.tokens}x{bucket.rows}{_width(bucket.drafts)}"
+    return f"forward_{bucket.tokens}x{bucket.rows}{_width(bucket.drafts)}{'_adapted' * bucket.adapted}"
 
 
 def choose_name(rows: int, variant: Variant, drafts: int = 0) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from jaxserve.config.fields import EngineConfig, Quantization
 from jaxserve.config.kernels import AUTOMATIC, Kernels, check_kernels
+from jaxserve.config.lora import LoraShape
 from jaxserve.config.resolve import ResolvedConfig
 from jaxserve.weights.stored_schemes import Schemes
 from pallas_kernels import grouped_matmul, kv_write, ragged_paged_attention
@@ -24,6 +25,7 @@ class ExecutorOptions:
         first_alone: be ready when a few steps are compiled that hold every plan.
         strict: a compilation inside a step is an error.
         swap_slots: pages that the swap space holds; 0 for none.
+        adapters: slots and rank of adapters; None for none.
         routed_experts: whether pages keep which experts their tokens visited.
         deterministic: a token's logits do not depend on what else is in a step (`executor.invariance`).
         autotune_results: directory of what XLA measured of kernels on a GPU; programs do not depend on it but in their speed.
@@ -43,6 +45,7 @@ class ExecutorOptions:
     first_alone: bool = False
     strict: bool = False
     swap_slots: int = 0
+    adapters: LoraShape | None = None
     routed_experts: bool = False
     deterministic: bool = False
     autotune_results: Path | None = None
@@ -65,6 +68,7 @@ class ExecutorOptions:
             first_alone=resolved.compile_first,
             strict=config.compile.late_compiles == "raise",
             swap_slots=resolved.swap_slots,
+            adapters=config.lora.shape,
             routed_experts=config.model.enable_return_routed_experts,
             deterministic=config.kernels.deterministic,
             autotune_results=None if tuned is None else Path(tuned).expanduser(),

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from jaxserve.executor.draft_specs import PREFIX, follow_name, guess_name
+from jaxserve.executor.lora import PUT_ADAPTER
 from jaxserve.executor.lowering import EXPERT_TOKENS, LOAD_ROW, Lowering, choose_name, forward_name
 from jaxserve.executor.program_spec import MOVES, ProgramSpec
 from jaxserve.executor.routed_experts import ROUTED_EXPERTS
@@ -45,7 +46,8 @@ class ProgramStore(Protocol):
 class Programs:
     """Compiled programs: steps, readers by name, loading a slot's sampling state, page moves, and how often experts were visited.
 
-    `draft_moves` move the draft model's part of pages. `routed_experts` reads which experts tokens visited.
+    `draft_moves` move the draft model's part of pages. `routed_experts` reads which experts tokens visited, and
+    `put_adapter` puts an adapter into its slot.
 
     `temporary_bytes` is what they take per device besides their arguments: the largest workspace, and the logits of two steps.
     """
@@ -58,9 +60,10 @@ class Programs:
     expert_tokens: Any
     routed_experts: Any | None
     temporary_bytes: int
+    put_adapter: Any | None = None
 
     def num_compiled(self) -> int:
-        others = 2 if self.routed_experts is None else 3
+        others = 2 + (self.routed_experts is not None) + (self.put_adapter is not None)
         return self.steps.num_compiled() + len(self.readers) + len(self.moves) + len(self.draft_moves) + others
 
 
@@ -103,8 +106,8 @@ def make_programs(lowering: Lowering, progress: CompileProgress, saved: ProgramS
     moves, draft_moves = (
         {kind: done[prefix + name] for kind, name in MOVES.items() if prefix + name in done} for prefix in ("", PREFIX)
     )
-    routed = done.get(ROUTED_EXPERTS)
-    return Programs(steps, readers, done[LOAD_ROW], moves, draft_moves, done[EXPERT_TOKENS], routed, temporary)
+    few = done[LOAD_ROW], moves, draft_moves, done[EXPERT_TOKENS], done.get(ROUTED_EXPERTS)
+    return Programs(steps, readers, *few, temporary, done.get(PUT_ADAPTER))
 
 
 @dataclass(frozen=True, slots=True)

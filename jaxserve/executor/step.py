@@ -20,8 +20,10 @@ from jaxserve.config.kernels import AUTOMATIC, Kernels, kernel_of
 from jaxserve.config.windows import LayerGroups, group_layers
 from jaxserve.executor.cache_arrays import KV_CACHE, CacheArrays, abstract_cache
 from jaxserve.executor.experts import ShardedDispatch
+from jaxserve.executor.lora import ShardedLora
 from jaxserve.executor.packed_logprobs import LOGPROBS_WIDTH, pack_logprobs, vocabulary_of
 from jaxserve.executor.routed_experts import RoutedLayout, record_routed
+from jaxserve.models.adapted import Loras, StepAdapters
 from jaxserve.models.binding import Params, UsedRows, bind
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.shards import cache_layout, padded_vocab
@@ -253,18 +255,23 @@ def make_forward(
     kernels: Kernels = AUTOMATIC,
     max_drafts: int = 0,
     taps: tuple[int, ...] = (),
-) -> Callable[[Params, ForwardState, jax.Array, DeviceBatch], Forwarded]:
-    """The first half of a model's step: (params, state, latest, batch) -> (state, candidates, handed on), N = 1 + max_drafts.
+) -> Callable[[Params, ForwardState, jax.Array, DeviceBatch, Loras | None], Forwarded]:
+    """The first half of a model's step: (params, state, latest, batch, loras) -> (state, candidates, handed on).
+
+    N = 1 + max_drafts. `loras` are None in a step without adapters.
 
     What is handed on is for a draft model: the batch with its tokens looked up, and what goes into the layers of `taps`, side by
     side [T,E*taps].
     """
     groups = group_layers(config.windows)
 
-    def forward(params: Params, state: ForwardState, latest: jax.Array, batch: DeviceBatch) -> Forwarded:
+    def forward(
+        params: Params, state: ForwardState, latest: jax.Array, batch: DeviceBatch, loras: Loras | None = None
+    ) -> Forwarded:
         real = batch.query_start[-1]
         rows = jnp.sum(batch.kv_length > 0, dtype=jnp.int32)
-        decoder = bind(config, params, UsedRows(real, rows * (1 + max_drafts)))
+        adapters = None if loras is None else StepAdapters(loras, batch.adapter_tokens, ShardedLora(mesh))
+        decoder = bind(config, params, UsedRows(real, rows * (1 + max_drafts)), adapters)
         tokens = input_tokens(batch.tokens, latest)
         attend = PagedAttend(mesh, state.cache, batch, kernels, groups)
         dispatch = ShardedDispatch(mesh, real, kernels)

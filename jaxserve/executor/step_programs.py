@@ -87,13 +87,13 @@ class StepPrograms:
         if self._buckets:
             self._start()
 
-    def bucket(self, tokens: int, rows: int, longest: int = 1, drafts: int = 0) -> Bucket:
+    def bucket(self, tokens: int, rows: int, longest: int = 1, drafts: int = 0, *, adapted: bool = False) -> Bucket:
         """The cheapest compiled bucket that holds a plan (`BucketGrid.choose`). Raises ValueError for one beyond the limits."""
-        bucket = self._grid.choose(tokens, rows, longest, drafts=drafts)
+        bucket = self._grid.choose(tokens, rows, longest, drafts=drafts, adapted=adapted)
         if bucket in self._forwards:
             return bucket
         self.misses += 1
-        return self._grid.choose(tokens, rows, longest, among=self._forwards, drafts=drafts)
+        return self._grid.choose(tokens, rows, longest, among=self._forwards, drafts=drafts, adapted=adapted)
 
     def program(self, bucket: Bucket, needs: Collection[Need]) -> StepProgram:
         """The step of a compiled bucket whose rows need this."""

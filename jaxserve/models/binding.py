@@ -15,6 +15,7 @@ from flax import nnx
 from jax.sharding import Mesh, NamedSharding
 from jax.typing import DTypeLike
 
+from jaxserve.models.adapted import StepAdapters, adapt
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.decoder import Decoder
 from jaxserve.models.parameter import Product
@@ -33,7 +34,7 @@ class UsedRows(NamedTuple):
     logits: jax.Array
 
 
-def bind(config: DecoderConfig, params: Params, used: UsedRows | None = None) -> Decoder:
+def bind(config: DecoderConfig, params: Params, used: UsedRows | None = None, adapters: StepAdapters | None = None) -> Decoder:
     """The decoder with these parameters; cheap enough to call in every traced function.
 
     Args:
@@ -41,11 +42,14 @@ def bind(config: DecoderConfig, params: Params, used: UsedRows | None = None) ->
         params: arrays (or tracers) in the tree of `abstract_params`.
         used: what products need to compute; None for everything. Where kernels skip padding (`weights.packed`), it then costs
             next to nothing, and its activations and logits are finite; others do not look at it.
+        adapters: beside its projections; None for none.
     """
     if used is not None:
         rows = {"layers": used.tokens, "entry": used.tokens}
         params = {part: counted(tree, rows.get(part, used.logits)) for part, tree in params.items()}
     shards, dtype = params["layers"]["0"]["attention"]["out"].shape[0], params["embedding"]["table"].dtype  # never quantized
+    if adapters is not None:
+        params = adapt(params, adapters)
     graphdef, _ = _split_skeleton(config, shards, dtype.name)
     return nnx.merge(graphdef, params)
 

@@ -9,12 +9,16 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from jaxserve.models.adapted import Adapted
 from pallas_kernels.matmul import Matrix, Weight, as_matrix, matmul, unscaled
 from pallas_kernels.quantization import FP8, Axes
 from pallas_kernels.round_rows import Activation, Gate, Rounded, round_gated
 
 Parameter = nnx.Param[jax.Array]
-"""Its value is an array, or a Matrix where `declare` was told of a product and `weights.packed` chose so; nothing here asks."""
+"""Its value is an array, or a Matrix where `declare` was told of a product and `weights.packed` chose so; nothing here asks.
+
+In a step that has adapters a projection's is Adapted.
+"""
 Projected = jax.Array | Rounded
 """Rows that are multiplied by matrices: rounded already where all of these are of the scheme that rounds them."""
 
@@ -42,8 +46,8 @@ class Product(NamedTuple):
         return shape[1:] if self.stacked else shape
 
     def matrix(self, parameter: Parameter) -> Matrix:
-        weight: Weight = parameter.get_value()
-        return as_matrix(weight, self.inputs)
+        value: Weight | Adapted = parameter.get_value()
+        return as_matrix(value.weight if isinstance(value, Adapted) else value, self.inputs)
 
 
 COLUMNS = Product((0,))
@@ -78,8 +82,8 @@ def declare(shape: tuple[int, ...], axes: tuple[str | None, ...], dtype: jnp.dty
 
 
 def rounding(kernels: Sequence[Parameter]) -> FP8 | None:
-    """The scheme of matrices that all multiply rounded rows; None if one of them does not."""
-    weights: list[Weight] = [kernel.get_value() for kernel in kernels]
+    """The scheme of matrices that all multiply rounded rows; None if one of them does not, as one with adapters."""
+    weights: list[Weight | Adapted] = [kernel.get_value() for kernel in kernels]
     schemes = [weight.scheme if isinstance(weight, Matrix) else None for weight in weights]
     first = schemes[0]
     return first if isinstance(first, FP8) and all(scheme == first for scheme in schemes) else None
@@ -94,6 +98,9 @@ def project_columns(x: Projected, kernel: Parameter, bias: Parameter | None, *, 
     """
     matrix = COLUMNS.matrix(kernel)
     y = _rounded_on_gpus(x, matrix, None if bias is None else bias[...])
+    adapted = kernel.get_value()
+    if isinstance(adapted, Adapted):
+        y += adapted.columns(x)
     return y.astype(x.dtype if rounded else matrix.elementwise_dtype(x.dtype))
 
 
@@ -116,6 +123,9 @@ def project_rows(x: Projected, kernel: Parameter, bias: Parameter | None) -> jax
     to x's dtype first, as in other engines, which halves what the devices exchange.
     """
     y = _rounded_on_gpus(x, ROWS.matrix(kernel), None)
+    adapted = kernel.get_value()
+    if isinstance(adapted, Adapted):
+        y += adapted.rows(x)
     if bias is not None:
         y += bias[...].astype(jnp.float32)[None]
     return y.astype(x.dtype)

@@ -19,6 +19,7 @@ from jaxserve.cache.kv_cache import PrefixMatch
 from jaxserve.clock import Clock
 from jaxserve.config.fields import SchedulerConfig
 from jaxserve.config.policies import Policies
+from jaxserve.scheduler.adapters import AdapterTable
 from jaxserve.scheduler.capacity import Capacity, Verdict
 from jaxserve.scheduler.choice import Runnable, StepChoice
 from jaxserve.scheduler.constraints import MAX_FORCED
@@ -46,6 +47,7 @@ class Batcher:
         started: told of every sequence that leaves the queue for the first time.
         drafting: gives rows drafts.
         policy: whether any may start.
+        adapters: where those of sequences are; None if none has any.
     """
 
     def __init__(
@@ -62,7 +64,9 @@ class Batcher:
         started: Callable[[Sequence], None],
         drafting: Drafting | DeviceDrafting,
         policy: Policy,
+        adapters: AdapterTable | None,
     ) -> None:
+        self._adapters = adapters
         self._config = config
         self._policies = policies
         self._clock = clock
@@ -306,6 +310,8 @@ class Batcher:
                 order.skip_class(sequence.service_class)
             elif verdict is Verdict.TENANT or choice.tokens.left_for(sequence.request.tenant) <= 0:
                 order.skip_tenant(sequence)
+            elif verdict is Verdict.START and rows.num_free and not self._has_adapter(sequence):
+                order.skip(sequence)
             elif verdict is Verdict.START and rows.num_free:
                 self._start(choice, sequence, match, fork=fork)
                 capacity.started(sequence)
@@ -315,6 +321,10 @@ class Batcher:
             elif not self._make_room_to_start(choice, sequence, match, capacity):
                 choice.full = True
                 return
+
+    def _has_adapter(self, sequence: Sequence) -> bool:
+        """Whether its adapter, if it has one, is on the devices, and stays there from now on."""
+        return self._adapters is None or self._adapters.start(sequence, self._clock.now())
 
     def _start(self, choice: StepChoice, sequence: Sequence, match: PrefixMatch, *, fork: bool) -> None:
         now = self._clock.now()

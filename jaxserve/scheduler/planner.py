@@ -6,10 +6,10 @@ import itertools
 
 import numpy as np
 
-from jaxserve.scheduler.request import Sequence
+from jaxserve.scheduler.request import NO_SLOT, Sequence
 from jaxserve.scheduler.running import Footprint
 from jaxserve.step.codes import sampled_token
-from jaxserve.step.plan import Ints, PageMove, Plan, Readout, RowStart
+from jaxserve.step.plan import AdapterLoad, Ints, PageMove, Plan, Readout, RowStart
 from jaxserve.step.rows import RowTable
 
 
@@ -25,8 +25,14 @@ class Planner:
         self._footprint = footprint
         self._step = itertools.count()
 
-    def plan(self, chosen: list[tuple[Sequence, int]], moves: tuple[PageMove, ...], guesses: int | None = None) -> Plan:
-        """The plan of the next step, R = len(chosen) rows."""
+    def plan(
+        self,
+        chosen: list[tuple[Sequence, int]],
+        moves: tuple[PageMove, ...],
+        guesses: int | None = None,
+        adapter_loads: tuple[AdapterLoad, ...] = (),
+    ) -> Plan:
+        """The plan of the next step, R = len(chosen) rows, those with adapters first."""
         tokens: list[int] = []
         starts: list[RowStart] = []
         readouts: list[Readout] = []
@@ -82,7 +88,16 @@ class Planner:
             readouts=tuple(readouts),
             moves=moves,
             guesses=guesses,
+            adapters=_adapters(chosen),
+            adapter_loads=adapter_loads,
         )
+
+
+def _adapters(chosen: list[tuple[Sequence, int]]) -> Ints | None:
+    """int32[R]: the slot of each row's adapter; None if no row has one. The first has one if any has."""
+    if not chosen or chosen[0][0].adapter_slot == NO_SLOT:
+        return None
+    return np.array([sequence.adapter_slot for sequence, _ in chosen], np.int32)
 
 
 def _query_start(chosen: list[tuple[Sequence, int]], num_tokens: int) -> Ints:

@@ -49,6 +49,7 @@ class EngineRequest:
         output: tokens that another engine chose for it already: it goes on behind them.
         num_readings: readings of its prompt that another engine gave already.
         resumed: whether another engine had taken it in before.
+        adapter: its adapter: as it comes the name, in a scheduler the key, which tells contents apart; empty for none.
     """
 
     id: str
@@ -70,6 +71,7 @@ class EngineRequest:
     output: tuple[int, ...] = ()
     num_readings: int = 0
     resumed: bool = False
+    adapter: str = ""
 
     @property
     def name(self) -> str:
@@ -154,6 +156,7 @@ class Sequence:
         forced: tokens that must follow those in flight, and are computed with them.
         num_charged: tokens that its tenant was charged for; what a preemption lost is computed again for free.
         slot: row of the executor's per-sequence state while running.
+        adapter_slot: the executor's slot with its adapter while running.
         pages: its pages while running.
         capacity: tokens that its pages hold.
         commit_at: computed tokens at which its next page is full.
@@ -195,6 +198,7 @@ class Sequence:
     forced: tuple[int, ...] = ()
     num_charged: int = 0
     slot: int = NO_SLOT
+    adapter_slot: int = NO_SLOT
     pages: SequencePages = field(default_factory=lambda: SequencePages(b""))
     capacity: int = 0
     commit_at: int = 0

@@ -22,6 +22,7 @@ from jaxserve.config.policies import Policies
 from jaxserve.errors import InternalError, InvalidRequestError, JaxserveError, OverloadedError
 from jaxserve.metrics.turn import SchedulerCounts
 from jaxserve.sampling.options import STANDARD, RowOptions
+from jaxserve.scheduler.adapters import AdapterTable
 from jaxserve.scheduler.admission import Deadlines, QueueBounds, late_end, late_start
 from jaxserve.scheduler.batching import Batcher
 from jaxserve.scheduler.choice import StepChoice
@@ -33,18 +34,24 @@ from jaxserve.scheduler.load_shedding import LoadShedding
 from jaxserve.scheduler.planner import Planner
 from jaxserve.scheduler.policy import DEFAULT_POLICY, Policy
 from jaxserve.scheduler.preemption import Preempter, Preemption, log_preemption
-from jaxserve.scheduler.request import Constraint, EngineRequest, PackedLogprobs, PackedVectors, Sequence, Status, Update
+from jaxserve.scheduler.request import NO_SLOT, Constraint, EngineRequest, PackedLogprobs, PackedVectors, Sequence, Status, Update
 from jaxserve.scheduler.running import Footprint, OnStop, RunningSet, tell_nobody
 from jaxserve.scheduler.step_budget import StepBudget
 from jaxserve.scheduler.waiting import WaitingQueue
 from jaxserve.speculation.device import DeviceGuesses
 from jaxserve.speculation.speculation import Speculation
-from jaxserve.step.plan import Ints, Plan, Reading, StepResult
+from jaxserve.step.plan import AdapterLoad, Ints, Plan, Reading, StepResult
 from jaxserve.step.rows import RowTable
 from jaxserve.step.tasks import TASKS, Task
 from jaxserve.types import FinishReason, ServiceClass
 
 logger = logging.getLogger(__name__)
+
+
+def _adapter_place(row: tuple[Sequence, int]) -> tuple[bool, int]:
+    slot = row[0].adapter_slot
+    return slot == NO_SLOT, slot
+
 
 NOT_FINITE = "the model's logits are not finite"
 
@@ -70,6 +77,7 @@ class Scheduler:
         tasks: what requests may want, by name.
         policy: how it chooses where it may.
         masker: makes the masks of sequences that are constrained; None if there are none.
+        adapters: where those of sequences are; None if none has any.
     """
 
     def __init__(
@@ -89,6 +97,7 @@ class Scheduler:
         tasks: Mapping[str, Task] = TASKS,
         policy: Policy = DEFAULT_POLICY,
         masker: Masker | None = None,
+        adapters: AdapterTable | None = None,
     ) -> None:
         policies = policies or Policies()
         self.cache = cache
@@ -108,7 +117,9 @@ class Scheduler:
         self._shedding = LoadShedding(config.ttft_target, config.itl_target, self._waiting, self._work, self.lengths)
         self._bounds = QueueBounds(config, self._waiting, self._shedding)
         self.gate, self.promises = self._shedding.gate, self._shedding.promises
-        self._running = RunningSet(cache, self._rows, footprint, swap, on_stop)
+        self._adapters = adapters
+        self._running = RunningSet(cache, self._rows, footprint, swap, self._stopped)
+        self._on_stop = on_stop
         self._preempter = Preempter(
             clock,
             policies,
@@ -135,6 +146,7 @@ class Scheduler:
             self._started,
             self._drafting,
             policy,
+            adapters,
         )
         self._sequences: dict[str, Sequence] = {}
         self._starts = Deadlines()
@@ -253,13 +265,27 @@ class Scheduler:
         self.expire()
         self._shedding.look(self.clock.now())
         choice = self.batcher.step()
+        loads = self._place_adapters(choice)
         if not choice.rows:
             return None
         guesses = self._drafting.plan_guesses(choice, self.batcher.room_for_drafts)
-        plan = self._planner.plan(choice.rows, self._running.take_moves(), guesses)
+        plan = self._planner.plan(choice.rows, self._running.take_moves(), guesses, loads)
         choice.masked = self._masks.rows(plan, choice.rows)
         self._in_flight[plan.step] = choice
         return plan
+
+    def _place_adapters(self, choice: StepChoice) -> tuple[AdapterLoad, ...]:
+        """Bring rows of one adapter together, those without one behind all; returns what comes into slots before the step."""
+        if self._adapters is None:
+            return ()
+        self._ended += [self._fail(sequence, error) for sequence, error in self._adapters.take_failed()]
+        choice.rows.sort(key=_adapter_place)
+        return self._adapters.take_loads() if choice.rows else ()
+
+    def _stopped(self, sequence: Sequence) -> None:
+        if self._adapters is not None:
+            self._adapters.stop(sequence)
+        self._on_stop(sequence)
 
     def masks(self, plan: Plan) -> Ints | None:
         """What the rows of a step may choose, once the step before it was applied: see `StepHandle.choose`. None if anything.

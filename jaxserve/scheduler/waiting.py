@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import takewhile
 
@@ -45,6 +45,7 @@ class AdmissionOrder:
         self._aging = aging
         self._policy = policy
         self._tenants: dict[ServiceClass, list[tuple[float, int, str]]] = {}
+        self._skipped: Counter[tuple[ServiceClass, str]] = Counter()  # at the head of a tenant's queue
         for service_class, waiting in queues.items():
             heap = [(self._place(queue[0]), index, tenant) for index, (tenant, queue) in enumerate(waiting.items())]
             heapq.heapify(heap)
@@ -59,7 +60,8 @@ class AdmissionOrder:
             if not heap:
                 continue
             interactive = interactive or service_class is not ServiceClass.BATCH
-            head = self._queues[service_class][heap[0][2]][0]
+            tenant = heap[0][2]
+            head = self._queues[service_class][tenant][self._skipped[service_class, tenant]]
             rank = RANKS[service_class]
             key = (max(head.request.arrival, self._served[service_class]) + rank * self._aging, rank)
             if best is None or key < best_key:
@@ -70,17 +72,25 @@ class AdmissionOrder:
         """Nothing of the tenant and class of `sequence`, which `next` gave, is offered any more."""
         heapq.heappop(self._tenants[sequence.service_class])
 
+    def skip(self, sequence: Sequence) -> None:
+        """`sequence`, which `next` gave, is not offered any more, but those of its tenant behind it."""
+        self._skipped[sequence.service_class, sequence.request.tenant] += 1
+        self._offer_next(sequence)
+
     def skip_class(self, service_class: ServiceClass) -> None:
         """Nothing of the class is offered any more."""
         self._tenants[service_class] = []
 
     def admitted(self, sequence: Sequence) -> None:
+        self._offer_next(sequence)
+
+    def _offer_next(self, sequence: Sequence) -> None:
         service_class, tenant = sequence.service_class, sequence.request.tenant
         heap = self._tenants[service_class]
         _, index, _ = heapq.heappop(heap)
-        queue = self._queues[service_class].get(tenant)
-        if queue:
-            heapq.heappush(heap, (self._place(queue[0]), index, tenant))
+        queue, skipped = self._queues[service_class].get(tenant, ()), self._skipped[service_class, tenant]
+        if len(queue) > skipped:
+            heapq.heappush(heap, (self._place(queue[skipped]), index, tenant))
 
     def _place(self, first: Sequence) -> float:
         return self._policy.order(first, self._work.counter(first.request.tenant))

@@ -54,6 +54,7 @@ class DeviceBatch:
         page_table: int32[groups,R,M], pages of each row; 0 for padding.
         slots: int32[R], of each row; the spare one for padding.
         rows: what their choice of tokens needs.
+        adapter_tokens: int32[S], tokens of rows whose adapter is in each slot, which come slot after slot; [0] if none has one.
     """
 
     tokens: jax.Array
@@ -64,6 +65,7 @@ class DeviceBatch:
     page_table: jax.Array
     slots: jax.Array
     rows: RowBatch
+    adapter_tokens: jax.Array
 
 
 def input_tokens(tokens: jax.Array, latest: jax.Array) -> jax.Array:
@@ -86,6 +88,7 @@ class BatchLayout(NamedTuple):
         page_size: S.
         words: W, of a row's options.
         flags: what rows can need.
+        adapters: S, slots of adapters; 0 for a step without.
     """
 
     tokens: int
@@ -95,11 +98,12 @@ class BatchLayout(NamedTuple):
     page_size: int
     words: int
     flags: int
+    adapters: int = 0
 
     @property
     def size(self) -> int:
         """Words in all."""
-        end: int = _places(self)["flags"][0].stop
+        end: int = _places(self)["adapter_tokens"][0].stop
         return end
 
     def parts(self, words: Any) -> dict[str, Any]:
@@ -110,7 +114,7 @@ class BatchLayout(NamedTuple):
 @lru_cache(maxsize=1024)  # more than a grid has buckets
 def _places(layout: BatchLayout) -> dict[str, tuple[slice, tuple[int, ...]]]:
     """The words of each part, and its shape."""
-    tokens, rows, groups, max_pages, _, words, flags = layout
+    tokens, rows, groups, max_pages, _, words, flags, adapters = layout
     shapes: dict[str, tuple[int, ...]] = {
         "tokens": (tokens,),
         "row_of_token": (tokens,),
@@ -122,6 +126,7 @@ def _places(layout: BatchLayout) -> dict[str, tuple[slice, tuple[int, ...]]]:
         "options": (rows, words),
         "slot": (rows,),
         "flags": (flags,),
+        "adapter_tokens": (adapters,),
     }
     ends = list(accumulate(map(math.prod, shapes.values())))
     return {name: (slice(end - math.prod(shape), end), shape) for (name, shape), end in zip(shapes.items(), ends, strict=True)}
@@ -170,6 +175,7 @@ class PackedBatch:
             page_table=parts["page_table"],
             slots=parts["slot"],
             rows=RowBatch(sampling, samples, parts["num_drafts"]),
+            adapter_tokens=parts["adapter_tokens"],
         )
 
 
@@ -182,9 +188,13 @@ def make_batch(
     spare_slot: int,
     groups: int = 1,
     options: RowOptions = STANDARD,
+    adapters: int = 0,
 ) -> PackedBatch:
-    """Pad a plan. `max_pages` is M, the pages of the longest sequence in each of the `groups` of layers."""
-    layout = BatchLayout(bucket.tokens, bucket.rows, groups, max_pages, page_size, options.size, len(options.needs))
+    """Pad a plan. `max_pages` is M, the pages of the longest sequence in each of the `groups` of layers; `adapters` are S, which
+    count where the bucket is for rows that have some.
+    """
+    slots = adapters if bucket.adapted else 0
+    layout = BatchLayout(bucket.tokens, bucket.rows, groups, max_pages, page_size, options.size, len(options.needs), slots)
     words = np.zeros(layout.size, np.int32)
     parts = layout.parts(words)
     rows, tokens = plan.num_rows, plan.num_tokens
@@ -202,5 +212,8 @@ def make_batch(
     parts["options"][rows:] = options.neutral
     parts["slot"][:rows] = plan.slots
     parts["slot"][rows:] = spare_slot
+    if plan.adapters is not None:
+        with_one = plan.adapters >= 0
+        parts["adapter_tokens"][:] = np.bincount(plan.adapters[with_one], np.diff(plan.query_start)[with_one], minlength=slots)
     parts["flags"][:] = options.flags(plan.sampling, plan.samples)  # rows that do not sample need nothing
     return PackedBatch(words, layout)  # type: ignore[arg-type]  # numpy's until the step copies it

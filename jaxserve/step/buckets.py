@@ -24,11 +24,12 @@ GPU_ROWS = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256)  # rows of decode ste
 
 @dataclass(frozen=True, slots=True, order=True)
 class Bucket:
-    """A step's padded shape: T tokens in R rows, of which each may have so many drafts."""
+    """A step's padded shape: T tokens in R rows, of which each may have so many drafts, and an adapter if it is `adapted`."""
 
     tokens: int
     rows: int
     drafts: int = 0
+    adapted: bool = False
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,11 @@ class BucketGrid:
         wide = {self.widened(bucket, most) for bucket in self.buckets}
         return replace(self, buckets=tuple(sorted({*self.buckets, *wide})))
 
+    def with_adapters(self) -> BucketGrid:
+        """With as many for steps of which rows have adapters."""
+        adapted = {replace(bucket, adapted=True) for bucket in self.buckets}
+        return replace(self, buckets=tuple(sorted({*self.buckets, *adapted})))
+
     def widened(self, bucket: Bucket, most: int) -> Bucket:
         """As many rows with so many drafts each: all fit beside decodes, and take prompts' places elsewhere."""
         tokens = min(bucket.rows * (1 + most), self.max_tokens) if bucket.tokens == bucket.rows else bucket.tokens
@@ -122,15 +128,24 @@ class BucketGrid:
     def first(self) -> frozenset[Bucket]:
         """The few that serving can begin with: the smallest decode step, and the largest step of every row count with prompts.
 
-        The last of them holds every plan.
+        The last of them holds every plan. Of those with adapters as many.
         """
-        plain = [bucket for bucket in self.buckets if not bucket.drafts]
+        bare = [bucket for bucket in self.buckets if not bucket.adapted]
+        plain = [bucket for bucket in bare if not bucket.drafts]
         chunks = {bucket.rows: bucket for bucket in plain if bucket.tokens > bucket.rows}  # later ones are larger
         decode = [bucket for bucket in plain if bucket.tokens == bucket.rows]
-        return frozenset({*decode[:1], *decode[-1:], self.buckets[-1], *chunks.values()})
+        few = {*decode[:1], *decode[-1:], bare[-1], *chunks.values()}
+        return frozenset(bucket for bucket in self.buckets if replace(bucket, adapted=False) in few)
 
     def choose(
-        self, tokens: int, rows: int, longest: int = 1, among: Container[Bucket] | None = None, *, drafts: int = 0
+        self,
+        tokens: int,
+        rows: int,
+        longest: int = 1,
+        among: Container[Bucket] | None = None,
+        *,
+        drafts: int = 0,
+        adapted: bool = False,
     ) -> Bucket:
         """The cheapest bucket (of those `among`, if given) that holds a plan. Raises ValueError if none does.
 
@@ -141,9 +156,12 @@ class BucketGrid:
             longest: tokens of the row that has most.
             among: those to choose of.
             drafts: of the row that has most.
+            adapted: whether rows have adapters.
         """
         apart = self.decodes_apart and longest > FEW_TOKENS
         for bucket in self._wide if drafts else self._plain_first:
+            if bucket.adapted is not adapted:
+                continue
             if bucket.tokens < tokens or bucket.rows < rows or bucket.drafts < drafts or (apart and bucket.tokens == bucket.rows):
                 continue
             if among is None or bucket in among:

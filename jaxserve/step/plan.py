@@ -72,6 +72,13 @@ class PageMove(NamedTuple):
     destination: int
 
 
+class AdapterLoad(NamedTuple):
+    """The adapter with this key, which the executor has in memory, goes into a slot."""
+
+    slot: int
+    key: str
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What one step computes: R rows of T tokens in all.
@@ -94,6 +101,9 @@ class Plan:
         starts: slots to load before the step.
         readouts: what is read of prompt tokens.
         moves: of pages, one after another, each as if those before it were done, and all before the step reads or writes.
+        adapters: int32[R], the executor's slot with each row's adapter: rows of one slot after those of the slot before it, those
+            without an adapter, -1, behind all; None if no row has one.
+        adapter_loads: adapters that come into their slots before the step.
         guesses: how many tokens the draft model guesses of every row behind the one that it chooses, once it has computed what
             the step computes; None if it does not even do that.
     """
@@ -112,6 +122,8 @@ class Plan:
     readouts: tuple[Readout, ...] = ()
     moves: tuple[PageMove, ...] = ()
     guesses: int | None = None
+    adapters: Ints | None = None
+    adapter_loads: tuple[AdapterLoad, ...] = ()
 
     @property
     def num_rows(self) -> int:

@@ -62,19 +62,19 @@ class _Stored:
 
 
 class SafetensorsCheckpoint:
-    """The tensors of one directory, from `model.safetensors` or from the files that its index names. See `Checkpoint`.
+    """The tensors of one directory, from the file `single` or from those that its index names. See `Checkpoint`.
 
     Raises:
         CheckpointError: no weights, a file that the index names but the directory lacks, a damaged file, tensors in other files
             than the index says, or of a dtype that numpy has no name for.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, single: str = SINGLE) -> None:
         self._open = ExitStack()
         self._tensors: dict[str, _Stored] = {}
         index = _read_index(directory)
         try:
-            for path in _files(directory, index):
+            for path in _files(directory, index, single):
                 self._add(path, index)
         except BaseException:
             self._open.close()
@@ -156,11 +156,11 @@ def _read_index(directory: Path) -> dict[str, str] | None:
     return weight_map
 
 
-def _files(directory: Path, index: Mapping[str, str] | None) -> list[Path]:
+def _files(directory: Path, index: Mapping[str, str] | None, single: str) -> list[Path]:
     if index is None:
-        if not (directory / SINGLE).is_file():
-            raise CheckpointError(f"{directory} has neither {SINGLE} nor {INDEX}", param="model")
-        return [directory / SINGLE]
+        if not (directory / single).is_file():
+            raise CheckpointError(f"{directory} has neither {single} nor {INDEX}", param="model")
+        return [directory / single]
     names = sorted(set(index.values()))
     # Only plain names: an index must not reach outside its own directory.
     missing = [name for name in names if Path(name).name != name or not (directory / name).is_file()]

@@ -1,0 +1,1 @@
+"""Adapters (LoRA) as they come, and as the devices take them."""

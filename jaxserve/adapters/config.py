@@ -1,0 +1,119 @@
+"""adapter_config.json of PEFT: what an adapter says of itself, and what is not computed here."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from jaxserve.errors import CheckpointError
+from jaxserve.models.checkpoint import read_json_object
+
+CONFIG = "adapter_config.json"
+
+# What would change the result, and the values at which it does not.
+_REFUSED: Mapping[str, tuple[Any, ...]] = MappingProxyType(
+    {
+        "use_dora": (False, None),
+        "bias": ("none", None),
+        "lora_bias": (False, None),
+        "modules_to_save": (None, []),
+        "trainable_token_indices": (None, [], {}),
+        "alora_invocation_tokens": (None, []),
+        "layer_replication": (None, []),
+        "target_parameters": (None, []),
+        "use_qalora": (False, None),
+        "velora_config": (None,),
+        "arrow_config": (None,),
+        "use_bdlora": (False, None),
+        "kasa_config": (None,),
+        "monteclora_config": (None,),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterConfig:
+    """A low-rank adapter as PEFT's LoraConfig describes it.
+
+    Attributes:
+        where: the file, for errors.
+        base_model: that it was trained on, as it says.
+        rank, alpha: of every module that no pattern names otherwise.
+        rank_pattern, alpha_pattern: by the end of a module's name, which may be a regular expression.
+        rank_stabilized: whether the scale is alpha / sqrt(r), not alpha / r (Kalajdzievski 2023).
+    """
+
+    where: Path
+    base_model: str | None
+    rank: int
+    alpha: float
+    rank_pattern: Mapping[str, int]
+    alpha_pattern: Mapping[str, float]
+    rank_stabilized: bool
+
+    @classmethod
+    def read(cls, directory: Path) -> AdapterConfig:
+        """Of an adapter's directory. Raises CheckpointError for one that is none, or needs what is not computed here."""
+        path = directory / CONFIG
+        if not path.is_file():
+            raise CheckpointError(f"{directory} has no {CONFIG}: not an adapter as PEFT saves one")
+        given = read_json_object(path)
+        if given.get("peft_type") != "LORA":
+            raise CheckpointError(f"{path}: peft_type is {given.get('peft_type')!r}; supported is 'LORA'")
+        for name, harmless in _REFUSED.items():
+            if given.get(name) not in harmless:
+                raise CheckpointError(f"{path}: {name}={given[name]!r} is not supported")
+        rank, alpha = given.get("r"), given.get("lora_alpha")
+        if not _is_count(rank):
+            raise CheckpointError(f"{path}: r must be a whole number above 0, got {rank!r}")
+        if not _is_number(alpha):
+            raise CheckpointError(f"{path}: lora_alpha must be a number, got {alpha!r}")
+        base = given.get("base_model_name_or_path")
+        return cls(
+            where=path,
+            base_model=base if isinstance(base, str) and base else None,
+            rank=int(rank),
+            alpha=float(alpha),
+            rank_pattern=_pattern(path, given, "rank_pattern", _is_count),
+            alpha_pattern=_pattern(path, given, "alpha_pattern", _is_number),
+            rank_stabilized=bool(given.get("use_rslora")),
+        )
+
+    def rank_of(self, module: str) -> int:
+        return _matched(self.rank_pattern, module, self.rank)
+
+    def scale_of(self, module: str) -> float:
+        """What (x A) B of a module is multiplied by."""
+        rank = self.rank_of(module)
+        alpha: float = _matched(self.alpha_pattern, module, self.alpha)
+        return alpha / (math.sqrt(rank) if self.rank_stabilized else rank)
+
+
+def _matched(pattern: Mapping[str, Any], module: str, otherwise: Any) -> Any:
+    """The value of the first key that the module's name ends with; keys are regular expressions, as PEFT matches them."""
+    return next((value for key, value in pattern.items() if re.match(rf"(.*\.)?({key})$", module)), otherwise)
+
+
+def _pattern(path: Path, given: Mapping[str, Any], name: str, fits: Any) -> Mapping[str, Any]:
+    value = given.get(name) or {}
+    if not isinstance(value, dict) or not all(map(fits, value.values())):
+        raise CheckpointError(f"{path}: {name} must be an object from modules to numbers, got {value!r}")
+    for key in value:
+        try:
+            re.compile(key)
+        except re.error as error:
+            raise CheckpointError(f"{path}: {name}: {key!r} is no regular expression: {error}") from error
+    return MappingProxyType(value)
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -1,0 +1,199 @@
+"""The adapters that an engine knows: by name, in the host's memory, and on their way there."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import OrderedDict
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+import numpy.typing as npt
+
+from jaxserve.adapters.peft import AdapterFormat, HostAdapter, read_adapter
+from jaxserve.errors import CheckpointError, ConflictError, InvalidRequestError, JaxserveError, ModelNotFoundError
+
+logger = logging.getLogger(__name__)
+
+MAX_NAME_CHARS = 256
+READERS = 2  # threads that read adapters: more would wait for the same disk
+
+
+class AdapterInfo(msgspec.Struct, frozen=True):
+    """What there is to say of an adapter.
+
+    Attributes:
+        name: that requests give as their model.
+        key: of its content.
+        path: its directory.
+        rank: its largest.
+        modules: how many it changes.
+        tenant: whose it is; None for everybody's.
+        base_model: that it says it was trained on.
+    """
+
+    name: str
+    key: str
+    path: str
+    rank: int
+    modules: int
+    tenant: str | None = None
+    base_model: str | None = None
+
+
+class Shelf(Protocol):
+    """Where adapters in the host's memory are kept for the devices (`executor.adapter_slots`)."""
+
+    def keep(self, key: str, numbers: npt.NDArray[Any]) -> None: ...
+
+    def forget(self, key: str) -> None: ...
+
+
+class AdapterStore:
+    """Adapters by name and by content. Safe from several threads; `fetch` is for the engine's alone.
+
+    A name may come to stand for another content: requests that were taken in go on with the one that it stood for.
+
+    Args:
+        form: how the devices take them.
+        max_rank: largest rank that is let in.
+        capacity: adapters in the host's memory.
+        base_model: name of the model that is served, for a warning where an adapter names another.
+    """
+
+    def __init__(self, form: AdapterFormat, max_rank: int, capacity: int, shelf: Shelf, base_model: str) -> None:
+        self._form = form
+        self._max_rank = max_rank
+        self._capacity = capacity
+        self._shelf = shelf
+        self._base_model = base_model
+        self._lock = threading.Lock()
+        self._names: dict[str, AdapterInfo] = {}
+        self._paths: dict[str, Path] = {}  # by key, also of names that are gone: requests may still need them
+        self._held: OrderedDict[str, None] = OrderedDict()  # keys in memory, least recently used first
+        self._failed: dict[str, JaxserveError] = {}
+        self._coming: dict[str, Future[None]] = {}
+        self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="jaxserve-adapters")
+        self.num_fetches = 0
+
+    def load(self, name: str, path: str | Path, *, tenant: str | None = None, in_place: bool = False) -> AdapterInfo:
+        """Read an adapter and let requests name it.
+
+        Raises InvalidRequestError for a name that cannot be one, ConflictError for one that is taken, unless it is to be replaced
+        `in_place`, and CheckpointError for what cannot be served (`peft.read_adapter`). Whatever is raised, nothing has changed.
+        """
+        self._check_name(name, tenant, in_place=in_place)
+        directory = Path(path).expanduser()
+        adapter = read_adapter(directory, self._form, self._max_rank)
+        self._warn_of_base(name, adapter.base_model)
+        modules = adapter.modules
+        info = AdapterInfo(name, adapter.digest, str(directory), adapter.rank, modules, tenant, adapter.base_model)
+        with self._lock:
+            self._check_name(name, tenant, in_place=in_place)
+            self._names[name] = info
+            self._paths[info.key] = directory
+            if len(self._held) < self._capacity or info.key in self._held:
+                self._keep(info.key, adapter)
+        return info
+
+    def unload(self, name: str, *, tenant: str | None = None) -> AdapterInfo:
+        """Let no request name it any more; those that were taken in finish. Raises ModelNotFoundError."""
+        with self._lock:
+            info = self._known(name, tenant)
+            del self._names[name]
+            return info
+
+    def find(self, name: str, tenant: str = "") -> AdapterInfo:
+        """The adapter that a tenant means by a name. Raises ModelNotFoundError, also for another tenant's."""
+        with self._lock:
+            return self._known(name, tenant)
+
+    def listed(self) -> list[AdapterInfo]:
+        """All that can be named, in the order in which they came."""
+        with self._lock:
+            return list(self._names.values())
+
+    @property
+    def num_held(self) -> int:
+        """In the host's memory."""
+        return len(self._held)
+
+    def fetch(self, key: str) -> bool:
+        """Whether the adapter with a key is in the host's memory, and stays until the next step is submitted; if not it is read.
+
+        Raises what it could not be read for, once.
+        """
+        with self._lock:
+            if (error := self._failed.pop(key, None)) is not None:
+                raise error.copy()
+            if key in self._held:
+                self._held.move_to_end(key)
+                while len(self._held) > self._capacity:
+                    oldest, _ = self._held.popitem(last=False)
+                    self._shelf.forget(oldest)
+                return True
+            self._bring(key)
+            return False
+
+    def bring(self, key: str) -> Future[None] | None:
+        """Done, whatever comes of it, when the adapter with a key has been read; None if it is in memory."""
+        with self._lock:
+            return None if key in self._held else self._bring(key)
+
+    def close(self) -> None:
+        self._readers.shutdown(wait=False, cancel_futures=True)
+
+    def _bring(self, key: str) -> Future[None]:
+        if key not in self._coming:
+            self.num_fetches += 1
+            self._coming[key] = Future()
+            self._readers.submit(self._read, key, self._paths[key])
+        return self._coming[key]
+
+    def _read(self, key: str, directory: Path) -> None:
+        try:
+            adapter = read_adapter(directory, self._form, self._max_rank)
+            if adapter.digest != key:
+                raise CheckpointError(f"adapter {directory} has changed since it was loaded: load it again", param="model")
+        except JaxserveError as error:
+            self._end(key, error)
+        except Exception as error:
+            logger.exception("adapter %s could not be read", directory)
+            self._end(key, CheckpointError(f"adapter {directory} cannot be read: {error!r}", param="model"))
+        else:
+            self._end(key, adapter)
+
+    def _end(self, key: str, read: HostAdapter | JaxserveError) -> None:
+        with self._lock:
+            if isinstance(read, HostAdapter):
+                self._keep(key, read)
+            else:
+                self._failed[key] = read
+            done = self._coming.pop(key)
+        done.set_result(None)
+
+    def _keep(self, key: str, adapter: HostAdapter) -> None:
+        self._shelf.keep(key, adapter.numbers)
+        self._held[key] = None
+        self._held.move_to_end(key)
+
+    def _known(self, name: str, tenant: str | None) -> AdapterInfo:
+        info = self._names.get(name)
+        if info is None or (tenant is not None and info.tenant not in (None, tenant)):
+            raise ModelNotFoundError(f"there is no adapter {name!r}", param="model")
+        return info
+
+    def _check_name(self, name: str, tenant: str | None, *, in_place: bool) -> None:
+        if not 0 < len(name) <= MAX_NAME_CHARS or not name.isprintable():
+            raise InvalidRequestError(f"lora_name must have 1 to {MAX_NAME_CHARS} printable characters", param="lora_name")
+        if name == self._base_model:
+            raise ConflictError(f"lora_name {name!r} is the model's own name", param="lora_name")
+        known = self._names.get(name)
+        if known is not None and (known.tenant != tenant or not in_place):
+            raise ConflictError(f"there is an adapter {name!r} already; load_inplace replaces it", param="lora_name")
+
+    def _warn_of_base(self, name: str, base: str | None) -> None:
+        if base is not None and Path(base).name != Path(self._base_model).name:
+            logger.warning("adapter %s says that it is of %s, and is served over %s", name, base, self._base_model)

@@ -1,0 +1,42 @@
+"""Which projections of a decoder may have low-rank adapters, and of which shapes their matrices are."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from jaxserve.models.config import DecoderConfig
+from jaxserve.models.registry import weight_rules
+from jaxserve.models.rules import Packing, Path, WeightRule
+
+_PARTS = frozenset({("attention", "qkv"), ("attention", "down"), ("attention", "query"), ("attention", "out")})
+_PARTS |= {("mlp", "gate_up"), ("mlp", "down")}
+
+
+class LoraArrays(NamedTuple):
+    """Shapes of `adapted.Lora`, or of one adapter's part of it: those without the first dimension."""
+
+    a: tuple[int, ...]
+    b: tuple[tuple[int, ...], ...]
+
+
+def lora_rules(config: DecoderConfig) -> dict[Path, WeightRule]:
+    """The projections that may have adapters, by the path of their parameter: those of attention and of dense MLPs.
+
+    Routers, experts, what is applied to latents head by head, the table and the head may not.
+    """
+    return {rule.path: rule for rule in weight_rules(config) if rule.path[2:] in _PARTS and rule.stack is None}
+
+
+def lora_arrays(rule: WeightRule, shards: int, rank: int) -> LoraArrays:
+    """Shapes of one adapter's matrices for a projection that is packed for so many shards."""
+    outputs, inputs = rule.sources[0].shape
+    if rule.packing is Packing.ROWS:
+        return LoraArrays((shards, inputs // shards, rank), ((rank, outputs),))
+    parts = 1 if _is_whole(rule) else shards
+    widths = [source.shape[0] // source.parts(parts) for source in rule.sources]
+    return LoraArrays((inputs, len(widths) * rank), tuple((rank, parts, width) for width in widths))
+
+
+def _is_whole(rule: WeightRule) -> bool:
+    """Whether every device has all of it: the projection to latents."""
+    return rule.path[2:] == ("attention", "down")

@@ -1,0 +1,110 @@
+"""Which adapters are on the devices: sequences whose adapter has no slot wait for one, and the least recently used gives way."""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+
+from jaxserve.errors import JaxserveError
+from jaxserve.scheduler.request import NO_SLOT, Sequence, Status
+from jaxserve.step.plan import AdapterLoad
+
+PATIENCE = 5.0  # seconds that a sequence waits for a slot while others go on to come to those that are taken
+
+Fetch = Callable[[str], bool]
+"""Whether the adapter with a key is in the host's memory; if not, it is on its way. Raises JaxserveError if it cannot be had."""
+
+
+class AdapterTable:
+    """Slots of adapters. Those of running sequences stay where they are; the others are evicted when a slot is needed.
+
+    So that nobody waits for ever while adapters that are in use stay in use: once a sequence has waited PATIENCE for a slot, no
+    other begins that needs one.
+
+    Attributes:
+        num_loads: adapters that came into a slot, so far.
+        num_waits: sequences that found no slot, or their adapter not in memory, when they could have begun.
+    """
+
+    def __init__(self, num_slots: int, fetch: Fetch) -> None:
+        self._fetch = fetch
+        self._free = list(range(num_slots))
+        self._slots: OrderedDict[str, int] = OrderedDict()  # key -> slot, least recently used first
+        self._users: Counter[str] = Counter()
+        self._loads: list[AdapterLoad] = []
+        self._failed: list[tuple[Sequence, JaxserveError]] = []
+        self._first: Sequence | None = None  # that waits for a slot
+        self._since = 0.0
+        self.num_loads = 0
+        self.num_waits = 0
+
+    @property
+    def resident(self) -> dict[str, int]:
+        """Adapters on the devices, by key: how many running sequences have each; least recently used first."""
+        return {key: self._users[key] for key in self._slots}
+
+    def start(self, sequence: Sequence, now: float) -> bool:
+        """Whether the sequence may begin: its adapter, if it has one, then stays in a slot until `stop`."""
+        key = sequence.request.adapter
+        if not key:
+            return True
+        if not self._place(sequence, key, now):
+            self.num_waits += 1
+            return False
+        self._users[key] += 1
+        self._slots.move_to_end(key)
+        sequence.adapter_slot = self._slots[key]
+        if self._first is sequence:
+            self._first = None
+        return True
+
+    def stop(self, sequence: Sequence) -> None:
+        """The sequence does not run any more."""
+        if sequence.adapter_slot != NO_SLOT:
+            sequence.adapter_slot = NO_SLOT
+            self._users[sequence.request.adapter] -= 1
+
+    def take_loads(self) -> tuple[AdapterLoad, ...]:
+        """Adapters that come into their slots before the next step."""
+        loads, self._loads = tuple(self._loads), []
+        return loads
+
+    def take_failed(self) -> list[tuple[Sequence, JaxserveError]]:
+        """Sequences whose adapter cannot be had, and why."""
+        failed, self._failed = self._failed, []
+        return failed
+
+    def _place(self, sequence: Sequence, key: str, now: float) -> bool:
+        if not self._may_begin(sequence, now):
+            return False
+        if key in self._slots:
+            return True
+        try:
+            there = self._fetch(key)
+        except JaxserveError as error:
+            self._failed.append((sequence, error))
+            return False
+        if not there:
+            return False
+        slot = self._free_slot()
+        if slot is None:
+            if self._first is None:
+                self._first, self._since = sequence, now
+            return False
+        self._slots[key] = slot
+        self._loads.append(AdapterLoad(slot, key))
+        self.num_loads += 1
+        return True
+
+    def _may_begin(self, sequence: Sequence, now: float) -> bool:
+        first = self._first
+        if first is None or first.status is not Status.WAITING:
+            self._first = None
+            return True
+        return first.request.adapter == sequence.request.adapter or now - self._since < PATIENCE
+
+    def _free_slot(self) -> int | None:
+        if self._free:
+            return self._free.pop(0)
+        idle = next((key for key in self._slots if not self._users[key]), None)
+        return None if idle is None else self._slots.pop(idle)
