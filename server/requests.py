@@ -11,6 +11,7 @@ from jaxserve.engine.client import EngineClient
 from jaxserve.errors import InvalidRequestError, JaxserveError, ModelNotFoundError
 from jaxserve.sampling.params import SamplingParams
 from jaxserve.types import Prompt, RequestOptions, ServiceClass
+from server.adapters import AdapterClient
 from server.context import RequestContext
 from server.models import clients_of
 
@@ -123,10 +124,17 @@ def admit(client: EngineClient, model: str | None, context: RequestContext) -> E
 def served(client: EngineClient, name: str | None, context: RequestContext) -> EngineClient:
     """The client of the model `name`, of those behind `client`; none means the first that the caller may use.
 
+    A name that no model has may be an adapter's, where one takes them: that is known when the request comes to the engine.
+
     Raises ModelNotFoundError unless it is served here and the caller may use it.
     """
     clients = clients_of(client)
     chosen = next((one for one in clients if (name in one.model.names if name else may_use(one, context))), None)
+    base = next((one for one in clients if one.model.takes_adapters), None)
+    if chosen is None and name and base is not None:
+        if context.call is not None and not context.call.may_use((name, *base.model.names)):
+            context.call.check_model((name,))
+        return AdapterClient(base, name)
     if context.call is not None:
         context.call.check_model(chosen.model.names if chosen is not None else (name or client.model.name,))
     if chosen is None:

@@ -61,14 +61,26 @@ class DeviceBytes:
         weights: parameters, with padding and what several devices repeat.
         state: what else lives from step to step, without the KV cache.
         page: one page of the KV cache, which is of one group of layers.
+        adapters: slots of adapters.
     """
 
     weights: int
     state: int
     page: int
+    adapters: int = 0
 
     def __add__(self, other: DeviceBytes) -> DeviceBytes:
-        return DeviceBytes(self.weights + other.weights, self.state + other.state, self.page + other.page)
+        return DeviceBytes(
+            self.weights + other.weights,
+            self.state + other.state,
+            self.page + other.page,
+            self.adapters + other.adapters,
+        )
+
+    @property
+    def fixed(self) -> int:
+        """All but the KV cache."""
+        return self.weights + self.state + self.adapters
 
 
 CountBytes = Callable[[str, str], DeviceBytes]
@@ -202,7 +214,7 @@ def _num_pages(config: EngineConfig, devices: DeviceFacts, longest: int, held: D
     if config.cache.num_pages is not None:
         return config.cache.num_pages
     useful = config.scheduler.max_num_seqs * -(-longest // config.cache.page_size) + 1
-    page_bytes, held_bytes, spare = held.page * devices.count, (held.weights + held.state) * devices.count, 0
+    page_bytes, held_bytes, spare = held.page * devices.count, held.fixed * devices.count, 0
     if config.cache.kv_cache_memory_gib is not None:
         budget = int(config.cache.kv_cache_memory_gib * GIB)
     elif devices.platform == "cpu":

@@ -7,14 +7,9 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 
-from jaxserve.adapters.peft import AdapterFormat
 from jaxserve.adapters.store import AdapterStore
-from jaxserve.config.lora import LoraConfig
-from jaxserve.executor.local import LocalExecutor
-from jaxserve.executor.lowering import Lowering
 from jaxserve.scheduler.adapters import AdapterTable
 from jaxserve.scheduler.request import EngineRequest
-from sharding import shards_of
 
 
 class EngineAdapters:
@@ -45,14 +40,3 @@ class EngineAdapters:
 
     def _key(self, request: EngineRequest) -> str:
         return self.store.find(request.adapter, request.tenant).key
-
-
-def make_adapters(config: LoraConfig, lowering: Lowering, executor: LocalExecutor, base_model: str) -> EngineAdapters | None:
-    """Those that an engine begins with; None if it serves none. Raises CheckpointError for one that cannot be served."""
-    if executor.adapters is None or config.shape is None:
-        return None
-    form = AdapterFormat(lowering.config, shards_of(lowering.mesh), config.shape.rank, lowering.options.dtype)
-    store = AdapterStore(form, config.max_lora_rank, config.max_cpu_loras, executor.adapters, base_model)
-    for module in config.modules():
-        store.load(module.name, module.path)
-    return EngineAdapters(store, AdapterTable(config.shape.slots, store.fetch))

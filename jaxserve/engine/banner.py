@@ -14,6 +14,8 @@ def banner(report: EngineReport) -> str:
     target = scheduler.itl_target
     promise = f"{target * 1000:g} ms between tokens promised" if target else "no time between tokens promised"
     workspace = f"workspace {_size(memory.temporary)}"
+    if memory.adapters:
+        workspace += f", adapters {_size(memory.adapters)}"
     return "\n".join(
         (
             f"jaxserve {version('jaxserve')}",

@@ -20,7 +20,7 @@ from jaxserve.clock import Clock
 from jaxserve.config.fields import EngineConfig, SchedulerConfig
 from jaxserve.config.policies import Policies
 from jaxserve.config.resolve import ResolvedConfig, dump_directory
-from jaxserve.engine.adapters import EngineAdapters, make_adapters
+from jaxserve.engine.adapters import EngineAdapters
 from jaxserve.engine.budgets import Budgets
 from jaxserve.engine.client import ModelInfo
 from jaxserve.engine.control import EngineControl
@@ -28,6 +28,7 @@ from jaxserve.engine.core import EngineCore
 from jaxserve.engine.draft import load_draft
 from jaxserve.engine.given import GivenParams
 from jaxserve.engine.intake import Intake, IntakeLimits
+from jaxserve.engine.make_adapters import make_adapters
 from jaxserve.engine.phases import NO_TIMES, PhaseTimer, StartTimes
 from jaxserve.engine.preparation import Preparation, model_directory, prepare
 from jaxserve.engine.publishing import publish
@@ -76,12 +77,16 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class MemoryLedger:
-    """Where the memory of one device goes, bytes, as its programs and shapes say. `temporary` is the largest step's workspace."""
+    """Where the memory of one device goes, bytes, as its programs and shapes say.
+
+    `temporary` is the largest step's workspace, `adapters` are their slots.
+    """
 
     weights: int
     kv_cache: int
     temporary: int
     kv_tokens: int
+    adapters: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,6 +365,7 @@ def _report(
             tokenizer=str(Path(config.model.tokenizer or model_directory(config.model.model)).resolve()),
             sampling=sampling,
             fingerprint=fingerprint,
+            takes_adapters=config.lora.enable_lora,
         ),
         kv_dtype=resolved.kv_dtype,
         mesh=f"{executor.device_kind} x{devices}",
@@ -369,6 +375,7 @@ def _report(
             kv_cache=resolved.cache_bytes,
             temporary=executor.temporary_bytes,
             kv_tokens=(resolved.num_pages - 1) // len(executor.capabilities().windows) * config.cache.page_size,
+            adapters=resolved.device_bytes.adapters,
         ),
         scheduler=resolved.scheduler,
         buckets=tuple(f"{bucket.tokens}x{bucket.rows}" for bucket in executor.grid.buckets),

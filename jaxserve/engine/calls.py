@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar, get_args, get_origin
 
 import msgspec
 
+from jaxserve.adapters.store import AdapterInfo
 from jaxserve.engine.apart import Apart
 from jaxserve.engine.control import EngineControl, SentMapping, WeightInfo
 from jaxserve.engine.core import EngineCore
@@ -189,13 +191,49 @@ class WakeUp(_Control, frozen=True):
     tags: tuple[str, ...] | None = None
 
 
+class ListAdapters(EngineCall[list[AdapterInfo]], frozen=True):
+    """The adapters that requests may name."""
+
+
+class FindAdapter(EngineCall[AdapterInfo], frozen=True):
+    """The adapter that a tenant means by a name."""
+
+    name: str
+    tenant: str
+
+
+class LoadAdapter(EngineCall[AdapterInfo], frozen=True):
+    """Read an adapter, which the engine's machine has at this path; see `AdapterStore.load`."""
+
+    name: str
+    path: str
+    tenant: str | None = None
+    in_place: bool = False
+
+    @property
+    def is_for_all(self) -> bool:
+        return True
+
+
+class UnloadAdapter(EngineCall[AdapterInfo], frozen=True):
+    """Let no request name an adapter any more."""
+
+    name: str
+
+    @property
+    def is_for_all(self) -> bool:
+        return True
+
+
 TransferCall = OpenTransfer | CloseTransfer | StartUpdate | PutPiece | FinishUpdate
 CheckCall = ResetWeights | WeightSums | WorldSize
 ControlCall = (
     Info | PauseEngine | Resume | AbortAll | UpdateFromDisk | NameWeights | SleepEngine | WakeUp | TransferCall | CheckCall
 )
-AnyCall = Flush | AbortRequests | Trace | KVEventSources | AskDemand | ControlCall
-EngineAnswer = TimelineWindow | list[KVEventSource] | Demand | WeightInfo | list[dict[str, str]] | list[int] | None
+AdapterCall = ListAdapters | FindAdapter | LoadAdapter | UnloadAdapter
+AnyCall = Flush | AbortRequests | Trace | KVEventSources | AskDemand | ControlCall | AdapterCall
+Listed = list[KVEventSource] | list[dict[str, str]] | list[int] | list[AdapterInfo]
+EngineAnswer = TimelineWindow | Listed | Demand | WeightInfo | AdapterInfo | None
 ControlAnswer = WeightInfo | list[int] | Future[WeightInfo] | Apart[Any, Any]
 
 
@@ -208,7 +246,7 @@ def answer_type(call: EngineCall[Any]) -> Any:
     raise TypeError(f"{type(call).__name__} does not say what it is answered by")
 
 
-def run_call(core: EngineCore, call: object) -> EngineAnswer | ControlAnswer:
+def run_call(core: EngineCore, call: object) -> EngineAnswer | ControlAnswer | Apart[AdapterInfo, AdapterInfo]:
     """Run one call; what takes several turns is told by a future.
 
     Raises InternalError for what is none that engines know, else what the call raises.
@@ -217,6 +255,8 @@ def run_call(core: EngineCore, call: object) -> EngineAnswer | ControlAnswer:
         if core.control is None:
             raise InternalError("nobody controls this engine")
         return _control(core.control, call)
+    if isinstance(call, AdapterCall):
+        return _adapters(core, call)
     match call:
         case Flush():
             core.scheduler.cache.flush()
@@ -233,6 +273,21 @@ def run_call(core: EngineCore, call: object) -> EngineAnswer | ControlAnswer:
         case AskDemand():
             return demand_of(core.scheduler)
     raise InternalError(f"the engine has no call {type(call).__name__!r}")
+
+
+def _adapters(core: EngineCore, call: AdapterCall) -> EngineAnswer | Apart[AdapterInfo, AdapterInfo]:
+    if isinstance(call, ListAdapters) and core.adapters is None:
+        return []
+    store = core.require_adapters().store
+    match call:
+        case ListAdapters():
+            return store.listed()
+        case FindAdapter(name, tenant):
+            return store.find(name, tenant)
+        case LoadAdapter(name, path, tenant, in_place):
+            return Apart(partial(store.load, name, path, tenant=tenant, in_place=in_place), None)
+        case UnloadAdapter(name):
+            return store.unload(name)
 
 
 def _control(control: EngineControl, call: ControlCall) -> ControlAnswer:

@@ -34,6 +34,7 @@ class ModelInfo:
         tokenizer: absolute path of its tokenizer, a directory or a file; empty where it is not known.
         sampling: what requests that do not say how to sample get.
         aliases: further names that requests may use.
+        takes_adapters: whether requests may name adapters (LoRA) over it.
         fingerprint: of weights and configuration; the same model elsewhere has the same. Empty where it is not known.
     """
 
@@ -48,6 +49,7 @@ class ModelInfo:
     sampling: SamplingDefaults = NO_DEFAULTS
     aliases: tuple[str, ...] = ()
     fingerprint: str = ""
+    takes_adapters: bool = False
 
     @property
     def names(self) -> tuple[str, ...]:

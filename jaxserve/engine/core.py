@@ -104,7 +104,7 @@ class EngineCore:
         self.check_alive()
         self.pause.require_awake()
         if requests[0].adapter:
-            requests = self._require_adapters().resolved(requests)
+            requests = self.require_adapters().resolved(requests)
         wanted = requests[0].params.structured_outputs
         self.scheduler.add(requests, None if wanted is None else self._require_grammars().constraints(wanted))
         if self.observer is not None:
@@ -119,10 +119,11 @@ class EngineCore:
         if wanted is not None:
             awaited.append(self._require_grammars().compile(wanted))
         if requests[0].adapter:
-            awaited.append(self._require_adapters().bring(requests))
+            awaited.append(self.require_adapters().bring(requests))
         return all_done([one for one in awaited if one is not None])
 
-    def _require_adapters(self) -> EngineAdapters:
+    def require_adapters(self) -> EngineAdapters:
+        """Raises InvalidRequestError where none are served."""
         if self.adapters is None:
             raise InvalidRequestError("this engine serves no adapters: it was started without enable_lora", param="model")
         return self.adapters

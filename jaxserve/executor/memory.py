@@ -13,6 +13,7 @@ from jaxserve.config.fields import EngineConfig
 from jaxserve.config.resolve import DeviceBytes, DeviceFacts
 from jaxserve.executor.draft_specs import draft_cache
 from jaxserve.executor.draft_step import DraftModel
+from jaxserve.executor.lora import abstract_loras
 from jaxserve.executor.step import StateShape, abstract_state
 from jaxserve.models.config import DecoderConfig
 from jaxserve.step.buckets import BucketGrid
@@ -55,7 +56,14 @@ def count_bytes(
         weights=device_bytes(packer.shapes(placed_params(decoder, mesh, dtype))),
         state=device_bytes(state) - cache,
         page=cache // _COUNTED_PAGES,
+        adapters=adapter_bytes(decoder, mesh, config, dtype),
     )
+
+
+def adapter_bytes(decoder: DecoderConfig, mesh: Mesh, config: EngineConfig, dtype: str) -> int:
+    """What one device will hold of adapters."""
+    shape = config.lora.shape
+    return 0 if shape is None else device_bytes(abstract_loras(decoder, mesh, dtype, shape))
 
 
 def draft_bytes(draft: DraftModel, mesh: Mesh, page_size: int, dtype: str, kv_dtype: str) -> DeviceBytes:

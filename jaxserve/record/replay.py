@@ -98,6 +98,11 @@ def _check(recording: Recording, limits: Capabilities, *, compare: bool) -> None
             "the recording has guesses of a draft model, which only its device knew: its tokens cannot be compared, but its "
             "times can be predicted"
         )
+    if compare and any(step.plan.adapters is not None for step in recording.steps):
+        raise ConfigError(
+            "the recording has rows with adapters, whose weights it does not hold: its tokens cannot be compared, but its times "
+            "can be predicted"
+        )
     if compare and limits.windows != had.windows:
         raise ConfigError(f"the recording has layers with windows of {had.windows} tokens, the executor of {limits.windows}")
     if compare and limits.row_options != had.row_options:

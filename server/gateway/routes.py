@@ -51,6 +51,8 @@ _ADMIN_PATHS = frozenset(
         "/release_memory_occupation",
         "/resume_memory_occupation",
         "/flush_cache",
+        "/v1/load_lora_adapter",
+        "/v1/unload_lora_adapter",
     }
 )
 _ADMIN_UNDER = ("/debug/", "/admin/")

@@ -6,9 +6,13 @@ from importlib.metadata import version
 
 from fastapi import APIRouter, Request
 
-from jaxserve.engine.client import ModelInfo
+from jaxserve.adapters.store import AdapterInfo
+from jaxserve.engine.calls import FindAdapter, ListAdapters
+from jaxserve.engine.client import EngineClient, ModelInfo
+from server.adapters import AdapterClient
+from server.context import RequestContext
 from server.http import examples
-from server.http.headers import client_of, context_of
+from server.http.headers import client_of, context_of, tenant_of
 from server.http.openapi import ASKING, answer, failures
 from server.http.replies import HealthReply, ModelListReply, ModelReply, VersionReply
 from server.models import clients_of
@@ -23,15 +27,27 @@ router = APIRouter()
     tags=["model"],
 )
 async def models(request: Request) -> ModelListReply:
-    """List the served models that the caller may use."""
-    usable = [one.model for one in clients_of(client_of(request)) if may_use(one, context_of(request))]
-    return {"object": "list", "data": [_reply(model, name) for model in usable for name in model.names]}
+    """List the served models that the caller may use, and the adapters over them."""
+    context = context_of(request)
+    tenant = _tenant(request)
+    usable: list[ModelReply] = []
+    for one in clients_of(client_of(request)):
+        if may_use(one, context):
+            usable += [_reply(one.model, name) for name in one.model.names]
+        if one.model.takes_adapters:
+            usable += [
+                _adapter_reply(one.model, info) for info in await one.call(ListAdapters()) if _may_see(context, one, info, tenant)
+            ]
+    return {"object": "list", "data": usable}
 
 
 @router.get("/v1/models/{name:path}", responses={**answer(ModelReply, examples.MODEL), **failures(ASKING)}, tags=["model"])
 async def model(name: str, request: Request) -> ModelReply:
-    """Describe one model."""
-    return _reply(served(client_of(request), name, context_of(request)).model, name)
+    """Describe one model, or one adapter."""
+    client = served(client_of(request), name, context_of(request))
+    if isinstance(client, AdapterClient):
+        return _adapter_reply(client.base.model, await client.call(FindAdapter(name, _tenant(request))))
+    return _reply(client.model, name)
 
 
 @router.get(
@@ -65,3 +81,18 @@ def _reply(info: ModelInfo, name: str) -> ModelReply:
         "owned_by": "jaxserve",
         "max_model_len": info.max_model_len,
     }
+
+
+def _tenant(request: Request) -> str:
+    call = context_of(request).call
+    assert call is not None, "the gate names it"
+    return tenant_of(call, request.headers)
+
+
+def _may_see(context: RequestContext, base: EngineClient, info: AdapterInfo, tenant: str) -> bool:
+    allowed = context.call is None or context.call.may_use((info.name, *base.model.names))
+    return allowed and info.tenant in (None, tenant)
+
+
+def _adapter_reply(base: ModelInfo, info: AdapterInfo) -> ModelReply:
+    return {**_reply(base, info.name), "root": info.path, "parent": base.name}

@@ -10,7 +10,19 @@ from jaxserve.clock import RealClock
 from jaxserve.config.server import ServerConfig
 from jaxserve.engine.client import EngineClient
 from server.gateway.gateway import Gateway
-from server.http import about, completions, docs_page, failures, front_page, openapi, operation, rollouts, tokens, weight_transfer
+from server.http import (
+    about,
+    adapters,
+    completions,
+    docs_page,
+    failures,
+    front_page,
+    openapi,
+    operation,
+    rollouts,
+    tokens,
+    weight_transfer,
+)
 from server.http.batches import api as batches
 from server.http.chat import api as chat
 from server.http.files import api as files
@@ -44,7 +56,7 @@ def create_app(
     app.state.has_keys = gateway.has_keys
     app.state.deep_health = DeepHealth(client, RealClock())
     asked = (chat, completions, responses, messages, generate, streams, kserve, files, batches, tokens)
-    parts = (*asked, about, operation, rollouts, weight_transfer, docs_page, front_page)
+    parts = (*asked, about, operation, adapters, rollouts, weight_transfer, docs_page, front_page)
     routers = [weight_transfer.pieces, *(part.router for part in parts)]  # its routes take what others of their paths do not
     routes = [*app.routes, *(route for router in routers for route in router.routes)]
     for router in routers:

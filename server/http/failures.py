@@ -27,8 +27,6 @@ _NOT_YET = (
     "/v1/embeddings",
     "/v1/uploads",
     "/v1/messages/batches",
-    "/v1/load_lora_adapter",
-    "/v1/unload_lora_adapter",
     "/v1/rerank",
     "/v2/rerank",
     "/v1/score",

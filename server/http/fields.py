@@ -140,6 +140,7 @@ class RequestFields(BaseModel):
     cache_salt: str | None = told(
         "only requests of the tenant with the same salt share cached prefixes", minLength=1, maxLength=MAX_SALT_CHARS
     )
+    lora_adapter: str | None = told("the adapter that computes it, where `model` names the model that it is over", minLength=1)
     queue_timeout: Number | None = told("seconds to wait for the first step at most", exclusiveMinimum=0)
     timeout: Number | None = told("seconds to take in all at most", exclusiveMinimum=0)
     max_total_tokens: Integer | None = told("tokens of a prompt and of its n outputs together at most", minimum=2)
@@ -149,7 +150,7 @@ class RequestFields(BaseModel):
 
     def options(self) -> dict[str, Any]:
         """The fields that RequestOptions knows under the same name."""
-        return {name: getattr(self, name) for name in _OPTIONS}
+        return {**{name: getattr(self, name) for name in _OPTIONS}, "adapter": self.lora_adapter}
 
 
 class EngineFields(SamplingFields, RequestFields):

@@ -225,13 +225,26 @@ class CompletionReply(TypedDict):
 
 
 class ModelReply(TypedDict):
-    """A served model."""
+    """A served model, or an adapter over one: `root` is then its directory, and `parent` the model."""
 
     id: str
     object: Literal["model"]
     created: int
     owned_by: str
     max_model_len: int
+    root: NotRequired[str]
+    parent: NotRequired[str]
+
+
+class AdapterReply(TypedDict):
+    """An adapter that requests may name."""
+
+    lora_name: str
+    lora_path: str
+    base_model_name: str | None
+    rank: int
+    modules: int
+    tenant: str | None
 
 
 class ModelListReply(TypedDict):
