@@ -69,9 +69,9 @@ class AdapterConfig:
             if given.get(name) not in harmless:
                 raise CheckpointError(f"{path}: {name}={given[name]!r} is not supported")
         rank, alpha = given.get("r"), given.get("lora_alpha")
-        if not _is_count(rank):
+        if rank is None or not _is_count(rank):
             raise CheckpointError(f"{path}: r must be a whole number above 0, got {rank!r}")
-        if not _is_number(alpha):
+        if alpha is None or not _is_number(alpha):
             raise CheckpointError(f"{path}: lora_alpha must be a number, got {alpha!r}")
         base = given.get("base_model_name_or_path")
         return cls(
@@ -85,7 +85,8 @@ class AdapterConfig:
         )
 
     def rank_of(self, module: str) -> int:
-        return _matched(self.rank_pattern, module, self.rank)
+        rank: int = _matched(self.rank_pattern, module, self.rank)
+        return rank
 
     def scale_of(self, module: str) -> float:
         """What (x A) B of a module is multiplied by."""

@@ -115,7 +115,8 @@ class EngineCore:
 
         Raises InvalidRequestError, or ModelNotFoundError for an adapter that there is not.
         """
-        wanted, awaited = requests[0].params.structured_outputs, []
+        wanted = requests[0].params.structured_outputs
+        awaited: list[Future[Any] | None] = []
         if wanted is not None:
             awaited.append(self._require_grammars().compile(wanted))
         if requests[0].adapter:

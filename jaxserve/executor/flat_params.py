@@ -1,4 +1,4 @@
-"""Weights as steps take them, flattened once: at every call jax goes through every dictionary of a tree and sorts its keys."""
+"""Weights and adapters as steps take them, flattened once: at every call jax goes through every dictionary of a tree and sorts its keys."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-
-from jaxserve.models.binding import Params
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +28,11 @@ class FlatParams:
         self._structure = structure
 
     @classmethod
-    def of(cls, params: Params) -> FlatParams:
+    def of(cls, params: dict[Any, Any]) -> FlatParams:
         return cls(*jax.tree.flatten(params))
 
-    def tree(self) -> Params:
-        params: Params = jax.tree.unflatten(self._structure, self._leaves)
-        return params
+    def tree(self) -> Any:
+        return jax.tree.unflatten(self._structure, self._leaves)
 
     def tree_flatten(self) -> tuple[tuple[Any, ...], Hashable]:
         return self._leaves, self._structure

@@ -50,7 +50,9 @@ class ShardedLora:
 
         divided = _columns_spec(lora.b[0].shape[2], self.mesh)
         out = PartitionSpec(None, *divided[2:])
-        return self._sharded(expanded, (EVERYWHERE, EVERYWHERE, (divided,) * parts, EVERYWHERE), out)(x, lora.a, lora.b, tokens)
+        sharded = self._sharded(expanded, (EVERYWHERE, EVERYWHERE, (divided,) * parts, EVERYWHERE), out)
+        product: jax.Array = sharded(x, lora.a, lora.b, tokens)
+        return product
 
     def rows(self, x: jax.Array, lora: Lora, tokens: jax.Array) -> jax.Array:
         """x[T, s, X] -> float32[T, E]."""
@@ -60,7 +62,8 @@ class ShardedLora:
             return self._grouped(shrunk, b, tokens, jnp.float32)[:, None]
 
         divided = PartitionSpec(None, LAYER_AXES)
-        of_devices = self._sharded(part, (divided, divided, EVERYWHERE, EVERYWHERE), divided)(x, lora.a, lora.b[0], tokens)
+        sharded = self._sharded(part, (divided, divided, EVERYWHERE, EVERYWHERE), divided)
+        of_devices: jax.Array = sharded(x, lora.a, lora.b[0], tokens)
         return of_devices[:, 0] if shards_of(self.mesh) == 1 else jnp.sum(of_devices, axis=1)
 
     def _sharded(self, function: Any, specs: tuple[Any, ...], out: PartitionSpec) -> Any:

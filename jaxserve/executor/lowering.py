@@ -35,6 +35,7 @@ from jaxserve.executor.step import (
     make_forward,
     of_candidates,
 )
+from jaxserve.models.adapted import Loras
 from jaxserve.models.config import DecoderConfig
 from jaxserve.sampling.options import STANDARD, RowOptions
 from jaxserve.sampling.state import load_row
@@ -175,7 +176,7 @@ class Lowering:
         def forward(
             params: FlatParams, state: ForwardState, latest: jax.Array, batch: PackedBatch, loras: FlatParams | None
         ) -> tuple[ForwardState, Candidates, Handed | None]:
-            adapters = None if loras is None else loras.tree()
+            adapters: Loras | None = None if loras is None else loras.tree()
             unpacked = batch.unpacked(latest[:, 1], row_options)
             state, candidates, handed = of_parts(params.tree(), state, latest, unpacked, adapters)
             return state, candidates, None if draft is None else Handed(*handed)

@@ -100,7 +100,7 @@ def project_columns(x: Projected, kernel: Parameter, bias: Parameter | None, *, 
     y = _rounded_on_gpus(x, matrix, None if bias is None else bias[...])
     adapted = kernel.get_value()
     if isinstance(adapted, Adapted):
-        y += adapted.columns(x)
+        y += adapted.columns(_unrounded(x))
     return y.astype(x.dtype if rounded else matrix.elementwise_dtype(x.dtype))
 
 
@@ -125,10 +125,15 @@ def project_rows(x: Projected, kernel: Parameter, bias: Parameter | None) -> jax
     y = _rounded_on_gpus(x, ROWS.matrix(kernel), None)
     adapted = kernel.get_value()
     if isinstance(adapted, Adapted):
-        y += adapted.rows(x)
+        y += adapted.rows(_unrounded(x))
     if bias is not None:
         y += bias[...].astype(jnp.float32)[None]
     return y.astype(x.dtype)
+
+
+def _unrounded(x: Projected) -> jax.Array:
+    assert not isinstance(x, Rounded), "rows are rounded for matrices without adapters alone"
+    return x
 
 
 def _rounded_on_gpus(x: Projected, matrix: Matrix, bias: jax.Array | None) -> jax.Array:

@@ -15,7 +15,7 @@ from server.http.strict_json import StrictJsonRoute
 
 router = APIRouter(route_class=StrictJsonRoute, tags=["operation"])
 
-EXAMPLE: AdapterReply = {
+_EXAMPLE: AdapterReply = {
     "lora_name": "tenant-a",
     "lora_path": "/adapters/tenant-a",
     "base_model_name": "llama-3-8b",

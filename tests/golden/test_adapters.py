@@ -13,6 +13,7 @@ import pytest
 from jaxserve.adapters.request import LoRARequest
 from jaxserve.llm import LLM
 from jaxserve.sampling.params import SamplingParams
+from jaxserve.types import Prompt
 from tests.golden.adapter_cases import ADAPTER_CASES
 from tests.golden.reading import DATA, read_golden
 
@@ -21,7 +22,7 @@ BASES = sorted({case.base for case in ADAPTER_CASES})
 TOLERANCE = 1e-3  # of a log-probability: float32 sums in another order
 GREEDY = SamplingParams(temperature=0.0, max_tokens=16, logprobs=0, ignore_eos=True)
 PAGE = 16
-SMALL = {
+SMALL: dict[str, Any] = {
     "max_num_seqs": 6,
     "max_num_batched_tokens": 48,
     "max_model_len": 128,
@@ -61,13 +62,14 @@ def test_adapters_give_what_peft_computes(base: str, tensor: int) -> None:
 
 def check(llm: LLM, cases: list[tuple[LoRARequest | None, dict[str, Any]]]) -> int:
     """The outputs are those that were expected; returns how many tokens were cached."""
-    prompts = [{"prompt_token_ids": one["prompt"]} for _, one in cases]
+    prompts: list[Prompt] = [{"prompt_token_ids": one["prompt"]} for _, one in cases]
     outputs = llm.generate(prompts, GREEDY, lora_request=[adapter for adapter, _ in cases])
     for output, (adapter, one) in zip(outputs, cases, strict=True):
         (choice,) = output.outputs
         if one["tokens"] is not None:
             assert list(choice.token_ids) == one["tokens"], adapter
         if one["tokens"] is not None and one["logprobs"] is not None:
+            assert choice.logprobs is not None
             given = [position[token].logprob for position, token in zip(choice.logprobs, choice.token_ids, strict=True)]
             np.testing.assert_allclose(given, one["logprobs"], atol=TOLERANCE, rtol=0)
     return sum(output.num_cached_tokens for output in outputs)
