@@ -1,4 +1,4 @@
-"""Weights and adapters as steps take them, flattened once: at every call jax goes through every dictionary of a tree and sorts its keys."""
+"""What steps take, flattened once: at every call jax goes through every dictionary of a tree of weights and sorts its keys."""
 
 from __future__ import annotations
 
