@@ -106,7 +106,7 @@ async def test_an_adapter_is_a_model_of_its_own(servers: Serving, admin: httpx.A
         model="all",
         tokens=pb.TokenIds(ids=one["prompt"]),
         sampling=pb.Sampling(temperature=0),
-        stopping=pb.Stopping(max_tokens=16, ignore_eos=True),,
+        stopping=pb.Stopping(max_tokens=16, ignore_eos=True),
     )
     async with grpc.aio.insecure_channel(servers.grpc) as channel:
         stub = InferenceStub(channel)
