@@ -23,7 +23,6 @@ class AdapterTable:
 
     Attributes:
         num_loads: adapters that came into a slot, so far.
-        num_waits: sequences that found no slot, or their adapter not in memory, when they could have begun.
     """
 
     def __init__(self, num_slots: int, fetch: Fetch) -> None:
@@ -36,7 +35,6 @@ class AdapterTable:
         self._first: Sequence | None = None  # that waits for a slot
         self._since = 0.0
         self.num_loads = 0
-        self.num_waits = 0
 
     @property
     def resident(self) -> dict[str, int]:
@@ -49,7 +47,6 @@ class AdapterTable:
         if not key:
             return True
         if not self._place(sequence, key, now):
-            self.num_waits += 1
             return False
         self._users[key] += 1
         self._slots.move_to_end(key)
@@ -75,7 +72,7 @@ class AdapterTable:
         return failed
 
     def _place(self, sequence: Sequence, key: str, now: float) -> bool:
-        if not self._may_begin(sequence, now):
+        if not self._may_begin(sequence, now) or any(failed is sequence for failed, _ in self._failed):
             return False
         if key in self._slots:
             return True

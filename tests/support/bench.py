@@ -12,6 +12,7 @@ from jaxserve.clock import VirtualClock
 from jaxserve.config.fields import SchedulerConfig
 from jaxserve.config.policies import Policies
 from jaxserve.sampling.params import SamplingParams
+from jaxserve.scheduler.adapters import AdapterTable
 from jaxserve.scheduler.policy import DEFAULT_POLICY, Policy
 from jaxserve.scheduler.preemption import Preemption
 from jaxserve.scheduler.request import EngineRequest, Update
@@ -24,7 +25,7 @@ MAX_LEN = 400
 PAID, FREE, BATCH = ServiceClass
 OF_ENGINE_REQUEST = (
     *("arrival", "tenant", "service_class", "parent", "queue_deadline", "deadline", "own_queue_timeout", "of_list", "task"),
-    *("output", "num_readings", "resumed"),
+    *("output", "num_readings", "resumed", "adapter"),
 )
 
 
@@ -80,6 +81,7 @@ class Bench:
         poison: int | None = None,
         windows: Windows = (None,),
         policy: Policy = DEFAULT_POLICY,
+        adapters: AdapterTable | None = None,
         **config: Any,
     ) -> None:
         settings = {"growth_reserve": 0.0, "itl_target_ms": 0.0} | config
@@ -96,6 +98,7 @@ class Bench:
             swap=swap,
             on_preemption=self.preemptions.append,
             policy=policy,
+            adapters=adapters,
         )
         self.executor = HashExecutor(
             num_pages, page_size, max_num_seqs, max_len, swap_slots=swap_slots, poison=poison, windows=windows
@@ -119,12 +122,16 @@ class Bench:
         """One step without overlap: the plan and its updates."""
         plan = self.plan()
         assert plan is not None, "nothing to compute"
+        return plan, self.finish(plan, seconds)
+
+    def finish(self, plan: Plan, seconds: float | None = None) -> list[Update]:
+        """Run a step; its updates."""
         result = self.executor.submit(plan).result()
         self.clock.advance(seconds or 0.0)
         updates = self.scheduler.apply(plan, result, seconds)
         self.scheduler.check()
         self._note(updates)
-        return plan, updates
+        return updates
 
     def rows(self, seconds: float | None = None) -> dict[str, int]:
         """One step: sequence -> tokens computed."""

@@ -255,6 +255,6 @@ async def test_one_that_changes_on_its_disk_is_not_served_for_another(admin: htt
     for name in NAMES:  # each takes a place in memory
         assert await tokens_of(admin, name, expected(name)[0]["prompt"]) == expected(name)[0]["tokens"]
     changed(folder, lora_alpha=4)
-    error = await post(admin, "/v1/completions", {"model": "mine", "prompt": [1, 2, 3]}, status=400)
+    error = await post(admin, "/v1/completions", {"model": "mine", "prompt": [1, 2, 3]}, status=500)
     assert "has changed since it was loaded" in error["message"]
     assert await tokens_of(admin, "all", expected("all")[1]["prompt"]) == expected("all")[1]["tokens"]
