@@ -31,7 +31,7 @@ class HostAdapter:
     """An adapter in the host's memory.
 
     Attributes:
-        numbers: all its matrices, one after another, as `executor.lora.put_adapter` takes them.
+        numbers: all its matrices, one after another, as `executor.lora.make_put_adapter` takes them.
         digest: of its content: two adapters with the same are the same.
         rank: its largest.
         base_model: that it says it was trained on.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -12,6 +13,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxserve.config.lora import LoraShape
 from jaxserve.executor.flat_params import FlatParams
+from jaxserve.executor.gpu_options import is_gpu
 from jaxserve.models.adapted import Lora, Loras
 from jaxserve.models.config import DecoderConfig
 from jaxserve.models.lora import lora_arrays, lora_rules
@@ -26,25 +28,26 @@ PUT_ADAPTER = "put_adapter"
 
 @dataclass(frozen=True, slots=True)
 class ShardedLora:
-    """The LoraProducts of a step on a mesh; `kernel` is the grouped matmul's, None for what suits the devices.
+    """The LoraProducts of a step on a mesh.
 
     A projection's adapters are divided as it is: what is between A and B is short, so that of one packed by columns every device
     computes it, and of one packed by rows its own part of the sum. That part is multiplied by B and added to what the device has
     of the projection's own product: no device is sent anything for an adapter.
+
+    On CPUs rows are multiplied by the matrices of their own adapter alone. On GPUs by those of all slots, each of which is read
+    once as well, and what belongs to other adapters is left out between A and B: ranks are too small for grouped kernels, and what
+    is multiplied in vain is little beside what is read.
     """
 
     mesh: Mesh
-    kernel: str | None = None
 
     def columns(self, x: jax.Array, lora: Lora, tokens: jax.Array) -> jax.Array:
         """x[T, E] -> float32[T, s, X]."""
         parts = len(lora.b)
 
         def expanded(x: jax.Array, a: jax.Array, b: tuple[jax.Array, ...], tokens: jax.Array) -> jax.Array:
-            shrunk = self._grouped(x, a, tokens, x.dtype).reshape(x.shape[0], parts, -1)
             each = [
-                self._grouped(shrunk[:, place], _flat(one, 2), tokens, jnp.float32).reshape(x.shape[0], *one.shape[2:])
-                for place, one in enumerate(b)
+                self._expanded(one, matrices, tokens) for one, matrices in zip(self._shrunk(x, a, tokens, parts), b, strict=True)
             ]
             return each[0] if parts == 1 else jnp.concatenate(each, axis=2)
 
@@ -58,20 +61,48 @@ class ShardedLora:
         """x[T, s, X] -> float32[T, E]."""
 
         def part(x: jax.Array, a: jax.Array, b: jax.Array, tokens: jax.Array) -> jax.Array:
-            shrunk = self._grouped(x.reshape(x.shape[0], -1), _flat(a, 3), tokens, x.dtype)
-            return self._grouped(shrunk, b, tokens, jnp.float32)[:, None]
+            inputs = x.shape[1] * x.shape[2]
+            flat = a.reshape(*a.shape[:2], inputs) if is_gpu_mesh(self.mesh) else a.reshape(a.shape[0], inputs, -1)
+            (shrunk,) = self._shrunk(x.reshape(-1, inputs), flat, tokens, 1)
+            return self._expanded(shrunk, b, tokens)[:, None]
 
         divided = PartitionSpec(None, LAYER_AXES)
-        sharded = self._sharded(part, (divided, divided, EVERYWHERE, EVERYWHERE), divided)
+        of_a = PartitionSpec(None, None, LAYER_AXES) if is_gpu_mesh(self.mesh) else divided
+        sharded = self._sharded(part, (divided, of_a, EVERYWHERE, EVERYWHERE), divided)
         of_devices: jax.Array = sharded(x, lora.a, lora.b[0], tokens)
         return of_devices[:, 0] if shards_of(self.mesh) == 1 else jnp.sum(of_devices, axis=1)
+
+    def _shrunk(self, x: jax.Array, a: jax.Array, tokens: jax.Array, parts: int) -> list[jax.Array]:
+        """x[T, I] times A, for each of the parts: [T, R], or [T, S, R] on GPUs, 0 but in the slot of the token's adapter."""
+        if not is_gpu_mesh(self.mesh):
+            shrunk = self._grouped(x, a, tokens, x.dtype).reshape(x.shape[0], parts, -1)
+            return [shrunk[:, place] for place in range(parts)]
+        every = jnp.einsum("ti,sri->tsr", x, a, preferred_element_type=x.dtype)
+        ends = jnp.cumsum(tokens)
+        place = jnp.arange(x.shape[0], dtype=jnp.int32)[:, None]
+        mine = (place >= ends - tokens) & (place < ends)
+        chosen = jnp.where(mine[:, :, None], every, jnp.zeros((), x.dtype))
+        return jnp.split(chosen, parts, axis=2)
+
+    def _expanded(self, shrunk: jax.Array, b: jax.Array, tokens: jax.Array) -> jax.Array:
+        """What was shrunk times B[S, R, ...]: float32[T, ...]."""
+        if not is_gpu_mesh(self.mesh):
+            product = self._grouped(shrunk, b.reshape(*b.shape[:2], -1), tokens, jnp.float32)
+        else:
+            rank = b.shape[0] * b.shape[1]
+            product = jnp.matmul(shrunk.reshape(-1, rank), b.reshape(rank, -1), preferred_element_type=jnp.float32)
+        return product.reshape(-1, *b.shape[2:])
 
     def _sharded(self, function: Any, specs: tuple[Any, ...], out: PartitionSpec) -> Any:
         return jax.shard_map(function, mesh=self.mesh, in_specs=specs, out_specs=out, check_vma=False)  # as in ShardedDispatch
 
     def _grouped(self, x: jax.Array, matrices: jax.Array, tokens: jax.Array, dtype: Any) -> jax.Array:
-        target = Target.of(self.mesh.devices.flat[0])
-        return grouped_matmul(x, matrices, tokens, dtype=dtype, implementation=self.kernel, target=target)
+        return grouped_matmul(x, matrices, tokens, dtype=dtype, target=Target.of(self.mesh.devices.flat[0]))
+
+
+def is_gpu_mesh(mesh: Mesh) -> bool:
+    """Whether A is held with its rank first, as products by all slots at once read it."""
+    return is_gpu(mesh.devices.flat[0])
 
 
 def abstract_loras(config: DecoderConfig, mesh: Mesh, dtype: str, shape: LoraShape) -> dict[Path, Lora]:
@@ -80,26 +111,42 @@ def abstract_loras(config: DecoderConfig, mesh: Mesh, dtype: str, shape: LoraSha
     def array(size: tuple[int, ...], spec: PartitionSpec) -> Any:
         return jax.ShapeDtypeStruct((shape.slots, *size), jnp.dtype(dtype), sharding=NamedSharding(mesh, spec))
 
+    first = is_gpu_mesh(mesh)
     loras = {}
     for path, rule in lora_rules(config).items():
         a, b = lora_arrays(rule, shards_of(mesh), shape.rank)
+        held = (a[-1], *a[:-1]) if first else a
         if len(a) == 2:
-            loras[path] = Lora(array(a, EVERYWHERE), tuple(array(one, _columns_spec(one[1], mesh)) for one in b))
+            loras[path] = Lora(array(held, EVERYWHERE), tuple(array(one, _columns_spec(one[1], mesh)) for one in b))
         else:
-            loras[path] = Lora(array(a, PartitionSpec(None, LAYER_AXES)), tuple(array(one, EVERYWHERE) for one in b))
+            divided = PartitionSpec(None, None, LAYER_AXES) if first else PartitionSpec(None, LAYER_AXES)
+            loras[path] = Lora(array(held, divided), tuple(array(one, EVERYWHERE) for one in b))
     return loras
 
 
-def put_adapter(loras: FlatParams, slot: jax.Array, numbers: jax.Array) -> FlatParams:
-    """The arrays with one adapter in a slot, `numbers` [its size]: all its matrices one after the other, in the tree's order."""
-    leaves, structure = jax.tree.flatten(loras)
-    new, at = [], 0
-    for leaf in leaves:
-        size = prod(leaf.shape[1:])
-        matrix = jax.lax.slice_in_dim(numbers, at, at + size).reshape(leaf.shape[1:])
-        new.append(leaf.at[slot].set(matrix))
-        at += size
-    put: FlatParams = jax.tree.unflatten(structure, new)
+def make_put_adapter(mesh: Mesh) -> Callable[[FlatParams, jax.Array, jax.Array], FlatParams]:
+    """(loras, slot, numbers) -> loras with one adapter in a slot.
+
+    `numbers` [its size] are all its matrices one after the other, in the tree's order, each A with its rank last.
+    """
+    first = is_gpu_mesh(mesh)
+
+    def put(loras: FlatParams, slot: jax.Array, numbers: jax.Array) -> FlatParams:
+        at = 0
+
+        def taken(shape: tuple[int, ...]) -> jax.Array:
+            nonlocal at
+            at += prod(shape)
+            return jax.lax.slice_in_dim(numbers, at - prod(shape), at).reshape(shape)
+
+        def with_one(lora: Lora) -> Lora:
+            shape = lora.a.shape[1:]
+            a = jnp.moveaxis(taken((*shape[1:], shape[0])), -1, 0) if first else taken(shape)
+            return Lora(lora.a.at[slot].set(a), tuple(b.at[slot].set(taken(b.shape[1:])) for b in lora.b))
+
+        tree = loras.tree()
+        return FlatParams.of({path: with_one(tree[path]) for path in sorted(tree)})
+
     return put
 
 
@@ -111,9 +158,3 @@ def adapter_size(loras: Loras) -> int:
 def _columns_spec(parts: int, mesh: Mesh) -> PartitionSpec:
     """Of b [S, R, s, X]; what every device has all of is not divided."""
     return PartitionSpec(None, None, LAYER_AXES if parts == shards_of(mesh) else None)
-
-
-def _flat(matrices: jax.Array, inputs: int) -> jax.Array:
-    """[S, ...] as [S, I, O], where the first `inputs` dimensions, that of the slots included, are not outputs."""
-    shape = matrices.shape
-    return matrices.reshape(shape[0], prod(shape[1:inputs]), prod(shape[inputs:]))
