@@ -159,12 +159,7 @@ VLLM_FLAGS = (
     ),
     _refused("requests have service classes: --default-class and --policies", "--scheduling-policy", "--scheduler-cls"),
     _refused(
-        "adapters are not served: merge them into the checkpoint",
-        "--enable-lora",
-        "--lora-modules",
-        "--max-loras",
-        "--max-lora-rank",
-        "--max-cpu-loras",
+        "adapters have the dtype of the weights, and are divided over devices as these are",
         "--lora-dtype",
         "--fully-sharded-loras",
     ),

@@ -35,7 +35,7 @@ class ShardedLora:
     of the projection's own product: no device is sent anything for an adapter.
 
     On CPUs rows are multiplied by the matrices of their own adapter alone. On GPUs by those of all slots, each of which is read
-    once as well, and what belongs to other adapters is left out between A and B: ranks are too small for grouped kernels, and what
+    once as well, and what belongs to others is left out between A and B: ranks are too small for grouped kernels, and what
     is multiplied in vain is little beside what is read.
     """
 

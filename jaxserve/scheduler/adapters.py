@@ -7,12 +7,18 @@ from collections.abc import Callable
 
 from jaxserve.errors import JaxserveError
 from jaxserve.scheduler.request import NO_SLOT, Sequence, Status
+from jaxserve.scheduler.running import OnStop
 from jaxserve.step.plan import AdapterLoad
 
 PATIENCE = 5.0  # seconds that a sequence waits for a slot while others go on to come to those that are taken
 
 Fetch = Callable[[str], bool]
 """Whether the adapter with a key is in the host's memory; if not, it is on its way. Raises JaxserveError if it cannot be had."""
+
+
+def _slot(row: tuple[Sequence, int]) -> tuple[bool, int]:
+    slot = row[0].adapter_slot
+    return slot == NO_SLOT, slot
 
 
 class AdapterTable:
@@ -61,8 +67,23 @@ class AdapterTable:
             sequence.adapter_slot = NO_SLOT
             self._users[sequence.request.adapter] -= 1
 
-    def take_loads(self) -> tuple[AdapterLoad, ...]:
-        """Adapters that come into their slots before the next step."""
+    def before(self, on_stop: OnStop) -> OnStop:
+        """Tells this of sequences that stop, and then another."""
+
+        def stopped(sequence: Sequence) -> None:
+            self.stop(sequence)
+            on_stop(sequence)
+
+        return stopped
+
+    def place(self, rows: list[tuple[Sequence, int]]) -> tuple[AdapterLoad, ...]:
+        """Bring a step's rows of one adapter together, in order of their slots, those without one behind all.
+
+        Returns the adapters that come into slots before the step.
+        """
+        if not rows:
+            return ()
+        rows.sort(key=_slot)
         loads, self._loads = tuple(self._loads), []
         return loads
 

@@ -99,6 +99,9 @@ class Batcher:
             self._running.commit(sequence)
         for sequence in choice.computed:
             self._waiting.put_back(self._waiting.release(sequence))
+        if self._adapters is not None:
+            choice.failed = self._adapters.take_failed()
+            choice.adapter_loads = self._adapters.place(choice.rows)
         choice.tokens_held = choice.allowed > 0.0 and choice.tokens.taken >= choice.most
         return choice
 

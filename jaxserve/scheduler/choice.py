@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from jaxserve.errors import JaxserveError
 from jaxserve.scheduler.fairness import PrefillTokens
 from jaxserve.scheduler.request import Sequence
+from jaxserve.step.plan import AdapterLoad
 
 
 @dataclass(slots=True)
@@ -47,6 +48,8 @@ class StepChoice:
         full: whether something that waits did not start for want of tokens, slots or pages.
         most: its tokens at most, as the time between tokens allows.
         allowed: seconds that so many may take; 0 if they are not bounded by time.
+        adapter_loads: adapters that come into their slots before it.
+        failed: sequences that did not start because their adapter cannot be had, and why.
         rows_held, tokens_held: whether sequences, or tokens, are left out of it only because of what steps cost.
     """
 
@@ -70,3 +73,5 @@ class StepChoice:
     allowed: float = 0.0
     rows_held: bool = False
     tokens_held: bool = False
+    adapter_loads: tuple[AdapterLoad, ...] = ()
+    failed: ListOf[tuple[Sequence, JaxserveError]] = ()

@@ -34,24 +34,18 @@ from jaxserve.scheduler.load_shedding import LoadShedding
 from jaxserve.scheduler.planner import Planner
 from jaxserve.scheduler.policy import DEFAULT_POLICY, Policy
 from jaxserve.scheduler.preemption import Preempter, Preemption, log_preemption
-from jaxserve.scheduler.request import NO_SLOT, Constraint, EngineRequest, PackedLogprobs, PackedVectors, Sequence, Status, Update
+from jaxserve.scheduler.request import Constraint, EngineRequest, PackedLogprobs, PackedVectors, Sequence, Status, Update
 from jaxserve.scheduler.running import Footprint, OnStop, RunningSet, tell_nobody
 from jaxserve.scheduler.step_budget import StepBudget
 from jaxserve.scheduler.waiting import WaitingQueue
 from jaxserve.speculation.device import DeviceGuesses
 from jaxserve.speculation.speculation import Speculation
-from jaxserve.step.plan import AdapterLoad, Ints, Plan, Reading, StepResult
+from jaxserve.step.plan import Ints, Plan, Reading, StepResult
 from jaxserve.step.rows import RowTable
 from jaxserve.step.tasks import TASKS, Task
 from jaxserve.types import FinishReason, ServiceClass
 
 logger = logging.getLogger(__name__)
-
-
-def _adapter_place(row: tuple[Sequence, int]) -> tuple[bool, int]:
-    slot = row[0].adapter_slot
-    return slot == NO_SLOT, slot
-
 
 NOT_FINITE = "the model's logits are not finite"
 
@@ -100,14 +94,10 @@ class Scheduler:
         adapters: AdapterTable | None = None,
     ) -> None:
         policies = policies or Policies()
-        self.cache = cache
-        self.clock = clock
-        self.lengths = OutputLengths()
-        self._prefixes = SharedPrefixes(cache)
-        self._config = config
-        self._tasks = tasks
-        self._masks = StepMasks(masker, clock)
-        self._max_model_len = max_model_len
+        self.cache, self.clock = cache, clock
+        self.lengths, self._prefixes = OutputLengths(), SharedPrefixes(cache)
+        self._config, self._tasks = config, tasks
+        self._masks, self._max_model_len = StepMasks(masker, clock), max_model_len
         self._rows = RowTable(config.max_num_seqs, cache.pages_for(max_model_len), row_options)
         footprint = Footprint(config.max_num_seqs)
         self._planner = Planner(self._rows, footprint)
@@ -117,9 +107,8 @@ class Scheduler:
         self._shedding = LoadShedding(config.ttft_target, config.itl_target, self._waiting, self._work, self.lengths)
         self._bounds = QueueBounds(config, self._waiting, self._shedding)
         self.gate, self.promises = self._shedding.gate, self._shedding.promises
-        self._adapters = adapters
-        self._running = RunningSet(cache, self._rows, footprint, swap, self._stopped)
-        self._on_stop = on_stop
+        told = on_stop if adapters is None else adapters.before(on_stop)
+        self._running = RunningSet(cache, self._rows, footprint, swap, told)
         self._preempter = Preempter(
             clock,
             policies,
@@ -149,8 +138,7 @@ class Scheduler:
             adapters,
         )
         self._sequences: dict[str, Sequence] = {}
-        self._starts = Deadlines()
-        self._ends = Deadlines()
+        self._starts, self._ends = Deadlines(), Deadlines()
         self._in_flight: dict[int, StepChoice] = {}  # by the number of its plan
         self._ended: list[Update] = []
 
@@ -265,27 +253,14 @@ class Scheduler:
         self.expire()
         self._shedding.look(self.clock.now())
         choice = self.batcher.step()
-        loads = self._place_adapters(choice)
+        self._ended += [self._fail(sequence, error) for sequence, error in choice.failed]
         if not choice.rows:
             return None
         guesses = self._drafting.plan_guesses(choice, self.batcher.room_for_drafts)
-        plan = self._planner.plan(choice.rows, self._running.take_moves(), guesses, loads)
+        plan = self._planner.plan(choice.rows, self._running.take_moves(), guesses, choice.adapter_loads)
         choice.masked = self._masks.rows(plan, choice.rows)
         self._in_flight[plan.step] = choice
         return plan
-
-    def _place_adapters(self, choice: StepChoice) -> tuple[AdapterLoad, ...]:
-        """Bring rows of one adapter together, those without one behind all; returns what comes into slots before the step."""
-        if self._adapters is None:
-            return ()
-        self._ended += [self._fail(sequence, error) for sequence, error in self._adapters.take_failed()]
-        choice.rows.sort(key=_adapter_place)
-        return self._adapters.take_loads() if choice.rows else ()
-
-    def _stopped(self, sequence: Sequence) -> None:
-        if self._adapters is not None:
-            self._adapters.stop(sequence)
-        self._on_stop(sequence)
 
     def masks(self, plan: Plan) -> Ints | None:
         """What the rows of a step may choose, once the step before it was applied: see `StepHandle.choose`. None if anything.

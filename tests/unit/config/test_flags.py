@@ -18,6 +18,7 @@ from jaxserve.config.fields import (
     SchedulerConfig,
 )
 from jaxserve.config.flags import add_flags, from_flags
+from jaxserve.config.lora import LoraConfig
 from jaxserve.config.server import ServerConfig
 from jaxserve.config.speculative import SpeculationConfig
 from jaxserve.errors import ConfigError
@@ -31,6 +32,7 @@ CONFIGS = (
     KernelConfig,
     RecordConfig,
     SpeculationConfig,
+    LoraConfig,
     ServerConfig,
 )
 FIELDS = [(config, item.name) for config in CONFIGS for item in fields(config) if item.metadata.get("flag", True)]
@@ -40,11 +42,13 @@ SPECIAL |= {"low_watermark": 0.015, "high_watermark": 0.25, "attention_kernel": 
 SPECIAL |= {"allowed_hosts": "llm.example.com", "allowed_origins": "https://a.example,null"}
 SPECIAL |= {"speculative_config": '{"method": "suffix"}', "kv_events_config": '{"topic": "kv"}'}
 SPECIAL |= {"served_model_name": ("one", "two"), "grouped_matmul_kernel": "xla@1"}
+SPECIAL |= {"lora_modules": ("one=here", "two=there"), "max_lora_rank": 64, "max_loras": 32}
 TLS = {"tls_cert": "cert.pem", "tls_key": "key.pem"}
 COMPANIONS: dict[str, dict[str, Any]] = {
     "tls_cert": TLS,
     "tls_key": TLS,
     "tls_client_ca": {**TLS, "tls_client_ca": "some text"},
+    "lora_modules": {"lora_modules": ("one=here", "two=there"), "enable_lora": True},
     "expert_parallel_size": {"expert_parallel_size": 4, "tensor_parallel_size": 8},
 }  # settings that need others
 

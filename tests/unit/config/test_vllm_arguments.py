@@ -60,7 +60,7 @@ def test_a_command_line_of_theirs_is_taken():
         (["--preemption-mode", "swap"], "--preemption-mode swap of vLLM is not taken: a preempted sequence is computed again"),
         (["--kv-cache-dtype", "fp8_e5m2"], "argument --kv-cache-dtype: invalid choice: 'fp8_e5m2' (choose from"),
         (["--enforce-eager"], "--enforce-eager of vLLM is not taken: steps are always compiled; --before-ready first"),
-        (["--enable_lora"], "--enable-lora of vLLM is not taken: adapters are not served"),
+        (["--lora_dtype"], "--lora-dtype of vLLM is not taken: adapters have the dtype of the weights"),
         (["--enable-chunked-prefill", "false"], "--enable-chunked-prefill false of vLLM is not taken"),
         (["--hf-token=secret"], "--hf-token of vLLM is not taken: nothing is downloaded"),
         (["--download-dir", "/tmp"], "--download-dir of vLLM is not taken: nothing is downloaded"),
