@@ -87,6 +87,8 @@ def request_options(tenants: Sequence[str], fields: Mapping[str, Any], *, tenant
     given = {name: value for name, value in fields.items() if value is not None}
     if given.get("cache_salt") == "":
         raise InvalidRequestError("cache_salt must not be empty: leave it out to have none", param="cache_salt")
+    if given.get("adapter") == "":
+        raise InvalidRequestError("lora_adapter must not be empty: leave it out for the model as it is", param="lora_adapter")
     if "service_class" in given:
         given["service_class"] = _service_class(given["service_class"])
     return RequestOptions(tenant="".join(tenants), **given)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from jaxserve.engine.awaited import all_done
 from jaxserve.engine.pause import Pause, cut_off, stamped
-from jaxserve.errors import EngineDeadError, InvalidRequestError
+from jaxserve.errors import EngineDeadError, InvalidRequestError, ModelNotFoundError
 from jaxserve.executor.base import Executor, StepHandle
 from jaxserve.metrics.turn import Arrival, Turn
 from jaxserve.scheduler.request import EngineRequest, Update
@@ -124,9 +124,9 @@ class EngineCore:
         return all_done([one for one in awaited if one is not None])
 
     def require_adapters(self) -> EngineAdapters:
-        """Raises InvalidRequestError where none are served."""
+        """Raises ModelNotFoundError where none are served."""
         if self.adapters is None:
-            raise InvalidRequestError("this engine serves no adapters: it was started without enable_lora", param="model")
+            raise ModelNotFoundError("no adapters are served: the engine was started without enable_lora", param="model")
         return self.adapters
 
     def _require_grammars(self) -> Grammars:
