@@ -65,6 +65,7 @@ class ServerConfig:
     allowed_origins: str = setting(
         "", "origins of web pages, with commas between them, that may send requests and read answers (CORS); '*' for any"
     )
+    page: bool = setting(True, "serve the pages at / and /engine, to talk to the model and to watch the engine in a browser")
     usage_log: str | None = setting(None, "file to which each delivered batch of tokens is appended as a line of JSON, for bills")
     ignore_unsupported: str = setting(
         "", "fields, with commas between them, that are dropped from requests instead of refused, such as tools; answers say so"

@@ -10,6 +10,7 @@ Access = Literal["open", "key", "admin"]
 _OPEN_PATHS = frozenset(
     {
         "/",
+        "/engine",
         "/ping",
         "/health",
         "/ready",
@@ -22,7 +23,7 @@ _OPEN_PATHS = frozenset(
         "/favicon.ico",
     }
 )
-_OPEN_UNDER = ("/health/", "/v2/health/", "/docs/")
+_OPEN_UNDER = ("/health/", "/v2/health/", "/docs/", "/page/")
 _MODEL_READY = re.compile("/v2/models/.+/ready")
 _ADMIN_PATHS = frozenset(
     {

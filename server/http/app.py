@@ -40,6 +40,7 @@ from server.http.strict_json import LargeBodies
 from server.http.web_pages import Cors, PageRules, Pages
 from server.observe.deep_health import DeepHealth
 from server.observe.observatory import Observatory
+from server.page import routes as page
 
 
 def create_app(
@@ -56,7 +57,7 @@ def create_app(
     app.state.has_keys = gateway.has_keys
     app.state.deep_health = DeepHealth(client, RealClock())
     asked = (chat, completions, responses, messages, generate, streams, kserve, files, batches, tokens)
-    parts = (*asked, about, operation, adapters, rollouts, weight_transfer, docs_page, front_page)
+    parts = (*asked, about, operation, adapters, rollouts, weight_transfer, docs_page, page if config.page else front_page)
     routers = [weight_transfer.pieces, *(part.router for part in parts)]  # its routes take what others of their paths do not
     routes = [*app.routes, *(route for router in routers for route in router.routes)]
     for router in routers:

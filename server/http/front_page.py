@@ -1,4 +1,4 @@
-"""GET /: a page for whoever opens the server's address in a browser."""
+"""GET / of a server without pages of its own: what is served, and where to go."""
 
 from __future__ import annotations
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from html.parser import HTMLParser
 
 import httpx
 import msgspec
@@ -105,32 +104,6 @@ def test_head_of_what_takes_no_get_and_of_nothing(http: httpx.Client) -> None:
     reply = http.head("/v1/completions")
     assert (reply.status_code, reply.headers["allow"]) == (405, "POST")
     assert http.head("/nothing").status_code == 404
-
-
-class Links(HTMLParser):
-    """What a page refers to."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.anchors: list[str] = []
-        self.others: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        for name, value in attrs:
-            if name in ("href", "src") and value is not None:
-                (self.anchors if tag == "a" else self.others).append(value)
-
-
-def test_the_front_page_tells_the_model_and_where_to_go(server: HashServer, http: httpx.Client) -> None:
-    reply = httpx.get(f"{server.http}/")  # without a key
-    assert reply.headers["content-type"].startswith("text/html")
-    assert "<code>hash</code>" in reply.text
-    links = Links()
-    links.feed(reply.text)
-    assert not links.others
-    assert {"docs", "health", "metrics"} <= set(links.anchors)
-    for path in links.anchors:
-        assert http.get(f"/{path}").status_code == 200, path
 
 
 def test_platforms_ping(server: HashServer) -> None:
