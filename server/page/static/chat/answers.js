@@ -7,6 +7,7 @@ import { endStream, follow } from "./resuming.js";
 import { ownAnswer } from "./tools.js";
 
 const SAVE_EVERY = 250; // milliseconds
+const LOST = [0, 404, 409]; // statuses that say nothing of the request
 export const MOST_ROUNDS = 8; // of tool calls in a row that are answered without the user
 
 /** `changed(conversation, message)` is called for every change of a message, `ended` when an answer is over. */
@@ -106,9 +107,9 @@ export class Answers {
     } else if (error instanceof ApiError && error.status === 401 && (await askKey(error.message))) {
       await this.#stream(conversation, message, body, signal);
     } else {
-      const lost = message.stream.last > 0 || body === null;
-      message.state = error.status === 404 && lost ? "broken" : error.status === 0 && lost ? "broken" : "error";
-      message.lost = error.status === 0 && lost; // the server may still have the rest
+      const begun = message.stream.last > 0 || body === null;
+      message.state = begun && LOST.includes(error.status) ? "broken" : "error";
+      message.unreached = begun && error.status === 0; // the server may still have the rest
       message.error = error.message;
     }
   }

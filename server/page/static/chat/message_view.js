@@ -105,7 +105,7 @@ export class MessageView {
   }
 
   #broken() {
-    if (this.message.lost) return ["The server could not be reached again.", this.#button("Reconnect", "reconnect"), this.#button("Regenerate", "again")];
+    if (this.message.unreached) return ["The server could not be reached again.", this.#button("Reconnect", "reconnect"), this.#button("Regenerate", "again")];
     return [NOTICES.broken, this.#continue(), this.#button("Regenerate", "again")];
   }
 

@@ -7,7 +7,7 @@ const PATH = "v1/streams/";
 /**
  * The events of a stream: {id, data}, each once, whatever happens to the connection.
  * `body` begins it; without one it is gone on with behind `stream.last`. `waiting(true)` is called while there is no connection.
- * Raises ApiError: with status 404 where the server has forgotten the stream, with 0 where it was not reached again.
+ * Raises ApiError: with status 0 where the server was not reached again, with 404 or 409 where it has the rest no more.
  */
 export async function* follow(stream, { body = null, signal, waiting }) {
   const headers = { "X-Conversation-Id": stream.id };

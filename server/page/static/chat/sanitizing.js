@@ -8,6 +8,7 @@ const TAGS = [
   "small", "span", "strong", "sub", "sup", "table", "tbody", "td", "th", "thead", "tr", "u", "ul",
 ];
 const ATTRIBUTES = ["align", "alt", "class", "data-code", "data-maths", "href", "src", "start", "title"];
+const NO_ADDRESSES = ["align", "data-code", "data-maths", "start"]; // so that they need not look like one
 const MATHS_TAGS = [
   "math", "maction", "menclose", "merror", "mfrac", "mi", "mmultiscripts", "mn", "mo", "mover", "mpadded", "mphantom", "mprescripts",
   "mroot", "mrow", "ms", "mspace", "msqrt", "mstyle", "msub", "msubsup", "msup", "mtable", "mtd", "mtext", "mtr", "munder", "munderover", "span",
@@ -29,7 +30,7 @@ purify.addHook("afterSanitizeAttributes", (node) => {
 
 /** A fragment of what markdown became. */
 export function safeText(html) {
-  return purify.sanitize(html, { ...SHARED, ALLOWED_TAGS: TAGS, ALLOWED_ATTR: ATTRIBUTES, ALLOWED_URI_REGEXP: LINK });
+  return purify.sanitize(html, { ...SHARED, ALLOWED_TAGS: TAGS, ALLOWED_ATTR: ATTRIBUTES, ALLOWED_URI_REGEXP: LINK, ADD_URI_SAFE_ATTR: NO_ADDRESSES });
 }
 
 /** A fragment of MathML. */
