@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Error, Page, sync_playwright
 
+from tests.integration.page.chat import Chat
 from tests.support.serve_process import Process, Served
 
 # What keeps it from looking for anything outside this machine.
@@ -33,16 +35,16 @@ def chromium() -> Iterator[Browser]:
         browser.close()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def pico(served: Served, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
     """The bundled model, which can add."""
     yield from served(tmp_path_factory.mktemp("pico"), "--max-num-seqs", "8")
 
 
-@pytest.fixture
-def page(chromium: Browser, pico: Process) -> Iterator[Page]:
+@contextmanager
+def tab_at(chromium: Browser, address: str) -> Iterator[Page]:
     """A tab of its own, with storage of its own; a test fails if a script does, or if the policy stopped anything."""
-    context = chromium.new_context(base_url=pico.http, locale="en-GB", viewport={"width": 1280, "height": 800})
+    context = chromium.new_context(base_url=address, locale="en-GB", viewport={"width": 1280, "height": 800})
     context.set_default_timeout(15_000)
     tab = context.new_page()
     failures: list[str] = []
@@ -59,3 +61,16 @@ def page(chromium: Browser, pico: Process) -> Iterator[Page]:
     yield tab
     context.close()
     assert not failures
+
+
+@pytest.fixture
+def page(chromium: Browser, pico: Process) -> Iterator[Page]:
+    """A tab of a server of the bundled model."""
+    with tab_at(chromium, pico.http) as tab:
+        yield tab
+
+
+@pytest.fixture
+def chat(page: Page) -> Chat:
+    """The chat page in it."""
+    return Chat(page)

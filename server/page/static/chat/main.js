@@ -47,8 +47,8 @@ class Page {
       tool("settings", "Settings", () => this.settings.open()), themeButton());
     this.shade = make("div", { class: "shade", hidden: true, onclick: () => this.#toggleSidebar(false) });
     this.main = make("main", { class: "main" }, this.thread.element, this.thread.down, this.composer.element);
-    this.thread.empty.append(make("p", {}, "What would you like to know?"),
-      this.database.kept ? null : make("p", { class: "quiet-text" }, "This browser stores nothing here: conversations last as long as this tab."));
+    this.thread.empty.append(make("p", {}, "What would you like to know?"));
+    if (!this.database.kept) this.thread.empty.append(make("p", { class: "quiet-text" }, "This browser stores nothing here: conversations last as long as this tab."));
     document.getElementById("chat").append(top, make("div", { class: "under" }, this.sidebar.element, this.shade, this.main));
     NARROW.addEventListener("change", () => this.#toggleSidebar(false));
     listenToKeys({
@@ -216,7 +216,7 @@ class Page {
   }
 }
 
+const last = setting("conversation", "");
 const page = new Page(await openDatabase());
 page.models.load();
-const last = setting("conversation", "");
 if (last) page.show(last);

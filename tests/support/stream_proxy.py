@@ -1,0 +1,109 @@
+"""A TCP proxy that stops an event stream in the middle: cut, or held until it is let go."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_LOOK_EVERY = 0.05  # seconds between looks at whether a held stream may go on
+
+
+class StreamProxy:
+    """Passes connections on to a port of this machine."""
+
+    def __init__(self, target: int) -> None:
+        self._target = target
+        self._left: int | None = None
+        self._cut = False
+        self._free = threading.Event()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self._open: list[tuple[threading.Thread, socket.socket]] = []
+        self._accepting = threading.Thread(target=self._accept)
+        self._accepting.start()
+
+    def cut_after(self, size: int) -> None:
+        """Cut the next event stream after so many bytes."""
+        self._left, self._cut = size, True
+
+    def hold_after(self, size: int) -> None:
+        """Hold the next event stream after so many bytes, until `let_go`."""
+        self._free.clear()
+        self._left, self._cut = size, False
+
+    def let_go(self) -> None:
+        self._free.set()
+
+    def close(self) -> None:
+        """End all connections."""
+        self._free.set()
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._accepting.join()
+        self._listener.close()
+        for thread, client in self._open:
+            with contextlib.suppress(OSError):
+                client.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            server = socket.create_connection(("127.0.0.1", self._target))
+            thread = threading.Thread(target=self._pass_on, args=(client, server))
+            self._open.append((thread, client))
+            thread.start()
+
+    def _pass_on(self, client: socket.socket, server: socket.socket) -> None:
+        with client, server, contextlib.suppress(OSError):
+            while True:
+                for source in select.select((client, server), (), ())[0]:
+                    piece = source.recv(4096)
+                    if not piece:
+                        return
+                    if source is client:
+                        server.sendall(piece)
+                    elif self._left is not None and b"text/event-stream" in piece:
+                        if not self._stop_in_the_middle(piece, client, server):
+                            return
+                    else:
+                        client.sendall(piece)
+
+    def _stop_in_the_middle(self, piece: bytes, client: socket.socket, server: socket.socket) -> bool:
+        """The part of a stream up to where it stops. False if the connection is over then."""
+        assert self._left is not None
+        left, self._left = self._left, None
+        while piece:
+            client.sendall(piece[:left])
+            if len(piece) >= left:
+                rest = piece[left:]
+                if self._cut or not self._freed(client):
+                    return False
+                client.sendall(rest)
+                return True
+            left -= len(piece)
+            piece = server.recv(4096)
+        return False
+
+    def _freed(self, client: socket.socket) -> bool:
+        """Wait until the stream is let go: true, or until its client is gone: false."""
+        while not self._free.is_set():
+            if select.select((client,), (), (), _LOOK_EVERY)[0] and not client.recv(4096, socket.MSG_PEEK):
+                return False
+        return True
+
+
+@contextmanager
+def stream_proxy(target: int) -> Iterator[StreamProxy]:
+    proxy = StreamProxy(target)
+    try:
+        yield proxy
+    finally:
+        proxy.close()
