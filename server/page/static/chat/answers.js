@@ -3,12 +3,12 @@ import { ApiError } from "../shared/api.js";
 import { askKey } from "../shared/key.js";
 import { addChunk, bodyFor } from "./completion.js";
 import { newId } from "./ids.js";
-import { endStream, follow } from "./resuming.js";
+import { endStream, follow, UNREACHED } from "./resuming.js";
 import { ownAnswer } from "./tools.js";
 
 const SAVE_EVERY = 250; // milliseconds
-const LOST = [0, 404, 409]; // statuses that say nothing of the request
-export const MOST_ROUNDS = 8; // of tool calls in a row that are answered without the user
+const FORGOTTEN = [404, 409]; // statuses of a server that has the rest of an answer no more
+const MOST_ROUNDS = 8; // of tool calls in a row that are answered without the user
 
 /** `changed(conversation, message)` is called for every change of a message, `ended` when an answer is over. */
 export class Answers {
@@ -83,20 +83,25 @@ export class Answers {
     const waiting = (whether) => {
       if (whether !== message.waiting) this.changed(conversation, Object.assign(message, { waiting: whether }));
     };
-    let saved = Date.now();
+    let saving = null; // not for each token, but soon after it
+    const saveSoon = () => {
+      saving ??= setTimeout(() => {
+        saving = null;
+        this.#save(conversation, message);
+      }, SAVE_EVERY);
+    };
     try {
       for await (const event of follow(message.stream, { body, signal, waiting })) {
         if (addChunk(message, JSON.parse(event.data))) clock.token();
         if (event.id) message.stream.last = Number(event.id); // stored with what it brought, so that neither goes without the other
         this.changed(conversation, message);
-        if (Date.now() - saved > SAVE_EVERY) {
-          saved = Date.now();
-          await this.#save(conversation, message);
-        }
+        saveSoon();
       }
       message.state = "done";
     } catch (error) {
       await this.#failed(conversation, message, body, signal, error);
+    } finally {
+      clearTimeout(saving);
     }
   }
 
@@ -108,8 +113,8 @@ export class Answers {
       await this.#stream(conversation, message, body, signal);
     } else {
       const begun = message.stream.last > 0 || body === null;
-      message.state = begun && LOST.includes(error.status) ? "broken" : "error";
-      message.unreached = begun && error.status === 0; // the server may still have the rest
+      message.unreached = begun && UNREACHED.includes(error.status); // the server may still have the rest
+      message.state = message.unreached || (begun && FORGOTTEN.includes(error.status)) ? "broken" : "error";
       message.error = error.message;
     }
   }

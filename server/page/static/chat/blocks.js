@@ -5,15 +5,22 @@ import { render } from "./markdown.js";
 import { split } from "./splitting.js";
 
 const NEAR = "1200px 0px"; // around what is seen
-const IDLE_MS = 6; // of work at a time while nothing else is to be done
+const SPARE_MS = 4; // that have to be left of a pause for one more piece
+const PAUSE_EVERY_MS = 30;
+
+// Safari does not tell of pauses: short ones are made up.
+function whenIdle(work) {
+  if (globalThis.requestIdleCallback) requestIdleCallback(work);
+  else setTimeout((end) => work({ timeRemaining: () => end - performance.now() }), PAUSE_EVERY_MS, performance.now() + PAUSE_EVERY_MS + 2 * SPARE_MS);
+}
 
 // What is to become more than plain text: soon, when it is near, or when there is time.
 class Later {
-  constructor() {
+  constructor(root) {
     this.waiting = new Set();
     this.observer = new IntersectionObserver((entries) => {
       for (const entry of entries) if (entry.isIntersecting) this.show(entry.target);
-    }, { rootMargin: NEAR });
+    }, { root, rootMargin: NEAR });
     this.scheduled = false;
   }
 
@@ -35,12 +42,10 @@ class Later {
   schedule() {
     if (this.scheduled) return;
     this.scheduled = true;
-    const idle = globalThis.requestIdleCallback ?? ((work) => setTimeout(work, 50));
-    idle(() => {
+    whenIdle((pause) => {
       this.scheduled = false;
-      const end = performance.now() + IDLE_MS;
       for (const element of this.waiting) {
-        if (performance.now() > end) break;
+        if (pause.timeRemaining() < SPARE_MS) break;
         if (element.isConnected) this.show(element);
         else this.forget(element);
       }
@@ -49,7 +54,12 @@ class Later {
   }
 }
 
-const later = new Later();
+let later = null;
+
+/** Says in which element texts are scrolled, before there are any. */
+export function scrolledIn(element) {
+  later = new Later(element);
+}
 
 class Piece {
   constructor(links) {

@@ -21,8 +21,8 @@ export class CallsView {
   }
 
   #begin(call) {
-    const parts = { name: make("strong", {}), given: make("pre", { tabindex: "0", role: "region", "aria-label": "Arguments" }), answer: make("div", { class: "call-answer" }), told: null };
-    this.element.append(make("section", { class: "call", "aria-label": "Tool call" }, make("div", { class: "call-head" }, "calls ", parts.name), parts.given, parts.answer));
+    const parts = { name: make("strong", {}), given: make("pre", { tabindex: "0", role: "group", "aria-label": "Arguments" }), answer: make("div", { class: "call-answer" }), told: null };
+    this.element.append(make("div", { class: "call", role: "group", "aria-label": "Tool call" }, make("div", { class: "call-head" }, "calls ", parts.name), parts.given, parts.answer));
     this.#shown.set(call.id, parts);
     return parts;
   }

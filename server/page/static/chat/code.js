@@ -18,7 +18,7 @@ function library() {
  */
 export function codePiece({ language, text, first = true, last = true, whole = () => text }) {
   const code = make("code", {}, text);
-  const pre = make("pre", { tabindex: "0", "aria-label": language ? `Code, ${language}` : "Code", role: "region" }, code);
+  const pre = make("pre", { tabindex: "0", "aria-label": language ? `Code, ${language}` : "Code", role: "group" }, code);
   const place = `code${first ? " first" : ""}${last ? " last" : ""}`;
   colour(code, language, text);
   if (!first) return make("div", { class: place }, pre);

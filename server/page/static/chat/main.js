@@ -218,5 +218,6 @@ class Page {
 
 const last = setting("conversation", "");
 const page = new Page(await openDatabase());
+performance.mark("usable"); // benchmarks look at it
 page.models.load();
 if (last) page.show(last);

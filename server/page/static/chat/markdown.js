@@ -99,7 +99,7 @@ export function render(source, links = {}) {
 function finish(fragment) {
   for (const pre of fragment.querySelectorAll("pre[data-code]")) pre.replaceWith(codePiece({ language: pre.dataset.code, text: pre.textContent }));
   for (const table of fragment.querySelectorAll("table")) {
-    const frame = make("div", { class: "table", tabindex: "0", role: "region", "aria-label": "Table" });
+    const frame = make("div", { class: "table", tabindex: "0", role: "group", "aria-label": "Table" });
     table.replaceWith(frame);
     frame.append(table);
   }

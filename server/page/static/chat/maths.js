@@ -26,7 +26,6 @@ function put(katex, element, block) {
   element.classList.add("maths");
   if (html === null) return;
   element.replaceChildren(safeMaths(html));
-  element.dataset.source = text; // for copying
 }
 
 function mathml(katex, text, block) {

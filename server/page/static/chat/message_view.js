@@ -8,6 +8,7 @@ import { icon } from "./icons.js";
 import { tokenView } from "./token_view.js";
 
 const SLOWEST_SHARE = 4; // drawing takes at most one part in so many of the time
+const SHORTEST = 50; // milliseconds of an answer whose tokens a second can be told: what came at once says nothing of that
 const NOTICES = { stopped: "Stopped.", broken: "The connection broke, and the server has no more of this answer." };
 const FINISHES = { length: "Cut off at the most tokens it may have.", deadline_exceeded: "Cut off: it took too long." };
 
@@ -185,7 +186,7 @@ function statistics({ usage, times, role }) {
   if (role !== "assistant") return null;
   const parts = [];
   if (Number.isFinite(times?.first)) parts.push([`${(times.first / 1000).toFixed(2)} s`, "time to the first token"]);
-  if (usage?.completion > 1 && times?.generating > 0) parts.push([`${((usage.completion - 1) / times.generating * 1000).toFixed(1)} tokens/s`, "from the first token to the last"]);
+  if (usage?.completion > 1 && times?.generating > SHORTEST) parts.push([`${((usage.completion - 1) / times.generating * 1000).toFixed(1)} tokens/s`, "from the first token to the last"]);
   if (Number.isFinite(usage?.prompt)) parts.push([`${usage.prompt} + ${usage.completion} tokens`, "of the prompt, and of the answer"]);
   if (!parts.length) return null;
   return make("span", { class: "statistics" }, parts.map(([text, title]) => make("span", { title }, text)));

@@ -1,17 +1,17 @@
 // What is set for answers to come, as it is sent: what is unset is left to the server, and not sent at all.
 import { setting, setSetting } from "../shared/settings.js";
 
-/** The numbers of a request that have a field each: name, label, step, and what it does. */
+/** The numbers of a request that have a field each: name, label, whether it is a whole one, and what it does. */
 export const NUMBERS = [
-  ["temperature", "Temperature", 0.1, "0 always takes the likeliest token; higher is more varied"],
-  ["top_p", "Top p", 0.05, "draws among the likeliest tokens that have this probability together"],
-  ["top_k", "Top k", 1, "draws among so many of the likeliest tokens"],
-  ["min_p", "Min p", 0.01, "leaves out tokens less likely than this share of the likeliest one"],
-  ["max_tokens", "Max tokens", 1, "the answer ends after so many tokens"],
-  ["seed", "Seed", 1, "the same seed gives the same answer"],
-  ["presence_penalty", "Presence penalty", 0.1, "against tokens that have come at all"],
-  ["frequency_penalty", "Frequency penalty", 0.1, "against tokens by how often they have come"],
-  ["repetition_penalty", "Repetition penalty", 0.05, "above 1: against tokens of the prompt and the answer"],
+  ["temperature", "Temperature", false, "0 always takes the likeliest token; higher is more varied"],
+  ["top_p", "Top p", false, "draws among the likeliest tokens that have this probability together"],
+  ["top_k", "Top k", true, "draws among so many of the likeliest tokens"],
+  ["min_p", "Min p", false, "leaves out tokens less likely than this share of the likeliest one"],
+  ["max_tokens", "Max tokens", true, "the answer ends after so many tokens"],
+  ["seed", "Seed", true, "the same seed gives the same answer"],
+  ["presence_penalty", "Presence penalty", false, "against tokens that have come at all"],
+  ["frequency_penalty", "Frequency penalty", false, "against tokens by how often they have come"],
+  ["repetition_penalty", "Repetition penalty", false, "above 1: against tokens of the prompt and the answer"],
 ];
 
 const DEFAULTS = { numbers: {}, stop: "", system: "", schema: "", tools: "", calculator: false, logprobs: false, model: "" };

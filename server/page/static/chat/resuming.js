@@ -2,12 +2,13 @@
 import { ApiError, events, request } from "../shared/api.js";
 
 const WAITS = [250, 500, 1000, 2000, 4000, 8000, 8000]; // milliseconds between tries
+export const UNREACHED = [0, 502, 503, 504]; // statuses of a server, or of a proxy before it, that may answer soon
 const PATH = "v1/streams/";
 
 /**
  * The events of a stream: {id, data}, each once, whatever happens to the connection.
  * `body` begins it; without one it is gone on with behind `stream.last`. `waiting(true)` is called while there is no connection.
- * Raises ApiError: with status 0 where the server was not reached again, with 404 or 409 where it has the rest no more.
+ * Raises ApiError: with one of UNREACHED as its status where the server was not reached again, with 404 or 409 where it has the rest no more.
  */
 export async function* follow(stream, { body = null, signal, waiting }) {
   const headers = { "X-Conversation-Id": stream.id };
@@ -26,7 +27,7 @@ export async function* follow(stream, { body = null, signal, waiting }) {
       }
       throw new ApiError("The connection broke.", 0, "unreachable");
     } catch (error) {
-      if (!(error instanceof ApiError) || error.status !== 0 || tries >= WAITS.length) throw error;
+      if (!(error instanceof ApiError) || !UNREACHED.includes(error.status) || tries >= WAITS.length) throw error;
     }
     waiting(true);
     await pause(WAITS[tries], signal);

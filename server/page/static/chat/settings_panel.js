@@ -42,16 +42,15 @@ export class SettingsPanel {
     ];
   }
 
-  #number([name, label, step, hint]) {
+  #number([name, label, whole, hint]) {
     const field = make("input", {
-      type: "number", id: `set-${name}`, step: "any", inputmode: "decimal", placeholder: "default", title: hint, "data-step": step,
+      type: "number", id: `set-${name}`, step: whole ? "1" : "any", inputmode: whole ? "numeric" : "decimal", placeholder: "default", title: hint,
       oninput: () => {
         const { [name]: _, ...others } = preferences().numbers;
         prefer({ numbers: field.value === "" ? others : { ...others, [name]: Number(field.value) } });
         this.changed();
       },
     });
-    field.step = name === "top_k" || name === "max_tokens" || name === "seed" ? "1" : "any";
     field.value = preferences().numbers[name] ?? "";
     return make("div", { class: "field" }, make("label", { for: field.id }, label), field);
   }

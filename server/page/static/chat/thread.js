@@ -1,5 +1,6 @@
 // The conversation as it is shown: views of the messages of the chosen branch, kept at its end while one is there.
 import { make } from "../shared/dom.js";
+import { scrolledIn } from "./blocks.js";
 import { icon } from "./icons.js";
 import { MessageView } from "./message_view.js";
 
@@ -14,6 +15,7 @@ export class Thread {
     this.list = make("div", { class: "messages" });
     this.empty = make("div", { class: "empty" });
     this.element = make("div", { class: "thread", role: "log", "aria-live": "off", "aria-label": "Conversation", tabindex: "0" }, this.empty, this.list);
+    scrolledIn(this.element);
     this.down = make("button", { class: "to-end", type: "button", hidden: true, "aria-label": "To the end", title: "To the end", onclick: () => this.toEnd() }, icon("down"));
     this.element.addEventListener("scroll", () => this.#scrolled(), { passive: true });
     this.element.addEventListener("wheel", (event) => { if (event.deltaY < 0) this.#following = false; }, { passive: true });

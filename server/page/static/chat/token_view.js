@@ -3,9 +3,15 @@ import { make } from "../shared/dom.js";
 
 const ROW = 200; // tokens laid out together
 const KEYS = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: 10, ArrowUp: -10 };
-const percent = (logprob) => `${(Math.exp(logprob) * 100).toFixed(Math.exp(logprob) > 0.9995 || Math.exp(logprob) < 0.0005 ? 2 : 1)} %`;
+const LEAST = 0.01; // percent that are told as a number
 const visible = (token) => token.replace(/\n/g, "↵\n").replace(/\t/g, "→\t");
 const named = (token) => token.replace(/\n/g, "↵").replace(/\t/g, "→").replace(/ /g, "␣") || "(nothing)";
+
+function percent(logprob) {
+  const share = Math.exp(logprob) * 100;
+  if (share > 100 - LEAST) return `> ${100 - LEAST} %`;
+  return share < LEAST ? `< ${LEAST} %` : `${share.toFixed(2)} %`;
+}
 
 /** The view of a message's log-probabilities: [token, logprob, [[token, logprob], ...]] each. */
 export function tokenView(logprobs) {

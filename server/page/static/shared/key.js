@@ -12,7 +12,7 @@ export function askKey(reason = "") {
 
 function ask(reason) {
   return new Promise((resolve) => {
-    const field = make("input", { type: "password", id: "key-field", autocomplete: "off", spellcheck: "false", required: true, "aria-describedby": "key-reason" });
+    const field = make("input", { type: "password", id: "key-field", autocomplete: "off", spellcheck: "false", "aria-describedby": "key-reason" });
     field.value = setting("key", "");
     const form = make("form", { onsubmit: (event) => { event.preventDefault(); finish(true); } },
       make("h2", { id: "key-title" }, "API key"),
