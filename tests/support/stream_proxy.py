@@ -62,6 +62,7 @@ class StreamProxy:
             thread.start()
 
     def _pass_on(self, client: socket.socket, server: socket.socket) -> None:
+        left: int | None = None  # bytes up to where this connection's stream stops
         with client, server, contextlib.suppress(OSError):
             while True:
                 for source in select.select((client, server), (), ())[0]:
@@ -70,27 +71,16 @@ class StreamProxy:
                         return
                     if source is client:
                         server.sendall(piece)
-                    elif self._left is not None and b"text/event-stream" in piece:
-                        if not self._stop_in_the_middle(piece, client, server):
+                        continue
+                    if self._left is not None and b"text/event-stream" in piece:
+                        left, self._left = self._left, None
+                    if left is not None and len(piece) >= left:
+                        client.sendall(piece[:left])
+                        if self._cut or not self._freed(client):
                             return
-                    else:
-                        client.sendall(piece)
-
-    def _stop_in_the_middle(self, piece: bytes, client: socket.socket, server: socket.socket) -> bool:
-        """The part of a stream up to where it stops. False if the connection is over then."""
-        assert self._left is not None
-        left, self._left = self._left, None
-        while piece:
-            client.sendall(piece[:left])
-            if len(piece) >= left:
-                rest = piece[left:]
-                if self._cut or not self._freed(client):
-                    return False
-                client.sendall(rest)
-                return True
-            left -= len(piece)
-            piece = server.recv(4096)
-        return False
+                        piece, left = piece[left:], None
+                    client.sendall(piece)
+                    left = None if left is None else left - len(piece)
 
     def _freed(self, client: socket.socket) -> bool:
         """Wait until the stream is let go: true, or until its client is gone: false."""

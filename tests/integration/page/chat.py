@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -86,13 +87,19 @@ class Chat:
         return self.page.locator(".message.user")
 
     def text(self, place: int = -1) -> str:
-        """The text of an answer."""
-        return self.answers.nth(place).locator(".body > .blocks").inner_text().strip()
+        """The text of an answer; not only what of it is in sight."""
+        return (self.answers.nth(place).locator(".body > .blocks").text_content() or "").strip()
 
     def stored(self) -> list[dict[str, Any]]:
         """All messages that the browser keeps, oldest first."""
         found: list[dict[str, Any]] = self.page.evaluate(_STORED)
         return found
+
+    def begun(self) -> None:
+        """Until some of the last answer is shown, and kept."""
+        expect(self.answers.last.locator(".body > .blocks")).to_have_text(re.compile(r"\S"))
+        while not self.stored()[-1]["content"]:
+            self.page.wait_for_timeout(20)
 
     def prefer(self, **preferences: Any) -> None:
         """Set what the settings panel sets, before the next answer."""

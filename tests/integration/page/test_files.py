@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import re
 from collections.abc import AsyncIterator
 from html.parser import HTMLParser
@@ -90,6 +91,13 @@ async def test_all_of_it_is_small() -> None:
     every = assets().values()
     assert {asset.path.suffix for asset in every} <= set(MEDIA_TYPES)
     assert sum(len(gzip.compress(asset.content, 9)) for asset in every) <= MAX_COMPRESSED_BYTES
+
+
+async def test_libraries_are_those_that_are_written_down() -> None:
+    vendor = STATIC / "vendor"
+    entries = (vendor / "LICENSES.txt").read_text().split(f"\n{'-' * 80}\n")
+    digests = {entry.partition("\n")[0]: entry.partition("\nsha256: ")[2].partition("\n")[0] for entry in entries}
+    assert digests == {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in vendor.glob("*.js")}
 
 
 async def test_a_server_without_pages_tells_the_model_and_where_to_go() -> None:
