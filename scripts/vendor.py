@@ -3,7 +3,7 @@
     npm install --prefix DIRECTORY --ignore-scripts marked dompurify katex @highlightjs/cdn-assets
     python scripts/vendor.py DIRECTORY/node_modules
 
-Renewing them is installing newer packages and running this again; the tests of the pages say whether they still do what is needed.
+To renew them, install newer packages and run this again; the tests of the pages say whether they still do what they have to.
 """
 
 from __future__ import annotations
