@@ -151,6 +151,11 @@ class KVCache:
         return self._pool.num_free
 
     @property
+    def num_cached(self) -> int:
+        """Free pages that hold prefixes."""
+        return self._pool.num_cached
+
+    @property
     def num_usable(self) -> int:
         """Pages that sequences and pins have together at most."""
         return self._pool.num_usable

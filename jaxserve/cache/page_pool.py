@@ -52,6 +52,11 @@ class PagePool:
         return len(self._blank) + len(self._cached)
 
     @property
+    def num_cached(self) -> int:
+        """Those of them that can be found."""
+        return len(self._cached)
+
+    @property
     def num_usable(self) -> int:
         """Pages that one sequence could use with the pool to itself."""
         return self.num_pages - 1

@@ -24,6 +24,10 @@ class SwapSpace:
     def num_free(self) -> int:
         return len(self._free)
 
+    @property
+    def num_taken(self) -> int:
+        return len(self._taken)
+
     def take(self, count: int) -> list[int] | None:
         """Take `count` slots; None, changing nothing, if fewer are free."""
         if count > len(self._free):

@@ -15,8 +15,11 @@ from jaxserve.engine.apart import Apart
 from jaxserve.engine.control import EngineControl, SentMapping, WeightInfo
 from jaxserve.engine.core import EngineCore
 from jaxserve.engine.kv_events.publisher import KVEventSource
+from jaxserve.engine.look import look_at
+from jaxserve.engine.observer import EngineObserver
 from jaxserve.engine.pause import PauseMode
 from jaxserve.errors import ConflictError, InternalError
+from jaxserve.metrics.frame import Cursor, EngineLook
 from jaxserve.metrics.timeline import TimelineWindow
 from jaxserve.routing.demand import Demand
 from jaxserve.scheduler.demand import demand_of
@@ -53,6 +56,16 @@ class Trace(EngineCall[TimelineWindow], frozen=True):
     def merged(self, answers: Sequence[TimelineWindow]) -> TimelineWindow:
         """That of the engine that did most: turns of several engines are no timeline."""
         return max(answers, key=lambda window: len(window.turns))
+
+
+class Look(EngineCall[EngineLook], frozen=True):
+    """What is new of one engine, and which engines there are; see `jaxserve.metrics.frame`."""
+
+    cursor: Cursor = Cursor()
+
+    def merged(self, answers: Sequence[EngineLook]) -> EngineLook:
+        """All engines, and the one that the cursor is of."""
+        return EngineLook.merged(answers)
 
 
 class KVEventSources(EngineCall[list[KVEventSource]], frozen=True):
@@ -231,9 +244,9 @@ ControlCall = (
     Info | PauseEngine | Resume | AbortAll | UpdateFromDisk | NameWeights | SleepEngine | WakeUp | TransferCall | CheckCall
 )
 AdapterCall = ListAdapters | FindAdapter | LoadAdapter | UnloadAdapter
-AnyCall = Flush | AbortRequests | Trace | KVEventSources | AskDemand | ControlCall | AdapterCall
+AnyCall = Flush | AbortRequests | Trace | Look | KVEventSources | AskDemand | ControlCall | AdapterCall
 Listed = list[KVEventSource] | list[dict[str, str]] | list[int] | list[AdapterInfo]
-EngineAnswer = TimelineWindow | Listed | Demand | WeightInfo | AdapterInfo | None
+EngineAnswer = TimelineWindow | EngineLook | Listed | Demand | WeightInfo | AdapterInfo | None
 ControlAnswer = WeightInfo | list[int] | Future[WeightInfo] | Apart[Any, Any]
 
 
@@ -265,9 +278,9 @@ def run_call(core: EngineCore, call: object) -> EngineAnswer | ControlAnswer | A
             core.cut_off(frozenset(names))
             return None
         case Trace(seconds):
-            if core.observer is None:
-                raise InternalError("nobody watches this engine")
-            return core.observer.window(seconds, core.scheduler.clock.now())
+            return _observer(core).window(seconds, core.scheduler.clock.now())
+        case Look(cursor):
+            return look_at(core, _observer(core), cursor)
         case KVEventSources():
             return [] if core.publisher is None else [core.publisher.source]
         case AskDemand():
@@ -288,6 +301,12 @@ def _adapters(core: EngineCore, call: AdapterCall) -> EngineAnswer | Apart[Adapt
             return Apart(partial(store.load, name, path, tenant=tenant, in_place=in_place), None)
         case UnloadAdapter(name):
             return store.unload(name)
+
+
+def _observer(core: EngineCore) -> EngineObserver:
+    if core.observer is None:
+        raise InternalError("nobody watches this engine")
+    return core.observer
 
 
 def _control(control: EngineControl, call: ControlCall) -> ControlAnswer:

@@ -108,7 +108,8 @@ class EngineCore:
         wanted = requests[0].params.structured_outputs
         self.scheduler.add(requests, None if wanted is None else self._require_grammars().constraints(wanted))
         if self.observer is not None:
-            self.observer.arrived([Arrival(one.id, one.service_class.value, len(one.prompt), one.arrival) for one in requests])
+            arrivals = [Arrival(one.id, one.service_class.value, len(one.prompt), one.arrival, one.tenant) for one in requests]
+            self.observer.arrived(arrivals)
 
     def prepare(self, requests: Sequence[EngineRequest]) -> Future[Any] | None:
         """Done when the sequences of a request can be added at once; None if they can be now.
@@ -257,7 +258,7 @@ class EngineCore:
             handle = self.executor.submit(plan)
             turn.launched = clock.now()
             turn.step, turn.rows, turn.tokens = plan.step, plan.num_rows, plan.num_tokens
-            turn.drafts = int(plan.num_drafts.sum())
+            turn.drafts, turn.prefill_tokens = int(plan.num_drafts.sum()), self.scheduler.view.prefill_tokens(plan.step)
             submitted = (plan, handle, turn.launched)
         if self._overlap:
             submitted, self._in_flight = self._in_flight, submitted

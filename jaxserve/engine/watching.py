@@ -31,4 +31,5 @@ def watch(
     """
     timeline = Timeline(timeline_seconds, core.scheduler.cache.num_usable)
     method = core.scheduler.counts().method
-    core.observer = EngineObserver(timeline, StepRecorder(instruments, model, core.executor.counts, process, method=method))
+    recorder = StepRecorder(instruments, model, core.executor.counts, process, method=method)
+    core.observer = EngineObserver(timeline, recorder, model)

@@ -25,6 +25,9 @@ class StepRecorder:
     Values are gathered and written when the engine is idle, or not later than FLUSH_SECONDS afterwards: a step may take
     less time than its own dozen writes.
 
+    Attributes:
+        counted: what the executor had counted when values were written last.
+
     Args:
         counts: gives what the executor has counted.
         process: measured along with it; None if another recorder does that.
@@ -81,7 +84,7 @@ class StepRecorder:
         self._experts = ExpertRecorder(instruments, model)
         self._counts = counts
         self._process = process
-        self._counted = ExecutorCounts()
+        self.counted = ExecutorCounts()
         self._turns: list[Turn] = []
         self.flush()  # what was compiled before the first step
 
@@ -100,14 +103,14 @@ class StepRecorder:
         for name, phase in zip(PHASES, self._phases, strict=True):
             phase.observe_many([end - begin for begin, end in (phases[name] for phases in spans)])
         counts = self._counts()
-        _count(self._counters, counts, self._counted)
+        _count(self._counters, counts, self.counted)
         if turns:
             _count(self._of_scheduler, turns[-1].counts, self._scheduled)
             for position, more in enumerate(_added(turns[-1].counts.accepted_at, self._scheduled.accepted_at)):
                 self._accepted_at(str(position)).inc(more)
             self._scheduled = turns[-1].counts
         self._experts.record(counts.expert_tokens, everything=not turns or turns[-1].idle)
-        self._counted = counts
+        self.counted = counts
         if self._process is not None:
             self._process.measure()
 

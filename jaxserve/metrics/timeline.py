@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import uuid
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from itertools import islice
+from typing import TypeVar
 
 from jaxserve.metrics.turn import Arrival, SequenceUpdate, Turn
 
 MAX_TURNS = 20_000
 MAX_SPANS = 20_000
+MAX_CHANGES = 4096
 ABORTED = "abort"
+
+Kept = TypeVar("Kept")
 
 
 @dataclass(slots=True)
@@ -25,6 +31,7 @@ class Span:
         first_token: when its first token came.
         ended: when it ended.
         outcome: a finish reason, or an error's code; empty while it runs.
+        tenant: whose it is.
     """
 
     id: str
@@ -36,6 +43,7 @@ class Span:
     first_token: float | None = None
     ended: float | None = None
     outcome: str = ""
+    tenant: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +62,13 @@ class TimelineWindow:
 
 
 class Timeline:
-    """Keeps turns and spans for some seconds, at most MAX_TURNS and MAX_SPANS of them. Belongs to the engine's thread."""
+    """Keeps turns and spans for some seconds, at most MAX_TURNS and MAX_SPANS of them. Belongs to the engine's thread.
+
+    Attributes:
+        life: tells its numbers from those of every other timeline.
+        num_turns: since its start.
+        num_changes: times that a span came, had its first token or ended, since its start.
+    """
 
     def __init__(self, seconds: float, num_pages: int) -> None:
         self._seconds = seconds
@@ -62,10 +76,16 @@ class Timeline:
         self._turns: deque[Turn] = deque(maxlen=MAX_TURNS)
         self._ended: deque[Span] = deque(maxlen=MAX_SPANS)
         self._active: dict[str, Span] = {}
+        self._changed: deque[Span] = deque(maxlen=MAX_CHANGES)
+        self.life = uuid.uuid4().hex[:12]
+        self.num_turns = 0
+        self.num_changes = 0
 
     def arrived(self, arrivals: Iterable[Arrival]) -> None:
         for one in arrivals:
-            self._active[one.id] = Span(one.id, one.service_class, one.prompt_tokens, one.arrival)
+            span = Span(one.id, one.service_class, one.prompt_tokens, one.arrival, tenant=one.tenant)
+            self._active[one.id] = span
+            self._change(span)
 
     def updated(self, updates: Iterable[SequenceUpdate], now: float) -> None:
         for update in updates:
@@ -76,6 +96,7 @@ class Timeline:
                 span.tokens += 1
                 if span.first_token is None:
                     span.started, span.first_token = span.arrival + update.queue_time, now
+                    self._change(span)
             if update.finish_reason is not None:
                 self._end(span, update.finish_reason, now)
             elif update.error is not None:
@@ -88,6 +109,7 @@ class Timeline:
 
     def turned(self, turn: Turn) -> None:
         self._turns.append(turn)
+        self.num_turns += 1
         oldest = turn.ended - self._seconds
         while self._turns[0].ended < oldest:
             self._turns.popleft()
@@ -112,7 +134,30 @@ class Timeline:
             ],
         )
 
+    def turns_since(self, first: int, most: int) -> list[Turn]:
+        """The last turns, in order: those from a number on, as far as they are kept, and no more than `most`."""
+        return _last(self._turns, min(self.num_turns - first, most))
+
+    def spans_since(self, first: int, most: int) -> list[Span]:
+        """Spans that changed from a number on, as far as that is kept, each once; no more than the `most` latest.
+
+        Nothing in them changes any more: they are read in other threads.
+        """
+        changed = _last(self._changed, self.num_changes - first)
+        latest = {id(span): span for span in reversed(changed)}
+        return [replace(span) for span in islice(latest.values(), most)][::-1]
+
+    def _change(self, span: Span) -> None:
+        self._changed.append(span)
+        self.num_changes += 1
+
     def _end(self, span: Span, outcome: str, now: float) -> None:
         span.outcome, span.ended = outcome, now
         del self._active[span.id]
         self._ended.append(span)
+        self._change(span)
+
+
+def _last(kept: deque[Kept], count: int) -> list[Kept]:
+    """The last so many, in order; a deque is quick at its ends only."""
+    return list(islice(reversed(kept), max(count, 0)))[::-1]

@@ -41,6 +41,7 @@ class Turn:
         drafts: how many of its tokens are guesses.
         collected: number of the step whose result it took; -1 for none.
         accepted: of that step's guesses, those that were right.
+        prefill_tokens: of the step it launched, those of rows that compute their prompts.
         step_began: when that step began on the device: at its launch, or when the one before it was over.
         running, waiting: sequences, after the turn.
         pages_free: free pages, after the turn.
@@ -70,6 +71,7 @@ class Turn:
     collected_first: bool = False
     drafts: int = 0
     accepted: int = 0
+    prefill_tokens: int = 0
 
     @property
     def phases(self) -> dict[str, tuple[float, float]]:
@@ -106,12 +108,13 @@ class ExecutorCounts:
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A sequence that an engine took in: its id, service class, prompt tokens, and clock time of arrival."""
+    """A sequence that an engine took in: its id, service class, prompt tokens, clock time of arrival, and tenant."""
 
     id: str
     service_class: str
     prompt_tokens: int
     arrival: float
+    tenant: str = ""
 
 
 class SequenceUpdate(Protocol):

@@ -8,8 +8,10 @@ that loses the fewest computed tokens for each page gained, then the youngest (`
 from __future__ import annotations
 
 import logging
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import StrEnum
 
 from jaxserve.cache.kv_cache import PrefixMatch
 from jaxserve.cache.swap import SwapSpace
@@ -24,8 +26,18 @@ from jaxserve.scheduler.waiting import WaitingQueue
 from jaxserve.types import ServiceClass
 
 BATCH_RANK = RANKS[ServiceClass.BATCH]
+RECENT = 256  # preemptions that are kept
 
 logger = logging.getLogger(__name__)
+
+
+class Reason(StrEnum):
+    """Why a sequence gave its pages back."""
+
+    PAGES = "pages"  # one of more precedence that runs needed them
+    OWN_GROWTH = "own_growth"  # it needed more itself, and all that run go before it
+    TENANT_CAP = "tenant_cap"  # its tenant has as many as it may, and one of its sequences needed more
+    ADMISSION = "admission"  # it is batch, and an interactive one that waits needed its pages or its slot
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +49,7 @@ class Preemption:
         time: clock time, seconds.
         tokens_lost: computed tokens that must be computed again; 0 if they were swapped.
         swapped: whether its pages wait in the swap space.
+        needed_by: the sequence that its pages are for.
     """
 
     id: str
@@ -46,10 +59,13 @@ class Preemption:
     tokens_lost: int
     pages_gained: int
     swapped: bool
+    reason: Reason
+    needed_by: str
 
 
 def log_preemption(event: Preemption) -> None:
-    logger.info("preempted %s: %d tokens lost, %d pages gained", event.id, event.tokens_lost, event.pages_gained)
+    told = event.id, event.reason, event.needed_by, event.tokens_lost, event.pages_gained
+    logger.info("preempted %s (%s, for %s): %d tokens lost, %d pages gained", *told)
 
 
 class Preempter:
@@ -58,6 +74,8 @@ class Preempter:
     Attributes:
         num_preemptions: sequences preempted.
         num_lost_tokens: computed tokens they lost; the prefix cache may still hold some.
+        by_reason: how many were for each reason.
+        recent: the latest of them.
 
     Args:
         swap: where pages can wait; None if there is no such place.
@@ -81,6 +99,8 @@ class Preempter:
     ) -> None:
         self.num_preemptions = 0
         self.num_lost_tokens = 0
+        self.by_reason: Counter[Reason] = Counter()
+        self.recent: deque[Preemption] = deque(maxlen=RECENT)
         self._clock = clock
         self._policies = policies
         self._running = running
@@ -118,7 +138,7 @@ class Preempter:
                 sequence.pages, num_tokens, spare=0 if capped else self._high_watermark
             ):
                 break
-            self._preempt_cheapest(choice, candidates)
+            self._preempt_cheapest(choice, candidates, Reason.TENANT_CAP if capped else Reason.PAGES, sequence)
         if self.within_cap(sequence, num_tokens) and self._running.grow(sequence, num_tokens):
             return True
         if not choice.settled.isdisjoint(behind):
@@ -127,7 +147,7 @@ class Preempter:
             self._cache.unpin_all()
             if self._running.grow(sequence, num_tokens):
                 return True
-        self._preempt(choice, sequence)
+        self._preempt(choice, sequence, Reason.TENANT_CAP if capped else Reason.OWN_GROWTH, sequence)
         return False
 
     def make_way(self, choice: StepChoice, sequence: Sequence, match: PrefixMatch) -> None:
@@ -143,12 +163,12 @@ class Preempter:
         while candidates:
             if self._running.rows.num_free and self._cache.fits(match, count, spare=self._high_watermark):
                 break
-            self._preempt_cheapest(choice, candidates)
+            self._preempt_cheapest(choice, candidates, Reason.ADMISSION, sequence)
 
-    def _preempt_cheapest(self, choice: StepChoice, candidates: list[Sequence]) -> None:
+    def _preempt_cheapest(self, choice: StepChoice, candidates: list[Sequence], reason: Reason, needed_by: Sequence) -> None:
         victim = min(candidates, key=self._cost)
         candidates.remove(victim)
-        self._preempt(choice, victim)
+        self._preempt(choice, victim, reason, needed_by)
 
     def _cost(self, sequence: Sequence) -> tuple[float, ...]:
         """The smallest is preempted."""
@@ -157,7 +177,7 @@ class Preempter:
         over_quota = self._cache.tenant_pages(sequence.request.tenant) > share * self._cache.num_usable
         return self._policy.victim(Victim(sequence, gained, over_quota))
 
-    def _preempt(self, choice: StepChoice, sequence: Sequence) -> None:
+    def _preempt(self, choice: StepChoice, sequence: Sequence, reason: Reason, needed_by: Sequence) -> None:
         """Take the sequence's pages; it goes on later, from the front of its tenant's queue."""
         choice.preempted = True
         choice.tokens.left += choice.chosen.pop(sequence, 0)
@@ -174,7 +194,11 @@ class Preempter:
         self._waiting.served(sequence.service_class, self._clock.now())  # it had its turn: no aging takes the slot back at once
         self.num_preemptions += 1
         self.num_lost_tokens += lost
-        self._tell(Preemption(request.id, request.tenant, sequence.service_class, self._clock.now(), lost, gained, swapped))
+        self.by_reason[reason] += 1
+        now, service_class, other = self._clock.now(), sequence.service_class, needed_by.request.id
+        event = Preemption(request.id, request.tenant, service_class, now, lost, gained, swapped, reason, other)
+        self.recent.append(event)
+        self._tell(event)
 
     def _cheaper_to_swap(self, sequence: Sequence) -> bool:
         """The crossover: pages go out and come back at the link's speed, or their tokens are computed again at prefill's.

@@ -37,6 +37,7 @@ from jaxserve.scheduler.preemption import Preempter, Preemption, log_preemption
 from jaxserve.scheduler.request import Constraint, EngineRequest, PackedLogprobs, PackedVectors, Sequence, Status, Update
 from jaxserve.scheduler.running import Footprint, OnStop, RunningSet, tell_nobody
 from jaxserve.scheduler.step_budget import StepBudget
+from jaxserve.scheduler.view import SchedulerView
 from jaxserve.scheduler.waiting import WaitingQueue
 from jaxserve.speculation.device import DeviceGuesses
 from jaxserve.speculation.speculation import Speculation
@@ -58,6 +59,7 @@ class Scheduler:
         gate: refuses requests in an overload, for whoever brings them from another thread.
         promises: what interactive requests were promised, and whether it was kept.
         batcher: chooses what each step computes.
+        view: tells how all this stands.
 
     Args:
         max_model_len: longest prompt plus output, tokens.
@@ -141,6 +143,8 @@ class Scheduler:
         self._starts, self._ends = Deadlines(), Deadlines()
         self._in_flight: dict[int, StepChoice] = {}  # by the number of its plan
         self._ended: list[Update] = []
+        parts = self._running, self._waiting, self._preempter, self._step_budget, self.promises, self._in_flight
+        self.view = SchedulerView(config, cache, swap, *parts)
 
     @property
     def num_running(self) -> int:
@@ -224,8 +228,7 @@ class Scheduler:
         """Finish sequences wherever they are; unknown and finished ones are passed over. Returns those that were active."""
         aborted = []
         for name in ids:
-            sequence = self._sequences.get(name)
-            if sequence is not None:
+            if (sequence := self._sequences.get(name)) is not None:
                 self._finish(sequence)
                 aborted.append(name)
         return aborted
@@ -233,8 +236,7 @@ class Scheduler:
     def demote(self, ids: Iterable[str], *, demoted: bool) -> None:
         """Let sequences give way as the batch class does, or take their own class again; unknown ones are passed over."""
         for name in ids:
-            sequence = self._sequences.get(name)
-            if sequence is None:
+            if (sequence := self._sequences.get(name)) is None:
                 continue
             service_class = ServiceClass.BATCH if demoted else sequence.request.service_class
             if service_class is sequence.service_class:
@@ -332,8 +334,7 @@ class Scheduler:
         self._prefixes.check(unfinished)
 
     def _sequence(self, request: EngineRequest) -> Sequence:
-        task = self._tasks.get(request.task)
-        if task is None:
+        if (task := self._tasks.get(request.task)) is None:
             raise InvalidRequestError(f"there is no task {request.task!r}", param="task")
         return Sequence.from_request(request, self._max_model_len, task)
 

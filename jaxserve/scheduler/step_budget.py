@@ -222,7 +222,7 @@ class StepBudget:
         if not self._target or not math.isfinite(seconds):
             return
         self._time += max(seconds, 0.0)
-        kept = self._kept()
+        kept = self.kept
         if decode or seconds <= kept:  # a step with prompts that took too long tells nothing of its rows
             self._more_rows.observe(rows, seconds, kept, held=rows_held)
         if allowed and not decode:
@@ -246,7 +246,7 @@ class StepBudget:
         """Seconds that the step may take that `budget` is asked for; 0 if nothing is promised."""
         if not self._target:
             return 0.0
-        kept, depth = self._kept(), waiting_tokens / (DEEP_STEPS * self._max_tokens)
+        kept, depth = self.kept, waiting_tokens / (DEEP_STEPS * self._max_tokens)
         quiet = kept * (QUIET_SHARE + (1.0 - QUIET_SHARE) * depth)
         if not waiting_tokens:
             return quiet
@@ -261,7 +261,7 @@ class StepBudget:
         """Rows that may decode together within the target."""
         if not self._target:
             return self._rows[-1]
-        kept = self._kept()
+        kept = self.kept
         learned = next((rows for rows in reversed(self._rows) if self._decode.seconds(rows) <= kept), 1)
         return self._raised(learned, self._more_rows.bound, "rows")
 
@@ -278,11 +278,12 @@ class StepBudget:
             self._log_at = self._time + LOG_SECONDS
             logger.warning(
                 "steps are shorter than the %.0f ms they may take, so they get up to %d %s where %d were learned to fit",
-                1e3 * self._kept(), shown, what, learned,
+                1e3 * self.kept, shown, what, learned,
             )  # fmt: skip
         return shown
 
-    def _kept(self) -> float:
+    @property
+    def kept(self) -> float:
         """Seconds between tokens that can be promised."""
         fastest = self._decode.fastest
         return self._target if self._target >= SLOWEST * fastest else INSTEAD * fastest

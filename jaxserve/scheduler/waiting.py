@@ -100,6 +100,7 @@ class WaitingQueue:
     """Every sequence that waits, siblings held behind their first sequence included.
 
     Attributes:
+        queues: what could be admitted, by class and tenant, to be read only.
         is_shed: whether load is shed: then what waits is bounded, and steps need not grow with it.
 
     Args:
@@ -110,7 +111,7 @@ class WaitingQueue:
         self._work = work
         self._aging = aging
         self._policy = policy
-        self._queues: dict[ServiceClass, Queues] = {service_class: {} for service_class in ServiceClass}
+        self.queues: dict[ServiceClass, Queues] = {service_class: {} for service_class in ServiceClass}
         self._served = dict.fromkeys(ServiceClass, -math.inf)  # time of the latest admission
         self._queued_work: dict[ServiceClass, dict[str, float]] = {service_class: {} for service_class in ServiceClass}
         self._held = 0
@@ -123,7 +124,7 @@ class WaitingQueue:
 
     def __iter__(self) -> Iterator[Sequence]:
         """Sequences that could be admitted; those held behind another are not among them."""
-        for queues in self._queues.values():
+        for queues in self.queues.values():
             for queue in queues.values():
                 yield from queue
 
@@ -138,10 +139,10 @@ class WaitingQueue:
 
     @property
     def has_interactive(self) -> bool:
-        return any(queues for service_class, queues in self._queues.items() if service_class is not ServiceClass.BATCH)
+        return any(queues for service_class, queues in self.queues.items() if service_class is not ServiceClass.BATCH)
 
     def tenants(self) -> set[str]:
-        return {tenant for queues in self._queues.values() for tenant in queues}
+        return {tenant for queues in self.queues.values() for tenant in queues}
 
     def append(self, sequence: Sequence, *, before_late: bool = False) -> None:
         """Queue a new sequence, with its siblings held behind it; last, or before the late ones at the end.
@@ -171,7 +172,7 @@ class WaitingQueue:
 
     def yield_late(self, is_late: Callable[[float], bool], now: float) -> None:
         """Interactive requests that waited too long to be in time go to the end of their queues, and count as no work there."""
-        for service_class, queues in self._queues.items():
+        for service_class, queues in self.queues.items():
             if service_class is ServiceClass.BATCH:
                 continue
             for tenant, queue in queues.items():
@@ -200,7 +201,7 @@ class WaitingQueue:
         self.hold(first, others)
 
     def order(self) -> AdmissionOrder:
-        return AdmissionOrder(self._queues, self._served, self._work, self._aging, self._policy)
+        return AdmissionOrder(self.queues, self._served, self._work, self._aging, self._policy)
 
     def served(self, service_class: ServiceClass, now: float) -> None:
         self._served[service_class] = now
@@ -243,7 +244,7 @@ class WaitingQueue:
         if crowding(most, 0) <= crowding(tenant, count):
             return None
         for service_class in reversed(ServiceClass):
-            for sequence in reversed(self._queues[service_class].get(most, deque())):
+            for sequence in reversed(self.queues[service_class].get(most, deque())):
                 if _has_not_begun(sequence):
                     return sequence
         return None
@@ -292,14 +293,14 @@ class WaitingQueue:
         assert len(waiting) == len(self) == len(set(map(id, waiting)))
         for service_class, tokens in self._tokens.items():
             assert tokens == sum(len(sequence.tokens) for sequence in waiting if sequence.service_class is service_class)
-        for service_class, queues in self._queues.items():
+        for service_class, queues in self.queues.items():
             assert set(queues) == set(self._queued_work[service_class]), "queued work of a tenant that does not wait"
             for tenant, queue in queues.items():
                 assert queue, "an empty queue is kept"
                 assert all((one.request.tenant, one.service_class) == (tenant, service_class) for one in queue)
 
     def _tenant_queue(self, sequence: Sequence) -> deque[Sequence]:
-        return self._queues[sequence.service_class].setdefault(sequence.request.tenant, deque())
+        return self.queues[sequence.service_class].setdefault(sequence.request.tenant, deque())
 
     def _counts(self, sequence: Sequence) -> None:
         self._tokens[sequence.service_class] += len(sequence.tokens)
@@ -317,7 +318,7 @@ class WaitingQueue:
 
     def _take_out(self, sequence: Sequence) -> None:
         service_class, tenant = sequence.service_class, sequence.request.tenant
-        queues, queued = self._queues[service_class], self._queued_work[service_class]
+        queues, queued = self.queues[service_class], self._queued_work[service_class]
         queue = queues[tenant]
         if queue[0] is sequence:
             queue.popleft()

@@ -18,7 +18,7 @@ from jaxserve.scheduler.admission import Deadlines
 from jaxserve.scheduler.batching import Batcher
 from jaxserve.scheduler.fairness import PrefillTokens
 from jaxserve.scheduler.planner import Planner
-from jaxserve.scheduler.preemption import Preempter
+from jaxserve.scheduler.preemption import Preempter, Reason
 from jaxserve.scheduler.request import Status
 from jaxserve.scheduler.running import RunningSet
 from jaxserve.scheduler.scheduler import Scheduler
@@ -74,9 +74,9 @@ def a_page_is_freed_under_a_row_of_the_step(patch):
     """The victim of a preemption stays in the step that took its pages."""
     preempt = Preempter._preempt
 
-    def mutant(self, choice, sequence):
+    def mutant(self, choice, sequence, *why):
         count = choice.chosen.get(sequence, 0)
-        preempt(self, choice, sequence)
+        preempt(self, choice, sequence, *why)
         if count:
             choice.chosen[sequence] = count
 
@@ -244,7 +244,7 @@ def the_first_of_all_may_be_preempted(patch):
     def mutant(self, choice, sequence, num_tokens):
         first = self._running.sequences[0]
         if first is not sequence and first not in choice.settled:
-            self._preempt(choice, first)
+            self._preempt(choice, first, Reason.PAGES, sequence)
         return make_room(self, choice, sequence, num_tokens)
 
     patch.setattr(Preempter, "make_room", mutant)

@@ -4,7 +4,7 @@ import pytest
 
 from jaxserve.cache.swap import SwapSpace
 from jaxserve.config.policies import Policies, TenantPolicy
-from jaxserve.scheduler.preemption import Preemption
+from jaxserve.scheduler.preemption import Preemption, Reason
 from jaxserve.step.plan import MoveKind
 from tests.support.bench import BATCH, FREE, PAID, Bench, request
 from tests.support.hash_executor import expected
@@ -141,8 +141,35 @@ def test_a_preemption_is_told_with_what_it_cost():
     bench = full(*(request(name, 12, 20, tenant="t", service_class=FREE) for name in "abc"), pages=9)
     bench.clock.advance(2.5)
     bench.step()
-    assert bench.preemptions == [Preemption("c", "t", FREE, 2.5, tokens_lost=12, pages_gained=3, swapped=False)]
+    told = Preemption("c", "t", FREE, 2.5, tokens_lost=12, pages_gained=3, swapped=False, reason=Reason.PAGES, needed_by="a")
+    assert bench.preemptions == [told]
     assert (bench.scheduler.num_preemptions, bench.scheduler.num_lost_tokens) == (1, 12)
+
+
+def reasons(bench):
+    return [(one.id, one.reason, one.needed_by) for one in bench.preemptions]
+
+
+def test_the_reason_is_that_one_who_waits_goes_first():
+    bench = full(request("low", 16, 20, service_class=BATCH), pages=4)
+    bench.add(request("high", 8, 4))
+    bench.plan()
+    assert reasons(bench) == [("low", Reason.ADMISSION, "high")]
+
+
+def test_the_reason_is_its_own_growth_where_nobody_goes_behind_it():
+    bench = full(request("a", 9, 20), request("b", 8, 20), pages=5)
+    bench.step()
+    assert reasons(bench) == [("b", Reason.OWN_GROWTH, "b")]
+
+
+def test_the_reason_is_the_tenants_cap_where_pages_are_free():
+    policies = Policies(tenants={"t": TenantPolicy(kv_share=0.5, kv_cap=0.5)})
+    bench = Bench(num_pages=9, budget=100, low_watermark=0.0, high_watermark=0.0, prefix_caching=False, policies=policies)
+    bench.add(*(request(name, 8, 6, tenant="t") for name in "ab"))
+    bench.step()
+    bench.step()
+    assert reasons(bench) == [("b", Reason.TENANT_CAP, "a")]
 
 
 # Swaps
