@@ -12,6 +12,7 @@ from jaxserve.chat_parsing.template import ResponseTemplate
 from jaxserve.engine.bounds import RequestBounds
 from jaxserve.engine.calls import ControlCall, EngineCall
 from jaxserve.engine.client import EngineClient, EngineStats, ModelInfo
+from jaxserve.engine.death import EngineDeath, latest
 from jaxserve.engine.events import Event
 from jaxserve.errors import EngineDeadError, InvalidRequestError, JaxserveError
 from jaxserve.sampling.params import SamplingParams
@@ -116,6 +117,10 @@ class ManyModels:
     def heartbeat_age(self) -> float:
         """Of the model whose engines turned last."""
         return min(one.heartbeat_age() for one in self.clients)
+
+    @property
+    def death(self) -> EngineDeath | None:
+        return latest(one.death for one in self.clients)
 
     def check_health(self) -> None:
         """Raise what the first says if no model takes requests."""

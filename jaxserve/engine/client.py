@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeVar
 from jaxserve.chat_parsing.template import ResponseTemplate
 from jaxserve.engine.bounds import RequestBounds
 from jaxserve.engine.calls import EngineCall
+from jaxserve.engine.death import EngineDeath
 from jaxserve.engine.events import Event
 from jaxserve.sampling.defaults import NO_DEFAULTS, SamplingDefaults
 from jaxserve.sampling.params import SamplingParams
@@ -181,6 +182,11 @@ class EngineClient(Protocol):
 
     def heartbeat_age(self) -> float:
         """Seconds since the engine's loop is known to have turned; above a second, a step hangs or the engine is gone."""
+        ...
+
+    @property
+    def death(self) -> EngineDeath | None:
+        """The latest death of an engine that is known of, for operators; None if there was none."""
         ...
 
     def check_health(self) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from jaxserve.engine.awaited import all_done
+from jaxserve.engine.death import EngineDeath
 from jaxserve.engine.pause import Pause, cut_off, stamped
 from jaxserve.errors import EngineDeadError, InvalidRequestError, ModelNotFoundError
 from jaxserve.executor.base import Executor, StepHandle
@@ -49,6 +51,7 @@ class EngineCore:
         control: what operators may do to it; None for nothing.
         adapters: that requests may name; None for none.
         weight_version: of the weights that steps run with; None for those that it began with, if they have no name.
+        death: what it died of; None while it lives.
 
     Args:
         overlap: whether a step is planned and submitted while the one before it runs. A sequence that ends is then noticed one
@@ -75,6 +78,7 @@ class EngineCore:
         self.step_seconds = 0.0
         self._host_seconds = 0.0  # that the latest turn took besides waiting
         self._failure: BaseException | None = None
+        self.death: EngineDeath | None = None
         self.observer: EngineObserver | None = None
         self.publisher: KVEventPublisher | None = None
         self.intact: Callable[[], None] | None = None
@@ -191,8 +195,8 @@ class EngineCore:
         except BaseException as error:
             self._failure = error
             self.pause.fail(EngineDeadError(f"the engine died: {error!r}"))
-            if self._dumper is not None and isinstance(error, Exception):
-                self._dumper.dump(error)
+            dump = self._dumper.dump(error) if self._dumper is not None and isinstance(error, Exception) else None
+            self.death = EngineDeath(repr(error), time.time(), None if dump is None else str(dump))
             raise
 
     def beating(self, steps: Iterable[Result]) -> Iterator[Result]:

@@ -17,6 +17,7 @@ from jaxserve.clock import RealClock
 from jaxserve.engine.bounds import RequestBounds
 from jaxserve.engine.calls import EngineCall, Flush
 from jaxserve.engine.client import EngineStats, ModelInfo
+from jaxserve.engine.death import EngineDeath
 from jaxserve.engine.events import Delta, Event, Started
 from jaxserve.engine.expected import ExpectedRequests
 from jaxserve.engine.intake import NO_OPTIONS, Intake
@@ -250,11 +251,15 @@ class Frontend:
     def heartbeat_age(self) -> float:
         return time.monotonic() - self._link.heartbeat
 
+    @property
+    def death(self) -> EngineDeath | None:
+        return self._link.death
+
     def check_health(self) -> None:
+        if self._draining:  # first: the link to the engine is closed with it
+            raise DrainingError("the server is shutting down", retry_after=1.0)
         if self._failure is not None:
             raise self._failure.copy()
-        if self._draining:
-            raise DrainingError("the server is shutting down", retry_after=1.0)
 
     async def drain(self, timeout: float) -> None:
         self._draining = True

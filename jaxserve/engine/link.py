@@ -11,6 +11,7 @@ from jaxserve.config.fields import SchedulerConfig
 from jaxserve.engine.calls import EngineCall
 from jaxserve.engine.client import ModelInfo
 from jaxserve.engine.core import EngineCore
+from jaxserve.engine.death import EngineDeath
 from jaxserve.engine.intake import IntakeRules
 from jaxserve.engine.loop import TurnOutcome
 from jaxserve.errors import JaxserveError
@@ -110,6 +111,11 @@ class EngineLink(Protocol):
     @property
     def heartbeat(self) -> float:
         """Time, by the machine's monotonic clock, at which the engine's loop last turned, as far as is known here."""
+        ...
+
+    @property
+    def death(self) -> EngineDeath | None:
+        """The latest that an engine told of when it died; None if none did."""
         ...
 
     def connect(self, sink: LinkSink) -> None:

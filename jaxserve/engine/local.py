@@ -12,6 +12,7 @@ from jaxserve.clock import RealClock
 from jaxserve.config.fields import EngineConfig
 from jaxserve.engine.build import BuiltEngine, EngineReport, build_engine
 from jaxserve.engine.calls import EngineCall, run_call
+from jaxserve.engine.death import EngineDeath
 from jaxserve.engine.frontend import Frontend
 from jaxserve.engine.link import EngineLoad, LinkSink, load_of
 from jaxserve.engine.loop import EngineLoop, TurnOutcome
@@ -43,6 +44,10 @@ class LocalLink:
     @property
     def heartbeat(self) -> float:
         return self._engine.heartbeat
+
+    @property
+    def death(self) -> EngineDeath | None:
+        return self._core.death
 
     def connect(self, sink: LinkSink) -> None:
         self._sink = sink

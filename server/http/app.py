@@ -15,6 +15,7 @@ from server.http import (
     adapters,
     completions,
     docs_page,
+    engine_feed,
     failures,
     front_page,
     openapi,
@@ -57,7 +58,17 @@ def create_app(
     app.state.has_keys = gateway.has_keys
     app.state.deep_health = DeepHealth(client, RealClock())
     asked = (chat, completions, responses, messages, generate, streams, kserve, files, batches, tokens)
-    parts = (*asked, about, operation, adapters, rollouts, weight_transfer, docs_page, page if config.page else front_page)
+    parts = (
+        *asked,
+        about,
+        operation,
+        adapters,
+        engine_feed,
+        rollouts,
+        weight_transfer,
+        docs_page,
+        page if config.page else front_page,
+    )
     routers = [weight_transfer.pieces, *(part.router for part in parts)]  # its routes take what others of their paths do not
     routes = [*app.routes, *(route for router in routers for route in router.routes)]
     for router in routers:

@@ -79,7 +79,7 @@ def canonical(path: str) -> str:
 
 
 class Heads:
-    """Lets whatever takes GET take HEAD."""
+    """Lets whatever takes GET take HEAD; "head" in the state is for answers that would not end."""
 
     def __init__(self, app: ASGIApp, routes: Sequence[BaseRoute]) -> None:
         self._app = app
@@ -95,4 +95,5 @@ class Heads:
                 message = {**message, "body": b""}  # the connection, which sees HEAD, would not send it either
             await send(message)
 
+        scope.setdefault("state", {})["head"] = True
         await self._app({**scope, "method": "GET"}, receive, sending)

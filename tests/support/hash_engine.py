@@ -34,6 +34,9 @@ from jaxserve.engine.replicas.fleet import FleetLink, FleetSettings
 from jaxserve.engine.replicas.replica import Endpoint
 from jaxserve.engine.streams import StreamLimits
 from jaxserve.errors import ConfigError
+from jaxserve.record.crash import CrashDumper
+from jaxserve.record.recording import RecordHeader
+from jaxserve.record.ring import StepRing
 from jaxserve.routing.least_loaded import LeastLoaded
 from jaxserve.routing.router import Router
 from jaxserve.sampling.options import NUM_LOGPROBS, STANDARD
@@ -88,9 +91,10 @@ class ScoringExecutor(HashExecutor):
 
 
 def parts(argument: Mapping[str, Any]) -> tuple[EngineCore, EngineDescription]:
-    """The engine of {"tokenizer": path, "num_pages": ..., "kv_events_config": ..., fields of SchedulerConfig and Faults}."""
+    """The engine of {"tokenizer": path, "num_pages", "kv_events_config", "dump_dir", fields of SchedulerConfig and Faults}."""
     given = dict(argument)
     tokenizer, num_pages = given.pop("tokenizer"), given.pop("num_pages", PAGES)
+    dump_dir = given.pop("dump_dir", None)
     events, namespace = parse_kv_events(given.pop("kv_events_config", None)), CacheNamespace("m", "float32", "r")
     faults = Faults(**{name: given.pop(name) for name in Faults.__dataclass_fields__ if name in given})
     if faults.refuses_to_build is not None:
@@ -98,7 +102,8 @@ def parts(argument: Mapping[str, Any]) -> tuple[EngineCore, EngineDescription]:
     config = SchedulerConfig(**{"max_num_seqs": ROWS, "max_num_batched_tokens": 64, "itl_target_ms": 0.0, **given})
     cache = KVCache(num_pages, PAGE, prefix_caching=True)
     executor = ScoringExecutor(faults, num_pages, config.max_num_seqs)
-    core = EngineCore(Scheduler(config, cache, CONTEXT, RealClock()), executor, overlap=True)
+    dumper = None if dump_dir is None else CrashDumper(StepRing(16), Path(dump_dir), _header(executor))
+    core = EngineCore(Scheduler(config, cache, CONTEXT, RealClock()), executor, overlap=True, dumper=dumper)
     publish(core, events, namespace.root().__eq__)
     limits = IntakeLimits(
         max_model_len=CONTEXT,
@@ -112,6 +117,12 @@ def parts(argument: Mapping[str, Any]) -> tuple[EngineCore, EngineDescription]:
     rules = IntakeRules(limits, namespace, Policies(), ServiceClass.INTERACTIVE_PAID, cache.num_usable, PAGE)
     model = ModelInfo("hash", "HashForCausalLM", CONTEXT, VOCAB, "float32", 0, 0, fingerprint="5eed")
     return core, EngineDescription(model, rules, tokenizer, None, config)
+
+
+def _header(executor: HashExecutor) -> RecordHeader:
+    return RecordHeader(
+        jaxserve="0", jax="0", model="hash", fingerprint="5eed", capabilities=executor.capabilities(), settings={}
+    )
 
 
 def hash_engine(argument: Mapping[str, Any], progress: BuildProgress) -> ServedEngine:

@@ -11,6 +11,7 @@ from jaxserve.chat_parsing import ResponseTemplate, find_template
 from jaxserve.engine.bounds import RequestBounds
 from jaxserve.engine.calls import AbortRequests, EngineCall, Result
 from jaxserve.engine.client import EngineStats, ModelInfo
+from jaxserve.engine.death import EngineDeath
 from jaxserve.engine.events import Delta, Event, Finished, PositionLogprobs, Started, Timing, TokenLogprob, Usage, WeightRange
 from jaxserve.errors import (
     ContextLengthError,
@@ -197,6 +198,10 @@ class ScriptedClient:
             self.aborted += self.active.intersection(call.names)
             return cast(Result, None)
         raise AssertionError(f"nothing here answers {call}")
+
+    @property
+    def death(self) -> EngineDeath | None:
+        return None
 
     def heartbeat_age(self) -> float:
         return 0.0

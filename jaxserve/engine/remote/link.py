@@ -16,6 +16,7 @@ import msgspec
 import zmq
 
 from jaxserve.engine.calls import EngineCall, answer_type
+from jaxserve.engine.death import EngineDeath
 from jaxserve.engine.link import EngineDescription, EngineLoad, HeldChange, LinkSink
 from jaxserve.engine.remote.clocks import FarClock
 from jaxserve.engine.remote.codec import decoder, encode
@@ -80,6 +81,7 @@ class RemoteLink:
         self._heartbeat = -math.inf
         self._heard = -math.inf
         self._load = EngineLoad()
+        self._death: EngineDeath | None = None
         self._description: asyncio.Future[EngineDescription] = asyncio.get_running_loop().create_future()
         self._error: JaxserveError | None = EngineDeadError("the engine has not started")
         self._numbers = itertools.count()
@@ -99,6 +101,10 @@ class RemoteLink:
     def heard(self) -> float:
         """Time at which anything came from an engine; minus infinity before."""
         return self._heard
+
+    @property
+    def death(self) -> EngineDeath | None:
+        return self._death
 
     def connect(self, sink: LinkSink) -> None:
         """Tell `sink` what comes; at once, if the engine is gone."""
@@ -206,6 +212,7 @@ class RemoteLink:
             self._ponged(message)
         else:
             assert isinstance(message, Farewell)
+            self._death = message.death or self._death
             raise _Ended(message.error)
 
     def _turned(self, message: Turned) -> None:

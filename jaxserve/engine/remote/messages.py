@@ -8,6 +8,7 @@ from importlib.metadata import version
 
 import msgspec
 
+from jaxserve.engine.death import EngineDeath
 from jaxserve.engine.link import EngineDescription, EngineLoad, HeldChange
 from jaxserve.engine.loop import Refusal
 from jaxserve.engine.remote.codec import decoder
@@ -121,6 +122,7 @@ class Farewell(_Message, frozen=True, tag="farewell"):
     """The engine runs nothing of this front end any more: it died, or does not take the front end as it is."""
 
     error: JaxserveError
+    death: EngineDeath | None = None
 
 
 FromFrontend = Hello | Add | Abort | Demote | Call | Watch | Ping

@@ -289,7 +289,7 @@ class EngineServer:
                 self._tell_held(self._held.looked(item), [item.client])
             else:
                 self._death = item.error
-                dead = Farewell(EngineDeadError(f"the engine died: {item.error!r}"))
+                dead = Farewell(EngineDeadError(f"the engine died: {item.error!r}"), self._core.death)
                 for client in list(self._front_ends):
                     self._send(client, dead)
 

@@ -13,6 +13,7 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from jaxserve.engine.calls import EngineCall
+from jaxserve.engine.death import EngineDeath, latest
 from jaxserve.engine.link import EngineDescription, EngineLoad, HeldChange, LinkSink
 from jaxserve.engine.loop import Refusal, TurnOutcome
 from jaxserve.engine.remote.link import RemoteLink
@@ -116,6 +117,11 @@ class FleetLink:
     def heartbeat(self) -> float:
         """The latest of any."""
         return max((one.link.heartbeat for one in self._all()), default=float("-inf"))
+
+    @property
+    def death(self) -> EngineDeath | None:
+        """The latest of any that is still known here."""
+        return latest(one.link.death for one in self._all())
 
     @property
     def replicas(self) -> Mapping[str, ReplicaState]:

@@ -13,6 +13,7 @@ from jaxserve.config.fields import SchedulerConfig
 from jaxserve.config.policies import Policies
 from jaxserve.engine.calls import EngineCall
 from jaxserve.engine.client import ModelInfo
+from jaxserve.engine.death import EngineDeath
 from jaxserve.engine.intake import IntakeLimits, IntakeRules
 from jaxserve.engine.link import EngineDescription, EngineLoad, HeldChange, LinkSink
 from jaxserve.engine.loop import Refusal, TurnOutcome
@@ -52,6 +53,7 @@ class ScriptedLink:
         self.answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self.stopped: float | None = None  # when it stopped to turn
         self.silent: float | None = None
+        self.death: EngineDeath | None = None
         self._sink: LinkSink | None = None
 
     @property

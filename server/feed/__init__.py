@@ -1,0 +1,1 @@
+"""What an engine does, told to those who watch it: one poller a front end and engine, however many look."""
