@@ -40,6 +40,7 @@ def _frame(core: EngineCore, observer: EngineObserver, cursor: Cursor) -> Engine
         next=Cursor(timeline.life, timeline.num_turns, timeline.num_changes, first_preemption + len(preempted)),
         first_turn=timeline.num_turns - len(turns),
         turns=[TurnRow.of(turn) for turn in turns],
+        generated=timeline.num_generated,
         spans=timeline.spans_since(cursor.change, MAX_SPANS),
         first_preemption=first_preemption,
         preempted=preempted,

@@ -54,6 +54,7 @@ class TurnRow(msgspec.Struct, frozen=True, array_like=True):
     waiting: int
     pages_free: int
     collected_first: bool
+    generated: int
 
     @classmethod
     def of(cls, turn: Turn) -> TurnRow:
@@ -79,6 +80,7 @@ class TurnRow(msgspec.Struct, frozen=True, array_like=True):
             turn.waiting,
             turn.pages_free,
             turn.collected_first,
+            turn.generated,
         )
 
 
@@ -217,6 +219,7 @@ class EngineFrame(msgspec.Struct, frozen=True):
         clock, unix: now, by the engine's clock and since 1970.
         next: where to look from the next time.
         first_turn: number of the first of `turns`; the others follow without a gap.
+        generated: output tokens since the start.
         spans: sequences that came, had their first token or ended, as they are now.
         first_preemption: number of the first of `preempted`.
         weight_version: of the weights that steps run with; None where they have no name.
@@ -228,6 +231,7 @@ class EngineFrame(msgspec.Struct, frozen=True):
     next: Cursor
     first_turn: int
     turns: list[TurnRow]
+    generated: int
     spans: list[Span]
     first_preemption: int
     preempted: list[PreemptedRow]

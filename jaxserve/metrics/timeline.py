@@ -67,6 +67,7 @@ class Timeline:
     Attributes:
         life: tells its numbers from those of every other timeline.
         num_turns: since its start.
+        num_generated: output tokens, since its start.
         num_changes: times that a span came, had its first token or ended, since its start.
     """
 
@@ -79,6 +80,8 @@ class Timeline:
         self._changed: deque[Span] = deque(maxlen=MAX_CHANGES)
         self.life = uuid.uuid4().hex[:12]
         self.num_turns = 0
+        self.num_generated = 0
+        self._generated = 0  # before the latest turn
         self.num_changes = 0
 
     def arrived(self, arrivals: Iterable[Arrival]) -> None:
@@ -90,6 +93,8 @@ class Timeline:
     def updated(self, updates: Iterable[SequenceUpdate], now: float) -> None:
         for update in updates:
             span = self._active.get(update.id)
+            if update.token is not None:
+                self.num_generated += 1
             if span is None:
                 continue
             if update.token is not None:
@@ -108,6 +113,7 @@ class Timeline:
                 self._end(self._active[name], ABORTED, now)
 
     def turned(self, turn: Turn) -> None:
+        turn.generated, self._generated = self.num_generated - self._generated, self.num_generated
         self._turns.append(turn)
         self.num_turns += 1
         oldest = turn.ended - self._seconds

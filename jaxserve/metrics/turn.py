@@ -41,6 +41,7 @@ class Turn:
         drafts: how many of its tokens are guesses.
         collected: number of the step whose result it took; -1 for none.
         accepted: of that step's guesses, those that were right.
+        generated: output tokens that came in it; whoever keeps the turn counts them.
         prefill_tokens: of the step it launched, those of rows that compute their prompts.
         step_began: when that step began on the device: at its launch, or when the one before it was over.
         running, waiting: sequences, after the turn.
@@ -72,6 +73,7 @@ class Turn:
     drafts: int = 0
     accepted: int = 0
     prefill_tokens: int = 0
+    generated: int = 0
 
     @property
     def phases(self) -> dict[str, tuple[float, float]]:

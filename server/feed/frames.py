@@ -18,6 +18,7 @@ class FeedFrame(msgspec.Struct, frozen=True, kw_only=True):
         interval: seconds between two frames.
         clock, unix: when this was so, by the engine's clock and since 1970.
         first_turn: number of the first of `turns`; where it is not the one after the last that came, some are lost.
+        generated: output tokens since the engine's start.
         first_preemption: the same for `preempted`.
         now, programs, speculation: None while there is no engine.
         stalled: seconds for which the engine has not turned, if that is why there is nothing new; else 0.
@@ -33,6 +34,7 @@ class FeedFrame(msgspec.Struct, frozen=True, kw_only=True):
     unix: float = 0.0
     first_turn: int = 0
     turns: list[TurnRow] = []
+    generated: int = 0
     spans: list[Span] = []
     first_preemption: int = 0
     preempted: list[PreemptedRow] = []

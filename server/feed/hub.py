@@ -208,6 +208,7 @@ class _Feed:
             unix=latest.unix,
             first_turn=news.first_turn,
             turns=news.turns,
+            generated=latest.generated,
             spans=news.spans,
             first_preemption=news.first_preemption,
             preempted=news.preempted,

@@ -155,7 +155,7 @@ MODEL: dict[str, Any] = {"id": "pico", "object": "model", "created": 1767225600,
 LOAD: dict[str, Any] = {"server_load": 3, "running": 2, "waiting": 1, "kv_cache_usage": 0.25}
 ENGINE_FRAME = """data: {"engine":"5f0c7d4e91ab","model":"pico","engines":[{"life":"5f0c7d4e91ab","model":"pico","running":1,\
 "waiting":0}],"interval":0.25,"clock":912.25,"unix":1767225600.5,"first_turn":40,\
-"turns":[[912.24,210,480,1900,1960,2010,38,1,1,0,0,37,0,-1500,1,0,509,false]],"spans":[],"first_preemption":0,"preempted":[],\
+"turns":[[912.24,210,480,1900,1960,2010,38,1,1,0,0,37,0,-1500,1,0,509,false,1]],"generated":22,"spans":[],"first_preemption":0,"preempted":[],\
 "now":{"running":1,"waiting":0,"rows":[{"id":"1/0/0","service_class":"interactive_paid","tenant":"","arrival":911.9,\
 "admitted":911.91,"prompt_tokens":16,"computed":38,"output_tokens":22,"pages":3,"preemptions":0}],"more_rows":0,"queues":[],\
 "more_waiting":0,"pages":{"total":512,"running":3,"cached":0,"free":509,"pinned":0,"swapped":0,"swap_total":0,"size":16},\
