@@ -36,6 +36,15 @@ _LATE = ("deadline_exceeded", "overloaded", "timeout_error", "overloaded_error")
 
 
 @schemathesis.hook
+def before_call(context: Any, case: Any, kwargs: Any) -> None:
+    """The stream that has no end by itself ends soon, unless the number of its frames is what is tried."""
+    query = case.query or {}
+    few = str(query.get("frames", 9))
+    if case.path == "/debug/engine" and few.isdecimal() and int(few) > 2:
+        case.query = {**query, "frames": 2}
+
+
+@schemathesis.hook
 def after_call(context: Any, case: Any, response: Any) -> None:
     if response.status_code not in (400, 503, 504):
         return

@@ -15,7 +15,14 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from .conftest import bearer
 
 OPEN_PATHS = {"/health", "/health/deep", "/ready", "/ping", "/metrics", "/version"}
-ADMIN_PATHS = {"/debug/trace", "/reset_prefix_cache", "/kv_event_sources", "/v1/load_lora_adapter", "/v1/unload_lora_adapter"}
+ADMIN_PATHS = {
+    "/debug/trace",
+    "/debug/engine",
+    "/reset_prefix_cache",
+    "/kv_event_sources",
+    "/v1/load_lora_adapter",
+    "/v1/unload_lora_adapter",
+}
 OPEN_METHODS = {
     "/grpc.health.v1.Health/Check",
     "/grpc.health.v1.Health/Watch",

@@ -13,7 +13,7 @@ export class Failure {
     this.hide = make("button", { type: "button", class: "quiet", onclick: () => { this.seen = this.of; this.death.hidden = true; } }, "Hide");
     this.death = make("section", { class: "panel death", "aria-labelledby": "death-title", hidden: true },
       make("div", { class: "panel-head" }, make("h2", { id: "death-title" }, "An engine died"), this.hide), this.reason, this.dump, this.how);
-    this.element = make("div", {}, this.state, this.death);
+    this.element = make("div", { class: "failures" }, this.state, this.death);
     this.of = 0; // Unix time of the death that is shown
     this.seen = 0;
     this.said = "";

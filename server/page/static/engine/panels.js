@@ -41,7 +41,7 @@ export class PagesPanel {
     this.parts = Object.fromEntries(OWNERS.map(([name]) => [name, make("div", { class: `part ${name}` })]));
     this.bar = make("div", { class: "bar", role: "img" }, Object.values(this.parts));
     this.values = Object.fromEntries([...OWNERS.map(([name]) => name), "swapped", "hits"].map((name) => [name, make("dd", { "data-pages": name })]));
-    const rows = [...OWNERS, ["swapped", "swapped to host memory"], ["hits", "found in the prefix cache"]];
+    const rows = [...OWNERS, ["swapped", "swapped out"], ["hits", "prefix hits"]];
     this.element = panel("Pages", this.bar, make("dl", { class: "list" }, rows.map(([name, label]) => make("div", {}, make("dt", { class: `key ${name}` }, label), this.values[name]))));
   }
 
@@ -101,7 +101,7 @@ export class EventsPanel {
     this.view = view;
     this.counts = make("p", { class: "quiet-text" });
     this.list = make("ol", { class: "events" });
-    this.element = panel("Preemptions and compilations", this.counts, make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "What happened" }, this.list));
+    this.element = panel("Events", this.counts, make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "What happened" }, this.list));
     this.shown = "";
   }
 

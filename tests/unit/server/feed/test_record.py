@@ -14,7 +14,8 @@ from server.feed import record as module
 from server.feed.record import Position, Record
 
 EMPTY: dict[str, Any] = msgspec.json.decode(
-    b"""{"clock": 1.0, "unix": 2.0, "next": ["l", 0, 0, 0], "first_turn": 0, "turns": [], "generated": 0, "spans": [], "first_preemption": 0,
+    b"""{"clock": 1.0, "unix": 2.0, "next": ["l", 0, 0, 0], "first_turn": 0, "turns": [],
+    "generated": 0, "spans": [], "first_preemption": 0,
     "preempted": [], "now": {"running": 0, "waiting": 0, "rows": [], "more_rows": 0, "queues": [], "more_waiting": 0,
     "pages": {"total": 9, "running": 0, "cached": 0, "free": 9, "pinned": 0, "swapped": 0, "swap_total": 0, "size": 4},
     "prefix_queries": 0, "prefix_hits": 0, "preemptions": {}, "lost_tokens": 0,

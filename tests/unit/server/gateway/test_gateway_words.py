@@ -59,6 +59,7 @@ LIMITS = TenantLimits(rpm=3, tpm=100, max_concurrent=1)
         ("", "key"),
         ("/reset_prefix_cache", "admin"),
         ("/debug/trace", "admin"),
+        ("/debug/engine", "admin"),
         ("//debug/trace", "key"),
     ],
 )

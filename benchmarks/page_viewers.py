@@ -1,0 +1,192 @@
+"""What the page of the engine costs: step time and stream latency while nobody, one and ten watch.
+
+    python -m benchmarks.page_viewers [--rounds 20] [--seconds 3] [--streams 64] [--step-ms 5]
+
+A whole server as processes over an engine whose steps take a set time (`paced_engine`), one front end, and clients that stream
+completions without a pause (`stream_clients`, a process of their own). Watchers are SSE clients of /debug/engine in one more
+process, which read and throw away. Rounds alternate the numbers of watchers in an order that turns from round to round, within
+one run of one server, so that what else the machine does hits all of them alike. Each measurement takes:
+
+- `step`: mean seconds of a step, and `turn`, the host's share of it: all phases but the wait (from /metrics).
+- `late`: from the end of a token's step to its client, median and 99th percentile; `gap`: between two tokens of a stream.
+- `cores` that engine and front end kept busy.
+
+For each number of watchers: median and quartiles over rounds; and the median over rounds of the ratio to the same round without
+watchers, with its quartiles, which is what to look at. Prints a table and writes benchmarks/results/page_viewers.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import machine
+from benchmarks.front_ends import observe
+from benchmarks.paced_server import ROOT, PacedServer, paced_server
+from jaxserve.metrics.turn import PHASES
+
+RESULTS = Path(__file__).parent / "results" / "page_viewers.json"
+WATCHERS = (0, 1, 10)
+WAIT = "wait"
+_FIGURES = ("step_ms", "turn_ms", "late_p50_ms", "late_p99_ms", "gap_p50_ms", "gap_p99_ms", "engine_cores", "front_end_cores")
+
+
+def watch(url: str, count: int) -> None:
+    """Watch until killed, so many at a time; says when all have a frame."""
+
+    async def one(client: httpx.AsyncClient, began: asyncio.Event) -> None:
+        async with client.stream("GET", f"{url}/debug/engine") as reply:
+            reply.raise_for_status()
+            async for _ in reply.aiter_raw():
+                began.set()
+        raise RuntimeError("a watcher's stream ended")
+
+    async def run() -> None:
+        async with httpx.AsyncClient(timeout=None, limits=httpx.Limits(max_connections=None)) as client:
+            began = [asyncio.Event() for _ in range(count)]
+            watching = asyncio.gather(*(one(client, event) for event in began))
+            everybody = asyncio.gather(*(event.wait() for event in began))
+            await asyncio.wait((watching, everybody), return_when=asyncio.FIRST_COMPLETED)
+            print("watching", flush=True)
+            await watching
+
+    asyncio.run(run())
+
+
+@contextmanager
+def watchers(url: str, count: int) -> Iterator[None]:
+    """So many watch meanwhile. Raises RuntimeError if one of them stops."""
+    if not count:
+        yield
+        return
+    command = [sys.executable, "-m", "benchmarks.page_viewers", "--watch", url, "--watchers", str(count)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) as popen:
+        try:
+            assert popen.stdout is not None
+            if not popen.stdout.readline():
+                raise RuntimeError("watchers did not start")
+            yield
+            if popen.poll() is not None:
+                raise RuntimeError("a watcher stopped")
+        finally:
+            popen.kill()
+
+
+def counters(url: str) -> dict[str, float]:
+    """Sums and counts of step times and of the host's phases."""
+    found: dict[str, float] = {}
+    for line in httpx.get(f"{url}/metrics", timeout=30).text.splitlines():
+        for name in ("step_seconds_sum", "step_seconds_count", *(f"step_phase_seconds_sum:{phase}" for phase in PHASES)):
+            series, _, phase = name.partition(":")
+            if line.startswith(f"jaxserve:{series}{{") and (not phase or f'phase="{phase}"' in line):
+                found[name] = float(line.rsplit(" ", 1)[1])
+    return found
+
+
+def measure(server: PacedServer, count: int, streams: int, seconds: float) -> dict[str, float]:
+    """One measurement with so many watchers. Raises RuntimeError if a stream or a watcher breaks."""
+    with watchers(server.http, count):
+        before = counters(server.http)
+        seen = observe(server, "http", streams, seconds)
+        after = counters(server.http)
+    steps = after["step_seconds_count"] - before["step_seconds_count"]
+    host = sum(after[name] - before[name] for name in after if ":" in name and not name.endswith(WAIT))
+    return {
+        "step_ms": 1e3 * (after["step_seconds_sum"] - before["step_seconds_sum"]) / steps,
+        "turn_ms": 1e3 * host / steps,
+        "late_p50_ms": 1e3 * seen.late["p50"],
+        "late_p99_ms": 1e3 * seen.late["p99"],
+        "gap_p50_ms": 1e3 * seen.gaps["p50"],
+        "gap_p99_ms": 1e3 * seen.gaps["p99"],
+        "engine_cores": seen.cores["engine"],
+        "front_end_cores": seen.cores["front_end_0"],
+    }
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """Median and quartiles."""
+    low, middle, high = statistics.quantiles(values, n=4) if len(values) > 1 else values * 3
+    return {"q1": round(low, 4), "median": round(middle, 4), "q3": round(high, 4)}
+
+
+def summary(rounds: Sequence[dict[int, dict[str, float]]]) -> dict[str, Any]:
+    """By number of watchers and figure: its spread, and that of its ratio to the same round without watchers."""
+    return {
+        str(count): {
+            name: {
+                **spread([one[count][name] for one in rounds]),
+                "ratio": spread([one[count][name] / one[0][name] for one in rounds if one[0][name] > 0.0]),
+            }
+            for name in _FIGURES
+        }
+        for count in WATCHERS
+    }
+
+
+def run(rounds: int, seconds: float, streams: int, step_ms: float) -> dict[str, Any]:
+    """All rounds."""
+    done: list[dict[int, dict[str, float]]] = []
+    loads = [os.getloadavg()[0]]
+    with paced_server(front_ends=1, rows=streams, step_seconds=step_ms / 1e3) as server:
+        measure(server, 0, streams, min(seconds, 1.0))  # everything was used once
+        for number in range(rounds):
+            order = [*WATCHERS[number % len(WATCHERS) :], *WATCHERS[: number % len(WATCHERS)]]
+            done.append({count: measure(server, count, streams, seconds) for count in order})
+            loads.append(os.getloadavg()[0])
+            print(f"round {number + 1} of {rounds}", file=sys.stderr)
+    return {
+        **machine.describe(),
+        "rounds": rounds,
+        "seconds": seconds,
+        "streams": streams,
+        "step_ms_set": step_ms,
+        "load_average": spread(loads),
+        "watchers": summary(done),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--streams", type=int, default=64)
+    parser.add_argument("--step-ms", type=float, default=5.0)
+    parser.add_argument("--watch", default=None, help=argparse.SUPPRESS)
+    parser.add_argument("--watchers", type=int, default=1, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.watch is not None:
+        with contextlib.suppress(KeyboardInterrupt):
+            watch(given.watch, given.watchers)
+        return
+    results = run(given.rounds, given.seconds, given.streams, given.step_ms)
+    RESULTS.write_text(json.dumps(results, indent=1) + "\n")
+    table = Table(title="median, and median ratio to nobody watching (quartiles)", title_justify="left")
+    for column in ("figure", *(f"{count} watching" for count in WATCHERS)):
+        table.add_column(column, justify="right")
+    for name in _FIGURES:
+        cells = []
+        for count in WATCHERS:
+            one = results["watchers"][str(count)][name]
+            ratio = one["ratio"]
+            told = f" {ratio['median']:.3f} ({ratio['q1']:.3f} to {ratio['q3']:.3f})" if count else ""
+            cells.append(f"{one['median']:.3f}{told}")
+        table.add_row(name, *cells)
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()
