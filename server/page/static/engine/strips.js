@@ -4,7 +4,7 @@ import { begin, colours } from "./paint.js";
 import { firstAt } from "./turns.js";
 import { count, percent, rate } from "./format.js";
 
-const HEIGHT = 34, GAP = 8, PIXELS = 2; // a column's width
+const HEIGHT = 38, GAP = 8, PIXELS = 2; // a column's width
 const KINDS = [
   { name: "rows", of: (turn) => turn.rows, how: "most", show: count },
   { name: "waiting", of: (turn) => turn.waiting, how: "most", show: count },
@@ -48,7 +48,7 @@ export class Strips {
     const most = Math.max(kind.most ?? 0, ...values, 1e-9);
     context.fillStyle = panel;
     context.fillRect(0, top, width, HEIGHT);
-    const y = (value) => top + HEIGHT - (value / most) * (HEIGHT - 14);
+    const y = (value) => top + HEIGHT - (value / most) * (HEIGHT - 18);
     context.beginPath();
     context.moveTo(0, top + HEIGHT);
     values.forEach((value, place) => {

@@ -152,12 +152,16 @@ export class Timeline {
   /** Where turns are narrower than pixels: what share of each pixel's time went where. */
   columns(context, width, turns, first, last, x) {
     const hue = colours();
-    const size = Math.ceil(width);
+    const size = Math.ceil(width), wide = [];
     const phases = Array.from({ length: size }, () => ({}));
     const steps = Array.from({ length: size }, () => ({ busy: 0, prefill: 0 }));
     for (let place = first; place < last; place += 1) {
       const turn = turns[place];
       const column = Math.floor(x(turn.began));
+      if (x(turn.ended) - x(turn.began) > 2) {
+        wide.push(turn);
+        continue;
+      }
       if (column < 0 || column >= size) continue;
       for (const [name, from, to] of phasesOf(turn)) phases[column][name] = (phases[column][name] ?? 0) + to - from;
       if (turn.collected < 0) continue;
@@ -165,13 +169,14 @@ export class Timeline {
       steps[column].busy += busy;
       steps[column].prefill += busy * (prefillShare(turn) ?? 0);
     }
+    for (const turn of wide) this.turn(context, turn, x, null);
     const pixel = this.view.seconds / width;
     for (let column = 0; column < size; column += 1) {
       let top = HOST.top;
       for (const [name, seconds] of Object.entries(phases[column])) {
         const height = Math.min(1, seconds / pixel) * HOST.height;
         context.fillStyle = hue[`phase-${name}`];
-        context.fillRect(column, top, 1, Math.min(height, HOST.top + HOST.height - top));
+        context.fillRect(column, top, 1, Math.max(0, Math.min(height, HOST.top + HOST.height - top)));
         top += height;
       }
       const { busy, prefill } = steps[column];
