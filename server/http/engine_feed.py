@@ -11,7 +11,7 @@ from fastapi import APIRouter, Query, Request, Response
 from jaxserve.errors import ErrorCode
 from server.feed.hub import EngineFeeds
 from server.http import examples
-from server.http.openapi import ASKING, failures
+from server.http.openapi import ASKING, events, failures
 from server.http.sse import stream
 
 router = APIRouter(tags=["operation"])
@@ -23,10 +23,7 @@ _MOST_FRAMES = 1_000_000
 @router.get(
     "/debug/engine",
     responses={
-        200: {
-            "description": "frames, a few a second",
-            "content": {"text/event-stream": {"schema": {"type": "string"}, "example": examples.ENGINE_FRAME}},
-        },
+        **events("frames, a few a second", examples.ENGINE_FRAME),
         **failures((*ASKING, ErrorCode.NOT_FOUND, ErrorCode.OVERLOADED)),
     },
     response_class=Response,

@@ -94,6 +94,12 @@ def answer(reply: Any, example: Any, *, streamed: str | None = None) -> Response
     return {200: {"model": reply, "description": "the answer", "content": content, "headers": _REQUEST_ID}}
 
 
+def events(description: str, example: str) -> Responses:
+    """What is documented of success where there is nothing but a stream."""
+    content = {"text/event-stream": {"schema": _EVENT, "example": example}}
+    return {200: {"description": description, "content": content, "headers": _REQUEST_ID}}
+
+
 def install(app: FastAPI) -> None:
     @functools.cache
     def openapi() -> dict[str, Any]:

@@ -64,11 +64,12 @@ class Page {
   }
 
   took(frame) {
+    const known = this.record.turns.at(-1)?.ended ?? 0;
     this.record.take(frame);
     this.view.heard = performance.now();
     if (this.view.chosen !== null && !this.record.spans.has(this.view.chosen)) this.view.chosen = null;
-    // While it is paused the list of requests and the state of the feed still change, and nothing else.
-    this.changed(this.view.live);
+    // While it is paused the list of requests and the state of the feed still change, and what was not over when it was paused.
+    this.changed(this.view.live || known < this.view.end);
   }
 
   /** Something else is to be seen: draw it with the next frame of the screen. */
