@@ -9,7 +9,7 @@ one run of one server, so that what else the machine does hits all of them alike
 
 - `step`: mean seconds of a step, and `turn`, the host's share of it: all phases but the wait (from /metrics).
 - `late`: from the end of a token's step to its client, median and 99th percentile; `gap`: between two tokens of a stream.
-- `cores` that engine and front end kept busy.
+- `engine_us` and `front_end_us`: CPU time of the two processes for each step, which tells most where the machine is shared.
 
 For each number of watchers: median and quartiles over rounds; and the median over rounds of the ratio to the same round without
 watchers, with its quartiles, which is what to look at. Prints a table and writes benchmarks/results/page_viewers.json.
@@ -42,7 +42,7 @@ from jaxserve.metrics.turn import PHASES
 RESULTS = Path(__file__).parent / "results" / "page_viewers.json"
 WATCHERS = (0, 1, 10)
 WAIT = "wait"
-_FIGURES = ("step_ms", "turn_ms", "late_p50_ms", "late_p99_ms", "gap_p50_ms", "gap_p99_ms", "engine_cores", "front_end_cores")
+_FIGURES = ("step_ms", "turn_ms", "late_p50_ms", "late_p99_ms", "gap_p50_ms", "gap_p99_ms", "engine_us", "front_end_us")
 
 
 def watch(url: str, count: int) -> None:
@@ -112,14 +112,14 @@ def measure(server: PacedServer, count: int, streams: int, seconds: float) -> di
         "late_p99_ms": 1e3 * seen.late["p99"],
         "gap_p50_ms": 1e3 * seen.gaps["p50"],
         "gap_p99_ms": 1e3 * seen.gaps["p99"],
-        "engine_cores": seen.cores["engine"],
-        "front_end_cores": seen.cores["front_end_0"],
+        "engine_us": 1e6 * seen.cores["engine"] * seen.seconds * streams / seen.tokens,
+        "front_end_us": 1e6 * seen.cores["front_end_0"] * seen.seconds * streams / seen.tokens,
     }
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:
     """Median and quartiles."""
-    low, middle, high = statistics.quantiles(values, n=4) if len(values) > 1 else values * 3
+    low, middle, high = statistics.quantiles(values, n=4) if len(values) > 1 else [*values, *values, *values]
     return {"q1": round(low, 4), "median": round(middle, 4), "q3": round(high, 4)}
 
 

@@ -128,12 +128,12 @@ def test_the_life_of_a_request(page: Page, pico: Process) -> None:
 
 def test_all_of_it_with_the_keyboard(page: Page, pico: Process) -> None:
     watched(page, pico)
-    focused = lambda: page.evaluate("document.activeElement.getAttribute('aria-label') ?? document.activeElement.textContent")  # noqa: E731
+    focused = "document.activeElement.getAttribute('aria-label') ?? document.activeElement.textContent"
 
     def tab_to(what: Callable[[str], bool]) -> None:
         for _ in range(60):
             page.keyboard.press("Tab")
-            if what(focused() or ""):
+            if what(page.evaluate(focused) or ""):
                 return
         raise AssertionError("it is not reached")
 
