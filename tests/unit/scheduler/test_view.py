@@ -80,6 +80,7 @@ def test_tokens_of_prompts_in_a_step():
     one.step()
     one.add(request("b", 9, 4))
     plan = one.plan()
+    assert plan is not None
     assert (plan.num_tokens, one.scheduler.view.prefill_tokens(plan.step)) == (10, 9)
 
 

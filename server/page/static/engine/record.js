@@ -118,10 +118,11 @@ export class Record {
     }
   }
 
-  /** How things stood at a time of the engine's clock; null before anything was seen. */
+  /** How things stood at a time of the engine's clock, as the frame says that brought it; null before anything was seen. */
   sampleAt(clock) {
-    for (let place = this.samples.length - 1; place >= 0; place -= 1) if (this.samples[place].clock <= clock) return this.samples[place];
-    return this.samples[0] ?? null;
+    let place = this.samples.length - 1;
+    while (place > 0 && this.samples[place - 1].clock >= clock) place -= 1;
+    return this.samples[place] ?? null;
   }
 }
 
