@@ -12,7 +12,10 @@ one run of one server, so that what else the machine does hits all of them alike
 - `engine_us` and `front_end_us`: CPU time of the two processes for each step, which tells most where the machine is shared.
 
 For each number of watchers: median and quartiles over rounds; and the median over rounds of the ratio to the same round without
-watchers, with its quartiles, which is what to look at. Prints a table and writes benchmarks/results/page_viewers.json.
+watchers, with its quartiles, which is what to look at. Besides, `looks`: what the one look takes that a front end has four times
+a second, with 50 turns in it, in the engine's thread and in its process: the quickest of many, which other work does not disturb.
+
+Prints a table and writes benchmarks/results/page_viewers.json.
 """
 
 from __future__ import annotations
@@ -25,6 +28,8 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -36,8 +41,17 @@ from rich.table import Table
 
 from benchmarks import machine
 from benchmarks.front_ends import observe
+from benchmarks.paced_engine import CONTEXT, paced_engine, write_tokenizer
 from benchmarks.paced_server import ROOT, PacedServer, paced_server
+from jaxserve.engine.calls import Look, run_call
+from jaxserve.engine.remote.codec import encode
+from jaxserve.engine.watching import watch as watch_engine
+from jaxserve.metrics.frame import Cursor, EngineLook
+from jaxserve.metrics.instruments import Instruments
 from jaxserve.metrics.turn import PHASES
+from jaxserve.sampling.params import SamplingParams
+from jaxserve.scheduler.request import EngineRequest
+from server.feed.hub import INTERVAL
 
 RESULTS = Path(__file__).parent / "results" / "page_viewers.json"
 WATCHERS = (0, 1, 10)
@@ -137,6 +151,42 @@ def summary(rounds: Sequence[dict[int, dict[str, float]]]) -> dict[str, Any]:
     }
 
 
+def look_cost(rows: int, turns: int = 50, looks: int = 18) -> dict[str, float]:
+    """Microseconds that an engine takes to answer a look while so many sequences run, and to write the answer down."""
+    with tempfile.TemporaryDirectory(prefix="jaxserve-benchmark-") as folder:
+        argument = {"rows": rows, "step_seconds": 0.0, "tokenizer": str(write_tokenizer(Path(folder)))}
+        core = paced_engine(argument, lambda *_: None).core
+    watch_engine(core, "paced", Instruments())
+    params = SamplingParams(max_tokens=CONTEXT - 16, ignore_eos=True)
+    for number in range(rows):
+        name = f"cmpl-{number:032x}/0.0.{number}/0"
+        one = EngineRequest(name, tuple(range(16)), params, CONTEXT - 16, number, frozenset(), b"", core.scheduler.clock.now())
+        core.add([one])
+    first = run_call(core, Look())
+    assert isinstance(first, EngineLook)
+    cursor, answered, written, size = Cursor(first.engines[0].life), [], [], 0
+    for _ in range(looks):
+        for _ in range(turns):
+            core.step()
+            core.emitted()
+        began = time.perf_counter()
+        look = run_call(core, Look(cursor))
+        done = time.perf_counter()
+        size = len(encode(look))
+        written.append(time.perf_counter() - done)
+        answered.append(done - began)
+        assert isinstance(look, EngineLook)
+        assert look.frame is not None
+        cursor = look.frame.next
+    share = 100.0 * (min(answered) + min(written)) / INTERVAL
+    return {
+        "answer_us": round(1e6 * min(answered), 1),
+        "write_us": round(1e6 * min(written), 1),
+        "bytes": size,
+        "percent_of_a_core": round(share, 3),
+    }
+
+
 def run(rounds: int, seconds: float, streams: int, step_ms: float) -> dict[str, Any]:
     """All rounds."""
     done: list[dict[int, dict[str, float]]] = []
@@ -155,6 +205,7 @@ def run(rounds: int, seconds: float, streams: int, step_ms: float) -> dict[str, 
         "streams": streams,
         "step_ms_set": step_ms,
         "load_average": spread(loads),
+        "looks": {str(rows): look_cost(rows) for rows in (64, 256)},
         "watchers": summary(done),
     }
 
@@ -186,6 +237,7 @@ def main() -> None:
             cells.append(f"{one['median']:.3f}{told}")
         table.add_row(name, *cells)
     Console().print(table)
+    Console().print(results["looks"])
 
 
 if __name__ == "__main__":
