@@ -15,6 +15,7 @@ import uvicorn
 from jaxserve.config.server import ServerConfig
 from jaxserve.engine.client import EngineClient
 from jaxserve.metrics.instruments import Instruments
+from server.feed.hub import EngineFeeds
 from server.gateway.gateway import Gateway, warn_without_keys
 from server.grpc.server import GrpcServer
 from server.http.app import create_app
@@ -103,9 +104,10 @@ class Servers:
             tls=self._tls,
             share_port=share_grpc_port,
         )
+        self._feeds = EngineFeeds(client)
         self._http = _HttpServer(
             uvicorn.Config(
-                create_app(client, self._gateway, self._observatory, config, self._storage),
+                create_app(client, self._gateway, self._observatory, config, self._storage, self._feeds),
                 lifespan="off",
                 ws="none",
                 log_config=None,
@@ -143,6 +145,7 @@ class Servers:
     async def stop(self, hurry: asyncio.Event | None = None) -> None:
         """Drain the engine, then close both servers. Setting `hurry` aborts what still runs."""
         await self._grpc.not_serving()
+        self._feeds.close()
         await self._drain(hurry or asyncio.Event())
         self._http.should_exit = True
         await self._grpc.stop(_CLOSE_SECONDS)

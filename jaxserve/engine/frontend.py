@@ -256,10 +256,10 @@ class Frontend:
         return self._link.death
 
     def check_health(self) -> None:
-        if self._draining:  # first: the link to the engine is closed with it
-            raise DrainingError("the server is shutting down", retry_after=1.0)
         if self._failure is not None:
             raise self._failure.copy()
+        if self._draining:
+            raise DrainingError("the server is shutting down", retry_after=1.0)
 
     async def drain(self, timeout: float) -> None:
         self._draining = True

@@ -19,6 +19,7 @@ INTERVAL = 0.25  # seconds between two frames
 STALLED = 1.0  # seconds without an answer after which watchers are told so
 MAX_WATCHERS = 64  # of one front end
 _RETRY_SECONDS = 5.0
+_CLOSED = "the server is shutting down"
 
 _encode = msgspec.json.Encoder().encode
 
@@ -37,11 +38,18 @@ class EngineFeeds:
         self._max_watchers = max_watchers
         self._feeds: dict[str, _Feed] = {}
         self._num_watchers = 0
+        self._is_closed = False
 
     @property
     def num_polled(self) -> int:
         """Feeds that ask an engine now."""
         return len(self._feeds)
+
+    def close(self) -> None:
+        """The server shuts down: every stream ends, and none begins."""
+        self._is_closed = True
+        for feed in self._feeds.values():
+            feed.end(DrainingError(_CLOSED, retry_after=1.0))
 
     async def watch(self, engine: str = "") -> AsyncGenerator[bytes, None]:
         """Frames of an engine by its life, or of the one that has most to do; FeedFrame as JSON.
@@ -52,6 +60,8 @@ class EngineFeeds:
         Raises NotFoundError for an engine that is not there or is gone, OverloadedError if too many watch already, and
         DrainingError when the server shuts down.
         """
+        if self._is_closed:
+            raise DrainingError(_CLOSED, retry_after=1.0)
         if self._num_watchers >= self._max_watchers:
             raise OverloadedError(
                 f"{self._num_watchers} watch engines through this front end already, and at most {self._max_watchers} can",
@@ -96,6 +106,11 @@ class _Feed:
     @property
     def is_over(self) -> bool:
         return self._end is not None
+
+    def end(self, error: JaxserveError) -> None:
+        """Tell all who watch that there is no more, and why."""
+        self._end = error
+        self._tell()
 
     async def stop(self) -> None:
         self._polling.cancel()
@@ -146,25 +161,16 @@ class _Feed:
     async def _look(self) -> None:
         """Ask the engine what is new; whatever goes wrong is told, and the next look may be better."""
         try:
-            self._check_draining()
             look = await self._client.call(Look(self._cursor))
             if look.frame is None:
                 self._choose(look.engines)
                 look = await self._client.call(Look(self._cursor))
             self._take(look)
-        except (DrainingError, NotFoundError) as error:
+        except NotFoundError as error:
             self._end = error
         except JaxserveError as error:
             self._failure = error.message
             self._engines = []
-
-    def _check_draining(self) -> None:
-        try:
-            self._client.check_health()
-        except DrainingError:
-            raise
-        except JaxserveError:  # the call will say so
-            pass
 
     def _choose(self, engines: list[EngineSummary]) -> None:
         """The engine that was watched is not there: take another, unless that one was wanted."""

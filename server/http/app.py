@@ -45,9 +45,17 @@ from server.page import routes as page
 
 
 def create_app(
-    client: EngineClient, gateway: Gateway, observatory: Observatory, config: ServerConfig, storage: Storage | None
+    client: EngineClient,
+    gateway: Gateway,
+    observatory: Observatory,
+    config: ServerConfig,
+    storage: Storage | None,
+    feeds: EngineFeeds,
 ) -> FastAPI:
-    """Build the application over an engine, behind a gateway, watched by an observatory; with storage for files or without."""
+    """Build the application over an engine, behind a gateway, watched by an observatory; with storage for files or without.
+
+    `feeds` tell those who watch the engine; whoever runs the application closes them.
+    """
     app = FastAPI(title="jaxserve", version=version("jaxserve"), redirect_slashes=False, openapi_url=None)
     app.state.client = client
     app.state.large_bodies = LargeBodies()
@@ -57,18 +65,10 @@ def create_app(
     app.state.streams = gateway.streams
     app.state.has_keys = gateway.has_keys
     app.state.deep_health = DeepHealth(client, RealClock())
+    app.state.engine_feeds = feeds
     asked = (chat, completions, responses, messages, generate, streams, kserve, files, batches, tokens)
-    parts = (
-        *asked,
-        about,
-        operation,
-        adapters,
-        engine_feed,
-        rollouts,
-        weight_transfer,
-        docs_page,
-        page if config.page else front_page,
-    )
+    pages = page if config.page else front_page
+    parts = (*asked, about, operation, adapters, engine_feed, rollouts, weight_transfer, docs_page, pages)
     routers = [weight_transfer.pieces, *(part.router for part in parts)]  # its routes take what others of their paths do not
     routes = [*app.routes, *(route for router in routers for route in router.routes)]
     for router in routers:

@@ -213,8 +213,13 @@ async def test_an_engine_that_stands_still_is_said_to(tokenizer: str) -> None:
 async def test_a_drain_ends_it(tokenizer: str) -> None:
     async with remote_engine(tokenizer=tokenizer) as engine:
         client = await engine.connect()
-        async with aclosing(EngineFeeds(client, interval=QUICK).watch()) as frames:
+        feeds = EngineFeeds(client, interval=QUICK)
+        async with aclosing(feeds.watch()) as frames:
             await take(frames)
-            await client.drain(0.0)
+            feeds.close()
             with pytest.raises(DrainingError):
                 await take_all(frames)
+        with pytest.raises(DrainingError):
+            await take(feeds.watch())
+        assert feeds.num_polled == 0
+        await client.drain(0.0)

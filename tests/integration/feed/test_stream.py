@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
@@ -56,3 +57,12 @@ def test_the_document_has_it(server: HashServer) -> None:
     example = operation["responses"]["200"]["content"]["text/event-stream"]["example"]
     frame = httpx.get(f"{server.http}/debug/engine", params={"frames": 1}).text
     assert json.loads(example.removeprefix("data: ")).keys() == json.loads(frame.removeprefix("data: ")).keys()
+
+
+def test_a_shutdown_ends_the_stream_and_says_so(tmp_path: Path) -> None:
+    with hash_server(tmp_path) as server, httpx.stream("GET", f"{server.http}/debug/engine", timeout=30) as reply:
+        lines = reply.iter_lines()
+        assert json.loads(next(lines).removeprefix("data: "))["model"] == "hash"
+        assert server.stop() == 0
+        last = [line for line in lines if line][-1]
+        assert "the server is shutting down" in json.loads(last.removeprefix("data: "))["error"]["message"]
