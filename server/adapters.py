@@ -11,6 +11,7 @@ from jaxserve.chat_parsing.template import ResponseTemplate
 from jaxserve.engine.bounds import RequestBounds
 from jaxserve.engine.calls import EngineCall
 from jaxserve.engine.client import EngineClient, EngineStats, ModelInfo
+from jaxserve.engine.death import EngineDeath
 from jaxserve.engine.events import Event
 from jaxserve.errors import InvalidRequestError
 from jaxserve.sampling.params import SamplingParams
@@ -52,6 +53,10 @@ class AdapterClient:
     @property
     def bounds(self) -> RequestBounds:
         return self.base.bounds
+
+    @property
+    def death(self) -> EngineDeath | None:
+        return self.base.death
 
     def check_room(self, tenant: str, sequences: int) -> None:
         self.base.check_room(tenant, sequences)

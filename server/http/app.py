@@ -9,6 +9,7 @@ from fastapi import FastAPI
 from jaxserve.clock import RealClock
 from jaxserve.config.server import ServerConfig
 from jaxserve.engine.client import EngineClient
+from server.feed.hub import EngineFeeds
 from server.gateway.gateway import Gateway
 from server.http import (
     about,

@@ -163,7 +163,11 @@ def test_a_stream_tells_the_same(http: httpx.Client) -> None:
 
 def test_tokens_that_end_an_output_are_told(http: httpx.Client) -> None:
     """A trainer scores what was drawn: an end of sequence that is left out would make every sum of log-probabilities wrong."""
-    for params in ({"logit_bias": {str(EOS): 100.0}, "min_tokens": 2}, {"logit_bias": {"50": 100.0}, "stop_token_ids": [50]}):
+    wishes: tuple[dict[str, Any], ...] = (
+        {"logit_bias": {str(EOS): 100.0}, "min_tokens": 2},
+        {"logit_bias": {"50": 100.0}, "stop_token_ids": [50]},
+    )
+    for params in wishes:
         (choice,) = generate(http, {"output_mode": "text"}, temperature=0, **params)["choices"]
         end = 50 if "stop_token_ids" in params else EOS
         assert (choice["token_ids"][-1], choice["finish_reason"]) == (end, "stop")
