@@ -163,7 +163,8 @@ def test_a_stream_tells_the_same(http: httpx.Client) -> None:
 
 def test_tokens_that_end_an_output_are_told(http: httpx.Client) -> None:
     """A trainer scores what was drawn: an end of sequence that is left out would make every sum of log-probabilities wrong."""
-    wishes: tuple[dict[str, Any], ...] = (
+    wishes: tuple[dict[str, Any], ...]
+    wishes = (
         {"logit_bias": {str(EOS): 100.0}, "min_tokens": 2},
         {"logit_bias": {"50": 100.0}, "stop_token_ids": [50]},
     )
