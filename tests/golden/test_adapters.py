@@ -23,8 +23,8 @@ TOLERANCE = 1e-3  # of a log-probability: float32 sums in another order
 GREEDY = SamplingParams(temperature=0.0, max_tokens=16, logprobs=0, ignore_eos=True)
 PAGE = 16
 SMALL: dict[str, Any] = {
-    "max_num_seqs": 6,
-    "max_num_batched_tokens": 48,
+    "max_num_seqs": 4,
+    "max_num_batched_tokens": 32,
     "max_model_len": 128,
     "num_pages": 24,
     "dtype": "float32",
@@ -49,7 +49,7 @@ def expected(base: str) -> list[tuple[LoRARequest | None, dict[str, Any]]]:
     return [one for turn in itertools.zip_longest(plain, *adapted) for one in turn if one is not None]
 
 
-@pytest.mark.parametrize(("base", "tensor"), [*((base, 1) for base in BASES), ("llama-biases", 2), ("deepseek-v3-groups", 2)])
+@pytest.mark.parametrize(("base", "tensor"), [*((base, 1) for base in BASES if base != "llama-biases"), ("llama-biases", 2)])
 def test_adapters_give_what_peft_computes(base: str, tensor: int) -> None:
     llm = LLM(str(DATA / base), enable_lora=True, max_lora_rank=8, tensor_parallel_size=tensor, **SMALL)
     cases = expected(base)

@@ -92,8 +92,7 @@ def test_tiny_case(case):
     check(case, "bfloat16")
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float8"])
-@pytest.mark.parametrize("page_size", [16, 64])
+@pytest.mark.parametrize(("page_size", "dtype"), [(64, "bfloat16"), (16, "float8")])
 @pytest.mark.parametrize("case", SEVERAL, ids=lambda case: case.name)
 def test_several_queries(case, page_size, dtype):
     check(replace(case, page_size=page_size), dtype)

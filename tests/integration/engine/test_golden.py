@@ -31,13 +31,13 @@ def test_greedy_tokens(name):
     assert mixed.scheduler.num_preemptions > 0 or min(map(len, prompts)) > 1  # rows that all grow long are let in one by one
     check_logprobs(mixed, golden)
 
-    again = run(built, [*prompts, *prompts[::-1]], GREEDY)  # the second half finds its prompts in the prefix cache
-    assert again.tokens == wanted + wanted[::-1]
+    few, theirs = prompts[::2], wanted[::2]
+    again = run(built, [*few, *few[::-1]], GREEDY)  # the second half finds its prompts in the prefix cache
+    assert again.tokens == theirs + theirs[::-1]
     assert again.scheduler.cache.hit_tokens > 0
     assert again.scheduler.num_preemptions == 0
 
-    for prompt, tokens in zip(prompts[::4], wanted[::4], strict=True):
-        assert run(built, [prompt], GREEDY).tokens == [tokens]
+    assert run(built, prompts[-1:], GREEDY).tokens == wanted[-1:]
 
 
 def check_logprobs(mixed, golden):
