@@ -91,6 +91,7 @@ def test_head_is_get_without_the_body(http: httpx.Client) -> None:
     uploaded = http.post("/v1/files", files={"file": ("a.jsonl", b"{}\n")}, data={"purpose": "batch"}).json()["id"]
     document = http.get("/openapi.json").json()
     paths = [path for path, operations in document["paths"].items() if "get" in operations and "{" not in path]
+    paths[paths.index("/debug/engine")] += "?frames=1"  # by itself it does not end
     assert {"/health", "/ready", "/metrics", "/v1/models", "/load", "/server_info", "/ping", "/v1/batches"} <= set(paths)
     for path in (*paths, "/", "/docs", "/openapi.json", f"/v1/files/{uploaded}", f"/v1/files/{uploaded}/content", "/models/hash"):
         got, head = http.get(path), http.head(path)
