@@ -26,6 +26,7 @@ from jaxserve.engine.client import ModelInfo
 from jaxserve.engine.control import EngineControl
 from jaxserve.engine.core import EngineCore
 from jaxserve.engine.draft import load_draft
+from jaxserve.engine.draft_updates import DraftUpdates
 from jaxserve.engine.given import GivenParams
 from jaxserve.engine.intake import Intake, IntakeLimits
 from jaxserve.engine.make_adapters import make_adapters
@@ -43,6 +44,7 @@ from jaxserve.errors import UnsupportedModelError
 from jaxserve.executor.base import Capabilities
 from jaxserve.executor.cache_arrays import describe_cache
 from jaxserve.executor.draft_runner import DraftWeights
+from jaxserve.executor.draft_step import DraftModel
 from jaxserve.executor.local import LocalExecutor
 from jaxserve.executor.programs import CompileProgress, make_programs
 from jaxserve.executor.routed_experts import RoutedLayout
@@ -201,7 +203,11 @@ def _control(
     core: EngineCore, executor: LocalExecutor, updates: WeightUpdates, sleep: Sleep, ready: Preparation
 ) -> EngineControl:
     """What trainers and operators may do to it."""
-    transfer, checks = WeightTransfer(updates), WeightChecks(executor, updates, ready.lowering.mesh.devices.size)
+    draft, checks = None, WeightChecks(executor, updates, ready.lowering.mesh.devices.size)
+    if ready.draft is not None and executor.draft_weights is not None:
+        live = partial(_live_draft, ready.draft.model, ready)
+        draft = DraftUpdates(core, executor.draft_weights, live, updates.changed)
+    transfer = WeightTransfer(updates, draft)
     return EngineControl(core, core.pause, updates, sleep, transfer=transfer, checks=checks)
 
 
@@ -307,6 +313,12 @@ def _packer(config: EngineConfig, ready: Preparation) -> Packer:
 def _live_model(config: EngineConfig, ready: Preparation) -> LiveModel:
     stored = ready.lowering.options.stored
     return LiveModel(ready.decoder, ready.lowering.mesh, ready.resolved.dtype, _packer(config, ready), stored)
+
+
+def _live_draft(model: DraftModel, ready: Preparation) -> LiveModel:
+    mesh = ready.lowering.mesh
+    packer = Packer(model.config, mesh, model.quantization, model.stored)
+    return LiveModel(model.config, mesh, ready.lowering.options.dtype, packer, model.stored)
 
 
 def _megabytes(done: int, total: int) -> tuple[int, int]:

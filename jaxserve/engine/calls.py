@@ -143,6 +143,7 @@ class StartUpdate(_Control, frozen=True):
     shapes: list[list[int]]
     mapping: SentMapping = "auto"
     partial: bool = False
+    draft: bool = False
 
 
 class PutPiece(_Control, frozen=True):
@@ -340,8 +341,8 @@ def _transfer(control: EngineControl, call: TransferCall) -> ControlAnswer:
             transfer.open()
         case CloseTransfer():
             transfer.close()
-        case StartUpdate(update_id, names, dtypes, shapes, mapping, partial):
-            transfer.start(update_id, names, dtypes, shapes, mapping=mapping, partial=partial)
+        case StartUpdate(update_id, names, dtypes, shapes, mapping, partial, draft):
+            transfer.start(update_id, names, dtypes, shapes, mapping=mapping, partial=partial, draft=draft)
         case PutPiece(update_id, content):
             return control.put_piece(update_id, content)
         case FinishUpdate(update_id, version, mode, force):

@@ -71,13 +71,14 @@ class Transfer(Protocol):
         *,
         mapping: SentMapping,
         partial: bool,
+        draft: bool,
     ) -> None: ...
 
     def put(self, update_id: str, content: bytes) -> Callable[[], None]: ...
 
     def finish(
         self, update_id: str | None, version: int | str | None, *, mode: PauseMode, force: bool
-    ) -> Apart[Any, Future[int | str]]: ...
+    ) -> Apart[Any, Future[Any]]: ...
 
 
 class Checks(Protocol):
@@ -175,17 +176,17 @@ class EngineControl:
         self._core.cut_off()
         return self.info()
 
-    def _updating(self, update: Apart[Any, Future[int | str]]) -> Apart[Any, Future[WeightInfo]]:
+    def _updating(self, update: Apart[Any, Future[Any]]) -> Apart[Any, Future[WeightInfo]]:
         then = update.then
         assert then is not None, "checked weights are put in place between two turns"
         return Apart(update.work, lambda checked: _then(then(checked), self.info))
 
 
-def _then(done: Future[int | str], answer: Callable[[], Result]) -> Future[Result]:
+def _then(done: Future[Any], answer: Callable[[], Result]) -> Future[Result]:
     """The answer once something is done, in the thread that did it."""
     answered: Future[Result] = Future()
 
-    def tell(one: Future[int | str]) -> None:
+    def tell(one: Future[Any]) -> None:
         error = one.exception()
         if error is not None:
             answered.set_exception(error)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
+from typing import Any, Protocol
 
 import jax
 import msgspec
@@ -13,11 +14,22 @@ import numpy as np
 from jaxserve.engine.apart import Apart
 from jaxserve.engine.control import SentMapping
 from jaxserve.engine.pause import PauseMode
-from jaxserve.engine.weight_updates import WeightUpdates, WeightVersion
+from jaxserve.engine.weight_updates import WeightVersion
 from jaxserve.errors import ConflictError, InvalidRequestError
-from jaxserve.weights.live.incoming import Incoming
+from jaxserve.weights.live.incoming import Incoming, LiveModel
 from jaxserve.weights.live.pieces import FLOAT_DTYPES
 from jaxserve.weights.live.received import Received
+
+
+class Updates(Protocol):
+    """Of the weights of a model or of its draft: see `WeightUpdates` and `DraftUpdates`, which has no versions."""
+
+    @property
+    def model(self) -> LiveModel: ...
+
+    def next_version(self, version: WeightVersion | None, *, force: bool) -> Any: ...
+
+    def put(self, incoming: Incoming, version: Any, *, mode: PauseMode) -> Future[Any]: ...
 
 
 class _Update(msgspec.Struct, frozen=True):
@@ -25,11 +37,13 @@ class _Update(msgspec.Struct, frozen=True):
 
     Attributes:
         id: that its pieces name.
+        updates: of the weights that it is for.
         mapping, partial: see `LiveModel.check`.
     """
 
     id: str
     received: Received
+    updates: Updates
     mapping: SentMapping
     partial: bool
 
@@ -38,10 +52,14 @@ class WeightTransfer:
     """Of one engine. Its methods are called by the thread that drives it, between two turns; one update is under way at most.
 
     What has come is in the host's memory, and the old weights are served, until `finish` puts all in their place.
+
+    Args:
+        draft: of the draft model's weights; None where there is none.
     """
 
-    def __init__(self, updates: WeightUpdates) -> None:
+    def __init__(self, updates: Updates, draft: Updates | None) -> None:
         self._updates = updates
+        self._draft = draft
         self._is_open = False
         self._update: _Update | None = None
 
@@ -68,11 +86,13 @@ class WeightTransfer:
         *,
         mapping: SentMapping,
         partial: bool,
+        draft: bool,
     ) -> None:
-        """Announce an update: all its arrays, which are checked against the model's before any comes.
+        """Announce an update of the weights, or of the draft's: all its arrays, which are checked against the model's before any
+        comes.
 
-        Raises ConflictError where updates are not taken, or one is under way, InvalidRequestError for what is no announcement,
-        CheckpointError or ConfigError for arrays that are not the model's.
+        Raises ConflictError where updates are not taken, one is under way, or there is no draft that has weights,
+        InvalidRequestError for what is no announcement, CheckpointError or ConfigError for arrays that are not the model's.
         """
         if not self._is_open:
             raise ConflictError("no weights are taken: POST /init_weight_transfer_engine first")
@@ -80,10 +100,13 @@ class WeightTransfer:
             raise ConflictError(
                 "an update is under way: finish it, or drop what has come of it by /init_weight_transfer_engine again"
             )
+        updates = self._draft if draft else self._updates
+        if updates is None:
+            raise ConflictError("there is no draft model, nor a head, whose weights could be updated (speculative_config)")
         announced = _announced(names, dtype_names, shapes)
         arrays = {name: jax.ShapeDtypeStruct(shape, dtype) for name, (shape, dtype) in announced.items()}
-        fitting = self._updates.model.fit(arrays, mapping, partial=partial)
-        self._update = _Update(update_id, Received(announced, set(fitting.names)), mapping, partial)
+        fitting = updates.model.fit(arrays, mapping, partial=partial)
+        self._update = _Update(update_id, Received(announced, set(fitting.names)), updates, mapping, partial)
 
     def put(self, update_id: str, content: bytes) -> Callable[[], None]:
         """What keeps a piece, in any thread. Raises ConflictError for one of another update than is under way."""
@@ -91,13 +114,14 @@ class WeightTransfer:
 
     def finish(
         self, update_id: str | None, version: WeightVersion | None, *, mode: PauseMode, force: bool
-    ) -> Apart[Incoming, Future[WeightVersion]]:
+    ) -> Apart[Incoming, Future[Any]]:
         """Check all that has come and put it in the place of the weights; done when it is. None: whichever is under way.
 
         The old weights stay, and what has come is kept for another try, where ConflictError says that not all has come,
         CheckpointError that it does not fit, InvalidRequestError that the version is not newer.
         """
-        update, updates = self._require(update_id), self._updates
+        update = self._require(update_id)
+        updates = update.updates
         updates.next_version(version, force=force)
 
         def check() -> Incoming:
@@ -108,7 +132,7 @@ class WeightTransfer:
                 update.received.give_back()
                 raise
 
-        def put(incoming: Incoming) -> Future[WeightVersion]:
+        def put(incoming: Incoming) -> Future[Any]:
             if self._update is not update:
                 raise ConflictError("what has come was dropped meanwhile, by another sender or because no more is taken")
             self._update = None

@@ -130,7 +130,8 @@ class WeightUpdates:
     def changed(self) -> None:
         """Refuse requests while anything is missing."""
         executor = self._executor
-        missing = [] if executor.weights.missing is None else [executor.weights.missing]
+        held = [executor.weights] if executor.draft_weights is None else [executor.weights, executor.draft_weights]
+        missing = [one.missing for one in held if one.missing is not None]
         if not executor.has_cache:
             missing.append("it has no KV cache")
         self._core.pause.asleep = f"the engine serves nothing now: {'; '.join(missing)}" if missing else None

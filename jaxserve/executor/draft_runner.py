@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxserve.executor.draft_specs import DraftSpecs
 from jaxserve.executor.draft_step import DraftState, GuessRows, Handed
-from jaxserve.executor.flat_params import FlatParams
+from jaxserve.executor.held_weights import HeldWeights
 from jaxserve.executor.page_mover import PageMover
 from jaxserve.executor.step import ChooseState
 from jaxserve.executor.step_programs import DraftPrograms
@@ -30,6 +30,9 @@ class DraftWeights(NamedTuple):
 class DraftRunner:
     """Owns a draft model's weights, and its keys and values.
 
+    Attributes:
+        weights: which may be replaced between two steps.
+
     Args:
         weights: on the devices.
         moves: programs that move its part of pages.
@@ -44,7 +47,7 @@ class DraftRunner:
         swap_slots: int,
     ) -> None:
         self.guesses = specs.model.guesses
-        self._params = FlatParams.of(weights.params)
+        self.weights = HeldWeights(weights.params)
         self._state: DraftState = jax.tree.map(untouched_zeros, specs.state)
         self._cache = specs.state.cache
         self._targets = weights.targets
@@ -69,10 +72,9 @@ class DraftRunner:
 
     def run(self, programs: DraftPrograms, state: ChooseState, handed: Handed, guesses: int) -> ChooseState:
         """Compute what the step computed, then guess so many tokens of every row behind the one that it chose."""
-        self._state = programs.follow(self._params, self._state, state.latest, handed)
+        params = self.weights.flat
+        self._state = programs.follow(params, self._state, state.latest, handed)
         latest, rows = state.latest, GuessRows.of(handed.batch)
         for place in range(guesses):
-            self._state, latest = programs.guess(
-                self._params, self._state, latest, state.sampler, self._targets, rows, np.int32(place)
-            )
+            self._state, latest = programs.guess(params, self._state, latest, state.sampler, self._targets, rows, np.int32(place))
         return replace(state, latest=latest)

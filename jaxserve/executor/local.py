@@ -90,6 +90,11 @@ class LocalExecutor:
             self._forward = replace(self._forward, cache=cache)
 
     @property
+    def draft_weights(self) -> HeldWeights | None:
+        """Those of the draft model, if there is one."""
+        return None if self._draft is None else self._draft.weights
+
+    @property
     def temporary_bytes(self) -> int:
         """Workspace of the largest program, bytes per device."""
         return self._programs.temporary_bytes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Self
@@ -86,25 +86,34 @@ class WeightSender:
         Returns their version. Raises CheckpointError for a tree that cannot be sent, TransferError for one that the server does
         not take, or if it is not reached.
         """
+        finish = {"weight_version": version, "mode": mode, "force": force}
+        served = self._update("/start_weight_update", params, finish, partial=partial, mapping=mapping)
+        assert served is not None, "weights that were updated have a version"
+        return served
+
+    def send_draft(self, params: Any, *, mode: PauseMode = "keep", partial: bool = False, mapping: SentMapping = "auto") -> None:
+        """Send the weights of the server's draft model, or head, and wait until it guesses by them; its tokens are the same.
+
+        Raises as `send` does.
+        """
+        self._update("/start_draft_weight_update", params, {"mode": mode}, partial=partial, mapping=mapping)
+
+    def _update(
+        self, start: str, params: Any, finish: Mapping[str, Any], *, partial: bool, mapping: SentMapping
+    ) -> int | str | None:
+        """The version that is served then."""
         arrays = named_arrays(params)
         _require_sendable(arrays)
         self._post("/init_weight_transfer_engine", {"init_info": {"backend": "http"}})
         try:
-            return self._update(arrays, version, mode=mode, partial=partial, mapping=mapping, force=force)
+            return self._sent(start, arrays, finish, partial=partial, mapping=mapping)
         finally:
             with contextlib.suppress(TransferError):  # what went wrong before is what matters
                 self._post("/shutdown_weight_transfer_engine")
 
-    def _update(
-        self,
-        arrays: Arrays,
-        version: int | str | None,
-        *,
-        mode: PauseMode,
-        partial: bool,
-        mapping: SentMapping,
-        force: bool,
-    ) -> int | str:
+    def _sent(
+        self, start: str, arrays: Arrays, finish: Mapping[str, Any], *, partial: bool, mapping: SentMapping
+    ) -> int | str | None:
         announced = {
             "names": list(arrays),
             "dtype_names": [str(array.dtype) for array in arrays.values()],
@@ -112,10 +121,9 @@ class WeightSender:
             "mapping": mapping,
             "partial": partial,
         }
-        update_id = self._post("/start_weight_update", announced)["update_id"]
+        update_id = self._post(start, announced)["update_id"]
         self._put_all(arrays, update_id)
-        finish = {"weight_version": version, "update_id": update_id, "mode": mode, "force": force}
-        served: int | str = self._post("/finish_weight_update", finish)["weight_version"]
+        served: int | str | None = self._post("/finish_weight_update", {**finish, "update_id": update_id})["weight_version"]
         return served
 
     def _put_all(self, arrays: Arrays, update_id: str) -> None:

@@ -83,8 +83,19 @@ class StartWeightUpdate(StrictBody):
 @router.post("/start_weight_update")
 async def start_weight_update(request: Request, body: StartWeightUpdate) -> StartedReply:
     """Announce an update. Names, shapes and dtypes are checked before any array comes."""
+    return await _started(request, body, draft=False)
+
+
+@router.post("/start_draft_weight_update")
+async def start_draft_weight_update(request: Request, body: StartWeightUpdate) -> StartedReply:
+    """The same for the draft model of speculative decoding."""
+    return await _started(request, body, draft=True)
+
+
+async def _started(request: Request, body: StartWeightUpdate, *, draft: bool) -> StartedReply:
     update_id = uuid.uuid4().hex
-    info = await updated(request, StartUpdate(update_id, body.names, body.dtype_names, body.shapes, body.mapping, body.partial))
+    arrays = body.names, body.dtype_names, body.shapes
+    info = await updated(request, StartUpdate(update_id, *arrays, body.mapping, body.partial, draft))
     return {**told(info), "update_id": update_id}
 
 

@@ -2,15 +2,19 @@
 
 import json
 import shutil
+from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
-from jaxserve.errors import CheckpointError, ConfigError
+from jaxserve.engine.calls import AnyCall, FinishUpdate, OpenTransfer, PutPiece, StartUpdate, run_call
+from jaxserve.errors import CheckpointError, ConfigError, ConflictError, InvalidRequestError
 from jaxserve.llm import LLM
 from jaxserve.sampling.params import SamplingParams
+from jaxserve.weights.live.pieces import pieces_of
 from tests.support.plain_llama import random_head, random_llama
 from tests.support.tiny_checkpoint import write_tiny_checkpoint
 
@@ -33,7 +37,7 @@ PARAMS = [
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
-    """A model, another of its vocabulary, and an EAGLE-3 head for it."""
+    """A model, another of its vocabulary, and two EAGLE-3 heads for it."""
     path, rng = tmp_path_factory.mktemp("drafts"), np.random.default_rng(1)
     target = write_tiny_checkpoint(path / "target")
     config = json.loads((target / "config.json").read_text())
@@ -47,7 +51,11 @@ def models(tmp_path_factory):
     head_config = {**config, "architectures": ["LlamaForCausalLMEagle3"], "draft_vocab_size": count, "eagle_config": aux}
     (head / "config.json").write_text(json.dumps(head_config))
     save_file(random_head(rng, config, len(taps), count), head / "model.safetensors")
-    return target, other, head
+    second = path / "second head"
+    second.mkdir()
+    shutil.copy(head / "config.json", second)
+    save_file(random_head(rng, config, len(taps), count), second / "model.safetensors")
+    return target, other, head, second
 
 
 def outputs(llm: LLM) -> list[Any]:
@@ -111,3 +119,67 @@ def test_a_draft_with_other_tokens_is_refused(models, tmp_path):
     (other / "tokenizer.json").write_text(json.dumps(tokenizer))
     with pytest.raises(CheckpointError, match="is b'b' to the draft and b'a' to the target, and 1 more differ"):
         LLM(str(models[0]), speculative_config={"model": str(other), "num_speculative_tokens": 2}, **SHAPES)
+
+
+def ask(llm: LLM, call: AnyCall) -> Any:
+    return run_call(llm._built.core, call)
+
+
+def announce(llm: LLM, tensors: dict[str, Any]) -> None:
+    arrays = [str(one.dtype) for one in tensors.values()], [list(one.shape) for one in tensors.values()]
+    ask(llm, OpenTransfer())
+    ask(llm, StartUpdate("u", list(tensors), *arrays, draft=True))
+
+
+def send_draft(llm: LLM, directory: Path) -> None:
+    """Give the engine a checkpoint's tensors, as another process would."""
+    tensors = {name: one for name, one in load_file(directory / "model.safetensors").items() if one.dtype == np.float32}
+    announce(llm, tensors)
+    for piece in pieces_of(tensors.items(), 100_000):
+        ask(llm, PutPiece("u", piece)).work()
+    finish = ask(llm, FinishUpdate("u", mode="keep"))
+    finish.then(finish.work()).result()
+
+
+@pytest.mark.parametrize(("first", "then", "method"), [(1, 0, "draft_model"), (2, 3, "eagle3")], ids=["model", "head"])
+def test_a_draft_that_is_updated_is_one_that_was_loaded(models, expected, first, then, method):
+    def speculating(place: int) -> LLM:
+        speculative = {"method": method, "model": str(models[place]), "num_speculative_tokens": 3}
+        return LLM(str(models[0]), speculative_config=speculative, late_compiles="raise", **SHAPES)
+
+    def held(llm: LLM) -> list[Any]:
+        executor: Any = llm._built.core.executor
+        return [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(executor.draft_weights.tree)]
+
+    llm, wanted = speculating(first), held(speculating(then))
+    assert outputs(llm) == expected
+    before = drafted(llm)
+    assert held(llm) != wanted
+    send_draft(llm, models[then])
+    assert held(llm) == wanted
+    assert outputs(llm) == expected, "behind prefixes that the draft has cached by its old weights"
+    llm.reset_prefix_cache()
+    updated = drafted(llm)
+    assert outputs(llm) == expected
+    guessed, right = (now - then for now, then in zip(drafted(llm), updated, strict=True))
+    if then == 0:  # the target itself
+        assert before[1] < 0.5 * before[0]
+        assert right > 0.98 * guessed > 0
+    assert llm.weight_version is None
+    llm._built.core.scheduler.check()
+
+
+def test_what_is_no_update_of_a_draft(models):
+    tensors = load_file(models[1] / "model.safetensors")
+    plain = LLM(str(models[0]), **SHAPES)
+    with pytest.raises(ConflictError, match="no draft model"):
+        announce(plain, tensors)
+    speculative = {"method": "draft_model", "model": str(models[1]), "num_speculative_tokens": 3}
+    llm = LLM(str(models[0]), speculative_config=speculative, **SHAPES)
+    with pytest.raises(CheckpointError, match=r"model\.norm\.weight"):
+        announce(llm, {name: one for name, one in tensors.items() if name != "model.norm.weight"})
+    announce(llm, tensors)
+    with pytest.raises(InvalidRequestError, match="version is of the target's weights"):
+        ask(llm, FinishUpdate("u", 3))
+    with pytest.raises(ConflictError, match="did not come"):
+        ask(llm, FinishUpdate("u")).work()

@@ -120,6 +120,9 @@ def test_what_is_refused(http: httpx.Client) -> None:
     wrong = http.post("/start_weight_update", json=names)
     assert wrong.status_code == 400
     assert "missing" in wrong.text
+    undrafted = http.post("/start_draft_weight_update", json=names)
+    assert undrafted.status_code == 409
+    assert "there is no draft model" in undrafted.text
     assert http.post("/finish_weight_update", json={"weight_version": 9}).status_code == 409
     assert http.post("/shutdown_weight_transfer_engine").status_code == 200
 
@@ -139,5 +142,11 @@ def test_what_is_refused(http: httpx.Client) -> None:
     long = b"1" * (64 * 2**20 + 1)
     assert http.post("/update_weights?update_id=u", content=long, headers=kind).status_code == 413
     user = {"Authorization": f"Bearer {USER}"}
-    for path in ("/init_weight_transfer_engine", "/start_weight_update", "/update_weights", "/finish_weight_update"):
+    for path in (
+        "/init_weight_transfer_engine",
+        "/start_weight_update",
+        "/start_draft_weight_update",
+        "/update_weights",
+        "/finish_weight_update",
+    ):
         assert http.post(path, headers=user).status_code == 403

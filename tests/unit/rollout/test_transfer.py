@@ -87,6 +87,16 @@ def test_a_tree_is_announced_and_sent_in_pieces(piece_bytes):
         assert len(server.flat[name]) == flat.size
 
 
+def test_a_draft_is_announced_as_one_and_has_no_version():
+    server = Server()
+    server.sender().send_draft(tree())
+    start, end = "/start_draft_weight_update", "/finish_weight_update"
+    assert [server.paths[place] for place in (0, 1, -2)] == ["/init_weight_transfer_engine", start, end]
+    assert server.bodies[start]["names"] == ["layers.0.w", "layers.1.w", "norm"]
+    assert server.bodies[end] == {"update_id": "u7", "mode": "keep"}
+    assert set(server.flat) == {"layers.0.w", "layers.1.w", "norm"}
+
+
 def test_a_state_of_nnx():
     server = Server()
     state = nnx.state(nnx.Linear(2, 3, rngs=nnx.Rngs(0)), nnx.Param)
