@@ -49,6 +49,7 @@ def identity(lowering: Lowering) -> Identity:
         "deterministic": options.deterministic,
         "max_drafts": options.max_drafts,
         "routed_experts": options.routed_experts,
+        "adapters": None if options.adapters is None else list(options.adapters),
         "row_options": lowering.row_options.names,
         "readers": tuple(reader.name for reader in lowering.readers),
         "rules": tuple(rule.option.name for rule in lowering.rules),

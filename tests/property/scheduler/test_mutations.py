@@ -119,8 +119,8 @@ def a_page_is_found_before_it_is_planned(patch):
 def a_copy_is_left_out(patch):
     plan = Planner.plan
 
-    def mutant(self, chosen, moves, guesses=None):
-        return plan(self, chosen, tuple(move for move in moves if move.kind is not MoveKind.COPY), guesses)
+    def mutant(self, chosen, moves, *more):
+        return plan(self, chosen, tuple(move for move in moves if move.kind is not MoveKind.COPY), *more)
 
     patch.setattr(Planner, "plan", mutant)
 
@@ -128,9 +128,9 @@ def a_copy_is_left_out(patch):
 def a_copy_goes_the_other_way(patch):
     plan = Planner.plan
 
-    def mutant(self, chosen, moves, guesses=None):
+    def mutant(self, chosen, moves, *more):
         turned = (PageMove(kind, to, page) if kind is MoveKind.COPY else PageMove(kind, page, to) for kind, page, to in moves)
-        return plan(self, chosen, tuple(turned), guesses)
+        return plan(self, chosen, tuple(turned), *more)
 
     patch.setattr(Planner, "plan", mutant)
 
@@ -138,10 +138,10 @@ def a_copy_goes_the_other_way(patch):
 def swapped_pages_come_back_in_another_order(patch):
     plan = Planner.plan
 
-    def mutant(self, chosen, moves, guesses=None):
+    def mutant(self, chosen, moves, *more):
         pages = [move.destination for move in moves if move.kind is MoveKind.FROM_TIER]
         back = (move._replace(destination=pages.pop()) if move.kind is MoveKind.FROM_TIER else move for move in moves)
-        return plan(self, chosen, tuple(back), guesses)
+        return plan(self, chosen, tuple(back), *more)
 
     patch.setattr(Planner, "plan", mutant)
 

@@ -8,6 +8,7 @@ import jax
 import pytest
 
 from jaxserve.config.kernels import Kernels, LayerRange
+from jaxserve.config.lora import LoraShape
 from jaxserve.executor import identity as module
 from jaxserve.executor.identity import identity
 from jaxserve.executor.lowering import Lowering
@@ -44,6 +45,7 @@ OTHER: dict[str, Any] = {
     "max_drafts": 2,
     "deterministic": True,
     "routed_experts": True,
+    "adapters": LoraShape(2, 8),
     "kernels": Kernels(attention=(LayerRange("xla", 0, None),)),
 }
 

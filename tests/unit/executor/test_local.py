@@ -175,7 +175,7 @@ def test_a_masked_row_chooses_of_what_its_mask_says_and_the_next_step_goes_on_fr
 
 
 def test_a_step_that_compiles_is_an_error(executor, monkeypatch):
-    forward = jax.jit(lambda params, state, latest, batch: (state, jnp.zeros((2, 3), jnp.int32), None))
+    forward = jax.jit(lambda params, state, latest, batch, loras: (state, jnp.zeros((2, 3), jnp.int32), None))
     program = StepProgram(forward, lambda state, candidates, masks: (state, candidates))
     monkeypatch.setattr(executor._programs.steps, "program", lambda bucket, needs: program)
     with pytest.raises(LateCompileError, match=r"step 0 of 1 tokens in 1 rows compiled .*lambda.* after the engine was ready"):
