@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
 from dataclasses import fields
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from jaxserve.chat_parsing.template import ResponseTemplate
-from jaxserve.engine.bounds import RequestBounds
 from jaxserve.engine.calls import ControlCall, EngineCall
-from jaxserve.engine.client import EngineClient, EngineStats, ModelInfo
+from jaxserve.engine.client import EngineClient, EngineStats
 from jaxserve.engine.death import EngineDeath, latest
-from jaxserve.engine.events import Event
 from jaxserve.errors import EngineDeadError, InvalidRequestError, JaxserveError
-from jaxserve.sampling.params import SamplingParams
-from jaxserve.tokenizer.base import Tokenizer
-from jaxserve.types import ChatMessage, Prompt, RequestOptions
+from server.in_front import InFrontOf
 
 Result = TypeVar("Result")
 
 
-class ManyModels:
+class ManyModels(InFrontOf):
     """Models with an engine client each. What is asked of a model is asked of the first; the rest is of all together.
 
     `server.requests.served` finds the client of the model that a request names.
@@ -33,52 +27,7 @@ class ManyModels:
 
     def __init__(self, clients: Sequence[EngineClient]) -> None:
         self.clients = tuple(clients)
-        self._first = self.clients[0]
-
-    @property
-    def model(self) -> ModelInfo:
-        return self._first.model
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        return self._first.tokenizer
-
-    @property
-    def chat_template(self) -> str | None:
-        return self._first.chat_template
-
-    @property
-    def response_template(self) -> ResponseTemplate | None:
-        return self._first.response_template
-
-    @property
-    def bounds(self) -> RequestBounds:
-        return self._first.bounds
-
-    def check_room(self, tenant: str, sequences: int) -> None:
-        self._first.check_room(tenant, sequences)
-
-    def room(self, tenant: str, names: Sequence[str], sequences: int) -> AbstractContextManager[None]:
-        return self._first.room(tenant, names, sequences)
-
-    def generate(
-        self,
-        prompt: Prompt,
-        params: SamplingParams,
-        *,
-        request_id: str | None = None,
-        options: RequestOptions | None = None,
-    ) -> AsyncIterator[Event]:
-        return self._first.generate(prompt, params, request_id=request_id, options=options)
-
-    async def encode(self, text: str, *, add_special_tokens: bool = True, last: int | None = None) -> list[int]:
-        return await self._first.encode(text, add_special_tokens=add_special_tokens, last=last)
-
-    async def run_long(self, function: Callable[[], Result]) -> Result:
-        return await self._first.run_long(function)
-
-    async def render_chat(self, messages: Sequence[ChatMessage], template_arguments: Mapping[str, Any]) -> Prompt:
-        return await self._first.render_chat(messages, template_arguments)
+        super().__init__(self.clients[0])
 
     async def abort(self, request_id: str) -> bool:
         return any([await one.abort(request_id) for one in self.clients])
@@ -142,3 +91,8 @@ class ManyModels:
 def clients_of(client: EngineClient) -> tuple[EngineClient, ...]:
     """The clients of the models that are behind one, itself where it is of one model."""
     return client.clients if isinstance(client, ManyModels) else (client,)
+
+
+def adapter_base(client: EngineClient) -> EngineClient | None:
+    """The client of the model that takes adapters, of those that are behind one; None if none does."""
+    return next((one for one in clients_of(client) if one.model.takes_adapters), None)

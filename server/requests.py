@@ -13,7 +13,7 @@ from jaxserve.sampling.params import SamplingParams
 from jaxserve.types import Prompt, RequestOptions, ServiceClass
 from server.adapters import AdapterClient
 from server.context import RequestContext
-from server.models import clients_of
+from server.models import adapter_base, clients_of
 
 Item = TypeVar("Item")
 
@@ -132,8 +132,7 @@ def served(client: EngineClient, name: str | None, context: RequestContext) -> E
     """
     clients = clients_of(client)
     chosen = next((one for one in clients if (name in one.model.names if name else may_use(one, context))), None)
-    base = next((one for one in clients if one.model.takes_adapters), None)
-    if chosen is None and name and base is not None:
+    if chosen is None and name and (base := adapter_base(client)) is not None:
         if context.call is not None and not context.call.may_use((name, *base.model.names)):
             context.call.check_model((name,))
         return AdapterClient(base, name)

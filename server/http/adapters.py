@@ -1,19 +1,25 @@
-"""Adapters come and go while the server serves: vLLM's routes. An admin's, where the server has keys."""
+"""Adapters come and go while the server serves: vLLM's routes.
+
+Whoever may do this may make the server read directories of its machine: it needs an admin key, and a server that has keys.
+"""
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Depends, Request
 from pydantic import BaseModel, ConfigDict
 
 from jaxserve.adapters.store import AdapterInfo
 from jaxserve.engine.calls import LoadAdapter, UnloadAdapter
+from jaxserve.engine.client import EngineClient
 from jaxserve.errors import CheckpointError, InvalidRequestError
 from server.http.headers import client_of
 from server.http.openapi import ASKING, answer, failures
 from server.http.replies import AdapterReply
+from server.http.rollouts import require_keys
 from server.http.strict_json import StrictJsonRoute
+from server.models import adapter_base
 
-router = APIRouter(route_class=StrictJsonRoute, tags=["operation"])
+router = APIRouter(route_class=StrictJsonRoute, tags=["operation"], dependencies=[Depends(require_keys)])
 
 _EXAMPLE: AdapterReply = {
     "lora_name": "tenant-a",
@@ -51,7 +57,7 @@ async def load_lora_adapter(body: LoadBody, request: Request) -> AdapterReply:
     """
     call = LoadAdapter(body.lora_name, body.lora_path, body.tenant, body.load_inplace)
     try:
-        return _reply(await client_of(request).call(call))
+        return _reply(await _base(request).call(call))
     except CheckpointError as error:  # it was the request that named it
         raise InvalidRequestError(error.message, param="lora_path") from error
 
@@ -59,7 +65,13 @@ async def load_lora_adapter(body: LoadBody, request: Request) -> AdapterReply:
 @router.post("/v1/unload_lora_adapter", responses={**answer(AdapterReply, _EXAMPLE), **failures(ASKING)})
 async def unload_lora_adapter(body: UnloadBody, request: Request) -> AdapterReply:
     """Let no request name an adapter any more; those that run finish."""
-    return _reply(await client_of(request).call(UnloadAdapter(body.lora_name)))
+    return _reply(await _base(request).call(UnloadAdapter(body.lora_name)))
+
+
+def _base(request: Request) -> EngineClient:
+    """The client of the model that takes adapters; that of any, which says so, if none does."""
+    client = client_of(request)
+    return adapter_base(client) or client
 
 
 def _reply(info: AdapterInfo) -> AdapterReply:
