@@ -115,11 +115,6 @@ class AdapterStore:
         with self._lock:
             return list(self._names.values())
 
-    @property
-    def num_held(self) -> int:
-        """In the host's memory."""
-        return len(self._held)
-
     def fetch(self, key: str) -> bool:
         """Whether the adapter with a key is in the host's memory, and stays until the next step is submitted; if not it is read.
 
@@ -141,9 +136,6 @@ class AdapterStore:
         """Done, whatever comes of it, when the adapter with a key has been read; None if it is in memory."""
         with self._lock:
             return None if key in self._held else self._bring(key)
-
-    def close(self) -> None:
-        self._readers.shutdown(wait=False, cancel_futures=True)
 
     def _bring(self, key: str) -> Future[None]:
         if key not in self._coming:

@@ -147,7 +147,7 @@ def build_engine(
     resolved, decoder, tokenizer = ready.resolved, ready.decoder, ready.tokenizer
     grammars = _grammars(config, ready)
     routed = _routed_experts(ready, executor)
-    adapters = make_adapters(config.lora, ready.lowering, executor, resolved.served_model_names[0])
+    adapters = make_adapters(config.lora, ready.lowering, executor, resolved.served_model_names)
     table = None if adapters is None else adapters.table
     scheduler = _scheduler(config, ready, executor, grammars, clock, routed, table)
     fingerprint = weights.fingerprint or model_fingerprint(ready.directory, decoder, config.model)

@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from jaxserve.adapters.peft import AdapterFormat
 from jaxserve.adapters.store import AdapterStore
 from jaxserve.config.lora import LoraConfig
 from jaxserve.engine.adapters import EngineAdapters
+from jaxserve.errors import ConfigError
 from jaxserve.executor.local import LocalExecutor
 from jaxserve.executor.lowering import Lowering
 from jaxserve.scheduler.adapters import AdapterTable
 from sharding import shards_of
 
 
-def make_adapters(config: LoraConfig, lowering: Lowering, executor: LocalExecutor, base_model: str) -> EngineAdapters | None:
-    """Those that an engine begins with; None if it serves none. Raises CheckpointError for one that cannot be served."""
+def make_adapters(
+    config: LoraConfig, lowering: Lowering, executor: LocalExecutor, base_models: Sequence[str]
+) -> EngineAdapters | None:
+    """Those that an engine begins with; None if it serves none. `base_models` are names of what they are over.
+
+    Raises CheckpointError for one that cannot be served, ConfigError for one that is said to be of another model.
+    """
     if executor.adapters is None or config.shape is None:
         return None
     form = AdapterFormat(lowering.config, shards_of(lowering.mesh), config.shape.rank, lowering.options.dtype)
-    store = AdapterStore(form, config.max_lora_rank, config.max_cpu_loras, executor.adapters, base_model)
+    store = AdapterStore(form, config.max_lora_rank, config.max_cpu_loras, executor.adapters, base_models[0])
     for module in config.modules():
+        if module.base_model_name not in (None, *base_models):
+            named = f"{module.name!r} is of {module.base_model_name!r}"
+            raise ConfigError(f"lora_modules: {named}, and {base_models[0]!r} is served", param="lora_modules")
         store.load(module.name, module.path)
     return EngineAdapters(store, AdapterTable(config.shape.slots, store.fetch))

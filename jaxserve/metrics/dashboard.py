@@ -261,6 +261,7 @@ ROWS: tuple[Row, ...] = (
                     Query(_sum(c.FORCED_TOKENS), "forced tokens a second"),
                 ),
             ),
+            Panel("Adapters into slots", "short", (Query(_sum(c.ADAPTER_LOADS), "adapters a second"),)),
             Panel("Waits for masks", "percentunit", (Query(_sum(c.MASK_SECONDS), "share of the engine's time"),)),
             Panel(
                 "Guessed tokens",

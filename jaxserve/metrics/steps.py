@@ -69,6 +69,7 @@ class StepRecorder:
                 catalogue.MASKED_ROWS,
                 catalogue.MASK_SECONDS,
                 catalogue.FORCED_TOKENS,
+                catalogue.ADAPTER_LOADS,
             )
         } | {
             metric.name: instruments.counter(metric).labels(model, method)

@@ -19,6 +19,7 @@ class SchedulerCounts:
     masked_rows: int = 0
     mask_seconds: float = 0.0
     forced_tokens: int = 0
+    adapter_loads: int = 0
     spec_decode_num_drafts: int = 0
     spec_decode_num_draft_tokens: int = 0
     spec_decode_num_accepted_tokens: int = 0

@@ -35,7 +35,8 @@ class AdapterTable:
         self._fetch = fetch
         self._free = list(range(num_slots))
         self._slots: OrderedDict[str, int] = OrderedDict()  # key -> slot, least recently used first
-        self._users: Counter[str] = Counter()
+        self._users: Counter[str] = Counter()  # running sequences of each
+        self._busy = 0  # adapters that have some
         self._loads: list[AdapterLoad] = []
         self._failed: list[tuple[Sequence, JaxserveError]] = []
         self._first: Sequence | None = None  # that waits for a slot
@@ -47,13 +48,27 @@ class AdapterTable:
         """Adapters on the devices, by key: how many running sequences have each; least recently used first."""
         return {key: self._users[key] for key in self._slots}
 
-    def start(self, sequence: Sequence, now: float) -> bool:
-        """Whether the sequence may begin: its adapter, if it has one, then stays in a slot until `stop`."""
+    def has_place(self, sequence: Sequence, now: float) -> bool:
+        """Whether the sequence's adapter, if it has one, is in a slot or could come into one. It is quickly told."""
         key = sequence.request.adapter
         if not key:
             return True
-        if not self._place(sequence, key, now):
+        if not self._may_begin(sequence, now):
             return False
+        if key in self._slots or self._free or self._busy < len(self._slots):
+            return True
+        if self._first is None:
+            self._first, self._since = sequence, now
+        return False
+
+    def start(self, sequence: Sequence) -> bool:
+        """Whether the sequence, which has a place, may begin: its adapter then stays in its slot until `stop`."""
+        key = sequence.request.adapter
+        if not key:
+            return True
+        if key not in self._slots and not self._bring(sequence, key):
+            return False
+        self._busy += not self._users[key]
         self._users[key] += 1
         self._slots.move_to_end(key)
         sequence.adapter_slot = self._slots[key]
@@ -65,7 +80,11 @@ class AdapterTable:
         """The sequence does not run any more."""
         if sequence.adapter_slot != NO_SLOT:
             sequence.adapter_slot = NO_SLOT
-            self._users[sequence.request.adapter] -= 1
+            key = sequence.request.adapter
+            self._users[key] -= 1
+            if not self._users[key]:
+                del self._users[key]
+                self._busy -= 1
 
     def before(self, on_stop: OnStop) -> OnStop:
         """Tells this of sequences that stop, and then another."""
@@ -92,23 +111,17 @@ class AdapterTable:
         failed, self._failed = self._failed, []
         return failed
 
-    def _place(self, sequence: Sequence, key: str, now: float) -> bool:
-        if not self._may_begin(sequence, now) or any(failed is sequence for failed, _ in self._failed):
+    def _bring(self, sequence: Sequence, key: str) -> bool:
+        """Bring an adapter into a slot; False if it is not in memory yet, or cannot be had."""
+        if any(failed is sequence for failed, _ in self._failed):
             return False
-        if key in self._slots:
-            return True
         try:
-            there = self._fetch(key)
+            if not self._fetch(key):
+                return False
         except JaxserveError as error:
             self._failed.append((sequence, error))
             return False
-        if not there:
-            return False
-        slot = self._free_slot()
-        if slot is None:
-            if self._first is None:
-                self._first, self._since = sequence, now
-            return False
+        slot = self._free.pop(0) if self._free else self._slots.pop(next(one for one in self._slots if not self._users[one]))
         self._slots[key] = slot
         self._loads.append(AdapterLoad(slot, key))
         self.num_loads += 1
@@ -120,9 +133,3 @@ class AdapterTable:
             self._first = None
             return True
         return first.request.adapter == sequence.request.adapter or now - self._since < PATIENCE
-
-    def _free_slot(self) -> int | None:
-        if self._free:
-            return self._free.pop(0)
-        idle = next((key for key in self._slots if not self._users[key]), None)
-        return None if idle is None else self._slots.pop(idle)

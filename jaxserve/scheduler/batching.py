@@ -85,6 +85,11 @@ class Batcher:
         self.holds = False
         self._turn = 0  # steps that took some of the batch decodes: each begins behind the one before
 
+    @property
+    def num_adapter_loads(self) -> int:
+        """Adapters that came into a slot, so far."""
+        return 0 if self._adapters is None else self._adapters.num_loads
+
     def step(self) -> StepChoice:
         """The next step; it has no rows if there is nothing to compute."""
         choice = self._begin()
@@ -305,6 +310,9 @@ class Batcher:
                 return
             if not self._policy.may_start(len(self._running), len(self._waiting), self._num_admitted):
                 return
+            if self._adapters is not None and not self._adapters.has_place(sequence, self._clock.now()):
+                order.skip(sequence)
+                continue
             choice.rows_held |= rows.num_free > 0 and not capacity.pace_allows(sequence)
             fork = self._can_fork(choice, sequence)
             match = self._running.match(sequence, fork=fork)
@@ -313,7 +321,7 @@ class Batcher:
                 order.skip_class(sequence.service_class)
             elif verdict is Verdict.TENANT or choice.tokens.left_for(sequence.request.tenant) <= 0:
                 order.skip_tenant(sequence)
-            elif verdict is Verdict.START and rows.num_free and not self._has_adapter(sequence):
+            elif verdict is Verdict.START and rows.num_free and self._adapters is not None and not self._adapters.start(sequence):
                 order.skip(sequence)
             elif verdict is Verdict.START and rows.num_free:
                 self._start(choice, sequence, match, fork=fork)
@@ -324,10 +332,6 @@ class Batcher:
             elif not self._make_room_to_start(choice, sequence, match, capacity):
                 choice.full = True
                 return
-
-    def _has_adapter(self, sequence: Sequence) -> bool:
-        """Whether its adapter, if it has one, is on the devices, and stays there from now on."""
-        return self._adapters is None or self._adapters.start(sequence, self._clock.now())
 
     def _start(self, choice: StepChoice, sequence: Sequence, match: PrefixMatch, *, fork: bool) -> None:
         now = self._clock.now()

@@ -168,8 +168,8 @@ class Scheduler:
     def counts(self) -> SchedulerCounts:
         shedding = self._shedding
         learned = self._step_budget.num_raised, shedding.estimate.num_wrong, shedding.overload.num_begun
-        counts = SchedulerCounts(*learned, self._masks.num_rows, self._masks.seconds, self._masks.num_forced)
-        return self._drafting.counted(counts)
+        masked = self._masks.num_rows, self._masks.seconds, self._masks.num_forced
+        return self._drafting.counted(SchedulerCounts(*learned, *masked, self.batcher.num_adapter_loads))
 
     @property
     def has_work(self) -> bool:

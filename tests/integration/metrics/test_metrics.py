@@ -32,7 +32,15 @@ CAUSED_BY_EXECUTORS = {
 CAUSED_BY_LOAD = {"step_budget_raises", "queue_estimate_misses", "overloads"}
 CAUSED_BY_GRAMMARS = {"masked_rows", "mask_seconds", "forced_tokens"}
 CAUSED_BY_SPECULATION = {metric.name for metric in CATALOGUE if metric.name.startswith("spec_decode")}
-CAUSED_BY_OTHERS = {"process_restarts", "engine_hangs", "usage_tokens_lost", "tokenizer_fallbacks", "batches", "batch_requests"}
+CAUSED_BY_OTHERS = {
+    "adapter_loads",
+    "process_restarts",
+    "engine_hangs",
+    "usage_tokens_lost",
+    "tokenizer_fallbacks",
+    "batches",
+    "batch_requests",
+}
 CAUSED_BY_OTHERS |= {metric.name for metric in CATALOGUE if metric.name.startswith("fleet_")}
 # Of a live engine these are above 0 only while something runs.
 WHILE_RUNNING = {"num_requests_running", "num_requests_waiting", "kv_cache_usage_perc", "requests_active", "active_streams"}

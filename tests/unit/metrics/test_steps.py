@@ -34,7 +34,7 @@ def test_turns_are_recorded_when_the_engine_is_idle():
     counts |= {"swapped_out_pages": 20, "swapped_in_pages": 18}
     executor.counts = ExecutorCounts(**counts)
     last = turn(0.02, step=-1, collected=0, idle=True)
-    last.counts = SchedulerCounts(5, 4, 3, 20, 0.5, 7, 6, 30, 12, 0.25, (6, 4, 2))
+    last.counts = SchedulerCounts(5, 4, 3, 20, 0.5, 7, 2, 6, 30, 12, 0.25, (6, 4, 2))
     recorder.turned(last)
     seen = recorded(instruments)
     assert seen["batch_rows_count", MODEL] == seen["batch_tokens_count", MODEL] == seen["step_seconds_count", MODEL] == 1
@@ -45,7 +45,7 @@ def test_turns_are_recorded_when_the_engine_is_idle():
     assert seen["step_phase_seconds_count", ("pico", "emit")] == 2
     assert {name: seen[f"{name}_total", MODEL] for name in counts} == counts
     of_scheduler = ("step_budget_raises", "queue_estimate_misses", "overloads", "masked_rows", "mask_seconds", "forced_tokens")
-    assert [seen[f"{name}_total", MODEL] for name in of_scheduler] == [5, 4, 3, 20, 0.5, 7]
+    assert [seen[f"{name}_total", MODEL] for name in (*of_scheduler, "adapter_loads")] == [5, 4, 3, 20, 0.5, 7, 2]
     guessed = ("num_drafts", "num_draft_tokens", "num_accepted_tokens", "seconds")
     assert [seen[f"spec_decode_{name}_total", ("ngram", "pico")] for name in guessed] == [6, 30, 12, 0.25]
     at = [seen["spec_decode_num_accepted_tokens_per_pos_total", ("ngram", "pico", str(position))] for position in range(3)]

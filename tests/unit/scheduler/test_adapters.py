@@ -81,7 +81,7 @@ def test_the_least_recently_used_gives_way() -> None:
         bench.add(request(name, 3, 1, adapter=key))
         bench.step()
     assert list(table.resident) == ["z", "x"]
-    assert table.num_loads == 3
+    assert bench.scheduler.counts().adapter_loads == 3
     assert not any(table.resident.values()), "nothing runs"
 
 
