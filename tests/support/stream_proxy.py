@@ -9,22 +9,19 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from tests.support.tcp_proxy import TcpProxy
+
 _LOOK_EVERY = 0.05  # seconds between looks at whether a held stream may go on
 
 
-class StreamProxy:
-    """Passes connections on to a port of this machine."""
+class StreamProxy(TcpProxy):
+    """Stops one stream of events at a time."""
 
     def __init__(self, target: int) -> None:
-        self._target = target
         self._left: int | None = None
         self._cut = False
         self._free = threading.Event()
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
-        self._open: list[tuple[threading.Thread, socket.socket]] = []
-        self._accepting = threading.Thread(target=self._accept)
-        self._accepting.start()
+        super().__init__(target)
 
     def cut_after(self, size: int) -> None:
         """Cut the next event stream after so many bytes."""
@@ -41,27 +38,9 @@ class StreamProxy:
     def close(self) -> None:
         """End all connections."""
         self._free.set()
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._accepting.join()
-        self._listener.close()
-        for thread, client in self._open:
-            with contextlib.suppress(OSError):
-                client.shutdown(socket.SHUT_RDWR)
-            thread.join()
+        super().close()
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
-            server = socket.create_connection(("127.0.0.1", self._target))
-            thread = threading.Thread(target=self._pass_on, args=(client, server))
-            self._open.append((thread, client))
-            thread.start()
-
-    def _pass_on(self, client: socket.socket, server: socket.socket) -> None:
+    def pass_on(self, client: socket.socket, server: socket.socket) -> None:
         left: int | None = None  # bytes up to where this connection's stream stops
         with client, server, contextlib.suppress(OSError):
             while True:
