@@ -205,8 +205,8 @@ class LocalExecutor:
                 self._load(start)
             loras = self._adapters_of(plan)
             batch = self._batch(plan, bucket)
-            given = self.weights.flat, self._forward, self._choose.latest, batch, loras
-            self._forward, candidates, handed = program.forward(*given)
+            arguments = self.weights.flat, self._forward, self._choose.latest, batch, loras
+            self._forward, candidates, handed = program.forward(*arguments)
 
             def choose(masks: Ints | None) -> jax.Array:
                 given = self._no_masks[bucket.rows, bucket.drafts] if masks is None else self._masks(masks, 1 + most, bucket)

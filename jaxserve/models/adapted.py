@@ -25,7 +25,8 @@ class Lora:
     """The adapters of one projection, in S slots; s as the projection has it.
 
     Attributes:
-        a: [S, E, P*R] of one that is packed by columns, from P matrices; [S, s, X, R] of one packed by rows.
+        a: [S, E, P*R] of one that is packed by columns, from P matrices; [S, s, X, R] of one packed by rows. Where LoraProducts
+            want it so, the last dimension comes right behind the slots.
         b: of each of these matrices [S, R, s, X_p]; [S, R, E] of the one that is packed by rows. The scale is in it.
     """
 

@@ -12,7 +12,7 @@ from jaxserve.engine.client import EngineClient, ModelInfo
 from server.adapters import AdapterClient
 from server.context import RequestContext
 from server.http import examples
-from server.http.headers import client_of, context_of, tenant_of
+from server.http.headers import caller_of, client_of, context_of
 from server.http.openapi import ASKING, answer, failures
 from server.http.replies import HealthReply, ModelListReply, ModelReply, VersionReply
 from server.models import clients_of
@@ -29,7 +29,7 @@ router = APIRouter()
 async def models(request: Request) -> ModelListReply:
     """List the served models that the caller may use, and the adapters over them."""
     context = context_of(request)
-    tenant = _tenant(request)
+    _, tenant = caller_of(request)
     usable: list[ModelReply] = []
     for one in clients_of(client_of(request)):
         if may_use(one, context):
@@ -46,7 +46,7 @@ async def model(name: str, request: Request) -> ModelReply:
     """Describe one model, or one adapter."""
     client = served(client_of(request), name, context_of(request))
     if isinstance(client, AdapterClient):
-        return _adapter_reply(client.base.model, await client.call(FindAdapter(name, _tenant(request))))
+        return _adapter_reply(client.base.model, await client.call(FindAdapter(name, caller_of(request)[1])))
     return _reply(client.model, name)
 
 
@@ -81,12 +81,6 @@ def _reply(info: ModelInfo, name: str) -> ModelReply:
         "owned_by": "jaxserve",
         "max_model_len": info.max_model_len,
     }
-
-
-def _tenant(request: Request) -> str:
-    call = context_of(request).call
-    assert call is not None, "the gate names it"
-    return tenant_of(call, request.headers)
 
 
 def _may_see(context: RequestContext, base: EngineClient, info: AdapterInfo, tenant: str) -> bool:

@@ -33,6 +33,13 @@ def tenant_of(call: Call, headers: Headers) -> str:
     return headers.get(TENANT_HEADER, "") if tenant is None else tenant
 
 
+def caller_of(request: Request) -> tuple[Call, str]:
+    """Who asks, and whose tenant's things that sees."""
+    call = context_of(request).call
+    assert call is not None, "the gate names it"
+    return call, tenant_of(call, request.headers)
+
+
 def options_of(body: RequestFields, headers: Headers) -> RequestOptions:
     """Whose request it is and what it may take. Raises InvalidRequestError."""
     return request_options(headers.getlist(TENANT_HEADER), body.options(), tenant_name=TENANT_HEADER)

@@ -8,10 +8,9 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Path, Query, Request, Response
 
 from jaxserve.errors import ErrorCode, InvalidRequestError
-from server.gateway.call import Call
 from server.gateway.streams import STREAM_ID, ResumableStreams, check_stream_id
 from server.http import examples
-from server.http.headers import context_of, tenant_of
+from server.http.headers import caller_of
 from server.http.openapi import ASKING, answer, failures
 from server.http.streams.gate import STREAM_HEADER
 from server.http.streams.replay import head_of, replay
@@ -29,7 +28,7 @@ StreamId = Annotated[str, Path(json_schema_extra={"pattern": STREAM_ID})]
 @router.get("/v1/streams", responses={**answer(StreamListReply, examples.STREAMS), **failures(_LOOKING)})
 async def listed(request: Request) -> StreamListReply:
     """List the caller's streams that can be resumed, and those that are done and still kept."""
-    call, tenant = _caller(request)
+    call, tenant = caller_of(request)
     entries, now = await _streams(request).listed(call.account, tenant), time.time()
     return {"object": "list", "data": [stream_reply(entry, now) for entry in entries]}
 
@@ -47,7 +46,7 @@ async def resume(
 ) -> Response:
     """Go on with an answer that was asked for with X-Conversation-Id or stream_options.resume."""
     check_stream_id(stream_id, _PARAM)
-    call, tenant = _caller(request)
+    call, tenant = caller_of(request)
     have = last_event_id or events
     pieces = _streams(request).resume(call.account, tenant, stream_id, have)
     head = await head_of(pieces, request.receive)
@@ -64,17 +63,10 @@ async def resume(
 async def delete(stream_id: StreamId, request: Request) -> StreamDeletedReply:
     """End a stream if it runs, and forget it."""
     check_stream_id(stream_id, _PARAM)
-    await _streams(request).end(_caller(request)[1], stream_id)
+    await _streams(request).end(caller_of(request)[1], stream_id)
     return {"id": stream_id, "object": "stream", "deleted": True}
 
 
 def _streams(request: Request) -> ResumableStreams:
     streams: ResumableStreams = request.app.state.streams
     return streams
-
-
-def _caller(request: Request) -> tuple[Call, str]:
-    """Who asks, and whose streams that sees."""
-    call = context_of(request).call
-    assert call is not None, "the gate names it"
-    return call, tenant_of(call, request.headers)
