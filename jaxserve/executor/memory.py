@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from typing import Any
 
 import jax
@@ -13,6 +12,7 @@ from jaxserve.config.fields import EngineConfig
 from jaxserve.config.resolve import DeviceBytes, DeviceFacts
 from jaxserve.executor.draft_specs import draft_cache
 from jaxserve.executor.draft_step import DraftModel
+from jaxserve.executor.host_memory import available_host_memory
 from jaxserve.executor.lora import abstract_loras
 from jaxserve.executor.step import StateShape, abstract_state
 from jaxserve.models.config import DecoderConfig
@@ -79,7 +79,7 @@ def draft_bytes(draft: DraftModel, mesh: Mesh, page_size: int, dtype: str, kv_dt
 
 def device_facts(device: jax.Device, count: int) -> DeviceFacts:
     """What `count` devices such as this one say of themselves."""
-    memory = host_memory = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    memory = host_memory = available_host_memory()
     if device.platform != "cpu":
         said = device.memory_stats() or {}
         memory = int(said.get("bytes_limit", 0)) - int(said.get("bytes_in_use", 0))

@@ -53,7 +53,7 @@ def test_directories_that_cannot_be(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"autotune_results: there is no directory .*/nowhere"):
         require_results(tmp_path / "nowhere")
     with pytest.raises(ConfigError, match=r"there is no directory .*/nowhere"):
-        compile_for(TargetConfig(target="cpu", layers=1, autotune_results=str(tmp_path / "nowhere")), print)
+        compile_for(TargetConfig(target="cpu", layers=1, num_pages=16, autotune_results=str(tmp_path / "nowhere")), print)
 
 
 def test_the_server_makes_the_directory(tmp_path: Path) -> None:
