@@ -29,7 +29,7 @@ from benchmarks import machine
 from benchmarks.peers.agreement import agreement, wrong_tokens
 from benchmarks.peers.checkpoint import Models, write_models
 from benchmarks.peers.clients import Stream, run
-from benchmarks.peers.engines import Engine, Recipe, jaxserve, llama_cpp, openvino, transformers, vllm
+from benchmarks.peers.engines import Engine, Recipe, begun, jaxserve, llama_cpp, openvino, transformers, vllm
 from benchmarks.peers.figures import Figures, figures
 from benchmarks.peers.report import OWN, Runs, compared, draw, table
 from benchmarks.peers.workloads import Workload, warm_up, workloads
@@ -67,13 +67,12 @@ def started(chosen: Sequence[Recipe], logs: Path, opened: ExitStack) -> list[Eng
     engines: list[Engine] = []
     for recipe in chosen:
         try:
-            engine = Engine(recipe, logs / f"{recipe.name}.log")
+            engine = begun(recipe, logs, opened)
         except (OSError, RuntimeError) as error:
             if recipe.name == OWN:
                 raise
             _say(f"{recipe.name} is not measured; {error}")
             continue
-        opened.callback(engine.stop)
         engines.append(engine)
         _say(f"{recipe.name} is ready after {engine.ready_seconds:.1f} s")
     return engines

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -102,6 +103,13 @@ class Engine:
                 pass
             time.sleep(_POLL_SECONDS)
         raise RuntimeError(f"{self.recipe.name} did not get ready; its log ends: {log.read_text(errors='replace')[-1500:]}")
+
+
+def begun(recipe: Recipe, logs: Path, opened: ExitStack) -> Engine:
+    """Its server, which is stopped when `opened` ends."""
+    engine = Engine(recipe, logs / f"{recipe.name}.log")
+    opened.callback(engine.stop)
+    return engine
 
 
 def free_port() -> int:
