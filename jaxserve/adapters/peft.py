@@ -31,7 +31,7 @@ class HostAdapter:
     """An adapter in the host's memory.
 
     Attributes:
-        numbers: all its matrices, one after another, as `executor.lora.make_put_adapter` takes them.
+        numbers: all its matrices, one after another, as `executor.lora.put_adapter` takes them.
         digest: of its content: two adapters with the same are the same.
         rank: its largest.
         base_model: that it says it was trained on.
@@ -174,11 +174,11 @@ def _fill(a: Block, b: list[Block], rule: WeightRule, form: AdapterFormat, pairs
         if pair is None:
             continue
         rank = pair[0].shape[0]
-        if rule.packing is Packing.ROWS:  # a [s, X, R], into [R, out]
-            a[:, :, :rank] = pair[0].T.reshape(*a.shape[:2], rank)
+        if rule.packing is Packing.ROWS:  # a [R, s, X], into [R, out]
+            a[:rank] = pair[0].reshape(rank, *a.shape[1:])
             into[:rank] = pair[1].T
             continue
-        a[:, place * form.rank : place * form.rank + rank] = pair[0].T
+        a[place * form.rank : place * form.rank + rank] = pair[0]
         for shard in range(into.shape[1]):
             first, last = source.rows_of(shard, into.shape[1])
             into[:rank, shard] = pair[1][first:last].T

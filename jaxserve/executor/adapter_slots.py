@@ -25,7 +25,7 @@ class AdapterSlots:
 
     Args:
         shapes: of these.
-        put: the program that puts an adapter into a slot (`lora.make_put_adapter`).
+        put: the program that puts an adapter into a slot (`lora.put_adapter`).
     """
 
     def __init__(self, shapes: Loras, put: Any) -> None:

@@ -18,7 +18,7 @@ from jaxserve.executor.draft_step import DraftModel, Handed
 from jaxserve.executor.flat_params import FlatParams
 from jaxserve.executor.gpu_options import compiler_options, is_gpu, widened_schemes
 from jaxserve.executor.invariance import invariant_kernels, invariant_options, require_invariant
-from jaxserve.executor.lora import PUT_ADAPTER, abstract_loras, adapter_size, has_rank_first, make_put_adapter
+from jaxserve.executor.lora import PUT_ADAPTER, abstract_loras, adapter_size, put_adapter
 from jaxserve.executor.options import ExecutorOptions
 from jaxserve.executor.program_spec import ProgramSpec, move_specs
 from jaxserve.executor.readers import LOGPROBS_READER, Reader, make_reader
@@ -109,7 +109,7 @@ class Lowering:
         }
         self.loras = None
         if options.adapters is not None:
-            self.loras = abstract_loras(config, mesh, options.dtype, options.adapters, rank_first=has_rank_first(mesh))
+            self.loras = abstract_loras(config, mesh, options.dtype, options.adapters)
         chosen = self._placed.choose, everywhere
         self.variants = variants_of(row_options, straight=not is_one_cpu(mesh))
         self._choose = {
@@ -249,7 +249,7 @@ class Lowering:
         if self.loras is not None:
             flat = FlatParams.of(self.loras)
             placed = jax.tree.map(lambda array: array.sharding, flat)
-            put = jax.jit(make_put_adapter(rank_first=has_rank_first(self.mesh)), donate_argnums=0, out_shardings=placed)
+            put = jax.jit(put_adapter, donate_argnums=0, out_shardings=placed)
             numbers = np.zeros(adapter_size(self.loras), self.options.dtype)
             yield ProgramSpec(PUT_ADAPTER, put, (flat, np.zeros((), np.int32), numbers), placed, self._xla)
 

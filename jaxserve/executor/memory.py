@@ -63,7 +63,7 @@ def count_bytes(
 def adapter_bytes(decoder: DecoderConfig, mesh: Mesh, config: EngineConfig, dtype: str) -> int:
     """What one device will hold of adapters."""
     shape = config.lora.shape
-    return 0 if shape is None else device_bytes(abstract_loras(decoder, mesh, dtype, shape, rank_first=False))
+    return 0 if shape is None else device_bytes(abstract_loras(decoder, mesh, dtype, shape))
 
 
 def draft_bytes(draft: DraftModel, mesh: Mesh, page_size: int, dtype: str, kv_dtype: str) -> DeviceBytes:

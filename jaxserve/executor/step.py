@@ -20,7 +20,7 @@ from jaxserve.config.kernels import AUTOMATIC, Kernels, kernel_of
 from jaxserve.config.windows import LayerGroups, group_layers
 from jaxserve.executor.cache_arrays import KV_CACHE, CacheArrays, abstract_cache
 from jaxserve.executor.experts import ShardedDispatch
-from jaxserve.executor.lora import ShardedLora, has_rank_first
+from jaxserve.executor.lora import ShardedLora
 from jaxserve.executor.packed_logprobs import LOGPROBS_WIDTH, pack_logprobs, vocabulary_of
 from jaxserve.executor.routed_experts import RoutedLayout, record_routed
 from jaxserve.models.adapted import Loras, StepAdapters
@@ -270,7 +270,7 @@ def make_forward(
     ) -> Forwarded:
         real = batch.query_start[-1]
         rows = jnp.sum(batch.kv_length > 0, dtype=jnp.int32)
-        adapters = None if loras is None else StepAdapters(loras, batch.adapter_tokens, ShardedLora(mesh, has_rank_first(mesh)))
+        adapters = None if loras is None else StepAdapters(loras, batch.adapter_tokens, ShardedLora(mesh))
         decoder = bind(config, params, UsedRows(real, rows * (1 + max_drafts)), adapters)
         tokens = input_tokens(batch.tokens, latest)
         attend = PagedAttend(mesh, state.cache, batch, kernels, groups)

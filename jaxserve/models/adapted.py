@@ -2,7 +2,7 @@
 
 A projection W has the matrices of S adapters beside it, in slots of one rank R: a row whose adapter is in slot i gets
 x W + (x A_i) B_i, one without an adapter x W. A step's tokens come sorted by slot, those without an adapter behind: so each
-adapter is read once, by grouped matmuls (Punica, Chen et al. 2023; S-LoRA, Sheng et al. 2023).
+adapter is read once, by `add_lora` (Punica, Chen et al. 2023; S-LoRA, Sheng et al. 2023).
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ class Lora:
     """The adapters of one projection, in S slots; s as the projection has it.
 
     Attributes:
-        a: [S, E, P*R] of one that is packed by columns, from P matrices; [S, s, X, R] of one packed by rows. Where LoraProducts
-            want it so, the last dimension comes right behind the slots.
+        a: [S, P*R, E] of one that is packed by columns, from P matrices; [S, R, s, X] of one packed by rows.
         b: of each of these matrices [S, R, s, X_p]; [S, R, E] of the one that is packed by rows. The scale is in it.
     """
 
@@ -35,14 +34,17 @@ class Lora:
 
 
 class LoraProducts(Protocol):
-    """What adapters add to products, wherever their matrices are. `tokens` int32[S] are those of each slot, slot after slot."""
+    """Adds to products what adapters make of the rows, wherever their matrices are.
 
-    def columns(self, x: jax.Array, lora: Lora, tokens: jax.Array) -> jax.Array:
-        """x[T, E] -> float32[T, s, X]."""
+    `tokens` int32[S] are those of each slot, slot after slot.
+    """
+
+    def columns(self, y: jax.Array, x: jax.Array, lora: Lora, tokens: jax.Array) -> jax.Array:
+        """Y float32[T, s, X] plus what comes of x[T, E]."""
         ...
 
-    def rows(self, x: jax.Array, lora: Lora, tokens: jax.Array) -> jax.Array:
-        """x[T, s, X] -> float32[T, E]."""
+    def rows(self, y: jax.Array, x: jax.Array, lora: Lora, tokens: jax.Array) -> jax.Array:
+        """Y float32[T, E] plus what comes of x[T, s, X]."""
         ...
 
 
@@ -65,11 +67,11 @@ class Adapted:
     def dtype(self) -> jnp.dtype:
         return self.weight.dtype
 
-    def columns(self, x: jax.Array) -> jax.Array:
-        return self.products.columns(x, self.lora, self.tokens)
+    def columns(self, y: jax.Array, x: jax.Array) -> jax.Array:
+        return self.products.columns(y, x, self.lora, self.tokens)
 
-    def rows(self, x: jax.Array) -> jax.Array:
-        return self.products.rows(x, self.lora, self.tokens)
+    def rows(self, y: jax.Array, x: jax.Array) -> jax.Array:
+        return self.products.rows(y, x, self.lora, self.tokens)
 
 
 Loras = Mapping[Path, Lora]

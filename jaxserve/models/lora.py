@@ -31,10 +31,10 @@ def lora_arrays(rule: WeightRule, shards: int, rank: int) -> LoraArrays:
     """Shapes of one adapter's matrices for a projection that is packed for so many shards."""
     outputs, inputs = rule.sources[0].shape
     if rule.packing is Packing.ROWS:
-        return LoraArrays((shards, inputs // shards, rank), ((rank, outputs),))
+        return LoraArrays((rank, shards, inputs // shards), ((rank, outputs),))
     parts = 1 if _is_whole(rule) else shards
     widths = [source.shape[0] // source.parts(parts) for source in rule.sources]
-    return LoraArrays((inputs, len(widths) * rank), tuple((rank, parts, width) for width in widths))
+    return LoraArrays((len(widths) * rank, inputs), tuple((rank, parts, width) for width in widths))
 
 
 def _is_whole(rule: WeightRule) -> bool:

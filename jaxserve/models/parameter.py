@@ -100,7 +100,7 @@ def project_columns(x: Projected, kernel: Parameter, bias: Parameter | None, *, 
     y = _rounded_on_gpus(x, matrix, None if bias is None else bias[...])
     adapted = kernel.get_value()
     if isinstance(adapted, Adapted):
-        y += adapted.columns(_unrounded(x))
+        y = adapted.columns(y, _unrounded(x))
     return y.astype(x.dtype if rounded else matrix.elementwise_dtype(x.dtype))
 
 
@@ -125,7 +125,7 @@ def project_rows(x: Projected, kernel: Parameter, bias: Parameter | None) -> jax
     y = _rounded_on_gpus(x, ROWS.matrix(kernel), None)
     adapted = kernel.get_value()
     if isinstance(adapted, Adapted):
-        y += adapted.rows(_unrounded(x))
+        y = adapted.rows(y, _unrounded(x))
     if bias is not None:
         y += bias[...].astype(jnp.float32)[None]
     return y.astype(x.dtype)

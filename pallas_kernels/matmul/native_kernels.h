@@ -26,6 +26,8 @@ struct Product {
   int64_t rows, inputs, outputs;
   const float* scales = nullptr;  // [inputs / group, outputs]; of a matrix in int8 or E4M3
   int64_t group = inputs;
+  int64_t stride = outputs;  // from row to row of y, and whether the product is added to what y holds: of plain matrices alone
+  bool adds = false;
 };
 
 // y[rows, outputs] = x[rows, inputs] times a matrix of 4-bit codes, all in float32: a code stands for (table[code] - zero) * scale.

@@ -32,17 +32,20 @@ void TilePlain(const Product& product, int64_t block) {
   const int64_t width = std::min(kWide, outputs - begin);
   const char* x = static_cast<const char*>(product.x);
   const auto* matrix = static_cast<const uint16_t*>(product.matrix) + begin;
+  // What is read next: more words, or the next columns where these are all that there are.
+  const int64_t ahead = words > kPackedWords ? 2 * kPackedWords * outputs : kWide;
   alignas(64) uint32_t packed[kPackedWords][kWide];
   Tiles tiles;
   int64_t k = 0;
   do {
     const int64_t here = std::min(kPackedWords, words - k);
     for (int64_t word = 0; word < here; ++word)
-      PackLines(matrix + 2 * (k + word) * outputs, outputs, width, 2 * kPackedWords * outputs, packed[word]);
+      PackLines(matrix + 2 * (k + word) * outputs, outputs, width, ahead, packed[word]);
     for (int64_t first = 0; first < width; first += kBlock)
       AddLines<Bfloat16Pairs>(tiles, {x + 4 * k, reinterpret_cast<const char*>(packed[0] + first),
                                       reinterpret_cast<char*>(product.y + begin + first), product.rows, here,
-                                      std::min(kBlock, width - first), 2 * inputs, sizeof packed[0], 4 * outputs, k == 0}, NoLook{});
+                                      std::min(kBlock, width - first), 2 * inputs, sizeof packed[0], 4 * product.stride,
+                                      k == 0 && !product.adds}, NoLook{});
     k += kPackedWords;
   } while (k < words);
   if (2 * words < inputs) AddInput<uint16_t>(product, inputs - 1, product.y + begin, matrix + (inputs - 1) * outputs, width);

@@ -75,7 +75,7 @@ inline void TileSomeRows(const Product& product, int64_t row, int64_t rows, int6
     }
     for (int64_t output = begin; output < end; output += kTile) {
       const char* from = reinterpret_cast<const char*>(matrix + output * inputs + 2 * word);
-      NextRows next{from + kTile * stride, stride};
+      NextRows next{output + kTile < product.outputs ? from + kTile * stride : from, stride};  // of this matrix only
       AddLines<Bfloat16Pairs>(tiles, {from, panel, reinterpret_cast<char*>(sums + (output - begin) * width),
                                       std::min(kTile, end - output), here, width, stride, 4 * width, 4 * width, word == 0}, next);
     }

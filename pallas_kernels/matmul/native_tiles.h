@@ -111,7 +111,7 @@ template <class Element, class Weight>
 inline void AddInput(const Product& product, int64_t input, float* y, const Weight* line, int64_t width) {
   for (int64_t row = 0; row < product.rows; ++row) {
     const float value = ToFloat(static_cast<const Element*>(product.x)[row * product.inputs + input]);
-    for (int64_t column = 0; column < width; ++column) y[row * product.outputs + column] += value * ToFloat(line[column]);
+    for (int64_t column = 0; column < width; ++column) y[row * product.stride + column] += value * ToFloat(line[column]);
   }
 }
 
@@ -142,6 +142,8 @@ void Plain(const Product& product, int64_t block) {
   const int64_t width = outputs - begin < kWide ? outputs - begin : kWide;
   const char* x = static_cast<const char*>(product.x);
   const Element* matrix = static_cast<const Element*>(product.matrix) + begin;
+  // What is read next: the next strip, or the next columns where one strip is all that there are.
+  const int64_t ahead = words > kFew ? kFew * V::kPerWord * outputs : kWide;
   alignas(64) Element panels[kPanels][kFew * V::kPerWord * kBlock];
   int64_t k = 0;
   do {
@@ -149,8 +151,8 @@ void Plain(const Product& product, int64_t block) {
     for (int64_t word = 0; word < here; ++word) {
       const Element* line = matrix + (k + word) * V::kPerWord * outputs;
       for (int64_t input = 0; input < V::kPerWord; ++input)
-        for (int64_t at = 0; at < width; at += 64 / sizeof(Element))  // of the next strip, into the second cache
-          __builtin_prefetch(line + (kFew * V::kPerWord + input) * outputs + at, 0, 2);
+        for (int64_t at = 0; at < width; at += 64 / sizeof(Element))  // into the second cache
+          __builtin_prefetch(line + ahead + input * outputs + at, 0, 2);
       for (int64_t first = 0; first < width; first += kBlock) {
         const int64_t panel_width = width - first < kBlock ? width - first : kBlock;
         Element* to = panels[first / kBlock] + word * V::kPerWord * panel_width;
@@ -162,7 +164,7 @@ void Plain(const Product& product, int64_t block) {
     for (int64_t first = 0; first < width; first += kBlock) {
       const int64_t panel_width = width - first < kBlock ? width - first : kBlock;
       AddStrip<V>({x + 4 * k, reinterpret_cast<const char*>(panels[first / kBlock]), product.y + begin + first, product.rows, here,
-                   panel_width, inputs * static_cast<int64_t>(sizeof(Element)), outputs, k == 0});
+                   panel_width, inputs * static_cast<int64_t>(sizeof(Element)), product.stride, k == 0 && !product.adds});
     }
     k += kFew;
   } while (k < words);

@@ -11,6 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from pallas_kernels.add_lora import cpu_native as lora_native
+from pallas_kernels.add_lora import reference as lora_reference
 from pallas_kernels.grouped_matmul import cpu_native as grouped_native
 from pallas_kernels.grouped_matmul import reference as grouped_reference
 from pallas_kernels.kv_write import kv_write
@@ -22,6 +24,9 @@ from pallas_kernels.ragged_paged_attention import AttentionOptions, ragged_paged
 from pallas_kernels.ragged_paged_attention import cpu_native as attention_native
 from pallas_kernels.ragged_paged_attention import reference as attention_reference
 
+from .add_lora_suite import CASES as LORA_CASES
+from .add_lora_suite import AddLoraSuite, LoraCase
+from .add_lora_suite import compiled as compiled_lora
 from .attention_suite import AttentionSuite
 from .batches import Batch, Heads, make_batch
 from .grouped_matmul_suite import GroupedMatmulSuite, compiled
@@ -198,6 +203,47 @@ class TestGroupedMatmul(GroupedMatmulSuite):
             compiled(self.implementation)(
                 jnp.ones((4, 8)), jnp.ones((2, 8, 8)), jnp.asarray(sizes, jnp.int32)
             ).block_until_ready()
+
+
+class TestAddLora(AddLoraSuite):
+    implementation = "cpu_native"
+    dtypes = ("float32", "bfloat16")
+
+    @pytest.mark.parametrize("dtype", dtypes)
+    @pytest.mark.parametrize("case", [case for case in LORA_CASES if case.name != "nobody"], ids=lambda case: case.name)
+    def test_every_instruction_set_gives_the_same(self, case, dtype):
+        arrays = case.arrays(dtype)
+        want = lora_reference.add_lora(*arrays)
+        for name in INSTRUCTION_SETS:
+            got = np.asarray(jax.jit(partial(lora_native.add_lora, instruction_set=name))(*arrays))
+            np.testing.assert_allclose(got, want, rtol=0, atol=2e-2 if dtype == "bfloat16" else 1e-4, err_msg=name)
+
+    @pytest.mark.parametrize("dtype", dtypes)
+    def test_a_row_is_what_it_is_alone(self, dtype):
+        """Bit by bit, whether pieces or columns are shared between threads, or nothing is."""
+        for tokens in ((90, 70), (1,) * 12, (16,)):
+            case = LoraCase("", tokens, inputs=704, outputs=(600, 90), rank=16)
+            y, x, a, b, sizes = case.arrays(dtype)
+            got = np.asarray(compiled_lora(self.implementation)(y, x, a, b, sizes))
+            slots = np.repeat(np.arange(len(tokens)), tokens)
+            for row in (0, len(x) // 2, len(x) - 1):
+                own = [matrix[slots[row]][None] for matrix in (a, *b)]
+                one = slice(row, row + 1)
+                alone = compiled_lora(self.implementation)(y[one], x[one], own[0], own[1:], np.ones(1, np.int32))
+                np.testing.assert_array_equal(got[row], np.asarray(alone)[0])
+
+    def test_y_is_added_to_where_it_lies(self):
+        """And stays what it was for others who read it."""
+        y, *others = LoraCase("", (3, 4)).arrays("float32")
+        kept, added = jax.jit(lambda y: (y * 2, lora_native.add_lora(y * 2, *others)))(y)
+        np.testing.assert_array_equal(kept, y * 2)
+        np.testing.assert_allclose(added, lora_reference.add_lora(y * 2, *others), rtol=0, atol=1e-4)
+
+    @pytest.mark.parametrize("tokens", [[3, 2], [-1, 2]])
+    def test_more_rows_than_there_are_are_refused(self, tokens):
+        y, x, a, b, _ = LoraCase("", (2, 2)).arrays("float32")
+        with pytest.raises(jax.errors.JaxRuntimeError, match="tokens must be rows"):
+            compiled_lora(self.implementation)(y, x, a, b, np.asarray(tokens, np.int32)).block_until_ready()
 
 
 class TestAttention(AttentionSuite):

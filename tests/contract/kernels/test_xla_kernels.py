@@ -1,5 +1,6 @@
 """The XLA implementations under the shared suites."""
 
+from .add_lora_suite import AddLoraSuite
 from .attention_suite import AttentionSuite
 from .grouped_matmul_suite import GroupedMatmulSuite
 from .kv_write_suite import KvWriteSuite
@@ -7,6 +8,10 @@ from .matmul_suite import MatmulSuite
 from .rotate_and_write_suite import RotateAndWriteSuite
 from .rotate_write_attend_suite import RotateWriteAttendSuite
 from .round_rows_suite import RoundRowsSuite
+
+
+class TestAddLora(AddLoraSuite):
+    implementation = "xla"
 
 
 class TestAttention(AttentionSuite):

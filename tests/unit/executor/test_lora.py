@@ -10,11 +10,12 @@ import pytest
 
 from jaxserve.config.lora import LoraShape
 from jaxserve.executor.flat_params import FlatParams
-from jaxserve.executor.lora import ShardedLora, abstract_loras, adapter_size, make_put_adapter
+from jaxserve.executor.lora import ShardedLora, abstract_loras, adapter_size, put_adapter
 from jaxserve.models.checkpoint import read_hf_config
 from jaxserve.models.lora import lora_arrays, lora_rules
 from jaxserve.models.registry import decoder_config
 from sharding import make_mesh
+from tests.contract.kernels.needs import NATIVE
 from tests.golden.reading import DATA
 
 SLOTS, RANK = 3, 8
@@ -23,26 +24,28 @@ SLOT_OF_ROW = (0, 0, 2, 2, 2, None, None, None)
 COLUMNS, ROWS = ("layers", "0", "attention", "qkv"), ("layers", "0", "mlp", "down")
 
 
-@pytest.mark.parametrize("rank_first", [False, True], ids=["as on CPUs", "as on GPUs"])
+@pytest.mark.parametrize("implementation", [pytest.param("cpu_native", marks=NATIVE), "xla"], ids=["as on CPUs", "as on GPUs"])
 @pytest.mark.parametrize("devices", [1, 2])
-def test_every_row_has_its_own_adapter_or_none(rank_first, devices):
+def test_every_row_has_its_own_adapter_or_none(implementation, devices):
     config = decoder_config(read_hf_config(DATA / "llama-biases"))
     mesh, rng = make_mesh(devices), np.random.default_rng(1)
-    shapes = abstract_loras(config, mesh, "float32", LoraShape(SLOTS, RANK), rank_first=rank_first)
+    shapes = abstract_loras(config, mesh, "float32", LoraShape(SLOTS, RANK))
     loras = FlatParams.of(jax.tree.map(lambda one: jax.device_put(np.zeros(one.shape, one.dtype), one.sharding), shapes))
-    put, numbers = jax.jit(make_put_adapter(rank_first=rank_first)), []
+    put, numbers = jax.jit(put_adapter), []
     for slot in range(SLOTS):
         numbers.append(rng.standard_normal(adapter_size(shapes)).astype(np.float32))
         loras = put(loras, np.int32(slot), numbers[-1])
-    products, rules = ShardedLora(mesh, rank_first), lora_rules(config)
+    products, rules = ShardedLora(mesh, implementation), lora_rules(config)
     for path, run in ((COLUMNS, products.columns), (ROWS, products.rows)):
         a, _ = lora_arrays(rules[path], devices, RANK)
-        x = rng.standard_normal((len(SLOT_OF_ROW), *a[:-1])).astype(np.float32)
+        x = rng.standard_normal((len(SLOT_OF_ROW), *a[1:])).astype(np.float32)
         x[-1] = np.nan  # padding may hold anything
-        got = np.asarray(jax.jit(run)(x, loras.tree()[path], TOKENS))
+        bs = parts_of(numbers[0], rules, path, devices)[1]
+        y = rng.standard_normal((len(SLOT_OF_ROW), *np.concatenate(bs, axis=-1).shape[1:])).astype(np.float32)
+        got = np.asarray(jax.jit(run)(y, x, loras.tree()[path], TOKENS))
         for row, own in enumerate(SLOT_OF_ROW):
-            wanted = 0.0 if own is None else one_row(x[row], *parts_of(numbers[own], rules, path, devices))
-            np.testing.assert_allclose(got[row], wanted, rtol=2e-3, atol=2e-3)
+            added = 0.0 if own is None else one_row(x[row], *parts_of(numbers[own], rules, path, devices))
+            np.testing.assert_allclose(got[row], y[row] + added, rtol=2e-3, atol=2e-3)
 
 
 def parts_of(numbers, rules, path, devices):
@@ -61,5 +64,5 @@ def parts_of(numbers, rules, path, devices):
 
 def one_row(x, a, bs):
     """x A, then for each part of it B: side by side in every shard."""
-    shrunk = np.tensordot(x, a, axes=x.ndim).reshape(len(bs), RANK)
+    shrunk = np.tensordot(a, x, axes=x.ndim).reshape(len(bs), RANK)
     return np.concatenate([np.tensordot(part, b, axes=1) for part, b in zip(shrunk, bs, strict=True)], axis=-1)

@@ -12,6 +12,7 @@ import pytest
 from pallas_kernels import grouped_matmul as grouped
 from pallas_kernels import kv_write as write
 from pallas_kernels import ragged_paged_attention as attention
+from pallas_kernels.add_lora import add_lora
 from pallas_kernels.matmul import Panels, pack
 from pallas_kernels.quantization import SCHEMES
 from pallas_kernels.rotate_and_write import Rotation, rotate_and_write
@@ -221,6 +222,32 @@ def grouped_arguments(**changes):
 def test_grouped_matmul_arguments(changes, error, message):
     with pytest.raises(error, match=re.escape(message)):
         grouped.grouped_matmul(**grouped_arguments(**changes))
+
+
+def lora_arguments(**changes):
+    matrices = {"a": jnp.zeros((3, 8, 6)), "b": (jnp.zeros((3, 4, 5)), jnp.zeros((3, 4, 2)))}
+    return {"y": jnp.zeros((5, 7)), "x": jnp.zeros((5, 6)), **matrices, "tokens": jnp.zeros(3, jnp.int32)} | changes
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"x": jnp.zeros((5, 7))}, ValueError, "a must be [S, P*R, I] = [any, any, 7], got [3, 8, 6]"),
+        ({"b": ()}, ValueError, "b must be as many matrices as a is of, got 0 and a [3, 8, 6]"),
+        ({"b": (jnp.zeros((3, 3, 7)),)}, ValueError, "b[0] must be [S, R, O_p] = [3, 8, any], got [3, 3, 7]"),
+        ({"y": jnp.zeros((5, 8))}, ValueError, "y must be [N, O] = [5, 7], got [5, 8]"),
+        ({"tokens": jnp.zeros(2, jnp.int32)}, ValueError, "tokens must be [S] = [3], got [2]"),
+        ({"y": jnp.zeros((0, 7)), "x": jnp.zeros((0, 6))}, ValueError, "no axis may be empty"),
+        ({"x": jnp.zeros((5, 6), jnp.int32)}, TypeError, "x must be bfloat16 or float16 or float32, got int32"),
+        ({"y": jnp.zeros((5, 7), jnp.bfloat16)}, TypeError, "y must be float32, got bfloat16"),
+        ({"tokens": jnp.zeros(3)}, TypeError, "tokens must be int32, got float32"),
+        ({"a": jnp.zeros((3, 8, 6), jnp.bfloat16)}, TypeError, "a must be float32, got bfloat16"),
+        ({"implementation": "abacus"}, ValueError, "add_lora has no implementation 'abacus'; it has: cpu_native, xla"),
+    ],
+)
+def test_add_lora_arguments(changes, error, message):
+    with pytest.raises(error, match=re.escape(message)):
+        add_lora(**lora_arguments(**changes))
 
 
 @pytest.mark.parametrize(
