@@ -115,6 +115,11 @@ class AdapterStore:
         with self._lock:
             return list(self._names.values())
 
+    @property
+    def num_held(self) -> int:
+        """Adapters in the host's memory."""
+        return len(self._held)
+
     def fetch(self, key: str) -> bool:
         """Whether the adapter with a key is in the host's memory, and stays until the next step is submitted; if not it is read.
 
