@@ -52,7 +52,7 @@ class Shelf(Protocol):
 
 
 class AdapterStore:
-    """Adapters by name and by content. Safe from several threads; `fetch` is for the engine's alone.
+    """Adapters by name and by content. Safe from several threads; `fetch` and `trim` are for the engine's alone.
 
     A name may come to stand for another content: requests that were taken in go on with the one that it stood for.
 
@@ -120,6 +120,11 @@ class AdapterStore:
         """Adapters in the host's memory."""
         return len(self._held)
 
+    @property
+    def num_bytes(self) -> int:
+        """Of the adapters in the host's memory."""
+        return len(self._held) * self._form.num_bytes
+
     def fetch(self, key: str) -> bool:
         """Whether the adapter with a key is in the host's memory, and stays until the next step is submitted; if not it is read.
 
@@ -130,12 +135,15 @@ class AdapterStore:
                 raise error.copy()
             if key in self._held:
                 self._held.move_to_end(key)
-                while len(self._held) > self._capacity:
-                    oldest, _ = self._held.popitem(last=False)
-                    self._shelf.forget(oldest)
+                self._trim()
                 return True
             self._bring(key)
             return False
+
+    def trim(self) -> None:
+        """Let go of what is in memory beyond the capacity: what was read for requests that need it no more."""
+        with self._lock:
+            self._trim()
 
     def bring(self, key: str) -> Future[None] | None:
         """Done, whatever comes of it, when the adapter with a key has been read; None if it is in memory."""
@@ -170,6 +178,11 @@ class AdapterStore:
                 self._failed[key] = read
             done = self._coming.pop(key)
         done.set_result(None)
+
+    def _trim(self) -> None:
+        while len(self._held) > self._capacity:
+            oldest, _ = self._held.popitem(last=False)
+            self._shelf.forget(oldest)
 
     def _keep(self, key: str, adapter: HostAdapter) -> None:
         self._shelf.keep(key, adapter.numbers)

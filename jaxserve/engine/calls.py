@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar, get_args, get_origin
 import msgspec
 
 from jaxserve.adapters.store import AdapterInfo
+from jaxserve.adapters.use import AdapterUse
 from jaxserve.engine.apart import Apart
 from jaxserve.engine.control import EngineControl, SentMapping, WeightInfo
 from jaxserve.engine.core import EngineCore
@@ -209,6 +210,13 @@ class ListAdapters(EngineCall[list[AdapterInfo]], frozen=True):
     """The adapters that requests may name."""
 
 
+class AskAdapterUse(EngineCall[AdapterUse], frozen=True):
+    """Which adapters its requests use now, and what adapters take."""
+
+    def merged(self, answers: Sequence[AdapterUse]) -> AdapterUse:
+        return AdapterUse.merged(answers)
+
+
 class FindAdapter(EngineCall[AdapterInfo], frozen=True):
     """The adapter that a tenant means by a name."""
 
@@ -244,10 +252,10 @@ CheckCall = ResetWeights | WeightSums | WorldSize
 ControlCall = (
     Info | PauseEngine | Resume | AbortAll | UpdateFromDisk | NameWeights | SleepEngine | WakeUp | TransferCall | CheckCall
 )
-AdapterCall = ListAdapters | FindAdapter | LoadAdapter | UnloadAdapter
+AdapterCall = ListAdapters | AskAdapterUse | FindAdapter | LoadAdapter | UnloadAdapter
 AnyCall = Flush | AbortRequests | Trace | Look | KVEventSources | AskDemand | ControlCall | AdapterCall
 Listed = list[KVEventSource] | list[dict[str, str]] | list[int] | list[AdapterInfo]
-EngineAnswer = TimelineWindow | EngineLook | Listed | Demand | WeightInfo | AdapterInfo | None
+EngineAnswer = TimelineWindow | EngineLook | Listed | Demand | WeightInfo | AdapterInfo | AdapterUse | None
 ControlAnswer = WeightInfo | list[int] | Future[WeightInfo] | Apart[Any, Any]
 
 
@@ -292,10 +300,13 @@ def run_call(core: EngineCore, call: object) -> EngineAnswer | ControlAnswer | A
 def _adapters(core: EngineCore, call: AdapterCall) -> EngineAnswer | Apart[AdapterInfo, AdapterInfo]:
     if isinstance(call, ListAdapters) and core.adapters is None:
         return []
-    store = core.require_adapters().store
+    adapters = core.require_adapters()
+    store = adapters.store
     match call:
         case ListAdapters():
             return store.listed()
+        case AskAdapterUse():
+            return adapters.use(core.scheduler.sequences.values())
         case FindAdapter(name, tenant):
             return store.find(name, tenant)
         case LoadAdapter(name, path, tenant, in_place):

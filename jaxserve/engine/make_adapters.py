@@ -11,6 +11,7 @@ from jaxserve.engine.adapters import EngineAdapters
 from jaxserve.errors import ConfigError
 from jaxserve.executor.local import LocalExecutor
 from jaxserve.executor.lowering import Lowering
+from jaxserve.executor.memory import device_bytes
 from jaxserve.scheduler.adapters import AdapterTable
 from sharding import shards_of
 
@@ -31,4 +32,4 @@ def make_adapters(
             named = f"{module.name!r} is of {module.base_model_name!r}"
             raise ConfigError(f"lora_modules: {named}, and {base_models[0]!r} is served", param="lora_modules")
         store.load(module.name, module.path)
-    return EngineAdapters(store, AdapterTable(config.shape.slots, store.fetch))
+    return EngineAdapters(store, AdapterTable(config.shape.slots, store.fetch), device_bytes(lowering.loras))

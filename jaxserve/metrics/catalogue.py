@@ -129,6 +129,8 @@ MASKED_ROWS = _counter("masked_rows", "Rows of steps whose choice a grammar boun
 MASK_SECONDS = _counter("mask_seconds", "Time that the engine's thread waited for their masks.")
 FORCED_TOKENS = _counter("forced_tokens", "Output tokens that were not chosen, because a grammar left one alone.")
 ADAPTER_LOADS = _counter("adapter_loads", "Adapters that came into a slot on the devices.")
+ADAPTER_DEVICE_BYTES = _gauge("adapter_device_bytes", "Memory that the slots of adapters take on each device.")
+ADAPTER_HOST_BYTES = _gauge("adapter_host_bytes", "Memory of the host that adapters are kept in.")
 SPEC_DRAFTS = _counter("spec_decode_num_drafts", "Rows of steps that verified tokens guessed before.", GUESSES)
 SPEC_DRAFT_TOKENS = _counter(
     "spec_decode_num_draft_tokens", "Guessed tokens that were verified; what was not accepted was wasted.", GUESSES

@@ -262,6 +262,11 @@ ROWS: tuple[Row, ...] = (
                 ),
             ),
             Panel("Adapters into slots", "short", (Query(_sum(c.ADAPTER_LOADS), "adapters a second"),)),
+            Panel(
+                "Memory of adapters",
+                "bytes",
+                (Query(_now(c.ADAPTER_DEVICE_BYTES), "slots, each device"), Query(_now(c.ADAPTER_HOST_BYTES), "host")),
+            ),
             Panel("Waits for masks", "percentunit", (Query(_sum(c.MASK_SECONDS), "share of the engine's time"),)),
             Panel(
                 "Guessed tokens",

@@ -45,4 +45,13 @@ CACHE_CONFIG_INFO = Metric(
     prefix=PREFIX,
 )
 
-VLLM_METRICS: tuple[Metric, ...] = (*THEIRS.values(), CACHE_CONFIG_INFO)
+LORA_REQUESTS_INFO = Metric(
+    name="lora_requests_info",
+    kind=Kind.GAUGE,
+    help="The time, with the adapters' slots, and names of the adapters of requests that run, and that wait, as labels.",
+    labels=("max_lora", "running_lora_adapters", "waiting_lora_adapters"),
+    at_scrape=True,
+    prefix=PREFIX,
+)
+
+VLLM_METRICS: tuple[Metric, ...] = (*THEIRS.values(), CACHE_CONFIG_INFO, LORA_REQUESTS_INFO)

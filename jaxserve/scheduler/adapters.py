@@ -28,10 +28,12 @@ class AdapterTable:
     other begins that needs one.
 
     Attributes:
+        num_slots: adapters that may be on the devices at a time.
         num_loads: adapters that came into a slot, so far.
     """
 
     def __init__(self, num_slots: int, fetch: Fetch) -> None:
+        self.num_slots = num_slots
         self._fetch = fetch
         self._free = list(range(num_slots))
         self._slots: OrderedDict[str, int] = OrderedDict()  # key -> slot, least recently used first
@@ -47,6 +49,10 @@ class AdapterTable:
     def resident(self) -> dict[str, int]:
         """Adapters on the devices, by key: how many running sequences have each; least recently used first."""
         return {key: self._users[key] for key in self._slots}
+
+    def has(self, key: str) -> bool:
+        """Whether an adapter is in a slot."""
+        return key in self._slots
 
     def has_place(self, sequence: Sequence, now: float) -> bool:
         """Whether the sequence's adapter, if it has one, is in a slot or could come into one. It is quickly told."""

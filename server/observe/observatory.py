@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from jaxserve.config.server import ServerConfig
+from jaxserve.engine.calls import AskAdapterUse
 from jaxserve.engine.client import EngineClient
 from jaxserve.errors import ConfigError, EngineDeadError, JaxserveError
 from jaxserve.metrics import catalogue
@@ -18,10 +19,12 @@ from jaxserve.metrics.exposition import Exposition, Reading
 from jaxserve.metrics.instruments import Instruments
 from jaxserve.metrics.process import ProcessRecorder
 from jaxserve.metrics.servers import ServerRecorder
-from jaxserve.metrics.vllm_names import CACHE_CONFIG_INFO
-from server.models import clients_of
+from jaxserve.metrics.vllm_names import CACHE_CONFIG_INFO, LORA_REQUESTS_INFO
+from server.models import adapter_base, clients_of
 from server.observe.access import log_access
 from server.observe.exchange import Exchange
+
+ADAPTERS_TIMEOUT = 1.0  # seconds that an engine has to say which adapters it uses
 
 
 class ExchangeRecorder(Protocol):
@@ -79,7 +82,8 @@ class Observatory:
 
     async def metrics(self) -> bytes:
         self._process.measure()
-        return await asyncio.to_thread(self._exposition.text, self._readings())
+        readings = self._readings() + await self._of_adapters()
+        return await asyncio.to_thread(self._exposition.text, readings)
 
     def check_ready(self) -> None:
         """Raise DrainingError or EngineDeadError unless the engine takes requests, its loop turns and other processes find it.
@@ -127,6 +131,22 @@ class Observatory:
         if stats.pages_total:
             readings.append(Reading(CACHE_CONFIG_INFO, (*model, str(stats.page_size), str(stats.pages_total)), 1.0))
         return readings
+
+    async def _of_adapters(self) -> list[Reading]:
+        """Of the model that takes adapters, if any does and it answers in time."""
+        client = adapter_base(self._client)
+        if client is None:
+            return []
+        try:
+            use = await asyncio.wait_for(client.call(AskAdapterUse()), ADAPTERS_TIMEOUT)
+        except (JaxserveError, TimeoutError):
+            return []
+        model, names = (client.model.name,), (",".join(use.running), ",".join(use.waiting))
+        return [
+            Reading(catalogue.ADAPTER_DEVICE_BYTES, model, float(use.device_bytes)),
+            Reading(catalogue.ADAPTER_HOST_BYTES, model, float(use.host_bytes)),
+            Reading(LORA_REQUESTS_INFO, (str(use.slots), *names), time.time()),
+        ]
 
     def _is_up(self, client: EngineClient) -> bool:
         try:

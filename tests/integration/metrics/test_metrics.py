@@ -34,6 +34,8 @@ CAUSED_BY_GRAMMARS = {"masked_rows", "mask_seconds", "forced_tokens"}
 CAUSED_BY_SPECULATION = {metric.name for metric in CATALOGUE if metric.name.startswith("spec_decode")}
 CAUSED_BY_OTHERS = {
     "adapter_loads",
+    "adapter_device_bytes",
+    "adapter_host_bytes",
     "process_restarts",
     "engine_hangs",
     "usage_tokens_lost",

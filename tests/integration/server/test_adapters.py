@@ -246,6 +246,35 @@ async def test_other_things_that_are_refused(admin: httpx.AsyncClient, tmp_path:
     assert (await post(admin, "/v1/completions", both, status=400))["param"] == "lora_adapter"
 
 
+async def test_metrics_say_which_adapters_requests_use_and_what_they_take(admin: httpx.AsyncClient) -> None:
+    """One more runs than there are slots for; the base's requests are not named."""
+    for name in NAMES[1:]:
+        await load(admin, name)
+
+    async def stream(name: str, prompt: list[int]) -> None:
+        body = {"model": name, "prompt": prompt, "max_tokens": 100, "ignore_eos": True, "stream": True}
+        async with admin.stream("POST", "/v1/completions", json=body) as reply:
+            async for _ in reply.aiter_lines():
+                pass
+
+    def infos(text: str) -> list[str]:
+        return [line.split(" ")[0] for line in text.splitlines() if line.startswith("vllm:lora_requests_info{")]
+
+    seen = set[str]()
+    async with asyncio.TaskGroup() as group:
+        asked = [group.create_task(stream(name, [5, 6, 7])) for name in (*NAMES[:3], BASE)]
+        while not all(one.done() for one in asked):
+            seen.update(infos((await admin.get("/metrics")).text))
+    labels = 'max_lora="2",running_lora_adapters="{}",waiting_lora_adapters="{}"'
+    shares = (("all,stable", "patterns"), ("all,patterns", "stable"), ("patterns,stable", "all"))  # whichever came first
+    assert seen & {"vllm:lora_requests_info{" + labels.format(*names) + "}" for names in shares}
+    text = (await admin.get("/metrics")).text
+    assert infos(text) == ["vllm:lora_requests_info{" + labels.format("", "") + "}"]
+    taken = {where: f'jaxserve:adapter_{where}_bytes{{model_name="{BASE}"}} ' for where in ("device", "host")}
+    device, host = (float(text.partition(line)[2].partition("\n")[0]) for line in taken.values())
+    assert (device > 0, host) == (True, device * 3 / 2), "two slots on the device, three places here"
+
+
 async def test_one_that_changes_on_its_disk_is_not_served_for_another(admin: httpx.AsyncClient, tmp_path: Path) -> None:
     """It has left memory by the time it is needed: its requests fail, by name, and others go on."""
     folder = changed(tmp_path / "mine", lora_alpha=5)
