@@ -19,7 +19,9 @@ def _memory(study: Study) -> list[tuple[str, str, str]]:
     bits = WEIGHT_BITS[layout.weights][1]
     wide = sum(part.count - layout.rounded(part) for part in shape.parts)
     scales = sum(layout.scales(part) for part in shape.parts)
-    of_draft, held = ("", "") if layout.draft is None else ("draft - ", f"{room.draft:.2f} - ")
+    beside, held = ("", "") if layout.draft is None else ("draft - ", f"{room.draft:.2f} - ")
+    if layout.adapters is not None:
+        beside, held = f"{beside}adapters - ", f"{held}{room.adapters:.2f} - "
     rows = [
         (
             "weights",
@@ -31,7 +33,7 @@ def _memory(study: Study) -> list[tuple[str, str, str]]:
         ("KV bytes a token", *_kv_bytes(study)),
         (
             "KV room a GPU",
-            f"HBM - weights - {of_draft}workspace - activations - margin",
+            f"HBM - weights - {beside}workspace - activations - margin",
             f"{room.hbm:.2f} - {room.weights:.2f} - {held}{room.workspace} - {room.activations} - {room.margin} = {kv:.2f} GiB",
         ),
         (

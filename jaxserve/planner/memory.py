@@ -7,8 +7,10 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal
 
+from jaxserve.config.lora import LoraShape
 from jaxserve.config.windows import group_layers
 from jaxserve.errors import ConfigError
+from jaxserve.planner.adapters import adapter_bytes_device
 from jaxserve.planner.catalogue import Hardware
 from jaxserve.planner.shape import ModelShape, Part
 
@@ -47,6 +49,7 @@ class Layout:
         tp: devices that share every layer.
         weights, kv_dtype: formats of weights and of the KV cache.
         draft: the draft model or head on the same devices, whose keys and values are in the same pages; None for none.
+        adapters: slots of adapters; None for none.
     """
 
     shape: ModelShape
@@ -55,6 +58,7 @@ class Layout:
     weights: WeightFormat
     kv_dtype: KvFormat
     draft: Layout | None = None
+    adapters: LoraShape | None = None
 
     def rounded(self, part: Part) -> float:
         """How many weights of a part take the weight format."""
@@ -148,7 +152,8 @@ class MemoryBudget:
     Attributes:
         unit: of the sizes: "GiB", or "GB" where round figures are added as they come.
         hbm: capacity.
-        weights, draft, workspace, activations, margin: taken or reserved; draft are the weights of a draft model or head.
+        weights, draft, adapters, workspace, activations, margin: taken or reserved; draft are the weights of a draft model
+            or head, adapters their slots.
         kv: what is left.
         kv_tokens: tokens of KV that a replica holds (every device has its share of each token).
     """
@@ -157,6 +162,7 @@ class MemoryBudget:
     hbm: float
     weights: float
     draft: float
+    adapters: float
     workspace: float
     activations: float
     margin: float
@@ -194,12 +200,12 @@ def ledger(layout: Layout) -> MemoryBudget:
 
     Raises ConfigError: the weights leave no room; says how much is short and which tp would do.
     """
-    hbm, weights, draft = layout.hardware.hbm_mib / 1024, layout.weight_bytes_device / GIB, _draft_bytes(layout) / GIB
-    kv = hbm - weights - draft - reserve(layout.hardware)
+    hbm, weights, beside = layout.hardware.hbm_mib / 1024, layout.weight_bytes_device / GIB, _bytes_beside(layout) / GIB
+    kv = hbm - weights - beside - reserve(layout.hardware)
     if kv * GIB < PAGE_SIZE * layout.held_token_bytes_device:
-        raise ConfigError(_too_big(layout, hbm, weights + draft), param="tp")
+        raise ConfigError(_too_big(layout, hbm, weights + beside), param="tp")
     tokens = int(kv * GIB / layout.held_token_bytes_device)
-    return _ledger("GiB", layout, hbm, (weights, draft), tokens)
+    return _ledger("GiB", layout, hbm, weights, tokens)
 
 
 def round_ledger(layout: Layout) -> MemoryBudget | None:
@@ -211,9 +217,9 @@ def round_ledger(layout: Layout) -> MemoryBudget | None:
     if layout.shape.nominal_billions is None:
         return None
     hbm, weights = layout.hardware.hbm_gb, layout.shape.nominal_billions * WEIGHT_BITS[layout.weights][0] / 8 / layout.tp
-    draft = _draft_bytes(layout) / 1e9
-    tokens = int((hbm - weights - draft - reserve(layout.hardware)) * GIB / layout.held_token_bytes_device)
-    return _ledger("GB", layout, hbm, (weights, draft), tokens) if tokens > 0 else None
+    beside = _bytes_beside(layout) / 1e9
+    tokens = int((hbm - weights - beside - reserve(layout.hardware)) * GIB / layout.held_token_bytes_device)
+    return _ledger("GB", layout, hbm, weights, tokens) if tokens > 0 else None
 
 
 def reserve(hardware: Hardware) -> float:
@@ -231,17 +237,28 @@ def _draft_bytes(layout: Layout) -> float:
     return 0.0 if layout.draft is None else layout.draft.weight_bytes_device
 
 
-def _ledger(unit: str, layout: Layout, hbm: float, weights: tuple[float, float], kv_tokens: int) -> MemoryBudget:
-    own, draft = weights
+def _adapter_bytes(layout: Layout) -> int:
+    return 0 if layout.adapters is None else adapter_bytes_device(layout.shape, layout.tp, layout.adapters)
+
+
+def _bytes_beside(layout: Layout) -> float:
+    """Bytes that one device holds beside the model: a draft's weights, and adapters."""
+    return _draft_bytes(layout) + _adapter_bytes(layout)
+
+
+def _ledger(unit: Literal["GiB", "GB"], layout: Layout, hbm: float, weights: float, kv_tokens: int) -> MemoryBudget:
+    size = GIB if unit == "GiB" else 1e9
+    draft, adapters = _draft_bytes(layout) / size, _adapter_bytes(layout) / size
     return MemoryBudget(
         unit=unit,
         hbm=hbm,
-        weights=own,
+        weights=weights,
         draft=draft,
+        adapters=adapters,
         workspace=WORKSPACE,
         activations=ACTIVATIONS,
         margin=layout.hardware.margin_gb,
-        kv=hbm - own - draft - reserve(layout.hardware),
+        kv=hbm - weights - draft - adapters - reserve(layout.hardware),
         kv_tokens=kv_tokens,
     )
 
@@ -264,5 +281,5 @@ def _fits(layout: Layout, tp: int) -> bool:
         check_layout(wider)
     except ConfigError:
         return False
-    left = layout.hardware.hbm_mib / 1024 - reserve(layout.hardware) - (wider.weight_bytes_device + _draft_bytes(wider)) / GIB
+    left = layout.hardware.hbm_mib / 1024 - reserve(layout.hardware) - (wider.weight_bytes_device + _bytes_beside(wider)) / GIB
     return left * GIB >= PAGE_SIZE * wider.held_token_bytes_device

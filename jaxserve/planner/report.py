@@ -92,6 +92,8 @@ def _memory(study: Study) -> Table:
     add(f"weights ({study.layout.weights})", "weights", "-")
     if study.layout.draft is not None:
         add("draft (bf16)", "draft", "-")
+    if study.layout.adapters is not None:
+        add(f"adapters ({study.layout.adapters.slots} of rank {study.layout.adapters.rank})", "adapters", "-")
     add("workspace", "workspace", "-")
     add("activations", "activations", "-")
     add("margin", "margin", "-")

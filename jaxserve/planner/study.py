@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from jaxserve.config.check import check_types, require_at_least
 from jaxserve.config.fields import setting
+from jaxserve.config.lora import LoraConfig, LoraShape
 from jaxserve.config.speculative import SpeculationConfig, SpeculativeConfig
 from jaxserve.errors import ConfigError
 from jaxserve.planner import catalogue, fleet, memory, roofline
@@ -48,8 +49,12 @@ class PlanConfig:
         None, "JSON object with vLLM's fields, as for jaxserve.serve: tells when it pays, and counts a draft's memory"
     )
 
+    max_loras: int | None = setting(None, "adapters (LoRA) on the GPUs at a time, as for jaxserve.serve; none by default")
+    max_lora_rank: int = setting(16, "largest rank of an adapter")
+
     def __post_init__(self) -> None:
         check_types(self)
+        self.adapters()
         for name in ("tp", "prompt", "output"):
             require_at_least(name, getattr(self, name), 1)
         for name in ("replicas", "users", "context"):
@@ -69,6 +74,14 @@ class PlanConfig:
     def speculation(self) -> SpeculativeConfig | None:
         """Who guesses tokens; None for nobody."""
         return SpeculationConfig(speculative_config=self.speculative_config).parse()
+
+    def adapters(self) -> LoraShape | None:
+        """Slots of adapters; None for none."""
+        if self.max_loras is None:
+            return LoraConfig(max_lora_rank=self.max_lora_rank).shape
+        require_at_least("max_loras", self.max_loras, 1)
+        kept = {"max_loras": self.max_loras, "max_cpu_loras": self.max_loras}
+        return LoraConfig(enable_lora=True, max_lora_rank=self.max_lora_rank, **kept).shape
 
     @property
     def decode_context(self) -> int:
@@ -162,7 +175,7 @@ def study(config: PlanConfig) -> Study:
     """
     gpu, shape = catalogue.hardware(config.hardware), catalogue.model(config.model)
     alone = Layout(shape=shape, hardware=gpu, tp=config.tp, weights=config.weights, kv_dtype=config.kv_dtype)
-    layout = with_draft(alone, config.speculation())
+    layout = replace(with_draft(alone, config.speculation()), adapters=config.adapters())
     memory.check_layout(layout)
     _check_lengths(config, shape)
     room, load = memory.ledger(layout), _load(config, gpu.price_per_hour)

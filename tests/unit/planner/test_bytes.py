@@ -6,6 +6,7 @@ import jax
 import pytest
 
 from jaxserve.config.fields import EngineConfig
+from jaxserve.config.lora import LoraShape
 from jaxserve.config.windows import group_layers
 from jaxserve.errors import ConfigError
 from jaxserve.executor.draft_step import DraftModel
@@ -15,6 +16,7 @@ from jaxserve.models.draft_heads import head_config
 from jaxserve.models.registry import FAMILIES, MODEL_TYPES, decoder_config
 from jaxserve.models.shards import require_shards
 from jaxserve.planner import catalogue
+from jaxserve.planner.adapters import adapter_bytes_device
 from jaxserve.planner.hf import shape_from_hf, shape_of
 from jaxserve.planner.memory import PAGE_SIZE, KvFormat, Layout, WeightFormat
 from jaxserve.weights.load import load_params
@@ -67,6 +69,14 @@ def test_every_golden_checkpoint_on_several_devices(name: str, tp: int) -> None:
     hf = read_hf_config(DATA / name)
     plan, held = layout(hf, tp), count_bytes(decoder_config(hf), make_mesh(tp), EngineConfig(), "bfloat16", "bfloat16")
     assert plan.weight_bytes_device == held.weights
+
+
+@pytest.mark.parametrize(("name", "tp"), [(name, tp) for name in NAMES for tp in (1, 2, 4) if divides(name, tp)])
+def test_slots_of_adapters(name: str, tp: int) -> None:
+    hf, slots = read_hf_config(DATA / name), {"enable_lora": True, "max_loras": 3, "max_lora_rank": 9}
+    config = EngineConfig.from_settings({"model": str(DATA / name), **slots})
+    held = count_bytes(decoder_config(hf), make_mesh(tp), config, "bfloat16", "bfloat16")
+    assert adapter_bytes_device(shape_from_hf(hf, "small"), tp, LoraShape(3, 16)) == held.adapters
 
 
 @pytest.mark.parametrize("name", ["qwen3-moe-some", "deepseek-v3-groups"])

@@ -46,6 +46,19 @@ def test_no_number_is_cut_off_in_a_pipe(capsys: pytest.CaptureFixture[str], argu
     assert max(map(len, text.splitlines())) <= 118
 
 
+def test_slots_of_adapters_leave_less_for_kv(capsys: pytest.CaptureFixture[str]) -> None:
+    text = printed(capsys, "llama-3-8b", "--max-loras", "8", "--max-lora-rank", "12", "--formulas")
+    assert "adapters (8 of rank 16)" in text
+    assert "79.65 - 14.96 - 0.62 - 1.5 - 2.0 - 1.5 = 59.06 GiB" in text
+    assert "adapters" not in printed(capsys, "llama-3-8b", "--formulas")
+    for flag, said in (
+        ("--max-loras", "max_loras must be at least 1, got 0"),
+        ("--max-lora-rank", "max_lora_rank must be between 1"),
+    ):
+        assert plan.main(["llama-3-8b", flag, "0"]) == 2
+        assert said in capsys.readouterr().err
+
+
 def test_formulas_are_shown_on_request(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Formulas" not in printed(capsys, *TYPICAL)
     text = printed(capsys, *TYPICAL, "--formulas", "--requests-per-second", "50")
