@@ -40,7 +40,7 @@ class ShardedLora:
     implementation: str | None = None
 
     def columns(self, y: jax.Array, x: jax.Array, lora: Lora, tokens: jax.Array) -> jax.Array:
-        """Y float32[T, s, X] plus what comes of x[T, E]."""
+        """What comes of x[T, E] added to y float32[T, s, X]."""
 
         def added(y: jax.Array, x: jax.Array, a: jax.Array, b: tuple[jax.Array, ...], tokens: jax.Array) -> jax.Array:
             flat = tuple(one.reshape(*one.shape[:2], -1) for one in b)
@@ -53,7 +53,7 @@ class ShardedLora:
         return result
 
     def rows(self, y: jax.Array, x: jax.Array, lora: Lora, tokens: jax.Array) -> jax.Array:
-        """Y float32[T, E] plus what comes of x[T, s, X]."""
+        """What comes of x[T, s, X] added to y float32[T, E]."""
 
         def added(y: jax.Array, x: jax.Array, a: jax.Array, b: jax.Array, tokens: jax.Array) -> jax.Array:
             return self._add(y[:, 0], x.reshape(x.shape[0], -1), a.reshape(*a.shape[:2], -1), (b,), tokens)[:, None]

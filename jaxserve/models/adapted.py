@@ -40,11 +40,11 @@ class LoraProducts(Protocol):
     """
 
     def columns(self, y: jax.Array, x: jax.Array, lora: Lora, tokens: jax.Array) -> jax.Array:
-        """Y float32[T, s, X] plus what comes of x[T, E]."""
+        """What comes of x[T, E] added to y float32[T, s, X]."""
         ...
 
     def rows(self, y: jax.Array, x: jax.Array, lora: Lora, tokens: jax.Array) -> jax.Array:
-        """Y float32[T, E] plus what comes of x[T, s, X]."""
+        """What comes of x[T, s, X] added to y float32[T, E]."""
         ...
 
 

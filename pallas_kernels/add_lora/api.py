@@ -23,7 +23,7 @@ def add_lora(
     implementation: str | None = None,
     target: Target | None = None,
 ) -> jax.Array:
-    """Y + (x A) B, with A and B of each row's adapter (LoRA, Hu et al. 2021; many in a batch: Punica, Chen et al. 2023).
+    """Add (x A) B to y, with A and B of each row's adapter (LoRA, Hu et al. 2021; many in a batch: Punica, Chen et al. 2023).
 
     Axes: N rows, I their width, S slots of adapters, P matrices side by side that read the same rows, R the rank, O_p outputs of
     one of them, O of all. Slot 0 has the first `tokens[0]` rows, slot 1 the next ones, and so on. Rows behind the last slot's
